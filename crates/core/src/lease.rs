@@ -1,0 +1,115 @@
+//! How long a session outlives its connection.
+
+use std::time::{Duration, Instant};
+
+/// Whether a session is attached, and until when it may stay detached. The caller owns the clock.
+#[derive(Debug)]
+pub struct Lease {
+    grace: Duration,
+    detached_at: Option<Instant>,
+}
+
+impl Lease {
+    /// Begins attached.
+    pub fn new(grace: Duration) -> Self {
+        Self { grace, detached_at: None }
+    }
+
+    /// Starts the grace period: the connection is gone.
+    pub fn handle_disconnect(&mut self, now: Instant) {
+        self.detached_at.get_or_insert(now);
+    }
+
+    /// Attaches again, unless another connection holds the lease or its time is up.
+    pub fn handle_resume(&mut self, now: Instant) -> Result<(), ResumeError> {
+        match self.poll_timeout() {
+            None => Err(ResumeError::Attached),
+            Some(deadline) if deadline <= now => Err(ResumeError::Expired),
+            Some(_) => {
+                self.detached_at = None;
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns when the session ends, unless its client comes back first.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.detached_at.map(|since| since + self.grace)
+    }
+
+    /// Tells whether a connection holds the lease.
+    pub fn is_attached(&self) -> bool {
+        self.detached_at.is_none()
+    }
+}
+
+/// Why a session cannot be taken up again.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResumeError {
+    /// Caller: another connection holds it; there is no take-over.
+    #[error("session is already attached to another connection")]
+    Attached,
+    /// Caller: it came back too late.
+    #[error("session has ended")]
+    Expired,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::LazyLock;
+
+    use super::*;
+
+    #[expect(clippy::disallowed_methods, reason = "the one clock that tests take theirs from")]
+    fn epoch() -> Instant {
+        static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
+        *EPOCH
+    }
+
+    const GRACE: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn a_second_disconnect_does_not_extend_the_lease() {
+        let t0 = epoch();
+        let mut lease = Lease::new(GRACE);
+        lease.handle_disconnect(t0);
+        lease.handle_disconnect(t0 + GRACE / 2);
+        assert_eq!(lease.poll_timeout(), Some(t0 + GRACE));
+    }
+
+    #[test]
+    fn an_attached_session_is_not_taken_over() {
+        let mut lease = Lease::new(GRACE);
+        assert_eq!(lease.handle_resume(epoch()), Err(ResumeError::Attached));
+        assert_eq!(lease.poll_timeout(), None);
+    }
+
+    #[test]
+    fn each_detach_starts_a_fresh_period() {
+        let t0 = epoch();
+        let mut lease = Lease::new(GRACE);
+        lease.handle_disconnect(t0);
+        assert_eq!(lease.handle_resume(t0 + GRACE / 2), Ok(()));
+        assert!(lease.is_attached());
+        lease.handle_disconnect(t0 + GRACE);
+        assert_eq!(lease.poll_timeout(), Some(t0 + GRACE * 2));
+    }
+
+    #[test]
+    fn a_lease_ends_on_its_deadline() {
+        let t0 = epoch();
+        let mut lease = Lease::new(GRACE);
+        lease.handle_disconnect(t0);
+        assert_eq!(lease.handle_resume(t0 + GRACE), Err(ResumeError::Expired));
+    }
+
+    #[test]
+    fn without_grace_a_session_ends_at_once() {
+        let t0 = epoch();
+        let mut lease = Lease::new(Duration::ZERO);
+        lease.handle_disconnect(t0);
+        assert_eq!(lease.poll_timeout(), Some(t0));
+        assert_eq!(lease.handle_resume(t0), Err(ResumeError::Expired));
+    }
+}

@@ -1,0 +1,206 @@
+//! The log itself: appends, numbers, evicts.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use exec_wire::{
+    id::OutputSeq,
+    limits,
+    process::{ExitCause, OutputStream, Usage},
+};
+
+use super::snapshot::Head;
+
+/// How much a log retains.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Retention {
+    /// Bytes of output.
+    pub bytes: usize,
+    /// Chunks of output.
+    pub chunks: usize,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self { bytes: limits::RETAINED_OUTPUT_BYTES, chunks: limits::RETAINED_OUTPUT_CHUNKS }
+    }
+}
+
+/// One read of a process's output.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct OutputChunk {
+    /// Its number.
+    pub seq: OutputSeq,
+    /// Where it came from.
+    pub stream: OutputStream,
+    /// What was written.
+    pub data: Bytes,
+}
+
+/// How a process ended.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Exit {
+    /// The status, or 128 + n after signal n.
+    pub code: i32,
+    /// The POSIX name of the signal, if one killed it.
+    pub signal: Option<&'static str>,
+    /// Why.
+    pub cause: ExitCause,
+    /// What it used, if that is known.
+    pub usage: Option<Usage>,
+    /// The sandbox seems to have refused something.
+    pub sandbox_denied: bool,
+}
+
+/// Something that happened to a process, in the order of its numbers.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Event {
+    /// It wrote.
+    Output(OutputChunk),
+    /// It was reaped.
+    Exited(OutputSeq, Exit),
+    /// Its output ended; nothing follows.
+    Closed(OutputSeq),
+}
+
+impl Event {
+    /// Returns the event's number.
+    pub fn seq(&self) -> OutputSeq {
+        match self {
+            Self::Output(chunk) => chunk.seq,
+            Self::Exited(seq, _) | Self::Closed(seq) => *seq,
+        }
+    }
+}
+
+/// The events of one process. Output beyond the retention falls out, oldest first.
+#[derive(Debug)]
+pub struct OutputLog {
+    retention: Retention,
+    pub(super) chunks: VecDeque<OutputChunk>,
+    retained_bytes: usize,
+    appended_bytes: u64,
+    next: OutputSeq,
+    held_after: Option<OutputSeq>,
+    pub(super) exit: Option<(OutputSeq, Exit)>,
+    pub(super) closed: Option<OutputSeq>,
+    pub(super) heads: [Head; 3],
+}
+
+impl OutputLog {
+    /// Begins empty; the first event is number 1.
+    pub fn new(retention: Retention) -> Self {
+        Self {
+            retention,
+            chunks: VecDeque::new(),
+            retained_bytes: 0,
+            appended_bytes: 0,
+            next: OutputSeq(1),
+            held_after: None,
+            exit: None,
+            closed: None,
+            heads: std::array::from_fn(|_| Head::new(retention.bytes / 8)),
+        }
+    }
+
+    /// Records output. After the close nothing is recorded, and nothing is returned.
+    pub fn append(&mut self, stream: OutputStream, data: Bytes) -> Option<OutputSeq> {
+        if self.closed.is_some() {
+            return None;
+        }
+        let seq = self.take_seq();
+        self.retained_bytes += data.len();
+        self.appended_bytes += data.len() as u64;
+        self.heads[stream as usize].push(seq, &data);
+        self.chunks.push_back(OutputChunk { seq, stream, data });
+        self.evict();
+        Some(seq)
+    }
+
+    /// Records that the process was reaped; only the first time counts.
+    pub fn record_exit(&mut self, exit: Exit) -> Option<OutputSeq> {
+        if self.exit.is_some() || self.closed.is_some() {
+            return None;
+        }
+        let seq = self.take_seq();
+        self.exit = Some((seq, exit));
+        Some(seq)
+    }
+
+    /// Records that the output ended. Before the exit is recorded, nothing happens.
+    pub fn record_close(&mut self) -> Option<OutputSeq> {
+        if self.exit.is_none() || self.closed.is_some() {
+            return None;
+        }
+        let seq = self.take_seq();
+        self.closed = Some(seq);
+        Some(seq)
+    }
+
+    /// Keeps output after `after` whatever the retention says: somebody is still to be sent it.
+    /// `None` holds nothing.
+    pub fn hold_after(&mut self, after: Option<OutputSeq>) {
+        self.held_after = after;
+        self.evict();
+    }
+
+    /// Returns how many retained bytes come after `after`.
+    pub fn bytes_after(&self, after: OutputSeq) -> u64 {
+        self.chunks.range(self.index_after(after)..).map(|chunk| chunk.data.len() as u64).sum()
+    }
+
+    /// Returns the next number not yet given out.
+    pub fn next_seq(&self) -> OutputSeq {
+        self.next
+    }
+
+    /// Returns how many bytes were ever recorded.
+    pub fn appended_bytes(&self) -> u64 {
+        self.appended_bytes
+    }
+
+    /// Returns how the process ended, once it did.
+    pub fn exit(&self) -> Option<&Exit> {
+        self.exit.as_ref().map(|(_, exit)| exit)
+    }
+
+    /// Tells whether the output ended.
+    pub fn is_closed(&self) -> bool {
+        self.closed.is_some()
+    }
+
+    /// Returns the first event after `after` that is still there.
+    pub fn event_after(&self, after: OutputSeq) -> Option<Event> {
+        let index = self.index_after(after);
+        let chunk = self.chunks.get(index);
+        let exit = self.exit.as_ref().filter(|(seq, _)| *seq > after);
+        match (chunk, exit) {
+            (Some(chunk), Some((seq, _))) if chunk.seq < *seq => Some(Event::Output(chunk.clone())),
+            (_, Some((seq, exit))) => Some(Event::Exited(*seq, exit.clone())),
+            (Some(chunk), None) => Some(Event::Output(chunk.clone())),
+            (None, None) => self.closed.filter(|seq| *seq > after).map(Event::Closed),
+        }
+    }
+
+    /// Returns the position of the first retained chunk after `after`.
+    pub(super) fn index_after(&self, after: OutputSeq) -> usize {
+        self.chunks.partition_point(|chunk| chunk.seq <= after)
+    }
+
+    fn evict(&mut self) {
+        let Retention { bytes, chunks } = self.retention;
+        while self.retained_bytes > bytes || self.chunks.len() > chunks {
+            let evictable = self
+                .chunks
+                .pop_front_if(|oldest| self.held_after.is_none_or(|held| oldest.seq <= held));
+            let Some(oldest) = evictable else { break };
+            self.retained_bytes -= oldest.data.len();
+        }
+    }
+
+    fn take_seq(&mut self) -> OutputSeq {
+        let seq = self.next;
+        self.next = seq.next();
+        seq
+    }
+}

@@ -1,0 +1,149 @@
+//! The order of requests on one connection: concurrent, with the outcome of serial order.
+//!
+//! A FIFO readers-writer order. Reads run beside reads, starts beside starts, and a change runs
+//! alone; nothing overtakes what came before it, unless the two cannot disturb each other.
+//! Not here: control methods, which never queue, and waiting, which holds nobody.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use exec_wire::method::Ordering;
+
+/// A place in the order. Given once.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Ticket(u64);
+
+/// Decides which requests may run.
+#[derive(Debug)]
+pub struct Order {
+    most: usize,
+    next: u64,
+    waiting: VecDeque<(Ticket, Ordering)>,
+    running: BTreeMap<Ticket, Ordering>,
+}
+
+impl Order {
+    /// Begins empty; `most` requests run at a time.
+    pub fn new(most: usize) -> Self {
+        Self { most: most.max(1), next: 0, waiting: VecDeque::new(), running: BTreeMap::new() }
+    }
+
+    /// Puts a request in line.
+    pub fn submit(&mut self, ordering: Ordering) -> Ticket {
+        let ticket = Ticket(self.next);
+        self.next += 1;
+        self.waiting.push_back((ticket, ordering));
+        ticket
+    }
+
+    /// Takes the next request that may run now.
+    pub fn poll_ready(&mut self) -> Option<Ticket> {
+        let &(ticket, ordering) = self.waiting.front()?;
+        if self.running.len() >= self.most
+            || self.running.values().any(|running| !overlaps(*running, ordering))
+        {
+            return None;
+        }
+        self.waiting.pop_front();
+        self.running.insert(ticket, ordering);
+        Some(ticket)
+    }
+
+    /// Ends a request: it is done, or only waits from here on.
+    pub fn finish(&mut self, ticket: Ticket) {
+        self.running.remove(&ticket);
+    }
+
+    /// Tells whether nothing waits or runs.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.running.is_empty()
+    }
+}
+
+/// Tells whether two requests may run at once without either noticing.
+fn overlaps(one: Ordering, other: Ordering) -> bool {
+    matches!(
+        (one, other),
+        (Ordering::Reads, Ordering::Reads) | (Ordering::Starts, Ordering::Starts)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ready(order: &mut Order) -> Vec<Ticket> {
+        std::iter::from_fn(|| order.poll_ready()).collect()
+    }
+
+    #[test]
+    fn reads_run_together_and_a_change_alone() {
+        let mut order = Order::new(64);
+        let [a, b] = [order.submit(Ordering::Reads), order.submit(Ordering::Reads)];
+        let change = order.submit(Ordering::Changes);
+        let last = order.submit(Ordering::Reads);
+        assert_eq!(ready(&mut order), [a, b]);
+        order.finish(a);
+        assert_eq!(ready(&mut order), []);
+        order.finish(b);
+        assert_eq!(ready(&mut order), [change]);
+        order.finish(change);
+        assert_eq!(ready(&mut order), [last]);
+    }
+
+    #[test]
+    fn starts_run_together_but_not_beside_reads() {
+        let mut order = Order::new(64);
+        let [a, b] = [order.submit(Ordering::Starts), order.submit(Ordering::Starts)];
+        let read = order.submit(Ordering::Reads);
+        let later = order.submit(Ordering::Starts);
+        assert_eq!(ready(&mut order), [a, b]);
+        order.finish(b);
+        order.finish(a);
+        assert_eq!(ready(&mut order), [read]);
+        order.finish(read);
+        assert_eq!(ready(&mut order), [later]);
+    }
+
+    #[test]
+    fn one_at_a_time_is_strictly_serial() {
+        let mut order = Order::new(1);
+        let [a, b] = [order.submit(Ordering::Reads), order.submit(Ordering::Reads)];
+        assert_eq!(ready(&mut order), [a]);
+        order.finish(a);
+        assert_eq!(ready(&mut order), [b]);
+    }
+
+    proptest! {
+        /// Requests start in the order they came, all of them, and never beside one they disturb.
+        #[test]
+        fn nothing_overtakes_or_starves(kinds in prop::collection::vec(0u8..3, 0..60), most in 1usize..8, pick in any::<u64>()) {
+            let kinds: Vec<Ordering> = kinds.iter().map(|kind| match kind {
+                0 => Ordering::Reads,
+                1 => Ordering::Changes,
+                _ => Ordering::Starts,
+            }).collect();
+            let mut order = Order::new(most);
+            for kind in &kinds {
+                order.submit(*kind);
+            }
+            let (mut started, mut running, mut pick) = (Vec::new(), Vec::new(), pick);
+            loop {
+                for ticket in ready(&mut order) {
+                    started.push(ticket.0);
+                    running.push(ticket);
+                }
+                prop_assert!(running.len() <= most);
+                let changes = running.iter().filter(|t| kinds[usize::try_from(t.0).unwrap()] == Ordering::Changes).count();
+                prop_assert!(changes == 0 || running.len() == 1);
+                if running.is_empty() { break; }
+                pick = pick.rotate_left(7).wrapping_add(0x9e37);
+                let index = usize::try_from(pick % running.len() as u64).unwrap();
+                order.finish(running.swap_remove(index));
+            }
+            prop_assert_eq!(started, (0..kinds.len() as u64).collect::<Vec<_>>());
+            prop_assert!(order.is_idle());
+        }
+    }
+}

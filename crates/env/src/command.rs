@@ -1,0 +1,76 @@
+//! What to run.
+
+use std::collections::BTreeMap;
+
+use exec_wire::{
+    id::ProcessId,
+    path_uri::PathUri,
+    process::{EnvPolicy, Limits, Metadata, ShellSnapshot, TerminalSize},
+};
+
+/// A command that an [`ExecBackend`](crate::backend::ExecBackend) starts.
+#[derive(Clone, Debug)]
+pub struct Command {
+    /// The caller's name for the process.
+    pub process_id: ProcessId,
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    /// What the program sees as `argv[0]`, if not the program's own name.
+    pub arg0: Option<String>,
+    /// Working directory.
+    pub cwd: PathUri,
+    /// How the host's environment enters. Absent: not at all.
+    pub env_policy: Option<EnvPolicy>,
+    /// The environment, or what is laid over the policy's.
+    pub env: BTreeMap<String, String>,
+    /// Replays a login shell's state.
+    pub shell_snapshot: Option<ShellSnapshot>,
+    /// Who asked, exported to the child.
+    pub metadata: Metadata,
+    /// What the child's descriptors are.
+    pub io: Io,
+    /// What it may use.
+    pub limits: Limits,
+    /// Bytes of output to retain, if not the environment's own setting.
+    pub retained_bytes: Option<usize>,
+}
+
+impl Command {
+    /// Builds a command on pipes, without stdin, environment or limits.
+    pub fn new(process_id: ProcessId, argv: Vec<String>, cwd: PathUri) -> Self {
+        Self {
+            process_id,
+            argv,
+            arg0: None,
+            cwd,
+            env_policy: None,
+            env: BTreeMap::new(),
+            shell_snapshot: None,
+            metadata: Metadata::default(),
+            io: Io::Pipes { stdin: Stdin::Null },
+            limits: Limits::default(),
+            retained_bytes: None,
+        }
+    }
+}
+
+/// What a child's standard descriptors are.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Io {
+    /// Separate pipes.
+    Pipes {
+        /// What the child reads.
+        stdin: Stdin,
+    },
+    /// One pseudo-terminal.
+    Terminal(TerminalSize),
+}
+
+/// What a child on pipes reads.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Stdin {
+    /// Nothing.
+    Null,
+    /// What is written to it.
+    Piped,
+}

@@ -1,0 +1,142 @@
+//! A started process: its events, its input, its end.
+
+use std::{fmt, pin::Pin, time::Duration};
+
+use bytes::Bytes;
+use exec_core::log::{Event, Exit, Page, Snapshot};
+use exec_wire::{
+    error::RpcError,
+    id::{OutputSeq, ProcessId, WriteId},
+    process::{ProcessSignal, TerminalSize, TerminateMode, WaitUntil, WriteStatus},
+};
+use futures_util::{Stream, future::BoxFuture};
+
+/// A process, here or elsewhere.
+pub trait ExecProcess: fmt::Debug + Send + Sync {
+    /// Returns the caller's name for it.
+    fn id(&self) -> &ProcessId;
+
+    /// Returns what is known of it now.
+    fn status(&self) -> Status;
+
+    /// Follows its events, each once and in the order of their numbers, to the close.
+    fn follow(&self, follow: Follow) -> EventStream;
+
+    /// Reads retained output without consuming it.
+    fn read(&self, read: Read) -> BoxFuture<'_, Result<Page, ProcessError>>;
+
+    /// Queues bytes for its input. The place in line is taken by calling, not by awaiting; the
+    /// future resolves when the bytes are queued, which may wait for the child to read.
+    fn write(
+        &self,
+        id: Option<WriteId>,
+        data: Bytes,
+    ) -> BoxFuture<'static, Result<WriteStatus, ProcessError>>;
+
+    /// Ends its input after all earlier writes.
+    fn close_stdin(
+        &self,
+        id: Option<WriteId>,
+    ) -> BoxFuture<'static, Result<WriteStatus, ProcessError>>;
+
+    /// Tells it the new size of its terminal.
+    fn resize(&self, size: TerminalSize) -> BoxFuture<'static, Result<(), ProcessError>>;
+
+    /// Signals its process group. After its end nothing happens.
+    fn signal(&self, signal: ProcessSignal) -> BoxFuture<'static, Result<(), ProcessError>>;
+
+    /// Ends it and its whole tree. Resolves, when the kill is issued, to whether it was running.
+    fn terminate(&self, mode: TerminateMode) -> BoxFuture<'static, Result<bool, ProcessError>>;
+
+    /// Waits for its end. Resolves to the status then, or when the time is up.
+    fn wait(
+        &self,
+        until: WaitUntil,
+        timeout: Option<Duration>,
+    ) -> BoxFuture<'static, Result<Status, ProcessError>>;
+
+    /// Returns the head and the tail of what it wrote.
+    fn snapshot(&self) -> BoxFuture<'_, Result<Snapshot, ProcessError>>;
+}
+
+/// The events of one process.
+pub type EventStream = Pin<Box<dyn Stream<Item = Event> + Send>>;
+
+/// How a process is followed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Follow {
+    /// Where to begin.
+    pub from: From,
+    /// What happens to a process that writes faster than its follower reads.
+    pub pace: Pace,
+}
+
+/// Where following begins.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum From {
+    /// After this number; what is still retained is replayed.
+    After(OutputSeq),
+    /// With the next event.
+    Now,
+}
+
+/// What happens to a process that writes faster than its follower reads.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Pace {
+    /// It is paused: nothing is lost.
+    Held,
+    /// It runs on: numbers are skipped when the log has dropped them.
+    Free,
+}
+
+/// Which retained output to read.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Read {
+    /// Last number the reader holds.
+    pub after: OutputSeq,
+    /// Budget; one whole chunk is always given.
+    pub max_bytes: Option<usize>,
+    /// How long to wait for something new.
+    pub wait: Duration,
+}
+
+/// What is known of a process.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Status {
+    /// How it ended, once it did.
+    pub exit: Option<Exit>,
+    /// Its output ended.
+    pub closed: bool,
+    /// Something of its tree may still live.
+    pub tree_alive: bool,
+    /// The next number not yet given out.
+    pub next_seq: OutputSeq,
+    /// The operating system's number for the child, if it is known here.
+    pub os_pid: Option<u32>,
+    /// Milliseconds since the Unix epoch.
+    pub started_at_ms: u64,
+}
+
+/// Why something could not be done to a process.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProcessError {
+    /// Caller: it was terminated; nothing can be written.
+    #[error("failed to write to process stdin")]
+    Terminated,
+    /// Caller: too many writes wait for the child to read.
+    #[error("too many writes wait for the process to read its stdin")]
+    StdinFull,
+    /// Caller: it has no terminal.
+    #[error("process {0} has no terminal")]
+    NoTerminal(ProcessId),
+    /// Caller: a size without rows or columns.
+    #[error("terminal size must have at least one row and one column")]
+    EmptySize,
+    /// Peer: the remote end refused.
+    #[error(transparent)]
+    Remote(#[from] RpcError),
+    /// Transport: the remote end is gone.
+    #[error("connection to the exec-server is gone")]
+    Disconnected,
+}

@@ -1,0 +1,20 @@
+//! Processes: spawn, pseudo-terminals, pipes, tree kill, and the output log of each.
+//!
+//! One task owns one child: its descriptors, its supervisor, its log; others send it messages.
+//! Not here: the protocol's encoding, environments, sandbox policy.
+#![expect(
+    unsafe_code,
+    reason = "clone, exec and shared memory of supervisors; each block states its argument"
+)]
+
+mod input;
+mod owner;
+mod pipe;
+mod process;
+mod pty;
+mod register;
+mod shared;
+mod signals;
+pub mod spawner;
+
+pub use self::process::{Launch, LaunchIo, LocalProcess, Settings, launch};

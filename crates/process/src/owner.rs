@@ -1,0 +1,191 @@
+//! The task that owns one child: reads its output, feeds its input, keeps its deadlines, and
+//! records its end.
+
+mod deadlines;
+mod memory;
+mod source;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use exec_core::log::Exit;
+use exec_wire::process::{ExitCause, Usage};
+use tokio::time::{Instant, sleep_until};
+
+use self::deadlines::{Deadlines, Due};
+use crate::{
+    shared::Shared,
+    signals,
+    spawner::{Child, ExitReport, Report},
+};
+
+pub(crate) use self::{deadlines::Timers, source::{Kind, Source}};
+
+/// What the owner begins with.
+#[derive(Debug)]
+pub(crate) struct Owner {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) child: Arc<Child>,
+    pub(crate) sources: Vec<Source>,
+    pub(crate) started: Instant,
+    deadlines: Deadlines,
+    exited: bool,
+}
+
+impl Owner {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        child: Arc<Child>,
+        sources: Vec<Source>,
+        timers: Timers,
+    ) -> Self {
+        let started = Instant::now();
+        let deadlines = Deadlines::new(timers, started);
+        Self { shared, child, sources, started, deadlines, exited: false }
+    }
+
+    /// Runs until nothing of the process is left.
+    pub(crate) async fn run(mut self) {
+        let mut supervised = true;
+        while supervised || !self.sources.is_empty() {
+            let held = !self.sources.is_empty() && self.shared.is_held();
+            let (blocked, kill_at) = {
+                let state = self.shared.lock();
+                (state.input.blocked(), state.kill_at)
+            };
+            let deadline = self.deadlines.next(kill_at, held);
+            tokio::select! {
+                report = self.child.report(), if supervised => match report {
+                    Some(Report::Exited(exit)) => {
+                        self.drain(held);
+                        self.record_exit(&exit);
+                    }
+                    Some(Report::Started(_) | Report::Failed { .. }) => {}
+                    None => {
+                        supervised = false;
+                        self.let_go();
+                    }
+                },
+                (index, data) = source::read_any(&mut self.sources), if !held && !self.sources.is_empty() => {
+                    self.take(index, data);
+                }
+                () = writable(blocked.as_deref()), if blocked.is_some() => {
+                    self.shared.lock().input.flush();
+                    self.deadlines.activity();
+                }
+                () = self.shared.poke.notified() => self.deadlines.activity(),
+                () = sleep_until(deadline.unwrap_or(self.started)), if deadline.is_some() => {
+                    self.handle_deadline(kill_at, held);
+                }
+            }
+            self.close_if_done();
+        }
+    }
+
+    fn take(&mut self, index: usize, data: Option<Bytes>) {
+        match data {
+            Some(data) => {
+                self.deadlines.activity();
+                let stream = self.sources[index].stream();
+                self.shared.record(|log| log.append(stream, data));
+            }
+            None => {
+                self.sources.swap_remove(index);
+            }
+        }
+    }
+
+    /// Reads what is there before an exit is recorded, so that it normally comes first.
+    fn drain(&mut self, held: bool) {
+        if held {
+            return;
+        }
+        let mut index = 0;
+        while index < self.sources.len() {
+            match self.sources[index].read_now() {
+                Some(Some(data)) => self.take(index, Some(data)),
+                Some(None) => self.take(index, None),
+                None => {}
+            }
+            index += 1;
+        }
+    }
+
+    fn record_exit(&mut self, report: &ExitReport) {
+        let cause = self.shared.lock().cause;
+        let millis = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        let usage = Usage {
+            wall_ms: millis(self.started.elapsed()),
+            user_ms: millis(report.user),
+            system_ms: millis(report.system),
+            max_rss_bytes: report.max_rss_bytes,
+        };
+        let signal = libc::WIFSIGNALED(report.status).then(|| libc::WTERMSIG(report.status));
+        self.record(Exit {
+            code: signal.map_or_else(|| libc::WEXITSTATUS(report.status), |signal| 128 + signal),
+            signal: signal.map(signals::name),
+            cause: cause.unwrap_or(if signal.is_some() { ExitCause::Signal } else { ExitCause::Exit }),
+            usage: Some(usage),
+            sandbox_denied: false,
+        });
+    }
+
+    fn record(&mut self, exit: Exit) {
+        self.exited = true;
+        let mut state = self.shared.lock();
+        state.kill_at = None;
+        let ended_by_us = state.cause.is_some();
+        drop(state);
+        self.deadlines.handle_exit(ended_by_us);
+        self.shared.record(|log| log.record_exit(exit));
+    }
+
+    /// The supervisor is gone: the tree is, too, or it is out of reach.
+    fn let_go(&mut self) {
+        self.shared.lock().child = None;
+        if !self.exited {
+            self.record(Exit {
+                code: -1,
+                signal: None,
+                cause: ExitCause::Lost,
+                usage: None,
+                sandbox_denied: false,
+            });
+        }
+    }
+
+    fn close_if_done(&mut self) {
+        if self.exited && self.sources.is_empty() && !self.shared.lock().log.is_closed() {
+            self.shared.lock().input.deafen();
+            self.shared.record(|log| log.record_close());
+        }
+    }
+
+    fn handle_deadline(&mut self, kill_at: Option<Instant>, held: bool) {
+        match self.deadlines.due(kill_at, held) {
+            Some(Due::Kill(cause)) => {
+                self.shared.lock().cause.get_or_insert(cause);
+                self.shared.lock().kill_at = None;
+                self.child.kill_tree();
+            }
+            Some(Due::Sample(most)) => {
+                if memory::of_tree(self.child.pid()) > most {
+                    self.shared.lock().cause.get_or_insert(ExitCause::MemoryLimit);
+                    self.child.kill_tree();
+                }
+            }
+            // Somebody outside the tree holds the output open; what it held was read.
+            Some(Due::Abandon) => self.sources.clear(),
+            None => {}
+        }
+    }
+}
+
+async fn writable(fd: Option<&tokio::io::unix::AsyncFd<std::os::fd::OwnedFd>>) {
+    if let Some(fd) = fd
+        && let Ok(mut ready) = fd.writable().await
+    {
+        // The write that follows finds out whether there is room; if not, wait for news.
+        ready.clear_ready();
+    }
+}

@@ -1,0 +1,103 @@
+//! When something must happen to a process although nothing else does.
+
+use std::time::Duration;
+
+use exec_wire::process::ExitCause;
+use tokio::time::Instant;
+
+/// How long output may stay open after a process was ended, before it is given up.
+const DRAIN: Duration = Duration::from_secs(2);
+/// How often memory is looked at.
+const SAMPLE: Duration = Duration::from_millis(100);
+
+/// Limits that are kept by the clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Timers {
+    pub(crate) wall: Option<Duration>,
+    pub(crate) idle: Option<Duration>,
+    pub(crate) memory_bytes: Option<u64>,
+}
+
+#[derive(Debug)]
+pub(super) struct Deadlines {
+    timers: Timers,
+    wall_at: Option<Instant>,
+    last_activity: Instant,
+    sample_at: Option<Instant>,
+    abandon_at: Option<Instant>,
+}
+
+/// What is due.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Due {
+    /// The tree is to be killed, for this cause.
+    Kill(ExitCause),
+    /// Memory is to be looked at; this much is allowed.
+    Sample(u64),
+    /// Output that nobody closes is to be given up.
+    Abandon,
+}
+
+impl Deadlines {
+    pub(super) fn new(timers: Timers, now: Instant) -> Self {
+        Self {
+            timers,
+            wall_at: timers.wall.map(|wall| now + wall),
+            last_activity: now,
+            sample_at: timers.memory_bytes.map(|_| now + SAMPLE),
+            abandon_at: None,
+        }
+    }
+
+    /// Something was read or written.
+    pub(super) fn activity(&mut self) {
+        if self.timers.idle.is_some() {
+            self.last_activity = Instant::now();
+        }
+    }
+
+    /// The process has ended: its limits no longer matter. If it was ended by us, its output may
+    /// not stay open for long.
+    pub(super) fn handle_exit(&mut self, ended_by_us: bool) {
+        self.wall_at = None;
+        self.timers = Timers::default();
+        self.sample_at = None;
+        self.abandon_at = ended_by_us.then(|| Instant::now() + DRAIN);
+    }
+
+    /// Returns when to look again. Output that waits for a slow client is not given up.
+    pub(super) fn next(&self, kill_at: Option<Instant>, held: bool) -> Option<Instant> {
+        let abandon = self.abandon_at.filter(|_| !held);
+        [self.wall_at, self.idle_at(), self.sample_at, abandon, kill_at].into_iter().flatten().min()
+    }
+
+    /// Takes what is due now.
+    pub(super) fn due(&mut self, kill_at: Option<Instant>, held: bool) -> Option<Due> {
+        let now = Instant::now();
+        let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if is_due(kill_at) {
+            return Some(Due::Kill(ExitCause::Terminated));
+        }
+        if is_due(self.wall_at) {
+            self.wall_at = None;
+            return Some(Due::Kill(ExitCause::WallLimit));
+        }
+        if is_due(self.idle_at()) {
+            self.timers.idle = None;
+            return Some(Due::Kill(ExitCause::IdleLimit));
+        }
+        if is_due(self.sample_at) {
+            self.sample_at = Some(now + SAMPLE);
+            return self.timers.memory_bytes.map(Due::Sample);
+        }
+        if is_due(self.abandon_at) && !held {
+            self.abandon_at = None;
+            return Some(Due::Abandon);
+        }
+        None
+    }
+
+    fn idle_at(&self) -> Option<Instant> {
+        self.timers.idle.map(|idle| self.last_activity + idle)
+    }
+}

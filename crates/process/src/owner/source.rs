@@ -1,0 +1,118 @@
+//! One end of a pipe or terminal that a child writes.
+
+use std::{
+    cell::RefCell,
+    future::poll_fn,
+    io,
+    os::fd::OwnedFd,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use exec_wire::{limits, process::OutputStream};
+use rustix::{buffer::spare_capacity, io::read};
+use tokio::io::unix::AsyncFd;
+
+use crate::pipe;
+
+/// A read of at least this keeps its buffer; a smaller one is copied into memory of its size.
+const KEEP_BUFFER_BYTES: usize = limits::OUTPUT_CHUNK_BYTES / 2;
+
+thread_local! {
+    /// Where output is read to. One for each thread: an idle process holds none.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+#[derive(Debug)]
+pub(crate) struct Source {
+    fd: Arc<AsyncFd<OwnedFd>>,
+    kind: Kind,
+    enlarged: bool,
+}
+
+/// What a source is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Kind {
+    /// A pipe with this stream.
+    Pipe(OutputStream),
+    /// A terminal.
+    Terminal,
+}
+
+impl Source {
+    pub(crate) fn new(fd: Arc<AsyncFd<OwnedFd>>, kind: Kind) -> Self {
+        Self { fd, kind, enlarged: false }
+    }
+
+    pub(super) fn stream(&self) -> OutputStream {
+        match self.kind {
+            Kind::Pipe(stream) => stream,
+            Kind::Terminal => OutputStream::Pty,
+        }
+    }
+
+    /// Reads what is there now. `None`: nothing. `Some(None)`: the end.
+    pub(super) fn read_now(&mut self) -> Option<Option<Bytes>> {
+        match self.read() {
+            Ok(data) => Some(data),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            Err(_) => Some(None),
+        }
+    }
+
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        loop {
+            let fd = Arc::clone(&self.fd);
+            let Ok(mut ready) = ready!(fd.poll_read_ready(cx)) else {
+                return Poll::Ready(None);
+            };
+            match ready.try_io(|_| self.read()) {
+                Ok(Ok(data)) => {
+                    // A pipe that gave less than was asked for is empty; a terminal hands out its
+                    // input in pieces and may have more.
+                    let short = data.as_ref().is_some_and(|d| d.len() < limits::OUTPUT_CHUNK_BYTES);
+                    if short && self.kind != Kind::Terminal {
+                        ready.clear_ready();
+                    }
+                    return Poll::Ready(data);
+                }
+                // A terminal whose other end closed says so by an error.
+                Ok(Err(_)) => return Poll::Ready(None),
+                Err(_would_block) => {}
+            }
+        }
+    }
+
+    fn read(&mut self) -> io::Result<Option<Bytes>> {
+        let data = BUFFER.with_borrow_mut(|buffer| {
+            buffer.clear();
+            buffer.reserve_exact(limits::OUTPUT_CHUNK_BYTES);
+            let count = read(self.fd.get_ref(), spare_capacity(buffer))?;
+            Ok::<_, io::Error>(match count {
+                0 => None,
+                KEEP_BUFFER_BYTES.. => Some(Bytes::from(std::mem::take(buffer))),
+                _ => Some(Bytes::copy_from_slice(buffer)),
+            })
+        })?;
+        let full = data.as_ref().is_some_and(|data| data.len() == limits::OUTPUT_CHUNK_BYTES);
+        if full && !self.enlarged && self.kind != Kind::Terminal {
+            self.enlarged = true;
+            pipe::enlarge(self.fd.get_ref());
+        }
+        Ok(data)
+    }
+}
+
+/// Reads from whichever source has something; `None` is its end. Cancelling loses nothing.
+pub(super) async fn read_any(sources: &mut [Source]) -> (usize, Option<Bytes>) {
+    poll_fn(|cx| {
+        for (index, source) in sources.iter_mut().enumerate() {
+            if let Poll::Ready(data) = source.poll_read(cx) {
+                return Poll::Ready((index, data));
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}

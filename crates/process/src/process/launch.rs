@@ -1,0 +1,203 @@
+//! Starting a child and handing it to its owner.
+
+use std::{
+    ffi::{CString, OsString},
+    io,
+    os::{fd::OwnedFd, unix::ffi::OsStringExt},
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use exec_core::log::{OutputLog, Retention};
+use exec_wire::{
+    id::ProcessId,
+    process::{Limits, OutputStream, TerminalSize},
+};
+use tokio::io::{Interest, unix::AsyncFd};
+
+use super::handle::LocalProcess;
+use crate::{
+    input::Input,
+    owner::{Kind, Owner, Source, Timers},
+    pipe, pty,
+    register::register,
+    shared::Shared,
+    spawner::{Extra, Limit, Resource, SpawnError, Spawner, Spec, Stage},
+};
+
+/// A command with nothing left to decide.
+#[derive(Debug)]
+pub struct Launch {
+    /// The caller's name for the process.
+    pub id: ProcessId,
+    /// The program, looked up in `PATH` of `env` if it has no slash.
+    pub program: OsString,
+    /// Arguments, the name of the program included.
+    pub argv: Vec<OsString>,
+    /// The whole environment.
+    pub env: Vec<(OsString, OsString)>,
+    /// Working directory.
+    pub cwd: PathBuf,
+    /// What the standard descriptors are.
+    pub io: LaunchIo,
+    /// What the process may use.
+    pub limits: Limits,
+    /// Descriptors beside the standard ones.
+    pub extra: Vec<Extra>,
+}
+
+/// What a child's standard descriptors are.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum LaunchIo {
+    /// Pipes; nothing to read.
+    Pipes,
+    /// Pipes; reads what is written.
+    PipesWithStdin,
+    /// One terminal.
+    Terminal(TerminalSize),
+}
+
+/// How output is kept.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Settings {
+    /// How much.
+    pub retention: Retention,
+}
+
+/// Starts a command. Dropping the future leaves nothing running.
+pub async fn launch(
+    spawner: &Spawner,
+    launch: Launch,
+    settings: Settings,
+) -> Result<Arc<LocalProcess>, SpawnError> {
+    let host = |source: io::Error| SpawnError::Host { stage: Stage::Setup, source };
+    let Ends { ours, theirs: [stdin, stdout, stderr], terminal } =
+        Ends::open(launch.io).map_err(host)?;
+    let spec = Spec {
+        candidates: candidates(&launch)?,
+        argv: launch.argv.into_iter().map(c_string).collect::<Result<_, _>>()?,
+        env: launch.env.into_iter().map(pair).collect::<Result<_, _>>()?,
+        cwd: c_string(launch.cwd.into_os_string())?,
+        stdin,
+        stdout,
+        stderr,
+        terminal,
+        extra: launch.extra,
+        limits: resource_limits(&launch.limits),
+    };
+    let child = Arc::new(spawner.spawn(spec).await?);
+    let (input, sources, terminal) = ours.register().map_err(host)?;
+    let log = OutputLog::new(settings.retention);
+    let shared = Arc::new(Shared::new(log, input, Arc::clone(&child)));
+    let pid = child.pid();
+    let millis = Duration::from_millis;
+    let timers = Timers {
+        wall: launch.limits.wall_ms.map(millis),
+        idle: launch.limits.idle_ms.map(millis),
+        memory_bytes: launch.limits.memory_bytes,
+    };
+    tokio::spawn(Owner::new(Arc::clone(&shared), child, sources, timers).run());
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let started_at_ms = u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX);
+    Ok(Arc::new(LocalProcess::new(launch.id, shared, terminal, pid, started_at_ms)))
+}
+
+/// Both ends of a child's standard descriptors.
+struct Ends {
+    ours: Ours,
+    theirs: [OwnedFd; 3],
+    terminal: bool,
+}
+
+enum Ours {
+    Pipes { stdin: Option<OwnedFd>, stdout: OwnedFd, stderr: OwnedFd },
+    Terminal(OwnedFd),
+}
+
+impl Ends {
+    fn open(kind: LaunchIo) -> io::Result<Self> {
+        if let LaunchIo::Terminal(size) = kind {
+            let (ours, theirs) = pty::open(size)?;
+            let theirs = [theirs.try_clone()?, theirs.try_clone()?, theirs];
+            return Ok(Self { ours: Ours::Terminal(ours), theirs, terminal: true });
+        }
+        let (stdin, their_stdin) = if kind == LaunchIo::PipesWithStdin {
+            let (ours, theirs) = pipe::to_child()?;
+            (Some(ours), theirs)
+        } else {
+            (None, pipe::null()?)
+        };
+        let (stdout, their_stdout) = pipe::from_child()?;
+        let (stderr, their_stderr) = pipe::from_child()?;
+        Ok(Self {
+            ours: Ours::Pipes { stdin, stdout, stderr },
+            theirs: [their_stdin, their_stdout, their_stderr],
+            terminal: false,
+        })
+    }
+}
+
+type Registered = (Input, Vec<Source>, Option<std::sync::Weak<AsyncFd<OwnedFd>>>);
+
+impl Ours {
+    /// Hands our ends to the runtime.
+    fn register(self) -> io::Result<Registered> {
+        match self {
+            Self::Pipes { stdin, stdout, stderr } => {
+                let register = |fd, interest| register(fd, interest).map(Arc::new);
+                let input = match stdin {
+                    Some(fd) => Input::pipe(register(fd, Interest::WRITABLE)?),
+                    None => Input::none(),
+                };
+                let stdout = register(stdout, Interest::READABLE)?;
+                let stderr = register(stderr, Interest::READABLE)?;
+                let sources = vec![
+                    Source::new(stdout, Kind::Pipe(OutputStream::Stdout)),
+                    Source::new(stderr, Kind::Pipe(OutputStream::Stderr)),
+                ];
+                Ok((input, sources, None))
+            }
+            Self::Terminal(fd) => {
+                let fd = Arc::new(register(fd, Interest::READABLE | Interest::WRITABLE)?);
+                let terminal = Arc::downgrade(&fd);
+                let input = Input::terminal(Arc::clone(&fd));
+                Ok((input, vec![Source::new(fd, Kind::Terminal)], Some(terminal)))
+            }
+        }
+    }
+}
+
+fn candidates(launch: &Launch) -> Result<Vec<CString>, SpawnError> {
+    let path = launch.env.iter().rfind(|(name, _)| name == "PATH").map(|(_, value)| value);
+    let paths = Spec::candidates(&launch.program, path.map(OsString::as_os_str));
+    paths.into_iter().map(c_string).collect()
+}
+
+fn resource_limits(limits: &Limits) -> Vec<Limit> {
+    let seconds = limits.cpu_ms.map(|millis| millis.div_ceil(1000).max(1));
+    [
+        (Resource::Cpu, seconds),
+        (Resource::Data, limits.memory_bytes),
+        (Resource::Processes, limits.processes),
+        (Resource::OpenFiles, limits.open_files),
+        (Resource::FileSize, limits.file_bytes),
+    ]
+    .into_iter()
+    .filter_map(|(resource, value)| Some(Limit { resource, value: value? }))
+    .collect()
+}
+
+fn pair((name, value): (OsString, OsString)) -> Result<CString, SpawnError> {
+    let mut text = name.into_vec();
+    text.push(b'=');
+    text.extend_from_slice(&value.into_vec());
+    c_string(OsString::from_vec(text))
+}
+
+fn c_string(text: OsString) -> Result<CString, SpawnError> {
+    CString::new(text.into_vec()).map_err(|error| SpawnError::Host {
+        stage: Stage::Exec,
+        source: io::Error::new(io::ErrorKind::InvalidInput, error),
+    })
+}

@@ -1,0 +1,31 @@
+//! A small process that starts all the others, and one supervisor for each of them.
+//!
+//! The server asks its *spawner*, a fresh and single-threaded image of its own executable, to start
+//! a command. The spawner clones a *supervisor* that shares its memory, which clones the command's
+//! process. The supervisor is the parent of the process and the reaper of everything that descends
+//! from it, so that double-forked descendants are found; it reports start and exit over a socket of
+//! its own, and kills the tree when it is told to, or when the server's end of that socket closes.
+//! A server that is killed leaves nothing behind.
+//!
+//! Invariant: code that runs between a clone and an exec, and all of a supervisor, neither
+//! allocates nor locks nor touches thread-local state.
+
+mod boot;
+mod child;
+mod frame;
+mod handle;
+mod job;
+mod raw;
+mod report;
+mod serve;
+mod supervise;
+
+#[cfg(test)]
+mod tests;
+
+pub use self::{
+    boot::run_if_spawner,
+    frame::{Extra, Limit, Resource, Spec},
+    handle::{Child, SpawnError, Spawner, Stage},
+    report::{ExitReport, Report},
+};

@@ -1,0 +1,157 @@
+//! What the server sends its spawner: one frame a command, descriptors beside it.
+
+use std::{
+    ffi::{CString, OsStr, OsString},
+    os::{
+        fd::{BorrowedFd, OwnedFd},
+        unix::ffi::{OsStrExt, OsStringExt},
+    },
+};
+
+/// Everything about a command that the kernel needs. Nothing is looked up or checked later.
+#[derive(Debug)]
+pub struct Spec {
+    /// Paths to try for the program, in order.
+    pub candidates: Vec<CString>,
+    /// Arguments, the name of the program included.
+    pub argv: Vec<CString>,
+    /// `NAME=value` pairs.
+    pub env: Vec<CString>,
+    /// Working directory.
+    pub cwd: CString,
+    /// Standard input.
+    pub stdin: OwnedFd,
+    /// Standard output.
+    pub stdout: OwnedFd,
+    /// Standard error.
+    pub stderr: OwnedFd,
+    /// The standard descriptors are a terminal, which becomes the controlling one.
+    pub terminal: bool,
+    /// Descriptors beside the standard ones.
+    pub extra: Vec<Extra>,
+    /// Resource limits.
+    pub limits: Vec<Limit>,
+}
+
+/// A descriptor that the command inherits beside the standard ones.
+#[derive(Debug)]
+pub struct Extra {
+    /// The descriptor.
+    pub fd: OwnedFd,
+    /// Its number in the command.
+    pub target: u8,
+}
+
+/// One resource limit, soft and hard.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Limit {
+    /// Of what.
+    pub resource: Resource,
+    /// How much.
+    pub value: u64,
+}
+
+/// What can be limited.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Resource {
+    /// Seconds of processor time.
+    Cpu,
+    /// Bytes of private writable memory.
+    Data,
+    /// Processes of the account.
+    Processes,
+    /// Open descriptors.
+    OpenFiles,
+    /// Bytes of a file that is written.
+    FileSize,
+}
+
+impl Resource {
+    fn number(self) -> u32 {
+        let number = match self {
+            Self::Cpu => libc::RLIMIT_CPU,
+            Self::Data => libc::RLIMIT_DATA,
+            Self::Processes => libc::RLIMIT_NPROC,
+            Self::OpenFiles => libc::RLIMIT_NOFILE,
+            Self::FileSize => libc::RLIMIT_FSIZE,
+        };
+        number as u32
+    }
+}
+
+/// Most descriptors beside the standard ones.
+pub(super) const MAX_EXTRA: usize = 4;
+/// Most limits: one of each.
+pub(super) const MAX_LIMITS: usize = 5;
+/// Length of the body and number of descriptors.
+pub(super) const PREFIX_BYTES: usize = 8;
+/// Flags, limits, extra targets, and how many texts of each kind follow.
+pub(super) const HEAD_BYTES: usize = 4 + 4 + MAX_LIMITS * 12 + 4 + MAX_EXTRA * 4 + 3 * 4;
+/// Longest frame: the kernel takes at most 6 MiB of arguments and environment.
+pub(super) const MAX_FRAME_BYTES: usize = 16 << 20;
+
+impl Spec {
+    /// Encodes everything but the descriptors.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let texts = || {
+            std::iter::once(&self.cwd).chain(&self.candidates).chain(&self.argv).chain(&self.env)
+        };
+        let body = HEAD_BYTES + texts().map(|text| text.as_bytes().len() + 1).sum::<usize>();
+        let mut frame = Vec::with_capacity(PREFIX_BYTES + body);
+        put(&mut frame, body);
+        put(&mut frame, 4 + self.extra.len());
+        put(&mut frame, usize::from(self.terminal));
+        put(&mut frame, self.limits.len());
+        for index in 0..MAX_LIMITS {
+            let limit = self.limits.get(index);
+            put(&mut frame, limit.map_or(0, |limit| limit.resource.number() as usize));
+            frame.extend_from_slice(&limit.map_or(0, |limit| limit.value).to_le_bytes());
+        }
+        put(&mut frame, self.extra.len());
+        for index in 0..MAX_EXTRA {
+            put(&mut frame, self.extra.get(index).map_or(0, |extra| usize::from(extra.target)));
+        }
+        put(&mut frame, self.candidates.len());
+        put(&mut frame, self.argv.len());
+        put(&mut frame, self.env.len());
+        for text in texts() {
+            frame.extend_from_slice(text.as_bytes_with_nul());
+        }
+        frame
+    }
+
+    /// Returns the descriptors in the order in which they travel.
+    pub(super) fn descriptors<'a>(&'a self, control: BorrowedFd<'a>) -> Vec<BorrowedFd<'a>> {
+        use std::os::fd::AsFd;
+
+        let standard = [control, self.stdin.as_fd(), self.stdout.as_fd(), self.stderr.as_fd()];
+        standard.into_iter().chain(self.extra.iter().map(|extra| extra.fd.as_fd())).collect()
+    }
+
+    /// Returns the paths where `program` may be, as `execvp` would try them.
+    pub fn candidates(program: &OsStr, path: Option<&OsStr>) -> Vec<OsString> {
+        if program.as_bytes().contains(&b'/') {
+            return vec![program.to_owned()];
+        }
+        let path = path.unwrap_or(OsStr::new("/bin:/usr/bin"));
+        let directories = path.as_bytes().split(|byte| *byte == b':');
+        directories
+            .map(|directory| {
+                let mut candidate = directory.to_vec();
+                if !candidate.is_empty() && !candidate.ends_with(b"/") {
+                    candidate.push(b'/');
+                }
+                if candidate.is_empty() {
+                    candidate.extend_from_slice(b"./");
+                }
+                candidate.extend_from_slice(program.as_bytes());
+                OsString::from_vec(candidate)
+            })
+            .collect()
+    }
+}
+
+fn put(frame: &mut Vec<u8>, number: usize) {
+    // Lengths are below MAX_FRAME_BYTES; a longer frame is refused before it is sent.
+    frame.extend_from_slice(&u32::try_from(number).unwrap_or(u32::MAX).to_le_bytes());
+}

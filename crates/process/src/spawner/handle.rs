@@ -1,0 +1,254 @@
+//! The server's side: starts the spawner, sends it commands, hears from supervisors.
+
+use std::{
+    fmt,
+    io::{self, IoSlice},
+    mem::MaybeUninit,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::process::CommandExt,
+    },
+    process::{self, Stdio},
+    sync::Arc,
+};
+
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
+    SocketType, recv, send, sendmsg, socketpair,
+};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    sync::Mutex,
+};
+
+use super::{
+    boot::SPAWNER_NAME,
+    frame::{MAX_EXTRA, MAX_FRAME_BYTES, Spec},
+    report::{Order, REPORT_BYTES, Report},
+};
+use crate::register::register;
+
+/// Starts commands through a spawner process, which is started with the first of them and again
+/// should it die.
+#[derive(Clone, Debug, Default)]
+pub struct Spawner {
+    link: Arc<Mutex<Option<Link>>>,
+}
+
+impl Spawner {
+    /// Starts the spawner process now, so that the first command need not wait for it.
+    pub async fn warm_up(&self) -> Result<(), SpawnError> {
+        let mut link = self.link.lock().await;
+        if link.is_none() {
+            *link = Some(Link::open()?);
+        }
+        Ok(())
+    }
+
+    /// Starts a command. Dropping the future leaves nothing running.
+    pub async fn spawn(&self, spec: Spec) -> Result<Child, SpawnError> {
+        let (ours, theirs) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+            None,
+        )
+        .map_err(|errno| SpawnError::host(Stage::Setup, errno.into()))?;
+        let control = register(ours, Interest::READABLE)
+            .map_err(|error| SpawnError::host(Stage::Setup, error))?;
+        self.send(&spec, theirs).await?;
+        drop(spec);
+        let child = Child { control, pid: 0 };
+        match child.report().await {
+            Some(Report::Started(pid)) => Ok(Child { pid, ..child }),
+            Some(Report::Failed { stage, errno }) => Err(SpawnError::host(
+                Stage::from_number(stage),
+                io::Error::from_raw_os_error(errno),
+            )),
+            Some(Report::Exited(_)) | None => Err(SpawnError::Lost),
+        }
+    }
+
+    async fn send(&self, spec: &Spec, control: OwnedFd) -> Result<(), SpawnError> {
+        let frame = spec.encode();
+        if frame.len() > MAX_FRAME_BYTES || spec.extra.len() > MAX_EXTRA {
+            let error = io::Error::from_raw_os_error(libc::E2BIG);
+            return Err(SpawnError::host(Stage::Exec, error));
+        }
+        let mut link = self.link.lock().await;
+        if let Some(open) = link.as_mut()
+            && open.send(&frame, spec, &control).await.is_ok()
+        {
+            return Ok(());
+        }
+        // There is none, or it died: whatever it ran is lost, and a new one takes over.
+        let mut fresh = Link::open()?;
+        let sent = fresh.send(&frame, spec, &control).await;
+        *link = Some(fresh);
+        sent.map_err(|error| SpawnError::host(Stage::Setup, error))
+    }
+}
+
+/// A spawner process and the socket to it.
+struct Link {
+    socket: AsyncFd<OwnedFd>,
+    process: process::Child,
+}
+
+impl Link {
+    fn open() -> Result<Self, SpawnError> {
+        let open = || -> io::Result<Self> {
+            let flags = SocketFlags::CLOEXEC;
+            let (ours, theirs) =
+                socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+            rustix::io::ioctl_fionbio(&ours, true)?;
+            let process = process::Command::new("/proc/self/exe")
+                .arg0(SPAWNER_NAME)
+                .env_clear()
+                .current_dir("/")
+                .stdin(theirs)
+                .stdout(Stdio::null())
+                .stderr(Stdio::inherit())
+                .spawn()?;
+            Ok(Self { socket: register(ours, Interest::WRITABLE)?, process })
+        };
+        open().map_err(|error| SpawnError::host(Stage::Setup, error))
+    }
+
+    /// Sends a frame whole. If the future is dropped in between, the link is of no further use;
+    /// that is why frames that fit go out in one call.
+    async fn send(&mut self, frame: &[u8], spec: &Spec, control: &OwnedFd) -> io::Result<()> {
+        let descriptors = spec.descriptors(control.as_fd());
+        let mut sent = 0;
+        while sent < frame.len() {
+            sent += self
+                .socket
+                .async_io(Interest::WRITABLE, |socket| {
+                    let mut space =
+                        [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4 + MAX_EXTRA))];
+                    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+                    if sent == 0 {
+                        ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+                    }
+                    let slices = [IoSlice::new(&frame[sent..])];
+                    sendmsg(socket, &slices, &mut ancillary, SendFlags::NOSIGNAL)
+                        .map_err(io::Error::from)
+                })
+                .await?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // It ends when its socket closes; reaping it is all that is left, and a spawner that is
+        // still on its way out is reaped with this process.
+        if let Err(error) = self.process.try_wait() {
+            tracing::debug!(%error, "spawner was not reaped");
+        }
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("pid", &self.process.id()).finish_non_exhaustive()
+    }
+}
+
+/// A command that runs. When it is dropped, everything that descends from it is killed.
+#[derive(Debug)]
+pub struct Child {
+    control: AsyncFd<OwnedFd>,
+    pid: u32,
+}
+
+impl Child {
+    /// Returns the operating system's number for it.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Waits for the next report. `None`: the supervisor is gone, and with it the whole tree.
+    /// Cancelling loses nothing.
+    pub async fn report(&self) -> Option<Report> {
+        let received = self
+            .control
+            .async_io(Interest::READABLE, |control| {
+                let mut bytes = [0; REPORT_BYTES];
+                let (count, _) = recv(control, &mut bytes, RecvFlags::empty())?;
+                Ok((count == REPORT_BYTES).then_some(bytes))
+            })
+            .await;
+        received.ok().flatten().and_then(|bytes| Report::decode(&bytes))
+    }
+
+    /// Signals the command's process group. After the command has ended nothing happens.
+    pub fn signal(&self, signal: i32) {
+        self.order(Order::Signal(signal));
+    }
+
+    /// Kills the command and everything that descends from it.
+    pub fn kill_tree(&self) {
+        self.order(Order::Kill);
+    }
+
+    fn order(&self, order: Order) {
+        // A supervisor that is gone has nothing left to signal.
+        if let Err(errno) = send(&self.control, &order.encode(), SendFlags::NOSIGNAL) {
+            tracing::debug!(%errno, ?order, "supervisor did not take an order");
+        }
+    }
+}
+
+/// Where starting a command can fail.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u32)]
+pub enum Stage {
+    /// Descriptors, session, terminal.
+    Setup = 1,
+    /// The working directory.
+    Chdir = 2,
+    /// A resource limit.
+    Limit = 3,
+    /// The program.
+    Exec = 4,
+    /// The process itself.
+    Clone = 5,
+}
+
+impl Stage {
+    fn from_number(number: u32) -> Self {
+        match number {
+            2 => Self::Chdir,
+            3 => Self::Limit,
+            4 => Self::Exec,
+            5 => Self::Clone,
+            _ => Self::Setup,
+        }
+    }
+}
+
+/// Why a command does not run. In every case nothing is left running.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SpawnError {
+    /// Host: a step failed.
+    #[error("process could not be started")]
+    Host {
+        /// The step.
+        stage: Stage,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Host: the supervisor vanished before it said anything.
+    #[error("process supervisor is gone")]
+    Lost,
+}
+
+impl SpawnError {
+    fn host(stage: Stage, source: io::Error) -> Self {
+        Self::Host { stage, source }
+    }
+}

@@ -1,0 +1,235 @@
+//! The memory of one supervisor: its stack, its child's stack, and what the child is to be.
+
+use std::{
+    ffi::{c_char, c_int},
+    io,
+    os::fd::{AsRawFd, OwnedFd},
+    ptr,
+};
+
+use super::frame::{HEAD_BYTES, MAX_EXTRA, MAX_LIMITS};
+
+/// Stack of a supervisor, and of its child before exec. Pages that are not touched cost nothing.
+const STACK_BYTES: usize = 32 << 10;
+/// Regions are made in steps of this, so that a used one fits the next command.
+const STEP_BYTES: usize = 128 << 10;
+
+/// What a supervisor and its child work from. Plain numbers and pointers into the same region.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) control: c_int,
+    pub(super) standard: [c_int; 3],
+    pub(super) extra: [(c_int, c_int); MAX_EXTRA],
+    pub(super) extra_count: usize,
+    pub(super) terminal: bool,
+    pub(super) limits: [(u32, u64); MAX_LIMITS],
+    pub(super) limit_count: usize,
+    pub(super) cwd: *const c_char,
+    pub(super) candidates: *const *const c_char,
+    pub(super) argv: *const *const c_char,
+    pub(super) env: *const *const c_char,
+    /// `/bin/sh`, a place for the script, and the arguments: for texts without `#!`.
+    pub(super) shell_argv: *mut *const c_char,
+    pub(super) child_stack_top: *mut u8,
+    /// What is needed only until the child has become the command.
+    pub(super) discard: (*mut u8, usize),
+    pub(super) spawner: i32,
+    pub(super) signals: c_int,
+    /// Where and why the child failed; written by the child, read by the supervisor after it.
+    pub(super) failure: (u32, i32),
+}
+
+/// Mapped memory for one job at a time.
+#[derive(Debug)]
+pub(super) struct Region {
+    start: *mut u8,
+    length: usize,
+}
+
+impl Region {
+    /// Maps a region for a body of this length and this many texts.
+    pub(super) fn map(needed: usize) -> io::Result<Self> {
+        let length = needed.next_multiple_of(STEP_BYTES);
+        // SAFETY: an anonymous mapping at an address of the kernel's choice disturbs nothing.
+        let start = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                length,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self { start: start.cast(), length })
+    }
+
+    pub(super) fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Returns the end of the supervisor's stack.
+    pub(super) fn stack_top(&self) -> *mut u8 {
+        self.at(STACK_BYTES)
+    }
+
+    fn at(&self, offset: usize) -> *mut u8 {
+        assert!(offset <= self.length, "offsets are computed from the length");
+        // SAFETY: the offset was just checked against the mapping.
+        unsafe { self.start.add(offset) }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and its supervisor was reaped before the region is dropped.
+        unsafe { libc::munmap(self.start.cast(), self.length) };
+    }
+}
+
+/// A decoded frame: everything that is copied into a region.
+#[derive(Debug)]
+pub(super) struct Body<'a> {
+    bytes: &'a [u8],
+    candidates: usize,
+    argv: usize,
+    env: usize,
+}
+
+impl<'a> Body<'a> {
+    /// Checks that a frame holds what it says.
+    pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let counts = HEAD_BYTES - 12;
+        let body = Self {
+            bytes,
+            candidates: number(bytes, counts)?,
+            argv: number(bytes, counts + 4)?,
+            env: number(bytes, counts + 8)?,
+        };
+        let texts = bytes.get(HEAD_BYTES..)?;
+        let expected = 1 + body.candidates.checked_add(body.argv)?.checked_add(body.env)?;
+        (texts.iter().filter(|byte| **byte == 0).count() == expected).then_some(body)
+    }
+
+    /// Returns how large a region must be.
+    pub(super) fn needed(&self) -> usize {
+        // Each table ends in a null; the shell's has two places more than argv.
+        let pointers = self.candidates + self.argv * 2 + self.env + 6;
+        STACK_BYTES * 2 + size_of::<Job>() + pointers * size_of::<usize>() + self.bytes.len() + 64
+    }
+
+    /// Lays the job out in `region`. `fds` are control, the standard three, and the extra ones.
+    pub(super) fn place(
+        &self,
+        region: &Region,
+        fds: &[OwnedFd],
+        spawner: i32,
+        signals: c_int,
+    ) -> Option<*mut Job> {
+        let raw: Vec<c_int> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+        let (&[control, stdin, stdout, stderr], extra_fds) = raw.split_first_chunk::<4>()?;
+        let mut extra = [(0, 0); MAX_EXTRA];
+        let extra_at = 8 + MAX_LIMITS * 12;
+        let extra_count = number(self.bytes, extra_at)?;
+        if extra_count != extra_fds.len() || extra_count > MAX_EXTRA {
+            return None;
+        }
+        for (index, fd) in extra_fds.iter().enumerate() {
+            extra[index] = (*fd, c_int::try_from(number(self.bytes, extra_at + 4 + index * 4)?).ok()?);
+        }
+        let limit_count = number(self.bytes, 4)?;
+        let mut limits = [(0, 0); MAX_LIMITS];
+        for (index, limit) in limits.iter_mut().enumerate().take(limit_count) {
+            let at = 8 + index * 12;
+            let value = self.bytes.get(at + 4..at + 12)?.try_into().ok()?;
+            *limit = (u32::try_from(number(self.bytes, at)?).ok()?, u64::from_le_bytes(value));
+        }
+
+        let job = region.at(STACK_BYTES * 2).cast::<Job>();
+        let tables = region.at(STACK_BYTES * 2 + size_of::<Job>().next_multiple_of(16));
+        let pointers = self.candidates + self.argv * 2 + self.env + 6;
+        let texts = region.at(tables.addr() - region.start.addr() + pointers * size_of::<usize>());
+        let source = &self.bytes[HEAD_BYTES..];
+        // SAFETY: `needed` counted these bytes, and the region belongs to this job alone.
+        unsafe { ptr::copy_nonoverlapping(source.as_ptr(), texts, source.len()) };
+
+        let mut table = Table { next: tables.cast(), text: texts.cast(), source };
+        let cwd = table.skip_text();
+        let candidates = table.texts(self.candidates);
+        let argv = table.texts(self.argv);
+        let env = table.texts(self.env);
+        let shell_argv = table.next;
+        table.push(c"/bin/sh".as_ptr());
+        table.push(ptr::null());
+        for index in 1..=self.argv {
+            // SAFETY: argv has this many places and the null behind them.
+            table.push(unsafe { *argv.add(index) });
+        }
+
+        let filled = Job {
+            control,
+            standard: [stdin, stdout, stderr],
+            extra,
+            extra_count,
+            terminal: number(self.bytes, 0)? == 1,
+            limits,
+            limit_count: limit_count.min(MAX_LIMITS),
+            cwd,
+            candidates,
+            argv,
+            env,
+            shell_argv,
+            child_stack_top: region.at(STACK_BYTES * 2),
+            discard: (region.at(STACK_BYTES), STACK_BYTES),
+            spawner,
+            signals,
+            failure: (0, 0),
+        };
+        // SAFETY: the place is aligned to 16 bytes, inside the region, and nobody else's.
+        unsafe { job.write(filled) };
+        Some(job)
+    }
+}
+
+/// Fills pointer tables from texts that lie one behind the other.
+struct Table<'a> {
+    next: *mut *const c_char,
+    text: *const c_char,
+    source: &'a [u8],
+}
+
+impl Table<'_> {
+    fn push(&mut self, pointer: *const c_char) {
+        // SAFETY: `needed` counted every place that is filled.
+        unsafe { self.next.write(pointer) };
+        // SAFETY: one place further is inside the region, or the end of the tables.
+        self.next = unsafe { self.next.add(1) };
+    }
+
+    fn skip_text(&mut self) -> *const c_char {
+        let text = self.text;
+        let length = self.source.iter().position(|byte| *byte == 0).map_or(0, |end| end + 1);
+        self.source = &self.source[length..];
+        // SAFETY: the copy of the texts is as long as the source that was just advanced.
+        self.text = unsafe { self.text.add(length) };
+        text
+    }
+
+    fn texts(&mut self, count: usize) -> *const *const c_char {
+        let table = self.next;
+        for _ in 0..count {
+            let text = self.skip_text();
+            self.push(text);
+        }
+        self.push(ptr::null());
+        table.cast_const()
+    }
+}
+
+fn number(bytes: &[u8], at: usize) -> Option<usize> {
+    let word = bytes.get(at..at + 4)?.try_into().ok()?;
+    Some(u32::from_le_bytes(word) as usize)
+}

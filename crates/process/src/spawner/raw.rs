@@ -1,0 +1,245 @@
+//! System calls without libc: no `errno`, hence no thread-local state.
+//!
+//! Supervisors and children share the spawner's memory, its thread-local block included, and run
+//! beside it; libc's wrappers would race for `errno`.
+
+use std::{
+    ffi::{CStr, c_char, c_int, c_void},
+    mem::MaybeUninit,
+};
+
+/// An error number.
+pub(super) type Errno = i32;
+
+/// Makes a system call.
+///
+/// # Safety
+/// The arguments are what the kernel expects of this call, and pointers are good for its use.
+#[cfg(target_arch = "x86_64")]
+unsafe fn syscall(number: i64, args: [usize; 6]) -> isize {
+    let result: isize;
+    // SAFETY: the caller vouches for the arguments; the kernel clobbers rcx and r11 only.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") number as isize => result,
+            in("rdi") args[0], in("rsi") args[1], in("rdx") args[2],
+            in("r10") args[3], in("r8") args[4], in("r9") args[5],
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// Makes a system call.
+///
+/// # Safety
+/// The arguments are what the kernel expects of this call, and pointers are good for its use.
+#[cfg(target_arch = "aarch64")]
+unsafe fn syscall(number: i64, args: [usize; 6]) -> isize {
+    let result: isize;
+    // SAFETY: the caller vouches for the arguments; the kernel clobbers x0 only.
+    unsafe {
+        std::arch::asm!(
+            "svc 0",
+            in("x8") number,
+            inlateout("x0") args[0] => result,
+            in("x1") args[1], in("x2") args[2], in("x3") args[3],
+            in("x4") args[4], in("x5") args[5],
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// Makes a call whose arguments are plain numbers.
+fn numbers(number: i64, args: [usize; 6]) -> Result<usize, Errno> {
+    // SAFETY: every caller in this file passes numbers only, or pointers it vouches for.
+    checked(unsafe { syscall(number, args) })
+}
+
+fn checked(result: isize) -> Result<usize, Errno> {
+    if result < 0 { Err(i32::try_from(-result).unwrap_or(i32::MAX)) } else { Ok(result.unsigned_abs()) }
+}
+
+/// Sign-extends an int for a register.
+#[expect(clippy::cast_sign_loss, reason = "registers carry the bit pattern")]
+fn int(value: c_int) -> usize {
+    value as isize as usize
+}
+
+pub(super) fn setsid() -> Result<usize, Errno> {
+    numbers(libc::SYS_setsid, [0; 6])
+}
+
+pub(super) fn getpid() -> i32 {
+    numbers(libc::SYS_getpid, [0; 6]).map_or(0, to_i32)
+}
+
+pub(super) fn getppid() -> i32 {
+    numbers(libc::SYS_getppid, [0; 6]).map_or(0, to_i32)
+}
+
+pub(super) fn getpgid(pid: i32) -> Result<i32, Errno> {
+    numbers(libc::SYS_getpgid, [int(pid), 0, 0, 0, 0, 0]).map(to_i32)
+}
+
+pub(super) fn kill(pid: i32, signal: i32) -> Result<usize, Errno> {
+    numbers(libc::SYS_kill, [int(pid), int(signal), 0, 0, 0, 0])
+}
+
+pub(super) fn prctl(option: c_int, argument: usize) -> Result<usize, Errno> {
+    numbers(libc::SYS_prctl, [int(option), argument, 0, 0, 0, 0])
+}
+
+pub(super) fn dup2(from: c_int, to: c_int) -> Result<usize, Errno> {
+    if from == to {
+        // Duplicating onto itself would keep close-on-exec set.
+        return numbers(libc::SYS_fcntl, [int(from), int(libc::F_SETFD), 0, 0, 0, 0]);
+    }
+    numbers(libc::SYS_dup3, [int(from), int(to), 0, 0, 0, 0])
+}
+
+/// Duplicates to a number of at least `least`, closed on exec.
+pub(super) fn dup_above(from: c_int, least: c_int) -> Result<c_int, Errno> {
+    numbers(libc::SYS_fcntl, [int(from), int(libc::F_DUPFD_CLOEXEC), int(least), 0, 0, 0])
+        .map(to_i32)
+}
+
+pub(super) fn close(fd: c_int) -> Result<usize, Errno> {
+    numbers(libc::SYS_close, [int(fd), 0, 0, 0, 0, 0])
+}
+
+pub(super) fn close_range(first: c_int, last: c_int) -> Result<usize, Errno> {
+    numbers(libc::SYS_close_range, [int(first), int(last), 0, 0, 0, 0])
+}
+
+pub(super) fn set_controlling_terminal(fd: c_int) -> Result<usize, Errno> {
+    let request = usize::try_from(libc::TIOCSCTTY).unwrap_or(0);
+    numbers(libc::SYS_ioctl, [int(fd), request, 0, 0, 0, 0])
+}
+
+pub(super) fn chdir(path: *const c_char) -> Result<usize, Errno> {
+    numbers(libc::SYS_chdir, [path as usize, 0, 0, 0, 0, 0])
+}
+
+pub(super) fn execve(
+    path: *const c_char,
+    argv: *const *const c_char,
+    envp: *const *const c_char,
+) -> Errno {
+    let args = [path as usize, argv as usize, envp as usize, 0, 0, 0];
+    numbers(libc::SYS_execve, args).err().unwrap_or(0)
+}
+
+/// Replaces the signal mask by an empty one.
+pub(super) fn unblock_signals() -> Result<usize, Errno> {
+    let none = 0_u64;
+    let args = [int(libc::SIG_SETMASK), &raw const none as usize, 0, 8, 0, 0];
+    numbers(libc::SYS_rt_sigprocmask, args)
+}
+
+pub(super) fn set_limit(resource: u32, value: u64) -> Result<usize, Errno> {
+    let limit = [value, value];
+    let args = [0, resource as usize, limit.as_ptr() as usize, 0, 0, 0];
+    numbers(libc::SYS_prlimit64, args)
+}
+
+/// Reaps one child that has ended, with what it used. `Ok(0)`: none has.
+pub(super) fn wait_any(status: &mut c_int, usage: &mut libc::rusage) -> Result<i32, Errno> {
+    let args = [
+        int(-1),
+        &raw mut *status as usize,
+        int(libc::WNOHANG | libc::__WALL),
+        &raw mut *usage as usize,
+        0,
+        0,
+    ];
+    numbers(libc::SYS_wait4, args).map(to_i32)
+}
+
+/// Waits for one child to end.
+pub(super) fn wait_for(pid: i32) {
+    let mut status = 0;
+    let args = [int(pid), &raw mut status as usize, int(libc::__WALL), 0, 0, 0];
+    while numbers(libc::SYS_wait4, args) == Err(libc::EINTR) {}
+}
+
+pub(super) fn poll(fds: &mut [libc::pollfd], timeout_ms: Option<u32>) -> Result<usize, Errno> {
+    let timeout = timeout_ms.map(|ms| libc::timespec {
+        tv_sec: i64::from(ms / 1000),
+        tv_nsec: i64::from(ms % 1000) * 1_000_000,
+    });
+    let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let args = [fds.as_mut_ptr() as usize, fds.len(), timeout as usize, 0, 8, 0];
+    numbers(libc::SYS_ppoll, args)
+}
+
+pub(super) fn read(fd: c_int, buffer: &mut [u8]) -> Result<usize, Errno> {
+    let args = [int(fd), buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0];
+    numbers(libc::SYS_read, args)
+}
+
+pub(super) fn receive(fd: c_int, buffer: &mut [u8]) -> Result<usize, Errno> {
+    let flags = int(libc::MSG_DONTWAIT);
+    let args = [int(fd), buffer.as_mut_ptr() as usize, buffer.len(), flags, 0, 0];
+    numbers(libc::SYS_recvfrom, args)
+}
+
+pub(super) fn send(fd: c_int, data: &[u8]) -> Result<usize, Errno> {
+    let flags = int(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+    let args = [int(fd), data.as_ptr() as usize, data.len(), flags, 0, 0];
+    numbers(libc::SYS_sendto, args)
+}
+
+pub(super) fn open_read(path: &CStr, flags: c_int) -> Result<c_int, Errno> {
+    let flags = int(libc::O_RDONLY | libc::O_CLOEXEC | flags);
+    numbers(libc::SYS_openat, [int(libc::AT_FDCWD), path.as_ptr() as usize, flags, 0, 0, 0])
+        .map(to_i32)
+}
+
+/// Reads directory entries in the kernel's format.
+pub(super) fn directory_entries(fd: c_int, buffer: &mut [u8]) -> Result<usize, Errno> {
+    let args = [int(fd), buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0];
+    numbers(libc::SYS_getdents64, args)
+}
+
+/// Gives pages back to the kernel; they read as zero afterwards.
+pub(super) fn discard(start: *mut u8, length: usize) {
+    // Failing to give memory back changes nothing else.
+    let _ = numbers(libc::SYS_madvise, [start as usize, length, int(libc::MADV_DONTNEED), 0, 0, 0]);
+}
+
+pub(super) fn exit(code: c_int) -> ! {
+    loop {
+        let _ = numbers(libc::SYS_exit_group, [int(code), 0, 0, 0, 0, 0]);
+    }
+}
+
+/// Clones a process that shares this one's memory and runs `entry` on a stack of its own.
+///
+/// # Safety
+/// `stack_top` is the 16-byte aligned end of memory that nobody else uses while the process lives;
+/// `entry` follows the rules of the module above and never returns.
+pub(super) unsafe fn clone_vm(
+    entry: extern "C" fn(*mut c_void) -> c_int,
+    stack_top: *mut u8,
+    flags: c_int,
+    argument: *mut c_void,
+) -> Option<i32> {
+    let flags = flags | libc::CLONE_VM | libc::SIGCHLD;
+    // SAFETY: the caller vouches for stack and entry.
+    let pid = unsafe { libc::clone(entry, stack_top.cast(), flags, argument) };
+    (pid > 0).then_some(pid)
+}
+
+/// An all-zero usage record to be filled in.
+pub(super) fn empty_usage() -> libc::rusage {
+    // SAFETY: the record is plain numbers, for which zero is a value.
+    unsafe { MaybeUninit::zeroed().assume_init() }
+}
+
+fn to_i32(value: usize) -> i32 {
+    i32::try_from(value).unwrap_or(i32::MAX)
+}

@@ -1,0 +1,124 @@
+//! What a supervisor tells the server, and what the server asks of it.
+
+use std::time::Duration;
+
+/// Bytes of a report on the socket: six numbers of eight bytes.
+pub(super) const REPORT_BYTES: usize = 48;
+/// Bytes of an order: kind and signal.
+pub(super) const ORDER_BYTES: usize = 8;
+
+const STARTED: u64 = 1;
+const FAILED: u64 = 2;
+const EXITED: u64 = 3;
+
+const SIGNAL: u32 = 1;
+const KILL: u32 = 2;
+
+/// What happened to a command.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Report {
+    /// It runs, under this number.
+    Started(u32),
+    /// It does not: at this step, for this reason.
+    Failed {
+        /// The step, as [`Stage`](super::handle::Stage) numbers them.
+        stage: u32,
+        /// The error number.
+        errno: i32,
+    },
+    /// It was reaped.
+    Exited(ExitReport),
+}
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct ExitReport {
+    /// The status, as `wait` encodes it.
+    pub status: i32,
+    /// Time in user mode, descendants that were waited for included.
+    pub user: Duration,
+    /// Time in the kernel.
+    pub system: Duration,
+    /// Most memory resident at once.
+    pub max_rss_bytes: u64,
+}
+
+impl Report {
+    /// Encodes for the socket. Allocates nothing.
+    #[expect(clippy::cast_sign_loss, reason = "numbers travel as bit patterns")]
+    pub(super) fn encode(self) -> [u8; REPORT_BYTES] {
+        let words: [u64; 6] = match self {
+            Self::Started(pid) => [STARTED, u64::from(pid), 0, 0, 0, 0],
+            Self::Failed { stage, errno } => [FAILED, u64::from(stage), errno as u64, 0, 0, 0],
+            Self::Exited(exit) => [
+                EXITED,
+                exit.status as u64,
+                micros(exit.user),
+                micros(exit.system),
+                exit.max_rss_bytes,
+                0,
+            ],
+        };
+        let mut bytes = [0; REPORT_BYTES];
+        let mut index = 0;
+        while index < REPORT_BYTES {
+            bytes[index] = words[index / 8].to_le_bytes()[index % 8];
+            index += 1;
+        }
+        bytes
+    }
+
+    /// Decodes from the socket.
+    #[expect(clippy::cast_possible_truncation, reason = "numbers travel as bit patterns")]
+    pub(super) fn decode(bytes: &[u8; REPORT_BYTES]) -> Option<Self> {
+        let word = |index: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&bytes[index * 8..index * 8 + 8]);
+            u64::from_le_bytes(word)
+        };
+        match word(0) {
+            STARTED => Some(Self::Started(word(1) as u32)),
+            FAILED => Some(Self::Failed { stage: word(1) as u32, errno: word(2) as i32 }),
+            EXITED => Some(Self::Exited(ExitReport {
+                status: word(1) as i32,
+                user: Duration::from_micros(word(2)),
+                system: Duration::from_micros(word(3)),
+                max_rss_bytes: word(4),
+            })),
+            _ => None,
+        }
+    }
+}
+
+/// What the server asks of a supervisor.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Order {
+    /// Signal the process group of the command.
+    Signal(i32),
+    /// Kill everything that descends from the command.
+    Kill,
+}
+
+impl Order {
+    pub(super) fn encode(self) -> [u8; ORDER_BYTES] {
+        let (kind, signal) = match self {
+            Self::Signal(signal) => (SIGNAL, signal),
+            Self::Kill => (KILL, 0),
+        };
+        let ([a, b, c, d], [e, f, g, h]) = (kind.to_le_bytes(), signal.to_le_bytes());
+        [a, b, c, d, e, f, g, h]
+    }
+
+    pub(super) fn decode(bytes: [u8; ORDER_BYTES]) -> Option<Self> {
+        let [a, b, c, d, e, f, g, h] = bytes;
+        match u32::from_le_bytes([a, b, c, d]) {
+            SIGNAL => Some(Self::Signal(i32::from_le_bytes([e, f, g, h]))),
+            KILL => Some(Self::Kill),
+            _ => None,
+        }
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    duration.as_secs().saturating_mul(1_000_000).saturating_add(u64::from(duration.subsec_micros()))
+}

@@ -1,0 +1,215 @@
+//! The spawner's own loop: takes frames, clones supervisors, reaps them.
+
+use std::{
+    collections::HashMap,
+    ffi::c_int,
+    io::IoSliceMut,
+    mem::MaybeUninit,
+    os::fd::{AsRawFd, BorrowedFd, OwnedFd},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::Errno,
+    net::{
+        RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send,
+    },
+};
+
+use super::{
+    frame::{MAX_EXTRA, MAX_FRAME_BYTES, PREFIX_BYTES},
+    handle::Stage,
+    job::{Body, Region},
+    raw,
+    report::Report,
+    supervise,
+};
+
+/// Regions kept for the next command: short commands then map no memory.
+const SPARE_REGIONS: usize = 64;
+
+/// Serves the socket on standard input until it closes. Never returns.
+pub(super) fn run() -> ! {
+    match Server::new() {
+        Some(server) => server.run(),
+        None => raw::exit(1),
+    }
+}
+
+struct Server {
+    socket: BorrowedFd<'static>,
+    signals: OwnedFd,
+    pid: i32,
+    live: HashMap<i32, Region>,
+    spare: Vec<Region>,
+    body: Vec<u8>,
+}
+
+impl Server {
+    fn new() -> Option<Self> {
+        // A child starts with default dispositions, whatever the server inherited.
+        for signal in 1..=64 {
+            // SAFETY: setting a default disposition runs no code of ours; errors are for signals
+            // that have no other.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        let signals = block_signals()?;
+        raw::prctl(libc::PR_SET_NAME, c"exec-spawner".as_ptr() as usize).ok()?;
+        raw::prctl(libc::PR_SET_CHILD_SUBREAPER, 1).ok()?;
+        // Away from the server's terminal and group: what is typed there is not for us.
+        let _ = raw::setsid();
+        Some(Self {
+            socket: rustix::stdio::stdin(),
+            signals,
+            pid: raw::getpid(),
+            live: HashMap::new(),
+            spare: Vec::new(),
+            body: Vec::new(),
+        })
+    }
+
+    fn run(mut self) -> ! {
+        loop {
+            let mut fds = [
+                PollFd::from_borrowed_fd(self.socket, PollFlags::IN),
+                PollFd::new(&self.signals, PollFlags::IN),
+            ];
+            if matches!(poll(&mut fds, None), Err(error) if error != Errno::INTR) {
+                raw::exit(1);
+            }
+            let [socket, signals] = fds.map(|fd| fd.revents());
+            if !socket.is_empty() && self.take_frame().is_none() {
+                // The server is gone. Supervisors learn it from their own sockets.
+                raw::exit(0);
+            }
+            if !signals.is_empty() {
+                self.reap();
+            }
+        }
+    }
+
+    /// Takes one frame and starts its supervisor. `None`: there will be no more.
+    fn take_frame(&mut self) -> Option<()> {
+        let mut prefix = [0; PREFIX_BYTES];
+        let mut fds = Vec::new();
+        let mut space =
+            [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4 + MAX_EXTRA))];
+        let mut filled = 0;
+        while filled < PREFIX_BYTES {
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let mut slices = [IoSliceMut::new(&mut prefix[filled..])];
+            match recvmsg(self.socket, &mut slices, &mut control, RecvFlags::CMSG_CLOEXEC) {
+                Ok(message) if message.bytes > 0 => filled += message.bytes,
+                Err(Errno::INTR) => continue,
+                Ok(_) | Err(_) => return None,
+            }
+            for message in control.drain() {
+                if let RecvAncillaryMessage::ScmRights(received) = message {
+                    fds.extend(received);
+                }
+            }
+        }
+        let [a, b, c, d, e, f, g, h] = prefix;
+        let length = u32::from_le_bytes([a, b, c, d]) as usize;
+        if length > MAX_FRAME_BYTES || fds.len() != u32::from_le_bytes([e, f, g, h]) as usize {
+            return None;
+        }
+        self.body.resize(length, 0);
+        let mut filled = 0;
+        while filled < length {
+            match rustix::io::read(self.socket, &mut self.body[filled..]) {
+                Ok(0) => return None,
+                Ok(count) => filled += count,
+                Err(Errno::INTR) => {}
+                Err(_) => return None,
+            }
+        }
+        if self.start(&fds).is_none()
+            && let Some(control) = fds.first()
+        {
+            let report = Report::Failed { stage: Stage::Clone as u32, errno: libc::EAGAIN };
+            // A server that does not listen any more needs no answer.
+            let _ = send(control, &report.encode(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        }
+        if self.body.capacity() > 1 << 20 {
+            self.body = Vec::new();
+        }
+        Some(())
+    }
+
+    fn start(&mut self, fds: &[OwnedFd]) -> Option<()> {
+        let body = Body::parse(&self.body)?;
+        let needed = body.needed();
+        let fits = self.spare.iter().rposition(|region| region.length() >= needed);
+        let region = match fits {
+            Some(index) => self.spare.swap_remove(index),
+            None => Region::map(needed).ok()?,
+        };
+        let job = body.place(&region, fds, self.pid, self.signals.as_raw_fd())?;
+        // SAFETY: the stack is the region's own, and the region is kept until the supervisor was
+        // reaped; the entry follows the rules.
+        let supervisor =
+            unsafe { raw::clone_vm(supervise::enter, region.stack_top(), 0, job.cast()) };
+        self.live.insert(supervisor?, region);
+        Some(())
+    }
+
+    fn reap(&mut self) {
+        let mut record = [0; size_of::<libc::signalfd_siginfo>()];
+        while rustix::io::read(&self.signals, &mut record).is_ok() {}
+        let mut abandoned = false;
+        loop {
+            let (mut status, mut usage): (c_int, _) = (0, raw::empty_usage());
+            match raw::wait_any(&mut status, &mut usage) {
+                Ok(pid @ 1..) => {
+                    if let Some(region) = self.live.remove(&pid) {
+                        abandoned |= libc::WIFSIGNALED(status);
+                        if self.spare.len() < SPARE_REGIONS {
+                            self.spare.push(region);
+                        }
+                    }
+                }
+                Ok(_) | Err(_) => break,
+            }
+        }
+        if abandoned || self.live.is_empty() {
+            self.kill_abandoned();
+        }
+    }
+
+    /// Kills what a supervisor left behind that was itself killed: it was adopted here.
+    fn kill_abandoned(&self) {
+        supervise::for_each_child(|pid| {
+            if !self.live.contains_key(&pid) {
+                let _ = raw::kill(pid, libc::SIGKILL);
+            }
+        });
+    }
+}
+
+/// Blocks every signal, here and in supervisors, and returns where to read the two that matter.
+fn block_signals() -> Option<OwnedFd> {
+    use std::os::fd::FromRawFd;
+
+    let mut all = MaybeUninit::uninit();
+    // SAFETY: the set is a place for the call to fill.
+    unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    // SAFETY: the call above filled it.
+    let all = unsafe { all.assume_init() };
+    // SAFETY: both sets are valid, and the old mask is not asked for.
+    unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut()) };
+    let mut wanted = MaybeUninit::uninit();
+    // SAFETY: the set is a place for the call to fill.
+    unsafe { libc::sigemptyset(wanted.as_mut_ptr()) };
+    // SAFETY: the call above filled it.
+    let mut wanted = unsafe { wanted.assume_init() };
+    for signal in [libc::SIGCHLD, libc::SIGTERM] {
+        // SAFETY: the set is valid and the signals exist.
+        unsafe { libc::sigaddset(&raw mut wanted, signal) };
+    }
+    // SAFETY: the set is valid; a new descriptor is asked for.
+    let fd =
+        unsafe { libc::signalfd(-1, &raw const wanted, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+    // SAFETY: the descriptor is new and nobody else's.
+    (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+}

@@ -1,0 +1,278 @@
+//! A supervisor: the parent of one command and the reaper of its descendants.
+//! Shares the spawner's memory; nothing here allocates, locks or returns.
+
+use std::{
+    ffi::{c_int, c_void},
+    time::Duration,
+};
+
+use super::{
+    child,
+    handle::Stage,
+    job::Job,
+    raw,
+    report::{ExitReport, ORDER_BYTES, Order, Report},
+};
+
+/// How long a command lives before its supervisor gives back what only starting it needed.
+const SETTLED_MS: u32 = 1000;
+/// How often a kill is repeated while something lives. Orphans arrive as their parents die, and
+/// each death wakes the supervisor anyway.
+const KILL_AGAIN_MS: u32 = 20;
+/// How often a kill is repeated, when its server is gone, before what cannot be killed is left.
+const LAST_KILLS: u32 = 250;
+
+/// Entry of a supervisor.
+pub(super) extern "C" fn enter(argument: *mut c_void) -> c_int {
+    let job = argument.cast::<Job>();
+    // The signal comes when the spawner dies; it is read from the descriptor below.
+    let _ = raw::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM as usize);
+    // SAFETY: the spawner keeps the region until this process was reaped.
+    let (spawner, stack) = unsafe { ((*job).spawner, (*job).child_stack_top) };
+    if raw::getppid() != spawner || raw::prctl(libc::PR_SET_CHILD_SUBREAPER, 1).is_err() {
+        raw::exit(1);
+    }
+    // SAFETY: the child's stack is its own; this process is suspended until the child is done.
+    let child = unsafe { raw::clone_vm(child::enter, stack, libc::CLONE_VFORK, argument) };
+    // SAFETY: the child has exec'ed or ended, so nobody else uses the job.
+    let job = unsafe { &*job };
+    let Some(child) = child else {
+        tell(job.control, Report::Failed { stage: Stage::Clone as u32, errno: libc::EAGAIN });
+        raw::exit(1);
+    };
+    let (stage, errno) = job.failure;
+    if errno != 0 {
+        raw::wait_for(child);
+        tell(job.control, Report::Failed { stage, errno });
+        raw::exit(1);
+    }
+    // The ends of the command's pipes must not stay open here, nor the spawner's socket.
+    close_all_but(job.control, job.signals);
+    tell(job.control, Report::Started(child.unsigned_abs()));
+    Supervisor { job, child, reaped: false, killing: false, orphaned: false, rounds: 0 }.run()
+}
+
+struct Supervisor<'a> {
+    job: &'a Job,
+    child: i32,
+    /// The command itself has ended.
+    reaped: bool,
+    /// Everything is to die.
+    killing: bool,
+    /// Nobody listens any more.
+    orphaned: bool,
+    rounds: u32,
+}
+
+impl Supervisor<'_> {
+    fn run(mut self) -> ! {
+        let mut settled = false;
+        loop {
+            let mut fds = [
+                libc::pollfd { fd: self.job.signals, events: libc::POLLIN, revents: 0 },
+                libc::pollfd { fd: self.job.control, events: libc::POLLIN, revents: 0 },
+            ];
+            if self.orphaned {
+                fds[1].fd = -1;
+            }
+            let timeout = match (self.killing, settled) {
+                (true, _) => Some(KILL_AGAIN_MS),
+                (false, false) => Some(SETTLED_MS),
+                (false, true) => None,
+            };
+            if raw::poll(&mut fds, timeout) == Ok(0) && !settled && !self.killing {
+                let (start, length) = self.job.discard;
+                raw::discard(start, length);
+                settled = true;
+            }
+            if fds[1].revents != 0 {
+                self.take_order();
+            }
+            if fds[0].revents != 0 {
+                self.take_signals();
+            }
+            self.reap();
+            if self.killing {
+                self.kill_tree();
+                self.reap();
+            }
+        }
+    }
+
+    fn take_order(&mut self) {
+        let mut order = [0; ORDER_BYTES];
+        match raw::receive(self.job.control, &mut order) {
+            Ok(ORDER_BYTES) => match Order::decode(order) {
+                // The group's number is this command's only while it was not reaped.
+                Some(Order::Signal(signal)) if !self.reaped => {
+                    let _ = raw::kill(-self.child, signal);
+                }
+                Some(Order::Kill) => self.killing = true,
+                Some(Order::Signal(_)) | None => {}
+            },
+            Err(libc::EAGAIN | libc::EINTR) => {}
+            // The server let go of the process, or died.
+            Ok(_) | Err(_) => {
+                self.killing = true;
+                self.orphaned = true;
+            }
+        }
+    }
+
+    fn take_signals(&mut self) {
+        const RECORD: usize = size_of::<libc::signalfd_siginfo>();
+        let mut record = [0; RECORD];
+        while let Ok(RECORD) = raw::read(self.job.signals, &mut record) {
+            let signal = u32::from_ne_bytes([record[0], record[1], record[2], record[3]]);
+            if signal == libc::SIGTERM.unsigned_abs() {
+                // The spawner is gone.
+                self.killing = true;
+                self.orphaned = true;
+            }
+        }
+    }
+
+    /// Reaps what has ended. When nothing is left, so has the supervisor.
+    fn reap(&mut self) {
+        loop {
+            let (mut status, mut usage) = (0, raw::empty_usage());
+            match raw::wait_any(&mut status, &mut usage) {
+                Ok(0) | Err(libc::EINTR) => return,
+                Ok(pid) if pid == self.child && !self.reaped => {
+                    self.reaped = true;
+                    tell(self.job.control, Report::Exited(exit_report(status, &usage)));
+                }
+                Ok(_) => {}
+                Err(_) => raw::exit(0),
+            }
+        }
+    }
+
+    /// Kills the command's group, every direct child and its group. Grandchildren become children
+    /// as their parents die, and are found in the next round.
+    fn kill_tree(&mut self) {
+        self.rounds += 1;
+        if self.orphaned && self.rounds > LAST_KILLS {
+            raw::exit(1);
+        }
+        if !self.reaped {
+            let _ = raw::kill(-self.child, libc::SIGKILL);
+        }
+        let own_group = raw::getpgid(0).unwrap_or(0);
+        for_each_child(|pid| {
+            if let Ok(group) = raw::getpgid(pid)
+                && group > 1
+                && group != own_group
+            {
+                let _ = raw::kill(-group, libc::SIGKILL);
+            }
+            let _ = raw::kill(pid, libc::SIGKILL);
+        });
+    }
+}
+
+/// Calls `each` with the number of every child of this process.
+pub(super) fn for_each_child(mut each: impl FnMut(i32)) {
+    let Ok(list) = raw::open_read(c"/proc/thread-self/children", 0) else {
+        return for_each_child_in_proc(&mut each);
+    };
+    let mut buffer = [0; 2048];
+    let mut pid = 0;
+    while let Ok(length @ 1..) = raw::read(list, &mut buffer) {
+        for byte in &buffer[..length] {
+            if byte.is_ascii_digit() {
+                pid = pid * 10 + i32::from(byte - b'0');
+            } else if pid > 0 {
+                each(std::mem::take(&mut pid));
+            }
+        }
+    }
+    if pid > 0 {
+        each(pid);
+    }
+    let _ = raw::close(list);
+}
+
+/// For kernels without the list of children: looks at the parent of every process.
+fn for_each_child_in_proc(each: &mut impl FnMut(i32)) {
+    let own = raw::getpid();
+    let Ok(proc) = raw::open_read(c"/proc", libc::O_DIRECTORY) else { return };
+    let mut buffer = [0; 4096];
+    while let Ok(length @ 1..) = raw::directory_entries(proc, &mut buffer) {
+        let mut at = 0;
+        // An entry: inode and offset (8 bytes each), its length (2), its type (1), its name.
+        while at + 19 < length {
+            let entry = usize::from(u16::from_ne_bytes([buffer[at + 16], buffer[at + 17]]));
+            let name = &buffer[at + 19..(at + entry).min(length)];
+            if let Some(pid) = leading_number(name)
+                && parent_of(pid) == Some(own)
+            {
+                each(pid);
+            }
+            at += entry.max(20);
+        }
+    }
+    let _ = raw::close(proc);
+}
+
+fn parent_of(pid: i32) -> Option<i32> {
+    let mut path = *b"/proc/0000000000/stat\0";
+    let mut digits = [0; 10];
+    let (mut rest, mut count) = (pid.unsigned_abs(), 0);
+    while rest > 0 {
+        digits[count] = b'0' + u8::try_from(rest % 10).unwrap_or(0);
+        rest /= 10;
+        count += 1;
+    }
+    for index in 0..count {
+        path[6 + index] = digits[count - 1 - index];
+    }
+    path[6 + count..6 + count + 6].copy_from_slice(b"/stat\0");
+    let path = std::ffi::CStr::from_bytes_until_nul(&path).ok()?;
+    let file = raw::open_read(path, 0).ok()?;
+    let mut stat = [0; 512];
+    let length = raw::read(file, &mut stat).unwrap_or(0);
+    let _ = raw::close(file);
+    // The name may hold anything; the parent is the second field behind its last parenthesis.
+    let end = stat[..length].iter().rposition(|byte| *byte == b')')?;
+    leading_number(stat.get(end + 4..length)?)
+}
+
+fn leading_number(text: &[u8]) -> Option<i32> {
+    let mut number = 0_i32;
+    let mut digits = 0;
+    for byte in text.iter().take_while(|byte| byte.is_ascii_digit()) {
+        number = number.checked_mul(10)?.checked_add(i32::from(byte - b'0'))?;
+        digits += 1;
+    }
+    (digits > 0).then_some(number)
+}
+
+fn exit_report(status: i32, usage: &libc::rusage) -> ExitReport {
+    let time = |time: libc::timeval| {
+        let micros = u64::try_from(time.tv_usec).unwrap_or(0);
+        Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0)) + Duration::from_micros(micros)
+    };
+    ExitReport {
+        status,
+        user: time(usage.ru_utime),
+        system: time(usage.ru_stime),
+        max_rss_bytes: u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024,
+    }
+}
+
+/// Sends a report. Three fit into any socket's buffer; a server that is gone needs none.
+fn tell(control: c_int, report: Report) {
+    while raw::send(control, &report.encode()) == Err(libc::EINTR) {}
+}
+
+fn close_all_but(one: c_int, other: c_int) {
+    let (low, high) = if one < other { (one, other) } else { (other, one) };
+    if low > 0 {
+        let _ = raw::close_range(0, low - 1);
+    }
+    if high > low + 1 {
+        let _ = raw::close_range(low + 1, high - 1);
+    }
+    let _ = raw::close_range(high + 1, c_int::MAX);
+}

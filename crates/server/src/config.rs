@@ -1,0 +1,31 @@
+//! The configuration of the server, from the command line, the environment and a file.
+//! Each source becomes a layer of [`Settings`]; [`resolve`] puts the layers on top of each other
+//! and checks the result as a whole, so that a [`ServerConfig`] is always one that can be served.
+//! Invariant: a setting that would protect the server is never dropped silently.
+//! Not here: printing, logging, binding.
+
+mod auth;
+mod bounded;
+mod environment;
+mod error;
+mod file;
+mod load;
+mod overrides;
+mod server;
+mod settings;
+#[cfg(test)]
+mod tests;
+mod toml_text;
+mod values;
+
+pub use environment::{Environment, Lookup};
+pub use error::{ConfigError, Place};
+pub use file::{ConfigFile, Strictness};
+pub use load::load;
+pub use overrides::{Override, OverrideParseError};
+pub use server::{ServerConfig, TlsPaths, resolve};
+pub use settings::{SetError, Settings};
+pub use values::{
+    ConcurrentRequests, Seconds, SecondsParseError, Switch, SwitchParseError, WsAuth,
+    WsAuthParseError,
+};

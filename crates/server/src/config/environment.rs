@@ -1,0 +1,87 @@
+//! Options from environment variables. The environment itself is passed in, for tests.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use super::{ConfigError, Place, SetError, Settings, Strictness, Switch};
+
+/// Gives the value of an environment variable, as `std::env::var_os` does.
+pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+
+/// What the environment says. A variable that is set to nothing counts as not set.
+#[derive(Clone, Debug, Default)]
+pub struct Environment {
+    /// The layer of options: `EXEC_SERVER_` and the key in upper case.
+    pub settings: Settings,
+    /// `EXEC_SERVER_CONFIG`: as `--config`.
+    pub config: Option<PathBuf>,
+    /// `EXEC_SERVER_STRICT_CONFIG`: as `--strict-config`.
+    pub strictness: Strictness,
+    /// Where the configuration file is, if there is one and no other is named.
+    pub default_config: Option<PathBuf>,
+}
+
+impl Environment {
+    /// Reads the environment.
+    ///
+    /// # Errors
+    /// When a variable of ours has a value that its option cannot have.
+    pub fn read(lookup: Lookup<'_>) -> Result<Self, ConfigError> {
+        let mut settings = Settings::default();
+        for key in Settings::KEYS {
+            let variable = format!("EXEC_SERVER_{}", key.to_ascii_uppercase());
+            if let Some(text) = text(lookup, &variable)? {
+                settings
+                    .set(key, &text)
+                    .map_err(|source| invalid(&variable, source))?;
+            }
+        }
+        Ok(Self {
+            settings,
+            config: path(lookup, "EXEC_SERVER_CONFIG"),
+            strictness: strictness(lookup)?,
+            default_config: default_config(lookup),
+        })
+    }
+}
+
+fn strictness(lookup: Lookup<'_>) -> Result<Strictness, ConfigError> {
+    let variable = "EXEC_SERVER_STRICT_CONFIG";
+    let Some(text) = text(lookup, variable)? else {
+        return Ok(Strictness::Lenient);
+    };
+    match text.parse() {
+        Ok(Switch(true)) => Ok(Strictness::Strict),
+        Ok(Switch(false)) => Ok(Strictness::Lenient),
+        Err(error) => Err(invalid(variable, SetError::InvalidValue(error.into()))),
+    }
+}
+
+fn default_config(lookup: Lookup<'_>) -> Option<PathBuf> {
+    path(lookup, "EXEC_SERVER_HOME")
+        .or_else(|| Some(path(lookup, "HOME")?.join(".config/exec-server")))
+        .map(|home| home.join("config.toml"))
+}
+
+fn text(lookup: Lookup<'_>, variable: &str) -> Result<Option<String>, ConfigError> {
+    let value = lookup(variable).filter(|value| !value.is_empty());
+    value.map(OsString::into_string).transpose().map_err(|_| {
+        invalid(
+            variable,
+            SetError::InvalidValue("expected text in UTF-8".into()),
+        )
+    })
+}
+
+fn path(lookup: Lookup<'_>, variable: &str) -> Option<PathBuf> {
+    lookup(variable)
+        .filter(|value| !value.is_empty())
+        .map(PathBuf::from)
+}
+
+fn invalid(variable: &str, source: SetError) -> ConfigError {
+    ConfigError::Setting {
+        place: Place::Variable(variable.to_owned()),
+        source,
+    }
+}

@@ -1,0 +1,138 @@
+//! The configuration the server runs with.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use exec_transport::auth::Auth;
+use exec_transport::listen::ListenUrl;
+
+use super::{ConcurrentRequests, ConfigError, ConfigFile, Settings, auth, overrides};
+use crate::cli::Cli;
+
+/// All that the server needs to know to start. Made by [`resolve`], which checked it.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Where to listen.
+    pub listen: ListenUrl,
+    /// What websocket clients must present. Always [`Auth::Open`] off the network.
+    pub auth: Auth,
+    /// Certificate and key: given exactly for [`ListenUrl::Wss`].
+    pub tls: Option<TlsPaths>,
+    /// How long a session outlives its connection; zero kills at once.
+    pub session_ttl: Duration,
+    /// Output kept of each process, in bytes. At least 1.
+    pub retained_output_bytes: usize,
+    /// Processes that one session may have. At least 1.
+    pub max_processes: usize,
+    /// How long processes may finish when the server is told to stop.
+    pub shutdown_grace: Duration,
+    /// Whether clients may start raw commands.
+    pub allow_direct_exec: bool,
+    /// Whether clients may start commands that they have resolved themselves.
+    pub allow_prepared_exec: bool,
+    /// How many requests of one connection run at the same time.
+    pub concurrent_requests: ConcurrentRequests,
+    /// Whether a listener that other machines reach may go without authentication.
+    pub insecure_no_auth: bool,
+    /// What to log before serving: ignored keys and flags, and dangerous choices.
+    pub warnings: Vec<String>,
+}
+
+/// The files that a `wss://` listener identifies itself with, in PEM.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct TlsPaths {
+    /// The certificate chain.
+    pub cert: PathBuf,
+    /// The private key of its first certificate.
+    pub key: PathBuf,
+}
+
+/// Lays flags over `-c`, environment and file, fills in the defaults, and checks the whole.
+///
+/// Reads the files that hold the token or the secret, and no other.
+///
+/// # Errors
+/// When the options contradict each other, such a file is no use, or the listener would be open
+/// to other machines without anybody having said so.
+pub fn resolve(
+    cli: Cli,
+    environment: Settings,
+    file: ConfigFile,
+) -> Result<ServerConfig, ConfigError> {
+    let strictness = cli.strictness();
+    let mut warnings = file.warnings;
+    let overrides = overrides::read(&cli.overrides, strictness, &mut warnings)?;
+    for (flag, features) in [("--enable", &cli.enable), ("--disable", &cli.disable)] {
+        let ignored = features
+            .iter()
+            .map(|feature| format!("{flag} {feature} is ignored"));
+        warnings.extend(ignored);
+    }
+    let settings = cli
+        .settings
+        .over(overrides)
+        .over(environment)
+        .over(file.settings);
+
+    let listen = settings.listen.clone().unwrap_or_default();
+    let auth = auth::resolve(&settings, &listen)?;
+    let tls = tls(&settings, &listen)?;
+    let insecure_no_auth = settings.insecure_no_auth.is_some_and(|switch| switch.0);
+    if auth.is_required() && insecure_no_auth {
+        warnings.push("--insecure-no-auth has no effect beside --ws-auth".to_owned());
+    }
+    if !listen.is_loopback() && !auth.is_required() {
+        if !insecure_no_auth {
+            return Err(ConfigError::OpenToNetwork(listen));
+        }
+        warnings.push(format!(
+            "everyone who can reach `{listen}` can run commands here"
+        ));
+    }
+    Ok(ServerConfig {
+        listen,
+        auth,
+        tls,
+        session_ttl: settings
+            .session_ttl
+            .map_or(DEFAULT_SESSION_TTL, |ttl| ttl.0),
+        retained_output_bytes: settings
+            .retained_output_bytes
+            .map_or(DEFAULT_RETAINED_OUTPUT_BYTES, usize::from),
+        max_processes: settings
+            .max_processes
+            .map_or(DEFAULT_MAX_PROCESSES, usize::from),
+        shutdown_grace: settings
+            .shutdown_grace
+            .map_or(Duration::ZERO, |grace| grace.0),
+        allow_direct_exec: settings.allow_direct_exec.is_none_or(|switch| switch.0),
+        allow_prepared_exec: settings.allow_prepared_exec.is_none_or(|switch| switch.0),
+        concurrent_requests: settings.concurrent_requests.unwrap_or_default(),
+        insecure_no_auth,
+        warnings,
+    })
+}
+
+fn tls(settings: &Settings, listen: &ListenUrl) -> Result<Option<TlsPaths>, ConfigError> {
+    let files = (settings.tls_cert.clone(), settings.tls_key.clone());
+    if matches!(listen, ListenUrl::Wss(_)) {
+        return match files {
+            (Some(cert), Some(key)) => Ok(Some(TlsPaths { cert, key })),
+            (None, _) => Err(ConfigError::TlsIncomplete("--tls-cert")),
+            (_, None) => Err(ConfigError::TlsIncomplete("--tls-key")),
+        };
+    }
+    let option = match files {
+        (None, None) => return Ok(None),
+        (Some(_), _) => "--tls-cert",
+        (None, Some(_)) => "--tls-key",
+    };
+    Err(ConfigError::TlsWithoutWss {
+        option,
+        listen: listen.clone(),
+    })
+}
+
+const DEFAULT_SESSION_TTL: Duration = Duration::from_secs(30);
+const DEFAULT_RETAINED_OUTPUT_BYTES: usize = 1024 * 1024;
+const DEFAULT_MAX_PROCESSES: usize = 1024;

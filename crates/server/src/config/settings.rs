@@ -1,0 +1,241 @@
+//! One layer of options: what one source says, and nothing about what it does not.
+
+use std::error::Error;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::Args;
+use exec_transport::auth::TokenDigest;
+use exec_transport::listen::ListenUrl;
+
+use super::{ConcurrentRequests, Seconds, Switch, WsAuth};
+
+/// The options that flags, environment and file share. A field's name is its key in the file;
+/// its comment is its help text.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Settings {
+    /// Where to listen: ws://IP:PORT, wss://IP:PORT, unix:///path, stdio or off
+    /// [default: ws://127.0.0.1:0].
+    ///
+    /// Port 0 takes a free one. Host names are refused; IPv6 goes in brackets, as in
+    /// `ws://[::1]:8080`. An address that other machines can reach needs --ws-auth.
+    #[arg(long, value_name = "URL", help_heading = LISTENER)]
+    pub listen: Option<ListenUrl>,
+
+    /// Certificate chain for wss://, in PEM.
+    #[arg(long, value_name = "FILE", help_heading = LISTENER)]
+    pub tls_cert: Option<PathBuf>,
+
+    /// Private key of the certificate, in PEM.
+    #[arg(long, value_name = "FILE", help_heading = LISTENER)]
+    pub tls_key: Option<PathBuf>,
+
+    /// Requests of one connection that run at the same time, from 1, which is strictly one after
+    /// the other [default: no limit].
+    ///
+    /// Without it, requests run concurrently with the outcome of serial order.
+    #[arg(long, value_name = "N", help_heading = LISTENER)]
+    pub concurrent_requests: Option<ConcurrentRequests>,
+
+    /// What websocket clients present as `Authorization: Bearer` [default: nothing].
+    #[arg(long, value_name = "MODE", help_heading = AUTHENTICATION)]
+    pub ws_auth: Option<WsAuth>,
+
+    /// File with the capability token; this or --ws-token-sha256.
+    #[arg(long, value_name = "FILE", help_heading = AUTHENTICATION)]
+    pub ws_token_file: Option<PathBuf>,
+
+    /// SHA-256 of the capability token, 64 hex digits; this or --ws-token-file.
+    #[arg(long, value_name = "HEX", help_heading = AUTHENTICATION)]
+    pub ws_token_sha256: Option<TokenDigest>,
+
+    /// File with the secret that signs JWTs, at least 32 bytes.
+    #[arg(long, value_name = "FILE", help_heading = AUTHENTICATION)]
+    pub ws_shared_secret_file: Option<PathBuf>,
+
+    /// Issuer (iss) that JWTs must name [default: any].
+    #[arg(long, value_name = "NAME", help_heading = AUTHENTICATION)]
+    pub ws_issuer: Option<String>,
+
+    /// Audience (aud) that JWTs must name [default: any].
+    #[arg(long, value_name = "NAME", help_heading = AUTHENTICATION)]
+    pub ws_audience: Option<String>,
+
+    /// How far the clock of who signs JWTs may be off, in whole seconds [default: 30].
+    #[arg(long, value_name = "SECONDS", help_heading = AUTHENTICATION)]
+    pub ws_max_clock_skew_seconds: Option<u64>,
+
+    /// Lets everyone in who can reach the address, and lets them run commands [default: false].
+    #[arg(
+        long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+        default_missing_value = "true", help_heading = AUTHENTICATION
+    )]
+    pub insecure_no_auth: Option<Switch>,
+
+    /// How long a session and its processes outlive their connection; 0 kills at once
+    /// [default: 30].
+    #[arg(long, value_name = "SECONDS", help_heading = SESSIONS)]
+    pub session_ttl: Option<Seconds>,
+
+    /// Output kept of each process, for clients that come back [default: 1048576].
+    #[arg(long, value_name = "BYTES", help_heading = SESSIONS)]
+    pub retained_output_bytes: Option<NonZeroUsize>,
+
+    /// Processes that one session may have [default: 1024].
+    #[arg(long, value_name = "N", help_heading = SESSIONS)]
+    pub max_processes: Option<NonZeroUsize>,
+
+    /// How long processes may finish after SIGTERM before they are killed [default: 0].
+    #[arg(long, value_name = "SECONDS", help_heading = SESSIONS)]
+    pub shutdown_grace: Option<Seconds>,
+
+    /// Whether clients may start raw commands (mode "direct") [default: true].
+    #[arg(long, value_name = "BOOL", help_heading = SESSIONS)]
+    pub allow_direct_exec: Option<Switch>,
+
+    /// Whether clients may start commands they have resolved (mode "prepared") [default: true].
+    #[arg(long, value_name = "BOOL", help_heading = SESSIONS)]
+    pub allow_prepared_exec: Option<Switch>,
+}
+
+impl Settings {
+    /// Every key, in the order of the fields.
+    pub const KEYS: [&str; 18] = [
+        "listen",
+        "tls_cert",
+        "tls_key",
+        "concurrent_requests",
+        "ws_auth",
+        "ws_token_file",
+        "ws_token_sha256",
+        "ws_shared_secret_file",
+        "ws_issuer",
+        "ws_audience",
+        "ws_max_clock_skew_seconds",
+        "insecure_no_auth",
+        "session_ttl",
+        "retained_output_bytes",
+        "max_processes",
+        "shutdown_grace",
+        "allow_direct_exec",
+        "allow_prepared_exec",
+    ];
+
+    /// Sets the option that `key` names, replacing what it was.
+    ///
+    /// # Errors
+    /// When there is no such key, or `text` is no value of it. Nothing is changed then.
+    pub fn set(&mut self, key: &str, text: &str) -> Result<(), SetError> {
+        match key {
+            "listen" => put(&mut self.listen, text),
+            "tls_cert" => put(&mut self.tls_cert, text),
+            "tls_key" => put(&mut self.tls_key, text),
+            "concurrent_requests" => put(&mut self.concurrent_requests, text),
+            "ws_auth" => put(&mut self.ws_auth, text),
+            "ws_token_file" => put(&mut self.ws_token_file, text),
+            "ws_token_sha256" => put(&mut self.ws_token_sha256, text),
+            "ws_shared_secret_file" => put(&mut self.ws_shared_secret_file, text),
+            "ws_issuer" => put(&mut self.ws_issuer, text),
+            "ws_audience" => put(&mut self.ws_audience, text),
+            "ws_max_clock_skew_seconds" => put(&mut self.ws_max_clock_skew_seconds, text),
+            "insecure_no_auth" => put(&mut self.insecure_no_auth, text),
+            "session_ttl" => put(&mut self.session_ttl, text),
+            "retained_output_bytes" => put(&mut self.retained_output_bytes, text),
+            "max_processes" => put(&mut self.max_processes, text),
+            "shutdown_grace" => put(&mut self.shutdown_grace, text),
+            "allow_direct_exec" => put(&mut self.allow_direct_exec, text),
+            "allow_prepared_exec" => put(&mut self.allow_prepared_exec, text),
+            _ => Err(SetError::UnknownKey),
+        }
+    }
+
+    /// Lays these settings over `lower`: what is set here wins.
+    ///
+    /// Token file and token digest are two spellings of one thing, so either of them here hides
+    /// both of `lower`.
+    #[must_use]
+    pub fn over(self, lower: Self) -> Self {
+        let has_token = self.ws_token_file.is_some() || self.ws_token_sha256.is_some();
+        let (ws_token_file, ws_token_sha256) = if has_token {
+            (self.ws_token_file, self.ws_token_sha256)
+        } else {
+            (lower.ws_token_file, lower.ws_token_sha256)
+        };
+        Self {
+            listen: self.listen.or(lower.listen),
+            tls_cert: self.tls_cert.or(lower.tls_cert),
+            tls_key: self.tls_key.or(lower.tls_key),
+            concurrent_requests: self.concurrent_requests.or(lower.concurrent_requests),
+            ws_auth: self.ws_auth.or(lower.ws_auth),
+            ws_token_file,
+            ws_token_sha256,
+            ws_shared_secret_file: self.ws_shared_secret_file.or(lower.ws_shared_secret_file),
+            ws_issuer: self.ws_issuer.or(lower.ws_issuer),
+            ws_audience: self.ws_audience.or(lower.ws_audience),
+            ws_max_clock_skew_seconds: self
+                .ws_max_clock_skew_seconds
+                .or(lower.ws_max_clock_skew_seconds),
+            insecure_no_auth: self.insecure_no_auth.or(lower.insecure_no_auth),
+            session_ttl: self.session_ttl.or(lower.session_ttl),
+            retained_output_bytes: self.retained_output_bytes.or(lower.retained_output_bytes),
+            max_processes: self.max_processes.or(lower.max_processes),
+            shutdown_grace: self.shutdown_grace.or(lower.shutdown_grace),
+            allow_direct_exec: self.allow_direct_exec.or(lower.allow_direct_exec),
+            allow_prepared_exec: self.allow_prepared_exec.or(lower.allow_prepared_exec),
+        }
+    }
+}
+
+/// Why an option was not set.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SetError {
+    /// Caller: no option has this name.
+    #[error("unknown key")]
+    UnknownKey,
+    /// Caller: the option cannot have this value.
+    #[error("invalid value")]
+    InvalidValue(#[source] Box<dyn Error + Send + Sync>),
+}
+
+fn put<T>(field: &mut Option<T>, text: &str) -> Result<(), SetError>
+where
+    T: FromStr<Err: Into<Box<dyn Error + Send + Sync>>>,
+{
+    *field = Some(
+        text.parse()
+            .map_err(|error: T::Err| SetError::InvalidValue(error.into()))?,
+    );
+    Ok(())
+}
+
+const LISTENER: &str = "Listener";
+const AUTHENTICATION: &str = "Authentication";
+const SESSIONS: &str = "Sessions and processes";
+
+#[cfg(test)]
+mod tests {
+    use clap::Command;
+
+    use super::*;
+
+    #[test]
+    fn keys_are_the_flags_with_underscores() {
+        let command = Settings::augment_args(Command::new("exec-server"));
+        let flags = command
+            .get_arguments()
+            .filter_map(|argument| argument.get_long());
+        assert!(flags.map(|flag| flag.replace('-', "_")).eq(Settings::KEYS));
+    }
+
+    #[test]
+    fn every_key_can_be_set() {
+        for key in Settings::KEYS {
+            let set = Settings::default().set(key, "\0");
+            assert!(!matches!(set, Err(SetError::UnknownKey)), "{key}");
+        }
+        let unknown = Settings::default().set("session-ttl", "1");
+        assert!(matches!(unknown, Err(SetError::UnknownKey)));
+    }
+}

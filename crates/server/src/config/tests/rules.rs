@@ -1,0 +1,236 @@
+//! Which options go together.
+
+use exec_transport::auth::{Auth, UnixSeconds};
+
+use super::*;
+
+const OPEN: [&str; 2] = ["--listen", "ws://0.0.0.0:0"];
+const SECRET: [u8; 32] = [b's'; 32];
+
+/// Every option that belongs to `--ws-auth`, with a value, and where it belongs.
+const SUB_OPTIONS: [(&str, &str, &str); 6] = [
+    ("--ws-token-file", "t", "capability-token"),
+    ("--ws-token-sha256", DIGEST, "capability-token"),
+    ("--ws-shared-secret-file", "s", "signed-bearer-token"),
+    ("--ws-issuer", "i", "signed-bearer-token"),
+    ("--ws-audience", "a", "signed-bearer-token"),
+    ("--ws-max-clock-skew-seconds", "1", "signed-bearer-token"),
+];
+
+fn lets_in(auth: &Auth, token: &str) -> bool {
+    auth.check(Some(format!("Bearer {token}").as_bytes()), UnixSeconds(0))
+        .is_ok()
+}
+
+#[test]
+fn open_listener_on_the_network_is_refused_with_advice() {
+    for listen in ["ws://0.0.0.0:0", "ws://[::]:0", "ws://192.0.2.1:80"] {
+        let refusal = Start::new().refusal(&["--listen", listen]);
+        for advice in [listen, "--ws-auth", "--ws-token-file", "--insecure-no-auth"] {
+            assert!(refusal.contains(advice), "{refusal}");
+        }
+    }
+    let tls = ["--listen=wss://0.0.0.0:0", "--tls-cert=c", "--tls-key=k"];
+    assert!(matches!(
+        Start::new().run(&tls),
+        Err(ConfigError::OpenToNetwork(_))
+    ));
+    for listen in [
+        "ws://127.0.0.1:0",
+        "ws://[::1]:0",
+        "unix:///x",
+        "stdio",
+        "stdio://",
+        "off",
+    ] {
+        assert!(Start::new().run(&["--listen", listen]).is_ok(), "{listen}");
+    }
+}
+
+#[test]
+fn insecure_no_auth_opens_the_network_with_a_warning() {
+    let arguments = [OPEN[0], OPEN[1], "--insecure-no-auth"];
+    assert_eq!(
+        Start::new().warnings(&arguments),
+        ["everyone who can reach `ws://0.0.0.0:0` can run commands here"]
+    );
+    let token = ["--ws-auth=capability-token", "--ws-token-sha256", DIGEST];
+    let both = [arguments.as_slice(), &token].concat();
+    assert!(Start::new().run(&both).unwrap().auth.is_required());
+    assert_eq!(
+        Start::new().warnings(&both),
+        ["--insecure-no-auth has no effect beside --ws-auth"]
+    );
+}
+
+#[test]
+fn options_of_authentication_need_it() {
+    for (option, value, _) in SUB_OPTIONS {
+        for listen in ["ws://127.0.0.1:0", "ws://0.0.0.0:0", "stdio"] {
+            let refusal = Start::new().refusal(&["--listen", listen, option, value]);
+            assert_eq!(refusal, format!("{option} needs --ws-auth"));
+        }
+    }
+}
+
+#[test]
+fn options_of_the_other_authentication_are_refused() {
+    for (option, value, needed) in SUB_OPTIONS {
+        let other = ["capability-token", "signed-bearer-token"]
+            .iter()
+            .find(|mode| **mode != needed);
+        let refusal = Start::new().refusal(&["--ws-auth", other.unwrap(), option, value]);
+        assert_eq!(refusal, format!("{option} needs --ws-auth {needed}"));
+    }
+}
+
+#[test]
+fn authentication_needs_a_network_listener() {
+    for listen in ["stdio", "unix:///x", "off"] {
+        let arguments = ["--listen", listen, "--ws-auth=capability-token"];
+        let refusal =
+            Start::new().refusal(&[&arguments[..], &["--ws-token-sha256", DIGEST]].concat());
+        let expected =
+            format!("--ws-auth needs a ws:// or wss:// listener, which `{listen}` is not");
+        assert_eq!(refusal, expected);
+    }
+    let file = Start::with_file("ws_auth = 'capability-token'\nws_token_file = 't'");
+    let refused = file.run(&["--listen", "stdio"]);
+    assert!(
+        matches!(refused, Err(ConfigError::AuthWithoutNetwork(_))),
+        "also from the file"
+    );
+}
+
+#[test]
+fn capability_token_comes_from_exactly_one_place() {
+    let start = Start::new();
+    let token = start.write("token", " abc \n");
+    let mode = "--ws-auth=capability-token";
+    let run = |arguments: &[&str]| start.run(&[&[mode], arguments].concat());
+
+    for arguments in [["--ws-token-file", &token], ["--ws-token-sha256", DIGEST]] {
+        let auth = run(&arguments).unwrap().auth;
+        assert!(
+            lets_in(&auth, "abc") && !lets_in(&auth, "abd"),
+            "{arguments:?}"
+        );
+    }
+    assert!(matches!(run(&[]), Err(ConfigError::TokenSource)));
+    let both = ["--ws-token-file", &token, "--ws-token-sha256", DIGEST];
+    assert!(matches!(run(&both), Err(ConfigError::TokenSource)));
+}
+
+#[test]
+fn token_of_a_higher_source_replaces_the_other_spelling_below() {
+    let start = Start::with_file("ws_auth = 'capability-token'\nws_token_file = '/nonexistent'");
+    assert!(matches!(
+        start.run(&[]),
+        Err(ConfigError::ReadSecret { .. })
+    ));
+    let start = start.variable("EXEC_SERVER_WS_TOKEN_SHA256", DIGEST);
+    assert!(lets_in(&start.run(&[]).unwrap().auth, "abc"));
+    let token = start.write("token", "xyz");
+    assert!(lets_in(
+        &start.run(&["--ws-token-file", &token]).unwrap().auth,
+        "xyz"
+    ));
+}
+
+#[test]
+fn token_file_must_hold_a_token() {
+    let start = Start::new();
+    let refusal =
+        |path: &str| start.refusal(&["--ws-auth=capability-token", "--ws-token-file", path]);
+    for blank in ["", " \r\n\t"] {
+        let path = start.write("blank", blank);
+        assert_eq!(
+            refusal(&path),
+            "`blank` given with --ws-token-file is empty"
+        );
+    }
+    assert!(
+        refusal("/nonexistent").starts_with("cannot read `/nonexistent` given with --ws-token")
+    );
+    let binary = start.write("binary", [0xff]);
+    assert!(refusal(&binary).ends_with("file is not UTF-8 text"));
+}
+
+#[test]
+fn signed_bearer_needs_a_secret_of_some_length() {
+    let start = Start::new();
+    let mode = "--ws-auth=signed-bearer-token";
+    let good = start.write("good", SECRET);
+    let short = start.write("short", &SECRET[1..]);
+    let all = [
+        mode,
+        "--ws-issuer=i",
+        "--ws-audience=a",
+        "--ws-max-clock-skew-seconds=5",
+    ];
+    let config = start
+        .run(&[&all[..], &["--ws-shared-secret-file", &good]].concat())
+        .unwrap();
+    let shown = format!("{:?}", config.auth);
+    assert_eq!(
+        shown,
+        r#"SignedBearer(JwtRules { issuer: Some("i"), audience: Some("a"), skew: 5s, .. })"#
+    );
+    let config = start
+        .run(&[mode, "--ws-shared-secret-file", &good])
+        .unwrap();
+    assert!(format!("{config:?}").contains("skew: 30s"));
+    assert!(matches!(
+        start.run(&[mode]),
+        Err(ConfigError::NoSharedSecret)
+    ));
+    assert_eq!(
+        start.refusal(&[mode, "--ws-shared-secret-file", &short]),
+        "`short` given with --ws-shared-secret-file is no use: \
+         shared secret must have at least 32 bytes"
+    );
+}
+
+#[test]
+fn tls_files_and_wss_need_each_other() {
+    let (cert, key) = ("--tls-cert=c", "--tls-key=k");
+    let wss = "--listen=wss://127.0.0.1:0";
+    let tls = Start::new().run(&[wss, cert, key]).unwrap().tls;
+    assert_eq!(
+        tls,
+        Some(TlsPaths {
+            cert: "c".into(),
+            key: "k".into()
+        })
+    );
+
+    let incomplete = [
+        (&[wss][..], "--tls-cert"),
+        (&[wss, key], "--tls-cert"),
+        (&[wss, cert], "--tls-key"),
+    ];
+    for (arguments, missing) in incomplete {
+        let refusal = Start::new().refusal(arguments);
+        assert!(
+            refusal.ends_with(&format!("{missing} is missing")),
+            "{refusal}"
+        );
+    }
+    for listen in ["ws://127.0.0.1:0", "stdio", "unix:///x", "off"] {
+        for (option, file) in [("--tls-cert", cert), ("--tls-key", key)] {
+            let refusal = Start::new().refusal(&["--listen", listen, file]);
+            let expected = format!("{option} needs a wss:// listener, which `{listen}` is not");
+            assert_eq!(refusal, expected);
+        }
+    }
+}
+
+#[test]
+fn secrets_do_not_show_in_debug_output() {
+    let start = Start::new();
+    let token = start.write("token", "hush-hush");
+    let config = start
+        .run(&["--ws-auth=capability-token", "--ws-token-file", &token])
+        .unwrap();
+    assert!(format!("{config:?}").contains("CapabilityToken(TokenDigest(..))"));
+}

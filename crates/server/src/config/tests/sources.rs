@@ -1,0 +1,271 @@
+//! Where options come from, and which source wins.
+
+use std::num::NonZeroUsize;
+use std::os::unix::ffi::OsStringExt;
+use std::time::Duration;
+
+use super::*;
+
+#[test]
+fn defaults_are_as_documented() {
+    let config = Start::new().run(&[]).unwrap();
+    assert_eq!(config.listen.to_string(), "ws://127.0.0.1:0");
+    assert!(!config.auth.is_required());
+    assert_eq!(config.tls, None);
+    assert_eq!(config.session_ttl, Duration::from_secs(30));
+    assert_eq!(config.retained_output_bytes, 1_048_576);
+    assert_eq!(config.max_processes, 1024);
+    assert_eq!(config.shutdown_grace, Duration::ZERO);
+    assert!(config.allow_direct_exec && config.allow_prepared_exec);
+    assert_eq!(config.concurrent_requests, ConcurrentRequests::Unlimited);
+    assert!(!config.insecure_no_auth);
+    assert_eq!(config.warnings, [""; 0]);
+}
+
+#[test]
+fn every_option_can_come_from_every_source() {
+    let values = [
+        ("concurrent_requests", "3"),
+        ("session_ttl", "1.5"),
+        ("retained_output_bytes", "10"),
+        ("max_processes", "11"),
+        ("shutdown_grace", "12"),
+        ("allow_direct_exec", "false"),
+        ("allow_prepared_exec", "false"),
+        ("insecure_no_auth", "true"),
+    ];
+    let text: String = values
+        .iter()
+        .map(|(key, value)| format!("{key} = {value}\n"))
+        .collect();
+    let file = Start::with_file(&text);
+    let environment = values.iter().fold(Start::new(), |start, (key, value)| {
+        start.variable(&format!("EXEC_SERVER_{}", key.to_uppercase()), value)
+    });
+    let flags: Vec<_> = values
+        .iter()
+        .map(|(key, value)| format!("--{}={value}", key.replace('_', "-")))
+        .collect();
+    let flags: Vec<_> = flags.iter().map(String::as_str).collect();
+    let overrides: Vec<_> = values
+        .iter()
+        .map(|(key, value)| format!("-c{key}={value}"))
+        .collect();
+    let overrides: Vec<_> = overrides.iter().map(String::as_str).collect();
+
+    let configs = [
+        file.run(&[]),
+        environment.run(&[]),
+        Start::new().run(&flags),
+        Start::new().run(&overrides),
+    ];
+    for config in configs {
+        let config = config.unwrap();
+        let three = NonZeroUsize::new(3).unwrap();
+        assert_eq!(
+            config.concurrent_requests,
+            ConcurrentRequests::AtMost(three)
+        );
+        assert_eq!(config.session_ttl, Duration::from_millis(1500));
+        assert_eq!(config.retained_output_bytes, 10);
+        assert_eq!(config.max_processes, 11);
+        assert_eq!(config.shutdown_grace, Duration::from_secs(12));
+        assert!(!config.allow_direct_exec && !config.allow_prepared_exec);
+        assert!(config.insecure_no_auth);
+    }
+}
+
+#[test]
+fn flags_win_over_overrides_over_environment_over_file() {
+    let ttl =
+        |start: &Start, arguments: &[&str]| start.run(arguments).unwrap().session_ttl.as_secs();
+    let file = Start::with_file("session_ttl = 1");
+    assert_eq!(ttl(&file, &[]), 1);
+    let both = file.variable("EXEC_SERVER_SESSION_TTL", "2");
+    assert_eq!(ttl(&both, &[]), 2);
+    assert_eq!(ttl(&both, &["-c", "session_ttl=3"]), 3);
+    assert_eq!(
+        ttl(&both, &["-c", "session_ttl=3", "-c", "session_ttl=4"]),
+        4
+    );
+    assert_eq!(
+        ttl(&both, &["-c", "session_ttl=3", "--session-ttl", "5"]),
+        5
+    );
+}
+
+#[test]
+fn false_on_the_command_line_wins_over_true_below() {
+    let start = Start::with_file("insecure_no_auth = true");
+    assert!(start.run(&[]).unwrap().insecure_no_auth);
+    assert!(
+        !start
+            .run(&["--insecure-no-auth=false"])
+            .unwrap()
+            .insecure_no_auth
+    );
+}
+
+#[test]
+fn empty_variables_count_as_unset_and_wrong_ones_are_errors() {
+    let empty = Start::new()
+        .variable("EXEC_SERVER_SESSION_TTL", "")
+        .variable("EXEC_SERVER_CONFIG", "")
+        .variable("EXEC_SERVER_STRICT_CONFIG", "");
+    assert_eq!(empty.run(&[]).unwrap().session_ttl, Duration::from_secs(30));
+
+    let wrong = Start::new().variable("EXEC_SERVER_LISTEN", "ws://localhost:0");
+    let refusal = wrong.refusal(&[]);
+    assert!(refusal.starts_with("environment variable EXEC_SERVER_LISTEN: invalid value: "));
+    assert!(refusal.contains("127.0.0.1:0"), "{refusal}");
+    let wrong = Start::new().variable("EXEC_SERVER_STRICT_CONFIG", "perhaps");
+    assert_eq!(
+        wrong.refusal(&[]),
+        "environment variable EXEC_SERVER_STRICT_CONFIG: invalid value: expected true or false"
+    );
+    let wrong = Start::new().variable("EXEC_SERVER_WS_ISSUER", OsString::from_vec(vec![0xff]));
+    assert_eq!(
+        wrong.refusal(&[]),
+        "environment variable EXEC_SERVER_WS_ISSUER: invalid value: expected text in UTF-8"
+    );
+}
+
+#[test]
+fn file_is_found_below_home_without_a_home_of_its_own() {
+    let mut start = Start::new();
+    start.write(".config/exec-server/config.toml", "session_ttl = 7");
+    start.variables.remove("EXEC_SERVER_HOME");
+    assert_eq!(start.run(&[]).unwrap().session_ttl, Duration::from_secs(30));
+    let start = start.variable("HOME", "");
+    assert_eq!(start.run(&[]).unwrap().session_ttl, Duration::from_secs(30));
+    let home = start.home.path().to_owned();
+    let start = start.variable("HOME", home);
+    assert_eq!(start.run(&[]).unwrap().session_ttl, Duration::from_secs(7));
+}
+
+#[test]
+fn named_file_replaces_the_default_one() {
+    let start = Start::with_file("session_ttl = 1\nmax_processes = 1");
+    let one = start.write("one.toml", "session_ttl = 2");
+    let two = start.write("two.toml", "session_ttl = 3");
+    let start = start.variable("EXEC_SERVER_CONFIG", one);
+    let config = start.run(&[]).unwrap();
+    assert_eq!(
+        (config.session_ttl.as_secs(), config.max_processes),
+        (2, 1024)
+    );
+    assert_eq!(
+        start
+            .run(&["--config", &two])
+            .unwrap()
+            .session_ttl
+            .as_secs(),
+        3
+    );
+}
+
+#[test]
+fn unknown_keys_are_warnings_unless_strict() {
+    let start = Start::with_file("# ours\nsession_ttl = 1\nsesion_ttl = 2\n[features]\nx = 1\n");
+    let unknown = "config.toml:3: `sesion_ttl`: unknown key";
+    let warnings = start.warnings(&[]);
+    let section = "config.toml:4: `features`: unknown key is ignored";
+    assert_eq!(
+        warnings,
+        [format!("{unknown} is ignored"), section.to_owned()]
+    );
+    assert_eq!(start.run(&[]).unwrap().session_ttl.as_secs(), 1);
+    assert!(
+        start
+            .refusal(&["--strict-config"])
+            .ends_with(": unknown key")
+    );
+    let start = start.variable("EXEC_SERVER_STRICT_CONFIG", "1");
+    assert_eq!(start.refusal(&[]), unknown);
+}
+
+#[test]
+fn broken_file_is_a_warning_unless_strict_or_named() {
+    let broken = [
+        ("session_ttl = 1\nlisten =\n", "config.toml:2: "),
+        (
+            "session_ttl = 1\nmax_processes = 0",
+            "config.toml:2: `max_processes`: invalid value: ",
+        ),
+        (
+            "session_ttl = 1\nmax_processes = [1]",
+            "config.toml:2: `max_processes`: invalid value: ",
+        ),
+        ("session_ttl = 1\nsession_ttl = 2", "config.toml:2: "),
+    ];
+    for (text, message) in broken {
+        let start = Start::with_file(text);
+        let path = start.home.path().join("config.toml");
+        let config = start.run(&[]).unwrap();
+        assert_eq!(
+            config.session_ttl.as_secs(),
+            30,
+            "no part of a broken file counts"
+        );
+        let warnings = start.warnings(&[]);
+        let [warning] = warnings.as_slice() else {
+            panic!("{warnings:?}")
+        };
+        assert!(warning.starts_with(&format!("configuration file is ignored: {message}")));
+        assert!(start.refusal(&["--strict-config"]).starts_with(message));
+        assert!(
+            start
+                .refusal(&["--config", path.to_str().unwrap()])
+                .starts_with(message)
+        );
+    }
+}
+
+#[test]
+fn missing_file_matters_only_when_it_is_named() {
+    let start = Start::new();
+    assert_eq!(start.warnings(&["--strict-config"]), [""; 0]);
+    let refusal = start.refusal(&["--config", "/nonexistent/config.toml"]);
+    assert!(refusal.starts_with("cannot read configuration file `/nonexistent/config.toml`: "));
+    let huge = start.write("huge.toml", "#".repeat(1024 * 1024 + 1));
+    assert_eq!(
+        start.refusal(&["--config", &huge]),
+        "cannot read configuration file `huge.toml`: file is larger than 1 MiB"
+    );
+    let binary = start.write("config.toml", [0xff]);
+    assert_eq!(
+        start.refusal(&["--config", &binary]),
+        "cannot read configuration file `config.toml`: file is not UTF-8 text"
+    );
+    assert_eq!(start.warnings(&[]).len(), 1);
+}
+
+#[test]
+fn overrides_name_keys_of_the_file() {
+    let start = Start::new();
+    let arguments = ["-c", "model=\"x\"", "-c", "session_ttl=9"];
+    assert_eq!(
+        start.warnings(&arguments),
+        ["-c: unknown key `model` is ignored"]
+    );
+    assert_eq!(start.run(&arguments).unwrap().session_ttl.as_secs(), 9);
+    assert_eq!(
+        start.refusal(&["-cmodel=1", "--strict-config"]),
+        "-c `model`: unknown key"
+    );
+    let refusal = start.refusal(&["-c", "session_ttl=soon"]);
+    assert!(refusal.starts_with("-c `session_ttl`: invalid value: expected seconds"));
+}
+
+#[test]
+fn feature_flags_are_ignored_with_a_warning() {
+    let warnings = Start::new().warnings(&["--enable", "a", "--enable=b", "--disable", "c"]);
+    assert_eq!(
+        warnings,
+        [
+            "--enable a is ignored",
+            "--enable b is ignored",
+            "--disable c is ignored"
+        ]
+    );
+}

@@ -1,0 +1,183 @@
+//! The types of option values. Each is read from text in the same way wherever the text is from.
+
+use std::num::{NonZeroUsize, ParseIntError};
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+/// A span of time, written in seconds with an optional fraction.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Seconds(pub Duration);
+
+impl Seconds {
+    /// The longest span that is accepted, a hundred years: it can be added to any clock reading.
+    const MAX: u64 = 100 * 366 * 24 * 60 * 60;
+}
+
+impl FromStr for Seconds {
+    type Err = SecondsParseError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let seconds = text.parse().map_err(|_| SecondsParseError)?;
+        let span = Duration::try_from_secs_f64(seconds).map_err(|_| SecondsParseError)?;
+        if span > Duration::from_secs(Self::MAX) {
+            return Err(SecondsParseError);
+        }
+        Ok(Self(span))
+    }
+}
+
+/// Caller: the text is no span of time.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("expected seconds from 0 to {}, such as 30 or 0.5", Seconds::MAX)]
+pub struct SecondsParseError;
+
+/// How many requests of one connection run at the same time.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum ConcurrentRequests {
+    /// As many as the order of their effects allows.
+    #[default]
+    Unlimited,
+    /// One after the other, strictly.
+    Serial,
+    /// As [`ConcurrentRequests::Unlimited`], but never more than this. At least 2.
+    AtMost(NonZeroUsize),
+}
+
+impl FromStr for ConcurrentRequests {
+    type Err = ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let most = text.parse()?;
+        Ok(if most == NonZeroUsize::MIN {
+            Self::Serial
+        } else {
+            Self::AtMost(most)
+        })
+    }
+}
+
+/// Yes or no.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Switch(pub bool);
+
+impl FromStr for Switch {
+    type Err = SwitchParseError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.to_ascii_lowercase().as_str() {
+            "true" | "yes" | "on" | "1" => Ok(Self(true)),
+            "false" | "no" | "off" | "0" => Ok(Self(false)),
+            _ => Err(SwitchParseError),
+        }
+    }
+}
+
+/// Caller: the text is neither yes nor no.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("expected true or false")]
+pub struct SwitchParseError;
+
+/// How clients of a websocket listener prove who they are.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub enum WsAuth {
+    /// They present one secret token.
+    CapabilityToken,
+    /// They present a JWT, signed with a shared secret (HS256).
+    SignedBearerToken,
+}
+
+impl WsAuth {
+    /// The name on the command line.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::CapabilityToken => "capability-token",
+            Self::SignedBearerToken => "signed-bearer-token",
+        }
+    }
+}
+
+impl FromStr for WsAuth {
+    type Err = WsAuthParseError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::value_variants()
+            .iter()
+            .copied()
+            .find(|mode| mode.as_str() == text)
+            .ok_or(WsAuthParseError)
+    }
+}
+
+/// Caller: the text names no way of authentication.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("expected capability-token or signed-bearer-token")]
+pub struct WsAuthParseError;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_may_have_a_fraction() {
+        let spans = [
+            ("0", Duration::ZERO),
+            ("30", Duration::from_secs(30)),
+            ("0.25", Duration::from_millis(250)),
+            ("1e3", Duration::from_secs(1000)),
+            ("3162240000", Duration::from_secs(Seconds::MAX)),
+        ];
+        for (text, span) in spans {
+            assert_eq!(text.parse(), Ok(Seconds(span)), "{text}");
+        }
+        for text in [
+            "",
+            "-1",
+            "30s",
+            "nan",
+            "inf",
+            "1e300",
+            "3162240001",
+            "0x10",
+            "1,5",
+        ] {
+            assert_eq!(text.parse::<Seconds>(), Err(SecondsParseError), "{text}");
+        }
+    }
+
+    #[test]
+    fn one_concurrent_request_is_serial_and_none_is_an_error() {
+        let four = NonZeroUsize::new(4).unwrap();
+        assert_eq!("1".parse(), Ok(ConcurrentRequests::Serial));
+        assert_eq!("4".parse(), Ok(ConcurrentRequests::AtMost(four)));
+        for text in ["0", "-1", "1.5", "", "many"] {
+            assert!(text.parse::<ConcurrentRequests>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn switches_read_the_usual_words() {
+        for text in ["true", "TRUE", "yes", "on", "1"] {
+            assert_eq!(text.parse(), Ok(Switch(true)), "{text}");
+        }
+        for text in ["false", "no", "Off", "0"] {
+            assert_eq!(text.parse(), Ok(Switch(false)), "{text}");
+        }
+        for text in ["", "2", "y", "tru"] {
+            assert_eq!(text.parse::<Switch>(), Err(SwitchParseError), "{text}");
+        }
+    }
+
+    #[test]
+    fn authentication_has_the_same_names_in_every_source() {
+        for mode in WsAuth::value_variants() {
+            let flag = mode
+                .to_possible_value()
+                .map(|value| value.get_name().to_owned());
+            assert_eq!(flag.as_deref(), Some(mode.as_str()));
+            assert_eq!(mode.as_str().parse(), Ok(*mode));
+        }
+        assert_eq!("none".parse::<WsAuth>(), Err(WsAuthParseError));
+    }
+}

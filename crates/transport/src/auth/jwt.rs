@@ -1,0 +1,158 @@
+//! Signed bearer tokens: JWTs with HS256 and nothing else.
+//! The signature is `jsonwebtoken`'s job; its claim rules are switched off because ours are exact
+//! where they are lenient (a fractional `exp`, for one).
+
+use std::collections::HashSet;
+use std::fmt;
+use std::time::Duration;
+
+use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode};
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use super::{AuthRejection, UnixSeconds};
+
+#[cfg(test)]
+mod tests;
+
+/// What a signed bearer token must satisfy. `Debug` hides the secret.
+#[derive(Clone)]
+pub struct JwtRules {
+    key: DecodingKey,
+    issuer: Option<String>,
+    audience: Option<String>,
+    skew: Duration,
+}
+
+impl JwtRules {
+    /// The shortest secret that is accepted, in bytes: as long as the hash (RFC 7518 section 3.2).
+    pub const MIN_SECRET_BYTES: usize = 32;
+
+    /// Makes the rules for tokens signed with `secret`, without the ASCII blanks around it.
+    ///
+    /// `issuer` and `audience` are demanded when given. `skew` is how far the two clocks may be
+    /// apart; only its whole seconds count.
+    ///
+    /// # Errors
+    /// When the trimmed secret has less than [`JwtRules::MIN_SECRET_BYTES`].
+    pub fn new(
+        secret: &[u8],
+        issuer: Option<String>,
+        audience: Option<String>,
+        skew: Duration,
+    ) -> Result<Self, SecretTooShort> {
+        let secret = secret.trim_ascii();
+        if secret.len() < Self::MIN_SECRET_BYTES {
+            return Err(SecretTooShort);
+        }
+        Ok(Self {
+            key: DecodingKey::from_secret(secret),
+            issuer,
+            audience,
+            skew,
+        })
+    }
+
+    /// Decides on one token.
+    pub(super) fn check(&self, token: &str, now: UnixSeconds) -> Result<(), AuthRejection> {
+        let decoded = decode::<Claims>(token, &self.key, &signature_only())
+            .map_err(|_| AuthRejection::InvalidJwt)?;
+        // RFC 7515 section 4.1.11: an extension the signer calls critical and we do not know
+        // makes the token invalid, and we know none.
+        if decoded.header.crit.is_some() {
+            return Err(AuthRejection::InvalidJwt);
+        }
+        self.check_claims(&decoded.claims, now)
+    }
+
+    fn check_claims(&self, claims: &Claims, now: UnixSeconds) -> Result<(), AuthRejection> {
+        // 128 bits hold any sum of these, so a hostile `exp` cannot wrap around.
+        let (now, skew) = (i128::from(now.0), i128::from(self.skew.as_secs()));
+        if now > i128::from(claims.exp) + skew {
+            return Err(AuthRejection::ExpiredJwt);
+        }
+        if claims.nbf.is_some_and(|nbf| now < i128::from(nbf) - skew) {
+            return Err(AuthRejection::JwtNotYetValid);
+        }
+        if self.issuer.is_some() && self.issuer != claims.iss {
+            return Err(AuthRejection::IssuerMismatch);
+        }
+        if let Some(audience) = &self.audience
+            && !claims
+                .aud
+                .as_ref()
+                .is_some_and(|aud| aud.0.contains(audience))
+        {
+            return Err(AuthRejection::AudienceMismatch);
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for JwtRules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JwtRules")
+            .field("issuer", &self.issuer)
+            .field("audience", &self.audience)
+            .field("skew", &self.skew)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Caller: the shared secret is too short to sign with.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error(
+    "shared secret must have at least {} bytes",
+    JwtRules::MIN_SECRET_BYTES
+)]
+pub struct SecretTooShort;
+
+/// Has `jsonwebtoken` verify HS256 and leave the claims to us.
+fn signature_only() -> Validation {
+    let mut validation = Validation::new(Algorithm::HS256);
+    validation.required_spec_claims = HashSet::new();
+    validation.validate_exp = false;
+    validation.validate_nbf = false;
+    validation.validate_aud = false;
+    validation
+}
+
+/// The claims that are looked at. Serde's integers refuse floats and strings.
+#[derive(Deserialize)]
+struct Claims {
+    exp: i64,
+    nbf: Option<i64>,
+    iss: Option<String>,
+    aud: Option<Audience>,
+}
+
+/// `aud`: one name or an array of them (RFC 7519 section 4.1.3).
+struct Audience(Vec<String>);
+
+impl<'de> Deserialize<'de> for Audience {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(AudienceVisitor)
+    }
+}
+
+struct AudienceVisitor;
+
+impl<'de> Visitor<'de> for AudienceVisitor {
+    type Value = Audience;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string or an array of strings")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<Audience, E> {
+        Ok(Audience(vec![name.to_owned()]))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut names: A) -> Result<Audience, A::Error> {
+        let mut audience = Vec::new();
+        while let Some(name) = names.next_element()? {
+            audience.push(name);
+        }
+        Ok(Audience(audience))
+    }
+}

@@ -1,0 +1,285 @@
+//! Every rule for signed tokens, through [`Auth::check`]. Tokens are built by hand, so that they
+//! can be wrong in every way and are signed by code that does not verify them.
+
+use std::time::Duration;
+
+use base64_simd::URL_SAFE_NO_PAD;
+use hmac::{Hmac, Mac};
+use serde_json::{Value, json};
+use sha2::{Sha256, Sha512};
+
+use super::{JwtRules, SecretTooShort};
+use crate::auth::{Auth, AuthRejection, UnixSeconds};
+
+const SECRET: &[u8] = b"0123456789abcdef0123456789abcdef";
+const NOW: u64 = 1_800_000_000;
+const SKEW: u64 = 30;
+
+fn rules(issuer: Option<&str>, audience: Option<&str>) -> Auth {
+    let (issuer, audience) = (issuer.map(str::to_owned), audience.map(str::to_owned));
+    Auth::SignedBearer(JwtRules::new(SECRET, issuer, audience, Duration::from_secs(SKEW)).unwrap())
+}
+
+fn present(auth: &Auth, token: &str) -> Result<(), AuthRejection> {
+    auth.check(Some(format!("Bearer {token}").as_bytes()), UnixSeconds(NOW))
+}
+
+fn signed<M: Mac + hmac::digest::KeyInit>(key: &[u8], header: &str, claims: &str) -> String {
+    let message = format!("{}.{}", encode(header), encode(claims));
+    let mac = <M as Mac>::new_from_slice(key)
+        .unwrap()
+        .chain_update(&message);
+    format!("{message}.{}", encode(mac.finalize().into_bytes()))
+}
+
+fn encode(bytes: impl AsRef<[u8]>) -> String {
+    URL_SAFE_NO_PAD.encode_to_string(bytes)
+}
+
+fn jwt_text(claims: &str) -> String {
+    signed::<Hmac<Sha256>>(SECRET, r#"{"alg":"HS256","typ":"JWT"}"#, claims)
+}
+
+fn jwt(claims: &Value) -> String {
+    jwt_text(&claims.to_string())
+}
+
+#[test]
+fn header_rules_come_before_jwt_rules() {
+    let auth = rules(None, None);
+    assert_eq!(
+        auth.check(None, UnixSeconds(NOW)),
+        Err(AuthRejection::MissingToken)
+    );
+    let basic = Some(b"Basic dTpw".as_slice());
+    assert_eq!(
+        auth.check(basic, UnixSeconds(NOW)),
+        Err(AuthRejection::InvalidHeader)
+    );
+}
+
+#[test]
+fn expiry_includes_the_skew_and_ends_after_it() {
+    let (auth, expired) = (rules(None, None), Err(AuthRejection::ExpiredJwt));
+    let cases = [
+        (json!(NOW + 1), Ok(())),
+        (json!(NOW), Ok(())),
+        (json!(NOW - SKEW), Ok(())),
+        (json!(NOW - SKEW - 1), expired),
+        (json!(i64::MAX), Ok(())),
+        (json!(0), expired),
+        (json!(-1), expired),
+        (json!(i64::MIN), expired),
+    ];
+    for (exp, verdict) in cases {
+        assert_eq!(
+            present(&auth, &jwt(&json!({"exp": exp}))),
+            verdict,
+            "exp {exp}"
+        );
+    }
+}
+
+#[test]
+fn not_before_includes_the_skew() {
+    let (auth, early) = (rules(None, None), Err(AuthRejection::JwtNotYetValid));
+    let cases = [
+        (json!(NOW), Ok(())),
+        (json!(NOW + SKEW), Ok(())),
+        (json!(NOW + SKEW + 1), early),
+        (json!(i64::MAX), early),
+        (json!(i64::MIN), Ok(())),
+        (json!(null), Ok(())),
+        (json!(1.5), Err(AuthRejection::InvalidJwt)),
+        (json!("1"), Err(AuthRejection::InvalidJwt)),
+    ];
+    for (nbf, verdict) in cases {
+        assert_eq!(
+            present(&auth, &jwt(&json!({"exp": NOW, "nbf": nbf}))),
+            verdict,
+            "nbf {nbf}"
+        );
+    }
+}
+
+#[test]
+fn claims_of_another_shape_are_an_invalid_jwt() {
+    let auth = rules(None, None);
+    let claims = [
+        "{}",
+        r#"{"nbf":1}"#,
+        r#"{"exp":null}"#,
+        r#"{"exp":1900000000.0}"#,
+        r#"{"exp":1900000000.5}"#,
+        r#"{"exp":19e8}"#,
+        r#"{"exp":"1900000000"}"#,
+        r#"{"exp":true}"#,
+        r#"{"exp":[1900000000]}"#,
+        r#"{"exp":99999999999999999999}"#,
+        r#"{"exp":1,"exp":1900000000}"#,
+        r#"{"exp":1900000000,"iss":7}"#,
+        r#"{"exp":1900000000,"aud":7}"#,
+        r#"{"exp":1900000000,"aud":["a",7]}"#,
+        r#"{"exp":1900000000"#,
+        "[]",
+        "7",
+        "",
+    ];
+    for claims in claims {
+        assert_eq!(
+            present(&auth, &jwt_text(claims)),
+            Err(AuthRejection::InvalidJwt),
+            "{claims}"
+        );
+    }
+}
+
+#[test]
+fn other_claims_are_ignored() {
+    let token = jwt(&json!({"exp": NOW, "sub": 7, "iat": "x", "iss": "anyone", "aud": ["any"]}));
+    assert_eq!(present(&rules(None, None), &token), Ok(()));
+}
+
+#[test]
+fn issuer_must_match_when_it_is_set() {
+    let (auth, mismatch) = (
+        rules(Some("harness"), None),
+        Err(AuthRejection::IssuerMismatch),
+    );
+    assert_eq!(
+        present(&auth, &jwt(&json!({"exp": NOW, "iss": "harness"}))),
+        Ok(())
+    );
+    assert_eq!(
+        present(&auth, &jwt(&json!({"exp": NOW, "iss": "Harness"}))),
+        mismatch
+    );
+    assert_eq!(
+        present(&auth, &jwt(&json!({"exp": NOW, "iss": null}))),
+        mismatch
+    );
+    assert_eq!(present(&auth, &jwt(&json!({"exp": NOW}))), mismatch);
+}
+
+#[test]
+fn audience_must_contain_ours_when_it_is_set() {
+    let (auth, mismatch) = (
+        rules(None, Some("box")),
+        Err(AuthRejection::AudienceMismatch),
+    );
+    let cases = [
+        (json!("box"), Ok(())),
+        (json!(["box"]), Ok(())),
+        (json!(["other", "box"]), Ok(())),
+        (json!("other"), mismatch),
+        (json!("boxes"), mismatch),
+        (json!(["other"]), mismatch),
+        (json!([]), mismatch),
+        (json!(null), mismatch),
+    ];
+    for (aud, verdict) in cases {
+        assert_eq!(
+            present(&auth, &jwt(&json!({"exp": NOW, "aud": aud}))),
+            verdict,
+            "aud {aud}"
+        );
+    }
+    assert_eq!(present(&auth, &jwt(&json!({"exp": NOW}))), mismatch);
+}
+
+#[test]
+fn rules_are_checked_in_order() {
+    let auth = rules(Some("harness"), Some("box"));
+    let late = json!({"exp": 0, "nbf": NOW * 2});
+    assert_eq!(present(&auth, &jwt(&late)), Err(AuthRejection::ExpiredJwt));
+    let early = json!({"exp": NOW, "nbf": NOW * 2});
+    assert_eq!(
+        present(&auth, &jwt(&early)),
+        Err(AuthRejection::JwtNotYetValid)
+    );
+    let nobody = json!({"exp": NOW});
+    assert_eq!(
+        present(&auth, &jwt(&nobody)),
+        Err(AuthRejection::IssuerMismatch)
+    );
+}
+
+#[test]
+fn only_hs256_with_our_secret_is_a_valid_signature() {
+    let auth = rules(None, None);
+    let claims = json!({"exp": NOW + 60}).to_string();
+    let hs256 = |header: &str| signed::<Hmac<Sha256>>(SECRET, header, &claims);
+    let good = hs256(r#"{"alg":"HS256"}"#);
+    assert_eq!(present(&auth, &good), Ok(()));
+
+    let (message, signature) = good.rsplit_once('.').unwrap();
+    let none = format!("{}.{}", encode(r#"{"alg":"none"}"#), encode(&claims));
+    let forged = [
+        ("alg none, no signature", format!("{none}.")),
+        ("alg none, two parts", none.clone()),
+        ("alg none, old signature", format!("{none}.{signature}")),
+        ("alg none, signed", hs256(r#"{"alg":"none"}"#)),
+        ("RS256 header over our HMAC", hs256(r#"{"alg":"RS256"}"#)),
+        ("ES256 header over our HMAC", hs256(r#"{"alg":"ES256"}"#)),
+        ("HS512 header over HS256", hs256(r#"{"alg":"HS512"}"#)),
+        (
+            "true HS512",
+            signed::<Hmac<Sha512>>(SECRET, r#"{"alg":"HS512"}"#, &claims),
+        ),
+        ("HS512 signature, HS256 header", {
+            signed::<Hmac<Sha512>>(SECRET, r#"{"alg":"HS256"}"#, &claims)
+        }),
+        ("lower-case alg", hs256(r#"{"alg":"hs256"}"#)),
+        ("no alg", hs256(r#"{"typ":"JWT"}"#)),
+        (
+            "critical extension",
+            hs256(r#"{"alg":"HS256","crit":["b64"],"b64":false}"#),
+        ),
+        (
+            "other secret",
+            signed::<Hmac<Sha256>>(&[b'x'; 32], r#"{"alg":"HS256"}"#, &claims),
+        ),
+        ("no signature", format!("{message}.")),
+        ("cut signature", format!("{message}.{}", &signature[..20])),
+        ("padded signature", format!("{good}=")),
+        (
+            "other claims",
+            good.replace(&encode(&claims), &encode(r#"{"exp":1900000001}"#)),
+        ),
+        ("four parts", format!("{good}.{signature}")),
+        ("no JWT", "x".to_owned()),
+        ("three dots", "...".to_owned()),
+    ];
+    for (what, token) in forged {
+        assert_eq!(
+            present(&auth, &token),
+            Err(AuthRejection::InvalidJwt),
+            "{what}"
+        );
+    }
+}
+
+#[test]
+fn secret_is_trimmed_and_has_a_least_length() {
+    let make = |secret: &[u8]| JwtRules::new(secret, None, None, Duration::ZERO);
+    let padded = [b" \t", SECRET, b"\r\n"].concat();
+    let auth = Auth::SignedBearer(make(&padded).unwrap());
+    assert_eq!(present(&auth, &jwt(&json!({"exp": NOW}))), Ok(()));
+    assert_eq!(make(&SECRET[1..]).err(), Some(SecretTooShort));
+    assert_eq!(
+        make(&[b" ", &SECRET[1..], b"\n"].concat()).err(),
+        Some(SecretTooShort)
+    );
+    assert_eq!(make(b"").err(), Some(SecretTooShort));
+    assert!(make(&[0xff; 32]).is_ok(), "a secret need not be text");
+}
+
+#[test]
+fn debug_hides_the_secret() {
+    let shown = format!("{:?}", rules(Some("harness"), None));
+    assert!(
+        shown.contains("harness") && !shown.contains("0123"),
+        "{shown}"
+    );
+    assert!(!shown.contains("48, 49"), "{shown}");
+}

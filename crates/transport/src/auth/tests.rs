@@ -1,0 +1,94 @@
+//! The rules that do not depend on the kind of token, and the capability token, through
+//! [`Auth::check`].
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use super::*;
+
+const NOW: u64 = 1_800_000_000;
+
+fn present(auth: &Auth, token: &str) -> Result<(), AuthRejection> {
+    auth.check(Some(format!("Bearer {token}").as_bytes()), UnixSeconds(NOW))
+}
+
+#[test]
+fn rejections_read_exactly_as_the_protocol_says() {
+    let texts = [
+        (
+            AuthRejection::MissingToken,
+            "missing websocket bearer token",
+        ),
+        (AuthRejection::InvalidHeader, "invalid authorization header"),
+        (
+            AuthRejection::InvalidToken,
+            "invalid websocket bearer token",
+        ),
+        (AuthRejection::InvalidJwt, "invalid websocket jwt"),
+        (AuthRejection::ExpiredJwt, "expired websocket jwt"),
+        (
+            AuthRejection::JwtNotYetValid,
+            "websocket jwt is not valid yet",
+        ),
+        (
+            AuthRejection::IssuerMismatch,
+            "websocket jwt issuer mismatch",
+        ),
+        (
+            AuthRejection::AudienceMismatch,
+            "websocket jwt audience mismatch",
+        ),
+    ];
+    for (rejection, text) in texts {
+        assert_eq!(rejection.to_string(), text);
+    }
+}
+
+#[test]
+fn open_ignores_the_header() {
+    for header in [
+        None,
+        Some(b"".as_slice()),
+        Some(b"\xff"),
+        Some(b"Bearer anything"),
+    ] {
+        assert_eq!(Auth::Open.check(header, UnixSeconds(NOW)), Ok(()));
+    }
+    assert!(!Auth::Open.is_required());
+}
+
+#[test]
+fn capability_token_lets_in_its_bearer_only() {
+    let auth = Auth::CapabilityToken(TokenDigest::of_token("open sésame\n"));
+    assert!(auth.is_required());
+    assert_eq!(present(&auth, "open sésame"), Ok(()));
+    assert_eq!(present(&auth, " open sésame\t"), Ok(()));
+    for wrong in ["open", "Open sésame", "open sésame!", "open  sésame"] {
+        assert_eq!(
+            present(&auth, wrong),
+            Err(AuthRejection::InvalidToken),
+            "{wrong}"
+        );
+    }
+    assert_eq!(present(&auth, " "), Err(AuthRejection::InvalidHeader));
+    assert_eq!(
+        auth.check(None, UnixSeconds(NOW)),
+        Err(AuthRejection::MissingToken)
+    );
+}
+
+#[test]
+fn empty_capability_token_lets_in_nobody() {
+    let auth = Auth::CapabilityToken(TokenDigest::of_token(" \n"));
+    assert_eq!(present(&auth, ""), Err(AuthRejection::InvalidHeader));
+    assert_eq!(present(&auth, "x"), Err(AuthRejection::InvalidToken));
+}
+
+#[test]
+fn time_is_counted_in_whole_seconds() {
+    let time = UNIX_EPOCH + Duration::from_millis(1_999);
+    assert_eq!(UnixSeconds::from(time), UnixSeconds(1));
+    assert_eq!(
+        UnixSeconds::from(UNIX_EPOCH - Duration::from_secs(5)),
+        UnixSeconds(0)
+    );
+}

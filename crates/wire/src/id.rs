@@ -1,0 +1,126 @@
+//! Names and numbers that peers exchange: ids, sequence numbers. Each is a type of its own.
+
+use std::{fmt, sync::Arc};
+
+use serde::{Deserialize, Deserializer, Serialize, de};
+
+use crate::limits;
+
+/// A process, as the client named it in `process/start`. Not an OS pid.
+#[derive(Clone, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct ProcessId(Arc<str>);
+
+impl ProcessId {
+    /// Takes a name of at most [`limits::MAX_PROCESS_ID_BYTES`]; the empty name is one too.
+    pub fn new(name: &str) -> Result<Self, IdTooLong> {
+        bounded(name, "processId", limits::MAX_PROCESS_ID_BYTES).map(|()| Self(name.into()))
+    }
+
+    /// Returns the name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ProcessId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for ProcessId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ProcessId({:?})", &*self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for ProcessId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        Self::new(&name).map_err(de::Error::custom)
+    }
+}
+
+/// The client's name for one write, which makes repeating it harmless. Never empty.
+#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct WriteId(Box<str>);
+
+impl WriteId {
+    /// Takes a name of 1 to [`limits::MAX_WRITE_ID_BYTES`] bytes.
+    pub fn new(name: &str) -> Result<Self, IdError> {
+        if name.is_empty() {
+            return Err(IdError::Empty("writeId"));
+        }
+        bounded(name, "writeId", limits::MAX_WRITE_ID_BYTES)?;
+        Ok(Self(name.into()))
+    }
+}
+
+impl<'de> Deserialize<'de> for WriteId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        Self::new(&name).map_err(de::Error::custom)
+    }
+}
+
+/// A session, as the server named it. Knowing it is what entitles a client to resume it.
+#[derive(Clone, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct SessionId(Arc<str>);
+
+impl SessionId {
+    /// Wraps the text of a session id.
+    pub fn new(text: &str) -> Self {
+        Self(text.into())
+    }
+
+    /// Returns the text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The number of one event of a process. Counted from 1, without holes; 0 is before the first.
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize,
+)]
+pub struct OutputSeq(pub u64);
+
+impl OutputSeq {
+    /// Returns the number after this one.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+}
+
+/// Why a text is not an id.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum IdError {
+    /// Caller: this id must name something.
+    #[error("{0} must not be empty")]
+    Empty(&'static str),
+    /// Caller: the id is repeated and remembered, so its length is bounded.
+    #[error(transparent)]
+    TooLong(#[from] IdTooLong),
+}
+
+/// Caller: the id exceeds its limit.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("{name} must not exceed {limit} bytes")]
+pub struct IdTooLong {
+    /// The member that holds the id.
+    pub name: &'static str,
+    /// The most bytes it may have.
+    pub limit: usize,
+}
+
+fn bounded(text: &str, name: &'static str, limit: usize) -> Result<(), IdTooLong> {
+    if text.len() > limit { Err(IdTooLong { name, limit }) } else { Ok(()) }
+}

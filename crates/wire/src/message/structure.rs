@@ -1,0 +1,162 @@
+//! Structural rules that hold for the whole text, whatever it means.
+
+use std::{borrow::Cow, collections::HashSet, fmt};
+
+use serde::de::{self, DeserializeSeed, MapAccess, SeqAccess, Visitor};
+
+use crate::limits;
+
+/// Checks that `text` is one JSON object without duplicate keys and within the limits.
+pub fn check_structure(text: &[u8]) -> Result<(), StructureError> {
+    if text.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
+        // A text that is not JSON at all is told apart from JSON that is not an object.
+        return match serde_json::from_slice::<de::IgnoredAny>(text) {
+            Ok(_) => Err(StructureError::NotAnObject),
+            Err(error) => Err(StructureError::Json(error.to_string())),
+        };
+    }
+    let mut left = limits::MAX_JSON_VALUES;
+    let mut deserializer = serde_json::Deserializer::from_slice(text);
+    Walk { left: &mut left }
+        .deserialize(&mut deserializer)
+        .and_then(|()| deserializer.end())
+        .map_err(|error| StructureError::Json(error.to_string()))
+}
+
+/// Peer: the text breaks a structural rule.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StructureError {
+    /// Not JSON, or beyond a limit; the text says which.
+    #[error("{0}")]
+    Json(String),
+    /// JSON, but no message.
+    #[error("a message must be a JSON object")]
+    NotAnObject,
+}
+
+/// Objects up to this many keys are searched linearly: nearly all are, and need no table.
+const LINEAR_KEYS: usize = 16;
+
+/// Visits every value once, counting. `serde_json` itself bounds the nesting at 128.
+struct Walk<'a> {
+    left: &'a mut usize,
+}
+
+impl<'de> DeserializeSeed<'de> for Walk<'_> {
+    type Value = ();
+
+    fn deserialize<D: de::Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        let Some(left) = self.left.checked_sub(1) else {
+            return Err(de::Error::custom(format_args!(
+                "more than {} JSON values in one message",
+                limits::MAX_JSON_VALUES
+            )));
+        };
+        *self.left = left;
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Walk<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        while items.next_element_seed(Walk { left: self.left })?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
+        let mut seen = Keys::default();
+        while let Some(key) = members.next_key_seed(Key)? {
+            if let Some(twice) = seen.insert(key) {
+                return Err(de::Error::custom(format_args!("duplicate JSON object key `{twice}`")));
+            }
+            members.next_value_seed(Walk { left: self.left })?;
+        }
+        Ok(())
+    }
+}
+
+/// A key, borrowed from the text unless it has escapes.
+struct Key;
+
+impl<'de> DeserializeSeed<'de> for Key {
+    type Value = Cow<'de, str>;
+
+    fn deserialize<D: de::Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Key {
+    type Value = Cow<'de, str>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object key")
+    }
+
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+        Ok(Cow::Borrowed(text))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(Cow::Owned(text.to_owned()))
+    }
+}
+
+/// The keys of one object so far.
+#[derive(Default)]
+struct Keys<'de> {
+    few: Vec<Cow<'de, str>>,
+    many: HashSet<Cow<'de, str>>,
+}
+
+impl<'de> Keys<'de> {
+    /// Takes a key; returns it when it was there already.
+    fn insert(&mut self, key: Cow<'de, str>) -> Option<Cow<'de, str>> {
+        if self.many.is_empty() {
+            if self.few.contains(&key) {
+                return Some(key);
+            }
+            self.few.push(key);
+            if self.few.len() > LINEAR_KEYS {
+                self.many.extend(self.few.drain(..));
+            }
+            return None;
+        }
+        if self.many.contains(&key) {
+            return Some(key);
+        }
+        self.many.insert(key);
+        None
+    }
+}

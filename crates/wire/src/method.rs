@@ -1,0 +1,125 @@
+//! The method table: the one list that router, client and PROTOCOL.md derive from.
+
+use serde::{Serialize, de::DeserializeOwned};
+
+/// A request type is its method: its parameters are its fields.
+pub trait Method: DeserializeOwned + Serialize {
+    /// The name on the wire.
+    const NAME: MethodName;
+    /// What a success answers.
+    type Result: DeserializeOwned + Serialize;
+}
+
+/// How a request is ordered among the others of its connection.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Ordering {
+    /// Sees every earlier change; runs beside other reads.
+    Reads,
+    /// Starts when all earlier requests are done.
+    Changes,
+    /// Starts a process: a change that does not disturb other starts.
+    Starts,
+    /// Never queues.
+    Control,
+}
+
+macro_rules! methods {
+    ($($variant:ident = $name:literal, $family:literal, $ordering:ident;)+) => {
+        /// A request that a client may send.
+        #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+        pub enum MethodName {
+            $(#[doc = concat!("`", $name, "`")] $variant,)+
+        }
+
+        impl MethodName {
+            /// Every method, in the order of the documentation.
+            pub const ALL: &[Self] = &[$(Self::$variant,)+];
+
+            /// Finds a method by its name on the wire.
+            pub fn parse(name: &str) -> Option<Self> {
+                match name { $($name => Some(Self::$variant),)+ _ => None }
+            }
+
+            /// Returns the name on the wire.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $name,)+ }
+            }
+
+            /// Returns the family that gate errors name.
+            pub const fn family(self) -> &'static str {
+                match self { $(Self::$variant => $family,)+ }
+            }
+
+            /// Returns how the method is ordered among others.
+            pub const fn ordering(self) -> Ordering {
+                match self { $(Self::$variant => Ordering::$ordering,)+ }
+            }
+        }
+    };
+}
+
+methods! {
+    Initialize = "initialize", "initialize", Control;
+    EnvironmentInfo = "environment/info", "environment info", Control;
+    EnvironmentStatus = "environment/status", "environment status", Control;
+    ProcessStart = "process/start", "exec", Starts;
+    ProcessRead = "process/read", "exec", Reads;
+    ProcessWrite = "process/write", "exec", Changes;
+    ProcessCloseStdin = "process/closeStdin", "exec", Changes;
+    ProcessResize = "process/resize", "exec", Control;
+    ProcessSignal = "process/signal", "exec", Control;
+    ProcessTerminate = "process/terminate", "exec", Control;
+    ProcessWait = "process/wait", "exec", Reads;
+    ProcessSnapshot = "process/snapshot", "exec", Reads;
+    ProcessAttach = "process/attach", "exec", Reads;
+    ProcessRelease = "process/release", "exec", Reads;
+    ProcessList = "process/list", "exec", Reads;
+    CommandExec = "command/exec", "exec", Starts;
+    CommandExecWrite = "command/exec/write", "exec", Changes;
+    CommandExecTerminate = "command/exec/terminate", "exec", Control;
+}
+
+/// What a client may tell.
+pub const INITIALIZED: &str = "initialized";
+
+/// What the server tells.
+pub mod notification {
+    /// Output of a process.
+    pub const PROCESS_OUTPUT: &str = "process/output";
+    /// A process was reaped.
+    pub const PROCESS_EXITED: &str = "process/exited";
+    /// The output of a process ended; nothing follows.
+    pub const PROCESS_CLOSED: &str = "process/closed";
+    /// A process was started (grant `lifecycle`).
+    pub const PROCESS_STARTED: &str = "process/started";
+    /// A process was not started, or is lost (grant `lifecycle`).
+    pub const PROCESS_FAILED: &str = "process/failed";
+    /// Output, in the first dialect.
+    pub const COMMAND_OUTPUT: &str = "command/exec/outputDelta";
+    /// Exit, in the first dialect.
+    pub const COMMAND_EXITED: &str = "command/exec/exited";
+
+    /// Every notification, in the order of the documentation.
+    pub const ALL: &[&str] = &[
+        PROCESS_OUTPUT,
+        PROCESS_EXITED,
+        PROCESS_CLOSED,
+        PROCESS_STARTED,
+        PROCESS_FAILED,
+        COMMAND_OUTPUT,
+        COMMAND_EXITED,
+    ];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_methods_map_onto_each_other() {
+        for &method in MethodName::ALL {
+            assert_eq!(MethodName::parse(method.as_str()), Some(method));
+        }
+        assert_eq!(MethodName::parse("process/nope"), None);
+    }
+}

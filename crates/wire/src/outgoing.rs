@@ -1,0 +1,235 @@
+//! Messages on their way out: text that is ready, or text around bytes that are not encoded yet.
+
+use ::bytes::Bytes;
+use serde::Serialize;
+
+use crate::{
+    bytes::encode_append,
+    error::RpcError,
+    id::{OutputSeq, ProcessId},
+    message::{RequestId, encode_binary_head, encode_json, encode_string},
+    method::notification,
+    process::OutputStream,
+};
+
+/// A message to be sent. What carries bytes is encoded when the socket takes it, so that queued
+/// output costs no more than the bytes that the log holds anyway.
+#[derive(Clone, Debug)]
+pub enum Outgoing {
+    /// JSON text.
+    Text(Vec<u8>),
+    /// JSON text with a data member in it.
+    Data(DataMessage),
+}
+
+/// A message with one data member.
+#[derive(Clone, Debug)]
+pub struct DataMessage {
+    /// The message up to where the value of the data member begins, without its name.
+    head: Vec<u8>,
+    /// The data member's name.
+    member: &'static str,
+    /// The data.
+    data: Bytes,
+    /// What closes the message.
+    tail: &'static str,
+}
+
+impl Outgoing {
+    /// Answers a request with a result.
+    pub fn result<T: Serialize>(id: &RequestId, result: &T) -> Self {
+        let mut text = Vec::with_capacity(128);
+        text.extend_from_slice(br#"{"id":"#);
+        id.encode_append(&mut text);
+        text.extend_from_slice(br#","result":"#);
+        encode_json(result, &mut text);
+        text.push(b'}');
+        Self::Text(text)
+    }
+
+    /// Answers a request with an error.
+    pub fn error(id: &RequestId, error: &RpcError) -> Self {
+        let mut text = Vec::with_capacity(128);
+        text.extend_from_slice(br#"{"error":"#);
+        encode_json(error, &mut text);
+        text.extend_from_slice(br#","id":"#);
+        id.encode_append(&mut text);
+        text.push(b'}');
+        Self::Text(text)
+    }
+
+    /// Asks the peer for something.
+    pub fn request<T: Serialize>(id: &RequestId, method: &str, params: &T) -> Self {
+        let mut text = Vec::with_capacity(256);
+        text.extend_from_slice(br#"{"id":"#);
+        id.encode_append(&mut text);
+        text.push(b',');
+        method_and_params(method, params, &mut text);
+        Self::Text(text)
+    }
+
+    /// Asks the peer for something, with a data member. The params are an object without it.
+    pub fn request_with_data<T: Serialize>(
+        id: &RequestId,
+        method: &str,
+        params: &T,
+        member: &'static str,
+        data: Bytes,
+    ) -> Self {
+        let Self::Text(mut head) = Self::request(id, method, params) else {
+            return Self::Text(Vec::new());
+        };
+        // Reopen both objects: the data member comes last.
+        head.truncate(head.len() - 2);
+        head.push(b',');
+        Self::Data(DataMessage { head, member, data, tail: "}}" })
+    }
+
+    /// Tells the peer something.
+    pub fn notification<T: Serialize>(method: &str, params: &T) -> Self {
+        let mut text = Vec::with_capacity(192);
+        text.push(b'{');
+        method_and_params(method, params, &mut text);
+        Self::Text(text)
+    }
+
+    /// `process/output`.
+    pub fn output(
+        process_id: &ProcessId,
+        seq: OutputSeq,
+        stream: OutputStream,
+        data: Bytes,
+    ) -> Self {
+        let mut head = output_head(notification::PROCESS_OUTPUT, process_id);
+        head.extend_from_slice(br#","seq":"#);
+        head.extend_from_slice(seq.0.to_string().as_bytes());
+        stream_member(stream.as_str(), &mut head);
+        Self::Data(DataMessage { head, member: "chunk", data, tail: "}}" })
+    }
+
+    /// `command/exec/outputDelta`: no number, and a terminal counts as standard output.
+    pub fn command_output(process_id: &ProcessId, stream: OutputStream, data: Bytes) -> Self {
+        let mut head = output_head(notification::COMMAND_OUTPUT, process_id);
+        stream_member(if stream == OutputStream::Stderr { "stderr" } else { "stdout" }, &mut head);
+        Self::Data(DataMessage { head, member: "chunk", data, tail: "}}" })
+    }
+
+    /// Returns about how many bytes the message will have on the wire.
+    pub fn size(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Data(message) => message.head.len() + message.data.len() * 4 / 3 + 16,
+        }
+    }
+
+    /// Appends the message as one JSON text.
+    pub fn encode_text(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Text(text) => out.extend_from_slice(text),
+            Self::Data(message) => {
+                out.extend_from_slice(&message.head);
+                out.push(b'"');
+                out.extend_from_slice(message.member.as_bytes());
+                out.extend_from_slice(b"\":\"");
+                encode_append(&message.data, out);
+                out.push(b'"');
+                out.extend_from_slice(message.tail.as_bytes());
+            }
+        }
+    }
+}
+
+impl DataMessage {
+    /// Appends everything but the raw data; returns the data, which follows it.
+    pub fn encode_binary(&self, out: &mut Vec<u8>) -> Bytes {
+        let mut header = Vec::with_capacity(self.head.len() + self.tail.len());
+        header.extend_from_slice(&self.head);
+        if header.last() == Some(&b',') {
+            header.pop();
+        }
+        header.extend_from_slice(self.tail.as_bytes());
+        encode_binary_head(&header, out);
+        self.data.clone()
+    }
+}
+
+fn method_and_params<T: Serialize>(method: &str, params: &T, text: &mut Vec<u8>) {
+    text.extend_from_slice(br#""method":"#);
+    encode_string(method, text);
+    text.extend_from_slice(br#","params":"#);
+    encode_json(params, text);
+    text.push(b'}');
+}
+
+fn output_head(method: &str, process_id: &ProcessId) -> Vec<u8> {
+    let mut head = Vec::with_capacity(112 + process_id.as_str().len());
+    head.extend_from_slice(br#"{"method":""#);
+    head.extend_from_slice(method.as_bytes());
+    head.extend_from_slice(br#"","params":{"processId":"#);
+    encode_string(process_id.as_str(), &mut head);
+    head
+}
+
+fn stream_member(stream: &str, head: &mut Vec<u8>) {
+    head.extend_from_slice(br#","stream":""#);
+    head.extend_from_slice(stream.as_bytes());
+    head.extend_from_slice(br#"","#);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(message: &Outgoing) -> String {
+        let mut out = Vec::new();
+        message.encode_text(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn output_looks_like_the_stock_servers() {
+        let id = ProcessId::new("p\"1").unwrap();
+        let message =
+            Outgoing::output(&id, OutputSeq(1), OutputStream::Stdout, Bytes::from_static(b"out\n"));
+        assert_eq!(
+            text(&message),
+            r#"{"method":"process/output","params":{"processId":"p\"1","seq":1,"stream":"stdout","chunk":"b3V0Cg=="}}"#
+        );
+    }
+
+    #[test]
+    fn a_binary_message_has_no_data_member() {
+        let id = ProcessId::new("p").unwrap();
+        let message =
+            Outgoing::output(&id, OutputSeq(2), OutputStream::Pty, Bytes::from_static(b"\xff"));
+        let Outgoing::Data(message) = message else { panic!("output carries data") };
+        let mut out = Vec::new();
+        let data = message.encode_binary(&mut out);
+        let header = br#"{"method":"process/output","params":{"processId":"p","seq":2,"stream":"pty"}}"#;
+        assert_eq!(&out[..4], [1, 0, 0, u8::try_from(header.len()).unwrap()]);
+        assert_eq!(&out[4..], header);
+        assert_eq!(&data[..], b"\xff");
+    }
+
+    #[test]
+    fn requests_carry_their_data_last() {
+        #[derive(Serialize)]
+        struct Params {
+            a: u8,
+        }
+        let data = Bytes::from_static(b"hi");
+        let id = RequestId::Number(3);
+        let message = Outgoing::request_with_data(&id, "m", &Params { a: 1 }, "chunk", data);
+        assert_eq!(text(&message), r#"{"id":3,"method":"m","params":{"a":1,"chunk":"aGk="}}"#);
+    }
+
+    #[test]
+    fn answers_have_the_stock_member_order() {
+        let id = RequestId::Number(8);
+        assert_eq!(text(&Outgoing::result(&id, &1)), r#"{"id":8,"result":1}"#);
+        assert_eq!(
+            text(&Outgoing::error(&id, &RpcError::internal("x"))),
+            r#"{"error":{"code":-32603,"message":"x"},"id":8}"#
+        );
+    }
+}

@@ -1,0 +1,177 @@
+//! Reading what a process wrote: pages, snapshots, lists.
+
+use serde::{Deserialize, Serialize};
+
+use super::events::Usage;
+use crate::{
+    bytes::Base64,
+    id::{OutputSeq, ProcessId},
+    path_uri::PathUri,
+};
+
+/// Where output came from.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum OutputStream {
+    /// The child's standard output.
+    Stdout,
+    /// The child's standard error.
+    Stderr,
+    /// The child's terminal.
+    Pty,
+}
+
+impl OutputStream {
+    /// Returns the name on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+            Self::Pty => "pty",
+        }
+    }
+}
+
+/// `process/read`: pages through retained output; never consumes it.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReadProcess {
+    /// The process, as the client named it in `process/start`. Not an OS pid.
+    pub process_id: ProcessId,
+    /// Last number the client holds. Absent: start at the oldest chunk retained.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after_seq: Option<OutputSeq>,
+    /// Budget for the answer; one whole chunk is always given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_bytes: Option<usize>,
+    /// How long to wait for something new.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait_ms: Option<u64>,
+}
+
+/// The answer to `process/read`.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OutputPage {
+    /// Retained output after the cursor, ascending.
+    pub chunks: Vec<PageChunk>,
+    /// Where to go on: `afterSeq` is this less one.
+    pub next_seq: OutputSeq,
+    /// The child was reaped.
+    pub exited: bool,
+    /// Its code, if so.
+    pub exit_code: Option<i32>,
+    /// The output ended.
+    pub closed: bool,
+    /// Always null from a server; clients put their own failures here.
+    #[serde(default)]
+    pub failure: Option<String>,
+    /// The sandbox seems to have refused something.
+    #[serde(default)]
+    pub sandbox_denied: bool,
+}
+
+/// One chunk of retained output.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct PageChunk {
+    /// Its number.
+    pub seq: OutputSeq,
+    /// Where it came from.
+    pub stream: OutputStream,
+    /// What was written.
+    pub chunk: Base64,
+}
+
+/// `process/snapshot`: the head and the tail of what a process wrote.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SnapshotProcess {
+    /// The process.
+    pub process_id: ProcessId,
+}
+
+/// The answer to `process/snapshot`.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProcessSnapshot {
+    /// Head and tail of standard output.
+    pub stdout: Base64,
+    /// Head and tail of standard error.
+    pub stderr: Base64,
+    /// Head and tail of the terminal.
+    pub terminal: Base64,
+    /// Something was dropped between head and tail.
+    pub truncated: bool,
+    /// How much, all streams together.
+    pub omitted_bytes: u64,
+    /// The code, if the child was reaped.
+    pub exit_code: Option<i32>,
+    /// The child was not reaped yet.
+    pub running: bool,
+}
+
+/// `process/attach`: follows a detached process from this connection.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AttachProcess {
+    /// The process.
+    pub process_id: ProcessId,
+    /// Replay begins after this number. Absent: at the oldest chunk retained.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after_seq: Option<OutputSeq>,
+}
+
+/// The answer to `process/attach`.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Attached {
+    /// The next number not yet given out.
+    pub next_seq: OutputSeq,
+    /// The child was not reaped yet.
+    pub running: bool,
+}
+
+/// `process/release`: stops following.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReleaseProcess {
+    /// The process.
+    pub process_id: ProcessId,
+}
+
+/// `process/list`: the session's processes and the detached ones.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct ListProcesses;
+
+/// The answer to `process/list`.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct ProcessList {
+    /// Ordered by id.
+    pub processes: Vec<ProcessSummary>,
+}
+
+/// One process of a list.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProcessSummary {
+    /// The client's name for it.
+    pub process_id: ProcessId,
+    /// What was started.
+    pub argv: Vec<String>,
+    /// Where.
+    pub cwd: PathUri,
+    /// On a terminal.
+    pub tty: bool,
+    /// The child was not reaped yet.
+    pub running: bool,
+    /// Its code, if it was.
+    pub exit_code: Option<i32>,
+    /// Milliseconds since the Unix epoch.
+    pub started_at_ms: u64,
+    /// The operating system's number for the child.
+    pub os_pid: Option<u32>,
+    /// Belongs to the server.
+    pub detached: bool,
+    /// What it used, once it was reaped.
+    pub usage: Option<Usage>,
+}
