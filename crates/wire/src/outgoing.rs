@@ -122,6 +122,17 @@ impl Outgoing {
         }
     }
 
+    /// Returns how many bytes [`encode_text`](Self::encode_text) appends.
+    pub fn text_len(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Data(message) => {
+                let data = message.data.len().div_ceil(3) * 4;
+                message.head.len() + message.member.len() + data + message.tail.len() + 5
+            }
+        }
+    }
+
     /// Appends the message as one JSON text.
     pub fn encode_text(&self, out: &mut Vec<u8>) {
         match self {
@@ -140,6 +151,11 @@ impl Outgoing {
 }
 
 impl DataMessage {
+    /// Returns about how many bytes come before the raw data.
+    pub fn binary_head_len(&self) -> usize {
+        self.head.len() + self.tail.len() + 4
+    }
+
     /// Appends everything but the raw data; returns the data, which follows it.
     pub fn encode_binary(&self, out: &mut Vec<u8>) -> Bytes {
         let mut header = Vec::with_capacity(self.head.len() + self.tail.len());
@@ -183,6 +199,7 @@ mod tests {
     fn text(message: &Outgoing) -> String {
         let mut out = Vec::new();
         message.encode_text(&mut out);
+        assert_eq!(out.len(), message.text_len());
         String::from_utf8(out).unwrap()
     }
 

@@ -140,6 +140,14 @@ pub(super) fn unblock_signals() -> Result<usize, Errno> {
     numbers(libc::SYS_rt_sigprocmask, args)
 }
 
+/// Gives a signal its default disposition: also those that libc keeps for itself.
+pub(super) fn reset_signal(signal: c_int) -> Result<usize, Errno> {
+    // Handler, flags, restorer and mask, all zero: `SIG_DFL`.
+    let action = [0_u64; 4];
+    let args = [int(signal), action.as_ptr() as usize, 0, 8, 0, 0];
+    numbers(libc::SYS_rt_sigaction, args)
+}
+
 pub(super) fn set_limit(resource: u32, value: u64) -> Result<usize, Errno> {
     let limit = [value, value];
     let args = [0, resource as usize, limit.as_ptr() as usize, 0, 0, 0];

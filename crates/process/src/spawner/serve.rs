@@ -49,9 +49,8 @@ impl Server {
     fn new() -> Option<Self> {
         // A child starts with default dispositions, whatever the server inherited.
         for signal in 1..=64 {
-            // SAFETY: setting a default disposition runs no code of ours; errors are for signals
-            // that have no other.
-            unsafe { libc::signal(signal, libc::SIG_DFL) };
+            // Errors are for the signals that have no other disposition.
+            let _ = raw::reset_signal(signal);
         }
         let signals = block_signals()?;
         raw::prctl(libc::PR_SET_NAME, c"exec-spawner".as_ptr() as usize).ok()?;

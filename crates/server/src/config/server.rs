@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use exec_transport::auth::Auth;
 use exec_transport::listen::ListenUrl;
+use exec_wire::limits;
 
 use super::{ConcurrentRequests, ConfigError, ConfigFile, Settings, auth, overrides};
 use crate::cli::Cli;
@@ -95,13 +96,13 @@ pub fn resolve(
         tls,
         session_ttl: settings
             .session_ttl
-            .map_or(DEFAULT_SESSION_TTL, |ttl| ttl.0),
+            .map_or(limits::SESSION_TTL, |ttl| ttl.0),
         retained_output_bytes: settings
             .retained_output_bytes
-            .map_or(DEFAULT_RETAINED_OUTPUT_BYTES, usize::from),
+            .map_or(limits::RETAINED_OUTPUT_BYTES, usize::from),
         max_processes: settings
             .max_processes
-            .map_or(DEFAULT_MAX_PROCESSES, usize::from),
+            .map_or(limits::MAX_PROCESSES, usize::from),
         shutdown_grace: settings
             .shutdown_grace
             .map_or(Duration::ZERO, |grace| grace.0),
@@ -133,6 +134,3 @@ fn tls(settings: &Settings, listen: &ListenUrl) -> Result<Option<TlsPaths>, Conf
     })
 }
 
-const DEFAULT_SESSION_TTL: Duration = Duration::from_secs(30);
-const DEFAULT_RETAINED_OUTPUT_BYTES: usize = 1024 * 1024;
-const DEFAULT_MAX_PROCESSES: usize = 1024;

@@ -1,0 +1,7 @@
+//! The floors: what this machine does without any server in between.
+//! Peers of a floor run in a process of their own, as a server would.
+
+pub(crate) mod copy;
+pub(crate) mod echo;
+mod helper;
+pub(crate) mod spawn;

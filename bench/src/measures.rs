@@ -1,0 +1,58 @@
+//! The measures: one file per group of rows. Each takes all targets and returns finished rows.
+//! Invariant: a target that fails spoils its own cells and no others.
+
+mod echo;
+mod in_flight;
+mod memory;
+mod output;
+mod spawn;
+mod stalled;
+mod startup;
+mod transfer;
+
+use crate::plan::Plan;
+use crate::report::Row;
+use crate::target::Target;
+
+pub(crate) use transfer::Transfer;
+
+/// A group of rows that are measured together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Group {
+    /// Its name on the command line.
+    pub(crate) name: &'static str,
+    /// Measures it.
+    pub(crate) run: fn(&Plan, &[Target]) -> Vec<Row>,
+}
+
+/// All groups, in the order of the table.
+pub(crate) const GROUPS: [Group; 7] = [
+    Group {
+        name: "spawn",
+        run: spawn::run,
+    },
+    Group {
+        name: "inflight",
+        run: in_flight::run,
+    },
+    Group {
+        name: "echo",
+        run: echo::run,
+    },
+    Group {
+        name: "output",
+        run: output::run,
+    },
+    Group {
+        name: "memory",
+        run: memory::run,
+    },
+    Group {
+        name: "stalled",
+        run: stalled::run,
+    },
+    Group {
+        name: "startup",
+        run: startup::run,
+    },
+];

@@ -1,0 +1,126 @@
+//! How much of everything a run does: one place for counts, sizes and time limits.
+
+use std::time::{Duration, Instant};
+
+/// The size of a run.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    /// Whether numbers are only a smoke test.
+    pub(crate) quick: bool,
+    /// Turns that each lane takes in a latency measure.
+    pub(crate) blocks: usize,
+    /// Turns that each lane takes in a rate measure; the median of the turns is reported.
+    pub(crate) rate_blocks: usize,
+    /// Processes per block, one at a time.
+    pub(crate) spawns: Budget,
+    /// Processes per block, many in flight.
+    pub(crate) in_flight: Budget,
+    /// Echoes per block.
+    pub(crate) echoes: Budget,
+    /// Bytes that a child writes in the throughput measure.
+    pub(crate) output_bytes: u64,
+    /// Processes that only sit there.
+    pub(crate) idle_processes: u64,
+    /// Bytes that a child tries to write to a client that does not read.
+    pub(crate) stalled_bytes: u64,
+    /// Longest watch over a server whose client does not read.
+    pub(crate) stalled_time: Duration,
+    /// Starts of the server per block.
+    pub(crate) startups: Budget,
+}
+
+impl Plan {
+    /// A run whose numbers can be published.
+    pub(crate) const fn full() -> Self {
+        Self {
+            quick: false,
+            blocks: 10,
+            rate_blocks: 5,
+            spawns: Budget {
+                count: 100,
+                time: Duration::from_millis(1000),
+            },
+            in_flight: Budget {
+                count: 1000,
+                time: Duration::from_millis(2500),
+            },
+            echoes: Budget {
+                count: 500,
+                time: Duration::from_millis(750),
+            },
+            output_bytes: 512 << 20,
+            idle_processes: 500,
+            stalled_bytes: 4 << 30,
+            stalled_time: Duration::from_secs(5),
+            startups: Budget {
+                count: 3,
+                time: Duration::from_secs(2),
+            },
+        }
+    }
+
+    /// A run that only shows that everything still works.
+    pub(crate) const fn quick() -> Self {
+        Self {
+            quick: true,
+            blocks: 2,
+            rate_blocks: 1,
+            spawns: Budget {
+                count: 15,
+                time: Duration::from_millis(200),
+            },
+            in_flight: Budget {
+                count: 100,
+                time: Duration::from_millis(300),
+            },
+            echoes: Budget {
+                count: 50,
+                time: Duration::from_millis(150),
+            },
+            output_bytes: 16 << 20,
+            idle_processes: 40,
+            stalled_bytes: 256 << 20,
+            stalled_time: Duration::from_millis(1500),
+            startups: Budget {
+                count: 2,
+                time: Duration::from_millis(500),
+            },
+        }
+    }
+}
+
+/// A bound in count and in time, whichever is reached first.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Budget {
+    /// Most laps.
+    pub(crate) count: usize,
+    /// No lap starts after this.
+    pub(crate) time: Duration,
+}
+
+impl Budget {
+    /// Yields one item per lap that may still start; the first is always granted.
+    pub(crate) fn laps(self) -> impl Iterator<Item = usize> {
+        let end = Instant::now() + self.time;
+        (0..self.count).take_while(move |&lap| lap == 0 || Instant::now() < end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn laps_are_bounded_by_count_and_by_time() {
+        let by_count = Budget {
+            count: 3,
+            time: Duration::from_secs(600),
+        };
+        assert_eq!(by_count.laps().count(), 3);
+        let by_time = Budget {
+            count: 3,
+            time: Duration::ZERO,
+        };
+        assert_eq!(by_time.laps().count(), 1);
+    }
+}

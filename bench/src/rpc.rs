@@ -1,0 +1,10 @@
+//! The little of the JSON-RPC wire that measuring needs.
+//! Hot paths find what they need by byte search; serde_json serves only what is outside of them.
+
+mod client;
+mod event;
+mod start;
+
+pub(crate) use client::Client;
+pub(crate) use event::Event;
+pub(crate) use start::{Start, Stdio};

@@ -1,0 +1,163 @@
+//! One initialized connection to a server.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::{Value, json};
+
+use super::event::Event;
+use super::start::Start;
+use crate::ws::WebSocket;
+
+/// An initialized connection that numbers its requests.
+#[derive(Debug)]
+pub(crate) struct Client {
+    socket: WebSocket,
+    last_id: u64,
+    granted: Vec<String>,
+}
+
+impl Client {
+    /// Connects and initializes, asking for `extensions`; see [`Self::granted`].
+    pub(crate) fn connect(url: &str, extensions: &[&str]) -> Result<Self> {
+        let socket = WebSocket::connect(url)?;
+        let mut client = Self {
+            socket,
+            last_id: 1,
+            granted: Vec::new(),
+        };
+        let mut params = json!({"clientName": "exec-bench"});
+        if !extensions.is_empty() {
+            params["extensions"] = json!(extensions);
+        }
+        let request = json!({"id": 1, "method": "initialize", "params": params});
+        client.socket.queue(request.to_string().as_bytes());
+        client.socket.flush()?;
+        let response: Value = serde_json::from_slice(client.socket.next_message()?)
+            .context("the answer to initialize is not JSON")?;
+        ensure!(
+            response["result"]["sessionId"].is_string(),
+            "initialize refused: {response}"
+        );
+        if let Some(granted) = response["result"]["extensions"].as_array() {
+            client
+                .granted
+                .extend(granted.iter().filter_map(Value::as_str).map(str::to_owned));
+        }
+        client
+            .socket
+            .queue(br#"{"method":"initialized","params":{}}"#);
+        client.socket.flush()?;
+        Ok(client)
+    }
+
+    /// Queues the start of a process and returns the number that names it.
+    pub(crate) fn queue_start(&mut self, start: &Start) -> u64 {
+        self.last_id += 1;
+        self.socket.queue(start.request(self.last_id).as_bytes());
+        self.last_id
+    }
+
+    /// Queues a write of one byte (a line feed) to a process.
+    pub(crate) fn queue_write(&mut self, process: u64) {
+        self.last_id += 1;
+        let id = self.last_id;
+        let request = format!(
+            "{{\"id\":{id},\"method\":\"process/write\",\"params\":{{\"processId\":\"b{process}\",\
+             \"chunk\":\"Cg==\",\"writeId\":\"{id}\"}}}}"
+        );
+        self.socket.queue(request.as_bytes());
+    }
+
+    /// Queues the end of a process by force.
+    pub(crate) fn queue_terminate(&mut self, process: u64) {
+        self.last_id += 1;
+        let id = self.last_id;
+        let request = format!(
+            r#"{{"id":{id},"method":"process/terminate","params":{{"processId":"b{process}"}}}}"#
+        );
+        self.socket.queue(request.as_bytes());
+    }
+
+    /// Sends what is queued.
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        self.socket.flush()
+    }
+
+    /// Waits for the next message.
+    pub(crate) fn next_event(&mut self) -> Result<Event> {
+        Event::parse(self.socket.next_message()?)
+    }
+
+    /// Returns the next message if it is here already.
+    pub(crate) fn buffered_event(&mut self) -> Result<Option<Event>> {
+        self.socket
+            .buffered_message()?
+            .map(Event::parse)
+            .transpose()
+    }
+
+    /// Starts a process and waits until it is closed and the request answered.
+    ///
+    /// Returns the time from before the request was sent until `process/closed` was here.
+    pub(crate) fn run_to_close(&mut self, start: &Start) -> Result<Duration> {
+        let began = Instant::now();
+        let _process: u64 = self.queue_start(start);
+        self.flush()?;
+        self.until(began, |event| matches!(event, Event::Closed))
+    }
+
+    /// Writes one byte to a process that echoes it and waits for echo and answer.
+    ///
+    /// Returns the time from before the request was sent until the output was here.
+    pub(crate) fn echo(&mut self, process: u64) -> Result<Duration> {
+        let began = Instant::now();
+        self.queue_write(process);
+        self.flush()?;
+        self.until(began, |event| matches!(event, Event::Output(_)))
+    }
+
+    /// Waits until `responses` requests are answered and `closed` processes are closed.
+    pub(crate) fn settle(&mut self, mut responses: u64, mut closed: u64) -> Result<()> {
+        let deadline = Instant::now() + LIMIT;
+        while responses > 0 || closed > 0 {
+            match self.next_event()? {
+                Event::Response => responses = responses.saturating_sub(1),
+                Event::Closed => closed = closed.saturating_sub(1),
+                Event::Output(_) | Event::Other => {}
+            }
+            if Instant::now() > deadline {
+                bail!("{responses} answers and {closed} closed missing");
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether the server granted an extension.
+    pub(crate) fn granted(&self, extension: &str) -> bool {
+        self.granted.iter().any(|granted| granted == extension)
+    }
+
+    /// Waits for the event sought and for one response; only the former is timed.
+    fn until(&mut self, began: Instant, sought: impl Fn(Event) -> bool) -> Result<Duration> {
+        let (mut found, mut answered) = (None, false);
+        loop {
+            let event = self.next_event()?;
+            if sought(event) {
+                found.get_or_insert_with(|| began.elapsed());
+            } else if event == Event::Response {
+                answered = true;
+            }
+            if let (Some(found), true) = (found, answered) {
+                return Ok(found);
+            }
+            ensure!(
+                began.elapsed() < LIMIT,
+                "the server talks but does not answer"
+            );
+        }
+    }
+}
+
+/// Longest wait for one exchange while messages keep coming; silence is bounded by the socket.
+const LIMIT: Duration = Duration::from_secs(30);

@@ -1,0 +1,9 @@
+//! A tiny blocking websocket client: one TCP stream, one large reusable buffer, no extensions.
+//! Its own cost is part of every number, so messages are handed out in place, never copied.
+//! Not here: JSON-RPC (`rpc`), TLS, server side.
+
+mod frame;
+mod handshake;
+mod stream;
+
+pub(crate) use stream::{READ_BUFFER, WebSocket};

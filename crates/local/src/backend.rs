@@ -1,0 +1,177 @@
+//! Starts commands on this machine.
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    fmt,
+    path::PathBuf,
+    sync::Arc,
+};
+
+use exec_core::log::Retention;
+use exec_env::{
+    backend::{ExecBackend, StartError, StartedProcess},
+    command::{Command, Io, Stdin},
+};
+use exec_process::{
+    Launch, LaunchIo, Settings, launch,
+    spawner::{SpawnError, Spawner, Stage},
+};
+use exec_wire::{
+    environment::{Capabilities, EnvironmentInfo},
+    error::RpcError,
+    process::SandboxType,
+};
+use futures_util::future::{BoxFuture, FutureExt, ready};
+
+use crate::{env_policy::child_environment, host::Host, snapshots::Snapshots};
+
+/// What a local environment is made of.
+#[derive(Clone)]
+pub struct LocalConfig {
+    /// The environment that policies inherit from.
+    pub env: BTreeMap<OsString, OsString>,
+    /// The host, as clients are told of it.
+    pub host: Host,
+    /// The version that clients are told.
+    pub version: String,
+    /// How much output a process retains.
+    pub retention: Retention,
+}
+
+impl fmt::Debug for LocalConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The environment may hold secrets.
+        f.debug_struct("LocalConfig").field("host", &self.host).finish_non_exhaustive()
+    }
+}
+
+/// Starts commands on this machine. Clones share the spawner, but not the shell snapshots: each
+/// session has its own clone.
+#[derive(Debug)]
+pub struct LocalBackend {
+    pub(crate) config: Arc<LocalConfig>,
+    pub(crate) spawner: Spawner,
+    snapshots: Snapshots,
+}
+
+impl Clone for LocalBackend {
+    fn clone(&self) -> Self {
+        Self {
+            config: Arc::clone(&self.config),
+            spawner: self.spawner.clone(),
+            snapshots: Snapshots::default(),
+        }
+    }
+}
+
+impl LocalBackend {
+    /// Begins with nothing started.
+    pub fn new(config: LocalConfig) -> Self {
+        Self {
+            config: Arc::new(config),
+            spawner: Spawner::default(),
+            snapshots: Snapshots::default(),
+        }
+    }
+
+    /// Starts the spawner, so that the first command need not wait for it.
+    pub async fn warm_up(&self) {
+        if let Err(error) = self.spawner.warm_up().await {
+            tracing::warn!(%error, "spawner was not started; the first command tries again");
+        }
+    }
+
+    async fn start_process(&self, command: Command) -> Result<StartedProcess, StartError> {
+        let program = match command.argv.first() {
+            None => return Err(StartError::EmptyArgv),
+            Some(program) if program.is_empty() => return Err(StartError::EmptyProgram),
+            Some(program) => program.clone(),
+        };
+        let cwd = command.cwd.to_native().map_err(StartError::Cwd)?;
+        let (mut argv, mut env, extra) = match self.snapshots.replay(self, &command, &cwd).await? {
+            Some(replay) => (replay.argv, replay.env, vec![replay.state]),
+            None => {
+                let host = &self.config.env;
+                let policy = command.env_policy.as_ref();
+                let env = child_environment(host, policy, &command.env, &command.metadata);
+                (command.argv.clone(), env, Vec::new())
+            }
+        };
+        if let Some(arg0) = command.arg0 {
+            argv[0] = arg0;
+        }
+        let io = match command.io {
+            Io::Pipes { stdin: Stdin::Null } => LaunchIo::Pipes,
+            Io::Pipes { stdin: Stdin::Piped } => LaunchIo::PipesWithStdin,
+            Io::Terminal(size) => {
+                let shell = || OsString::from(&self.config.host.shell.path);
+                env.entry("SHELL".into()).or_insert_with(shell);
+                LaunchIo::Terminal(size)
+            }
+        };
+        let mut retention = self.config.retention;
+        retention.bytes = command.retained_bytes.map_or(retention.bytes, |bytes| bytes.min(retention.bytes));
+        let launched = launch(
+            &self.spawner,
+            Launch {
+                id: command.process_id,
+                program: program.clone().into(),
+                argv: argv.into_iter().map(OsString::from).collect(),
+                env: env.into_iter().collect(),
+                cwd: cwd.clone(),
+                io,
+                limits: command.limits,
+                extra,
+            },
+            Settings { retention },
+        );
+        let process = launched.await.map_err(|error| explain(error, &program, &cwd))?;
+        Ok(StartedProcess { process, sandbox_type: Some(SandboxType::None) })
+    }
+}
+
+impl ExecBackend for LocalBackend {
+    fn start(&self, command: Command) -> BoxFuture<'_, Result<StartedProcess, StartError>> {
+        self.start_process(command).boxed()
+    }
+
+    fn info(&self) -> BoxFuture<'_, Result<EnvironmentInfo, RpcError>> {
+        let LocalConfig { host, version, .. } = &*self.config;
+        ready(Ok(host.environment_info(version, CAPABILITIES))).boxed()
+    }
+}
+
+/// True only for what works.
+const CAPABILITIES: Capabilities = Capabilities {
+    shell_snapshot_v2: true,
+    network_proxy_launch: false,
+    network_proxy_review_domains: false,
+    credential_masking: false,
+    credential_masking_custom_providers: false,
+    capability_discovery_sandbox: false,
+    fs_watch_missing: false,
+    capability_discovery_v2: false,
+    environment_config_read: false,
+    http_header_env_vars: false,
+    sandboxed_file_streaming: false,
+    file_write_streaming: false,
+};
+
+fn explain(error: SpawnError, program: &str, cwd: &PathBuf) -> StartError {
+    match error {
+        SpawnError::Host { stage, source } => StartError::Spawn {
+            context: match stage {
+                Stage::Chdir => format!("cannot enter directory `{}`", cwd.display()),
+                Stage::Exec => format!("cannot run `{program}`"),
+                Stage::Limit => "cannot set a resource limit".to_owned(),
+                Stage::Setup | Stage::Clone => "cannot create a process".to_owned(),
+            },
+            source,
+        },
+        other => StartError::Spawn {
+            context: "cannot create a process".to_owned(),
+            source: std::io::Error::other(other),
+        },
+    }
+}

@@ -1,0 +1,190 @@
+//! What the host is: its shell, its home, its temporary directories.
+//!
+//! Pure: whoever builds a [`Host`] reads the environment and `/etc/passwd` and looks for files.
+//! Not here: versions and capabilities, which belong to the server.
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::BTreeMap,
+    env::consts,
+    ffi::{OsStr, OsString},
+    fmt,
+    path::{Path, PathBuf},
+};
+
+use exec_wire::{
+    environment::{Capabilities, EnvironmentInfo, Shell},
+    path_uri::PathUri,
+};
+
+/// The host that commands run on.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Host {
+    /// The account's login shell, or the best one there is.
+    pub shell: Shell,
+    /// The server's working directory.
+    pub cwd: PathBuf,
+    /// The account's home.
+    pub home: Option<PathBuf>,
+    /// What `TMPDIR` names, made absolute.
+    pub tmpdir: Option<PathBuf>,
+}
+
+impl Host {
+    /// Works out the description from what was read of the host.
+    pub fn new(facts: &HostFacts<'_>) -> Self {
+        let account = Account::find(facts.passwd, facts.uid);
+        let home = facts
+            .variable("HOME")
+            .or(account.as_ref().map(|account| OsStr::new(account.home)))
+            .map(PathBuf::from);
+        let tmpdir = facts
+            .env
+            .get(OsStr::new("TMPDIR"))
+            .filter(|value| !value.is_empty());
+        Self {
+            shell: login_shell(facts, account.as_ref()),
+            cwd: facts.cwd.to_owned(),
+            home: home.filter(|home| home.is_absolute()),
+            tmpdir: tmpdir.map(|tmpdir| facts.cwd.join(tmpdir)),
+        }
+    }
+
+    /// Describes the host to a client. Paths that have no URI are left out.
+    pub fn environment_info(&self, version: &str, capabilities: Capabilities) -> EnvironmentInfo {
+        let tmpdir = self.tmpdir.as_deref().and_then(uri);
+        EnvironmentInfo {
+            shell: self.shell.clone(),
+            cwd: uri(&self.cwd),
+            executor_version: version.to_owned(),
+            provider_id: None,
+            user_home_dir: self.home.as_deref().and_then(uri),
+            platform_os: Some(consts::OS.to_owned()),
+            prepend_path_dirs: Vec::new(),
+            temporary_directories: Some(tmpdir.into_iter().collect()),
+            temp_dir: uri(self.temp_dir()),
+            capabilities,
+        }
+    }
+
+    /// Where temporary files go.
+    pub fn temp_dir(&self) -> &Path {
+        self.tmpdir
+            .as_deref()
+            .unwrap_or(Path::new(DEFAULT_TEMP_DIR))
+    }
+}
+
+/// What was read of the host.
+pub struct HostFacts<'a> {
+    /// The server's environment.
+    pub env: &'a BTreeMap<OsString, OsString>,
+    /// The text of `/etc/passwd`; empty if there is none.
+    pub passwd: &'a str,
+    /// The account that the server runs as.
+    pub uid: u32,
+    /// The server's working directory, absolute.
+    pub cwd: &'a Path,
+    /// Tells whether a program exists.
+    pub exists: &'a dyn Fn(&Path) -> bool,
+}
+
+impl fmt::Debug for HostFacts<'_> {
+    /// Shows no environment: it holds secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HostFacts")
+            .field("uid", &self.uid)
+            .field("cwd", &self.cwd)
+            .finish_non_exhaustive()
+    }
+}
+
+impl HostFacts<'_> {
+    /// Returns a variable that names an absolute path.
+    fn variable(&self, name: &str) -> Option<&OsStr> {
+        let value = self.env.get(OsStr::new(name))?;
+        Path::new(value).is_absolute().then_some(value)
+    }
+
+    fn find_program(&self, name: &str) -> Option<PathBuf> {
+        let path = self
+            .env
+            .get(OsStr::new("PATH"))
+            .map(OsString::as_os_str)
+            .unwrap_or_default();
+        std::env::split_paths(path)
+            .filter(|folder| folder.is_absolute())
+            .chain(STANDARD_FOLDERS.map(PathBuf::from))
+            .map(|folder| folder.join(name))
+            .find(|program| (self.exists)(program))
+    }
+}
+
+/// A line of `/etc/passwd`.
+struct Account<'a> {
+    home: &'a str,
+    shell: &'a str,
+}
+
+impl<'a> Account<'a> {
+    fn find(passwd: &'a str, uid: u32) -> Option<Self> {
+        passwd.lines().find_map(|line| {
+            let mut fields = line.split(':');
+            let found: u32 = fields.nth(2)?.parse().ok()?;
+            let home = fields.nth(2)?;
+            let shell = fields.next()?.trim_end();
+            (found == uid).then_some(Self { home, shell })
+        })
+    }
+}
+
+fn login_shell(facts: &HostFacts<'_>, account: Option<&Account<'_>>) -> Shell {
+    if let Some(account) = account
+        && let Some(name) = known_kind(account.shell)
+        && (facts.exists)(Path::new(account.shell))
+    {
+        return Shell {
+            name: name.to_owned(),
+            path: account.shell.to_owned(),
+        };
+    }
+    let preferred = if consts::OS == "macos" {
+        ["zsh", "bash"]
+    } else {
+        ["bash", "zsh"]
+    };
+    preferred
+        .into_iter()
+        .find_map(|name| {
+            let path = facts
+                .find_program(name)?
+                .into_os_string()
+                .into_string()
+                .ok()?;
+            Some(Shell {
+                name: name.to_owned(),
+                path,
+            })
+        })
+        .unwrap_or_else(|| Shell {
+            name: "sh".to_owned(),
+            path: "/bin/sh".to_owned(),
+        })
+}
+
+/// Returns the kind of the shell at an absolute path, if a client knows how to talk to it.
+fn known_kind(path: &str) -> Option<&str> {
+    let path = Path::new(path);
+    let name = path.file_name()?.to_str()?;
+    (path.is_absolute() && KNOWN_SHELLS.contains(&name)).then_some(name)
+}
+
+fn uri(path: &Path) -> Option<PathUri> {
+    PathUri::from_native(path).ok()
+}
+
+const KNOWN_SHELLS: [&str; 3] = ["zsh", "bash", "sh"];
+const STANDARD_FOLDERS: [&str; 3] = ["/bin", "/usr/bin", "/usr/local/bin"];
+const DEFAULT_TEMP_DIR: &str = "/tmp";

@@ -1,0 +1,147 @@
+//! The snapshots that a session keeps: the 16 used last.
+//!
+//! Failures are kept like successes, so that a broken profile costs its time once.
+
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+
+use exec_wire::process::{EnvPolicy, ShellSnapshot};
+
+/// Everything that the outcome of a capture depends on.
+///
+/// The request's own variables belong to it: they reach the profiles, and what these export must
+/// not show up in a command that was given others.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct SnapshotKey {
+    /// What was asked for.
+    pub request: ShellSnapshot,
+    /// Working directory.
+    pub cwd: PathBuf,
+    /// How the host's environment enters.
+    pub env_policy: Option<EnvPolicy>,
+    /// What is laid over it.
+    pub env: BTreeMap<String, String>,
+}
+
+/// Results by key, at most [`MAX_SNAPSHOTS`].
+///
+/// Commands that come while a capture runs should share it: let `V` be a cell that the first of
+/// them fills.
+#[derive(Debug)]
+pub struct SnapshotCache<V> {
+    entries: BTreeMap<SnapshotKey, Entry<V>>,
+    uses: u64,
+}
+
+impl<V> SnapshotCache<V> {
+    /// Begins empty.
+    pub fn new() -> Self {
+        Self {
+            entries: BTreeMap::new(),
+            uses: 0,
+        }
+    }
+
+    /// Returns the value of `key`, which `make` provides on first use.
+    ///
+    /// A new value may push out the one that was not used for longest; who holds that keeps it.
+    pub fn get_or_insert_with(&mut self, key: SnapshotKey, make: impl FnOnce() -> V) -> Arc<V> {
+        self.uses += 1;
+        let used = self.uses;
+        if let Some(entry) = self.entries.get_mut(&key) {
+            entry.used = used;
+            return Arc::clone(&entry.value);
+        }
+        if self.entries.len() >= MAX_SNAPSHOTS {
+            self.remove_oldest();
+        }
+        let value = Arc::new(make());
+        self.entries.insert(
+            key,
+            Entry {
+                used,
+                value: Arc::clone(&value),
+            },
+        );
+        value
+    }
+
+    fn remove_oldest(&mut self) {
+        let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.used);
+        if let Some(key) = oldest.map(|(key, _)| key.clone()) {
+            self.entries.remove(&key);
+        }
+    }
+}
+
+impl<V> Default for SnapshotCache<V> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[derive(Debug)]
+struct Entry<V> {
+    used: u64,
+    value: Arc<V>,
+}
+
+/// Snapshots of one session; each holds up to half a megabyte.
+pub const MAX_SNAPSHOTS: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use exec_wire::environment::Shell;
+
+    use super::*;
+
+    #[test]
+    fn a_value_is_made_once() {
+        let mut cache = SnapshotCache::new();
+        let first = cache.get_or_insert_with(key(1), || Err::<u8, _>("broken profile"));
+        let again = cache.get_or_insert_with(key(1), || Ok(1));
+        assert!(Arc::ptr_eq(&first, &again), "failures are kept, too");
+    }
+
+    #[test]
+    fn the_least_recently_used_goes_first() {
+        let mut cache = SnapshotCache::new();
+        for number in 0..MAX_SNAPSHOTS {
+            cache.get_or_insert_with(key(number), || number);
+        }
+        cache.get_or_insert_with(key(0), || unreachable!("is there"));
+        cache.get_or_insert_with(key(MAX_SNAPSHOTS), || MAX_SNAPSHOTS);
+        assert_eq!(cache.entries.len(), MAX_SNAPSHOTS);
+        assert!(cache.entries.contains_key(&key(0)));
+        assert!(!cache.entries.contains_key(&key(1)));
+    }
+
+    #[test]
+    fn each_part_of_the_key_counts() {
+        let base = key(0);
+        let mut other_env = base.clone();
+        other_env.env.insert("A".to_owned(), "1".to_owned());
+        let mut other_scope = base.clone();
+        other_scope.request.scope_id.push('2');
+        let mut cache = SnapshotCache::new();
+        for key in [base, key(1), other_env, other_scope] {
+            cache.get_or_insert_with(key, || ());
+        }
+        assert_eq!(cache.entries.len(), 4);
+    }
+
+    fn key(number: usize) -> SnapshotKey {
+        let shell = Shell {
+            name: "bash".to_owned(),
+            path: "/bin/bash".to_owned(),
+        };
+        SnapshotKey {
+            request: ShellSnapshot {
+                scope_id: "scope".to_owned(),
+                shell,
+            },
+            cwd: PathBuf::from(format!("/{number}")),
+            env_policy: None,
+            env: BTreeMap::new(),
+        }
+    }
+}

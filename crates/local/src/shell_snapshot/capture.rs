@@ -1,0 +1,115 @@
+//! The command that makes a login shell print its state.
+//!
+//! After whatever the profiles print, the scripts print three markers: the environment of a child
+//! follows the first, text that restores the rest follows the second. Markers are enclosed in NUL
+//! bytes, which neither part can hold. Escaped command names get past aliases of the profile,
+//! `builtin` and `command` past its functions.
+
+use std::time::Duration;
+
+use super::kind::{LOGIN_COMMAND, ShellKind};
+
+/// How long a capture may take.
+pub const CAPTURE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Returns the command that prints the state of the login shell at `path`, for
+/// [`parse::captured`](super::parse::captured).
+pub fn argv(kind: ShellKind, path: &str) -> Vec<String> {
+    let script = match kind {
+        ShellKind::Bash => BASH,
+        ShellKind::Zsh => ZSH,
+        ShellKind::Sh => SH,
+    };
+    [path, LOGIN_COMMAND, script].map(str::to_owned).to_vec()
+}
+
+/// What precedes the exported variables.
+pub(super) const EXPORTS: &[u8] = b"\0exec-server snapshot: exports\0";
+/// What precedes the text that restores the rest.
+pub(super) const RESTORE: &[u8] = b"\0exec-server snapshot: restore\0";
+/// What ends it.
+pub(super) const END: &[u8] = b"\0exec-server snapshot: end\0";
+
+/// Options precede functions, which may hide the builtins that set them, and `expand_aliases` is
+/// last: printed functions are expanded already. They are parsed with `extglob`, which those that
+/// use it need. `declare -p`: a privileged shell ignores these two if it inherits them. `compat*`:
+/// even to unset them sets `BASH_COMPAT`.
+const BASH: &str = r#"
+\builtin printf '\000exec-server snapshot: exports\000'
+/usr/bin/env -0
+\builtin printf '\000exec-server snapshot: restore\000'
+\builtin printf 'umask %s\n' "$(\builtin umask)"
+\builtin declare -p CDPATH GLOBIGNORE 2>/dev/null || \builtin :
+\builtin shopt -p | while IFS= \builtin read -r line; do
+  case $line in
+    *compat*|*login_shell|*restricted_shell|*expand_aliases|*extglob) ;;
+    *) \builtin printf '%s\n' "$line" ;;
+  esac
+done
+\builtin set +o
+\builtin printf 'shopt -s extglob\n'
+\builtin declare -f
+\builtin declare -Fx
+\builtin alias -p
+\builtin shopt -p extglob expand_aliases || \builtin :
+\builtin printf '\000exec-server snapshot: end\000'
+"#;
+
+/// Options precede functions, which are parsed under them and may hide `setopt`; those that only
+/// describe this run are left out. Functions that are yet to be loaded need `fpath`. Aliases are
+/// last: printed functions are expanded already.
+const ZSH: &str = r#"
+\builtin printf '\000exec-server snapshot: exports\000'
+/usr/bin/env -0
+\builtin printf '\000exec-server snapshot: restore\000'
+\builtin printf 'unalias -a\nemulate %s\n' "$(\builtin emulate)"
+\builtin printf 'umask %s\n' "$(\builtin umask)"
+\builtin setopt | while IFS= \builtin read -r line; do
+  case $line in
+    login|interactive|shinstdin|monitor|zle|privileged|restricted|norcs|noglobalrcs) ;;
+    *) \builtin printf 'setopt %s\n' "$line" ;;
+  esac
+done
+\builtin printf 'fpath=('
+\builtin printf ' %s' "${(@q)fpath}"
+\builtin printf ')\n'
+\builtin typeset -f
+\builtin alias -L
+\builtin alias -sL
+\builtin printf '\000exec-server snapshot: end\000'
+"#;
+
+/// dash cannot print functions and does without `typeset`; shells that can, do. Aliases are last,
+/// and asked for one by one because their values may have many lines.
+const SH: &str = r#"
+\command printf '\000exec-server snapshot: exports\000'
+/usr/bin/env -0
+\command printf '\000exec-server snapshot: restore\000'
+\command printf 'umask %s\n' "$(\command umask)"
+\command set +o
+\command typeset -f 2>/dev/null || \command :
+\command alias | while IFS= \command read -r line; do
+  name=${line%%=*}
+  name=${name#alias }
+  line=$(\command alias "$name" 2>/dev/null) && \command printf 'alias %s\n' "${line#alias }"
+done || \command :
+\command printf '\000exec-server snapshot: end\000'
+"#;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_print_the_markers_that_the_parser_looks_for() {
+        for kind in [ShellKind::Bash, ShellKind::Zsh, ShellKind::Sh] {
+            let argv = argv(kind, "/bin/shell");
+            assert_eq!(argv[..2], ["/bin/shell", "-lc"]);
+            for marker in [EXPORTS, RESTORE, END] {
+                let name = str::from_utf8(marker).unwrap().trim_matches('\0');
+                let printed = format!(r"printf '\000{name}\000'");
+                assert_eq!(argv[2].matches(&printed).count(), 1, "{kind:?} {name}");
+            }
+        }
+    }
+}

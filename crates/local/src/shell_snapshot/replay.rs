@@ -1,0 +1,207 @@
+//! How a command runs on a captured state instead of the profiles.
+
+use std::{
+    collections::BTreeMap,
+    ffi::{OsStr, OsString},
+    os::unix::ffi::OsStrExt,
+};
+
+use exec_wire::process::{EnvPolicy, Metadata};
+
+use super::{kind::ShellKind, parse::Captured};
+use crate::env_policy;
+
+/// Rewrites a login command so that it first sources the state which descriptor `fd` holds.
+///
+/// `argv` is one that [`applies`](super::applies). `fd` is 3 to 9, which every shell can close; the
+/// shell opens it again by name, so that many commands may share it. The command keeps its `$0`,
+/// its arguments and its exit code, and does not inherit `fd`.
+pub fn rewrite(kind: ShellKind, argv: &[String], fd: i32) -> Vec<String> {
+    let [program, _, command, arguments @ ..] = argv else {
+        return argv.to_vec();
+    };
+    let (name, arguments) = arguments.split_first().unwrap_or((program, &[]));
+    // Aliases are expanded where text is parsed, so the command is parsed last, by `eval`. It is an
+    // argument of its own because one argument, quoted, may be longer than the kernel takes. All is
+    // on one line, so that the command's lines keep their numbers.
+    let (flags, source, eval) = match kind {
+        ShellKind::Bash => ("-pc", "builtin .", r#"builtin eval "\builtin shift; $1""#),
+        ShellKind::Zsh => ("-fc", "builtin .", r#"builtin eval "\builtin shift; $1""#),
+        // `command`: without it, a state that cannot be read ends the shell. The errors of `eval`
+        // must end it, and no function can hide it.
+        ShellKind::Sh => ("-c", "command .", r#"eval "\shift; $1""#),
+    };
+    let script = format!("{{ {source} /dev/fd/{fd}; exec {fd}<&-; }} >/dev/null 2>&1; {eval}");
+    let mut rewritten = vec![program.clone(), flags.to_owned(), script];
+    rewritten.extend([name.clone(), command.clone()]);
+    rewritten.extend_from_slice(arguments);
+    rewritten
+}
+
+/// Computes the environment of a rewritten command.
+///
+/// The captured variables stand where the host's would: they came out of a shell that had those.
+/// What a shell keeps for itself still comes from the host, or each replay would count as one more
+/// level of shells. The capture must have run without `metadata`, and with this `overlay`.
+pub fn environment(
+    kind: ShellKind,
+    captured: &Captured,
+    policy: Option<&EnvPolicy>,
+    host: &BTreeMap<OsString, OsString>,
+    overlay: &BTreeMap<String, String>,
+    metadata: &Metadata,
+) -> BTreeMap<OsString, OsString> {
+    let exports = captured
+        .exports
+        .iter()
+        .filter(|(name, _)| is_replayed(kind, name));
+    let base = match policy {
+        None => exports
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect(),
+        Some(policy) => {
+            let own = host.iter().filter(|(name, _)| {
+                is_of_one_run(name) && env_policy::inherits(policy.inherit, name)
+            });
+            env_policy::filtered(policy, own.chain(exports))
+        }
+    };
+    env_policy::overlaid(base, overlay, metadata)
+}
+
+/// Tells whether a captured variable goes into the environment of later commands.
+fn is_replayed(kind: ShellKind, name: &OsStr) -> bool {
+    // A privileged bash takes no functions from there; it would hand these on beside its own.
+    let is_function = name.as_bytes().starts_with(b"BASH_FUNC_") && kind == ShellKind::Bash;
+    !is_function && !is_of_one_run(name)
+}
+
+fn is_of_one_run(name: &OsStr) -> bool {
+    OF_ONE_RUN.iter().any(|own| name == *own)
+}
+
+/// Where the shell is, how deep, what it ran last, and for whom.
+const OF_ONE_RUN: [&str; 6] = [
+    "PWD",
+    "OLDPWD",
+    "SHLVL",
+    "_",
+    env_policy::THREAD_ID,
+    env_policy::TOOL_CALL_ID,
+];
+
+#[cfg(test)]
+mod tests {
+    use exec_wire::process::EnvInherit;
+
+    use super::*;
+
+    #[test]
+    fn each_shell_has_its_flags_and_keeps_its_arguments() {
+        let argv = ["/bin/x", "-lc", "echo 'a b'", "zero", "one"].map(str::to_owned);
+        let bash = r#"{ builtin . /dev/fd/9; exec 9<&-; } >/dev/null 2>&1; builtin eval "\builtin shift; $1""#;
+        let sh = r#"{ command . /dev/fd/9; exec 9<&-; } >/dev/null 2>&1; eval "\shift; $1""#;
+        for (kind, flags, script) in [
+            (ShellKind::Bash, "-pc", bash),
+            (ShellKind::Zsh, "-fc", bash),
+            (ShellKind::Sh, "-c", sh),
+        ] {
+            let bare = rewrite(kind, &argv[..3], 9);
+            assert_eq!(bare, ["/bin/x", flags, script, "/bin/x", "echo 'a b'"]);
+            let full = rewrite(kind, &argv, 9);
+            assert_eq!(full, ["/bin/x", flags, script, "zero", "echo 'a b'", "one"]);
+        }
+    }
+
+    #[test]
+    fn what_is_no_command_stays_as_it_is() {
+        let argv = ["/bin/x", "-lc"].map(str::to_owned);
+        assert_eq!(rewrite(ShellKind::Bash, &argv, 9), argv);
+    }
+
+    #[test]
+    fn captured_variables_lie_under_the_requests() {
+        let captured = state(&[
+            ("A", "profile"),
+            ("B", "profile"),
+            ("PWD", "/x"),
+            ("SHLVL", "7"),
+        ]);
+        let overlay = BTreeMap::from([("B".to_owned(), "request".to_owned())]);
+        let environment = replayed(ShellKind::Sh, &captured, None, &overlay);
+        assert_eq!(environment, os(&[("A", "profile"), ("B", "request")]));
+    }
+
+    #[test]
+    fn the_policy_filters_what_was_captured_whatever_it_inherits() {
+        let captured = state(&[("A", "1"), ("MY_TOKEN", "t"), ("B", "1"), ("NVM_DIR", "n")]);
+        let policy = EnvPolicy {
+            inherit: EnvInherit::None,
+            ignore_default_excludes: false,
+            exclude: vec!["B".to_owned()],
+            set: [("CI".to_owned(), "1".to_owned())].into(),
+            include_only: Vec::new(),
+        };
+        let environment = replayed(ShellKind::Zsh, &captured, Some(&policy), &BTreeMap::new());
+        assert_eq!(
+            environment,
+            os(&[("A", "1"), ("CI", "1"), ("NVM_DIR", "n")])
+        );
+    }
+
+    #[test]
+    fn of_the_host_only_what_belongs_to_one_run_enters() {
+        let captured = state(&[
+            ("A", "1"),
+            ("SHLVL", "3"),
+            ("OPENAI_IDENTITY_TOKEN_FILE", "f"),
+        ]);
+        let policy = EnvPolicy {
+            inherit: EnvInherit::All,
+            ignore_default_excludes: true,
+            exclude: Vec::new(),
+            set: BTreeMap::new(),
+            include_only: Vec::new(),
+        };
+        let environment = replayed(ShellKind::Bash, &captured, Some(&policy), &BTreeMap::new());
+        assert_eq!(environment, os(&[("A", "1"), ("SHLVL", "2")]));
+    }
+
+    #[test]
+    fn exported_functions_reach_bash_only_through_its_state() {
+        let function = ("BASH_FUNC_f%%", "() { :; }");
+        let captured = state(&[function]);
+        assert_eq!(
+            replayed(ShellKind::Bash, &captured, None, &BTreeMap::new()),
+            os(&[])
+        );
+        assert_eq!(
+            replayed(ShellKind::Zsh, &captured, None, &BTreeMap::new()),
+            os(&[function])
+        );
+    }
+
+    fn replayed(
+        kind: ShellKind,
+        captured: &Captured,
+        policy: Option<&EnvPolicy>,
+        overlay: &BTreeMap<String, String>,
+    ) -> BTreeMap<OsString, OsString> {
+        let host = os(&[("SHLVL", "2"), ("UNSET_BY_PROFILE", "1")]);
+        environment(kind, captured, policy, &host, overlay, &Metadata::default())
+    }
+
+    fn state(exports: &[(&str, &str)]) -> Captured {
+        Captured {
+            exports: os(exports),
+            restore: Vec::new(),
+        }
+    }
+
+    fn os(pairs: &[(&str, &str)]) -> BTreeMap<OsString, OsString> {
+        pairs
+            .iter()
+            .map(|(name, value)| (name.into(), value.into()))
+            .collect()
+    }
+}

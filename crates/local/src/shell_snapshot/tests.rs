@@ -1,0 +1,259 @@
+//! Real shells: a command on a replayed state does what it does after the profiles.
+
+mod fixture;
+
+use std::{ffi::OsString, fs, os::unix::fs::symlink};
+
+use self::fixture::Fixture;
+use super::ShellKind;
+
+const COMMON: &str = r#"
+echo ran >> "$HOME/runs"
+echo "welcome to 'this' host"
+export LINES_VAR="first
+second=2'\"\\"
+alias shout='echo SHOUT'
+alias quoted='printf "%s\n" "it'"'"'s"'
+umask 027
+"#;
+
+const FUNCTIONS: &str = r#"
+greet() {
+  shout from greet
+  cat <<-END
+	hello $1 '"\\x
+	END
+}
+"#;
+
+const PROBES: [&str; 6] = [
+    "shout loud; quoted",
+    "printf '<%s>' \"$LINES_VAR\"; umask; echo \"$SHLVL\"",
+    "if shout in a block; then\nshout later\nfi",
+    "echo \"$0|$#|$1|$*\"",
+    "set +o; echo $IFS",
+    "(shout sub) | cat",
+];
+
+const ORDINARY: [&str; 14] = [
+    "",
+    "true",
+    "false",
+    "exit 7",
+    "(exit 9)",
+    "echo out; echo err >&2; exit 3",
+    "printf '%s\\n' 'it'\\''s' \"\\\\\" ''",
+    "echo one\necho two # comment",
+    "cat <<'E'\n$x 'y'\nE",
+    "no-such-command",
+    "kill -9 $$",
+    "trap 'echo bye' EXIT; exit 4",
+    "true <&9",
+    "# comment\necho $? \"${1-none}\"; shift",
+];
+
+#[test]
+fn bash_replays_what_its_profile_set_up() {
+    let Some(shell) = Fixture::find(ShellKind::Bash, "bash") else {
+        return;
+    };
+    let options = "shopt -s expand_aliases extglob nullglob\nset -o noclobber\nCDPATH=/usr\n";
+    let exported = "each() { echo \"$1\" !(x*); }\nexport -f each\nexport CDPATH\n";
+    shell.write_profile(".bash_profile", &[options, COMMON, FUNCTIONS, exported]);
+    let state = shell.capture().unwrap();
+    shell.assert_same(&state, &PROBES);
+    shell.assert_same(&state, &ORDINARY);
+    shell.assert_same(
+        &state,
+        &[
+            "greet you",
+            "shopt -p | grep -v login_shell; echo $BASH_COMPAT",
+            "each /nothing/*",
+            "bash -c 'shopt -s extglob; each exported'",
+            "env | grep -c BASH_FUNC_each",
+            "cd bin && pwd",
+            "env -0 | tr '\\0\\n' '\\n ' | sort",
+            "declare -F; alias",
+        ],
+    );
+}
+
+#[test]
+fn zsh_replays_what_its_profile_set_up() {
+    let Some(shell) = Fixture::find(ShellKind::Zsh, "zsh") else {
+        return;
+    };
+    let options = "setopt extendedglob nullglob rcquotes\nfpath+=($HOME/functions)\n";
+    let more = "alias -g UP='| tr a-z A-Z'\nalias -s txt='echo text'\nautoload -U later\n\
+                each() { echo it''s /(nothing|bin)(#q/N) }\nsetopt nounset\n";
+    shell.write_profile(".zprofile", &[options, COMMON, FUNCTIONS, more]);
+    fs::create_dir(shell.home.path().join("functions")).unwrap();
+    fs::write(
+        shell.home.path().join("functions/later"),
+        "echo loaded $1\n",
+    )
+    .unwrap();
+    let state = shell.capture().unwrap();
+    shell.assert_same(&state, &PROBES[..4]);
+    shell.assert_same(&state, &ORDINARY);
+    shell.assert_same(
+        &state,
+        &[
+            "greet you",
+            "echo up UP; a.txt; later now; each; echo 'it''s'",
+            "setopt | grep -v -e login -e norcs",
+            "echo $unset_variable; echo not reached",
+            "/usr/bin/env -0 | tr '\\0\\n' '\\n ' | sort",
+            "alias; print -l ${(ok)functions}",
+        ],
+    );
+}
+
+#[test]
+fn sh_replays_what_its_profile_set_up() {
+    let Some(shell) = Fixture::find(ShellKind::Sh, "dash") else {
+        return;
+    };
+    shell.write_profile(".profile", &["set -o noclobber\n", COMMON]);
+    let state = shell.capture().unwrap();
+    shell.assert_same(&state, &PROBES);
+    shell.assert_same(&state, &ORDINARY);
+    shell.assert_same(&state, &["if", "echo ${", "alias", "env | sort"]);
+}
+
+#[test]
+fn a_bash_that_is_named_sh_keeps_its_functions() {
+    let Some(mut shell) = Fixture::find(ShellKind::Sh, "bash") else {
+        return;
+    };
+    let named_sh = shell.home.path().join("sh");
+    symlink(&shell.path, &named_sh).unwrap();
+    shell.path = named_sh;
+    shell.write_profile(".profile", &[COMMON, FUNCTIONS]);
+    let state = shell.capture().unwrap();
+    shell.assert_same(&state, &PROBES);
+    shell.assert_same(&state, &ORDINARY);
+    shell.assert_same(&state, &["greet you", "env | sort"]);
+}
+
+#[test]
+fn syntax_errors_end_as_they_do_without_a_snapshot() {
+    for (kind, name) in [
+        (ShellKind::Bash, "bash"),
+        (ShellKind::Zsh, "zsh"),
+        (ShellKind::Sh, "dash"),
+    ] {
+        let Some(shell) = Fixture::find(kind, name) else {
+            continue;
+        };
+        let state = shell.capture().unwrap();
+        for command in ["if", "echo 'open", "echo )", "echo ran\nfi\necho not"] {
+            let (login, replayed) = (
+                shell.login(command, &[]),
+                shell.replay(&state, command, &[]),
+            );
+            assert_eq!(replayed.status, login.status, "{name}: {command}");
+            assert_eq!(replayed.stdout, login.stdout, "{name}: {command}");
+            assert!(!replayed.stderr.is_empty(), "{name}: {command}");
+        }
+    }
+}
+
+#[test]
+fn errors_keep_their_line_numbers() {
+    let Some(shell) = Fixture::find(ShellKind::Bash, "bash") else {
+        return;
+    };
+    let state = shell.capture().unwrap();
+    let command = "echo one\nno-such-command 'it'\necho $LINENO";
+    let (login, replayed) = (
+        shell.login(command, &["zero"]),
+        shell.replay(&state, command, &["zero"]),
+    );
+    assert_eq!(
+        (replayed.stdout, replayed.stderr),
+        (login.stdout, login.stderr)
+    );
+}
+
+#[test]
+fn commands_of_any_length_stay_possible() {
+    let Some(shell) = Fixture::find(ShellKind::Bash, "bash") else {
+        return;
+    };
+    let state = shell.capture().unwrap();
+    let command = format!(": {}; echo ran", "''".repeat(60_000));
+    assert_eq!(shell.replay(&state, &command, &[]).stdout, b"ran\n");
+}
+
+#[test]
+fn aliases_that_bash_would_not_expand_stay_unexpanded() {
+    let Some(shell) = Fixture::find(ShellKind::Bash, "bash") else {
+        return;
+    };
+    shell.write_profile(".bash_profile", &["alias true=false\n"]);
+    let state = shell.capture().unwrap();
+    shell.assert_same(&state, &["true", "alias"]);
+}
+
+#[test]
+fn profiles_run_once() {
+    for (kind, name, profile) in SHELLS {
+        let Some(shell) = Fixture::find(kind, name) else {
+            continue;
+        };
+        shell.write_profile(profile, &[COMMON]);
+        let state = shell.capture().unwrap();
+        for _ in 0..3 {
+            assert_eq!(shell.replay(&state, "echo hi", &[]).stdout, b"hi\n");
+        }
+        assert_eq!(
+            fs::read_to_string(shell.home.path().join("runs")).unwrap(),
+            "ran\n"
+        );
+    }
+}
+
+#[test]
+fn strict_and_misleading_profiles_do_not_disturb_a_capture() {
+    let hostile = "printf '\\000noise\\000'\nIFS=o\ntrap 'echo late noise' EXIT\nset -eu\n\
+                   export PATH=/nonexistent\nalias printf=false read=false set=false umask=false\n";
+    for (kind, name, profile) in SHELLS {
+        let Some(shell) = Fixture::find(kind, name) else {
+            continue;
+        };
+        let extra = match kind {
+            ShellKind::Bash => "shopt -s expand_aliases\nset -o pipefail\nprintf() { false; }\n",
+            ShellKind::Zsh => "setopt pipefail\nfunction setopt { false }\n",
+            ShellKind::Sh => "alias many='a\nb=c\nd'\n",
+        };
+        shell.write_profile(profile, &[extra, hostile]);
+        let state = shell
+            .capture()
+            .unwrap_or_else(|| panic!("{name} was disturbed"));
+        assert_eq!(state.exports[&OsString::from("PATH")], "/nonexistent");
+        let replayed = shell.replay(&state, "echo on; false; echo not reached", &[]);
+        assert_eq!(
+            (replayed.status.code(), &replayed.stdout[..]),
+            (Some(1), &b"on\n"[..]),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn a_profile_that_exits_is_a_failed_capture() {
+    for (kind, name, profile) in SHELLS {
+        let Some(shell) = Fixture::find(kind, name) else {
+            continue;
+        };
+        shell.write_profile(profile, &["exit 3\n"]);
+        assert_eq!(shell.capture(), None, "{name}");
+    }
+}
+
+const SHELLS: [(ShellKind, &str, &str); 3] = [
+    (ShellKind::Bash, "bash", ".bash_profile"),
+    (ShellKind::Zsh, "zsh", ".zprofile"),
+    (ShellKind::Sh, "dash", ".profile"),
+];

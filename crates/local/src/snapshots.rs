@@ -1,0 +1,173 @@
+//! The shell snapshots of one session: captured once, replayed from an inherited descriptor.
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    io::Write,
+    os::fd::OwnedFd,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use exec_core::log::Event;
+use exec_env::{
+    backend::StartError,
+    command::Command,
+    process::{ExecProcess, Follow, From, Pace},
+};
+use exec_process::{Launch, LaunchIo, Settings, launch, spawner::Extra};
+use exec_wire::{
+    id::OutputSeq,
+    process::{Metadata, OutputStream, ShellSnapshot},
+};
+use futures_util::StreamExt;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use tokio::{sync::OnceCell, time::timeout};
+
+use crate::{
+    backend::LocalBackend,
+    env_policy::child_environment,
+    shell_snapshot::{
+        ShellKind, applies,
+        cache::{SnapshotCache, SnapshotKey},
+        capture,
+        parse::{self, Captured},
+        replay,
+    },
+};
+
+/// The descriptor that a replaying shell reads its state from.
+const STATE_FD: u8 = 9;
+
+/// Captured shell states. Concurrent first uses of one share a capture.
+#[derive(Debug, Default)]
+pub(crate) struct Snapshots {
+    cache: Mutex<SnapshotCache<OnceCell<Option<State>>>>,
+}
+
+#[derive(Debug)]
+struct State {
+    captured: Captured,
+    memory: OwnedFd,
+}
+
+/// A command that begins in a captured state.
+#[derive(Debug)]
+pub(crate) struct Replay {
+    pub(crate) argv: Vec<String>,
+    pub(crate) env: BTreeMap<OsString, OsString>,
+    pub(crate) state: Extra,
+}
+
+impl Snapshots {
+    /// Rewrites a command to begin in its login shell's state. `None`: it runs as it is, because it
+    /// did not ask, the rules do not apply, or the state could not be captured.
+    pub(crate) async fn replay(
+        &self,
+        backend: &LocalBackend,
+        command: &Command,
+        cwd: &Path,
+    ) -> Result<Option<Replay>, StartError> {
+        let Some(request) = &command.shell_snapshot else { return Ok(None) };
+        let applied = applies(&command.argv, request).map_err(|error| StartError::Refused {
+            field: "shellSnapshot",
+            reason: error.to_string(),
+        })?;
+        // A name of the caller's own would become `$0` of the rewritten command.
+        let (Some(kind), None) = (applied, &command.arg0) else { return Ok(None) };
+        let key = SnapshotKey {
+            request: request.clone(),
+            cwd: cwd.to_owned(),
+            env_policy: command.env_policy.clone(),
+            env: command.env.clone(),
+        };
+        let entry = {
+            let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+            cache.get_or_insert_with(key, OnceCell::new)
+        };
+        let state = entry.get_or_init(|| capture_state(backend, command, request, kind, cwd)).await;
+        let Some(state) = state else { return Ok(None) };
+        let Ok(fd) = state.memory.try_clone() else { return Ok(None) };
+        Ok(Some(Replay {
+            argv: replay::rewrite(kind, &command.argv, i32::from(STATE_FD)),
+            env: replay::environment(
+                kind,
+                &state.captured,
+                command.env_policy.as_ref(),
+                &backend.config.env,
+                &command.env,
+                &command.metadata,
+            ),
+            state: Extra { fd, target: STATE_FD },
+        }))
+    }
+}
+
+async fn capture_state(
+    backend: &LocalBackend,
+    command: &Command,
+    request: &ShellSnapshot,
+    kind: ShellKind,
+    cwd: &Path,
+) -> Option<State> {
+    let argv = capture::argv(kind, &request.shell.path);
+    let host = &backend.config.env;
+    let policy = command.env_policy.as_ref();
+    let env = child_environment(host, policy, &command.env, &Metadata::default());
+    let launched = launch(
+        &backend.spawner,
+        Launch {
+            id: command.process_id.clone(),
+            program: request.shell.path.clone().into(),
+            argv: argv.into_iter().map(OsString::from).collect(),
+            env: env.into_iter().collect(),
+            cwd: cwd.to_owned(),
+            io: LaunchIo::Pipes,
+            limits: command.limits,
+            extra: Vec::new(),
+        },
+        Settings::default(),
+    );
+    let process: Arc<dyn ExecProcess> = launched.await.ok()?;
+    let output = timeout(capture::CAPTURE_TIMEOUT, collect(&*process)).await;
+    let captured = output.ok().flatten().and_then(|output| parse::captured(&output));
+    if captured.is_none() {
+        tracing::debug!(shell = request.shell.path, "shell state was not captured");
+    }
+    let captured = captured?;
+    let memory = sealed(&captured.restore)
+        .inspect_err(|error| tracing::debug!(%error, "shell state has no memory"))
+        .ok()?;
+    Some(State { captured, memory })
+}
+
+/// Returns everything written to standard output, unless it is too much.
+async fn collect(process: &dyn ExecProcess) -> Option<Vec<u8>> {
+    let follow = Follow { from: From::After(OutputSeq(0)), pace: Pace::Held };
+    let mut events = process.follow(follow);
+    let mut output = Vec::new();
+    while let Some(event) = events.next().await {
+        match event {
+            Event::Output(chunk) if chunk.stream == OutputStream::Stdout => {
+                output.extend_from_slice(&chunk.data);
+                if output.len() > parse::MAX_CAPTURE_BYTES {
+                    return None;
+                }
+            }
+            // Descendants of a profile may keep the output open; the shell itself is done.
+            Event::Exited(..) => return Some(output),
+            Event::Output(_) | Event::Closed(_) => {}
+        }
+    }
+    None
+}
+
+/// Memory with this content that nobody can change.
+fn sealed(content: &[u8]) -> std::io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let mut file = std::fs::File::from(memfd_create("shell-state", flags)?);
+    file.write_all(content)?;
+    let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    fcntl_add_seals(&file, seals)?;
+    Ok(file.into())
+}

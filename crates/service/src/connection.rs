@@ -1,0 +1,40 @@
+//! One connection: a reader that decodes, orders and runs requests, and a writer beside it.
+
+mod reader;
+mod writer;
+
+use std::{sync::Arc, time::Duration};
+
+use exec_transport::link::Link;
+use tokio::time::timeout;
+
+use self::{reader::Reader, writer::Writer};
+use crate::{outbox::Outbox, service::Shared};
+
+/// Serves a connection until its peer is done or it breaks.
+pub(crate) async fn serve(shared: Arc<Shared>, link: Link) {
+    let (outbox, items) = Outbox::new();
+    let outbox = Arc::new(outbox);
+    let writer = tokio::spawn(Writer::new(link.writer, items).run());
+    let mut reader = Reader::new(Arc::clone(&shared), Arc::clone(&outbox), &link.peer, link.binary);
+    let mut input = link.reader;
+    tokio::select! {
+        () = reader.run(&mut *input) => {}
+        // The peer cannot be written to any more.
+        () = outbox.closed() => {}
+    }
+    // Requests that still run are cancelled; what they have done stays.
+    let session = reader.into_session();
+    drop(outbox);
+    if let Some(session) = session {
+        shared.sessions.detach(session);
+    }
+    // What was answered already goes out, if the peer still takes it.
+    let stop = writer.abort_handle();
+    if timeout(LAST_WORDS, writer).await.is_err() {
+        stop.abort();
+    }
+}
+
+/// How long a peer that has said its last may take to read ours.
+const LAST_WORDS: Duration = Duration::from_secs(1);

@@ -1,0 +1,209 @@
+//! The reading half: decodes requests, keeps their order, and runs them.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use bytes::Bytes;
+use exec_core::{
+    order::{Order, Ticket},
+    peer::{Gate, Input},
+};
+use exec_transport::link::{Binary, MessageReader};
+use exec_wire::{
+    error::RpcError,
+    limits,
+    message::{Message, RequestId, split_binary},
+    method::Ordering,
+    outgoing::Outgoing,
+};
+use futures_util::{
+    StreamExt,
+    future::{BoxFuture, FutureExt},
+    stream::FuturesUnordered,
+};
+
+use crate::{
+    call::Call,
+    handler::{Begun, Handler},
+    outbox::Outbox,
+    service::{Concurrency, Shared},
+    session::Session,
+};
+
+pub(super) struct Reader {
+    peer: String,
+    gate: Gate,
+    handler: Handler,
+    outbox: Arc<Outbox>,
+    serial: bool,
+    order: Order,
+    /// Requests that wait for their turn.
+    queued: BTreeMap<Ticket, (RequestId, Call)>,
+    /// Requests that run or wait, and the place in the order that they give back.
+    running: FuturesUnordered<BoxFuture<'static, Option<Ticket>>>,
+}
+
+impl Reader {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        outbox: Arc<Outbox>,
+        peer: &str,
+        binary: Binary,
+    ) -> Self {
+        let (serial, most) = match shared.config.concurrency {
+            Concurrency::Serial => (true, 1),
+            Concurrency::AtMost(most) => (false, most.get()),
+        };
+        Self {
+            peer: peer.to_owned(),
+            gate: Gate::default(),
+            handler: Handler::new(shared, Arc::clone(&outbox), binary),
+            outbox,
+            serial,
+            order: Order::new(most),
+            queued: BTreeMap::new(),
+            running: FuturesUnordered::new(),
+        }
+    }
+
+    /// Runs until the peer is done, or breaks the rules of the transport.
+    pub(super) async fn run(&mut self, input: &mut dyn MessageReader) {
+        loop {
+            let busy = self.serial && !self.running.is_empty();
+            tokio::select! {
+                biased;
+                Some(ticket) = self.running.next() => {
+                    if let Some(ticket) = ticket {
+                        self.order.finish(ticket);
+                        self.start_ready().await;
+                    }
+                }
+                message = input.next(), if !busy => match message {
+                    Ok(Some(message)) => self.handle_message(message).await,
+                    Ok(None) => return,
+                    Err(error) => {
+                        tracing::debug!(peer = self.peer, %error, "connection is given up");
+                        return;
+                    }
+                },
+            }
+        }
+    }
+
+    /// Gives up the connection's session.
+    pub(super) fn into_session(self) -> Option<Arc<Session>> {
+        self.handler.into_session()
+    }
+
+    async fn handle_message(&mut self, frame: Bytes) {
+        let decoded = match split_binary(&frame) {
+            None => Ok((frame, None)),
+            Some(Ok((header, data))) => Ok((header, Some(data))),
+            Some(Err(error)) => Err(error.to_string()),
+        };
+        let message = match &decoded {
+            Ok((text, data)) => {
+                Message::decode_with(text, data.clone()).map_err(|error| error.to_string())
+            }
+            Err(error) => Err(error.clone()),
+        };
+        match message.map(|message| self.gate.handle_message(message)) {
+            Ok(Input::Request(mut request)) => {
+                let id = request.id.clone();
+                match self.admit(&mut request) {
+                    Ok((ordering, call)) => self.handle_call(id, ordering, call).await,
+                    Err(error) => self.outbox.send(Outgoing::error(&id, &error)).await,
+                }
+            }
+            Ok(Input::Reply(reply)) => self.outbox.send(reply).await,
+            Ok(Input::Nothing) => {}
+            Err(reason) => {
+                let peer = &self.peer;
+                let text = format!("failed to parse JSON-RPC message from {peer}: {reason}");
+                let error = RpcError::invalid_request(text);
+                self.outbox.send(Outgoing::error(&RequestId::NONE, &error)).await;
+            }
+        }
+    }
+
+    /// Checks a request in the order the protocol fixes: method, parameters, handshake.
+    fn admit(
+        &self,
+        request: &mut exec_wire::message::Request<'_>,
+    ) -> Result<(Ordering, Call), RpcError> {
+        if request.data.is_some() && !self.handler.takes_binary() {
+            return Err(RpcError::invalid_request("binary data was not granted"));
+        }
+        let (method, call) = Call::decode(request)?;
+        self.gate.admit(method)?;
+        Ok((method.ordering(), call))
+    }
+
+    async fn handle_call(&mut self, id: RequestId, ordering: Ordering, call: Call) {
+        if let Call::Initialize(params) = call {
+            let answer = match self.handler.initialize(params).await {
+                Ok(response) => {
+                    self.gate.handle_session();
+                    Outgoing::result(&id, &response)
+                }
+                Err(error) => Outgoing::error(&id, &error),
+            };
+            self.outbox.send(answer).await;
+            return;
+        }
+        if self.running.len() + self.queued.len() >= limits::MAX_REQUESTS_IN_FLIGHT {
+            let most = limits::MAX_REQUESTS_IN_FLIGHT;
+            let error = RpcError::internal(format!("more than {most} requests are unanswered"));
+            self.outbox.send(Outgoing::error(&id, &error)).await;
+        } else if ordering == Ordering::Control && !self.serial {
+            self.begin(id, call, None).await;
+        } else {
+            let ticket = self.order.submit(ordering);
+            self.queued.insert(ticket, (id, call));
+            self.start_ready().await;
+        }
+    }
+
+    /// Begins every request whose turn it is.
+    async fn start_ready(&mut self) {
+        while let Some(ticket) = self.order.poll_ready() {
+            if let Some((id, call)) = self.queued.remove(&ticket) {
+                self.begin(id, call, Some(ticket)).await;
+            }
+        }
+    }
+
+    async fn begin(&mut self, id: RequestId, call: Call, ticket: Option<Ticket>) {
+        let outbox = Arc::clone(&self.outbox);
+        match self.handler.begin(id, call) {
+            Begun::Done(answer) => {
+                outbox.send(answer).await;
+                if let Some(ticket) = ticket {
+                    self.order.finish(ticket);
+                }
+            }
+            Begun::Starts(answer) => self.running.push(
+                async move {
+                    if let Some(answer) = answer.await {
+                        outbox.send(answer).await;
+                    }
+                    ticket
+                }
+                .boxed(),
+            ),
+            Begun::Waits(answer) => {
+                // In strict order even waiting holds everybody up; otherwise nobody.
+                let held = if self.serial { ticket } else { None };
+                if let (false, Some(ticket)) = (self.serial, ticket) {
+                    self.order.finish(ticket);
+                }
+                self.running.push(
+                    async move {
+                        outbox.send(answer.await).await;
+                        held
+                    }
+                    .boxed(),
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The writing half: takes answers from the queue and events from the logs, and flushes at once
+//! when neither has more.
+
+use std::{
+    future::poll_fn,
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use exec_transport::link::{Encoding, MessageWriter};
+use exec_wire::{id::ProcessId, outgoing::Outgoing};
+use futures_util::{
+    Stream, StreamExt,
+    stream::{Abortable, SelectAll},
+};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+
+use crate::{
+    notify::{Dialect, notification},
+    outbox::{Followed, Item},
+};
+
+/// What is gathered before it is flushed although more is ready.
+const GATHER_BYTES: usize = 256 << 10;
+
+pub(super) struct Writer {
+    link: Box<dyn MessageWriter>,
+    items: mpsc::UnboundedReceiver<Item>,
+    follows: SelectAll<Notifications>,
+    encoding: Encoding,
+    /// Room that is given back when the messages are flushed.
+    room: Vec<OwnedSemaphorePermit>,
+}
+
+impl Writer {
+    pub(super) fn new(link: Box<dyn MessageWriter>, items: mpsc::UnboundedReceiver<Item>) -> Self {
+        Self {
+            link,
+            items,
+            follows: SelectAll::new(),
+            encoding: Encoding::Text,
+            room: Vec::new(),
+        }
+    }
+
+    pub(super) async fn run(mut self) {
+        loop {
+            if !poll_fn(|cx| self.poll_gather(cx)).await {
+                // Nobody sends any more; what is left goes out if the peer takes it.
+                if let Err(error) = self.link.close().await {
+                    tracing::debug!(%error, "link was not closed");
+                }
+                return;
+            }
+            if let Err(error) = self.flush().await {
+                tracing::debug!(%error, "connection cannot be written to");
+                return;
+            }
+        }
+    }
+
+    async fn flush(&mut self) -> io::Result<()> {
+        self.link.flush().await?;
+        self.room.clear();
+        Ok(())
+    }
+
+    /// Encodes what is ready. Resolves to `true` when there is something to flush, and to `false`
+    /// when there never will be.
+    fn poll_gather(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        let mut open = true;
+        while self.link.buffered() < GATHER_BYTES {
+            let mut progress = false;
+            match self.items.poll_recv(cx) {
+                Poll::Ready(Some(item)) => {
+                    self.take(item);
+                    progress = true;
+                }
+                Poll::Ready(None) => {
+                    // The session is detached: its events are no longer for this peer.
+                    open = false;
+                    self.follows.clear();
+                }
+                Poll::Pending => {}
+            }
+            if let Poll::Ready(Some(message)) = self.follows.poll_next_unpin(cx) {
+                self.link.push(message, self.encoding);
+                progress = true;
+            }
+            if !progress {
+                break;
+            }
+        }
+        if self.link.buffered() > 0 || self.link.poll_upkeep(cx).is_ready() {
+            return Poll::Ready(true);
+        }
+        if open { Poll::Pending } else { Poll::Ready(false) }
+    }
+
+    fn take(&mut self, item: Item) {
+        match item {
+            Item::Message(message, room) => {
+                self.link.push(message, self.encoding);
+                self.room.extend(room);
+            }
+            Item::Binary => self.encoding = Encoding::Binary,
+            Item::Follow(Followed { id, dialect, events }) => {
+                self.follows.push(Notifications { id, dialect, events });
+            }
+        }
+    }
+}
+
+/// The events of one process, as messages.
+struct Notifications {
+    id: ProcessId,
+    dialect: Dialect,
+    events: Abortable<exec_env::process::EventStream>,
+}
+
+impl Stream for Notifications {
+    type Item = Outgoing;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Outgoing>> {
+        loop {
+            match std::task::ready!(self.events.poll_next_unpin(cx)) {
+                None => return Poll::Ready(None),
+                Some(event) => {
+                    if let Some(message) = notification(&self.id, self.dialect, event) {
+                        return Poll::Ready(Some(message));
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Handlers: each turns one request into one call of the environment.
+
+mod command;
+mod control;
+mod output;
+mod start;
+
+use std::sync::Arc;
+
+use exec_transport::link::Binary;
+use exec_wire::{
+    environment::EnvironmentStatus,
+    error::RpcError,
+    id::ProcessId,
+    initialize::{Extension, InitializeParams, InitializeResponse},
+    message::RequestId,
+    outgoing::Outgoing,
+    process::Empty,
+};
+use futures_util::future::{BoxFuture, FutureExt};
+use serde::Serialize;
+
+use crate::{
+    call::Call,
+    outbox::Outbox,
+    service::Shared,
+    session::{Found, Process, Session},
+};
+
+/// A request that has begun.
+pub(crate) enum Begun {
+    /// It is done.
+    Done(Outgoing),
+    /// A process starts, and others that it could disturb wait for it. It may answer by itself.
+    Starts(BoxFuture<'static, Option<Outgoing>>),
+    /// It has taken effect, or only reads, and waits: nobody waits for it.
+    Waits(BoxFuture<'static, Outgoing>),
+}
+
+/// The handlers of one connection.
+pub(crate) struct Handler {
+    shared: Arc<Shared>,
+    outbox: Arc<Outbox>,
+    binary: Binary,
+    takes_binary: bool,
+    session: Option<Arc<Session>>,
+}
+
+impl Handler {
+    pub(crate) fn new(shared: Arc<Shared>, outbox: Arc<Outbox>, binary: Binary) -> Self {
+        Self { shared, outbox, binary, takes_binary: false, session: None }
+    }
+
+    pub(crate) fn takes_binary(&self) -> bool {
+        self.takes_binary
+    }
+
+    pub(crate) fn into_session(self) -> Option<Arc<Session>> {
+        self.session
+    }
+
+    /// Opens or resumes the connection's session.
+    pub(crate) async fn initialize(
+        &mut self,
+        params: InitializeParams,
+    ) -> Result<InitializeResponse, RpcError> {
+        let wanted = params.extensions.unwrap_or_default();
+        let granted: Vec<Extension> = Extension::ALL
+            .iter()
+            .copied()
+            .filter(|extension| {
+                wanted.iter().any(|name| Extension::parse(name) == Some(*extension))
+                    && (*extension != Extension::BinaryData || self.binary == Binary::Possible)
+            })
+            .collect();
+        let backend = self.shared.open();
+        let info = backend.info().await?;
+        let sessions = &self.shared.sessions;
+        let session = match &params.resume_session_id {
+            Some(id) => sessions.resume(id, &self.outbox)?,
+            None => sessions.open(backend, Arc::clone(&self.outbox))?,
+        };
+        for extension in &granted {
+            self.outbox.grant(*extension);
+            self.takes_binary |= *extension == Extension::BinaryData;
+        }
+        tracing::debug!(client = params.client_name, session = %session.id, "client attached");
+        let session_id = session.id.clone();
+        self.session = Some(session);
+        Ok(InitializeResponse {
+            session_id,
+            environment_info: Some(info),
+            extensions: granted,
+            server: Some(self.shared.config.server.clone()),
+        })
+    }
+
+    /// Begins a request. What it changes at once, it has changed when this returns.
+    pub(crate) fn begin(&self, id: RequestId, call: Call) -> Begun {
+        let Some(session) = self.session.clone() else {
+            let error = RpcError::invalid_request("connection has no session");
+            return Begun::Done(Outgoing::error(&id, &error));
+        };
+        let handlers = Handlers { shared: &self.shared, outbox: &self.outbox, session };
+        match call {
+            Call::Initialize(_) => done(&id, Err::<Empty, _>(RpcError::invalid_request(
+                "initialize may only be sent once per connection",
+            ))),
+            Call::EnvironmentInfo => {
+                let backend = Arc::clone(&handlers.session.backend);
+                Begun::Waits(async move { answer(&id, &backend.info().await) }.boxed())
+            }
+            Call::EnvironmentStatus => {
+                done(&id, Ok(EnvironmentStatus { status: "ready".to_owned() }))
+            }
+            Call::Start(params) => handlers.start(id, *params),
+            Call::Read(params) => handlers.read(id, &params),
+            Call::Write(params, data) => handlers.write(id, params, data),
+            Call::CloseStdin(params) => handlers.close_stdin(id, params),
+            Call::Resize(params) => handlers.resize(id, &params),
+            Call::Signal(params) => handlers.signal(id, &params),
+            Call::Terminate(params) => handlers.terminate(id, &params),
+            Call::Wait(params) => handlers.wait(id, &params),
+            Call::Snapshot(params) => handlers.snapshot(id, &params.process_id),
+            Call::Attach(params) => done(&id, handlers.attach(&params)),
+            Call::Release(params) => done(&id, handlers.release(&params.process_id)),
+            Call::List => done(&id, Ok(handlers.list())),
+            Call::Exec(params) => handlers.exec(id, *params),
+            Call::ExecWrite(params) => handlers.exec_write(id, params),
+            Call::ExecTerminate(params) => handlers.exec_terminate(id, &params.process_id),
+        }
+    }
+}
+
+/// What every handler needs.
+struct Handlers<'a> {
+    shared: &'a Arc<Shared>,
+    outbox: &'a Arc<Outbox>,
+    session: Arc<Session>,
+}
+
+impl Handlers<'_> {
+    /// Looks among the session's processes, then among the server's.
+    fn find(&self, id: &ProcessId) -> Found {
+        match self.session.find(id) {
+            Found::Unknown => self.shared.detached.find(id),
+            found => found,
+        }
+    }
+
+    /// Finds a process that must be there.
+    fn known(&self, id: &ProcessId) -> Result<Arc<Process>, RpcError> {
+        match self.find(id) {
+            Found::Started(process) => Ok(process),
+            Found::Starting(_) => {
+                Err(RpcError::invalid_request(format!("process {id} is still starting")))
+            }
+            Found::Unknown => Err(RpcError::invalid_request(format!("unknown process id {id}"))),
+        }
+    }
+}
+
+/// Encodes an answer.
+fn answer<T: Serialize>(id: &RequestId, result: &Result<T, RpcError>) -> Outgoing {
+    match result {
+        Ok(result) => Outgoing::result(id, result),
+        Err(error) => Outgoing::error(id, error),
+    }
+}
+
+fn done<T: Serialize>(id: &RequestId, result: Result<T, RpcError>) -> Begun {
+    Begun::Done(answer(id, &result))
+}
+
+/// Answers at once if the future is ready, which it nearly always is; otherwise waits.
+fn settle<T, E, R>(
+    id: RequestId,
+    future: BoxFuture<'static, Result<T, E>>,
+    result: impl FnOnce(Result<T, E>) -> Result<R, RpcError> + Send + 'static,
+) -> Begun
+where
+    T: 'static,
+    E: 'static,
+    R: Serialize,
+{
+    let mut future = future;
+    match (&mut future).now_or_never() {
+        Some(outcome) => done(&id, result(outcome)),
+        None => Begun::Waits(async move { answer(&id, &result(future.await)) }.boxed()),
+    }
+}

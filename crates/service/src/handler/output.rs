@@ -1,0 +1,137 @@
+//! Reading what processes wrote, waiting for their end, following and listing them.
+
+use std::time::Duration;
+
+use exec_core::log::Page;
+use exec_env::process::{From, Read, Status};
+use exec_wire::{
+    bytes::Base64,
+    error::RpcError,
+    id::{OutputSeq, ProcessId},
+    message::RequestId,
+    process::{
+        AttachProcess, Attached, Empty, OutputPage, PageChunk, ProcessList, ProcessSnapshot,
+        ReadProcess, WaitProcess, WaitResult, WaitUntil,
+    },
+};
+use futures_util::future::FutureExt;
+
+use super::{Begun, Handlers, answer, control::process_error, done};
+use crate::session::follow;
+
+impl Handlers<'_> {
+    pub(super) fn read(&self, id: RequestId, params: &ReadProcess) -> Begun {
+        let process = match self.known(&params.process_id) {
+            Ok(process) => process,
+            Err(error) => return done(&id, Err::<OutputPage, _>(error)),
+        };
+        let read = Read {
+            after: params.after_seq.unwrap_or_default(),
+            max_bytes: params.max_bytes,
+            wait: Duration::from_millis(params.wait_ms.unwrap_or(0)),
+        };
+        let mut page = async move { process.handle.read(read).await.map(page) }.boxed();
+        match (&mut page).now_or_never() {
+            Some(page) => done(&id, page.map_err(process_error)),
+            None => Begun::Waits(
+                async move { answer(&id, &page.await.map_err(process_error)) }.boxed(),
+            ),
+        }
+    }
+
+    pub(super) fn wait(&self, id: RequestId, params: &WaitProcess) -> Begun {
+        let process = match self.known(&params.process_id) {
+            Ok(process) => process,
+            Err(error) => return done(&id, Err::<WaitResult, _>(error)),
+        };
+        let until = params.until;
+        let wait = process.handle.wait(until, params.timeout_ms.map(Duration::from_millis));
+        super::settle(id, wait, move |outcome| {
+            outcome.map(|status| wait_result(status, until)).map_err(process_error)
+        })
+    }
+
+    pub(super) fn snapshot(&self, id: RequestId, process_id: &ProcessId) -> Begun {
+        let process = match self.known(process_id) {
+            Ok(process) => process,
+            Err(error) => return done(&id, Err::<ProcessSnapshot, _>(error)),
+        };
+        let snapshot = async move {
+            let snapshot = process.handle.snapshot().await.map_err(process_error)?;
+            let exit = process.handle.status().exit;
+            let streams = [snapshot.stdout, snapshot.stderr, snapshot.terminal];
+            let omitted_bytes = streams.iter().map(|stream| stream.omitted).sum();
+            let [stdout, stderr, terminal] = streams.map(|stream| Base64(stream.data.into()));
+            Ok::<_, RpcError>(ProcessSnapshot {
+                stdout,
+                stderr,
+                terminal,
+                truncated: omitted_bytes > 0,
+                omitted_bytes,
+                running: exit.is_none(),
+                exit_code: exit.map(|exit| exit.code),
+            })
+        };
+        super::settle(id, snapshot.boxed(), |outcome| outcome)
+    }
+
+    pub(super) fn attach(&self, params: &AttachProcess) -> Result<Attached, RpcError> {
+        let process = self.known(&params.process_id)?;
+        if !process.detached {
+            let id = &params.process_id;
+            let message = format!("process {id} belongs to this session: it is attached already");
+            return Err(RpcError::invalid_request(message));
+        }
+        let status = process.handle.status();
+        follow(self.outbox, &process, From::After(params.after_seq.unwrap_or(OutputSeq(0))));
+        Ok(Attached { next_seq: status.next_seq, running: status.exit.is_none() })
+    }
+
+    pub(super) fn release(&self, id: &ProcessId) -> Result<Empty, RpcError> {
+        let process = self.known(id)?;
+        if !process.detached {
+            let message = format!("process {id} belongs to this session: it cannot be released");
+            return Err(RpcError::invalid_request(message));
+        }
+        self.outbox.release(id);
+        Ok(Empty {})
+    }
+
+    pub(super) fn list(&self) -> ProcessList {
+        let mut processes = self.session.list();
+        processes.extend(self.shared.detached.list());
+        processes.sort_by(|one, other| one.process_id.cmp(&other.process_id));
+        ProcessList { processes }
+    }
+}
+
+fn page(page: Page) -> OutputPage {
+    let chunks = page.chunks.into_iter().map(|chunk| PageChunk {
+        seq: chunk.seq,
+        stream: chunk.stream,
+        chunk: Base64(chunk.data),
+    });
+    OutputPage {
+        chunks: chunks.collect(),
+        next_seq: page.next_seq,
+        exited: page.exit.is_some(),
+        exit_code: page.exit.as_ref().map(|exit| exit.code),
+        closed: page.closed,
+        failure: None,
+        sandbox_denied: page.exit.is_some_and(|exit| exit.sandbox_denied),
+    }
+}
+
+fn wait_result(status: Status, until: WaitUntil) -> WaitResult {
+    let reached = match until {
+        WaitUntil::Exited => status.exit.is_some(),
+        WaitUntil::Closed => status.closed,
+    };
+    WaitResult {
+        exited: status.exit.is_some(),
+        exit_code: status.exit.as_ref().map(|exit| exit.code),
+        signal: status.exit.and_then(|exit| exit.signal).map(str::to_owned),
+        closed: status.closed,
+        timed_out: !reached,
+    }
+}

@@ -1,0 +1,191 @@
+//! Starting processes.
+
+use std::sync::Arc;
+
+use exec_env::{
+    backend::{StartError, StartedProcess},
+    command::{Command, Io, Stdin},
+    process::From,
+};
+use exec_wire::{
+    error::RpcError,
+    id::{OutputSeq, ProcessId},
+    message::RequestId,
+    method::notification,
+    outgoing::Outgoing,
+    process::{ExecMode, ProcessFailed, ProcessStarted, StartProcess, Started},
+};
+use futures_util::future::FutureExt;
+
+use super::{Begun, Handlers, answer, done};
+use crate::{
+    notify::Dialect,
+    outbox::Outbox,
+    session::{AdmitError, Process, Session, follow},
+};
+
+/// Who will own a process, and how it will report.
+pub(super) struct Plan {
+    pub(super) command: Command,
+    pub(super) dialect: Dialect,
+    pub(super) detached: bool,
+}
+
+impl Handlers<'_> {
+    pub(super) fn start(&self, id: RequestId, params: StartProcess) -> Begun {
+        let plan = match self.plan(params) {
+            Ok(plan) => plan,
+            Err(error) => return done(&id, Err::<Started, _>(error)),
+        };
+        self.launch(id, plan, |process_id, started| Started {
+            process_id,
+            sandbox_type: started.sandbox_type,
+        })
+    }
+
+    /// Takes the process's place at once; the rest runs.
+    pub(super) fn launch<R: serde::Serialize>(
+        &self,
+        id: RequestId,
+        plan: Plan,
+        result: impl FnOnce(ProcessId, &StartedProcess) -> R + Send + 'static,
+    ) -> Begun {
+        let process_id = plan.command.process_id.clone();
+        let taken = || RpcError::invalid_request(AdmitError::Exists(process_id.clone()).to_string());
+        let (owner, other) = if plan.detached {
+            (&self.shared.detached, &self.session)
+        } else {
+            (&self.session, &self.shared.detached)
+        };
+        if !matches!(other.find(&process_id), crate::session::Found::Unknown) {
+            return done(&id, Err::<Started, _>(taken()));
+        }
+        let place = match owner.admit(&process_id) {
+            Ok(place) => place,
+            Err(error) => {
+                let error = RpcError::invalid_request(error.to_string());
+                return done(&id, Err::<Started, _>(error));
+            }
+        };
+        let owner: Arc<Session> = Arc::clone(owner);
+        let outbox = Arc::clone(self.outbox);
+        let run = async move {
+            let Plan { command, dialect, detached } = plan;
+            let (argv, cwd) = (command.argv.clone(), command.cwd.clone());
+            let tty = matches!(command.io, Io::Terminal(_));
+            let started = tokio::select! {
+                biased;
+                () = place.cancelled() => Err(StartError::Cancelled),
+                started = owner.backend.start(command) => started,
+            };
+            let started = started.map_err(start_error)?;
+            let handle = Arc::clone(&started.process);
+            let process = Arc::new(Process { handle, dialect, argv, cwd, tty, detached });
+            if !place.finish(&process) {
+                return Err(RpcError::invalid_request("session ended while the process started"));
+            }
+            Ok((process, started))
+        };
+        let finish = async move {
+            match run.await {
+                Ok((process, started)) => {
+                    let text = Outgoing::result(&id, &result(process_id.clone(), &started));
+                    tell_started(&outbox, &process).await;
+                    // The answer first, then the events that belong to it.
+                    outbox.send(text).await;
+                    follow(&outbox, &process, From::After(OutputSeq(0)));
+                    None
+                }
+                Err(error) => {
+                    tell_failed(&outbox, &process_id, &error).await;
+                    Some(answer(&id, &Err::<Started, _>(error)))
+                }
+            }
+        };
+        Begun::Starts(finish.boxed())
+    }
+
+    fn plan(&self, params: StartProcess) -> Result<Plan, RpcError> {
+        let config = &self.shared.config;
+        let allowed = match params.mode.unwrap_or(ExecMode::Direct) {
+            ExecMode::Direct => config.allow_direct_exec,
+            ExecMode::Prepared => config.allow_prepared_exec,
+        };
+        if !allowed {
+            let mode = if params.mode == Some(ExecMode::Prepared) { "prepared" } else { "direct" };
+            return Err(RpcError::invalid_request(format!("this server allows no {mode} exec")));
+        }
+        let refuse = |field: &str, reason: &str| {
+            Err(RpcError::invalid_params(format!("{field}: {reason}")))
+        };
+        if params.sandbox.is_some() {
+            return refuse("sandbox", "this server enforces no sandbox policy yet");
+        }
+        if params.network_proxy.is_some() {
+            return refuse("networkProxy", "this server has no managed network yet");
+        }
+        if params.size.is_some_and(|size| size.rows == 0 || size.cols == 0) {
+            return refuse("size", "expected at least one row and one column");
+        }
+        let metadata = params.metadata.unwrap_or_default();
+        if let Some(thread) = &metadata.thread_id
+            && uuid::Uuid::try_parse(thread).is_err()
+        {
+            return refuse("metadata.threadId", "expected a UUID");
+        }
+        let io = match (params.tty, params.pipe_stdin) {
+            (true, _) => Io::Terminal(params.size.unwrap_or_default()),
+            (false, true) => Io::Pipes { stdin: Stdin::Piped },
+            (false, false) => Io::Pipes { stdin: Stdin::Null },
+        };
+        let command = Command {
+            process_id: params.process_id,
+            argv: params.argv,
+            arg0: params.arg0,
+            cwd: params.cwd,
+            env_policy: params.env_policy,
+            env: params.env,
+            shell_snapshot: params.shell_snapshot,
+            metadata,
+            io,
+            limits: params.limits.unwrap_or_default(),
+            retained_bytes: None,
+        };
+        Ok(Plan { command, dialect: Dialect::Process, detached: params.detached })
+    }
+}
+
+async fn tell_started(outbox: &Outbox, process: &Process) {
+    if outbox.lifecycle() {
+        let status = process.handle.status();
+        let started = ProcessStarted {
+            process_id: process.handle.id().clone(),
+            os_pid: status.os_pid,
+            started_at_ms: status.started_at_ms,
+        };
+        outbox.send(Outgoing::notification(notification::PROCESS_STARTED, &started)).await;
+    }
+}
+
+async fn tell_failed(outbox: &Outbox, id: &ProcessId, error: &RpcError) {
+    if outbox.lifecycle() {
+        let failed = ProcessFailed { process_id: id.clone(), message: error.message.clone() };
+        outbox.send(Outgoing::notification(notification::PROCESS_FAILED, &failed)).await;
+    }
+}
+
+/// The code of each way in which a start can fail.
+fn start_error(error: StartError) -> RpcError {
+    match error {
+        StartError::EmptyArgv | StartError::Refused { .. } => {
+            RpcError::invalid_params(error.to_string())
+        }
+        StartError::Cwd(reason) => RpcError::invalid_params(format!("cwd: {reason}")),
+        StartError::Spawn { context, source } => {
+            RpcError::internal(format!("{context}: {source}"))
+        }
+        StartError::Cancelled => RpcError::invalid_request(error.to_string()),
+        StartError::Remote(error) => error,
+        other => RpcError::internal(other.to_string()),
+    }
+}

@@ -1,0 +1,15 @@
+//! Connections, sessions and the routing of methods onto an environment.
+//!
+//! A connection decodes requests, orders them and writes answers; a session owns processes and
+//! outlives its connection; a handler turns one request into one call of the environment.
+//! Not here: how anything runs (tests run this over a fake), which transport carries it.
+
+mod call;
+mod connection;
+mod handler;
+mod notify;
+mod outbox;
+mod service;
+mod session;
+
+pub use self::service::{Concurrency, Service, ServiceConfig};

@@ -1,0 +1,125 @@
+//! The service: what all connections of a server share.
+
+use std::{fmt, num::NonZeroUsize, sync::Arc, time::Duration};
+
+use exec_core::lease::Lease;
+use exec_env::backend::ExecBackend;
+use exec_transport::link::Link;
+use exec_wire::{
+    id::SessionId,
+    initialize::ServerName,
+    limits,
+    process::TerminateMode,
+};
+use tokio::time::timeout;
+
+use crate::{
+    connection,
+    session::{Registry, Session},
+};
+
+/// How long ending processes may take when the server stops.
+const KILL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What a service is to be like.
+#[derive(Clone, Debug)]
+pub struct ServiceConfig {
+    /// How long a session outlives its connection.
+    pub session_ttl: Duration,
+    /// Processes of one session.
+    pub max_processes: usize,
+    /// Whether commands are run that the caller did not mark as prepared.
+    pub allow_direct_exec: bool,
+    /// Whether commands are run that the caller marked as prepared.
+    pub allow_prepared_exec: bool,
+    /// How requests of one connection run.
+    pub concurrency: Concurrency,
+    /// What clients are told of the software.
+    pub server: ServerName,
+}
+
+/// How requests of one connection run.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Concurrency {
+    /// One at a time, in the order in which they came.
+    Serial,
+    /// At most this many, with the outcome of serial order.
+    AtMost(NonZeroUsize),
+}
+
+/// Opens an environment for a new session.
+type Open = dyn Fn() -> Arc<dyn ExecBackend> + Send + Sync;
+
+/// Serves connections. Clones share everything.
+#[derive(Clone)]
+pub struct Service {
+    pub(crate) shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    pub(crate) config: ServiceConfig,
+    pub(crate) sessions: Arc<Registry>,
+    /// Processes that belong to the server.
+    pub(crate) detached: Arc<Session>,
+    open: Box<Open>,
+}
+
+impl fmt::Debug for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Service").field("config", &self.shared.config).finish_non_exhaustive()
+    }
+}
+
+impl Service {
+    /// Makes a service that opens an environment for each session with `open`.
+    pub fn new(
+        config: ServiceConfig,
+        open: impl Fn() -> Arc<dyn ExecBackend> + Send + Sync + 'static,
+    ) -> Self {
+        let sessions = Arc::new(Registry::new(config.session_ttl, config.max_processes));
+        let detached = Arc::new(Session::new(
+            SessionId::new("detached"),
+            open(),
+            Lease::new(config.session_ttl),
+            limits::MAX_DETACHED_PROCESSES,
+        ));
+        Self { shared: Arc::new(Shared { config, sessions, detached, open: Box::new(open) }) }
+    }
+
+    /// Serves one connection until it ends. Its session is then detached.
+    pub async fn serve(&self, link: Link) {
+        connection::serve(Arc::clone(&self.shared), link).await;
+    }
+
+    /// Ends every process: with `grace`, they are asked first.
+    pub async fn shut_down(&self, grace: Duration) {
+        let mut sessions = self.shared.sessions.all();
+        sessions.push(Arc::clone(&self.shared.detached));
+        if !grace.is_zero() {
+            let timeout_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+            for session in &sessions {
+                session.terminate_all(TerminateMode::Graceful { timeout_ms });
+            }
+            drop(timeout(grace, all_closed(&sessions)).await);
+        }
+        for session in &sessions {
+            session.terminate_all(TerminateMode::Force);
+        }
+        drop(timeout(KILL_TIMEOUT, all_closed(&sessions)).await);
+        for session in &sessions {
+            session.clear();
+        }
+    }
+}
+
+impl Shared {
+    pub(crate) fn open(&self) -> Arc<dyn ExecBackend> {
+        (self.open)()
+    }
+}
+
+async fn all_closed(sessions: &[Arc<Session>]) {
+    for session in sessions {
+        session.all_closed().await;
+    }
+}

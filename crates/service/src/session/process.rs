@@ -1,0 +1,72 @@
+//! A process in a table.
+
+use std::sync::Arc;
+
+use exec_env::process::ExecProcess;
+use exec_wire::{
+    id::ProcessId,
+    path_uri::PathUri,
+    process::ProcessSummary,
+};
+use tokio::sync::Notify;
+
+use crate::notify::Dialect;
+
+/// A started process, and what was asked for.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) handle: Arc<dyn ExecProcess>,
+    pub(crate) dialect: Dialect,
+    pub(crate) argv: Vec<String>,
+    pub(crate) cwd: PathUri,
+    pub(crate) tty: bool,
+    pub(crate) detached: bool,
+}
+
+impl Process {
+    pub(crate) fn summary(&self) -> ProcessSummary {
+        let status = self.handle.status();
+        ProcessSummary {
+            process_id: self.handle.id().clone(),
+            argv: self.argv.clone(),
+            cwd: self.cwd.clone(),
+            tty: self.tty,
+            running: status.exit.is_none(),
+            exit_code: status.exit.as_ref().map(|exit| exit.code),
+            started_at_ms: status.started_at_ms,
+            os_pid: status.os_pid,
+            detached: self.detached,
+            usage: status.exit.and_then(|exit| exit.usage),
+        }
+    }
+}
+
+/// A place in a table.
+#[derive(Debug)]
+pub(super) enum Entry {
+    /// Taken, but nothing runs yet. Notifying it cancels the start.
+    Starting(Arc<Notify>),
+    /// Runs, or has run.
+    Started(Arc<Process>),
+}
+
+/// What a table knows of an id.
+#[derive(Debug)]
+pub(crate) enum Found {
+    Unknown,
+    Starting(Arc<Notify>),
+    Started(Arc<Process>),
+}
+
+/// Processes by id.
+pub(super) type Table = std::collections::BTreeMap<ProcessId, Entry>;
+
+impl Found {
+    pub(super) fn of(entry: Option<&Entry>) -> Self {
+        match entry {
+            None => Self::Unknown,
+            Some(Entry::Starting(cancel)) => Self::Starting(Arc::clone(cancel)),
+            Some(Entry::Started(process)) => Self::Started(Arc::clone(process)),
+        }
+    }
+}

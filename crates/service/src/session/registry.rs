@@ -1,0 +1,119 @@
+//! All sessions of a server.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use exec_core::lease::{Lease, ResumeError};
+use exec_env::backend::ExecBackend;
+use exec_wire::{
+    error::{ErrorCode, RpcError},
+    id::SessionId,
+    limits,
+};
+use tokio::time::sleep_until;
+use uuid::Uuid;
+
+use super::state::Session;
+use crate::outbox::Outbox;
+
+/// Sessions by id.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    ttl: Duration,
+    most_processes: usize,
+    sessions: Mutex<BTreeMap<SessionId, Arc<Session>>>,
+}
+
+/// Why a connection gets no session.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub(crate) enum AttachError {
+    /// Caller: it never existed, or its time is up.
+    #[error("unknown session id {0}")]
+    Unknown(SessionId),
+    /// Caller: another connection has it; there is no take-over.
+    #[error("session {0} is already attached to another connection")]
+    Attached(SessionId),
+    /// Host: there are too many.
+    #[error("server already has {0} sessions, which is its limit")]
+    TooMany(usize),
+}
+
+impl From<AttachError> for RpcError {
+    fn from(error: AttachError) -> Self {
+        let code = match &error {
+            AttachError::Unknown(_) => ErrorCode::INVALID_REQUEST,
+            AttachError::Attached(_) => ErrorCode::SESSION_ATTACHED,
+            AttachError::TooMany(_) => ErrorCode::INTERNAL,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl Registry {
+    pub(crate) fn new(ttl: Duration, most_processes: usize) -> Self {
+        Self { ttl, most_processes, sessions: Mutex::default() }
+    }
+
+    /// Opens a session for a new client.
+    pub(crate) fn open(
+        &self,
+        backend: Arc<dyn ExecBackend>,
+        outbox: Arc<Outbox>,
+    ) -> Result<Arc<Session>, AttachError> {
+        let mut sessions = self.lock();
+        if sessions.len() >= limits::MAX_SESSIONS {
+            return Err(AttachError::TooMany(limits::MAX_SESSIONS));
+        }
+        let id = SessionId::new(&Uuid::new_v4().to_string());
+        let lease = Lease::new(self.ttl);
+        let session = Arc::new(Session::new(id.clone(), backend, lease, self.most_processes));
+        session.attach(outbox);
+        sessions.insert(id, Arc::clone(&session));
+        Ok(session)
+    }
+
+    /// Gives a detached session to a client that came back.
+    pub(crate) fn resume(
+        &self,
+        id: &SessionId,
+        outbox: &Arc<Outbox>,
+    ) -> Result<Arc<Session>, AttachError> {
+        let found = self.lock().get(id).cloned();
+        let session = found.ok_or_else(|| AttachError::Unknown(id.clone()))?;
+        match session.resume(outbox, Instant::now()) {
+            Ok(()) => Ok(session),
+            Err(ResumeError::Attached) => Err(AttachError::Attached(id.clone())),
+            Err(_) => Err(AttachError::Unknown(id.clone())),
+        }
+    }
+
+    /// Detaches a session whose connection is gone, and ends it when its time is up.
+    pub(crate) fn detach(self: &Arc<Self>, session: Arc<Session>) {
+        let Some(deadline) = session.detach(Instant::now()) else { return };
+        let registry = Arc::clone(self);
+        tokio::spawn(async move {
+            sleep_until(deadline.into()).await;
+            // It may have been resumed, and detached again since: then another deadline counts.
+            if session.is_expired(Instant::now()) && registry.remove(&session.id) {
+                tracing::debug!(session = %session.id, "session ended");
+                session.clear();
+            }
+        });
+    }
+
+    /// Returns every session.
+    pub(crate) fn all(&self) -> Vec<Arc<Session>> {
+        self.lock().values().cloned().collect()
+    }
+
+    fn remove(&self, id: &SessionId) -> bool {
+        self.lock().remove(id).is_some()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<SessionId, Arc<Session>>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

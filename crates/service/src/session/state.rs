@@ -1,0 +1,233 @@
+//! One session: a process table and a lease. The server's own table of detached processes is the
+//! same thing without a lease.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Instant,
+};
+
+use exec_core::lease::{Lease, ResumeError};
+use exec_env::{
+    backend::ExecBackend,
+    process::{Follow, From, Pace},
+};
+use exec_wire::{
+    id::{ProcessId, SessionId},
+    limits,
+    process::{ProcessSummary, TerminateMode, WaitUntil},
+};
+use tokio::{sync::Notify, time::sleep};
+
+use super::process::{Entry, Found, Process, Table};
+use crate::outbox::Outbox;
+
+/// A session. When the last clone is dropped, the trees of its processes are killed.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) id: SessionId,
+    pub(crate) backend: Arc<dyn ExecBackend>,
+    most_processes: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    lease: Lease,
+    outbox: Option<Arc<Outbox>>,
+    table: Table,
+    /// Processes that are over and forgotten, but whose descendants live.
+    remnants: Vec<Arc<Process>>,
+}
+
+/// Why a process gets no place in a table.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub(crate) enum AdmitError {
+    /// Caller: the id names another one.
+    #[error("process {0} already exists")]
+    Exists(ProcessId),
+    /// Caller: there are too many.
+    #[error("session already has {0} processes, which is its limit")]
+    TooMany(usize),
+}
+
+impl Session {
+    pub(crate) fn new(
+        id: SessionId,
+        backend: Arc<dyn ExecBackend>,
+        lease: Lease,
+        most_processes: usize,
+    ) -> Self {
+        let state = State { lease, outbox: None, table: Table::new(), remnants: Vec::new() };
+        Self { id, backend, most_processes, state: Mutex::new(state) }
+    }
+
+    /// Takes a place for a process that is about to start.
+    pub(crate) fn admit(self: &Arc<Self>, id: &ProcessId) -> Result<Starting, AdmitError> {
+        let mut state = self.lock();
+        if state.table.contains_key(id) {
+            return Err(AdmitError::Exists(id.clone()));
+        }
+        state.remnants.retain(|process| process.handle.status().tree_alive);
+        if state.table.len() + state.remnants.len() >= self.most_processes {
+            return Err(AdmitError::TooMany(self.most_processes));
+        }
+        let cancel = Arc::new(Notify::new());
+        state.table.insert(id.clone(), Entry::Starting(Arc::clone(&cancel)));
+        Ok(Starting { session: Arc::clone(self), id: id.clone(), cancel, started: false })
+    }
+
+    pub(crate) fn find(&self, id: &ProcessId) -> Found {
+        Found::of(self.lock().table.get(id))
+    }
+
+    pub(crate) fn list(&self) -> Vec<ProcessSummary> {
+        let processes: Vec<_> = self.started().collect();
+        processes.iter().map(|process| process.summary()).collect()
+    }
+
+    /// Connects a new session to its first client.
+    pub(crate) fn attach(&self, outbox: Arc<Outbox>) {
+        self.lock().outbox = Some(outbox);
+    }
+
+    /// Connects a detached session to a client that came back. Its processes report there from
+    /// now on; what it missed it reads.
+    pub(crate) fn resume(&self, outbox: &Arc<Outbox>, now: Instant) -> Result<(), ResumeError> {
+        self.lock().lease.handle_resume(now)?;
+        self.lock().outbox = Some(Arc::clone(outbox));
+        for process in self.started() {
+            follow(outbox, &process, From::Now);
+        }
+        Ok(())
+    }
+
+    /// The connection is gone. Returns when the session ends, unless its client comes back.
+    pub(crate) fn detach(&self, now: Instant) -> Option<Instant> {
+        let mut state = self.lock();
+        state.outbox = None;
+        state.lease.handle_disconnect(now);
+        state.lease.poll_timeout()
+    }
+
+    /// Tells whether the time without a connection is up.
+    pub(crate) fn is_expired(&self, now: Instant) -> bool {
+        self.lock().lease.poll_timeout().is_some_and(|deadline| deadline <= now)
+    }
+
+    /// Asks every process to end within the grace period.
+    pub(crate) fn terminate_all(&self, mode: TerminateMode) {
+        for process in self.started() {
+            drop(process.handle.terminate(mode));
+        }
+    }
+
+    /// Waits until the output of every process has ended.
+    pub(crate) async fn all_closed(&self) {
+        for process in self.started() {
+            drop(process.handle.wait(WaitUntil::Closed, None).await);
+        }
+    }
+
+    /// Lets go of every process: their trees are killed.
+    pub(crate) fn clear(&self) {
+        let mut state = self.lock();
+        let (table, remnants) =
+            (std::mem::take(&mut state.table), std::mem::take(&mut state.remnants));
+        for entry in table.values() {
+            if let Entry::Starting(cancel) = entry {
+                cancel.notify_one();
+            }
+        }
+        drop(state);
+        drop((table, remnants));
+    }
+
+    fn started(&self) -> impl Iterator<Item = Arc<Process>> + use<> {
+        let started: Vec<_> = self
+            .lock()
+            .table
+            .values()
+            .filter_map(|entry| match entry {
+                Entry::Starting(_) => None,
+                Entry::Started(process) => Some(Arc::clone(process)),
+            })
+            .collect();
+        started.into_iter()
+    }
+
+    /// Drops a process from the table some time after its output ended.
+    fn forget_later(self: &Arc<Self>, process: &Arc<Process>) {
+        let (session, process) = (Arc::downgrade(self), Arc::downgrade(process));
+        let Some(closed) =
+            process.upgrade().map(|process| process.handle.wait(WaitUntil::Closed, None))
+        else {
+            return;
+        };
+        tokio::spawn(async move {
+            drop(closed.await);
+            sleep(limits::CLOSED_RETENTION).await;
+            if let Some(session) = session.upgrade() {
+                session.forget(&process);
+            }
+        });
+    }
+
+    fn forget(&self, process: &Weak<Process>) {
+        let Some(process) = process.upgrade() else { return };
+        let mut state = self.lock();
+        state.table.remove(process.handle.id());
+        if let Some(outbox) = &state.outbox {
+            outbox.forget(process.handle.id());
+        }
+        if process.handle.status().tree_alive {
+            state.remnants.push(process);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Sends the events of a process to a connection.
+pub(crate) fn follow(outbox: &Outbox, process: &Process, from: From) {
+    // A detached process is not held up by those who watch it.
+    let pace = if process.detached { Pace::Free } else { Pace::Held };
+    let events = process.handle.follow(Follow { from, pace });
+    outbox.follow(process.handle.id().clone(), process.dialect, events);
+}
+
+/// A place for a process that is starting. Given back if it does not start.
+#[derive(Debug)]
+pub(crate) struct Starting {
+    session: Arc<Session>,
+    id: ProcessId,
+    cancel: Arc<Notify>,
+    started: bool,
+}
+
+impl Starting {
+    /// Resolves when the process is terminated before it runs.
+    pub(crate) async fn cancelled(&self) {
+        self.cancel.notified().await;
+    }
+
+    /// Fills the place. Returns `false` if the session ended meanwhile.
+    pub(crate) fn finish(mut self, process: &Arc<Process>) -> bool {
+        self.started = true;
+        let mut state = self.session.lock();
+        let Some(entry) = state.table.get_mut(&self.id) else { return false };
+        *entry = Entry::Started(Arc::clone(process));
+        drop(state);
+        self.session.forget_later(process);
+        true
+    }
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        if !self.started {
+            self.session.lock().table.remove(&self.id);
+        }
+    }
+}

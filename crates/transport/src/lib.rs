@@ -1,0 +1,15 @@
+//! Links that carry messages: websocket, stdio, unix socket and memory.
+//!
+//! A [`Link`](link::Link) reads and writes whole messages; what is in them is nobody's business
+//! here. Not here: methods, sessions, order.
+
+pub mod auth;
+pub mod connect;
+pub mod http;
+pub mod lines;
+pub mod link;
+pub mod listen;
+pub mod listener;
+pub mod memory;
+pub mod tls;
+pub mod websocket;

@@ -1,0 +1,185 @@
+//! Newline-delimited JSON over a pair of byte streams, such as standard input and output.
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use bytes::{Buf, Bytes, BytesMut};
+use exec_wire::{limits, outgoing::Outgoing};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::link::{Binary, Encoding, Link, MessageReader, MessageWriter, ReadError};
+
+/// Bytes asked for in one read.
+const READ_BYTES: usize = 16 << 10;
+
+/// Makes a link of two byte streams.
+pub fn link<R, W>(input: R, output: W, peer: &str) -> Link
+where
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
+{
+    Link {
+        reader: Box::new(Reader {
+            input: Box::new(input),
+            buffer: BytesMut::new(),
+            searched: 0,
+            ended: false,
+        }),
+        writer: Box::new(Writer { output: Box::new(output), buffer: Vec::new(), written: 0 }),
+        peer: peer.to_owned(),
+        binary: Binary::Refused,
+    }
+}
+
+struct Reader {
+    input: Box<dyn AsyncRead + Send + Unpin>,
+    buffer: BytesMut,
+    searched: usize,
+    ended: bool,
+}
+
+impl std::fmt::Debug for Reader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reader").field("buffered", &self.buffer.len()).finish_non_exhaustive()
+    }
+}
+
+impl Reader {
+    /// Takes the next whole line that is not blank, without its end.
+    fn take_line(&mut self) -> Result<Option<Bytes>, ReadError> {
+        loop {
+            let found = self.buffer[self.searched..].iter().position(|byte| *byte == b'\n');
+            let length = found.map_or(self.buffer.len(), |index| self.searched + index);
+            if length > limits::MAX_MESSAGE_BYTES {
+                return Err(ReadError::TooLong(limits::MAX_MESSAGE_BYTES));
+            }
+            self.searched = length;
+            let line = match found {
+                Some(_) => {
+                    let line = self.buffer.split_to(length);
+                    self.buffer.advance(1);
+                    line
+                }
+                // The last line may lack its end.
+                None if self.ended => self.buffer.split(),
+                None => return Ok(None),
+            };
+            self.searched = 0;
+            let line = line.freeze();
+            let line = if line.ends_with(b"\r") { line.slice(..line.len() - 1) } else { line };
+            if line.iter().any(|byte| !byte.is_ascii_whitespace()) {
+                if std::str::from_utf8(&line).is_err() {
+                    return Err(ReadError::Protocol("line is not UTF-8"));
+                }
+                return Ok(Some(line));
+            }
+            if self.ended && self.buffer.is_empty() {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+impl MessageReader for Reader {
+    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, ReadError>> {
+        loop {
+            if let Some(line) = self.take_line()? {
+                return Poll::Ready(Ok(Some(line)));
+            }
+            if self.ended {
+                return Poll::Ready(Ok(None));
+            }
+            let mut space = [std::mem::MaybeUninit::uninit(); READ_BYTES];
+            let mut read = ReadBuf::uninit(&mut space);
+            ready!(Pin::new(&mut self.input).poll_read(cx, &mut read))?;
+            self.ended = read.filled().is_empty();
+            self.buffer.extend_from_slice(read.filled());
+        }
+    }
+}
+
+struct Writer {
+    output: Box<dyn AsyncWrite + Send + Unpin>,
+    buffer: Vec<u8>,
+    written: usize,
+}
+
+impl std::fmt::Debug for Writer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Writer").field("buffered", &self.buffered()).finish_non_exhaustive()
+    }
+}
+
+impl MessageWriter for Writer {
+    fn push(&mut self, message: Outgoing, _: Encoding) {
+        message.encode_text(&mut self.buffer);
+        self.buffer.push(b'\n');
+    }
+
+    fn buffered(&self) -> usize {
+        self.buffer.len() - self.written
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.written < self.buffer.len() {
+            let output = Pin::new(&mut self.output);
+            match ready!(output.poll_write(cx, &self.buffer[self.written..]))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                count => self.written += count,
+            }
+        }
+        self.written = 0;
+        self.buffer.clear();
+        self.buffer.shrink_to(limits::OUTBOX_BYTES);
+        Pin::new(&mut self.output).poll_flush(cx)
+    }
+
+    fn poll_upkeep(&mut self, _: &mut Context<'_>) -> Poll<()> {
+        Poll::Pending
+    }
+
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_flush(cx))?;
+        Pin::new(&mut self.output).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn lines(input: &'static [u8]) -> (Vec<Bytes>, Result<Option<Bytes>, ReadError>) {
+        let mut link = link(input, tokio::io::sink(), "test");
+        let mut lines = Vec::new();
+        loop {
+            match link.reader.next().await {
+                Ok(Some(line)) => lines.push(line),
+                end => return (lines, end),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn lines_may_end_in_either_way_and_blank_ones_are_ignored() {
+        let (lines, end) = lines(b"{}\r\n\n  \n{\"a\":1}\n\r\n3").await;
+        assert_eq!(lines, ["{}", "{\"a\":1}", "3"]);
+        assert!(matches!(end, Ok(None)));
+    }
+
+    #[tokio::test]
+    async fn a_line_that_is_not_utf_8_ends_the_link() {
+        let (lines, end) = lines(b"{}\n\xff\n{}\n").await;
+        assert_eq!(lines, ["{}"]);
+        assert!(matches!(end, Err(ReadError::Protocol(_))));
+    }
+
+    #[tokio::test]
+    async fn a_line_beyond_the_limit_ends_the_link() {
+        let mut link = link(tokio::io::repeat(b'x'), tokio::io::sink(), "test");
+        let end = link.reader.next().await;
+        assert!(matches!(end, Err(ReadError::TooLong(limits::MAX_MESSAGE_BYTES))));
+    }
+}

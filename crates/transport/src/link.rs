@@ -1,0 +1,100 @@
+//! What every transport offers: a reader and a writer of whole messages.
+
+use std::{
+    fmt,
+    future::poll_fn,
+    io,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use exec_wire::outgoing::Outgoing;
+
+/// A connection to a peer.
+#[derive(Debug)]
+pub struct Link {
+    /// Messages from the peer.
+    pub reader: Box<dyn MessageReader>,
+    /// Messages to the peer.
+    pub writer: Box<dyn MessageWriter>,
+    /// The peer, for people.
+    pub peer: String,
+    /// Whether data may travel raw on it.
+    pub binary: Binary,
+}
+
+/// Whether a link can carry raw data.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Binary {
+    /// Binary messages are told from text.
+    Possible,
+    /// Only text travels.
+    Refused,
+}
+
+/// Takes messages off a link.
+pub trait MessageReader: fmt::Debug + Send {
+    /// Returns the next message; `None` when the peer is done. Cancelling loses nothing.
+    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, ReadError>>;
+}
+
+impl dyn MessageReader + '_ {
+    /// Waits for the next message.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, ReadError> {
+        poll_fn(|cx| self.poll_message(cx)).await
+    }
+}
+
+/// Puts messages on a link.
+pub trait MessageWriter: fmt::Debug + Send {
+    /// Encodes a message behind those not flushed yet.
+    fn push(&mut self, message: Outgoing, encoding: Encoding);
+
+    /// Returns how many bytes wait to be flushed.
+    fn buffered(&self) -> usize;
+
+    /// Hands what is buffered to the operating system.
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// Resolves when the link itself has something to flush, such as a ping.
+    fn poll_upkeep(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+
+    /// Flushes and ends the link.
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+}
+
+impl dyn MessageWriter + '_ {
+    /// Flushes what is buffered.
+    pub async fn flush(&mut self) -> io::Result<()> {
+        poll_fn(|cx| self.poll_flush(cx)).await
+    }
+
+    /// Flushes and ends the link.
+    pub async fn close(&mut self) -> io::Result<()> {
+        poll_fn(|cx| self.poll_close(cx)).await
+    }
+}
+
+/// How data members travel.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Encoding {
+    /// As base64 inside the text.
+    Text,
+    /// Raw, behind the text.
+    Binary,
+}
+
+/// Peer: the link cannot be read any further.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The connection broke.
+    #[error("connection broke")]
+    Io(#[from] io::Error),
+    /// A frame or message is longer than this.
+    #[error("message exceeds {0} bytes")]
+    TooLong(usize),
+    /// The peer does not keep to the rules of the transport.
+    #[error("{0}")]
+    Protocol(&'static str),
+}

@@ -1,0 +1,174 @@
+//! Frame headers and masking (RFC 6455 section 5), and the handshake's key (section 4.2.2).
+
+use base64_simd::STANDARD;
+use sha1::{Digest, Sha1};
+
+/// What a frame carries.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Opcode {
+    Continuation,
+    Text,
+    Binary,
+    Close,
+    Ping,
+    Pong,
+}
+
+impl Opcode {
+    fn number(self) -> u8 {
+        match self {
+            Self::Continuation => 0x0,
+            Self::Text => 0x1,
+            Self::Binary => 0x2,
+            Self::Close => 0x8,
+            Self::Ping => 0x9,
+            Self::Pong => 0xa,
+        }
+    }
+
+    fn from_number(number: u8) -> Option<Self> {
+        Some(match number {
+            0x0 => Self::Continuation,
+            0x1 => Self::Text,
+            0x2 => Self::Binary,
+            0x8 => Self::Close,
+            0x9 => Self::Ping,
+            0xa => Self::Pong,
+            _ => return None,
+        })
+    }
+
+    pub(super) fn is_control(self) -> bool {
+        matches!(self, Self::Close | Self::Ping | Self::Pong)
+    }
+}
+
+/// The head of a frame.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Header {
+    pub(super) fin: bool,
+    pub(super) opcode: Opcode,
+    pub(super) mask: Option<[u8; 4]>,
+    pub(super) length: u64,
+}
+
+impl Header {
+    /// Parses a header; `None` while it is incomplete. Returns its own length, too.
+    pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, &'static str> {
+        let &[first, second, ref rest @ ..] = bytes else { return Ok(None) };
+        if first & 0x70 != 0 {
+            return Err("websocket frame uses an extension that was not negotiated");
+        }
+        let opcode = Opcode::from_number(first & 0x0f).ok_or("websocket frame of unknown kind")?;
+        let fin = first & 0x80 != 0;
+        let (length, size) = match second & 0x7f {
+            126 => match rest {
+                &[a, b, ..] => (u64::from(u16::from_be_bytes([a, b])), 2),
+                _ => return Ok(None),
+            },
+            127 => match rest.first_chunk() {
+                Some(length) => (u64::from_be_bytes(*length), 8),
+                None => return Ok(None),
+            },
+            length => (u64::from(length), 0),
+        };
+        if opcode.is_control() && (!fin || length > 125) {
+            return Err("websocket control frame is fragmented or too long");
+        }
+        let (mask, mask_size) = match (second & 0x80 != 0, rest[size..].first_chunk()) {
+            (false, _) => (None, 0),
+            (true, Some(mask)) => (Some(*mask), 4),
+            (true, None) => return Ok(None),
+        };
+        Ok(Some((Self { fin, opcode, mask, length }, 2 + size + mask_size)))
+    }
+
+    /// Appends the header.
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        out.push(self.opcode.number() | if self.fin { 0x80 } else { 0 });
+        let masked = if self.mask.is_some() { 0x80 } else { 0 };
+        match (u8::try_from(self.length), u16::try_from(self.length)) {
+            (Ok(length @ ..=125), _) => out.push(masked | length),
+            (_, Ok(length)) => {
+                out.push(masked | 126);
+                out.extend_from_slice(&length.to_be_bytes());
+            }
+            _ => {
+                out.push(masked | 127);
+                out.extend_from_slice(&self.length.to_be_bytes());
+            }
+        }
+        out.extend_from_slice(self.mask.as_ref().map_or(&[][..], |mask| &mask[..]));
+    }
+}
+
+/// Masks or unmasks in place; masking twice changes nothing.
+pub(super) fn apply_mask(mask: [u8; 4], data: &mut [u8]) {
+    let wide = u64::from_ne_bytes([
+        mask[0], mask[1], mask[2], mask[3], mask[0], mask[1], mask[2], mask[3],
+    ]);
+    let (words, rest) = data.as_chunks_mut::<8>();
+    for word in words {
+        *word = (u64::from_ne_bytes(*word) ^ wide).to_ne_bytes();
+    }
+    for (byte, mask) in rest.iter_mut().zip(mask.into_iter().cycle()) {
+        *byte ^= mask;
+    }
+}
+
+/// Answers the key of a handshake.
+pub fn accept_key(key: &[u8]) -> String {
+    let mut hash = Sha1::new();
+    hash.update(key);
+    hash.update(b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
+    STANDARD.encode_to_string(hash.finalize())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_key_of_the_rfc_gets_its_answer() {
+        assert_eq!(accept_key(b"dGhlIHNhbXBsZSBub25jZQ=="), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+    }
+
+    #[test]
+    fn rules_of_the_rfc_are_kept() {
+        for bad in [&[0xc1, 0][..], &[0x83, 0], &[0x09, 0], &[0x89, 126, 0, 200]] {
+            assert!(Header::parse(bad).is_err(), "{bad:x?}");
+        }
+        assert_eq!(Header::parse(&[0x81]), Ok(None));
+        assert_eq!(Header::parse(&[0x81, 0xfe, 0]), Ok(None));
+    }
+
+    proptest! {
+        #[test]
+        fn headers_survive_a_round_trip(
+            fin in any::<bool>(),
+            mask in any::<Option<[u8; 4]>>(),
+            length in prop_oneof![0u64..300, 65_000u64..66_000, any::<u64>()],
+        ) {
+            let header = Header { fin, opcode: Opcode::Binary, mask, length };
+            let mut out = Vec::new();
+            header.encode(&mut out);
+            prop_assert_eq!(Header::parse(&out), Ok(Some((header, out.len()))));
+            for cut in 0..out.len() {
+                prop_assert_eq!(Header::parse(&out[..cut]), Ok(None));
+            }
+        }
+
+        #[test]
+        fn masking_is_its_own_inverse(mask in any::<[u8; 4]>(), data in any::<Vec<u8>>()) {
+            let mut twice = data.clone();
+            apply_mask(mask, &mut twice);
+            for (index, byte) in twice.iter().enumerate() {
+                prop_assert_eq!(*byte, data[index] ^ mask[index % 4]);
+            }
+            apply_mask(mask, &mut twice);
+            prop_assert_eq!(twice, data);
+        }
+    }
+}
