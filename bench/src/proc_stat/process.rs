@@ -13,6 +13,9 @@ pub(super) struct Stat {
     pub(super) ticks: u64,
     /// User and system time of the children it has reaped, and of theirs.
     pub(super) reaped_ticks: u64,
+    /// Where its stack and its heap begin. Randomised for each program that is started: processes
+    /// that agree on both share one address space.
+    pub(super) layout: (u64, u64),
 }
 
 impl Stat {
@@ -32,6 +35,7 @@ impl Stat {
             parent: fields.get(1)?.parse().ok()?,
             ticks: field(11)? + field(12)?,
             reaped_ticks: field(13)? + field(14)?,
+            layout: (field(25).unwrap_or(0), field(44).unwrap_or(0)),
         })
     }
 }
@@ -89,6 +93,7 @@ mod tests {
             parent: 7,
             ticks: 110,
             reaped_ticks: 150,
+            layout: (0, 0),
         };
         assert_eq!(Stat::parse(line), Some(stat));
         assert_eq!(Stat::parse("12 (a"), None);

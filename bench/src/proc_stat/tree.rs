@@ -11,7 +11,8 @@ use super::process::{self, Stat};
 pub(crate) struct Usage {
     /// Resident bytes of the server process.
     pub(crate) server_rss: u64,
-    /// Resident bytes of its helpers, summed; pages shared with the server count again.
+    /// Resident bytes of its helpers, summed; helpers that share one address space count once, pages
+    /// shared with the server count again.
     pub(crate) helper_rss: u64,
     /// Peak resident bytes of the server process, since it started.
     pub(crate) server_peak: u64,
@@ -31,6 +32,7 @@ impl Usage {
     pub(crate) fn sample(server: u32) -> Self {
         let stats: Vec<Stat> = process::all().filter_map(Stat::read).collect();
         let mut usage = Self::default();
+        let mut seen = BTreeSet::new();
         (usage.server_rss, usage.server_peak) = process::memory(server);
         for stat in tree(&stats, server) {
             if stat.pid != server {
@@ -39,7 +41,9 @@ impl Usage {
                     continue;
                 }
                 usage.helpers += 1;
-                usage.helper_rss += process::memory(stat.pid).0;
+                if stat.layout == (0, 0) || seen.insert(stat.layout) {
+                    usage.helper_rss += process::memory(stat.pid).0;
+                }
             }
             usage.ticks += stat.ticks + stat.reaped_ticks;
         }
@@ -124,6 +128,7 @@ mod tests {
             parent,
             ticks: 0,
             reaped_ticks: 0,
+            layout: (0, 0),
         };
         let stats = [stat(3, 9), stat(9, 5), stat(5, 1), stat(6, 1), stat(1, 0)];
         let mut pids: Vec<u32> = tree(&stats, 5).iter().map(|stat| stat.pid).collect();

@@ -111,6 +111,8 @@ pub struct Status {
     pub tree_alive: bool,
     /// The next number not yet given out.
     pub next_seq: OutputSeq,
+    /// Bytes of output that can be read.
+    pub retained_bytes: usize,
     /// The operating system's number for the child, if it is known here.
     pub os_pid: Option<u32>,
     /// Milliseconds since the Unix epoch.

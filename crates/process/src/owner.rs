@@ -9,7 +9,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use exec_core::log::Exit;
-use exec_wire::process::{ExitCause, Usage};
+use exec_wire::{
+    limits,
+    process::{ExitCause, Usage},
+};
 use tokio::time::{Instant, sleep_until};
 
 use self::deadlines::{Deadlines, Due};
@@ -87,7 +90,13 @@ impl Owner {
             Some(data) => {
                 self.deadlines.activity();
                 let stream = self.sources[index].stream();
-                self.shared.record(|log| log.append(stream, data));
+                self.shared.record(|log| {
+                    let mut rest = data;
+                    while !rest.is_empty() {
+                        let length = rest.len().min(limits::OUTPUT_CHUNK_BYTES);
+                        log.append(stream, rest.split_to(length));
+                    }
+                });
             }
             None => {
                 self.sources.swap_remove(index);

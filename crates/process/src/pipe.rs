@@ -8,7 +8,7 @@ use rustix::{
 };
 
 /// Capacity of a pipe that carries much: the child then writes while we read.
-const LARGE_PIPE_BYTES: usize = 256 << 10;
+pub(crate) const LARGE_BYTES: usize = 256 << 10;
 
 /// A pipe that the child writes: our end, its end.
 pub(crate) fn from_child() -> io::Result<(OwnedFd, OwnedFd)> {
@@ -26,7 +26,7 @@ pub(crate) fn to_child() -> io::Result<(OwnedFd, OwnedFd)> {
 
 /// Makes a busy pipe larger. An account has a budget for that; beyond it, pipes stay as they are.
 pub(crate) fn enlarge(pipe: &OwnedFd) {
-    if let Err(errno) = fcntl_setpipe_size(pipe, LARGE_PIPE_BYTES) {
+    if let Err(errno) = fcntl_setpipe_size(pipe, LARGE_BYTES) {
         tracing::debug!(%errno, "pipe stays small");
     }
 }

@@ -35,8 +35,12 @@ pub const CLOSED_RETENTION: Duration = Duration::from_secs(30);
 pub const SESSION_TTL: Duration = Duration::from_secs(30);
 /// How often an idle websocket is pinged.
 pub const PING_INTERVAL: Duration = Duration::from_secs(30);
-/// Processes of one session that may be live or retained, unless configured otherwise.
+/// Processes of one session that may live at once, unless configured otherwise.
 pub const MAX_PROCESSES: usize = 1024;
+/// Finished processes that one session keeps readable; beyond it, the oldest is forgotten early.
+pub const FINISHED_PROCESSES: usize = 8192;
+/// Output of finished processes that one session keeps readable, all together.
+pub const FINISHED_OUTPUT_BYTES: usize = 64 << 20;
 /// Requests of one connection that may be unanswered; one more is refused.
 pub const MAX_REQUESTS_IN_FLIGHT: usize = 4096;
 /// Answers queued for a client that does not read them; above it, its requests are not read either.

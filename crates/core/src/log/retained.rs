@@ -154,6 +154,11 @@ impl OutputLog {
         self.next
     }
 
+    /// Returns how many bytes are retained.
+    pub fn retained_bytes(&self) -> usize {
+        self.retained_bytes
+    }
+
     /// Returns how many bytes were ever recorded.
     pub fn appended_bytes(&self) -> u64 {
         self.appended_bytes

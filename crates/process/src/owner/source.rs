@@ -16,19 +16,20 @@ use tokio::io::unix::AsyncFd;
 
 use crate::pipe;
 
-/// A read of at least this keeps its buffer; a smaller one is copied into memory of its size.
-const KEEP_BUFFER_BYTES: usize = limits::OUTPUT_CHUNK_BYTES / 2;
+/// Bytes asked for at once of a source that fills its buffer: all that an enlarged pipe holds.
+const BULK_BYTES: usize = pipe::LARGE_BYTES;
 
 thread_local! {
-    /// Where output is read to. One for each thread: an idle process holds none.
-    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    /// Where output is read to: a buffer of each size for each thread. An idle process holds none.
+    static BUFFERS: RefCell<[Vec<u8>; 2]> = const { RefCell::new([Vec::new(), Vec::new()]) };
 }
 
 #[derive(Debug)]
 pub(crate) struct Source {
     fd: Arc<AsyncFd<OwnedFd>>,
     kind: Kind,
-    enlarged: bool,
+    /// It filled a buffer once: its pipe was enlarged, and is emptied at once.
+    bulk: bool,
 }
 
 /// What a source is.
@@ -42,7 +43,7 @@ pub(crate) enum Kind {
 
 impl Source {
     pub(crate) fn new(fd: Arc<AsyncFd<OwnedFd>>, kind: Kind) -> Self {
-        Self { fd, kind, enlarged: false }
+        Self { fd, kind, bulk: false }
     }
 
     pub(super) fn stream(&self) -> OutputStream {
@@ -71,7 +72,7 @@ impl Source {
                 Ok(Ok(data)) => {
                     // A pipe that gave less than was asked for is empty; a terminal hands out its
                     // input in pieces and may have more.
-                    let short = data.as_ref().is_some_and(|d| d.len() < limits::OUTPUT_CHUNK_BYTES);
+                    let short = data.as_ref().is_some_and(|data| data.len() < self.wanted());
                     if short && self.kind != Kind::Terminal {
                         ready.clear_ready();
                     }
@@ -85,22 +86,32 @@ impl Source {
     }
 
     fn read(&mut self) -> io::Result<Option<Bytes>> {
-        let data = BUFFER.with_borrow_mut(|buffer| {
+        let wanted = self.wanted();
+        let data = BUFFERS.with_borrow_mut(|buffers| {
+            let buffer = &mut buffers[usize::from(self.bulk)];
             buffer.clear();
-            buffer.reserve_exact(limits::OUTPUT_CHUNK_BYTES);
+            buffer.reserve_exact(wanted);
             let count = read(self.fd.get_ref(), spare_capacity(buffer))?;
-            Ok::<_, io::Error>(match count {
-                0 => None,
-                KEEP_BUFFER_BYTES.. => Some(Bytes::from(std::mem::take(buffer))),
-                _ => Some(Bytes::copy_from_slice(buffer)),
+            // A read that fills half of its buffer keeps it; a smaller one is copied into memory of
+            // its size, so that what is retained is not much more than what was written.
+            Ok::<_, io::Error>(if count == 0 {
+                None
+            } else if count >= wanted / 2 {
+                Some(Bytes::from(std::mem::take(buffer)))
+            } else {
+                Some(Bytes::copy_from_slice(buffer))
             })
         })?;
-        let full = data.as_ref().is_some_and(|data| data.len() == limits::OUTPUT_CHUNK_BYTES);
-        if full && !self.enlarged && self.kind != Kind::Terminal {
-            self.enlarged = true;
+        let full = data.as_ref().is_some_and(|data| data.len() == wanted);
+        if full && !self.bulk && self.kind != Kind::Terminal {
+            self.bulk = true;
             pipe::enlarge(self.fd.get_ref());
         }
         Ok(data)
+    }
+
+    fn wanted(&self) -> usize {
+        if self.bulk { BULK_BYTES } else { limits::OUTPUT_CHUNK_BYTES }
     }
 }
 

@@ -228,6 +228,7 @@ fn status(state: &State, pid: u32, started_at_ms: u64) -> Status {
         closed: state.log.is_closed(),
         tree_alive: state.child.is_some(),
         next_seq: state.log.next_seq(),
+        retained_bytes: state.log.retained_bytes(),
         os_pid: Some(pid),
         started_at_ms,
     }

@@ -9,8 +9,11 @@ use std::{
 
 use super::frame::{HEAD_BYTES, MAX_EXTRA, MAX_LIMITS};
 
-/// Stack of a supervisor, and of its child before exec. Pages that are not touched cost nothing.
+/// Stack of a supervisor with its job above it, and stack of its child before exec. Pages that are
+/// not touched cost nothing.
 const STACK_BYTES: usize = 32 << 10;
+/// The job at the top of the supervisor's own memory, where the first page of the stack is anyway.
+const JOB_BYTES: usize = size_of::<Job>().next_multiple_of(16);
 /// Regions are made in steps of this, so that a used one fits the next command.
 const STEP_BYTES: usize = 128 << 10;
 
@@ -73,7 +76,7 @@ impl Region {
 
     /// Returns the end of the supervisor's stack.
     pub(super) fn stack_top(&self) -> *mut u8 {
-        self.at(STACK_BYTES)
+        self.at(STACK_BYTES - JOB_BYTES)
     }
 
     fn at(&self, offset: usize) -> *mut u8 {
@@ -118,7 +121,7 @@ impl<'a> Body<'a> {
     pub(super) fn needed(&self) -> usize {
         // Each table ends in a null; the shell's has two places more than argv.
         let pointers = self.candidates + self.argv * 2 + self.env + 6;
-        STACK_BYTES * 2 + size_of::<Job>() + pointers * size_of::<usize>() + self.bytes.len() + 64
+        STACK_BYTES * 2 + pointers * size_of::<usize>() + self.bytes.len()
     }
 
     /// Lays the job out in `region`. `fds` are control, the standard three, and the extra ones.
@@ -148,10 +151,10 @@ impl<'a> Body<'a> {
             *limit = (u32::try_from(number(self.bytes, at)?).ok()?, u64::from_le_bytes(value));
         }
 
-        let job = region.at(STACK_BYTES * 2).cast::<Job>();
-        let tables = region.at(STACK_BYTES * 2 + size_of::<Job>().next_multiple_of(16));
+        let job = region.stack_top().cast::<Job>();
+        let tables = region.at(STACK_BYTES * 2);
         let pointers = self.candidates + self.argv * 2 + self.env + 6;
-        let texts = region.at(tables.addr() - region.start.addr() + pointers * size_of::<usize>());
+        let texts = region.at(STACK_BYTES * 2 + pointers * size_of::<usize>());
         let source = &self.bytes[HEAD_BYTES..];
         // SAFETY: `needed` counted these bytes, and the region belongs to this job alone.
         unsafe { ptr::copy_nonoverlapping(source.as_ptr(), texts, source.len()) };
@@ -183,7 +186,7 @@ impl<'a> Body<'a> {
             env,
             shell_argv,
             child_stack_top: region.at(STACK_BYTES * 2),
-            discard: (region.at(STACK_BYTES), STACK_BYTES),
+            discard: (region.at(STACK_BYTES), region.length - STACK_BYTES),
             spawner,
             signals,
             failure: (0, 0),

@@ -15,7 +15,7 @@ use super::{
 };
 
 /// How long a command lives before its supervisor gives back what only starting it needed.
-const SETTLED_MS: u32 = 1000;
+const SETTLED_MS: u32 = 100;
 /// How often a kill is repeated while something lives. Orphans arrive as their parents die, and
 /// each death wakes the supervisor anyway.
 const KILL_AGAIN_MS: u32 = 20;

@@ -2,7 +2,8 @@
 //! same thing without a lease.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
 
@@ -35,8 +36,17 @@ struct State {
     lease: Lease,
     outbox: Option<Arc<Outbox>>,
     table: Table,
+    /// Processes of the table whose output has ended, oldest first.
+    finished: VecDeque<Finished>,
+    finished_bytes: usize,
     /// Processes that are over and forgotten, but whose descendants live.
     remnants: Vec<Arc<Process>>,
+}
+
+#[derive(Debug)]
+struct Finished {
+    process: Arc<Process>,
+    bytes: usize,
 }
 
 /// Why a process gets no place in a table.
@@ -57,7 +67,14 @@ impl Session {
         lease: Lease,
         most_processes: usize,
     ) -> Self {
-        let state = State { lease, outbox: None, table: Table::new(), remnants: Vec::new() };
+        let state = State {
+            lease,
+            outbox: None,
+            table: Table::new(),
+            finished: VecDeque::new(),
+            finished_bytes: 0,
+            remnants: Vec::new(),
+        };
         Self { id, backend, most_processes, state: Mutex::new(state) }
     }
 
@@ -68,7 +85,8 @@ impl Session {
             return Err(AdmitError::Exists(id.clone()));
         }
         state.remnants.retain(|process| process.handle.status().tree_alive);
-        if state.table.len() + state.remnants.len() >= self.most_processes {
+        let live = state.table.len() - state.finished.len() + state.remnants.len();
+        if live >= self.most_processes {
             return Err(AdmitError::TooMany(self.most_processes));
         }
         let cancel = Arc::new(Notify::new());
@@ -133,13 +151,15 @@ impl Session {
         let mut state = self.lock();
         let (table, remnants) =
             (std::mem::take(&mut state.table), std::mem::take(&mut state.remnants));
+        state.finished_bytes = 0;
+        let finished = std::mem::take(&mut state.finished);
         for entry in table.values() {
             if let Entry::Starting(cancel) = entry {
                 cancel.notify_one();
             }
         }
         drop(state);
-        drop((table, remnants));
+        drop((table, finished, remnants));
     }
 
     fn started(&self) -> impl Iterator<Item = Arc<Process>> + use<> {
@@ -157,35 +177,66 @@ impl Session {
 
     /// Drops a process from the table some time after its output ended.
     fn forget_later(self: &Arc<Self>, process: &Arc<Process>) {
+        let closed = process.handle.wait(WaitUntil::Closed, None);
         let (session, process) = (Arc::downgrade(self), Arc::downgrade(process));
-        let Some(closed) =
-            process.upgrade().map(|process| process.handle.wait(WaitUntil::Closed, None))
-        else {
-            return;
-        };
         tokio::spawn(async move {
             drop(closed.await);
+            let (Some(session), Some(process)) = (session.upgrade(), process.upgrade()) else {
+                return;
+            };
+            let weak = (Arc::downgrade(&session), Arc::downgrade(&process));
+            session.finish(process);
+            drop(session);
             sleep(limits::CLOSED_RETENTION).await;
-            if let Some(session) = session.upgrade() {
+            if let (Some(session), Some(process)) = (weak.0.upgrade(), weak.1.upgrade()) {
                 session.forget(&process);
             }
         });
     }
 
-    fn forget(&self, process: &Weak<Process>) {
-        let Some(process) = process.upgrade() else { return };
+    /// Counts a process among the finished, and forgets the oldest of them if they are too many.
+    fn finish(&self, process: Arc<Process>) {
+        let bytes = process.handle.status().retained_bytes;
         let mut state = self.lock();
-        state.table.remove(process.handle.id());
-        if let Some(outbox) = &state.outbox {
-            outbox.forget(process.handle.id());
+        state.finished_bytes += bytes;
+        state.finished.push_back(Finished { process, bytes });
+        let mut forgotten = Vec::new();
+        while state.finished.len() > limits::FINISHED_PROCESSES
+            || (state.finished_bytes > limits::FINISHED_OUTPUT_BYTES && state.finished.len() > 1)
+        {
+            let Some(oldest) = state.finished.front().map(|oldest| Arc::clone(&oldest.process))
+            else {
+                break;
+            };
+            state.forget(&oldest);
+            forgotten.push(oldest);
         }
-        if process.handle.status().tree_alive {
-            state.remnants.push(process);
-        }
+    }
+
+    fn forget(&self, process: &Arc<Process>) {
+        self.lock().forget(process);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Drops a finished process from the table; its id is free again.
+    fn forget(&mut self, process: &Arc<Process>) {
+        let same = |finished: &Finished| Arc::ptr_eq(&finished.process, process);
+        let Some(index) = self.finished.iter().position(same) else { return };
+        if let Some(finished) = self.finished.remove(index) {
+            self.finished_bytes -= finished.bytes;
+        }
+        self.table.remove(process.handle.id());
+        if let Some(outbox) = &self.outbox {
+            outbox.forget(process.handle.id());
+        }
+        if process.handle.status().tree_alive {
+            self.remnants.push(Arc::clone(process));
+        }
     }
 }
 

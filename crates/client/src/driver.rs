@@ -1,0 +1,264 @@
+//! The task that owns a connection: reads, writes, matches answers to calls, and hands every event
+//! to its process.
+
+mod processes;
+mod waiter;
+
+use std::{error::Error, future::poll_fn, io, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use exec_core::peer::Calls;
+use exec_transport::link::{Encoding, Link, MessageWriter, ReadError};
+use exec_wire::{
+    error::{ErrorCode, RpcError},
+    id::OutputSeq,
+    limits,
+    message::{Message, Notification, Request, RequestId, split_binary},
+    method::Method,
+    outgoing::Outgoing,
+    process::{ReadProcess, TerminateMode, TerminateProcess},
+};
+use serde_json::value::RawValue;
+use tokio::{sync::mpsc, time::timeout};
+
+use self::processes::Processes;
+pub(crate) use self::waiter::{Ask, Reply, Waiter};
+use crate::{
+    client::CallError,
+    events::{Broken, End, ProcessEvents},
+    hub::Hub,
+    notification::{self, Told},
+};
+
+/// What is encoded before it is flushed although more is asked.
+const GATHER_BYTES: usize = 256 << 10;
+/// How long a peer may take to read the last words.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+/// The id of requests whose answer nobody needs.
+const UNANSWERED: &str = "release";
+
+pub(crate) struct Driver {
+    link: Link,
+    encoding: Encoding,
+    asks: mpsc::Receiver<Ask>,
+    calls: Calls<Waiter>,
+    unanswered: usize,
+    processes: Processes,
+    hub: Arc<Hub>,
+}
+
+/// Peer: the connection is given up.
+#[derive(Debug, thiserror::Error)]
+enum DriveError {
+    #[error("connection cannot be read")]
+    Read(#[from] ReadError),
+    #[error("connection cannot be written to")]
+    Write(#[from] io::Error),
+    #[error("message does not decode")]
+    Message(#[source] Box<dyn Error + Send + Sync>),
+}
+
+impl Driver {
+    pub(crate) fn new(
+        link: Link,
+        encoding: Encoding,
+        asks: mpsc::Receiver<Ask>,
+        hub: Arc<Hub>,
+    ) -> Self {
+        let calls = Calls::new(limits::MAX_REQUESTS_IN_FLIGHT);
+        Self { link, encoding, asks, calls, unanswered: 0, processes: Processes::default(), hub }
+    }
+
+    /// Runs until nobody needs the connection, or it is gone. Then everything fails at once.
+    pub(crate) async fn run(mut self) {
+        if let Err(error) = self.drive().await {
+            let reason = error.source().map(ToString::to_string);
+            tracing::debug!(peer = self.link.peer, %error, reason, "connection is given up");
+        }
+        self.processes.disconnect();
+    }
+
+    async fn drive(&mut self) -> Result<(), DriveError> {
+        loop {
+            self.end_released();
+            let may_read = self.processes.have_room(self.hub.is_awaited());
+            let may_ask = self.link.writer.buffered() < GATHER_BYTES;
+            tokio::select! {
+                flushed = tend(&mut *self.link.writer) => flushed?,
+                message = self.link.reader.next(), if may_read => match message? {
+                    Some(message) => self.handle_message(&message)?,
+                    None => return Ok(()),
+                },
+                ask = self.asks.recv(), if may_ask => match ask {
+                    Some(ask) => self.handle_ask(ask),
+                    None => {
+                        self.end_released();
+                        // A peer that does not take them finds the connection closed all the same.
+                        drop(timeout(LAST_WORDS, self.link.writer.close()).await);
+                        return Ok(());
+                    }
+                },
+                () = self.hub.poked() => {}
+            }
+        }
+    }
+
+    fn handle_ask(&mut self, Ask { request, waiter }: Ask) {
+        let refusal = match &waiter {
+            _ if self.unanswered >= limits::MAX_REQUESTS_IN_FLIGHT => {
+                Some(CallError::TooMany(limits::MAX_REQUESTS_IN_FLIGHT))
+            }
+            // Registered before it is launched: its events may come before the answer.
+            Waiter::Start(_, process) if !self.processes.register(process) => {
+                Some(CallError::IdInUse(process.id().clone()))
+            }
+            Waiter::Call(_) | Waiter::Start(..) | Waiter::Fill(_) => None,
+        };
+        match (refusal, waiter) {
+            (None, waiter) => self.ask(request, waiter),
+            (Some(refusal), Waiter::Call(reply) | Waiter::Start(reply, _)) => {
+                // A caller that gave up needs no answer.
+                drop(reply.send(Err(refusal)));
+            }
+            (Some(_), Waiter::Fill(process)) => self.give_up(&process, lost(&process)),
+        }
+    }
+
+    fn ask(&mut self, request: impl FnOnce(&RequestId) -> Outgoing, waiter: Waiter) {
+        if let Ok(id) = self.calls.ask(waiter) {
+            self.unanswered += 1;
+            self.link.writer.push(request(&id), self.encoding);
+        }
+    }
+
+    fn handle_message(&mut self, frame: &Bytes) -> Result<(), DriveError> {
+        let (text, data) = match split_binary(frame) {
+            None => (frame.clone(), None),
+            Some(Ok((text, data))) => (text, Some(data)),
+            Some(Err(error)) => return Err(DriveError::Message(error.into())),
+        };
+        let message = Message::decode_with(&text, data);
+        match message.map_err(|error| DriveError::Message(error.into()))? {
+            Message::Notification(told) => self.handle_notification(&told)?,
+            Message::Request(request) => self.refuse(&request),
+            answer @ (Message::Response(_) | Message::Error(_)) => {
+                if let Some(answer) = self.calls.handle_answer(answer) {
+                    self.unanswered -= 1;
+                    self.handle_answer(answer.waiter, answer.result);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn handle_notification(&mut self, told: &Notification<'_>) -> Result<(), DriveError> {
+        let decoded = notification::decode(told);
+        match decoded.map_err(|error| DriveError::Message(error.into()))? {
+            Told::Event(id, event) => {
+                if let Some(process) = self.processes.find(&id) {
+                    let recorded = process.handle_event(event);
+                    self.go_on(&process, recorded);
+                }
+            }
+            Told::Started(started) => {
+                if let Some(process) = self.processes.find(&started.process_id) {
+                    process.handle_started(&started);
+                }
+            }
+            Told::Unknown => {}
+        }
+        Ok(())
+    }
+
+    fn handle_answer(&mut self, waiter: Waiter, result: Result<&RawValue, RpcError>) {
+        let result = result.map(ToOwned::to_owned).map_err(CallError::Remote);
+        match waiter {
+            Waiter::Call(reply) => drop(reply.send(result)),
+            Waiter::Start(reply, process) => {
+                let started = result.is_ok();
+                if !started {
+                    self.processes.forget(&process);
+                }
+                // Nobody waits for it any more: it is to be ended.
+                if reply.send(result).is_err() && started {
+                    self.terminate(&process);
+                }
+            }
+            Waiter::Fill(process) => {
+                let page = result.ok().and_then(|page| serde_json::from_str(page.get()).ok());
+                let recorded = match page {
+                    Some(page) => process.handle_page(page),
+                    None => Err(lost(&process)),
+                };
+                self.go_on(&process, recorded);
+            }
+        }
+    }
+
+    /// Acts on what recording came to.
+    fn go_on(&mut self, process: &Arc<ProcessEvents>, recorded: Result<Option<OutputSeq>, Broken>) {
+        match recorded {
+            Ok(None) => {}
+            Ok(Some(after)) => {
+                let read = ReadProcess {
+                    process_id: process.id().clone(),
+                    after_seq: Some(after),
+                    max_bytes: None,
+                    wait_ms: None,
+                };
+                let method = ReadProcess::NAME.as_str();
+                let request = Box::new(move |id: &RequestId| Outgoing::request(id, method, &read));
+                self.handle_ask(Ask { request, waiter: Waiter::Fill(Arc::clone(process)) });
+            }
+            Err(broken) => self.give_up(process, broken),
+        }
+        self.processes.note(process);
+    }
+
+    /// Fails one process: its events are lost, the others are not concerned.
+    fn give_up(&mut self, process: &Arc<ProcessEvents>, broken: Broken) {
+        tracing::warn!(process = %process.id(), %broken, "process is given up");
+        process.end(End::Broken(broken));
+        self.terminate(process);
+        self.processes.forget(process);
+    }
+
+    /// Ends the processes whose last handle is gone.
+    fn end_released(&mut self) {
+        for process in self.hub.take_released() {
+            // One that is not known did not start, or its start is not sent yet.
+            if self.processes.knows(&process) {
+                self.terminate(&process);
+                self.processes.note(&process);
+            }
+        }
+    }
+
+    fn terminate(&mut self, process: &ProcessEvents) {
+        let terminate = TerminateProcess {
+            process_id: process.id().clone(),
+            mode: Some(TerminateMode::Force),
+        };
+        let id = RequestId::Text(UNANSWERED.into());
+        let request = Outgoing::request(&id, TerminateProcess::NAME.as_str(), &terminate);
+        self.link.writer.push(request, self.encoding);
+    }
+
+    fn refuse(&mut self, request: &Request<'_>) {
+        let message = format!("this client does not implement `{}`", request.method);
+        let error = RpcError::new(ErrorCode::METHOD_NOT_FOUND, message);
+        self.link.writer.push(Outgoing::error(&request.id, &error), self.encoding);
+    }
+}
+
+fn lost(process: &ProcessEvents) -> Broken {
+    Broken::Lost(process.look(|log| log.next_seq()))
+}
+
+/// Flushes what is buffered, or waits until the link itself has something to flush.
+async fn tend(writer: &mut dyn MessageWriter) -> io::Result<()> {
+    if writer.buffered() == 0 {
+        poll_fn(|cx| writer.poll_upkeep(cx)).await;
+    }
+    writer.flush().await
+}

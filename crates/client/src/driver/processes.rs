@@ -1,0 +1,73 @@
+//! The processes of one connection, and which of them hold up its reading.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use exec_wire::{id::ProcessId, limits};
+
+use crate::events::{End, ProcessEvents};
+
+/// How far followers may lag behind altogether while somebody waits for an answer, which may be
+/// behind output that they do not take. Otherwise reading stops at the window of each.
+const OVERDRAFT_BYTES: u64 = 4 << 20;
+
+/// Processes whose events are taken. One that was let go of stays until its close.
+#[derive(Debug, Default)]
+pub(super) struct Processes {
+    table: BTreeMap<ProcessId, Arc<ProcessEvents>>,
+    /// Those whose followers lag behind by more than their window.
+    held: Vec<Arc<ProcessEvents>>,
+}
+
+impl Processes {
+    /// Takes a process in, unless its id is taken.
+    pub(super) fn register(&mut self, process: &Arc<ProcessEvents>) -> bool {
+        let free = !self.table.contains_key(process.id());
+        if free {
+            self.table.insert(process.id().clone(), Arc::clone(process));
+        }
+        free
+    }
+
+    pub(super) fn find(&self, id: &ProcessId) -> Option<Arc<ProcessEvents>> {
+        self.table.get(id).cloned()
+    }
+
+    /// Tells whether it is this process that its id names.
+    pub(super) fn knows(&self, process: &Arc<ProcessEvents>) -> bool {
+        self.table.get(process.id()).is_some_and(|known| Arc::ptr_eq(known, process))
+    }
+
+    pub(super) fn forget(&mut self, process: &Arc<ProcessEvents>) {
+        if self.knows(process) {
+            self.table.remove(process.id());
+        }
+    }
+
+    /// Looks whether a process that has news is followed fast enough, and whether it is over.
+    pub(super) fn note(&mut self, process: &Arc<ProcessEvents>) {
+        if lags(process) && !self.held.iter().any(|held| Arc::ptr_eq(held, process)) {
+            self.held.push(Arc::clone(process));
+        }
+        if process.is_released() && process.is_over() {
+            self.forget(process);
+        }
+    }
+
+    /// Tells whether there is room for what would be read.
+    pub(super) fn have_room(&mut self, awaited: bool) -> bool {
+        self.held.retain(lags);
+        let lag: u64 = self.held.iter().map(|process| process.lag()).sum();
+        self.held.is_empty() || (awaited && lag < OVERDRAFT_BYTES)
+    }
+
+    /// The connection is gone.
+    pub(super) fn disconnect(&mut self) {
+        for process in std::mem::take(&mut self.table).into_values() {
+            process.end(End::Disconnected);
+        }
+    }
+}
+
+fn lags(process: &Arc<ProcessEvents>) -> bool {
+    process.lag() >= limits::FOLLOW_WINDOW_BYTES as u64
+}

@@ -1,0 +1,129 @@
+//! Puts the events of one process back into the order of their numbers.
+//! Invariant: what comes out is numbered from 1 without holes.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use exec_core::log::{Event, Exit, OutputChunk};
+use exec_wire::{
+    id::OutputSeq,
+    process::{ExitCause, OutputPage},
+};
+
+/// Events that may wait for an earlier one.
+const MAX_EVENTS: usize = 256;
+/// Bytes of output that may wait for an earlier event.
+const MAX_BYTES: usize = 1 << 20;
+
+#[derive(Debug)]
+pub(crate) struct Reorder {
+    /// The number that comes out next.
+    next: OutputSeq,
+    ready: VecDeque<Event>,
+    early: BTreeMap<OutputSeq, Event>,
+    early_bytes: usize,
+    exit_seen: bool,
+}
+
+/// Peer: the events of one process cannot be put in order. Others are not concerned.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub(crate) enum Broken {
+    #[error("too much output came before event {} of the process", .0.0)]
+    Overflow(OutputSeq),
+    #[error("event {} of the process is lost", .0.0)]
+    Lost(OutputSeq),
+    #[error("event {} of the process cannot follow those before it", .0.0)]
+    Impossible(OutputSeq),
+}
+
+impl Reorder {
+    pub(crate) fn new() -> Self {
+        Self {
+            next: OutputSeq(1),
+            ready: VecDeque::new(),
+            early: BTreeMap::new(),
+            early_bytes: 0,
+            exit_seen: false,
+        }
+    }
+
+    /// Takes an event; one that is known already is dropped.
+    pub(crate) fn handle_event(&mut self, event: Event) -> Result<(), Broken> {
+        let event = match event {
+            // The oldest peers do not number the close: it is behind all that came.
+            Event::Closed(OutputSeq(0)) => {
+                let last = self.early.last_key_value().map(|(seq, _)| seq.next());
+                Event::Closed(last.unwrap_or(self.next))
+            }
+            event => event,
+        };
+        if event.seq() < self.next || self.early.contains_key(&event.seq()) {
+            return Ok(());
+        }
+        self.exit_seen |= matches!(event, Event::Exited(..));
+        if event.seq() > self.next {
+            self.early_bytes += size(&event);
+            self.early.insert(event.seq(), event);
+            let overflow = self.early.len() > MAX_EVENTS || self.early_bytes > MAX_BYTES;
+            return if overflow { Err(Broken::Overflow(self.next)) } else { Ok(()) };
+        }
+        self.next = self.next.next();
+        self.ready.push_back(event);
+        while let Some(event) = self.early.remove(&self.next) {
+            self.early_bytes -= size(&event);
+            self.next = self.next.next();
+            self.ready.push_back(event);
+        }
+        Ok(())
+    }
+
+    /// Takes what `process/read` answered after [`gap`](Self::gap). If that does not fill it,
+    /// nothing will.
+    pub(crate) fn handle_page(&mut self, page: OutputPage) -> Result<(), Broken> {
+        for chunk in page.chunks {
+            let data = chunk.chunk.0;
+            self.handle_event(Event::Output(OutputChunk { seq: chunk.seq, stream: chunk.stream, data }))?;
+        }
+        let closed = OutputSeq(page.next_seq.0.saturating_sub(1));
+        let end = if page.closed { closed } else { page.next_seq };
+        if let (false, Some(code)) = (self.exit_seen, page.exit_code)
+            && let Some(seq) = self.only_missing(end)
+        {
+            let cause = ExitCause::Unknown;
+            let sandbox_denied = page.sandbox_denied;
+            let exit = Exit { code, signal: None, cause, usage: None, sandbox_denied };
+            self.handle_event(Event::Exited(seq, exit))?;
+        }
+        if page.closed {
+            self.handle_event(Event::Closed(closed))?;
+        }
+        if self.next < page.next_seq { Err(Broken::Lost(self.next)) } else { Ok(()) }
+    }
+
+    /// Takes the next event in order.
+    pub(crate) fn poll_event(&mut self) -> Option<Event> {
+        self.ready.pop_front()
+    }
+
+    /// Returns the last number before a gap that something waits behind.
+    pub(crate) fn gap(&self) -> Option<OutputSeq> {
+        (!self.early.is_empty()).then_some(OutputSeq(self.next.0 - 1))
+    }
+
+    /// Returns the one number below `end` that has not come, if it is only one.
+    fn only_missing(&self, end: OutputSeq) -> Option<OutputSeq> {
+        let come = self.early.range(..end).count() as u64;
+        (end.0.checked_sub(self.next.0)? == come + 1).then_some(())?;
+        let mut seq = self.next;
+        while self.early.contains_key(&seq) {
+            seq = seq.next();
+        }
+        Some(seq)
+    }
+}
+
+fn size(event: &Event) -> usize {
+    match event {
+        Event::Output(chunk) => chunk.data.len(),
+        Event::Exited(..) | Event::Closed(_) => 0,
+    }
+}

@@ -1,0 +1,15 @@
+//! The client: connects to an exec-server over any link and presents it as an environment.
+//!
+//! One task owns a connection: it reads, writes, matches answers to calls, and puts the events of
+//! each process in order; handles send it messages. When the connection is gone, every operation
+//! fails at once. Not here: opening links (`exec-transport`), coming back after a disconnect, how
+//! anything runs.
+
+pub mod backend;
+pub mod client;
+mod driver;
+mod events;
+pub mod handshake;
+mod hub;
+mod notification;
+pub mod process;

@@ -1,0 +1,77 @@
+//! What a server tells without being asked, as events of a process.
+
+use bytes::Bytes;
+use exec_core::log::{Event, Exit, OutputChunk};
+use exec_wire::{
+    bytes::Base64,
+    id::{OutputSeq, ProcessId},
+    message::{Notification, ParamsError, decode_params},
+    method::notification,
+    process::{ExitCause, Exited, OutputStream, ProcessClosed, ProcessStarted},
+};
+use serde::Deserialize;
+
+/// What was told.
+#[derive(Debug)]
+pub(crate) enum Told {
+    /// Something happened to a process.
+    Event(ProcessId, Event),
+    /// A process runs.
+    Started(ProcessStarted),
+    /// Nothing that this client knows.
+    Unknown,
+}
+
+/// `process/output`, as it is read.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Output {
+    process_id: ProcessId,
+    seq: OutputSeq,
+    stream: OutputStream,
+    #[serde(default)]
+    chunk: Option<Base64>,
+}
+
+/// Decodes a notification. Only those that are known can fail.
+pub(crate) fn decode(told: &Notification<'_>) -> Result<Told, ParamsError> {
+    match &*told.method {
+        notification::PROCESS_OUTPUT => {
+            let output: Output = decode_params(told.params)?;
+            let inside = output.chunk.map(|chunk| chunk.0);
+            let data: Bytes = inside
+                .or_else(|| told.data.clone())
+                .ok_or_else(|| ParamsError("missing field `chunk`".to_owned()))?;
+            let chunk = OutputChunk { seq: output.seq, stream: output.stream, data };
+            Ok(Told::Event(output.process_id, Event::Output(chunk)))
+        }
+        notification::PROCESS_EXITED => {
+            let exited: Exited = decode_params(told.params)?;
+            let exit = Exit {
+                code: exited.exit_code,
+                signal: exited.signal.as_deref().map(signal_name),
+                cause: exited.cause.unwrap_or(ExitCause::Unknown),
+                usage: exited.usage,
+                sandbox_denied: exited.sandbox_denied.unwrap_or(false),
+            };
+            Ok(Told::Event(exited.process_id, Event::Exited(exited.seq, exit)))
+        }
+        notification::PROCESS_CLOSED => {
+            let closed: ProcessClosed = decode_params(told.params)?;
+            Ok(Told::Event(closed.process_id, Event::Closed(closed.seq)))
+        }
+        notification::PROCESS_STARTED => decode_params(told.params).map(Told::Started),
+        _ => Ok(Told::Unknown),
+    }
+}
+
+/// Finds a signal's name among those that live as long as the program.
+fn signal_name(name: &str) -> &'static str {
+    SIGNALS.iter().find(|known| **known == name).copied().unwrap_or("SIGUNKNOWN")
+}
+
+const SIGNALS: &[&str] = &[
+    "SIGHUP", "SIGINT", "SIGQUIT", "SIGILL", "SIGTRAP", "SIGABRT", "SIGBUS", "SIGFPE", "SIGKILL",
+    "SIGUSR1", "SIGSEGV", "SIGUSR2", "SIGPIPE", "SIGALRM", "SIGTERM", "SIGSTKFLT", "SIGXCPU",
+    "SIGXFSZ", "SIGVTALRM", "SIGPROF", "SIGIO", "SIGPWR", "SIGSYS", "SIGEMT", "SIGRT",
+];

@@ -1,0 +1,267 @@
+//! A process on a remote host: a thin proxy over the connection, and the events that came of it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use exec_core::log::{HeadTail, OutputChunk, OutputLog, Page, Snapshot};
+use exec_env::{
+    command::Io,
+    process::{EventStream, ExecProcess, Follow, ProcessError, Read, Status},
+};
+use exec_wire::{
+    error::{ErrorCode, RpcError},
+    id::{ProcessId, WriteId},
+    limits,
+    method::Method,
+    process::{
+        CloseStdin, OutputStream, ProcessSignal, ProcessSnapshot, ReadProcess,
+        ResizeProcess, SignalProcess, SnapshotProcess, TerminalSize, TerminateMode,
+        TerminateProcess, WaitProcess, WaitUntil, WriteStatus,
+    },
+};
+use futures_util::future::{BoxFuture, FutureExt, ready};
+
+use crate::{
+    backend::rpc_error,
+    client::{CallError, ExecServerClient},
+    events::{Followed, ProcessEvents},
+};
+
+/// Largest write: encoded it fits into a message with room to spare.
+const MAX_WRITE_BYTES: usize = limits::MAX_MESSAGE_BYTES / 2;
+
+/// A process on the host of an exec-server. When the last handle is dropped, the server is told to
+/// end it.
+#[derive(Debug)]
+pub struct RemoteProcess {
+    client: ExecServerClient,
+    events: Arc<ProcessEvents>,
+    terminal: bool,
+    /// Numbers the writes that the caller did not name.
+    writes: AtomicU64,
+}
+
+impl RemoteProcess {
+    pub(crate) fn new(client: ExecServerClient, events: &Arc<ProcessEvents>, io: Io) -> Self {
+        let terminal = matches!(io, Io::Terminal(_));
+        Self { client, events: Arc::clone(events), terminal, writes: AtomicU64::new(0) }
+    }
+
+    /// Asks the server, unless the process's events are lost.
+    fn call<M, T>(
+        &self,
+        params: M,
+        answer: impl FnOnce(M::Result) -> T + Send + 'static,
+    ) -> BoxFuture<'static, Result<T, ProcessError>>
+    where
+        M: Method + Send + 'static,
+        M::Result: Send,
+        T: Send + 'static,
+    {
+        if let Err(error) = self.events.check() {
+            return ready(Err(error)).boxed();
+        }
+        self.client.call(params).map(|result| result.map(answer).map_err(process_error)).boxed()
+    }
+
+    /// Tells whether the server refused because it forgot the process, which it does some time
+    /// after the close. What came of it is here.
+    fn is_forgotten(&self, error: &ProcessError) -> bool {
+        let refused = matches!(error, ProcessError::Remote(error) if error.code == ErrorCode::INVALID_REQUEST);
+        refused && self.events.is_over()
+    }
+
+    fn write_id(&self) -> WriteId {
+        let number = self.writes.fetch_add(1, Ordering::Relaxed);
+        #[expect(clippy::expect_used, reason = "the text is short and not empty")]
+        WriteId::new(&format!("exec-client-{number}")).expect("a short text is a write id")
+    }
+}
+
+impl ExecProcess for RemoteProcess {
+    fn id(&self) -> &ProcessId {
+        self.events.id()
+    }
+
+    fn status(&self) -> Status {
+        self.events.status()
+    }
+
+    fn follow(&self, follow: Follow) -> EventStream {
+        Box::pin(Followed::new(&self.events, follow, self.client.clone()))
+    }
+
+    fn read(&self, read: Read) -> BoxFuture<'_, Result<Page, ProcessError>> {
+        let params = ReadProcess {
+            process_id: self.id().clone(),
+            after_seq: Some(read.after),
+            max_bytes: read.max_bytes,
+            wait_ms: Some(millis(read.wait)),
+        };
+        let page = self.call(params, |page| page);
+        async move {
+            let page = match page.await {
+                Err(error) if self.is_forgotten(&error) => {
+                    return Ok(self.events.look(|log| log.page(read.after, read.max_bytes)));
+                }
+                page => page?,
+            };
+            let exit = if page.exited {
+                // How it ended comes as an event, if not before the answer then behind it.
+                Some(self.events.until(|log| log.exit().cloned()).await?)
+            } else {
+                None
+            };
+            let chunks = page.chunks.into_iter().map(|chunk| OutputChunk {
+                seq: chunk.seq,
+                stream: chunk.stream,
+                data: chunk.chunk.0,
+            });
+            let chunks = chunks.collect();
+            Ok(Page { chunks, next_seq: page.next_seq, exit, closed: page.closed })
+        }
+        .boxed()
+    }
+
+    fn write(
+        &self,
+        id: Option<WriteId>,
+        data: Bytes,
+    ) -> BoxFuture<'static, Result<WriteStatus, ProcessError>> {
+        if let Err(error) = self.events.check() {
+            return ready(Err(error)).boxed();
+        }
+        if data.len() > MAX_WRITE_BYTES {
+            let error = RpcError::invalid_params(format!("chunk exceeds {MAX_WRITE_BYTES} bytes"));
+            return ready(Err(error.into())).boxed();
+        }
+        let write_id = id.unwrap_or_else(|| self.write_id());
+        let written = self.client.write(self.id().clone(), write_id, data);
+        written.map(|result| result.map(|result| result.status).map_err(process_error)).boxed()
+    }
+
+    fn close_stdin(
+        &self,
+        id: Option<WriteId>,
+    ) -> BoxFuture<'static, Result<WriteStatus, ProcessError>> {
+        let params = CloseStdin { process_id: self.id().clone(), write_id: id };
+        self.call(params, |result| result.status)
+    }
+
+    fn resize(&self, size: TerminalSize) -> BoxFuture<'static, Result<(), ProcessError>> {
+        let TerminalSize { rows, cols } = size;
+        if !self.terminal {
+            return ready(Err(ProcessError::NoTerminal(self.id().clone()))).boxed();
+        }
+        if rows == 0 || cols == 0 {
+            return ready(Err(ProcessError::EmptySize)).boxed();
+        }
+        self.call(ResizeProcess { process_id: self.id().clone(), rows, cols }, |_| ())
+    }
+
+    fn signal(&self, signal: ProcessSignal) -> BoxFuture<'static, Result<(), ProcessError>> {
+        self.call(SignalProcess { process_id: self.id().clone(), signal }, |_| ())
+    }
+
+    fn terminate(&self, mode: TerminateMode) -> BoxFuture<'static, Result<bool, ProcessError>> {
+        let params = TerminateProcess { process_id: self.id().clone(), mode: Some(mode) };
+        self.call(params, |result| result.running)
+    }
+
+    fn wait(
+        &self,
+        until: WaitUntil,
+        timeout: Option<Duration>,
+    ) -> BoxFuture<'static, Result<Status, ProcessError>> {
+        let events = Arc::clone(&self.events);
+        if events.look(|log| reached(log, until)).is_some() {
+            return ready(Ok(events.status())).boxed();
+        }
+        let timeout_ms = timeout.map(millis);
+        let params = WaitProcess { process_id: self.id().clone(), until, timeout_ms };
+        let answer = self.call(params, |result| result);
+        async move {
+            let answer = answer.await?;
+            // The events that the answer speaks of may be behind it.
+            if answer.exited {
+                events.until(|log| reached(log, WaitUntil::Exited)).await?;
+            }
+            if answer.closed {
+                events.until(|log| reached(log, WaitUntil::Closed)).await?;
+            }
+            Ok(events.status())
+        }
+        .boxed()
+    }
+
+    fn snapshot(&self) -> BoxFuture<'_, Result<Snapshot, ProcessError>> {
+        let params = SnapshotProcess { process_id: self.id().clone() };
+        let snapshot = self.call(params, |snapshot| snapshot);
+        async move {
+            match snapshot.await {
+                Err(error) if self.is_forgotten(&error) => {
+                    Ok(self.events.look(OutputLog::snapshot))
+                }
+                snapshot => Ok(split_omitted(snapshot?, self.events.written())),
+            }
+        }
+        .boxed()
+    }
+}
+
+impl Drop for RemoteProcess {
+    fn drop(&mut self) {
+        self.client.hub().release(Arc::clone(&self.events));
+    }
+}
+
+/// The wire tells only how much is omitted altogether. What came of a stream and is not in the
+/// snapshot is omitted from it: that is exact once everything has come.
+fn split_omitted(snapshot: ProcessSnapshot, written: [u64; 3]) -> Snapshot {
+    let mut left = snapshot.omitted_bytes;
+    let [stdout, stderr, terminal] = [
+        (snapshot.stdout, OutputStream::Stdout),
+        (snapshot.stderr, OutputStream::Stderr),
+        (snapshot.terminal, OutputStream::Pty),
+    ]
+    .map(|(data, stream)| {
+        let data = Vec::from(data.0);
+        let omitted = written[stream as usize].saturating_sub(data.len() as u64).min(left);
+        left -= omitted;
+        HeadTail { data, omitted }
+    });
+    let mut snapshot = Snapshot { stdout, stderr, terminal };
+    // Output that has not come yet: a stream that has more than it showed so far.
+    let latest = if snapshot.terminal.data.is_empty() {
+        &mut snapshot.stdout
+    } else {
+        &mut snapshot.terminal
+    };
+    latest.omitted += left;
+    snapshot
+}
+
+fn reached(log: &OutputLog, until: WaitUntil) -> Option<()> {
+    let reached = match until {
+        WaitUntil::Exited => log.exit().is_some(),
+        WaitUntil::Closed => log.is_closed(),
+    };
+    reached.then_some(())
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn process_error(error: CallError) -> ProcessError {
+    match error {
+        CallError::Disconnected => ProcessError::Disconnected,
+        error => ProcessError::Remote(rpc_error(error)),
+    }
+}

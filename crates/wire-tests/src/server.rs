@@ -1,0 +1,266 @@
+//! A real server process, started for one test and killed with it; and what the host tells of
+//! processes.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::{ExitStatus, Output, Stdio},
+    sync::OnceLock,
+    time::Duration,
+};
+
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, BufReader, unix::AsyncFd},
+    net::{TcpStream, UnixStream},
+    process::{Child, ChildStdin, ChildStdout, Command},
+    time::{sleep, timeout},
+};
+
+use crate::client::{Client, Duplex};
+
+/// Longest that anything may take here.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How a test reaches its server.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Transport {
+    WebSocket,
+    Unix,
+    Stdio,
+}
+
+/// A server. Dropping it kills it with SIGKILL, which leaves nothing of its alive.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) dir: TempDir,
+    child: Child,
+    address: Address,
+    stdin: Option<ChildStdin>,
+    stdout: Option<BufReader<ChildStdout>>,
+}
+
+#[derive(Clone, Debug)]
+enum Address {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+    Pipes,
+}
+
+impl Server {
+    /// Starts a server and waits until it listens.
+    pub(crate) async fn start(transport: Transport, flags: &[&str]) -> Self {
+        Self::start_by("exec \"$0\" \"$@\"", transport, flags).await
+    }
+
+    /// Starts a websocket server with default flags.
+    pub(crate) async fn websocket() -> Self {
+        Self::start(Transport::WebSocket, &[]).await
+    }
+
+    /// Starts a server by a shell script that ends in `exec "$0" "$@"`.
+    pub(crate) async fn start_by(script: &str, transport: Transport, flags: &[&str]) -> Self {
+        let dir = TempDir::new().unwrap();
+        let socket = dir.path().join("s");
+        let listen = match transport {
+            Transport::WebSocket => "ws://127.0.0.1:0".to_owned(),
+            Transport::Unix => format!("unix://{}", socket.display()),
+            Transport::Stdio => "stdio".to_owned(),
+        };
+        let mut flags = flags.to_vec();
+        if !flags.contains(&"--listen") {
+            flags.extend(["--listen", &listen]);
+        }
+        let mut child = shell(dir.path(), script, &flags)
+            .stdin(if transport == Transport::Stdio { Stdio::piped() } else { Stdio::null() })
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (stdin, mut stdout) = (child.stdin.take(), child.stdout.take().map(BufReader::new));
+        let address = match transport {
+            Transport::Stdio => Address::Pipes,
+            Transport::Unix | Transport::WebSocket => {
+                let mut line = String::new();
+                let read = stdout.as_mut().unwrap().read_line(&mut line);
+                timeout(PATIENCE, read).await.expect("server announces itself").unwrap();
+                Address::parse(&line)
+            }
+        };
+        Self { dir, child, address, stdin, stdout }
+    }
+
+    /// Connects and finishes the handshake.
+    pub(crate) async fn ready(&mut self) -> Client {
+        let mut client = self.connect().await;
+        client.handshake().await;
+        client
+    }
+
+    /// Connects, and says nothing yet.
+    pub(crate) async fn connect(&mut self) -> Client {
+        match self.address {
+            Address::Pipes => {
+                let (stdin, stdout) = (self.stdin.take(), self.stdout.take());
+                Client::lines(stdin.expect("stdio has one client"), stdout.unwrap())
+            }
+            Address::Tcp(_) | Address::Unix(_) => Client::upgrade(self.stream().await, None).await,
+        }
+    }
+
+    /// Opens a byte stream to the server's socket.
+    pub(crate) async fn stream(&self) -> Box<dyn Duplex> {
+        match &self.address {
+            Address::Tcp(address) => Box::new(TcpStream::connect(address).await.unwrap()),
+            Address::Unix(path) => Box::new(UnixStream::connect(path).await.unwrap()),
+            Address::Pipes => panic!("stdio has no socket"),
+        }
+    }
+
+    /// Returns the server's process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id().expect("the server runs")
+    }
+
+    /// Returns the path of a file in the server's working directory.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Sends the server a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(to_pid(self.pid()), signal).unwrap();
+    }
+
+    /// Waits for the server's end. Returns its status, and what it printed after its first line.
+    pub(crate) async fn ended(&mut self) -> (ExitStatus, String) {
+        drop(self.stdin.take());
+        let mut rest = String::new();
+        let end = async {
+            if let Some(mut stdout) = self.stdout.take() {
+                stdout.read_to_string(&mut rest).await.unwrap();
+            }
+            self.child.wait().await.unwrap()
+        };
+        let status = timeout(PATIENCE, end).await.expect("server ends in time");
+        (status, rest)
+    }
+}
+
+impl Address {
+    fn parse(line: &str) -> Self {
+        let line = line.strip_suffix('\n').expect("the announcement is a line");
+        match line.split_once("://") {
+            Some(("ws" | "wss", address)) => Self::Tcp(address.parse().expect(line)),
+            Some(("unix", path)) => Self::Unix(path.into()),
+            _ => panic!("{line:?} is no URL"),
+        }
+    }
+}
+
+/// Runs a server that is expected to end by itself.
+pub(crate) async fn run(dir: &Path, flags: &[&str]) -> Output {
+    let mut command = shell(dir, "exec \"$0\" \"$@\"", flags);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    timeout(PATIENCE, command.output()).await.expect("server ends by itself").unwrap()
+}
+
+/// Prepares a server that knows nothing of this machine's configuration.
+fn shell(dir: &Path, script: &str, flags: &[&str]) -> Command {
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", script])
+        .arg(binary())
+        .args(flags)
+        .current_dir(dir)
+        .env_clear()
+        .env("PATH", PATH)
+        .env("HOME", dir)
+        .env("EXEC_SERVER_HOME", dir)
+        .kill_on_drop(true);
+    command
+}
+
+/// Where children find their programs.
+pub(crate) const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// The server's program, beside the tests' own. Built if it is missing.
+fn binary() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| {
+        let tests = std::env::current_exe().unwrap();
+        let profile = tests.ancestors().nth(2).expect("tests run in target/<profile>/deps");
+        let binary = profile.join("exec-server");
+        if !binary.exists() {
+            let name = profile.file_name().and_then(|name| name.to_str()).unwrap_or("debug");
+            let status = std::process::Command::new(env!("CARGO"))
+                .args(["build", "-p", "exec-server", "--profile"])
+                .arg(if name == "debug" { "dev" } else { name })
+                .current_dir(env!("CARGO_MANIFEST_DIR"))
+                .status();
+            assert!(status.unwrap().success(), "exec-server does not build");
+        }
+        binary
+    })
+}
+
+/// A process of this host that was alive when it was looked at.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    pid: u32,
+    fd: AsyncFd<rustix::fd::OwnedFd>,
+}
+
+impl Watched {
+    /// Begins to watch a live process.
+    pub(crate) fn new(pid: u32) -> Self {
+        let fd = pidfd_open(to_pid(pid), PidfdFlags::NONBLOCK).expect("the process is alive");
+        Self { pid, fd: AsyncFd::new(fd).unwrap() }
+    }
+
+    /// Waits for its death.
+    pub(crate) async fn death(self) {
+        let dead = timeout(PATIENCE, self.fd.readable()).await;
+        let pid = self.pid;
+        dead.unwrap_or_else(|_| panic!("process {pid} lives on: {}", status_of(pid))).unwrap();
+    }
+
+    /// Tells whether it lives.
+    pub(crate) fn is_alive(&self) -> bool {
+        !matches!(state_of(self.pid), None | Some('Z' | 'X'))
+    }
+}
+
+/// Waits until `condition` holds: for what the host tells only when it is asked.
+pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let holds = async {
+        while !condition() {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, holds).await.unwrap_or_else(|_| panic!("never: {what}"));
+}
+
+/// Counts the open descriptors of a process.
+pub(crate) fn descriptors(pid: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
+}
+
+/// Returns one line of a process's `/proc` file, without its name.
+pub(crate) fn proc_line(pid: u32, file: &str, name: &str) -> String {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap_or_default().trim().to_owned()
+}
+
+fn status_of(pid: u32) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default()
+}
+
+fn state_of(pid: u32) -> Option<char> {
+    status_of(pid).rsplit_once(") ")?.1.chars().next()
+}
+
+fn to_pid(pid: u32) -> Pid {
+    Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()
+}
