@@ -40,15 +40,24 @@ impl RemoteBackend {
             Some(program) if program.is_empty() => return Err(StartError::EmptyProgram),
             Some(_) => {}
         }
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let since_epoch = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         let now_ms = u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX);
         let hub = Arc::clone(self.client.hub());
         let id = command.process_id.clone();
         let events = Arc::new(ProcessEvents::new(id, hub, now_ms));
         // Made before it runs: if this future is dropped, so is the handle, and that ends it.
         let process = Arc::new(RemoteProcess::new(self.client.clone(), &events, command.io));
-        let started = self.client.start(params(command), events).await.map_err(start_error)?;
-        Ok(StartedProcess { process, sandbox_type: started.sandbox_type })
+        let started = self
+            .client
+            .start(params(command), events)
+            .await
+            .map_err(start_error)?;
+        Ok(StartedProcess {
+            process,
+            sandbox_type: started.sandbox_type,
+        })
     }
 }
 
@@ -58,7 +67,10 @@ impl ExecBackend for RemoteBackend {
     }
 
     fn info(&self) -> BoxFuture<'_, Result<EnvironmentInfo, RpcError>> {
-        self.client.call(ReadEnvironmentInfo).map(|info| info.map_err(rpc_error)).boxed()
+        self.client
+            .call(ReadEnvironmentInfo)
+            .map(|info| info.map_err(rpc_error))
+            .boxed()
     }
 }
 
@@ -79,7 +91,10 @@ fn params(command: Command) -> StartProcess {
         env: command.env,
         shell_snapshot: command.shell_snapshot,
         tty,
-        pipe_stdin: command.io == Io::Pipes { stdin: Stdin::Piped },
+        pipe_stdin: command.io
+            == Io::Pipes {
+                stdin: Stdin::Piped,
+            },
         arg0: command.arg0,
         sandbox: None,
         enforce_managed_network: false,
@@ -96,9 +111,10 @@ fn start_error(error: CallError) -> StartError {
     match error {
         CallError::Remote(error) => StartError::Remote(error),
         CallError::Disconnected => StartError::Disconnected,
-        CallError::IdInUse(_) => {
-            StartError::Refused { field: "processId", reason: error.to_string() }
-        }
+        CallError::IdInUse(_) => StartError::Refused {
+            field: "processId",
+            reason: error.to_string(),
+        },
         CallError::TooMany(_) | CallError::Malformed { .. } => StartError::Remote(rpc_error(error)),
     }
 }

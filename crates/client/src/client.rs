@@ -47,11 +47,17 @@ impl ExecServerClient {
     pub async fn connect(mut link: Link, options: ConnectOptions) -> Result<Self, ConnectError> {
         let session = shake_hands(&mut link, options).await?;
         let binary = session.extensions.contains(&Extension::BinaryData);
-        let encoding = if binary { Encoding::Binary } else { Encoding::Text };
+        let encoding = if binary {
+            Encoding::Binary
+        } else {
+            Encoding::Text
+        };
         let (asks, queue) = mpsc::channel(QUEUE);
         let hub = Arc::new(Hub::default());
         tokio::spawn(Driver::new(link, encoding, queue, Arc::clone(&hub)).run());
-        Ok(Self { shared: Arc::new(Shared { asks, hub, session }) })
+        Ok(Self {
+            shared: Arc::new(Shared { asks, hub, session }),
+        })
     }
 
     /// Returns what the server answered to `initialize`.
@@ -72,7 +78,11 @@ impl ExecServerClient {
         M::Result: Send,
     {
         let method = M::NAME.as_str();
-        self.ask(method, move |id| Outgoing::request(id, method, &params), Waiter::Call)
+        self.ask(
+            method,
+            move |id| Outgoing::request(id, method, &params),
+            Waiter::Call,
+        )
     }
 
     /// Starts a process whose events are taken from the first one on.
@@ -94,10 +104,13 @@ impl ExecServerClient {
         data: Bytes,
     ) -> BoxFuture<'static, Result<WriteResult, CallError>> {
         let method = WriteProcess::NAME.as_str();
-        let params = WriteProcess { process_id, chunk: None, write_id };
-        let request = move |id: &RequestId| {
-            Outgoing::request_with_data(id, method, &params, "chunk", data)
+        let params = WriteProcess {
+            process_id,
+            chunk: None,
+            write_id,
         };
+        let request =
+            move |id: &RequestId| Outgoing::request_with_data(id, method, &params, "chunk", data);
         self.ask(method, request, Waiter::Call)
     }
 
@@ -112,7 +125,10 @@ impl ExecServerClient {
         waiter: impl FnOnce(oneshot::Sender<Reply>) -> Waiter,
     ) -> BoxFuture<'static, Result<R, CallError>> {
         let (reply, answer) = oneshot::channel();
-        let ask = Ask { request: Box::new(request), waiter: waiter(reply) };
+        let ask = Ask {
+            request: Box::new(request),
+            waiter: waiter(reply),
+        };
         let (asks, waiting) = (self.shared.asks.clone(), self.shared.hub.wait());
         let mut outcome = async move {
             asks.send(ask).await.map_err(|_| CallError::Disconnected)?;
@@ -156,6 +172,8 @@ pub enum CallError {
 }
 
 fn decode<R: DeserializeOwned>(method: &'static str, result: &RawValue) -> Result<R, CallError> {
-    serde_json::from_str(result.get())
-        .map_err(|error| CallError::Malformed { method, reason: error.to_string() })
+    serde_json::from_str(result.get()).map_err(|error| CallError::Malformed {
+        method,
+        reason: error.to_string(),
+    })
 }

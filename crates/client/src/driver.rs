@@ -66,7 +66,15 @@ impl Driver {
         hub: Arc<Hub>,
     ) -> Self {
         let calls = Calls::new(limits::MAX_REQUESTS_IN_FLIGHT);
-        Self { link, encoding, asks, calls, unanswered: 0, processes: Processes::default(), hub }
+        Self {
+            link,
+            encoding,
+            asks,
+            calls,
+            unanswered: 0,
+            processes: Processes::default(),
+            hub,
+        }
     }
 
     /// Runs until nobody needs the connection, or it is gone. Then everything fails at once.
@@ -185,7 +193,9 @@ impl Driver {
                 }
             }
             Waiter::Fill(process) => {
-                let page = result.ok().and_then(|page| serde_json::from_str(page.get()).ok());
+                let page = result
+                    .ok()
+                    .and_then(|page| serde_json::from_str(page.get()).ok());
                 let recorded = match page {
                     Some(page) => process.handle_page(page),
                     None => Err(lost(&process)),
@@ -208,7 +218,10 @@ impl Driver {
                 };
                 let method = ReadProcess::NAME.as_str();
                 let request = Box::new(move |id: &RequestId| Outgoing::request(id, method, &read));
-                self.handle_ask(Ask { request, waiter: Waiter::Fill(Arc::clone(process)) });
+                self.handle_ask(Ask {
+                    request,
+                    waiter: Waiter::Fill(Arc::clone(process)),
+                });
             }
             Err(broken) => self.give_up(process, broken),
         }
@@ -247,7 +260,9 @@ impl Driver {
     fn refuse(&mut self, request: &Request<'_>) {
         let message = format!("this client does not implement `{}`", request.method);
         let error = RpcError::new(ErrorCode::METHOD_NOT_FOUND, message);
-        self.link.writer.push(Outgoing::error(&request.id, &error), self.encoding);
+        self.link
+            .writer
+            .push(Outgoing::error(&request.id, &error), self.encoding);
     }
 }
 

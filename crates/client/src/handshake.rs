@@ -81,7 +81,10 @@ pub(crate) async fn shake_hands(
     if resumed.is_some_and(|resumed| resumed != response.session_id) {
         return Err(ConnectError::WrongSession(response.session_id));
     }
-    link.writer.push(Outgoing::notification(INITIALIZED, &Empty {}), Encoding::Text);
+    link.writer.push(
+        Outgoing::notification(INITIALIZED, &Empty {}),
+        Encoding::Text,
+    );
     link.writer.flush().await?;
     Ok(response)
 }
@@ -97,9 +100,12 @@ async fn initialize(
     };
     let mut calls = Calls::new(1);
     // One is allowed, and nothing was asked yet.
-    let Ok(id) = calls.ask(()) else { return Err(ConnectError::Closed) };
+    let Ok(id) = calls.ask(()) else {
+        return Err(ConnectError::Closed);
+    };
     let method = InitializeParams::NAME.as_str();
-    link.writer.push(Outgoing::request(&id, method, &params), Encoding::Text);
+    link.writer
+        .push(Outgoing::request(&id, method, &params), Encoding::Text);
     link.writer.flush().await?;
     loop {
         let frame = link.reader.next().await?.ok_or(ConnectError::Closed)?;

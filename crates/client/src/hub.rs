@@ -45,7 +45,10 @@ impl Hub {
     /// Lets go of a process: it is to be ended.
     pub(crate) fn release(&self, process: Arc<ProcessEvents>) {
         process.release();
-        self.released.lock().unwrap_or_else(PoisonError::into_inner).push(process);
+        self.released
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(process);
         self.poke();
     }
 

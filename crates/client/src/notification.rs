@@ -42,7 +42,11 @@ pub(crate) fn decode(told: &Notification<'_>) -> Result<Told, ParamsError> {
             let data: Bytes = inside
                 .or_else(|| told.data.clone())
                 .ok_or_else(|| ParamsError("missing field `chunk`".to_owned()))?;
-            let chunk = OutputChunk { seq: output.seq, stream: output.stream, data };
+            let chunk = OutputChunk {
+                seq: output.seq,
+                stream: output.stream,
+                data,
+            };
             Ok(Told::Event(output.process_id, Event::Output(chunk)))
         }
         notification::PROCESS_EXITED => {
@@ -54,7 +58,10 @@ pub(crate) fn decode(told: &Notification<'_>) -> Result<Told, ParamsError> {
                 usage: exited.usage,
                 sandbox_denied: exited.sandbox_denied.unwrap_or(false),
             };
-            Ok(Told::Event(exited.process_id, Event::Exited(exited.seq, exit)))
+            Ok(Told::Event(
+                exited.process_id,
+                Event::Exited(exited.seq, exit),
+            ))
         }
         notification::PROCESS_CLOSED => {
             let closed: ProcessClosed = decode_params(told.params)?;
@@ -67,11 +74,37 @@ pub(crate) fn decode(told: &Notification<'_>) -> Result<Told, ParamsError> {
 
 /// Finds a signal's name among those that live as long as the program.
 fn signal_name(name: &str) -> &'static str {
-    SIGNALS.iter().find(|known| **known == name).copied().unwrap_or("SIGUNKNOWN")
+    SIGNALS
+        .iter()
+        .find(|known| **known == name)
+        .copied()
+        .unwrap_or("SIGUNKNOWN")
 }
 
 const SIGNALS: &[&str] = &[
-    "SIGHUP", "SIGINT", "SIGQUIT", "SIGILL", "SIGTRAP", "SIGABRT", "SIGBUS", "SIGFPE", "SIGKILL",
-    "SIGUSR1", "SIGSEGV", "SIGUSR2", "SIGPIPE", "SIGALRM", "SIGTERM", "SIGSTKFLT", "SIGXCPU",
-    "SIGXFSZ", "SIGVTALRM", "SIGPROF", "SIGIO", "SIGPWR", "SIGSYS", "SIGEMT", "SIGRT",
+    "SIGHUP",
+    "SIGINT",
+    "SIGQUIT",
+    "SIGILL",
+    "SIGTRAP",
+    "SIGABRT",
+    "SIGBUS",
+    "SIGFPE",
+    "SIGKILL",
+    "SIGUSR1",
+    "SIGSEGV",
+    "SIGUSR2",
+    "SIGPIPE",
+    "SIGALRM",
+    "SIGTERM",
+    "SIGSTKFLT",
+    "SIGXCPU",
+    "SIGXFSZ",
+    "SIGVTALRM",
+    "SIGPROF",
+    "SIGIO",
+    "SIGPWR",
+    "SIGSYS",
+    "SIGEMT",
+    "SIGRT",
 ];

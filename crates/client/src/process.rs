@@ -20,9 +20,9 @@ use exec_wire::{
     limits,
     method::Method,
     process::{
-        CloseStdin, OutputStream, ProcessSignal, ProcessSnapshot, ReadProcess,
-        ResizeProcess, SignalProcess, SnapshotProcess, TerminalSize, TerminateMode,
-        TerminateProcess, WaitProcess, WaitUntil, WriteStatus,
+        CloseStdin, OutputStream, ProcessSignal, ProcessSnapshot, ReadProcess, ResizeProcess,
+        SignalProcess, SnapshotProcess, TerminalSize, TerminateMode, TerminateProcess, WaitProcess,
+        WaitUntil, WriteStatus,
     },
 };
 use futures_util::future::{BoxFuture, FutureExt, ready};
@@ -50,7 +50,12 @@ pub struct RemoteProcess {
 impl RemoteProcess {
     pub(crate) fn new(client: ExecServerClient, events: &Arc<ProcessEvents>, io: Io) -> Self {
         let terminal = matches!(io, Io::Terminal(_));
-        Self { client, events: Arc::clone(events), terminal, writes: AtomicU64::new(0) }
+        Self {
+            client,
+            events: Arc::clone(events),
+            terminal,
+            writes: AtomicU64::new(0),
+        }
     }
 
     /// Asks the server, unless the process's events are lost.
@@ -67,7 +72,10 @@ impl RemoteProcess {
         if let Err(error) = self.events.check() {
             return ready(Err(error)).boxed();
         }
-        self.client.call(params).map(|result| result.map(answer).map_err(process_error)).boxed()
+        self.client
+            .call(params)
+            .map(|result| result.map(answer).map_err(process_error))
+            .boxed()
     }
 
     /// Tells whether the server refused because it forgot the process, which it does some time
@@ -124,7 +132,12 @@ impl ExecProcess for RemoteProcess {
                 data: chunk.chunk.0,
             });
             let chunks = chunks.collect();
-            Ok(Page { chunks, next_seq: page.next_seq, exit, closed: page.closed })
+            Ok(Page {
+                chunks,
+                next_seq: page.next_seq,
+                exit,
+                closed: page.closed,
+            })
         }
         .boxed()
     }
@@ -143,14 +156,19 @@ impl ExecProcess for RemoteProcess {
         }
         let write_id = id.unwrap_or_else(|| self.write_id());
         let written = self.client.write(self.id().clone(), write_id, data);
-        written.map(|result| result.map(|result| result.status).map_err(process_error)).boxed()
+        written
+            .map(|result| result.map(|result| result.status).map_err(process_error))
+            .boxed()
     }
 
     fn close_stdin(
         &self,
         id: Option<WriteId>,
     ) -> BoxFuture<'static, Result<WriteStatus, ProcessError>> {
-        let params = CloseStdin { process_id: self.id().clone(), write_id: id };
+        let params = CloseStdin {
+            process_id: self.id().clone(),
+            write_id: id,
+        };
         self.call(params, |result| result.status)
     }
 
@@ -162,15 +180,31 @@ impl ExecProcess for RemoteProcess {
         if rows == 0 || cols == 0 {
             return ready(Err(ProcessError::EmptySize)).boxed();
         }
-        self.call(ResizeProcess { process_id: self.id().clone(), rows, cols }, |_| ())
+        self.call(
+            ResizeProcess {
+                process_id: self.id().clone(),
+                rows,
+                cols,
+            },
+            |_| (),
+        )
     }
 
     fn signal(&self, signal: ProcessSignal) -> BoxFuture<'static, Result<(), ProcessError>> {
-        self.call(SignalProcess { process_id: self.id().clone(), signal }, |_| ())
+        self.call(
+            SignalProcess {
+                process_id: self.id().clone(),
+                signal,
+            },
+            |_| (),
+        )
     }
 
     fn terminate(&self, mode: TerminateMode) -> BoxFuture<'static, Result<bool, ProcessError>> {
-        let params = TerminateProcess { process_id: self.id().clone(), mode: Some(mode) };
+        let params = TerminateProcess {
+            process_id: self.id().clone(),
+            mode: Some(mode),
+        };
         self.call(params, |result| result.running)
     }
 
@@ -184,7 +218,11 @@ impl ExecProcess for RemoteProcess {
             return ready(Ok(events.status())).boxed();
         }
         let timeout_ms = timeout.map(millis);
-        let params = WaitProcess { process_id: self.id().clone(), until, timeout_ms };
+        let params = WaitProcess {
+            process_id: self.id().clone(),
+            until,
+            timeout_ms,
+        };
         let answer = self.call(params, |result| result);
         async move {
             let answer = answer.await?;
@@ -201,7 +239,9 @@ impl ExecProcess for RemoteProcess {
     }
 
     fn snapshot(&self) -> BoxFuture<'_, Result<Snapshot, ProcessError>> {
-        let params = SnapshotProcess { process_id: self.id().clone() };
+        let params = SnapshotProcess {
+            process_id: self.id().clone(),
+        };
         let snapshot = self.call(params, |snapshot| snapshot);
         async move {
             match snapshot.await {
@@ -232,11 +272,17 @@ fn split_omitted(snapshot: ProcessSnapshot, written: [u64; 3]) -> Snapshot {
     ]
     .map(|(data, stream)| {
         let data = Vec::from(data.0);
-        let omitted = written[stream as usize].saturating_sub(data.len() as u64).min(left);
+        let omitted = written[stream as usize]
+            .saturating_sub(data.len() as u64)
+            .min(left);
         left -= omitted;
         HeadTail { data, omitted }
     });
-    let mut snapshot = Snapshot { stdout, stderr, terminal };
+    let mut snapshot = Snapshot {
+        stdout,
+        stderr,
+        terminal,
+    };
     // Output that has not come yet: a stream that has more than it showed so far.
     let latest = if snapshot.terminal.data.is_empty() {
         &mut snapshot.stdout

@@ -12,7 +12,10 @@ pub struct Lease {
 impl Lease {
     /// Begins attached.
     pub fn new(grace: Duration) -> Self {
-        Self { grace, detached_at: None }
+        Self {
+            grace,
+            detached_at: None,
+        }
     }
 
     /// Starts the grace period: the connection is gone.
@@ -61,7 +64,10 @@ mod tests {
 
     use super::*;
 
-    #[expect(clippy::disallowed_methods, reason = "the one clock that tests take theirs from")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the one clock that tests take theirs from"
+    )]
     fn epoch() -> Instant {
         static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
         *EPOCH

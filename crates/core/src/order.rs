@@ -24,7 +24,12 @@ pub struct Order {
 impl Order {
     /// Begins empty; `most` requests run at a time.
     pub fn new(most: usize) -> Self {
-        Self { most: most.max(1), next: 0, waiting: VecDeque::new(), running: BTreeMap::new() }
+        Self {
+            most: most.max(1),
+            next: 0,
+            waiting: VecDeque::new(),
+            running: BTreeMap::new(),
+        }
     }
 
     /// Puts a request in line.
@@ -39,7 +44,10 @@ impl Order {
     pub fn poll_ready(&mut self) -> Option<Ticket> {
         let &(ticket, ordering) = self.waiting.front()?;
         if self.running.len() >= self.most
-            || self.running.values().any(|running| !overlaps(*running, ordering))
+            || self
+                .running
+                .values()
+                .any(|running| !overlaps(*running, ordering))
         {
             return None;
         }
@@ -95,7 +103,10 @@ mod tests {
     #[test]
     fn starts_run_together_but_not_beside_reads() {
         let mut order = Order::new(64);
-        let [a, b] = [order.submit(Ordering::Starts), order.submit(Ordering::Starts)];
+        let [a, b] = [
+            order.submit(Ordering::Starts),
+            order.submit(Ordering::Starts),
+        ];
         let read = order.submit(Ordering::Reads);
         let later = order.submit(Ordering::Starts);
         assert_eq!(ready(&mut order), [a, b]);

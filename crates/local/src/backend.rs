@@ -1,12 +1,6 @@
 //! Starts commands on this machine.
 
-use std::{
-    collections::BTreeMap,
-    ffi::OsString,
-    fmt,
-    path::PathBuf,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, ffi::OsString, fmt, path::Path, sync::Arc};
 
 use exec_core::log::Retention;
 use exec_env::{
@@ -42,7 +36,9 @@ pub struct LocalConfig {
 impl fmt::Debug for LocalConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The environment may hold secrets.
-        f.debug_struct("LocalConfig").field("host", &self.host).finish_non_exhaustive()
+        f.debug_struct("LocalConfig")
+            .field("host", &self.host)
+            .finish_non_exhaustive()
     }
 }
 
@@ -103,7 +99,9 @@ impl LocalBackend {
         }
         let io = match command.io {
             Io::Pipes { stdin: Stdin::Null } => LaunchIo::Pipes,
-            Io::Pipes { stdin: Stdin::Piped } => LaunchIo::PipesWithStdin,
+            Io::Pipes {
+                stdin: Stdin::Piped,
+            } => LaunchIo::PipesWithStdin,
             Io::Terminal(size) => {
                 let shell = || OsString::from(&self.config.host.shell.path);
                 env.entry("SHELL".into()).or_insert_with(shell);
@@ -111,7 +109,9 @@ impl LocalBackend {
             }
         };
         let mut retention = self.config.retention;
-        retention.bytes = command.retained_bytes.map_or(retention.bytes, |bytes| bytes.min(retention.bytes));
+        retention.bytes = command
+            .retained_bytes
+            .map_or(retention.bytes, |bytes| bytes.min(retention.bytes));
         let launched = launch(
             &self.spawner,
             Launch {
@@ -126,8 +126,13 @@ impl LocalBackend {
             },
             Settings { retention },
         );
-        let process = launched.await.map_err(|error| explain(error, &program, &cwd))?;
-        Ok(StartedProcess { process, sandbox_type: Some(SandboxType::None) })
+        let process = launched
+            .await
+            .map_err(|error| explain(error, &program, &cwd))?;
+        Ok(StartedProcess {
+            process,
+            sandbox_type: Some(SandboxType::None),
+        })
     }
 }
 
@@ -158,7 +163,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     file_write_streaming: false,
 };
 
-fn explain(error: SpawnError, program: &str, cwd: &PathBuf) -> StartError {
+fn explain(error: SpawnError, program: &str, cwd: &Path) -> StartError {
     match error {
         SpawnError::Host { stage, source } => StartError::Spawn {
             context: match stage {
@@ -169,7 +174,7 @@ fn explain(error: SpawnError, program: &str, cwd: &PathBuf) -> StartError {
             },
             source,
         },
-        other => StartError::Spawn {
+        other @ (SpawnError::Lost | _) => StartError::Spawn {
             context: "cannot create a process".to_owned(),
             source: std::io::Error::other(other),
         },

@@ -68,13 +68,17 @@ impl Snapshots {
         command: &Command,
         cwd: &Path,
     ) -> Result<Option<Replay>, StartError> {
-        let Some(request) = &command.shell_snapshot else { return Ok(None) };
+        let Some(request) = &command.shell_snapshot else {
+            return Ok(None);
+        };
         let applied = applies(&command.argv, request).map_err(|error| StartError::Refused {
             field: "shellSnapshot",
             reason: error.to_string(),
         })?;
         // A name of the caller's own would become `$0` of the rewritten command.
-        let (Some(kind), None) = (applied, &command.arg0) else { return Ok(None) };
+        let (Some(kind), None) = (applied, &command.arg0) else {
+            return Ok(None);
+        };
         let key = SnapshotKey {
             request: request.clone(),
             cwd: cwd.to_owned(),
@@ -85,9 +89,13 @@ impl Snapshots {
             let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
             cache.get_or_insert_with(key, OnceCell::new)
         };
-        let state = entry.get_or_init(|| capture_state(backend, command, request, kind, cwd)).await;
+        let state = entry
+            .get_or_init(|| capture_state(backend, command, request, kind, cwd))
+            .await;
         let Some(state) = state else { return Ok(None) };
-        let Ok(fd) = state.memory.try_clone() else { return Ok(None) };
+        let Ok(fd) = state.memory.try_clone() else {
+            return Ok(None);
+        };
         Ok(Some(Replay {
             argv: replay::rewrite(kind, &command.argv, i32::from(STATE_FD)),
             env: replay::environment(
@@ -98,7 +106,10 @@ impl Snapshots {
                 &command.env,
                 &command.metadata,
             ),
-            state: Extra { fd, target: STATE_FD },
+            state: Extra {
+                fd,
+                target: STATE_FD,
+            },
         }))
     }
 }
@@ -130,7 +141,10 @@ async fn capture_state(
     );
     let process: Arc<dyn ExecProcess> = launched.await.ok()?;
     let output = timeout(capture::CAPTURE_TIMEOUT, collect(&*process)).await;
-    let captured = output.ok().flatten().and_then(|output| parse::captured(&output));
+    let captured = output
+        .ok()
+        .flatten()
+        .and_then(|output| parse::captured(&output));
     if captured.is_none() {
         tracing::debug!(shell = request.shell.path, "shell state was not captured");
     }
@@ -143,7 +157,10 @@ async fn capture_state(
 
 /// Returns everything written to standard output, unless it is too much.
 async fn collect(process: &dyn ExecProcess) -> Option<Vec<u8>> {
-    let follow = Follow { from: From::After(OutputSeq(0)), pace: Pace::Held };
+    let follow = Follow {
+        from: From::After(OutputSeq(0)),
+        pace: Pace::Held,
+    };
     let mut events = process.follow(follow);
     let mut output = Vec::new();
     while let Some(event) = events.next().await {

@@ -36,7 +36,10 @@ enum Target {
     /// There never was a way in, or a client closed it.
     Closed,
     /// Our end of the pipe or terminal.
-    Open { fd: Arc<AsyncFd<OwnedFd>>, terminal: bool },
+    Open {
+        fd: Arc<AsyncFd<OwnedFd>>,
+        terminal: bool,
+    },
     /// Nobody reads any more; what is written is discarded.
     Deaf,
 }
@@ -75,7 +78,10 @@ impl Input {
     }
 
     pub(crate) fn pipe(fd: Arc<AsyncFd<OwnedFd>>) -> Self {
-        Self::to(Target::Open { fd, terminal: false })
+        Self::to(Target::Open {
+            fd,
+            terminal: false,
+        })
     }
 
     pub(crate) fn terminal(fd: Arc<AsyncFd<OwnedFd>>) -> Self {

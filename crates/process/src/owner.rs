@@ -22,7 +22,10 @@ use crate::{
     spawner::{Child, ExitReport, Report},
 };
 
-pub(crate) use self::{deadlines::Timers, source::{Kind, Source}};
+pub(crate) use self::{
+    deadlines::Timers,
+    source::{Kind, Source},
+};
 
 /// What the owner begins with.
 #[derive(Debug)]
@@ -44,7 +47,14 @@ impl Owner {
     ) -> Self {
         let started = Instant::now();
         let deadlines = Deadlines::new(timers, started);
-        Self { shared, child, sources, started, deadlines, exited: false }
+        Self {
+            shared,
+            child,
+            sources,
+            started,
+            deadlines,
+            exited: false,
+        }
     }
 
     /// Runs until nothing of the process is left.
@@ -122,7 +132,8 @@ impl Owner {
 
     fn record_exit(&mut self, report: &ExitReport) {
         let cause = self.shared.lock().cause;
-        let millis = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        let millis =
+            |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let usage = Usage {
             wall_ms: millis(self.started.elapsed()),
             user_ms: millis(report.user),
@@ -133,7 +144,11 @@ impl Owner {
         self.record(Exit {
             code: signal.map_or_else(|| libc::WEXITSTATUS(report.status), |signal| 128 + signal),
             signal: signal.map(signals::name),
-            cause: cause.unwrap_or(if signal.is_some() { ExitCause::Signal } else { ExitCause::Exit }),
+            cause: cause.unwrap_or(if signal.is_some() {
+                ExitCause::Signal
+            } else {
+                ExitCause::Exit
+            }),
             usage: Some(usage),
             sandbox_denied: false,
         });
@@ -173,20 +188,23 @@ impl Owner {
     fn handle_deadline(&mut self, kill_at: Option<Instant>, held: bool) {
         match self.deadlines.due(kill_at, held) {
             Some(Due::Kill(cause)) => {
-                self.shared.lock().cause.get_or_insert(cause);
-                self.shared.lock().kill_at = None;
-                self.child.kill_tree();
+                self.kill(cause);
             }
-            Some(Due::Sample(most)) => {
-                if memory::of_tree(self.child.pid()) > most {
-                    self.shared.lock().cause.get_or_insert(ExitCause::MemoryLimit);
-                    self.child.kill_tree();
-                }
+            Some(Due::Sample(most)) if memory::of_tree(self.child.pid()) > most => {
+                self.kill(ExitCause::MemoryLimit);
             }
             // Somebody outside the tree holds the output open; what it held was read.
             Some(Due::Abandon) => self.sources.clear(),
-            None => {}
+            Some(Due::Sample(_)) | None => {}
         }
+    }
+
+    fn kill(&self, cause: ExitCause) {
+        let mut state = self.shared.lock();
+        state.cause.get_or_insert(cause);
+        state.kill_at = None;
+        drop(state);
+        self.child.kill_tree();
     }
 }
 

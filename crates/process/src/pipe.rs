@@ -33,5 +33,9 @@ pub(crate) fn enlarge(pipe: &OwnedFd) {
 
 /// Opens the device that reads as empty.
 pub(crate) fn null() -> io::Result<OwnedFd> {
-    Ok(open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
+    Ok(open(
+        "/dev/null",
+        OFlags::RDWR | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?)
 }

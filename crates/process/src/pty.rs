@@ -27,12 +27,19 @@ pub(crate) fn open(size: TerminalSize) -> io::Result<(OwnedFd, OwnedFd)> {
 /// Sets the size; the foreground process group is told.
 pub(crate) fn resize(terminal: impl AsFd, size: TerminalSize) -> io::Result<()> {
     let TerminalSize { rows, cols } = size;
-    let size = Winsize { ws_row: rows, ws_col: cols, ws_xpixel: 0, ws_ypixel: 0 };
+    let size = Winsize {
+        ws_row: rows,
+        ws_col: cols,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
     Ok(tcsetwinsize(terminal, size)?)
 }
 
 /// Returns the character that means end of file, as the terminal is set now.
 pub(crate) fn end_of_file(terminal: impl AsFd) -> u8 {
     const CONTROL_D: u8 = 4;
-    tcgetattr(terminal).map_or(CONTROL_D, |settings| settings.special_codes[SpecialCodeIndex::VEOF])
+    tcgetattr(terminal).map_or(CONTROL_D, |settings| {
+        settings.special_codes[SpecialCodeIndex::VEOF]
+    })
 }

@@ -88,14 +88,20 @@ impl Shared {
     pub(crate) fn is_held(&self) -> bool {
         let state = self.lock();
         let appended = state.log.appended_bytes();
-        state.followers.values().any(|follower| follower.holds(appended))
+        state
+            .followers
+            .values()
+            .any(|follower| follower.holds(appended))
     }
 }
 
 impl State {
     /// Keeps the log from dropping what a held follower was not sent yet.
     fn hold_log(&mut self) {
-        let held = self.followers.values().filter(|follower| follower.pace == Pace::Held);
+        let held = self
+            .followers
+            .values()
+            .filter(|follower| follower.pace == Pace::Held);
         let after = held.map(|follower| follower.cursor).min();
         self.log.hold_after(after);
     }
@@ -125,10 +131,22 @@ impl Events {
         let taken = state.log.appended_bytes() - state.log.bytes_after(cursor);
         let key = state.next_follower;
         state.next_follower += 1;
-        state.followers.insert(key, Follower { cursor, taken, pace: follow.pace, waker: None });
+        state.followers.insert(
+            key,
+            Follower {
+                cursor,
+                taken,
+                pace: follow.pace,
+                waker: None,
+            },
+        );
         state.hold_log();
         drop(state);
-        Self { shared: Arc::clone(shared), key, ended: false }
+        Self {
+            shared: Arc::clone(shared),
+            key,
+            ended: false,
+        }
     }
 }
 
@@ -151,7 +169,11 @@ impl Stream for Events {
                 self.ended = true;
                 return Poll::Ready(None);
             }
-            if !follower.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            if !follower
+                .waker
+                .as_ref()
+                .is_some_and(|waker| waker.will_wake(cx.waker()))
+            {
                 follower.waker = Some(cx.waker().clone());
             }
             return Poll::Pending;

@@ -23,7 +23,9 @@ fn start(cli: Cli) -> anyhow::Result<()> {
     let config = config::load(cli, &|name| std::env::var_os(name))?;
     // One thread moves every byte: a keystroke crosses no queue between threads, and on a small
     // machine the other cores belong to the commands.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let outcome = runtime.block_on(exec_server::run_main(config));
     // Standard input may be blocked in a read that nobody needs any more.
     runtime.shutdown_background();
@@ -41,7 +43,10 @@ fn log_to_stderr() {
         .init();
 }
 
-#[expect(clippy::print_stderr, reason = "the last words of a command-line program")]
+#[expect(
+    clippy::print_stderr,
+    reason = "the last words of a command-line program"
+)]
 fn report(error: &anyhow::Error) {
     eprintln!("Error: {error:#}");
 }

@@ -20,14 +20,7 @@ use exec_local::{
     host::{Host, HostFacts},
 };
 use exec_service::{Concurrency, Service, ServiceConfig};
-use exec_transport::{
-    http::Door,
-    lines,
-    link::Link,
-    listen::ListenUrl,
-    listener::Listener,
-    tls,
-};
+use exec_transport::{http::Door, lines, link::Link, listen::ListenUrl, listener::Listener, tls};
 use exec_wire::{initialize::ServerName, limits};
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -73,12 +66,15 @@ pub async fn run_main(config: ServerConfig) -> anyhow::Result<()> {
             backend.warm_up().await;
             stop.asked().await;
         }
-        listen => {
+        listen @ (ListenUrl::Ws(_) | ListenUrl::Wss(_) | ListenUrl::Unix(_)) => {
             let tls = match &config.tls {
                 Some(paths) => Some(tls::acceptor(&paths.cert, &paths.key)?),
                 None => None,
             };
-            let door = Door { auth: Arc::new(config.auth.clone()), draining: Arc::clone(&draining) };
+            let door = Door {
+                auth: Arc::new(config.auth.clone()),
+                draining: Arc::clone(&draining),
+            };
             let listener = bind(&listen).await?;
             announce(listener.address())?;
             backend.warm_up().await;
@@ -119,7 +115,9 @@ async fn bind(listen: &ListenUrl) -> anyhow::Result<Listener> {
 /// Tells launchers where the server listens: one line, and nothing after it.
 fn announce(address: &ListenUrl) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
-    writeln!(stdout, "{address}").and_then(|()| stdout.flush()).context("cannot write to stdout")
+    writeln!(stdout, "{address}")
+        .and_then(|()| stdout.flush())
+        .context("cannot write to stdout")
 }
 
 fn service_config(config: &ServerConfig) -> ServiceConfig {
@@ -153,9 +151,16 @@ fn local_config(config: &ServerConfig) -> anyhow::Result<LocalConfig> {
         exists: &|path: &Path| path.exists(),
     });
     let version = env!("CARGO_PKG_VERSION").to_owned();
-    let retention =
-        Retention { bytes: config.retained_output_bytes, chunks: limits::RETAINED_OUTPUT_CHUNKS };
-    Ok(LocalConfig { env, host, version, retention })
+    let retention = Retention {
+        bytes: config.retained_output_bytes,
+        chunks: limits::RETAINED_OUTPUT_CHUNKS,
+    };
+    Ok(LocalConfig {
+        env,
+        host,
+        version,
+        retention,
+    })
 }
 
 /// The two signals that stop a server.

@@ -100,8 +100,8 @@ fn data_member(inside: Option<Base64>, beside: Option<Bytes>) -> Result<Bytes, R
         (Some(inside), None) => Ok(inside.0),
         (None, Some(beside)) => Ok(beside),
         (None, None) => Err(RpcError::invalid_params("missing field `chunk`")),
-        (Some(_), Some(_)) => {
-            Err(RpcError::invalid_params("chunk: expected either base64 or raw data, not both"))
-        }
+        (Some(_), Some(_)) => Err(RpcError::invalid_params(
+            "chunk: expected either base64 or raw data, not both",
+        )),
     }
 }

@@ -16,7 +16,12 @@ pub(crate) async fn serve(shared: Arc<Shared>, link: Link) {
     let (outbox, items) = Outbox::new();
     let outbox = Arc::new(outbox);
     let writer = tokio::spawn(Writer::new(link.writer, items).run());
-    let mut reader = Reader::new(Arc::clone(&shared), Arc::clone(&outbox), &link.peer, link.binary);
+    let mut reader = Reader::new(
+        Arc::clone(&shared),
+        Arc::clone(&outbox),
+        &link.peer,
+        link.binary,
+    );
     let mut input = link.reader;
     tokio::select! {
         () = reader.run(&mut *input) => {}

@@ -48,7 +48,13 @@ pub(crate) struct Handler {
 
 impl Handler {
     pub(crate) fn new(shared: Arc<Shared>, outbox: Arc<Outbox>, binary: Binary) -> Self {
-        Self { shared, outbox, binary, takes_binary: false, session: None }
+        Self {
+            shared,
+            outbox,
+            binary,
+            takes_binary: false,
+            session: None,
+        }
     }
 
     pub(crate) fn takes_binary(&self) -> bool {
@@ -69,7 +75,9 @@ impl Handler {
             .iter()
             .copied()
             .filter(|extension| {
-                wanted.iter().any(|name| Extension::parse(name) == Some(*extension))
+                wanted
+                    .iter()
+                    .any(|name| Extension::parse(name) == Some(*extension))
                     && (*extension != Extension::BinaryData || self.binary == Binary::Possible)
             })
             .collect();
@@ -101,18 +109,28 @@ impl Handler {
             let error = RpcError::invalid_request("connection has no session");
             return Begun::Done(Outgoing::error(&id, &error));
         };
-        let handlers = Handlers { shared: &self.shared, outbox: &self.outbox, session };
+        let handlers = Handlers {
+            shared: &self.shared,
+            outbox: &self.outbox,
+            session,
+        };
         match call {
-            Call::Initialize(_) => done(&id, Err::<Empty, _>(RpcError::invalid_request(
-                "initialize may only be sent once per connection",
-            ))),
+            Call::Initialize(_) => done(
+                &id,
+                Err::<Empty, _>(RpcError::invalid_request(
+                    "initialize may only be sent once per connection",
+                )),
+            ),
             Call::EnvironmentInfo => {
                 let backend = Arc::clone(&handlers.session.backend);
                 Begun::Waits(async move { answer(&id, &backend.info().await) }.boxed())
             }
-            Call::EnvironmentStatus => {
-                done(&id, Ok(EnvironmentStatus { status: "ready".to_owned() }))
-            }
+            Call::EnvironmentStatus => done(
+                &id,
+                Ok(EnvironmentStatus {
+                    status: "ready".to_owned(),
+                }),
+            ),
             Call::Start(params) => handlers.start(id, *params),
             Call::Read(params) => handlers.read(id, &params),
             Call::Write(params, data) => handlers.write(id, params, data),
@@ -144,7 +162,7 @@ impl Handlers<'_> {
     fn find(&self, id: &ProcessId) -> Found {
         match self.session.find(id) {
             Found::Unknown => self.shared.detached.find(id),
-            found => found,
+            found @ (Found::Starting(_) | Found::Started(_)) => found,
         }
     }
 
@@ -152,10 +170,12 @@ impl Handlers<'_> {
     fn known(&self, id: &ProcessId) -> Result<Arc<Process>, RpcError> {
         match self.find(id) {
             Found::Started(process) => Ok(process),
-            Found::Starting(_) => {
-                Err(RpcError::invalid_request(format!("process {id} is still starting")))
-            }
-            Found::Unknown => Err(RpcError::invalid_request(format!("unknown process id {id}"))),
+            Found::Starting(_) => Err(RpcError::invalid_request(format!(
+                "process {id} is still starting"
+            ))),
+            Found::Unknown => Err(RpcError::invalid_request(format!(
+                "unknown process id {id}"
+            ))),
         }
     }
 }

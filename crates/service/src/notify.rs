@@ -26,15 +26,27 @@ pub(crate) fn notification(id: &ProcessId, dialect: Dialect, event: Event) -> Op
         }
         (Dialect::Process, Event::Exited(seq, exit)) => Some(exited(id, seq, exit)),
         (Dialect::Process, Event::Closed(seq)) => {
-            let closed = ProcessClosed { process_id: id.clone(), seq };
-            Some(Outgoing::notification(notification::PROCESS_CLOSED, &closed))
+            let closed = ProcessClosed {
+                process_id: id.clone(),
+                seq,
+            };
+            Some(Outgoing::notification(
+                notification::PROCESS_CLOSED,
+                &closed,
+            ))
         }
         (Dialect::Command, Event::Output(chunk)) => {
             Some(Outgoing::command_output(id, chunk.stream, chunk.data))
         }
         (Dialect::Command, Event::Exited(_, exit)) => {
-            let exited = CommandExited { process_id: id.clone(), exit_code: exit.code };
-            Some(Outgoing::notification(notification::COMMAND_EXITED, &exited))
+            let exited = CommandExited {
+                process_id: id.clone(),
+                exit_code: exit.code,
+            };
+            Some(Outgoing::notification(
+                notification::COMMAND_EXITED,
+                &exited,
+            ))
         }
         (Dialect::Command, Event::Closed(_)) => None,
     }

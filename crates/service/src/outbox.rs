@@ -45,7 +45,9 @@ pub(crate) struct Followed {
 
 impl std::fmt::Debug for Followed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Followed").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("Followed")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
     }
 }
 
@@ -53,15 +55,24 @@ impl Outbox {
     pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<Item>) {
         let (items, queue) = mpsc::unbounded_channel();
         let room = Arc::new(Semaphore::new(limits::OUTBOX_BYTES));
-        (Self { items, room, follows: Mutex::default(), lifecycle: AtomicBool::new(false) }, queue)
+        (
+            Self {
+                items,
+                room,
+                follows: Mutex::default(),
+                lifecycle: AtomicBool::new(false),
+            },
+            queue,
+        )
     }
 
     /// Applies what was granted: from here on data travels raw, or lifecycle events are sent.
     pub(crate) fn grant(&self, extension: Extension) {
-        match extension {
-            Extension::BinaryData => drop(self.items.send(Item::Binary)),
-            Extension::Lifecycle => self.lifecycle.store(true, Ordering::Relaxed),
-            _ => {}
+        if extension == Extension::BinaryData {
+            drop(self.items.send(Item::Binary));
+        }
+        if extension == Extension::Lifecycle {
+            self.lifecycle.store(true, Ordering::Relaxed);
         }
     }
 
@@ -91,7 +102,11 @@ impl Outbox {
         if let Some(before) = self.lock().insert(id.clone(), stop) {
             before.abort();
         }
-        drop(self.items.send(Item::Follow(Followed { id, dialect, events })));
+        drop(self.items.send(Item::Follow(Followed {
+            id,
+            dialect,
+            events,
+        })));
     }
 
     /// Stops sending the events of a process.
@@ -107,6 +122,8 @@ impl Outbox {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<ProcessId, AbortHandle>> {
-        self.follows.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.follows
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }

@@ -9,7 +9,7 @@ use exec_wire::{
     id::SessionId,
     initialize::ServerName,
     limits,
-    process::TerminateMode,
+    process::{TerminateMode, WaitUntil},
 };
 use tokio::time::timeout;
 
@@ -66,7 +66,9 @@ pub(crate) struct Shared {
 
 impl fmt::Debug for Service {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Service").field("config", &self.shared.config).finish_non_exhaustive()
+        f.debug_struct("Service")
+            .field("config", &self.shared.config)
+            .finish_non_exhaustive()
     }
 }
 
@@ -83,7 +85,14 @@ impl Service {
             Lease::new(config.session_ttl),
             limits::MAX_DETACHED_PROCESSES,
         ));
-        Self { shared: Arc::new(Shared { config, sessions, detached, open: Box::new(open) }) }
+        Self {
+            shared: Arc::new(Shared {
+                config,
+                sessions,
+                detached,
+                open: Box::new(open),
+            }),
+        }
     }
 
     /// Serves one connection until it ends. Its session is then detached.
@@ -100,12 +109,13 @@ impl Service {
             for session in &sessions {
                 session.terminate_all(TerminateMode::Graceful { timeout_ms });
             }
-            drop(timeout(grace, all_closed(&sessions)).await);
+            drop(timeout(grace, all_ended(&sessions, WaitUntil::Closed)).await);
         }
         for session in &sessions {
             session.terminate_all(TerminateMode::Force);
         }
-        drop(timeout(KILL_TIMEOUT, all_closed(&sessions)).await);
+        // Output that a slow client has not read yet is not waited for.
+        drop(timeout(KILL_TIMEOUT, all_ended(&sessions, WaitUntil::Exited)).await);
         for session in &sessions {
             session.clear();
         }
@@ -118,8 +128,8 @@ impl Shared {
     }
 }
 
-async fn all_closed(sessions: &[Arc<Session>]) {
+async fn all_ended(sessions: &[Arc<Session>], until: WaitUntil) {
     for session in sessions {
-        session.all_closed().await;
+        session.all_ended(until).await;
     }
 }

@@ -30,7 +30,9 @@ pub async fn websocket(
     tls: Option<&TlsConnector>,
 ) -> Result<Link, ConnectError> {
     let within = timeout(CONNECT_TIMEOUT, open(url, bearer_token, tls));
-    within.await.map_err(|_| ConnectError::Timeout(url.to_owned()))?
+    within
+        .await
+        .map_err(|_| ConnectError::Timeout(url.to_owned()))?
 }
 
 /// Connects to a websocket on a unix socket.
@@ -39,17 +41,28 @@ pub async fn unix(path: &Path) -> Result<Link, ConnectError> {
         let mut stream = UnixStream::connect(path).await?;
         let rest = upgrade(&mut stream, "localhost", "/", None).await?;
         let (read, write) = stream.into_split();
-        Ok(websocket::link(read, write, &rest, Role::Client, path.display().to_string()))
+        Ok(websocket::link(
+            read,
+            write,
+            &rest,
+            Role::Client,
+            path.display().to_string(),
+        ))
     };
     let name = || path.display().to_string();
-    timeout(CONNECT_TIMEOUT, open).await.map_err(|_| ConnectError::Timeout(name()))?
+    timeout(CONNECT_TIMEOUT, open)
+        .await
+        .map_err(|_| ConnectError::Timeout(name()))?
 }
 
 /// Starts a server as a child and speaks with it over its standard input and output. The child is
 /// killed when it is dropped.
 pub fn program(command: &mut Command) -> Result<(Link, Child), ConnectError> {
-    let mut child =
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
     let (Some(input), Some(output)) = (child.stdout.take(), child.stdin.take()) else {
         return Err(io::Error::from(io::ErrorKind::BrokenPipe).into());
     };
@@ -106,13 +119,28 @@ async fn open(
     if !secure {
         let rest = upgrade(&mut stream, &authority, target, bearer_token).await?;
         let (read, write) = stream.into_split();
-        return Ok(websocket::link(read, write, &rest, Role::Client, url.to_owned()));
+        return Ok(websocket::link(
+            read,
+            write,
+            &rest,
+            Role::Client,
+            url.to_owned(),
+        ));
     }
     let name = ServerName::try_from(bare.to_owned()).map_err(|_| bad())?;
-    let mut stream = tls.ok_or(ConnectError::NoTls)?.connect(name, stream).await?;
+    let mut stream = tls
+        .ok_or(ConnectError::NoTls)?
+        .connect(name, stream)
+        .await?;
     let rest = upgrade(&mut stream, &authority, target, bearer_token).await?;
     let (read, write) = tokio::io::split(stream);
-    Ok(websocket::link(read, write, &rest, Role::Client, url.to_owned()))
+    Ok(websocket::link(
+        read,
+        write,
+        &rest,
+        Role::Client,
+        url.to_owned(),
+    ))
 }
 
 /// Upgrades a connection; returns what came behind the answer.
@@ -123,8 +151,9 @@ async fn upgrade<S: AsyncRead + AsyncWrite + Unpin>(
     bearer_token: Option<&str>,
 ) -> Result<Vec<u8>, ConnectError> {
     let key = STANDARD.encode_to_string(nonce());
-    let authorization = bearer_token
-        .map_or_else(String::new, |token| format!("Authorization: Bearer {token}\r\n"));
+    let authorization = bearer_token.map_or_else(String::new, |token| {
+        format!("Authorization: Bearer {token}\r\n")
+    });
     let request = format!(
         "GET {target} HTTP/1.1\r\nHost: {authority}\r\nConnection: Upgrade\r\n\
          Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n\
@@ -139,13 +168,24 @@ async fn upgrade<S: AsyncRead + AsyncWrite + Unpin>(
         }
         let mut headers = [httparse::EMPTY_HEADER; 64];
         let mut response = httparse::Response::new(&mut headers);
-        let parsed = response.parse(&answer).map_err(|_| ConnectError::Handshake)?;
-        let httparse::Status::Complete(length) = parsed else { continue };
+        let parsed = response
+            .parse(&answer)
+            .map_err(|_| ConnectError::Handshake)?;
+        let httparse::Status::Complete(length) = parsed else {
+            continue;
+        };
         let status = response.code.unwrap_or(0);
         if status != 101 {
             let body = String::from_utf8_lossy(&answer[length..]);
-            let reason = if body.is_empty() { response.reason.unwrap_or("").into() } else { body };
-            return Err(ConnectError::Refused { status, reason: reason.into_owned() });
+            let reason = if body.is_empty() {
+                response.reason.unwrap_or("").into()
+            } else {
+                body
+            };
+            return Err(ConnectError::Refused {
+                status,
+                reason: reason.into_owned(),
+            });
         }
         let accepted = response.headers.iter().any(|header| {
             header.name.eq_ignore_ascii_case("sec-websocket-accept")

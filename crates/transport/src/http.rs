@@ -11,7 +11,9 @@ use std::{
 
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
-use hyper::{body::Bytes, body::Incoming, server::conn::http1, service::service_fn, upgrade::OnUpgrade};
+use hyper::{
+    body::Bytes, body::Incoming, server::conn::http1, service::service_fn, upgrade::OnUpgrade,
+};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -102,7 +104,9 @@ fn answer(door: &Door, request: &Request<Incoming>) -> Response<Full<Bytes>> {
         "/" => upgrade(door, headers),
         "/healthz" | "/readyz" if !matches!(*request.method(), Method::GET | Method::HEAD) => {
             let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "");
-            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+            response
+                .headers_mut()
+                .insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
             response
         }
         "/healthz" => plain(StatusCode::OK, ""),
@@ -116,15 +120,26 @@ fn answer(door: &Door, request: &Request<Incoming>) -> Response<Full<Bytes>> {
 
 fn upgrade(door: &Door, headers: &HeaderMap) -> Response<Full<Bytes>> {
     let has = |name, token: &str| {
-        headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).any(|value| {
-            value.split(',').any(|part| part.trim().eq_ignore_ascii_case(token))
-        })
+        headers
+            .get_all(name)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .any(|value| {
+                value
+                    .split(',')
+                    .any(|part| part.trim().eq_ignore_ascii_case(token))
+            })
     };
     if !has(header::CONNECTION, "upgrade") || !has(header::UPGRADE, "websocket") {
         return plain(StatusCode::BAD_REQUEST, "expected a websocket upgrade");
     }
-    let authorization = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-    if let Err(rejection) = door.auth.check(authorization, UnixSeconds::from(SystemTime::now())) {
+    let authorization = headers
+        .get(header::AUTHORIZATION)
+        .map(HeaderValue::as_bytes);
+    if let Err(rejection) = door
+        .auth
+        .check(authorization, UnixSeconds::from(SystemTime::now()))
+    {
         return plain(StatusCode::UNAUTHORIZED, rejection.to_string());
     }
     if door.draining.load(Ordering::Relaxed) {
@@ -132,7 +147,10 @@ fn upgrade(door: &Door, headers: &HeaderMap) -> Response<Full<Bytes>> {
     }
     let key = headers.get(header::SEC_WEBSOCKET_KEY);
     let (Some(key), true) = (key, has(header::SEC_WEBSOCKET_VERSION, "13")) else {
-        return plain(StatusCode::BAD_REQUEST, "expected websocket version 13 with a key");
+        return plain(
+            StatusCode::BAD_REQUEST,
+            "expected websocket version 13 with a key",
+        );
     };
     let mut response = plain(StatusCode::SWITCHING_PROTOCOLS, "");
     let reply = response.headers_mut();

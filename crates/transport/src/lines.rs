@@ -28,7 +28,11 @@ where
             searched: 0,
             ended: false,
         }),
-        writer: Box::new(Writer { output: Box::new(output), buffer: Vec::new(), written: 0 }),
+        writer: Box::new(Writer {
+            output: Box::new(output),
+            buffer: Vec::new(),
+            written: 0,
+        }),
         peer: peer.to_owned(),
         binary: Binary::Refused,
     }
@@ -43,7 +47,9 @@ struct Reader {
 
 impl std::fmt::Debug for Reader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Reader").field("buffered", &self.buffer.len()).finish_non_exhaustive()
+        f.debug_struct("Reader")
+            .field("buffered", &self.buffer.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -51,7 +57,9 @@ impl Reader {
     /// Takes the next whole line that is not blank, without its end.
     fn take_line(&mut self) -> Result<Option<Bytes>, ReadError> {
         loop {
-            let found = self.buffer[self.searched..].iter().position(|byte| *byte == b'\n');
+            let found = self.buffer[self.searched..]
+                .iter()
+                .position(|byte| *byte == b'\n');
             let length = found.map_or(self.buffer.len(), |index| self.searched + index);
             if length > limits::MAX_MESSAGE_BYTES {
                 return Err(ReadError::TooLong(limits::MAX_MESSAGE_BYTES));
@@ -69,7 +77,11 @@ impl Reader {
             };
             self.searched = 0;
             let line = line.freeze();
-            let line = if line.ends_with(b"\r") { line.slice(..line.len() - 1) } else { line };
+            let line = if line.ends_with(b"\r") {
+                line.slice(..line.len() - 1)
+            } else {
+                line
+            };
             if line.iter().any(|byte| !byte.is_ascii_whitespace()) {
                 if std::str::from_utf8(&line).is_err() {
                     return Err(ReadError::Protocol("line is not UTF-8"));
@@ -109,7 +121,9 @@ struct Writer {
 
 impl std::fmt::Debug for Writer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Writer").field("buffered", &self.buffered()).finish_non_exhaustive()
+        f.debug_struct("Writer")
+            .field("buffered", &self.buffered())
+            .finish_non_exhaustive()
     }
 }
 
@@ -180,6 +194,9 @@ mod tests {
     async fn a_line_beyond_the_limit_ends_the_link() {
         let mut link = link(tokio::io::repeat(b'x'), tokio::io::sink(), "test");
         let end = link.reader.next().await;
-        assert!(matches!(end, Err(ReadError::TooLong(limits::MAX_MESSAGE_BYTES))));
+        assert!(matches!(
+            end,
+            Err(ReadError::TooLong(limits::MAX_MESSAGE_BYTES))
+        ));
     }
 }

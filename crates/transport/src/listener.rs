@@ -39,7 +39,10 @@ pub struct Listener {
 #[derive(Debug)]
 enum Socket {
     Tcp(TcpListener),
-    Unix { listener: UnixListener, _file: SocketFile },
+    Unix {
+        listener: UnixListener,
+        _file: SocketFile,
+    },
 }
 
 impl Listener {
@@ -47,8 +50,15 @@ impl Listener {
     pub async fn bind_tcp(address: SocketAddr, secure: bool) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         let bound = listener.local_addr()?;
-        let address = if secure { ListenUrl::Wss(bound) } else { ListenUrl::Ws(bound) };
-        Ok(Self { socket: Socket::Tcp(listener), address })
+        let address = if secure {
+            ListenUrl::Wss(bound)
+        } else {
+            ListenUrl::Ws(bound)
+        };
+        Ok(Self {
+            socket: Socket::Tcp(listener),
+            address,
+        })
     }
 
     /// Binds a unix socket that only its owner can connect to. A file left by a server that is
@@ -66,7 +76,13 @@ impl Listener {
         fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
         let file = SocketFile(path.to_owned());
         let address = ListenUrl::Unix(path.to_owned());
-        Ok(Self { socket: Socket::Unix { listener, _file: file }, address })
+        Ok(Self {
+            socket: Socket::Unix {
+                listener,
+                _file: file,
+            },
+            address,
+        })
     }
 
     /// Returns where it listens, with the port that was given.
@@ -78,7 +94,9 @@ impl Listener {
     pub async fn run(self, door: Door, tls: Option<TlsAcceptor>, links: mpsc::Sender<Link>) {
         let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         loop {
-            let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
+            let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
+                return;
+            };
             let accepted = tokio::select! {
                 accepted = self.accept() => accepted,
                 () = links.closed() => return,

@@ -24,7 +24,11 @@ pub fn pair() -> (Link, Link) {
 fn end(out: mpsc::Sender<Bytes>, from: mpsc::Receiver<Bytes>) -> Link {
     Link {
         reader: Box::new(Reader { from }),
-        writer: Box::new(Writer { out: Some(Out::new(out)), queue: VecDeque::new(), queued: 0 }),
+        writer: Box::new(Writer {
+            out: Some(Out::new(out)),
+            queue: VecDeque::new(),
+            queued: 0,
+        }),
         peer: "memory".to_owned(),
         binary: Binary::Possible,
     }
@@ -101,18 +105,25 @@ struct Out {
 
 impl std::fmt::Debug for Out {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Out").field("sender", &self.sender).finish_non_exhaustive()
+        f.debug_struct("Out")
+            .field("sender", &self.sender)
+            .finish_non_exhaustive()
     }
 }
 
 impl Out {
     fn new(sender: mpsc::Sender<Bytes>) -> Self {
-        Self { sender, reserve: None }
+        Self {
+            sender,
+            reserve: None,
+        }
     }
 
     fn poll_send(&mut self, cx: &mut Context<'_>, message: Bytes) -> Poll<Result<(), ()>> {
-        let mut reserve =
-            self.reserve.take().unwrap_or_else(|| Box::pin(self.sender.clone().reserve_owned()));
+        let mut reserve = self
+            .reserve
+            .take()
+            .unwrap_or_else(|| Box::pin(self.sender.clone().reserve_owned()));
         match reserve.as_mut().poll(cx) {
             Poll::Ready(Ok(permit)) => {
                 drop(permit.send(message));
@@ -126,4 +137,3 @@ impl Out {
         }
     }
 }
-

@@ -66,7 +66,10 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
-    fs::read(path).map_err(|source| TlsError::Read { path: path.display().to_string(), source })
+    fs::read(path).map_err(|source| TlsError::Read {
+        path: path.display().to_string(),
+        source,
+    })
 }
 
 fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {

@@ -12,7 +12,9 @@ use tokio::{
 };
 use tokio_tungstenite::{
     WebSocketStream, client_async_with_config,
-    tungstenite::{Message, client::IntoClientRequest, http::HeaderValue, protocol::WebSocketConfig},
+    tungstenite::{
+        Message, client::IntoClientRequest, http::HeaderValue, protocol::WebSocketConfig,
+    },
 };
 
 use crate::server::{PATH, PATIENCE};
@@ -32,12 +34,17 @@ pub(crate) struct Client {
 
 enum Link {
     Socket(Box<WebSocketStream<Box<dyn Duplex>>>),
-    Lines { input: Option<ChildStdin>, output: BufReader<ChildStdout> },
+    Lines {
+        input: Option<ChildStdin>,
+        output: BufReader<ChildStdout>,
+    },
 }
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("aside", &self.aside).finish_non_exhaustive()
+        f.debug_struct("Client")
+            .field("aside", &self.aside)
+            .finish_non_exhaustive()
     }
 }
 
@@ -61,17 +68,27 @@ impl Client {
             .max_message_size(Some(64 << 20))
             .max_write_buffer_size(usize::MAX);
         let opening = client_async_with_config(request, stream, Some(config));
-        let (socket, _) = timeout(PATIENCE, opening).await.expect("upgrade in time").unwrap();
+        let (socket, _) = timeout(PATIENCE, opening)
+            .await
+            .expect("upgrade in time")
+            .unwrap();
         Self::new(Link::Socket(Box::new(socket)))
     }
 
     /// Speaks in lines.
     pub(crate) fn lines(input: ChildStdin, output: BufReader<ChildStdout>) -> Self {
-        Self::new(Link::Lines { input: Some(input), output })
+        Self::new(Link::Lines {
+            input: Some(input),
+            output,
+        })
     }
 
     fn new(link: Link) -> Self {
-        Self { link, last_id: 100, aside: VecDeque::new() }
+        Self {
+            link,
+            last_id: 100,
+            aside: VecDeque::new(),
+        }
     }
 
     /// Sends one message of text.
@@ -84,33 +101,53 @@ impl Client {
 
     /// Sends one websocket message or frame.
     pub(crate) async fn send_frame(&mut self, message: Message) {
-        let Link::Socket(socket) = &mut self.link else { panic!("lines have no frames") };
-        timeout(PATIENCE, socket.send(message)).await.expect("sent in time").unwrap();
+        let Link::Socket(socket) = &mut self.link else {
+            panic!("lines have no frames")
+        };
+        timeout(PATIENCE, socket.send(message))
+            .await
+            .expect("sent in time")
+            .unwrap();
     }
 
     /// Sends one websocket message or frame to a peer that may be gone.
     pub(crate) async fn try_send_frame(&mut self, message: Message) {
-        let Link::Socket(socket) = &mut self.link else { panic!("lines have no frames") };
+        let Link::Socket(socket) = &mut self.link else {
+            panic!("lines have no frames")
+        };
         // The peer has the right to hang up at any byte of it.
-        drop(timeout(PATIENCE, socket.send(message)).await.expect("sent in time"));
+        drop(
+            timeout(PATIENCE, socket.send(message))
+                .await
+                .expect("sent in time"),
+        );
     }
 
     /// Sends bytes on a pipe.
     pub(crate) async fn send_bytes(&mut self, bytes: &[u8]) {
-        let Link::Lines { input, .. } = &mut self.link else { panic!("sockets have frames") };
+        let Link::Lines { input, .. } = &mut self.link else {
+            panic!("sockets have frames")
+        };
         let sent = input.as_mut().expect("input is open").write_all(bytes);
-        timeout(PATIENCE, sent).await.expect("sent in time").unwrap();
+        timeout(PATIENCE, sent)
+            .await
+            .expect("sent in time")
+            .unwrap();
     }
 
     /// Ends the input of a pipe.
     pub(crate) fn end_input(&mut self) {
-        let Link::Lines { input, .. } = &mut self.link else { panic!("sockets have frames") };
+        let Link::Lines { input, .. } = &mut self.link else {
+            panic!("sockets have frames")
+        };
         drop(input.take());
     }
 
     /// Receives the next message as it came; `None` when the connection has ended.
     pub(crate) async fn packet(&mut self) -> Option<Packet> {
-        timeout(PATIENCE, self.next_packet()).await.expect("a message in time")
+        timeout(PATIENCE, self.next_packet())
+            .await
+            .expect("a message in time")
     }
 
     async fn next_packet(&mut self) -> Option<Packet> {
@@ -155,20 +192,24 @@ impl Client {
     /// Receives whatever comes until the connection ends.
     pub(crate) async fn expect_closed(&mut self) {
         let closed = async { while self.next_packet().await.is_some() {} };
-        timeout(PATIENCE, closed).await.expect("the connection ends in time");
+        timeout(PATIENCE, closed)
+            .await
+            .expect("the connection ends in time");
     }
 
     /// Sends a request and returns its id.
     pub(crate) async fn request(&mut self, method: &str, params: Value) -> i64 {
         self.last_id += 1;
         let id = self.last_id;
-        self.send(&json!({"id": id, "method": method, "params": params}).to_string()).await;
+        self.send(&json!({"id": id, "method": method, "params": params}).to_string())
+            .await;
         id
     }
 
     /// Waits for the answer to a request; what comes before it is put aside.
     pub(crate) async fn answer(&mut self, id: i64) -> Value {
-        self.find(|message| message["id"] == id && message.get("method").is_none()).await
+        self.find(|message| message["id"] == id && message.get("method").is_none())
+            .await
     }
 
     /// Waits for the next notification of a name, and returns its params.
@@ -215,7 +256,10 @@ impl Client {
 
     /// Initializes, confirms, and returns the session's id.
     pub(crate) async fn handshake(&mut self) -> String {
-        let session = self.initialize(json!({})).await["sessionId"].as_str().unwrap().to_owned();
+        let session = self.initialize(json!({})).await["sessionId"]
+            .as_str()
+            .unwrap()
+            .to_owned();
         self.send(r#"{"method":"initialized","params":{}}"#).await;
         session
     }
@@ -228,7 +272,10 @@ impl Client {
 
     /// Asks for something cheap: the connection is in order.
     pub(crate) async fn expect_alive(&mut self) {
-        assert_eq!(self.call("environment/status", json!({})).await, json!({"status": "ready"}));
+        assert_eq!(
+            self.call("environment/status", json!({})).await,
+            json!({"status": "ready"})
+        );
     }
 
     /// Starts a shell script.
@@ -240,7 +287,10 @@ impl Client {
     pub(crate) async fn start_with(&mut self, mut params: Value, change: Value) {
         merge(&mut params, change);
         let result = self.call("process/start", params.clone()).await;
-        assert_eq!(result, json!({"processId": params["processId"], "sandboxType": "none"}));
+        assert_eq!(
+            result,
+            json!({"processId": params["processId"], "sandboxType": "none"})
+        );
     }
 
     /// Collects the events of a process up to its close; their numbers must have no holes.
@@ -278,13 +328,17 @@ impl Client {
         text
     }
 
-    /// Runs a script that prints process ids, up to the word `ready`; returns them.
-    pub(crate) async fn start_and_read_pids(&mut self, params: Value) -> Vec<u32> {
+    /// Starts a script that prints process ids, one per line; returns this many of them.
+    pub(crate) async fn start_tree(&mut self, params: Value, count: usize) -> Vec<u32> {
         let id = params["processId"].as_str().unwrap().to_owned();
         self.start_with(params, json!({})).await;
-        let text = self.output_until(&id, "ready\n").await.replace("\r\n", "\n");
-        let words = text.split_whitespace().filter(|word| *word != "ready");
-        words.map(|word| word.parse().expect(word)).collect()
+        let mut text = String::new();
+        while text.lines().count() < count {
+            text.push_str(&self.output_until(&id, "\n").await);
+        }
+        text.lines()
+            .map(|line| line.trim().parse().expect(line))
+            .collect()
     }
 }
 
@@ -299,10 +353,19 @@ pub(crate) struct Events {
 impl Events {
     fn check(&self) {
         let all = self.output.iter().chain([&self.exited, &self.closed]);
-        let mut seqs: Vec<u64> = all.map(|event| event["seq"].as_u64().expect("seq")).collect();
+        let mut seqs: Vec<u64> = all
+            .map(|event| event["seq"].as_u64().expect("seq"))
+            .collect();
         seqs.sort_unstable();
-        assert!((1..).zip(&seqs).all(|(expected, seq)| expected == *seq), "{seqs:?}");
-        assert_eq!(self.closed["seq"].as_u64(), seqs.last().copied(), "closed comes last");
+        assert!(
+            (1..).zip(&seqs).all(|(expected, seq)| expected == *seq),
+            "{seqs:?}"
+        );
+        assert_eq!(
+            self.closed["seq"].as_u64(),
+            seqs.last().copied(),
+            "closed comes last"
+        );
     }
 
     /// Returns what was written to a stream.
@@ -322,6 +385,17 @@ impl Events {
     }
 }
 
+/// A script whose tree is hard to end: it has a child in the group, a child that left it, a daemon
+/// that was forked twice and left twice, and all of them ignore what can be ignored.
+pub(crate) const TREE: &str = r#"trap '' HUP INT TERM
+    sleep 1000 & echo $!
+    (setsid sh -c 'echo $$; exec sleep 1000' &)
+    (setsid sh -c '(setsid sh -c "echo \$\$; exec sleep 1000" &) &' &)
+    echo $$; exec sleep 1000"#;
+
+/// How many of a [`TREE`] print their ids.
+pub(crate) const TREE_SIZE: usize = 4;
+
 /// Params that run a shell script on pipes.
 pub(crate) fn script_params(id: &str, script: &str) -> Value {
     argv_params(id, &["sh", "-c", script])
@@ -336,7 +410,9 @@ pub(crate) fn argv_params(id: &str, argv: &[&str]) -> Value {
 
 /// Sets members of an object.
 pub(crate) fn merge(params: &mut Value, change: Value) {
-    let Value::Object(change) = change else { panic!("an object changes an object") };
+    let Value::Object(change) = change else {
+        panic!("an object changes an object")
+    };
     params.as_object_mut().unwrap().extend(change);
 }
 
@@ -357,7 +433,9 @@ pub(crate) fn error_message(code: i64, answer: &Value, of: &str) -> String {
 
 /// Decodes a base64 member.
 pub(crate) fn decode(chunk: &Value) -> Vec<u8> {
-    STANDARD.decode_to_vec(chunk.as_str().expect("base64 text")).expect("base64")
+    STANDARD
+        .decode_to_vec(chunk.as_str().expect("base64 text"))
+        .expect("base64")
 }
 
 /// Decodes a base64 member that holds text.
@@ -372,6 +450,9 @@ pub(crate) fn encode(data: &[u8]) -> String {
 
 fn parse(text: &str) -> Value {
     let message: Value = serde_json::from_str(text).expect("a message is JSON");
-    assert!(message.is_object() && message.get("jsonrpc").is_none(), "{message}");
+    assert!(
+        message.is_object() && message.get("jsonrpc").is_none(),
+        "{message}"
+    );
     message
 }

@@ -25,7 +25,9 @@ over_every_transport!(
 );
 
 async fn cat(client: &mut Client) {
-    client.start_with(script_params("p", "cat"), json!({"pipeStdin": true})).await;
+    client
+        .start_with(script_params("p", "cat"), json!({"pipeStdin": true}))
+        .await;
 }
 
 fn write(id: &str, data: &[u8]) -> Value {
@@ -39,24 +41,43 @@ async fn status(client: &mut Client, params: Value) -> String {
 }
 
 async fn close(client: &mut Client) -> Value {
-    client.call("process/closeStdin", json!({"processId": "p"})).await
+    client
+        .call("process/closeStdin", json!({"processId": "p"}))
+        .await
 }
 
 async fn writes_arrive_in_order(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     // Everything is pipelined: the outcome is that of serial order.
-    client.request("process/start", with(script_params("p", "cat"), json!({"pipeStdin": true}))).await;
+    client
+        .request(
+            "process/start",
+            with(script_params("p", "cat"), json!({"pipeStdin": true})),
+        )
+        .await;
     let mut ids = Vec::new();
     for number in 0..300 {
         let data = format!("{number}\n");
-        ids.push(client.request("process/write", write(&number.to_string(), data.as_bytes())).await);
+        ids.push(
+            client
+                .request("process/write", write(&number.to_string(), data.as_bytes()))
+                .await,
+        );
     }
-    let closing = client.request("process/closeStdin", json!({"processId": "p"})).await;
+    let closing = client
+        .request("process/closeStdin", json!({"processId": "p"}))
+        .await;
     for id in ids {
-        assert_eq!(client.answer(id).await["result"], json!({"status": "accepted"}));
+        assert_eq!(
+            client.answer(id).await["result"],
+            json!({"status": "accepted"})
+        );
     }
-    assert_eq!(client.answer(closing).await["result"], json!({"status": "accepted"}));
+    assert_eq!(
+        client.answer(closing).await["result"],
+        json!({"status": "accepted"})
+    );
     let expected: String = (0..300).map(|number| format!("{number}\n")).collect();
     assert_eq!(client.finish("p").await.stdout(), expected);
 }
@@ -65,8 +86,17 @@ async fn a_repeated_write_id_is_not_written_again(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     cat(&mut client).await;
-    for (id, data) in [("1", "a"), ("1", "a"), ("1", "other"), ("2", "b"), ("1", "c")] {
-        assert_eq!(status(&mut client, write(id, data.as_bytes())).await, "accepted");
+    for (id, data) in [
+        ("1", "a"),
+        ("1", "a"),
+        ("1", "other"),
+        ("2", "b"),
+        ("1", "c"),
+    ] {
+        assert_eq!(
+            status(&mut client, write(id, data.as_bytes())).await,
+            "accepted"
+        );
     }
     close(&mut client).await;
     assert_eq!(client.finish("p").await.stdout(), "ab");
@@ -78,7 +108,9 @@ async fn four_thousand_write_ids_are_remembered(transport: Transport) {
     cat(&mut client).await;
     let mut last = 0;
     for number in 0..4096 {
-        last = client.request("process/write", write(&number.to_string(), b"x")).await;
+        last = client
+            .request("process/write", write(&number.to_string(), b"x"))
+            .await;
         if number % 500 == 0 {
             client.answer(last).await;
         }
@@ -110,20 +142,35 @@ async fn a_process_without_a_pipe_has_no_stdin(transport: Transport) {
     assert_eq!(close(&mut client).await, json!({"status": "stdinClosed"}));
     assert_eq!(client.finish("p").await.stdout(), "/dev/null\n");
     assert_eq!(status(&mut client, write("1", b"x")).await, "stdinClosed");
-    let unknown = client.call("process/closeStdin", json!({"processId": "zz"})).await;
+    let unknown = client
+        .call("process/closeStdin", json!({"processId": "zz"}))
+        .await;
     assert_eq!(unknown, json!({"status": "unknownProcess"}));
 }
 
 async fn a_write_after_exit_is_discarded(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
-    client.start_with(script_params("p", "exit 0"), json!({"pipeStdin": true})).await;
+    client
+        .start_with(script_params("p", "exit 0"), json!({"pipeStdin": true}))
+        .await;
     client.finish("p").await;
-    assert_eq!(status(&mut client, write("1", &[0; 200_000])).await, "accepted");
-    client.start_with(script_params("q", "exec 0<&-; echo closed; sleep 1000"), json!({"pipeStdin": true})).await;
+    assert_eq!(
+        status(&mut client, write("1", &[0; 200_000])).await,
+        "accepted"
+    );
+    client
+        .start_with(
+            script_params("q", "exec 0<&-; echo closed; sleep 1000"),
+            json!({"pipeStdin": true}),
+        )
+        .await;
     client.output_until("q", "\n").await;
     for number in 0..5 {
-        let params = with(write(&number.to_string(), &[0; 100_000]), json!({"processId": "q"}));
+        let params = with(
+            write(&number.to_string(), &[0; 100_000]),
+            json!({"processId": "q"}),
+        );
         assert_eq!(status(&mut client, params).await, "accepted");
     }
 }
@@ -132,20 +179,31 @@ async fn a_write_after_terminate_fails(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     cat(&mut client).await;
-    client.call("process/terminate", json!({"processId": "p"})).await;
-    let message = client.expect_error(-32603, "process/write", write("1", b"x")).await;
+    client
+        .call("process/terminate", json!({"processId": "p"}))
+        .await;
+    let message = client
+        .expect_error(-32603, "process/write", write("1", b"x"))
+        .await;
     assert_eq!(message, "failed to write to process stdin");
     client.finish("p").await;
-    client.expect_error(-32603, "process/write", write("1", b"x")).await;
+    client
+        .expect_error(-32603, "process/write", write("1", b"x"))
+        .await;
 }
 
 async fn close_stdin_comes_after_earlier_writes(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     let script = "sleep 0.2; wc -c";
-    client.start_with(script_params("p", script), json!({"pipeStdin": true})).await;
+    client
+        .start_with(script_params("p", script), json!({"pipeStdin": true}))
+        .await;
     // More than a pipe holds: it is still queued when the end is asked for.
-    assert_eq!(status(&mut client, write("1", &[b'x'; 1_000_000])).await, "accepted");
+    assert_eq!(
+        status(&mut client, write("1", &[b'x'; 1_000_000])).await,
+        "accepted"
+    );
     assert_eq!(close(&mut client).await, json!({"status": "accepted"}));
     assert_eq!(client.finish("p").await.stdout().trim(), "1000000");
 }
@@ -153,7 +211,12 @@ async fn close_stdin_comes_after_earlier_writes(transport: Transport) {
 async fn close_stdin_is_final_and_can_be_repeated(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
-    client.start_with(script_params("p", "cat; sleep 1000"), json!({"pipeStdin": true})).await;
+    client
+        .start_with(
+            script_params("p", "cat; sleep 1000"),
+            json!({"pipeStdin": true}),
+        )
+        .await;
     let params = json!({"processId": "p", "writeId": "end"});
     for _ in 0..2 {
         let closed = client.call("process/closeStdin", params.clone()).await;
@@ -167,7 +230,9 @@ async fn close_stdin_on_a_terminal_is_its_end_of_file(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     let script = "stty -echo; echo up; cat; echo end";
-    client.start_with(script_params("p", script), json!({"tty": true})).await;
+    client
+        .start_with(script_params("p", script), json!({"tty": true}))
+        .await;
     client.output_until("p", "up\r\n").await;
     assert_eq!(status(&mut client, write("1", b"line\n")).await, "accepted");
     client.output_until("p", "line\r\n").await;
@@ -180,7 +245,12 @@ async fn close_stdin_on_a_terminal_is_its_end_of_file(transport: Transport) {
 async fn a_terminal_takes_control_characters(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
-    client.start_with(script_params("p", "stty -echo; echo up; exec cat"), json!({"tty": true})).await;
+    client
+        .start_with(
+            script_params("p", "stty -echo; echo up; exec cat"),
+            json!({"tty": true}),
+        )
+        .await;
     client.output_until("p", "up\r\n").await;
     assert_eq!(status(&mut client, write("1", b"\x03")).await, "accepted");
     assert_eq!(client.note("process/exited").await["exitCode"], 130);
@@ -189,7 +259,12 @@ async fn a_terminal_takes_control_characters(transport: Transport) {
 async fn a_full_stdin_holds_nobody_else(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
-    client.start_with(script_params("p", "exec sleep 1000"), json!({"pipeStdin": true})).await;
+    client
+        .start_with(
+            script_params("p", "exec sleep 1000"),
+            json!({"pipeStdin": true}),
+        )
+        .await;
     let mut writes = Vec::new();
     for number in 0..200 {
         let params = write(&number.to_string(), &[0; 65_536]);
@@ -198,17 +273,24 @@ async fn a_full_stdin_holds_nobody_else(transport: Transport) {
     client.expect_alive().await;
     client.start("other", "echo hi").await;
     assert_eq!(client.finish("other").await.stdout(), "hi\n");
-    client.call("process/terminate", json!({"processId": "p"})).await;
+    client
+        .call("process/terminate", json!({"processId": "p"}))
+        .await;
     for id in writes {
         let answer = client.answer(id).await;
-        assert!(answer["result"]["status"] == "accepted" || answer["error"]["code"] == -32603, "{answer}");
+        assert!(
+            answer["result"]["status"] == "accepted" || answer["error"]["code"] == -32603,
+            "{answer}"
+        );
     }
 }
 
 async fn a_large_write_arrives_whole(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
-    client.start_with(script_params("p", "sha256sum"), json!({"pipeStdin": true})).await;
+    client
+        .start_with(script_params("p", "sha256sum"), json!({"pipeStdin": true}))
+        .await;
     let data: Vec<u8> = (0..9_000_000_u32).map(|n| n.to_le_bytes()[0]).collect();
     assert_eq!(status(&mut client, write("1", &data)).await, "accepted");
     close(&mut client).await;

@@ -28,13 +28,23 @@ async fn initialize_answers_session_and_environment(transport: Transport) {
     let mut client = server.connect().await;
     let result = client.initialize(json!({"resumeSessionId": null})).await;
     let session = result["sessionId"].as_str().unwrap();
-    assert_eq!((session.len(), session.as_bytes()[14]), (36, b'4'), "{session} is a UUIDv4");
+    assert_eq!(
+        (session.len(), session.as_bytes()[14]),
+        (36, b'4'),
+        "{session} is a UUIDv4"
+    );
     assert_eq!(result["extensions"], json!([]));
     assert_eq!(result["server"]["name"], "exec-server");
     assert!(result["server"]["version"].is_string(), "{result}");
     let info = &result["environmentInfo"];
-    assert!(info["shell"]["name"].is_string() && info["shell"]["path"].is_string(), "{info}");
-    assert!(info["executorVersion"].is_string() && info["capabilities"].is_object(), "{info}");
+    assert!(
+        info["shell"]["name"].is_string() && info["shell"]["path"].is_string(),
+        "{info}"
+    );
+    assert!(
+        info["executorVersion"].is_string() && info["capabilities"].is_object(),
+        "{info}"
+    );
     let cwd = server.dir.path().canonicalize().unwrap();
     assert_eq!(info["cwd"], format!("file://{}", cwd.display()));
     assert_eq!(info["platformOs"], std::env::consts::OS);
@@ -45,8 +55,12 @@ async fn extensions_are_granted_by_name(transport: Transport) {
     let mut client = server.connect().await;
     let wanted = json!({"extensions": ["lifecycle", "unheardOf", "binaryData", "lifecycle"]});
     let result = client.initialize(wanted).await;
-    let mut granted: Vec<&str> =
-        result["extensions"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    let mut granted: Vec<&str> = result["extensions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
     granted.sort_unstable();
     let expected: &[&str] = match transport {
         Transport::Stdio => &["lifecycle"],
@@ -58,11 +72,16 @@ async fn extensions_are_granted_by_name(transport: Transport) {
 async fn initialized_before_initialize_leaves_the_gate_shut(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.connect().await;
-    let message = client.expect_refused(r#"{"method":"initialized","params":{}}"#).await;
+    let message = client
+        .expect_refused(r#"{"method":"initialized","params":{}}"#)
+        .await;
     assert!(message.contains("initialize"), "{message}");
     client.initialize(json!({})).await;
     let message = client.expect_error(-32600, "process/list", json!({})).await;
-    assert!(message.contains("client must send initialized before"), "{message}");
+    assert!(
+        message.contains("client must send initialized before"),
+        "{message}"
+    );
     client.send(r#"{"method":"initialized"}"#).await;
     client.expect_alive().await;
 }
@@ -74,8 +93,12 @@ async fn the_gate_checks_method_then_params_then_handshake(transport: Transport)
         let message = client.expect_error(-32601, "nope", json!([])).await;
         assert!(message.contains("`nope`"), "{message}");
         client.expect_error(-32602, "process/read", json!({})).await;
-        client.expect_error(-32602, "environment/status", json!({"a": 1})).await;
-        client.expect_error(-32600, "process/read", json!({"processId": "p"})).await;
+        client
+            .expect_error(-32602, "environment/status", json!({"a": 1}))
+            .await;
+        client
+            .expect_error(-32600, "process/read", json!({"processId": "p"}))
+            .await;
         match stage {
             "new" => drop(client.initialize(json!({})).await),
             _ => client.send(r#"{"method":"initialized"}"#).await,
@@ -99,12 +122,18 @@ async fn gate_errors_name_the_family(transport: Transport) {
     ];
     for (method, params, family) in &families {
         let message = client.expect_error(-32600, method, params.clone()).await;
-        assert_eq!(message, format!("client must call initialize before using {family} methods"));
+        assert_eq!(
+            message,
+            format!("client must call initialize before using {family} methods")
+        );
     }
     client.initialize(json!({})).await;
     for (method, params, family) in &families {
         let message = client.expect_error(-32600, method, params.clone()).await;
-        assert_eq!(message, format!("client must send initialized before using {family} methods"));
+        assert_eq!(
+            message,
+            format!("client must send initialized before using {family} methods")
+        );
     }
 }
 
@@ -144,7 +173,10 @@ async fn a_second_initialize_is_refused(transport: Transport) {
     let mut client = server.connect().await;
     let session = client.initialize(json!({})).await["sessionId"].clone();
     for _ in 0..2 {
-        for params in [json!({"clientName": "c"}), json!({"clientName": "c", "resumeSessionId": session})] {
+        for params in [
+            json!({"clientName": "c"}),
+            json!({"clientName": "c", "resumeSessionId": session}),
+        ] {
             let message = client.expect_error(-32600, "initialize", params).await;
             assert_eq!(message, "initialize may only be sent once per connection");
         }
@@ -175,7 +207,9 @@ async fn initialized_may_be_repeated_with_any_params(transport: Transport) {
     let mut client = server.connect().await;
     client.initialize(json!({})).await;
     for params in ["{}", "null", "[1,2]", r#""x""#, r#"{"a":{"b":1}}"#] {
-        client.send(&format!(r#"{{"method":"initialized","params":{params}}}"#)).await;
+        client
+            .send(&format!(r#"{{"method":"initialized","params":{params}}}"#))
+            .await;
         client.expect_alive().await;
     }
 }
@@ -184,12 +218,25 @@ async fn methods_without_params_take_nothing_null_or_an_empty_object(transport: 
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     for method in ["environment/info", "environment/status", "process/list"] {
-        for params in ["", r#","params":null"#, r#","params":{}"#, r#","params":{ }"#] {
-            client.send(&format!(r#"{{"id":1,"method":"{method}"{params}}}"#)).await;
+        for params in [
+            "",
+            r#","params":null"#,
+            r#","params":{}"#,
+            r#","params":{ }"#,
+        ] {
+            client
+                .send(&format!(r#"{{"id":1,"method":"{method}"{params}}}"#))
+                .await;
             let answer = client.answer(1).await;
             assert!(answer["result"].is_object(), "{method}{params}: {answer}");
         }
-        for params in [json!([]), json!({"a": null}), json!(0), json!(""), json!(false)] {
+        for params in [
+            json!([]),
+            json!({"a": null}),
+            json!(0),
+            json!(""),
+            json!(false),
+        ] {
             client.expect_error(-32602, method, params).await;
         }
     }
@@ -200,5 +247,8 @@ async fn environment_info_is_the_one_of_initialize(transport: Transport) {
     let mut client = server.connect().await;
     let result = client.initialize(json!({})).await;
     client.send(r#"{"method":"initialized"}"#).await;
-    assert_eq!(client.call("environment/info", json!(null)).await, result["environmentInfo"]);
+    assert_eq!(
+        client.call("environment/info", json!(null)).await,
+        result["environmentInfo"]
+    );
 }

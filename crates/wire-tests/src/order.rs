@@ -23,28 +23,47 @@ async fn a_long_wait_does_not_hold_a_later_terminate(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     client.start("p", "exec sleep 1000").await;
-    let wait = client.request("process/wait", json!({"processId": "p"})).await;
-    let terminated = client.call("process/terminate", json!({"processId": "p"})).await;
+    let wait = client
+        .request("process/wait", json!({"processId": "p"}))
+        .await;
+    let terminated = client
+        .call("process/terminate", json!({"processId": "p"}))
+        .await;
     assert_eq!(terminated, json!({"running": true}));
-    assert_eq!(client.answer(wait).await["result"], json!({
-        "exited": true, "exitCode": 137, "signal": "SIGKILL", "closed": true, "timedOut": false,
-    }));
+    assert_eq!(
+        client.answer(wait).await["result"],
+        json!({
+            "exited": true, "exitCode": 137, "signal": "SIGKILL", "closed": true, "timedOut": false,
+        })
+    );
 }
 
 async fn a_long_poll_holds_nobody(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
-    client.start_with(script_params("p", "cat"), json!({"pipeStdin": true})).await;
+    client
+        .start_with(script_params("p", "cat"), json!({"pipeStdin": true}))
+        .await;
     let mut polls = Vec::new();
     for _ in 0..300 {
-        polls.push(client.request("process/read", json!({"processId": "p", "waitMs": 60_000})).await);
+        polls.push(
+            client
+                .request("process/read", json!({"processId": "p", "waitMs": 60_000}))
+                .await,
+        );
     }
     client.start("q", "echo q").await;
     assert_eq!(client.finish("q").await.stdout(), "q\n");
     let write = json!({"processId": "p", "chunk": encode(b"x"), "writeId": "1"});
-    assert_eq!(client.call("process/write", write).await, json!({"status": "accepted"}));
+    assert_eq!(
+        client.call("process/write", write).await,
+        json!({"status": "accepted"})
+    );
     for poll in polls {
-        assert_eq!(client.answer(poll).await["result"]["chunks"][0]["chunk"], encode(b"x"));
+        assert_eq!(
+            client.answer(poll).await["result"]["chunks"][0]["chunk"],
+            encode(b"x")
+        );
     }
 }
 
@@ -52,9 +71,13 @@ async fn one_at_a_time_is_strictly_serial(transport: Transport) {
     let mut server = Server::start(transport, &["--concurrent-requests", "1"]).await;
     let mut client = server.ready().await;
     client.start("p", "exec sleep 1000").await;
-    let wait = client.request("process/wait", json!({"processId": "p", "timeoutMs": 300})).await;
+    let wait = client
+        .request("process/wait", json!({"processId": "p", "timeoutMs": 300}))
+        .await;
     let status = client.request("environment/status", json!({})).await;
-    let terminate = client.request("process/terminate", json!({"processId": "p"})).await;
+    let terminate = client
+        .request("process/terminate", json!({"processId": "p"}))
+        .await;
     let mut answers = Vec::new();
     while answers.len() < 3 {
         let message = client.recv().await;
@@ -62,9 +85,15 @@ async fn one_at_a_time_is_strictly_serial(transport: Transport) {
             answers.push(message);
         }
     }
-    let ids: Vec<_> = answers.iter().map(|answer| answer["id"].as_i64().unwrap()).collect();
+    let ids: Vec<_> = answers
+        .iter()
+        .map(|answer| answer["id"].as_i64().unwrap())
+        .collect();
     assert_eq!(ids, [wait, status, terminate]);
-    assert_eq!(answers[0]["result"]["timedOut"], true, "the wait was not cut short");
+    assert_eq!(
+        answers[0]["result"]["timedOut"], true,
+        "the wait was not cut short"
+    );
     assert_eq!(answers[2]["result"], json!({"running": true}));
 }
 
@@ -74,8 +103,16 @@ async fn one_at_a_time_answers_in_order(transport: Transport) {
     let mut ids = Vec::new();
     for round in 0..20 {
         let id = format!("p{round}");
-        ids.push(client.request("process/start", script_params(&id, "echo x; exit 2")).await);
-        ids.push(client.request("process/wait", json!({"processId": id})).await);
+        ids.push(
+            client
+                .request("process/start", script_params(&id, "echo x; exit 2"))
+                .await,
+        );
+        ids.push(
+            client
+                .request("process/wait", json!({"processId": id}))
+                .await,
+        );
         ids.push(client.request("nope", json!({})).await);
         ids.push(client.request("process/list", json!({})).await);
     }
@@ -98,8 +135,12 @@ async fn a_read_sees_every_earlier_start(transport: Transport) {
     }
     let list = client.call("process/list", json!({})).await;
     let processes = list["processes"].as_array().unwrap().iter();
-    let ids: Vec<_> = processes.map(|process| process["processId"].clone()).collect();
-    let expected: Vec<_> = (0..30).map(|number| json!(format!("p{number:02}"))).collect();
+    let ids: Vec<_> = processes
+        .map(|process| process["processId"].clone())
+        .collect();
+    let expected: Vec<_> = (0..30)
+        .map(|number| json!(format!("p{number:02}")))
+        .collect();
     assert_eq!(ids, expected);
 }
 
@@ -112,10 +153,20 @@ async fn a_process_can_be_used_before_its_start_is_answered(transport: Transport
         client.request("process/start", start).await;
         let write = json!({"processId": id, "chunk": encode(b"hi"), "writeId": "1"});
         let write = client.request("process/write", write).await;
-        let close = client.request("process/closeStdin", json!({"processId": id})).await;
-        let wait = client.request("process/wait", json!({"processId": id})).await;
-        assert_eq!(client.answer(write).await["result"], json!({"status": "accepted"}));
-        assert_eq!(client.answer(close).await["result"], json!({"status": "accepted"}));
+        let close = client
+            .request("process/closeStdin", json!({"processId": id}))
+            .await;
+        let wait = client
+            .request("process/wait", json!({"processId": id}))
+            .await;
+        assert_eq!(
+            client.answer(write).await["result"],
+            json!({"status": "accepted"})
+        );
+        assert_eq!(
+            client.answer(close).await["result"],
+            json!({"status": "accepted"})
+        );
         assert_eq!(client.answer(wait).await["result"]["exitCode"], 0);
         assert_eq!(client.finish(&id).await.stdout(), "hi");
     }
@@ -127,12 +178,18 @@ async fn two_at_a_time_wait_for_no_third(transport: Transport) {
     client.start("p", "exec sleep 1000").await;
     let mut waits = Vec::new();
     for _ in 0..5 {
-        waits.push(client.request("process/wait", json!({"processId": "p"})).await);
+        waits.push(
+            client
+                .request("process/wait", json!({"processId": "p"}))
+                .await,
+        );
     }
     // What waits holds nobody, and control methods never queue.
     client.expect_alive().await;
     client.call("process/list", json!({})).await;
-    client.call("process/terminate", json!({"processId": "p"})).await;
+    client
+        .call("process/terminate", json!({"processId": "p"}))
+        .await;
     for wait in waits {
         assert_eq!(client.answer(wait).await["result"]["exitCode"], 137);
     }
@@ -144,13 +201,21 @@ async fn too_many_unanswered_requests_are_refused_by_name(transport: Transport) 
     client.start("p", "exec sleep 1000").await;
     let mut waits = Vec::new();
     for _ in 0..4096 {
-        waits.push(client.request("process/wait", json!({"processId": "p"})).await);
+        waits.push(
+            client
+                .request("process/wait", json!({"processId": "p"}))
+                .await,
+        );
     }
-    let message = client.expect_error(-32603, "process/wait", json!({"processId": "p"})).await;
+    let message = client
+        .expect_error(-32603, "process/wait", json!({"processId": "p"}))
+        .await;
     assert!(message.contains("4096"), "{message}");
     // A client that has asked too much can still end what it waits for.
     assert_eq!(
-        client.call("process/terminate", json!({"processId": "p"})).await,
+        client
+            .call("process/terminate", json!({"processId": "p"}))
+            .await,
         json!({"running": true})
     );
     for wait in waits {

@@ -41,30 +41,57 @@ async fn refused(client: &mut Client, code: i64, method: &str, cases: &[(Value, 
     for (params, words) in cases {
         let message = client.expect_error(code, method, params.clone()).await;
         for word in *words {
-            assert!(message.contains(word), "{method} {params}: {message:?} lacks {word:?}");
+            assert!(
+                message.contains(word),
+                "{method} {params}: {message:?} lacks {word:?}"
+            );
         }
     }
 }
 
 fn without(mut params: Value, member: &str) -> Value {
-    params.as_object_mut().unwrap().remove(member).expect("the member was there");
+    params
+        .as_object_mut()
+        .unwrap()
+        .remove(member)
+        .expect("the member was there");
     params
 }
 
 async fn initialize_names_what_is_wrong(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.connect().await;
-    refused(&mut client, -32602, "initialize", &[
-        (json!({}), &["missing field `clientName`"]),
-        (json!(null), &[]),
-        (json!([]), &[]),
-        (json!("c"), &[]),
-        (json!({"clientName": 5}), &["clientName", "expected a string"]),
-        (json!({"clientName": null}), &["clientName", "expected a string"]),
-        (json!({"clientName": "c", "resumeSessionId": 1}), &["resumeSessionId", "expected a string"]),
-        (json!({"clientName": "c", "extensions": "x"}), &["extensions", "expected a sequence"]),
-        (json!({"clientName": "c", "extensions": [1]}), &["extensions[0]", "expected a string"]),
-    ])
+    refused(
+        &mut client,
+        -32602,
+        "initialize",
+        &[
+            (json!({}), &["missing field `clientName`"]),
+            (json!(null), &[]),
+            (json!([]), &[]),
+            (json!("c"), &[]),
+            (
+                json!({"clientName": 5}),
+                &["clientName", "expected a string"],
+            ),
+            (
+                json!({"clientName": null}),
+                &["clientName", "expected a string"],
+            ),
+            (
+                json!({"clientName": "c", "resumeSessionId": 1}),
+                &["resumeSessionId", "expected a string"],
+            ),
+            (
+                json!({"clientName": "c", "extensions": "x"}),
+                &["extensions", "expected a sequence"],
+            ),
+            (
+                json!({"clientName": "c", "extensions": [1]}),
+                &["extensions[0]", "expected a string"],
+            ),
+        ],
+    )
     .await;
     client.handshake().await;
 }
@@ -81,33 +108,76 @@ async fn start_names_what_is_missing(transport: Transport) {
 async fn start_names_what_has_the_wrong_type(transport: Transport) {
     let (_server, mut client) = ready(transport).await;
     let start = |change| with(script_params("p", "true"), change);
-    refused(&mut client, -32602, "process/start", &[
-        (start(json!({"processId": 1})), &["processId", "expected a string"]),
-        (start(json!({"argv": "true"})), &["argv", "expected a sequence"]),
-        (start(json!({"argv": ["true", 1]})), &["argv[1]", "expected a string"]),
-        (start(json!({"argv": []})), &["argv must not be empty"]),
-        (start(json!({"env": []})), &["env", "expected a map"]),
-        (start(json!({"env": {"A": 1}})), &["env", "A", "expected a string"]),
-        (start(json!({"tty": 1})), &["tty", "expected a boolean"]),
-        (start(json!({"tty": null})), &["tty", "expected a boolean"]),
-        (start(json!({"arg0": 1})), &["arg0", "expected a string"]),
-        (start(json!({"envPolicy": {}})), &["envPolicy", "inherit"]),
-        (
-            start(json!({"envPolicy": {"inherit": "some", "ignoreDefaultExcludes": false,
-                "exclude": [], "set": {}, "includeOnly": []}})),
-            &["envPolicy.inherit", "some", "core"],
-        ),
-        (start(json!({"metadata": {"threadId": "x"}})), &["metadata.threadId", "UUID"]),
-        (start(json!({"metadata": 1})), &["metadata"]),
-        (start(json!({"size": {"rows": 0, "cols": 80}})), &["size", "row"]),
-        (start(json!({"size": {"rows": 24}})), &["size", "cols"]),
-        (start(json!({"size": {"rows": 65536, "cols": 1}})), &["size.rows", "u16"]),
-        (start(json!({"mode": "other"})), &["mode", "direct", "prepared"]),
-        (start(json!({"limits": {"wallMs": -1}})), &["limits.wallMs", "expected u64"]),
-        (start(json!({"limits": {"cpuMs": 1.5}})), &["limits.cpuMs", "expected u64"]),
-        (start(json!({"detached": "yes"})), &["detached", "expected a boolean"]),
-        (start(json!({"shellSnapshot": {}})), &["shellSnapshot", "scopeId"]),
-    ])
+    refused(
+        &mut client,
+        -32602,
+        "process/start",
+        &[
+            (
+                start(json!({"processId": 1})),
+                &["processId", "expected a string"],
+            ),
+            (
+                start(json!({"argv": "true"})),
+                &["argv", "expected a sequence"],
+            ),
+            (
+                start(json!({"argv": ["true", 1]})),
+                &["argv[1]", "expected a string"],
+            ),
+            (start(json!({"argv": []})), &["argv must not be empty"]),
+            (start(json!({"env": []})), &["env", "expected a map"]),
+            (
+                start(json!({"env": {"A": 1}})),
+                &["env", "A", "expected a string"],
+            ),
+            (start(json!({"tty": 1})), &["tty", "expected a boolean"]),
+            (start(json!({"tty": null})), &["tty", "expected a boolean"]),
+            (start(json!({"arg0": 1})), &["arg0", "expected a string"]),
+            (start(json!({"envPolicy": {}})), &["envPolicy", "inherit"]),
+            (
+                start(
+                    json!({"envPolicy": {"inherit": "some", "ignoreDefaultExcludes": false,
+                "exclude": [], "set": {}, "includeOnly": []}}),
+                ),
+                &["envPolicy.inherit", "some", "core"],
+            ),
+            (
+                start(json!({"metadata": {"threadId": "x"}})),
+                &["metadata.threadId", "UUID"],
+            ),
+            (start(json!({"metadata": 1})), &["metadata"]),
+            (
+                start(json!({"size": {"rows": 0, "cols": 80}})),
+                &["size", "row"],
+            ),
+            (start(json!({"size": {"rows": 24}})), &["size", "cols"]),
+            (
+                start(json!({"size": {"rows": 65536, "cols": 1}})),
+                &["size.rows", "u16"],
+            ),
+            (
+                start(json!({"mode": "other"})),
+                &["mode", "direct", "prepared"],
+            ),
+            (
+                start(json!({"limits": {"wallMs": -1}})),
+                &["limits.wallMs", "expected u64"],
+            ),
+            (
+                start(json!({"limits": {"cpuMs": 1.5}})),
+                &["limits.cpuMs", "expected u64"],
+            ),
+            (
+                start(json!({"detached": "yes"})),
+                &["detached", "expected a boolean"],
+            ),
+            (
+                start(json!({"shellSnapshot": {}})),
+                &["shellSnapshot", "scopeId"],
+            ),
+        ],
+    )
     .await;
     client.start("p", "true").await;
 }
@@ -117,7 +187,10 @@ async fn null_is_refused_for_members_with_a_default(transport: Transport) {
     for member in ["pipeStdin", "enforceManagedNetwork", "detached"] {
         let params = with(script_params("p", "true"), json!({member: null}));
         let message = client.expect_error(-32602, "process/start", params).await;
-        assert!(message.contains(member) && message.contains("expected a boolean"), "{message}");
+        assert!(
+            message.contains(member) && message.contains("expected a boolean"),
+            "{message}"
+        );
     }
     let params = json!({"processId": "p", "until": null});
     let message = client.expect_error(-32602, "process/wait", params).await;
@@ -134,18 +207,33 @@ async fn null_is_absent_for_optional_members(transport: Transport) {
     client.finish("p").await;
     let nulls = json!({"processId": "p", "afterSeq": null, "maxBytes": null, "waitMs": null});
     assert_eq!(client.call("process/read", nulls).await["closed"], true);
-    client.call("process/wait", json!({"processId": "p", "timeoutMs": null})).await;
-    client.call("process/terminate", json!({"processId": "p", "mode": null})).await;
+    client
+        .call("process/wait", json!({"processId": "p", "timeoutMs": null}))
+        .await;
+    client
+        .call("process/terminate", json!({"processId": "p", "mode": null}))
+        .await;
     let metadata = json!({"metadata": {"threadId": null, "toolCallId": null}});
-    client.start_with(script_params("q", "true"), metadata).await;
+    client
+        .start_with(script_params("q", "true"), metadata)
+        .await;
 }
 
 async fn start_refuses_directories_that_are_no_path_of_this_host(transport: Transport) {
     let (_server, mut client) = ready(transport).await;
     for cwd in [
-        json!("/"), json!(""), json!("relative"), json!("http://host/x"), json!("file:///a?q=1"),
-        json!("file:///a#f"), json!("file:///a%00b"), json!("file:///C:/x"), json!("file:///C%3A/x"),
-        json!(5), json!(null), json!("file://other-host/share"),
+        json!("/"),
+        json!(""),
+        json!("relative"),
+        json!("http://host/x"),
+        json!("file:///a?q=1"),
+        json!("file:///a#f"),
+        json!("file:///a%00b"),
+        json!("file:///C:/x"),
+        json!("file:///C%3A/x"),
+        json!(5),
+        json!(null),
+        json!("file://other-host/share"),
     ] {
         let params = with(script_params("p", "true"), json!({"cwd": cwd}));
         let message = client.expect_error(-32602, "process/start", params).await;
@@ -160,52 +248,102 @@ async fn start_fails_on_the_host_with_the_reason(transport: Transport) {
     std::fs::write(&plain, "#!/bin/sh\n").unwrap();
     std::fs::set_permissions(&plain, std::fs::Permissions::from_mode(0o644)).unwrap();
     let start = |change| with(script_params("p", "true"), change);
-    refused(&mut client, -32603, "process/start", &[
-        (start(json!({"argv": ["no-such-program-here"]})), &["No such file", "no-such-program-here"]),
-        (start(json!({"argv": [missing]})), &["No such file", "missing"]),
-        (start(json!({"argv": [plain]})), &["Permission denied", "plain"]),
-        (start(json!({"argv": ["/"]})), &["Permission denied"]),
-        (start(json!({"argv": [""]})), &["missing program"]),
-        (start(json!({"cwd": format!("file://{}", missing.display())})), &["No such file", "missing"]),
-        (start(json!({"cwd": format!("file://{}", plain.display())})), &["Not a directory"]),
-        (start(json!({"argv": ["sh", "a\0b"]})), &["argv"]),
-        (start(json!({"argv": ["s\0h"]})), &["argv"]),
-        (start(json!({"env": {"A": "b\0c"}})), &["env"]),
-        (start(json!({"env": {"A\0": "b"}})), &["env"]),
-    ])
+    refused(
+        &mut client,
+        -32603,
+        "process/start",
+        &[
+            (
+                start(json!({"argv": ["no-such-program-here"]})),
+                &["No such file", "no-such-program-here"],
+            ),
+            (
+                start(json!({"argv": [missing]})),
+                &["No such file", "missing"],
+            ),
+            (
+                start(json!({"argv": [plain]})),
+                &["Permission denied", "plain"],
+            ),
+            (start(json!({"argv": ["/"]})), &["Permission denied"]),
+            (start(json!({"argv": [""]})), &["missing program"]),
+            (
+                start(json!({"cwd": format!("file://{}", missing.display())})),
+                &["No such file", "missing"],
+            ),
+            (
+                start(json!({"cwd": format!("file://{}", plain.display())})),
+                &["Not a directory"],
+            ),
+            (start(json!({"argv": ["sh", "a\0b"]})), &["argv"]),
+            (start(json!({"argv": ["s\0h"]})), &["argv"]),
+            (start(json!({"env": {"A": "b\0c"}})), &["env"]),
+            (start(json!({"env": {"A\0": "b"}})), &["env"]),
+        ],
+    )
     .await;
 }
 
 async fn a_terminal_fails_as_pipes_do(transport: Transport) {
     let (server, mut client) = ready(transport).await;
     let missing = format!("file://{}", server.path("missing").display());
-    let start = |change| with(with(script_params("p", "true"), json!({"tty": true})), change);
-    refused(&mut client, -32603, "process/start", &[
-        (start(json!({"argv": ["no-such-program-here"]})), &["No such file"]),
-        (start(json!({"cwd": missing})), &["No such file"]),
-        (start(json!({"argv": [""]})), &["missing program"]),
-    ])
+    let start = |change| {
+        with(
+            with(script_params("p", "true"), json!({"tty": true})),
+            change,
+        )
+    };
+    refused(
+        &mut client,
+        -32603,
+        "process/start",
+        &[
+            (
+                start(json!({"argv": ["no-such-program-here"]})),
+                &["No such file"],
+            ),
+            (start(json!({"cwd": missing})), &["No such file"]),
+            (start(json!({"argv": [""]})), &["missing program"]),
+        ],
+    )
     .await;
 }
 
 async fn a_failed_start_leaves_the_id_free(transport: Transport) {
     let (_server, mut client) = ready(transport).await;
     for _ in 0..2 {
-        client.expect_error(-32603, "process/start", argv_params("p", &["no-such-program"])).await;
-        client.expect_error(-32600, "process/read", json!({"processId": "p"})).await;
+        client
+            .expect_error(
+                -32603,
+                "process/start",
+                argv_params("p", &["no-such-program"]),
+            )
+            .await;
+        client
+            .expect_error(-32600, "process/read", json!({"processId": "p"}))
+            .await;
     }
-    assert_eq!(client.call("process/list", json!({})).await, json!({"processes": []}));
+    assert_eq!(
+        client.call("process/list", json!({})).await,
+        json!({"processes": []})
+    );
     client.start("p", "exit 4").await;
     assert_eq!(client.finish("p").await.code(), 4);
 }
 
 async fn a_used_id_is_refused_until_it_is_forgotten(transport: Transport) {
     let (_server, mut client) = ready(transport).await;
-    client.start_with(script_params("p", "cat"), json!({"pipeStdin": true})).await;
+    client
+        .start_with(script_params("p", "cat"), json!({"pipeStdin": true}))
+        .await;
     let again = script_params("p", "true");
-    let message = client.expect_error(-32600, "process/start", again.clone()).await;
+    let message = client
+        .expect_error(-32600, "process/start", again.clone())
+        .await;
     assert_eq!(message, "process p already exists");
-    client.call("process/terminate", json!({"processId": "p"})).await;
+    client
+        .call("process/terminate", json!({"processId": "p"}))
+        .await;
     client.finish("p").await;
     client.expect_error(-32600, "process/start", again).await;
 }
@@ -218,60 +356,131 @@ async fn process_ids_may_be_empty_but_not_endless(transport: Transport) {
     }
     let params = script_params(&"x".repeat(1025), "true");
     let message = client.expect_error(-32602, "process/start", params).await;
-    assert!(message.contains("processId") && message.contains("1024"), "{message}");
+    assert!(
+        message.contains("processId") && message.contains("1024"),
+        "{message}"
+    );
 }
 
 async fn read_names_what_is_wrong(transport: Transport) {
     let (_server, mut client) = ready(transport).await;
-    refused(&mut client, -32602, "process/read", &[
-        (json!({}), &["missing field `processId`"]),
-        (json!({"processId": 1}), &["processId", "expected a string"]),
-        (json!({"processId": "p", "afterSeq": -1}), &["afterSeq", "expected u64"]),
-        (json!({"processId": "p", "afterSeq": 1.0}), &["afterSeq", "expected u64"]),
-        (json!({"processId": "p", "maxBytes": "1"}), &["maxBytes", "expected usize"]),
-        (json!({"processId": "p", "waitMs": -5}), &["waitMs", "expected u64"]),
-        (json!({"processId": "p", "waitMs": 18_446_744_073_709_551_616.0}), &["waitMs"]),
-    ])
+    refused(
+        &mut client,
+        -32602,
+        "process/read",
+        &[
+            (json!({}), &["missing field `processId`"]),
+            (json!({"processId": 1}), &["processId", "expected a string"]),
+            (
+                json!({"processId": "p", "afterSeq": -1}),
+                &["afterSeq", "expected u64"],
+            ),
+            (
+                json!({"processId": "p", "afterSeq": 1.0}),
+                &["afterSeq", "expected u64"],
+            ),
+            (
+                json!({"processId": "p", "maxBytes": "1"}),
+                &["maxBytes", "expected usize"],
+            ),
+            (
+                json!({"processId": "p", "waitMs": -5}),
+                &["waitMs", "expected u64"],
+            ),
+            (
+                json!({"processId": "p", "waitMs": 18_446_744_073_709_551_616.0}),
+                &["waitMs"],
+            ),
+        ],
+    )
     .await;
-    for method in ["process/read", "process/wait", "process/snapshot", "process/attach"] {
-        let message = client.expect_error(-32600, method, json!({"processId": "zz"})).await;
+    for method in [
+        "process/read",
+        "process/wait",
+        "process/snapshot",
+        "process/attach",
+    ] {
+        let message = client
+            .expect_error(-32600, method, json!({"processId": "zz"}))
+            .await;
         assert_eq!(message, "unknown process id zz");
     }
 }
 
 async fn write_names_what_is_wrong(transport: Transport) {
     let (_server, mut client) = ready(transport).await;
-    let write = |change| with(json!({"processId": "p", "writeId": "1", "chunk": "YQ=="}), change);
-    refused(&mut client, -32602, "process/write", &[
-        (write(json!({"writeId": ""})), &["writeId must not be empty"]),
-        (write(json!({"writeId": 1})), &["writeId", "expected a string"]),
-        (without(write(json!({})), "writeId"), &["missing field `writeId`"]),
-        (without(write(json!({})), "chunk"), &["missing field `chunk`"]),
-        (without(write(json!({})), "processId"), &["missing field `processId`"]),
-        (write(json!({"chunk": 1})), &["chunk", "base64"]),
-        (write(json!({"chunk": "YQ"})), &["chunk", "base64", "padding"]),
-        (write(json!({"chunk": "YQ="})), &["chunk", "base64"]),
-        (write(json!({"chunk": "_-8="})), &["chunk", "base64"]),
-        (write(json!({"chunk": "Y Q=="})), &["chunk", "base64"]),
-        (write(json!({"chunk": "YQ==\n"})), &["chunk", "base64"]),
-        (write(json!({"chunk": "💥"})), &["chunk", "base64"]),
-    ])
+    let write = |change| {
+        with(
+            json!({"processId": "p", "writeId": "1", "chunk": "YQ=="}),
+            change,
+        )
+    };
+    refused(
+        &mut client,
+        -32602,
+        "process/write",
+        &[
+            (
+                write(json!({"writeId": ""})),
+                &["writeId must not be empty"],
+            ),
+            (
+                write(json!({"writeId": 1})),
+                &["writeId", "expected a string"],
+            ),
+            (
+                without(write(json!({})), "writeId"),
+                &["missing field `writeId`"],
+            ),
+            (
+                without(write(json!({})), "chunk"),
+                &["missing field `chunk`"],
+            ),
+            (
+                without(write(json!({})), "processId"),
+                &["missing field `processId`"],
+            ),
+            (write(json!({"chunk": 1})), &["chunk", "base64"]),
+            (
+                write(json!({"chunk": "YQ"})),
+                &["chunk", "base64", "padding"],
+            ),
+            (write(json!({"chunk": "YQ="})), &["chunk", "base64"]),
+            (write(json!({"chunk": "_-8="})), &["chunk", "base64"]),
+            (write(json!({"chunk": "Y Q=="})), &["chunk", "base64"]),
+            (write(json!({"chunk": "YQ==\n"})), &["chunk", "base64"]),
+            (write(json!({"chunk": "💥"})), &["chunk", "base64"]),
+        ],
+    )
     .await;
-    let unknown = client.call("process/write", write(json!({"processId": "zz"}))).await;
+    let unknown = client
+        .call("process/write", write(json!({"processId": "zz"})))
+        .await;
     assert_eq!(unknown, json!({"status": "unknownProcess"}));
 }
 
 async fn signals_other_than_the_known_are_refused(transport: Transport) {
     let (_server, mut client) = ready(transport).await;
-    for signal in [json!("SIGINT"), json!("INT"), json!(2), json!("Interrupt"), json!(null)] {
+    for signal in [
+        json!("SIGINT"),
+        json!("INT"),
+        json!(2),
+        json!("Interrupt"),
+        json!(null),
+    ] {
         let params = json!({"processId": "p", "signal": signal});
         let message = client.expect_error(-32602, "process/signal", params).await;
         assert!(message.contains("signal"), "{signal}: {message}");
     }
     let params = json!({"processId": "p", "signal": "winch"});
     let message = client.expect_error(-32602, "process/signal", params).await;
-    assert!(message.contains("`winch`") && message.contains("`interrupt`"), "{message}");
-    let message = client.expect_error(-32602, "process/signal", json!({"processId": "p"})).await;
+    assert!(
+        message.contains("`winch`") && message.contains("`interrupt`"),
+        "{message}"
+    );
+    let message = client
+        .expect_error(-32602, "process/signal", json!({"processId": "p"}))
+        .await;
     assert_eq!(message, "missing field `signal`");
 }
 
@@ -279,17 +488,32 @@ async fn extensions_name_what_is_wrong(transport: Transport) {
     let (_server, mut client) = ready(transport).await;
     let params = json!({"processId": "p", "rows": 0, "cols": 70000});
     let message = client.expect_error(-32602, "process/resize", params).await;
-    assert!(message.contains("cols") && message.contains("u16"), "{message}");
+    assert!(
+        message.contains("cols") && message.contains("u16"),
+        "{message}"
+    );
     let params = json!({"processId": "p", "until": "done"});
     let message = client.expect_error(-32602, "process/wait", params).await;
-    assert!(message.contains("until") && message.contains("`exited`"), "{message}");
-    for mode in [json!("force"), json!({}), json!({"type": "slow"}), json!({"type": "graceful"})] {
+    assert!(
+        message.contains("until") && message.contains("`exited`"),
+        "{message}"
+    );
+    for mode in [
+        json!("force"),
+        json!({}),
+        json!({"type": "slow"}),
+        json!({"type": "graceful"}),
+    ] {
         let params = json!({"processId": "p", "mode": mode});
-        let message = client.expect_error(-32602, "process/terminate", params).await;
+        let message = client
+            .expect_error(-32602, "process/terminate", params)
+            .await;
         assert!(message.contains("mode"), "{mode}: {message}");
     }
     let params = json!({"processId": "p", "writeId": ""});
-    let message = client.expect_error(-32602, "process/closeStdin", params).await;
+    let message = client
+        .expect_error(-32602, "process/closeStdin", params)
+        .await;
     assert!(message.contains("writeId"), "{message}");
 }
 
@@ -305,7 +529,12 @@ async fn unknown_members_are_ignored(transport: Transport) {
 async fn params_of_the_wrong_shape_are_refused(transport: Transport) {
     let (_server, mut client) = ready(transport).await;
     for params in [json!("p"), json!(1), json!(true), json!(null), json!({})] {
-        for method in ["process/start", "process/read", "process/write", "process/terminate"] {
+        for method in [
+            "process/start",
+            "process/read",
+            "process/write",
+            "process/terminate",
+        ] {
             client.expect_error(-32602, method, params.clone()).await;
         }
     }

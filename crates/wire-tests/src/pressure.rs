@@ -42,12 +42,19 @@ async fn a_thousand_requests(transport: Transport) {
     client.finish("p").await;
     let mut ids = Vec::new();
     for _ in 0..1000 {
-        ids.push(client.request("process/read", json!({"processId": "p"})).await);
+        ids.push(
+            client
+                .request("process/read", json!({"processId": "p"}))
+                .await,
+        );
     }
     // 87 MB of answers are asked for. The server has paused when it does nothing any more.
     let pid = server.pid();
     settled(|| ticks(pid)).await;
-    let peak: u64 = proc_line(pid, "status", "VmHWM").trim_end_matches(" kB").parse().unwrap();
+    let peak: u64 = proc_line(pid, "status", "VmHWM")
+        .trim_end_matches(" kB")
+        .parse()
+        .unwrap();
     assert!(peak < 64 << 10, "{peak} KiB at most were resident");
     for id in ids {
         assert_eq!(client.answer(id).await["result"]["nextSeq"], 4);
@@ -70,12 +77,20 @@ async fn a_stalled_client(transport: Transport) {
         length += crate::client::decode(&reading.note("process/output").await["chunk"]).len();
     }
     reading.note("process/closed").await;
-    assert_eq!(proc_line(pid, "io", "wchar").parse(), Ok(paused), "it stays paused");
+    assert_eq!(
+        proc_line(pid, "io", "wchar").parse(),
+        Ok(paused),
+        "it stays paused"
+    );
     // Once read again, it goes on.
     let mut last: Value = 0.into();
     for _ in 0..2000 {
         let output = stalled.note("process/output").await;
-        assert_eq!(output["seq"], last.as_u64().unwrap() + 1, "nothing was lost");
+        assert_eq!(
+            output["seq"],
+            last.as_u64().unwrap() + 1,
+            "nothing was lost"
+        );
         last = output["seq"].clone();
         let written: u64 = proc_line(pid, "io", "wchar").parse().unwrap();
         if written > paused {
@@ -96,7 +111,9 @@ async fn a_dropped_client(transport: Transport) {
     drop(client);
     process.death().await;
     let mut client = server.ready().await;
-    client.start_with(script_params("p", "echo x"), json!({})).await;
+    client
+        .start_with(script_params("p", "echo x"), json!({}))
+        .await;
     client.finish("p").await;
 }
 

@@ -34,12 +34,28 @@ async fn a_process_reports_output_exit_and_close(transport: Transport) {
     let mut client = server.ready().await;
     client.start("p1", "echo out; echo err >&2; exit 3").await;
     let events = client.finish("p1").await;
-    assert_eq!((events.stream("stdout").as_str(), events.stream("stderr").as_str()), ("out\n", "err\n"));
+    assert_eq!(
+        (
+            events.stream("stdout").as_str(),
+            events.stream("stderr").as_str()
+        ),
+        ("out\n", "err\n")
+    );
     assert_eq!(events.code(), 3);
     assert_eq!(events.exited["sandboxDenied"], false);
-    assert_eq!(events.closed.as_object().unwrap().len(), 2, "{:?}", events.closed);
+    assert_eq!(
+        events.closed.as_object().unwrap().len(),
+        2,
+        "{:?}",
+        events.closed
+    );
     for chunk in &events.output {
-        let mut members: Vec<&str> = chunk.as_object().unwrap().keys().map(String::as_str).collect();
+        let mut members: Vec<&str> = chunk
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(String::as_str)
+            .collect();
         members.sort_unstable();
         assert_eq!(members, ["chunk", "processId", "seq", "stream"]);
     }
@@ -49,30 +65,55 @@ async fn a_conversation_over_stdin_and_signals(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     let script = "trap 'echo int; exit 9' INT; while read -r line; do echo got $line; done";
-    client.start_with(script_params("p", script), json!({"pipeStdin": true})).await;
+    client
+        .start_with(script_params("p", script), json!({"pipeStdin": true}))
+        .await;
     let write = json!({"processId": "p", "chunk": encode(b"one\n"), "writeId": "1"});
-    assert_eq!(client.call("process/write", write).await, json!({"status": "accepted"}));
+    assert_eq!(
+        client.call("process/write", write).await,
+        json!({"status": "accepted"})
+    );
     assert_eq!(client.output_until("p", "\n").await, "got one\n");
-    let page = client.call("process/read", json!({"processId": "p", "afterSeq": 0})).await;
-    assert_eq!(page["chunks"], json!([{"seq": 1, "stream": "stdout", "chunk": "Z290IG9uZQo="}]));
+    let page = client
+        .call("process/read", json!({"processId": "p", "afterSeq": 0}))
+        .await;
+    assert_eq!(
+        page["chunks"],
+        json!([{"seq": 1, "stream": "stdout", "chunk": "Z290IG9uZQo="}])
+    );
     let signal = json!({"processId": "p", "signal": "interrupt"});
     assert_eq!(client.call("process/signal", signal).await, json!({}));
     assert_eq!(client.output_until("p", "\n").await, "int\n");
     assert_eq!(client.note("process/exited").await["exitCode"], 9);
     client.note("process/closed").await;
     let terminate = json!({"processId": "p"});
-    assert_eq!(client.call("process/terminate", terminate).await, json!({"running": false}));
+    assert_eq!(
+        client.call("process/terminate", terminate).await,
+        json!({"running": false})
+    );
 }
 
 async fn exit_codes_are_those_of_the_child(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
-    for (code, tty) in [(0, false), (1, false), (255, false), (0, true), (42, true), (255, true)] {
+    for (code, tty) in [
+        (0, false),
+        (1, false),
+        (255, false),
+        (0, true),
+        (42, true),
+        (255, true),
+    ] {
         let id = format!("{code}-{tty}");
         let change = json!({"tty": tty});
-        client.start_with(script_params(&id, &format!("exit {code}")), change).await;
+        client
+            .start_with(script_params(&id, &format!("exit {code}")), change)
+            .await;
         let events = client.finish(&id).await;
-        assert_eq!((events.code(), &events.exited["cause"]), (code, &json!("exit")));
+        assert_eq!(
+            (events.code(), &events.exited["cause"]),
+            (code, &json!("exit"))
+        );
         assert_eq!(events.exited.get("signal"), None);
     }
 }
@@ -80,14 +121,23 @@ async fn exit_codes_are_those_of_the_child(transport: Transport) {
 async fn death_by_signal_is_128_plus_its_number(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
-    for (name, number) in [("INT", 2), ("ABRT", 6), ("KILL", 9), ("SEGV", 11), ("TERM", 15)] {
+    for (name, number) in [
+        ("INT", 2),
+        ("ABRT", 6),
+        ("KILL", 9),
+        ("SEGV", 11),
+        ("TERM", 15),
+    ] {
         for tty in [false, true] {
             let id = format!("{name}-{tty}");
             let script = script_params(&id, &format!("kill -{name} $$; sleep 9"));
             client.start_with(script, json!({"tty": tty})).await;
             let exited = client.finish(&id).await.exited;
             assert_eq!(exited["exitCode"], 128 + number, "{id}");
-            assert_eq!((&exited["signal"], &exited["cause"]), (&json!(format!("SIG{name}")), &json!("signal")));
+            assert_eq!(
+                (&exited["signal"], &exited["cause"]),
+                (&json!(format!("SIG{name}")), &json!("signal"))
+            );
         }
     }
 }
@@ -98,17 +148,31 @@ async fn terminate_kills_at_once_and_says_whether_there_was_anything(transport: 
     for tty in [false, true] {
         let id = format!("p-{tty}");
         let script = "trap '' INT TERM HUP; echo up; while :; do sleep 1; done";
-        client.start_with(script_params(&id, script), json!({"tty": tty})).await;
+        client
+            .start_with(script_params(&id, script), json!({"tty": tty}))
+            .await;
         client.output_until(&id, "\n").await;
         let target = json!({"processId": id});
-        assert_eq!(client.call("process/terminate", target.clone()).await, json!({"running": true}));
+        assert_eq!(
+            client.call("process/terminate", target.clone()).await,
+            json!({"running": true})
+        );
         let exited = client.note("process/exited").await;
-        assert_eq!((&exited["exitCode"], &exited["cause"]), (&json!(137), &json!("terminated")));
+        assert_eq!(
+            (&exited["exitCode"], &exited["cause"]),
+            (&json!(137), &json!("terminated"))
+        );
         client.note("process/closed").await;
-        assert_eq!(client.call("process/terminate", target).await, json!({"running": false}));
+        assert_eq!(
+            client.call("process/terminate", target).await,
+            json!({"running": false})
+        );
     }
     let unknown = json!({"processId": "zz"});
-    assert_eq!(client.call("process/terminate", unknown).await, json!({"running": false}));
+    assert_eq!(
+        client.call("process/terminate", unknown).await,
+        json!({"running": false})
+    );
 }
 
 async fn terminate_drains_what_was_written(transport: Transport) {
@@ -122,10 +186,15 @@ async fn terminate_drains_what_was_written(transport: Transport) {
     client.start("p", &script).await;
     until("the child has written", || flag.exists()).await;
     let began = Instant::now();
-    client.call("process/terminate", json!({"processId": "p"})).await;
+    client
+        .call("process/terminate", json!({"processId": "p"}))
+        .await;
     let events = client.finish("p").await;
     assert_eq!(events.stdout().len(), 50_000);
-    assert!(began.elapsed() < Duration::from_secs(2), "an escaped descendant holds nothing up");
+    assert!(
+        began.elapsed() < Duration::from_secs(2),
+        "an escaped descendant holds nothing up"
+    );
 }
 
 async fn graceful_termination_lets_a_trap_run(transport: Transport) {
@@ -135,20 +204,29 @@ async fn graceful_termination_lets_a_trap_run(transport: Transport) {
     client.start("p", script).await;
     client.output_until("p", "up\n").await;
     let mode = json!({"type": "graceful", "timeoutMs": 9000});
-    let answer = client.call("process/terminate", json!({"processId": "p", "mode": mode})).await;
+    let answer = client
+        .call("process/terminate", json!({"processId": "p", "mode": mode}))
+        .await;
     assert_eq!(answer, json!({"running": true}));
     assert_eq!(client.output_until("p", "\n").await, "bye\n");
     let exited = client.note("process/exited").await;
-    assert_eq!((&exited["exitCode"], &exited["cause"]), (&json!(7), &json!("terminated")));
+    assert_eq!(
+        (&exited["exitCode"], &exited["cause"]),
+        (&json!(7), &json!("terminated"))
+    );
 }
 
 async fn graceful_termination_ends_by_force(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
-    client.start("p", "trap '' TERM; echo up; while :; do sleep 0.05; done").await;
+    client
+        .start("p", "trap '' TERM; echo up; while :; do sleep 0.05; done")
+        .await;
     client.output_until("p", "up\n").await;
     let mode = json!({"type": "graceful", "timeoutMs": 100});
-    client.call("process/terminate", json!({"processId": "p", "mode": mode})).await;
+    client
+        .call("process/terminate", json!({"processId": "p", "mode": mode}))
+        .await;
     assert_eq!(client.note("process/exited").await["exitCode"], 137);
 }
 
@@ -156,15 +234,23 @@ async fn every_signal_reaches_the_group(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     for (name, number) in [
-        ("interrupt", 2), ("terminate", 15), ("kill", 9), ("hangup", 1), ("quit", 3),
-        ("user1", 10), ("user2", 12),
+        ("interrupt", 2),
+        ("terminate", 15),
+        ("kill", 9),
+        ("hangup", 1),
+        ("quit", 3),
+        ("user1", 10),
+        ("user2", 12),
     ] {
         client.start(name, "sleep 1000 & echo up; wait").await;
         client.output_until(name, "up\n").await;
         let params = json!({"processId": name, "signal": name});
         assert_eq!(client.call("process/signal", params).await, json!({}));
         let exited = client.note("process/exited").await;
-        assert_eq!((&exited["exitCode"], &exited["cause"]), (&json!(128 + number), &json!("signal")));
+        assert_eq!(
+            (&exited["exitCode"], &exited["cause"]),
+            (&json!(128 + number), &json!("signal"))
+        );
         // It closes only if the background sleep got the signal, too, or its output is closed.
         if name != "interrupt" && name != "quit" {
             client.note("process/closed").await;
@@ -172,10 +258,20 @@ async fn every_signal_reaches_the_group(transport: Transport) {
     }
     client.start("s", "echo up; sleep 0.2; echo on").await;
     client.output_until("s", "up\n").await;
-    client.call("process/signal", json!({"processId": "s", "signal": "stop"})).await;
+    client
+        .call(
+            "process/signal",
+            json!({"processId": "s", "signal": "stop"}),
+        )
+        .await;
     let wait = json!({"processId": "s", "timeoutMs": 500});
     assert_eq!(client.call("process/wait", wait).await["timedOut"], true);
-    client.call("process/signal", json!({"processId": "s", "signal": "continue"})).await;
+    client
+        .call(
+            "process/signal",
+            json!({"processId": "s", "signal": "continue"}),
+        )
+        .await;
     assert_eq!(client.output_until("s", "\n").await, "on\n");
 }
 
@@ -204,7 +300,12 @@ async fn exit_does_not_wait_for_descendants_but_close_does(transport: Transport)
 async fn output_keeps_its_order_and_its_bytes(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
-    client.start("p", "i=0; while [ $i -lt 3000 ]; do echo $i; i=$((i+1)); done").await;
+    client
+        .start(
+            "p",
+            "i=0; while [ $i -lt 3000 ]; do echo $i; i=$((i+1)); done",
+        )
+        .await;
     let events = client.finish("p").await;
     let expected: String = (0..3000).map(|line| format!("{line}\n")).collect();
     assert_eq!(events.stdout(), expected);
@@ -218,7 +319,11 @@ async fn chunks_are_at_most_64_kib(transport: Transport) {
     let mut client = server.ready().await;
     client.start("p", "head -c 3000000 /dev/zero").await;
     let events = client.finish("p").await;
-    assert_eq!(events.stdout().len(), 3_000_000, "live output is never dropped");
+    assert_eq!(
+        events.stdout().len(),
+        3_000_000,
+        "live output is never dropped"
+    );
     for chunk in &events.output {
         let length = crate::client::decode(&chunk["chunk"]).len();
         assert!((1..=65_536).contains(&length), "chunk of {length} bytes");
@@ -232,9 +337,15 @@ async fn exited_is_sent_once_and_carries_everything(transport: Transport) {
     let events = client.finish("p").await;
     assert_eq!(events.exited["cause"], "exit");
     let usage = &events.exited["usage"];
-    assert!((50..10_000).contains(&usage["wallMs"].as_u64().unwrap()), "{usage}");
+    assert!(
+        (50..10_000).contains(&usage["wallMs"].as_u64().unwrap()),
+        "{usage}"
+    );
     assert!(usage["maxRssBytes"].as_u64().unwrap() > 100_000, "{usage}");
-    assert!(usage["userMs"].is_u64() && usage["systemMs"].is_u64(), "{usage}");
+    assert!(
+        usage["userMs"].is_u64() && usage["systemMs"].is_u64(),
+        "{usage}"
+    );
     // Nothing follows: the next message is the answer.
     let id = client.request("environment/status", json!({})).await;
     assert_eq!(client.recv().await["id"], id);
@@ -245,8 +356,12 @@ async fn a_start_can_be_cancelled_by_terminate(transport: Transport) {
     let mut client = server.ready().await;
     for round in 0..20 {
         let id = format!("p{round}");
-        let start = client.request("process/start", script_params(&id, "sleep 1000")).await;
-        let terminate = client.request("process/terminate", json!({"processId": id})).await;
+        let start = client
+            .request("process/start", script_params(&id, "sleep 1000"))
+            .await;
+        let terminate = client
+            .request("process/terminate", json!({"processId": id}))
+            .await;
         let running = client.answer(terminate).await["result"]["running"].clone();
         assert_eq!(running, true, "a process that starts, or runs, is ended");
         let started = client.answer(start).await;
@@ -264,13 +379,22 @@ async fn many_processes_do_not_mix(transport: Transport) {
     let ids: Vec<String> = (0..40).map(|n| format!("p{n}")).collect();
     let mut answers = Vec::new();
     for id in &ids {
-        let params = with(script_params(id, "echo $ID; echo $ID >&2; exit 5"), json!({"env": {"ID": id}}));
+        let params = with(
+            script_params(id, "echo $ID; echo $ID >&2; exit 5"),
+            json!({"env": {"ID": id}}),
+        );
         answers.push(client.request("process/start", params).await);
     }
     for (id, answer) in ids.iter().zip(answers) {
-        assert_eq!(client.answer(answer).await["result"]["processId"], Value::from(id.as_str()));
+        assert_eq!(
+            client.answer(answer).await["result"]["processId"],
+            Value::from(id.as_str())
+        );
         let events = client.finish(id).await;
-        assert_eq!((events.stdout(), events.stream("stderr")), (format!("{id}\n"), format!("{id}\n")));
+        assert_eq!(
+            (events.stdout(), events.stream("stderr")),
+            (format!("{id}\n"), format!("{id}\n"))
+        );
         assert_eq!(events.code(), 5);
     }
 }

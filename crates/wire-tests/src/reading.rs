@@ -38,7 +38,9 @@ async fn chunked(client: &mut Client, lines: &[&str]) {
 }
 
 async fn end_input(client: &mut Client) {
-    client.call("process/closeStdin", json!({"processId": "p"})).await;
+    client
+        .call("process/closeStdin", json!({"processId": "p"}))
+        .await;
     client.note("process/closed").await;
 }
 
@@ -46,7 +48,11 @@ async fn read(client: &mut Client, params: Value) -> (Vec<u64>, u64) {
     let mut all = json!({"processId": "p"});
     crate::client::merge(&mut all, params);
     let page = client.call("process/read", all).await;
-    let seqs = page["chunks"].as_array().unwrap().iter().map(|chunk| chunk["seq"].as_u64().unwrap());
+    let seqs = page["chunks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|chunk| chunk["seq"].as_u64().unwrap());
     (seqs.collect(), page["nextSeq"].as_u64().unwrap())
 }
 
@@ -55,16 +61,24 @@ async fn a_page_has_every_member(transport: Transport) {
     let mut client = server.ready().await;
     chunked(&mut client, &["a"]).await;
     let page = client.call("process/read", json!({"processId": "p"})).await;
-    assert_eq!(page, json!({
-        "chunks": [{"seq": 1, "stream": "stdout", "chunk": "YQo="}], "nextSeq": 2, "exited": false,
-        "exitCode": null, "closed": false, "failure": null, "sandboxDenied": false,
-    }));
+    assert_eq!(
+        page,
+        json!({
+            "chunks": [{"seq": 1, "stream": "stdout", "chunk": "YQo="}], "nextSeq": 2, "exited": false,
+            "exitCode": null, "closed": false, "failure": null, "sandboxDenied": false,
+        })
+    );
     end_input(&mut client).await;
-    let page = client.call("process/read", json!({"processId": "p", "afterSeq": 1})).await;
-    assert_eq!(page, json!({
-        "chunks": [], "nextSeq": 4, "exited": true, "exitCode": 3, "closed": true,
-        "failure": null, "sandboxDenied": false,
-    }));
+    let page = client
+        .call("process/read", json!({"processId": "p", "afterSeq": 1}))
+        .await;
+    assert_eq!(
+        page,
+        json!({
+            "chunks": [], "nextSeq": 4, "exited": true, "exitCode": 3, "closed": true,
+            "failure": null, "sandboxDenied": false,
+        })
+    );
 }
 
 async fn next_seq_counts_events_unless_bytes_are_limited(transport: Transport) {
@@ -73,10 +87,22 @@ async fn next_seq_counts_events_unless_bytes_are_limited(transport: Transport) {
     chunked(&mut client, &["a", "b"]).await;
     end_input(&mut client).await;
     assert_eq!(read(&mut client, json!({})).await, (vec![1, 2], 5));
-    assert_eq!(read(&mut client, json!({"maxBytes": null})).await, (vec![1, 2], 5));
-    assert_eq!(read(&mut client, json!({"maxBytes": 1000})).await, (vec![1, 2], 3));
-    assert_eq!(read(&mut client, json!({"maxBytes": 2})).await, (vec![1], 2));
-    assert_eq!(read(&mut client, json!({"afterSeq": 2, "maxBytes": 1000})).await, (vec![], 5));
+    assert_eq!(
+        read(&mut client, json!({"maxBytes": null})).await,
+        (vec![1, 2], 5)
+    );
+    assert_eq!(
+        read(&mut client, json!({"maxBytes": 1000})).await,
+        (vec![1, 2], 3)
+    );
+    assert_eq!(
+        read(&mut client, json!({"maxBytes": 2})).await,
+        (vec![1], 2)
+    );
+    assert_eq!(
+        read(&mut client, json!({"afterSeq": 2, "maxBytes": 1000})).await,
+        (vec![], 5)
+    );
     assert_eq!(read(&mut client, json!({"afterSeq": 4})).await, (vec![], 5));
 }
 
@@ -85,17 +111,31 @@ async fn max_bytes_takes_whole_chunks_and_at_least_one(transport: Transport) {
     let mut client = server.ready().await;
     chunked(&mut client, &["aaa", "bbb", "ccc"]).await;
     for (most, seqs, next) in [
-        (0, vec![1], 2), (1, vec![1], 2), (4, vec![1], 2), (7, vec![1], 2), (8, vec![1, 2], 3),
-        (11, vec![1, 2], 3), (12, vec![1, 2, 3], 4),
+        (0, vec![1], 2),
+        (1, vec![1], 2),
+        (4, vec![1], 2),
+        (7, vec![1], 2),
+        (8, vec![1, 2], 3),
+        (11, vec![1, 2], 3),
+        (12, vec![1, 2, 3], 4),
     ] {
-        assert_eq!(read(&mut client, json!({"maxBytes": most})).await, (seqs, next), "{most}");
+        assert_eq!(
+            read(&mut client, json!({"maxBytes": most})).await,
+            (seqs, next),
+            "{most}"
+        );
     }
 }
 
 async fn pages_follow_each_other_to_the_end(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
-    client.start("p", "i=0; while [ $i -lt 500 ]; do echo $i; i=$((i+1)); done").await;
+    client
+        .start(
+            "p",
+            "i=0; while [ $i -lt 500 ]; do echo $i; i=$((i+1)); done",
+        )
+        .await;
     let (mut after, mut text) = (0, Vec::new());
     loop {
         let params = json!({"processId": "p", "afterSeq": after, "maxBytes": 100, "waitMs": 5000});
@@ -116,7 +156,12 @@ async fn a_read_waits_for_news(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     chunked(&mut client, &["a"]).await;
-    let id = client.request("process/read", json!({"processId": "p", "afterSeq": 1, "waitMs": 60_000})).await;
+    let id = client
+        .request(
+            "process/read",
+            json!({"processId": "p", "afterSeq": 1, "waitMs": 60_000}),
+        )
+        .await;
     // A later request is answered while the read waits.
     client.expect_alive().await;
     let write = json!({"processId": "p", "chunk": encode(b"b\n"), "writeId": "b"});
@@ -131,13 +176,18 @@ async fn a_read_gives_up_in_time(transport: Transport) {
     let mut client = server.ready().await;
     chunked(&mut client, &["a"]).await;
     let began = Instant::now();
-    assert_eq!(read(&mut client, json!({"afterSeq": 1, "waitMs": 150})).await, (vec![], 2));
+    assert_eq!(
+        read(&mut client, json!({"afterSeq": 1, "waitMs": 150})).await,
+        (vec![], 2)
+    );
     assert!(began.elapsed() >= Duration::from_millis(150));
     // There is no cap, and no overflow either.
     let forever = json!({"processId": "p", "afterSeq": 1, "waitMs": u64::MAX});
     let id = client.request("process/read", forever).await;
     client.expect_alive().await;
-    client.call("process/terminate", json!({"processId": "p"})).await;
+    client
+        .call("process/terminate", json!({"processId": "p"}))
+        .await;
     assert_eq!(client.answer(id).await["result"]["exited"], true);
 }
 
@@ -149,10 +199,16 @@ async fn an_unseen_exit_ends_a_wait_and_a_seen_one_does_not(transport: Transport
     assert_eq!(exited["seq"], 1);
     let params = json!({"processId": "p", "afterSeq": 0, "waitMs": 60_000});
     let page = client.call("process/read", params).await;
-    assert_eq!((&page["exitCode"], &page["closed"], &page["nextSeq"]), (&json!(3), &json!(false), &json!(2)));
+    assert_eq!(
+        (&page["exitCode"], &page["closed"], &page["nextSeq"]),
+        (&json!(3), &json!(false), &json!(2))
+    );
     let params = json!({"processId": "p", "afterSeq": 1, "waitMs": 60_000});
     let page = client.call("process/read", params).await;
-    assert_eq!((&page["closed"], &page["nextSeq"]), (&json!(true), &json!(3)));
+    assert_eq!(
+        (&page["closed"], &page["nextSeq"]),
+        (&json!(true), &json!(3))
+    );
 }
 
 async fn a_closed_process_is_read_without_waiting(transport: Transport) {
@@ -177,10 +233,19 @@ async fn old_output_is_evicted_but_numbers_stay(transport: Transport) {
     let events = client.finish("p").await;
     let page = client.call("process/read", json!({"processId": "p"})).await;
     let chunks = page["chunks"].as_array().unwrap();
-    let retained: usize = chunks.iter().map(|chunk| decode(&chunk["chunk"]).len()).sum();
-    assert!((900_000..=1_048_576).contains(&retained), "{retained} bytes are retained");
+    let retained: usize = chunks
+        .iter()
+        .map(|chunk| decode(&chunk["chunk"]).len())
+        .sum();
+    assert!(
+        (900_000..=1_048_576).contains(&retained),
+        "{retained} bytes are retained"
+    );
     assert!(chunks[0]["seq"].as_u64().unwrap() > 1);
-    assert_eq!(page["nextSeq"].as_u64(), events.closed["seq"].as_u64().map(|seq| seq + 1));
+    assert_eq!(
+        page["nextSeq"].as_u64(),
+        events.closed["seq"].as_u64().map(|seq| seq + 1)
+    );
     let last = &chunks.last().unwrap()["seq"];
     assert_eq!(last, &events.output.last().unwrap()["seq"]);
 }
@@ -192,7 +257,13 @@ async fn retention_can_be_raised(transport: Transport) {
     client.finish("p").await;
     let page = client.call("process/read", json!({"processId": "p"})).await;
     let chunks = page["chunks"].as_array().unwrap();
-    assert_eq!(chunks.iter().map(|chunk| decode(&chunk["chunk"]).len()).sum::<usize>(), 3_000_000);
+    assert_eq!(
+        chunks
+            .iter()
+            .map(|chunk| decode(&chunk["chunk"]).len())
+            .sum::<usize>(),
+        3_000_000
+    );
     assert_eq!(chunks[0]["seq"], 1);
 }
 
@@ -200,10 +271,19 @@ async fn a_cursor_beyond_the_end_is_fine(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     chunked(&mut client, &["a"]).await;
-    assert_eq!(read(&mut client, json!({"afterSeq": 1000})).await, (vec![], 2));
-    assert_eq!(read(&mut client, json!({"afterSeq": u64::MAX})).await, (vec![], 2));
+    assert_eq!(
+        read(&mut client, json!({"afterSeq": 1000})).await,
+        (vec![], 2)
+    );
+    assert_eq!(
+        read(&mut client, json!({"afterSeq": u64::MAX})).await,
+        (vec![], 2)
+    );
     end_input(&mut client).await;
-    assert_eq!(read(&mut client, json!({"afterSeq": u64::MAX, "waitMs": 1})).await, (vec![], 4));
+    assert_eq!(
+        read(&mut client, json!({"afterSeq": u64::MAX, "waitMs": 1})).await,
+        (vec![], 4)
+    );
 }
 
 async fn a_large_page_arrives_in_fragments(transport: Transport) {
@@ -214,6 +294,12 @@ async fn a_large_page_arrives_in_fragments(transport: Transport) {
     // The client takes no frame above 8 MiB; the answer has 26 MB.
     let page = client.call("process/read", json!({"processId": "p"})).await;
     let chunks = page["chunks"].as_array().unwrap();
-    assert_eq!(chunks.iter().map(|chunk| decode(&chunk["chunk"]).len()).sum::<usize>(), 20_000_000);
+    assert_eq!(
+        chunks
+            .iter()
+            .map(|chunk| decode(&chunk["chunk"]).len())
+            .sum::<usize>(),
+        20_000_000
+    );
     client.expect_alive().await;
 }

@@ -73,7 +73,11 @@ impl Server {
             flags.extend(["--listen", &listen]);
         }
         let mut child = shell(dir.path(), script, &flags)
-            .stdin(if transport == Transport::Stdio { Stdio::piped() } else { Stdio::null() })
+            .stdin(if transport == Transport::Stdio {
+                Stdio::piped()
+            } else {
+                Stdio::null()
+            })
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -83,11 +87,20 @@ impl Server {
             Transport::Unix | Transport::WebSocket => {
                 let mut line = String::new();
                 let read = stdout.as_mut().unwrap().read_line(&mut line);
-                timeout(PATIENCE, read).await.expect("server announces itself").unwrap();
+                timeout(PATIENCE, read)
+                    .await
+                    .expect("server announces itself")
+                    .unwrap();
                 Address::parse(&line)
             }
         };
-        Self { dir, child, address, stdin, stdout }
+        Self {
+            dir,
+            child,
+            address,
+            stdin,
+            stdout,
+        }
     }
 
     /// Connects and finishes the handshake.
@@ -161,8 +174,14 @@ impl Address {
 /// Runs a server that is expected to end by itself.
 pub(crate) async fn run(dir: &Path, flags: &[&str]) -> Output {
     let mut command = shell(dir, "exec \"$0\" \"$@\"", flags);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    timeout(PATIENCE, command.output()).await.expect("server ends by itself").unwrap()
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    timeout(PATIENCE, command.output())
+        .await
+        .expect("server ends by itself")
+        .unwrap()
 }
 
 /// Prepares a server that knows nothing of this machine's configuration.
@@ -189,10 +208,16 @@ fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
         let tests = std::env::current_exe().unwrap();
-        let profile = tests.ancestors().nth(2).expect("tests run in target/<profile>/deps");
+        let profile = tests
+            .ancestors()
+            .nth(2)
+            .expect("tests run in target/<profile>/deps");
         let binary = profile.join("exec-server");
         if !binary.exists() {
-            let name = profile.file_name().and_then(|name| name.to_str()).unwrap_or("debug");
+            let name = profile
+                .file_name()
+                .and_then(|name| name.to_str())
+                .unwrap_or("debug");
             let status = std::process::Command::new(env!("CARGO"))
                 .args(["build", "-p", "exec-server", "--profile"])
                 .arg(if name == "debug" { "dev" } else { name })
@@ -215,14 +240,18 @@ impl Watched {
     /// Begins to watch a live process.
     pub(crate) fn new(pid: u32) -> Self {
         let fd = pidfd_open(to_pid(pid), PidfdFlags::NONBLOCK).expect("the process is alive");
-        Self { pid, fd: AsyncFd::new(fd).unwrap() }
+        Self {
+            pid,
+            fd: AsyncFd::new(fd).unwrap(),
+        }
     }
 
     /// Waits for its death.
     pub(crate) async fn death(self) {
         let dead = timeout(PATIENCE, self.fd.readable()).await;
         let pid = self.pid;
-        dead.unwrap_or_else(|_| panic!("process {pid} lives on: {}", status_of(pid))).unwrap();
+        dead.unwrap_or_else(|_| panic!("process {pid} lives on: {}", status_of(pid)))
+            .unwrap();
     }
 
     /// Tells whether it lives.
@@ -238,18 +267,24 @@ pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
             sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(PATIENCE, holds).await.unwrap_or_else(|_| panic!("never: {what}"));
+    timeout(PATIENCE, holds)
+        .await
+        .unwrap_or_else(|_| panic!("never: {what}"));
 }
 
 /// Counts the open descriptors of a process.
 pub(crate) fn descriptors(pid: u32) -> usize {
-    std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
+    std::fs::read_dir(format!("/proc/{pid}/fd"))
+        .unwrap()
+        .count()
 }
 
 /// Returns one line of a process's `/proc` file, without its name.
 pub(crate) fn proc_line(pid: u32, file: &str, name: &str) -> String {
     let text = std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     line.unwrap_or_default().trim().to_owned()
 }
 

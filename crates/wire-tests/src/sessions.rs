@@ -6,7 +6,7 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use crate::{
-    client::{Client, encode, script_params, with},
+    client::{Client, TREE, TREE_SIZE, encode, script_params, with},
     over_every_socket,
     server::{Server, Transport, Watched, until},
 };
@@ -39,7 +39,10 @@ async fn resume(server: &mut Server, session: &str) -> Client {
             continue;
         }
         assert_eq!(answer["result"]["sessionId"], session, "{answer}");
-        assert!(answer["result"]["environmentInfo"]["shell"].is_object(), "{answer}");
+        assert!(
+            answer["result"]["environmentInfo"]["shell"].is_object(),
+            "{answer}"
+        );
         return client;
     }
     panic!("session {session} stays attached");
@@ -49,7 +52,9 @@ async fn a_detached_session_is_resumed_under_its_id(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.connect().await;
     let session = client.handshake().await;
-    client.start_with(script_params("p", "cat"), json!({"pipeStdin": true})).await;
+    client
+        .start_with(script_params("p", "cat"), json!({"pipeStdin": true}))
+        .await;
     for round in 0..3 {
         drop(client);
         client = resume(&mut server, &session).await;
@@ -68,9 +73,14 @@ async fn the_transcript_of_a_resume(transport: Transport) {
     let script = "echo a; until [ -e b ]; do sleep 0.01; done; echo b; touch c
         until [ -e d ]; do sleep 0.01; done; echo c; exit 5";
     let cwd = format!("file://{}", server.dir.path().display());
-    client.start_with(script_params("r1", script), json!({"cwd": cwd})).await;
+    client
+        .start_with(script_params("r1", script), json!({"cwd": cwd}))
+        .await;
     let output = client.note("process/output").await;
-    assert_eq!(output, json!({"processId": "r1", "seq": 1, "stream": "stdout", "chunk": "YQo="}));
+    assert_eq!(
+        output,
+        json!({"processId": "r1", "seq": 1, "stream": "stdout", "chunk": "YQo="})
+    );
     drop(client);
     fs::write(server.path("b"), "").unwrap();
     let written = server.path("c");
@@ -78,23 +88,37 @@ async fn the_transcript_of_a_resume(transport: Transport) {
     let mut client = resume(&mut server, &session).await;
     client.send(r#"{"method":"initialized","params":{}}"#).await;
     let params = json!({"processId": "r1", "afterSeq": 1, "maxBytes": null, "waitMs": 5000});
-    assert_eq!(client.call("process/read", params).await, json!({
-        "chunks": [{"seq": 2, "stream": "stdout", "chunk": "Ygo="}], "nextSeq": 3, "exited": false,
-        "exitCode": null, "closed": false, "failure": null, "sandboxDenied": false,
-    }));
+    assert_eq!(
+        client.call("process/read", params).await,
+        json!({
+            "chunks": [{"seq": 2, "stream": "stdout", "chunk": "Ygo="}], "nextSeq": 3, "exited": false,
+            "exitCode": null, "closed": false, "failure": null, "sandboxDenied": false,
+        })
+    );
     fs::write(server.path("d"), "").unwrap();
     let output = client.note("process/output").await;
-    assert_eq!(output, json!({"processId": "r1", "seq": 3, "stream": "stdout", "chunk": "Ywo="}));
+    assert_eq!(
+        output,
+        json!({"processId": "r1", "seq": 3, "stream": "stdout", "chunk": "Ywo="})
+    );
     let exited = client.note("process/exited").await;
-    assert_eq!((&exited["seq"], &exited["exitCode"]), (&json!(4), &json!(5)));
-    assert_eq!(client.note("process/closed").await, json!({"processId": "r1", "seq": 5}));
+    assert_eq!(
+        (&exited["seq"], &exited["exitCode"]),
+        (&json!(4), &json!(5))
+    );
+    assert_eq!(
+        client.note("process/closed").await,
+        json!({"processId": "r1", "seq": 5})
+    );
 }
 
 async fn notifications_flow_before_initialized(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.connect().await;
     let session = client.handshake().await;
-    client.start("p", "while :; do echo tick; sleep 0.02; done").await;
+    client
+        .start("p", "while :; do echo tick; sleep 0.02; done")
+        .await;
     client.note("process/output").await;
     drop(client);
     let mut client = resume(&mut server, &session).await;
@@ -104,7 +128,9 @@ async fn notifications_flow_before_initialized(transport: Transport) {
     client.expect_error(-32600, "process/list", json!({})).await;
     client.send(r#"{"method":"initialized"}"#).await;
     // Nothing was replayed, and what was missed is there to be read.
-    let page = client.call("process/read", json!({"processId": "p", "maxBytes": 1})).await;
+    let page = client
+        .call("process/read", json!({"processId": "p", "maxBytes": 1}))
+        .await;
     assert_eq!(page["chunks"][0]["seq"], 1);
 }
 
@@ -115,8 +141,13 @@ async fn an_attached_session_is_not_taken_over(transport: Transport) {
     let mut second = server.connect().await;
     let params = json!({"clientName": "c", "resumeSessionId": session});
     for _ in 0..2 {
-        let message = second.expect_error(-32010, "initialize", params.clone()).await;
-        assert_eq!(message, format!("session {session} is already attached to another connection"));
+        let message = second
+            .expect_error(-32010, "initialize", params.clone())
+            .await;
+        assert_eq!(
+            message,
+            format!("session {session} is already attached to another connection")
+        );
     }
     first.expect_alive().await;
     // The failure does not consume the connection.
@@ -138,7 +169,9 @@ async fn a_session_that_has_ended_is_unknown(transport: Transport) {
     let mut server = Server::start(transport, &["--session-ttl", "0.05"]).await;
     let mut client = server.connect().await;
     let session = client.handshake().await;
-    let pids = client.start_and_read_pids(script_params("p", "echo $$; echo ready; exec sleep 1000")).await;
+    let pids = client
+        .start_tree(script_params("p", "echo $$; exec sleep 1000"), 1)
+        .await;
     let watched = Watched::new(pids[0]);
     drop(client);
     watched.death().await;
@@ -148,17 +181,10 @@ async fn a_session_that_has_ended_is_unknown(transport: Transport) {
     assert_eq!(message, format!("unknown session id {session}"));
 }
 
-/// A tree with a child, an escaped grandchild and a double-forked daemon.
-const TREE: &str = "sleep 1000 & echo $!
-    (setsid sh -c 'echo $$; exec sleep 1000' &)
-    (setsid sh -c '(setsid sh -c \"echo \\$\\$; exec sleep 1000\" > /proc/self/fd/1 &)' &)
-    sleep 0.2; echo $$; echo ready; exec sleep 1000";
-
 async fn trees_die_with_their_session(transport: Transport) {
     let mut server = Server::start(transport, &["--session-ttl", "0.2"]).await;
     let mut client = server.ready().await;
-    let pids = client.start_and_read_pids(script_params("p", TREE)).await;
-    assert_eq!(pids.len(), 4);
+    let pids = client.start_tree(script_params("p", TREE), TREE_SIZE).await;
     let watched: Vec<Watched> = pids.into_iter().map(Watched::new).collect();
     drop(client);
     for process in watched {
@@ -172,8 +198,8 @@ async fn without_ttl_trees_die_with_the_connection(transport: Transport) {
         let mut client = server.connect().await;
         let session = client.handshake().await;
         let params = with(script_params("p", TREE), json!({"tty": tty}));
-        let watched: Vec<Watched> =
-            client.start_and_read_pids(params).await.into_iter().map(Watched::new).collect();
+        let pids = client.start_tree(params, TREE_SIZE).await;
+        let watched: Vec<Watched> = pids.into_iter().map(Watched::new).collect();
         drop(client);
         for process in watched {
             process.death().await;
@@ -188,8 +214,8 @@ async fn each_detach_starts_a_fresh_period(transport: Transport) {
     let mut server = Server::start(transport, &["--session-ttl", "0.6"]).await;
     let mut client = server.connect().await;
     let session = client.handshake().await;
-    let params = script_params("p", "echo $$; echo ready; exec sleep 1000");
-    let process = Watched::new(client.start_and_read_pids(params).await[0]);
+    let params = script_params("p", "echo $$; exec sleep 1000");
+    let process = Watched::new(client.start_tree(params, 1).await[0]);
     // Together longer than one period; each alone is not.
     for _ in 0..3 {
         drop(client);
@@ -214,8 +240,12 @@ async fn long_poll_and_resume(transport: Transport, flags: &[&str]) {
     let mut client = server.connect().await;
     let session = client.handshake().await;
     client.start("p", "exec sleep 1000").await;
-    client.request("process/read", json!({"processId": "p", "waitMs": 60_000})).await;
-    client.request("process/wait", json!({"processId": "p"})).await;
+    client
+        .request("process/read", json!({"processId": "p", "waitMs": 60_000}))
+        .await;
+    client
+        .request("process/wait", json!({"processId": "p"}))
+        .await;
     drop(client);
     let mut client = resume(&mut server, &session).await;
     client.send(r#"{"method":"initialized"}"#).await;
@@ -225,36 +255,68 @@ async fn long_poll_and_resume(transport: Transport, flags: &[&str]) {
 async fn sessions_do_not_see_each_other(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let (mut first, mut second) = (server.ready().await, server.ready().await);
-    first.start_with(script_params("p", "echo first; cat"), json!({"pipeStdin": true})).await;
+    first
+        .start_with(
+            script_params("p", "echo first; cat"),
+            json!({"pipeStdin": true}),
+        )
+        .await;
     assert_eq!(first.output_until("p", "\n").await, "first\n");
     let target = json!({"processId": "p"});
-    second.expect_error(-32600, "process/read", target.clone()).await;
-    second.expect_error(-32600, "process/wait", target.clone()).await;
-    second.expect_error(-32600, "process/attach", target.clone()).await;
+    second
+        .expect_error(-32600, "process/read", target.clone())
+        .await;
+    second
+        .expect_error(-32600, "process/wait", target.clone())
+        .await;
+    second
+        .expect_error(-32600, "process/attach", target.clone())
+        .await;
     let write = json!({"processId": "p", "chunk": "", "writeId": "1"});
-    assert_eq!(second.call("process/write", write).await, json!({"status": "unknownProcess"}));
+    assert_eq!(
+        second.call("process/write", write).await,
+        json!({"status": "unknownProcess"})
+    );
     let terminated = second.call("process/terminate", target.clone()).await;
     assert_eq!(terminated, json!({"running": false}));
-    second.call("process/signal", json!({"processId": "p", "signal": "kill"})).await;
-    assert_eq!(second.call("process/list", json!({})).await, json!({"processes": []}));
+    second
+        .call(
+            "process/signal",
+            json!({"processId": "p", "signal": "kill"}),
+        )
+        .await;
+    assert_eq!(
+        second.call("process/list", json!({})).await,
+        json!({"processes": []})
+    );
     second.start("p", "echo second").await;
     assert_eq!(second.finish("p").await.stdout(), "second\n");
     let page = first.call("process/read", target).await;
-    assert_eq!((&page["exited"], page["chunks"].as_array().unwrap().len()), (&json!(false), 1));
+    assert_eq!(
+        (&page["exited"], page["chunks"].as_array().unwrap().len()),
+        (&json!(false), 1)
+    );
 }
 
 async fn a_repeated_write_after_resume_is_not_written_again(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.connect().await;
     let session = client.handshake().await;
-    client.start_with(script_params("p", "cat"), json!({"pipeStdin": true})).await;
+    client
+        .start_with(script_params("p", "cat"), json!({"pipeStdin": true}))
+        .await;
     let write = json!({"processId": "p", "chunk": encode(b"once\n"), "writeId": "7"});
     client.call("process/write", write.clone()).await;
     drop(client);
     let mut client = resume(&mut server, &session).await;
     client.send(r#"{"method":"initialized"}"#).await;
-    assert_eq!(client.call("process/write", write).await, json!({"status": "accepted"}));
-    client.call("process/closeStdin", json!({"processId": "p"})).await;
+    assert_eq!(
+        client.call("process/write", write).await,
+        json!({"status": "accepted"})
+    );
+    client
+        .call("process/closeStdin", json!({"processId": "p"}))
+        .await;
     client.call("process/wait", json!({"processId": "p"})).await;
     let page = client.call("process/read", json!({"processId": "p"})).await;
     assert_eq!(page["chunks"].as_array().unwrap().len(), 1, "{page}");
@@ -269,5 +331,8 @@ async fn a_connection_without_session_leaves_nothing(transport: Transport) {
         let mut client = server.connect().await;
         client.expect_refused("{bad").await;
     }
-    until("descriptors are given back", || crate::server::descriptors(pid) <= before).await;
+    until("descriptors are given back", || {
+        crate::server::descriptors(pid) <= before
+    })
+    .await;
 }

@@ -44,7 +44,10 @@ impl<'de> Deserialize<'de> for Base64 {
 
 /// Decodes strict base64.
 pub fn decode(text: &[u8]) -> Result<Bytes, Base64Error> {
-    STANDARD.decode_to_vec(text).map(Bytes::from).map_err(|_| Base64Error)
+    STANDARD
+        .decode_to_vec(text)
+        .map(Bytes::from)
+        .map_err(|_| Base64Error)
 }
 
 /// Appends the base64 form of `data` to `out`, in one pass and without a temporary.

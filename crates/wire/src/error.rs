@@ -35,7 +35,10 @@ pub struct RpcError {
 impl RpcError {
     /// Builds an error from its code and text.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into() }
+        Self {
+            code,
+            message: message.into(),
+        }
     }
 
     /// Builds a -32600.

@@ -122,5 +122,9 @@ pub struct IdTooLong {
 }
 
 fn bounded(text: &str, name: &'static str, limit: usize) -> Result<(), IdTooLong> {
-    if text.len() > limit { Err(IdTooLong { name, limit }) } else { Ok(()) }
+    if text.len() > limit {
+        Err(IdTooLong { name, limit })
+    } else {
+        Ok(())
+    }
 }

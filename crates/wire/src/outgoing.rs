@@ -82,7 +82,12 @@ impl Outgoing {
         // Reopen both objects: the data member comes last.
         head.truncate(head.len() - 2);
         head.push(b',');
-        Self::Data(DataMessage { head, member, data, tail: "}}" })
+        Self::Data(DataMessage {
+            head,
+            member,
+            data,
+            tail: "}}",
+        })
     }
 
     /// Tells the peer something.
@@ -104,14 +109,31 @@ impl Outgoing {
         head.extend_from_slice(br#","seq":"#);
         head.extend_from_slice(seq.0.to_string().as_bytes());
         stream_member(stream.as_str(), &mut head);
-        Self::Data(DataMessage { head, member: "chunk", data, tail: "}}" })
+        Self::Data(DataMessage {
+            head,
+            member: "chunk",
+            data,
+            tail: "}}",
+        })
     }
 
     /// `command/exec/outputDelta`: no number, and a terminal counts as standard output.
     pub fn command_output(process_id: &ProcessId, stream: OutputStream, data: Bytes) -> Self {
         let mut head = output_head(notification::COMMAND_OUTPUT, process_id);
-        stream_member(if stream == OutputStream::Stderr { "stderr" } else { "stdout" }, &mut head);
-        Self::Data(DataMessage { head, member: "chunk", data, tail: "}}" })
+        stream_member(
+            if stream == OutputStream::Stderr {
+                "stderr"
+            } else {
+                "stdout"
+            },
+            &mut head,
+        );
+        Self::Data(DataMessage {
+            head,
+            member: "chunk",
+            data,
+            tail: "}}",
+        })
     }
 
     /// Returns about how many bytes the message will have on the wire.
@@ -206,8 +228,12 @@ mod tests {
     #[test]
     fn output_looks_like_the_stock_servers() {
         let id = ProcessId::new("p\"1").unwrap();
-        let message =
-            Outgoing::output(&id, OutputSeq(1), OutputStream::Stdout, Bytes::from_static(b"out\n"));
+        let message = Outgoing::output(
+            &id,
+            OutputSeq(1),
+            OutputStream::Stdout,
+            Bytes::from_static(b"out\n"),
+        );
         assert_eq!(
             text(&message),
             r#"{"method":"process/output","params":{"processId":"p\"1","seq":1,"stream":"stdout","chunk":"b3V0Cg=="}}"#
@@ -217,12 +243,19 @@ mod tests {
     #[test]
     fn a_binary_message_has_no_data_member() {
         let id = ProcessId::new("p").unwrap();
-        let message =
-            Outgoing::output(&id, OutputSeq(2), OutputStream::Pty, Bytes::from_static(b"\xff"));
-        let Outgoing::Data(message) = message else { panic!("output carries data") };
+        let message = Outgoing::output(
+            &id,
+            OutputSeq(2),
+            OutputStream::Pty,
+            Bytes::from_static(b"\xff"),
+        );
+        let Outgoing::Data(message) = message else {
+            panic!("output carries data")
+        };
         let mut out = Vec::new();
         let data = message.encode_binary(&mut out);
-        let header = br#"{"method":"process/output","params":{"processId":"p","seq":2,"stream":"pty"}}"#;
+        let header =
+            br#"{"method":"process/output","params":{"processId":"p","seq":2,"stream":"pty"}}"#;
         assert_eq!(&out[..4], [1, 0, 0, u8::try_from(header.len()).unwrap()]);
         assert_eq!(&out[4..], header);
         assert_eq!(&data[..], b"\xff");
@@ -237,7 +270,10 @@ mod tests {
         let data = Bytes::from_static(b"hi");
         let id = RequestId::Number(3);
         let message = Outgoing::request_with_data(&id, "m", &Params { a: 1 }, "chunk", data);
-        assert_eq!(text(&message), r#"{"id":3,"method":"m","params":{"a":1,"chunk":"aGk="}}"#);
+        assert_eq!(
+            text(&message),
+            r#"{"id":3,"method":"m","params":{"a":1,"chunk":"aGk="}}"#
+        );
     }
 
     #[test]

@@ -34,7 +34,9 @@ impl Processes {
 
     /// Tells whether it is this process that its id names.
     pub(super) fn knows(&self, process: &Arc<ProcessEvents>) -> bool {
-        self.table.get(process.id()).is_some_and(|known| Arc::ptr_eq(known, process))
+        self.table
+            .get(process.id())
+            .is_some_and(|known| Arc::ptr_eq(known, process))
     }
 
     pub(super) fn forget(&mut self, process: &Arc<ProcessEvents>) {

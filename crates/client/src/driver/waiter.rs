@@ -19,7 +19,9 @@ pub(crate) struct Ask {
 
 impl fmt::Debug for Ask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ask").field("waiter", &self.waiter).finish_non_exhaustive()
+        f.debug_struct("Ask")
+            .field("waiter", &self.waiter)
+            .finish_non_exhaustive()
     }
 }
 

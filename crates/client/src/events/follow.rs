@@ -8,7 +8,7 @@ use std::{
 
 use exec_core::log::Event;
 use exec_env::process::{Follow, From, Pace};
-use exec_wire::id::OutputSeq;
+use exec_wire::{id::OutputSeq, limits};
 use futures_util::Stream;
 
 use super::retained::{ProcessEvents, State};
@@ -47,17 +47,33 @@ impl Followed {
         let taken = state.log.appended_bytes() - state.log.bytes_after(cursor);
         let key = state.next_follower;
         state.next_follower += 1;
-        state.followers.insert(key, Follower { cursor, taken, pace: follow.pace, waker: None });
+        state.followers.insert(
+            key,
+            Follower {
+                cursor,
+                taken,
+                pace: follow.pace,
+                waker: None,
+            },
+        );
         state.hold_log();
         drop(state);
-        Self { events: Arc::clone(events), key, ended: false, _client: client }
+        Self {
+            events: Arc::clone(events),
+            key,
+            ended: false,
+            _client: client,
+        }
     }
 }
 
 impl State {
     /// Keeps the log from dropping what a held follower was not given yet.
     fn hold_log(&mut self) {
-        let held = self.followers.values().filter(|follower| follower.pace == Pace::Held);
+        let held = self
+            .followers
+            .values()
+            .filter(|follower| follower.pace == Pace::Held);
         let after = held.map(|follower| follower.cursor).min();
         self.log.hold_after(after);
     }
@@ -81,11 +97,17 @@ impl Stream for Followed {
                 self.ended = true;
                 return Poll::Ready(None);
             }
-            if !follower.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            if !follower
+                .waker
+                .as_ref()
+                .is_some_and(|waker| waker.will_wake(cx.waker()))
+            {
                 follower.waker = Some(cx.waker().clone());
             }
             return Poll::Pending;
         };
+        let lagged =
+            state.log.appended_bytes() - follower.taken >= limits::FOLLOW_WINDOW_BYTES as u64;
         let consecutive = event.seq() == follower.cursor.next();
         follower.cursor = event.seq();
         follower.taken = match &event {
@@ -97,7 +119,9 @@ impl Stream for Followed {
         if follower.pace == Pace::Held {
             state.hold_log();
             // The driver may have stopped reading because of this one.
-            self.events.hub.poke();
+            if lagged {
+                self.events.hub.poke();
+            }
         }
         drop(guard);
         self.ended = matches!(event, Event::Closed(_));

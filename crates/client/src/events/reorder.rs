@@ -64,7 +64,11 @@ impl Reorder {
             self.early_bytes += size(&event);
             self.early.insert(event.seq(), event);
             let overflow = self.early.len() > MAX_EVENTS || self.early_bytes > MAX_BYTES;
-            return if overflow { Err(Broken::Overflow(self.next)) } else { Ok(()) };
+            return if overflow {
+                Err(Broken::Overflow(self.next))
+            } else {
+                Ok(())
+            };
         }
         self.next = self.next.next();
         self.ready.push_back(event);
@@ -81,7 +85,11 @@ impl Reorder {
     pub(crate) fn handle_page(&mut self, page: OutputPage) -> Result<(), Broken> {
         for chunk in page.chunks {
             let data = chunk.chunk.0;
-            self.handle_event(Event::Output(OutputChunk { seq: chunk.seq, stream: chunk.stream, data }))?;
+            self.handle_event(Event::Output(OutputChunk {
+                seq: chunk.seq,
+                stream: chunk.stream,
+                data,
+            }))?;
         }
         let closed = OutputSeq(page.next_seq.0.saturating_sub(1));
         let end = if page.closed { closed } else { page.next_seq };
@@ -90,13 +98,23 @@ impl Reorder {
         {
             let cause = ExitCause::Unknown;
             let sandbox_denied = page.sandbox_denied;
-            let exit = Exit { code, signal: None, cause, usage: None, sandbox_denied };
+            let exit = Exit {
+                code,
+                signal: None,
+                cause,
+                usage: None,
+                sandbox_denied,
+            };
             self.handle_event(Event::Exited(seq, exit))?;
         }
         if page.closed {
             self.handle_event(Event::Closed(closed))?;
         }
-        if self.next < page.next_seq { Err(Broken::Lost(self.next)) } else { Ok(()) }
+        if self.next < page.next_seq {
+            Err(Broken::Lost(self.next))
+        } else {
+            Ok(())
+        }
     }
 
     /// Takes the next event in order.

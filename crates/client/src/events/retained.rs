@@ -69,7 +69,12 @@ impl ProcessEvents {
             followers: BTreeMap::new(),
             next_follower: 0,
         };
-        Self { id, hub, state: Mutex::new(state), recorded: Notify::new() }
+        Self {
+            id,
+            hub,
+            state: Mutex::new(state),
+            recorded: Notify::new(),
+        }
     }
 
     pub(crate) fn id(&self) -> &ProcessId {
@@ -178,8 +183,13 @@ impl ProcessEvents {
     pub(crate) fn lag(&self) -> u64 {
         let state = self.lock();
         let appended = state.log.appended_bytes();
-        let held = state.followers.values().filter(|follower| follower.pace == Pace::Held);
-        held.map(|follower| appended - follower.taken).max().unwrap_or(0)
+        let held = state
+            .followers
+            .values()
+            .filter(|follower| follower.pace == Pace::Held);
+        held.map(|follower| appended - follower.taken)
+            .max()
+            .unwrap_or(0)
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {

@@ -39,7 +39,12 @@ impl OutputLog {
             _ => self.next_seq(),
         };
         let exit = self.exit().cloned();
-        Page { chunks, next_seq, exit, closed: self.is_closed() }
+        Page {
+            chunks,
+            next_seq,
+            exit,
+            closed: self.is_closed(),
+        }
     }
 
     /// Tells whether a waiting reader at `after` has something to look at: output, the close, or

@@ -22,7 +22,10 @@ pub struct Retention {
 
 impl Default for Retention {
     fn default() -> Self {
-        Self { bytes: limits::RETAINED_OUTPUT_BYTES, chunks: limits::RETAINED_OUTPUT_CHUNKS }
+        Self {
+            bytes: limits::RETAINED_OUTPUT_BYTES,
+            chunks: limits::RETAINED_OUTPUT_CHUNKS,
+        }
     }
 }
 
@@ -146,7 +149,10 @@ impl OutputLog {
 
     /// Returns how many retained bytes come after `after`.
     pub fn bytes_after(&self, after: OutputSeq) -> u64 {
-        self.chunks.range(self.index_after(after)..).map(|chunk| chunk.data.len() as u64).sum()
+        self.chunks
+            .range(self.index_after(after)..)
+            .map(|chunk| chunk.data.len() as u64)
+            .sum()
     }
 
     /// Returns the next number not yet given out.

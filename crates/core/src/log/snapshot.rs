@@ -20,7 +20,14 @@ pub(super) struct Head {
 
 impl Head {
     pub(super) fn new(limit: usize) -> Self {
-        Self { limit, parts: Vec::new(), kept: 0, total: 0, last: OutputSeq(0), split: None }
+        Self {
+            limit,
+            parts: Vec::new(),
+            kept: 0,
+            total: 0,
+            last: OutputSeq(0),
+            split: None,
+        }
     }
 
     pub(super) fn push(&mut self, seq: OutputSeq, data: &Bytes) {

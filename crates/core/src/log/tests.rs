@@ -11,19 +11,32 @@ const OUT: OutputStream = OutputStream::Stdout;
 const ERR: OutputStream = OutputStream::Stderr;
 
 fn log(bytes: usize) -> OutputLog {
-    OutputLog::new(Retention { bytes, chunks: 50_000 })
+    OutputLog::new(Retention {
+        bytes,
+        chunks: 50_000,
+    })
 }
 
 fn exit(code: i32) -> Exit {
-    Exit { code, signal: None, cause: ExitCause::Exit, usage: None, sandbox_denied: false }
+    Exit {
+        code,
+        signal: None,
+        cause: ExitCause::Exit,
+        usage: None,
+        sandbox_denied: false,
+    }
 }
 
 fn put(log: &mut OutputLog, text: &str) -> OutputSeq {
-    log.append(OUT, Bytes::copy_from_slice(text.as_bytes())).unwrap()
+    log.append(OUT, Bytes::copy_from_slice(text.as_bytes()))
+        .unwrap()
 }
 
 fn texts(page: &Page) -> Vec<String> {
-    page.chunks.iter().map(|c| String::from_utf8(c.data.to_vec()).unwrap()).collect()
+    page.chunks
+        .iter()
+        .map(|c| String::from_utf8(c.data.to_vec()).unwrap())
+        .collect()
 }
 
 #[test]
@@ -55,7 +68,10 @@ fn a_page_gives_one_whole_chunk_whatever_the_budget() {
     put(&mut log, "cc");
     for budget in [0, 1, 4, 5] {
         let page = log.page(OutputSeq(0), Some(budget));
-        assert_eq!((texts(&page), page.next_seq), (vec!["aaaa".into()], OutputSeq(2)));
+        assert_eq!(
+            (texts(&page), page.next_seq),
+            (vec!["aaaa".into()], OutputSeq(2))
+        );
     }
     assert_eq!(texts(&log.page(OutputSeq(0), Some(6))), ["aaaa", "bb"]);
     assert_eq!(texts(&log.page(OutputSeq(0), Some(7))), ["aaaa", "bb"]);
@@ -80,7 +96,10 @@ fn the_oldest_whole_chunks_fall_out() {
         put(&mut log, text);
     }
     assert_eq!(texts(&log.page(OutputSeq(0), None)), ["bbbb", "cccc"]);
-    let mut log = OutputLog::new(Retention { bytes: 100, chunks: 2 });
+    let mut log = OutputLog::new(Retention {
+        bytes: 100,
+        chunks: 2,
+    });
     for text in ["a", "b", "c"] {
         put(&mut log, text);
     }
@@ -106,7 +125,10 @@ fn a_waiting_reader_sees_an_exit_once() {
     assert!(!log.has_news(OutputSeq(0)));
     log.record_exit(exit(0));
     assert!(log.has_news(OutputSeq(0)));
-    assert!(!log.has_news(OutputSeq(1)), "the exit was seen and the output is still open");
+    assert!(
+        !log.has_news(OutputSeq(1)),
+        "the exit was seen and the output is still open"
+    );
     log.record_close();
     assert!(log.has_news(OutputSeq(2)));
 }
@@ -122,7 +144,10 @@ fn a_snapshot_keeps_head_and_tail_of_each_stream() {
     let snapshot = log.snapshot();
     assert_eq!(snapshot.stdout.data, b"01456789abcdefghij");
     assert_eq!(snapshot.stdout.omitted, 2);
-    assert_eq!((&snapshot.stderr.data[..], snapshot.stderr.omitted), (&b"E"[..], 0));
+    assert_eq!(
+        (&snapshot.stderr.data[..], snapshot.stderr.omitted),
+        (&b"E"[..], 0)
+    );
 }
 
 proptest! {

@@ -30,7 +30,11 @@ pub struct Answer<'a, T> {
 impl<T> Calls<T> {
     /// Begins with nothing asked; `most` requests may be unanswered.
     pub fn new(most: usize) -> Self {
-        Self { most, next: 1, waiting: BTreeMap::new() }
+        Self {
+            most,
+            next: 1,
+            waiting: BTreeMap::new(),
+        }
     }
 
     /// Takes the id for a new request.
@@ -51,8 +55,14 @@ impl<T> Calls<T> {
             Message::Error(response) => (response.id, Err(response.error), None),
             Message::Request(_) | Message::Notification(_) => return None,
         };
-        let RequestId::Number(id) = id else { return None };
-        Some(Answer { waiter: self.waiting.remove(&id)?, result, data })
+        let RequestId::Number(id) = id else {
+            return None;
+        };
+        Some(Answer {
+            waiter: self.waiting.remove(&id)?,
+            result,
+            data,
+        })
     }
 
     /// Gives up one request; its answer will be nobody's.
@@ -90,8 +100,15 @@ mod tests {
         assert_eq!(calls.ask("c"), Err(CallsError::TooMany(2)));
         let text = br#"{"id":2,"result":{"x":1}}"#;
         let answer = calls.handle_answer(Message::decode(text).unwrap()).unwrap();
-        assert_eq!((answer.waiter, answer.result.unwrap().get()), ("b", r#"{"x":1}"#));
-        assert!(calls.handle_answer(Message::decode(text).unwrap()).is_none());
+        assert_eq!(
+            (answer.waiter, answer.result.unwrap().get()),
+            ("b", r#"{"x":1}"#)
+        );
+        assert!(
+            calls
+                .handle_answer(Message::decode(text).unwrap())
+                .is_none()
+        );
         assert_eq!(calls.ask("c"), Ok(RequestId::Number(3)));
         assert_eq!(calls.drain().collect::<Vec<_>>(), ["a", "c"]);
     }
@@ -101,9 +118,15 @@ mod tests {
         let mut calls = Calls::new(9);
         calls.ask(()).unwrap();
         let foreign = br#"{"id":"1","result":0}"#;
-        assert!(calls.handle_answer(Message::decode(foreign).unwrap()).is_none());
+        assert!(
+            calls
+                .handle_answer(Message::decode(foreign).unwrap())
+                .is_none()
+        );
         let error = br#"{"id":1,"error":{"code":-32010,"message":"busy"}}"#;
-        let answer = calls.handle_answer(Message::decode(error).unwrap()).unwrap();
+        let answer = calls
+            .handle_answer(Message::decode(error).unwrap())
+            .unwrap();
         assert_eq!(answer.result.unwrap_err().code.0, -32010);
     }
 }

@@ -45,9 +45,10 @@ impl Gate {
                 self.state = State::Ready;
                 Input::Nothing
             }
-            Message::Notification(note) => {
-                refuse(format!("unexpected notification `{}`: expected initialized", note.method))
-            }
+            Message::Notification(note) => refuse(format!(
+                "unexpected notification `{}`: expected initialized",
+                note.method
+            )),
             Message::Response(_) | Message::Error(_) => {
                 self.unsolicited += 1;
                 Input::Nothing
@@ -104,7 +105,10 @@ impl From<GateError> for RpcError {
 }
 
 fn refuse(message: impl Into<String>) -> Input<'static> {
-    Input::Reply(Outgoing::error(&RequestId::NONE, &RpcError::invalid_request(message)))
+    Input::Reply(Outgoing::error(
+        &RequestId::NONE,
+        &RpcError::invalid_request(message),
+    ))
 }
 
 #[cfg(test)]
@@ -130,8 +134,14 @@ mod tests {
         assert_eq!(gate.admit(MethodName::Initialize), Ok(()));
         gate.handle_session();
         assert_eq!(gate.admit(method), Err(GateError::NotReady("exec")));
-        assert_eq!(gate.admit(MethodName::Initialize), Err(GateError::InitializedTwice));
-        assert_eq!(handle(&mut gate, r#"{"method":"initialized","params":[1]}"#), None);
+        assert_eq!(
+            gate.admit(MethodName::Initialize),
+            Err(GateError::InitializedTwice)
+        );
+        assert_eq!(
+            handle(&mut gate, r#"{"method":"initialized","params":[1]}"#),
+            None
+        );
         assert_eq!(gate.admit(method), Ok(()));
         assert_eq!(handle(&mut gate, r#"{"method":"initialized"}"#), None);
         assert_eq!(gate.admit(method), Ok(()));
@@ -141,7 +151,10 @@ mod tests {
     fn initialized_before_initialize_never_opens_the_gate() {
         let mut gate = Gate::default();
         let reply = handle(&mut gate, r#"{"method":"initialized"}"#).unwrap();
-        assert!(reply.contains(r#""code":-32600"#) && reply.ends_with(r#""id":-1}"#), "{reply}");
+        assert!(
+            reply.contains(r#""code":-32600"#) && reply.ends_with(r#""id":-1}"#),
+            "{reply}"
+        );
         assert!(!gate.is_ready());
         gate.handle_session();
         assert!(!gate.is_ready());
@@ -151,14 +164,20 @@ mod tests {
     fn an_unknown_notification_is_an_error_with_id_minus_one() {
         let mut gate = Gate::default();
         let reply = handle(&mut gate, r#"{"method":"nope"}"#).unwrap();
-        assert!(reply.contains("`nope`") && reply.ends_with(r#""id":-1}"#), "{reply}");
+        assert!(
+            reply.contains("`nope`") && reply.ends_with(r#""id":-1}"#),
+            "{reply}"
+        );
     }
 
     #[test]
     fn unsolicited_answers_are_counted_and_ignored() {
         let mut gate = Gate::default();
         assert_eq!(handle(&mut gate, r#"{"id":9,"result":{}}"#), None);
-        assert_eq!(handle(&mut gate, r#"{"id":9,"error":{"code":1,"message":""}}"#), None);
+        assert_eq!(
+            handle(&mut gate, r#"{"id":9,"error":{"code":1,"message":""}}"#),
+            None
+        );
         assert_eq!(gate.unsolicited(), 2);
     }
 }

@@ -68,7 +68,16 @@ impl Deadlines {
     /// Returns when to look again. Output that waits for a slow client is not given up.
     pub(super) fn next(&self, kill_at: Option<Instant>, held: bool) -> Option<Instant> {
         let abandon = self.abandon_at.filter(|_| !held);
-        [self.wall_at, self.idle_at(), self.sample_at, abandon, kill_at].into_iter().flatten().min()
+        [
+            self.wall_at,
+            self.idle_at(),
+            self.sample_at,
+            abandon,
+            kill_at,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// Takes what is due now.

@@ -29,10 +29,16 @@ fn resident_pages(pid: u32) -> Option<u64> {
 }
 
 fn children(pid: u32) -> Vec<u32> {
-    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return Vec::new();
+    };
     tasks
         .flatten()
         .filter_map(|task| fs::read_to_string(task.path().join("children")).ok())
-        .flat_map(|list| list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .flat_map(|list| {
+            list.split_ascii_whitespace()
+                .filter_map(|pid| pid.parse().ok())
+                .collect::<Vec<_>>()
+        })
         .collect()
 }

@@ -43,7 +43,11 @@ pub(crate) enum Kind {
 
 impl Source {
     pub(crate) fn new(fd: Arc<AsyncFd<OwnedFd>>, kind: Kind) -> Self {
-        Self { fd, kind, bulk: false }
+        Self {
+            fd,
+            kind,
+            bulk: false,
+        }
     }
 
     pub(super) fn stream(&self) -> OutputStream {
@@ -111,7 +115,11 @@ impl Source {
     }
 
     fn wanted(&self) -> usize {
-        if self.bulk { BULK_BYTES } else { limits::OUTPUT_CHUNK_BYTES }
+        if self.bulk {
+            BULK_BYTES
+        } else {
+            limits::OUTPUT_CHUNK_BYTES
+        }
     }
 }
 

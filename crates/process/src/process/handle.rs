@@ -11,9 +11,7 @@ use exec_core::log::{Page, Snapshot};
 use exec_env::process::{EventStream, ExecProcess, Follow, ProcessError, Read, Status};
 use exec_wire::{
     id::{ProcessId, WriteId},
-    process::{
-        ExitCause, ProcessSignal, TerminalSize, TerminateMode, WaitUntil, WriteStatus,
-    },
+    process::{ExitCause, ProcessSignal, TerminalSize, TerminateMode, WaitUntil, WriteStatus},
 };
 use futures_util::future::{BoxFuture, FutureExt, ready};
 use tokio::{
@@ -46,7 +44,13 @@ impl LocalProcess {
         pid: u32,
         started_at_ms: u64,
     ) -> Self {
-        Self { id, shared, terminal, pid, started_at_ms }
+        Self {
+            id,
+            shared,
+            terminal,
+            pid,
+            started_at_ms,
+        }
     }
 
     fn put(

@@ -71,12 +71,22 @@ pub async fn launch(
     launch: Launch,
     settings: Settings,
 ) -> Result<Arc<LocalProcess>, SpawnError> {
-    let host = |source: io::Error| SpawnError::Host { stage: Stage::Setup, source };
-    let Ends { ours, theirs: [stdin, stdout, stderr], terminal } =
-        Ends::open(launch.io).map_err(host)?;
+    let host = |source: io::Error| SpawnError::Host {
+        stage: Stage::Setup,
+        source,
+    };
+    let Ends {
+        ours,
+        theirs: [stdin, stdout, stderr],
+        terminal,
+    } = Ends::open(launch.io).map_err(host)?;
     let spec = Spec {
         candidates: candidates(&launch)?,
-        argv: launch.argv.into_iter().map(c_string).collect::<Result<_, _>>()?,
+        argv: launch
+            .argv
+            .into_iter()
+            .map(c_string)
+            .collect::<Result<_, _>>()?,
         env: launch.env.into_iter().map(pair).collect::<Result<_, _>>()?,
         cwd: c_string(launch.cwd.into_os_string())?,
         stdin,
@@ -98,9 +108,17 @@ pub async fn launch(
         memory_bytes: launch.limits.memory_bytes,
     };
     tokio::spawn(Owner::new(Arc::clone(&shared), child, sources, timers).run());
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since_epoch = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     let started_at_ms = u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX);
-    Ok(Arc::new(LocalProcess::new(launch.id, shared, terminal, pid, started_at_ms)))
+    Ok(Arc::new(LocalProcess::new(
+        launch.id,
+        shared,
+        terminal,
+        pid,
+        started_at_ms,
+    )))
 }
 
 /// Both ends of a child's standard descriptors.
@@ -111,7 +129,11 @@ struct Ends {
 }
 
 enum Ours {
-    Pipes { stdin: Option<OwnedFd>, stdout: OwnedFd, stderr: OwnedFd },
+    Pipes {
+        stdin: Option<OwnedFd>,
+        stdout: OwnedFd,
+        stderr: OwnedFd,
+    },
     Terminal(OwnedFd),
 }
 
@@ -120,7 +142,11 @@ impl Ends {
         if let LaunchIo::Terminal(size) = kind {
             let (ours, theirs) = pty::open(size)?;
             let theirs = [theirs.try_clone()?, theirs.try_clone()?, theirs];
-            return Ok(Self { ours: Ours::Terminal(ours), theirs, terminal: true });
+            return Ok(Self {
+                ours: Ours::Terminal(ours),
+                theirs,
+                terminal: true,
+            });
         }
         let (stdin, their_stdin) = if kind == LaunchIo::PipesWithStdin {
             let (ours, theirs) = pipe::to_child()?;
@@ -131,20 +157,32 @@ impl Ends {
         let (stdout, their_stdout) = pipe::from_child()?;
         let (stderr, their_stderr) = pipe::from_child()?;
         Ok(Self {
-            ours: Ours::Pipes { stdin, stdout, stderr },
+            ours: Ours::Pipes {
+                stdin,
+                stdout,
+                stderr,
+            },
             theirs: [their_stdin, their_stdout, their_stderr],
             terminal: false,
         })
     }
 }
 
-type Registered = (Input, Vec<Source>, Option<std::sync::Weak<AsyncFd<OwnedFd>>>);
+type Registered = (
+    Input,
+    Vec<Source>,
+    Option<std::sync::Weak<AsyncFd<OwnedFd>>>,
+);
 
 impl Ours {
     /// Hands our ends to the runtime.
     fn register(self) -> io::Result<Registered> {
         match self {
-            Self::Pipes { stdin, stdout, stderr } => {
+            Self::Pipes {
+                stdin,
+                stdout,
+                stderr,
+            } => {
                 let register = |fd, interest| register(fd, interest).map(Arc::new);
                 let input = match stdin {
                     Some(fd) => Input::pipe(register(fd, Interest::WRITABLE)?),
@@ -169,7 +207,11 @@ impl Ours {
 }
 
 fn candidates(launch: &Launch) -> Result<Vec<CString>, SpawnError> {
-    let path = launch.env.iter().rfind(|(name, _)| name == "PATH").map(|(_, value)| value);
+    let path = launch
+        .env
+        .iter()
+        .rfind(|(name, _)| name == "PATH")
+        .map(|(_, value)| value);
     let paths = Spec::candidates(&launch.program, path.map(OsString::as_os_str));
     paths.into_iter().map(c_string).collect()
 }
@@ -184,7 +226,12 @@ fn resource_limits(limits: &Limits) -> Vec<Limit> {
         (Resource::FileSize, limits.file_bytes),
     ]
     .into_iter()
-    .filter_map(|(resource, value)| Some(Limit { resource, value: value? }))
+    .filter_map(|(resource, value)| {
+        Some(Limit {
+            resource,
+            value: value?,
+        })
+    })
     .collect()
 }
 

@@ -68,14 +68,13 @@ pub enum Resource {
 
 impl Resource {
     fn number(self) -> u32 {
-        let number = match self {
+        match self {
             Self::Cpu => libc::RLIMIT_CPU,
             Self::Data => libc::RLIMIT_DATA,
             Self::Processes => libc::RLIMIT_NPROC,
             Self::OpenFiles => libc::RLIMIT_NOFILE,
             Self::FileSize => libc::RLIMIT_FSIZE,
-        };
-        number as u32
+        }
     }
 }
 
@@ -94,7 +93,10 @@ impl Spec {
     /// Encodes everything but the descriptors.
     pub(super) fn encode(&self) -> Vec<u8> {
         let texts = || {
-            std::iter::once(&self.cwd).chain(&self.candidates).chain(&self.argv).chain(&self.env)
+            std::iter::once(&self.cwd)
+                .chain(&self.candidates)
+                .chain(&self.argv)
+                .chain(&self.env)
         };
         let body = HEAD_BYTES + texts().map(|text| text.as_bytes().len() + 1).sum::<usize>();
         let mut frame = Vec::with_capacity(PREFIX_BYTES + body);
@@ -104,12 +106,20 @@ impl Spec {
         put(&mut frame, self.limits.len());
         for index in 0..MAX_LIMITS {
             let limit = self.limits.get(index);
-            put(&mut frame, limit.map_or(0, |limit| limit.resource.number() as usize));
+            put(
+                &mut frame,
+                limit.map_or(0, |limit| limit.resource.number() as usize),
+            );
             frame.extend_from_slice(&limit.map_or(0, |limit| limit.value).to_le_bytes());
         }
         put(&mut frame, self.extra.len());
         for index in 0..MAX_EXTRA {
-            put(&mut frame, self.extra.get(index).map_or(0, |extra| usize::from(extra.target)));
+            put(
+                &mut frame,
+                self.extra
+                    .get(index)
+                    .map_or(0, |extra| usize::from(extra.target)),
+            );
         }
         put(&mut frame, self.candidates.len());
         put(&mut frame, self.argv.len());
@@ -124,8 +134,16 @@ impl Spec {
     pub(super) fn descriptors<'a>(&'a self, control: BorrowedFd<'a>) -> Vec<BorrowedFd<'a>> {
         use std::os::fd::AsFd;
 
-        let standard = [control, self.stdin.as_fd(), self.stdout.as_fd(), self.stderr.as_fd()];
-        standard.into_iter().chain(self.extra.iter().map(|extra| extra.fd.as_fd())).collect()
+        let standard = [
+            control,
+            self.stdin.as_fd(),
+            self.stdout.as_fd(),
+            self.stderr.as_fd(),
+        ];
+        standard
+            .into_iter()
+            .chain(self.extra.iter().map(|extra| extra.fd.as_fd()))
+            .collect()
     }
 
     /// Returns the paths where `program` may be, as `execvp` would try them.

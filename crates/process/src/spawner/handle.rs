@@ -99,8 +99,7 @@ impl Link {
     fn open() -> Result<Self, SpawnError> {
         let open = || -> io::Result<Self> {
             let flags = SocketFlags::CLOEXEC;
-            let (ours, theirs) =
-                socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+            let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
             rustix::io::ioctl_fionbio(&ours, true)?;
             let process = process::Command::new("/proc/self/exe")
                 .arg0(SPAWNER_NAME)
@@ -110,7 +109,10 @@ impl Link {
                 .stdout(Stdio::null())
                 .stderr(Stdio::inherit())
                 .spawn()?;
-            Ok(Self { socket: register(ours, Interest::WRITABLE)?, process })
+            Ok(Self {
+                socket: register(ours, Interest::WRITABLE)?,
+                process,
+            })
         };
         open().map_err(|error| SpawnError::host(Stage::Setup, error))
     }
@@ -152,7 +154,9 @@ impl Drop for Link {
 
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Link").field("pid", &self.process.id()).finish_non_exhaustive()
+        f.debug_struct("Link")
+            .field("pid", &self.process.id())
+            .finish_non_exhaustive()
     }
 }
 
@@ -180,7 +184,10 @@ impl Child {
                 Ok((count == REPORT_BYTES).then_some(bytes))
             })
             .await;
-        received.ok().flatten().and_then(|bytes| Report::decode(&bytes))
+        received
+            .ok()
+            .flatten()
+            .and_then(|bytes| Report::decode(&bytes))
     }
 
     /// Signals the command's process group. After the command has ended nothing happens.

@@ -67,7 +67,10 @@ impl Region {
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        Ok(Self { start: start.cast(), length })
+        Ok(Self {
+            start: start.cast(),
+            length,
+        })
     }
 
     pub(super) fn length(&self) -> usize {
@@ -80,7 +83,10 @@ impl Region {
     }
 
     fn at(&self, offset: usize) -> *mut u8 {
-        assert!(offset <= self.length, "offsets are computed from the length");
+        assert!(
+            offset <= self.length,
+            "offsets are computed from the length"
+        );
         // SAFETY: the offset was just checked against the mapping.
         unsafe { self.start.add(offset) }
     }
@@ -113,7 +119,10 @@ impl<'a> Body<'a> {
             env: number(bytes, counts + 8)?,
         };
         let texts = bytes.get(HEAD_BYTES..)?;
-        let expected = 1 + body.candidates.checked_add(body.argv)?.checked_add(body.env)?;
+        let expected = 1 + body
+            .candidates
+            .checked_add(body.argv)?
+            .checked_add(body.env)?;
         (texts.iter().filter(|byte| **byte == 0).count() == expected).then_some(body)
     }
 
@@ -141,14 +150,20 @@ impl<'a> Body<'a> {
             return None;
         }
         for (index, fd) in extra_fds.iter().enumerate() {
-            extra[index] = (*fd, c_int::try_from(number(self.bytes, extra_at + 4 + index * 4)?).ok()?);
+            extra[index] = (
+                *fd,
+                c_int::try_from(number(self.bytes, extra_at + 4 + index * 4)?).ok()?,
+            );
         }
         let limit_count = number(self.bytes, 4)?;
         let mut limits = [(0, 0); MAX_LIMITS];
         for (index, limit) in limits.iter_mut().enumerate().take(limit_count) {
             let at = 8 + index * 12;
             let value = self.bytes.get(at + 4..at + 12)?.try_into().ok()?;
-            *limit = (u32::try_from(number(self.bytes, at)?).ok()?, u64::from_le_bytes(value));
+            *limit = (
+                u32::try_from(number(self.bytes, at)?).ok()?,
+                u64::from_le_bytes(value),
+            );
         }
 
         let job = region.stack_top().cast::<Job>();
@@ -159,7 +174,11 @@ impl<'a> Body<'a> {
         // SAFETY: `needed` counted these bytes, and the region belongs to this job alone.
         unsafe { ptr::copy_nonoverlapping(source.as_ptr(), texts, source.len()) };
 
-        let mut table = Table { next: tables.cast(), text: texts.cast(), source };
+        let mut table = Table {
+            next: tables.cast(),
+            text: texts.cast(),
+            source,
+        };
         let cwd = table.skip_text();
         let candidates = table.texts(self.candidates);
         let argv = table.texts(self.argv);
@@ -169,7 +188,9 @@ impl<'a> Body<'a> {
         table.push(ptr::null());
         for index in 1..=self.argv {
             // SAFETY: argv has this many places and the null behind them.
-            table.push(unsafe { *argv.add(index) });
+            let place = unsafe { argv.add(index) };
+            // SAFETY: the place was just filled.
+            table.push(unsafe { place.read() });
         }
 
         let filled = Job {
@@ -214,7 +235,11 @@ impl Table<'_> {
 
     fn skip_text(&mut self) -> *const c_char {
         let text = self.text;
-        let length = self.source.iter().position(|byte| *byte == 0).map_or(0, |end| end + 1);
+        let length = self
+            .source
+            .iter()
+            .position(|byte| *byte == 0)
+            .map_or(0, |end| end + 1);
         self.source = &self.source[length..];
         // SAFETY: the copy of the texts is as long as the source that was just advanced.
         self.text = unsafe { self.text.add(length) };

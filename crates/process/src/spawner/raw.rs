@@ -16,13 +16,13 @@ pub(super) type Errno = i32;
 /// # Safety
 /// The arguments are what the kernel expects of this call, and pointers are good for its use.
 #[cfg(target_arch = "x86_64")]
-unsafe fn syscall(number: i64, args: [usize; 6]) -> isize {
-    let result: isize;
+unsafe fn syscall(number: i64, args: [usize; 6]) -> i64 {
+    let result: i64;
     // SAFETY: the caller vouches for the arguments; the kernel clobbers rcx and r11 only.
     unsafe {
         std::arch::asm!(
             "syscall",
-            inlateout("rax") number as isize => result,
+            inlateout("rax") number => result,
             in("rdi") args[0], in("rsi") args[1], in("rdx") args[2],
             in("r10") args[3], in("r8") args[4], in("r9") args[5],
             lateout("rcx") _, lateout("r11") _,
@@ -37,8 +37,8 @@ unsafe fn syscall(number: i64, args: [usize; 6]) -> isize {
 /// # Safety
 /// The arguments are what the kernel expects of this call, and pointers are good for its use.
 #[cfg(target_arch = "aarch64")]
-unsafe fn syscall(number: i64, args: [usize; 6]) -> isize {
-    let result: isize;
+unsafe fn syscall(number: i64, args: [usize; 6]) -> i64 {
+    let result: i64;
     // SAFETY: the caller vouches for the arguments; the kernel clobbers x0 only.
     unsafe {
         std::arch::asm!(
@@ -59,8 +59,8 @@ fn numbers(number: i64, args: [usize; 6]) -> Result<usize, Errno> {
     checked(unsafe { syscall(number, args) })
 }
 
-fn checked(result: isize) -> Result<usize, Errno> {
-    if result < 0 { Err(i32::try_from(-result).unwrap_or(i32::MAX)) } else { Ok(result.unsigned_abs()) }
+fn checked(result: i64) -> Result<usize, Errno> {
+    usize::try_from(result).map_err(|_| i32::try_from(-result).unwrap_or(i32::MAX))
 }
 
 /// Sign-extends an int for a register.
@@ -103,8 +103,11 @@ pub(super) fn dup2(from: c_int, to: c_int) -> Result<usize, Errno> {
 
 /// Duplicates to a number of at least `least`, closed on exec.
 pub(super) fn dup_above(from: c_int, least: c_int) -> Result<c_int, Errno> {
-    numbers(libc::SYS_fcntl, [int(from), int(libc::F_DUPFD_CLOEXEC), int(least), 0, 0, 0])
-        .map(to_i32)
+    numbers(
+        libc::SYS_fcntl,
+        [int(from), int(libc::F_DUPFD_CLOEXEC), int(least), 0, 0, 0],
+    )
+    .map(to_i32)
 }
 
 pub(super) fn close(fd: c_int) -> Result<usize, Errno> {
@@ -170,7 +173,14 @@ pub(super) fn wait_any(status: &mut c_int, usage: &mut libc::rusage) -> Result<i
 /// Waits for one child to end.
 pub(super) fn wait_for(pid: i32) {
     let mut status = 0;
-    let args = [int(pid), &raw mut status as usize, int(libc::__WALL), 0, 0, 0];
+    let args = [
+        int(pid),
+        &raw mut status as usize,
+        int(libc::__WALL),
+        0,
+        0,
+        0,
+    ];
     while numbers(libc::SYS_wait4, args) == Err(libc::EINTR) {}
 }
 
@@ -179,8 +189,17 @@ pub(super) fn poll(fds: &mut [libc::pollfd], timeout_ms: Option<u32>) -> Result<
         tv_sec: i64::from(ms / 1000),
         tv_nsec: i64::from(ms % 1000) * 1_000_000,
     });
-    let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    let args = [fds.as_mut_ptr() as usize, fds.len(), timeout as usize, 0, 8, 0];
+    let timeout = timeout
+        .as_ref()
+        .map_or(std::ptr::null(), std::ptr::from_ref);
+    let args = [
+        fds.as_mut_ptr() as usize,
+        fds.len(),
+        timeout as usize,
+        0,
+        8,
+        0,
+    ];
     numbers(libc::SYS_ppoll, args)
 }
 
@@ -191,7 +210,14 @@ pub(super) fn read(fd: c_int, buffer: &mut [u8]) -> Result<usize, Errno> {
 
 pub(super) fn receive(fd: c_int, buffer: &mut [u8]) -> Result<usize, Errno> {
     let flags = int(libc::MSG_DONTWAIT);
-    let args = [int(fd), buffer.as_mut_ptr() as usize, buffer.len(), flags, 0, 0];
+    let args = [
+        int(fd),
+        buffer.as_mut_ptr() as usize,
+        buffer.len(),
+        flags,
+        0,
+        0,
+    ];
     numbers(libc::SYS_recvfrom, args)
 }
 
@@ -203,8 +229,11 @@ pub(super) fn send(fd: c_int, data: &[u8]) -> Result<usize, Errno> {
 
 pub(super) fn open_read(path: &CStr, flags: c_int) -> Result<c_int, Errno> {
     let flags = int(libc::O_RDONLY | libc::O_CLOEXEC | flags);
-    numbers(libc::SYS_openat, [int(libc::AT_FDCWD), path.as_ptr() as usize, flags, 0, 0, 0])
-        .map(to_i32)
+    numbers(
+        libc::SYS_openat,
+        [int(libc::AT_FDCWD), path.as_ptr() as usize, flags, 0, 0, 0],
+    )
+    .map(to_i32)
 }
 
 /// Reads directory entries in the kernel's format.
@@ -216,7 +245,10 @@ pub(super) fn directory_entries(fd: c_int, buffer: &mut [u8]) -> Result<usize, E
 /// Gives pages back to the kernel; they read as zero afterwards.
 pub(super) fn discard(start: *mut u8, length: usize) {
     // Failing to give memory back changes nothing else.
-    let _ = numbers(libc::SYS_madvise, [start as usize, length, int(libc::MADV_DONTNEED), 0, 0, 0]);
+    let _ = numbers(
+        libc::SYS_madvise,
+        [start as usize, length, int(libc::MADV_DONTNEED), 0, 0, 0],
+    );
 }
 
 pub(super) fn exit(code: c_int) -> ! {

@@ -69,7 +69,10 @@ impl Report {
     }
 
     /// Decodes from the socket.
-    #[expect(clippy::cast_possible_truncation, reason = "numbers travel as bit patterns")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "numbers travel as bit patterns"
+    )]
     pub(super) fn decode(bytes: &[u8; REPORT_BYTES]) -> Option<Self> {
         let word = |index: usize| {
             let mut word = [0; 8];
@@ -78,7 +81,10 @@ impl Report {
         };
         match word(0) {
             STARTED => Some(Self::Started(word(1) as u32)),
-            FAILED => Some(Self::Failed { stage: word(1) as u32, errno: word(2) as i32 }),
+            FAILED => Some(Self::Failed {
+                stage: word(1) as u32,
+                errno: word(2) as i32,
+            }),
             EXITED => Some(Self::Exited(ExitReport {
                 status: word(1) as i32,
                 user: Duration::from_micros(word(2)),
@@ -120,5 +126,8 @@ impl Order {
 }
 
 fn micros(duration: Duration) -> u64 {
-    duration.as_secs().saturating_mul(1_000_000).saturating_add(u64::from(duration.subsec_micros()))
+    duration
+        .as_secs()
+        .saturating_mul(1_000_000)
+        .saturating_add(u64::from(duration.subsec_micros()))
 }

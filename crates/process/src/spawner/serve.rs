@@ -11,9 +11,7 @@ use std::{
 use rustix::{
     event::{PollFd, PollFlags, poll},
     io::Errno,
-    net::{
-        RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send,
-    },
+    net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send},
 };
 
 use super::{
@@ -91,13 +89,17 @@ impl Server {
     fn take_frame(&mut self) -> Option<()> {
         let mut prefix = [0; PREFIX_BYTES];
         let mut fds = Vec::new();
-        let mut space =
-            [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4 + MAX_EXTRA))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4 + MAX_EXTRA))];
         let mut filled = 0;
         while filled < PREFIX_BYTES {
             let mut control = RecvAncillaryBuffer::new(&mut space);
             let mut slices = [IoSliceMut::new(&mut prefix[filled..])];
-            match recvmsg(self.socket, &mut slices, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            match recvmsg(
+                self.socket,
+                &mut slices,
+                &mut control,
+                RecvFlags::CMSG_CLOEXEC,
+            ) {
                 Ok(message) if message.bytes > 0 => filled += message.bytes,
                 Err(Errno::INTR) => continue,
                 Ok(_) | Err(_) => return None,
@@ -126,9 +128,16 @@ impl Server {
         if self.start(&fds).is_none()
             && let Some(control) = fds.first()
         {
-            let report = Report::Failed { stage: Stage::Clone as u32, errno: libc::EAGAIN };
+            let report = Report::Failed {
+                stage: Stage::Clone as u32,
+                errno: libc::EAGAIN,
+            };
             // A server that does not listen any more needs no answer.
-            let _ = send(control, &report.encode(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+            let _ = send(
+                control,
+                &report.encode(),
+                SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
+            );
         }
         if self.body.capacity() > 1 << 20 {
             self.body = Vec::new();
@@ -139,7 +148,10 @@ impl Server {
     fn start(&mut self, fds: &[OwnedFd]) -> Option<()> {
         let body = Body::parse(&self.body)?;
         let needed = body.needed();
-        let fits = self.spare.iter().rposition(|region| region.length() >= needed);
+        let fits = self
+            .spare
+            .iter()
+            .rposition(|region| region.length() >= needed);
         let region = match fits {
             Some(index) => self.spare.swap_remove(index),
             None => Region::map(needed).ok()?,
@@ -207,8 +219,13 @@ fn block_signals() -> Option<OwnedFd> {
         unsafe { libc::sigaddset(&raw mut wanted, signal) };
     }
     // SAFETY: the set is valid; a new descriptor is asked for.
-    let fd =
-        unsafe { libc::signalfd(-1, &raw const wanted, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+    let fd = unsafe {
+        libc::signalfd(
+            -1,
+            &raw const wanted,
+            libc::SFD_CLOEXEC | libc::SFD_NONBLOCK,
+        )
+    };
     // SAFETY: the descriptor is new and nobody else's.
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }

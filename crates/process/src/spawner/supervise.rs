@@ -28,7 +28,9 @@ pub(super) extern "C" fn enter(argument: *mut c_void) -> c_int {
     // The signal comes when the spawner dies; it is read from the descriptor below.
     let _ = raw::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM as usize);
     // SAFETY: the spawner keeps the region until this process was reaped.
-    let (spawner, stack) = unsafe { ((*job).spawner, (*job).child_stack_top) };
+    let spawner = unsafe { (*job).spawner };
+    // SAFETY: as above.
+    let stack = unsafe { (*job).child_stack_top };
     if raw::getppid() != spawner || raw::prctl(libc::PR_SET_CHILD_SUBREAPER, 1).is_err() {
         raw::exit(1);
     }
@@ -37,7 +39,13 @@ pub(super) extern "C" fn enter(argument: *mut c_void) -> c_int {
     // SAFETY: the child has exec'ed or ended, so nobody else uses the job.
     let job = unsafe { &*job };
     let Some(child) = child else {
-        tell(job.control, Report::Failed { stage: Stage::Clone as u32, errno: libc::EAGAIN });
+        tell(
+            job.control,
+            Report::Failed {
+                stage: Stage::Clone as u32,
+                errno: libc::EAGAIN,
+            },
+        );
         raw::exit(1);
     };
     let (stage, errno) = job.failure;
@@ -49,7 +57,15 @@ pub(super) extern "C" fn enter(argument: *mut c_void) -> c_int {
     // The ends of the command's pipes must not stay open here, nor the spawner's socket.
     close_all_but(job.control, job.signals);
     tell(job.control, Report::Started(child.unsigned_abs()));
-    Supervisor { job, child, reaped: false, killing: false, orphaned: false, rounds: 0 }.run()
+    Supervisor {
+        job,
+        child,
+        reaped: false,
+        killing: false,
+        orphaned: false,
+        rounds: 0,
+    }
+    .run()
 }
 
 struct Supervisor<'a> {
@@ -69,8 +85,16 @@ impl Supervisor<'_> {
         let mut settled = false;
         loop {
             let mut fds = [
-                libc::pollfd { fd: self.job.signals, events: libc::POLLIN, revents: 0 },
-                libc::pollfd { fd: self.job.control, events: libc::POLLIN, revents: 0 },
+                libc::pollfd {
+                    fd: self.job.signals,
+                    events: libc::POLLIN,
+                    revents: 0,
+                },
+                libc::pollfd {
+                    fd: self.job.control,
+                    events: libc::POLLIN,
+                    revents: 0,
+                },
             ];
             if self.orphaned {
                 fds[1].fd = -1;
@@ -140,7 +164,10 @@ impl Supervisor<'_> {
                 Ok(0) | Err(libc::EINTR) => return,
                 Ok(pid) if pid == self.child && !self.reaped => {
                     self.reaped = true;
-                    tell(self.job.control, Report::Exited(exit_report(status, &usage)));
+                    tell(
+                        self.job.control,
+                        Report::Exited(exit_report(status, &usage)),
+                    );
                 }
                 Ok(_) => {}
                 Err(_) => raw::exit(0),
@@ -196,7 +223,9 @@ pub(super) fn for_each_child(mut each: impl FnMut(i32)) {
 /// For kernels without the list of children: looks at the parent of every process.
 fn for_each_child_in_proc(each: &mut impl FnMut(i32)) {
     let own = raw::getpid();
-    let Ok(proc) = raw::open_read(c"/proc", libc::O_DIRECTORY) else { return };
+    let Ok(proc) = raw::open_read(c"/proc", libc::O_DIRECTORY) else {
+        return;
+    };
     let mut buffer = [0; 4096];
     while let Ok(length @ 1..) = raw::directory_entries(proc, &mut buffer) {
         let mut at = 0;
@@ -242,7 +271,9 @@ fn leading_number(text: &[u8]) -> Option<i32> {
     let mut number = 0_i32;
     let mut digits = 0;
     for byte in text.iter().take_while(|byte| byte.is_ascii_digit()) {
-        number = number.checked_mul(10)?.checked_add(i32::from(byte - b'0'))?;
+        number = number
+            .checked_mul(10)?
+            .checked_add(i32::from(byte - b'0'))?;
         digits += 1;
     }
     (digits > 0).then_some(number)
@@ -267,7 +298,11 @@ fn tell(control: c_int, report: Report) {
 }
 
 fn close_all_but(one: c_int, other: c_int) {
-    let (low, high) = if one < other { (one, other) } else { (other, one) };
+    let (low, high) = if one < other {
+        (one, other)
+    } else {
+        (other, one)
+    };
     if low > 0 {
         let _ = raw::close_range(0, low - 1);
     }

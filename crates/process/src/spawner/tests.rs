@@ -25,9 +25,14 @@ fn spec(argv: &[&str], stdout: OwnedFd) -> Spec {
 #[tokio::test]
 async fn a_command_runs_and_its_exit_is_reported() {
     let spawner = Spawner::default();
-    let child = spawner.spawn(spec(&["/bin/sh", "-c", "exit 7"], pipe::null().unwrap())).await.unwrap();
+    let child = spawner
+        .spawn(spec(&["/bin/sh", "-c", "exit 7"], pipe::null().unwrap()))
+        .await
+        .unwrap();
     assert!(child.pid() > 1);
-    let Some(Report::Exited(exit)) = child.report().await else { panic!("an exit is reported") };
+    let Some(Report::Exited(exit)) = child.report().await else {
+        panic!("an exit is reported")
+    };
     assert_eq!(libc::WEXITSTATUS(exit.status), 7);
     assert_eq!(child.report().await, None);
 }
@@ -40,9 +45,18 @@ async fn each_stage_of_a_failure_is_told_apart() {
         other => panic!("expected a failure: {other:?}"),
     };
     let null = || pipe::null().unwrap();
-    assert_eq!(failure(spec(&["/nope"], null())).await, (Stage::Exec, libc::ENOENT));
-    assert_eq!(failure(spec(&["/etc/passwd"], null())).await, (Stage::Exec, libc::EACCES));
-    let nowhere = Spec { cwd: c"/nope".to_owned(), ..spec(&["/bin/true"], null()) };
+    assert_eq!(
+        failure(spec(&["/nope"], null())).await,
+        (Stage::Exec, libc::ENOENT)
+    );
+    assert_eq!(
+        failure(spec(&["/etc/passwd"], null())).await,
+        (Stage::Exec, libc::EACCES)
+    );
+    let nowhere = Spec {
+        cwd: c"/nope".to_owned(),
+        ..spec(&["/bin/true"], null())
+    };
     assert_eq!(failure(nowhere).await, (Stage::Chdir, libc::ENOENT));
 }
 
@@ -52,13 +66,19 @@ async fn a_child_has_three_descriptors_and_no_blocked_or_ignored_signal() {
     rustix::io::ioctl_fionbio(&theirs, false).unwrap();
     let spawner = Spawner::default();
     let script = "grep -E 'Sig(Blk|Ign)' /proc/self/status; ls /proc/self/fd";
-    let _child = spawner.spawn(spec(&["/bin/sh", "-c", script], theirs)).await.unwrap();
+    let _child = spawner
+        .spawn(spec(&["/bin/sh", "-c", script], theirs))
+        .await
+        .unwrap();
     let mut text = String::new();
     std::fs::File::from(ours).read_to_string(&mut text).unwrap();
     let words: Vec<&str> = text.split_whitespace().collect();
     // `ls` itself opens the directory as descriptor 3.
     let zero = "0000000000000000";
-    assert_eq!(words, ["SigBlk:", zero, "SigIgn:", zero, "0", "1", "2", "3"]);
+    assert_eq!(
+        words,
+        ["SigBlk:", zero, "SigIgn:", zero, "0", "1", "2", "3"]
+    );
 }
 
 #[tokio::test]
@@ -66,7 +86,10 @@ async fn a_dropped_child_takes_its_double_forked_descendants_along() {
     let (ours, theirs) = pipe::to_child().map(|(write, read)| (read, write)).unwrap();
     let spawner = Spawner::default();
     let script = "setsid sh -c 'setsid sleep 1000 & exit' & wait; echo ready; sleep 1000";
-    let child = spawner.spawn(spec(&["/bin/sh", "-c", script], theirs)).await.unwrap();
+    let child = spawner
+        .spawn(spec(&["/bin/sh", "-c", script], theirs))
+        .await
+        .unwrap();
     let mut pipe = std::fs::File::from(ours);
     let mut ready = [0; 6];
     pipe.read_exact(&mut ready).unwrap();
@@ -80,9 +103,20 @@ async fn a_dropped_child_takes_its_double_forked_descendants_along() {
 async fn a_spawner_that_dies_is_replaced_and_its_commands_are_lost() {
     let spawner = Spawner::default();
     let null = || pipe::null().unwrap();
-    let child = spawner.spawn(spec(&["/bin/sleep", "1000"], null())).await.unwrap();
+    let child = spawner
+        .spawn(spec(&["/bin/sleep", "1000"], null()))
+        .await
+        .unwrap();
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.pid())).unwrap();
-    let parent = |stat: &str| stat.rsplit_once(')').unwrap().1.split_whitespace().nth(1).unwrap().to_owned();
+    let parent = |stat: &str| {
+        stat.rsplit_once(')')
+            .unwrap()
+            .1
+            .split_whitespace()
+            .nth(1)
+            .unwrap()
+            .to_owned()
+    };
     let supervisor = parent(&stat);
     let spawner_pid = parent(&std::fs::read_to_string(format!("/proc/{supervisor}/stat")).unwrap());
     raw::kill(spawner_pid.parse().unwrap(), libc::SIGKILL).unwrap();
@@ -103,7 +137,9 @@ async fn a_script_without_an_interpreter_line_is_run_by_the_shell() {
         .spawn(spec(&[path.to_str().unwrap(), "9"], pipe::null().unwrap()))
         .await
         .unwrap();
-    let Some(Report::Exited(exit)) = child.report().await else { panic!("an exit is reported") };
+    let Some(Report::Exited(exit)) = child.report().await else {
+        panic!("an exit is reported")
+    };
     assert_eq!(libc::WEXITSTATUS(exit.status), 9);
 }
 
@@ -111,7 +147,10 @@ async fn a_script_without_an_interpreter_line_is_run_by_the_shell() {
 fn programs_are_looked_up_like_execvp_does() {
     let found = |program: &str, path: Option<&str>| {
         let paths = Spec::candidates(OsStr::new(program), path.map(OsStr::new));
-        paths.into_iter().map(|path| path.into_string().unwrap()).collect::<Vec<_>>()
+        paths
+            .into_iter()
+            .map(|path| path.into_string().unwrap())
+            .collect::<Vec<_>>()
     };
     assert_eq!(found("ls", Some("/a:/b/:")), ["/a/ls", "/b/ls", "./ls"]);
     assert_eq!(found("./ls", Some("/a")), ["./ls"]);

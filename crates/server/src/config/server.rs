@@ -133,4 +133,3 @@ fn tls(settings: &Settings, listen: &ListenUrl) -> Result<Option<TlsPaths>, Conf
         listen: listen.clone(),
     })
 }
-

@@ -120,7 +120,9 @@ impl Reader {
                 let peer = &self.peer;
                 let text = format!("failed to parse JSON-RPC message from {peer}: {reason}");
                 let error = RpcError::invalid_request(text);
-                self.outbox.send(Outgoing::error(&RequestId::NONE, &error)).await;
+                self.outbox
+                    .send(Outgoing::error(&RequestId::NONE, &error))
+                    .await;
             }
         }
     }

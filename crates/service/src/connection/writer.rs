@@ -95,7 +95,11 @@ impl Writer {
         if self.link.buffered() > 0 || self.link.poll_upkeep(cx).is_ready() {
             return Poll::Ready(true);
         }
-        if open { Poll::Pending } else { Poll::Ready(false) }
+        if open {
+            Poll::Pending
+        } else {
+            Poll::Ready(false)
+        }
     }
 
     fn take(&mut self, item: Item) {
@@ -105,8 +109,16 @@ impl Writer {
                 self.room.extend(room);
             }
             Item::Binary => self.encoding = Encoding::Binary,
-            Item::Follow(Followed { id, dialect, events }) => {
-                self.follows.push(Notifications { id, dialect, events });
+            Item::Follow(Followed {
+                id,
+                dialect,
+                events,
+            }) => {
+                self.follows.push(Notifications {
+                    id,
+                    dialect,
+                    events,
+                });
             }
         }
     }

@@ -40,7 +40,11 @@ impl Handlers<'_> {
             retained_bytes: params.output_bytes_cap,
             ..Command::new(params.process_id, params.argv, cwd)
         };
-        let plan = Plan { command, dialect: Dialect::Command, detached: false };
+        let plan = Plan {
+            command,
+            dialect: Dialect::Command,
+            detached: false,
+        };
         self.launch(id, plan, |process_id, _| CommandStarted {
             process_id,
             running: true,
@@ -56,18 +60,26 @@ impl Handlers<'_> {
             Err(error) => return done(&id, Err::<CommandWritten, _>(error)),
         };
         let process_id = params.process_id;
-        settle(id, process.handle.write(None, params.chunk.0), move |outcome| {
-            match outcome.map_err(process_error)? {
+        settle(
+            id,
+            process.handle.write(None, params.chunk.0),
+            move |outcome| match outcome.map_err(process_error)? {
                 WriteStatus::Accepted => Ok(CommandWritten { accepted: true }),
                 WriteStatus::UnknownProcess | WriteStatus::StdinClosed | WriteStatus::Starting => {
                     let message = format!("process {process_id} has no writable stdin");
                     Err(RpcError::invalid_request(message))
                 }
-            }
-        })
+            },
+        )
     }
 
     pub(super) fn exec_terminate(&self, id: RequestId, process_id: &ProcessId) -> Begun {
-        self.terminate(id, &TerminateProcess { process_id: process_id.clone(), mode: None })
+        self.terminate(
+            id,
+            &TerminateProcess {
+                process_id: process_id.clone(),
+                mode: None,
+            },
+        )
     }
 }

@@ -21,7 +21,11 @@ impl Handlers<'_> {
             Found::Starting(_) => return status(&id, WriteStatus::Starting),
             Found::Started(process) => process,
         };
-        settle(id, process.handle.write(Some(params.write_id), data), written)
+        settle(
+            id,
+            process.handle.write(Some(params.write_id), data),
+            written,
+        )
     }
 
     pub(super) fn close_stdin(&self, id: RequestId, params: CloseStdin) -> Begun {
@@ -38,7 +42,10 @@ impl Handlers<'_> {
             Ok(process) => process,
             Err(error) => return done(&id, Err::<Empty, _>(error)),
         };
-        let size = TerminalSize { rows: params.rows, cols: params.cols };
+        let size = TerminalSize {
+            rows: params.rows,
+            cols: params.cols,
+        };
         settle(id, process.handle.resize(size), |outcome| {
             outcome.map(|()| Empty {}).map_err(process_error)
         })
@@ -46,9 +53,11 @@ impl Handlers<'_> {
 
     pub(super) fn signal(&self, id: RequestId, params: &SignalProcess) -> Begun {
         match self.find(&params.process_id) {
-            Found::Started(process) => settle(id, process.handle.signal(params.signal), |outcome| {
-                outcome.map(|()| Empty {}).map_err(process_error)
-            }),
+            Found::Started(process) => {
+                settle(id, process.handle.signal(params.signal), |outcome| {
+                    outcome.map(|()| Empty {}).map_err(process_error)
+                })
+            }
             Found::Unknown | Found::Starting(_) => done(&id, Ok(Empty {})),
         }
     }
@@ -63,7 +72,9 @@ impl Handlers<'_> {
             Found::Started(process) => {
                 let mode = params.mode.unwrap_or_default();
                 settle(id, process.handle.terminate(mode), |outcome| {
-                    outcome.map(|running| Terminated { running }).map_err(process_error)
+                    outcome
+                        .map(|running| Terminated { running })
+                        .map_err(process_error)
                 })
             }
         }
@@ -75,7 +86,9 @@ fn status(id: &RequestId, status: WriteStatus) -> Begun {
 }
 
 fn written(outcome: Result<WriteStatus, ProcessError>) -> Result<WriteResult, RpcError> {
-    outcome.map(|status| WriteResult { status }).map_err(process_error)
+    outcome
+        .map(|status| WriteResult { status })
+        .map_err(process_error)
 }
 
 /// The code of each way in which a process can refuse.

@@ -33,9 +33,9 @@ impl Handlers<'_> {
         let mut page = async move { process.handle.read(read).await.map(page) }.boxed();
         match (&mut page).now_or_never() {
             Some(page) => done(&id, page.map_err(process_error)),
-            None => Begun::Waits(
-                async move { answer(&id, &page.await.map_err(process_error)) }.boxed(),
-            ),
+            None => {
+                Begun::Waits(async move { answer(&id, &page.await.map_err(process_error)) }.boxed())
+            }
         }
     }
 
@@ -45,9 +45,13 @@ impl Handlers<'_> {
             Err(error) => return done(&id, Err::<WaitResult, _>(error)),
         };
         let until = params.until;
-        let wait = process.handle.wait(until, params.timeout_ms.map(Duration::from_millis));
+        let wait = process
+            .handle
+            .wait(until, params.timeout_ms.map(Duration::from_millis));
         super::settle(id, wait, move |outcome| {
-            outcome.map(|status| wait_result(status, until)).map_err(process_error)
+            outcome
+                .map(|status| wait_result(status, until))
+                .map_err(process_error)
         })
     }
 
@@ -83,8 +87,15 @@ impl Handlers<'_> {
             return Err(RpcError::invalid_request(message));
         }
         let status = process.handle.status();
-        follow(self.outbox, &process, From::After(params.after_seq.unwrap_or(OutputSeq(0))));
-        Ok(Attached { next_seq: status.next_seq, running: status.exit.is_none() })
+        follow(
+            self.outbox,
+            &process,
+            From::After(params.after_seq.unwrap_or(OutputSeq(0))),
+        );
+        Ok(Attached {
+            next_seq: status.next_seq,
+            running: status.exit.is_none(),
+        })
     }
 
     pub(super) fn release(&self, id: &ProcessId) -> Result<Empty, RpcError> {

@@ -51,7 +51,8 @@ impl Handlers<'_> {
         result: impl FnOnce(ProcessId, &StartedProcess) -> R + Send + 'static,
     ) -> Begun {
         let process_id = plan.command.process_id.clone();
-        let taken = || RpcError::invalid_request(AdmitError::Exists(process_id.clone()).to_string());
+        let taken =
+            || RpcError::invalid_request(AdmitError::Exists(process_id.clone()).to_string());
         let (owner, other) = if plan.detached {
             (&self.shared.detached, &self.session)
         } else {
@@ -70,7 +71,11 @@ impl Handlers<'_> {
         let owner: Arc<Session> = Arc::clone(owner);
         let outbox = Arc::clone(self.outbox);
         let run = async move {
-            let Plan { command, dialect, detached } = plan;
+            let Plan {
+                command,
+                dialect,
+                detached,
+            } = plan;
             let (argv, cwd) = (command.argv.clone(), command.cwd.clone());
             let tty = matches!(command.io, Io::Terminal(_));
             let started = tokio::select! {
@@ -80,9 +85,18 @@ impl Handlers<'_> {
             };
             let started = started.map_err(start_error)?;
             let handle = Arc::clone(&started.process);
-            let process = Arc::new(Process { handle, dialect, argv, cwd, tty, detached });
+            let process = Arc::new(Process {
+                handle,
+                dialect,
+                argv,
+                cwd,
+                tty,
+                detached,
+            });
             if !place.finish(&process) {
-                return Err(RpcError::invalid_request("session ended while the process started"));
+                return Err(RpcError::invalid_request(
+                    "session ended while the process started",
+                ));
             }
             Ok((process, started))
         };
@@ -112,19 +126,27 @@ impl Handlers<'_> {
             ExecMode::Prepared => config.allow_prepared_exec,
         };
         if !allowed {
-            let mode = if params.mode == Some(ExecMode::Prepared) { "prepared" } else { "direct" };
-            return Err(RpcError::invalid_request(format!("this server allows no {mode} exec")));
+            let mode = if params.mode == Some(ExecMode::Prepared) {
+                "prepared"
+            } else {
+                "direct"
+            };
+            return Err(RpcError::invalid_request(format!(
+                "this server allows no {mode} exec"
+            )));
         }
-        let refuse = |field: &str, reason: &str| {
-            Err(RpcError::invalid_params(format!("{field}: {reason}")))
-        };
+        let refuse =
+            |field: &str, reason: &str| Err(RpcError::invalid_params(format!("{field}: {reason}")));
         if params.sandbox.is_some() {
             return refuse("sandbox", "this server enforces no sandbox policy yet");
         }
         if params.network_proxy.is_some() {
             return refuse("networkProxy", "this server has no managed network yet");
         }
-        if params.size.is_some_and(|size| size.rows == 0 || size.cols == 0) {
+        if params
+            .size
+            .is_some_and(|size| size.rows == 0 || size.cols == 0)
+        {
             return refuse("size", "expected at least one row and one column");
         }
         let metadata = params.metadata.unwrap_or_default();
@@ -135,7 +157,9 @@ impl Handlers<'_> {
         }
         let io = match (params.tty, params.pipe_stdin) {
             (true, _) => Io::Terminal(params.size.unwrap_or_default()),
-            (false, true) => Io::Pipes { stdin: Stdin::Piped },
+            (false, true) => Io::Pipes {
+                stdin: Stdin::Piped,
+            },
             (false, false) => Io::Pipes { stdin: Stdin::Null },
         };
         let command = Command {
@@ -151,7 +175,11 @@ impl Handlers<'_> {
             limits: params.limits.unwrap_or_default(),
             retained_bytes: None,
         };
-        Ok(Plan { command, dialect: Dialect::Process, detached: params.detached })
+        Ok(Plan {
+            command,
+            dialect: Dialect::Process,
+            detached: params.detached,
+        })
     }
 }
 
@@ -163,14 +191,27 @@ async fn tell_started(outbox: &Outbox, process: &Process) {
             os_pid: status.os_pid,
             started_at_ms: status.started_at_ms,
         };
-        outbox.send(Outgoing::notification(notification::PROCESS_STARTED, &started)).await;
+        outbox
+            .send(Outgoing::notification(
+                notification::PROCESS_STARTED,
+                &started,
+            ))
+            .await;
     }
 }
 
 async fn tell_failed(outbox: &Outbox, id: &ProcessId, error: &RpcError) {
     if outbox.lifecycle() {
-        let failed = ProcessFailed { process_id: id.clone(), message: error.message.clone() };
-        outbox.send(Outgoing::notification(notification::PROCESS_FAILED, &failed)).await;
+        let failed = ProcessFailed {
+            process_id: id.clone(),
+            message: error.message.clone(),
+        };
+        outbox
+            .send(Outgoing::notification(
+                notification::PROCESS_FAILED,
+                &failed,
+            ))
+            .await;
     }
 }
 
@@ -181,11 +222,11 @@ fn start_error(error: StartError) -> RpcError {
             RpcError::invalid_params(error.to_string())
         }
         StartError::Cwd(reason) => RpcError::invalid_params(format!("cwd: {reason}")),
-        StartError::Spawn { context, source } => {
-            RpcError::internal(format!("{context}: {source}"))
-        }
+        StartError::Spawn { context, source } => RpcError::internal(format!("{context}: {source}")),
         StartError::Cancelled => RpcError::invalid_request(error.to_string()),
         StartError::Remote(error) => error,
-        other => RpcError::internal(other.to_string()),
+        StartError::EmptyProgram | StartError::Disconnected | _ => {
+            RpcError::internal(error.to_string())
+        }
     }
 }

@@ -3,11 +3,7 @@
 use std::sync::Arc;
 
 use exec_env::process::ExecProcess;
-use exec_wire::{
-    id::ProcessId,
-    path_uri::PathUri,
-    process::ProcessSummary,
-};
+use exec_wire::{id::ProcessId, path_uri::PathUri, process::ProcessSummary};
 use tokio::sync::Notify;
 
 use crate::notify::Dialect;

@@ -54,7 +54,11 @@ impl From<AttachError> for RpcError {
 
 impl Registry {
     pub(crate) fn new(ttl: Duration, most_processes: usize) -> Self {
-        Self { ttl, most_processes, sessions: Mutex::default() }
+        Self {
+            ttl,
+            most_processes,
+            sessions: Mutex::default(),
+        }
     }
 
     /// Opens a session for a new client.
@@ -69,7 +73,12 @@ impl Registry {
         }
         let id = SessionId::new(&Uuid::new_v4().to_string());
         let lease = Lease::new(self.ttl);
-        let session = Arc::new(Session::new(id.clone(), backend, lease, self.most_processes));
+        let session = Arc::new(Session::new(
+            id.clone(),
+            backend,
+            lease,
+            self.most_processes,
+        ));
         session.attach(outbox);
         sessions.insert(id, Arc::clone(&session));
         Ok(session)
@@ -92,7 +101,9 @@ impl Registry {
 
     /// Detaches a session whose connection is gone, and ends it when its time is up.
     pub(crate) fn detach(self: &Arc<Self>, session: Arc<Session>) {
-        let Some(deadline) = session.detach(Instant::now()) else { return };
+        let Some(deadline) = session.detach(Instant::now()) else {
+            return;
+        };
         let registry = Arc::clone(self);
         tokio::spawn(async move {
             sleep_until(deadline.into()).await;

@@ -75,7 +75,12 @@ impl Session {
             finished_bytes: 0,
             remnants: Vec::new(),
         };
-        Self { id, backend, most_processes, state: Mutex::new(state) }
+        Self {
+            id,
+            backend,
+            most_processes,
+            state: Mutex::new(state),
+        }
     }
 
     /// Takes a place for a process that is about to start.
@@ -84,14 +89,23 @@ impl Session {
         if state.table.contains_key(id) {
             return Err(AdmitError::Exists(id.clone()));
         }
-        state.remnants.retain(|process| process.handle.status().tree_alive);
+        state
+            .remnants
+            .retain(|process| process.handle.status().tree_alive);
         let live = state.table.len() - state.finished.len() + state.remnants.len();
         if live >= self.most_processes {
             return Err(AdmitError::TooMany(self.most_processes));
         }
         let cancel = Arc::new(Notify::new());
-        state.table.insert(id.clone(), Entry::Starting(Arc::clone(&cancel)));
-        Ok(Starting { session: Arc::clone(self), id: id.clone(), cancel, started: false })
+        state
+            .table
+            .insert(id.clone(), Entry::Starting(Arc::clone(&cancel)));
+        Ok(Starting {
+            session: Arc::clone(self),
+            id: id.clone(),
+            cancel,
+            started: false,
+        })
     }
 
     pub(crate) fn find(&self, id: &ProcessId) -> Found {
@@ -129,7 +143,10 @@ impl Session {
 
     /// Tells whether the time without a connection is up.
     pub(crate) fn is_expired(&self, now: Instant) -> bool {
-        self.lock().lease.poll_timeout().is_some_and(|deadline| deadline <= now)
+        self.lock()
+            .lease
+            .poll_timeout()
+            .is_some_and(|deadline| deadline <= now)
     }
 
     /// Asks every process to end within the grace period.
@@ -139,18 +156,20 @@ impl Session {
         }
     }
 
-    /// Waits until the output of every process has ended.
-    pub(crate) async fn all_closed(&self) {
+    /// Waits until every process has ended, or its output has, too.
+    pub(crate) async fn all_ended(&self, until: WaitUntil) {
         for process in self.started() {
-            drop(process.handle.wait(WaitUntil::Closed, None).await);
+            drop(process.handle.wait(until, None).await);
         }
     }
 
     /// Lets go of every process: their trees are killed.
     pub(crate) fn clear(&self) {
         let mut state = self.lock();
-        let (table, remnants) =
-            (std::mem::take(&mut state.table), std::mem::take(&mut state.remnants));
+        let (table, remnants) = (
+            std::mem::take(&mut state.table),
+            std::mem::take(&mut state.remnants),
+        );
         state.finished_bytes = 0;
         let finished = std::mem::take(&mut state.finished);
         for entry in table.values() {
@@ -204,7 +223,10 @@ impl Session {
         while state.finished.len() > limits::FINISHED_PROCESSES
             || (state.finished_bytes > limits::FINISHED_OUTPUT_BYTES && state.finished.len() > 1)
         {
-            let Some(oldest) = state.finished.front().map(|oldest| Arc::clone(&oldest.process))
+            let Some(oldest) = state
+                .finished
+                .front()
+                .map(|oldest| Arc::clone(&oldest.process))
             else {
                 break;
             };
@@ -226,7 +248,9 @@ impl State {
     /// Drops a finished process from the table; its id is free again.
     fn forget(&mut self, process: &Arc<Process>) {
         let same = |finished: &Finished| Arc::ptr_eq(&finished.process, process);
-        let Some(index) = self.finished.iter().position(same) else { return };
+        let Some(index) = self.finished.iter().position(same) else {
+            return;
+        };
         if let Some(finished) = self.finished.remove(index) {
             self.finished_bytes -= finished.bytes;
         }
@@ -243,7 +267,11 @@ impl State {
 /// Sends the events of a process to a connection.
 pub(crate) fn follow(outbox: &Outbox, process: &Process, from: From) {
     // A detached process is not held up by those who watch it.
-    let pace = if process.detached { Pace::Free } else { Pace::Held };
+    let pace = if process.detached {
+        Pace::Free
+    } else {
+        Pace::Held
+    };
     let events = process.handle.follow(Follow { from, pace });
     outbox.follow(process.handle.id().clone(), process.dialect, events);
 }
@@ -267,7 +295,9 @@ impl Starting {
     pub(crate) fn finish(mut self, process: &Arc<Process>) -> bool {
         self.started = true;
         let mut state = self.session.lock();
-        let Some(entry) = state.table.get_mut(&self.id) else { return false };
+        let Some(entry) = state.table.get_mut(&self.id) else {
+            return false;
+        };
         *entry = Entry::Started(Arc::clone(process));
         drop(state);
         self.session.forget_later(process);

@@ -55,7 +55,9 @@ pub(super) struct Header {
 impl Header {
     /// Parses a header; `None` while it is incomplete. Returns its own length, too.
     pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, &'static str> {
-        let &[first, second, ref rest @ ..] = bytes else { return Ok(None) };
+        let &[first, second, ref rest @ ..] = bytes else {
+            return Ok(None);
+        };
         if first & 0x70 != 0 {
             return Err("websocket frame uses an extension that was not negotiated");
         }
@@ -80,7 +82,15 @@ impl Header {
             (true, Some(mask)) => (Some(*mask), 4),
             (true, None) => return Ok(None),
         };
-        Ok(Some((Self { fin, opcode, mask, length }, 2 + size + mask_size)))
+        Ok(Some((
+            Self {
+                fin,
+                opcode,
+                mask,
+                length,
+            },
+            2 + size + mask_size,
+        )))
     }
 
     /// Appends the header.
@@ -132,7 +142,10 @@ mod tests {
 
     #[test]
     fn the_key_of_the_rfc_gets_its_answer() {
-        assert_eq!(accept_key(b"dGhlIHNhbXBsZSBub25jZQ=="), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+        assert_eq!(
+            accept_key(b"dGhlIHNhbXBsZSBub25jZQ=="),
+            "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
+        );
     }
 
     #[test]

@@ -35,7 +35,9 @@ pub(super) struct Reader {
 
 impl std::fmt::Debug for Reader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Reader").field("buffered", &self.buffer.len()).finish_non_exhaustive()
+        f.debug_struct("Reader")
+            .field("buffered", &self.buffer.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -46,13 +48,23 @@ impl Reader {
         role: Role,
         control: Arc<Control>,
     ) -> Self {
-        Self { input, buffer, header: None, message: None, role, control, ended: false }
+        Self {
+            input,
+            buffer,
+            header: None,
+            message: None,
+            role,
+            control,
+            ended: false,
+        }
     }
 
     /// Takes the next message that is complete in the buffer.
     fn take_message(&mut self) -> Result<Option<Bytes>, ReadError> {
         loop {
-            let Some(header) = self.take_header()? else { return Ok(None) };
+            let Some(header) = self.take_header()? else {
+                return Ok(None);
+            };
             let length = payload_length(&header)?;
             if self.buffer.len() < length {
                 return Ok(None);
@@ -75,10 +87,13 @@ impl Reader {
 
     fn take_header(&mut self) -> Result<Option<Header>, ReadError> {
         if self.header.is_none()
-            && let Some((header, size)) = Header::parse(&self.buffer).map_err(ReadError::Protocol)?
+            && let Some((header, size)) =
+                Header::parse(&self.buffer).map_err(ReadError::Protocol)?
         {
             if header.mask.is_some() != (self.role == Role::Server) {
-                return Err(ReadError::Protocol("websocket frame is masked by the wrong side"));
+                return Err(ReadError::Protocol(
+                    "websocket frame is masked by the wrong side",
+                ));
             }
             payload_length(&header)?;
             self.buffer.advance(size);

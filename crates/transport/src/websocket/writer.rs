@@ -45,7 +45,9 @@ enum Part {
 
 impl std::fmt::Debug for Writer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Writer").field("buffered", &self.buffered).finish_non_exhaustive()
+        f.debug_struct("Writer")
+            .field("buffered", &self.buffered)
+            .finish_non_exhaustive()
     }
 }
 
@@ -75,7 +77,12 @@ impl Writer {
 
     fn frame(&mut self, opcode: Opcode, fin: bool, length: usize) -> Header {
         let mask = (self.role == Role::Client).then(mask);
-        let header = Header { fin, opcode, mask, length: length as u64 };
+        let header = Header {
+            fin,
+            opcode,
+            mask,
+            length: length as u64,
+        };
         header.encode(&mut self.encoded);
         header
     }
@@ -86,7 +93,11 @@ impl Writer {
         let header = self.frame(opcode, true, length);
         let payload_start = self.encoded.len();
         payload(&mut self.encoded);
-        debug_assert_eq!(self.encoded.len() - payload_start, length, "lengths are exact");
+        debug_assert_eq!(
+            self.encoded.len() - payload_start,
+            length,
+            "lengths are exact"
+        );
         if let Some(mask) = header.mask {
             apply_mask(mask, &mut self.encoded[payload_start..]);
         }
@@ -96,9 +107,16 @@ impl Writer {
     /// A message too long for one frame.
     fn push_fragments(&mut self, opcode: Opcode, message: &Bytes) {
         let pieces = message.len().div_ceil(limits::OUTGOING_FRAME_BYTES);
-        for (index, start) in (0..message.len()).step_by(limits::OUTGOING_FRAME_BYTES).enumerate() {
+        for (index, start) in (0..message.len())
+            .step_by(limits::OUTGOING_FRAME_BYTES)
+            .enumerate()
+        {
             let end = (start + limits::OUTGOING_FRAME_BYTES).min(message.len());
-            let opcode = if index == 0 { opcode } else { Opcode::Continuation };
+            let opcode = if index == 0 {
+                opcode
+            } else {
+                Opcode::Continuation
+            };
             self.push_whole(opcode, index + 1 == pieces, message.slice(start..end));
         }
     }
@@ -156,7 +174,9 @@ impl Writer {
     fn advance(&mut self, mut count: usize) {
         self.buffered -= count;
         while count > 0 {
-            let Some(part) = self.parts.front_mut() else { break };
+            let Some(part) = self.parts.front_mut() else {
+                break;
+            };
             let length = part.len();
             if count < length {
                 match part {
@@ -245,7 +265,11 @@ impl MessageWriter for Writer {
             self.push_control(Opcode::Ping, &[]);
         }
         self.push_owed();
-        if self.buffered > 0 { Poll::Ready(()) } else { Poll::Pending }
+        if self.buffered > 0 {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
     }
 
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -25,7 +25,9 @@ pub fn split_binary(frame: &Bytes) -> Option<Result<(Bytes, Bytes), BinaryError>
 
 /// Appends everything of a binary message but its raw data. `header` is shorter than 16 MiB.
 pub fn encode_binary_head(header: &[u8], out: &mut Vec<u8>) {
-    let length = u32::try_from(header.len()).unwrap_or(u32::MAX).to_be_bytes();
+    let length = u32::try_from(header.len())
+        .unwrap_or(u32::MAX)
+        .to_be_bytes();
     out.push(BINARY_TAG);
     out.extend_from_slice(&length[1..]);
     out.extend_from_slice(header);

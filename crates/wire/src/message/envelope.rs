@@ -98,7 +98,8 @@ impl<'a> Message<'a> {
                 match (members.result, members.error) {
                     (Some(result), _) => Ok(Self::Response(Response { id, result, data })),
                     (None, Some(error)) => {
-                        let error = serde_json::from_str(error.get()).map_err(MessageError::json)?;
+                        let error =
+                            serde_json::from_str(error.get()).map_err(MessageError::json)?;
                         Ok(Self::Error(ErrorResponse { id, error }))
                     }
                     (None, None) => Err(MessageError::Missing("method, result or error")),
@@ -125,9 +126,13 @@ impl RequestId {
     fn from_raw(raw: &RawValue) -> Result<Self, MessageError> {
         let text = raw.get();
         if text.starts_with('"') {
-            return serde_json::from_str(text).map(Self::Text).map_err(MessageError::json);
+            return serde_json::from_str(text)
+                .map(Self::Text)
+                .map_err(MessageError::json);
         }
-        text.parse().map(Self::Number).map_err(|_| MessageError::BadId)
+        text.parse()
+            .map(Self::Number)
+            .map_err(|_| MessageError::BadId)
     }
 
     /// Appends the id as JSON.
@@ -246,5 +251,7 @@ fn text_of<'a>(raw: &'a RawValue, member: &'static str) -> Result<Cow<'a, str>, 
     if !raw.get().starts_with('"') {
         return Err(MessageError::NotText(member));
     }
-    serde_json::from_str::<Text<'a>>(raw.get()).map(|text| text.0).map_err(MessageError::json)
+    serde_json::from_str::<Text<'a>>(raw.get())
+        .map(|text| text.0)
+        .map_err(MessageError::json)
 }

@@ -24,9 +24,9 @@ pub fn decode_params<T: DeserializeOwned>(params: Option<&RawValue>) -> Result<T
 pub struct ParamsError(pub String);
 
 fn is_empty_object(text: &str) -> bool {
-    text.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')).is_some_and(|inside| {
-        inside.bytes().all(|byte| byte.is_ascii_whitespace())
-    })
+    text.strip_prefix('{')
+        .and_then(|rest| rest.strip_suffix('}'))
+        .is_some_and(|inside| inside.bytes().all(|byte| byte.is_ascii_whitespace()))
 }
 
 /// Decodes once more, keeping track of the path: only failures pay for it.
@@ -40,7 +40,11 @@ fn explain<T: DeserializeOwned>(text: &str) -> ParamsError {
             // Positions inside the params mean nothing to a caller who wrote a whole message.
             let reason = reason.split(" at line ").next().unwrap_or(&reason);
             let named = path == "." || reason.contains(&format!("`{path}`"));
-            ParamsError(if named { reason.to_owned() } else { format!("{path}: {reason}") })
+            ParamsError(if named {
+                reason.to_owned()
+            } else {
+                format!("{path}: {reason}")
+            })
         }
     }
 }

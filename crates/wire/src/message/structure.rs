@@ -98,7 +98,9 @@ impl<'de> Visitor<'de> for Walk<'_> {
         let mut seen = Keys::default();
         while let Some(key) = members.next_key_seed(Key)? {
             if let Some(twice) = seen.insert(key) {
-                return Err(de::Error::custom(format_args!("duplicate JSON object key `{twice}`")));
+                return Err(de::Error::custom(format_args!(
+                    "duplicate JSON object key `{twice}`"
+                )));
             }
             members.next_value_seed(Walk { left: self.left })?;
         }
@@ -112,7 +114,10 @@ struct Key;
 impl<'de> DeserializeSeed<'de> for Key {
     type Value = Cow<'de, str>;
 
-    fn deserialize<D: de::Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+    fn deserialize<D: de::Deserializer<'de>>(
+        self,
+        deserializer: D,
+    ) -> Result<Self::Value, D::Error> {
         deserializer.deserialize_str(self)
     }
 }

@@ -13,8 +13,14 @@ fn error_of(text: &str) -> MessageError {
 fn kinds_are_told_apart_by_their_members() {
     let request = br#"{"id":7,"method":"m","result":1}"#;
     assert!(matches!(Message::decode(request), Ok(Message::Request(_))));
-    assert!(matches!(Message::decode(br#"{"method":"m"}"#), Ok(Message::Notification(_))));
-    assert!(matches!(Message::decode(br#"{"id":1,"result":null}"#), Ok(Message::Response(_))));
+    assert!(matches!(
+        Message::decode(br#"{"method":"m"}"#),
+        Ok(Message::Notification(_))
+    ));
+    assert!(matches!(
+        Message::decode(br#"{"id":1,"result":null}"#),
+        Ok(Message::Response(_))
+    ));
     let error = br#"{"id":1,"error":{"code":-1,"message":"x","data":3}}"#;
     assert!(matches!(Message::decode(error), Ok(Message::Error(_))));
     assert!(Message::decode(br#" {"id":1,"method":"m","jsonrpc":"2.0","other":[]} "#).is_ok());
@@ -31,7 +37,15 @@ fn ids_are_strings_or_integers() {
         request.id.encode_append(&mut out);
         assert_eq!(String::from_utf8(out).unwrap(), id);
     }
-    for id in ["null", "1.0", "1e3", "9223372036854775808", "{}", "[]", "true"] {
+    for id in [
+        "null",
+        "1.0",
+        "1e3",
+        "9223372036854775808",
+        "{}",
+        "[]",
+        "true",
+    ] {
         error_of(&format!(r#"{{"id":{id},"method":"m"}}"#));
     }
 }
@@ -39,9 +53,18 @@ fn ids_are_strings_or_integers() {
 #[test]
 fn texts_that_are_no_message_are_refused() {
     for text in [
-        "", "{bad", "[]", "1", "null", "{}", r#"{"id":7}"#, r#"{"id":1,"error":3}"#,
-        r#"{"id":1,"method":3}"#, r#"{"id":1,"method":"m"}{"id":2,"method":"m"}"#,
-        r#"{"id":1,"method":"m","trace":7}"#, r#"{"result":1}"#,
+        "",
+        "{bad",
+        "[]",
+        "1",
+        "null",
+        "{}",
+        r#"{"id":7}"#,
+        r#"{"id":1,"error":3}"#,
+        r#"{"id":1,"method":3}"#,
+        r#"{"id":1,"method":"m"}{"id":2,"method":"m"}"#,
+        r#"{"id":1,"method":"m","trace":7}"#,
+        r#"{"result":1}"#,
     ] {
         error_of(text);
     }
@@ -63,12 +86,19 @@ fn duplicate_keys_are_refused_at_any_depth() {
 fn values_and_nesting_are_bounded() {
     // The root, the method and the array are values too.
     let items = |count: usize| {
-        format!(r#"{{"method":"m","params":[{}]}}"#, vec!["0"; count].join(","))
+        format!(
+            r#"{{"method":"m","params":[{}]}}"#,
+            vec!["0"; count].join(",")
+        )
     };
     assert!(Message::decode(items(limits::MAX_JSON_VALUES - 3).as_bytes()).is_ok());
     error_of(&items(limits::MAX_JSON_VALUES - 2));
     let nested = |depth: usize| {
-        format!(r#"{{"method":"m","params":{}{}}}"#, "[".repeat(depth), "]".repeat(depth))
+        format!(
+            r#"{{"method":"m","params":{}{}}}"#,
+            "[".repeat(depth),
+            "]".repeat(depth)
+        )
     };
     assert!(Message::decode(nested(limits::MAX_JSON_DEPTH - 1).as_bytes()).is_ok());
     error_of(&nested(limits::MAX_JSON_DEPTH));
@@ -80,10 +110,19 @@ fn a_binary_message_is_its_header_and_its_data() {
     encode_binary_head(br#"{"id":1,"method":"m"}"#, &mut frame);
     frame.extend_from_slice(b"raw\0");
     let (header, data) = split_binary(&Bytes::from(frame)).unwrap().unwrap();
-    assert_eq!((&header[..], &data[..]), (&br#"{"id":1,"method":"m"}"#[..], &b"raw\0"[..]));
+    assert_eq!(
+        (&header[..], &data[..]),
+        (&br#"{"id":1,"method":"m"}"#[..], &b"raw\0"[..])
+    );
     assert_eq!(split_binary(&Bytes::from_static(b"{}")), None);
-    assert_eq!(split_binary(&Bytes::from_static(b"\x01\0\0\x05ab")), Some(Err(BinaryError)));
-    assert_eq!(split_binary(&Bytes::from_static(b"\x01\0")), Some(Err(BinaryError)));
+    assert_eq!(
+        split_binary(&Bytes::from_static(b"\x01\0\0\x05ab")),
+        Some(Err(BinaryError))
+    );
+    assert_eq!(
+        split_binary(&Bytes::from_static(b"\x01\0")),
+        Some(Err(BinaryError))
+    );
 }
 
 #[test]
@@ -97,7 +136,10 @@ fn params_errors_name_the_member() {
     let raw = |text: &str| RawValue::from_string(text.to_owned()).unwrap();
     let error = |text: &str| decode_params::<Params>(Some(&raw(text))).unwrap_err().0;
     assert_eq!(error(r#"{"list":[]}"#), "missing field `name`");
-    assert_eq!(error(r#"{"name":5,"list":[]}"#), "name: invalid type: integer `5`, expected a string");
+    assert_eq!(
+        error(r#"{"name":5,"list":[]}"#),
+        "name: invalid type: integer `5`, expected a string"
+    );
     assert_eq!(
         error(r#"{"name":"","list":[1,"x"]}"#),
         "list[1]: invalid type: string \"x\", expected u8"

@@ -1,0 +1,66 @@
+//! The program that cases run where the shell is not enough.
+#![expect(clippy::print_stdout, reason = "printing is what it is for")]
+
+use std::{
+    env,
+    io::{self, Write},
+    process::ExitCode,
+};
+
+use exec_conformance::pattern;
+use tokio::signal::unix::{SignalKind, signal};
+
+fn main() -> ExitCode {
+    let mut arguments = env::args().skip(1);
+    let outcome = match (arguments.next().as_deref(), arguments.next()) {
+        (Some("emit"), Some(bytes)) => emit(&bytes),
+        (Some("arguments"), _) => print_arguments(),
+        (Some("environment"), _) => print_environment(),
+        (Some("window"), _) => print_window(),
+        _ => return ExitCode::from(64),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// Writes so many bytes of the pattern.
+fn emit(bytes: &str) -> io::Result<()> {
+    let bytes = bytes.parse().map_err(io::Error::other)?;
+    pattern::write(bytes, &mut io::stdout().lock())
+}
+
+/// Writes one line for each argument, its own name first.
+fn print_arguments() -> io::Result<()> {
+    for argument in env::args() {
+        println!("{argument}");
+    }
+    Ok(())
+}
+
+/// Writes one line for each variable, in the order of their names.
+fn print_environment() -> io::Result<()> {
+    let mut variables: Vec<_> = env::vars().collect();
+    variables.sort();
+    for (name, value) in variables {
+        println!("{name}={value}");
+    }
+    Ok(())
+}
+
+/// Writes the size of its terminal, now and whenever it is told of a new one.
+fn print_window() -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let mut changes = signal(SignalKind::window_change())?;
+        loop {
+            let size = rustix::termios::tcgetwinsize(io::stdout())?;
+            println!("{} rows {} columns", size.ws_row, size.ws_col);
+            io::stdout().flush()?;
+            changes.recv().await;
+        }
+    })
+}

@@ -1,0 +1,71 @@
+//! What is written is what arrives.
+
+use exec_core::log::Event;
+use exec_env::process::{Follow, From, Pace};
+use futures_util::StreamExt;
+
+use crate::{
+    pattern,
+    running::follow,
+    subject::{Subject, piped},
+    within::within,
+};
+
+pub async fn stdout_keeps_its_order(subject: &Subject) {
+    let script = "i=0; while [ $i -lt 500 ]; do echo $i; i=$((i+1)); done";
+    let told = subject.start(subject.sh(script, &[])).await.finish().await;
+    let expected: String = (0..500).map(|line| format!("{line}\n")).collect();
+    assert_eq!(told.text(), expected);
+}
+
+pub async fn stdout_and_stderr_are_separate(subject: &Subject) {
+    let script = "echo one; echo two >&2; echo three";
+    let told = subject.start(subject.sh(script, &[])).await.finish().await;
+    assert_eq!(told.text(), "one\nthree\n");
+    assert_eq!(told.stderr(), b"two\n");
+    assert_eq!(told.terminal(), b"");
+}
+
+pub async fn big_output_arrives_complete_and_in_order(subject: &Subject) {
+    const BYTES: usize = 8 << 20;
+    let told = subject
+        .start(subject.probe(&["emit", &BYTES.to_string()]))
+        .await
+        .finish()
+        .await;
+    assert_eq!(told.code(), 0);
+    pattern::assert_same(&told.stdout(), &pattern::bytes(BYTES));
+}
+
+pub async fn a_late_follower_is_replayed_what_is_retained(subject: &Subject) {
+    let mut running = subject.start(piped(subject.command(&["cat"]))).await;
+    running.write(b"before").await;
+    running.until_says("before").await;
+    let late = follow(&running.process, Pace::Free);
+    running.close_stdin().await;
+    let process = running.process.clone();
+    let told = running.finish().await;
+    assert_eq!(
+        within("the late one ends", late.collect::<Vec<_>>()).await,
+        told.0
+    );
+    // Also when all is over.
+    let later = follow(&process, Pace::Held);
+    assert_eq!(
+        within("the later one ends", later.collect::<Vec<_>>()).await,
+        told.0
+    );
+}
+
+pub async fn a_follower_from_now_sees_only_what_comes(subject: &Subject) {
+    let mut running = subject.start(piped(subject.command(&["cat"]))).await;
+    running.write(b"before").await;
+    running.until_says("before").await;
+    let mut from_now = running.process.follow(Follow {
+        from: From::Now,
+        pace: Pace::Free,
+    });
+    running.write(b"after").await;
+    let first = within("something comes", from_now.next()).await;
+    assert!(matches!(first, Some(Event::Output(chunk)) if &chunk.data[..] == b"after"));
+}

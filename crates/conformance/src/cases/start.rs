@@ -1,0 +1,151 @@
+//! Starts that must fail, and leave nothing behind.
+
+use std::{io::ErrorKind, path::Path};
+
+use exec_env::{
+    backend::StartError,
+    command::{Command, Io, Stdin},
+};
+use exec_wire::{error::ErrorCode, process::TerminalSize};
+
+use crate::{
+    scratch::Scratch,
+    subject::{Ids, Refusals, Subject, piped, uri},
+};
+
+/// Every kind of descriptors: none may make a difference.
+const KINDS: [Io; 3] = [
+    Io::Pipes { stdin: Stdin::Null },
+    Io::Pipes {
+        stdin: Stdin::Piped,
+    },
+    Io::Terminal(TerminalSize { rows: 24, cols: 80 }),
+];
+
+/// Starts `command` with every kind of descriptors. The host must refuse each time, for the reason
+/// `kind`, and name `culprit`; and the id must be free afterwards.
+async fn host_refuses(subject: &Subject, command: Command, kind: ErrorKind, culprit: &str) {
+    for io in KINDS {
+        let error = subject
+            .refused(Command {
+                io,
+                ..command.clone()
+            })
+            .await;
+        let text = match (subject.capabilities.refusals, error) {
+            (Refusals::Errno, StartError::Spawn { context, source }) => {
+                assert_eq!(source.kind(), kind, "{context}: {source}");
+                context
+            }
+            (Refusals::Rpc, StartError::Remote(error)) => {
+                assert_eq!(error.code, ErrorCode::INTERNAL, "{error}");
+                error.message
+            }
+            (_, other) => panic!("expected the host to refuse: {other:?}"),
+        };
+        assert!(text.contains(culprit), "{text}");
+    }
+    let free = Command {
+        process_id: command.process_id,
+        ..subject.sh("exit 0", &[])
+    };
+    assert_eq!(subject.start(free).await.finish().await.code(), 0);
+}
+
+pub async fn a_missing_program_is_refused(subject: &Subject) {
+    for program in ["/nowhere/program", "no-such-program"] {
+        host_refuses(
+            subject,
+            subject.command(&[program]),
+            ErrorKind::NotFound,
+            program,
+        )
+        .await;
+    }
+}
+
+pub async fn a_program_that_is_not_executable_is_refused(subject: &Subject) {
+    let scratch = Scratch::new();
+    let path = scratch.path("text");
+    std::fs::write(&path, "text").unwrap();
+    let program = path.to_str().unwrap();
+    let kind = ErrorKind::PermissionDenied;
+    host_refuses(subject, subject.command(&[program]), kind, program).await;
+    host_refuses(subject, subject.command(&["/"]), kind, "`/`").await;
+}
+
+pub async fn a_missing_directory_is_refused(subject: &Subject) {
+    let scratch = Scratch::new();
+    let nowhere = scratch.path("nowhere");
+    let command = Command {
+        cwd: uri(&nowhere),
+        ..subject.sh("exit 0", &[])
+    };
+    host_refuses(
+        subject,
+        command,
+        ErrorKind::NotFound,
+        nowhere.to_str().unwrap(),
+    )
+    .await;
+}
+
+pub async fn a_nul_is_refused(subject: &Subject) {
+    let kind = ErrorKind::InvalidInput;
+    host_refuses(subject, subject.sh("exit 0", &["a\0b"]), kind, "").await;
+    host_refuses(subject, subject.command(&["/bin/sh\0"]), kind, "").await;
+    let mut command = subject.sh("exit 0", &[]);
+    command.env.insert("NAME".to_owned(), "a\0b".to_owned());
+    host_refuses(subject, command, kind, "").await;
+}
+
+pub async fn a_command_without_a_program_is_refused(subject: &Subject) {
+    let error = subject.refused(subject.command(&[])).await;
+    assert!(matches!(error, StartError::EmptyArgv), "{error:?}");
+    let error = subject.refused(subject.command(&[""])).await;
+    assert!(matches!(error, StartError::EmptyProgram), "{error:?}");
+}
+
+pub async fn a_foreign_directory_is_refused(subject: &Subject) {
+    let cwd = "file:///C:/Users".parse().unwrap();
+    let error = subject
+        .refused(Command {
+            cwd,
+            ..subject.sh("exit 0", &[])
+        })
+        .await;
+    match (subject.capabilities.refusals, error) {
+        (Refusals::Errno, StartError::Cwd(_)) => {}
+        (Refusals::Rpc, StartError::Remote(error)) => {
+            assert_eq!(error.code, ErrorCode::INVALID_PARAMS);
+        }
+        (_, other) => panic!("expected a refusal: {other:?}"),
+    }
+}
+
+pub async fn a_relative_program_begins_at_the_directory(subject: &Subject) {
+    let cwd = uri(Path::new("/bin"));
+    let command = Command {
+        cwd,
+        ..subject.command(&["./sh", "-c", "exit 6"])
+    };
+    assert_eq!(subject.start(command).await.finish().await.code(), 6);
+}
+
+pub async fn an_id_in_use_is_refused_where_ids_are_kept(subject: &Subject) {
+    let command = piped(subject.command(&["cat"]));
+    let first = subject.start(command.clone()).await;
+    match subject.capabilities.ids {
+        Ids::Free => drop(subject.start(command).await),
+        Ids::Unique => match subject.refused(command).await {
+            StartError::Refused {
+                field: "processId", ..
+            } => {}
+            StartError::Remote(error) => assert_eq!(error.code, ErrorCode::INVALID_REQUEST),
+            other => panic!("expected a refusal: {other:?}"),
+        },
+    }
+    first.write(b"still here").await;
+    first.close_stdin().await;
+    assert_eq!(first.finish().await.text(), "still here");
+}

@@ -1,0 +1,167 @@
+//! A process of a case: what it has told so far, and waiting for what it tells next.
+
+use std::sync::Arc;
+
+use exec_core::log::{Event, Exit};
+use exec_env::process::{EventStream, ExecProcess, Follow, From, Pace};
+use exec_wire::{
+    id::OutputSeq,
+    process::{OutputStream, WriteStatus},
+};
+use futures_util::StreamExt;
+
+use crate::within::within;
+
+/// A process that is followed from its first event on, losing nothing.
+pub(crate) struct Running {
+    pub(crate) process: Arc<dyn ExecProcess>,
+    events: EventStream,
+    told: Told,
+}
+
+/// Events, in the order in which they came.
+#[derive(Debug, Default)]
+pub(crate) struct Told(pub(crate) Vec<Event>);
+
+impl Running {
+    pub(crate) fn new(process: Arc<dyn ExecProcess>) -> Self {
+        let events = follow(&process, Pace::Held);
+        Self {
+            process,
+            events,
+            told: Told::default(),
+        }
+    }
+
+    /// Waits for the next event; there must be one.
+    pub(crate) async fn next(&mut self) -> Event {
+        let event = within("an event comes", self.events.next()).await;
+        let event = event.expect("events come until the close");
+        self.told.0.push(event.clone());
+        event
+    }
+
+    /// Waits until the output of `stream` so far satisfies `done`.
+    pub(crate) async fn until(&mut self, stream: OutputStream, done: impl Fn(&[u8]) -> bool) {
+        while !done(&self.told.output(stream)) {
+            let event = self.next().await;
+            assert!(
+                !matches!(event, Event::Closed(_)),
+                "closed too early: {:?}",
+                self.told
+            );
+        }
+    }
+
+    /// Waits until `text` was written to standard output.
+    pub(crate) async fn until_says(&mut self, text: &str) {
+        self.until(OutputStream::Stdout, |output| contains(output, text))
+            .await;
+    }
+
+    /// Waits until the terminal shows `text`.
+    pub(crate) async fn until_shows(&mut self, text: &str) {
+        self.until(OutputStream::Pty, |output| contains(output, text))
+            .await;
+    }
+
+    /// Waits until it was reaped.
+    pub(crate) async fn exit(&mut self) -> Exit {
+        loop {
+            if let Some(exit) = self.told.exit() {
+                return exit;
+            }
+            self.next().await;
+        }
+    }
+
+    /// Waits for the close; nothing follows it.
+    pub(crate) async fn finish(mut self) -> Told {
+        while !matches!(self.told.0.last(), Some(Event::Closed(_))) {
+            self.next().await;
+        }
+        let behind = within("the stream ends", self.events.next()).await;
+        assert_eq!(behind, None, "nothing follows the close");
+        self.told
+    }
+
+    /// Lets go of the process, but not of its events.
+    pub(crate) fn into_events(self) -> EventStream {
+        self.events
+    }
+
+    /// Writes what must be accepted.
+    pub(crate) async fn write(&self, data: &[u8]) {
+        let write = self
+            .process
+            .write(None, bytes::Bytes::copy_from_slice(data));
+        assert_eq!(
+            within("a write is taken", write).await,
+            Ok(WriteStatus::Accepted)
+        );
+    }
+
+    /// Ends its input, which must be accepted.
+    pub(crate) async fn close_stdin(&self) {
+        let close = self.process.close_stdin(None);
+        assert_eq!(
+            within("the end is taken", close).await,
+            Ok(WriteStatus::Accepted)
+        );
+    }
+}
+
+impl Told {
+    pub(crate) fn stdout(&self) -> Vec<u8> {
+        self.output(OutputStream::Stdout)
+    }
+
+    pub(crate) fn stderr(&self) -> Vec<u8> {
+        self.output(OutputStream::Stderr)
+    }
+
+    pub(crate) fn terminal(&self) -> Vec<u8> {
+        self.output(OutputStream::Pty)
+    }
+
+    /// Standard output as text.
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.stdout()).expect("the output is text")
+    }
+
+    /// How it ended, once it did.
+    pub(crate) fn exit(&self) -> Option<Exit> {
+        self.0.iter().find_map(|event| match event {
+            Event::Exited(_, exit) => Some(exit.clone()),
+            Event::Output(_) | Event::Closed(_) => None,
+        })
+    }
+
+    /// The code it ended with.
+    pub(crate) fn code(&self) -> i32 {
+        self.exit().expect("it exited").code
+    }
+
+    fn output(&self, stream: OutputStream) -> Vec<u8> {
+        let chunks = self.0.iter().filter_map(|event| match event {
+            Event::Output(chunk) if chunk.stream == stream => Some(&chunk.data[..]),
+            Event::Output(_) | Event::Exited(..) | Event::Closed(_) => None,
+        });
+        chunks.collect::<Vec<_>>().concat()
+    }
+}
+
+/// Follows a process from its first event on.
+pub(crate) fn follow(process: &Arc<dyn ExecProcess>, pace: Pace) -> EventStream {
+    process.follow(Follow {
+        from: From::After(OutputSeq(0)),
+        pace,
+    })
+}
+
+/// Tells whether `text` is anywhere in `bytes`.
+pub(crate) fn contains(bytes: &[u8], text: &str) -> bool {
+    bytes
+        .windows(text.len())
+        .any(|window| window == text.as_bytes())
+}

@@ -1,0 +1,154 @@
+//! What the suite is run on.
+
+use std::{
+    any::Any,
+    collections::BTreeMap,
+    fmt,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use exec_env::{
+    backend::{ExecBackend, StartError},
+    command::{Command, Io, Stdin},
+};
+use exec_wire::{id::ProcessId, path_uri::PathUri, process::TerminalSize};
+
+use crate::{running::Running, within::within};
+
+/// Variables that the host's environment must hold for a subject, beside `PATH`. The second looks
+/// like a secret.
+pub const HOST_ENVIRONMENT: [(&str, &str); 2] = [
+    ("EXEC_CONFORMANCE_PLAIN", "plain"),
+    ("EXEC_CONFORMANCE_TOKEN", "secret"),
+];
+
+/// Where cases find programs.
+const PATH: &str = "/usr/bin:/bin";
+
+/// An environment under test, and what it needs to stay alive.
+pub struct Subject {
+    pub(crate) backend: Arc<dyn ExecBackend>,
+    pub(crate) capabilities: Capabilities,
+    probe: PathBuf,
+    _kept: Box<dyn Any + Send>,
+}
+
+/// What legitimately differs between environments.
+#[derive(Clone, Copy, Debug)]
+pub struct Capabilities {
+    /// How a start that the host refuses is told.
+    pub refusals: Refusals,
+    /// Whether an id can be in use.
+    pub ids: Ids,
+}
+
+/// How a start that the host refuses is told.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Refusals {
+    /// By the operating system's own error.
+    Errno,
+    /// By an error of the wire.
+    Rpc,
+}
+
+/// Whether an id can be in use.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Ids {
+    /// A session keeps a table: a second process of the same id is refused.
+    Unique,
+    /// Nothing is kept: ids are only names.
+    Free,
+}
+
+impl fmt::Debug for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subject")
+            .field("backend", &self.backend)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Subject {
+    /// Takes an environment, the probe program, and whatever the environment needs to be kept.
+    pub fn new(
+        backend: Arc<dyn ExecBackend>,
+        capabilities: Capabilities,
+        probe: impl AsRef<Path>,
+        kept: impl Any + Send,
+    ) -> Self {
+        let probe = probe.as_ref().to_owned();
+        Self {
+            backend,
+            capabilities,
+            probe,
+            _kept: Box::new(kept),
+        }
+    }
+
+    /// A command with a fresh id, on pipes and without stdin.
+    pub(crate) fn command(&self, argv: &[&str]) -> Command {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let id = format!("case-{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        let id = ProcessId::new(&id).expect("the id is short");
+        let argv = argv.iter().map(|&argument| argument.to_owned()).collect();
+        let env = BTreeMap::from([("PATH".to_owned(), PATH.to_owned())]);
+        Command {
+            env,
+            ..Command::new(id, argv, uri(Path::new("/")))
+        }
+    }
+
+    /// A script of the shell's; `$1` and so on are `arguments`.
+    pub(crate) fn sh(&self, script: &str, arguments: &[&str]) -> Command {
+        self.command(&[&["/bin/sh", "-c", script, "sh"], arguments].concat())
+    }
+
+    /// The probe.
+    pub(crate) fn probe(&self, arguments: &[&str]) -> Command {
+        self.command(&[&[self.probe_path()], arguments].concat())
+    }
+
+    pub(crate) fn probe_path(&self) -> &str {
+        self.probe.to_str().expect("the probe's path is text")
+    }
+
+    /// Starts a command that must start, and follows it so that nothing is lost.
+    pub(crate) async fn start(&self, command: Command) -> Running {
+        let started = within("a command starts", self.backend.start(command)).await;
+        Running::new(started.expect("the command starts").process)
+    }
+
+    /// Starts a command that must not start.
+    pub(crate) async fn refused(&self, command: Command) -> StartError {
+        match within("a start is refused", self.backend.start(command)).await {
+            Ok(started) => panic!("expected a refusal: {started:?}"),
+            Err(error) => error,
+        }
+    }
+}
+
+/// The command with a stdin that can be written.
+pub(crate) fn piped(command: Command) -> Command {
+    Command {
+        io: Io::Pipes {
+            stdin: Stdin::Piped,
+        },
+        ..command
+    }
+}
+
+/// The command on a terminal.
+pub(crate) fn on_terminal(command: Command, rows: u16, cols: u16) -> Command {
+    Command {
+        io: Io::Terminal(TerminalSize { rows, cols }),
+        ..command
+    }
+}
+
+pub(crate) fn uri(path: &Path) -> PathUri {
+    PathUri::from_native(path).expect("the path is absolute")
+}

@@ -1,0 +1,45 @@
+//! The suite on this machine itself.
+
+use std::{collections::BTreeMap, ffi::OsString, path::Path, sync::Arc};
+
+use exec_conformance::{
+    conformance_suite,
+    subject::{Capabilities, HOST_ENVIRONMENT, Ids, Refusals, Subject},
+};
+use exec_core::log::Retention;
+use exec_local::{
+    backend::{LocalBackend, LocalConfig},
+    host::{Host, HostFacts},
+};
+
+conformance_suite!(local, std::future::ready(subject()));
+
+fn subject() -> Subject {
+    let mut env: BTreeMap<OsString, OsString> =
+        BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into())]);
+    env.extend(HOST_ENVIRONMENT.map(|(name, value)| (name.into(), value.into())));
+    let host = Host::new(&HostFacts {
+        env: &env,
+        passwd: "",
+        uid: 0,
+        cwd: Path::new("/"),
+        exists: &|path: &Path| path.exists(),
+    });
+    let (version, retention) = ("0.0.0".to_owned(), Retention::default());
+    let backend = LocalBackend::new(LocalConfig {
+        env,
+        host,
+        version,
+        retention,
+    });
+    let capabilities = Capabilities {
+        refusals: Refusals::Errno,
+        ids: Ids::Free,
+    };
+    Subject::new(
+        Arc::new(backend),
+        capabilities,
+        env!("CARGO_BIN_EXE_exec-probe"),
+        (),
+    )
+}

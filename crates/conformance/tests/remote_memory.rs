@@ -1,0 +1,76 @@
+//! The suite over a link in memory, to a service in this process.
+
+use std::{
+    collections::BTreeMap, ffi::OsString, num::NonZeroUsize, path::Path, sync::Arc, time::Duration,
+};
+
+use exec_client::{backend::RemoteBackend, client::ExecServerClient};
+use exec_conformance::{
+    conformance_suite,
+    subject::{Capabilities, HOST_ENVIRONMENT, Ids, Refusals, Subject},
+};
+use exec_core::log::Retention;
+use exec_env::backend::ExecBackend;
+use exec_local::{
+    backend::{LocalBackend, LocalConfig},
+    host::{Host, HostFacts},
+};
+use exec_service::{Concurrency, Service, ServiceConfig};
+use exec_transport::memory;
+use exec_wire::{initialize::ServerName, limits};
+
+conformance_suite!(remote_memory, subject());
+
+async fn subject() -> Subject {
+    let backend = local();
+    let config = ServiceConfig {
+        session_ttl: Duration::ZERO,
+        max_processes: limits::MAX_PROCESSES,
+        allow_direct_exec: true,
+        allow_prepared_exec: true,
+        concurrency: Concurrency::AtMost(NonZeroUsize::MIN.saturating_add(63)),
+        server: ServerName {
+            name: "memory".to_owned(),
+            version: "0.0.0".to_owned(),
+        },
+    };
+    let open = move || Arc::new(backend.clone()) as Arc<dyn ExecBackend>;
+    let service = Service::new(config, open);
+    let (here, there) = memory::pair();
+    let served = service.clone();
+    tokio::spawn(async move { served.serve(there).await });
+    let client = ExecServerClient::connect(here, Default::default())
+        .await
+        .unwrap();
+    let capabilities = Capabilities {
+        refusals: Refusals::Rpc,
+        ids: Ids::Unique,
+    };
+    let backend = Arc::new(RemoteBackend::new(client));
+    Subject::new(
+        backend,
+        capabilities,
+        env!("CARGO_BIN_EXE_exec-probe"),
+        service,
+    )
+}
+
+fn local() -> LocalBackend {
+    let mut env: BTreeMap<OsString, OsString> =
+        BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into())]);
+    env.extend(HOST_ENVIRONMENT.map(|(name, value)| (name.into(), value.into())));
+    let host = Host::new(&HostFacts {
+        env: &env,
+        passwd: "",
+        uid: 0,
+        cwd: Path::new("/"),
+        exists: &|path: &Path| path.exists(),
+    });
+    let (version, retention) = ("0.0.0".to_owned(), Retention::default());
+    LocalBackend::new(LocalConfig {
+        env,
+        host,
+        version,
+        retention,
+    })
+}

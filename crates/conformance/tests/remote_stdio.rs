@@ -1,0 +1,30 @@
+//! The suite over the standard input and output of a server of its own.
+
+use std::sync::Arc;
+
+use exec_client::{backend::RemoteBackend, client::ExecServerClient};
+use exec_conformance::{
+    conformance_suite, server,
+    subject::{Capabilities, Ids, Refusals, Subject},
+};
+use exec_transport::connect;
+
+conformance_suite!(remote_stdio, subject());
+
+async fn subject() -> Subject {
+    let (link, child) = connect::program(&mut server::program("stdio")).unwrap();
+    let client = ExecServerClient::connect(link, Default::default())
+        .await
+        .unwrap();
+    let capabilities = Capabilities {
+        refusals: Refusals::Rpc,
+        ids: Ids::Unique,
+    };
+    let backend = Arc::new(RemoteBackend::new(client));
+    Subject::new(
+        backend,
+        capabilities,
+        env!("CARGO_BIN_EXE_exec-probe"),
+        child,
+    )
+}

@@ -1,0 +1,18 @@
+//! Rules that hold for the whole workspace and that neither rustc nor clippy knows.
+//!
+//! Each file below is one rule, a pure function from what was read to [`Finding`]s. Only `tree`
+//! and `links` look at the file system. Not here: formatting, lints, licences of dependencies.
+
+mod documents;
+mod finding;
+mod layers;
+mod links;
+mod markers;
+mod modules;
+mod protocol;
+mod run;
+mod size;
+mod source;
+mod tree;
+
+pub(crate) use self::run::run;
