@@ -1,6 +1,6 @@
 //! Rules that hold for the whole workspace and that neither rustc nor clippy knows.
 //!
-//! Each file below is one rule, a pure function from what was read to [`Finding`]s. Only `tree`
+//! Each file below is one rule, a pure function from what was read to findings. Only `tree`
 //! and `links` look at the file system. Not here: formatting, lints, licences of dependencies.
 
 mod documents;

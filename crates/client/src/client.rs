@@ -16,7 +16,10 @@ use exec_wire::{
 use futures_util::future::{BoxFuture, FutureExt, ready};
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{
+    mpsc::{self, error::TrySendError},
+    oneshot,
+};
 
 use crate::{
     driver::{Ask, Driver, Reply, Waiter},
@@ -25,8 +28,8 @@ use crate::{
     hub::Hub,
 };
 
-/// Calls that wait for the driver to take them.
-const QUEUE: usize = 64;
+/// Calls that wait for the driver to take them; one more is refused.
+const QUEUE: usize = 1024;
 
 /// A connection to an exec-server. Clones share it; it is closed when the last of them, and of the
 /// processes and event streams that came from it, is dropped.
@@ -104,13 +107,18 @@ impl ExecServerClient {
         data: Bytes,
     ) -> BoxFuture<'static, Result<WriteResult, CallError>> {
         let method = WriteProcess::NAME.as_str();
+        let Some(room) = self.shared.hub.reserve(data.len()) else {
+            return ready(Err(CallError::TooMany(QUEUE))).boxed();
+        };
         let params = WriteProcess {
             process_id,
             chunk: None,
             write_id,
         };
-        let request =
-            move |id: &RequestId| Outgoing::request_with_data(id, method, &params, "chunk", data);
+        let request = move |id: &RequestId| {
+            drop(room);
+            Outgoing::request_with_data(id, method, &params, "chunk", data)
+        };
         self.ask(method, request, Waiter::Call)
     }
 
@@ -130,18 +138,17 @@ impl ExecServerClient {
             waiter: waiter(reply),
         };
         let (asks, waiting) = (self.shared.asks.clone(), self.shared.hub.wait());
-        let mut outcome = async move {
-            asks.send(ask).await.map_err(|_| CallError::Disconnected)?;
-            let result = answer.await.map_err(|_| CallError::Disconnected)??;
-            drop(waiting);
-            decode(method, &result)
+        match asks.try_send(ask) {
+            Ok(()) => {}
+            Err(TrySendError::Full(_)) => return ready(Err(CallError::TooMany(QUEUE))).boxed(),
+            Err(TrySendError::Closed(_)) => return ready(Err(CallError::Disconnected)).boxed(),
         }
-        .boxed();
-        // The queue is fair: being polled once is what takes the place in line.
-        match (&mut outcome).now_or_never() {
-            Some(outcome) => ready(outcome).boxed(),
-            None => outcome,
+        async move {
+            // Whoever waits for an answer keeps the connection open, and read.
+            let _kept = (asks, waiting);
+            decode(method, &answer.await.map_err(|_| CallError::Disconnected)??)
         }
+        .boxed()
     }
 }
 

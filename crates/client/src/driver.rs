@@ -89,7 +89,7 @@ impl Driver {
     async fn drive(&mut self) -> Result<(), DriveError> {
         loop {
             self.end_released();
-            let may_read = self.processes.have_room(self.hub.is_awaited());
+            let may_read = self.may_read();
             let may_ask = self.link.writer.buffered() < GATHER_BYTES;
             tokio::select! {
                 flushed = tend(&mut *self.link.writer) => flushed?,
@@ -109,6 +109,15 @@ impl Driver {
                 () = self.hub.poked() => {}
             }
         }
+    }
+
+    /// Tells whether there is room for what would be read.
+    fn may_read(&mut self) -> bool {
+        let has_room = |driver: &mut Self| driver.processes.have_room(driver.hub.is_awaited());
+        let full = !has_room(self);
+        self.hub.set_full(full);
+        // Looked at again: who caught up before it was said that this matters told nobody.
+        !full || has_room(self)
     }
 
     fn handle_ask(&mut self, Ask { request, waiter }: Ask) {

@@ -22,10 +22,11 @@ use exec_wire::{
     process::{
         CloseStdin, OutputStream, ProcessSignal, ProcessSnapshot, ReadProcess, ResizeProcess,
         SignalProcess, SnapshotProcess, TerminalSize, TerminateMode, TerminateProcess, WaitProcess,
-        WaitUntil, WriteStatus,
+        WaitUntil, WriteResult, WriteStatus,
     },
 };
 use futures_util::future::{BoxFuture, FutureExt, ready};
+use tokio::time;
 
 use crate::{
     backend::rpc_error,
@@ -35,6 +36,9 @@ use crate::{
 
 /// Largest write: encoded it fits into a message with room to spare.
 const MAX_WRITE_BYTES: usize = limits::MAX_MESSAGE_BYTES / 2;
+
+/// How late the answer to a wait may be before it is done without.
+const LATE: Duration = Duration::from_millis(500);
 
 /// A process on the host of an exec-server. When the last handle is dropped, the server is told to
 /// end it.
@@ -156,9 +160,12 @@ impl ExecProcess for RemoteProcess {
         }
         let write_id = id.unwrap_or_else(|| self.write_id());
         let written = self.client.write(self.id().clone(), write_id, data);
-        written
-            .map(|result| result.map(|result| result.status).map_err(process_error))
-            .boxed()
+        let outcome = |result: Result<WriteResult, CallError>| match result {
+            Ok(result) => Ok(result.status),
+            Err(CallError::TooMany(_)) => Err(ProcessError::StdinFull),
+            Err(error) => Err(process_error(error)),
+        };
+        written.map(outcome).boxed()
     }
 
     fn close_stdin(
@@ -225,13 +232,23 @@ impl ExecProcess for RemoteProcess {
         };
         let answer = self.call(params, |result| result);
         async move {
-            let answer = answer.await?;
-            // The events that the answer speaks of may be behind it.
-            if answer.exited {
-                events.until(|log| reached(log, WaitUntil::Exited)).await?;
-            }
-            if answer.closed {
-                events.until(|log| reached(log, WaitUntil::Closed)).await?;
+            let ended = async {
+                let answer = answer.await?;
+                // The events that the answer speaks of may be behind it.
+                if answer.exited {
+                    events.until(|log| reached(log, WaitUntil::Exited)).await?;
+                }
+                if answer.closed {
+                    events.until(|log| reached(log, WaitUntil::Closed)).await?;
+                }
+                Ok::<_, ProcessError>(())
+            };
+            match timeout {
+                None => ended.await?,
+                // The answer may be behind output that nobody takes; the time is up all the same.
+                Some(limit) => time::timeout(limit.saturating_add(LATE), ended)
+                    .await
+                    .unwrap_or(Ok(()))?,
             }
             Ok(events.status())
         }

@@ -23,6 +23,7 @@ macro_rules! conformance_suite {
                 a_follower_from_now_sees_only_what_comes;
             pace:
                 a_follower_that_does_not_read_pauses_the_process,
+                a_wait_for_a_paused_process_is_over_when_its_time_is,
                 a_paused_process_can_be_terminated,
                 a_paused_process_holds_up_no_other,
                 a_free_follower_does_not_hold_up_the_process,
@@ -53,7 +54,7 @@ macro_rules! conformance_suite {
                 terminate_kills_the_whole_tree_of_a_terminal,
                 terminate_drains_what_was_written,
                 terminate_tells_whether_it_was_running,
-                a_graceful_end_lets_a_trap_run,
+                a_graceful_end_lets_a_handler_run,
                 a_graceful_end_kills_when_the_time_is_up,
                 interrupt_reaches_the_group,
                 every_signal_is_delivered,

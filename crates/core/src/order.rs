@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use exec_wire::method::Ordering;
+use exec_wire::{id::ProcessId, method::Ordering};
 
 /// A place in the order. Given once.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -17,8 +17,26 @@ pub struct Ticket(u64);
 pub struct Order {
     most: usize,
     next: u64,
-    waiting: VecDeque<(Ticket, Ordering)>,
-    running: BTreeMap<Ticket, Ordering>,
+    waiting: VecDeque<(Ticket, Claim)>,
+    running: BTreeMap<Ticket, Claim>,
+}
+
+/// What a request lays claim to.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Claim {
+    /// How it is ordered among others.
+    pub ordering: Ordering,
+    /// The process that it starts.
+    pub starts: Option<ProcessId>,
+}
+
+impl From<Ordering> for Claim {
+    fn from(ordering: Ordering) -> Self {
+        Self {
+            ordering,
+            starts: None,
+        }
+    }
 }
 
 impl Order {
@@ -33,26 +51,26 @@ impl Order {
     }
 
     /// Puts a request in line.
-    pub fn submit(&mut self, ordering: Ordering) -> Ticket {
+    pub fn submit(&mut self, claim: impl Into<Claim>) -> Ticket {
         let ticket = Ticket(self.next);
         self.next += 1;
-        self.waiting.push_back((ticket, ordering));
+        self.waiting.push_back((ticket, claim.into()));
         ticket
     }
 
     /// Takes the next request that may run now.
     pub fn poll_ready(&mut self) -> Option<Ticket> {
-        let &(ticket, ordering) = self.waiting.front()?;
+        let (_, claim) = self.waiting.front()?;
         if self.running.len() >= self.most
             || self
                 .running
                 .values()
-                .any(|running| !overlaps(*running, ordering))
+                .any(|running| !overlaps(running, claim))
         {
             return None;
         }
-        self.waiting.pop_front();
-        self.running.insert(ticket, ordering);
+        let (ticket, claim) = self.waiting.pop_front()?;
+        self.running.insert(ticket, claim);
         Some(ticket)
     }
 
@@ -68,11 +86,13 @@ impl Order {
 }
 
 /// Tells whether two requests may run at once without either noticing.
-fn overlaps(one: Ordering, other: Ordering) -> bool {
-    matches!(
-        (one, other),
-        (Ordering::Reads, Ordering::Reads) | (Ordering::Starts, Ordering::Starts)
-    )
+fn overlaps(one: &Claim, other: &Claim) -> bool {
+    match (one.ordering, other.ordering) {
+        (Ordering::Reads, Ordering::Reads) => true,
+        // Whether an id is free depends on what became of the one before.
+        (Ordering::Starts, Ordering::Starts) => one.starts != other.starts,
+        _ => false,
+    }
 }
 
 #[cfg(test)]
@@ -100,15 +120,28 @@ mod tests {
         assert_eq!(ready(&mut order), [last]);
     }
 
+    fn start(id: &str) -> Claim {
+        Claim {
+            ordering: Ordering::Starts,
+            starts: Some(ProcessId::new(id).unwrap()),
+        }
+    }
+
+    #[test]
+    fn starts_of_one_id_run_one_after_the_other() {
+        let mut order = Order::new(64);
+        let [a, again, b] = ["a", "a", "b"].map(|id| order.submit(start(id)));
+        assert_eq!(ready(&mut order), [a]);
+        order.finish(a);
+        assert_eq!(ready(&mut order), [again, b]);
+    }
+
     #[test]
     fn starts_run_together_but_not_beside_reads() {
         let mut order = Order::new(64);
-        let [a, b] = [
-            order.submit(Ordering::Starts),
-            order.submit(Ordering::Starts),
-        ];
+        let [a, b] = [order.submit(start("a")), order.submit(start("b"))];
         let read = order.submit(Ordering::Reads);
-        let later = order.submit(Ordering::Starts);
+        let later = order.submit(start("a"));
         assert_eq!(ready(&mut order), [a, b]);
         order.finish(b);
         order.finish(a);
@@ -136,8 +169,10 @@ mod tests {
                 _ => Ordering::Starts,
             }).collect();
             let mut order = Order::new(most);
-            for kind in &kinds {
-                order.submit(*kind);
+            for (index, kind) in kinds.iter().enumerate() {
+                let starts = (*kind == Ordering::Starts)
+                    .then(|| ProcessId::new(&(index % 5).to_string()).unwrap());
+                order.submit(Claim { ordering: *kind, starts });
             }
             let (mut started, mut running, mut pick) = (Vec::new(), Vec::new(), pick);
             loop {

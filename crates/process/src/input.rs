@@ -29,6 +29,8 @@ pub(crate) struct Input {
     waiting_bytes: usize,
     accepted: BTreeSet<WriteId>,
     accepted_order: VecDeque<WriteId>,
+    /// Something was put in since the owner last looked.
+    touched: bool,
 }
 
 #[derive(Debug)]
@@ -97,6 +99,7 @@ impl Input {
             waiting_bytes: 0,
             accepted: BTreeSet::new(),
             accepted_order: VecDeque::new(),
+            touched: false,
         }
     }
 
@@ -107,10 +110,12 @@ impl Input {
 
     /// Puts the end of input in line.
     pub(crate) fn close(&mut self, id: Option<WriteId>) -> Put {
-        if matches!(self.target, Target::Closed) {
-            return Put::Closed;
-        }
         self.put(id, Item::End)
+    }
+
+    /// Tells whether something was put in since the last time this was asked.
+    pub(crate) fn take_touched(&mut self) -> bool {
+        std::mem::take(&mut self.touched)
     }
 
     /// Returns where to wait until more can be written, if anything is queued.
@@ -176,13 +181,14 @@ impl Input {
     }
 
     fn put(&mut self, id: Option<WriteId>, item: Item) -> Put {
+        // First: what was accepted once is accepted again, also after the end of input.
+        if id.as_ref().is_some_and(|id| self.accepted.contains(id)) {
+            return Put::Accepted;
+        }
         match &self.target {
             Target::Closed => return Put::Closed,
             Target::Deaf => return Put::Accepted,
-            Target::Open { .. } => {}
-        }
-        if id.as_ref().is_some_and(|id| self.accepted.contains(id)) {
-            return Put::Accepted;
+            Target::Open { .. } => self.touched = true,
         }
         let length = item.len();
         let room = self.queue.len() < limits::STDIN_QUEUE_CHUNKS

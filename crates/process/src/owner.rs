@@ -62,6 +62,10 @@ impl Owner {
         let mut supervised = true;
         while supervised || !self.sources.is_empty() {
             let held = !self.sources.is_empty() && self.shared.is_held();
+            if held {
+                // Whoever waits for its reader is not idle.
+                self.deadlines.activity();
+            }
             let (blocked, kill_at) = {
                 let state = self.shared.lock();
                 (state.input.blocked(), state.kill_at)
@@ -86,7 +90,11 @@ impl Owner {
                     self.shared.lock().input.flush();
                     self.deadlines.activity();
                 }
-                () = self.shared.poke.notified() => self.deadlines.activity(),
+                () = self.shared.poke.notified() => {
+                    if self.shared.lock().input.take_touched() {
+                        self.deadlines.activity();
+                    }
+                }
                 () = sleep_until(deadline.unwrap_or(self.started)), if deadline.is_some() => {
                     self.handle_deadline(kill_at, held);
                 }
@@ -156,17 +164,19 @@ impl Owner {
 
     fn record(&mut self, exit: Exit) {
         self.exited = true;
-        let mut state = self.shared.lock();
-        state.kill_at = None;
-        let ended_by_us = state.cause.is_some();
+        let state = self.shared.lock();
+        let (ended_by_us, kill_at) = (state.cause.is_some(), state.kill_at);
         drop(state);
-        self.deadlines.handle_exit(ended_by_us);
+        self.deadlines.handle_exit(ended_by_us, kill_at);
         self.shared.record(|log| log.record_exit(exit));
     }
 
     /// The supervisor is gone: the tree is, too, or it is out of reach.
     fn let_go(&mut self) {
-        self.shared.lock().child = None;
+        let mut state = self.shared.lock();
+        state.child = None;
+        state.kill_at = None;
+        drop(state);
         if !self.exited {
             self.record(Exit {
                 code: -1,

@@ -80,10 +80,9 @@ pub async fn run_main(config: ServerConfig) -> anyhow::Result<()> {
             backend.warm_up().await;
             let (links, incoming) = mpsc::channel(64);
             tokio::spawn(listener.run(door, tls, links));
-            tokio::select! {
-                () = serve_all(&service, incoming) => {}
-                () = stop.asked() => {}
-            }
+            // Both go on while the server drains: it is alive, and says that it is not ready.
+            tokio::spawn(serve_all(service.clone(), incoming));
+            stop.asked().await;
         }
     }
     draining.store(true, Ordering::Relaxed);
@@ -95,7 +94,7 @@ pub async fn run_main(config: ServerConfig) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn serve_all(service: &Service, mut incoming: mpsc::Receiver<Link>) {
+async fn serve_all(service: Service, mut incoming: mpsc::Receiver<Link>) {
     while let Some(link) = incoming.recv().await {
         let service = service.clone();
         tokio::spawn(async move { service.serve(link).await });

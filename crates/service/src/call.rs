@@ -6,6 +6,7 @@ use exec_wire::{
     command::{ExecCommand, TerminateCommand, WriteCommand},
     environment::{ReadEnvironmentInfo, ReadEnvironmentStatus},
     error::{ErrorCode, RpcError},
+    id::ProcessId,
     initialize::InitializeParams,
     message::{Request, decode_params},
     method::MethodName,
@@ -41,6 +42,18 @@ pub(crate) enum Call {
 }
 
 impl Call {
+    /// Returns the process that the request starts.
+    pub(crate) fn starts(&self) -> Option<&ProcessId> {
+        if let Self::Start(params) = self {
+            return Some(&params.process_id);
+        }
+        if let Self::Exec(params) = self {
+            Some(&params.process_id)
+        } else {
+            None
+        }
+    }
+
     /// Decodes a request: the method must exist, then its parameters must fit.
     pub(crate) fn decode(request: &mut Request<'_>) -> Result<(MethodName, Self), RpcError> {
         let Some(method) = MethodName::parse(&request.method) else {

@@ -1,5 +1,6 @@
 //! One connection: a reader that decodes, orders and runs requests, and a writer beside it.
 
+mod patience;
 mod reader;
 mod writer;
 
@@ -22,7 +23,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, link: Link) {
         &link.peer,
         link.binary,
     );
-    let mut input = link.reader;
+    let (mut input, _slot) = (link.reader, link.slot);
     tokio::select! {
         () = reader.run(&mut *input) => {}
         // The peer cannot be written to any more.

@@ -31,6 +31,8 @@ use crate::{
 pub(crate) enum Begun {
     /// It is done.
     Done(Outgoing),
+    /// It is done, and what it causes is worth more than its answer.
+    Acknowledged(Outgoing),
     /// A process starts, and others that it could disturb wait for it. It may answer by itself.
     Starts(BoxFuture<'static, Option<Outgoing>>),
     /// It has taken effect, or only reads, and waits: nobody waits for it.
@@ -92,7 +94,7 @@ impl Handler {
             self.outbox.grant(*extension);
             self.takes_binary |= *extension == Extension::BinaryData;
         }
-        tracing::debug!(client = params.client_name, session = %session.id, "client attached");
+        tracing::debug!(client = params.client_name, session = ?session.id, "client attached");
         let session_id = session.id.clone();
         self.session = Some(session);
         Ok(InitializeResponse {

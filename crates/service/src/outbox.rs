@@ -2,8 +2,9 @@
 
 use std::{
     collections::BTreeMap,
+    fmt,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -21,7 +22,7 @@ use crate::notify::Dialect;
 pub(crate) struct Outbox {
     items: mpsc::UnboundedSender<Item>,
     room: Arc<Semaphore>,
-    follows: Mutex<BTreeMap<ProcessId, AbortHandle>>,
+    follows: Arc<Follows>,
     lifecycle: AtomicBool,
 }
 
@@ -30,6 +31,8 @@ pub(crate) struct Outbox {
 pub(crate) enum Item {
     /// A message, and the room it takes until it is flushed.
     Message(Outgoing, Option<OwnedSemaphorePermit>),
+    /// A message that may wait a moment for company.
+    Patient(Outgoing, Option<OwnedSemaphorePermit>),
     /// Data travels raw from now on.
     Binary,
     /// Events to pull from now on.
@@ -41,13 +44,44 @@ pub(crate) struct Followed {
     pub(crate) id: ProcessId,
     pub(crate) dialect: Dialect,
     pub(crate) events: Abortable<EventStream>,
+    number: u64,
+    follows: Arc<Follows>,
 }
 
-impl std::fmt::Debug for Followed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Followed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Followed")
             .field("id", &self.id)
             .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Followed {
+    fn drop(&mut self) {
+        let mut current = self.follows.lock();
+        if current
+            .by_id
+            .get(&self.id)
+            .is_some_and(|(number, _)| *number == self.number)
+        {
+            current.by_id.remove(&self.id);
+        }
+    }
+}
+
+/// Which processes a connection follows.
+#[derive(Debug, Default)]
+struct Follows(Mutex<Current>);
+
+#[derive(Debug, Default)]
+struct Current {
+    by_id: BTreeMap<ProcessId, (u64, AbortHandle)>,
+    next: u64,
+}
+
+impl Follows {
+    fn lock(&self) -> MutexGuard<'_, Current> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -59,7 +93,7 @@ impl Outbox {
             Self {
                 items,
                 room,
-                follows: Mutex::default(),
+                follows: Arc::default(),
                 lifecycle: AtomicBool::new(false),
             },
             queue,
@@ -78,12 +112,23 @@ impl Outbox {
 
     /// Queues a message when there is room for it.
     pub(crate) async fn send(&self, message: Outgoing) {
+        let room = self.room_for(&message).await;
+        // A writer that is gone needs nothing.
+        drop(self.items.send(Item::Message(message, room)));
+    }
+
+    /// Queues a message that may wait a moment for company: the answer to a keystroke is of little
+    /// use before its echo, and costs the client a wake-up of its own.
+    pub(crate) async fn send_patiently(&self, message: Outgoing) {
+        let room = self.room_for(&message).await;
+        drop(self.items.send(Item::Patient(message, room)));
+    }
+
+    async fn room_for(&self, message: &Outgoing) -> Option<OwnedSemaphorePermit> {
         let size = message.text_len().clamp(1, limits::OUTBOX_BYTES);
         let size = u32::try_from(size).unwrap_or(u32::MAX);
         // The semaphore is never closed.
-        let permit = Arc::clone(&self.room).acquire_many_owned(size).await.ok();
-        // A writer that is gone needs nothing.
-        drop(self.items.send(Item::Message(message, permit)));
+        Arc::clone(&self.room).acquire_many_owned(size).await.ok()
     }
 
     /// Resolves when the writer is gone: the peer cannot be written to.
@@ -99,31 +144,29 @@ impl Outbox {
     /// Sends the events of a process from now on, instead of any that were sent before.
     pub(crate) fn follow(&self, id: ProcessId, dialect: Dialect, events: EventStream) {
         let (events, stop) = abortable(events);
-        if let Some(before) = self.lock().insert(id.clone(), stop) {
+        let mut current = self.follows.lock();
+        let number = current.next;
+        current.next += 1;
+        let before = current.by_id.insert(id.clone(), (number, stop));
+        drop(current);
+        if let Some((_, before)) = before {
             before.abort();
         }
+        let follows = Arc::clone(&self.follows);
         drop(self.items.send(Item::Follow(Followed {
             id,
             dialect,
             events,
+            number,
+            follows,
         })));
     }
 
     /// Stops sending the events of a process.
     pub(crate) fn release(&self, id: &ProcessId) {
-        if let Some(stop) = self.lock().remove(id) {
+        let followed = self.follows.lock().by_id.remove(id);
+        if let Some((_, stop)) = followed {
             stop.abort();
         }
-    }
-
-    /// Forgets a process whose events have ended.
-    pub(crate) fn forget(&self, id: &ProcessId) {
-        self.lock().remove(id);
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<ProcessId, AbortHandle>> {
-        self.follows
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }

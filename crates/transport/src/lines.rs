@@ -35,6 +35,7 @@ where
         }),
         peer: peer.to_owned(),
         binary: Binary::Refused,
+        slot: None,
     }
 }
 

@@ -9,6 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use exec_wire::outgoing::Outgoing;
+use tokio::sync::OwnedSemaphorePermit;
 
 /// A connection to a peer.
 #[derive(Debug)]
@@ -21,6 +22,8 @@ pub struct Link {
     pub peer: String,
     /// Whether data may travel raw on it.
     pub binary: Binary,
+    /// Its place among the connections of a listener, given back when the link is dropped.
+    pub slot: Option<OwnedSemaphorePermit>,
 }
 
 /// Whether a link can carry raw data.

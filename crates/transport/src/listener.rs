@@ -114,9 +114,15 @@ impl Listener {
             tokio::spawn(async move {
                 if let Some(link) = stream.into_link(door, tls).await {
                     // If nobody takes links any more, the server is ending.
-                    drop(links.send(link).await);
+                    drop(
+                        links
+                            .send(Link {
+                                slot: Some(slot),
+                                ..link
+                            })
+                            .await,
+                    );
                 }
-                drop(slot);
             });
         }
     }

@@ -41,6 +41,7 @@ where
         writer: Box::new(Writer::new(Box::new(output), role, control)),
         peer,
         binary: Binary::Possible,
+        slot: None,
     }
 }
 

@@ -18,6 +18,7 @@ over_every_transport!(
     a_write_after_terminate_fails,
     close_stdin_comes_after_earlier_writes,
     close_stdin_is_final_and_can_be_repeated,
+    a_repeated_write_is_accepted_after_the_end_too,
     close_stdin_on_a_terminal_is_its_end_of_file,
     a_terminal_takes_control_characters,
     a_full_stdin_holds_nobody_else,
@@ -224,6 +225,22 @@ async fn close_stdin_is_final_and_can_be_repeated(transport: Transport) {
     }
     assert_eq!(close(&mut client).await, json!({"status": "stdinClosed"}));
     assert_eq!(status(&mut client, write("2", b"x")).await, "stdinClosed");
+}
+
+async fn a_repeated_write_is_accepted_after_the_end_too(transport: Transport) {
+    let mut server = Server::start(transport, &[]).await;
+    let mut client = server.ready().await;
+    client
+        .start_with(
+            script_params("p", "cat; sleep 1000"),
+            json!({"pipeStdin": true}),
+        )
+        .await;
+    assert_eq!(status(&mut client, write("1", b"x\n")).await, "accepted");
+    close(&mut client).await;
+    // A client that lost the answer asks again.
+    assert_eq!(status(&mut client, write("1", b"x\n")).await, "accepted");
+    assert_eq!(client.output_until("p", "\n").await, "x\n");
 }
 
 async fn close_stdin_on_a_terminal_is_its_end_of_file(transport: Transport) {

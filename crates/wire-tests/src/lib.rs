@@ -19,6 +19,8 @@ mod descendants;
 #[cfg(test)]
 mod detached;
 #[cfg(test)]
+mod ending;
+#[cfg(test)]
 mod envelope;
 #[cfg(test)]
 mod extensions;
@@ -51,9 +53,13 @@ mod server;
 #[cfg(test)]
 mod sessions;
 #[cfg(test)]
+mod shell_snapshot;
+#[cfg(test)]
 mod shutdown;
 #[cfg(test)]
 mod spawn;
+#[cfg(test)]
+mod start_params;
 #[cfg(test)]
 mod tls;
 #[cfg(test)]

@@ -47,8 +47,9 @@ async fn idle_time_ends_a_silent_process_only(transport: Transport) {
 }
 
 async fn memory_of_the_whole_tree_ends_a_process(transport: Transport) {
-    // The memory is a descendant's, which has left the group.
-    let script = "setsid sh -c 'x=$(head -c 80000000 /dev/zero | tr \"\\0\" x); sleep 1000' & wait";
+    // No process alone exceeds the limit; all have left the group.
+    let script = "for i in 1 2 3 4 5 6; do setsid sh -c \
+        'x=$(head -c 12000000 /dev/zero | tr \"\\0\" x); sleep 1000' & done; wait";
     let exited = exited(
         transport,
         script,

@@ -39,15 +39,10 @@ async fn a_thousand_requests(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     client.start("p", "head -c 65536 /dev/zero").await;
-    client.finish("p").await;
-    let mut ids = Vec::new();
-    for _ in 0..1000 {
-        ids.push(
-            client
-                .request("process/read", json!({"processId": "p"}))
-                .await,
-        );
-    }
+    let next = client.finish("p").await.closed["seq"].as_u64().unwrap() + 1;
+    let ids = client
+        .pipeline(1000, "process/read", &json!({"processId": "p"}))
+        .await;
     // 87 MB of answers are asked for. The server has paused when it does nothing any more.
     let pid = server.pid();
     settled(|| ticks(pid)).await;
@@ -57,7 +52,7 @@ async fn a_thousand_requests(transport: Transport) {
         .unwrap();
     assert!(peak < 64 << 10, "{peak} KiB at most were resident");
     for id in ids {
-        assert_eq!(client.answer(id).await["result"]["nextSeq"], 4);
+        assert_eq!(client.answer(id).await["result"]["nextSeq"], next);
     }
     client.expect_alive().await;
 }

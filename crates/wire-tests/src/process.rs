@@ -1,31 +1,21 @@
-//! Starting and ending processes, and what is told of them.
-
-use std::time::{Duration, Instant};
+//! Running processes, and what is told of them.
 
 use serde_json::{Value, json};
 
 use crate::{
     client::{encode, script_params, with},
     over_every_transport,
-    server::{Server, Transport, until},
+    server::{Server, Transport},
 };
 
 over_every_transport!(
     a_process_reports_output_exit_and_close,
     a_conversation_over_stdin_and_signals,
     exit_codes_are_those_of_the_child,
-    death_by_signal_is_128_plus_its_number,
-    terminate_kills_at_once_and_says_whether_there_was_anything,
-    terminate_drains_what_was_written,
-    graceful_termination_lets_a_trap_run,
-    graceful_termination_ends_by_force,
-    every_signal_reaches_the_group,
-    signals_to_nobody_are_fine,
     exit_does_not_wait_for_descendants_but_close_does,
     output_keeps_its_order_and_its_bytes,
     chunks_are_at_most_64_kib,
     exited_is_sent_once_and_carries_everything,
-    a_start_can_be_cancelled_by_terminate,
     many_processes_do_not_mix,
 );
 
@@ -118,174 +108,6 @@ async fn exit_codes_are_those_of_the_child(transport: Transport) {
     }
 }
 
-async fn death_by_signal_is_128_plus_its_number(transport: Transport) {
-    let mut server = Server::start(transport, &[]).await;
-    let mut client = server.ready().await;
-    for (name, number) in [
-        ("INT", 2),
-        ("ABRT", 6),
-        ("KILL", 9),
-        ("SEGV", 11),
-        ("TERM", 15),
-    ] {
-        for tty in [false, true] {
-            let id = format!("{name}-{tty}");
-            let script = script_params(&id, &format!("kill -{name} $$; sleep 9"));
-            client.start_with(script, json!({"tty": tty})).await;
-            let exited = client.finish(&id).await.exited;
-            assert_eq!(exited["exitCode"], 128 + number, "{id}");
-            assert_eq!(
-                (&exited["signal"], &exited["cause"]),
-                (&json!(format!("SIG{name}")), &json!("signal"))
-            );
-        }
-    }
-}
-
-async fn terminate_kills_at_once_and_says_whether_there_was_anything(transport: Transport) {
-    let mut server = Server::start(transport, &[]).await;
-    let mut client = server.ready().await;
-    for tty in [false, true] {
-        let id = format!("p-{tty}");
-        let script = "trap '' INT TERM HUP; echo up; while :; do sleep 1; done";
-        client
-            .start_with(script_params(&id, script), json!({"tty": tty}))
-            .await;
-        client.output_until(&id, "\n").await;
-        let target = json!({"processId": id});
-        assert_eq!(
-            client.call("process/terminate", target.clone()).await,
-            json!({"running": true})
-        );
-        let exited = client.note("process/exited").await;
-        assert_eq!(
-            (&exited["exitCode"], &exited["cause"]),
-            (&json!(137), &json!("terminated"))
-        );
-        client.note("process/closed").await;
-        assert_eq!(
-            client.call("process/terminate", target).await,
-            json!({"running": false})
-        );
-    }
-    let unknown = json!({"processId": "zz"});
-    assert_eq!(
-        client.call("process/terminate", unknown).await,
-        json!({"running": false})
-    );
-}
-
-async fn terminate_drains_what_was_written(transport: Transport) {
-    let mut server = Server::start(transport, &[]).await;
-    let mut client = server.ready().await;
-    let flag = server.path("written");
-    let script = format!(
-        "head -c 50000 /dev/zero; (setsid sleep 1000 &); touch {}; exec sleep 1000",
-        flag.display()
-    );
-    client.start("p", &script).await;
-    until("the child has written", || flag.exists()).await;
-    let began = Instant::now();
-    client
-        .call("process/terminate", json!({"processId": "p"}))
-        .await;
-    let events = client.finish("p").await;
-    assert_eq!(events.stdout().len(), 50_000);
-    assert!(
-        began.elapsed() < Duration::from_secs(2),
-        "an escaped descendant holds nothing up"
-    );
-}
-
-async fn graceful_termination_lets_a_trap_run(transport: Transport) {
-    let mut server = Server::start(transport, &[]).await;
-    let mut client = server.ready().await;
-    let script = "trap 'echo bye; exit 7' TERM; echo up; while :; do sleep 0.02; done";
-    client.start("p", script).await;
-    client.output_until("p", "up\n").await;
-    let mode = json!({"type": "graceful", "timeoutMs": 9000});
-    let answer = client
-        .call("process/terminate", json!({"processId": "p", "mode": mode}))
-        .await;
-    assert_eq!(answer, json!({"running": true}));
-    assert_eq!(client.output_until("p", "\n").await, "bye\n");
-    let exited = client.note("process/exited").await;
-    assert_eq!(
-        (&exited["exitCode"], &exited["cause"]),
-        (&json!(7), &json!("terminated"))
-    );
-}
-
-async fn graceful_termination_ends_by_force(transport: Transport) {
-    let mut server = Server::start(transport, &[]).await;
-    let mut client = server.ready().await;
-    client
-        .start("p", "trap '' TERM; echo up; while :; do sleep 0.05; done")
-        .await;
-    client.output_until("p", "up\n").await;
-    let mode = json!({"type": "graceful", "timeoutMs": 100});
-    client
-        .call("process/terminate", json!({"processId": "p", "mode": mode}))
-        .await;
-    assert_eq!(client.note("process/exited").await["exitCode"], 137);
-}
-
-async fn every_signal_reaches_the_group(transport: Transport) {
-    let mut server = Server::start(transport, &[]).await;
-    let mut client = server.ready().await;
-    for (name, number) in [
-        ("interrupt", 2),
-        ("terminate", 15),
-        ("kill", 9),
-        ("hangup", 1),
-        ("quit", 3),
-        ("user1", 10),
-        ("user2", 12),
-    ] {
-        client.start(name, "sleep 1000 & echo up; wait").await;
-        client.output_until(name, "up\n").await;
-        let params = json!({"processId": name, "signal": name});
-        assert_eq!(client.call("process/signal", params).await, json!({}));
-        let exited = client.note("process/exited").await;
-        assert_eq!(
-            (&exited["exitCode"], &exited["cause"]),
-            (&json!(128 + number), &json!("signal"))
-        );
-        // It closes only if the background sleep got the signal, too, or its output is closed.
-        if name != "interrupt" && name != "quit" {
-            client.note("process/closed").await;
-        }
-    }
-    client.start("s", "echo up; sleep 0.2; echo on").await;
-    client.output_until("s", "up\n").await;
-    client
-        .call(
-            "process/signal",
-            json!({"processId": "s", "signal": "stop"}),
-        )
-        .await;
-    let wait = json!({"processId": "s", "timeoutMs": 500});
-    assert_eq!(client.call("process/wait", wait).await["timedOut"], true);
-    client
-        .call(
-            "process/signal",
-            json!({"processId": "s", "signal": "continue"}),
-        )
-        .await;
-    assert_eq!(client.output_until("s", "\n").await, "on\n");
-}
-
-async fn signals_to_nobody_are_fine(transport: Transport) {
-    let mut server = Server::start(transport, &[]).await;
-    let mut client = server.ready().await;
-    client.start("p", "true").await;
-    client.finish("p").await;
-    for id in ["p", "zz"] {
-        let params = json!({"processId": id, "signal": "interrupt"});
-        assert_eq!(client.call("process/signal", params).await, json!({}));
-    }
-}
-
 async fn exit_does_not_wait_for_descendants_but_close_does(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
@@ -349,28 +171,6 @@ async fn exited_is_sent_once_and_carries_everything(transport: Transport) {
     // Nothing follows: the next message is the answer.
     let id = client.request("environment/status", json!({})).await;
     assert_eq!(client.recv().await["id"], id);
-}
-
-async fn a_start_can_be_cancelled_by_terminate(transport: Transport) {
-    let mut server = Server::start(transport, &[]).await;
-    let mut client = server.ready().await;
-    for round in 0..20 {
-        let id = format!("p{round}");
-        let start = client
-            .request("process/start", script_params(&id, "sleep 1000"))
-            .await;
-        let terminate = client
-            .request("process/terminate", json!({"processId": id}))
-            .await;
-        let running = client.answer(terminate).await["result"]["running"].clone();
-        assert_eq!(running, true, "a process that starts, or runs, is ended");
-        let started = client.answer(start).await;
-        if started.get("error").is_some() {
-            assert_eq!(started["error"]["code"], -32600, "{started}");
-        } else {
-            assert_eq!(client.finish(&id).await.code(), 137);
-        }
-    }
 }
 
 async fn many_processes_do_not_mix(transport: Transport) {

@@ -9,10 +9,14 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fd::OwnedFd,
+    process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open},
+};
 use tempfile::TempDir;
 use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, BufReader, unix::AsyncFd},
+    io::{AsyncBufReadExt, AsyncReadExt, BufReader},
     net::{TcpStream, UnixStream},
     process::{Child, ChildStdin, ChildStdout, Command},
     time::{sleep, timeout},
@@ -52,11 +56,6 @@ impl Server {
     /// Starts a server and waits until it listens.
     pub(crate) async fn start(transport: Transport, flags: &[&str]) -> Self {
         Self::start_by("exec \"$0\" \"$@\"", transport, flags).await
-    }
-
-    /// Starts a websocket server with default flags.
-    pub(crate) async fn websocket() -> Self {
-        Self::start(Transport::WebSocket, &[]).await
     }
 
     /// Starts a server by a shell script that ends in `exec "$0" "$@"`.
@@ -233,25 +232,24 @@ fn binary() -> &'static Path {
 #[derive(Debug)]
 pub(crate) struct Watched {
     pid: u32,
-    fd: AsyncFd<rustix::fd::OwnedFd>,
+    fd: OwnedFd,
 }
 
 impl Watched {
     /// Begins to watch a live process.
     pub(crate) fn new(pid: u32) -> Self {
         let fd = pidfd_open(to_pid(pid), PidfdFlags::NONBLOCK).expect("the process is alive");
-        Self {
-            pid,
-            fd: AsyncFd::new(fd).unwrap(),
-        }
+        Self { pid, fd }
     }
 
     /// Waits for its death.
     pub(crate) async fn death(self) {
-        let dead = timeout(PATIENCE, self.fd.readable()).await;
-        let pid = self.pid;
-        dead.unwrap_or_else(|_| panic!("process {pid} lives on: {}", status_of(pid)))
-            .unwrap();
+        let what = format!("death of {}", status_of(self.pid));
+        until(&what, || {
+            let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
+            poll(&mut fds, Some(&Timespec::default())).unwrap() > 0
+        })
+        .await;
     }
 
     /// Tells whether it lives.

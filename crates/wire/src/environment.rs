@@ -9,6 +9,7 @@ use crate::{
 
 /// `environment/info`: describes the host.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(expecting = "no parameters")]
 pub struct ReadEnvironmentInfo;
 
 impl Method for ReadEnvironmentInfo {
@@ -96,6 +97,7 @@ pub struct Capabilities {
 
 /// `environment/status`: tells that the connection is alive and ready.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(expecting = "no parameters")]
 pub struct ReadEnvironmentStatus;
 
 impl Method for ReadEnvironmentStatus {

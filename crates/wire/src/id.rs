@@ -64,8 +64,15 @@ impl<'de> Deserialize<'de> for WriteId {
 }
 
 /// A session, as the server named it. Knowing it is what entitles a client to resume it.
-#[derive(Clone, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(Clone, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct SessionId(Arc<str>);
+
+impl fmt::Debug for SessionId {
+    /// Shows enough to tell sessions apart in a log, and not enough to resume one.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SessionId({}…)", self.0.get(..8).unwrap_or_default())
+    }
+}
 
 impl SessionId {
     /// Wraps the text of a session id.

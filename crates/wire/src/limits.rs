@@ -33,7 +33,7 @@ pub const MAX_SNAPSHOT_SCOPE_BYTES: usize = 256;
 pub const CLOSED_RETENTION: Duration = Duration::from_secs(30);
 /// How long a session outlives its connection, unless configured otherwise.
 pub const SESSION_TTL: Duration = Duration::from_secs(30);
-/// How often an idle websocket is pinged.
+/// How often a websocket is pinged.
 pub const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// Processes of one session that may live at once, unless configured otherwise.
 pub const MAX_PROCESSES: usize = 1024;

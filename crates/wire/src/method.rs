@@ -92,7 +92,7 @@ pub mod notification {
     pub const PROCESS_CLOSED: &str = "process/closed";
     /// A process was started (grant `lifecycle`).
     pub const PROCESS_STARTED: &str = "process/started";
-    /// A process was not started, or is lost (grant `lifecycle`).
+    /// A process was not started (grant `lifecycle`).
     pub const PROCESS_FAILED: &str = "process/failed";
     /// Output, in the first dialect.
     pub const COMMAND_OUTPUT: &str = "command/exec/outputDelta";

@@ -2,20 +2,24 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use exec_wire::{id::ProcessId, limits};
+use exec_wire::id::ProcessId;
 
 use crate::events::{End, ProcessEvents};
 
-/// How far followers may lag behind altogether while somebody waits for an answer, which may be
-/// behind output that they do not take. Otherwise reading stops at the window of each.
-const OVERDRAFT_BYTES: u64 = 4 << 20;
+/// How far the followers of all processes may lag behind, altogether, before reading stops. The
+/// wire has one window for a connection, not one for each process: one that is not followed holds
+/// up the others.
+const LAG_BYTES: u64 = 1 << 20;
+/// How far they may lag behind while somebody waits for an answer, which is behind whatever the
+/// link holds.
+const AWAITED_LAG_BYTES: u64 = 16 << 20;
 
 /// Processes whose events are taken. One that was let go of stays until its close.
 #[derive(Debug, Default)]
 pub(super) struct Processes {
     table: BTreeMap<ProcessId, Arc<ProcessEvents>>,
-    /// Those whose followers lag behind by more than their window.
-    held: Vec<Arc<ProcessEvents>>,
+    /// Those whose followers lag behind.
+    lagging: Vec<Arc<ProcessEvents>>,
 }
 
 impl Processes {
@@ -47,8 +51,8 @@ impl Processes {
 
     /// Looks whether a process that has news is followed fast enough, and whether it is over.
     pub(super) fn note(&mut self, process: &Arc<ProcessEvents>) {
-        if lags(process) && !self.held.iter().any(|held| Arc::ptr_eq(held, process)) {
-            self.held.push(Arc::clone(process));
+        if process.lag() > 0 && !self.lagging.iter().any(|known| Arc::ptr_eq(known, process)) {
+            self.lagging.push(Arc::clone(process));
         }
         if process.is_released() && process.is_over() {
             self.forget(process);
@@ -57,9 +61,13 @@ impl Processes {
 
     /// Tells whether there is room for what would be read.
     pub(super) fn have_room(&mut self, awaited: bool) -> bool {
-        self.held.retain(lags);
-        let lag: u64 = self.held.iter().map(|process| process.lag()).sum();
-        self.held.is_empty() || (awaited && lag < OVERDRAFT_BYTES)
+        self.lagging.retain(|process| process.lag() > 0);
+        let lag: u64 = self.lagging.iter().map(|process| process.lag()).sum();
+        lag < if awaited {
+            AWAITED_LAG_BYTES
+        } else {
+            LAG_BYTES
+        }
     }
 
     /// The connection is gone.
@@ -68,8 +76,4 @@ impl Processes {
             process.end(End::Disconnected);
         }
     }
-}
-
-fn lags(process: &Arc<ProcessEvents>) -> bool {
-    process.lag() >= limits::FOLLOW_WINDOW_BYTES as u64
 }

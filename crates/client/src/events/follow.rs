@@ -8,7 +8,7 @@ use std::{
 
 use exec_core::log::Event;
 use exec_env::process::{Follow, From, Pace};
-use exec_wire::{id::OutputSeq, limits};
+use exec_wire::id::OutputSeq;
 use futures_util::Stream;
 
 use super::retained::{ProcessEvents, State};
@@ -106,8 +106,6 @@ impl Stream for Followed {
             }
             return Poll::Pending;
         };
-        let lagged =
-            state.log.appended_bytes() - follower.taken >= limits::FOLLOW_WINDOW_BYTES as u64;
         let consecutive = event.seq() == follower.cursor.next();
         follower.cursor = event.seq();
         follower.taken = match &event {
@@ -119,9 +117,7 @@ impl Stream for Followed {
         if follower.pace == Pace::Held {
             state.hold_log();
             // The driver may have stopped reading because of this one.
-            if lagged {
-                self.events.hub.poke();
-            }
+            self.events.hub.poke_if_full();
         }
         drop(guard);
         self.ended = matches!(event, Event::Closed(_));

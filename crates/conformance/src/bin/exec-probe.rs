@@ -14,6 +14,7 @@ fn main() -> ExitCode {
     let mut arguments = env::args().skip(1);
     let outcome = match (arguments.next().as_deref(), arguments.next()) {
         (Some("emit"), Some(bytes)) => emit(&bytes),
+        (Some("catch"), Some(count)) => catch(&count),
         (Some("arguments"), _) => print_arguments(),
         (Some("environment"), _) => print_environment(),
         (Some("window"), _) => print_window(),
@@ -29,6 +30,35 @@ fn main() -> ExitCode {
 fn emit(bytes: &str) -> io::Result<()> {
     let bytes = bytes.parse().map_err(io::Error::other)?;
     pattern::write(bytes, &mut io::stdout().lock())
+}
+
+/// Writes the names of so many signals that it gets, and ends.
+fn catch(count: &str) -> io::Result<()> {
+    let count: usize = count.parse().map_err(io::Error::other)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut hangup = signal(SignalKind::hangup())?;
+        let mut quit = signal(SignalKind::quit())?;
+        let mut user1 = signal(SignalKind::user_defined1())?;
+        let mut user2 = signal(SignalKind::user_defined2())?;
+        println!("ready");
+        for _ in 0..count {
+            let name = tokio::select! {
+                _ = interrupt.recv() => "SIGINT",
+                _ = terminate.recv() => "SIGTERM",
+                _ = hangup.recv() => "SIGHUP",
+                _ = quit.recv() => "SIGQUIT",
+                _ = user1.recv() => "SIGUSR1",
+                _ = user2.recv() => "SIGUSR2",
+            };
+            println!("got {name}");
+        }
+        Ok(())
+    })
 }
 
 /// Writes one line for each argument, its own name first.

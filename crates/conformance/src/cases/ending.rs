@@ -1,7 +1,7 @@
 //! Ending and signalling processes.
 
 use exec_core::log::Event;
-use exec_wire::process::{ExitCause, ProcessSignal, TerminateMode};
+use exec_wire::process::{ExitCause, OutputStream, ProcessSignal, TerminateMode};
 
 use crate::{
     running::Running,
@@ -81,17 +81,16 @@ pub async fn terminate_tells_whether_it_was_running(subject: &Subject) {
     assert_eq!(again, Ok(false));
 }
 
-pub async fn a_graceful_end_lets_a_trap_run(subject: &Subject) {
-    let script = "trap 'echo bye; exit 6' TERM; echo ready; while :; do sleep 1000 & wait $!; done";
-    let mut running = subject.start(subject.sh(script, &[])).await;
+pub async fn a_graceful_end_lets_a_handler_run(subject: &Subject) {
+    let mut running = subject.start(subject.probe(&["catch", "1"])).await;
     running.until_says("ready").await;
     assert!(terminate(&running, TerminateMode::Graceful { timeout_ms: 15_000 }).await);
     let told = running.finish().await;
-    assert_eq!(told.text(), "ready\nbye\n");
+    assert_eq!(told.text(), "ready\ngot SIGTERM\n");
     let exit = told.exit().unwrap();
     assert_eq!(
         (exit.code, exit.signal, exit.cause),
-        (6, None, ExitCause::Terminated)
+        (0, None, ExitCause::Terminated)
     );
 }
 
@@ -109,20 +108,22 @@ pub async fn a_graceful_end_kills_when_the_time_is_up(subject: &Subject) {
 }
 
 pub async fn interrupt_reaches_the_group(subject: &Subject) {
-    // In the foreground: a shell has what it puts in the background ignore the signal.
-    let script = r#"
-        trap 'echo parent >&2' INT
-        sh -c 'trap "echo child; exit 0" INT; echo ready; sleep 1000'
-        exit 3
-    "#;
-    let mut running = subject.start(subject.sh(script, &[])).await;
+    let script = r#"trap 'echo shell' INT; "$1" catch 1 & "$1" catch 1 >&2; wait; exit 3"#;
+    let mut running = subject
+        .start(subject.sh(script, &[subject.probe_path()]))
+        .await;
     running.until_says("ready").await;
+    running
+        .until(OutputStream::Stderr, |output| output == b"ready\n")
+        .await;
     let signal = running.process.signal(ProcessSignal::Interrupt);
     assert_eq!(within("it is signalled", signal).await, Ok(()));
     let told = running.finish().await;
-    assert_eq!(
-        (told.text().as_str(), told.stderr().as_slice()),
-        ("ready\nchild\n", &b"parent\n"[..])
+    assert_eq!(told.stderr(), b"ready\ngot SIGINT\n");
+    let text = told.text();
+    assert!(
+        text.contains("got SIGINT\n") && text.contains("shell\n"),
+        "{text}"
     );
     let exit = told.exit().unwrap();
     assert_eq!((exit.code, exit.cause), (3, ExitCause::Exit));
@@ -130,18 +131,14 @@ pub async fn interrupt_reaches_the_group(subject: &Subject) {
 
 pub async fn every_signal_is_delivered(subject: &Subject) {
     let signals = [
-        (ProcessSignal::Interrupt, "INT"),
-        (ProcessSignal::Terminate, "TERM"),
-        (ProcessSignal::Hangup, "HUP"),
-        (ProcessSignal::Quit, "QUIT"),
-        (ProcessSignal::User1, "USR1"),
-        (ProcessSignal::User2, "USR2"),
+        (ProcessSignal::Interrupt, "SIGINT"),
+        (ProcessSignal::Terminate, "SIGTERM"),
+        (ProcessSignal::Hangup, "SIGHUP"),
+        (ProcessSignal::Quit, "SIGQUIT"),
+        (ProcessSignal::User1, "SIGUSR1"),
+        (ProcessSignal::User2, "SIGUSR2"),
     ];
-    let script = r#"
-        for name in INT TERM HUP QUIT USR1 USR2; do trap "echo got $name" $name; done
-        echo ready; while :; do sleep 1000 & wait $!; done
-    "#;
-    let mut running = subject.start(subject.sh(script, &[])).await;
+    let mut running = subject.start(subject.probe(&["catch", "7"])).await;
     running.until_says("ready").await;
     for (signal, name) in signals {
         within("it is signalled", running.process.signal(signal))

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use exec_core::log::Event;
 use exec_env::process::Pace;
-use exec_wire::process::WaitUntil;
+use exec_wire::process::{TerminateMode, WaitUntil};
 use futures_util::StreamExt;
 
 use crate::{
     pattern,
     running::{Running, follow},
+    scratch::Scratch,
     subject::Subject,
     within::within,
 };
@@ -17,29 +18,41 @@ use crate::{
 /// More than all buffers between a process and its follower hold together.
 const BYTES: usize = 24 << 20;
 /// How long a process that ought to be paused is watched. One that is not would be done by then.
-const WATCHED: Duration = Duration::from_millis(1500);
+const WATCHED: Duration = Duration::from_millis(700);
+
+/// Starts a process that writes more than anybody buffers, which nobody reads, and sees that it
+/// does not get done.
+async fn paused(subject: &Subject) -> Running {
+    let scratch = Scratch::new();
+    let lifeline = scratch.lifeline();
+    let script = r#""$1" emit "$2"; echo held >"$3""#;
+    let arguments = [subject.probe_path(), &BYTES.to_string(), lifeline.path()];
+    let running = subject.start(subject.sh(script, &arguments)).await;
+    let done = tokio::time::timeout(WATCHED, lifeline.held()).await;
+    assert!(
+        done.is_err(),
+        "nobody took its output, and yet it was written"
+    );
+    running
+}
 
 pub async fn a_follower_that_does_not_read_pauses_the_process(subject: &Subject) {
-    let running = subject
-        .start(subject.probe(&["emit", &BYTES.to_string()]))
-        .await;
-    let wait = running.process.wait(WaitUntil::Exited, Some(WATCHED));
-    let status = within("the wait is over", wait).await.unwrap();
-    assert_eq!(status.exit, None, "nobody took its output");
+    let running = paused(subject).await;
     let told = running.finish().await;
-    assert_eq!(told.code(), 0);
     pattern::assert_same(&told.stdout(), &pattern::bytes(BYTES));
 }
 
-pub async fn a_paused_process_can_be_terminated(subject: &Subject) {
-    let running = subject
-        .start(subject.probe(&["emit", &BYTES.to_string()]))
-        .await;
+pub async fn a_wait_for_a_paused_process_is_over_when_its_time_is(subject: &Subject) {
+    let running = paused(subject).await;
     let wait = running
         .process
-        .wait(WaitUntil::Exited, Some(Duration::from_millis(300)));
-    assert_eq!(within("the wait is over", wait).await.unwrap().exit, None);
-    let terminate = running.process.terminate(Default::default());
+        .wait(WaitUntil::Exited, Some(Duration::from_millis(20)));
+    assert_eq!(within("the time is up", wait).await.unwrap().exit, None);
+}
+
+pub async fn a_paused_process_can_be_terminated(subject: &Subject) {
+    let running = paused(subject).await;
+    let terminate = running.process.terminate(TerminateMode::Force);
     assert_eq!(within("it is terminated", terminate).await, Ok(true));
     let told = running.finish().await;
     assert_eq!(told.code(), 137);
@@ -48,18 +61,13 @@ pub async fn a_paused_process_can_be_terminated(subject: &Subject) {
 }
 
 pub async fn a_paused_process_holds_up_no_other(subject: &Subject) {
-    let paused = subject
-        .start(subject.probe(&["emit", &BYTES.to_string()]))
-        .await;
-    let wait = paused
-        .process
-        .wait(WaitUntil::Exited, Some(Duration::from_millis(300)));
-    assert_eq!(within("the wait is over", wait).await.unwrap().exit, None);
+    let paused = paused(subject).await;
     let other = subject.start(subject.sh("exit 4", &[])).await;
     let status = within("it ends", other.process.wait(WaitUntil::Closed, None))
         .await
         .unwrap();
     assert_eq!(status.exit.map(|exit| exit.code), Some(4));
+    drop(paused);
 }
 
 pub async fn a_free_follower_does_not_hold_up_the_process(subject: &Subject) {

@@ -58,26 +58,23 @@ impl Deadlines {
 
     /// The process has ended: its limits no longer matter. If it was ended by us, its output may
     /// not stay open for long.
-    pub(super) fn handle_exit(&mut self, ended_by_us: bool) {
+    pub(super) fn handle_exit(&mut self, ended_by_us: bool, kill_at: Option<Instant>) {
         self.wall_at = None;
         self.timers = Timers::default();
         self.sample_at = None;
-        self.abandon_at = ended_by_us.then(|| Instant::now() + DRAIN);
+        // Descendants that a graceful end has not killed yet may still write.
+        let dead_at = kill_at.unwrap_or_else(Instant::now).max(Instant::now());
+        self.abandon_at = ended_by_us.then(|| dead_at + DRAIN);
     }
 
     /// Returns when to look again. Output that waits for a slow client is not given up.
     pub(super) fn next(&self, kill_at: Option<Instant>, held: bool) -> Option<Instant> {
         let abandon = self.abandon_at.filter(|_| !held);
-        [
-            self.wall_at,
-            self.idle_at(),
-            self.sample_at,
-            abandon,
-            kill_at,
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        let idle = self.idle_at().filter(|_| !held);
+        [self.wall_at, idle, self.sample_at, abandon, kill_at]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Takes what is due now.
@@ -91,7 +88,7 @@ impl Deadlines {
             self.wall_at = None;
             return Some(Due::Kill(ExitCause::WallLimit));
         }
-        if is_due(self.idle_at()) {
+        if is_due(self.idle_at()) && !held {
             self.timers.idle = None;
             return Some(Due::Kill(ExitCause::IdleLimit));
         }

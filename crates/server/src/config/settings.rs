@@ -32,7 +32,7 @@ pub struct Settings {
     pub tls_key: Option<PathBuf>,
 
     /// Requests of one connection that run at the same time, from 1, which is strictly one after
-    /// the other [default: no limit].
+    /// the other [default: 256].
     ///
     /// Without it, requests run concurrently with the outcome of serial order.
     #[arg(long, value_name = "N", help_heading = LISTENER)]

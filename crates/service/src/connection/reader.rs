@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use exec_core::{
-    order::{Order, Ticket},
+    order::{Claim, Order, Ticket},
     peer::{Gate, Input},
 };
 use exec_transport::link::{Binary, MessageReader};
@@ -159,7 +159,8 @@ impl Reader {
         } else if ordering == Ordering::Control && !self.serial {
             self.begin(id, call, None).await;
         } else {
-            let ticket = self.order.submit(ordering);
+            let starts = call.starts().cloned();
+            let ticket = self.order.submit(Claim { ordering, starts });
             self.queued.insert(ticket, (id, call));
             self.start_ready().await;
         }
@@ -179,6 +180,16 @@ impl Reader {
         match self.handler.begin(id, call) {
             Begun::Done(answer) => {
                 outbox.send(answer).await;
+                if let Some(ticket) = ticket {
+                    self.order.finish(ticket);
+                }
+            }
+            Begun::Acknowledged(answer) => {
+                if self.serial {
+                    outbox.send(answer).await;
+                } else {
+                    outbox.send_patiently(answer).await;
+                }
                 if let Some(ticket) = ticket {
                     self.order.finish(ticket);
                 }

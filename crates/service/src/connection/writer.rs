@@ -5,19 +5,17 @@ use std::{
     future::poll_fn,
     io,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use exec_transport::link::{Encoding, MessageWriter};
-use exec_wire::{id::ProcessId, outgoing::Outgoing};
-use futures_util::{
-    Stream, StreamExt,
-    stream::{Abortable, SelectAll},
-};
+use exec_wire::outgoing::Outgoing;
+use futures_util::{Stream, StreamExt, stream::SelectAll};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
+use super::patience::Patience;
 use crate::{
-    notify::{Dialect, notification},
+    notify::notification,
     outbox::{Followed, Item},
 };
 
@@ -29,6 +27,8 @@ pub(super) struct Writer {
     items: mpsc::UnboundedReceiver<Item>,
     follows: SelectAll<Notifications>,
     encoding: Encoding,
+    /// Messages that wait for company.
+    patience: Patience,
     /// Room that is given back when the messages are flushed.
     room: Vec<OwnedSemaphorePermit>,
 }
@@ -40,6 +40,7 @@ impl Writer {
             items,
             follows: SelectAll::new(),
             encoding: Encoding::Text,
+            patience: Patience::default(),
             room: Vec::new(),
         }
     }
@@ -81,16 +82,22 @@ impl Writer {
                     // The session is detached: its events are no longer for this peer.
                     open = false;
                     self.follows.clear();
+                    for waited in self.patience.take() {
+                        self.link.push(waited, self.encoding);
+                    }
                 }
                 Poll::Pending => {}
             }
             if let Poll::Ready(Some(message)) = self.follows.poll_next_unpin(cx) {
-                self.link.push(message, self.encoding);
+                self.push(message);
                 progress = true;
             }
             if !progress {
                 break;
             }
+        }
+        for message in self.patience.poll_overdue(cx) {
+            self.link.push(message, self.encoding);
         }
         if self.link.buffered() > 0 || self.link.poll_upkeep(cx).is_ready() {
             return Poll::Ready(true);
@@ -102,44 +109,50 @@ impl Writer {
         }
     }
 
+    /// Encodes a message behind those that waited for its company.
+    fn push(&mut self, message: Outgoing) {
+        for waited in self.patience.take() {
+            self.link.push(waited, self.encoding);
+        }
+        self.link.push(message, self.encoding);
+    }
+
     fn take(&mut self, item: Item) {
         match item {
             Item::Message(message, room) => {
-                self.link.push(message, self.encoding);
+                self.push(message);
                 self.room.extend(room);
             }
-            Item::Binary => self.encoding = Encoding::Binary,
-            Item::Follow(Followed {
-                id,
-                dialect,
-                events,
-            }) => {
-                self.follows.push(Notifications {
-                    id,
-                    dialect,
-                    events,
-                });
+            Item::Patient(message, room) => {
+                self.room.extend(room);
+                if let Some(message) = self.patience.hold(message) {
+                    self.link.push(message, self.encoding);
+                }
             }
+            Item::Binary => self.encoding = Encoding::Binary,
+            Item::Follow(followed) => self.follows.push(Notifications(followed)),
         }
     }
 }
 
 /// The events of one process, as messages.
-struct Notifications {
-    id: ProcessId,
-    dialect: Dialect,
-    events: Abortable<exec_env::process::EventStream>,
-}
+struct Notifications(Followed);
 
 impl Stream for Notifications {
     type Item = Outgoing;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Outgoing>> {
+        let Followed {
+            id,
+            dialect,
+            events,
+            ..
+        } = &mut self.0;
         loop {
-            match std::task::ready!(self.events.poll_next_unpin(cx)) {
+            match ready!(events.poll_next_unpin(cx)) {
                 None => return Poll::Ready(None),
                 Some(event) => {
-                    if let Some(message) = notification(&self.id, self.dialect, event) {
+                    if let Some(message) = notification(id, *dialect, event) {
                         return Poll::Ready(Some(message));
                     }
                 }

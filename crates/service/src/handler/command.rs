@@ -37,7 +37,8 @@ impl Handlers<'_> {
             arg0: params.arg0,
             env: params.env,
             io,
-            retained_bytes: params.output_bytes_cap,
+            // The cap is for each of two streams; the log holds both.
+            retained_bytes: params.output_bytes_cap.map(|cap| cap.saturating_mul(2)),
             ..Command::new(params.process_id, params.argv, cwd)
         };
         let plan = Plan {

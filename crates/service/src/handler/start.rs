@@ -21,7 +21,7 @@ use super::{Begun, Handlers, answer, done};
 use crate::{
     notify::Dialect,
     outbox::Outbox,
-    session::{AdmitError, Process, Session, follow},
+    session::{AdmitError, Found, Process, Session, follow},
 };
 
 /// Who will own a process, and how it will report.
@@ -51,15 +51,26 @@ impl Handlers<'_> {
         result: impl FnOnce(ProcessId, &StartedProcess) -> R + Send + 'static,
     ) -> Begun {
         let process_id = plan.command.process_id.clone();
-        let taken =
-            || RpcError::invalid_request(AdmitError::Exists(process_id.clone()).to_string());
-        let (owner, other) = if plan.detached {
-            (&self.shared.detached, &self.session)
+        let owner = if plan.detached {
+            &self.shared.detached
         } else {
-            (&self.session, &self.shared.detached)
+            &self.session
         };
-        if !matches!(other.find(&process_id), crate::session::Found::Unknown) {
-            return done(&id, Err::<Started, _>(taken()));
+        // The id of a detached process is unique on the server.
+        let free = |session: &Session| matches!(session.find(&process_id), Found::Unknown);
+        let taken = if plan.detached {
+            !self
+                .shared
+                .sessions
+                .all()
+                .iter()
+                .all(|session| free(session))
+        } else {
+            !free(&self.shared.detached)
+        };
+        if taken {
+            let error = RpcError::invalid_request(AdmitError::Exists(process_id).to_string());
+            return done(&id, Err::<Started, _>(error));
         }
         let place = match owner.admit(&process_id) {
             Ok(place) => place,

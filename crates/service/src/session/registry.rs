@@ -109,7 +109,7 @@ impl Registry {
             sleep_until(deadline.into()).await;
             // It may have been resumed, and detached again since: then another deadline counts.
             if session.is_expired(Instant::now()) && registry.remove(&session.id) {
-                tracing::debug!(session = %session.id, "session ended");
+                tracing::debug!(session = ?session.id, "session ended");
                 session.clear();
             }
         });

@@ -255,9 +255,6 @@ impl State {
             self.finished_bytes -= finished.bytes;
         }
         self.table.remove(process.handle.id());
-        if let Some(outbox) = &self.outbox {
-            outbox.forget(process.handle.id());
-        }
         if process.handle.status().tree_alive {
             self.remnants.push(Arc::clone(process));
         }

@@ -141,6 +141,7 @@ pub struct ReleaseProcess {
 
 /// `process/list`: the session's processes and the detached ones.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(expecting = "no parameters")]
 pub struct ListProcesses;
 
 /// The answer to `process/list`.

@@ -1,0 +1,204 @@
+//! The service over an environment that runs nothing: it needs the traits, and no more.
+
+use std::{num::NonZeroUsize, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use exec_client::{backend::RemoteBackend, client::ExecServerClient};
+use exec_core::log::{Event, Exit, OutputChunk, OutputLog, Page, Retention, Snapshot};
+use exec_env::{
+    backend::{ExecBackend, StartError, StartedProcess},
+    command::Command,
+    process::{EventStream, ExecProcess, Follow, From, Pace, ProcessError, Read, Status},
+};
+use exec_service::{Concurrency, Service, ServiceConfig};
+use exec_transport::memory;
+use exec_wire::{
+    environment::{Capabilities, EnvironmentInfo, Shell},
+    error::RpcError,
+    id::{OutputSeq, ProcessId, WriteId},
+    initialize::ServerName,
+    limits,
+    process::{
+        ExitCause, OutputStream, ProcessSignal, TerminalSize, TerminateMode, WaitUntil, WriteStatus,
+    },
+};
+use futures_util::{
+    StreamExt,
+    future::{BoxFuture, FutureExt, ready},
+    stream,
+};
+
+/// "Runs" a command by writing its arguments.
+#[derive(Debug)]
+struct Fake;
+
+impl ExecBackend for Fake {
+    fn start(&self, command: Command) -> BoxFuture<'_, Result<StartedProcess, StartError>> {
+        let mut log = OutputLog::new(Retention::default());
+        log.append(OutputStream::Stdout, Bytes::from(command.argv.join(" ")));
+        log.record_exit(Exit {
+            code: 42,
+            signal: None,
+            cause: ExitCause::Exit,
+            usage: None,
+            sandbox_denied: false,
+        });
+        log.record_close();
+        let process = Arc::new(Over {
+            id: command.process_id,
+            log,
+        });
+        ready(Ok(StartedProcess {
+            process,
+            sandbox_type: None,
+        }))
+        .boxed()
+    }
+
+    fn info(&self) -> BoxFuture<'_, Result<EnvironmentInfo, RpcError>> {
+        let shell = Shell {
+            name: "fake".to_owned(),
+            path: "/fake".to_owned(),
+        };
+        let info = EnvironmentInfo {
+            shell,
+            cwd: None,
+            executor_version: "0.0.0".to_owned(),
+            provider_id: None,
+            user_home_dir: None,
+            platform_os: None,
+            prepend_path_dirs: Vec::new(),
+            temporary_directories: None,
+            temp_dir: None,
+            capabilities: Capabilities::default(),
+        };
+        ready(Ok(info)).boxed()
+    }
+}
+
+/// A process that is over.
+#[derive(Debug)]
+struct Over {
+    id: ProcessId,
+    log: OutputLog,
+}
+
+impl ExecProcess for Over {
+    fn id(&self) -> &ProcessId {
+        &self.id
+    }
+
+    fn status(&self) -> Status {
+        Status {
+            exit: self.log.exit().cloned(),
+            closed: true,
+            tree_alive: false,
+            next_seq: self.log.next_seq(),
+            retained_bytes: self.log.retained_bytes(),
+            os_pid: None,
+            started_at_ms: 0,
+        }
+    }
+
+    fn follow(&self, follow: Follow) -> EventStream {
+        let mut after = match follow.from {
+            From::After(after) => after,
+            From::Now => self.log.next_seq(),
+        };
+        let events = std::iter::from_fn(|| {
+            let event = self.log.event_after(after)?;
+            after = event.seq();
+            Some(event)
+        });
+        stream::iter(events.collect::<Vec<_>>()).boxed()
+    }
+
+    fn read(&self, read: Read) -> BoxFuture<'_, Result<Page, ProcessError>> {
+        ready(Ok(self.log.page(read.after, read.max_bytes))).boxed()
+    }
+
+    fn write(
+        &self,
+        _: Option<WriteId>,
+        _: Bytes,
+    ) -> BoxFuture<'static, Result<WriteStatus, ProcessError>> {
+        ready(Err(ProcessError::Terminated)).boxed()
+    }
+
+    fn close_stdin(
+        &self,
+        _: Option<WriteId>,
+    ) -> BoxFuture<'static, Result<WriteStatus, ProcessError>> {
+        ready(Ok(WriteStatus::StdinClosed)).boxed()
+    }
+
+    fn resize(&self, _: TerminalSize) -> BoxFuture<'static, Result<(), ProcessError>> {
+        ready(Err(ProcessError::NoTerminal(self.id.clone()))).boxed()
+    }
+
+    fn signal(&self, _: ProcessSignal) -> BoxFuture<'static, Result<(), ProcessError>> {
+        ready(Ok(())).boxed()
+    }
+
+    fn terminate(&self, _: TerminateMode) -> BoxFuture<'static, Result<bool, ProcessError>> {
+        ready(Ok(false)).boxed()
+    }
+
+    fn wait(
+        &self,
+        _: WaitUntil,
+        _: Option<Duration>,
+    ) -> BoxFuture<'static, Result<Status, ProcessError>> {
+        ready(Ok(self.status())).boxed()
+    }
+
+    fn snapshot(&self) -> BoxFuture<'_, Result<Snapshot, ProcessError>> {
+        ready(Ok(self.log.snapshot())).boxed()
+    }
+}
+
+async fn backend() -> RemoteBackend {
+    let config = ServiceConfig {
+        session_ttl: Duration::ZERO,
+        max_processes: limits::MAX_PROCESSES,
+        allow_direct_exec: true,
+        allow_prepared_exec: true,
+        concurrency: Concurrency::AtMost(NonZeroUsize::MIN),
+        server: ServerName {
+            name: "fake".to_owned(),
+            version: "0.0.0".to_owned(),
+        },
+    };
+    let service = Service::new(config, || Arc::new(Fake) as Arc<dyn ExecBackend>);
+    let (here, there) = memory::pair();
+    tokio::spawn(async move { service.serve(there).await });
+    RemoteBackend::new(
+        ExecServerClient::connect(here, Default::default())
+            .await
+            .unwrap(),
+    )
+}
+
+#[tokio::test]
+async fn the_service_serves_an_environment_that_runs_nothing() {
+    let backend = backend().await;
+    assert_eq!(backend.info().await.unwrap().shell.name, "fake");
+    let id = ProcessId::new("p").unwrap();
+    let argv = ["a", "b"].map(str::to_owned).to_vec();
+    let command = Command::new(id, argv, "file:///".parse().unwrap());
+    let process = backend.start(command).await.unwrap().process;
+    let follow = Follow {
+        from: From::After(OutputSeq(0)),
+        pace: Pace::Held,
+    };
+    let events: Vec<Event> = process.follow(follow).collect().await;
+    let chunk = OutputChunk {
+        seq: OutputSeq(1),
+        stream: OutputStream::Stdout,
+        data: Bytes::from_static(b"a b"),
+    };
+    assert_eq!(events[0], Event::Output(chunk));
+    assert!(matches!(&events[1..], [Event::Exited(_, exit), Event::Closed(_)] if exit.code == 42));
+    assert_eq!(process.read(Read::default()).await.unwrap().chunks.len(), 1);
+    assert_eq!(process.snapshot().await.unwrap().stdout.data, b"a b");
+}
