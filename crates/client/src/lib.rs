@@ -13,3 +13,4 @@ pub mod handshake;
 mod hub;
 mod notification;
 pub mod process;
+mod snapshot;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use exec_core::log::{HeadTail, OutputChunk, OutputLog, Page, Snapshot};
+use exec_core::log::{OutputChunk, OutputLog, Page, Snapshot};
 use exec_env::{
     command::Io,
     process::{EventStream, ExecProcess, Follow, ProcessError, Read, Status},
@@ -20,9 +20,9 @@ use exec_wire::{
     limits,
     method::Method,
     process::{
-        CloseStdin, OutputStream, ProcessSignal, ProcessSnapshot, ReadProcess, ResizeProcess,
-        SignalProcess, SnapshotProcess, TerminalSize, TerminateMode, TerminateProcess, WaitProcess,
-        WaitUntil, WriteResult, WriteStatus,
+        CloseStdin, ProcessSignal, ReadProcess, ResizeProcess, SignalProcess, SnapshotProcess,
+        TerminalSize, TerminateMode, TerminateProcess, WaitProcess, WaitUntil, WriteResult,
+        WriteStatus,
     },
 };
 use futures_util::future::{BoxFuture, FutureExt, ready};
@@ -32,6 +32,7 @@ use crate::{
     backend::rpc_error,
     client::{CallError, ExecServerClient},
     events::{Followed, ProcessEvents},
+    snapshot::split_omitted,
 };
 
 /// Largest write: encoded it fits into a message with room to spare.
@@ -278,38 +279,6 @@ impl Drop for RemoteProcess {
     }
 }
 
-/// The wire tells only how much is omitted altogether. What came of a stream and is not in the
-/// snapshot is omitted from it: that is exact once everything has come.
-fn split_omitted(snapshot: ProcessSnapshot, written: [u64; 3]) -> Snapshot {
-    let mut left = snapshot.omitted_bytes;
-    let [stdout, stderr, terminal] = [
-        (snapshot.stdout, OutputStream::Stdout),
-        (snapshot.stderr, OutputStream::Stderr),
-        (snapshot.terminal, OutputStream::Pty),
-    ]
-    .map(|(data, stream)| {
-        let data = Vec::from(data.0);
-        let omitted = written[stream as usize]
-            .saturating_sub(data.len() as u64)
-            .min(left);
-        left -= omitted;
-        HeadTail { data, omitted }
-    });
-    let mut snapshot = Snapshot {
-        stdout,
-        stderr,
-        terminal,
-    };
-    // Output that has not come yet: a stream that has more than it showed so far.
-    let latest = if snapshot.terminal.data.is_empty() {
-        &mut snapshot.stdout
-    } else {
-        &mut snapshot.terminal
-    };
-    latest.omitted += left;
-    snapshot
-}
-
 fn reached(log: &OutputLog, until: WaitUntil) -> Option<()> {
     let reached = match until {
         WaitUntil::Exited => log.exit().is_some(),
@@ -325,6 +294,9 @@ fn millis(duration: Duration) -> u64 {
 fn process_error(error: CallError) -> ProcessError {
     match error {
         CallError::Disconnected => ProcessError::Disconnected,
-        error => ProcessError::Remote(rpc_error(error)),
+        CallError::Remote(_)
+        | CallError::TooMany(_)
+        | CallError::IdInUse(_)
+        | CallError::Malformed { .. } => ProcessError::Remote(rpc_error(error)),
     }
 }

@@ -60,7 +60,9 @@ macro_rules! conformance_suite {
                 every_signal_is_delivered,
                 a_stopped_process_goes_on_when_it_is_told_to,
                 a_stopped_process_can_be_ended_gracefully,
-                a_signal_after_the_end_does_nothing;
+                a_signal_after_the_end_does_nothing,
+                an_end_is_told_although_signals_are_under_way,
+                terminating_what_ends_by_itself_loses_no_status;
             waiting:
                 exited_and_closed_are_waited_for_apart,
                 a_wait_is_over_when_its_time_is,

@@ -1,4 +1,8 @@
 //! The suite over a link in memory, to a service in this process.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a subject that cannot be built fails its case"
+)]
 
 use std::{
     collections::BTreeMap, ffi::OsString, num::NonZeroUsize, path::Path, sync::Arc, time::Duration,

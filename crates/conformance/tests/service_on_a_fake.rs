@@ -1,4 +1,8 @@
 //! The service over an environment that runs nothing: it needs the traits, and no more.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a subject that cannot be built fails its case"
+)]
 
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 

@@ -7,6 +7,8 @@ pub mod bytes;
 pub mod command;
 pub mod environment;
 pub mod error;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod id;
 pub mod initialize;
 pub mod limits;

@@ -109,10 +109,12 @@ impl Stream for Followed {
         let consecutive = event.seq() == follower.cursor.next();
         follower.cursor = event.seq();
         follower.taken = match &event {
-            Event::Output(chunk) if consecutive => follower.taken + chunk.data.len() as u64,
-            Event::Exited(..) | Event::Closed(_) if consecutive => follower.taken,
             // Something was dropped in between.
-            _ => state.log.appended_bytes() - state.log.bytes_after(event.seq()),
+            Event::Output(_) | Event::Exited(..) | Event::Closed(_) if !consecutive => {
+                state.log.appended_bytes() - state.log.bytes_after(event.seq())
+            }
+            Event::Output(chunk) => follower.taken + chunk.data.len() as u64,
+            Event::Exited(..) | Event::Closed(_) => follower.taken,
         };
         if follower.pace == Pace::Held {
             state.hold_log();

@@ -54,7 +54,7 @@ impl Reorder {
                 let last = self.early.last_key_value().map(|(seq, _)| seq.next());
                 Event::Closed(last.unwrap_or(self.next))
             }
-            event => event,
+            Event::Output(_) | Event::Exited(..) | Event::Closed(_) => event,
         };
         if event.seq() < self.next || self.early.contains_key(&event.seq()) {
             return Ok(());

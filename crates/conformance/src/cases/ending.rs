@@ -1,12 +1,13 @@
 //! Ending and signalling processes.
 
 use exec_core::log::Event;
-use exec_wire::process::{ExitCause, OutputStream, ProcessSignal, TerminateMode};
+use exec_wire::process::{ExitCause, OutputStream, ProcessSignal, TerminateMode, WriteStatus};
+use futures_util::future::{join, join_all};
 
 use crate::{
     running::Running,
     scratch::{Lifeline, Scratch},
-    subject::{Subject, on_terminal},
+    subject::{Subject, on_terminal, piped},
     within::within,
 };
 
@@ -160,9 +161,7 @@ pub async fn every_signal_is_delivered(subject: &Subject) {
 }
 
 pub async fn a_stopped_process_goes_on_when_it_is_told_to(subject: &Subject) {
-    let mut running = subject
-        .start(crate::subject::piped(subject.command(&["cat"])))
-        .await;
+    let mut running = subject.start(piped(subject.command(&["cat"]))).await;
     running.write(b"before").await;
     running.until_says("before").await;
     for signal in [ProcessSignal::Stop, ProcessSignal::Continue] {
@@ -207,4 +206,37 @@ pub async fn a_signal_after_the_end_does_nothing(subject: &Subject) {
     let told = running.finish().await;
     assert_eq!(told.code(), 2);
     assert!(matches!(told.0.last(), Some(Event::Closed(_))));
+}
+
+pub async fn an_end_is_told_although_signals_are_under_way(subject: &Subject) {
+    for _ in 0..20 {
+        let running = subject.start(piped(subject.command(&["cat"]))).await;
+        let close = running.process.close_stdin(None);
+        let signals = (0..30).map(|_| running.process.signal(ProcessSignal::Continue));
+        let signals: Vec<_> = signals.collect();
+        for outcome in within("signals are answered", join_all(signals)).await {
+            assert_eq!(outcome, Ok(()));
+        }
+        assert_eq!(
+            within("the end is taken", close).await,
+            Ok(WriteStatus::Accepted)
+        );
+        let exit = running.finish().await.exit().unwrap();
+        assert_eq!((exit.code, exit.cause), (0, ExitCause::Exit));
+    }
+}
+
+pub async fn terminating_what_ends_by_itself_loses_no_status(subject: &Subject) {
+    for _ in 0..50 {
+        let mut running = subject.start(piped(subject.command(&["cat"]))).await;
+        let close = running.process.close_stdin(None);
+        let terminate = running.process.terminate(TerminateMode::Force);
+        within("both are answered", join(close, terminate))
+            .await
+            .1
+            .unwrap();
+        let exit = running.exit().await;
+        // Whichever was first: it is never unknown.
+        assert!(matches!(exit.code, 0 | 137), "{exit:?}");
+    }
 }

@@ -42,7 +42,7 @@ impl Deadlines {
     pub(super) fn new(timers: Timers, now: Instant) -> Self {
         Self {
             timers,
-            wall_at: timers.wall.map(|wall| now + wall),
+            wall_at: timers.wall.and_then(|wall| now.checked_add(wall)),
             last_activity: now,
             sample_at: timers.memory_bytes.map(|_| now + SAMPLE),
             abandon_at: None,
@@ -64,7 +64,7 @@ impl Deadlines {
         self.sample_at = None;
         // Descendants that a graceful end has not killed yet may still write.
         let dead_at = kill_at.unwrap_or_else(Instant::now).max(Instant::now());
-        self.abandon_at = ended_by_us.then(|| dead_at + DRAIN);
+        self.abandon_at = dead_at.checked_add(DRAIN).filter(|_| ended_by_us);
     }
 
     /// Returns when to look again. Output that waits for a slow client is not given up.
@@ -103,7 +103,8 @@ impl Deadlines {
         None
     }
 
+    /// A limit too long to be represented is none.
     fn idle_at(&self) -> Option<Instant> {
-        self.timers.idle.map(|idle| self.last_activity + idle)
+        self.timers.idle.and_then(|idle| self.last_activity.checked_add(idle))
     }
 }

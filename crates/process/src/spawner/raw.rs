@@ -151,8 +151,12 @@ pub(super) fn reset_signal(signal: c_int) -> Result<usize, Errno> {
     numbers(libc::SYS_rt_sigaction, args)
 }
 
+/// Lowers a limit, soft and hard. One that is lower already stays.
 pub(super) fn set_limit(resource: u32, value: u64) -> Result<usize, Errno> {
-    let limit = [value, value];
+    let mut now = [u64::MAX; 2];
+    let place = now.as_mut_ptr() as usize;
+    numbers(libc::SYS_prlimit64, [0, resource as usize, 0, place, 0, 0])?;
+    let limit = now.map(|now| now.min(value));
     let args = [0, resource as usize, limit.as_ptr() as usize, 0, 0, 0];
     numbers(libc::SYS_prlimit64, args)
 }

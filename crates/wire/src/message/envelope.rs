@@ -130,7 +130,7 @@ impl RequestId {
                 .map(Self::Text)
                 .map_err(MessageError::json);
         }
-        text.parse()
+        serde_json::from_str(text)
             .map(Self::Number)
             .map_err(|_| MessageError::BadId)
     }
