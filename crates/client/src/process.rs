@@ -9,10 +9,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use exec_core::log::{OutputChunk, OutputLog, Page, Snapshot};
+use exec_core::log::{Follow, OutputChunk, OutputLog, Page, Snapshot};
 use exec_env::{
     command::Io,
-    process::{EventStream, ExecProcess, Follow, ProcessError, Read, Status},
+    process::{EventStream, ExecProcess, ProcessError, Read, Status},
 };
 use exec_wire::{
     error::{ErrorCode, RpcError},

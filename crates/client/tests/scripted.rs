@@ -12,11 +12,11 @@ use exec_client::{
     client::{CallError, ExecServerClient},
     handshake::{ConnectError, ConnectOptions},
 };
-use exec_core::log::Event;
+use exec_core::log::{Event, Follow, From, Pace};
 use exec_env::{
     backend::{ExecBackend, StartError, StartedProcess},
     command::Command,
-    process::{ExecProcess, Follow, From, Pace, ProcessError, Read},
+    process::{ExecProcess, ProcessError, Read},
 };
 use exec_transport::{
     link::{Encoding, Link},

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use exec_core::log::{Event, Exit};
-use exec_env::process::{EventStream, ExecProcess, Follow, From, Pace};
+use exec_core::log::{Event, Exit, Follow, From, Pace};
+use exec_env::process::{EventStream, ExecProcess};
 use exec_wire::{
     id::OutputSeq,
     process::{OutputStream, WriteStatus},

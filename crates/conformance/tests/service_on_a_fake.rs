@@ -8,11 +8,13 @@ use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use exec_client::{backend::RemoteBackend, client::ExecServerClient};
-use exec_core::log::{Event, Exit, OutputChunk, OutputLog, Page, Retention, Snapshot};
+use exec_core::log::{
+    Event, Exit, Follow, From, OutputChunk, OutputLog, Pace, Page, Retention, Snapshot,
+};
 use exec_env::{
     backend::{ExecBackend, StartError, StartedProcess},
     command::Command,
-    process::{EventStream, ExecProcess, Follow, From, Pace, ProcessError, Read, Status},
+    process::{EventStream, ExecProcess, ProcessError, Read, Status},
 };
 use exec_service::{Concurrency, Service, ServiceConfig};
 use exec_transport::memory;

@@ -1,7 +1,8 @@
 //! Retained process output: numbered, bounded, and replayable by a client that comes back.
 //! Invariant: a number is given once, so readers can tell *lost* from *late*.
-//! Not here: live fan-out, encoding.
+//! Not here: encoding.
 
+mod followed;
 mod page;
 mod retained;
 mod snapshot;
@@ -10,6 +11,7 @@ mod snapshot;
 mod tests;
 
 pub use self::{
+    followed::{Follow, Followed, FollowedLog, FollowerId, From, Pace},
     page::Page,
     retained::{Event, Exit, OutputChunk, OutputLog, Retention},
     snapshot::{HeadTail, Snapshot},

@@ -3,7 +3,7 @@
 use std::{fmt, pin::Pin, time::Duration};
 
 use bytes::Bytes;
-use exec_core::log::{Event, Exit, Page, Snapshot};
+use exec_core::log::{Event, Exit, Follow, Page, Snapshot};
 use exec_wire::{
     error::RpcError,
     id::{OutputSeq, ProcessId, WriteId},
@@ -45,7 +45,8 @@ pub trait ExecProcess: fmt::Debug + Send + Sync {
     /// Signals its process group. After its end nothing happens.
     fn signal(&self, signal: ProcessSignal) -> BoxFuture<'static, Result<(), ProcessError>>;
 
-    /// Ends it and its whole tree. Resolves, when the kill is issued, to whether it was running.
+    /// Ends it and its whole tree, also what outlived it. Resolves, when the kill is issued, to
+    /// whether it was running itself.
     fn terminate(&self, mode: TerminateMode) -> BoxFuture<'static, Result<bool, ProcessError>>;
 
     /// Waits for its end. Resolves to the status then, or when the time is up.
@@ -61,33 +62,6 @@ pub trait ExecProcess: fmt::Debug + Send + Sync {
 
 /// The events of one process.
 pub type EventStream = Pin<Box<dyn Stream<Item = Event> + Send>>;
-
-/// How a process is followed.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Follow {
-    /// Where to begin.
-    pub from: From,
-    /// What happens to a process that writes faster than its follower reads.
-    pub pace: Pace,
-}
-
-/// Where following begins.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum From {
-    /// After this number; what is still retained is replayed.
-    After(OutputSeq),
-    /// With the next event.
-    Now,
-}
-
-/// What happens to a process that writes faster than its follower reads.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Pace {
-    /// It is paused: nothing is lost.
-    Held,
-    /// It runs on: numbers are skipped when the log has dropped them.
-    Free,
-}
 
 /// Which retained output to read.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]

@@ -174,9 +174,13 @@ fn explain(error: SpawnError, program: &str, cwd: &Path) -> StartError {
             },
             source,
         },
-        other @ (SpawnError::Lost | _) => StartError::Spawn {
+        SpawnError::Nul(_) => StartError::Spawn {
+            context: format!("cannot run `{program}`"),
+            source: std::io::Error::new(std::io::ErrorKind::InvalidInput, error),
+        },
+        SpawnError::Lost | _ => StartError::Spawn {
             context: "cannot create a process".to_owned(),
-            source: std::io::Error::other(other),
+            source: std::io::Error::other(error),
         },
     }
 }

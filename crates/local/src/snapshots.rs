@@ -9,12 +9,8 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use exec_core::log::Event;
-use exec_env::{
-    backend::StartError,
-    command::Command,
-    process::{ExecProcess, Follow, From, Pace},
-};
+use exec_core::log::{Event, Follow, From, Pace};
+use exec_env::{backend::StartError, command::Command, process::ExecProcess};
 use exec_process::{Launch, LaunchIo, Settings, launch, spawner::Extra};
 use exec_wire::{
     id::OutputSeq,

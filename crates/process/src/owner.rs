@@ -44,8 +44,8 @@ impl Owner {
         child: Arc<Child>,
         sources: Vec<Source>,
         timers: Timers,
+        started: Instant,
     ) -> Self {
-        let started = Instant::now();
         let deadlines = Deadlines::new(timers, started);
         Self {
             shared,
@@ -189,7 +189,7 @@ impl Owner {
     }
 
     fn close_if_done(&mut self) {
-        if self.exited && self.sources.is_empty() && !self.shared.lock().log.is_closed() {
+        if self.exited && self.sources.is_empty() && !self.shared.lock().log().is_closed() {
             self.shared.lock().input.deafen();
             self.shared.record(|log| log.record_close());
         }

@@ -1,13 +1,10 @@
 //! What the driver and the handles of one process look at together: its events, in order. The lock
 //! is held for moments and never across an await.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use exec_core::log::{Event, OutputLog, Retention};
-use exec_env::process::{Pace, ProcessError, Status};
+use exec_core::log::{Event, FollowedLog, OutputLog, Retention};
+use exec_env::process::{ProcessError, Status};
 use exec_wire::{
     error::RpcError,
     id::{OutputSeq, ProcessId},
@@ -15,10 +12,7 @@ use exec_wire::{
 };
 use tokio::sync::Notify;
 
-use super::{
-    follow::Follower,
-    reorder::{Broken, Reorder},
-};
+use super::reorder::{Broken, Reorder};
 use crate::hub::Hub;
 
 #[derive(Debug)]
@@ -36,14 +30,12 @@ pub(super) struct State {
     /// Whether `process/read` was asked to fill a gap.
     filling: bool,
     /// Numbers its events as the server does: both begin with 1 and have no holes.
-    pub(super) log: OutputLog,
+    pub(super) followed: FollowedLog,
     written: [u64; 3],
     pub(super) end: Option<End>,
     released: bool,
     os_pid: Option<u32>,
     started_at_ms: u64,
-    pub(super) followers: BTreeMap<u64, Follower>,
-    pub(super) next_follower: u64,
 }
 
 /// Why no further event will come, although the close has not.
@@ -60,14 +52,12 @@ impl ProcessEvents {
         let state = State {
             order: Reorder::new(),
             filling: false,
-            log: OutputLog::new(Retention::default()),
+            followed: FollowedLog::new(OutputLog::new(Retention::default())),
             written: [0; 3],
             end: None,
             released: false,
             os_pid: None,
             started_at_ms,
-            followers: BTreeMap::new(),
-            next_follower: 0,
         };
         Self {
             id,
@@ -119,14 +109,17 @@ impl ProcessEvents {
 
     /// Tells whether its output ended.
     pub(crate) fn is_over(&self) -> bool {
-        self.lock().log.is_closed()
+        self.lock().followed.log().is_closed()
     }
 
     /// No further event will come.
     pub(crate) fn end(&self, end: End) {
         let mut state = self.lock();
         state.end.get_or_insert(end);
-        self.wake(state);
+        // Followers look whether there is an end, too.
+        state.followed.record(|_| ());
+        drop(state);
+        self.recorded.notify_waiters();
     }
 
     /// Waits until something is recorded that `done` looks for, or never will be.
@@ -157,18 +150,19 @@ impl ProcessEvents {
 
     /// Looks at what was recorded.
     pub(crate) fn look<T>(&self, look: impl FnOnce(&OutputLog) -> T) -> T {
-        look(&self.lock().log)
+        look(self.lock().followed.log())
     }
 
     pub(crate) fn status(&self) -> Status {
         let state = self.lock();
+        let log = state.followed.log();
         Status {
-            exit: state.log.exit().cloned(),
-            closed: state.log.is_closed(),
+            exit: log.exit().cloned(),
+            closed: log.is_closed(),
             // Nobody tells when descendants that closed their output end.
-            tree_alive: !state.log.is_closed() && state.end.is_none(),
-            next_seq: state.log.next_seq(),
-            retained_bytes: state.log.retained_bytes(),
+            tree_alive: !log.is_closed() && state.end.is_none(),
+            next_seq: log.next_seq(),
+            retained_bytes: log.retained_bytes(),
             os_pid: state.os_pid,
             started_at_ms: state.started_at_ms,
         }
@@ -181,15 +175,7 @@ impl ProcessEvents {
 
     /// Returns how far the slowest follower that may not lose anything lags behind, in bytes.
     pub(crate) fn lag(&self) -> u64 {
-        let state = self.lock();
-        let appended = state.log.appended_bytes();
-        let held = state
-            .followers
-            .values()
-            .filter(|follower| follower.pace == Pace::Held);
-        held.map(|follower| appended - follower.taken)
-            .max()
-            .unwrap_or(0)
+        self.lock().followed.lag()
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -200,29 +186,20 @@ impl ProcessEvents {
     fn record(&self, mut state: MutexGuard<'_, State>) -> Result<(), Broken> {
         while let Some(event) = state.order.poll_event() {
             let seq = event.seq();
-            let recorded = match event {
-                Event::Output(chunk) => {
-                    state.written[chunk.stream as usize] += chunk.data.len() as u64;
-                    state.log.append(chunk.stream, chunk.data)
-                }
-                Event::Exited(_, exit) => state.log.record_exit(exit),
-                Event::Closed(_) => state.log.record_close(),
-            };
+            if let Event::Output(chunk) = &event {
+                state.written[chunk.stream as usize] += chunk.data.len() as u64;
+            }
+            let recorded = state.followed.record(|log| match event {
+                Event::Output(chunk) => log.append(chunk.stream, chunk.data),
+                Event::Exited(_, exit) => log.record_exit(exit),
+                Event::Closed(_) => log.record_close(),
+            });
             if recorded != Some(seq) {
                 return Err(Broken::Impossible(seq));
             }
         }
-        self.wake(state);
-        Ok(())
-    }
-
-    fn wake(&self, mut state: MutexGuard<'_, State>) {
-        for follower in state.followers.values_mut() {
-            if let Some(waker) = follower.waker.take() {
-                waker.wake();
-            }
-        }
         drop(state);
         self.recorded.notify_waiters();
+        Ok(())
     }
 }

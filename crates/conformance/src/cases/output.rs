@@ -1,7 +1,6 @@
 //! What is written is what arrives.
 
-use exec_core::log::Event;
-use exec_env::process::{Follow, From, Pace};
+use exec_core::log::{Event, Follow, From, Pace};
 use futures_util::StreamExt;
 
 use crate::{

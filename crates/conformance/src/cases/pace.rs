@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use exec_core::log::Event;
-use exec_env::process::Pace;
+use exec_core::log::{Event, Pace};
 use exec_wire::process::{TerminateMode, WaitUntil};
 use futures_util::StreamExt;
 

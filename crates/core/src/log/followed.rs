@@ -69,7 +69,11 @@ struct Follower {
 impl FollowedLog {
     /// Begins without followers.
     pub fn new(log: OutputLog) -> Self {
-        Self { log, followers: BTreeMap::new(), next: 0 }
+        Self {
+            log,
+            followers: BTreeMap::new(),
+            next: 0,
+        }
     }
 
     /// Records something and wakes every follower that waits for it.
@@ -92,7 +96,15 @@ impl FollowedLog {
         let taken = self.log.appended_bytes() - self.log.bytes_after(cursor);
         let id = FollowerId(self.next);
         self.next += 1;
-        self.followers.insert(id, Follower { cursor, taken, pace: follow.pace, waker: None });
+        self.followers.insert(
+            id,
+            Follower {
+                cursor,
+                taken,
+                pace: follow.pace,
+                waker: None,
+            },
+        );
         self.hold_log();
         id
     }
@@ -100,26 +112,45 @@ impl FollowedLog {
     /// Returns a follower's next event, or waits for it.
     pub fn poll_event(&mut self, id: FollowerId, cx: &mut Context<'_>) -> Poll<Followed> {
         let Some(follower) = self.followers.get_mut(&id) else {
-            return Poll::Ready(Followed { event: None, released: false });
+            return Poll::Ready(Followed {
+                event: None,
+                released: false,
+            });
         };
         let Some(event) = self.log.event_after(follower.cursor) else {
             if self.log.is_closed() {
-                return Poll::Ready(Followed { event: None, released: false });
+                return Poll::Ready(Followed {
+                    event: None,
+                    released: false,
+                });
             }
-            if !follower.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            if !follower
+                .waker
+                .as_ref()
+                .is_some_and(|waker| waker.will_wake(cx.waker()))
+            {
                 follower.waker = Some(cx.waker().clone());
             }
             return Poll::Pending;
         };
         let appended = self.log.appended_bytes();
         let held = follower.holds(appended);
+        let consecutive = event.seq() == follower.cursor.next();
         follower.cursor = event.seq();
-        follower.taken = appended - self.log.bytes_after(follower.cursor);
+        if !consecutive {
+            // Something was dropped in between.
+            follower.taken = appended - self.log.bytes_after(follower.cursor);
+        } else if let Event::Output(chunk) = &event {
+            follower.taken += chunk.data.len() as u64;
+        }
         let released = held && !follower.holds(appended);
         if follower.pace == Pace::Held {
             self.hold_log();
         }
-        Poll::Ready(Followed { event: Some(event), released })
+        Poll::Ready(Followed {
+            event: Some(event),
+            released,
+        })
     }
 
     /// Ends a follower. Whoever it held up may go on.
@@ -136,12 +167,27 @@ impl FollowedLog {
     /// Tells whether a follower that may not lose anything lags too far behind.
     pub fn is_held(&self) -> bool {
         let appended = self.log.appended_bytes();
-        self.followers.values().any(|follower| follower.holds(appended))
+        self.followers
+            .values()
+            .any(|follower| follower.holds(appended))
+    }
+
+    /// Returns how far the slowest follower that may not lose anything lags behind, in bytes.
+    pub fn lag(&self) -> u64 {
+        let held = self
+            .followers
+            .values()
+            .filter(|follower| follower.pace == Pace::Held);
+        let taken = held.map(|follower| follower.taken).min();
+        taken.map_or(0, |taken| self.log.appended_bytes() - taken)
     }
 
     /// Keeps the log from dropping what a held follower was not given yet.
     fn hold_log(&mut self) {
-        let held = self.followers.values().filter(|follower| follower.pace == Pace::Held);
+        let held = self
+            .followers
+            .values()
+            .filter(|follower| follower.pace == Pace::Held);
         let after = held.map(|follower| follower.cursor).min();
         self.log.hold_after(after);
     }
@@ -162,7 +208,10 @@ mod tests {
     use crate::log::{Exit, Retention};
 
     fn log() -> FollowedLog {
-        FollowedLog::new(OutputLog::new(Retention { bytes: 4, chunks: 100 }))
+        FollowedLog::new(OutputLog::new(Retention {
+            bytes: 4,
+            chunks: 100,
+        }))
     }
 
     fn write(log: &mut FollowedLog, data: impl Into<Bytes>) {
@@ -177,8 +226,14 @@ mod tests {
         }
     }
 
-    const HELD: Follow = Follow { from: From::Now, pace: Pace::Held };
-    const FREE: Follow = Follow { from: From::After(OutputSeq(0)), pace: Pace::Free };
+    const HELD: Follow = Follow {
+        from: From::Now,
+        pace: Pace::Held,
+    };
+    const FREE: Follow = Follow {
+        from: From::After(OutputSeq(0)),
+        pace: Pace::Free,
+    };
 
     #[test]
     fn a_held_follower_loses_nothing_and_a_free_one_skips() {
@@ -187,9 +242,19 @@ mod tests {
         for _ in 0..3 {
             write(&mut log, "abcd");
         }
-        assert_eq!([next(&mut log, held), next(&mut log, held)], [Some(1), Some(2)]);
-        assert_eq!(next(&mut log, free), Some(3), "the others fell out when they were taken");
-        assert_eq!([next(&mut log, held), next(&mut log, held)], [Some(3), None]);
+        assert_eq!(
+            [next(&mut log, held), next(&mut log, held)],
+            [Some(1), Some(2)]
+        );
+        assert_eq!(
+            next(&mut log, free),
+            Some(3),
+            "the others fell out when they were taken"
+        );
+        assert_eq!(
+            [next(&mut log, held), next(&mut log, held)],
+            [Some(3), None]
+        );
     }
 
     #[test]
@@ -199,7 +264,10 @@ mod tests {
         write(&mut log, vec![0; limits::FOLLOW_WINDOW_BYTES]);
         assert!(log.is_held());
         let followed = log.poll_event(id, &mut Context::from_waker(Waker::noop()));
-        assert!(matches!(followed, Poll::Ready(Followed { released: true, .. })));
+        assert!(matches!(
+            followed,
+            Poll::Ready(Followed { released: true, .. })
+        ));
         assert!(!log.is_held());
         write(&mut log, vec![0; limits::FOLLOW_WINDOW_BYTES]);
         log.unfollow(id);

@@ -60,7 +60,7 @@ pub fn applies(
 #[non_exhaustive]
 pub enum SnapshotError {
     /// Caller: the scope is empty or too long.
-    #[error("shell snapshot scope has {0} bytes, not 1 to {MAX_SNAPSHOT_SCOPE_BYTES}")]
+    #[error("scopeId has {0} bytes: expected 1 to {MAX_SNAPSHOT_SCOPE_BYTES}")]
     Scope(usize),
     /// Caller: the state of this shell cannot be captured.
     #[error("shell `{0}` is not bash, zsh or sh")]

@@ -105,6 +105,8 @@ impl Deadlines {
 
     /// A limit too long to be represented is none.
     fn idle_at(&self) -> Option<Instant> {
-        self.timers.idle.and_then(|idle| self.last_activity.checked_add(idle))
+        self.timers
+            .idle
+            .and_then(|idle| self.last_activity.checked_add(idle))
     }
 }

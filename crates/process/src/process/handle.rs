@@ -7,8 +7,8 @@ use std::{
 };
 
 use bytes::Bytes;
-use exec_core::log::{Page, Snapshot};
-use exec_env::process::{EventStream, ExecProcess, Follow, ProcessError, Read, Status};
+use exec_core::log::{Follow, Page, Snapshot};
+use exec_env::process::{EventStream, ExecProcess, ProcessError, Read, Status};
 use exec_wire::{
     id::{ProcessId, WriteId},
     process::{ExitCause, ProcessSignal, TerminalSize, TerminateMode, WaitUntil, WriteStatus},
@@ -102,8 +102,8 @@ impl ExecProcess for LocalProcess {
                 {
                     let state = self.shared.lock();
                     let out_of_time = deadline.is_some_and(|deadline| deadline <= Instant::now());
-                    if out_of_time || read.wait.is_zero() || state.log.has_news(read.after) {
-                        return Ok(state.log.page(read.after, read.max_bytes));
+                    if out_of_time || read.wait.is_zero() || state.log().has_news(read.after) {
+                        return Ok(state.log().page(read.after, read.max_bytes));
                     }
                 }
                 match deadline {
@@ -158,9 +158,11 @@ impl ExecProcess for LocalProcess {
 
     fn terminate(&self, mode: TerminateMode) -> BoxFuture<'static, Result<bool, ProcessError>> {
         let mut state = self.shared.lock();
-        let running = state.log.exit().is_none();
-        if running && let Some(child) = state.child.clone() {
-            state.cause.get_or_insert(ExitCause::Terminated);
+        let running = state.log().exit().is_none();
+        if let Some(child) = state.child.clone() {
+            if running {
+                state.cause.get_or_insert(ExitCause::Terminated);
+            }
             match mode {
                 TerminateMode::Force => child.kill_tree(),
                 TerminateMode::Graceful { timeout_ms } => {
@@ -190,8 +192,8 @@ impl ExecProcess for LocalProcess {
                     {
                         let state = shared.lock();
                         let done = match until {
-                            WaitUntil::Exited => state.log.exit().is_some(),
-                            WaitUntil::Closed => state.log.is_closed(),
+                            WaitUntil::Exited => state.log().exit().is_some(),
+                            WaitUntil::Closed => state.log().is_closed(),
                         };
                         if done {
                             return;
@@ -212,7 +214,7 @@ impl ExecProcess for LocalProcess {
     }
 
     fn snapshot(&self) -> BoxFuture<'_, Result<Snapshot, ProcessError>> {
-        ready(Ok(self.shared.lock().log.snapshot())).boxed()
+        ready(Ok(self.shared.lock().log().snapshot())).boxed()
     }
 }
 
@@ -228,11 +230,11 @@ impl Drop for LocalProcess {
 
 fn status(state: &State, pid: u32, started_at_ms: u64) -> Status {
     Status {
-        exit: state.log.exit().cloned(),
-        closed: state.log.is_closed(),
+        exit: state.log().exit().cloned(),
+        closed: state.log().is_closed(),
         tree_alive: state.child.is_some(),
-        next_seq: state.log.next_seq(),
-        retained_bytes: state.log.retained_bytes(),
+        next_seq: state.log().next_seq(),
+        retained_bytes: state.log().retained_bytes(),
         os_pid: Some(pid),
         started_at_ms,
     }

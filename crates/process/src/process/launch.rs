@@ -14,7 +14,10 @@ use exec_wire::{
     id::ProcessId,
     process::{Limits, OutputStream, TerminalSize},
 };
-use tokio::io::{Interest, unix::AsyncFd};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    time::Instant,
+};
 
 use super::handle::LocalProcess;
 use crate::{
@@ -85,10 +88,10 @@ pub async fn launch(
         argv: launch
             .argv
             .into_iter()
-            .map(c_string)
+            .map(|arg| c_string(arg, "argv"))
             .collect::<Result<_, _>>()?,
         env: launch.env.into_iter().map(pair).collect::<Result<_, _>>()?,
-        cwd: c_string(launch.cwd.into_os_string())?,
+        cwd: c_string(launch.cwd.into_os_string(), "cwd")?,
         stdin,
         stdout,
         stderr,
@@ -96,6 +99,8 @@ pub async fn launch(
         extra: launch.extra,
         limits: resource_limits(&launch.limits),
     };
+    // Before the command can run, so that what it used is never more than the time that passed.
+    let started = Instant::now();
     let child = Arc::new(spawner.spawn(spec).await?);
     let (input, sources, terminal) = ours.register().map_err(host)?;
     let log = OutputLog::new(settings.retention);
@@ -107,7 +112,7 @@ pub async fn launch(
         idle: launch.limits.idle_ms.map(millis),
         memory_bytes: launch.limits.memory_bytes,
     };
-    tokio::spawn(Owner::new(Arc::clone(&shared), child, sources, timers).run());
+    tokio::spawn(Owner::new(Arc::clone(&shared), child, sources, timers, started).run());
     let since_epoch = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
@@ -213,7 +218,10 @@ fn candidates(launch: &Launch) -> Result<Vec<CString>, SpawnError> {
         .rfind(|(name, _)| name == "PATH")
         .map(|(_, value)| value);
     let paths = Spec::candidates(&launch.program, path.map(OsString::as_os_str));
-    paths.into_iter().map(c_string).collect()
+    paths
+        .into_iter()
+        .map(|path| c_string(path, "argv"))
+        .collect()
 }
 
 fn resource_limits(limits: &Limits) -> Vec<Limit> {
@@ -239,12 +247,9 @@ fn pair((name, value): (OsString, OsString)) -> Result<CString, SpawnError> {
     let mut text = name.into_vec();
     text.push(b'=');
     text.extend_from_slice(&value.into_vec());
-    c_string(OsString::from_vec(text))
+    c_string(OsString::from_vec(text), "env")
 }
 
-fn c_string(text: OsString) -> Result<CString, SpawnError> {
-    CString::new(text.into_vec()).map_err(|error| SpawnError::Host {
-        stage: Stage::Exec,
-        source: io::Error::new(io::ErrorKind::InvalidInput, error),
-    })
+fn c_string(text: OsString, field: &'static str) -> Result<CString, SpawnError> {
+    CString::new(text.into_vec()).map_err(|_| SpawnError::Nul(field))
 }

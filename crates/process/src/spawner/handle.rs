@@ -12,9 +12,12 @@ use std::{
     sync::Arc,
 };
 
-use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
-    SocketType, recv, send, sendmsg, socketpair,
+use rustix::{
+    io::Errno,
+    net::{
+        AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+        SocketFlags, SocketType, recv, send, sendmsg, socketpair,
+    },
 };
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -180,7 +183,13 @@ impl Child {
             .control
             .async_io(Interest::READABLE, |control| {
                 let mut bytes = [0; REPORT_BYTES];
-                let (count, _) = recv(control, &mut bytes, RecvFlags::empty())?;
+                let received = match recv(control, &mut bytes, RecvFlags::empty()) {
+                    // The supervisor ended with orders unread: the kernel says so once, before what
+                    // the supervisor had sent.
+                    Err(Errno::CONNRESET) => recv(control, &mut bytes, RecvFlags::empty()),
+                    received => received,
+                };
+                let (count, _) = received?;
                 Ok((count == REPORT_BYTES).then_some(bytes))
             })
             .await;
@@ -249,6 +258,9 @@ pub enum SpawnError {
         #[source]
         source: io::Error,
     },
+    /// Caller: the operating system's texts end at a NUL byte.
+    #[error("{0} must not contain a NUL byte")]
+    Nul(&'static str),
     /// Host: the supervisor vanished before it said anything.
     #[error("process supervisor is gone")]
     Lost,

@@ -37,9 +37,16 @@ pub(super) struct Reader {
     serial: bool,
     order: Order,
     /// Requests that wait for their turn.
-    queued: BTreeMap<Ticket, (RequestId, Call)>,
+    queued: BTreeMap<Ticket, Queued>,
+    queued_bytes: usize,
     /// Requests that run or wait, and the place in the order that they give back.
     running: FuturesUnordered<BoxFuture<'static, Option<Ticket>>>,
+}
+
+struct Queued {
+    id: RequestId,
+    call: Call,
+    bytes: usize,
 }
 
 impl Reader {
@@ -61,6 +68,7 @@ impl Reader {
             serial,
             order: Order::new(most),
             queued: BTreeMap::new(),
+            queued_bytes: 0,
             running: FuturesUnordered::new(),
         }
     }
@@ -68,7 +76,8 @@ impl Reader {
     /// Runs until the peer is done, or breaks the rules of the transport.
     pub(super) async fn run(&mut self, input: &mut dyn MessageReader) {
         loop {
-            let busy = self.serial && !self.running.is_empty();
+            // Requests that wait for their turn are kept in memory, so they are bounded.
+            let full = self.queued_bytes >= limits::MAX_MESSAGE_BYTES;
             tokio::select! {
                 biased;
                 Some(ticket) = self.running.next() => {
@@ -77,7 +86,7 @@ impl Reader {
                         self.start_ready().await;
                     }
                 }
-                message = input.next(), if !busy => match message {
+                message = input.next(), if !full => match message {
                     Ok(Some(message)) => self.handle_message(message).await,
                     Ok(None) => return,
                     Err(error) => {
@@ -95,6 +104,7 @@ impl Reader {
     }
 
     async fn handle_message(&mut self, frame: Bytes) {
+        let bytes = frame.len();
         let decoded = match split_binary(&frame) {
             None => Ok((frame, None)),
             Some(Ok((header, data))) => Ok((header, Some(data))),
@@ -110,7 +120,7 @@ impl Reader {
             Ok(Input::Request(mut request)) => {
                 let id = request.id.clone();
                 match self.admit(&mut request) {
-                    Ok((ordering, call)) => self.handle_call(id, ordering, call).await,
+                    Ok((ordering, call)) => self.handle_call(id, ordering, call, bytes).await,
                     Err(error) => self.outbox.send(Outgoing::error(&id, &error)).await,
                 }
             }
@@ -140,7 +150,7 @@ impl Reader {
         Ok((method.ordering(), call))
     }
 
-    async fn handle_call(&mut self, id: RequestId, ordering: Ordering, call: Call) {
+    async fn handle_call(&mut self, id: RequestId, ordering: Ordering, call: Call, bytes: usize) {
         if let Call::Initialize(params) = call {
             let answer = match self.handler.initialize(params).await {
                 Ok(response) => {
@@ -150,18 +160,18 @@ impl Reader {
                 Err(error) => Outgoing::error(&id, &error),
             };
             self.outbox.send(answer).await;
-            return;
-        }
-        if self.running.len() + self.queued.len() >= limits::MAX_REQUESTS_IN_FLIGHT {
+        } else if ordering == Ordering::Control && !self.serial {
+            // Never queues, and is never refused for the many that wait.
+            self.begin(id, call, None).await;
+        } else if self.running.len() + self.queued.len() >= limits::MAX_REQUESTS_IN_FLIGHT {
             let most = limits::MAX_REQUESTS_IN_FLIGHT;
             let error = RpcError::internal(format!("more than {most} requests are unanswered"));
             self.outbox.send(Outgoing::error(&id, &error)).await;
-        } else if ordering == Ordering::Control && !self.serial {
-            self.begin(id, call, None).await;
         } else {
             let starts = call.starts().cloned();
             let ticket = self.order.submit(Claim { ordering, starts });
-            self.queued.insert(ticket, (id, call));
+            self.queued_bytes += bytes;
+            self.queued.insert(ticket, Queued { id, call, bytes });
             self.start_ready().await;
         }
     }
@@ -169,7 +179,8 @@ impl Reader {
     /// Begins every request whose turn it is.
     async fn start_ready(&mut self) {
         while let Some(ticket) = self.order.poll_ready() {
-            if let Some((id, call)) = self.queued.remove(&ticket) {
+            if let Some(Queued { id, call, bytes }) = self.queued.remove(&ticket) {
+                self.queued_bytes -= bytes;
                 self.begin(id, call, Some(ticket)).await;
             }
         }

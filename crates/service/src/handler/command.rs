@@ -37,8 +37,8 @@ impl Handlers<'_> {
             arg0: params.arg0,
             env: params.env,
             io,
-            // The cap is for each of two streams; the log holds both.
-            retained_bytes: params.output_bytes_cap.map(|cap| cap.saturating_mul(2)),
+            // A cap for both streams together is one for each of them, too.
+            retained_bytes: params.output_bytes_cap,
             ..Command::new(params.process_id, params.argv, cwd)
         };
         let plan = Plan {

@@ -72,6 +72,13 @@ impl Handlers<'_> {
                 cancel.notify_one();
                 done(&id, Ok(Terminated { running: true }))
             }
+            // As the stock server does it: what a command left running when it ended stays. A client
+            // that names a mode means the whole tree.
+            Found::Started(process)
+                if params.mode.is_none() && process.handle.status().exit.is_some() =>
+            {
+                done(&id, Ok(Terminated { running: false }))
+            }
             Found::Started(process) => {
                 let mode = params.mode.unwrap_or_default();
                 settle(id, process.handle.terminate(mode), |outcome| {

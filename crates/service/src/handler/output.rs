@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use exec_core::log::Page;
-use exec_env::process::{From, Read, Status};
+use exec_core::log::{From, Page};
+use exec_env::process::{Read, Status};
 use exec_wire::{
     bytes::Base64,
     error::RpcError,

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use exec_core::log::From;
 use exec_env::{
     backend::{StartError, StartedProcess},
     command::{Command, Io, Stdin},
-    process::From,
 };
 use exec_wire::{
     error::RpcError,

@@ -8,10 +8,8 @@ use std::{
 };
 
 use exec_core::lease::{Lease, ResumeError};
-use exec_env::{
-    backend::ExecBackend,
-    process::{Follow, From, Pace},
-};
+use exec_core::log::{Follow, From, Pace};
+use exec_env::backend::ExecBackend;
 use exec_wire::{
     id::{ProcessId, SessionId},
     limits,

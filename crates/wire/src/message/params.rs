@@ -38,7 +38,9 @@ fn explain<T: DeserializeOwned>(text: &str) -> ParamsError {
             let path = error.path().to_string();
             let reason = error.inner().to_string();
             // Positions inside the params mean nothing to a caller who wrote a whole message.
-            let reason = reason.split(" at line ").next().unwrap_or(&reason);
+            let reason = reason
+                .rsplit_once(" at line ")
+                .map_or(&*reason, |(text, _)| text);
             let named = path == "." || reason.contains(&format!("`{path}`"));
             ParamsError(if named {
                 reason.to_owned()
