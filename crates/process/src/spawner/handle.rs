@@ -61,7 +61,11 @@ impl Spawner {
             .map_err(|error| SpawnError::host(Stage::Setup, error))?;
         self.send(&spec, theirs).await?;
         drop(spec);
-        let child = Child { control, pid: 0 };
+        let child = Child {
+            control,
+            pid: 0,
+            _spawner: self.clone(),
+        };
         match child.report().await {
             Some(Report::Started(pid)) => Ok(Child { pid, ..child }),
             Some(Report::Failed { stage, errno }) => Err(SpawnError::host(
@@ -168,6 +172,8 @@ impl fmt::Debug for Link {
 pub struct Child {
     control: AsyncFd<OwnedFd>,
     pid: u32,
+    /// Supervisors end with their spawner, which lives as long as somebody needs it.
+    _spawner: Spawner,
 }
 
 impl Child {

@@ -44,9 +44,14 @@ pub(super) struct Reader {
 }
 
 struct Queued {
-    id: RequestId,
-    call: Call,
+    work: Work,
     bytes: usize,
+}
+
+enum Work {
+    Call(RequestId, Call),
+    /// An answer that is ready, and comes in its turn.
+    Answer(Outgoing),
 }
 
 impl Reader {
@@ -121,18 +126,16 @@ impl Reader {
                 let id = request.id.clone();
                 match self.admit(&mut request) {
                     Ok((ordering, call)) => self.handle_call(id, ordering, call, bytes).await,
-                    Err(error) => self.outbox.send(Outgoing::error(&id, &error)).await,
+                    Err(error) => self.answer(Outgoing::error(&id, &error)).await,
                 }
             }
-            Ok(Input::Reply(reply)) => self.outbox.send(reply).await,
+            Ok(Input::Reply(reply)) => self.answer(reply).await,
             Ok(Input::Nothing) => {}
             Err(reason) => {
                 let peer = &self.peer;
                 let text = format!("failed to parse JSON-RPC message from {peer}: {reason}");
                 let error = RpcError::invalid_request(text);
-                self.outbox
-                    .send(Outgoing::error(&RequestId::NONE, &error))
-                    .await;
+                self.answer(Outgoing::error(&RequestId::NONE, &error)).await;
             }
         }
     }
@@ -169,19 +172,52 @@ impl Reader {
             self.outbox.send(Outgoing::error(&id, &error)).await;
         } else {
             let starts = call.starts().cloned();
-            let ticket = self.order.submit(Claim { ordering, starts });
-            self.queued_bytes += bytes;
-            self.queued.insert(ticket, Queued { id, call, bytes });
-            self.start_ready().await;
+            let claim = Claim { ordering, starts };
+            self.enqueue(
+                claim,
+                Queued {
+                    work: Work::Call(id, call),
+                    bytes,
+                },
+            )
+            .await;
         }
+    }
+
+    /// Sends an answer that is ready: at once, or, in strict order, in its turn.
+    async fn answer(&mut self, answer: Outgoing) {
+        if self.serial && !self.order.is_idle() {
+            let bytes = answer.text_len();
+            let work = Queued {
+                work: Work::Answer(answer),
+                bytes,
+            };
+            self.enqueue(Ordering::Reads.into(), work).await;
+        } else {
+            self.outbox.send(answer).await;
+        }
+    }
+
+    async fn enqueue(&mut self, claim: Claim, work: Queued) {
+        let ticket = self.order.submit(claim);
+        self.queued_bytes += work.bytes;
+        self.queued.insert(ticket, work);
+        self.start_ready().await;
     }
 
     /// Begins every request whose turn it is.
     async fn start_ready(&mut self) {
         while let Some(ticket) = self.order.poll_ready() {
-            if let Some(Queued { id, call, bytes }) = self.queued.remove(&ticket) {
-                self.queued_bytes -= bytes;
-                self.begin(id, call, Some(ticket)).await;
+            let Some(Queued { work, bytes }) = self.queued.remove(&ticket) else {
+                continue;
+            };
+            self.queued_bytes -= bytes;
+            match work {
+                Work::Call(id, call) => self.begin(id, call, Some(ticket)).await,
+                Work::Answer(answer) => {
+                    self.outbox.send(answer).await;
+                    self.order.finish(ticket);
+                }
             }
         }
     }
