@@ -1,6 +1,5 @@
 //! One connection: a reader that decodes, orders and runs requests, and a writer beside it.
 
-mod patience;
 mod reader;
 mod writer;
 

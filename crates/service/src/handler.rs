@@ -31,8 +31,6 @@ use crate::{
 pub(crate) enum Begun {
     /// It is done.
     Done(Outgoing),
-    /// It is done, and what it causes is worth more than its answer.
-    Acknowledged(Outgoing),
     /// A process starts, and others that it could disturb wait for it. It may answer by itself.
     Starts(BoxFuture<'static, Option<Outgoing>>),
     /// It has taken effect, or only reads, and waits: nobody waits for it.

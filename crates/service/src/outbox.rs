@@ -31,8 +31,6 @@ pub(crate) struct Outbox {
 pub(crate) enum Item {
     /// A message, and the room it takes until it is flushed.
     Message(Outgoing, Option<OwnedSemaphorePermit>),
-    /// A message that may wait a moment for company.
-    Patient(Outgoing, Option<OwnedSemaphorePermit>),
     /// Data travels raw from now on.
     Binary,
     /// Events to pull from now on.
@@ -112,23 +110,12 @@ impl Outbox {
 
     /// Queues a message when there is room for it.
     pub(crate) async fn send(&self, message: Outgoing) {
-        let room = self.room_for(&message).await;
-        // A writer that is gone needs nothing.
-        drop(self.items.send(Item::Message(message, room)));
-    }
-
-    /// Queues a message that may wait a moment for company: the answer to a keystroke is of little
-    /// use before its echo, and costs the client a wake-up of its own.
-    pub(crate) async fn send_patiently(&self, message: Outgoing) {
-        let room = self.room_for(&message).await;
-        drop(self.items.send(Item::Patient(message, room)));
-    }
-
-    async fn room_for(&self, message: &Outgoing) -> Option<OwnedSemaphorePermit> {
         let size = message.text_len().clamp(1, limits::OUTBOX_BYTES);
         let size = u32::try_from(size).unwrap_or(u32::MAX);
         // The semaphore is never closed.
-        Arc::clone(&self.room).acquire_many_owned(size).await.ok()
+        let room = Arc::clone(&self.room).acquire_many_owned(size).await.ok();
+        // A writer that is gone needs nothing.
+        drop(self.items.send(Item::Message(message, room)));
     }
 
     /// Resolves when the writer is gone: the peer cannot be written to.

@@ -3,7 +3,6 @@
 //! A [`Link`](link::Link) reads and writes whole messages; what is in them is nobody's business
 //! here. Not here: methods, sessions, order.
 
-pub mod alarm;
 pub mod auth;
 pub mod connect;
 pub mod http;

@@ -231,16 +231,6 @@ impl Reader {
                     self.order.finish(ticket);
                 }
             }
-            Begun::Acknowledged(answer) => {
-                if self.serial {
-                    outbox.send(answer).await;
-                } else {
-                    outbox.send_patiently(answer).await;
-                }
-                if let Some(ticket) = ticket {
-                    self.order.finish(ticket);
-                }
-            }
             Begun::Starts(answer) => self.running.push(
                 async move {
                     if let Some(answer) = answer.await {

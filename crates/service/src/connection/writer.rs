@@ -13,7 +13,6 @@ use exec_wire::outgoing::Outgoing;
 use futures_util::{Stream, StreamExt, stream::SelectAll};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-use super::patience::Patience;
 use crate::{
     notify::notification,
     outbox::{Followed, Item},
@@ -27,8 +26,6 @@ pub(super) struct Writer {
     items: mpsc::UnboundedReceiver<Item>,
     follows: SelectAll<Notifications>,
     encoding: Encoding,
-    /// Messages that wait for company.
-    patience: Patience,
     /// Room that is given back when the messages are flushed.
     room: Vec<OwnedSemaphorePermit>,
 }
@@ -40,7 +37,6 @@ impl Writer {
             items,
             follows: SelectAll::new(),
             encoding: Encoding::Text,
-            patience: Patience::default(),
             room: Vec::new(),
         }
     }
@@ -82,22 +78,16 @@ impl Writer {
                     // The session is detached: its events are no longer for this peer.
                     open = false;
                     self.follows.clear();
-                    for waited in self.patience.take() {
-                        self.link.push(waited, self.encoding);
-                    }
                 }
                 Poll::Pending => {}
             }
             if let Poll::Ready(Some(message)) = self.follows.poll_next_unpin(cx) {
-                self.push(message);
+                self.link.push(message, self.encoding);
                 progress = true;
             }
             if !progress {
                 break;
             }
-        }
-        for message in self.patience.poll_overdue(cx) {
-            self.link.push(message, self.encoding);
         }
         if self.link.buffered() > 0 || self.link.poll_upkeep(cx).is_ready() {
             return Poll::Ready(true);
@@ -109,25 +99,11 @@ impl Writer {
         }
     }
 
-    /// Encodes a message behind those that waited for its company.
-    fn push(&mut self, message: Outgoing) {
-        for waited in self.patience.take() {
-            self.link.push(waited, self.encoding);
-        }
-        self.link.push(message, self.encoding);
-    }
-
     fn take(&mut self, item: Item) {
         match item {
             Item::Message(message, room) => {
-                self.push(message);
+                self.link.push(message, self.encoding);
                 self.room.extend(room);
-            }
-            Item::Patient(message, room) => {
-                self.room.extend(room);
-                if let Some(message) = self.patience.hold(message) {
-                    self.link.push(message, self.encoding);
-                }
             }
             Item::Binary => self.encoding = Encoding::Binary,
             Item::Follow(followed) => self.follows.push(Notifications(followed)),

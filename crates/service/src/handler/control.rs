@@ -21,14 +21,11 @@ impl Handlers<'_> {
             Found::Starting(_) => return status(&id, WriteStatus::Starting),
             Found::Started(process) => process,
         };
-        match settle(
+        settle(
             id,
             process.handle.write(Some(params.write_id), data),
             written,
-        ) {
-            Begun::Done(answer) => Begun::Acknowledged(answer),
-            begun @ (Begun::Acknowledged(_) | Begun::Starts(_) | Begun::Waits(_)) => begun,
-        }
+        )
     }
 
     pub(super) fn close_stdin(&self, id: RequestId, params: CloseStdin) -> Begun {
