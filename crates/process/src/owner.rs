@@ -66,10 +66,16 @@ impl Owner {
                 // Whoever waits for its reader is not idle.
                 self.deadlines.activity();
             }
-            let (blocked, kill_at) = {
+            let (blocked, kill_at, dropped) = {
                 let state = self.shared.lock();
-                (state.input.blocked(), state.kill_at)
+                (state.input.blocked(), state.kill_at, state.dropped)
             };
+            if dropped && !supervised && !held {
+                // A stranger holds the output open, and nobody is left to want it.
+                self.sources.clear();
+                self.close_if_done();
+                return;
+            }
             let deadline = self.deadlines.next(kill_at, held);
             tokio::select! {
                 report = self.child.report(), if supervised => match report {

@@ -3,6 +3,9 @@
 mod handle;
 mod launch;
 
+#[cfg(test)]
+mod tests;
+
 pub use self::{
     handle::LocalProcess,
     launch::{Launch, LaunchIo, Settings, launch},

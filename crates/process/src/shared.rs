@@ -33,6 +33,8 @@ pub(crate) struct State {
     pub(crate) cause: Option<ExitCause>,
     /// When a graceful end stops being graceful.
     pub(crate) kill_at: Option<Instant>,
+    /// Nobody holds the process any more.
+    pub(crate) dropped: bool,
 }
 
 impl State {
@@ -49,6 +51,7 @@ impl Shared {
             child: Some(child),
             cause: None,
             kill_at: None,
+            dropped: false,
         };
         Self {
             state: Mutex::new(state),

@@ -221,10 +221,13 @@ impl ExecProcess for LocalProcess {
 impl Drop for LocalProcess {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
+        state.dropped = true;
         if let Some(child) = state.child.clone() {
             state.cause.get_or_insert(ExitCause::Terminated);
             child.kill_tree();
         }
+        drop(state);
+        self.shared.poke.notify_one();
     }
 }
 
