@@ -11,10 +11,12 @@ use std::{
     },
 };
 
+use exec_client::{backend::RemoteBackend, client::ExecServerClient};
 use exec_env::{
     backend::{ExecBackend, StartError},
     command::{Command, Io, Stdin},
 };
+use exec_transport::link::Link;
 use exec_wire::{id::ProcessId, path_uri::PathUri, process::TerminalSize};
 
 use crate::{running::Running, within::within};
@@ -87,6 +89,22 @@ impl Subject {
             probe,
             _kept: Box::new(kept),
         }
+    }
+
+    /// Takes the other end of a link to a server as an environment.
+    pub async fn remote(link: Link, probe: impl AsRef<Path>, kept: impl Any + Send) -> Self {
+        let connected = ExecServerClient::connect(link, Default::default()).await;
+        let client = connected.expect("the server takes a client");
+        let capabilities = Capabilities {
+            refusals: Refusals::Rpc,
+            ids: Ids::Unique,
+        };
+        Self::new(
+            Arc::new(RemoteBackend::new(client)),
+            capabilities,
+            probe,
+            kept,
+        )
     }
 
     /// A command with a fresh id, on pipes and without stdin.

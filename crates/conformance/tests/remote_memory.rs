@@ -1,17 +1,12 @@
 //! The suite over a link in memory, to a service in this process.
-#![expect(
-    clippy::unwrap_used,
-    reason = "a subject that cannot be built fails its case"
-)]
 
 use std::{
     collections::BTreeMap, ffi::OsString, num::NonZeroUsize, path::Path, sync::Arc, time::Duration,
 };
 
-use exec_client::{backend::RemoteBackend, client::ExecServerClient};
 use exec_conformance::{
     conformance_suite,
-    subject::{Capabilities, HOST_ENVIRONMENT, Ids, Refusals, Subject},
+    subject::{HOST_ENVIRONMENT, Subject},
 };
 use exec_core::log::Retention;
 use exec_env::backend::ExecBackend;
@@ -43,20 +38,7 @@ async fn subject() -> Subject {
     let (here, there) = memory::pair();
     let served = service.clone();
     tokio::spawn(async move { served.serve(there).await });
-    let client = ExecServerClient::connect(here, Default::default())
-        .await
-        .unwrap();
-    let capabilities = Capabilities {
-        refusals: Refusals::Rpc,
-        ids: Ids::Unique,
-    };
-    let backend = Arc::new(RemoteBackend::new(client));
-    Subject::new(
-        backend,
-        capabilities,
-        env!("CARGO_BIN_EXE_exec-probe"),
-        service,
-    )
+    Subject::remote(here, env!("CARGO_BIN_EXE_exec-probe"), service).await
 }
 
 fn local() -> LocalBackend {

@@ -4,31 +4,12 @@
     reason = "a subject that cannot be built fails its case"
 )]
 
-use std::sync::Arc;
-
-use exec_client::{backend::RemoteBackend, client::ExecServerClient};
-use exec_conformance::{
-    conformance_suite, server,
-    subject::{Capabilities, Ids, Refusals, Subject},
-};
+use exec_conformance::{conformance_suite, server, subject::Subject};
 use exec_transport::connect;
 
 conformance_suite!(remote_stdio, subject());
 
 async fn subject() -> Subject {
     let (link, child) = connect::program(&mut server::program("stdio")).unwrap();
-    let client = ExecServerClient::connect(link, Default::default())
-        .await
-        .unwrap();
-    let capabilities = Capabilities {
-        refusals: Refusals::Rpc,
-        ids: Ids::Unique,
-    };
-    let backend = Arc::new(RemoteBackend::new(client));
-    Subject::new(
-        backend,
-        capabilities,
-        env!("CARGO_BIN_EXE_exec-probe"),
-        child,
-    )
+    Subject::remote(link, env!("CARGO_BIN_EXE_exec-probe"), child).await
 }

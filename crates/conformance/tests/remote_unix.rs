@@ -4,14 +4,7 @@
     reason = "a subject that cannot be built fails its case"
 )]
 
-use std::sync::Arc;
-
-use exec_client::{backend::RemoteBackend, client::ExecServerClient};
-use exec_conformance::{
-    conformance_suite,
-    server::Server,
-    subject::{Capabilities, Ids, Refusals, Subject},
-};
+use exec_conformance::{conformance_suite, server::Server, subject::Subject};
 use exec_transport::connect;
 
 conformance_suite!(remote_unix, subject());
@@ -21,14 +14,5 @@ async fn subject() -> Subject {
     let socket = directory.path().join("socket");
     let server = Server::listen(&format!("unix://{}", socket.display())).await;
     let link = connect::unix(&socket).await.unwrap();
-    let client = ExecServerClient::connect(link, Default::default())
-        .await
-        .unwrap();
-    let capabilities = Capabilities {
-        refusals: Refusals::Rpc,
-        ids: Ids::Unique,
-    };
-    let backend = Arc::new(RemoteBackend::new(client));
-    let probe = env!("CARGO_BIN_EXE_exec-probe");
-    Subject::new(backend, capabilities, probe, (server, directory))
+    Subject::remote(link, env!("CARGO_BIN_EXE_exec-probe"), (server, directory)).await
 }
