@@ -36,7 +36,8 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) check: bool,
     /// Measure only rows whose group contains TEXT: spawn, inflight, echo, output, memory,
-    /// stalled, startup; repeatable
+    /// stalled, startup, fs-calls, fs-bulk, fs-walk, fs-peak, fs-watch; so `fs` is all about files;
+    /// repeatable
     #[arg(long, value_name = "TEXT")]
     pub(crate) only: Vec<String>,
     /// Directory for results, logs and the stock server's CODEX_HOME (not below a temp directory)
@@ -68,6 +69,14 @@ pub(crate) enum Helper {
     /// The bare TCP echo.
     #[command(hide = true)]
     EchoFloor,
+    /// The bare TCP exchange.
+    #[command(hide = true)]
+    ExchangeFloor {
+        /// Bytes to read before each answer.
+        request: usize,
+        /// Bytes of an answer.
+        response: usize,
+    },
     /// The pipe to TCP copy.
     #[command(hide = true)]
     CopyFloor,

@@ -9,7 +9,9 @@
     reason = "the table on stdout is what this program is for"
 )]
 
+mod base64;
 mod cli;
+mod content;
 mod emit;
 mod floors;
 mod measures;
@@ -18,6 +20,7 @@ mod proc_stat;
 mod report;
 mod rpc;
 mod run;
+mod scratch;
 mod stats;
 mod target;
 mod ws;
@@ -46,6 +49,7 @@ fn serve(helper: &Helper) -> anyhow::Result<()> {
         Helper::Emit { bytes, hold: false } => emit::emit(bytes),
         Helper::Emit { bytes, hold: true } => emit::emit_and_hold(bytes),
         Helper::EchoFloor => floors::echo::serve(),
+        Helper::ExchangeFloor { request, response } => floors::exchange::serve(request, response),
         Helper::CopyFloor => floors::copy::serve(),
     }
 }

@@ -2,6 +2,7 @@
 //! Invariant: a target that fails spoils its own cells and no others.
 
 mod echo;
+mod files;
 mod in_flight;
 mod memory;
 mod output;
@@ -25,8 +26,11 @@ pub(crate) struct Group {
     pub(crate) run: fn(&Plan, &[Target]) -> Vec<Row>,
 }
 
+/// The extension that sends bytes as they are, in binary messages.
+const BINARY: &str = "binaryData";
+
 /// All groups, in the order of the table.
-pub(crate) const GROUPS: [Group; 7] = [
+pub(crate) const GROUPS: [Group; 12] = [
     Group {
         name: "spawn",
         run: spawn::run,
@@ -54,5 +58,25 @@ pub(crate) const GROUPS: [Group; 7] = [
     Group {
         name: "startup",
         run: startup::run,
+    },
+    Group {
+        name: "fs-calls",
+        run: files::calls,
+    },
+    Group {
+        name: "fs-bulk",
+        run: files::bulk,
+    },
+    Group {
+        name: "fs-walk",
+        run: files::walk,
+    },
+    Group {
+        name: "fs-peak",
+        run: files::peak,
+    },
+    Group {
+        name: "fs-watch",
+        run: files::watch,
     },
 ];

@@ -27,6 +27,31 @@ pub(crate) struct Plan {
     pub(crate) stalled_time: Duration,
     /// Starts of the server per block.
     pub(crate) startups: Budget,
+    /// What is done with files.
+    pub(crate) files: Files,
+}
+
+/// The size of the file measures.
+#[derive(Debug)]
+pub(crate) struct Files {
+    /// Calls per block, one at a time.
+    pub(crate) calls: Budget,
+    /// Calls per block, many in flight.
+    pub(crate) in_flight: Budget,
+    /// Bytes of the file that is read.
+    pub(crate) read_bytes: u64,
+    /// Bytes of the file that is written.
+    pub(crate) write_bytes: u64,
+    /// Walks per block.
+    pub(crate) walks: Budget,
+    /// Directories that are walked, with a hundred files in each.
+    pub(crate) directories: usize,
+    /// Bytes of the file that is read while memory is watched.
+    pub(crate) peak_bytes: u64,
+    /// Single changes that are awaited.
+    pub(crate) changes: usize,
+    /// Files that are created at once.
+    pub(crate) burst: usize,
 }
 
 impl Plan {
@@ -56,6 +81,26 @@ impl Plan {
                 count: 3,
                 time: Duration::from_secs(2),
             },
+            files: Files {
+                calls: Budget {
+                    count: 1000,
+                    time: Duration::from_millis(250),
+                },
+                in_flight: Budget {
+                    count: 10_000,
+                    time: Duration::from_millis(250),
+                },
+                read_bytes: 64 << 20,
+                write_bytes: 32 << 20,
+                walks: Budget {
+                    count: 3,
+                    time: Duration::from_millis(300),
+                },
+                directories: 200,
+                peak_bytes: 512 << 20,
+                changes: 40,
+                burst: 10_000,
+            },
         }
     }
 
@@ -84,6 +129,26 @@ impl Plan {
             startups: Budget {
                 count: 2,
                 time: Duration::from_millis(500),
+            },
+            files: Files {
+                calls: Budget {
+                    count: 100,
+                    time: Duration::from_millis(100),
+                },
+                in_flight: Budget {
+                    count: 500,
+                    time: Duration::from_millis(100),
+                },
+                read_bytes: 4 << 20,
+                write_bytes: 13 << 20,
+                walks: Budget {
+                    count: 1,
+                    time: Duration::from_millis(100),
+                },
+                directories: 20,
+                peak_bytes: 16 << 20,
+                changes: 5,
+                burst: 500,
             },
         }
     }

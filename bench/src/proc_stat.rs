@@ -7,5 +7,5 @@ mod process;
 mod tree;
 
 pub(crate) use listener::{owner, port};
-pub(crate) use process::is_workload;
+pub(crate) use process::{is_workload, reset_peak};
 pub(crate) use tree::{Usage, workload};

@@ -11,7 +11,7 @@ use crate::cli::Options;
 use crate::measures::GROUPS;
 use crate::plan::Plan;
 use crate::report::{Cell, Machine, Report, json, markdown, svg, table};
-use crate::target::{Launch, OURS, Target, absolute};
+use crate::target::{Launch, OURS, STOCK, Target, absolute};
 
 /// Where cargo puts our server, seen from the workspace.
 const SERVER: &str = "target/release/exec-server";
@@ -64,7 +64,7 @@ fn targets(options: &Options) -> Result<Vec<Target>> {
     }
     if let Some(stock) = &options.stock {
         let program = absolute(stock)?;
-        targets.push(Target::launched("stock", Launch::stock(program, &out)?)?);
+        targets.push(Target::launched(STOCK, Launch::stock(program, &out)?)?);
     }
     for peer in &options.peers {
         if targets.iter().any(|target| target.name() == peer.name) {

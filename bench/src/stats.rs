@@ -40,7 +40,7 @@ impl<'a, S> Lane<'a, S> {
     pub(crate) fn skipped(reason: &str) -> Self {
         Self {
             samples: Vec::new(),
-            state: State::Skipped(reason.to_owned()),
+            state: State::Over(Cell::Skipped(reason.to_owned())),
         }
     }
 
@@ -48,7 +48,7 @@ impl<'a, S> Lane<'a, S> {
     pub(crate) fn prepare(prepared: Result<Self>) -> Self {
         prepared.unwrap_or_else(|error| Self {
             samples: Vec::new(),
-            state: State::Failed(format!("{error:#}")),
+            state: State::Over(Cell::without(&error)),
         })
     }
 
@@ -57,8 +57,7 @@ impl<'a, S> Lane<'a, S> {
         match &self.state {
             State::Ready(_) => reduce(&self.samples)
                 .map_or_else(|| Cell::Skipped("not measurable".to_owned()), Cell::Value),
-            State::Skipped(reason) => Cell::Skipped(reason.clone()),
-            State::Failed(reason) => Cell::Failed(reason.clone()),
+            State::Over(cell) => cell.clone(),
         }
     }
 
@@ -66,7 +65,7 @@ impl<'a, S> Lane<'a, S> {
         if let State::Ready(block) = &mut self.state
             && let Err(error) = block(&mut self.samples)
         {
-            self.state = State::Failed(format!("{error:#}"));
+            self.state = State::Over(Cell::without(&error));
         }
     }
 }
@@ -81,8 +80,8 @@ impl<S: fmt::Debug> fmt::Debug for Lane<'_, S> {
 
 enum State<'a, S> {
     Ready(Block<'a, S>),
-    Skipped(String),
-    Failed(String),
+    /// It has no value, for the reason given.
+    Over(Cell),
 }
 
 type Block<'a, S> = Box<dyn FnMut(&mut Vec<S>) -> Result<()> + 'a>;

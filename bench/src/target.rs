@@ -14,6 +14,9 @@ pub(crate) use launch::Launch;
 /// The name of the column that reaches are judged by.
 pub(crate) const OURS: &str = "ours";
 
+/// The name of the column that ratios are taken to where there is no floor.
+pub(crate) const STOCK: &str = "stock";
+
 /// A server under measurement.
 #[derive(Debug)]
 pub(crate) struct Target {

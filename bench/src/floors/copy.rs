@@ -25,7 +25,7 @@ impl Copy {
     /// Starts the copy process.
     pub(crate) fn start() -> Result<Self> {
         Ok(Self {
-            helper: Helper::start("copy-floor")?,
+            helper: Helper::start(&["copy-floor"])?,
             buffer: vec![0; READ_BUFFER],
         })
     }

@@ -17,7 +17,7 @@ pub(crate) struct Echo(Helper);
 impl Echo {
     /// Starts the echo process.
     pub(crate) fn start() -> Result<Self> {
-        Helper::start("echo-floor").map(Self)
+        Helper::start(&["echo-floor"]).map(Self)
     }
 
     /// Sends one message and waits for it to come back.

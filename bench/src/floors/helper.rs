@@ -19,10 +19,10 @@ pub(super) struct Helper {
 }
 
 impl Helper {
-    /// Starts this binary as `part` and connects to it.
-    pub(super) fn start(part: &str) -> Result<Self> {
+    /// Starts this binary as `part`, with its arguments, and connects to it.
+    pub(super) fn start(part: &[&str]) -> Result<Self> {
         let mut child = Command::new(std::env::current_exe()?)
-            .arg(part)
+            .args(part)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()?;

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
+use super::BINARY;
 use super::transfer::Transfer;
 use crate::floors::copy::Copy;
 use crate::plan::Plan;
@@ -12,9 +13,6 @@ use crate::report::{Cell, Reach, Row, Unit};
 use crate::rpc::{Client, Event, Start, Stdio};
 use crate::stats::{Lane, interleave, p50};
 use crate::target::Target;
-
-/// The extension that sends output as binary frames.
-const BINARY: &str = "binaryData";
 
 /// Measures throughput and its CPU cost.
 pub(crate) fn run(plan: &Plan, targets: &[Target]) -> Vec<Row> {

@@ -49,6 +49,12 @@ pub(super) fn memory(pid: u32) -> (u64, u64) {
     )
 }
 
+/// Makes the kernel count `VmHWM` of a process from now on, if we may.
+pub(crate) fn reset_peak(pid: u32) {
+    // proc_pid_clear_refs(5). Without it the peak is that since the start, which is never less.
+    let _refused = fs::write(format!("/proc/{pid}/clear_refs"), "5");
+}
+
 fn kibibytes(status: &str, name: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix(name));
     line.and_then(|value| value.split_ascii_whitespace().next()?.parse().ok())

@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::{Map, Value, json};
 
 use super::{Cell, Reach, Report, Row};
+use crate::target::STOCK;
 
 /// Renders the report as JSON.
 pub(crate) fn render(report: &Report) -> Value {
@@ -42,10 +43,18 @@ fn render_row(report: &Report, row: &Row) -> Value {
         "title": row.title.trim(),
         "unit": row.unit.name(),
         "floor": row.floor_value(),
+        "ratioTo": match (&row.floor, row.stock) {
+            (Some(_), _) => Some("floor"),
+            (None, Some(_)) => Some(STOCK),
+            (None, None) => None,
+        },
         "reach": row.reach.map(|reach| match reach {
             Reach::RatioAtMost(limit) => json!({"ratioAtMost": limit}),
             Reach::RatioAtLeast(limit) => json!({"ratioAtLeast": limit}),
+            Reach::StockAtMost(limit) => json!({"stockRatioAtMost": limit}),
+            Reach::StockAtLeast(limit) => json!({"stockRatioAtLeast": limit}),
             Reach::AtMost(limit) => json!({"atMost": limit}),
+            Reach::AtLeast(limit) => json!({"atLeast": limit}),
         }),
         "values": values,
     })

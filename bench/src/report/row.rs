@@ -1,6 +1,8 @@
 //! One row: a floor, a reach, and a cell per target.
 
 use super::unit::Unit;
+use crate::rpc::Refusal;
+use crate::target::{STOCK, Target};
 
 /// One measure.
 #[derive(Clone, Debug)]
@@ -17,6 +19,8 @@ pub(crate) struct Row {
     pub(crate) reach: Option<Reach>,
     /// One per target, or none if only the floor is of interest.
     pub(crate) cells: Vec<Cell>,
+    /// Which of them is the stock server's, if ratios are taken to that instead of to a floor.
+    pub(crate) stock: Option<usize>,
 }
 
 impl Row {
@@ -29,6 +33,7 @@ impl Row {
             floor: None,
             reach: None,
             cells: Vec::new(),
+            stock: None,
         }
     }
 
@@ -56,10 +61,28 @@ impl Row {
         }
     }
 
-    /// Returns the ratio of a target to the floor.
+    /// Takes ratios to the stock server, for what the machine has no floor of.
+    pub(crate) fn against_stock(self, targets: &[Target]) -> Self {
+        Self {
+            stock: targets.iter().position(|target| target.name() == STOCK),
+            ..self
+        }
+    }
+
+    /// Returns the ratio of a target to the reference, which has none itself.
     pub(crate) fn ratio(&self, target: usize) -> Option<f64> {
-        let floor = self.floor_value().filter(|&floor| floor > 0.0)?;
-        Some(self.cells.get(target)?.value()? / floor)
+        let reference = self.reference()?;
+        let value = self.cells.get(target)?.value()?;
+        (self.floor.is_some() || self.stock != Some(target)).then_some(value / reference)
+    }
+
+    /// Returns what ratios are taken to: the floor, or else the stock server.
+    pub(crate) fn reference(&self) -> Option<f64> {
+        let reference = match &self.floor {
+            Some(floor) => floor.value(),
+            None => self.cells.get(self.stock?)?.value(),
+        };
+        reference.filter(|&reference| reference > 0.0)
     }
 
     /// Returns the floor, if the row has one and it was measured.
@@ -71,9 +94,10 @@ impl Row {
     pub(crate) fn verdict(&self, target: usize) -> Option<bool> {
         let value = self.cells.get(target)?.value()?;
         Some(match self.reach? {
-            Reach::RatioAtMost(limit) => self.ratio(target)? <= limit,
-            Reach::RatioAtLeast(limit) => self.ratio(target)? >= limit,
+            Reach::RatioAtMost(limit) | Reach::StockAtMost(limit) => self.ratio(target)? <= limit,
+            Reach::RatioAtLeast(limit) | Reach::StockAtLeast(limit) => self.ratio(target)? >= limit,
             Reach::AtMost(limit) => value <= limit,
+            Reach::AtLeast(limit) => value >= limit,
         })
     }
 
@@ -83,11 +107,14 @@ impl Row {
             None => String::new(),
             Some(Reach::RatioAtMost(limit)) => format!("≤ {limit} ×"),
             Some(Reach::RatioAtLeast(limit)) => format!("≥ {limit} ×"),
+            Some(Reach::StockAtMost(limit)) => format!("≤ {limit} × {STOCK}"),
+            Some(Reach::StockAtLeast(limit)) => format!("≥ {limit} × {STOCK}"),
             Some(Reach::AtMost(limit)) => format!("≤ {}", self.unit.show(limit)),
+            Some(Reach::AtLeast(limit)) => format!("≥ {}", self.unit.show(limit)),
         }
     }
 
-    /// Shows the ratio of a target to the floor.
+    /// Shows the ratio of a target to the reference.
     pub(crate) fn show_ratio(&self, target: usize) -> String {
         match self.ratio(target) {
             None => String::new(),
@@ -123,8 +150,14 @@ pub(crate) enum Reach {
     RatioAtMost(f64),
     /// At least so many times the floor.
     RatioAtLeast(f64),
+    /// At most so many times what the stock server takes.
+    StockAtMost(f64),
+    /// At least so many times what the stock server does.
+    StockAtLeast(f64),
     /// At most this value.
     AtMost(f64),
+    /// At least this value.
+    AtLeast(f64),
 }
 
 /// The outcome of one measure for one target.
@@ -139,6 +172,16 @@ pub(crate) enum Cell {
 }
 
 impl Cell {
+    /// Says why there is no value. A target that does not have the method stands aside.
+    pub(crate) fn without(error: &anyhow::Error) -> Self {
+        match error.downcast_ref::<Refusal>() {
+            Some(refusal) if refusal.is_unknown_method() => {
+                Self::Skipped("does not have the method".to_owned())
+            }
+            Some(_) | None => Self::Failed(format!("{error:#}")),
+        }
+    }
+
     /// Returns the value, if there is one.
     pub(crate) const fn value(&self) -> Option<f64> {
         match self {
@@ -165,5 +208,23 @@ mod tests {
         assert_eq!(row(Reach::RatioAtLeast(1.6)).verdict(0), Some(false));
         assert_eq!(row(Reach::AtMost(2.9)).verdict(0), Some(false));
         assert_eq!(row(Reach::AtMost(3.0)).verdict(1), None);
+        assert_eq!(row(Reach::AtLeast(3.0)).verdict(0), Some(true));
+        assert_eq!(row(Reach::AtLeast(3.1)).verdict(0), Some(false));
+    }
+
+    #[test]
+    fn the_stock_server_may_stand_in_for_a_floor() {
+        let row = Row {
+            stock: Some(1),
+            ..Row::new("x", "x", Unit::PerSecond)
+        };
+        let row = row.reach(Reach::StockAtLeast(3.0));
+        let measured = row.clone().cells(&[Cell::Value(8.0), Cell::Value(2.0)]);
+        assert_eq!(measured.ratio(0), Some(4.0));
+        assert_eq!(measured.verdict(0), Some(true));
+        assert_eq!(measured.ratio(1), None);
+        assert_eq!(measured.show_reach(), "≥ 3 × stock");
+        let alone = row.cells(&[Cell::Value(8.0), Cell::Skipped(String::new())]);
+        assert_eq!(alone.verdict(0), None);
     }
 }

@@ -98,8 +98,7 @@ fn escape(text: &str) -> String {
 }
 
 const TITLE: &str = "exec-server: cost relative to the floor of the machine";
-const SUBTITLE: &str =
-    "Shorter is better; logarithmic. Where no floor exists, the reference is the limit we set.";
+const SUBTITLE: &str = "Shorter is better; logarithmic. Without a floor, the reference is the stock server or our limit.";
 
 const STYLE: &str = "<style>\
 text{font-family:system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;fill:#1f2328}\

@@ -13,6 +13,8 @@ pub(crate) enum Unit {
     CpuPerGib,
     /// Memory or size; shown in MiB.
     Bytes,
+    /// A number of things.
+    Count,
 }
 
 impl Unit {
@@ -26,6 +28,7 @@ impl Unit {
             Self::BytesPerSecond => format!("{:.0} MiB/s", value / MIB),
             Self::CpuPerGib => format!("{value:.2} s/GiB"),
             Self::Bytes => format!("{:.1} MiB", value / MIB),
+            Self::Count => format!("{value:.0}"),
         }
     }
 
@@ -37,6 +40,7 @@ impl Unit {
             Self::BytesPerSecond => "bytesPerSecond",
             Self::CpuPerGib => "cpuSecondsPerGib",
             Self::Bytes => "bytes",
+            Self::Count => "count",
         }
     }
 
@@ -44,7 +48,7 @@ impl Unit {
     pub(crate) const fn more_is_better(self) -> bool {
         match self {
             Self::PerSecond | Self::BytesPerSecond => true,
-            Self::Seconds | Self::CpuPerGib | Self::Bytes => false,
+            Self::Seconds | Self::CpuPerGib | Self::Bytes | Self::Count => false,
         }
     }
 }

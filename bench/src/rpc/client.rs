@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 
+use super::answer::Answer;
 use super::event::Event;
+use super::request::Request;
 use super::start::Start;
 use crate::ws::WebSocket;
 
@@ -79,6 +81,12 @@ impl Client {
         self.socket.queue(request.as_bytes());
     }
 
+    /// Queues any request.
+    pub(crate) fn queue_request(&mut self, request: &Request) {
+        self.last_id += 1;
+        request.queue(self.last_id, &mut self.socket);
+    }
+
     /// Sends what is queued.
     pub(crate) fn flush(&mut self) -> Result<()> {
         self.socket.flush()
@@ -95,6 +103,32 @@ impl Client {
             .buffered_message()?
             .map(Event::parse)
             .transpose()
+    }
+
+    /// Waits for the next answer, passing over notifications.
+    pub(crate) fn next_answer(&mut self) -> Result<Answer<'_>> {
+        let is_answer = |message: &[u8]| Ok(Answer::parse(message)?.is_some());
+        Answer::parse(self.socket.next_message_that(is_answer)?)?.context("no answer")
+    }
+
+    /// Returns the next message if it is here already, and an answer.
+    pub(crate) fn buffered_answer(&mut self) -> Result<Option<Answer<'_>>> {
+        match self.socket.buffered_message()? {
+            Some(message) => Answer::parse(message),
+            None => Ok(None),
+        }
+    }
+
+    /// Sends a request and waits for its answer; no other may be under way.
+    pub(crate) fn call(&mut self, request: &Request) -> Result<Answer<'_>> {
+        self.queue_request(request);
+        self.flush()?;
+        self.next_answer()
+    }
+
+    /// Waits for the next message for at most `limit`.
+    pub(crate) fn message_within(&mut self, limit: Duration) -> Result<Option<&[u8]>> {
+        self.socket.message_within(limit)
     }
 
     /// Starts a process and waits until it is closed and the request answered.

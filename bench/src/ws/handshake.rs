@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 
 /// Longest wait for anything a server should send: a bound, not a tuning knob.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Most bytes of an HTTP response head.
 const MAX_HEAD: usize = 16 * 1024;

@@ -26,19 +26,32 @@ impl Group {
     /// Makes the bars of a row; `None` if there is nothing to compare with or nothing to compare.
     pub(super) fn new(row: &Row, targets: &[String]) -> Option<Self> {
         let limit = match row.reach {
-            Some(Reach::AtMost(limit)) => Some(limit),
-            Some(Reach::RatioAtMost(_) | Reach::RatioAtLeast(_)) | None => None,
+            Some(Reach::AtMost(limit) | Reach::AtLeast(limit)) => Some(limit),
+            Some(
+                Reach::RatioAtMost(_)
+                | Reach::RatioAtLeast(_)
+                | Reach::StockAtMost(_)
+                | Reach::StockAtLeast(_),
+            )
+            | None => None,
         };
-        let (reference, label) = match (row.floor_value().filter(|&floor| floor > 0.0), limit) {
-            (Some(floor), _) => (floor, row.unit.show(floor)),
-            (None, Some(limit)) => (limit, format!("limit {}", row.unit.show(limit))),
-            (None, None) => return None,
+        let (reference, label) = match (row.reference(), limit) {
+            // The stock server has a bar of its own.
+            (Some(stock), _) if row.floor.is_none() => (stock, None),
+            (Some(floor), _) => (floor, Some(row.unit.show(floor))),
+            (None, Some(limit)) if limit > 0.0 => {
+                (limit, Some(format!("limit {}", row.unit.show(limit))))
+            }
+            (None, _) => return None,
         };
-        let mut bars = vec![Bar {
-            series: 0,
-            cost: 1.0,
-            label,
-        }];
+        let mut bars: Vec<Bar> = label
+            .into_iter()
+            .map(|label| Bar {
+                series: 0,
+                cost: 1.0,
+                label,
+            })
+            .collect();
         for at in 0..targets.len() {
             let Some(value) = row.cells.get(at).and_then(|cell| cell.value()) else {
                 continue;
@@ -121,6 +134,18 @@ mod tests {
         assert_eq!(rate.bars[1].series, 2);
         let time = Group::new(&row(Unit::Seconds), &targets).unwrap();
         assert_eq!(time.costs().collect::<Vec<_>>(), [1.0, 0.5]);
+    }
+
+    #[test]
+    fn the_stock_server_as_reference_has_one_bar() {
+        let row = Row {
+            stock: Some(1),
+            ..Row::new("x", "x", Unit::PerSecond)
+        };
+        let row = row.cells(&[Cell::Value(8.0), Cell::Value(2.0)]);
+        let group = Group::new(&row, &["a".to_owned(), "b".to_owned()]).unwrap();
+        assert_eq!(group.costs().collect::<Vec<_>>(), [0.25, 1.0]);
+        assert_eq!(group.bars[1].series, 2);
     }
 
     #[test]

@@ -1,0 +1,244 @@
+//! Watches: how soon a change is told, and whether any of many is lost.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::plan::Plan;
+use crate::report::{Cell, Reach, Row, Unit};
+use crate::rpc::{Client, Request};
+use crate::scratch::{Scratch, uri};
+use crate::stats::p50;
+use crate::target::Target;
+
+/// Silence before each change, so that none is told together with the one before.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Longest wait for a change to be told.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Silence after which what was not told counts as lost.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// Longest wait for a burst to be told.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Directories that the files of a burst are spread over.
+const DIRECTORIES: usize = 10;
+
+/// Measures watches.
+pub(crate) fn run(plan: &Plan, targets: &[Target]) -> Vec<Row> {
+    let delays: Vec<Cell> = targets
+        .iter()
+        .map(|target| match delay(plan, target) {
+            Ok(delay) => Cell::Value(delay),
+            Err(error) => Cell::without(&error),
+        })
+        .collect();
+    let bursts: Vec<Result<Burst>> = targets.iter().map(|target| burst(plan, target)).collect();
+    let row = |id, title: &str, unit, of: fn(&Burst) -> f64| {
+        let cells: Vec<_> = bursts
+            .iter()
+            .map(|burst| match burst {
+                Ok(burst) => Cell::Value(of(burst)),
+                Err(error) => Cell::without(error),
+            })
+            .collect();
+        Row::new(id, title, unit).cells(&cells)
+    };
+    let lost = format!("{} created at once, lost silently", plan.files.burst);
+    vec![
+        Row::new("fs-watch", "change → fs/changed, p50", Unit::Seconds)
+            .reach(Reach::AtMost(0.060))
+            .cells(&delays),
+        row("fs-watch-lost", &lost, Unit::Count, |burst| {
+            burst.lost() as f64
+        })
+        .reach(Reach::AtMost(0.0)),
+        row("fs-watch-told", "  told by name", Unit::Count, |burst| {
+            burst.told as f64
+        }),
+        row(
+            "fs-watch-late",
+            "  last made → last told",
+            Unit::Seconds,
+            |burst| burst.late.as_secs_f64(),
+        ),
+    ]
+}
+
+/// Returns the middle time from a change until it was told.
+fn delay(plan: &Plan, target: &Target) -> Result<f64> {
+    let scratch = Scratch::new()?;
+    // Each is changed once, so that what is told late about one is not taken for the next.
+    let files: Vec<_> = (0..plan.files.changes)
+        .map(|at| scratch.file(&format!("file-{at}"), 16))
+        .collect::<Result<_>>()?;
+    let mut client = watch(target, scratch.path())?;
+    let mut samples = Vec::new();
+    for path in files {
+        let name = path.file_name().and_then(|name| name.to_str());
+        let name = name.context("a name that is not UTF-8")?;
+        await_silence(&mut client)?;
+        let began = Instant::now();
+        fs::write(&path, "changed")?;
+        loop {
+            let left = PATIENCE.saturating_sub(began.elapsed());
+            let message = client
+                .message_within(left)?
+                .context("a change was not told")?;
+            let took = began.elapsed();
+            if Changed::parse(message)?.names.contains(name) {
+                samples.push(took.as_secs_f64());
+                break;
+            }
+        }
+    }
+    p50(&samples).context("no changes")
+}
+
+/// Waits until nothing was told for a while.
+fn await_silence(client: &mut Client) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    while client.message_within(PAUSE)?.is_some() {
+        ensure!(
+            Instant::now() < deadline,
+            "the server does not stop telling"
+        );
+    }
+    Ok(())
+}
+
+/// What became of many changes at once.
+#[derive(Debug)]
+struct Burst {
+    made: usize,
+    told: usize,
+    overflow: bool,
+    /// From the last change until the last one was told.
+    late: Duration,
+}
+
+impl Burst {
+    /// Returns how many the client does not know of. After an overflow it knows to look itself.
+    const fn lost(&self) -> usize {
+        if self.overflow {
+            0
+        } else {
+            self.made - self.told
+        }
+    }
+}
+
+/// Creates many files at once, and reads what is told meanwhile and after.
+fn burst(plan: &Plan, target: &Target) -> Result<Burst> {
+    let scratch = Scratch::new()?;
+    let directories: Vec<_> = (0..DIRECTORIES)
+        .map(|at| scratch.directory(&format!("directory-{at}")))
+        .collect::<Result<_>>()?;
+    let made = plan.files.burst;
+    let mut client = watch(target, scratch.path())?;
+    thread::scope(|scope| {
+        let maker = scope.spawn(move || -> Result<Instant> {
+            for at in 0..made {
+                File::create_new(directories[at % DIRECTORIES].join(format!("file-{at}")))?;
+            }
+            Ok(Instant::now())
+        });
+        let mut told = BTreeSet::new();
+        let (mut overflow, mut last) = (false, Instant::now());
+        let deadline = last + LIMIT;
+        while told.len() < made && Instant::now() < deadline {
+            // Also while files are made: a server that tells nothing for long has lost some.
+            let Some(message) = client.message_within(SILENCE)? else {
+                if maker.is_finished() {
+                    break;
+                }
+                continue;
+            };
+            last = Instant::now();
+            let changed = Changed::parse(message)?;
+            overflow |= changed.overflow;
+            let files = changed.names.into_iter();
+            told.extend(files.filter(|name| name.starts_with("file-")));
+        }
+        let end = maker.join().ok().context("the maker of files panicked")??;
+        ensure!(told.len() <= made, "files were told that were not made");
+        Ok(Burst {
+            made,
+            told: told.len(),
+            overflow,
+            late: last.saturating_duration_since(end),
+        })
+    })
+}
+
+fn watch(target: &Target, path: &Path) -> Result<Client> {
+    let mut client = target.shared().connect()?;
+    let params = json!({"watchId": "bench", "path": uri(path), "recursive": true});
+    client.call(&Request::new("fs/watch", &params))?;
+    Ok(client)
+}
+
+/// A `fs/changed` notification.
+#[derive(Debug)]
+struct Changed {
+    /// The last segments of the paths.
+    names: BTreeSet<String>,
+    overflow: bool,
+}
+
+impl Changed {
+    /// Parses a message; one of another kind names nothing.
+    fn parse(message: &[u8]) -> Result<Self> {
+        let message: Value = serde_json::from_slice(message)?;
+        let changes = match message["method"].as_str() {
+            Some("fs/changed") => message["params"]["changes"].as_array(),
+            Some(_) | None => None,
+        };
+        let paths = changes.into_iter().flatten();
+        Ok(Self {
+            names: paths
+                .filter_map(|change| change["path"].as_str()?.rsplit('/').next())
+                .map(str::to_owned)
+                .collect(),
+            overflow: message["params"]["overflow"] == true,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_are_known_by_their_last_segment() {
+        let message = json!({"method": "fs/changed", "params": {
+            "watchId": "bench",
+            "changes": [{"path": "file:///a/b", "kind": "created"}],
+            "overflow": true,
+        }});
+        let changed = Changed::parse(message.to_string().as_bytes()).unwrap();
+        assert_eq!(changed.names, BTreeSet::from(["b".to_owned()]));
+        assert!(changed.overflow);
+        let other = br#"{"method":"process/exited","params":{}}"#;
+        assert!(Changed::parse(other).unwrap().names.is_empty());
+    }
+
+    #[test]
+    fn an_overflow_that_is_said_loses_nothing() {
+        let burst = |overflow| Burst {
+            made: 10,
+            told: 7,
+            overflow,
+            late: Duration::ZERO,
+        };
+        assert_eq!(burst(true).lost(), 0);
+        assert_eq!(burst(false).lost(), 3);
+    }
+}
