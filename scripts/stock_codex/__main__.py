@@ -1,7 +1,8 @@
 """`scripts/stock-codex`: proves that the stock Codex CLI works against our server.
 
 It installs the CLI from npm, starts our server, plays the model on loopback and checks what the
-CLI reports of the commands that the model asks for. No account and no other host is needed.
+CLI reports of the commands and files that the model asks for. No account and no other host is
+needed.
 """
 
 from __future__ import annotations
@@ -11,12 +12,17 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import List
 
 import binaries
+import file_scenarios
+import scenarios
 from proxy import Trace
 from report import Report
-from scenarios import ALL, Run, Setup
+from scenarios import Run, Setup
 from server import StartFailed
+
+ALL = {**scenarios.ALL, **file_scenarios.ALL}
 
 
 def main() -> int:
@@ -24,15 +30,20 @@ def main() -> int:
     options = parse_arguments()
     try:
         codex = options.codex or binaries.install_codex(options.codex_version)
-        server = options.server or binaries.build_server()
-        print(f"{version_of(codex)} against {version_of(server)}", flush=True)
+        codex = codex.absolute()
+        if options.control:
+            server, name = [str(codex), "exec-server"], "its own exec-server"
+        else:
+            ours = options.server or binaries.build_server()
+            server, name = [str(ours.absolute())], version_of(ours)
+        print(f"{version_of(codex)} against {name}", flush=True)
     except binaries.Missing as error:
         print(f"stock-codex: {error}", file=sys.stderr)
         return 1
     trace = Trace(options.trace) if options.trace else None
     report = Report()
-    setup = Setup(codex.absolute(), server.absolute(), report, trace)
-    for name in options.scenarios or ALL:
+    setup = Setup(codex, server, report, trace)
+    for name in options.scenarios or default_scenarios(options.control):
         failed = report.failed
         run = Run(setup, name)
         try:
@@ -47,11 +58,16 @@ def main() -> int:
     return 1 if report.failed or not report.passed else 0
 
 
+def default_scenarios(control: bool) -> List[str]:
+    """Returns what runs if no scenario is named; as a control, what the CLI's own server passes."""
+    return [name for name in ALL if not control or name not in file_scenarios.BEYOND_STOCK]
+
+
 def parse_arguments() -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(
         prog="scripts/stock-codex",
-        description="Proves that the stock Codex CLI runs shell commands through exec-server.",
+        description="Proves that the stock Codex CLI works on commands and files of exec-server.",
         epilog="Exit status: 0 if every check passes, 1 if one fails, 2 for a wrong command line.",
     )
     add = parser.add_argument
@@ -63,7 +79,9 @@ def parse_arguments() -> argparse.Namespace:
         metavar="VERSION",
         help="what npm installs, a number or a tag such as latest [default: %(default)s]",
     )
-    add("--server", type=program, metavar="PATH", help="our server [default: the release build]")
+    either = parser.add_mutually_exclusive_group().add_argument
+    either("--server", type=program, metavar="PATH", help="our server [default: the release build]")
+    either("--control", action="store_true", help="runs against the CLI's own server instead")
     add("--trace", type=Path, metavar="FILE", help="records the JSON-RPC messages (not of stdio)")
     add("--keep", action="store_true", help="keeps the folders of scenarios that pass, too")
     options = parser.parse_args()

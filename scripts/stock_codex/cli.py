@@ -56,6 +56,8 @@ class Home:
     features: str = ""
     # The content of `environments.toml`.
     environments: Optional[str] = None
+    # A sandbox of `codex exec`; without one, commands and files are not restricted.
+    sandbox: Optional[str] = None
 
     def write(self, folder: Path, model_port: int) -> None:
         """Writes it, with the mock as the model's provider."""
@@ -68,10 +70,15 @@ class Home:
             (home / "environments.toml").write_text(self.environments, encoding="utf-8")
 
 
-def run(codex: Path, folder: Path, model_port: int, url: Optional[str]) -> "Ended":
+def run(
+    codex: Path, folder: Path, model_port: int, url: Optional[str], sandbox: Optional[str]
+) -> "Ended":
     """Runs one prompt to its end; the CLI's own output goes to `codex.log`."""
     command = [str(codex), "exec", "--json", "--skip-git-repo-check"]
-    command += ["--dangerously-bypass-approvals-and-sandbox"]
+    if sandbox is None:
+        command += ["--dangerously-bypass-approvals-and-sandbox"]
+    else:
+        command += ["--sandbox", sandbox]
     command += ["--output-last-message", str(folder / "answer.txt"), "--cd", str(folder / "work")]
     environment = environment_of_cli(folder, model_port)
     if url is not None:

@@ -31,7 +31,8 @@ class Setup:
     """What all scenarios share."""
 
     codex: Path
-    server: Path
+    # The command of the server, before its flags.
+    server: List[str]
     report: Report
     trace: Optional[Trace]
 
@@ -48,7 +49,7 @@ class Run:
         # helpers and warns.
         CACHE.mkdir(parents=True, exist_ok=True)
         self.folder = Path(tempfile.mkdtemp(prefix=f"run-{name}-", dir=CACHE))
-        for part in ("home", "user", "work"):
+        for part in ("home", "user", "work", "host"):
             (self.folder / part).mkdir()
         self.talk = Talk(self.section, self.nonce, self.folder / "work")
 
@@ -62,7 +63,7 @@ class Run:
         model = Model(conversation)
         try:
             home.write(self.folder, model.port)
-            ended = cli.run(self.setup.codex, self.folder, model.port, url)
+            ended = cli.run(self.setup.codex, self.folder, model.port, url, home.sandbox)
         finally:
             model.close()
         ended.save(model)
@@ -75,7 +76,7 @@ class Run:
     @contextmanager
     def server(self, *flags: str) -> Iterator[Server]:
         """Starts our server, and checks in the end that it kept to its command line."""
-        server = Server(self.setup.server, list(flags), self.nonce, self.folder)
+        server = Server([*self.setup.server, *flags], self.nonce, self.folder)
         try:
             yield server
         finally:
@@ -149,13 +150,17 @@ def token(run: Run) -> None:
 
 def stdio(run: Run) -> None:
     """`environments.toml` with our server as a program that the CLI starts itself."""
+    run.converse(run.talk.basics, cli.Home(environments=program_toml(run)))
+
+
+def program_toml(run: Run) -> str:
+    """Returns an `environments.toml` by which the CLI starts the server itself."""
     fields = {
-        "program": str(run.setup.server),
-        "args": ["--listen", "stdio"],
-        "cwd": str(run.folder / "work"),
+        "program": run.setup.server[0],
+        "args": [*run.setup.server[1:], "--listen", "stdio"],
+        "cwd": str(run.folder / "host"),
     }
-    text = environments_toml(fields) + f"env = {{ {NONCE} = {json.dumps(run.nonce)} }}\n"
-    run.converse(run.talk.basics, cli.Home(environments=text))
+    return environments_toml(fields) + f"env = {{ {NONCE} = {json.dumps(run.nonce)} }}\n"
 
 
 def url_of(port: int) -> str:

@@ -24,11 +24,12 @@ class StartFailed(Exception):
 class Server:
     """A running exec-server on a free loopback port."""
 
-    def __init__(self, program: Path, flags: List[str], nonce: str, folder: Path) -> None:
+    def __init__(self, command: List[str], nonce: str, folder: Path) -> None:
         self._log = (folder / "server.log").open("wb")
         self._process = subprocess.Popen(
-            [str(program), "--listen", "ws://127.0.0.1:0", *flags],
-            cwd=folder / "work",
+            [*command, "--listen", "ws://127.0.0.1:0"],
+            # Not the work directory: only the CLI names that one.
+            cwd=folder / "host",
             env={**clean_environment(folder), NONCE: nonce},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
