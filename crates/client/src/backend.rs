@@ -115,7 +115,9 @@ fn start_error(error: CallError) -> StartError {
             field: "processId",
             reason: error.to_string(),
         },
-        CallError::TooMany(_) | CallError::Malformed { .. } => StartError::Remote(rpc_error(error)),
+        CallError::TooMany(_) | CallError::NoRoom(_) | CallError::Malformed { .. } => {
+            StartError::Remote(rpc_error(error))
+        }
     }
 }
 
@@ -127,8 +129,9 @@ pub(crate) fn rpc_error(error: CallError) -> RpcError {
     match error {
         CallError::Remote(error) => error,
         CallError::Disconnected => RpcError::new(DISCONNECTED, error.to_string()),
-        CallError::TooMany(_) | CallError::IdInUse(_) | CallError::Malformed { .. } => {
-            RpcError::internal(error.to_string())
-        }
+        CallError::TooMany(_)
+        | CallError::NoRoom(_)
+        | CallError::IdInUse(_)
+        | CallError::Malformed { .. } => RpcError::internal(error.to_string()),
     }
 }

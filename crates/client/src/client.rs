@@ -1,6 +1,6 @@
 //! A connection to a server, and the typed calls over it.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 use exec_transport::link::{Encoding, Link};
@@ -13,19 +13,17 @@ use exec_wire::{
     outgoing::Outgoing,
     process::{StartProcess, Started, WriteProcess, WriteResult},
 };
-use futures_util::future::{BoxFuture, FutureExt, ready};
-use serde::de::DeserializeOwned;
-use serde_json::value::RawValue;
+use futures_util::future::{BoxFuture, FutureExt};
 use tokio::sync::{
     mpsc::{self, error::TrySendError},
     oneshot,
 };
 
 use crate::{
-    driver::{Ask, Driver, Reply, Waiter},
+    driver::{Answered, Ask, Driver, Reply, Request, Waiter},
     events::ProcessEvents,
     handshake::{ConnectError, ConnectOptions, shake_hands},
-    hub::Hub,
+    hub::{Hub, QUEUED_BYTES},
 };
 
 /// Calls that wait for the driver to take them; one more is refused.
@@ -49,15 +47,9 @@ impl ExecServerClient {
     /// Shakes hands over a link and takes it into use. Dropping the future closes the link.
     pub async fn connect(mut link: Link, options: ConnectOptions) -> Result<Self, ConnectError> {
         let session = shake_hands(&mut link, options).await?;
-        let binary = session.extensions.contains(&Extension::BinaryData);
-        let encoding = if binary {
-            Encoding::Binary
-        } else {
-            Encoding::Text
-        };
         let (asks, queue) = mpsc::channel(QUEUE);
         let hub = Arc::new(Hub::default());
-        tokio::spawn(Driver::new(link, encoding, queue, Arc::clone(&hub)).run());
+        tokio::spawn(Driver::new(link, encoding(&session), queue, Arc::clone(&hub)).run());
         Ok(Self {
             shared: Arc::new(Shared { asks, hub, session }),
         })
@@ -80,12 +72,9 @@ impl ExecServerClient {
         M: Method + Send + 'static,
         M::Result: Send,
     {
-        let method = M::NAME.as_str();
-        self.ask(
-            method,
-            move |id| Outgoing::request(id, method, &params),
-            Waiter::Call,
-        )
+        self.ask(params, Waiter::Call)
+            .map(|reply| decode::<M>(&reply?))
+            .boxed()
     }
 
     /// Starts a process whose events are taken from the first one on.
@@ -93,10 +82,9 @@ impl ExecServerClient {
         &self,
         params: StartProcess,
         events: Arc<ProcessEvents>,
-    ) -> BoxFuture<'static, Result<Started, CallError>> {
-        let method = StartProcess::NAME.as_str();
-        let request = move |id: &RequestId| Outgoing::request(id, method, &params);
-        self.ask(method, request, |reply| Waiter::Start(reply, events))
+    ) -> impl Future<Output = Result<Started, CallError>> + Send + use<> {
+        self.ask(params, |reply| Waiter::Start(reply, events))
+            .map(|reply| decode::<StartProcess>(&reply?))
     }
 
     /// Writes to a process; the bytes travel raw if that was granted.
@@ -105,50 +93,84 @@ impl ExecServerClient {
         process_id: ProcessId,
         write_id: WriteId,
         data: Bytes,
-    ) -> BoxFuture<'static, Result<WriteResult, CallError>> {
-        let method = WriteProcess::NAME.as_str();
-        let Some(room) = self.shared.hub.reserve(data.len()) else {
-            return ready(Err(CallError::TooMany(QUEUE))).boxed();
-        };
+    ) -> impl Future<Output = Result<WriteResult, CallError>> + Send + use<> {
         let params = WriteProcess {
             process_id,
             chunk: None,
             write_id,
         };
-        let request = move |id: &RequestId| {
-            drop(room);
-            Outgoing::request_with_data(id, method, &params, "chunk", data)
-        };
-        self.ask(method, request, Waiter::Call)
+        self.ask_with_data(params, "chunk", data, Waiter::Call)
+            .map(|reply| decode::<WriteProcess>(&reply?))
+    }
+
+    /// Asks for something; `waiter` says who waits for the answer.
+    pub(crate) fn ask<M, W>(
+        &self,
+        params: M,
+        waiter: W,
+    ) -> impl Future<Output = Reply> + Send + use<M, W>
+    where
+        M: Method + Send + 'static,
+        W: FnOnce(oneshot::Sender<Reply>) -> Waiter,
+    {
+        let method = M::NAME.as_str();
+        let request = move |id: &RequestId| Outgoing::request(id, method, &params);
+        self.send(Box::new(request), waiter)
+    }
+
+    /// Asks for something that carries bytes, if there is room for them.
+    pub(crate) fn ask_with_data<M, W>(
+        &self,
+        params: M,
+        member: &'static str,
+        data: Bytes,
+        waiter: W,
+    ) -> impl Future<Output = Reply> + Send + use<M, W>
+    where
+        M: Method + Send + 'static,
+        W: FnOnce(oneshot::Sender<Reply>) -> Waiter,
+    {
+        let room = self.shared.hub.reserve(data.len());
+        let sent = room.ok_or(CallError::NoRoom(QUEUED_BYTES)).map(|room| {
+            let method = M::NAME.as_str();
+            let request = move |id: &RequestId| {
+                drop(room);
+                Outgoing::request_with_data(id, method, &params, member, data)
+            };
+            self.send(Box::new(request), waiter)
+        });
+        async move { sent?.await }
     }
 
     pub(crate) fn hub(&self) -> &Arc<Hub> {
         &self.shared.hub
     }
 
-    fn ask<R: DeserializeOwned + Send + 'static>(
+    /// Tells how data travels on this connection.
+    pub(crate) fn encoding(&self) -> Encoding {
+        encoding(&self.shared.session)
+    }
+
+    fn send<W: FnOnce(oneshot::Sender<Reply>) -> Waiter>(
         &self,
-        method: &'static str,
-        request: impl FnOnce(&RequestId) -> Outgoing + Send + 'static,
-        waiter: impl FnOnce(oneshot::Sender<Reply>) -> Waiter,
-    ) -> BoxFuture<'static, Result<R, CallError>> {
+        request: Request,
+        waiter: W,
+    ) -> impl Future<Output = Reply> + Send + use<W> {
         let (reply, answer) = oneshot::channel();
-        let ask = Ask {
-            request: Box::new(request),
-            waiter: waiter(reply),
-        };
+        let waiter = waiter(reply);
         let (asks, waiting) = (self.shared.asks.clone(), self.shared.hub.wait());
-        match asks.try_send(ask) {
-            Ok(()) => {}
-            Err(TrySendError::Full(_)) => return ready(Err(CallError::TooMany(QUEUE))).boxed(),
-            Err(TrySendError::Closed(_)) => return ready(Err(CallError::Disconnected)).boxed(),
-        }
+        let sent = asks
+            .try_send(Ask { request, waiter })
+            .map_err(|error| match error {
+                TrySendError::Full(_) => CallError::TooMany(QUEUE),
+                TrySendError::Closed(_) => CallError::Disconnected,
+            });
         async move {
             // Whoever waits for an answer keeps the connection open, and read.
             let _kept = (asks, waiting);
-            decode(method, &answer.await.map_err(|_| CallError::Disconnected)??)
+            sent?;
+            answer.await.unwrap_or(Err(CallError::Disconnected))
         }
-        .boxed()
     }
 }
 
@@ -162,6 +184,9 @@ pub enum CallError {
     /// Caller: too many answers are outstanding.
     #[error("more than {0} calls are unanswered")]
     TooMany(usize),
+    /// Caller: too much waits to be sent.
+    #[error("more than {0} bytes of writes wait to be sent")]
+    NoRoom(usize),
     /// Caller: the id names a process that this connection still follows.
     #[error("process id `{0}` is in use")]
     IdInUse(ProcessId),
@@ -178,9 +203,23 @@ pub enum CallError {
     Disconnected,
 }
 
-fn decode<R: DeserializeOwned>(method: &'static str, result: &RawValue) -> Result<R, CallError> {
-    serde_json::from_str(result.get()).map_err(|error| CallError::Malformed {
-        method,
-        reason: error.to_string(),
-    })
+/// Decodes a result.
+pub(crate) fn decode<M: Method>(answered: &Answered) -> Result<M::Result, CallError> {
+    serde_json::from_slice(&answered.result).map_err(|error| malformed::<M>(&error))
+}
+
+/// The result does not have the method's form.
+pub(crate) fn malformed<M: Method>(reason: &dyn fmt::Display) -> CallError {
+    CallError::Malformed {
+        method: M::NAME.as_str(),
+        reason: reason.to_string(),
+    }
+}
+
+fn encoding(session: &InitializeResponse) -> Encoding {
+    if session.extensions.contains(&Extension::BinaryData) {
+        Encoding::Binary
+    } else {
+        Encoding::Text
+    }
 }

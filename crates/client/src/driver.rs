@@ -1,8 +1,9 @@
 //! The task that owns a connection: reads, writes, matches answers to calls, and hands every event
-//! to its process.
+//! to its process and every change to its watch.
 
 mod processes;
 mod waiter;
+mod watches;
 
 use std::{error::Error, future::poll_fn, io, sync::Arc, time::Duration};
 
@@ -11,9 +12,10 @@ use exec_core::peer::Calls;
 use exec_transport::link::{Encoding, Link, MessageWriter, ReadError};
 use exec_wire::{
     error::{ErrorCode, RpcError},
+    fs::{CloseFile, Unwatch},
     id::OutputSeq,
     limits,
-    message::{Message, Notification, Request, RequestId, split_binary},
+    message::{self, Message, Notification, RequestId, split_binary},
     method::Method,
     outgoing::Outgoing,
     process::{ReadProcess, TerminateMode, TerminateProcess},
@@ -21,12 +23,12 @@ use exec_wire::{
 use serde_json::value::RawValue;
 use tokio::{sync::mpsc, time::timeout};
 
-use self::processes::Processes;
-pub(crate) use self::waiter::{Ask, Reply, Waiter};
+pub(crate) use self::waiter::{Answered, Ask, Opens, Reply, Request, Waiter};
+use self::{processes::Processes, watches::Watches};
 use crate::{
     client::CallError,
     events::{Broken, End, ProcessEvents},
-    hub::Hub,
+    hub::{Hub, Kept, Released},
     notification::{self, Told},
 };
 
@@ -44,6 +46,7 @@ pub(crate) struct Driver {
     calls: Calls<Waiter>,
     unanswered: usize,
     processes: Processes,
+    watches: Watches,
     hub: Arc<Hub>,
 }
 
@@ -73,6 +76,7 @@ impl Driver {
             calls,
             unanswered: 0,
             processes: Processes::default(),
+            watches: Watches::default(),
             hub,
         }
     }
@@ -84,6 +88,7 @@ impl Driver {
             tracing::debug!(peer = self.link.peer, %error, reason, "connection is given up");
         }
         self.processes.disconnect();
+        self.watches.disconnect();
     }
 
     async fn drive(&mut self) -> Result<(), DriveError> {
@@ -129,11 +134,20 @@ impl Driver {
             Waiter::Start(_, process) if !self.processes.register(process) => {
                 Some(CallError::IdInUse(process.id().clone()))
             }
-            Waiter::Call(_) | Waiter::Start(..) | Waiter::Fill(_) => None,
+            // A change that nobody wants any more does not begin.
+            Waiter::File(reply, _) if reply.is_closed() => return,
+            Waiter::Call(_) | Waiter::Start(..) | Waiter::Fill(_) | Waiter::File(..) => None,
         };
         match (refusal, waiter) {
+            (None, Waiter::File(reply, opens)) => {
+                let opens = self.watches.register(opens);
+                self.ask(request, Waiter::File(reply, opens));
+            }
             (None, waiter) => self.ask(request, waiter),
-            (Some(refusal), Waiter::Call(reply) | Waiter::Start(reply, _)) => {
+            (
+                Some(refusal),
+                Waiter::Call(reply) | Waiter::Start(reply, _) | Waiter::File(reply, _),
+            ) => {
                 // A caller that gave up needs no answer.
                 drop(reply.send(Err(refusal)));
             }
@@ -141,7 +155,7 @@ impl Driver {
         }
     }
 
-    fn ask(&mut self, request: impl FnOnce(&RequestId) -> Outgoing, waiter: Waiter) {
+    fn ask(&mut self, request: Request, waiter: Waiter) {
         if let Ok(id) = self.calls.ask(waiter) {
             self.unanswered += 1;
             self.link.writer.push(request(&id), self.encoding);
@@ -161,7 +175,13 @@ impl Driver {
             answer @ (Message::Response(_) | Message::Error(_)) => {
                 if let Some(answer) = self.calls.handle_answer(answer) {
                     self.unanswered -= 1;
-                    self.handle_answer(answer.waiter, answer.result);
+                    let answered = |result: &RawValue| Answered {
+                        result: text.slice_ref(result.get().as_bytes()),
+                        data: answer.data,
+                        kept: None,
+                    };
+                    let result = answer.result.map(answered).map_err(CallError::Remote);
+                    self.handle_answer(answer.waiter, result);
                 }
             }
         }
@@ -182,13 +202,14 @@ impl Driver {
                     process.handle_started(&started);
                 }
             }
+            Told::Changed(changed) => self.watches.handle_changed(changed),
+            Told::MissingChanged(changed) => self.watches.handle_missing_changed(changed),
             Told::Unknown => {}
         }
         Ok(())
     }
 
-    fn handle_answer(&mut self, waiter: Waiter, result: Result<&RawValue, RpcError>) {
-        let result = result.map(ToOwned::to_owned).map_err(CallError::Remote);
+    fn handle_answer(&mut self, waiter: Waiter, result: Reply) {
         match waiter {
             Waiter::Call(reply) => drop(reply.send(result)),
             Waiter::Start(reply, process) => {
@@ -204,12 +225,26 @@ impl Driver {
             Waiter::Fill(process) => {
                 let page = result
                     .ok()
-                    .and_then(|page| serde_json::from_str(page.get()).ok());
+                    .and_then(|page| serde_json::from_slice(&page.result).ok());
                 let recorded = match page {
                     Some(page) => process.handle_page(page),
                     None => Err(lost(&process)),
                 };
                 self.go_on(&process, recorded);
+            }
+            Waiter::File(reply, opens) => {
+                let result = match result {
+                    Ok(answered) => Ok(Answered {
+                        kept: opened(opens).map(|opened| Kept::new(&self.hub, opened)),
+                        ..answered
+                    }),
+                    Err(error) => {
+                        self.watches.forget(&opens);
+                        Err(error)
+                    }
+                };
+                // Nobody waits for it any more: what it has opened is let go of.
+                drop(reply.send(result));
             }
         }
     }
@@ -245,28 +280,41 @@ impl Driver {
         self.processes.forget(process);
     }
 
-    /// Ends the processes whose last handle is gone.
+    /// Ends and closes what nobody holds any more.
     fn end_released(&mut self) {
-        for process in self.hub.take_released() {
-            // One that is not known did not start, or its start is not sent yet.
-            if self.processes.knows(&process) {
-                self.terminate(&process);
-                self.processes.note(&process);
+        for released in self.hub.take_released() {
+            match released {
+                // One that is not known did not start, or its start is not sent yet.
+                Released::Process(process) => {
+                    if self.processes.knows(&process) {
+                        self.terminate(&process);
+                        self.processes.note(&process);
+                    }
+                }
+                Released::File(handle_id) => self.tell(&CloseFile { handle_id }),
+                Released::Watch(watch_id) => {
+                    self.watches.remove(&watch_id);
+                    self.tell(&Unwatch { watch_id });
+                }
             }
         }
     }
 
     fn terminate(&mut self, process: &ProcessEvents) {
-        let terminate = TerminateProcess {
+        self.tell(&TerminateProcess {
             process_id: process.id().clone(),
             mode: Some(TerminateMode::Force),
-        };
+        });
+    }
+
+    /// Asks for something whose answer nobody needs.
+    fn tell<M: Method>(&mut self, params: &M) {
         let id = RequestId::Text(UNANSWERED.into());
-        let request = Outgoing::request(&id, TerminateProcess::NAME.as_str(), &terminate);
+        let request = Outgoing::request(&id, M::NAME.as_str(), params);
         self.link.writer.push(request, self.encoding);
     }
 
-    fn refuse(&mut self, request: &Request<'_>) {
+    fn refuse(&mut self, request: &message::Request<'_>) {
         let message = format!("this client does not implement `{}`", request.method);
         let error = RpcError::new(ErrorCode::METHOD_NOT_FOUND, message);
         self.link
@@ -277,6 +325,14 @@ impl Driver {
 
 fn lost(process: &ProcessEvents) -> Broken {
     Broken::Lost(process.look(|log| log.next_seq()))
+}
+
+fn opened(opens: Opens) -> Option<Released> {
+    match opens {
+        Opens::Nothing | Opens::Missing(..) => None,
+        Opens::File(handle) => Some(Released::File(handle)),
+        Opens::Watch(watch) => Some(Released::Watch(watch.id().clone())),
+    }
 }
 
 /// Flushes what is buffered, or waits until the link itself has something to flush.

@@ -1,16 +1,17 @@
 //! What handles tell the driver without a call: that somebody waits, caught up, or let go.
 
 use std::sync::{
-    Arc, Mutex, PoisonError,
-    atomic::{AtomicBool, AtomicUsize, Ordering},
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
+use exec_wire::id::{HandleId, WatchId};
 use tokio::sync::Notify;
 
 use crate::events::ProcessEvents;
 
 /// Bytes of writes that may wait for the driver to take them.
-const QUEUED_BYTES: usize = 64 << 20;
+pub(crate) const QUEUED_BYTES: usize = 64 << 20;
 
 /// Shared by the driver of one connection and all handles that came from it.
 #[derive(Debug, Default)]
@@ -22,7 +23,22 @@ pub(crate) struct Hub {
     waiting: AtomicUsize,
     queued: AtomicUsize,
     /// Bounded by the handles there are: each is let go of once.
-    released: Mutex<Vec<Arc<ProcessEvents>>>,
+    released: Mutex<Vec<Released>>,
+    /// Numbers the names of open files and watches.
+    names: AtomicU64,
+    /// The last number of a watch for missing paths.
+    missing: Mutex<u64>,
+}
+
+/// What nobody holds any more, and the server is to be told of.
+#[derive(Debug)]
+pub(crate) enum Released {
+    /// A process, which is to be ended.
+    Process(Arc<ProcessEvents>),
+    /// A file, which is to be closed.
+    File(HandleId),
+    /// A watch, which is over.
+    Watch(WatchId),
 }
 
 impl Hub {
@@ -71,19 +87,53 @@ impl Hub {
         (before == 0 || before + bytes <= QUEUED_BYTES).then_some(room)
     }
 
-    /// Lets go of a process: it is to be ended.
-    pub(crate) fn release(&self, process: Arc<ProcessEvents>) {
-        process.release();
-        self.released
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(process);
+    /// Lets go of something.
+    pub(crate) fn release(&self, released: Released) {
+        if let Released::Process(process) = &released {
+            process.release();
+        }
+        lock(&self.released).push(released);
         self.poke();
     }
 
-    /// Takes the processes that were let go of.
-    pub(crate) fn take_released(&self) -> Vec<Arc<ProcessEvents>> {
-        std::mem::take(&mut *self.released.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Takes what was let go of.
+    pub(crate) fn take_released(&self) -> Vec<Released> {
+        std::mem::take(&mut *lock(&self.released))
+    }
+
+    /// Returns a name that the connection has not seen, of 32 hexadecimal digits.
+    pub(crate) fn name(&self) -> String {
+        format!("{:032x}", self.names.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Returns the last number of a watch for missing paths. Whoever takes the next one holds the
+    /// lock until it is in line: the server wants them to grow.
+    pub(crate) fn missing(&self) -> MutexGuard<'_, u64> {
+        lock(&self.missing)
+    }
+}
+
+/// Something on the server that is let go of when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    hub: Arc<Hub>,
+    released: Option<Released>,
+}
+
+impl Kept {
+    pub(crate) fn new(hub: &Arc<Hub>, released: Released) -> Self {
+        Self {
+            hub: Arc::clone(hub),
+            released: Some(released),
+        }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if let Some(released) = self.released.take() {
+            self.hub.release(released);
+        }
     }
 }
 
@@ -108,4 +158,9 @@ impl Drop for Room {
     fn drop(&mut self) {
         self.hub.queued.fetch_sub(self.bytes, Ordering::Relaxed);
     }
+}
+
+/// Nothing panics while it holds a lock; if something did, what it guards is still whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,7 @@
 //! The client: connects to an exec-server over any link and presents it as an environment.
 //!
-//! One task owns a connection: it reads, writes, matches answers to calls, and puts the events of
-//! each process in order; handles send it messages. When the connection is gone, every operation
+//! One task owns a connection: it reads, writes, matches answers to calls, puts the events of each
+//! process in order and hands every change to its watch; handles send it messages. When the connection is gone, every operation
 //! fails at once. Not here: opening links (`exec-transport`), coming back after a disconnect, how
 //! anything runs.
 
@@ -9,6 +9,7 @@ pub mod backend;
 pub mod client;
 mod driver;
 mod events;
+pub mod filesystem;
 pub mod handshake;
 mod hub;
 mod notification;

@@ -1,9 +1,10 @@
-//! What a server tells without being asked, as events of a process.
+//! What a server tells without being asked: events of processes, changes of files.
 
 use bytes::Bytes;
 use exec_core::log::{Event, Exit, OutputChunk};
 use exec_wire::{
     bytes::Base64,
+    fs::{Changed, MissingChanged},
     id::{OutputSeq, ProcessId},
     message::{Notification, ParamsError, decode_params},
     method::notification,
@@ -18,6 +19,10 @@ pub(crate) enum Told {
     Event(ProcessId, Event),
     /// A process runs.
     Started(ProcessStarted),
+    /// Watched files have changed.
+    Changed(Changed),
+    /// A watch for missing paths is over.
+    MissingChanged(MissingChanged),
     /// Nothing that this client knows.
     Unknown,
 }
@@ -68,6 +73,8 @@ pub(crate) fn decode(told: &Notification<'_>) -> Result<Told, ParamsError> {
             Ok(Told::Event(closed.process_id, Event::Closed(closed.seq)))
         }
         notification::PROCESS_STARTED => decode_params(told.params).map(Told::Started),
+        notification::FS_CHANGED => decode_params(told.params).map(Told::Changed),
+        notification::FS_MISSING_CHANGED => decode_params(told.params).map(Told::MissingChanged),
         _ => Ok(Told::Unknown),
     }
 }

@@ -32,6 +32,7 @@ use crate::{
     backend::rpc_error,
     client::{CallError, ExecServerClient},
     events::{Followed, ProcessEvents},
+    hub::Released,
     snapshot::split_omitted,
 };
 
@@ -163,7 +164,7 @@ impl ExecProcess for RemoteProcess {
         let written = self.client.write(self.id().clone(), write_id, data);
         let outcome = |result: Result<WriteResult, CallError>| match result {
             Ok(result) => Ok(result.status),
-            Err(CallError::TooMany(_)) => Err(ProcessError::StdinFull),
+            Err(CallError::TooMany(_) | CallError::NoRoom(_)) => Err(ProcessError::StdinFull),
             Err(error) => Err(process_error(error)),
         };
         written.map(outcome).boxed()
@@ -275,7 +276,8 @@ impl ExecProcess for RemoteProcess {
 
 impl Drop for RemoteProcess {
     fn drop(&mut self) {
-        self.client.hub().release(Arc::clone(&self.events));
+        let released = Released::Process(Arc::clone(&self.events));
+        self.client.hub().release(released);
     }
 }
 
@@ -296,6 +298,7 @@ fn process_error(error: CallError) -> ProcessError {
         CallError::Disconnected => ProcessError::Disconnected,
         CallError::Remote(_)
         | CallError::TooMany(_)
+        | CallError::NoRoom(_)
         | CallError::IdInUse(_)
         | CallError::Malformed { .. } => ProcessError::Remote(rpc_error(error)),
     }

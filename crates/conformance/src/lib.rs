@@ -12,7 +12,9 @@
 )]
 
 pub mod cases;
+mod outcome;
 pub mod pattern;
+mod request;
 mod running;
 mod scratch;
 pub mod server;

@@ -1,7 +1,9 @@
-//! A directory of a case's own, with pipes in it that tell when processes live and let them go on.
+//! A directory of a case's own, with files in it, and pipes that tell when processes live and let
+//! them go on.
 
 use std::{
-    io,
+    fs, io,
+    os::unix::fs::{PermissionsExt, symlink},
     path::{Path, PathBuf},
 };
 
@@ -14,18 +16,66 @@ use crate::within::within;
 /// A directory that is removed with its value.
 #[derive(Debug)]
 pub(crate) struct Scratch {
-    dir: TempDir,
+    /// Without links.
+    root: PathBuf,
+    _dir: TempDir,
 }
 
 impl Scratch {
     pub(crate) fn new() -> Self {
-        Self {
-            dir: tempfile::tempdir().expect("a temporary directory can be made"),
+        let dir = tempfile::tempdir().expect("a temporary directory can be made");
+        let root = dir.path().canonicalize().expect("the directory exists");
+        Self { root, _dir: dir }
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(crate) fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.root.join(name)
+    }
+
+    /// Makes a file, and the directories above it.
+    pub(crate) fn file(&self, name: impl AsRef<Path>, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(name);
+        let parent = path.parent().expect("it is below the root");
+        fs::create_dir_all(parent).expect("directories can be made");
+        fs::write(&path, content).expect("a file can be made");
+        path
+    }
+
+    /// Makes a file that has so many bytes, and holds none.
+    pub(crate) fn sparse(&self, name: &str, length: u64) -> PathBuf {
+        let path = self.file(name, "");
+        let file = fs::OpenOptions::new().write(true).open(&path);
+        let grown = file.and_then(|file| file.set_len(length));
+        grown.expect("a file can have holes");
+        path
+    }
+
+    /// Makes many files. They are names of one, which costs less.
+    pub(crate) fn crowd(&self, names: impl IntoIterator<Item = String>) {
+        let mut names = names.into_iter();
+        let first = names.next().map(|name| self.file(name, ""));
+        for name in names {
+            let first = first.as_ref().expect("there is a first one");
+            fs::hard_link(first, self.path(name)).expect("a file can have names");
         }
     }
 
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
+    /// Makes a directory, and those above it.
+    pub(crate) fn directory(&self, name: impl AsRef<Path>) -> PathBuf {
+        let path = self.path(name);
+        fs::create_dir_all(&path).expect("a directory can be made");
+        path
+    }
+
+    /// Makes a link to `target`, which need not exist.
+    pub(crate) fn link(&self, name: impl AsRef<Path>, target: impl AsRef<Path>) -> PathBuf {
+        let path = self.path(name);
+        symlink(target, &path).expect("a link can be made");
+        path
     }
 
     /// Makes a pipe that processes hold open for writing: it ends when the last of them does.
@@ -48,12 +98,35 @@ impl Scratch {
         }
     }
 
-    fn fifo(&self, name: &str) -> PathBuf {
+    pub(crate) fn fifo(&self, name: &str) -> PathBuf {
         let path = self.path(name);
         mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
             .expect("a fifo can be made");
         path
     }
+}
+
+/// Returns the permission bits of what a path names.
+pub(crate) fn mode(path: &Path) -> u32 {
+    let metadata = fs::metadata(path).expect("the path names something");
+    metadata.permissions().mode() & 0o7777
+}
+
+/// Sets the permission bits of what a path names.
+pub(crate) fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("permissions can be set");
+}
+
+/// Returns the names in a directory, in order.
+pub(crate) fn names(path: &Path) -> Vec<String> {
+    let entries = fs::read_dir(path).expect("the directory can be read");
+    let name = |entry: io::Result<fs::DirEntry>| {
+        let name = entry.expect("an entry can be read").file_name();
+        name.to_string_lossy().into_owned()
+    };
+    let mut names: Vec<_> = entries.map(name).collect();
+    names.sort();
+    names
 }
 
 /// Tells when nothing of a process tree lives any more.

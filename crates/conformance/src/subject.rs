@@ -11,10 +11,12 @@ use std::{
     },
 };
 
-use exec_client::{backend::RemoteBackend, client::ExecServerClient};
+use exec_client::{backend::RemoteBackend, client::ExecServerClient, filesystem::RemoteFileSystem};
 use exec_env::{
     backend::{ExecBackend, StartError},
     command::{Command, Io, Stdin},
+    environment::Environment,
+    filesystem::ExecutorFileSystem,
 };
 use exec_transport::link::Link;
 use exec_wire::{id::ProcessId, path_uri::PathUri, process::TerminalSize};
@@ -34,6 +36,7 @@ const PATH: &str = "/usr/bin:/bin";
 /// An environment under test, and what it needs to stay alive.
 pub struct Subject {
     pub(crate) backend: Arc<dyn ExecBackend>,
+    pub(crate) files: Arc<dyn ExecutorFileSystem>,
     pub(crate) capabilities: Capabilities,
     probe: PathBuf,
     _kept: Box<dyn Any + Send>,
@@ -70,6 +73,7 @@ impl fmt::Debug for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Subject")
             .field("backend", &self.backend)
+            .field("files", &self.files)
             .finish_non_exhaustive()
     }
 }
@@ -77,14 +81,15 @@ impl fmt::Debug for Subject {
 impl Subject {
     /// Takes an environment, the probe program, and whatever the environment needs to be kept.
     pub fn new(
-        backend: Arc<dyn ExecBackend>,
+        environment: Environment,
         capabilities: Capabilities,
         probe: impl AsRef<Path>,
         kept: impl Any + Send,
     ) -> Self {
         let probe = probe.as_ref().to_owned();
         Self {
-            backend,
+            backend: environment.backend,
+            files: environment.files,
             capabilities,
             probe,
             _kept: Box::new(kept),
@@ -99,12 +104,11 @@ impl Subject {
             refusals: Refusals::Rpc,
             ids: Ids::Unique,
         };
-        Self::new(
-            Arc::new(RemoteBackend::new(client)),
-            capabilities,
-            probe,
-            kept,
-        )
+        let environment = Environment {
+            backend: Arc::new(RemoteBackend::new(client.clone())),
+            files: Arc::new(RemoteFileSystem::new(client)),
+        };
+        Self::new(environment, capabilities, probe, kept)
     }
 
     /// A command with a fresh id, on pipes and without stdin.

@@ -7,8 +7,10 @@ use exec_conformance::{
     subject::{Capabilities, HOST_ENVIRONMENT, Ids, Refusals, Subject},
 };
 use exec_core::log::Retention;
+use exec_env::environment::Environment;
 use exec_local::{
     backend::{LocalBackend, LocalConfig},
+    filesystem::LocalFileSystem,
     host::{Host, HostFacts},
 };
 
@@ -32,12 +34,16 @@ fn subject() -> Subject {
         version,
         retention,
     });
+    let environment = Environment {
+        backend: Arc::new(backend),
+        files: Arc::new(LocalFileSystem::default()),
+    };
     let capabilities = Capabilities {
         refusals: Refusals::Errno,
         ids: Ids::Free,
     };
     Subject::new(
-        Arc::new(backend),
+        environment,
         capabilities,
         env!("CARGO_BIN_EXE_exec-probe"),
         (),

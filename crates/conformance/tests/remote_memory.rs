@@ -9,9 +9,10 @@ use exec_conformance::{
     subject::{HOST_ENVIRONMENT, Subject},
 };
 use exec_core::log::Retention;
-use exec_env::backend::ExecBackend;
+use exec_env::environment::Environment;
 use exec_local::{
     backend::{LocalBackend, LocalConfig},
+    filesystem::LocalFileSystem,
     host::{Host, HostFacts},
 };
 use exec_service::{Concurrency, Service, ServiceConfig};
@@ -33,7 +34,10 @@ async fn subject() -> Subject {
             version: "0.0.0".to_owned(),
         },
     };
-    let open = move || Arc::new(backend.clone()) as Arc<dyn ExecBackend>;
+    let open = move || Environment {
+        backend: Arc::new(backend.clone()),
+        files: Arc::new(LocalFileSystem::default()),
+    };
     let service = Service::new(config, open);
     let (here, there) = memory::pair();
     let served = service.clone();

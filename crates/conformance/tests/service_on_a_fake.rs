@@ -7,13 +7,18 @@
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use exec_client::{backend::RemoteBackend, client::ExecServerClient};
+use exec_client::{backend::RemoteBackend, client::ExecServerClient, filesystem::RemoteFileSystem};
 use exec_core::log::{
     Event, Exit, Follow, From, OutputChunk, OutputLog, Pace, Page, Retention, Snapshot,
 };
 use exec_env::{
     backend::{ExecBackend, StartError, StartedProcess},
     command::Command,
+    environment::Environment,
+    filesystem::{
+        ExecutorFileSystem, FileError, FileFuture, MissingPaths, MissingWatch, Open, OpenFile,
+        WatchPath, Watcher,
+    },
     process::{EventStream, ExecProcess, ProcessError, Read, Status},
 };
 use exec_service::{Concurrency, Service, ServiceConfig};
@@ -21,9 +26,15 @@ use exec_transport::memory;
 use exec_wire::{
     environment::{Capabilities, EnvironmentInfo, Shell},
     error::RpcError,
+    fs::{
+        Canonicalize, Copy, CreateDirectory, DirectoryEntry, FileMetadata, Find, FoundPaths,
+        GetMetadata, ReadDirectory, ReadFile, Remove, Rename, Search, SearchResult, Walk,
+        WalkResult, WriteFile,
+    },
     id::{OutputSeq, ProcessId, WriteId},
     initialize::ServerName,
     limits,
+    path_uri::PathUri,
     process::{
         ExitCause, OutputStream, ProcessSignal, TerminalSize, TerminateMode, WaitUntil, WriteStatus,
     },
@@ -163,7 +174,77 @@ impl ExecProcess for Over {
     }
 }
 
-async fn backend() -> RemoteBackend {
+/// Has one file, whatever its name.
+#[derive(Debug)]
+struct FakeFiles;
+
+fn no<T: Send + 'static>() -> FileFuture<T> {
+    ready(Err(FileError::Invalid("this is a fake".to_owned()))).boxed()
+}
+
+impl ExecutorFileSystem for FakeFiles {
+    fn read_file(&self, read: ReadFile) -> FileFuture<Bytes> {
+        ready(Ok(Bytes::from(read.path.to_string()))).boxed()
+    }
+
+    fn write_file(&self, _: WriteFile, _: Bytes) -> FileFuture<()> {
+        no()
+    }
+
+    fn create_directory(&self, _: CreateDirectory) -> FileFuture<()> {
+        no()
+    }
+
+    fn metadata(&self, _: GetMetadata) -> FileFuture<FileMetadata> {
+        no()
+    }
+
+    fn canonicalize(&self, _: Canonicalize) -> FileFuture<PathUri> {
+        no()
+    }
+
+    fn read_directory(&self, _: ReadDirectory) -> FileFuture<Vec<DirectoryEntry>> {
+        no()
+    }
+
+    fn walk(&self, _: Walk) -> FileFuture<WalkResult> {
+        no()
+    }
+
+    fn remove(&self, _: Remove) -> FileFuture<()> {
+        no()
+    }
+
+    fn copy(&self, _: Copy) -> FileFuture<()> {
+        no()
+    }
+
+    fn rename(&self, _: Rename) -> FileFuture<()> {
+        no()
+    }
+
+    fn open(&self, _: Open) -> FileFuture<Arc<dyn OpenFile>> {
+        no()
+    }
+
+    fn search(&self, _: Search) -> FileFuture<SearchResult> {
+        no()
+    }
+
+    fn find(&self, _: Find) -> FileFuture<FoundPaths> {
+        no()
+    }
+
+    fn watch(&self, _: WatchPath) -> FileFuture<Watcher> {
+        no()
+    }
+
+    fn watch_missing(&self, _: MissingPaths) -> FileFuture<Option<MissingWatch>> {
+        no()
+    }
+}
+
+async fn connect() -> ExecServerClient {
     let config = ServiceConfig {
         session_ttl: Duration::ZERO,
         max_processes: limits::MAX_PROCESSES,
@@ -175,19 +256,19 @@ async fn backend() -> RemoteBackend {
             version: "0.0.0".to_owned(),
         },
     };
-    let service = Service::new(config, || Arc::new(Fake) as Arc<dyn ExecBackend>);
+    let service = Service::new(config, || Environment {
+        backend: Arc::new(Fake),
+        files: Arc::new(FakeFiles),
+    });
     let (here, there) = memory::pair();
     tokio::spawn(async move { service.serve(there).await });
-    RemoteBackend::new(
-        ExecServerClient::connect(here, Default::default())
-            .await
-            .unwrap(),
-    )
+    let connected = ExecServerClient::connect(here, Default::default()).await;
+    connected.unwrap()
 }
 
 #[tokio::test]
 async fn the_service_serves_an_environment_that_runs_nothing() {
-    let backend = backend().await;
+    let backend = RemoteBackend::new(connect().await);
     assert_eq!(backend.info().await.unwrap().shell.name, "fake");
     let id = ProcessId::new("p").unwrap();
     let argv = ["a", "b"].map(str::to_owned).to_vec();
@@ -207,4 +288,25 @@ async fn the_service_serves_an_environment_that_runs_nothing() {
     assert!(matches!(&events[1..], [Event::Exited(_, exit), Event::Closed(_)] if exit.code == 42));
     assert_eq!(process.read(Read::default()).await.unwrap().chunks.len(), 1);
     assert_eq!(process.snapshot().await.unwrap().stdout.data, b"a b");
+}
+
+#[tokio::test]
+async fn the_service_serves_files_that_are_nowhere() {
+    let files = RemoteFileSystem::new(connect().await);
+    let path: PathUri = "file:///nowhere".parse().unwrap();
+    let read = ReadFile {
+        path: path.clone(),
+        follow_symlinks: None,
+        sandbox: None,
+    };
+    assert_eq!(files.read_file(read).await.unwrap(), path.as_str());
+    let canonicalize = Canonicalize {
+        path,
+        sandbox: None,
+    };
+    let refusal = files.canonicalize(canonicalize).await;
+    assert_eq!(
+        refusal,
+        Err(FileError::Invalid("this is a fake".to_owned()))
+    );
 }

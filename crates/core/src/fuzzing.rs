@@ -138,8 +138,9 @@ impl OrderModel {
     }
 
     fn submit(&mut self, operand: u8) {
-        let claim = match operand % 6 {
+        let claim = match operand % 7 {
             0 => Claim::from(Ordering::Reads),
+            6 => Claim::from(Ordering::Files),
             1 => Claim::from(Ordering::Changes),
             2 => Claim::from(Ordering::Control),
             id => Claim {
@@ -164,6 +165,7 @@ impl OrderModel {
             self.running.len() < self.most
                 && self.running.iter().all(|(_, other)| match claim.ordering {
                     Ordering::Reads => other.ordering == Ordering::Reads,
+                    Ordering::Files => other.ordering == Ordering::Files,
                     Ordering::Starts => {
                         other.ordering == Ordering::Starts && other.starts != claim.starts
                     }

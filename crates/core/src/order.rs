@@ -1,7 +1,7 @@
 //! The order of requests on one connection: concurrent, with the outcome of serial order.
 //!
-//! A FIFO readers-writer order. Reads run beside reads, starts beside starts, and a change runs
-//! alone; nothing overtakes what came before it, unless the two cannot disturb each other.
+//! A FIFO readers-writer order. Reads run beside reads, starts beside starts, changes of files in a
+//! line of their own, and any other change runs alone; nothing overtakes what came before it, unless the two cannot disturb each other.
 //! Not here: control methods, which never queue, and waiting, which holds nobody.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -89,6 +89,8 @@ impl Order {
 fn overlaps(one: &Claim, other: &Claim) -> bool {
     match (one.ordering, other.ordering) {
         (Ordering::Reads, Ordering::Reads) => true,
+        // Whoever runs them runs them in the order in which they began.
+        (Ordering::Files, Ordering::Files) => true,
         // Whether an id is free depends on what became of the one before.
         (Ordering::Starts, Ordering::Starts) => one.starts != other.starts,
         _ => false,
@@ -118,6 +120,21 @@ mod tests {
         assert_eq!(ready(&mut order), [change]);
         order.finish(change);
         assert_eq!(ready(&mut order), [last]);
+    }
+
+    #[test]
+    fn changes_of_files_begin_in_order_and_hold_up_everything_else() {
+        let mut order = Order::new(64);
+        let [a, b] = [order.submit(Ordering::Files), order.submit(Ordering::Files)];
+        let read = order.submit(Ordering::Reads);
+        let c = order.submit(Ordering::Files);
+        assert_eq!(ready(&mut order), [a, b]);
+        order.finish(b);
+        assert_eq!(ready(&mut order), []);
+        order.finish(a);
+        assert_eq!(ready(&mut order), [read]);
+        order.finish(read);
+        assert_eq!(ready(&mut order), [c]);
     }
 
     fn start(id: &str) -> Claim {

@@ -5,4 +5,6 @@
 
 pub mod backend;
 pub mod command;
+pub mod environment;
+pub mod filesystem;
 pub mod process;

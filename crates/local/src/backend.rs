@@ -155,12 +155,12 @@ const CAPABILITIES: Capabilities = Capabilities {
     credential_masking: false,
     credential_masking_custom_providers: false,
     capability_discovery_sandbox: false,
-    fs_watch_missing: false,
+    fs_watch_missing: true,
     capability_discovery_v2: false,
     environment_config_read: false,
     http_header_env_vars: false,
     sandboxed_file_streaming: false,
-    file_write_streaming: false,
+    file_write_streaming: true,
 };
 
 fn explain(error: SpawnError, program: &str, cwd: &Path) -> StartError {

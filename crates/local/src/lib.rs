@@ -1,9 +1,10 @@
-//! The local environment: commands of this machine, with its shell, environment and limits.
+//! The local environment: commands and files of this machine.
 //!
-//! Joins what runs processes with what describes the host. Not here: the wire, sockets, sessions.
+//! Joins what runs processes, what works on files and what describes the host. Not here: the wire, sockets, sessions.
 
 pub mod backend;
 pub mod env_policy;
+pub mod filesystem;
 pub mod host;
 pub mod shell_snapshot;
 mod snapshots;

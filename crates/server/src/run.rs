@@ -14,13 +14,21 @@ use std::{
 use anyhow::Context;
 use clap::Parser;
 use exec_core::log::Retention;
-use exec_env::backend::ExecBackend;
+use exec_env::environment::Environment;
 use exec_local::{
     backend::{LocalBackend, LocalConfig},
+    filesystem::LocalFileSystem,
     host::{Host, HostFacts},
 };
 use exec_service::{Concurrency, Service, ServiceConfig};
-use exec_transport::{http::Door, lines, link::Link, listen::ListenUrl, listener::Listener, tls};
+use exec_transport::{
+    http::Door,
+    lines,
+    link::{Link, Role},
+    listen::ListenUrl,
+    listener::Listener,
+    tls,
+};
 use exec_wire::{initialize::ServerName, limits};
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -48,15 +56,19 @@ pub async fn run_main(config: ServerConfig) -> anyhow::Result<()> {
     }
     let backend = LocalBackend::new(local_config(&config)?);
     let service = Service::new(service_config(&config), {
-        let backend = backend.clone();
-        move || Arc::new(backend.clone()) as Arc<dyn ExecBackend>
+        let (backend, files) = (backend.clone(), LocalFileSystem::for_a_server());
+        move || Environment {
+            backend: Arc::new(backend.clone()),
+            files: Arc::new(files.clone()),
+        }
     });
     let mut stop = Stop::new()?;
     let draining = Arc::new(AtomicBool::new(false));
     match config.listen.clone() {
         ListenUrl::Stdio => {
             backend.warm_up().await;
-            let link = lines::link(tokio::io::stdin(), tokio::io::stdout(), "exec-server stdio");
+            let (stdin, stdout) = (tokio::io::stdin(), tokio::io::stdout());
+            let link = lines::link(stdin, stdout, Role::Server, "exec-server stdio");
             tokio::select! {
                 () = service.serve(link) => {}
                 () = stop.asked() => {}

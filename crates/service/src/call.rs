@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use exec_wire::{
-    bytes::Base64,
     command::{ExecCommand, TerminateCommand, WriteCommand},
     environment::{ReadEnvironmentInfo, ReadEnvironmentStatus},
     error::{ErrorCode, RpcError},
+    fs,
     id::ProcessId,
     initialize::InitializeParams,
     message::{Request, decode_params},
@@ -17,6 +17,8 @@ use exec_wire::{
 };
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
+
+use crate::handler::{Data, Handle};
 
 /// What a client asks for.
 #[derive(Debug)]
@@ -36,6 +38,25 @@ pub(crate) enum Call {
     Attach(AttachProcess),
     Release(ReleaseProcess),
     List,
+    ReadFile(fs::ReadFile),
+    WriteFile(fs::WriteFile, Data),
+    CreateDirectory(fs::CreateDirectory),
+    GetMetadata(fs::GetMetadata),
+    Canonicalize(fs::Canonicalize),
+    ReadDirectory(fs::ReadDirectory),
+    Walk(fs::Walk),
+    Remove(fs::Remove),
+    Copy(fs::Copy),
+    Rename(fs::Rename),
+    OpenFile(fs::OpenFile),
+    ReadBlock(fs::ReadBlock, Handle),
+    WriteBlock(fs::WriteBlock, Bytes, Handle),
+    CloseFile(fs::CloseFile),
+    WatchMissing(fs::WatchMissing),
+    Watch(fs::Watch),
+    Unwatch(fs::Unwatch),
+    Search(fs::Search),
+    Find(fs::Find),
     Exec(Box<ExecCommand>),
     ExecWrite(WriteCommand),
     ExecTerminate(TerminateCommand),
@@ -61,7 +82,7 @@ impl Call {
             return Err(RpcError::new(ErrorCode::METHOD_NOT_FOUND, message));
         };
         let data = request.data.take();
-        if data.is_some() && method != MethodName::ProcessWrite {
+        if data.is_some() && !method.takes_data() {
             let message = format!("`{}` takes no raw data", request.method);
             return Err(RpcError::invalid_params(message));
         }
@@ -80,7 +101,8 @@ impl Call {
             MethodName::ProcessRead => Self::Read(decode(params)?),
             MethodName::ProcessWrite => {
                 let mut write: WriteProcess = decode(params)?;
-                let data = data_member(write.chunk.take(), data)?;
+                let inside = write.chunk.take().map(|chunk| chunk.0);
+                let data = data_member("chunk", inside, data)?;
                 Self::Write(write, data)
             }
             MethodName::ProcessCloseStdin => Self::CloseStdin(decode(params)?),
@@ -95,6 +117,35 @@ impl Call {
                 decode::<ListProcesses>(params)?;
                 Self::List
             }
+            MethodName::FsReadFile => Self::ReadFile(decode(params)?),
+            MethodName::FsWriteFile => {
+                let mut write: fs::WriteFile = decode(params)?;
+                let inside = write.data_base64.take().map(|data| data.0);
+                let data = data_member("dataBase64", inside, data.map(Ok))?;
+                Self::WriteFile(write, data)
+            }
+            MethodName::FsCreateDirectory => Self::CreateDirectory(decode(params)?),
+            MethodName::FsGetMetadata => Self::GetMetadata(decode(params)?),
+            MethodName::FsCanonicalize => Self::Canonicalize(decode(params)?),
+            MethodName::FsReadDirectory => Self::ReadDirectory(decode(params)?),
+            MethodName::FsWalk => Self::Walk(decode(params)?),
+            MethodName::FsRemove => Self::Remove(decode(params)?),
+            MethodName::FsCopy => Self::Copy(decode(params)?),
+            MethodName::FsRename => Self::Rename(decode(params)?),
+            MethodName::FsOpen => Self::OpenFile(decode(params)?),
+            MethodName::FsReadBlock => Self::ReadBlock(decode(params)?, None),
+            MethodName::FsWriteBlock => {
+                let mut write: fs::WriteBlock = decode(params)?;
+                let inside = write.chunk.take().map(|chunk| chunk.0);
+                let data = data_member("chunk", inside, data)?;
+                Self::WriteBlock(write, data, None)
+            }
+            MethodName::FsClose => Self::CloseFile(decode(params)?),
+            MethodName::FsWatchMissing => Self::WatchMissing(decode(params)?),
+            MethodName::FsWatch => Self::Watch(decode(params)?),
+            MethodName::FsUnwatch => Self::Unwatch(decode(params)?),
+            MethodName::FsSearch => Self::Search(decode(params)?),
+            MethodName::FsFind => Self::Find(decode(params)?),
             MethodName::CommandExec => Self::Exec(decode(params)?),
             MethodName::CommandExecWrite => Self::ExecWrite(decode(params)?),
             MethodName::CommandExecTerminate => Self::ExecTerminate(decode(params)?),
@@ -108,13 +159,12 @@ fn decode<T: DeserializeOwned>(params: Option<&RawValue>) -> Result<T, RpcError>
 }
 
 /// The data member, from inside the message or from beside it.
-fn data_member(inside: Option<Base64>, beside: Option<Bytes>) -> Result<Bytes, RpcError> {
+fn data_member<T>(name: &str, inside: Option<T>, beside: Option<T>) -> Result<T, RpcError> {
     match (inside, beside) {
-        (Some(inside), None) => Ok(inside.0),
-        (None, Some(beside)) => Ok(beside),
-        (None, None) => Err(RpcError::invalid_params("missing field `chunk`")),
-        (Some(_), Some(_)) => Err(RpcError::invalid_params(
-            "chunk: expected either base64 or raw data, not both",
-        )),
+        (Some(data), None) | (None, Some(data)) => Ok(data),
+        (None, None) => Err(RpcError::invalid_params(format!("missing field `{name}`"))),
+        (Some(_), Some(_)) => Err(RpcError::invalid_params(format!(
+            "{name}: expected either base64 or raw data, not both"
+        ))),
     }
 }

@@ -2,8 +2,10 @@
 
 mod command;
 mod control;
+mod files;
 mod output;
 mod start;
+mod watch;
 
 use std::sync::Arc;
 
@@ -22,6 +24,7 @@ use serde::Serialize;
 
 use crate::{
     call::Call,
+    files::ConnectionFiles,
     outbox::Outbox,
     service::Shared,
     session::{Found, Process, Session},
@@ -31,8 +34,8 @@ use crate::{
 pub(crate) enum Begun {
     /// It is done.
     Done(Outgoing),
-    /// A process starts, and others that it could disturb wait for it. It may answer by itself.
-    Starts(BoxFuture<'static, Option<Outgoing>>),
+    /// It runs, and others that it could disturb wait for it. It may answer by itself.
+    Runs(BoxFuture<'static, Option<Outgoing>>),
     /// It has taken effect, or only reads, and waits: nobody waits for it.
     Waits(BoxFuture<'static, Outgoing>),
 }
@@ -41,6 +44,7 @@ pub(crate) enum Begun {
 pub(crate) struct Handler {
     shared: Arc<Shared>,
     outbox: Arc<Outbox>,
+    files: Arc<ConnectionFiles>,
     binary: Binary,
     takes_binary: bool,
     session: Option<Arc<Session>>,
@@ -51,6 +55,7 @@ impl Handler {
         Self {
             shared,
             outbox,
+            files: Arc::default(),
             binary,
             takes_binary: false,
             session: None,
@@ -81,12 +86,12 @@ impl Handler {
                     && (*extension != Extension::BinaryData || self.binary == Binary::Possible)
             })
             .collect();
-        let backend = self.shared.open();
-        let info = backend.info().await?;
+        let environment = self.shared.open();
+        let info = environment.backend.info().await?;
         let sessions = &self.shared.sessions;
         let session = match &params.resume_session_id {
             Some(id) => sessions.resume(id, &self.outbox)?,
-            None => sessions.open(backend, Arc::clone(&self.outbox))?,
+            None => sessions.open(environment, Arc::clone(&self.outbox))?,
         };
         for extension in &granted {
             self.outbox.grant(*extension);
@@ -103,6 +108,16 @@ impl Handler {
         })
     }
 
+    /// Takes hold of the open file that a request names: closing it never queues, and would
+    /// otherwise overtake.
+    pub(crate) fn take_hold(&self, call: &mut Call) {
+        if let Call::ReadBlock(params, file) = call {
+            *file = self.files.handle(&params.handle_id);
+        } else if let Call::WriteBlock(params, _, file) = call {
+            *file = self.files.handle(&params.handle_id);
+        }
+    }
+
     /// Begins a request. What it changes at once, it has changed when this returns.
     pub(crate) fn begin(&self, id: RequestId, call: Call) -> Begun {
         let Some(session) = self.session.clone() else {
@@ -112,6 +127,7 @@ impl Handler {
         let handlers = Handlers {
             shared: &self.shared,
             outbox: &self.outbox,
+            files: &self.files,
             session,
         };
         match call {
@@ -122,7 +138,7 @@ impl Handler {
                 )),
             ),
             Call::EnvironmentInfo => {
-                let backend = Arc::clone(&handlers.session.backend);
+                let backend = Arc::clone(&handlers.session.environment.backend);
                 Begun::Waits(async move { answer(&id, &backend.info().await) }.boxed())
             }
             Call::EnvironmentStatus => done(
@@ -143,6 +159,35 @@ impl Handler {
             Call::Attach(params) => done(&id, handlers.attach(&params)),
             Call::Release(params) => done(&id, handlers.release(&params.process_id)),
             Call::List => done(&id, Ok(handlers.list())),
+            Call::ReadFile(params) => handlers.read_file(id, params),
+            Call::WriteFile(params, data) => handlers.write_file(id, params, data),
+            Call::CreateDirectory(params) => {
+                files::nothing(id, handlers.file_system().create_directory(params))
+            }
+            Call::GetMetadata(params) => {
+                files::result(id, handlers.file_system().metadata(params), |found| found)
+            }
+            Call::Canonicalize(params) => handlers.canonicalize(id, params),
+            Call::ReadDirectory(params) => handlers.read_directory(id, params),
+            Call::Walk(params) => {
+                files::result(id, handlers.file_system().walk(params), |tree| tree)
+            }
+            Call::Remove(params) => files::nothing(id, handlers.file_system().remove(params)),
+            Call::Copy(params) => files::nothing(id, handlers.file_system().copy(params)),
+            Call::Rename(params) => files::nothing(id, handlers.file_system().rename(params)),
+            Call::OpenFile(params) => handlers.open_file(id, params),
+            Call::ReadBlock(params, file) => handlers.read_block(id, params, file),
+            Call::WriteBlock(params, data, file) => handlers.write_block(id, params, data, file),
+            Call::CloseFile(params) => handlers.close_file(&id, &params),
+            Call::WatchMissing(params) => handlers.watch_missing(id, params),
+            Call::Watch(params) => handlers.watch(id, params),
+            Call::Unwatch(params) => handlers.unwatch(&id, &params),
+            Call::Search(params) => {
+                files::result(id, handlers.file_system().search(params), |found| found)
+            }
+            Call::Find(params) => {
+                files::result(id, handlers.file_system().find(params), |found| found)
+            }
             Call::Exec(params) => handlers.exec(id, *params),
             Call::ExecWrite(params) => handlers.exec_write(id, params),
             Call::ExecTerminate(params) => handlers.exec_terminate(id, &params.process_id),
@@ -150,10 +195,13 @@ impl Handler {
     }
 }
 
+pub(crate) use self::files::{Data, Handle};
+
 /// What every handler needs.
 struct Handlers<'a> {
     shared: &'a Arc<Shared>,
     outbox: &'a Arc<Outbox>,
+    files: &'a Arc<ConnectionFiles>,
     session: Arc<Session>,
 }
 

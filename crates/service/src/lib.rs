@@ -6,6 +6,7 @@
 
 mod call;
 mod connection;
+mod files;
 mod handler;
 mod notify;
 mod outbox;

@@ -3,7 +3,7 @@
 use std::{fmt, num::NonZeroUsize, sync::Arc, time::Duration};
 
 use exec_core::lease::Lease;
-use exec_env::backend::ExecBackend;
+use exec_env::environment::Environment;
 use exec_transport::link::Link;
 use exec_wire::{
     id::SessionId,
@@ -48,7 +48,7 @@ pub enum Concurrency {
 }
 
 /// Opens an environment for a new session.
-type Open = dyn Fn() -> Arc<dyn ExecBackend> + Send + Sync;
+type Open = dyn Fn() -> Environment + Send + Sync;
 
 /// Serves connections. Clones share everything.
 #[derive(Clone)]
@@ -76,7 +76,7 @@ impl Service {
     /// Makes a service that opens an environment for each session with `open`.
     pub fn new(
         config: ServiceConfig,
-        open: impl Fn() -> Arc<dyn ExecBackend> + Send + Sync + 'static,
+        open: impl Fn() -> Environment + Send + Sync + 'static,
     ) -> Self {
         let sessions = Arc::new(Registry::new(config.session_ttl, config.max_processes));
         let detached = Arc::new(Session::new(
@@ -123,7 +123,7 @@ impl Service {
 }
 
 impl Shared {
-    pub(crate) fn open(&self) -> Arc<dyn ExecBackend> {
+    pub(crate) fn open(&self) -> Environment {
         (self.open)()
     }
 }

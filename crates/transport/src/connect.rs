@@ -14,8 +14,8 @@ use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 
 use crate::{
     lines,
-    link::Link,
-    websocket::{self, Role, accept_key},
+    link::{Link, Role},
+    websocket::{self, accept_key},
 };
 
 /// How long connecting and upgrading may take.
@@ -66,7 +66,7 @@ pub fn program(command: &mut Command) -> Result<(Link, Child), ConnectError> {
     let (Some(input), Some(output)) = (child.stdout.take(), child.stdin.take()) else {
         return Err(io::Error::from(io::ErrorKind::BrokenPipe).into());
     };
-    Ok((lines::link(input, output, "stdio"), child))
+    Ok((lines::link(input, output, Role::Client, "stdio"), child))
 }
 
 /// Why a server could not be reached.

@@ -22,8 +22,8 @@ use tokio::{
 
 use crate::{
     auth::{Auth, UnixSeconds},
-    link::Link,
-    websocket::{self, Role, accept_key},
+    link::{Link, Role},
+    websocket::{self, accept_key},
 };
 
 /// How long a client may take to send its request.

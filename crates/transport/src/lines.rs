@@ -1,22 +1,26 @@
 //! Newline-delimited JSON over a pair of byte streams, such as standard input and output.
 
 use std::{
+    collections::VecDeque,
     io,
     pin::Pin,
     task::{Context, Poll, ready},
 };
 
 use bytes::{Buf, Bytes, BytesMut};
-use exec_wire::{limits, outgoing::Outgoing};
+use exec_wire::{bytes::encode_append, limits, outgoing::Outgoing};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::link::{Binary, Encoding, Link, MessageReader, MessageWriter, ReadError};
+use crate::link::{Binary, Encoding, Link, MessageReader, MessageWriter, ReadError, Role};
 
+/// Raw bytes that are encoded at a time: a multiple of three, so that base64 needs no padding between
+/// blocks.
+const BLOCK_BYTES: usize = 192 << 10;
 /// Bytes asked for in one read.
 const READ_BYTES: usize = 16 << 10;
 
 /// Makes a link of two byte streams.
-pub fn link<R, W>(input: R, output: W, peer: &str) -> Link
+pub fn link<R, W>(input: R, output: W, role: Role, peer: &str) -> Link
 where
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
@@ -27,11 +31,14 @@ where
             buffer: BytesMut::new(),
             searched: 0,
             ended: false,
+            most: role.max_message_bytes(),
         }),
         writer: Box::new(Writer {
             output: Box::new(output),
             buffer: Vec::new(),
             written: 0,
+            behind: VecDeque::new(),
+            waiting: 0,
         }),
         peer: peer.to_owned(),
         binary: Binary::Refused,
@@ -44,6 +51,8 @@ struct Reader {
     buffer: BytesMut,
     searched: usize,
     ended: bool,
+    /// Longest line.
+    most: usize,
 }
 
 impl std::fmt::Debug for Reader {
@@ -58,12 +67,10 @@ impl Reader {
     /// Takes the next whole line that is not blank, without its end.
     fn take_line(&mut self) -> Result<Option<Bytes>, ReadError> {
         loop {
-            let found = self.buffer[self.searched..]
-                .iter()
-                .position(|byte| *byte == b'\n');
+            let found = memchr::memchr(b'\n', &self.buffer[self.searched..]);
             let length = found.map_or(self.buffer.len(), |index| self.searched + index);
-            if length > limits::MAX_MESSAGE_BYTES {
-                return Err(ReadError::TooLong(limits::MAX_MESSAGE_BYTES));
+            if length > self.most {
+                return Err(ReadError::TooLong(self.most));
             }
             self.searched = length;
             let line = match found {
@@ -118,6 +125,40 @@ struct Writer {
     output: Box<dyn AsyncWrite + Send + Unpin>,
     buffer: Vec<u8>,
     written: usize,
+    /// What comes after `buffer`: a large message is encoded block by block as it is written.
+    behind: VecDeque<Behind>,
+    waiting: usize,
+}
+
+enum Behind {
+    Text(Vec<u8>),
+    Data(Bytes),
+}
+
+impl Writer {
+    fn push_text(&mut self, text: Vec<u8>) {
+        self.waiting += text.len();
+        self.behind.push_back(Behind::Text(text));
+    }
+
+    /// Fills the buffer, which is empty, with what comes next.
+    fn refill(&mut self) {
+        match self.behind.pop_front() {
+            None => {}
+            Some(Behind::Text(text)) => {
+                self.waiting -= text.len();
+                self.buffer = text;
+            }
+            Some(Behind::Data(mut data)) => {
+                let block = data.split_to(data.len().min(BLOCK_BYTES));
+                self.waiting -= block.len();
+                encode_append(&block, &mut self.buffer);
+                if !data.is_empty() {
+                    self.behind.push_front(Behind::Data(data));
+                }
+            }
+        }
+    }
 }
 
 impl std::fmt::Debug for Writer {
@@ -130,24 +171,49 @@ impl std::fmt::Debug for Writer {
 
 impl MessageWriter for Writer {
     fn push(&mut self, message: Outgoing, _: Encoding) {
-        message.encode_text(&mut self.buffer);
-        self.buffer.push(b'\n');
+        match message {
+            Outgoing::Data(message) if message.data_len() > BLOCK_BYTES => {
+                let (prefix, data, mut suffix) = message.into_text_parts();
+                suffix.push(b'\n');
+                self.push_text(prefix);
+                self.waiting += data.len();
+                self.behind.push_back(Behind::Data(data));
+                self.push_text(suffix);
+            }
+            message @ (Outgoing::Text(_) | Outgoing::Data(_)) => {
+                if self.behind.is_empty() {
+                    message.encode_text(&mut self.buffer);
+                    self.buffer.push(b'\n');
+                } else {
+                    let mut text = Vec::with_capacity(message.text_len() + 1);
+                    message.encode_text(&mut text);
+                    text.push(b'\n');
+                    self.push_text(text);
+                }
+            }
+        }
     }
 
     fn buffered(&self) -> usize {
-        self.buffer.len() - self.written
+        self.buffer.len() - self.written + self.waiting
     }
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while self.written < self.buffer.len() {
+        loop {
+            if self.written == self.buffer.len() {
+                self.written = 0;
+                self.buffer.clear();
+                self.refill();
+            }
+            if self.buffer.is_empty() {
+                break;
+            }
             let output = Pin::new(&mut self.output);
             match ready!(output.poll_write(cx, &self.buffer[self.written..]))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 count => self.written += count,
             }
         }
-        self.written = 0;
-        self.buffer.clear();
         self.buffer.shrink_to(limits::OUTBOX_BYTES);
         Pin::new(&mut self.output).poll_flush(cx)
     }
@@ -167,7 +233,7 @@ mod tests {
     use super::*;
 
     async fn lines(input: &'static [u8]) -> (Vec<Bytes>, Result<Option<Bytes>, ReadError>) {
-        let mut link = link(input, tokio::io::sink(), "test");
+        let mut link = link(input, tokio::io::sink(), Role::Server, "test");
         let mut lines = Vec::new();
         loop {
             match link.reader.next().await {
@@ -185,6 +251,37 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_large_message_is_one_line_between_others() {
+        let (near, far) = tokio::io::duplex(1000);
+        let mut from = link(tokio::io::empty(), near, Role::Server, "test");
+        let mut to = link(far, tokio::io::sink(), Role::Server, "test");
+        let data = Bytes::from(vec![0x5a; (1 << 20) + 1]);
+        let id = exec_wire::message::RequestId::Number(1);
+        let large =
+            || Outgoing::result_with_data(&id, &serde_json::json!({}), "chunk", data.clone());
+        let small = || Outgoing::notification("small", &());
+        let messages = [small(), large(), large(), small(), small()];
+        let texts = messages.clone().map(|message| {
+            let mut text = Vec::new();
+            message.encode_text(&mut text);
+            Bytes::from(text)
+        });
+        let send = async {
+            for message in messages {
+                from.writer.push(message, Encoding::Text);
+            }
+            from.writer.flush().await.unwrap();
+            assert_eq!(from.writer.buffered(), 0);
+        };
+        let receive = async {
+            for text in texts {
+                assert!(to.reader.next().await.unwrap() == Some(text));
+            }
+        };
+        tokio::join!(send, receive);
+    }
+
+    #[tokio::test]
     async fn a_line_that_is_not_utf_8_ends_the_link() {
         let (lines, end) = lines(b"{}\n\xff\n{}\n").await;
         assert_eq!(lines, ["{}"]);
@@ -193,7 +290,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_line_beyond_the_limit_ends_the_link() {
-        let mut link = link(tokio::io::repeat(b'x'), tokio::io::sink(), "test");
+        let mut link = link(
+            tokio::io::repeat(b'x'),
+            tokio::io::sink(),
+            Role::Server,
+            "test",
+        );
         let end = link.reader.next().await;
         assert!(matches!(
             end,

@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use exec_wire::outgoing::Outgoing;
+use exec_wire::{limits, outgoing::Outgoing};
 use tokio::sync::OwnedSemaphorePermit;
 
 /// A connection to a peer.
@@ -24,6 +24,25 @@ pub struct Link {
     pub binary: Binary,
     /// Its place among the connections of a listener, given back when the link is dropped.
     pub slot: Option<OwnedSemaphorePermit>,
+}
+
+/// Which end of a link this is: clients mask what they send, servers ping and take in less.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Role {
+    /// Accepted the connection.
+    Server,
+    /// Opened it.
+    Client,
+}
+
+impl Role {
+    /// Returns the largest message that this end takes in.
+    pub const fn max_message_bytes(self) -> usize {
+        match self {
+            Self::Server => limits::MAX_MESSAGE_BYTES,
+            Self::Client => limits::MAX_ANSWER_BYTES,
+        }
+    }
 }
 
 /// Whether a link can carry raw data.

@@ -2,7 +2,10 @@
 //! on the way out, and limits hold before memory is taken on the way in.
 
 mod frame;
+mod large;
 mod reader;
+#[cfg(test)]
+mod tests;
 mod writer;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,16 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use self::frame::accept_key;
 use self::{reader::Reader, writer::Writer};
-use crate::link::{Binary, Link};
-
-/// Which end of a websocket this is: clients mask what they send, servers ping.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Role {
-    /// Accepted the connection.
-    Server,
-    /// Opened it.
-    Client,
-}
+use crate::link::{Binary, Link, Role};
 
 /// Makes a link of an upgraded connection. `already_read` came with the handshake.
 pub fn link<R, W>(input: R, output: W, already_read: &[u8], role: Role, peer: String) -> Link

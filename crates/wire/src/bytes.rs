@@ -42,6 +42,40 @@ impl<'de> Deserialize<'de> for Base64 {
     }
 }
 
+/// Base64 text that may be broken: for members whose broken text is not a broken request.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct UncheckedBase64(pub Result<Bytes, Base64Error>);
+
+impl Serialize for UncheckedBase64 {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match &self.0 {
+            Ok(data) => serializer.serialize_str(&STANDARD.encode_to_string(data)),
+            // Stays broken.
+            Err(_) => serializer.serialize_str("!"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for UncheckedBase64 {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+
+        impl de::Visitor<'_> for Text {
+            type Value = UncheckedBase64;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a base64 string")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<UncheckedBase64, E> {
+                Ok(UncheckedBase64(decode(text.as_bytes())))
+            }
+        }
+
+        deserializer.deserialize_str(Text)
+    }
+}
+
 /// Decodes strict base64.
 pub fn decode(text: &[u8]) -> Result<Bytes, Base64Error> {
     STANDARD

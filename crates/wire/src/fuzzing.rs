@@ -1,4 +1,4 @@
-//! Entry point of the fuzz target `wire_message`: anything that a peer could send.
+//! Entry points of the fuzz targets. `wire_message`: anything that a peer could send.
 //!
 //! Invariant checked: what is accepted is JSON for any other reader, too, and says the same after
 //! it was encoded again. Not here: the target itself and its corpus (`fuzz/`).
@@ -11,6 +11,7 @@ use serde_json::{Value, value::RawValue};
 use crate::{
     command::{ExecCommand, TerminateCommand, WriteCommand},
     environment::{ReadEnvironmentInfo, ReadEnvironmentStatus},
+    fs,
     initialize::InitializeParams,
     message::{Message, Request, RequestId, decode_params, encode_binary_head, split_binary},
     method::{Method, MethodName},
@@ -20,6 +21,8 @@ use crate::{
         SignalProcess, SnapshotProcess, StartProcess, TerminateProcess, WaitProcess, WriteProcess,
     },
 };
+
+pub use crate::path_uri::fuzzing::path_resolve;
 
 /// Decodes one message of a peer in every way there is.
 ///
@@ -131,6 +134,25 @@ fn check_params(request: &Request<'_>) {
             MethodName::ProcessAttach => check::<AttachProcess>(params),
             MethodName::ProcessRelease => check::<ReleaseProcess>(params),
             MethodName::ProcessList => check::<ListProcesses>(params),
+            MethodName::FsReadFile => check::<fs::ReadFile>(params),
+            MethodName::FsWriteFile => check::<fs::WriteFile>(params),
+            MethodName::FsCreateDirectory => check::<fs::CreateDirectory>(params),
+            MethodName::FsGetMetadata => check::<fs::GetMetadata>(params),
+            MethodName::FsCanonicalize => check::<fs::Canonicalize>(params),
+            MethodName::FsReadDirectory => check::<fs::ReadDirectory>(params),
+            MethodName::FsWalk => check::<fs::Walk>(params),
+            MethodName::FsRemove => check::<fs::Remove>(params),
+            MethodName::FsCopy => check::<fs::Copy>(params),
+            MethodName::FsRename => check::<fs::Rename>(params),
+            MethodName::FsOpen => check::<fs::OpenFile>(params),
+            MethodName::FsReadBlock => check::<fs::ReadBlock>(params),
+            MethodName::FsWriteBlock => check::<fs::WriteBlock>(params),
+            MethodName::FsClose => check::<fs::CloseFile>(params),
+            MethodName::FsWatchMissing => check::<fs::WatchMissing>(params),
+            MethodName::FsWatch => check::<fs::Watch>(params),
+            MethodName::FsUnwatch => check::<fs::Unwatch>(params),
+            MethodName::FsSearch => check::<fs::Search>(params),
+            MethodName::FsFind => check::<fs::Find>(params),
             MethodName::CommandExec => check::<ExecCommand>(params),
             MethodName::CommandExecWrite => check::<WriteCommand>(params),
             MethodName::CommandExecTerminate => check::<TerminateCommand>(params),
@@ -166,18 +188,21 @@ fn check_value<T: Method + PartialEq + fmt::Debug>(value: &T) {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, path::Path};
+    use std::path::Path;
 
     use super::*;
 
     #[test]
     fn the_corpus_is_replayed() {
         let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/wire_message");
-        let files: Vec<_> = fs::read_dir(corpus).unwrap().map(Result::unwrap).collect();
+        let files: Vec<_> = std::fs::read_dir(corpus)
+            .unwrap()
+            .map(Result::unwrap)
+            .collect();
         assert!(files.len() > 20, "the corpus is there");
         for file in files {
             println!("{}", file.path().display());
-            wire_message(&fs::read(file.path()).unwrap());
+            wire_message(&std::fs::read(file.path()).unwrap());
         }
     }
 }

@@ -63,6 +63,58 @@ impl<'de> Deserialize<'de> for WriteId {
     }
 }
 
+/// An open file, as the client named it in `fs/open`. Any text decodes: a name that is too long is
+/// refused where it would be taken into use, and unknown everywhere else.
+#[derive(Clone, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct HandleId(Box<str>);
+
+impl HandleId {
+    /// Takes a name.
+    pub fn new(name: &str) -> Self {
+        Self(name.into())
+    }
+
+    /// Returns the name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for HandleId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A watch, as the client named it in `fs/watch`.
+#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct WatchId(Arc<str>);
+
+impl WatchId {
+    /// Takes a name of at most [`limits::MAX_WATCH_ID_BYTES`].
+    pub fn new(name: &str) -> Result<Self, IdTooLong> {
+        bounded(name, "watchId", limits::MAX_WATCH_ID_BYTES).map(|()| Self(name.into()))
+    }
+
+    /// Returns the name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for WatchId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for WatchId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        Self::new(&name).map_err(de::Error::custom)
+    }
+}
+
 /// A session, as the server named it. Knowing it is what entitles a client to resume it.
 #[derive(Clone, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct SessionId(Arc<str>);

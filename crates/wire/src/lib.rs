@@ -7,6 +7,7 @@ pub mod bytes;
 pub mod command;
 pub mod environment;
 pub mod error;
+pub mod fs;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod id;
@@ -17,3 +18,4 @@ pub mod method;
 pub mod outgoing;
 pub mod path_uri;
 pub mod process;
+pub mod sandbox;

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-/// Largest websocket frame taken in: what the stock peers accept.
-pub const MAX_FRAME_BYTES: usize = 16 << 20;
-/// Largest message taken in, all its frames together; also the longest stdio line.
+/// Largest message that a server takes in, in one frame or in several; also the longest stdio line. The
+/// stock server takes frames of 16 MiB, and so cannot be sent a large file: the stock client never cuts
+/// a message into frames.
 pub const MAX_MESSAGE_BYTES: usize = 64 << 20;
+/// Largest message that a client takes in: what `fs/readFile` may answer, in base64.
+pub const MAX_ANSWER_BYTES: usize = 768 << 20;
 /// Outgoing messages are cut into frames of at most this size, so that clients with a 16 MiB frame
 /// limit can read large results.
 pub const OUTGOING_FRAME_BYTES: usize = 8 << 20;
@@ -51,3 +53,60 @@ pub const FOLLOW_WINDOW_BYTES: usize = 256 << 10;
 pub const MAX_SESSIONS: usize = 4096;
 /// Detached processes on one server.
 pub const MAX_DETACHED_PROCESSES: usize = 1024;
+/// Largest file that `fs/readFile` reads: as the stock server. Larger ones are read by blocks.
+pub const MAX_READ_FILE_BYTES: u64 = 512 << 20;
+/// Largest block of `fs/readBlock` and `fs/writeBlock`: as the stock server.
+pub const MAX_BLOCK_BYTES: usize = 1 << 20;
+/// Files that one connection may hold open: each is a descriptor of the server's.
+pub const MAX_FILE_HANDLES: usize = 128;
+/// Longest `handleId`: as the stock server.
+pub const MAX_HANDLE_ID_BYTES: usize = 32;
+/// File content that is read for one connection ahead of what its client takes. A larger file is
+/// read alone.
+pub const FILE_WINDOW_BYTES: usize = 4 << 20;
+/// File content above the window, held for all connections together: one more large `fs/readFile`
+/// is refused, and can be read by blocks.
+pub const LARGE_FILES_BYTES: usize = 1 << 30;
+/// Entries that `fs/readDirectory` lists: a longer list is an error, as with the stock server.
+pub const MAX_DIRECTORY_ENTRIES: usize = 50_000;
+/// Deepest `fs/walk`: as the stock server.
+pub const MAX_WALK_DEPTH: usize = 64;
+/// Directories that one `fs/walk` reads: as the stock server.
+pub const MAX_WALK_DIRECTORIES: usize = 10_000;
+/// Entries that one `fs/walk` looks at: as the stock server.
+pub const MAX_WALK_ENTRIES: usize = 50_000;
+/// Size of the answer to `fs/walk`, as the stock server counts it: the lengths of URIs and messages
+/// and [`WALK_ITEM_BYTES`] for each.
+pub const MAX_WALK_BYTES: usize = 4 << 20;
+/// What one item of `fs/walk` counts beside its text.
+pub const WALK_ITEM_BYTES: usize = 64;
+/// Paths of one `fs/watchMissing`: as the stock server.
+pub const MAX_MISSING_PATHS: usize = 64;
+/// Watches of one connection by `fs/watch`.
+pub const MAX_WATCHES: usize = 64;
+/// Longest `watchId`: it is repeated with every change.
+pub const MAX_WATCH_ID_BYTES: usize = 256;
+/// Directories below one watch. The rest is said to overflow.
+pub const MAX_WATCHED_DIRECTORIES: usize = 65_536;
+/// Changes gathered for one client that does not take them; beyond it they overflow.
+pub const MAX_GATHERED_CHANGES: usize = 16_384;
+/// How long changes are gathered before they are told: one change is then told once, not five times.
+pub const WATCH_DEBOUNCE: Duration = Duration::from_millis(25);
+/// Matches of `fs/search`, if the client does not say.
+pub const DEFAULT_SEARCH_MATCHES: usize = 1000;
+/// Most matches of one `fs/search`.
+pub const MAX_SEARCH_MATCHES: usize = 10_000;
+/// Most context lines on each side of a match.
+pub const MAX_CONTEXT_LINES: usize = 100;
+/// Longest pattern, glob or query.
+pub const MAX_PATTERN_BYTES: usize = 16 << 10;
+/// Longest line that `fs/search` shows; a longer one is cut.
+pub const MAX_SEARCH_LINE_BYTES: usize = 4 << 10;
+/// Text that one `fs/search` answers with; beyond it the result is truncated.
+pub const MAX_SEARCH_BYTES: usize = 4 << 20;
+/// Files and directories that one `fs/search` or `fs/find` looks at.
+pub const MAX_SEARCH_ENTRIES: usize = 1_000_000;
+/// Paths of `fs/find`, if the client does not say.
+pub const DEFAULT_FIND_RESULTS: usize = 1000;
+/// Most paths of one `fs/find`.
+pub const MAX_FIND_RESULTS: usize = 10_000;

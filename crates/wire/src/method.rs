@@ -19,6 +19,8 @@ pub enum Ordering {
     Changes,
     /// Starts a process: a change that does not disturb other starts.
     Starts,
+    /// Changes files: a change that runs after earlier ones of its kind, in one line with them.
+    Files,
     /// Never queues.
     Control,
 }
@@ -74,9 +76,38 @@ methods! {
     ProcessAttach = "process/attach", "exec", Reads;
     ProcessRelease = "process/release", "exec", Reads;
     ProcessList = "process/list", "exec", Reads;
+    FsReadFile = "fs/readFile", "filesystem", Reads;
+    FsWriteFile = "fs/writeFile", "filesystem", Files;
+    FsCreateDirectory = "fs/createDirectory", "filesystem", Files;
+    FsGetMetadata = "fs/getMetadata", "filesystem", Reads;
+    FsCanonicalize = "fs/canonicalize", "filesystem", Reads;
+    FsReadDirectory = "fs/readDirectory", "filesystem", Reads;
+    FsWalk = "fs/walk", "filesystem", Reads;
+    FsRemove = "fs/remove", "filesystem", Files;
+    FsCopy = "fs/copy", "filesystem", Files;
+    FsRename = "fs/rename", "filesystem", Files;
+    FsOpen = "fs/open", "filesystem", Changes;
+    FsReadBlock = "fs/readBlock", "filesystem", Reads;
+    FsWriteBlock = "fs/writeBlock", "filesystem", Files;
+    FsClose = "fs/close", "filesystem", Control;
+    FsWatchMissing = "fs/watchMissing", "filesystem", Changes;
+    FsWatch = "fs/watch", "filesystem", Changes;
+    FsUnwatch = "fs/unwatch", "filesystem", Changes;
+    FsSearch = "fs/search", "filesystem", Reads;
+    FsFind = "fs/find", "filesystem", Reads;
     CommandExec = "command/exec", "exec", Starts;
     CommandExecWrite = "command/exec/write", "exec", Changes;
     CommandExecTerminate = "command/exec/terminate", "exec", Control;
+}
+
+impl MethodName {
+    /// Tells whether the request has a data member, which may travel raw.
+    pub const fn takes_data(self) -> bool {
+        matches!(
+            self,
+            Self::ProcessWrite | Self::FsWriteFile | Self::FsWriteBlock
+        )
+    }
 }
 
 /// What a client may tell.
@@ -94,6 +125,10 @@ pub mod notification {
     pub const PROCESS_STARTED: &str = "process/started";
     /// A process was not started (grant `lifecycle`).
     pub const PROCESS_FAILED: &str = "process/failed";
+    /// Watched files have changed.
+    pub const FS_CHANGED: &str = "fs/changed";
+    /// A missing path has appeared, or so it seems.
+    pub const FS_MISSING_CHANGED: &str = "fs/missingChanged";
     /// Output, in the first dialect.
     pub const COMMAND_OUTPUT: &str = "command/exec/outputDelta";
     /// Exit, in the first dialect.
@@ -106,6 +141,8 @@ pub mod notification {
         PROCESS_CLOSED,
         PROCESS_STARTED,
         PROCESS_FAILED,
+        FS_CHANGED,
+        FS_MISSING_CHANGED,
         COMMAND_OUTPUT,
         COMMAND_EXITED,
     ];

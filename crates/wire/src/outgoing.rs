@@ -79,9 +79,26 @@ impl Outgoing {
         let Self::Text(mut head) = Self::request(id, method, params) else {
             return Self::Text(Vec::new());
         };
-        // Reopen both objects: the data member comes last.
-        head.truncate(head.len() - 2);
-        head.push(b',');
+        reopen(&mut head);
+        Self::Data(DataMessage {
+            head,
+            member,
+            data,
+            tail: "}}",
+        })
+    }
+
+    /// Answers a request with a result that has a data member. The rest of it is an object.
+    pub fn result_with_data<T: Serialize>(
+        id: &RequestId,
+        result: &T,
+        member: &'static str,
+        data: Bytes,
+    ) -> Self {
+        let Self::Text(mut head) = Self::result(id, result) else {
+            return Self::Text(Vec::new());
+        };
+        reopen(&mut head);
         Self::Data(DataMessage {
             head,
             member,
@@ -173,6 +190,30 @@ impl Outgoing {
 }
 
 impl DataMessage {
+    /// Returns how many bytes of data it carries.
+    pub fn data_len(&self) -> usize {
+        self.data.len()
+    }
+
+    /// Takes the message apart: what comes before the base64 form of the data in its text, the data,
+    /// and what comes after.
+    pub fn into_text_parts(self) -> (Vec<u8>, Bytes, Vec<u8>) {
+        let mut prefix = self.head;
+        prefix.push(b'"');
+        prefix.extend_from_slice(self.member.as_bytes());
+        prefix.extend_from_slice(b"\":\"");
+        let suffix = [b"\"", self.tail.as_bytes()].concat();
+        (prefix, self.data, suffix)
+    }
+
+    /// Takes the message apart: what comes before the raw data, the data, and what comes after,
+    /// which is nothing.
+    pub fn into_binary_parts(self) -> (Vec<u8>, Bytes, Vec<u8>) {
+        let mut prefix = Vec::with_capacity(self.binary_head_len());
+        let data = self.encode_binary(&mut prefix);
+        (prefix, data, Vec::new())
+    }
+
     /// Returns about how many bytes come before the raw data.
     pub fn binary_head_len(&self) -> usize {
         self.head.len() + self.tail.len() + 4
@@ -188,6 +229,14 @@ impl DataMessage {
         header.extend_from_slice(self.tail.as_bytes());
         encode_binary_head(&header, out);
         self.data.clone()
+    }
+}
+
+/// Opens the last two objects again, for a data member that comes last.
+fn reopen(text: &mut Vec<u8>) {
+    text.truncate(text.len() - 2);
+    if text.last() != Some(&b'{') {
+        text.push(b',');
     }
 }
 

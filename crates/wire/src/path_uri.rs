@@ -12,6 +12,8 @@
 mod convention;
 mod encode;
 mod equality;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod join;
 mod lexical;
 mod native;

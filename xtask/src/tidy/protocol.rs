@@ -70,6 +70,7 @@ fn check_ordering(row: &Row<'_>) -> Option<Finding> {
         Ordering::Reads => "reads",
         Ordering::Changes => "changes",
         Ordering::Starts => "starts",
+        Ordering::Files => "files",
         Ordering::Control => "control",
     };
     let message = || format!("`{}` is ordered as `{expected}` in the code", row.name);

@@ -153,7 +153,14 @@ impl Reader {
         Ok((method.ordering(), call))
     }
 
-    async fn handle_call(&mut self, id: RequestId, ordering: Ordering, call: Call, bytes: usize) {
+    async fn handle_call(
+        &mut self,
+        id: RequestId,
+        ordering: Ordering,
+        mut call: Call,
+        bytes: usize,
+    ) {
+        self.handler.take_hold(&mut call);
         if let Call::Initialize(params) = call {
             let answer = match self.handler.initialize(params).await {
                 Ok(response) => {
@@ -231,7 +238,7 @@ impl Reader {
                     self.order.finish(ticket);
                 }
             }
-            Begun::Starts(answer) => self.running.push(
+            Begun::Runs(answer) => self.running.push(
                 async move {
                     if let Some(answer) = answer.await {
                         outbox.send(answer).await;

@@ -92,7 +92,7 @@ impl Handlers<'_> {
             let started = tokio::select! {
                 biased;
                 () = place.cancelled() => Err(StartError::Cancelled),
-                started = owner.backend.start(command) => started,
+                started = owner.environment.backend.start(command) => started,
             };
             let started = started.map_err(start_error)?;
             let handle = Arc::clone(&started.process);
@@ -127,7 +127,7 @@ impl Handlers<'_> {
                 }
             }
         };
-        Begun::Starts(finish.boxed())
+        Begun::Runs(finish.boxed())
     }
 
     fn plan(&self, params: StartProcess) -> Result<Plan, RpcError> {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use exec_core::lease::{Lease, ResumeError};
-use exec_env::backend::ExecBackend;
+use exec_env::environment::Environment;
 use exec_wire::{
     error::{ErrorCode, RpcError},
     id::SessionId,
@@ -64,7 +64,7 @@ impl Registry {
     /// Opens a session for a new client.
     pub(crate) fn open(
         &self,
-        backend: Arc<dyn ExecBackend>,
+        environment: Environment,
         outbox: Arc<Outbox>,
     ) -> Result<Arc<Session>, AttachError> {
         let mut sessions = self.lock();
@@ -75,7 +75,7 @@ impl Registry {
         let lease = Lease::new(self.ttl);
         let session = Arc::new(Session::new(
             id.clone(),
-            backend,
+            environment,
             lease,
             self.most_processes,
         ));

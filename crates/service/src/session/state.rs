@@ -9,7 +9,7 @@ use std::{
 
 use exec_core::lease::{Lease, ResumeError};
 use exec_core::log::{Follow, From, Pace};
-use exec_env::backend::ExecBackend;
+use exec_env::environment::Environment;
 use exec_wire::{
     id::{ProcessId, SessionId},
     limits,
@@ -24,7 +24,7 @@ use crate::outbox::Outbox;
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) id: SessionId,
-    pub(crate) backend: Arc<dyn ExecBackend>,
+    pub(crate) environment: Environment,
     most_processes: usize,
     state: Mutex<State>,
 }
@@ -61,7 +61,7 @@ pub(crate) enum AdmitError {
 impl Session {
     pub(crate) fn new(
         id: SessionId,
-        backend: Arc<dyn ExecBackend>,
+        environment: Environment,
         lease: Lease,
         most_processes: usize,
     ) -> Self {
@@ -75,7 +75,7 @@ impl Session {
         };
         Self {
             id,
-            backend,
+            environment,
             most_processes,
             state: Mutex::new(state),
         }

@@ -7,14 +7,13 @@ use std::{
 };
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use exec_wire::limits;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::{
-    Control, Role,
+    Control,
     frame::{Header, Opcode, apply_mask},
 };
-use crate::link::{MessageReader, ReadError};
+use crate::link::{MessageReader, ReadError, Role};
 
 /// Bytes asked for when nothing is known of what comes.
 const READ_BYTES: usize = 4 << 10;
@@ -65,7 +64,7 @@ impl Reader {
             let Some(header) = self.take_header()? else {
                 return Ok(None);
             };
-            let length = payload_length(&header)?;
+            let length = payload_length(&header, self.role)?;
             if self.buffer.len() < length {
                 return Ok(None);
             }
@@ -95,7 +94,7 @@ impl Reader {
                     "websocket frame is masked by the wrong side",
                 ));
             }
-            payload_length(&header)?;
+            payload_length(&header, self.role)?;
             self.buffer.advance(size);
             self.header = Some(header);
         }
@@ -106,8 +105,9 @@ impl Reader {
         let whole = match (self.message.take(), header.opcode == Opcode::Continuation) {
             (None, false) => payload,
             (Some(mut message), true) => {
-                if message.len() + payload.len() > limits::MAX_MESSAGE_BYTES {
-                    return Err(ReadError::TooLong(limits::MAX_MESSAGE_BYTES));
+                let most = self.role.max_message_bytes();
+                if message.len() + payload.len() > most {
+                    return Err(ReadError::TooLong(most));
                 }
                 message.unsplit(payload);
                 message
@@ -136,7 +136,9 @@ impl Reader {
     }
 
     fn wanted(&self) -> usize {
-        let missing = self.header.and_then(|header| payload_length(&header).ok());
+        let missing = self
+            .header
+            .and_then(|header| payload_length(&header, self.role).ok());
         let missing = missing.map_or(0, |length| length.saturating_sub(self.buffer.len()));
         missing.clamp(READ_BYTES, MAX_READ_BYTES)
     }
@@ -170,9 +172,10 @@ impl MessageReader for Reader {
     }
 }
 
-fn payload_length(header: &Header) -> Result<usize, ReadError> {
+fn payload_length(header: &Header, role: Role) -> Result<usize, ReadError> {
+    let most = role.max_message_bytes();
     usize::try_from(header.length)
         .ok()
-        .filter(|length| *length <= limits::MAX_FRAME_BYTES)
-        .ok_or(ReadError::TooLong(limits::MAX_FRAME_BYTES))
+        .filter(|length| *length <= most)
+        .ok_or(ReadError::TooLong(most))
 }

@@ -9,17 +9,21 @@ use std::{
 };
 
 use bytes::{Buf, Bytes};
-use exec_wire::{limits, outgoing::Outgoing};
+use exec_wire::{
+    limits,
+    outgoing::{DataMessage, Outgoing},
+};
 use tokio::{
     io::AsyncWrite,
     time::{Instant, Interval, MissedTickBehavior, interval_at},
 };
 
 use super::{
-    Control, Role,
+    Control,
     frame::{Header, Opcode, apply_mask},
+    large::Large,
 };
-use crate::link::{Encoding, MessageWriter};
+use crate::link::{Encoding, MessageWriter, Role};
 
 /// Slices handed to the kernel in one call.
 const MAX_SLICES: usize = 64;
@@ -31,16 +35,26 @@ pub(super) struct Writer {
     pings: Option<Interval>,
     /// Frames that are encoded here, one behind the other.
     encoded: Vec<u8>,
-    /// What is to be written, in order: parts of `encoded`, and data that is not copied into it.
+    /// What is to be written, in order: parts of `encoded`, data that is not copied into it, and
+    /// messages that are not encoded yet.
     parts: VecDeque<Part>,
+    /// The block of a large message that is being written.
+    block: Vec<u8>,
     buffered: usize,
     closed: bool,
 }
 
-#[derive(Debug)]
 enum Part {
-    Encoded { start: usize, end: usize },
+    Encoded {
+        start: usize,
+        end: usize,
+    },
     Shared(Bytes),
+    /// The rest of `block`, from here on. Always the first.
+    Block {
+        start: usize,
+    },
+    Large(Large),
 }
 
 impl std::fmt::Debug for Writer {
@@ -70,6 +84,7 @@ impl Writer {
             pings,
             encoded: Vec::new(),
             parts: VecDeque::new(),
+            block: Vec::new(),
             buffered: 0,
             closed: false,
         }
@@ -104,8 +119,19 @@ impl Writer {
         self.push_encoded(start);
     }
 
-    /// A message too long for one frame.
-    fn push_fragments(&mut self, opcode: Opcode, message: &Bytes) {
+    fn push_text(&mut self, message: &Outgoing) {
+        let length = message.text_len();
+        if length > limits::OUTGOING_FRAME_BYTES {
+            let mut text = Vec::with_capacity(length);
+            message.encode_text(&mut text);
+            self.push_fragments(&text.into());
+            return;
+        }
+        self.push_frame(Opcode::Text, length, |out| message.encode_text(out));
+    }
+
+    /// A text too long for one frame.
+    fn push_fragments(&mut self, message: &Bytes) {
         let pieces = message.len().div_ceil(limits::OUTGOING_FRAME_BYTES);
         for (index, start) in (0..message.len())
             .step_by(limits::OUTGOING_FRAME_BYTES)
@@ -113,7 +139,7 @@ impl Writer {
         {
             let end = (start + limits::OUTGOING_FRAME_BYTES).min(message.len());
             let opcode = if index == 0 {
-                opcode
+                Opcode::Text
             } else {
                 Opcode::Continuation
             };
@@ -134,6 +160,53 @@ impl Writer {
         self.encoded.extend_from_slice(&payload);
         apply_mask(mask, &mut self.encoded[payload_start..]);
         self.push_encoded(start);
+    }
+
+    /// Raw data behind its head. Nothing of it is copied, unless it must be masked.
+    fn push_binary(&mut self, message: &DataMessage) {
+        let mut head = Vec::with_capacity(message.binary_head_len());
+        let data = message.encode_binary(&mut head);
+        if self.role == Role::Client {
+            // Little: `Large` takes what is much.
+            head.extend_from_slice(&data);
+            self.push_whole(Opcode::Binary, true, head.into());
+            return;
+        }
+        let first = data.len().min(limits::OUTGOING_FRAME_BYTES);
+        let start = self.encoded.len();
+        self.frame(Opcode::Binary, first == data.len(), head.len() + first);
+        self.encoded.extend_from_slice(&head);
+        self.push_encoded(start);
+        self.push_shared(data.slice(..first));
+        for start in (first..data.len()).step_by(limits::OUTGOING_FRAME_BYTES) {
+            let end = (start + limits::OUTGOING_FRAME_BYTES).min(data.len());
+            self.push_whole(
+                Opcode::Continuation,
+                end == data.len(),
+                data.slice(start..end),
+            );
+        }
+    }
+
+    fn push_large(&mut self, large: Large) {
+        self.buffered += large.len();
+        self.parts.push_back(Part::Large(large));
+    }
+
+    /// Encodes the next block of a large message whose turn it is.
+    fn encode_block(&mut self) {
+        let Some(Part::Large(large)) = self.parts.front_mut() else {
+            return;
+        };
+        self.block.clear();
+        self.buffered -= large.len();
+        if large.encode_block(&mut self.block) {
+            self.buffered += large.len();
+        } else {
+            self.parts.pop_front();
+        }
+        self.buffered += self.block.len();
+        self.parts.push_front(Part::Block { start: 0 });
     }
 
     fn push_encoded(&mut self, start: usize) {
@@ -177,11 +250,17 @@ impl Writer {
             let Some(part) = self.parts.front_mut() else {
                 break;
             };
-            let length = part.len();
+            let length = match part {
+                Part::Encoded { start, end } => *end - *start,
+                Part::Shared(data) => data.len(),
+                Part::Block { start } => self.block.len() - *start,
+                Part::Large(_) => break,
+            };
             if count < length {
                 match part {
-                    Part::Encoded { start, .. } => *start += count,
+                    Part::Encoded { start, .. } | Part::Block { start } => *start += count,
                     Part::Shared(data) => data.advance(count),
+                    Part::Large(_) => {}
                 }
                 return;
             }
@@ -191,43 +270,21 @@ impl Writer {
     }
 }
 
-impl Part {
-    fn len(&self) -> usize {
-        match self {
-            Self::Encoded { start, end } => end - start,
-            Self::Shared(data) => data.len(),
-        }
-    }
-}
-
 impl MessageWriter for Writer {
     fn push(&mut self, message: Outgoing, encoding: Encoding) {
+        let must_mask = (self.role == Role::Client).then_some(mask as fn() -> [u8; 4]);
         match (message, encoding) {
-            (Outgoing::Data(message), Encoding::Binary) => {
-                let mut head = Vec::with_capacity(message.binary_head_len());
-                let data = message.encode_binary(&mut head);
-                let length = head.len() + data.len();
-                if length > limits::OUTGOING_FRAME_BYTES || self.role == Role::Client {
-                    head.extend_from_slice(&data);
-                    self.push_fragments(Opcode::Binary, &head.into());
-                    return;
-                }
-                let start = self.encoded.len();
-                self.frame(Opcode::Binary, true, length);
-                self.encoded.extend_from_slice(&head);
-                self.push_encoded(start);
-                self.push_shared(data);
+            (Outgoing::Data(message), Encoding::Binary) if self.role == Role::Server => {
+                self.push_binary(&message);
             }
-            (message, _) => {
-                let length = message.text_len();
-                if length > limits::OUTGOING_FRAME_BYTES {
-                    let mut text = Vec::with_capacity(length);
-                    message.encode_text(&mut text);
-                    self.push_fragments(Opcode::Text, &text.into());
-                    return;
+            (Outgoing::Data(message), encoding) => {
+                match (Large::new(message, encoding, must_mask), encoding) {
+                    (Ok(large), _) => self.push_large(large),
+                    (Err(message), Encoding::Binary) => self.push_binary(&message),
+                    (Err(message), Encoding::Text) => self.push_text(&Outgoing::Data(message)),
                 }
-                self.push_frame(Opcode::Text, length, |out| message.encode_text(out));
             }
+            (message @ Outgoing::Text(_), _) => self.push_text(&message),
         }
     }
 
@@ -238,13 +295,17 @@ impl MessageWriter for Writer {
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.push_owed();
         while !self.parts.is_empty() {
+            self.encode_block();
             let mut slices = [IoSlice::new(&[]); MAX_SLICES];
-            let used = self.parts.len().min(MAX_SLICES);
+            let mut used = 0;
             for (slice, part) in slices.iter_mut().zip(&self.parts) {
                 *slice = IoSlice::new(match part {
                     Part::Encoded { start, end } => &self.encoded[*start..*end],
                     Part::Shared(data) => data,
+                    Part::Block { start } => &self.block[*start..],
+                    Part::Large(_) => break,
                 });
+                used += 1;
             }
             let output = Pin::new(&mut self.output);
             match ready!(output.poll_write_vectored(cx, &slices[..used]))? {
@@ -254,6 +315,7 @@ impl MessageWriter for Writer {
         }
         self.encoded.clear();
         self.encoded.shrink_to(limits::OUTBOX_BYTES);
+        self.block = Vec::new();
         Pin::new(&mut self.output).poll_flush(cx)
     }
 

@@ -76,8 +76,12 @@ impl<'a> Message<'a> {
 
     /// Decodes one JSON text whose data member travelled raw beside it.
     pub fn decode_with(text: &'a [u8], data: Option<Bytes>) -> Result<Self, MessageError> {
+        // Once for the whole text: what reads it later need not look at every byte of it again.
+        let text = std::str::from_utf8(text).map_err(|error| MessageError::NotUtf8 {
+            at: error.valid_up_to(),
+        })?;
         check_structure(text)?;
-        let members: Members<'a> = serde_json::from_slice(text).map_err(MessageError::json)?;
+        let members: Members<'a> = serde_json::from_str(text).map_err(MessageError::json)?;
         let id = members.id.map(RequestId::from_raw).transpose()?;
         let trace = members.trace.map(Trace::from_raw).transpose()?.flatten();
         match (members.method, id) {
@@ -196,6 +200,12 @@ pub enum MessageError {
     /// The text breaks a structural rule.
     #[error(transparent)]
     Structure(#[from] StructureError),
+    /// The text is not UTF-8 from this byte on.
+    #[error("message is not UTF-8 from byte {at} on")]
+    NotUtf8 {
+        /// The first byte that is not.
+        at: usize,
+    },
     /// A member has the wrong type.
     #[error("{0}")]
     Json(String),

@@ -7,16 +7,16 @@ use serde::de::{self, DeserializeSeed, MapAccess, SeqAccess, Visitor};
 use crate::limits;
 
 /// Checks that `text` is one JSON object without duplicate keys and within the limits.
-pub fn check_structure(text: &[u8]) -> Result<(), StructureError> {
-    if text.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
+pub fn check_structure(text: &str) -> Result<(), StructureError> {
+    if !text.trim_ascii_start().starts_with('{') {
         // A text that is not JSON at all is told apart from JSON that is not an object.
-        return match serde_json::from_slice::<de::IgnoredAny>(text) {
+        return match serde_json::from_str::<de::IgnoredAny>(text) {
             Ok(_) => Err(StructureError::NotAnObject),
             Err(error) => Err(StructureError::Json(error.to_string())),
         };
     }
     let mut left = limits::MAX_JSON_VALUES;
-    let mut deserializer = serde_json::Deserializer::from_slice(text);
+    let mut deserializer = serde_json::Deserializer::from_str(text);
     Walk { left: &mut left }
         .deserialize(&mut deserializer)
         .and_then(|()| deserializer.end())

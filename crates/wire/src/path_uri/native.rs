@@ -1,12 +1,15 @@
 //! Between URIs and the paths of this host, which is a POSIX one.
 
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     os::unix::ffi::{OsStrExt, OsStringExt},
     path::{Path, PathBuf},
 };
 
 use super::{convention::Convention, encode, lexical::Parts, opaque, uri::PathUri};
+
+/// The URI of the root.
+const ROOT: &str = "file:///";
 
 /// Why a URI names no path of this host. In every case the caller must name another.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -50,6 +53,31 @@ impl PathUri {
             return Ok(opaque::from_payload(&bytes));
         }
         Ok(Parts::posix(names.into_iter().map(encode::encode).collect()).into_uri())
+    }
+
+    /// Makes the URI of an entry of this directory by its native name, which is one name.
+    ///
+    /// Returns `None` if this URI is opaque, or has the convention of another host.
+    pub fn child(&self, name: &OsStr) -> Option<Self> {
+        let below_root = self.as_str().strip_prefix(ROOT).unwrap_or_default();
+        let (first, _) = below_root.split_once('/').unwrap_or((below_root, ""));
+        // Most first names are like this, and so neither a drive nor the mark of an opaque URI. A
+        // walk asks for very many children.
+        let is_plain = !first.is_empty() && !first.contains([':', '%']);
+        if !is_plain && (self.is_opaque() || self.convention() != Some(Convention::Posix)) {
+            return None;
+        }
+        let parent = self.as_str().trim_end_matches('/');
+        if parent.len() < ROOT.len() {
+            // Only here can a name look like a drive.
+            return Self::from_native(&Path::new("/").join(name)).ok();
+        }
+        let name = encode::encode(name.as_bytes());
+        let mut text = String::with_capacity(parent.len() + 1 + name.len());
+        text.push_str(parent);
+        text.push('/');
+        text.push_str(&name);
+        Some(Self::from_canonical(text))
     }
 
     /// Returns the path on this host, lexically normalized. It need not be UTF-8.

@@ -120,3 +120,47 @@ fn an_opaque_payload_with_an_ordinary_spelling_is_refused() {
         );
     }
 }
+
+#[test]
+fn a_child_is_spelled_as_its_native_path_is() {
+    let names: [&[u8]; 8] = [
+        b"x",
+        "sp ace%#?é".as_bytes(),
+        b"n\xFF",
+        b"a\\b",
+        b"C:",
+        b"C|",
+        b"a:b",
+        b"...",
+    ];
+    for parent in ["/", "/a", "/a/b:/c", "/sp ace/d", "/C|", "/a:b"] {
+        let parent = Path::new(parent);
+        for name in names {
+            let name = OsStr::from_bytes(name);
+            let child = PathUri::from_native(parent).unwrap().child(name).unwrap();
+            let expected = PathUri::from_native(&parent.join(name)).unwrap();
+            assert_eq!(child.as_str(), expected.as_str());
+        }
+    }
+}
+
+#[test]
+fn a_child_of_a_directory_with_a_slash_has_one_slash() {
+    for text in ["file:///a", "file:///a/", "file:///a//"] {
+        let child = uri(text).child(OsStr::new("b")).unwrap();
+        assert_eq!(child.as_str(), "file:///a/b", "of {text:?}");
+    }
+}
+
+#[test]
+fn opaque_and_foreign_directories_have_no_children() {
+    for text in [
+        "file:///%00/bad/path/L0M6L2QvZg",
+        "file:///C:/x",
+        "file:///c%3A/x",
+        "file:////C:/x",
+        "file://server/share",
+    ] {
+        assert_eq!(uri(text).child(OsStr::new("b")), None, "of {text:?}");
+    }
+}

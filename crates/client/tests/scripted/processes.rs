@@ -1,11 +1,6 @@
-//! The client against a server that is played by the test, message by message.
-#![expect(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "the functions below are parts of tests"
-)]
+//! Processes, and what the connection does for all.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use exec_client::{
     backend::RemoteBackend,
@@ -18,10 +13,7 @@ use exec_env::{
     command::Command,
     process::{ExecProcess, ProcessError, Read},
 };
-use exec_transport::{
-    link::{Encoding, Link},
-    memory,
-};
+use exec_transport::{link::Encoding, memory};
 use exec_wire::{
     environment::ReadEnvironmentStatus,
     id::{OutputSeq, ProcessId, SessionId},
@@ -32,48 +24,9 @@ use futures_util::{FutureExt, StreamExt};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-const LIMIT: Duration = Duration::from_secs(20);
-
-/// The test's end of a connection.
-struct Server(Link);
+use crate::server::{LIMIT, Server};
 
 impl Server {
-    /// Answers `initialize`, and waits for `initialized`.
-    async fn connect() -> (Self, ExecServerClient) {
-        let (here, there) = memory::pair();
-        let mut server = Self(there);
-        let connect = ExecServerClient::connect(here, ConnectOptions::default());
-        let shake = async {
-            let initialize = server.expect("initialize").await;
-            server.answer(&initialize, json!({"sessionId": "s"})).await;
-            server.expect("initialized").await;
-        };
-        let (client, ()) = futures_util::join!(connect, shake);
-        (server, client.unwrap())
-    }
-
-    async fn expect(&mut self, method: &str) -> Value {
-        let message = timeout(LIMIT, self.0.reader.next())
-            .await
-            .expect("a message comes");
-        let message: Value = serde_json::from_slice(&message.unwrap().unwrap()).unwrap();
-        assert_eq!(message["method"], method, "{message}");
-        message
-    }
-
-    async fn say(&mut self, message: Value) {
-        self.0.writer.push(
-            Outgoing::Text(message.to_string().into_bytes()),
-            Encoding::Text,
-        );
-        self.0.writer.flush().await.unwrap();
-    }
-
-    async fn answer(&mut self, request: &Value, result: Value) {
-        self.say(json!({"id": request["id"], "result": result}))
-            .await;
-    }
-
     async fn output(&mut self, id: &str, seq: u64, chunk: &str) {
         let params = json!({"processId": id, "seq": seq, "stream": "stdout", "chunk": chunk});
         self.say(json!({"method": "process/output", "params": params}))
@@ -311,10 +264,8 @@ async fn a_malformed_message_ends_the_connection() {
     ] {
         let (mut server, client) = Server::connect().await;
         server
-            .0
-            .writer
-            .push(Outgoing::Text(text.into()), Encoding::Text);
-        server.0.writer.flush().await.unwrap();
+            .push(Outgoing::Text(text.into()), Encoding::Text)
+            .await;
         timeout(LIMIT, client.closed()).await.expect("it ends");
     }
 }

@@ -1,0 +1,68 @@
+//! The watches of one connection.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use exec_wire::{
+    fs::{Changed, MissingChanged},
+    id::WatchId,
+};
+use tokio::sync::oneshot;
+
+use super::Opens;
+use crate::filesystem::Gathered;
+
+/// Watches whose changes are taken.
+#[derive(Debug, Default)]
+pub(super) struct Watches {
+    table: BTreeMap<WatchId, Arc<Gathered>>,
+    /// The one watch for missing paths that the wire has. Whoever waits for it is told by its end.
+    missing: Option<(u64, oneshot::Sender<()>)>,
+}
+
+impl Watches {
+    /// Takes a watch in before it is asked for: its changes may come before the answer. A watch for
+    /// missing paths ends the one before, here as on the server.
+    pub(super) fn register(&mut self, opens: Opens) -> Opens {
+        match opens {
+            Opens::Watch(watch) => {
+                self.table.insert(watch.id().clone(), Arc::clone(&watch));
+                Opens::Watch(watch)
+            }
+            Opens::Missing(id, over) => {
+                self.missing = Some((id, over));
+                Opens::Nothing
+            }
+            Opens::Nothing | Opens::File(_) => opens,
+        }
+    }
+
+    /// The watch did not begin.
+    pub(super) fn forget(&mut self, opens: &Opens) {
+        if let Opens::Watch(watch) = opens {
+            self.remove(watch.id());
+        }
+    }
+
+    pub(super) fn remove(&mut self, id: &WatchId) {
+        self.table.remove(id);
+    }
+
+    /// Hands changes to their watch. One that is over needs none.
+    pub(super) fn handle_changed(&self, changed: Changed) {
+        if let Some(watch) = self.table.get(&changed.watch_id) {
+            watch.handle_changed(changed);
+        }
+    }
+
+    pub(super) fn handle_missing_changed(&mut self, changed: MissingChanged) {
+        self.missing.take_if(|(id, _)| *id == changed.watch_id);
+    }
+
+    /// The connection is gone.
+    pub(super) fn disconnect(&mut self) {
+        self.missing = None;
+        for watch in std::mem::take(&mut self.table).into_values() {
+            watch.end();
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! Files: what is opened is closed, and what is told early is not lost.
+
+use bytes::Bytes;
+use exec_client::{client::ExecServerClient, filesystem::RemoteFileSystem};
+use exec_env::filesystem::{
+    ExecutorFileSystem, FileError, FileFuture, MissingPaths, MissingWatch, Open, WatchDepth,
+    WatchPath, Watcher,
+};
+use exec_transport::link::Encoding;
+use exec_wire::{
+    environment::ReadEnvironmentStatus,
+    fs::{FileContent, OpenMode, ReadFile, WriteFile},
+    limits,
+    message::RequestId,
+    outgoing::Outgoing,
+    path_uri::PathUri,
+};
+use futures_util::{FutureExt, StreamExt};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use crate::server::{LIMIT, Server};
+
+fn path() -> PathUri {
+    "file:///path".parse().unwrap()
+}
+
+fn read() -> ReadFile {
+    ReadFile {
+        path: path(),
+        follow_symlinks: None,
+        sandbox: None,
+    }
+}
+
+fn write() -> WriteFile {
+    WriteFile {
+        path: path(),
+        data_base64: None,
+        follow_symlinks: None,
+        create_parents: false,
+        atomic: false,
+        mode: None,
+        sandbox: None,
+    }
+}
+
+fn open() -> Open {
+    Open {
+        path: path(),
+        mode: OpenMode::Read,
+        sandbox: None,
+    }
+}
+
+fn watch(files: &RemoteFileSystem) -> FileFuture<Watcher> {
+    files.watch(WatchPath {
+        path: path(),
+        depth: WatchDepth::Tree,
+        sandbox: None,
+    })
+}
+
+async fn connect() -> (Server, ExecServerClient, RemoteFileSystem) {
+    let (server, client) = Server::connect().await;
+    let files = RemoteFileSystem::new(client.clone());
+    (server, client, files)
+}
+
+async fn within<T>(future: impl Future<Output = T>) -> T {
+    timeout(LIMIT, future).await.expect("it happens")
+}
+
+/// Tells of one change of a watch.
+async fn change(server: &mut Server, watch: &Value, overflow: bool) {
+    let changes = json!([{"path": "file:///path/new", "kind": "created"}]);
+    let params = json!({"watchId": watch["params"]["watchId"], "changes": changes,
+        "overflow": overflow});
+    server
+        .say(json!({"method": "fs/changed", "params": params}))
+        .await;
+}
+
+#[tokio::test]
+async fn content_comes_inside_the_text_or_beside_it() {
+    let (mut server, _client, files) = connect().await;
+    let content = files.read_file(read());
+    let request = server.expect("fs/readFile").await;
+    server.answer(&request, json!({"dataBase64": "AAH/"})).await;
+    assert_eq!(within(content).await.unwrap(), &b"\x00\x01\xff"[..]);
+    let content = files.read_file(read());
+    let request = server.expect("fs/readFile").await;
+    let id = RequestId::Number(request["id"].as_i64().unwrap());
+    let data = Bytes::from_static(b"\x01raw\xff");
+    let rest = FileContent::default();
+    let message = Outgoing::result_with_data(&id, &rest, "dataBase64", data.clone());
+    server.push(message, Encoding::Binary).await;
+    assert_eq!(within(content).await.unwrap(), data);
+    let content = files.read_file(read());
+    let request = server.expect("fs/readFile").await;
+    server.answer(&request, json!({})).await;
+    let failure = within(content).await;
+    assert!(matches!(failure, Err(FileError::Host(_))), "{failure:?}");
+}
+
+#[tokio::test]
+async fn errors_have_the_kind_of_their_code() {
+    let (mut server, _client, files) = connect().await;
+    for code in [-32004, -32600, -32602, -32603, -32010] {
+        let content = files.read_file(read());
+        let request = server.expect("fs/readFile").await;
+        let error = json!({"code": code, "message": "no"});
+        server
+            .say(json!({"id": request["id"], "error": error}))
+            .await;
+        let error = within(content).await.unwrap_err();
+        let expected = match code {
+            -32004 => matches!(error, FileError::NotFound(_)),
+            -32600 => matches!(error, FileError::Invalid(_)),
+            -32602 => matches!(error, FileError::Refused(_)),
+            -32603 => matches!(error, FileError::Host(_)),
+            _ => matches!(error, FileError::Remote(_)),
+        };
+        assert!(expected, "{code}: {error:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_change_that_is_given_up_before_it_is_sent_is_not_sent() {
+    let (mut server, client, files) = connect().await;
+    drop(files.write_file(write(), Bytes::from_static(b"x")));
+    let status = client.call(ReadEnvironmentStatus);
+    server.expect("environment/status").await;
+    drop(status);
+}
+
+#[tokio::test]
+async fn what_no_message_can_carry_is_refused_here() {
+    let (mut server, client, files) = connect().await;
+    let data = Bytes::from(vec![0; limits::MAX_MESSAGE_BYTES]);
+    let failure = within(files.write_file(write(), data)).await;
+    assert!(matches!(failure, Err(FileError::Invalid(_))), "{failure:?}");
+    let status = client.call(ReadEnvironmentStatus);
+    server.expect("environment/status").await;
+    drop(status);
+}
+
+#[tokio::test]
+async fn a_file_is_closed_when_everything_asked_of_it_is_answered() {
+    let (mut server, client, files) = connect().await;
+    let opening = files.open(open());
+    let request = server.expect("fs/open").await;
+    let handle = request["params"]["handleId"].clone();
+    assert_eq!(handle.as_str().unwrap().len(), limits::MAX_HANDLE_ID_BYTES);
+    server.answer(&request, json!({"handleId": handle})).await;
+    let file = within(opening).await.unwrap();
+    let block = file.read_block(0, 1);
+    let read = server.expect("fs/readBlock").await;
+    drop(file);
+    let status = client.call(ReadEnvironmentStatus);
+    server.expect("environment/status").await;
+    drop(status);
+    server
+        .answer(&read, json!({"chunk": "eA==", "eof": false}))
+        .await;
+    assert_eq!(within(block).await.unwrap().data, "x");
+    let close = server.expect("fs/close").await;
+    assert_eq!(close["params"]["handleId"], handle);
+}
+
+#[tokio::test]
+async fn a_file_that_nobody_waits_for_is_closed_when_it_is_open() {
+    let (mut server, _client, files) = connect().await;
+    let mut opening = files.open(open());
+    assert!((&mut opening).now_or_never().is_none());
+    let request = server.expect("fs/open").await;
+    drop(opening);
+    let handle = &request["params"]["handleId"];
+    server.answer(&request, json!({"handleId": handle})).await;
+    let close = server.expect("fs/close").await;
+    assert_eq!(&close["params"]["handleId"], handle);
+}
+
+#[tokio::test]
+async fn changes_before_the_answer_are_not_lost() {
+    let (mut server, _client, files) = connect().await;
+    let watching = watch(&files);
+    let request = server.expect("fs/watch").await;
+    change(&mut server, &request, false).await;
+    server
+        .answer(&request, json!({"path": "file:///path"}))
+        .await;
+    let mut watcher = within(watching).await.unwrap();
+    change(&mut server, &request, true).await;
+    for overflow in [false, true] {
+        let changes = within(watcher.changes.next()).await.unwrap();
+        assert_eq!((changes.changes.len(), changes.overflow), (1, overflow));
+    }
+    drop(watcher);
+    let unwatch = server.expect("fs/unwatch").await;
+    assert_eq!(unwatch["params"]["watchId"], request["params"]["watchId"]);
+    // What is told of it now is nobody's.
+    change(&mut server, &request, false).await;
+    let watching = watch(&files);
+    let another = server.expect("fs/watch").await;
+    assert_ne!(another["params"]["watchId"], request["params"]["watchId"]);
+    drop(watching);
+    server
+        .answer(&another, json!({"path": "file:///path"}))
+        .await;
+    server.expect("fs/unwatch").await;
+}
+
+#[tokio::test]
+async fn a_watch_ends_with_its_connection() {
+    let (mut server, _client, files) = connect().await;
+    let watching = watch(&files);
+    let request = server.expect("fs/watch").await;
+    server
+        .answer(&request, json!({"path": "file:///path"}))
+        .await;
+    let mut watcher = within(watching).await.unwrap();
+    change(&mut server, &request, false).await;
+    drop(server);
+    assert!(within(watcher.changes.next()).await.is_some());
+    assert_eq!(within(watcher.changes.next()).await, None);
+    let failure = within(files.read_file(read())).await;
+    assert_eq!(failure, Err(FileError::Disconnected));
+}
+
+/// Watches for a missing path; returns the number of the watch, too.
+async fn watch_missing(server: &mut Server, files: &RemoteFileSystem) -> (MissingWatch, u64) {
+    let watching = files.watch_missing(MissingPaths {
+        missing: vec![path()],
+        present: None,
+        sandbox: None,
+    });
+    let request = server.expect("fs/watchMissing").await;
+    server.answer(&request, json!({"watching": true})).await;
+    let number = request["params"]["watchId"].as_u64().unwrap();
+    (within(watching).await.unwrap().unwrap(), number)
+}
+
+#[tokio::test]
+async fn a_watch_for_missing_paths_is_over_when_it_is_told_replaced_or_cut_off() {
+    let (mut server, _client, files) = connect().await;
+    let (mut first, one) = watch_missing(&mut server, &files).await;
+    assert!((&mut first).now_or_never().is_none());
+    let (second, two) = watch_missing(&mut server, &files).await;
+    assert!(two > one);
+    within(first).await;
+    let params = json!({"watchId": two});
+    server
+        .say(json!({"method": "fs/missingChanged", "params": params}))
+        .await;
+    within(second).await;
+    let (mut third, _) = watch_missing(&mut server, &files).await;
+    // Of an earlier watch.
+    server
+        .say(json!({"method": "fs/missingChanged", "params": params}))
+        .await;
+    assert!((&mut third).now_or_never().is_none());
+    drop(server);
+    within(third).await;
+}

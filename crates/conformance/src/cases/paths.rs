@@ -1,0 +1,134 @@
+//! Names that are awkward, and paths of another host.
+
+use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt, path::PathBuf};
+
+use bytes::Bytes;
+use exec_env::filesystem::{MissingPaths, WatchDepth};
+use exec_wire::{fs::OpenMode, path_uri::PathUri};
+
+use crate::{
+    outcome::{done, host_fails, invalid},
+    request::{
+        FAR, canonicalize, copy, create, find, list, metadata, open, read, remove, rename, search,
+        walk, watch, write,
+    },
+    scratch::Scratch,
+    subject::{Subject, uri},
+};
+
+/// Names that something between the caller and the file could misread.
+const AWKWARD: [&[u8]; 16] = [
+    b"with some spaces",
+    b" spaces around ",
+    b"100%",
+    b"%41",
+    b"%2F%00",
+    b"a#b",
+    b"a?b=c",
+    b"line\nfeed\r\ttab",
+    b"back\\slash",
+    b"\"quotes'",
+    b"C:",
+    b"~",
+    b"-rf",
+    b"{a,b}[c]*",
+    "gr\u{fc}n \u{1f600}".as_bytes(),
+    b"not \xff\xfe text \x80",
+];
+
+pub async fn awkward_names_survive_both_ways(subject: &Subject) {
+    let scratch = Scratch::new();
+    let files = &subject.files;
+    for name in AWKWARD {
+        let directory = scratch.path(OsStr::from_bytes(name));
+        let path = directory.join(OsStr::from_bytes(name));
+        done(files.create_directory(create(&directory))).await;
+        done(files.write_file(write(&path), Bytes::from_static(name))).await;
+        assert_eq!(fs::read(&path).unwrap(), name);
+        assert_eq!(done(files.read_file(read(&path))).await, name);
+        assert_eq!(
+            done(files.metadata(metadata(&path))).await.size,
+            name.len() as u64
+        );
+        assert_eq!(
+            done(files.canonicalize(canonicalize(&path))).await,
+            uri(&path)
+        );
+        let walked = done(files.walk(walk(&directory, FAR))).await;
+        assert_eq!(walked.entries[0].path, uri(&path));
+        let listed = done(files.read_directory(list(&directory))).await;
+        assert_eq!(listed[0].file_name, String::from_utf8_lossy(name));
+        let found = done(files.find(find(&directory, "*"))).await;
+        assert_eq!(found.paths, [uri(&path)]);
+        let moved = directory.join("moved");
+        done(files.rename(rename(&path, &moved))).await;
+        done(files.copy(copy(&moved, &path))).await;
+        let file = done(files.open(open(&path, OpenMode::Read))).await;
+        assert_eq!(done(file.read_block(0, 100)).await.data, name);
+        done(files.remove(remove(&directory))).await;
+        assert!(!directory.exists());
+    }
+}
+
+pub async fn a_name_is_as_long_as_the_host_allows(subject: &Subject) {
+    let scratch = Scratch::new();
+    let path = scratch.path("n".repeat(255));
+    done(
+        subject
+            .files
+            .write_file(write(&path), Bytes::from_static(b"x")),
+    )
+    .await;
+    assert_eq!(done(subject.files.read_file(read(&path))).await, "x");
+    let longer = scratch.path("n".repeat(256));
+    host_fails(subject.files.write_file(write(&longer), Bytes::new())).await;
+    host_fails(subject.files.read_file(read(&longer))).await;
+}
+
+pub async fn dots_are_taken_back_before_anything_is_looked_at(subject: &Subject) {
+    let scratch = Scratch::new();
+    let path = scratch.file("file", "content");
+    let text = format!("{}/no/such/../../file", uri(scratch.root()));
+    let dotted: PathUri = text.parse().unwrap();
+    assert_eq!(
+        done(subject.files.read_file(read(&dotted))).await,
+        "content"
+    );
+    assert_eq!(
+        done(subject.files.canonicalize(canonicalize(&dotted))).await,
+        uri(&path)
+    );
+}
+
+pub async fn a_path_of_another_host_is_invalid(subject: &Subject) {
+    let scratch = Scratch::new();
+    let files = &subject.files;
+    let here: PathBuf = scratch.file("file", "content");
+    let foreign = ["file:///C:/x", "file://server/share/x"];
+    for path in foreign.map(|text| text.parse::<PathUri>().unwrap()) {
+        invalid(files.read_file(read(&path))).await;
+        invalid(files.write_file(write(&path), Bytes::new())).await;
+        invalid(files.create_directory(create(&path))).await;
+        invalid(files.metadata(metadata(&path))).await;
+        invalid(files.canonicalize(canonicalize(&path))).await;
+        invalid(files.read_directory(list(&path))).await;
+        invalid(files.walk(walk(&path, FAR))).await;
+        invalid(files.remove(remove(&path))).await;
+        invalid(files.copy(copy(&path, &scratch.path("new")))).await;
+        invalid(files.copy(copy(&here, &path))).await;
+        invalid(files.rename(rename(&path, &scratch.path("new")))).await;
+        invalid(files.rename(rename(&here, &path))).await;
+        invalid(files.open(open(&path, OpenMode::Read))).await;
+        invalid(files.open(open(&path, OpenMode::Replace))).await;
+        invalid(files.search(search(&path, "x"))).await;
+        invalid(files.find(find(&path, "*"))).await;
+        invalid(files.watch(watch(&path, WatchDepth::Tree))).await;
+        let missing = MissingPaths {
+            missing: vec![path],
+            present: None,
+            sandbox: None,
+        };
+        assert!(done(files.watch_missing(missing)).await.is_none());
+    }
+    assert_eq!(fs::read_to_string(here).unwrap(), "content");
+}

@@ -1,0 +1,70 @@
+//! What an operation on files must come to. Every wait is bounded.
+
+use std::fmt::Debug;
+
+use exec_env::filesystem::{FileError, FileFuture};
+
+use crate::within::within;
+
+/// Waits for something that must be done.
+#[track_caller]
+pub(crate) fn done<T>(operation: FileFuture<T>) -> impl Future<Output = T> {
+    let caller = std::panic::Location::caller();
+    let operation = within("an operation on files is answered", operation);
+    async move {
+        match operation.await {
+            Ok(outcome) => outcome,
+            Err(error) => panic!("expected success, at {caller}: {error:?}"),
+        }
+    }
+}
+
+/// Waits for something that must find nothing. Returns what it says.
+#[track_caller]
+pub(crate) fn not_found<T: Debug>(operation: FileFuture<T>) -> impl Future<Output = String> {
+    fails(operation, |error| matches!(error, FileError::NotFound(_)))
+}
+
+/// Waits for something that may not be done. Returns what it says.
+#[track_caller]
+pub(crate) fn invalid<T: Debug>(operation: FileFuture<T>) -> impl Future<Output = String> {
+    fails(operation, |error| matches!(error, FileError::Invalid(_)))
+}
+
+/// Waits for something that cannot be asked for. Returns what it says.
+#[track_caller]
+pub(crate) fn refused<T: Debug>(operation: FileFuture<T>) -> impl Future<Output = String> {
+    fails(operation, |error| matches!(error, FileError::Refused(_)))
+}
+
+/// Waits for something that the operating system must fail. Returns what it says.
+#[track_caller]
+pub(crate) fn host_fails<T: Debug>(operation: FileFuture<T>) -> impl Future<Output = String> {
+    fails(operation, |error| matches!(error, FileError::Host(_)))
+}
+
+/// Waits for something that must fail in one way or the other: which one is the host's choice.
+#[track_caller]
+pub(crate) fn invalid_or_host_fails<T: Debug>(
+    operation: FileFuture<T>,
+) -> impl Future<Output = String> {
+    fails(operation, |error| {
+        matches!(error, FileError::Invalid(_) | FileError::Host(_))
+    })
+}
+
+#[track_caller]
+fn fails<T: Debug>(
+    operation: FileFuture<T>,
+    expected: impl FnOnce(&FileError) -> bool,
+) -> impl Future<Output = String> {
+    let caller = std::panic::Location::caller();
+    let operation = within("an operation on files is answered", operation);
+    async move {
+        match operation.await {
+            Err(error) if expected(&error) => error.to_string(),
+            Err(error) => panic!("expected another failure, at {caller}: {error:?}"),
+            Ok(outcome) => panic!("expected a failure, at {caller}: {outcome:?}"),
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! What a harness works in: where commands run and files are.
+
+use std::sync::Arc;
+
+use crate::{backend::ExecBackend, filesystem::ExecutorFileSystem};
+
+/// An environment, local or remote. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Environment {
+    /// Starts processes.
+    pub backend: Arc<dyn ExecBackend>,
+    /// Works on files.
+    pub files: Arc<dyn ExecutorFileSystem>,
+}

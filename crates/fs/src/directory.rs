@@ -1,0 +1,93 @@
+//! Directories, made and listed.
+
+use std::{ffi::CStr, path::Path};
+
+use exec_env::filesystem::FileError;
+use exec_wire::{
+    fs::{CreateDirectory, DirectoryEntry, ReadDirectory},
+    limits,
+};
+use rustix::{
+    fd::{AsFd, OwnedFd},
+    fs::{AtFlags, FileType, Mode, mkdirat, statat},
+    io::{self, Errno, fcntl_dupfd_cloexec},
+};
+
+use crate::{
+    error::failed,
+    listing::{LISTED, Listing},
+    native::native,
+    resolve::{self, Links, NEW_DIRECTORY, Place},
+};
+
+/// Makes a directory.
+///
+/// # Errors
+/// Fails if something is there; when it also makes those above it, only if that is no directory.
+pub fn create_directory(create: &CreateDirectory) -> Result<(), FileError> {
+    let path = native(&create.path)?;
+    let links = Links::asked(create.follow_symlinks);
+    let made = if create.recursive.unwrap_or(true) {
+        resolve::made_directory(&path, links).map(drop)
+    } else {
+        make_one(&path, links)
+    };
+    made.map_err(|error| failed("create directory", &path, error))
+}
+
+fn make_one(path: &Path, links: Links) -> io::Result<()> {
+    let place = Place::of(path, links)?;
+    let mode = Mode::from_raw_mode(NEW_DIRECTORY);
+    mkdirat(place.directory(), place.name(), mode)
+}
+
+/// Lists a directory, in no order and without links that lead nowhere.
+///
+/// # Errors
+/// Fails if it cannot be read, or has more than [`limits::MAX_DIRECTORY_ENTRIES`].
+pub fn read_directory(read: &ReadDirectory) -> Result<Vec<DirectoryEntry>, FileError> {
+    let path = native(&read.path)?;
+    let failed = |error| failed("list", &path, error);
+    // Not searched: names can be read without that permission.
+    let opened = resolve::open(&path, Links::Follow, LISTED, Mode::empty()).map_err(failed)?;
+    let directory = fcntl_dupfd_cloexec(&opened, 0).map_err(failed)?;
+    let mut entries = Vec::new();
+    for entry in Listing::new(opened).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let Some(kind) = kind_behind(&directory, entry.file_name(), entry.file_type()) else {
+            continue;
+        };
+        if entries.len() == limits::MAX_DIRECTORY_ENTRIES {
+            return Err(too_many(&path));
+        }
+        entries.push(DirectoryEntry {
+            file_name: entry.file_name().to_string_lossy().into_owned(),
+            is_directory: kind == FileType::Directory,
+            is_file: kind == FileType::RegularFile,
+        });
+    }
+    Ok(entries)
+}
+
+/// Returns what a name leads to; nothing if it leads nowhere, unknown if it cannot be seen.
+fn kind_behind(directory: &OwnedFd, name: &CStr, listed: FileType) -> Option<FileType> {
+    if !matches!(listed, FileType::Symlink | FileType::Unknown) {
+        return Some(listed);
+    }
+    match statat(directory.as_fd(), name, AtFlags::empty()) {
+        Ok(stat) => Some(FileType::from_raw_mode(stat.st_mode)),
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NAMETOOLONG) => None,
+        Err(_) => Some(FileType::Unknown),
+    }
+}
+
+fn too_many(path: &Path) -> FileError {
+    FileError::Host(format!(
+        "directory `{}` has more than {} entries",
+        path.display(),
+        limits::MAX_DIRECTORY_ENTRIES
+    ))
+}
+
+#[cfg(test)]
+mod tests;

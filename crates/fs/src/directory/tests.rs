@@ -1,0 +1,164 @@
+use std::{fs, os::unix::fs::PermissionsExt};
+
+use super::*;
+use crate::scratch::{Outcome, Scratch, odd_name, outcome, text, uri, within_seconds};
+
+fn request(path: &Path) -> CreateDirectory {
+    CreateDirectory {
+        path: uri(path),
+        recursive: None,
+        follow_symlinks: None,
+        sandbox: None,
+    }
+}
+
+fn alone(path: &Path) -> CreateDirectory {
+    CreateDirectory {
+        recursive: Some(false),
+        ..request(path)
+    }
+}
+
+fn list(path: &Path) -> Result<Vec<DirectoryEntry>, FileError> {
+    let mut entries = read_directory(&ReadDirectory {
+        path: uri(path),
+        sandbox: None,
+    })?;
+    entries.sort();
+    Ok(entries)
+}
+
+fn entry(name: &str, kind: FileType) -> DirectoryEntry {
+    DirectoryEntry {
+        file_name: name.to_owned(),
+        is_directory: kind == FileType::Directory,
+        is_file: kind == FileType::RegularFile,
+    }
+}
+
+#[test]
+fn a_directory_is_made_with_those_above_it() {
+    let scratch = Scratch::new();
+    let path = scratch.path("a/b").join(odd_name());
+    create_directory(&request(&path)).unwrap();
+    create_directory(&request(&path)).unwrap();
+    assert!(path.is_dir());
+    let usual = scratch.directory("usual");
+    let mode = |path| fs::metadata(path).unwrap().permissions().mode();
+    assert_eq!(mode(&path), mode(&usual));
+    create_directory(&request(Path::new("/"))).unwrap();
+}
+
+#[test]
+fn what_is_no_directory_is_in_the_way() {
+    let scratch = Scratch::new();
+    scratch.file("file", "");
+    scratch.link("dangling", "nowhere");
+    for name in ["file", "file/a", "dangling", "dangling/a"] {
+        let refused = create_directory(&request(&scratch.path(name)));
+        assert_eq!(outcome(refused), Outcome::Host, "{name}");
+    }
+    assert!(!scratch.path("nowhere").exists());
+}
+
+#[test]
+fn a_directory_alone_is_made_only_where_it_is_missing() {
+    let scratch = Scratch::new();
+    let path = scratch.path("a");
+    create_directory(&alone(&path)).unwrap();
+    assert!(path.is_dir());
+    assert_eq!(outcome(create_directory(&alone(&path))), Outcome::Host);
+    assert_eq!(
+        outcome(create_directory(&alone(Path::new("/")))),
+        Outcome::Host
+    );
+    let deep = create_directory(&alone(&scratch.path("b/c")));
+    assert_eq!(outcome(deep), Outcome::NotFound);
+}
+
+#[test]
+fn links_are_followed_unless_it_is_said_otherwise() {
+    let scratch = Scratch::new();
+    let root = fs::canonicalize(scratch.root()).unwrap();
+    scratch.directory("real");
+    scratch.link("link", "real");
+    create_directory(&request(&root.join("link/a/b"))).unwrap();
+    create_directory(&request(&root.join("link"))).unwrap();
+    assert!(scratch.path("real/a/b").is_dir());
+    for recursive in [Some(true), Some(false)] {
+        let create = |name| {
+            create_directory(&CreateDirectory {
+                recursive,
+                follow_symlinks: Some(false),
+                ..request(&root.join(name))
+            })
+        };
+        assert_eq!(outcome(create("link")), Outcome::Host);
+        let above = create("link/c");
+        assert!(text(above.clone()).contains("os error 20"), "{above:?}");
+        assert_eq!(outcome(create("real/c")), Outcome::Done);
+        fs::remove_dir(root.join("real/c")).unwrap();
+    }
+}
+
+#[test]
+fn a_directory_is_listed_with_what_its_links_lead_to() {
+    let scratch = Scratch::new();
+    scratch.file("file", "");
+    scratch.directory("directory");
+    scratch.fifo("fifo");
+    scratch.link("to file", "file");
+    scratch.link("to directory", "directory");
+    scratch.link("to fifo", "fifo");
+    scratch.link("dangling", "nowhere");
+    scratch.link("through file", "file/x");
+    scratch.link("loop", "loop");
+    scratch.link("long", "l".repeat(300));
+    let entries = within_seconds({
+        let root = scratch.root().to_owned();
+        move || list(&root)
+    });
+    let expected = vec![
+        entry("directory", FileType::Directory),
+        entry("fifo", FileType::Fifo),
+        entry("file", FileType::RegularFile),
+        entry("to directory", FileType::Directory),
+        entry("to fifo", FileType::Fifo),
+        entry("to file", FileType::RegularFile),
+    ];
+    assert_eq!(entries, Ok(expected));
+}
+
+#[test]
+fn names_that_are_not_utf_8_are_replaced() {
+    let scratch = Scratch::new();
+    scratch.file(odd_name(), "");
+    let expected = vec![entry("odd \u{fffd}?#%", FileType::RegularFile)];
+    assert_eq!(list(scratch.root()), Ok(expected));
+}
+
+#[test]
+fn only_directories_are_listed() {
+    let scratch = Scratch::new();
+    let file = scratch.file("file", "");
+    let fifo = scratch.fifo("fifo");
+    assert_eq!(outcome(list(&file)), Outcome::Host);
+    assert_eq!(within_seconds(move || outcome(list(&fifo))), Outcome::Host);
+    assert_eq!(outcome(list(&scratch.path("none"))), Outcome::NotFound);
+    let link = scratch.link("link", ".");
+    assert_eq!(outcome(list(&link)), Outcome::Done);
+}
+
+#[test]
+fn a_list_that_is_too_long_is_an_error() {
+    let scratch = Scratch::new();
+    let first = scratch.file("first", "");
+    // Second names are much cheaper than files.
+    for index in 1..limits::MAX_DIRECTORY_ENTRIES {
+        fs::hard_link(&first, scratch.path(index.to_string())).unwrap();
+    }
+    let listed = list(scratch.root()).unwrap();
+    assert_eq!(listed.len(), limits::MAX_DIRECTORY_ENTRIES);
+    scratch.file("one more", "");
+    assert_eq!(outcome(list(scratch.root())), Outcome::Host);
+}

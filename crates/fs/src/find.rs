@@ -1,0 +1,177 @@
+//! `fs/find`: files and directories by their names.
+//!
+//! It goes through the same tree as `fs/search`: ignored and hidden ones are not found, links are
+//! neither followed nor found, nor are pipes, sockets and devices. The root itself is not found.
+
+use std::{
+    cmp::{Ordering, Reverse},
+    collections::BinaryHeap,
+    ffi::OsStr,
+    os::unix::ffi::OsStrExt,
+};
+
+use exec_env::filesystem::FileError;
+use exec_wire::{
+    fs::{Find, FoundPaths},
+    limits,
+};
+use nucleo_matcher::{
+    Config, Matcher, Utf32Str,
+    pattern::{Atom, AtomKind, CaseMatching, Normalization},
+};
+use rustix::fs::{FileType, stat};
+
+use crate::{
+    error::{failed, invalid},
+    glob::{PathGlob, check_length},
+    native::{native, uri},
+    stop::Stop,
+    tree::Tree,
+};
+
+#[cfg(test)]
+mod tests;
+
+/// Finds files and directories below a directory.
+///
+/// A glob is held against the path below the root; one without a slash against the last name, so
+/// that it matches at any depth. What matches is sorted by the bytes of its path.
+///
+/// The letters of a query need only occur in the path in this order; white space between them is
+/// for the reader. Small letters stand for capitals, too, unless the query has a capital. The best
+/// come first: letters that stand together, or begin a name or a word, count for more. Among equals
+/// the shorter path comes first.
+///
+/// # Errors
+/// Refuses a request without a glob or a query, one with both, a broken glob, and a number of
+/// results that is out of range. Fails if the root is no directory that can be listed, or if asked
+/// to stop.
+pub fn find(find: &Find, stop: &Stop) -> Result<FoundPaths, FileError> {
+    if !(1..=limits::MAX_FIND_RESULTS).contains(&find.max_results) {
+        let most = limits::MAX_FIND_RESULTS;
+        let text = format!("maxResults must be between 1 and {most}");
+        return Err(FileError::Refused(text));
+    }
+    let wanted = match (&find.glob, &find.query) {
+        (Some(glob), None) => Wanted::Glob(PathGlob::new(glob)?),
+        (None, Some(query)) => Wanted::Query(Query::new(query)?),
+        (Some(_), Some(_)) | (None, None) => {
+            let text = "exactly one of glob and query is needed".to_owned();
+            return Err(FileError::Refused(text));
+        }
+    };
+    let root = native(&find.path)?;
+    let found = stat(&root).map_err(|errno| failed("look below", &root, errno))?;
+    if !FileType::from_raw_mode(found.st_mode).is_dir() {
+        return Err(invalid("look below", &root, "it is not a directory"));
+    }
+    let tree = Tree::open(&root, stop)?;
+    let (paths, is_truncated) = match wanted {
+        Wanted::Glob(glob) => first(tree, &glob, find.max_results),
+        Wanted::Query(query) => best(tree, query, find.max_results),
+    };
+    stop.check()?;
+    let paths = paths
+        .iter()
+        .map(|below| uri(&root.join(OsStr::from_bytes(below))));
+    Ok(FoundPaths {
+        paths: paths.collect::<Result<_, _>>()?,
+        truncated: is_truncated,
+    })
+}
+
+enum Wanted {
+    Glob(PathGlob),
+    Query(Query),
+}
+
+/// Returns the first paths that match, and whether there are more.
+fn first(mut tree: Tree<'_>, glob: &PathGlob, most: usize) -> (Vec<Vec<u8>>, bool) {
+    let mut paths = Vec::new();
+    for found in tree.by_ref() {
+        if !glob.is_match(&found.below) {
+            continue;
+        }
+        if paths.len() == most {
+            return (paths, true);
+        }
+        paths.push(found.below);
+    }
+    (paths, tree.is_truncated())
+}
+
+/// Returns the best paths, and whether there are more.
+fn best(mut tree: Tree<'_>, mut query: Query, most: usize) -> (Vec<Vec<u8>>, bool) {
+    let mut is_truncated = false;
+    // The worst is on top, and goes first.
+    let mut kept = BinaryHeap::new();
+    for found in tree.by_ref() {
+        let Some(score) = query.score(&found.below) else {
+            continue;
+        };
+        kept.push(Ranked {
+            score,
+            below: found.below,
+        });
+        if kept.len() > most {
+            kept.pop();
+            is_truncated = true;
+        }
+    }
+    let ranked = kept.into_sorted_vec();
+    let paths = ranked.into_iter().map(|ranked| ranked.below).collect();
+    (paths, is_truncated || tree.is_truncated())
+}
+
+/// A path and how good it is. Better is less.
+#[derive(Debug, Eq, PartialEq)]
+struct Ranked {
+    score: u16,
+    below: Vec<u8>,
+}
+
+impl Ord for Ranked {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let key = |ranked: &Self| (Reverse(ranked.score), ranked.below.len());
+        let by_worth = key(self).cmp(&key(other));
+        by_worth.then_with(|| self.below.cmp(&other.below))
+    }
+}
+
+impl PartialOrd for Ranked {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// Letters that are looked for in paths.
+struct Query {
+    atom: Atom,
+    matcher: Matcher,
+    letters: Vec<char>,
+}
+
+impl Query {
+    fn new(query: &str) -> Result<Self, FileError> {
+        check_length("query", query)?;
+        let letters: String = query.split_whitespace().collect();
+        Ok(Self {
+            atom: Atom::new(
+                &letters,
+                CaseMatching::Smart,
+                Normalization::Smart,
+                AtomKind::Fuzzy,
+                false,
+            ),
+            matcher: Matcher::new(Config::DEFAULT.match_paths()),
+            letters: Vec::new(),
+        })
+    }
+
+    /// Tells how well a path matches, if it does.
+    fn score(&mut self, below: &[u8]) -> Option<u16> {
+        let text = String::from_utf8_lossy(below);
+        let path = Utf32Str::new(&text, &mut self.letters);
+        self.atom.score(path, &mut self.matcher)
+    }
+}

@@ -1,0 +1,223 @@
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+
+use exec_env::filesystem::FileError;
+use exec_wire::{
+    fs::{Find, FoundPaths},
+    limits,
+};
+
+use super::find;
+use crate::{
+    scratch::{Outcome, Scratch, odd_name, outcome, text, uri},
+    stop::Stop,
+};
+
+fn tree(files: &[&str]) -> Scratch {
+    let scratch = Scratch::new();
+    for name in files {
+        scratch.file(name, "");
+    }
+    scratch
+}
+
+fn request(scratch: &Scratch) -> Find {
+    Find {
+        path: uri(scratch.root()),
+        glob: None,
+        query: None,
+        max_results: 100,
+        sandbox: None,
+    }
+}
+
+fn by_glob(scratch: &Scratch, glob: &str) -> String {
+    let mut request = request(scratch);
+    request.glob = Some(glob.to_owned());
+    shown(scratch, run(&request))
+}
+
+fn by_query(scratch: &Scratch, query: &str) -> String {
+    let mut request = request(scratch);
+    request.query = Some(query.to_owned());
+    shown(scratch, run(&request))
+}
+
+fn run(request: &Find) -> Result<FoundPaths, FileError> {
+    find(request, &Stop::default())
+}
+
+/// The paths below the root, with an ellipsis if there are more.
+fn shown(scratch: &Scratch, result: Result<FoundPaths, FileError>) -> String {
+    let result = result.unwrap();
+    let root = format!("{}/", uri(scratch.root()));
+    let below = |path: &exec_wire::path_uri::PathUri| {
+        let below = path.as_str().strip_prefix(&root).unwrap();
+        below.to_owned()
+    };
+    let mut names: Vec<String> = result.paths.iter().map(below).collect();
+    if result.truncated {
+        names.push("…".to_owned());
+    }
+    names.join(" ")
+}
+
+fn refused(request: &Find) -> String {
+    match run(request) {
+        Err(FileError::Refused(text)) => text,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_glob_without_a_slash_matches_names_at_any_depth() {
+    let scratch = tree(&["a.rs", "b/c.rs", "b/d/e.rs", "b.rs/f.txt"]);
+    assert_eq!(by_glob(&scratch, "*.rs"), "a.rs b.rs b/c.rs b/d/e.rs");
+    assert_eq!(by_glob(&scratch, "/*.rs"), "a.rs b.rs", "from the root");
+}
+
+#[test]
+fn a_glob_with_a_slash_matches_the_path_below_the_root() {
+    let scratch = tree(&["a/x.rs", "a/b/x.rs", "c/a/x.rs"]);
+    assert_eq!(by_glob(&scratch, "a/*.rs"), "a/x.rs");
+    assert_eq!(by_glob(&scratch, "a/**/*.rs"), "a/b/x.rs a/x.rs");
+    assert_eq!(by_glob(&scratch, "**/a/*.rs"), "a/x.rs c/a/x.rs");
+    assert_eq!(by_glob(&scratch, "{a,c}/?"), "a/b c/a", "directories, too");
+}
+
+#[test]
+fn a_glob_finds_the_first_paths() {
+    let scratch = tree(&["a/x", "a.x", "b.x", "c.x"]);
+    let mut request = request(&scratch);
+    request.glob = Some("*.x".to_owned());
+    request.max_results = 2;
+    assert_eq!(shown(&scratch, run(&request)), "a.x b.x …");
+    request.max_results = 3;
+    assert_eq!(shown(&scratch, run(&request)), "a.x b.x c.x");
+}
+
+#[test]
+fn names_that_are_not_text_are_found() {
+    let scratch = Scratch::new();
+    scratch.file(odd_name(), "");
+    scratch.file(OsStr::from_bytes(b"\xfe.rs"), "");
+    assert_eq!(by_glob(&scratch, "odd ??#%"), "odd%20%FF%3F%23%25");
+    assert_eq!(by_glob(&scratch, "odd *"), "odd%20%FF%3F%23%25");
+    assert_eq!(by_glob(&scratch, "*.rs"), "%FE.rs");
+    assert_eq!(by_query(&scratch, "od#"), "odd%20%FF%3F%23%25");
+}
+
+#[test]
+fn ignored_and_hidden_files_are_not_found() {
+    let scratch = tree(&["a.x", "b.x", ".c.x"]);
+    scratch.file(".gitignore", "b.x\n");
+    assert_eq!(by_glob(&scratch, "*"), "a.x");
+    assert_eq!(by_query(&scratch, "x"), "a.x");
+}
+
+#[test]
+fn a_query_finds_letters_in_their_order() {
+    let scratch = tree(&["src/main.rs", "niam.rs", "src/lib.rs"]);
+    assert_eq!(by_query(&scratch, "srcmn"), "src/main.rs");
+    assert_eq!(by_query(&scratch, "src mn"), "src/main.rs");
+    assert_eq!(by_query(&scratch, "mn src"), "");
+}
+
+#[test]
+fn a_capital_in_a_query_stands_for_itself() {
+    let scratch = tree(&["Readme", "readme"]);
+    assert_eq!(by_query(&scratch, "readme"), "Readme readme");
+    assert_eq!(by_query(&scratch, "Readme"), "Readme");
+}
+
+#[test]
+fn the_best_path_comes_first() {
+    let scratch = tree(&["f/o/o", "xfxoxo", "foo", "src/foo"]);
+    let found = by_query(&scratch, "foo");
+    assert!(found.starts_with("foo src/foo "), "{found}");
+    assert!(found.ends_with("xfxoxo"), "{found}");
+}
+
+#[test]
+fn among_equals_the_shorter_path_comes_first() {
+    let scratch = tree(&["ab-long", "ab-c", "ab-b", "ab"]);
+    assert_eq!(by_query(&scratch, "ab"), "ab ab-b ab-c ab-long");
+}
+
+#[test]
+fn a_query_keeps_the_best() {
+    let names: Vec<String> = (0..50).map(|number| format!("a{number:02}b")).collect();
+    let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
+    names.push("z/ab");
+    let scratch = tree(&names);
+    let mut request = request(&scratch);
+    request.query = Some("ab".to_owned());
+    request.max_results = 2;
+    assert_eq!(shown(&scratch, run(&request)), "z/ab a00b …");
+    request.max_results = 51;
+    assert!(!run(&request).unwrap().truncated);
+}
+
+#[test]
+fn an_empty_query_finds_everything_shortest_first() {
+    let scratch = tree(&["aaa", "b/c"]);
+    assert_eq!(by_query(&scratch, " "), "b aaa b/c");
+}
+
+#[test]
+fn exactly_one_of_glob_and_query_is_needed() {
+    let mut request = request(&Scratch::new());
+    assert!(refused(&request).contains("exactly one"));
+    request.glob = Some("a".to_owned());
+    request.query = Some("a".to_owned());
+    assert!(refused(&request).contains("exactly one"));
+}
+
+#[test]
+fn results_out_of_range_are_refused() {
+    let scratch = Scratch::new();
+    let mut request = request(&scratch);
+    request.query = Some("a".to_owned());
+    for (max_results, is_refused) in [(0, true), (1, false), (10_000, false), (10_001, true)] {
+        request.max_results = max_results;
+        assert_eq!(run(&request).is_err(), is_refused, "{max_results}");
+    }
+}
+
+#[test]
+fn globs_and_queries_that_cannot_be_used_are_refused() {
+    let mut request = request(&Scratch::new());
+    for glob in [
+        "[a",
+        "{a",
+        "[b-a]",
+        &"a".repeat(limits::MAX_PATTERN_BYTES + 1),
+    ] {
+        request.glob = Some(glob.to_owned());
+        assert!(refused(&request).starts_with("glob "), "{glob}");
+    }
+    request.glob = None;
+    request.query = Some("a".repeat(limits::MAX_PATTERN_BYTES + 1));
+    assert!(refused(&request).starts_with("query "));
+}
+
+#[test]
+fn a_root_that_is_no_directory_is_an_error() {
+    let scratch = tree(&["file"]);
+    let mut request = request(&scratch);
+    request.glob = Some("*".to_owned());
+    request.path = uri(scratch.path("file"));
+    assert_eq!(outcome(run(&request)), Outcome::Invalid);
+    request.path = uri(scratch.path("none"));
+    assert_eq!(outcome(run(&request)), Outcome::NotFound);
+    assert!(text(run(&request)).contains("none"));
+}
+
+#[test]
+fn whoever_does_not_wait_gets_nothing() {
+    let scratch = tree(&["file"]);
+    let mut request = request(&scratch);
+    request.glob = Some("*".to_owned());
+    let stop = Stop::default();
+    stop.ask();
+    assert_eq!(outcome(find(&request, &stop)), Outcome::Host);
+}

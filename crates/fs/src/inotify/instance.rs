@@ -1,0 +1,153 @@
+//! The instance, and who holds which directory.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    os::fd::OwnedFd,
+    path::Path,
+    sync::Arc,
+};
+
+use rustix::{
+    fs::inotify::{self, CreateFlags, WatchFlags},
+    io::Errno,
+};
+
+use super::event::Descriptor;
+
+/// An instance of the kernel's.
+#[derive(Debug)]
+pub(crate) struct Instance {
+    queue: Arc<OwnedFd>,
+    holders: HashMap<Descriptor, Vec<TaskId>>,
+    /// Directories that nobody holds any more, until the kernel is told.
+    unheld: VecDeque<Descriptor>,
+}
+
+impl Instance {
+    pub(crate) fn new() -> Result<Self, Errno> {
+        let queue = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+        Ok(Self {
+            queue: Arc::new(queue),
+            holders: HashMap::new(),
+            unheld: VecDeque::new(),
+        })
+    }
+
+    /// Returns the instance as one task sees it.
+    pub(crate) fn of(&mut self, task: TaskId) -> Watches<'_> {
+        Watches {
+            instance: self,
+            task,
+        }
+    }
+
+    /// Takes everything from a task that has ended.
+    pub(crate) fn release_all(&mut self, task: TaskId) {
+        let unheld = &mut self.unheld;
+        self.holders.retain(|&directory, holders| {
+            holders.retain(|&holder| holder != task);
+            if holders.is_empty() {
+                unheld.push_back(directory);
+            }
+            !holders.is_empty()
+        });
+    }
+
+    /// Forgets a directory that the kernel does not watch any more.
+    pub(crate) fn forget(&mut self, directory: Descriptor) {
+        self.holders.remove(&directory);
+    }
+
+    /// Stops watching some of what nobody holds. The kernel confirms each with an event, so all at
+    /// once would overflow its queue.
+    pub(crate) fn reap(&mut self) {
+        for _ in 0..REAPED_AT_ONCE {
+            let Some(directory) = self.unheld.pop_front() else {
+                return;
+            };
+            if !self.holders.contains_key(&directory) {
+                self.stop(directory);
+            }
+        }
+    }
+
+    /// Returns where events are read.
+    pub(crate) fn queue(&self) -> &Arc<OwnedFd> {
+        &self.queue
+    }
+
+    /// Tells whether there is something to reap.
+    pub(crate) fn has_unheld(&self) -> bool {
+        !self.unheld.is_empty()
+    }
+
+    /// Returns who is to hear of a directory.
+    pub(crate) fn holders(&self, directory: Descriptor) -> Vec<TaskId> {
+        self.holders.get(&directory).cloned().unwrap_or_default()
+    }
+
+    fn add(&self, path: &Path, what: WatchFlags) -> Result<Descriptor, Errno> {
+        let flags = what
+            // Other holders keep what they asked for.
+            | WatchFlags::MASK_ADD
+            | WatchFlags::ONLYDIR
+            | WatchFlags::DONT_FOLLOW
+            // A file that is deleted and still written to has no path to tell.
+            | WatchFlags::EXCL_UNLINK;
+        inotify::add_watch(&*self.queue, path, flags).map(Descriptor)
+    }
+
+    fn stop(&self, directory: Descriptor) {
+        // It fails for a directory that has been removed: the kernel stopped by itself.
+        inotify::remove_watch(&*self.queue, directory.0).ok();
+    }
+}
+
+/// A task's number, never given twice.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) struct TaskId(pub(crate) u64);
+
+/// The instance as one task sees it.
+#[derive(Debug)]
+pub(crate) struct Watches<'a> {
+    instance: &'a mut Instance,
+    task: TaskId,
+}
+
+impl Watches<'_> {
+    /// Watches the directory at `path` for `what`, and perhaps for more. Links are not followed at
+    /// the end of the path. To hold a directory twice is to hold it once.
+    pub(crate) fn hold(&mut self, path: &Path, what: WatchFlags) -> Result<Descriptor, Errno> {
+        let directory = self.instance.add(path, what)?;
+        let holders = self.instance.holders.entry(directory).or_default();
+        if !holders.contains(&self.task) {
+            holders.push(self.task);
+        }
+        Ok(directory)
+    }
+
+    /// Stops hearing of a directory.
+    pub(crate) fn release(&mut self, directory: Descriptor) {
+        let Some(holders) = self.instance.holders.get_mut(&directory) else {
+            return;
+        };
+        holders.retain(|&holder| holder != self.task);
+        if holders.is_empty() {
+            self.instance.holders.remove(&directory);
+            self.instance.unheld.push_back(directory);
+        }
+    }
+
+    /// Returns which held directory is at `path` now. Events tell what was; this tells what is.
+    pub(crate) fn at(&mut self, path: &Path) -> Option<Descriptor> {
+        let directory = self.instance.add(path, WatchFlags::MOVED_FROM).ok()?;
+        if !self.instance.holders.contains_key(&directory) {
+            self.instance.stop(directory);
+            return None;
+        }
+        Some(directory)
+    }
+}
+
+/// A sixteenth of the kernel's queue.
+const REAPED_AT_ONCE: usize = 1024;

@@ -1,0 +1,193 @@
+//! What a path names, without opening it.
+
+use std::path::Path;
+
+use exec_env::filesystem::FileError;
+use exec_wire::fs::{FileMetadata, GetMetadata};
+use rustix::{
+    fs::{AtFlags, CWD, FileType, Statx, StatxFlags, StatxTimestamp, statx},
+    io,
+};
+
+use crate::{
+    error::{failed, invalid},
+    native::native,
+    resolve::{Links, Place},
+};
+
+/// Tells what a path names. A link is followed, and said to be one.
+///
+/// # Errors
+/// Fails if nothing is there, also behind a link, or if it may not be looked at.
+pub fn metadata(get: &GetMetadata) -> Result<FileMetadata, FileError> {
+    let path = native(&get.path)?;
+    let failed = |error| failed("look at", &path, error);
+    match Links::asked(get.follow_symlinks) {
+        Links::Follow => {
+            let named = look_at(&path, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
+            if kind(&named) != FileType::Symlink {
+                return Ok(from_statx(&named, false));
+            }
+            let behind = look_at(&path, AtFlags::empty()).map_err(failed)?;
+            Ok(from_statx(&behind, true))
+        }
+        Links::Refuse => {
+            let named = look_without_links(&path).map_err(failed)?;
+            if kind(&named) == FileType::Symlink {
+                return Err(invalid("look at", &path, "path contains a symbolic link"));
+            }
+            Ok(from_statx(&named, false))
+        }
+    }
+}
+
+fn look_at(path: &Path, flags: AtFlags) -> io::Result<Statx> {
+    statx(CWD, path, flags, ASKED)
+}
+
+fn look_without_links(path: &Path) -> io::Result<Statx> {
+    let place = Place::of(path, Links::Refuse)?;
+    let flags = AtFlags::SYMLINK_NOFOLLOW;
+    statx(place.directory(), place.name(), flags, ASKED)
+}
+
+fn kind(stat: &Statx) -> FileType {
+    FileType::from_raw_mode(stat.stx_mode.into())
+}
+
+/// Returns what the kernel says, of a file that was found behind a link or not.
+pub(crate) fn from_statx(stat: &Statx, is_symlink: bool) -> FileMetadata {
+    let born = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
+    FileMetadata {
+        is_directory: kind(stat) == FileType::Directory,
+        is_file: kind(stat) == FileType::RegularFile,
+        is_symlink,
+        size: stat.stx_size,
+        created_at_ms: if born {
+            milliseconds(&stat.stx_btime)
+        } else {
+            0
+        },
+        modified_at_ms: milliseconds(&stat.stx_mtime),
+    }
+}
+
+fn milliseconds(time: &StatxTimestamp) -> i64 {
+    let below_a_second = i64::from(time.tv_nsec / 1_000_000);
+    time.tv_sec
+        .saturating_mul(1000)
+        .saturating_add(below_a_second)
+}
+
+/// What is asked of the kernel.
+const ASKED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs::{self, File},
+        time::{Duration, SystemTime, UNIX_EPOCH},
+    };
+
+    use super::*;
+    use crate::scratch::{Outcome, Scratch, odd_name, outcome, text, uri, within_seconds};
+
+    fn request(path: &Path) -> GetMetadata {
+        GetMetadata {
+            path: uri(path),
+            follow_symlinks: None,
+            sandbox: None,
+        }
+    }
+
+    fn of(path: &Path) -> Result<FileMetadata, FileError> {
+        metadata(&request(path))
+    }
+
+    #[test]
+    fn files_and_directories_are_told_apart() {
+        let scratch = Scratch::new();
+        let file = of(&scratch.file(odd_name(), "12345")).unwrap();
+        assert_eq!(
+            (file.is_file, file.is_directory, file.is_symlink),
+            (true, false, false)
+        );
+        assert_eq!(file.size, 5);
+        let directory = of(scratch.root()).unwrap();
+        assert!(directory.is_directory && !directory.is_file);
+        assert!(of(Path::new("/")).unwrap().is_directory);
+        let fifo = scratch.fifo("fifo");
+        let fifo = within_seconds(move || of(&fifo)).unwrap();
+        assert!(!fifo.is_directory && !fifo.is_file && !fifo.is_symlink);
+    }
+
+    #[test]
+    fn times_are_in_milliseconds() {
+        let scratch = Scratch::new();
+        let path = scratch.file("file", "");
+        let file = File::open(&path).unwrap();
+        let modified = UNIX_EPOCH + Duration::new(1_000_000_000, 123_999_999);
+        file.set_modified(modified).unwrap();
+        let told = of(&path).unwrap();
+        assert_eq!(told.modified_at_ms, 1_000_000_000_123);
+        let created = file.metadata().unwrap().created().unwrap_or(UNIX_EPOCH);
+        let created = created.duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        assert_eq!(u128::try_from(told.created_at_ms), Ok(created.as_millis()));
+    }
+
+    #[test]
+    fn a_time_before_the_epoch_is_negative() {
+        let mut before = of_root().stx_mtime;
+        (before.tv_sec, before.tv_nsec) = (-2, 500_000_000);
+        assert_eq!(milliseconds(&before), -1500);
+    }
+
+    #[test]
+    fn a_birth_that_is_not_known_is_0() {
+        let mut stat = of_root();
+        stat.stx_mask &= !StatxFlags::BTIME.bits();
+        assert_eq!(from_statx(&stat, false).created_at_ms, 0);
+    }
+
+    fn of_root() -> Statx {
+        look_at(Path::new("/"), AtFlags::empty()).unwrap()
+    }
+
+    #[test]
+    fn a_link_is_followed_and_said_to_be_one() {
+        let scratch = Scratch::new();
+        scratch.file("file", "12345");
+        let file = of(&scratch.link("to file", "file")).unwrap();
+        assert!(file.is_symlink && file.is_file);
+        assert_eq!(file.size, 5);
+        let directory = of(&scratch.link("to directory", ".")).unwrap();
+        assert!(directory.is_symlink && directory.is_directory);
+        let dangling = scratch.link("dangling", "nowhere");
+        assert_eq!(outcome(of(&dangling)), Outcome::NotFound);
+        assert_eq!(outcome(of(&scratch.path("file/x"))), Outcome::Host);
+    }
+
+    #[test]
+    fn without_links_none_is_looked_at() {
+        let scratch = Scratch::new();
+        let root = fs::canonicalize(scratch.root()).unwrap();
+        scratch.file("real/file", "");
+        scratch.link("last", "real/file");
+        scratch.link("above", "real");
+        let alone = |path: &Path| {
+            metadata(&GetMetadata {
+                follow_symlinks: Some(false),
+                ..request(path)
+            })
+        };
+        assert!(alone(&root.join("real/file")).unwrap().is_file);
+        assert!(alone(Path::new("/")).unwrap().is_directory);
+        let last = alone(&root.join("last"));
+        assert!(text(last.clone()).contains("path contains a symbolic link"));
+        assert_eq!(outcome(last), Outcome::Invalid);
+        let above = alone(&root.join("above/file"));
+        assert!(text(above.clone()).contains("os error 20"));
+        assert_eq!(outcome(above), Outcome::Host);
+        assert_eq!(outcome(alone(&root.join("none"))), Outcome::NotFound);
+    }
+}

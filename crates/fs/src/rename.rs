@@ -1,0 +1,199 @@
+//! Gives something another name, in one step.
+
+use std::path::Path;
+
+use exec_env::filesystem::FileError;
+use exec_wire::fs::Rename;
+use rustix::{
+    fs::{AtFlags, CWD, RenameFlags, linkat, renameat, renameat_with, unlinkat},
+    io::{self, Errno},
+};
+
+use crate::native::native;
+
+/// Gives a file, a link or a directory another name. Without `overwrite` nothing is ever replaced,
+/// not even in a race.
+///
+/// # Errors
+/// Fails if there is no such thing, if the name is taken, or if it is on another filesystem.
+pub fn rename(rename: &Rename) -> Result<(), FileError> {
+    let source = native(&rename.source_path)?;
+    let destination = native(&rename.destination_path)?;
+    let renamed = if rename.overwrite {
+        renameat(CWD, &source, CWD, &destination)
+    } else {
+        without_replacing(&source, &destination)
+    };
+    renamed.map_err(|error| failed(&source, &destination, error))
+}
+
+fn without_replacing(source: &Path, destination: &Path) -> io::Result<()> {
+    match renameat_with(CWD, source, CWD, destination, RenameFlags::NOREPLACE) {
+        // The filesystem does not know the flag, or a directory was to be moved into itself.
+        Err(error @ (Errno::INVAL | Errno::NOSYS)) => by_link(source, destination, error),
+        renamed => renamed,
+    }
+}
+
+/// Gives the second name before it takes the first. Directories cannot have two: they are `refused`.
+fn by_link(source: &Path, destination: &Path, refused: Errno) -> io::Result<()> {
+    match linkat(CWD, source, CWD, destination, AtFlags::empty()) {
+        Ok(()) => {}
+        // It is a directory, or the filesystem has no second names either.
+        Err(Errno::PERM | Errno::NOTSUP | Errno::NOSYS | Errno::MLINK) => return Err(refused),
+        Err(error) => return Err(error),
+    }
+    let taken = unlinkat(CWD, source, AtFlags::empty());
+    if taken.is_err() {
+        // It has its old name still, and one is enough.
+        unlinkat(CWD, destination, AtFlags::empty())?;
+    }
+    taken
+}
+
+fn failed(source: &Path, destination: &Path, error: Errno) -> FileError {
+    let what = format!("rename `{}` to", source.display());
+    let named = crate::error::failed(&what, destination, error);
+    match error {
+        Errno::XDEV => FileError::Host(format!("{named}; a copy is needed to move it there")),
+        _ => named,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::scratch::{Outcome, Scratch, names, odd_name, outcome, text, uri};
+
+    fn request(source: &Path, destination: &Path) -> Rename {
+        Rename {
+            source_path: uri(source),
+            destination_path: uri(destination),
+            overwrite: false,
+            sandbox: None,
+        }
+    }
+
+    fn renamed(source: &Path, destination: &Path) -> Outcome {
+        outcome(rename(&request(source, destination)))
+    }
+
+    fn overwritten(source: &Path, destination: &Path) -> Outcome {
+        let overwrite = true;
+        outcome(rename(&Rename {
+            overwrite,
+            ..request(source, destination)
+        }))
+    }
+
+    #[test]
+    fn files_directories_and_links_get_another_name() {
+        let scratch = Scratch::new();
+        scratch.file("below/file", "");
+        let sources = [
+            scratch.file("file", ""),
+            scratch.path("below"),
+            scratch.link("link", "nowhere"),
+        ];
+        for source in sources {
+            let destination = scratch.path(odd_name());
+            assert_eq!(renamed(&source, &destination), Outcome::Done);
+            assert_eq!(
+                overwritten(&destination, &scratch.path("again")),
+                Outcome::Done
+            );
+            assert!(!source.exists() && !source.is_symlink());
+            crate::remove(
+                &exec_wire::fs::Remove {
+                    path: uri(scratch.path("again")),
+                    recursive: None,
+                    force: Some(false),
+                    follow_symlinks: None,
+                    sandbox: None,
+                },
+                &crate::Stop::default(),
+            )
+            .unwrap();
+        }
+    }
+
+    #[test]
+    fn nothing_is_replaced_unless_asked_for() {
+        let scratch = Scratch::new();
+        let source = scratch.file("source", "new");
+        let taken = [
+            scratch.file("taken", "old"),
+            scratch.directory("directory"),
+            scratch.link("dangling", "nowhere"),
+            source.clone(),
+        ];
+        for taken in &taken {
+            assert_eq!(renamed(&source, taken), Outcome::Host, "{taken:?}");
+            let refused = by_link(&source, taken, Errno::INVAL);
+            assert_eq!(refused, Err(Errno::EXIST), "{taken:?}");
+        }
+        assert_eq!(fs::read(&taken[0]).unwrap(), b"old");
+        assert_eq!(overwritten(&source, &taken[1]), Outcome::Host);
+        assert_eq!(overwritten(&source, &taken[0]), Outcome::Done);
+        assert_eq!(fs::read(&taken[0]).unwrap(), b"new");
+        assert!(!source.exists());
+    }
+
+    #[test]
+    fn only_an_empty_directory_is_replaced() {
+        let scratch = Scratch::new();
+        let source = scratch.directory("source");
+        scratch.file("full/file", "");
+        let empty = scratch.directory("empty");
+        assert_eq!(overwritten(&source, &scratch.path("full")), Outcome::Host);
+        assert_eq!(overwritten(&source, &empty), Outcome::Done);
+    }
+
+    #[test]
+    fn what_is_missing_is_not_found() {
+        let scratch = Scratch::new();
+        let file = scratch.file("file", "");
+        let none = scratch.path("none");
+        assert_eq!(renamed(&none, &scratch.path("x")), Outcome::NotFound);
+        assert_eq!(overwritten(&none, &scratch.path("x")), Outcome::NotFound);
+        assert_eq!(renamed(&file, &none.join("x")), Outcome::NotFound);
+    }
+
+    #[test]
+    fn a_directory_is_not_moved_into_itself() {
+        let scratch = Scratch::new();
+        let source = scratch.directory("source");
+        assert_eq!(renamed(&source, &source.join("x")), Outcome::Invalid);
+        assert_eq!(overwritten(&source, &source.join("x")), Outcome::Invalid);
+    }
+
+    #[test]
+    fn nothing_is_moved_to_another_filesystem() {
+        let scratch = Scratch::new();
+        let source = scratch.file("source", "");
+        let refused = rename(&request(&source, Path::new("/proc/source")));
+        assert!(text(refused.clone()).ends_with("a copy is needed to move it there"));
+        assert_eq!(outcome(refused), Outcome::Host);
+        assert!(source.exists());
+    }
+
+    #[test]
+    fn a_second_name_is_given_where_replacing_cannot_be_forbidden() {
+        let scratch = Scratch::new();
+        let source = scratch.file("source", "content");
+        let destination = scratch.path("destination");
+        assert_eq!(by_link(&source, &destination, Errno::INVAL), Ok(()));
+        assert_eq!(fs::read(&destination).unwrap(), b"content");
+        let link = scratch.link("link", "nowhere");
+        assert_eq!(by_link(&link, &scratch.path("moved"), Errno::INVAL), Ok(()));
+        assert!(scratch.path("moved").is_symlink());
+        let directory = scratch.directory("directory");
+        for refused in [Errno::INVAL, Errno::NOSYS] {
+            let moved = by_link(&directory, &scratch.path("x"), refused);
+            assert_eq!(moved, Err(refused));
+        }
+        assert_eq!(names(scratch.root()), ["destination", "directory", "moved"]);
+    }
+}

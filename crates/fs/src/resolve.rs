@@ -1,0 +1,178 @@
+//! The way to a file: through symbolic links, or without any.
+//!
+//! Without links, a link on the way is `ENOTDIR` and a link at its end is `ELOOP`. The kernel walks
+//! such a path (`openat2`, Linux 5.6); where it does not know how or may not, it is walked here.
+//! Directories on the way are never read, only searched.
+
+use std::{
+    ffi::{OsStr, OsString},
+    path::{Component, Path},
+};
+
+use rustix::{
+    fd::{AsFd, BorrowedFd, OwnedFd},
+    fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2},
+    io::{self, Errno, retry_on_intr},
+    path::Arg,
+};
+
+/// What becomes of symbolic links on the way to a file.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Links {
+    /// They are followed.
+    Follow,
+    /// No component may be one.
+    Refuse,
+}
+
+impl Links {
+    /// Returns what a request's `followSymlinks` asks for.
+    pub(crate) fn asked(follow: Option<bool>) -> Self {
+        match follow {
+            None | Some(true) => Self::Follow,
+            Some(false) => Self::Refuse,
+        }
+    }
+}
+
+/// A name in an open directory. The name may be that of a link, whatever `Links` said of the way.
+#[derive(Debug)]
+pub(crate) struct Place {
+    directory: OwnedFd,
+    name: OsString,
+}
+
+impl Place {
+    /// Opens the directory above `path`. The root is the name `.` in itself.
+    pub(crate) fn of(path: &Path, links: Links) -> io::Result<Self> {
+        let (above, name) = match (path.parent(), path.file_name()) {
+            (Some(above), Some(name)) => (above, name),
+            _ => (path, OsStr::new(".")),
+        };
+        directory(above, links).map(|directory| Self::new(directory, name))
+    }
+
+    /// Makes the place of a name in a directory.
+    pub(crate) fn new(directory: OwnedFd, name: &OsStr) -> Self {
+        Self {
+            directory,
+            name: name.to_owned(),
+        }
+    }
+
+    /// Returns the directory and the name.
+    pub(crate) fn into_parts(self) -> (OwnedFd, OsString) {
+        (self.directory, self.name)
+    }
+
+    /// The directory. It can be searched, but not read.
+    pub(crate) fn directory(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
+    }
+
+    /// The name in it.
+    pub(crate) fn name(&self) -> &OsStr {
+        &self.name
+    }
+}
+
+/// Opens what a path names.
+pub(crate) fn open(path: &Path, links: Links, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+    match links {
+        Links::Follow => open_at(CWD, path, flags, mode),
+        Links::Refuse => {
+            let place = Place::of(path, links)?;
+            let flags = flags | OFlags::NOFOLLOW;
+            open_at(place.directory(), place.name(), flags, mode)
+        }
+    }
+}
+
+/// Opens a name in a directory.
+pub(crate) fn open_at(
+    directory: impl AsFd,
+    name: impl Arg + Copy,
+    flags: OFlags,
+    mode: Mode,
+) -> io::Result<OwnedFd> {
+    // A network filesystem can be interrupted.
+    retry_on_intr(|| openat(&directory, name, flags | OFlags::CLOEXEC, mode))
+}
+
+/// Opens a directory in a directory, to search it. A link is not one.
+pub(crate) fn directory_at(directory: impl AsFd, name: impl Arg + Copy) -> io::Result<OwnedFd> {
+    open_at(directory, name, SEARCHED | OFlags::NOFOLLOW, Mode::empty())
+}
+
+/// Opens a directory to search it.
+pub(crate) fn directory(path: &Path, links: Links) -> io::Result<OwnedFd> {
+    match links {
+        Links::Follow => open_at(CWD, path, SEARCHED, Mode::empty()),
+        Links::Refuse => match by_kernel(path) {
+            // A filter that does not know the call refuses it with either.
+            Err(Errno::NOSYS | Errno::PERM) => walk(path, links, Missing::Fail),
+            opened => opened,
+        },
+    }
+}
+
+/// Opens a directory to search it; makes it and those above it where they are missing.
+pub(crate) fn made_directory(path: &Path, links: Links) -> io::Result<OwnedFd> {
+    match directory(path, links) {
+        Err(Errno::NOENT) => walk(path, links, Missing::Make),
+        opened => opened,
+    }
+}
+
+fn by_kernel(path: &Path) -> io::Result<OwnedFd> {
+    let flags = SEARCHED | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::NO_SYMLINKS;
+    match retry_on_intr(|| openat2(CWD, path, flags, Mode::empty(), resolve)) {
+        Err(Errno::LOOP) => Err(Errno::NOTDIR),
+        opened => opened,
+    }
+}
+
+/// What becomes of a directory that does not exist.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Missing {
+    Fail,
+    Make,
+}
+
+fn walk(path: &Path, links: Links, missing: Missing) -> io::Result<OwnedFd> {
+    let flags = match links {
+        Links::Follow => SEARCHED,
+        Links::Refuse => SEARCHED | OFlags::NOFOLLOW,
+    };
+    let mut directory = open_at(CWD, "/", flags, Mode::empty())?;
+    for component in path.components() {
+        let Component::Normal(name) = component else {
+            continue;
+        };
+        directory = match open_at(&directory, name, flags, Mode::empty()) {
+            Err(Errno::NOENT) if missing == Missing::Make => make_one(&directory, name, flags)?,
+            opened => opened?,
+        };
+    }
+    Ok(directory)
+}
+
+fn make_one(above: &OwnedFd, name: &OsStr, flags: OFlags) -> io::Result<OwnedFd> {
+    let made = mkdirat(above, name, Mode::from_raw_mode(NEW_DIRECTORY));
+    match (made, open_at(above, name, flags, Mode::empty())) {
+        // There is a name, but nothing behind it: a link that leads nowhere.
+        (Err(Errno::EXIST), Err(Errno::NOENT)) => Err(Errno::EXIST),
+        // Somebody else was faster, or it was made.
+        (Ok(()) | Err(Errno::EXIST), opened) => opened,
+        (Err(error), _) => Err(error),
+    }
+}
+
+/// How directories are opened to be searched: it needs no permission on them.
+const SEARCHED: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
+/// Permission bits of a new directory, before the umask.
+pub(crate) const NEW_DIRECTORY: u32 = 0o777;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,181 @@
+//! What cannot be read, and what changes meanwhile.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+use super::{
+    super::walker::{Pending, Walker},
+    *,
+};
+use crate::{descent::Root, identity::Identity, resolve::Links, scratch::open_directory};
+
+#[test]
+fn a_directory_that_cannot_be_read_is_listed_and_an_error() {
+    let scratch = tree(&["a/x", "b/y", "c/z"]);
+    scratch.link("l", "b/y");
+    deny(&scratch.path("b"), 0);
+    let result = unprivileged(&scratch, || run(scratch.root(), ALL)).unwrap();
+    assert_eq!(shown(&scratch, &result), "a/ b/ c/ a/x c/z");
+    let denied = ("b".to_owned(), "Permission denied (os error 13)".to_owned());
+    assert_eq!(errors(&scratch, &result), [denied]);
+}
+
+#[test]
+fn a_root_that_cannot_be_read_is_an_error_of_the_result() {
+    let scratch = tree(&["b/y/z"]);
+    deny(&scratch.path("b"), 0);
+    let result = unprivileged(&scratch, || run(scratch.path("b"), ALL)).unwrap();
+    assert_eq!(result.entries, []);
+    assert_eq!(errors(&scratch, &result).len(), 1);
+    let hidden = unprivileged(&scratch, || run(scratch.path("b/y"), ALL));
+    assert_eq!(outcome(hidden), Outcome::Invalid);
+}
+
+#[test]
+fn names_that_cannot_be_looked_at_are_errors() {
+    let scratch = tree(&["b/d/x", "b/y"]);
+    scratch.link("b/l", "y");
+    deny(&scratch.path("b"), 0o444);
+    let result = unprivileged(&scratch, || run(scratch.root(), ALL)).unwrap();
+    assert_eq!(shown(&scratch, &result), "b/");
+    let errors = errors(&scratch, &result);
+    let paths: Vec<_> = errors.iter().map(|error| error.0.as_str()).collect();
+    assert_eq!(paths, ["b/d", "b/y"]);
+}
+
+#[test]
+fn an_unreadable_directory_counts_as_one() {
+    let scratch = tree(&["a/x", "b/y"]);
+    deny(&scratch.path("a"), 0);
+    let options = WalkOptions {
+        max_directories: 2,
+        ..ALL
+    };
+    let result = unprivileged(&scratch, || run(scratch.root(), options)).unwrap();
+    assert_eq!(shown(&scratch, &result), "a/ b/ …");
+}
+
+#[test]
+fn a_very_deep_tree_is_listed_to_its_limit() {
+    let scratch = Scratch::new();
+    let top = scratch.deep("deep", 200);
+    let result = run(top, ALL).unwrap();
+    assert_eq!((result.entries.len(), result.truncated), (65, false));
+}
+
+#[test]
+fn directories_that_are_read_at_once_are_listed_in_order() {
+    let scratch = Scratch::new();
+    for number in 0..150 {
+        scratch.file(format!("{number:03}/x"), "");
+        scratch.file(format!("{number:03}/y"), "");
+    }
+    let directories = (0..150).map(|number| format!("{number:03}/"));
+    let files = (0..150).map(|number| format!("{number:03}/x {number:03}/y"));
+    let all: Vec<String> = directories.chain(files).collect();
+    let all = all.join(" ");
+    assert_eq!(listed(&scratch, ALL), all);
+    for max_entries in [149, 150, 151, 290, 449] {
+        let options = WalkOptions { max_entries, ..ALL };
+        let first: Vec<&str> = all.split(' ').take(max_entries).chain(["…"]).collect();
+        assert_eq!(listed(&scratch, options), first.join(" "));
+    }
+}
+
+#[test]
+fn a_wide_tree_needs_few_descriptors() {
+    let scratch = Scratch::new();
+    for number in 0..400 {
+        scratch.directory(format!("{number:03}/x"));
+    }
+    let open = || fs::read_dir("/proc/self/fd").unwrap().count();
+    let is_done = AtomicBool::new(false);
+    let most = thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            let mut most = 0;
+            while !is_done.load(Ordering::Relaxed) {
+                most = most.max(open());
+            }
+            most
+        });
+        for options in [ALL, FOLLOW] {
+            assert_eq!(run(scratch.root(), options).unwrap().entries.len(), 800);
+        }
+        is_done.store(true, Ordering::Relaxed);
+        watcher.join().unwrap()
+    });
+    assert!(most < 100, "{most} descriptors were open");
+}
+
+#[test]
+fn what_became_a_link_since_it_was_queued_is_not_entered() {
+    let scratch = tree(&["outside/secret/file", "tree/file"]);
+    scratch.link("tree/a", "../outside");
+    for below in ["a", "a/secret", "file", "gone"] {
+        assert_eq!(
+            queued(&scratch, below, None),
+            WalkResult::default(),
+            "{below}"
+        );
+    }
+}
+
+#[test]
+fn what_became_something_else_since_it_was_queued_is_not_entered() {
+    let scratch = tree(&["outside/file", "tree/"]);
+    scratch.link("tree/a", "../outside");
+    let (then, now) = (scratch.path("tree"), scratch.path("outside"));
+    let identity = |path: &Path| Identity::of(open_directory(path)).ok();
+    assert_eq!(
+        queued(&scratch, "a", identity(&then)),
+        WalkResult::default()
+    );
+    assert_eq!(queued(&scratch, "a", identity(&now)).entries.len(), 1);
+}
+
+/// Walks from a directory of `tree` that was queued some time ago.
+fn queued(scratch: &Scratch, below: &str, identity: Option<Identity>) -> WalkResult {
+    let (options, links) = match identity {
+        Some(_) => (FOLLOW, Links::Follow),
+        None => (ALL, Links::Refuse),
+    };
+    let path = scratch.path("tree");
+    let mut walker = Walker::new(options, Root::open(&path, links).unwrap());
+    walker.queue.push_back(Pending {
+        below: below.into(),
+        uri: uri(path.join(below)),
+        depth: 1,
+        identity,
+    });
+    walker.run(&Stop::default()).unwrap()
+}
+
+#[test]
+fn an_opaque_root_that_is_missing_is_not_found() {
+    let request = Walk {
+        path: PathUri::from_native(Path::new("/C:/none")).unwrap(),
+        options: ALL,
+        sandbox: None,
+    };
+    assert_eq!(outcome(walk(&request, &Stop::default())), Outcome::NotFound);
+}
+
+#[test]
+fn an_opaque_directory_is_an_error() {
+    let scratch = tree(&["a", "b"]);
+    let mut walker = Walker::new(ALL, Root::open(scratch.root(), Links::Refuse).unwrap());
+    let opaque = PathUri::from_native(Path::new("/C:")).unwrap();
+    walker.queue.push_back(Pending {
+        below: Vec::new(),
+        uri: opaque.clone(),
+        depth: 0,
+        identity: None,
+    });
+    let result = walker.run(&Stop::default()).unwrap();
+    let [error] = &result.errors[..] else {
+        panic!("{result:?}");
+    };
+    assert_eq!((&error.path, result.entries.len()), (&opaque, 0));
+}

@@ -1,0 +1,110 @@
+//! Whole files, read at once.
+
+use std::{fs::File, path::PathBuf};
+
+use exec_env::filesystem::FileError;
+use exec_wire::{fs::ReadFile, limits};
+use rustix::{
+    buffer::spare_capacity,
+    io::{Errno, read, retry_on_intr},
+};
+
+use crate::{error::failed, native::native, regular::Regular, resolve::Links};
+
+/// A regular file of at most [`limits::MAX_READ_FILE_BYTES`] that is open, to be read at once.
+#[derive(Debug)]
+pub struct WholeFile {
+    file: File,
+    path: PathBuf,
+    size: u64,
+}
+
+impl WholeFile {
+    /// Opens the file.
+    ///
+    /// # Errors
+    /// Fails if it cannot be opened, is no regular file or is too large.
+    pub fn open(read: &ReadFile) -> Result<Self, FileError> {
+        let path = native(&read.path)?;
+        let opened = Regular::to_read(&path, Links::asked(read.follow_symlinks))?;
+        let size = opened.size();
+        if size > limits::MAX_READ_FILE_BYTES {
+            return Err(too_large());
+        }
+        let file = opened.file;
+        Ok(Self { file, path, size })
+    }
+
+    /// Reads it, whatever it has grown or shrunk to.
+    ///
+    /// # Errors
+    /// Fails if reading fails, or if the file has grown too large.
+    pub fn read(self) -> Result<Vec<u8>, FileError> {
+        let mut content = Vec::new();
+        self.reserve(&mut content, self.size)?;
+        loop {
+            if content.len() < content.capacity() {
+                match read(&self.file, spare_capacity(&mut content)) {
+                    Ok(0) => return Ok(content),
+                    Ok(_) | Err(Errno::INTR) => {}
+                    Err(error) => return Err(failed("read", &self.path, error)),
+                }
+            } else if self.read_beyond(&mut content)? == End::Reached {
+                return Ok(content);
+            }
+            if content.len() as u64 > limits::MAX_READ_FILE_BYTES {
+                return Err(too_large());
+            }
+        }
+    }
+
+    /// Bytes, when it was opened. A file that is made up as it is read says 0.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Looks for more than there was room for. Most files end here, so room is made only for those
+    /// that do not.
+    fn read_beyond(&self, content: &mut Vec<u8>) -> Result<End, FileError> {
+        let mut more = [0; BEYOND_BYTES];
+        let length = retry_on_intr(|| read(&self.file, &mut more))
+            .map_err(|error| failed("read", &self.path, error))?;
+        if length == 0 {
+            return Ok(End::Reached);
+        }
+        self.reserve(content, GROWTH_BYTES.max(content.len() as u64))?;
+        content.extend_from_slice(&more[..length]);
+        Ok(End::Ahead)
+    }
+
+    /// Makes room, but not for more than is told apart from too much.
+    fn reserve(&self, content: &mut Vec<u8>, more: u64) -> Result<(), FileError> {
+        let most = limits::MAX_READ_FILE_BYTES + BEYOND_BYTES as u64;
+        let more = more.min(most.saturating_sub(content.len() as u64));
+        usize::try_from(more)
+            .ok()
+            .and_then(|more| content.try_reserve_exact(more).ok())
+            .ok_or_else(|| failed("read", &self.path, Errno::NOMEM))
+    }
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum End {
+    Reached,
+    Ahead,
+}
+
+fn too_large() -> FileError {
+    FileError::Invalid(format!(
+        "file is too large to read: limit is {} bytes",
+        limits::MAX_READ_FILE_BYTES
+    ))
+}
+
+/// What is read to see whether the file ends.
+const BEYOND_BYTES: usize = 4096;
+/// Least room made for a file that does not end where it said.
+const GROWTH_BYTES: u64 = 64 << 10;
+
+#[cfg(test)]
+mod tests;

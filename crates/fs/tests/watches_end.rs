@@ -1,0 +1,63 @@
+//! What a watch costs is given back. Alone in its process, because that is what is counted.
+
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+use exec_env::filesystem::{MissingPaths, WatchDepth, WatchPath};
+use exec_fs::{watch, watch_missing};
+use exec_wire::path_uri::PathUri;
+use futures_util::StreamExt;
+use tokio::time::timeout;
+
+fn count(of: &str) -> usize {
+    fs::read_dir(of).unwrap().count()
+}
+
+fn used() -> (usize, usize) {
+    (count("/proc/self/fd"), count("/proc/self/task"))
+}
+
+#[test]
+fn dropped_watches_leave_no_thread_and_no_descriptor() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().canonicalize().unwrap();
+    fs::create_dir_all(root.join("a/b/c")).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    let before = used();
+    for _ in 0..3 {
+        let watch_root = || {
+            watch(&WatchPath {
+                path: PathUri::from_native(&root).unwrap(),
+                depth: WatchDepth::Tree,
+                sandbox: None,
+            })
+            .unwrap()
+        };
+        let missing = watch_missing(&MissingPaths {
+            missing: vec![PathUri::from_native(&root.join("missing")).unwrap()],
+            present: None,
+            sandbox: None,
+        });
+        let mut watchers: Vec<_> = (0..200).map(|_| watch_root()).collect();
+        let (descriptors, threads) = used();
+        assert!(descriptors <= before.0 + 3 && threads == before.1 + 1);
+        fs::write(root.join("a/b/c/file"), "1").unwrap();
+        let told =
+            runtime.block_on(async { timeout(PATIENCE, watchers[199].changes.next()).await });
+        assert!(told.unwrap().is_some());
+        drop(watchers);
+        drop(missing);
+        let deadline = Instant::now() + PATIENCE;
+        while used() != before {
+            assert!(Instant::now() < deadline, "{:?} is not {before:?}", used());
+            std::thread::yield_now();
+        }
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,0 +1,13 @@
+//! Files of this machine, for callers that do not block.
+//!
+//! What the kernel holds in memory is answered at once, on the caller's thread; everything else runs
+//! on threads that may block. Changes run in one line, in the order in which they were called.
+//! Not here: the operations themselves (`exec-fs`).
+
+mod line;
+mod local;
+mod memory;
+mod offload;
+mod open;
+
+pub use self::local::LocalFileSystem;

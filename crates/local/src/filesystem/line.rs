@@ -1,0 +1,149 @@
+//! Changes of files, one after the other.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use exec_env::filesystem::{FileError, FileFuture};
+use exec_fs::Stop;
+use futures_util::future::{FutureExt, ready};
+use tokio::{sync::oneshot, task::spawn_blocking};
+
+use super::offload::StopOnDrop;
+
+/// Changes that may wait for their turn; one more is refused.
+const MAX_WAITING: usize = 8192;
+
+/// Runs changes in the order in which they were called, on one thread at a time. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Line(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Job>,
+    running: bool,
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("State")
+            .field("waiting", &self.waiting.len())
+            .field("running", &self.running)
+            .finish()
+    }
+}
+
+impl Line {
+    /// Puts a change in line. If its future is dropped before it begins, it does not begin.
+    pub(super) fn push<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&Stop) -> Result<T, FileError> + Send + 'static,
+    ) -> FileFuture<T> {
+        let (reply, outcome) = oneshot::channel();
+        let stop = StopOnDrop::default();
+        let asked = stop.stop();
+        let job = Box::new(move || {
+            if !reply.is_closed() {
+                // Whoever gave up needs no answer.
+                drop(reply.send(change(&asked)));
+            }
+        });
+        if !self.enqueue(job) {
+            let text = format!("more than {MAX_WAITING} changes of files wait for their turn");
+            return ready(Err(FileError::Host(text))).boxed();
+        }
+        async move {
+            let _stop = stop;
+            let lost = |_| Err(FileError::Host("change of files was lost".to_owned()));
+            outcome.await.unwrap_or_else(lost)
+        }
+        .boxed()
+    }
+
+    fn enqueue(&self, job: Job) -> bool {
+        let mut state = self.lock();
+        if state.waiting.len() >= MAX_WAITING {
+            return false;
+        }
+        state.waiting.push_back(job);
+        if !state.running {
+            state.running = true;
+            let line = self.clone();
+            drop(spawn_blocking(move || line.run()));
+        }
+        true
+    }
+
+    fn run(&self) {
+        while let Some(job) = self.next() {
+            // A change that panics loses its own answer, and holds up nobody.
+            if catch_unwind(AssertUnwindSafe(job)).is_err() {
+                tracing::error!("change of files panicked");
+            }
+        }
+    }
+
+    /// Takes the next change; without one, the line stands still.
+    fn next(&self) -> Option<Job> {
+        let mut state = self.lock();
+        let job = state.waiting.pop_front();
+        state.running = job.is_some();
+        job
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn changes_run_in_the_order_in_which_they_were_called() {
+        let line = Line::default();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let changes: Vec<_> = (0..100)
+            .map(|number| {
+                let seen = Arc::clone(&seen);
+                line.push(move |_| {
+                    seen.lock().unwrap().push(number);
+                    Ok(())
+                })
+            })
+            .collect();
+        // Awaited the other way round.
+        for change in changes.into_iter().rev() {
+            change.await.unwrap();
+        }
+        assert_eq!(*seen.lock().unwrap(), (0..100).collect::<Vec<_>>());
+    }
+
+    #[tokio::test]
+    async fn a_change_that_is_given_up_before_its_turn_does_not_happen() {
+        let line = Line::default();
+        let (go, wait) = mpsc::channel::<()>();
+        let first = line.push(move |_| Ok(wait.recv().is_ok()));
+        let dropped = line.push::<()>(|_| panic!("must not run"));
+        let last = line.push(|_| Ok(()));
+        drop(dropped);
+        go.send(()).unwrap();
+        assert_eq!(first.await, Ok(true));
+        assert_eq!(last.await, Ok(()));
+    }
+
+    #[tokio::test]
+    async fn the_line_survives_a_change_that_panics() {
+        let line = Line::default();
+        assert!(line.push::<()>(|_| panic!("on purpose")).await.is_err());
+        assert_eq!(line.push(|_| Ok(1)).await, Ok(1));
+    }
+}

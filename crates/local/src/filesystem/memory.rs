@@ -1,0 +1,230 @@
+//! Memory for file content on its way to a client: bounded, and given back when it was sent.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use exec_env::filesystem::FileError;
+use exec_wire::limits;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Blocks that are not worth keeping.
+const SMALL_BLOCK_BYTES: usize = 128 << 10;
+/// Blocks that are kept for the next reader.
+const SPARE_BLOCKS: usize = 4;
+
+/// What all file systems of a server share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    large: Arc<Semaphore>,
+    spare: Mutex<Vec<Vec<u8>>>,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self {
+            large: Arc::new(Semaphore::new(limits::LARGE_FILES_BYTES)),
+            spare: Mutex::default(),
+        }
+    }
+}
+
+/// The memory of one session.
+#[derive(Clone, Debug)]
+pub(super) struct Memory {
+    shared: Arc<Shared>,
+    /// Absent: content is the caller's, who may keep it.
+    window: Option<Arc<Semaphore>>,
+}
+
+impl Memory {
+    /// Memory for content that is kept for as long as somebody likes.
+    pub(super) fn unbounded() -> Self {
+        Self {
+            shared: Arc::default(),
+            window: None,
+        }
+    }
+
+    /// Memory for content that is sent on and dropped.
+    pub(super) fn bounded(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            window: Some(Arc::new(Semaphore::new(limits::FILE_WINDOW_BYTES))),
+        }
+    }
+
+    /// Memory for another session of the same kind.
+    pub(super) fn for_another(&self) -> Self {
+        match self.window {
+            Some(_) => Self::bounded(Arc::clone(&self.shared)),
+            None => self.clone(),
+        }
+    }
+
+    /// Takes room for `bytes`, when earlier content was sent. A large file takes the whole window
+    /// and its share of what large files may take on the server.
+    pub(super) async fn room(&self, bytes: u64) -> Result<Room, FileError> {
+        let Some(window) = &self.window else {
+            return Ok(Room::default());
+        };
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let wanted = permits(bytes.min(limits::FILE_WINDOW_BYTES));
+        let window = Arc::clone(window).acquire_many_owned(wanted).await;
+        let large = if bytes > limits::FILE_WINDOW_BYTES {
+            let wanted = permits(bytes.min(limits::LARGE_FILES_BYTES));
+            let large = Arc::clone(&self.shared.large).try_acquire_many_owned(wanted);
+            Some(large.map_err(|_| {
+                let text = "too many large files are being read: read this one by blocks";
+                FileError::Host(text.to_owned())
+            })?)
+        } else {
+            None
+        };
+        // The semaphore is never closed.
+        Ok(Room {
+            _permits: [window.ok(), large],
+        })
+    }
+
+    /// Takes a block to read into.
+    pub(super) fn block(&self, length: usize) -> Block {
+        let buffer = if length > SMALL_BLOCK_BYTES {
+            let spare = self.shared.spare();
+            spare.unwrap_or_else(|| vec![0; limits::MAX_BLOCK_BYTES])
+        } else {
+            vec![0; length]
+        };
+        Block {
+            buffer,
+            length,
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+impl Shared {
+    fn spare(&self) -> Option<Vec<u8>> {
+        self.lock().pop()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn permits(bytes: usize) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
+}
+
+/// Room for content, until it was sent.
+#[derive(Debug, Default)]
+pub(super) struct Room {
+    _permits: [Option<OwnedSemaphorePermit>; 2],
+}
+
+impl Room {
+    /// Makes bytes that hold the room until the last of them is dropped.
+    pub(super) fn hold(self, content: impl AsRef<[u8]> + Send + 'static) -> Bytes {
+        Bytes::from_owner(Held {
+            content,
+            _room: self,
+        })
+    }
+}
+
+struct Held<T> {
+    content: T,
+    _room: Room,
+}
+
+impl<T: AsRef<[u8]>> AsRef<[u8]> for Held<T> {
+    fn as_ref(&self) -> &[u8] {
+        self.content.as_ref()
+    }
+}
+
+/// A block whose memory is used again. It is cleared once, not for every reader.
+#[derive(Debug)]
+pub(super) struct Block {
+    buffer: Vec<u8>,
+    length: usize,
+    shared: Arc<Shared>,
+}
+
+impl Block {
+    /// Returns what is to be filled.
+    pub(super) fn space(&mut self) -> &mut [u8] {
+        let length = self.length.min(self.buffer.len());
+        &mut self.buffer[..length]
+    }
+
+    /// Keeps what was filled.
+    pub(super) fn truncate(&mut self, length: usize) {
+        self.length = self.length.min(length);
+    }
+}
+
+impl AsRef<[u8]> for Block {
+    fn as_ref(&self) -> &[u8] {
+        &self.buffer[..self.length.min(self.buffer.len())]
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        let buffer = std::mem::take(&mut self.buffer);
+        let mut spare = self.shared.lock();
+        if spare.len() < SPARE_BLOCKS && buffer.len() == limits::MAX_BLOCK_BYTES {
+            spare.push(buffer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::future::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn content_that_was_not_sent_holds_up_the_next_reader() {
+        let memory = Memory::bounded(Arc::default());
+        let window = limits::FILE_WINDOW_BYTES as u64;
+        let first = memory.room(window).await.unwrap().hold(vec![1]);
+        let mut second = Box::pin(memory.room(1));
+        assert!((&mut second).now_or_never().is_none());
+        drop(first);
+        assert!(second.now_or_never().is_some());
+    }
+
+    #[tokio::test]
+    async fn large_files_beyond_what_the_server_holds_are_refused() {
+        let shared: Arc<Shared> = Arc::default();
+        let [a, b, c] = [(); 3].map(|()| Memory::bounded(Arc::clone(&shared)));
+        let half = limits::LARGE_FILES_BYTES as u64 / 2;
+        let held = [a.room(half).await.unwrap(), b.room(half).await.unwrap()];
+        assert!(matches!(c.room(half).await, Err(FileError::Host(_))));
+        drop(held);
+        assert!(c.room(half).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn what_is_the_callers_holds_up_nobody() {
+        let memory = Memory::unbounded();
+        let _kept = memory.room(limits::LARGE_FILES_BYTES as u64).await.unwrap();
+        assert!(memory.room(1).now_or_never().is_some());
+    }
+
+    #[test]
+    fn blocks_are_used_again() {
+        let memory = Memory::bounded(Arc::default());
+        let mut block = memory.block(limits::MAX_BLOCK_BYTES);
+        let address = block.space().as_ptr();
+        block.truncate(3);
+        assert_eq!(block.as_ref().len(), 3);
+        drop(block);
+        let mut again = memory.block(limits::MAX_BLOCK_BYTES - 1);
+        assert_eq!(again.space().as_ptr(), address);
+        assert_eq!(again.space().len(), limits::MAX_BLOCK_BYTES - 1);
+    }
+}

@@ -1,0 +1,181 @@
+//! What one connection holds of files: those it has open, and those it watches. All of it ends with
+//! the connection.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use exec_env::filesystem::OpenFile;
+use exec_wire::{
+    error::{ErrorCode, RpcError},
+    id::{HandleId, WatchId},
+    limits,
+};
+use tokio::task::AbortHandle;
+
+/// The open files and the watches of one connection.
+#[derive(Debug, Default)]
+pub(crate) struct ConnectionFiles {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// `None`: it is being opened.
+    handles: BTreeMap<HandleId, Option<Arc<dyn OpenFile>>>,
+    /// `None`: it is being set up.
+    watches: BTreeMap<WatchId, Option<Task>>,
+    missing: Option<Task>,
+    last_missing: Option<u64>,
+}
+
+/// A task that ends with its value.
+struct Task(AbortHandle);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl fmt::Debug for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Task")
+    }
+}
+
+impl ConnectionFiles {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a name for a file that is about to be opened.
+    pub(crate) fn admit_handle(self: &Arc<Self>, id: &HandleId) -> Result<HandlePlace, RpcError> {
+        let (bytes, most) = (limits::MAX_HANDLE_ID_BYTES, limits::MAX_FILE_HANDLES);
+        if id.as_str().len() > bytes {
+            let text = format!("file handle ID must not exceed {bytes} bytes");
+            return Err(RpcError::invalid_request(text));
+        }
+        let handles = &mut self.lock().handles;
+        if handles.contains_key(id) {
+            let text = format!("file handle `{id}` already exists");
+            return Err(RpcError::invalid_request(text));
+        }
+        if handles.len() >= most {
+            let text = format!("at most {most} file handles may be open per connection");
+            return Err(RpcError::invalid_request(text));
+        }
+        handles.insert(id.clone(), None);
+        Ok(HandlePlace {
+            files: Arc::clone(self),
+            id: Some(id.clone()),
+        })
+    }
+
+    /// Finds an open file.
+    pub(crate) fn handle(&self, id: &HandleId) -> Option<Arc<dyn OpenFile>> {
+        self.lock().handles.get(id).cloned().flatten()
+    }
+
+    /// Closes a file, if it is open.
+    pub(crate) fn close(&self, id: &HandleId) {
+        let mut state = self.lock();
+        // One that is being opened keeps its place.
+        if state.handles.get(id).is_some_and(Option::is_some) {
+            state.handles.remove(id);
+        }
+    }
+
+    /// Takes a name for a watch that is about to be set up.
+    pub(crate) fn admit_watch(self: &Arc<Self>, id: &WatchId) -> Result<WatchPlace, RpcError> {
+        let watches = &mut self.lock().watches;
+        if watches.contains_key(id) {
+            return Err(RpcError::invalid_request(format!(
+                "watch `{id}` already exists"
+            )));
+        }
+        if watches.len() >= limits::MAX_WATCHES {
+            let most = limits::MAX_WATCHES;
+            let text = format!("at most {most} watches may be set per connection");
+            return Err(RpcError::invalid_request(text));
+        }
+        watches.insert(id.clone(), None);
+        Ok(WatchPlace {
+            files: Arc::clone(self),
+            id: Some(id.clone()),
+        })
+    }
+
+    /// Ends a watch, if there is one.
+    pub(crate) fn unwatch(&self, id: &WatchId) {
+        self.lock().watches.remove(id);
+    }
+
+    /// Ends the watch for missing paths; tells whether `id` may name the next.
+    pub(crate) fn admit_missing(&self, id: u64) -> bool {
+        let mut state = self.lock();
+        state.missing = None;
+        let fresh = state.last_missing.is_none_or(|last| id > last);
+        if fresh {
+            state.last_missing = Some(id);
+        }
+        fresh
+    }
+
+    /// Keeps the watch for missing paths.
+    pub(crate) fn keep_missing(&self, task: AbortHandle) {
+        self.lock().missing = Some(Task(task));
+    }
+}
+
+pub(crate) fn unknown_handle(id: &HandleId) -> RpcError {
+    RpcError::new(ErrorCode::NOT_FOUND, format!("unknown file handle `{id}`"))
+}
+
+/// A name for a file that is being opened. It is free again if that comes to nothing.
+#[derive(Debug)]
+pub(crate) struct HandlePlace {
+    files: Arc<ConnectionFiles>,
+    id: Option<HandleId>,
+}
+
+impl HandlePlace {
+    pub(crate) fn finish(mut self, file: Arc<dyn OpenFile>) {
+        if let Some(id) = self.id.take() {
+            self.files.lock().handles.insert(id, Some(file));
+        }
+    }
+}
+
+impl Drop for HandlePlace {
+    fn drop(&mut self) {
+        if let Some(id) = &self.id {
+            self.files.lock().handles.remove(id);
+        }
+    }
+}
+
+/// A name for a watch that is being set up. It is free again if that comes to nothing.
+#[derive(Debug)]
+pub(crate) struct WatchPlace {
+    files: Arc<ConnectionFiles>,
+    id: Option<WatchId>,
+}
+
+impl WatchPlace {
+    pub(crate) fn finish(mut self, task: AbortHandle) {
+        if let Some(id) = self.id.take() {
+            self.files.lock().watches.insert(id, Some(Task(task)));
+        }
+    }
+}
+
+impl Drop for WatchPlace {
+    fn drop(&mut self) {
+        if let Some(id) = &self.id {
+            self.files.lock().watches.remove(id);
+        }
+    }
+}

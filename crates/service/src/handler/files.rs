@@ -1,0 +1,191 @@
+//! Files: each request is one call of the environment's file system.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use exec_env::filesystem::{
+    ExecutorFileSystem, FileBlock, FileError, FileFuture, Open, OpenFile as OpenedFileSystem,
+};
+use exec_wire::{
+    bytes::Base64Error,
+    error::RpcError,
+    fs::{
+        Block, CanonicalPath, CloseFile, DirectoryListing, FileContent, OpenFile, OpenedFile,
+        ReadBlock, WriteBlock, WriteFile,
+    },
+    limits,
+    message::RequestId,
+    outgoing::Outgoing,
+    process::Empty,
+};
+use futures_util::future::FutureExt;
+use serde::Serialize;
+
+use super::{Begun, Handlers, answer, done};
+use crate::files::unknown_handle;
+
+/// Data of a request: broken base64 is the request's fault, but not one of its form.
+pub(crate) type Data = Result<Bytes, Base64Error>;
+
+impl Handlers<'_> {
+    pub(super) fn file_system(&self) -> &Arc<dyn ExecutorFileSystem> {
+        &self.session.environment.files
+    }
+
+    pub(super) fn read_file(&self, id: RequestId, read: exec_wire::fs::ReadFile) -> Begun {
+        runs(self.file_system().read_file(read), move |content| {
+            content
+                .map(|data| {
+                    Outgoing::result_with_data(&id, &FileContent::default(), "dataBase64", data)
+                })
+                .unwrap_or_else(|error| Outgoing::error(&id, &error.into()))
+        })
+    }
+
+    pub(super) fn write_file(&self, id: RequestId, write: WriteFile, data: Data) -> Begun {
+        match data {
+            Ok(data) => nothing(id, self.file_system().write_file(write, data)),
+            Err(error) => refuse(&id, format!("dataBase64: {error}")),
+        }
+    }
+
+    pub(super) fn canonicalize(&self, id: RequestId, path: exec_wire::fs::Canonicalize) -> Begun {
+        let canonical = self.file_system().canonicalize(path);
+        result(id, canonical, |path| CanonicalPath { path })
+    }
+
+    pub(super) fn read_directory(
+        &self,
+        id: RequestId,
+        read: exec_wire::fs::ReadDirectory,
+    ) -> Begun {
+        let listing = self.file_system().read_directory(read);
+        result(id, listing, |entries| DirectoryListing { entries })
+    }
+
+    pub(super) fn open_file(&self, id: RequestId, open: OpenFile) -> Begun {
+        let OpenFile {
+            handle_id,
+            path,
+            mode,
+            sandbox,
+        } = open;
+        // Refused before anything is opened: that could have emptied a file.
+        let place = match self.files.admit_handle(&handle_id) {
+            Ok(place) => place,
+            Err(error) => return done(&id, Err::<Empty, _>(error)),
+        };
+        let open = Open {
+            path,
+            mode,
+            sandbox,
+        };
+        result(id, self.file_system().open(open), |file| {
+            place.finish(file);
+            OpenedFile { handle_id }
+        })
+    }
+
+    pub(super) fn read_block(&self, id: RequestId, read: ReadBlock, file: Handle) -> Begun {
+        let ReadBlock {
+            handle_id,
+            offset,
+            len,
+        } = read;
+        let Some(file) = file.or_else(|| self.files.handle(&handle_id)) else {
+            return done(&id, Err::<Empty, _>(unknown_handle(&handle_id)));
+        };
+        let length = usize::try_from(len).unwrap_or(usize::MAX);
+        if !(1..=limits::MAX_BLOCK_BYTES).contains(&length) {
+            return refuse(&id, block_length("read"));
+        }
+        if end(offset, length).is_none() {
+            return refuse(&id, BEYOND_RANGE);
+        }
+        let files = Arc::clone(self.files);
+        runs(file.read_block(offset, length), move |block| match block {
+            Ok(FileBlock { data, eof }) => {
+                let rest = Block { chunk: None, eof };
+                Outgoing::result_with_data(&id, &rest, "chunk", data)
+            }
+            Err(error) => {
+                // What the host cannot read once is not read again.
+                files.close(&handle_id);
+                Outgoing::error(&id, &error.into())
+            }
+        })
+    }
+
+    pub(super) fn write_block(
+        &self,
+        id: RequestId,
+        write: WriteBlock,
+        data: Bytes,
+        file: Handle,
+    ) -> Begun {
+        let Some(file) = file.or_else(|| self.files.handle(&write.handle_id)) else {
+            return done(&id, Err::<Empty, _>(unknown_handle(&write.handle_id)));
+        };
+        if !(1..=limits::MAX_BLOCK_BYTES).contains(&data.len()) {
+            return refuse(&id, block_length("write"));
+        }
+        if end(write.offset, data.len()).is_none() {
+            return refuse(&id, BEYOND_RANGE);
+        }
+        nothing(id, file.write_block(write.offset, data))
+    }
+
+    pub(super) fn close_file(&self, id: &RequestId, close: &CloseFile) -> Begun {
+        self.files.close(&close.handle_id);
+        done(id, Ok(Empty {}))
+    }
+}
+
+/// An open file, if its name was known when the request came.
+pub(crate) type Handle = Option<Arc<dyn OpenedFileSystem>>;
+
+const BEYOND_RANGE: &str = "file block must end below 2^63";
+
+fn block_length(verb: &str) -> String {
+    let most = limits::MAX_BLOCK_BYTES;
+    format!("file {verb} block length must be between 1 and {most}")
+}
+
+fn end(offset: u64, length: usize) -> Option<i64> {
+    i64::try_from(offset.checked_add(length as u64)?).ok()
+}
+
+fn refuse(id: &RequestId, reason: impl Into<String>) -> Begun {
+    done(id, Err::<Empty, _>(RpcError::invalid_request(reason)))
+}
+
+/// Answers with what the operation comes to.
+pub(super) fn result<T, R>(
+    id: RequestId,
+    operation: FileFuture<T>,
+    result: impl FnOnce(T) -> R + Send + 'static,
+) -> Begun
+where
+    T: Send + 'static,
+    R: Serialize,
+{
+    runs(operation, move |outcome| {
+        answer(&id, &outcome.map(result).map_err(RpcError::from))
+    })
+}
+
+/// Answers that the operation is done.
+pub(super) fn nothing(id: RequestId, operation: FileFuture<()>) -> Begun {
+    result(id, operation, |()| Empty {})
+}
+
+/// Answers at once if the operation is done, which it is if nothing had to be waited for.
+fn runs<T: Send + 'static>(
+    mut operation: FileFuture<T>,
+    finish: impl FnOnce(Result<T, FileError>) -> Outgoing + Send + 'static,
+) -> Begun {
+    match (&mut operation).now_or_never() {
+        Some(outcome) => Begun::Done(finish(outcome)),
+        None => Begun::Runs(async move { Some(finish(operation.await)) }.boxed()),
+    }
+}
