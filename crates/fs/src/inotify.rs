@@ -9,13 +9,14 @@
 //! overflow. The queue is the kernel's and bounded, so nobody who is slow costs memory here.
 //! Not here: what events mean (`watch`, `missing`).
 
+mod door;
 mod event;
 mod hub;
 mod instance;
 mod task;
 
+pub(crate) use door::{Subscription, subscribe};
 pub(crate) use event::{Cookie, Descriptor, Event};
-pub(crate) use hub::{Subscription, subscribe};
 pub(crate) use instance::Watches;
 pub(crate) use task::Task;
 #[cfg(test)]

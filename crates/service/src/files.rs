@@ -91,6 +91,9 @@ impl ConnectionFiles {
     /// Takes a name for a watch that is about to be set up.
     pub(crate) fn admit_watch(self: &Arc<Self>, id: &WatchId) -> Result<WatchPlace, RpcError> {
         let watches = &mut self.lock().watches;
+        // What was watched may be gone: its name is free again.
+        let runs = |task: &Task| !task.0.is_finished();
+        watches.retain(|_, task| task.as_ref().is_none_or(runs));
         if watches.contains_key(id) {
             return Err(RpcError::invalid_request(format!(
                 "watch `{id}` already exists"

@@ -46,6 +46,10 @@ impl Gathered {
 
     /// Takes changes, or the fact that there are too many.
     pub(crate) fn handle_changed(&self, changed: Changed) {
+        if changed.ended && changed.changes.is_empty() && !changed.overflow {
+            return self.end();
+        }
+        let ended = changed.ended;
         let mut changes = Changes {
             changes: changed.changes,
             overflow: changed.overflow,
@@ -61,6 +65,7 @@ impl Gathered {
         }
         state.held += weight(&changes);
         state.queue.push_back(changes);
+        state.ended |= ended;
         wake(state);
     }
 
@@ -142,6 +147,7 @@ mod tests {
             watch_id: WatchId::new("w").unwrap(),
             changes: (0..count).map(change).collect(),
             overflow: false,
+            ended: false,
         }
     }
 

@@ -269,6 +269,8 @@ pub async fn a_directory_that_is_gone_is_told(subject: &Subject) {
     let mut watched = Watched::new(subject, &root, WatchDepth::Tree).await;
     fs::remove_dir(&root).unwrap();
     watched.until(&root, ChangeKind::Removed).await;
+    let end = within("the watch ends", watched.watcher.changes.next()).await;
+    assert_eq!(end, None);
 }
 
 pub async fn what_is_missing_cannot_be_watched(subject: &Subject) {

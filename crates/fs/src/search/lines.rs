@@ -18,14 +18,33 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Returns how much text it is.
+    /// Returns how much of an answer it takes.
     pub(super) fn bytes(&self) -> usize {
         let context = self.before.iter().chain(&self.after);
-        self.text.len() + context.map(String::len).sum::<usize>()
+        cost(&self.text) + context.map(|line| cost(line)).sum::<usize>()
     }
 }
 
-/// Gathers the matching lines of one file, up to [`limits::MAX_SEARCH_BYTES`] of text.
+/// What a line takes in an answer: also one that is empty takes some, and a peer reads only so many
+/// values ([`limits::MAX_JSON_VALUES`]).
+fn cost(line: &str) -> usize {
+    line.len() + LINE_BYTES
+}
+
+/// What a line takes beside its text. With that, the bound of the text holds the number of lines
+/// within what a peer reads.
+const LINE_BYTES: usize = 32;
+const _: () = {
+    let values_of_a_match = 8;
+    let matches = values_of_a_match * limits::MAX_SEARCH_MATCHES;
+    let lines = limits::MAX_SEARCH_BYTES / LINE_BYTES;
+    assert!(
+        matches + lines < limits::MAX_JSON_VALUES,
+        "a peer reads any answer"
+    );
+};
+
+/// Gathers the matching lines of one file, up to [`limits::MAX_SEARCH_BYTES`].
 #[derive(Debug)]
 pub(super) struct Lines<'a> {
     matcher: &'a RegexMatcher,
@@ -59,7 +78,7 @@ impl<'a> Lines<'a> {
         let open = self.found.iter_mut().rev();
         for line in open.take_while(|line| number - line.number <= reach) {
             line.after.push(text.to_owned());
-            self.bytes += text.len();
+            self.bytes += cost(text);
         }
         if self.context > 0 {
             if self.recent.len() == self.context {
@@ -87,7 +106,7 @@ impl Sink for Lines<'_> {
         let near = self.recent.iter().filter(|line| number - line.0 <= reach);
         let before: Vec<String> = near.map(|line| line.1.clone()).collect();
         self.pass(number, &text);
-        self.bytes += text.len() + before.iter().map(String::len).sum::<usize>();
+        self.bytes += cost(&text) + before.iter().map(|line| cost(line)).sum::<usize>();
         self.found.push(Line {
             number,
             column: u64::try_from(column).unwrap_or(u64::MAX).saturating_add(1),

@@ -32,7 +32,7 @@ impl Handlers<'_> {
             depth,
             sandbox: watch.sandbox,
         });
-        let (outbox, files) = (Arc::clone(self.outbox), Arc::clone(self.files));
+        let outbox = Arc::clone(self.outbox);
         let begin = async move {
             let mut watcher = match watching.await {
                 Ok(watcher) => watcher,
@@ -41,17 +41,20 @@ impl Handlers<'_> {
             let path = watcher.path.clone();
             outbox.send(Outgoing::result(&id, &Watched { path })).await;
             let tell = async move {
-                while let Some(Changes { changes, overflow }) = watcher.changes.next().await {
+                let mut ended = false;
+                while !ended {
+                    let changes = watcher.changes.next().await;
+                    ended = changes.is_none();
+                    let Changes { changes, overflow } = changes.unwrap_or_default();
                     let changed = Changed {
                         watch_id: watch_id.clone(),
                         changes,
                         overflow,
+                        ended,
                     };
                     let told = Outgoing::notification(notification::FS_CHANGED, &changed);
                     outbox.send(told).await;
                 }
-                // What was watched is gone: its name is free again.
-                files.unwatch(&watch_id);
             };
             place.finish(tokio::spawn(tell).abort_handle());
             None

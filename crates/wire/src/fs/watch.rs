@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::file::is_false;
 use crate::{
     id::WatchId,
     method::{Method, MethodName},
@@ -101,6 +102,9 @@ pub struct Changed {
     pub changes: Vec<Change>,
     /// Changes were lost: look at everything again.
     pub overflow: bool,
+    /// What was watched is gone: the watch is over, and its name is free.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub ended: bool,
 }
 
 /// One path that has changed.
@@ -122,7 +126,7 @@ pub enum ChangeKind {
     Modified,
     /// It is gone.
     Removed,
-    /// It was moved here, or away from here.
+    /// It was moved here, or away from here, within what is watched.
     Renamed,
     /// Something that a newer peer knows.
     #[serde(other)]

@@ -67,7 +67,7 @@ fn the_answer_is_bounded() {
     let mut request = request(&scratch, "x");
     request.max_matches = limits::MAX_SEARCH_MATCHES;
     let result = run(&request).unwrap();
-    let each = 2000 + result.matches[0].path.as_str().len();
+    let each = 2000 + 32 + result.matches[0].path.as_str().len();
     assert_eq!(result.matches.len(), limits::MAX_SEARCH_BYTES / each);
     assert!(result.truncated);
     assert_eq!(result.matches[1].line, 2, "it has the first of them");
