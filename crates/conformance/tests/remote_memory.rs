@@ -29,6 +29,7 @@ async fn subject() -> Subject {
         allow_direct_exec: true,
         allow_prepared_exec: true,
         concurrency: Concurrency::AtMost(NonZeroUsize::MIN.saturating_add(63)),
+        attention: Duration::ZERO,
         server: ServerName {
             name: "memory".to_owned(),
             version: "0.0.0".to_owned(),

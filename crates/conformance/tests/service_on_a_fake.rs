@@ -251,6 +251,7 @@ async fn connect() -> ExecServerClient {
         allow_direct_exec: true,
         allow_prepared_exec: true,
         concurrency: Concurrency::AtMost(NonZeroUsize::MIN),
+        attention: Duration::ZERO,
         server: ServerName {
             name: "fake".to_owned(),
             version: "0.0.0".to_owned(),

@@ -82,11 +82,11 @@ impl Cached {
             Ok(found) => found,
             Err(errno) => return Some(Err(failed("read", &path, errno))),
         };
-        self.small(&found)?;
+        let (size, medium) = self.small(&found)?;
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = resolve(&path, flags)?.ok()?;
-        let (size, medium) = self.small(&file)?;
-        // One byte more than there is, to see the end.
+        // One byte more than there is, to see the end. If something else has the name by now, it does
+        // not have this size, or cannot be read at an offset.
         let mut content = vec![0; size + 1];
         let length = read_now(&file, 0, &mut content, medium)?;
         if length != size {

@@ -9,7 +9,7 @@ use exec_env::filesystem::FileError;
 use rustix::{
     fd::OwnedFd,
     fs::{FileType, Mode, OFlags, Stat, fchmod, fstat},
-    io::{self, Errno},
+    io,
 };
 
 use crate::{
@@ -44,12 +44,9 @@ impl Regular {
 
     /// Takes what was opened or made to be written.
     pub(crate) fn to_write(opened: io::Result<OwnedFd>, path: &Path) -> Result<Self, FileError> {
-        match opened {
-            Ok(opened) => Self::checked(opened, path),
-            // A FIFO that nobody reads, a socket, or a device that is not there.
-            Err(Errno::NXIO) => Err(not_a_file(path)),
-            Err(error) => Err(failed("write", path, error)),
-        }
+        // A FIFO that nobody reads cannot be opened, and nobody waits for its reader.
+        let opened = opened.map_err(|error| failed("write", path, error))?;
+        Self::checked(opened, path)
     }
 
     fn checked(opened: OwnedFd, path: &Path) -> Result<Self, FileError> {

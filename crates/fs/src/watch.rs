@@ -4,7 +4,8 @@
 //! its watch, and because a client that does not read must cost bounded memory: both need the order
 //! of watching and listing, and the queue, in one hand.
 //!
-//! What a client can rely on:
+//! What a client can rely on: if it looks at each path it is told, below those that are created or
+//! renamed, and at everything after an overflow, it knows the tree.
 //! - Each path is told once in a batch, with what became of it since the last one ([`gathered`]).
 //! - A rename inside what is watched tells both paths as renamed, and nothing of what lies below.
 //!   What comes from outside is created, with all that lies below; what goes outside is removed.

@@ -9,6 +9,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use anyhow::Context;
@@ -42,6 +43,10 @@ use crate::{
 
 /// Requests of one connection that run at once, unless configured otherwise.
 const CONCURRENT_REQUESTS: NonZeroUsize = NonZeroUsize::new(256).expect("256 is not zero");
+
+/// How long a connection keeps the thread awake after a message. A harness that waits for an answer
+/// asks again within this time, and waking up a core takes as long (`docs/benchmarks.md`).
+const ATTENTION: Duration = Duration::from_micros(50);
 
 /// Runs a server on `listen_url` with every other setting at its default.
 pub async fn run_main_with_listen_url(listen_url: &str) -> anyhow::Result<()> {
@@ -142,11 +147,17 @@ fn service_config(config: &ServerConfig) -> ServiceConfig {
             ConcurrentRequests::AtMost(most) => Concurrency::AtMost(most),
             ConcurrentRequests::Unlimited => Concurrency::AtMost(CONCURRENT_REQUESTS),
         },
+        attention: attention(),
         server: ServerName {
             name: env!("CARGO_PKG_NAME").to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         },
     }
+}
+
+fn attention() -> Duration {
+    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    if cores > 1 { ATTENTION } else { Duration::ZERO }
 }
 
 fn local_config(config: &ServerConfig) -> anyhow::Result<LocalConfig> {

@@ -28,7 +28,7 @@ struct State {
     /// `None`: it is being set up.
     watches: BTreeMap<WatchId, Option<Task>>,
     missing: Option<Task>,
-    last_missing: Option<u64>,
+    last_missing: u64,
 }
 
 /// A task that ends with its value.
@@ -53,11 +53,8 @@ impl ConnectionFiles {
 
     /// Takes a name for a file that is about to be opened.
     pub(crate) fn admit_handle(self: &Arc<Self>, id: &HandleId) -> Result<HandlePlace, RpcError> {
-        let (bytes, most) = (limits::MAX_HANDLE_ID_BYTES, limits::MAX_FILE_HANDLES);
-        if id.as_str().len() > bytes {
-            let text = format!("file handle ID must not exceed {bytes} bytes");
-            return Err(RpcError::invalid_request(text));
-        }
+        check_handle(id)?;
+        let most = limits::MAX_FILE_HANDLES;
         let handles = &mut self.lock().handles;
         if handles.contains_key(id) {
             let text = format!("file handle `{id}` already exists");
@@ -116,13 +113,14 @@ impl ConnectionFiles {
         self.lock().watches.remove(id);
     }
 
-    /// Ends the watch for missing paths; tells whether `id` may name the next.
+    /// Ends the watch for missing paths, if `id` may name the next. One that is stale changes
+    /// nothing.
     pub(crate) fn admit_missing(&self, id: u64) -> bool {
         let mut state = self.lock();
-        state.missing = None;
-        let fresh = state.last_missing.is_none_or(|last| id > last);
+        let fresh = id > state.last_missing;
         if fresh {
-            state.last_missing = Some(id);
+            state.last_missing = id;
+            state.missing = None;
         }
         fresh
     }
@@ -131,6 +129,16 @@ impl ConnectionFiles {
     pub(crate) fn keep_missing(&self, task: AbortHandle) {
         self.lock().missing = Some(Task(task));
     }
+}
+
+/// Refuses a name that no open file can have.
+pub(crate) fn check_handle(id: &HandleId) -> Result<(), RpcError> {
+    let most = limits::MAX_HANDLE_ID_BYTES;
+    if id.as_str().len() > most {
+        let text = format!("file handle ID must not exceed {most} bytes");
+        return Err(RpcError::invalid_request(text));
+    }
+    Ok(())
 }
 
 pub(crate) fn unknown_handle(id: &HandleId) -> RpcError {

@@ -13,7 +13,7 @@ use exec_transport::link::Binary;
 use exec_wire::{
     environment::EnvironmentStatus,
     error::RpcError,
-    id::ProcessId,
+    id::{HandleId, ProcessId},
     initialize::{Extension, InitializeParams, InitializeResponse},
     message::RequestId,
     outgoing::Outgoing,
@@ -108,14 +108,24 @@ impl Handler {
         })
     }
 
-    /// Takes hold of the open file that a request names: closing it never queues, and would
-    /// otherwise overtake.
+    /// Takes hold of the open file that a request names, unless it has: closing it does not queue,
+    /// and would otherwise overtake.
     pub(crate) fn take_hold(&self, call: &mut Call) {
-        if let Call::ReadBlock(params, file) = call {
-            *file = self.files.handle(&params.handle_id);
+        let (id, file) = if let Call::ReadBlock(params, file) = call {
+            (&params.handle_id, file)
         } else if let Call::WriteBlock(params, _, file) = call {
-            *file = self.files.handle(&params.handle_id);
+            (&params.handle_id, file)
+        } else {
+            return;
+        };
+        if file.is_none() {
+            *file = self.files.handle(id);
         }
+    }
+
+    /// Tells whether a file is open.
+    pub(crate) fn has_open(&self, id: &HandleId) -> bool {
+        self.files.handle(id).is_some()
     }
 
     /// Begins a request. What it changes at once, it has changed when this returns.

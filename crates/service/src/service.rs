@@ -34,6 +34,9 @@ pub struct ServiceConfig {
     pub allow_prepared_exec: bool,
     /// How requests of one connection run.
     pub concurrency: Concurrency,
+    /// How long a connection keeps its thread awake after each message, so that what follows need not
+    /// wake it up. Zero where there is only one core: whoever is to answer needs it.
+    pub attention: Duration,
     /// What clients are told of the software.
     pub server: ServerName,
 }

@@ -20,7 +20,7 @@ over_every_socket!(
     the_first_dialect_travels_raw_too,
 );
 
-async fn granted(server: &mut Server) -> Client {
+pub(crate) async fn granted(server: &mut Server) -> Client {
     let mut client = server.connect().await;
     let result = client
         .initialize(json!({"extensions": ["binaryData"]}))
@@ -30,7 +30,7 @@ async fn granted(server: &mut Server) -> Client {
     client
 }
 
-fn frame(header: &Value, data: &[u8]) -> Message {
+pub(crate) fn frame(header: &Value, data: &[u8]) -> Message {
     let header = header.to_string();
     let length = u32::try_from(header.len()).unwrap().to_be_bytes();
     let mut frame = vec![1, length[1], length[2], length[3]];
@@ -39,7 +39,7 @@ fn frame(header: &Value, data: &[u8]) -> Message {
     Message::binary(frame)
 }
 
-fn split(frame: &[u8]) -> (Value, &[u8]) {
+pub(crate) fn split(frame: &[u8]) -> (Value, &[u8]) {
     assert_eq!(frame[0], 1);
     let length = u32::from_be_bytes([0, frame[1], frame[2], frame[3]]);
     let (header, data) = frame[4..].split_at(usize::try_from(length).unwrap());

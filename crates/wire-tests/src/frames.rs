@@ -23,8 +23,8 @@ over_every_socket!(
     fragments_make_one_message,
     a_message_of_64_mib_in_fragments_is_taken,
     a_message_above_64_mib_ends_the_connection,
-    a_frame_of_16_mib_is_taken,
-    a_frame_above_16_mib_ends_the_connection,
+    a_frame_of_64_mib_is_taken,
+    a_frame_above_64_mib_ends_the_connection,
     a_header_that_promises_too_much_ends_the_connection,
     control_frames_between_fragments_are_answered,
     a_ping_is_answered_with_its_payload,
@@ -133,19 +133,19 @@ async fn a_message_above_64_mib_ends_the_connection(transport: Transport) {
     server.ready().await.expect_alive().await;
 }
 
-async fn a_frame_of_16_mib_is_taken(transport: Transport) {
+async fn a_frame_of_64_mib_is_taken(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
     client
-        .send_frame(fragments(&padded(16 << 20), 16 << 20).remove(0))
+        .send_frame(fragments(&padded(64 << 20), 64 << 20).remove(0))
         .await;
     expect_status(&mut client).await;
 }
 
-async fn a_frame_above_16_mib_ends_the_connection(transport: Transport) {
+async fn a_frame_above_64_mib_ends_the_connection(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
     let mut client = server.ready().await;
-    let length = (16 << 20) + 1;
+    let length = (64 << 20) + 1;
     client
         .try_send_frame(fragments(&padded(length), length).remove(0))
         .await;
@@ -168,7 +168,7 @@ async fn expect_hangup(server: &Server, bytes: &[u8]) {
 
 async fn a_header_that_promises_too_much_ends_the_connection(transport: Transport) {
     let server = Server::start(transport, &[]).await;
-    for length in [(16_u64 << 20) + 1, 1 << 40, 1 << 63, u64::MAX] {
+    for length in [(64_u64 << 20) + 1, 1 << 40, 1 << 63, u64::MAX] {
         let mut head = vec![0x81, 0xff];
         head.extend(length.to_be_bytes());
         head.extend([0; 4]);

@@ -27,6 +27,40 @@ mod extensions;
 #[cfg(test)]
 mod frames;
 #[cfg(test)]
+mod fs_bad_input;
+#[cfg(test)]
+mod fs_binary;
+#[cfg(test)]
+mod fs_blocks;
+#[cfg(test)]
+mod fs_directories;
+#[cfg(test)]
+mod fs_files;
+#[cfg(test)]
+mod fs_handles;
+#[cfg(test)]
+mod fs_large;
+#[cfg(test)]
+mod fs_missing;
+#[cfg(test)]
+mod fs_order;
+#[cfg(test)]
+mod fs_paths;
+#[cfg(test)]
+mod fs_rename;
+#[cfg(test)]
+mod fs_sandbox;
+#[cfg(test)]
+mod fs_search;
+#[cfg(test)]
+mod fs_trees;
+#[cfg(test)]
+mod fs_walk;
+#[cfg(test)]
+mod fs_watch;
+#[cfg(test)]
+mod fs_writing;
+#[cfg(test)]
 mod http;
 #[cfg(test)]
 mod input;
@@ -48,6 +82,8 @@ mod pressure;
 mod process;
 #[cfg(test)]
 mod reading;
+#[cfg(test)]
+mod scene;
 #[cfg(test)]
 mod server;
 #[cfg(test)]
@@ -84,6 +120,14 @@ macro_rules! over_every_socket {
     };
 }
 
+/// The same for cases that are about files and not about how messages travel.
+#[cfg(test)]
+macro_rules! over_one_transport {
+    ($($case:ident),+ $(,)?) => {
+        $crate::over!(once, WebSocket; $($case),+);
+    };
+}
+
 #[cfg(test)]
 macro_rules! over {
     ($module:ident, $transport:ident; $($case:ident),+) => {
@@ -99,4 +143,4 @@ macro_rules! over {
 }
 
 #[cfg(test)]
-pub(crate) use {over, over_every_socket, over_every_transport};
+pub(crate) use {over, over_every_socket, over_every_transport, over_one_transport};

@@ -28,7 +28,7 @@ over_every_socket!(
 );
 
 /// Resumes a session as soon as the server has noticed that its connection is gone.
-async fn resume(server: &mut Server, session: &str) -> Client {
+pub(crate) async fn resume(server: &mut Server, session: &str) -> Client {
     let params = json!({"clientName": "c", "resumeSessionId": session});
     for _ in 0..1000 {
         let mut client = server.connect().await;

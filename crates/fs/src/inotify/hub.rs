@@ -1,4 +1,4 @@
-//! The thread of the instance.
+//! The thread of the instance: reads, hands out, waits. What to do is the tasks' business.
 
 use std::{
     collections::BTreeMap,
@@ -6,9 +6,8 @@ use std::{
     mem::MaybeUninit,
     os::fd::OwnedFd,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-        mpsc::{self, Receiver, Sender, TryRecvError},
+        Arc,
+        mpsc::{self, Receiver},
     },
     thread,
     time::Instant,
@@ -20,75 +19,14 @@ use rustix::{
 };
 
 use super::{
+    door::{self, Command, Door},
     event::{buffer, read},
     instance::{Instance, TaskId},
-    task::{Begin, Task},
+    task::Task,
 };
 
-/// Gives a task to the thread, which is started if there is none.
-///
-/// # Errors
-/// Fails if this user may have no more instances, or no more threads.
-pub(crate) fn subscribe(begin: Begin) -> io::Result<Subscription> {
-    let id = TaskId(NEXT_TASK.fetch_add(1, Ordering::Relaxed));
-    let mut door = door();
-    let mut command = Command::Add(id, begin);
-    if let Some(open) = &*door {
-        match open.send(command) {
-            Ok(()) => return Ok(Subscription(id)),
-            Err(refused) => command = refused,
-        }
-    }
-    let opened = Hub::start()?;
-    opened
-        .send(command)
-        .map_err(|_| io::Error::other("the thread for watches has ended"))?;
-    *door = Some(opened);
-    Ok(Subscription(id))
-}
-
-/// A task on the thread. It is ended by dropping this.
-#[derive(Debug)]
-pub(crate) struct Subscription(TaskId);
-
-impl Drop for Subscription {
-    fn drop(&mut self) {
-        if let Some(open) = &*door() {
-            // A thread that has ended has no task left.
-            open.send(Command::Remove(self.0)).ok();
-        }
-    }
-}
-
-static DOOR: Mutex<Option<Door>> = Mutex::new(None);
-static NEXT_TASK: AtomicU64 = AtomicU64::new(0);
-
-fn door() -> MutexGuard<'static, Option<Door>> {
-    DOOR.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The way to the thread. Not bounded, because nobody may wait in a `drop`; there are two commands
-/// for each watch, and who limits watches limits these.
-struct Door {
-    commands: Sender<Command>,
-    bell: Arc<OwnedFd>,
-}
-
-impl Door {
-    fn send(&self, command: Command) -> Result<(), Command> {
-        self.commands.send(command).map_err(|refused| refused.0)?;
-        // It fails if it has been rung so often that nobody can have missed it.
-        rustix::io::write(&*self.bell, &1_u64.to_ne_bytes()).ok();
-        Ok(())
-    }
-}
-
-enum Command {
-    Add(TaskId, Begin),
-    Remove(TaskId),
-}
-
-struct Hub {
+/// What the thread owns.
+pub(super) struct Hub {
     instance: Instance,
     tasks: BTreeMap<TaskId, Box<dyn Task>>,
     commands: Receiver<Command>,
@@ -97,7 +35,8 @@ struct Hub {
 }
 
 impl Hub {
-    fn start() -> io::Result<Door> {
+    /// Starts the thread. It ends by itself when it has no task left and the door is closed.
+    pub(super) fn start() -> io::Result<Door> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let bell = Arc::new(bell);
         let (sender, commands) = mpsc::channel();
@@ -111,10 +50,7 @@ impl Hub {
         thread::Builder::new()
             .name("exec-watch".to_owned())
             .spawn(move || hub.run())?;
-        Ok(Door {
-            commands: sender,
-            bell,
-        })
+        Ok(Door::new(sender, bell))
     }
 
     fn run(mut self) {
@@ -137,8 +73,11 @@ impl Hub {
                 self.instance.release_all(id);
             }
             self.instance.reap();
-            if self.tasks.is_empty() && self.leave() {
-                return;
+            if self.tasks.is_empty() {
+                match door::close_unless_called(&self.commands) {
+                    Some(command) => self.handle(command),
+                    None => return,
+                }
             }
         }
     }
@@ -165,12 +104,16 @@ impl Hub {
 
     fn handle(&mut self, command: Command) {
         match command {
-            Command::Add(id, begin) => match begin(&mut self.instance.of(id)) {
-                Some(task) => {
-                    self.tasks.insert(id, task);
+            Command::Add(id, begin) => {
+                // What has happened before is not for the newcomer, who may share directories.
+                self.read_events();
+                match begin(&mut self.instance.of(id)) {
+                    Some(task) => {
+                        self.tasks.insert(id, task);
+                    }
+                    None => self.instance.release_all(id),
                 }
-                None => self.instance.release_all(id),
-            },
+            }
             Command::Remove(id) => {
                 if self.tasks.remove(&id).is_some() {
                     self.instance.release_all(id);
@@ -198,21 +141,5 @@ impl Hub {
                 self.instance.forget(event.directory);
             }
         });
-    }
-
-    /// Closes the door, unless somebody is in it.
-    fn leave(&mut self) -> bool {
-        let mut door = door();
-        match self.commands.try_recv() {
-            Ok(command) => {
-                drop(door);
-                self.handle(command);
-                false
-            }
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => {
-                *door = None;
-                true
-            }
-        }
     }
 }

@@ -52,7 +52,7 @@ impl Place {
         &self,
         missing: &[&str],
         present: Option<&str>,
-        changes: &[&dyn Fn(&Place)],
+        changes: &[&dyn Fn(&Self)],
     ) {
         let (last, others) = changes.split_last().unwrap();
         let mut watch = self.watch(missing, present).expect("it can be watched");

@@ -1,6 +1,9 @@
 //! What events say of the entries of watched directories.
 
-use std::{ffi::OsStr, path::PathBuf};
+use std::{
+    ffi::OsStr,
+    path::{Path, PathBuf},
+};
 
 use rustix::fs::inotify::ReadFlags;
 
@@ -8,7 +11,7 @@ use super::{
     directories::Placed,
     gathered::Kind,
     scan::{Mode, Scan},
-    tree::{INTEREST, Moved, Presence, Scope, Tree},
+    tree::{INTEREST, Moved, Presence, Scope, Tree, presence},
 };
 use crate::inotify::{Descriptor, Event, Watches};
 
@@ -26,7 +29,7 @@ impl Tree {
         } = &mut self.scope
         {
             if file == name
-                && let Some((kind, now)) = file_change(event.what, *presence)
+                && let Some((kind, now)) = file_change(event.what, *presence, &self.root)
             {
                 *presence = now;
                 self.tell(self.root.clone(), kind);
@@ -62,6 +65,11 @@ impl Tree {
             self.tell(entry.path.clone(), gone);
             self.miss(&entry, watches);
         } else if event.what.contains(ReadFlags::MOVED_FROM) {
+            let gone = match presence(&entry.path) {
+                // An exchange tells that one has come before it tells that the other has gone.
+                Presence::There => Kind::MovedAway,
+                Presence::Gone => gone,
+            };
             self.tell(entry.path.clone(), gone);
             let directory = self.miss(&entry, watches);
             let path = entry.path;
@@ -138,9 +146,13 @@ struct Entry<'a> {
 }
 
 /// Returns what an event means for a watched file.
-fn file_change(what: ReadFlags, before: Presence) -> Option<(Kind, Presence)> {
+fn file_change(what: ReadFlags, before: Presence, path: &Path) -> Option<(Kind, Presence)> {
     if what.intersects(ReadFlags::DELETE | ReadFlags::MOVED_FROM) {
-        return Some((Kind::Removed, Presence::Gone));
+        return Some(match presence(path) {
+            // It has been replaced since, or exchanged.
+            Presence::There => (Kind::Modified, Presence::There),
+            Presence::Gone => (Kind::Removed, Presence::Gone),
+        });
     }
     if what.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO) {
         let kind = match before {

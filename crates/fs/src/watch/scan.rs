@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use super::{
     directories::Placed,
     gathered::Kind,
-    tree::{INTEREST, Presence, Scope, Tree},
+    tree::{INTEREST, Scope, Tree, presence},
 };
 use crate::inotify::{Descriptor, Watches};
 
@@ -72,13 +72,10 @@ impl Tree {
         match &mut self.scope {
             Scope::Tree => {}
             Scope::Entries => return,
-            Scope::File { presence, .. } => {
-                let there = fs::symlink_metadata(&self.root).is_ok();
-                *presence = if there {
-                    Presence::There
-                } else {
-                    Presence::Gone
-                };
+            Scope::File {
+                presence: known, ..
+            } => {
+                *known = presence(&self.root);
                 return;
             }
         }
@@ -108,7 +105,12 @@ impl Tree {
         scan.attempts += 1;
         if scan.attempts > MAX_ATTEMPTS {
             self.let_go(directory, watches);
-            self.lose_track();
+            self.given_up += 1;
+            if self.given_up > MAX_GIVEN_UP {
+                self.leave_out();
+            } else {
+                self.lose_track();
+            }
             return;
         }
         self.settle_soon();
@@ -285,3 +287,6 @@ const ENTRIES_AT_ONCE: usize = 256;
 /// How often a directory may miss its place: it does once for every rename on the way to it that
 /// has not been told yet.
 const MAX_ATTEMPTS: u32 = 4;
+/// How many directories may miss it that often before those are taken for ones that never are at
+/// theirs: on some file systems (`/proc`) a directory is another one whenever it is looked at.
+const MAX_GIVEN_UP: u32 = 16;

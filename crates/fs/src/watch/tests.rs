@@ -21,7 +21,6 @@ use tokio::time::timeout;
 
 use super::watch;
 
-mod burst;
 mod by_hand;
 mod moves;
 mod roots;

@@ -6,7 +6,7 @@
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     ffi::OsString,
-    mem,
+    fs, mem,
     path::{Path, PathBuf},
     time::Instant,
 };
@@ -48,6 +48,8 @@ pub(super) struct Tree {
     pub(super) events_lost: bool,
     /// A part of the tree is not watched.
     incomplete: bool,
+    /// Directories that were never at their place, since everything was settled.
+    pub(super) given_up: u32,
     /// `None` after the end.
     outbox: Option<Outbox>,
     begun: Option<Begun>,
@@ -89,6 +91,7 @@ impl Tree {
             deadline: None,
             events_lost: false,
             incomplete: false,
+            given_up: 0,
             outbox: Some(outbox),
             begun: Some(begun),
         };
@@ -121,6 +124,14 @@ impl Tree {
         self.incomplete = true;
         self.gathered.lose();
         self.settle_soon();
+    }
+
+    /// Forgets what was lost once everything has been looked at.
+    fn note_settled(&mut self) {
+        if self.is_settled() {
+            self.events_lost = false;
+            self.given_up = 0;
+        }
     }
 
     /// Sees to it that what is unsettled is settled before long.
@@ -232,7 +243,7 @@ impl Task for Tree {
         if let Some(outbox) = &self.outbox {
             outbox.put(self.gathered.take());
         }
-        self.events_lost &= !self.is_settled();
+        self.note_settled();
     }
 
     fn work(&mut self, watches: &mut Watches<'_>) {
@@ -243,7 +254,7 @@ impl Task for Tree {
         {
             begun.tell(Ok(()));
         }
-        self.events_lost &= !self.is_settled();
+        self.note_settled();
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
@@ -288,6 +299,14 @@ impl Scope {
 pub(super) enum Presence {
     There,
     Gone,
+}
+
+/// Returns whether something is at a path now, be it a link to nowhere.
+pub(super) fn presence(path: &Path) -> Presence {
+    match fs::symlink_metadata(path) {
+        Ok(_) => Presence::There,
+        Err(_) => Presence::Gone,
+    }
 }
 
 /// Where a rename began.

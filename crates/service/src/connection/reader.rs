@@ -1,6 +1,10 @@
 //! The reading half: decodes requests, keeps their order, and runs them.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use exec_core::{
@@ -10,6 +14,7 @@ use exec_core::{
 use exec_transport::link::{Binary, MessageReader};
 use exec_wire::{
     error::RpcError,
+    id::HandleId,
     limits,
     message::{Message, RequestId, split_binary},
     method::Ordering,
@@ -20,6 +25,8 @@ use futures_util::{
     future::{BoxFuture, FutureExt},
     stream::FuturesUnordered,
 };
+
+use tokio::task::yield_now;
 
 use crate::{
     call::Call,
@@ -35,6 +42,9 @@ pub(super) struct Reader {
     handler: Handler,
     outbox: Arc<Outbox>,
     serial: bool,
+    /// How long to stay awake after a message, and until when that is.
+    attention: Duration,
+    awake_until: Option<Instant>,
     order: Order,
     /// Requests that wait for their turn.
     queued: BTreeMap<Ticket, Queued>,
@@ -65,12 +75,15 @@ impl Reader {
             Concurrency::Serial => (true, 1),
             Concurrency::AtMost(most) => (false, most.get()),
         };
+        let attention = shared.config.attention;
         Self {
             peer: peer.to_owned(),
             gate: Gate::default(),
             handler: Handler::new(shared, Arc::clone(&outbox), binary),
             outbox,
             serial,
+            attention,
+            awake_until: None,
             order: Order::new(most),
             queued: BTreeMap::new(),
             queued_bytes: 0,
@@ -83,6 +96,7 @@ impl Reader {
         loop {
             // Requests that wait for their turn are kept in memory, so they are bounded.
             let full = self.queued_bytes >= limits::MAX_MESSAGE_BYTES;
+            let awake = self.awake_until.is_some_and(|until| Instant::now() < until);
             tokio::select! {
                 biased;
                 Some(ticket) = self.running.next() => {
@@ -92,15 +106,25 @@ impl Reader {
                     }
                 }
                 message = input.next(), if !full => match message {
-                    Ok(Some(message)) => self.handle_message(message).await,
+                    Ok(Some(message)) => {
+                        self.handle_message(message).await;
+                        self.stay_awake();
+                    }
                     Ok(None) => return,
                     Err(error) => {
                         tracing::debug!(peer = self.peer, %error, "connection is given up");
                         return;
                     }
                 },
+                // Looks again at once, instead of going to sleep.
+                () = yield_now(), if awake => {}
             }
         }
+    }
+
+    /// What follows a message often comes sooner than a thread that sleeps wakes up.
+    fn stay_awake(&mut self) {
+        self.awake_until = (!self.attention.is_zero()).then(|| Instant::now() + self.attention);
     }
 
     /// Gives up the connection's session.
@@ -161,6 +185,11 @@ impl Reader {
         bytes: usize,
     ) {
         self.handler.take_hold(&mut call);
+        let ordering = if let Call::CloseFile(close) = &call {
+            self.close_ordering(&close.handle_id)
+        } else {
+            ordering
+        };
         if let Call::Initialize(params) = call {
             let answer = match self.handler.initialize(params).await {
                 Ok(response) => {
@@ -188,6 +217,23 @@ impl Reader {
                 },
             )
             .await;
+        }
+    }
+
+    /// Decides how a close is ordered. It never queues, unless what it closes is yet to be opened.
+    fn close_ordering(&mut self, id: &HandleId) -> Ordering {
+        let mut opens = false;
+        for queued in self.queued.values_mut() {
+            if let Work::Call(_, call) = &mut queued.work {
+                // Blocks that were asked for before are read from what was open then.
+                self.handler.take_hold(call);
+                opens |= matches!(call, Call::OpenFile(open) if open.handle_id == *id);
+            }
+        }
+        if opens || (!self.handler.has_open(id) && !self.order.is_idle()) {
+            Ordering::Changes
+        } else {
+            Ordering::Control
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use exec_env::filesystem::{
-    ExecutorFileSystem, FileBlock, FileError, FileFuture, Open, OpenFile as OpenedFileSystem,
+    ExecutorFileSystem, FileBlock, FileError, FileFuture, Open, OpenFile as EnvironmentFile,
 };
 use exec_wire::{
     bytes::Base64Error,
@@ -13,6 +13,7 @@ use exec_wire::{
         Block, CanonicalPath, CloseFile, DirectoryListing, FileContent, OpenFile, OpenedFile,
         ReadBlock, WriteBlock, WriteFile,
     },
+    id::HandleId,
     limits,
     message::RequestId,
     outgoing::Outgoing,
@@ -22,7 +23,7 @@ use futures_util::future::FutureExt;
 use serde::Serialize;
 
 use super::{Begun, Handlers, answer, done};
-use crate::files::unknown_handle;
+use crate::files::{check_handle, unknown_handle};
 
 /// Data of a request: broken base64 is the request's fault, but not one of its form.
 pub(crate) type Data = Result<Bytes, Base64Error>;
@@ -92,16 +93,12 @@ impl Handlers<'_> {
             offset,
             len,
         } = read;
-        let Some(file) = file.or_else(|| self.files.handle(&handle_id)) else {
-            return done(&id, Err::<Empty, _>(unknown_handle(&handle_id)));
-        };
         let length = usize::try_from(len).unwrap_or(usize::MAX);
-        if !(1..=limits::MAX_BLOCK_BYTES).contains(&length) {
-            return refuse(&id, block_length("read"));
-        }
-        if end(offset, length).is_none() {
-            return refuse(&id, BEYOND_RANGE);
-        }
+        let checked = check_handle(&handle_id).and_then(|()| check_block("read", offset, length));
+        let file = match checked.and_then(|()| self.open_file_of(&handle_id, file)) {
+            Ok(file) => file,
+            Err(error) => return done(&id, Err::<Empty, _>(error)),
+        };
         let files = Arc::clone(self.files);
         runs(file.read_block(offset, length), move |block| match block {
             Ok(FileBlock { data, eof }) => {
@@ -123,36 +120,50 @@ impl Handlers<'_> {
         data: Bytes,
         file: Handle,
     ) -> Begun {
-        let Some(file) = file.or_else(|| self.files.handle(&write.handle_id)) else {
-            return done(&id, Err::<Empty, _>(unknown_handle(&write.handle_id)));
-        };
-        if !(1..=limits::MAX_BLOCK_BYTES).contains(&data.len()) {
-            return refuse(&id, block_length("write"));
+        let (handle_id, offset) = (&write.handle_id, write.offset);
+        let checked = check_handle(handle_id);
+        let checked = checked.and_then(|()| check_block("write", offset, data.len()));
+        match checked.and_then(|()| self.open_file_of(handle_id, file)) {
+            Ok(file) => nothing(id, file.write_block(offset, data)),
+            Err(error) => done(&id, Err::<Empty, _>(error)),
         }
-        if end(write.offset, data.len()).is_none() {
-            return refuse(&id, BEYOND_RANGE);
-        }
-        nothing(id, file.write_block(write.offset, data))
     }
 
     pub(super) fn close_file(&self, id: &RequestId, close: &CloseFile) -> Begun {
-        self.files.close(&close.handle_id);
-        done(id, Ok(Empty {}))
+        let checked = check_handle(&close.handle_id);
+        if checked.is_ok() {
+            self.files.close(&close.handle_id);
+        }
+        done(id, checked.map(|()| Empty {}))
+    }
+
+    /// Finds the open file of a request: the one it took hold of, or the one that has the name now.
+    fn open_file_of(
+        &self,
+        id: &HandleId,
+        held: Handle,
+    ) -> Result<Arc<dyn EnvironmentFile>, RpcError> {
+        held.or_else(|| self.files.handle(id))
+            .ok_or_else(|| unknown_handle(id))
     }
 }
 
 /// An open file, if its name was known when the request came.
-pub(crate) type Handle = Option<Arc<dyn OpenedFileSystem>>;
+pub(crate) type Handle = Option<Arc<dyn EnvironmentFile>>;
 
-const BEYOND_RANGE: &str = "file block must end below 2^63";
-
-fn block_length(verb: &str) -> String {
+/// Checks the arguments of a block, which are wrong for every file.
+fn check_block(verb: &str, offset: u64, length: usize) -> Result<(), RpcError> {
     let most = limits::MAX_BLOCK_BYTES;
-    format!("file {verb} block length must be between 1 and {most}")
-}
-
-fn end(offset: u64, length: usize) -> Option<i64> {
-    i64::try_from(offset.checked_add(length as u64)?).ok()
+    if !(1..=most).contains(&length) {
+        let text = format!("file {verb} block length must be between 1 and {most}");
+        return Err(RpcError::invalid_request(text));
+    }
+    let end = offset.checked_add(length as u64).map(i64::try_from);
+    if !matches!(end, Some(Ok(_))) {
+        let text = format!("file {verb} block must end below 2^63");
+        return Err(RpcError::invalid_request(text));
+    }
+    Ok(())
 }
 
 fn refuse(id: &RequestId, reason: impl Into<String>) -> Begun {

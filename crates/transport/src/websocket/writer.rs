@@ -172,7 +172,8 @@ impl Writer {
             self.push_whole(Opcode::Binary, true, head.into());
             return;
         }
-        let first = data.len().min(limits::OUTGOING_FRAME_BYTES);
+        let room = limits::OUTGOING_FRAME_BYTES.saturating_sub(head.len());
+        let first = data.len().min(room);
         let start = self.encoded.len();
         self.frame(Opcode::Binary, first == data.len(), head.len() + first);
         self.encoded.extend_from_slice(&head);

@@ -1,6 +1,12 @@
 //! Directories that come, go and change places.
 
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
 use super::*;
+
+fn exchange(one: &Path, other: &Path) {
+    renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).unwrap();
+}
 
 #[tokio::test]
 async fn a_directory_that_is_renamed_stays_watched() {
@@ -64,9 +70,7 @@ async fn directories_that_change_places_are_told_apart() {
         fs::create_dir_all(root.join("a/in_a")).unwrap();
         fs::create_dir_all(root.join("b/in_b")).unwrap();
     });
-    let exchange = rustix::fs::RenameFlags::EXCHANGE;
-    let (a, b) = (watched.path("a"), watched.path("b"));
-    rustix::fs::renameat_with(rustix::fs::CWD, &a, rustix::fs::CWD, &b, exchange).unwrap();
+    exchange(&watched.path("a"), &watched.path("b"));
     assert_eq!(
         watched.told().await,
         expected([("a", Renamed), ("b", Renamed)])
@@ -74,5 +78,25 @@ async fn directories_that_change_places_are_told_apart() {
     fs::write(watched.path("b/in_a/file"), "1").unwrap();
     fs::write(watched.path("a/in_b/file"), "1").unwrap();
     let told = [("a/in_b/file", Created), ("b/in_a/file", Created)];
+    assert_eq!(watched.told().await, expected(told));
+}
+
+#[tokio::test]
+async fn what_changes_places_with_something_outside_is_there() {
+    let mut watched = Watched::with(WatchDepth::Tree, |root| {
+        fs::create_dir(root.join("directory")).unwrap();
+        fs::write(root.join("file"), "1").unwrap();
+    });
+    fs::create_dir(watched.outside.join("directory")).unwrap();
+    fs::write(watched.outside.join("directory/below"), "2").unwrap();
+    fs::write(watched.outside.join("file"), "2").unwrap();
+    for name in ["directory", "file"] {
+        exchange(&watched.path(name), &watched.outside.join(name));
+    }
+    let told = [
+        ("directory", Renamed),
+        ("directory/below", Created),
+        ("file", Renamed),
+    ];
     assert_eq!(watched.told().await, expected(told));
 }

@@ -1,0 +1,143 @@
+//! Much at once: everything is told, or it is said that something is not. In a process of its own,
+//! because all watches of a process share the kernel's queue, and it overflows for all.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use exec_env::filesystem::{Changes, WatchDepth, WatchPath, Watcher};
+use exec_fs::watch;
+use exec_wire::{
+    fs::ChangeKind::{Created, Modified},
+    limits,
+    path_uri::PathUri,
+};
+use futures_util::StreamExt;
+use tempfile::TempDir;
+use tokio::{task::spawn_blocking, time::timeout};
+
+#[tokio::test]
+async fn every_file_of_a_burst_in_new_directories_is_told() {
+    let (root, _kept) = directory();
+    let mut watcher = start(&root);
+    let mut writing = Some(spawn_blocking(move || make_files(&root)));
+    let (mut files, mut told) = (BTreeSet::new(), BTreeSet::new());
+    let mut overflow = false;
+    while writing.is_some() || (!overflow && !files.is_subset(&told)) {
+        let batch = batch(&mut watcher).await;
+        overflow |= batch.overflow;
+        for change in batch.changes {
+            assert!(matches!(change.kind, Created | Modified), "{change:?}");
+            told.insert(change.path);
+        }
+        if let Some(done) = writing.take_if(|writing| writing.is_finished()) {
+            files = done.await.unwrap();
+        }
+    }
+    // Whatever was lost, the directories are watched.
+    for file in files.iter().step_by(FILES) {
+        fs::write(file.to_native().unwrap(), "2").unwrap();
+        while !tells(&batch(&mut watcher).await, file) {}
+    }
+}
+
+#[tokio::test]
+async fn a_burst_that_nobody_takes_is_told_afterwards() {
+    let (root, _kept) = directory();
+    let mut watcher = start(&root);
+    let files = make_files(&root);
+    let mut told = BTreeSet::new();
+    let mut overflow = false;
+    while !overflow && !files.is_subset(&told) {
+        let batch = batch(&mut watcher).await;
+        overflow |= batch.overflow;
+        told.extend(batch.changes.into_iter().map(|change| change.path));
+    }
+}
+
+#[tokio::test]
+async fn more_than_may_be_gathered_is_said_to_overflow() {
+    let (root, _kept) = directory();
+    let mut watcher = start(&root);
+    for number in 0..limits::MAX_GATHERED_CHANGES + 100 {
+        fs::write(root.join(format!("{number}")), "").unwrap();
+    }
+    // Watches are told in the order of their beginning, so the first has been told by then.
+    let (other, _kept_too) = directory();
+    let mut second = start(&other);
+    fs::write(other.join("file"), "").unwrap();
+    batch(&mut second).await;
+    let batch = batch(&mut watcher).await;
+    assert!(batch.overflow);
+    assert!(batch.changes.len() <= limits::MAX_GATHERED_CHANGES);
+}
+
+#[tokio::test]
+async fn a_watch_begins_in_a_tree_that_grows() {
+    let (root, _kept) = directory();
+    let growing = root.clone();
+    let writing = spawn_blocking(move || make_files(&growing));
+    let mut watcher = start(&root);
+    let files = writing.await.unwrap();
+    // What was made before the watch began need not be told; what comes after must be.
+    for file in files.iter().step_by(FILES) {
+        let after = file.to_native().unwrap().with_file_name("after");
+        fs::write(&after, "").unwrap();
+        let after = PathUri::from_native(&after).unwrap();
+        loop {
+            let batch = batch(&mut watcher).await;
+            if batch.overflow || tells(&batch, &after) {
+                break;
+            }
+        }
+    }
+}
+
+/// Makes 10 000 files in nested directories, none of which exists.
+fn make_files(root: &Path) -> BTreeSet<PathUri> {
+    let mut files = BTreeSet::new();
+    for number in 0..100 {
+        let directory = root.join(format!("{}/{}/{number}", number % 3, number % 10));
+        fs::create_dir_all(&directory).unwrap();
+        for number in 0..FILES {
+            let file = directory.join(format!("{number}"));
+            fs::write(&file, "").unwrap();
+            files.insert(PathUri::from_native(&file).unwrap());
+        }
+    }
+    files
+}
+
+fn directory() -> (PathBuf, TempDir) {
+    let kept = tempfile::tempdir().unwrap();
+    (kept.path().canonicalize().unwrap(), kept)
+}
+
+fn start(root: &Path) -> Watcher {
+    let path = PathUri::from_native(root).unwrap();
+    let (depth, sandbox) = (WatchDepth::Tree, None);
+    watch(&WatchPath {
+        path,
+        depth,
+        sandbox,
+    })
+    .unwrap()
+}
+
+async fn batch(watcher: &mut Watcher) -> Changes {
+    let batch = timeout(PATIENCE, watcher.changes.next()).await;
+    batch.unwrap().unwrap()
+}
+
+fn tells(batch: &Changes, path: &PathUri) -> bool {
+    batch.changes.iter().any(|change| change.path == *path)
+}
+
+/// Files in one directory.
+const FILES: usize = 100;
+const PATIENCE: Duration = Duration::from_secs(60);

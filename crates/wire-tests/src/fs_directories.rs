@@ -1,0 +1,204 @@
+//! Directories: made and listed.
+
+use std::{
+    ffi::OsStr,
+    fs,
+    os::unix::{ffi::OsStrExt, fs::symlink},
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    over_every_transport, over_one_transport,
+    scene::{Scene, in_memory, uri},
+    server::Transport,
+};
+
+over_every_transport!(directories_are_made_and_listed);
+
+over_one_transport!(
+    recursive_is_the_default_and_takes_what_exists,
+    without_recursive_exactly_one_is_made,
+    without_links_none_may_be_on_the_way,
+    kinds_of_entries_are_those_behind_links,
+    what_is_no_directory_is_not_listed,
+    names_that_are_not_utf_8_are_listed,
+    fifty_thousand_entries_are_listed_and_no_more,
+);
+
+/// Returns name, directory, file of each entry, sorted.
+fn listed(result: &Value) -> Vec<(String, bool, bool)> {
+    assert_eq!(result.as_object().unwrap().len(), 1, "{result}");
+    let entries = result["entries"].as_array().unwrap().iter();
+    let mut entries: Vec<_> = entries
+        .map(|entry| {
+            assert_eq!(entry.as_object().unwrap().len(), 3, "{entry}");
+            let flag = |name: &str| entry[name].as_bool().expect(name);
+            let name = entry["fileName"].as_str().unwrap().to_owned();
+            (name, flag("isDirectory"), flag("isFile"))
+        })
+        .collect();
+    entries.sort();
+    entries
+}
+
+fn entry(name: &str, is_directory: bool, is_file: bool) -> (String, bool, bool) {
+    (name.to_owned(), is_directory, is_file)
+}
+
+async fn directories_are_made_and_listed(transport: Transport) {
+    let mut scene = Scene::new(transport).await;
+    scene.done("fs/createDirectory", "a/b/c", json!({})).await;
+    assert!(scene.path("a/b/c").is_dir());
+    scene.write("a/b/f", b"").await;
+    let result = scene.call("fs/readDirectory", "a/b", json!({})).await;
+    assert_eq!(
+        listed(&result),
+        [entry("c", true, false), entry("f", false, true)]
+    );
+    let result = scene.call("fs/readDirectory", "a/b/c", json!({})).await;
+    assert_eq!(result, json!({"entries": []}));
+}
+
+async fn recursive_is_the_default_and_takes_what_exists(transport: Transport) {
+    let mut scene = Scene::new(transport).await;
+    let rows: &[(&str, i64)] = &[
+        ("dir", 0),
+        ("dir/", 0),
+        ("", 0),
+        ("file:///", 0),
+        ("new", 0),
+        ("new/a/b", 0),
+        ("to-dir", 0),
+        ("to-dir/new/below", 0),
+        ("file", -32603),
+        ("file/x", -32603),
+        ("to-file", -32603),
+        ("to-none", -32603),
+        ("to-none/x", -32603),
+        ("to-itself", -32603),
+        ("fifo", -32603),
+    ];
+    for more in [
+        json!({}),
+        json!({"recursive": null}),
+        json!({"recursive": true}),
+    ] {
+        scene.table("fs/createDirectory", &more, rows).await;
+    }
+    assert!(!scene.path("nothing").exists());
+}
+
+async fn without_recursive_exactly_one_is_made(transport: Transport) {
+    let mut scene = Scene::new(transport).await;
+    let rows: &[(&str, i64)] = &[
+        ("new", 0),
+        ("dir/new", 0),
+        ("to-dir/new", 0),
+        ("new/below", -32004),
+        ("to-none/x", -32004),
+        ("dir", -32603),
+        ("to-dir", -32603),
+        ("to-none", -32603),
+        ("file", -32603),
+        ("file/x", -32603),
+        ("file:///", -32603),
+    ];
+    let more = json!({"recursive": false});
+    scene.table("fs/createDirectory", &more, rows).await;
+}
+
+async fn without_links_none_may_be_on_the_way(transport: Transport) {
+    let mut scene = Scene::new(transport).await;
+    let rows: &[(&str, i64)] = &[
+        ("dir", 0),
+        ("dir/new", 0),
+        ("new/a/b", 0),
+        ("file", -32603),
+        ("to-dir", -32603),
+        ("to-file", -32603),
+        ("to-none", -32603),
+        ("to-dir/new", -32603),
+        ("to-dir/new/below", -32603),
+    ];
+    let more = json!({"followSymlinks": false});
+    scene.table("fs/createDirectory", &more, rows).await;
+    let rows: &[(&str, i64)] = &[
+        ("new", 0),
+        ("dir", -32603),
+        ("to-dir", -32603),
+        ("to-none", -32603),
+        ("to-dir/new", -32603),
+        ("new/below", -32004),
+    ];
+    let more = json!({"followSymlinks": false, "recursive": false});
+    scene.table("fs/createDirectory", &more, rows).await;
+    assert_eq!(scene.names("dir"), ["inner", "sub"]);
+}
+
+async fn kinds_of_entries_are_those_behind_links(transport: Transport) {
+    let mut scene = Scene::new(transport).await;
+    let expected = [
+        entry("dir", true, false),
+        entry("fifo", false, false),
+        entry("file", false, true),
+        entry("socket", false, false),
+        entry("to-dir", true, false),
+        entry("to-file", false, true),
+    ];
+    let result = scene.call("fs/readDirectory", "", json!({})).await;
+    assert_eq!(listed(&result), expected, "dangling links are omitted");
+    symlink(".", scene.path("again")).unwrap();
+    let result = scene.call("fs/readDirectory", "again/", json!({})).await;
+    assert_eq!(listed(&result)[0], entry("again", true, false));
+    assert_eq!(listed(&result)[1..], expected);
+}
+
+async fn what_is_no_directory_is_not_listed(transport: Transport) {
+    let mut scene = Scene::new(transport).await;
+    let rows: &[(&str, i64)] = &[
+        ("none", -32004),
+        ("to-none", -32004),
+        ("file", -32603),
+        ("file/", -32603),
+        ("file/x", -32603),
+        ("to-file", -32603),
+        ("to-itself", -32603),
+        ("fifo", -32603),
+        ("socket", -32603),
+    ];
+    scene.table("fs/readDirectory", &json!({}), rows).await;
+}
+
+async fn names_that_are_not_utf_8_are_listed(transport: Transport) {
+    let mut scene = Scene::new(transport).await;
+    let sub = scene.path("dir/sub");
+    fs::write(sub.join(OsStr::from_bytes(b"n\xff")), "x").unwrap();
+    fs::write(sub.join("new\nline \u{e9}\\\"%"), "x").unwrap();
+    let result = scene.call("fs/readDirectory", "dir/sub", json!({})).await;
+    assert_eq!(
+        listed(&result),
+        [
+            entry("new\nline \u{e9}\\\"%", false, true),
+            entry("n\u{fffd}", false, true),
+        ]
+    );
+}
+
+async fn fifty_thousand_entries_are_listed_and_no_more(transport: Transport) {
+    let mut scene = Scene::new(transport).await;
+    let many = in_memory();
+    for number in 0..50_000 {
+        fs::write(many.path().join(number.to_string()), "").unwrap();
+    }
+    // One that is omitted is not counted.
+    symlink("nowhere", many.path().join("dangling")).unwrap();
+    let root = uri(many.path());
+    let result = scene.call("fs/readDirectory", &root, json!({})).await;
+    assert_eq!(result["entries"].as_array().unwrap().len(), 50_000);
+    symlink(".", many.path().join("one more")).unwrap();
+    let message = scene
+        .refused(-32603, "fs/readDirectory", &root, json!({}))
+        .await;
+    assert!(message.contains("50000"), "{message}");
+}

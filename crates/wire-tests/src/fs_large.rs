@@ -1,0 +1,164 @@
+//! Large files and large messages.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_tungstenite::tungstenite::Message;
+
+use crate::{
+    client::{decode, encode},
+    http::upgrade,
+    over_every_transport, over_one_transport,
+    scene::Scene,
+    server::{PATIENCE, Transport},
+};
+
+over_every_transport!(forty_mib_are_read, thirty_mib_are_written);
+
+over_one_transport!(
+    a_large_answer_is_cut_into_frames,
+    thirty_two_mib_in_one_text_frame_are_written,
+    a_message_above_64_mib_ends_the_connection_and_writes_nothing,
+    many_large_files_are_read_at_once,
+    a_client_that_does_not_read_costs_bounded_memory,
+);
+
+fn content(mib: usize) -> Vec<u8> {
+    let block: Vec<u8> = (0..1_u32 << 18).flat_map(u32::to_le_bytes).collect();
+    block.repeat(mib)
+}
+
+async fn forty_mib_are_read(transport: Transport) {
+    let mut scene = Scene::new(transport).await;
+    let content = content(40);
+    fs::write(scene.path("large"), &content).unwrap();
+    assert!(scene.read("large").await == content);
+}
+
+async fn thirty_mib_are_written(transport: Transport) {
+    let mut scene = Scene::new(transport).await;
+    let content = content(30);
+    scene.write("large", &content).await;
+    assert!(fs::read(scene.path("large")).unwrap() == content);
+}
+
+async fn thirty_two_mib_in_one_text_frame_are_written(transport: Transport) {
+    let mut scene = Scene::new(transport).await;
+    let content = content(32);
+    let params = scene.params("large", json!({"dataBase64": encode(&content)}));
+    let text = json!({"id": 1, "method": "fs/writeFile", "params": params}).to_string();
+    assert!(text.len() > 32 << 20);
+    scene.client.send_frame(Message::text(text)).await;
+    assert_eq!(scene.client.recv().await, json!({"id": 1, "result": {}}));
+    assert!(fs::read(scene.path("large")).unwrap() == content);
+}
+
+async fn a_message_above_64_mib_ends_the_connection_and_writes_nothing(transport: Transport) {
+    let mut scene = Scene::new(transport).await;
+    let params = scene.params("file", json!({"dataBase64": encode(&content(48))}));
+    let text = json!({"id": 1, "method": "fs/writeFile", "params": params}).to_string();
+    assert!(text.len() > 64 << 20);
+    scene.client.try_send_frame(Message::text(text)).await;
+    assert_eq!(scene.client.packet().await, None, "there is no answer");
+    assert_eq!(scene.content("file"), "hello");
+    scene.server.ready().await.expect_alive().await;
+}
+
+/// Reads one frame from the server: whether it is the last of its message, its kind, its payload.
+async fn frame(stream: &mut (impl AsyncReadExt + Unpin)) -> (bool, u8, Vec<u8>) {
+    let mut head = [0; 2];
+    stream.read_exact(&mut head).await.unwrap();
+    assert_eq!(head[1] & 0x80, 0, "a server does not mask");
+    let length = match head[1] {
+        126 => u64::from(stream.read_u16().await.unwrap()),
+        127 => stream.read_u64().await.unwrap(),
+        short => u64::from(short),
+    };
+    assert!(length <= 16 << 20, "a frame of {length} bytes");
+    let mut payload = vec![0; usize::try_from(length).unwrap()];
+    stream.read_exact(&mut payload).await.unwrap();
+    (head[0] & 0x80 != 0, head[0] & 0x0f, payload)
+}
+
+/// A masked text frame whose mask is zero.
+fn text_frame(text: &str) -> Vec<u8> {
+    let mut frame = vec![0x81, 0x80 | 126];
+    frame.extend(u16::try_from(text.len()).unwrap().to_be_bytes());
+    frame.extend([0; 4]);
+    frame.extend(text.as_bytes());
+    frame
+}
+
+async fn a_large_answer_is_cut_into_frames(transport: Transport) {
+    let scene = Scene::new(transport).await;
+    // The second is larger than what the server itself would take.
+    for mib in [20, 60] {
+        let content = content(mib);
+        fs::write(scene.path("large"), &content).unwrap();
+        let mut stream = scene.server.stream().await;
+        upgrade(&mut stream, "").await;
+        let pad = "x".repeat(200);
+        let read = scene.params("large", json!({"pad": pad}));
+        let messages = [
+            json!({"id": 1, "method": "initialize", "params": {"clientName": pad}}),
+            json!({"method": "initialized", "params": {"pad": pad}}),
+            json!({"id": 2, "method": "fs/readFile", "params": read}),
+        ];
+        for message in &messages {
+            let frame = text_frame(&message.to_string());
+            stream.write_all(&frame).await.unwrap();
+        }
+        let receive = async {
+            let (mut message, mut frames) = (Vec::new(), 0);
+            loop {
+                let (last, kind, payload) = frame(&mut stream).await;
+                if kind > 2 {
+                    continue;
+                }
+                frames += 1;
+                message.extend(payload);
+                if last {
+                    let value: Value = serde_json::from_slice(&message).unwrap();
+                    if value["id"] == 2 {
+                        return (value, frames);
+                    }
+                    (message, frames) = (Vec::new(), 0);
+                }
+            }
+        };
+        let (answer, frames) = tokio::time::timeout(PATIENCE, receive).await.unwrap();
+        assert!(frames > 1, "one frame would be too large");
+        assert!(decode(&answer["result"]["dataBase64"]) == content);
+    }
+}
+
+async fn many_large_files_are_read_at_once(transport: Transport) {
+    let mut scene = Scene::new(transport).await;
+    let content = content(6);
+    fs::write(scene.path("large"), &content).unwrap();
+    let params = scene.params("large", json!({}));
+    let ids = scene.client.pipeline(20, "fs/readFile", &params).await;
+    for id in ids {
+        let answer = scene.client.answer(id).await;
+        assert!(decode(&answer["result"]["dataBase64"]) == content);
+    }
+}
+
+async fn a_client_that_does_not_read_costs_bounded_memory(transport: Transport) {
+    let mut scene = Scene::new(transport).await;
+    fs::write(scene.path("large"), content(6)).unwrap();
+    let mut lazy = scene.server.ready().await;
+    let params = scene.params("large", json!({}));
+    let ids = lazy.pipeline(200, "fs/readFile", &params).await;
+    // Another is served as if nothing were.
+    for _ in 0..20 {
+        assert_eq!(scene.read("file").await, b"hello");
+    }
+    let resident = crate::server::proc_line(scene.server.pid(), "status", "VmRSS");
+    let kib: u64 = resident.trim_end_matches(" kB").trim().parse().unwrap();
+    assert!(kib < 300 << 10, "{kib} KiB for 200 files of 6 MiB");
+    // What was asked for is there when it is fetched.
+    let answer = lazy.answer(ids[0]).await;
+    assert!(answer["result"]["dataBase64"].is_string());
+}

@@ -1,0 +1,292 @@
+//! The `sandbox` member of requests about files: what it allows, and what is refused.
+
+use serde_json::{Value, json};
+
+use crate::{
+    client::{merge, with},
+    over_every_transport, over_one_transport,
+    params::without,
+    scene::Scene,
+    server::Transport,
+};
+
+over_every_transport!(policies_without_restrictions_allow_everything);
+
+over_one_transport!(
+    full_read_allows_reading_and_nothing_else,
+    full_write_allows_everything,
+    what_cannot_be_enforced_is_refused,
+    a_sandbox_has_its_members,
+    profiles_are_checked,
+    optional_members_of_a_sandbox,
+);
+
+fn sandbox(permissions: Value) -> Value {
+    json!({"permissions": permissions, "windowsSandboxLevel": "disabled"})
+}
+
+fn restricted(entries: Value) -> Value {
+    let files = json!({"type": "restricted", "entries": entries});
+    sandbox(json!({"type": "managed", "file_system": files, "network": "restricted"}))
+}
+
+fn special(kind: &str, access: &str) -> Value {
+    json!({"path": {"type": "special", "value": {"kind": kind}}, "access": access})
+}
+
+/// Requests that only read.
+fn reads(scene: &Scene) -> Vec<(&'static str, Value)> {
+    let walk = json!({
+        "maxDepth": 1, "maxDirectories": 1, "maxEntries": 10, "followDirectorySymlinks": false,
+    });
+    vec![
+        ("fs/readFile", scene.params("file", json!({}))),
+        ("fs/getMetadata", scene.params("file", json!({}))),
+        ("fs/canonicalize", scene.params("file", json!({}))),
+        ("fs/readDirectory", scene.params("dir", json!({}))),
+        ("fs/walk", scene.params("dir", json!({"options": walk}))),
+        ("fs/open", scene.params("file", json!({"handleId": "r"}))),
+        ("fs/search", scene.params("dir", json!({"pattern": "x"}))),
+        ("fs/find", scene.params("dir", json!({"glob": "x"}))),
+        ("fs/watch", scene.params("dir", json!({"watchId": "w"}))),
+    ]
+}
+
+/// Requests that change something.
+fn changes(scene: &Scene) -> Vec<(&'static str, Value)> {
+    let pair = |from: &str, to: &str| {
+        json!({
+            "sourcePath": scene.uri(from), "destinationPath": scene.uri(to), "recursive": false,
+        })
+    };
+    let replace = json!({"handleId": "w", "mode": "replace"});
+    vec![
+        (
+            "fs/writeFile",
+            scene.params("new", json!({"dataBase64": "eA=="})),
+        ),
+        ("fs/copy", pair("file", "copy")),
+        ("fs/rename", pair("copy", "renamed")),
+        ("fs/createDirectory", scene.params("made", json!({}))),
+        ("fs/open", scene.params("opened", replace)),
+        ("fs/remove", scene.params("renamed", json!({}))),
+    ]
+}
+
+async fn all(scene: &mut Scene, requests: &[(&str, Value)], sandbox: &Value, allowed: bool) {
+    for (method, params) in requests {
+        let params = with(params.clone(), json!({"sandbox": sandbox}));
+        if allowed {
+            scene.client.call(method, params).await;
+        } else {
+            let message = scene.client.expect_error(-32602, method, params).await;
+            assert!(message.contains("sandbox"), "{method}: {message}");
+        }
+    }
+}
+
+async fn policies_without_restrictions_allow_everything(transport: Transport) {
+    let mut scene = Scene::new(transport).await;
+    let unrestricted = json!({
+        "type": "managed", "file_system": {"type": "unrestricted"}, "network": "restricted",
+    });
+    let external = json!({"type": "external", "network": "enabled"});
+    let sandboxes = [
+        json!(null),
+        sandbox(json!({"type": "disabled"})),
+        sandbox(external),
+        sandbox(unrestricted),
+    ];
+    for sandbox in sandboxes {
+        let (reads, changes) = (reads(&scene), changes(&scene));
+        all(&mut scene, &reads, &sandbox, true).await;
+        all(&mut scene, &changes, &sandbox, true).await;
+        for handle in ["r", "w"] {
+            scene
+                .client
+                .call("fs/close", json!({"handleId": handle}))
+                .await;
+        }
+        scene
+            .client
+            .call("fs/unwatch", json!({"watchId": "w"}))
+            .await;
+    }
+    assert_eq!(scene.content("new"), "x");
+}
+
+async fn full_read_allows_reading_and_nothing_else(transport: Transport) {
+    let mut scene = Scene::new(transport).await;
+    let before = scene.names("");
+    let (reads, changes) = (reads(&scene), changes(&scene));
+    let sandbox = restricted(json!([
+        special("root", "read"),
+        special("slash_tmp", "write")
+    ]));
+    all(&mut scene, &reads, &sandbox, true).await;
+    all(&mut scene, &changes, &sandbox, false).await;
+    assert_eq!(scene.names(""), before, "nothing was changed");
+    assert_eq!(scene.content("file"), "hello");
+}
+
+async fn full_write_allows_everything(transport: Transport) {
+    let mut scene = Scene::new(transport).await;
+    let (reads, changes) = (reads(&scene), changes(&scene));
+    let sandbox = restricted(json!([special("root", "write")]));
+    all(&mut scene, &reads, &sandbox, true).await;
+    all(&mut scene, &changes, &sandbox, true).await;
+}
+
+async fn what_cannot_be_enforced_is_refused(transport: Transport) {
+    let mut scene = Scene::new(transport).await;
+    let before = scene.names("");
+    let (reads, changes) = (reads(&scene), changes(&scene));
+    let own = json!({"path": {"type": "path", "path": scene.uri("")}, "access": "write"});
+    let glob = json!({"path": {"type": "glob_pattern", "pattern": "**/.env"}, "access": "deny"});
+    for entries in [
+        json!([]),
+        json!([own]),
+        json!([special("minimal", "read")]),
+        json!([special("root", "read"), glob]),
+        json!([special("root", "none")]),
+        json!([special("root", "write"), special("slash_tmp", "deny")]),
+    ] {
+        let sandbox = restricted(entries);
+        all(&mut scene, &reads, &sandbox, false).await;
+        all(&mut scene, &changes, &sandbox, false).await;
+    }
+    // Read-only parts of what may be written otherwise keep reading possible.
+    let parts = restricted(json!([
+        special("root", "write"),
+        special("project_roots", "read")
+    ]));
+    all(&mut scene, &reads, &parts, true).await;
+    all(&mut scene, &changes, &parts, false).await;
+    assert_eq!(scene.names(""), before);
+}
+
+async fn a_sandbox_has_its_members(transport: Transport) {
+    let mut scene = Scene::new(transport).await;
+    let whole = sandbox(json!({"type": "disabled"}));
+    for (sandbox, word) in [
+        (
+            without(whole.clone(), "windowsSandboxLevel"),
+            "windowsSandboxLevel",
+        ),
+        (without(whole.clone(), "permissions"), "permissions"),
+        (json!({}), "permissions"),
+        (json!("none"), "sandbox"),
+        (json!(1), "sandbox"),
+        (
+            with(whole.clone(), json!({"windowsSandboxLevel": "none"})),
+            "windowsSandboxLevel",
+        ),
+        (
+            with(whole.clone(), json!({"windowsSandboxLevel": null})),
+            "windowsSandboxLevel",
+        ),
+        (
+            with(whole.clone(), json!({"permissions": null})),
+            "permissions",
+        ),
+        (with(whole.clone(), json!({"cwd": "native"})), "cwd"),
+        (
+            with(whole.clone(), json!({"workspaceRoots": null})),
+            "workspaceRoots",
+        ),
+        (
+            with(whole.clone(), json!({"useLegacyLandlock": null})),
+            "useLegacyLandlock",
+        ),
+        (
+            with(whole, json!({"sandboxOverride": "other"})),
+            "sandboxOverride",
+        ),
+    ] {
+        for (method, more) in [
+            ("fs/readFile", json!({"sandbox": sandbox})),
+            (
+                "fs/writeFile",
+                json!({"sandbox": sandbox, "dataBase64": ""}),
+            ),
+            ("fs/remove", json!({"sandbox": sandbox})),
+            ("fs/open", json!({"sandbox": sandbox, "handleId": "h"})),
+        ] {
+            let message = scene.refused(-32602, method, "file", more).await;
+            assert!(message.contains(word), "{method}: {message}");
+        }
+    }
+    assert_eq!(scene.content("file"), "hello");
+}
+
+async fn profiles_are_checked(transport: Transport) {
+    let mut scene = Scene::new(transport).await;
+    let open = json!({"type": "unrestricted"});
+    for permissions in [
+        json!({}),
+        json!({"type": "other"}),
+        json!({"type": "external"}),
+        json!({"type": "external", "network": "some"}),
+        json!({"type": "managed", "network": "enabled"}),
+        json!({"type": "managed", "file_system": open}),
+        json!({"type": "managed", "file_system": {"type": "other"}, "network": "enabled"}),
+        json!({"type": "managed", "file_system": {"type": "restricted"}, "network": "enabled"}),
+    ] {
+        let more = json!({"sandbox": sandbox(permissions.clone())});
+        scene.refused(-32602, "fs/readFile", "file", more).await;
+    }
+    for entry in [
+        special("other", "read"),
+        special("root", "execute"),
+        json!({"path": {"type": "special", "value": {"kind": "root"}}}),
+        json!({"path": {"type": "path", "path": "native"}, "access": "read"}),
+        json!({"path": {"type": "other"}, "access": "read"}),
+        json!({"access": "read"}),
+        with(
+            special("root", "read"),
+            json!({"missing_path_behavior": "create"}),
+        ),
+    ] {
+        let more = json!({"sandbox": restricted(json!([special("root", "read"), entry]))});
+        scene.refused(-32602, "fs/readFile", "file", more).await;
+    }
+    let mut zero = restricted(json!([special("root", "read")]));
+    zero["permissions"]["file_system"]["glob_scan_max_depth"] = json!(0);
+    scene
+        .refused(-32602, "fs/readFile", "file", json!({"sandbox": zero}))
+        .await;
+}
+
+async fn optional_members_of_a_sandbox(transport: Transport) {
+    let mut scene = Scene::new(transport).await;
+    let root = scene.uri("");
+    let mut sandbox = restricted(json!([
+        special("root", "read"),
+        with(
+            special("project_roots", "read"),
+            json!({"missing_path_behavior": "skip"})
+        ),
+    ]));
+    let members = json!({
+        "cwd": root, "policyContext": {"cwd": root, "workspaceRoots": [root]},
+        "workspaceRoots": [root], "userHomeDir": root, "temporaryDirectories": [root],
+        "useLegacyLandlock": false, "windowsSandboxProxySettingsMode": "reconcile",
+        "sandboxOverride": "noOverride", "later": {"x": 1},
+    });
+    merge(&mut sandbox, members);
+    scene
+        .call("fs/readFile", "file", json!({"sandbox": sandbox}))
+        .await;
+    let nulls = json!({
+        "cwd": null, "policyContext": null, "userHomeDir": null, "temporaryDirectories": null,
+        "windowsSandboxProxySettingsMode": null, "sandboxOverride": null,
+    });
+    merge(&mut sandbox, nulls);
+    scene
+        .call("fs/readFile", "file", json!({"sandbox": sandbox}))
+        .await;
+    // Loosening is never taken from the client's word.
+    let loose = json!({"sandboxOverride": "bypassSandboxFirstAttempt"});
+    let more = json!({"sandbox": with(sandbox, loose), "dataBase64": "eA=="});
+    scene.refused(-32602, "fs/writeFile", "file", more).await;
+}
