@@ -1,15 +1,16 @@
 //! Whole files, read at once.
 
-use std::{fs::File, path::PathBuf};
+use std::{fs::File, path::PathBuf, thread};
 
 use exec_env::filesystem::FileError;
 use exec_wire::{fs::ReadFile, limits};
 use rustix::{
     buffer::spare_capacity,
-    io::{Errno, read, retry_on_intr},
+    fs::{SeekFrom, seek},
+    io::{self, Errno, pread, read, retry_on_intr},
 };
 
-use crate::{error::failed, native::native, regular::Regular, resolve::Links};
+use crate::{error::failed, native::native, regular::Regular, resolve::Links, threads};
 
 /// A regular file of at most [`limits::MAX_READ_FILE_BYTES`] that is open, to be read at once.
 #[derive(Debug)]
@@ -42,6 +43,9 @@ impl WholeFile {
     pub fn read(self) -> Result<Vec<u8>, FileError> {
         let mut content = Vec::new();
         self.reserve(&mut content, self.size)?;
+        if self.size >= TOGETHER_BYTES {
+            content = self.read_together(content.capacity())?;
+        }
         loop {
             if content.len() < content.capacity() {
                 match read(&self.file, spare_capacity(&mut content)) {
@@ -56,6 +60,45 @@ impl WholeFile {
                 return Err(too_large());
             }
         }
+    }
+
+    /// Reads the first bytes of a large file on several threads: the memory is new, and to get it
+    /// takes the kernel as long as to fill it. Leaves the cursor behind what was read.
+    fn read_together(&self, length: usize) -> Result<Vec<u8>, FileError> {
+        let mut content = vec![0; length];
+        let part = length.div_ceil(threads::count()).max(1);
+        let read = thread::scope(|scope| {
+            let readers: Vec<_> = content
+                .chunks_mut(part)
+                .zip((0..).step_by(part))
+                .map(|(into, offset)| scope.spawn(move || self.read_part(into, offset)))
+                .collect();
+            let mut read = 0;
+            let mut whole = true;
+            for reader in readers {
+                let filled = reader.join().unwrap_or(Err(Errno::IO))?;
+                // Behind a short part the file has shrunk: what follows is not next to it.
+                read += if whole { filled } else { 0 };
+                whole &= filled == part;
+            }
+            seek(&self.file, SeekFrom::Start(read as u64))?;
+            Ok(read)
+        });
+        content.truncate(read.map_err(|error: Errno| failed("read", &self.path, error))?);
+        Ok(content)
+    }
+
+    fn read_part(&self, into: &mut [u8], offset: usize) -> io::Result<usize> {
+        let mut filled = 0;
+        while filled < into.len() {
+            match pread(&self.file, &mut into[filled..], (offset + filled) as u64) {
+                Ok(0) => break,
+                Ok(read) => filled += read,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(filled)
     }
 
     /// Bytes, when it was opened. A file that is made up as it is read says 0.
@@ -101,6 +144,8 @@ fn too_large() -> FileError {
     ))
 }
 
+/// Files that several threads read.
+const TOGETHER_BYTES: u64 = 8 << 20;
 /// What is read to see whether the file ends.
 const BEYOND_BYTES: usize = 4096;
 /// Least room made for a file that does not end where it said.

@@ -46,7 +46,7 @@ const CONCURRENT_REQUESTS: NonZeroUsize = NonZeroUsize::new(256).expect("256 is 
 
 /// How long a connection keeps the thread awake after a message. A harness that waits for an answer
 /// asks again within this time, and waking up a core takes as long (`docs/benchmarks.md`).
-const ATTENTION: Duration = Duration::from_micros(50);
+const ATTENTION: Duration = Duration::from_micros(200);
 
 /// Runs a server on `listen_url` with every other setting at its default.
 pub async fn run_main_with_listen_url(listen_url: &str) -> anyhow::Result<()> {

@@ -177,3 +177,36 @@ fn links_are_followed_unless_it_is_said_otherwise() {
     assert!(text(above.clone()).contains("os error 20"), "{above:?}");
     assert_eq!(outcome(above), Outcome::Host);
 }
+
+fn pattern(length: usize) -> Vec<u8> {
+    (0..length)
+        .map(|index| ((index * 31) >> 3).to_le_bytes()[0])
+        .collect()
+}
+
+#[test]
+fn a_file_that_several_threads_read_is_whole_and_in_order() {
+    let scratch = Scratch::new();
+    let least = usize::try_from(TOGETHER_BYTES).unwrap();
+    for size in [least, least + 1, least + 12_345] {
+        let content = pattern(size);
+        let path = scratch.file("file", &content);
+        assert!(read_whole(&path).unwrap() == content, "{size} bytes");
+    }
+}
+
+#[test]
+fn a_large_file_is_what_it_has_grown_or_shrunk_to() {
+    let scratch = Scratch::new();
+    let least = usize::try_from(TOGETHER_BYTES).unwrap();
+    let content = pattern(least);
+    let path = scratch.file("file", &content);
+    let file = WholeFile::open(&request(&path)).unwrap();
+    let mut more = OpenOptions::new().append(true).open(&path).unwrap();
+    more.write_all(&content[..100_000]).unwrap();
+    assert!(file.read().unwrap() == [&content[..], &content[..100_000]].concat());
+    // Shorter than the first part of it.
+    let file = WholeFile::open(&request(&path)).unwrap();
+    more.set_len(1000).unwrap();
+    assert!(file.read().unwrap() == content[..1000]);
+}
