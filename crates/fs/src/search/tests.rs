@@ -1,3 +1,5 @@
+//! Searching: what is found, how it is shown, and what is refused.
+
 use exec_env::filesystem::FileError;
 use exec_wire::{
     fs::{Search, SearchMatch, SearchResult},

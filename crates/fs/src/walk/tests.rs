@@ -1,3 +1,5 @@
+//! Walking: the order, the limits, links, and what cannot be read.
+
 use std::{
     ffi::OsStr,
     fs,
