@@ -12,7 +12,7 @@ use exec_core::peer::Calls;
 use exec_transport::link::{Encoding, Link, MessageWriter, ReadError};
 use exec_wire::{
     error::{ErrorCode, RpcError},
-    fs::{CloseFile, Unwatch},
+    fs::{CloseFile, Unwatch, WatchMissing},
     id::OutputSeq,
     limits,
     message::{self, Message, Notification, RequestId, split_binary},
@@ -296,7 +296,24 @@ impl Driver {
                     self.watches.remove(&watch_id);
                     self.tell(&Unwatch { watch_id });
                 }
+                Released::Missing(number) => self.end_missing(number),
             }
+        }
+    }
+
+    /// Ends a watch for missing paths, unless another one does: the wire has no other way to say so
+    /// than to ask for a watch of nothing.
+    fn end_missing(&mut self, number: u64) {
+        let hub = Arc::clone(&self.hub);
+        let mut last = hub.missing();
+        if self.watches.remove_missing(number) && *last == number {
+            *last += 1;
+            self.tell(&WatchMissing {
+                watch_id: *last,
+                missing: Vec::new(),
+                present: None,
+                sandbox: None,
+            });
         }
     }
 

@@ -39,6 +39,8 @@ pub(crate) enum Released {
     File(HandleId),
     /// A watch, which is over.
     Watch(WatchId),
+    /// A watch for missing paths, which is over.
+    Missing(u64),
 }
 
 impl Hub {

@@ -23,7 +23,10 @@ impl Stop {
     }
 
     /// Fails if it was asked for. Nobody sees the error.
-    pub(crate) fn check(&self) -> Result<(), FileError> {
+    ///
+    /// # Errors
+    /// Says that the operation was cancelled.
+    pub fn check(&self) -> Result<(), FileError> {
         if self.is_asked() {
             return Err(FileError::Host("operation was cancelled".to_owned()));
         }

@@ -25,12 +25,17 @@ fn start(cli: Cli) -> anyhow::Result<()> {
     // machine the other cores belong to the commands.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        .max_blocking_threads(MAX_BLOCKING_THREADS)
         .build()?;
     let outcome = runtime.block_on(exec_server::run_main(config));
     // Standard input may be blocked in a read that nobody needs any more.
     runtime.shutdown_background();
     outcome
 }
+
+/// Threads that may wait for disks. Each session has at most a few dozen; if a mount hangs, those that
+/// touch it are stuck until it is back, and others need theirs.
+const MAX_BLOCKING_THREADS: usize = 4096;
 
 /// Logs go to stderr: stdout carries one line, or the protocol.
 fn log_to_stderr() {

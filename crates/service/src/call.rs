@@ -6,7 +6,7 @@ use exec_wire::{
     environment::{ReadEnvironmentInfo, ReadEnvironmentStatus},
     error::{ErrorCode, RpcError},
     fs,
-    id::ProcessId,
+    id::{HandleId, ProcessId},
     initialize::InitializeParams,
     message::{Request, decode_params},
     method::MethodName,
@@ -70,6 +70,33 @@ impl Call {
         }
         if let Self::Exec(params) = self {
             Some(&params.process_id)
+        } else {
+            None
+        }
+    }
+
+    /// Returns the open file that the request works on, or ends.
+    pub(crate) fn handle(&self) -> Option<&HandleId> {
+        if let Self::ReadBlock(params, _) = self {
+            return Some(&params.handle_id);
+        }
+        if let Self::WriteBlock(params, _, _) = self {
+            return Some(&params.handle_id);
+        }
+        if let Self::CloseFile(params) = self {
+            Some(&params.handle_id)
+        } else {
+            None
+        }
+    }
+
+    /// Returns the name of an open file that means something else after the request.
+    pub(crate) fn renames(&self) -> Option<&HandleId> {
+        if let Self::OpenFile(params) = self {
+            return Some(&params.handle_id);
+        }
+        if let Self::CloseFile(params) = self {
+            Some(&params.handle_id)
         } else {
             None
         }

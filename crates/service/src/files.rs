@@ -13,12 +13,23 @@ use exec_wire::{
     id::{HandleId, WatchId},
     limits,
 };
-use tokio::task::AbortHandle;
+use tokio::{sync::Semaphore, task::AbortHandle};
 
 /// The open files and the watches of one connection.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ConnectionFiles {
     state: Mutex<State>,
+    /// Room for lists, until they are sent.
+    pub(crate) lists: Semaphore,
+}
+
+impl Default for ConnectionFiles {
+    fn default() -> Self {
+        Self {
+            state: Mutex::default(),
+            lists: Semaphore::new(limits::MAX_LISTS),
+        }
+    }
 }
 
 #[derive(Debug, Default)]

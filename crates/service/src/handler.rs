@@ -13,7 +13,7 @@ use exec_transport::link::Binary;
 use exec_wire::{
     environment::EnvironmentStatus,
     error::RpcError,
-    id::{HandleId, ProcessId},
+    id::ProcessId,
     initialize::{Extension, InitializeParams, InitializeResponse},
     message::RequestId,
     outgoing::Outgoing,
@@ -108,8 +108,7 @@ impl Handler {
         })
     }
 
-    /// Takes hold of the open file that a request names, unless it has: closing it does not queue,
-    /// and would otherwise overtake.
+    /// Takes hold of the open file that a block is of, unless that was done before.
     pub(crate) fn take_hold(&self, call: &mut Call) {
         let (id, file) = if let Call::ReadBlock(params, file) = call {
             (&params.handle_id, file)
@@ -121,11 +120,6 @@ impl Handler {
         if file.is_none() {
             *file = self.files.handle(id);
         }
-    }
-
-    /// Tells whether a file is open.
-    pub(crate) fn has_open(&self, id: &HandleId) -> bool {
-        self.files.handle(id).is_some()
     }
 
     /// Begins a request. What it changes at once, it has changed when this returns.
@@ -179,9 +173,7 @@ impl Handler {
             }
             Call::Canonicalize(params) => handlers.canonicalize(id, params),
             Call::ReadDirectory(params) => handlers.read_directory(id, params),
-            Call::Walk(params) => {
-                files::result(id, handlers.file_system().walk(params), |tree| tree)
-            }
+            Call::Walk(params) => handlers.make_list(id, |files| files.walk(params)),
             Call::Remove(params) => files::nothing(id, handlers.file_system().remove(params)),
             Call::Copy(params) => files::nothing(id, handlers.file_system().copy(params)),
             Call::Rename(params) => files::nothing(id, handlers.file_system().rename(params)),
@@ -192,12 +184,8 @@ impl Handler {
             Call::WatchMissing(params) => handlers.watch_missing(id, params),
             Call::Watch(params) => handlers.watch(id, params),
             Call::Unwatch(params) => handlers.unwatch(&id, &params),
-            Call::Search(params) => {
-                files::result(id, handlers.file_system().search(params), |found| found)
-            }
-            Call::Find(params) => {
-                files::result(id, handlers.file_system().find(params), |found| found)
-            }
+            Call::Search(params) => handlers.make_list(id, |files| files.search(params)),
+            Call::Find(params) => handlers.make_list(id, |files| files.find(params)),
             Call::Exec(params) => handlers.exec(id, *params),
             Call::ExecWrite(params) => handlers.exec_write(id, params),
             Call::ExecTerminate(params) => handlers.exec_terminate(id, &params.process_id),

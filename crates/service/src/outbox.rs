@@ -108,10 +108,19 @@ impl Outbox {
         }
     }
 
+    /// Queues a message if there is room for it now; otherwise gives it back.
+    pub(crate) fn try_send(&self, message: Outgoing) -> Result<(), Outgoing> {
+        let Ok(room) = Arc::clone(&self.room).try_acquire_many_owned(room_for(&message)) else {
+            return Err(message);
+        };
+        // A writer that is gone needs nothing.
+        drop(self.items.send(Item::Message(message, Some(room))));
+        Ok(())
+    }
+
     /// Queues a message when there is room for it.
     pub(crate) async fn send(&self, message: Outgoing) {
-        let size = message.text_len().clamp(1, limits::OUTBOX_BYTES);
-        let size = u32::try_from(size).unwrap_or(u32::MAX);
+        let size = room_for(&message);
         // The semaphore is never closed.
         let room = Arc::clone(&self.room).acquire_many_owned(size).await.ok();
         // A writer that is gone needs nothing.
@@ -156,4 +165,10 @@ impl Outbox {
             stop.abort();
         }
     }
+}
+
+/// What a message takes of the room; a large one takes all of it.
+fn room_for(message: &Outgoing) -> u32 {
+    let size = message.text_len().clamp(1, limits::OUTBOX_BYTES);
+    u32::try_from(size).unwrap_or(u32::MAX)
 }

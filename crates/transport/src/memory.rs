@@ -55,7 +55,7 @@ struct Writer {
 
 impl MessageWriter for Writer {
     fn push(&mut self, message: Outgoing, encoding: Encoding) {
-        let mut text = Vec::with_capacity(message.size());
+        let mut text = Vec::with_capacity(message.text_len());
         match (message, encoding) {
             (Outgoing::Data(message), Encoding::Binary) => {
                 let data = message.encode_binary(&mut text);

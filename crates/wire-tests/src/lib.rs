@@ -27,6 +27,7 @@ mod fs_large;
 mod fs_missing;
 mod fs_order;
 mod fs_paths;
+mod fs_pressure;
 mod fs_rename;
 mod fs_sandbox;
 mod fs_search;

@@ -67,6 +67,12 @@ pub const FILE_WINDOW_BYTES: usize = 4 << 20;
 /// File content above the window, held for all connections together: one more large `fs/readFile`
 /// is refused, and can be read by blocks.
 pub const LARGE_FILES_BYTES: usize = 1 << 30;
+/// Lists (directories, walks, searches, finds) that one connection has in the making or waiting to be
+/// sent: one can take megabytes. Further ones wait.
+pub const MAX_LISTS: usize = 4;
+/// Operations of one session that may wait for a disk at the same time, beside its changes: each has a
+/// thread. Further ones wait.
+pub const MAX_BLOCKED_OPERATIONS: usize = 32;
 /// Entries that `fs/readDirectory` lists: a longer list is an error, as with the stock server.
 pub const MAX_DIRECTORY_ENTRIES: usize = 50_000;
 /// Deepest `fs/walk`: as the stock server.

@@ -153,14 +153,6 @@ impl Outgoing {
         })
     }
 
-    /// Returns about how many bytes the message will have on the wire.
-    pub fn size(&self) -> usize {
-        match self {
-            Self::Text(text) => text.len(),
-            Self::Data(message) => message.head.len() + message.data.len() * 4 / 3 + 16,
-        }
-    }
-
     /// Returns how many bytes [`encode_text`](Self::encode_text) appends.
     pub fn text_len(&self) -> usize {
         match self {

@@ -58,6 +58,11 @@ impl Watches {
         self.missing.take_if(|(id, _)| *id == changed.watch_id);
     }
 
+    /// Forgets a watch for missing paths that nobody waits for. Tells whether it was going on.
+    pub(super) fn remove_missing(&mut self, number: u64) -> bool {
+        self.missing.take_if(|(id, _)| *id == number).is_some()
+    }
+
     /// The connection is gone.
     pub(super) fn disconnect(&mut self) {
         self.missing = None;

@@ -32,6 +32,7 @@ use super::{
 use crate::{
     client::{CallError, ExecServerClient, decode, malformed},
     driver::{Answered, Opens, Reply, Waiter},
+    hub::{Kept, Released},
 };
 
 /// Room for what a message holds beside its data: a path, and a policy.
@@ -203,11 +204,12 @@ impl ExecutorFileSystem for RemoteFileSystem {
             present: missing.present,
             sandbox: missing.sandbox,
         };
+        let kept = Kept::new(self.client.hub(), Released::Missing(*last));
         self.call(params, Opens::Missing(*last, over), |answer, _| {
             // Whoever waits keeps the connection open. The end of the other side is an answer, too:
             // the connection is gone, or another watch took the place of this one.
             let watch = async move {
-                let _client = client;
+                let _kept = (kept, client);
                 changed.await.unwrap_or_default();
             };
             answer.watching.then(|| watch.boxed())

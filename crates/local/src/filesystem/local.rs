@@ -19,7 +19,7 @@ use exec_wire::{
 };
 use futures_util::future::{FutureExt, ready};
 
-use super::{line::Line, memory::Memory, offload::offload, open::LocalOpenFile};
+use super::{line::Line, memory::Memory, offload::Threads, open::LocalOpenFile};
 
 /// Content that is read in one go with the opening, whoever else reads.
 const SMALL_FILE_BYTES: u64 = 64 << 10;
@@ -30,6 +30,7 @@ pub struct LocalFileSystem {
     line: Line,
     memory: Memory,
     cached: Arc<Cached>,
+    threads: Threads,
 }
 
 impl Default for LocalFileSystem {
@@ -57,16 +58,18 @@ impl LocalFileSystem {
             line,
             memory,
             cached,
+            threads: Threads::default(),
         }
     }
 
     /// Runs something that only reads.
     fn read<T: Send + 'static>(
+        &self,
         sandbox: Option<&Sandbox>,
         work: impl FnOnce(&exec_fs::Stop) -> Result<T, FileError> + Send + 'static,
     ) -> FileFuture<T> {
         match may_read(sandbox) {
-            Ok(()) => offload(work),
+            Ok(()) => self.threads.run(work),
             Err(error) => ready(Err(error)).boxed(),
         }
     }
@@ -93,8 +96,9 @@ impl ExecutorFileSystem for LocalFileSystem {
             return ready(content.map(Bytes::from)).boxed();
         }
         let (memory, cached) = (self.memory.clone(), Arc::clone(&self.cached));
+        let threads = self.threads.clone();
         async move {
-            let opened = offload(move |_| {
+            let opened = threads.run(move |_| {
                 cached.learn(&read.path);
                 let file = WholeFile::open(&read)?;
                 if file.size() <= SMALL_FILE_BYTES {
@@ -106,8 +110,8 @@ impl ExecutorFileSystem for LocalFileSystem {
                 Opened::Small(content) => Ok(content.into()),
                 Opened::Large(file) => {
                     let room = memory.room(file.size()).await?;
-                    let content = offload(move |_| file.read()).await?;
-                    Ok(room.hold(content))
+                    // The room goes along: whoever gives up does not stop what is read.
+                    threads.run(move |_| Ok(room.hold(file.read()?))).await
                 }
             }
         }
@@ -136,7 +140,7 @@ impl ExecutorFileSystem for LocalFileSystem {
             Some(found) => ready(found).boxed(),
             None => {
                 let cached = Arc::clone(&self.cached);
-                offload(move |_| {
+                self.threads.run(move |_| {
                     cached.learn(&get.path);
                     exec_fs::metadata(&get)
                 })
@@ -146,17 +150,17 @@ impl ExecutorFileSystem for LocalFileSystem {
 
     fn canonicalize(&self, request: Canonicalize) -> FileFuture<PathUri> {
         let sandbox = request.sandbox.clone();
-        Self::read(sandbox.as_deref(), move |_| exec_fs::canonicalize(&request))
+        self.read(sandbox.as_deref(), move |_| exec_fs::canonicalize(&request))
     }
 
     fn read_directory(&self, read: ReadDirectory) -> FileFuture<Vec<DirectoryEntry>> {
         let sandbox = read.sandbox.clone();
-        Self::read(sandbox.as_deref(), move |_| exec_fs::read_directory(&read))
+        self.read(sandbox.as_deref(), move |_| exec_fs::read_directory(&read))
     }
 
     fn walk(&self, walk: Walk) -> FileFuture<WalkResult> {
         let sandbox = walk.sandbox.clone();
-        Self::read(sandbox.as_deref(), move |stop| exec_fs::walk(&walk, stop))
+        self.read(sandbox.as_deref(), move |stop| exec_fs::walk(&walk, stop))
     }
 
     fn remove(&self, remove: Remove) -> FileFuture<()> {
@@ -178,7 +182,7 @@ impl ExecutorFileSystem for LocalFileSystem {
 
     fn open(&self, open: Open) -> FileFuture<Arc<dyn OpenFile>> {
         let (line, memory) = (self.line.clone(), self.memory.clone());
-        let cached = Arc::clone(&self.cached);
+        let (cached, threads) = (Arc::clone(&self.cached), self.threads.clone());
         let Open {
             path,
             mode,
@@ -192,6 +196,7 @@ impl ExecutorFileSystem for LocalFileSystem {
                 line,
                 memory,
                 cached,
+                threads,
             };
             Ok(Arc::new(opened) as Arc<dyn OpenFile>)
         };
@@ -208,24 +213,24 @@ impl ExecutorFileSystem for LocalFileSystem {
 
     fn search(&self, search: Search) -> FileFuture<SearchResult> {
         let sandbox = search.sandbox.clone();
-        Self::read(sandbox.as_deref(), move |stop| {
+        self.read(sandbox.as_deref(), move |stop| {
             exec_fs::search(&search, stop)
         })
     }
 
     fn find(&self, find: Find) -> FileFuture<FoundPaths> {
         let sandbox = find.sandbox.clone();
-        Self::read(sandbox.as_deref(), move |stop| exec_fs::find(&find, stop))
+        self.read(sandbox.as_deref(), move |stop| exec_fs::find(&find, stop))
     }
 
     fn watch(&self, watch: WatchPath) -> FileFuture<Watcher> {
         let sandbox = watch.sandbox.clone();
-        Self::read(sandbox.as_deref(), move |_| exec_fs::watch(&watch))
+        self.read(sandbox.as_deref(), move |_| exec_fs::watch(&watch))
     }
 
     fn watch_missing(&self, missing: MissingPaths) -> FileFuture<Option<MissingWatch>> {
         let sandbox = missing.sandbox.clone();
-        Self::read(sandbox.as_deref(), move |_| {
+        self.read(sandbox.as_deref(), move |_| {
             exec_fs::watch_missing(&missing)
         })
     }

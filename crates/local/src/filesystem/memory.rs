@@ -86,6 +86,16 @@ impl Memory {
         })
     }
 
+    /// Returns what a block takes: more than its length, if its memory is to be used again.
+    pub(super) fn block_cost(length: usize) -> u64 {
+        let bytes = if length > SMALL_BLOCK_BYTES {
+            limits::MAX_BLOCK_BYTES
+        } else {
+            length
+        };
+        bytes as u64
+    }
+
     /// Takes a block to read into.
     pub(super) fn block(&self, length: usize) -> Block {
         let buffer = if length > SMALL_BLOCK_BYTES {

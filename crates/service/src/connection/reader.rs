@@ -25,7 +25,6 @@ use futures_util::{
     future::{BoxFuture, FutureExt},
     stream::FuturesUnordered,
 };
-
 use tokio::task::yield_now;
 
 use crate::{
@@ -48,9 +47,25 @@ pub(super) struct Reader {
     order: Order,
     /// Requests that wait for their turn.
     queued: BTreeMap<Ticket, Queued>,
-    queued_bytes: usize,
-    /// Requests that run or wait, and the place in the order that they give back.
-    running: FuturesUnordered<BoxFuture<'static, Option<Ticket>>>,
+    /// Files that are to be opened or closed, in their turn.
+    renamed: BTreeMap<Ticket, HandleId>,
+    /// What queued requests and those that run take.
+    held_bytes: usize,
+    /// Answers that are ready and wait for room.
+    crowded: usize,
+    /// Requests that run or wait, and answers that wait.
+    ///
+    /// They are polled always: whoever waits for room here may be first in line for it, and would
+    /// hold up this task if this task waited, too.
+    running: FuturesUnordered<BoxFuture<'static, Over>>,
+}
+
+/// What something that is over gives back.
+#[derive(Default)]
+struct Over {
+    ticket: Option<Ticket>,
+    bytes: usize,
+    crowded: usize,
 }
 
 struct Queued {
@@ -86,7 +101,9 @@ impl Reader {
             awake_until: None,
             order: Order::new(most),
             queued: BTreeMap::new(),
-            queued_bytes: 0,
+            renamed: BTreeMap::new(),
+            held_bytes: 0,
+            crowded: 0,
             running: FuturesUnordered::new(),
         }
     }
@@ -94,17 +111,12 @@ impl Reader {
     /// Runs until the peer is done, or breaks the rules of the transport.
     pub(super) async fn run(&mut self, input: &mut dyn MessageReader) {
         loop {
-            // Requests that wait for their turn are kept in memory, so they are bounded.
-            let full = self.queued_bytes >= limits::MAX_MESSAGE_BYTES;
+            // Requests and answers are kept in memory, so they are bounded.
+            let full = self.held_bytes >= limits::MAX_MESSAGE_BYTES || self.crowded > 0;
             let awake = self.awake_until.is_some_and(|until| Instant::now() < until);
             tokio::select! {
                 biased;
-                Some(ticket) = self.running.next() => {
-                    if let Some(ticket) = ticket {
-                        self.order.finish(ticket);
-                        self.start_ready().await;
-                    }
-                }
+                Some(over) = self.running.next() => self.handle_over(&over),
                 message = input.next(), if !full => match message {
                     Ok(Some(message)) => {
                         self.handle_message(message).await;
@@ -120,6 +132,20 @@ impl Reader {
                 () = yield_now(), if awake => {}
             }
         }
+    }
+
+    fn handle_over(&mut self, over: &Over) {
+        self.held_bytes -= over.bytes;
+        self.crowded -= over.crowded;
+        if let Some(ticket) = over.ticket {
+            self.finish(ticket);
+            self.start_ready();
+        }
+    }
+
+    fn finish(&mut self, ticket: Ticket) {
+        self.renamed.remove(&ticket);
+        self.order.finish(ticket);
     }
 
     /// What follows a message often comes sooner than a thread that sleeps wakes up.
@@ -150,16 +176,16 @@ impl Reader {
                 let id = request.id.clone();
                 match self.admit(&mut request) {
                     Ok((ordering, call)) => self.handle_call(id, ordering, call, bytes).await,
-                    Err(error) => self.answer(Outgoing::error(&id, &error)).await,
+                    Err(error) => self.answer(Outgoing::error(&id, &error)),
                 }
             }
-            Ok(Input::Reply(reply)) => self.answer(reply).await,
+            Ok(Input::Reply(reply)) => self.answer(reply),
             Ok(Input::Nothing) => {}
             Err(reason) => {
                 let peer = &self.peer;
                 let text = format!("failed to parse JSON-RPC message from {peer}: {reason}");
                 let error = RpcError::invalid_request(text);
-                self.answer(Outgoing::error(&RequestId::NONE, &error)).await;
+                self.answer(Outgoing::error(&RequestId::NONE, &error));
             }
         }
     }
@@ -184,12 +210,6 @@ impl Reader {
         mut call: Call,
         bytes: usize,
     ) {
-        self.handler.take_hold(&mut call);
-        let ordering = if let Call::CloseFile(close) = &call {
-            self.close_ordering(&close.handle_id)
-        } else {
-            ordering
-        };
         if let Call::Initialize(params) = call {
             let answer = match self.handler.initialize(params).await {
                 Ok(response) => {
@@ -198,111 +218,154 @@ impl Reader {
                 }
                 Err(error) => Outgoing::error(&id, &error),
             };
-            self.outbox.send(answer).await;
-        } else if ordering == Ordering::Control && !self.serial {
+            return self.deliver(answer, None);
+        }
+        // In strict order, a name means what it means in its turn.
+        let ordering = if self.serial {
+            ordering
+        } else {
+            self.take_hold(&mut call, ordering)
+        };
+        if ordering == Ordering::Control && !self.serial {
             // Never queues, and is never refused for the many that wait.
-            self.begin(id, call, None).await;
-        } else if self.running.len() + self.queued.len() >= limits::MAX_REQUESTS_IN_FLIGHT {
+            self.begin(id, call, None, 0);
+        } else if self.is_busy() && !matches!(call, Call::Unwatch(_)) {
             let most = limits::MAX_REQUESTS_IN_FLIGHT;
             let error = RpcError::internal(format!("more than {most} requests are unanswered"));
-            self.outbox.send(Outgoing::error(&id, &error)).await;
+            self.deliver(Outgoing::error(&id, &error), None);
         } else {
             let starts = call.starts().cloned();
-            let claim = Claim { ordering, starts };
-            self.enqueue(
-                claim,
-                Queued {
-                    work: Work::Call(id, call),
-                    bytes,
-                },
-            )
-            .await;
+            let renames = call.renames().cloned();
+            let work = Work::Call(id, call);
+            let ticket = self.enqueue(Claim { ordering, starts }, Queued { work, bytes });
+            self.renamed.extend(renames.map(|id| (ticket, id)));
+            self.start_ready();
         }
     }
 
-    /// Decides how a close is ordered. It never queues, unless what it closes is yet to be opened.
-    fn close_ordering(&mut self, id: &HandleId) -> Ordering {
-        let mut opens = false;
-        for queued in self.queued.values_mut() {
-            if let Work::Call(_, call) = &mut queued.work {
-                // Blocks that were asked for before are read from what was open then.
-                self.handler.take_hold(call);
-                opens |= matches!(call, Call::OpenFile(open) if open.handle_id == *id);
+    fn is_busy(&self) -> bool {
+        self.running.len() + self.queued.len() >= limits::MAX_REQUESTS_IN_FLIGHT
+    }
+
+    /// Takes hold of the open file that a block is of, if its name stays what it is until the
+    /// block's turn: closing does not queue, and would otherwise overtake. Returns how the request
+    /// is ordered: a close queues after all if its name is to be opened or closed before.
+    fn take_hold(&mut self, call: &mut Call, ordering: Ordering) -> Ordering {
+        let Some(id) = call.handle() else {
+            return ordering;
+        };
+        if self.renamed.values().any(|renamed| renamed == id) {
+            return if matches!(call, Call::CloseFile(_)) {
+                Ordering::Changes
+            } else {
+                ordering
+            };
+        }
+        if let Call::CloseFile(close) = call {
+            for queued in self.queued.values_mut() {
+                if let Work::Call(_, earlier) = &mut queued.work
+                    && earlier.handle() == Some(&close.handle_id)
+                {
+                    self.handler.take_hold(earlier);
+                }
             }
-        }
-        if opens || (!self.handler.has_open(id) && !self.order.is_idle()) {
-            Ordering::Changes
         } else {
-            Ordering::Control
+            self.handler.take_hold(call);
         }
+        ordering
     }
 
     /// Sends an answer that is ready: at once, or, in strict order, in its turn.
-    async fn answer(&mut self, answer: Outgoing) {
+    fn answer(&mut self, answer: Outgoing) {
         if self.serial && !self.order.is_idle() {
             let bytes = answer.text_len();
-            let work = Queued {
-                work: Work::Answer(answer),
-                bytes,
-            };
-            self.enqueue(Ordering::Reads.into(), work).await;
+            let work = Work::Answer(answer);
+            self.enqueue(Ordering::Reads.into(), Queued { work, bytes });
+            self.start_ready();
         } else {
-            self.outbox.send(answer).await;
+            self.deliver(answer, None);
         }
     }
 
-    async fn enqueue(&mut self, claim: Claim, work: Queued) {
+    /// Sends an answer, now or when there is room, and ends its request.
+    fn deliver(&mut self, answer: Outgoing, ticket: Option<Ticket>) {
+        match (self.outbox.try_send(answer), ticket) {
+            (Ok(()), None) => {}
+            (Ok(()), Some(ticket)) => self.finish(ticket),
+            (Err(answer), ticket) => {
+                self.crowded += 1;
+                let outbox = Arc::clone(&self.outbox);
+                let send = async move {
+                    outbox.send(answer).await;
+                    Over {
+                        ticket,
+                        bytes: 0,
+                        crowded: 1,
+                    }
+                };
+                self.running.push(send.boxed());
+            }
+        }
+    }
+
+    fn enqueue(&mut self, claim: Claim, work: Queued) -> Ticket {
         let ticket = self.order.submit(claim);
-        self.queued_bytes += work.bytes;
+        self.held_bytes += work.bytes;
         self.queued.insert(ticket, work);
-        self.start_ready().await;
+        ticket
     }
 
     /// Begins every request whose turn it is.
-    async fn start_ready(&mut self) {
+    fn start_ready(&mut self) {
         while let Some(ticket) = self.order.poll_ready() {
             let Some(Queued { work, bytes }) = self.queued.remove(&ticket) else {
                 continue;
             };
-            self.queued_bytes -= bytes;
             match work {
-                Work::Call(id, call) => self.begin(id, call, Some(ticket)).await,
+                Work::Call(id, call) => self.begin(id, call, Some(ticket), bytes),
                 Work::Answer(answer) => {
-                    self.outbox.send(answer).await;
-                    self.order.finish(ticket);
+                    self.held_bytes -= bytes;
+                    self.deliver(answer, Some(ticket));
                 }
             }
         }
     }
 
-    async fn begin(&mut self, id: RequestId, call: Call, ticket: Option<Ticket>) {
+    /// Begins a request that takes `bytes` until it is done, or only waits.
+    fn begin(&mut self, id: RequestId, call: Call, ticket: Option<Ticket>, bytes: usize) {
         let outbox = Arc::clone(&self.outbox);
         match self.handler.begin(id, call) {
             Begun::Done(answer) => {
-                outbox.send(answer).await;
-                if let Some(ticket) = ticket {
-                    self.order.finish(ticket);
-                }
+                self.held_bytes -= bytes;
+                self.deliver(answer, ticket);
             }
             Begun::Runs(answer) => self.running.push(
                 async move {
                     if let Some(answer) = answer.await {
                         outbox.send(answer).await;
                     }
-                    ticket
+                    Over {
+                        ticket,
+                        bytes,
+                        crowded: 0,
+                    }
                 }
                 .boxed(),
             ),
             Begun::Waits(answer) => {
+                self.held_bytes -= bytes;
                 // In strict order even waiting holds everybody up; otherwise nobody.
                 let held = if self.serial { ticket } else { None };
                 if let (false, Some(ticket)) = (self.serial, ticket) {
-                    self.order.finish(ticket);
+                    self.finish(ticket);
                 }
                 self.running.push(
                     async move {
                         outbox.send(answer.await).await;
-                        held
+                        Over {
+                            ticket: held,
+                            ..Over::default()
+                        }
                     }
                     .boxed(),
                 );

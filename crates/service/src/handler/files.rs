@@ -19,7 +19,7 @@ use exec_wire::{
     outgoing::Outgoing,
     process::Empty,
 };
-use futures_util::future::FutureExt;
+use futures_util::future::{FutureExt, TryFutureExt};
 use serde::Serialize;
 
 use super::{Begun, Handlers, answer, done};
@@ -60,8 +60,33 @@ impl Handlers<'_> {
         id: RequestId,
         read: exec_wire::fs::ReadDirectory,
     ) -> Begun {
-        let listing = self.file_system().read_directory(read);
-        result(id, listing, |entries| DirectoryListing { entries })
+        self.make_list(id, |files| {
+            let listing = files.read_directory(read);
+            listing
+                .map_ok(|entries| DirectoryListing { entries })
+                .boxed()
+        })
+    }
+
+    /// Answers with something that may be long. Few of those are in memory at a time: the next is
+    /// made when one has been queued to be sent.
+    pub(super) fn make_list<T: Serialize + Send + 'static>(
+        &self,
+        id: RequestId,
+        operation: impl FnOnce(&dyn ExecutorFileSystem) -> FileFuture<T> + Send + 'static,
+    ) -> Begun {
+        let (files, outbox) = (Arc::clone(self.files), Arc::clone(self.outbox));
+        let file_system = Arc::clone(self.file_system());
+        let run = async move {
+            // The semaphore is never closed.
+            let _room = files.lists.acquire().await;
+            let list = operation(&*file_system).await;
+            outbox
+                .send(answer(&id, &list.map_err(RpcError::from)))
+                .await;
+            None
+        };
+        Begun::Runs(run.boxed())
     }
 
     pub(super) fn open_file(&self, id: RequestId, open: OpenFile) -> Begun {
