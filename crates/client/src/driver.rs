@@ -21,10 +21,16 @@ use exec_wire::{
     process::{ReadProcess, TerminateMode, TerminateProcess},
 };
 use serde_json::value::RawValue;
-use tokio::{sync::mpsc, time::timeout};
+use tokio::{
+    sync::mpsc,
+    time::{sleep, timeout},
+};
 
 pub(crate) use self::waiter::{Answered, Ask, Opens, Reply, Request, Waiter};
-use self::{processes::Processes, watches::Watches};
+use self::{
+    processes::{Processes, Room},
+    watches::Watches,
+};
 use crate::{
     client::CallError,
     events::{Broken, End, ProcessEvents},
@@ -34,6 +40,9 @@ use crate::{
 
 /// What is encoded before it is flushed although more is asked.
 const GATHER_BYTES: usize = 256 << 10;
+/// How often, and how many messages at a time, are read where there is little room.
+const SLOW_PERIOD: Duration = Duration::from_millis(10);
+const SLOW_MESSAGES: u32 = 4;
 /// How long a peer may take to read the last words.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// The id of requests whose answer nobody needs.
@@ -45,6 +54,8 @@ pub(crate) struct Driver {
     asks: mpsc::Receiver<Ask>,
     calls: Calls<Waiter>,
     unanswered: usize,
+    /// Messages that may be read although there is little room.
+    allowance: u32,
     processes: Processes,
     watches: Watches,
     hub: Arc<Hub>,
@@ -75,6 +86,7 @@ impl Driver {
             asks,
             calls,
             unanswered: 0,
+            allowance: 0,
             processes: Processes::default(),
             watches: Watches::default(),
             hub,
@@ -94,14 +106,20 @@ impl Driver {
     async fn drive(&mut self) -> Result<(), DriveError> {
         loop {
             self.end_released();
-            let may_read = self.may_read();
+            let room = self.room();
+            let may_read = room == Room::Enough || (room == Room::Little && self.allowance > 0);
+            let slow = room == Room::Little && self.allowance == 0;
             let may_ask = self.link.writer.buffered() < GATHER_BYTES;
             tokio::select! {
                 flushed = tend(&mut *self.link.writer) => flushed?,
                 message = self.link.reader.next(), if may_read => match message? {
-                    Some(message) => self.handle_message(&message)?,
+                    Some(message) => {
+                        self.allowance = self.allowance.saturating_sub(1);
+                        self.handle_message(&message)?;
+                    }
                     None => return Ok(()),
                 },
+                () = sleep(SLOW_PERIOD), if slow => self.allowance = SLOW_MESSAGES,
                 ask = self.asks.recv(), if may_ask => match ask {
                     Some(ask) => self.handle_ask(ask),
                     None => {
@@ -117,12 +135,12 @@ impl Driver {
     }
 
     /// Tells whether there is room for what would be read.
-    fn may_read(&mut self) -> bool {
-        let has_room = |driver: &mut Self| driver.processes.have_room(driver.hub.is_awaited());
-        let full = !has_room(self);
+    fn room(&mut self) -> Room {
+        let look = |driver: &mut Self| driver.processes.room(driver.hub.is_awaited());
+        let full = look(self) != Room::Enough;
         self.hub.set_full(full);
         // Looked at again: who caught up before it was said that this matters told nobody.
-        !full || has_room(self)
+        look(self)
     }
 
     fn handle_ask(&mut self, Ask { request, waiter }: Ask) {

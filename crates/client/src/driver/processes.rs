@@ -13,6 +13,30 @@ const LAG_BYTES: u64 = 1 << 20;
 /// How far they may lag behind while somebody waits for an answer, which is behind whatever the
 /// link holds.
 const AWAITED_LAG_BYTES: u64 = 16 << 20;
+/// How far they may lag behind at all. Between the two it is read slowly: the answer is behind what
+/// the link holds when it is given, and more than that comes only as fast as it is read.
+const MAX_LAG_BYTES: u64 = 256 << 20;
+
+/// Whether there is room for what would be read.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Room {
+    Enough,
+    /// Somebody waits for an answer behind it.
+    Little,
+    None,
+}
+
+impl Room {
+    fn with(lag: u64, awaited: bool) -> Self {
+        if lag < LAG_BYTES || (awaited && lag < AWAITED_LAG_BYTES) {
+            Self::Enough
+        } else if awaited && lag < MAX_LAG_BYTES {
+            Self::Little
+        } else {
+            Self::None
+        }
+    }
+}
 
 /// Processes whose events are taken. One that was let go of stays until its close.
 #[derive(Debug, Default)]
@@ -60,14 +84,12 @@ impl Processes {
     }
 
     /// Tells whether there is room for what would be read.
-    pub(super) fn have_room(&mut self, awaited: bool) -> bool {
+    pub(super) fn room(&mut self, awaited: bool) -> Room {
         self.lagging.retain(|process| process.lag() > 0);
-        let lag: u64 = self.lagging.iter().map(|process| process.lag()).sum();
-        lag < if awaited {
-            AWAITED_LAG_BYTES
-        } else {
-            LAG_BYTES
-        }
+        Room::with(
+            self.lagging.iter().map(|process| process.lag()).sum(),
+            awaited,
+        )
     }
 
     /// The connection is gone.
@@ -75,5 +97,19 @@ impl Processes {
         for process in std::mem::take(&mut self.table).into_values() {
             process.end(End::Disconnected);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_read_to_although_followers_lag() {
+        assert_eq!(Room::with(0, false), Room::Enough);
+        assert_eq!(Room::with(LAG_BYTES, false), Room::None);
+        assert_eq!(Room::with(LAG_BYTES, true), Room::Enough);
+        assert_eq!(Room::with(AWAITED_LAG_BYTES, true), Room::Little);
+        assert_eq!(Room::with(MAX_LAG_BYTES, true), Room::None);
     }
 }
