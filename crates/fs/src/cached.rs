@@ -80,7 +80,7 @@ impl Cached {
         // Looked at before it is opened: opening can wait on devices that are not of this machine.
         let found = match resolve(&path, OFlags::PATH)? {
             Ok(found) => found,
-            Err(errno) => return Some(Err(failed("read", &path, errno))),
+            Err(errno) => return Some(Err(failed("open", &path, errno))),
         };
         let (size, medium) = self.small(&found)?;
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;

@@ -4,7 +4,10 @@
 use std::{
     collections::BTreeMap,
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use exec_env::filesystem::OpenFile;
@@ -35,11 +38,25 @@ impl Default for ConnectionFiles {
 #[derive(Debug, Default)]
 struct State {
     /// `None`: it is being opened.
-    handles: BTreeMap<HandleId, Option<Arc<dyn OpenFile>>>,
+    handles: BTreeMap<HandleId, Option<Arc<Opened>>>,
     /// `None`: it is being set up.
     watches: BTreeMap<WatchId, Option<Task>>,
     missing: Option<Task>,
     last_missing: u64,
+}
+
+/// An open file. Requests hold it by themselves, so that closing it does not concern them.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) file: Arc<dyn OpenFile>,
+    failed: AtomicBool,
+}
+
+impl Opened {
+    /// Says that the host cannot read it: it is closed for those who hold it, too.
+    pub(crate) fn fail(&self) {
+        self.failed.store(true, Ordering::Relaxed);
+    }
 }
 
 /// A task that ends with its value.
@@ -82,8 +99,19 @@ impl ConnectionFiles {
         })
     }
 
-    /// Finds an open file.
-    pub(crate) fn handle(&self, id: &HandleId) -> Option<Arc<dyn OpenFile>> {
+    /// Finds an open file: the one that a request holds, or the one that has the name now.
+    pub(crate) fn find(
+        &self,
+        id: &HandleId,
+        held: Option<Arc<Opened>>,
+    ) -> Result<Arc<Opened>, RpcError> {
+        held.or_else(|| self.handle(id))
+            .filter(|opened| !opened.failed.load(Ordering::Relaxed))
+            .ok_or_else(|| unknown_handle(id))
+    }
+
+    /// Returns the open file that has the name now.
+    pub(crate) fn handle(&self, id: &HandleId) -> Option<Arc<Opened>> {
         self.lock().handles.get(id).cloned().flatten()
     }
 
@@ -152,7 +180,7 @@ pub(crate) fn check_handle(id: &HandleId) -> Result<(), RpcError> {
     Ok(())
 }
 
-pub(crate) fn unknown_handle(id: &HandleId) -> RpcError {
+fn unknown_handle(id: &HandleId) -> RpcError {
     RpcError::new(ErrorCode::NOT_FOUND, format!("unknown file handle `{id}`"))
 }
 
@@ -166,7 +194,11 @@ pub(crate) struct HandlePlace {
 impl HandlePlace {
     pub(crate) fn finish(mut self, file: Arc<dyn OpenFile>) {
         if let Some(id) = self.id.take() {
-            self.files.lock().handles.insert(id, Some(file));
+            let opened = Opened {
+                file,
+                failed: AtomicBool::new(false),
+            };
+            self.files.lock().handles.insert(id, Some(Arc::new(opened)));
         }
     }
 }

@@ -17,6 +17,7 @@ over_one_transport!(
     listings_for_a_client_that_does_not_read_are_bounded,
     one_at_a_time_a_closed_file_is_closed,
     a_block_is_of_the_file_that_has_the_name_in_its_turn,
+    a_file_that_cannot_be_read_is_closed_for_what_follows,
     a_watch_ends_among_four_thousand_requests,
 );
 
@@ -191,4 +192,21 @@ async fn a_watch_ends_among_four_thousand_requests(transport: Transport) {
     let unwatch = json!({"watchId": "w"});
     let answer = scene.client.call("fs/unwatch", unwatch).await;
     assert_eq!(answer, json!({}));
+}
+
+async fn a_file_that_cannot_be_read_is_closed_for_what_follows(transport: Transport) {
+    let mut scene = Scene::new(transport).await;
+    let handle = json!({"handleId": "h"});
+    for _ in 0..50 {
+        let open = scene.params("file", with(handle.clone(), json!({"mode": "replace"})));
+        scene.client.request("fs/open", open).await;
+        let read = with(handle.clone(), json!({"offset": 0, "len": 10}));
+        let read = scene.client.request("fs/readBlock", read).await;
+        let write = with(handle.clone(), json!({"offset": 0, "chunk": encode(b"x")}));
+        let write = scene.client.request("fs/writeBlock", write).await;
+        let answer = scene.client.answer(read).await;
+        assert_eq!(answer["error"]["code"], -32603, "{answer}");
+        let answer = scene.client.answer(write).await;
+        assert_eq!(answer["error"]["code"], -32004, "{answer}");
+    }
 }

@@ -96,6 +96,8 @@ pub const MAX_WATCH_ID_BYTES: usize = 256;
 pub const MAX_WATCHED_DIRECTORIES: usize = 65_536;
 /// Changes gathered for one client that does not take them; beyond it they overflow.
 pub const MAX_GATHERED_CHANGES: usize = 16_384;
+/// What the paths of those changes may take.
+pub const MAX_GATHERED_BYTES: usize = 2 << 20;
 /// How long changes are gathered before they are told: one change is then told once, not five times.
 pub const WATCH_DEBOUNCE: Duration = Duration::from_millis(25);
 /// Matches of `fs/search`, if the client does not say.

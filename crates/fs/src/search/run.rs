@@ -17,7 +17,10 @@ use exec_wire::{
 use grep_matcher::LineTerminator;
 use grep_regex::RegexMatcher;
 use grep_searcher::{BinaryDetection, MmapChoice, Searcher, SearcherBuilder};
-use rustix::fs::{FileType, stat};
+use rustix::{
+    fs::{FileType, stat},
+    io::Errno,
+};
 
 use super::{
     lines::{Line, Lines},
@@ -154,8 +157,13 @@ impl Job<'_> {
                 if supply.is_enough(size) || self.stop.is_asked() {
                     break;
                 }
-                let Ok(opened) = root.file(&file.below) else {
-                    continue;
+                let opened = match root.file(&file.below) {
+                    Ok(opened) => opened,
+                    Err(error) => {
+                        // It lies too deep to be named.
+                        done.is_incomplete |= error == Errno::NAMETOOLONG;
+                        continue;
+                    }
                 };
                 let searched = self.lines(&mut searcher, &opened);
                 done.is_incomplete |= searched.is_incomplete;

@@ -189,8 +189,10 @@ fn a_very_deep_tree_is_gone_through_as_far_as_a_path_can_say() {
     let scratch = Scratch::new();
     let top = scratch.deep("deep", 3000);
     let stop = Stop::default();
-    let depth = Tree::open(&top, &stop).unwrap().count();
+    let mut tree = Tree::open(&top, &stop).unwrap();
+    let depth = tree.by_ref().count();
     assert!((2000..2100).contains(&depth), "{depth}");
+    assert!(tree.is_truncated(), "there is more");
 }
 
 #[test]

@@ -4,7 +4,10 @@ use std::{cmp::Ordering, os::unix::ffi::OsStrExt, path::Path, sync::Arc};
 
 use exec_env::filesystem::FileError;
 use exec_wire::{fs::EntryKind, limits};
-use rustix::{fd::AsFd, io};
+use rustix::{
+    fd::AsFd,
+    io::{self, Errno},
+};
 
 use super::rules::{Rules, Verdict};
 use crate::{
@@ -172,8 +175,11 @@ impl Iterator for Tree<'_> {
                     return Some(Found { below, kind });
                 }
                 Step::Enter(_) if self.left == 0 => self.is_truncated = true,
-                // What cannot be listed, or is gone, holds nothing to find.
-                Step::Enter(_) => drop(self.enter()),
+                // What cannot be listed, or is gone, holds nothing to find. What lies too deep to be
+                // named does.
+                Step::Enter(_) => {
+                    self.is_truncated |= self.enter() == Err(Errno::NAMETOOLONG);
+                }
             }
         }
     }

@@ -13,10 +13,13 @@ use exec_wire::{
     path_uri::PathUri,
 };
 
-/// Changes, at most [`limits::MAX_GATHERED_CHANGES`]; what is beyond is said to overflow.
+/// Changes, at most [`limits::MAX_GATHERED_CHANGES`] of [`limits::MAX_GATHERED_BYTES`]; what is beyond
+/// is said to overflow.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
     kinds: BTreeMap<PathBuf, Kind>,
+    /// What the paths take.
+    bytes: usize,
     overflow: bool,
 }
 
@@ -27,7 +30,9 @@ impl Gathered {
     /// gone. What was created and is gone again is told as removed: a client that looked for itself
     /// may have seen it. What a rename has replaced is renamed, because a client has to look below.
     pub(super) fn add(&mut self, path: PathBuf, kind: Kind) {
-        let full = self.kinds.len() >= limits::MAX_GATHERED_CHANGES;
+        let bytes = path.as_os_str().len();
+        let full = self.kinds.len() >= limits::MAX_GATHERED_CHANGES
+            || self.bytes + bytes > limits::MAX_GATHERED_BYTES;
         match self.kinds.entry(path) {
             Entry::Occupied(mut entry) => {
                 let known = entry.get_mut();
@@ -36,6 +41,7 @@ impl Gathered {
             Entry::Vacant(_) if full => self.overflow = true,
             Entry::Vacant(entry) => {
                 entry.insert(kind);
+                self.bytes += bytes;
             }
         }
     }
@@ -58,7 +64,7 @@ impl Gathered {
     pub(super) fn append(&mut self, later: Self) {
         self.overflow |= later.overflow;
         if self.kinds.is_empty() {
-            self.kinds = later.kinds;
+            (self.kinds, self.bytes) = (later.kinds, later.bytes);
             return;
         }
         for (path, kind) in later.kinds {
@@ -156,6 +162,19 @@ mod tests {
         let told = gathered.into_changes();
         assert!(!told.overflow);
         told.changes[0].kind
+    }
+
+    #[test]
+    fn long_paths_are_bounded_by_what_they_take() {
+        let mut gathered = Gathered::default();
+        let long = "x".repeat(4000);
+        let most = limits::MAX_GATHERED_BYTES / 4000;
+        for number in 0..most + 10 {
+            gathered.add(PathBuf::from(format!("/{number:04}{long}")), Kind::Created);
+        }
+        let told = gathered.into_changes();
+        assert!(told.overflow);
+        assert!((most - 10..=most).contains(&told.changes.len()));
     }
 
     #[test]

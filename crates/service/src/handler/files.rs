@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use exec_env::filesystem::{
-    ExecutorFileSystem, FileBlock, FileError, FileFuture, Open, OpenFile as EnvironmentFile,
-};
+use exec_env::filesystem::{ExecutorFileSystem, FileBlock, FileError, FileFuture, Open};
 use exec_wire::{
     bytes::Base64Error,
     error::RpcError,
@@ -13,7 +11,6 @@ use exec_wire::{
         Block, CanonicalPath, CloseFile, DirectoryListing, FileContent, OpenFile, OpenedFile,
         ReadBlock, WriteBlock, WriteFile,
     },
-    id::HandleId,
     limits,
     message::RequestId,
     outgoing::Outgoing,
@@ -23,7 +20,7 @@ use futures_util::future::{FutureExt, TryFutureExt};
 use serde::Serialize;
 
 use super::{Begun, Handlers, answer, done};
-use crate::files::{check_handle, unknown_handle};
+use crate::files::{Opened, check_handle};
 
 /// Data of a request: broken base64 is the request's fault, but not one of its form.
 pub(crate) type Data = Result<Bytes, Base64Error>;
@@ -120,18 +117,20 @@ impl Handlers<'_> {
         } = read;
         let length = usize::try_from(len).unwrap_or(usize::MAX);
         let checked = check_handle(&handle_id).and_then(|()| check_block("read", offset, length));
-        let file = match checked.and_then(|()| self.open_file_of(&handle_id, file)) {
-            Ok(file) => file,
+        let opened = match checked.and_then(|()| self.files.find(&handle_id, file)) {
+            Ok(opened) => opened,
             Err(error) => return done(&id, Err::<Empty, _>(error)),
         };
         let files = Arc::clone(self.files);
-        runs(file.read_block(offset, length), move |block| match block {
+        let reading = opened.file.read_block(offset, length);
+        runs(reading, move |block| match block {
             Ok(FileBlock { data, eof }) => {
                 let rest = Block { chunk: None, eof };
                 Outgoing::result_with_data(&id, &rest, "chunk", data)
             }
             Err(error) => {
                 // What the host cannot read once is not read again.
+                opened.fail();
                 files.close(&handle_id);
                 Outgoing::error(&id, &error.into())
             }
@@ -148,8 +147,8 @@ impl Handlers<'_> {
         let (handle_id, offset) = (&write.handle_id, write.offset);
         let checked = check_handle(handle_id);
         let checked = checked.and_then(|()| check_block("write", offset, data.len()));
-        match checked.and_then(|()| self.open_file_of(handle_id, file)) {
-            Ok(file) => nothing(id, file.write_block(offset, data)),
+        match checked.and_then(|()| self.files.find(handle_id, file)) {
+            Ok(opened) => nothing(id, opened.file.write_block(offset, data)),
             Err(error) => done(&id, Err::<Empty, _>(error)),
         }
     }
@@ -161,20 +160,10 @@ impl Handlers<'_> {
         }
         done(id, checked.map(|()| Empty {}))
     }
-
-    /// Finds the open file of a request: the one it took hold of, or the one that has the name now.
-    fn open_file_of(
-        &self,
-        id: &HandleId,
-        held: Handle,
-    ) -> Result<Arc<dyn EnvironmentFile>, RpcError> {
-        held.or_else(|| self.files.handle(id))
-            .ok_or_else(|| unknown_handle(id))
-    }
 }
 
 /// An open file, if its name was known when the request came.
-pub(crate) type Handle = Option<Arc<dyn EnvironmentFile>>;
+pub(crate) type Handle = Option<Arc<Opened>>;
 
 /// Checks the arguments of a block, which are wrong for every file.
 fn check_block(verb: &str, offset: u64, length: usize) -> Result<(), RpcError> {
