@@ -8,7 +8,7 @@ use exec_env::{
     command::{Command, Io, Stdin},
 };
 use exec_process::{
-    Launch, LaunchIo, Settings, launch,
+    Launch, LaunchIo, Settings, give_back_startup_code, launch,
     spawner::{SpawnError, Spawner, Stage},
 };
 use exec_wire::{
@@ -71,11 +71,13 @@ impl LocalBackend {
         }
     }
 
-    /// Starts the spawner, so that the first command need not wait for it.
+    /// Starts the spawner, so that the first command need not wait for it, and gives back the memory
+    /// of what only ran at the start.
     pub async fn warm_up(&self) {
         if let Err(error) = self.spawner.warm_up().await {
             tracing::warn!(%error, "spawner was not started; the first command tries again");
         }
+        give_back_startup_code();
     }
 
     async fn start_process(&self, command: Command) -> Result<StartedProcess, StartError> {

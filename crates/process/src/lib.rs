@@ -16,5 +16,9 @@ mod register;
 mod shared;
 mod signals;
 pub mod spawner;
+mod text;
 
-pub use self::process::{Launch, LaunchIo, LocalProcess, Settings, launch};
+pub use self::{
+    process::{Launch, LaunchIo, LocalProcess, Settings, launch},
+    text::give_back_startup_code,
+};
