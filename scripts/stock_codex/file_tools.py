@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Generator, List, Optional
 
 from model import Item
+from tools import custom_call, function_call
 
 Step = Generator[List[Item], Any, Any]
 
@@ -73,14 +74,10 @@ class FileTools:
         return outcome(outputs[item["call_id"]])
 
     def _custom(self, name: str, text: str) -> Item:
-        call = self._id()
-        item = {"type": "custom_tool_call", "id": f"ctc_{call}", "call_id": call, "name": name}
-        return {**item, "input": text}
+        return custom_call(self._id(), name, text)
 
     def _function(self, name: str, arguments: Item) -> Item:
-        call = self._id()
-        item = {"type": "function_call", "id": f"fc_{call}", "call_id": call, "name": name}
-        return {**item, "arguments": json.dumps(arguments)}
+        return function_call(self._id(), name, arguments)
 
     def _id(self) -> str:
         # Apart from the ids that `tools.Shell` gives in the same conversation.

@@ -115,19 +115,27 @@ class Shell:
     def _unified(self, name: str, arguments: Item) -> Item:
         if self.name != "exec":
             return self._function(name, arguments)
-        call = self._id()
         cell = f"{PRAGMA}\ntext(JSON.stringify(await tools.{name}({json.dumps(arguments)})));"
-        item = {"type": "custom_tool_call", "id": f"ctc_{call}", "call_id": call, "name": "exec"}
-        return {**item, "input": cell}
+        return custom_call(self._id(), "exec", cell)
 
     def _function(self, name: str, arguments: Item) -> Item:
-        call = self._id()
-        item = {"type": "function_call", "id": f"fc_{call}", "call_id": call, "name": name}
-        return {**item, "arguments": json.dumps(arguments)}
+        return function_call(self._id(), name, arguments)
 
     def _id(self) -> str:
         self._calls += 1
         return f"call_{self._calls}"
+
+
+def function_call(call: str, name: str, arguments: Item) -> Item:
+    """Returns the model's call of a function."""
+    item = {"type": "function_call", "id": f"fc_{call}", "call_id": call, "name": name}
+    return {**item, "arguments": json.dumps(arguments)}
+
+
+def custom_call(call: str, name: str, text: str) -> Item:
+    """Returns the model's call of a tool that takes plain text."""
+    item = {"type": "custom_tool_call", "id": f"ctc_{call}", "call_id": call, "name": name}
+    return {**item, "input": text}
 
 
 def offered_tools(request: Item) -> List[Item]:
