@@ -49,14 +49,8 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) file: Arc<dyn OpenFile>,
+    /// The host cannot read it: it is closed for those who hold it, too.
     failed: AtomicBool,
-}
-
-impl Opened {
-    /// Says that the host cannot read it: it is closed for those who hold it, too.
-    pub(crate) fn fail(&self) {
-        self.failed.store(true, Ordering::Relaxed);
-    }
 }
 
 /// A task that ends with its value.
@@ -113,6 +107,16 @@ impl ConnectionFiles {
     /// Returns the open file that has the name now.
     pub(crate) fn handle(&self, id: &HandleId) -> Option<Arc<Opened>> {
         self.lock().handles.get(id).cloned().flatten()
+    }
+
+    /// Closes a file that the host cannot read, also for those who hold it.
+    pub(crate) fn fail(&self, id: &HandleId, opened: &Arc<Opened>) {
+        opened.failed.store(true, Ordering::Relaxed);
+        let mut state = self.lock();
+        let named = state.handles.get(id).and_then(Option::as_ref);
+        if named.is_some_and(|named| Arc::ptr_eq(named, opened)) {
+            state.handles.remove(id);
+        }
     }
 
     /// Closes a file, if it is open.

@@ -31,13 +31,15 @@ impl Handlers<'_> {
     }
 
     pub(super) fn read_file(&self, id: RequestId, read: exec_wire::fs::ReadFile) -> Begun {
-        runs(self.file_system().read_file(read), move |content| {
-            content
-                .map(|data| {
+        runs(
+            self.file_system().read_file(read),
+            move |content| match content {
+                Ok(data) => {
                     Outgoing::result_with_data(&id, &FileContent::default(), "dataBase64", data)
-                })
-                .unwrap_or_else(|error| Outgoing::error(&id, &error.into()))
-        })
+                }
+                Err(error) => Outgoing::error(&id, &error.into()),
+            },
+        )
     }
 
     pub(super) fn write_file(&self, id: RequestId, write: WriteFile, data: Data) -> Begun {
@@ -130,8 +132,7 @@ impl Handlers<'_> {
             }
             Err(error) => {
                 // What the host cannot read once is not read again.
-                opened.fail();
-                files.close(&handle_id);
+                files.fail(&handle_id, &opened);
                 Outgoing::error(&id, &error.into())
             }
         })
