@@ -6,6 +6,7 @@ mod files;
 mod in_flight;
 mod memory;
 mod output;
+mod sandbox;
 mod spawn;
 mod stalled;
 mod startup;
@@ -30,7 +31,7 @@ pub(crate) struct Group {
 const BINARY: &str = "binaryData";
 
 /// All groups, in the order of the table.
-pub(crate) const GROUPS: [Group; 12] = [
+pub(crate) const GROUPS: [Group; 13] = [
     Group {
         name: "spawn",
         run: spawn::run,
@@ -78,5 +79,9 @@ pub(crate) const GROUPS: [Group; 12] = [
     Group {
         name: "fs-watch",
         run: files::watch,
+    },
+    Group {
+        name: "sandbox",
+        run: sandbox::run,
     },
 ];

@@ -8,4 +8,4 @@ mod tree;
 
 pub(crate) use listener::{owner, port};
 pub(crate) use process::{is_workload, reset_peak};
-pub(crate) use tree::{Usage, workload};
+pub(crate) use tree::{Usage, named, workload};

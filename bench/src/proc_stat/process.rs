@@ -61,6 +61,19 @@ fn kibibytes(status: &str, name: &str) -> u64 {
         .unwrap_or(0)
 }
 
+/// Returns the name that a process was started under.
+pub(super) fn name(pid: u32) -> Option<String> {
+    let cmdline = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let name = cmdline.split(|&byte| byte == 0).next()?;
+    Some(String::from_utf8_lossy(name).into_owned())
+}
+
+/// Returns the memory of a process, with its share of what it has in common with others.
+pub(super) fn share(pid: u32) -> Option<u64> {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    Some(kibibytes(&rollup, "Pss:") << 10)
+}
+
 /// Returns whether a process is one that a measure made the server run.
 pub(crate) fn is_workload(pid: u32) -> bool {
     fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|cmdline| workload_cmdline(&cmdline))

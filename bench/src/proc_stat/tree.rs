@@ -89,6 +89,17 @@ pub(crate) fn workload(server: u32) -> Vec<u32> {
         .collect()
 }
 
+/// Returns what the processes below `server` that call themselves `name` use, each with its share of
+/// what it has in common with others.
+pub(crate) fn named(server: u32, name: &str) -> impl Iterator<Item = u64> {
+    let stats: Vec<Stat> = process::all().filter_map(Stat::read).collect();
+    let pids = tree(&stats, server).into_iter().map(|stat| stat.pid);
+    pids.filter(move |&pid| process::name(pid).as_deref() == Some(name))
+        .filter_map(process::share)
+        .collect::<Vec<_>>()
+        .into_iter()
+}
+
 /// Time between two samples of a tree that is watched.
 const INTERVAL: Duration = Duration::from_millis(50);
 

@@ -1,6 +1,6 @@
 //! `process/start` requests, prepared once so that sending one costs next to nothing.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// What a process is connected to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -35,6 +35,12 @@ impl Start {
         }
     }
 
+    /// Adds a member.
+    pub(crate) fn with(mut self, name: &str, value: &Value) -> Self {
+        self.members.insert_str(0, &format!(r#""{name}":{value},"#));
+        self
+    }
+
     /// Writes the request with its id; the process is named after it.
     pub(super) fn request(&self, id: u64) -> String {
         let members = &self.members;
@@ -51,11 +57,13 @@ mod tests {
     #[test]
     fn a_request_is_json_with_its_ids() {
         let start = Start::new(&["cat", "a\"b"], Stdio::WritablePipes);
+        let start = start.with("sandbox", &json!({"x": [1]}));
         let value: serde_json::Value = serde_json::from_str(&start.request(7)).unwrap();
         assert_eq!(value["id"], 7);
         assert_eq!(value["params"]["processId"], "b7");
         assert_eq!(value["params"]["argv"][1], "a\"b");
         assert_eq!(value["params"]["pipeStdin"], true);
         assert_eq!(value["params"]["tty"], false);
+        assert_eq!(value["params"]["sandbox"]["x"][0], 1);
     }
 }

@@ -18,6 +18,7 @@ use futures_util::future::{BoxFuture, FutureExt};
 
 use crate::{
     client::{CallError, ExecServerClient},
+    driver::Watch,
     events::ProcessEvents,
     process::RemoteProcess,
 };
@@ -46,7 +47,8 @@ impl RemoteBackend {
         let now_ms = u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX);
         let hub = Arc::clone(self.client.hub());
         let id = command.process_id.clone();
-        let events = Arc::new(ProcessEvents::new(id, hub, now_ms));
+        let watch = Watch::new(&command.network);
+        let events = Arc::new(ProcessEvents::new(id, hub, watch, now_ms));
         // Made before it runs: if this future is dropped, so is the handle, and that ends it.
         let process = Arc::new(RemoteProcess::new(self.client.clone(), &events, command.io));
         let started = self
@@ -96,10 +98,10 @@ fn params(command: Command) -> StartProcess {
                 stdin: Stdin::Piped,
             },
         arg0: command.arg0,
-        sandbox: None,
-        enforce_managed_network: false,
-        managed_network: None,
-        network_proxy: None,
+        sandbox: command.sandbox,
+        enforce_managed_network: command.network.enforced,
+        managed_network: command.network.managed,
+        network_proxy: command.network.proxy,
         size,
         mode: None,
         limits: (limits != Limits::default()).then_some(limits),

@@ -2,6 +2,7 @@
 //! to its process and every change to its watch.
 
 mod processes;
+mod questions;
 mod waiter;
 mod watches;
 
@@ -11,11 +12,10 @@ use bytes::Bytes;
 use exec_core::peer::Calls;
 use exec_transport::link::{Encoding, Link, MessageWriter, ReadError};
 use exec_wire::{
-    error::{ErrorCode, RpcError},
     fs::{CloseFile, Unwatch, WatchMissing},
     id::OutputSeq,
     limits,
-    message::{self, Message, Notification, RequestId, split_binary},
+    message::{Message, Notification, RequestId, split_binary},
     method::Method,
     outgoing::Outgoing,
     process::{ReadProcess, TerminateMode, TerminateProcess},
@@ -26,10 +26,14 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-pub(crate) use self::waiter::{Answered, Ask, Opens, Reply, Request, Waiter};
 use self::{
     processes::{Processes, Room},
+    questions::Questions,
     watches::Watches,
+};
+pub(crate) use self::{
+    questions::Watch,
+    waiter::{Answered, Ask, Opens, Reply, Request, Waiter},
 };
 use crate::{
     client::CallError,
@@ -58,6 +62,7 @@ pub(crate) struct Driver {
     allowance: u32,
     processes: Processes,
     watches: Watches,
+    questions: Questions,
     hub: Arc<Hub>,
 }
 
@@ -89,6 +94,7 @@ impl Driver {
             allowance: 0,
             processes: Processes::default(),
             watches: Watches::default(),
+            questions: Questions::default(),
             hub,
         }
     }
@@ -111,7 +117,10 @@ impl Driver {
             let slow = room == Room::Little && self.allowance == 0;
             let may_ask = self.link.writer.buffered() < GATHER_BYTES;
             tokio::select! {
-                flushed = tend(&mut *self.link.writer) => flushed?,
+                flushed = tend(&mut *self.link.writer) => {
+                    flushed?;
+                    self.questions.handle_flushed();
+                }
                 message = self.link.reader.next(), if may_read => match message? {
                     Some(message) => {
                         self.allowance = self.allowance.saturating_sub(1);
@@ -129,6 +138,9 @@ impl Driver {
                         return Ok(());
                     }
                 },
+                answer = self.questions.next_answer(), if !self.questions.is_empty() => {
+                    self.say(answer);
+                }
                 () = self.hub.poked() => {}
             }
         }
@@ -189,7 +201,10 @@ impl Driver {
         let message = Message::decode_with(&text, data);
         match message.map_err(|error| DriveError::Message(error.into()))? {
             Message::Notification(told) => self.handle_notification(&told)?,
-            Message::Request(request) => self.refuse(&request),
+            Message::Request(request) => {
+                let answer = self.questions.handle_request(&request, &self.processes);
+                self.say(answer);
+            }
             answer @ (Message::Response(_) | Message::Error(_)) => {
                 if let Some(answer) = self.calls.handle_answer(answer) {
                     self.unanswered -= 1;
@@ -222,6 +237,12 @@ impl Driver {
             }
             Told::Changed(changed) => self.watches.handle_changed(changed),
             Told::MissingChanged(changed) => self.watches.handle_missing_changed(changed),
+            Told::Decided(decision) => {
+                let process = self.processes.find(&decision.process_id);
+                if let Some(watch) = process.as_ref().and_then(|process| process.watch()) {
+                    watch.watcher().record(decision);
+                }
+            }
             Told::Unknown => {}
         }
         Ok(())
@@ -349,12 +370,11 @@ impl Driver {
         self.link.writer.push(request, self.encoding);
     }
 
-    fn refuse(&mut self, request: &message::Request<'_>) {
-        let message = format!("this client does not implement `{}`", request.method);
-        let error = RpcError::new(ErrorCode::METHOD_NOT_FOUND, message);
-        self.link
-            .writer
-            .push(Outgoing::error(&request.id, &error), self.encoding);
+    /// Answers the server, if there is an answer yet.
+    fn say(&mut self, answer: Option<Outgoing>) {
+        if let Some(answer) = answer {
+            self.link.writer.push(answer, self.encoding);
+        }
     }
 }
 

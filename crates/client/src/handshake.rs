@@ -15,6 +15,8 @@ use exec_wire::{
 };
 use tokio::time::timeout;
 
+use crate::question;
+
 /// How long a server may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -114,6 +116,13 @@ async fn initialize(
             continue;
         }
         let message = Message::decode(&frame).map_err(ConnectError::Message)?;
+        if let Message::Request(request) = &message {
+            // So may questions about its processes, which this client knows nothing of yet.
+            let denied = |_| question::answer(&request.id, question::not_allowed());
+            let answer = question::decode(request).map_or_else(|refusal| refusal, denied);
+            link.writer.push(answer, Encoding::Text);
+            link.writer.flush().await?;
+        }
         if let Some(answer) = calls.handle_answer(message) {
             let result = answer.result.map_err(ConnectError::Refused)?;
             return serde_json::from_str(result.get()).map_err(ConnectError::Answer);

@@ -14,4 +14,5 @@ pub mod handshake;
 mod hub;
 mod notification;
 pub mod process;
+mod question;
 mod snapshot;

@@ -8,6 +8,7 @@ use exec_wire::{
     id::{OutputSeq, ProcessId},
     message::{Notification, ParamsError, decode_params},
     method::notification,
+    network::PolicyDecision,
     process::{ExitCause, Exited, OutputStream, ProcessClosed, ProcessStarted},
 };
 use serde::Deserialize;
@@ -23,6 +24,8 @@ pub(crate) enum Told {
     Changed(Changed),
     /// A watch for missing paths is over.
     MissingChanged(MissingChanged),
+    /// Something was decided about the network of a process.
+    Decided(PolicyDecision),
     /// Nothing that this client knows.
     Unknown,
 }
@@ -75,6 +78,10 @@ pub(crate) fn decode(told: &Notification<'_>) -> Result<Told, ParamsError> {
         notification::PROCESS_STARTED => decode_params(told.params).map(Told::Started),
         notification::FS_CHANGED => decode_params(told.params).map(Told::Changed),
         notification::FS_MISSING_CHANGED => decode_params(told.params).map(Told::MissingChanged),
+        // A record may be lost; one that is not understood is.
+        notification::NETWORK_POLICY_DECISION => {
+            Ok(decode_params(told.params).map_or(Told::Unknown, Told::Decided))
+        }
         _ => Ok(Told::Unknown),
     }
 }

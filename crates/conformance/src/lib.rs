@@ -14,10 +14,12 @@
 pub mod cases;
 mod outcome;
 pub mod pattern;
+mod policy;
 mod request;
 mod running;
 mod scratch;
 pub mod server;
 pub mod subject;
 mod suite;
+mod under;
 mod within;

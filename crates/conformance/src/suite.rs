@@ -271,6 +271,45 @@ macro_rules! conformance_suite {
                 what_ignore_files_name_is_not_found,
                 nothing_in_a_tree_holds_up_a_find,
                 a_find_begins_where_something_is;
+            sandbox:
+                a_read_only_sandbox_reads_and_does_not_write,
+                a_read_only_sandbox_with_network_does_not_write_either,
+                a_workspace_is_writable_in_a_sandbox_and_nothing_beside_it,
+                existing_metadata_is_read_only_in_a_sandbox,
+                missing_metadata_cannot_be_made_in_a_sandbox_and_leaves_nothing,
+                metadata_that_a_policy_names_is_writable_in_a_sandbox,
+                a_denied_path_cannot_be_read_in_a_sandbox,
+                denied_globs_are_expanded_in_a_sandbox,
+                an_unlisted_path_does_not_exist_in_a_sandbox,
+                a_single_file_is_writable_in_a_sandbox,
+                the_most_specific_entry_counts_in_a_sandbox,
+                the_commands_temporary_directory_is_writable_in_a_sandbox,
+                the_directory_of_a_command_is_entered_in_a_sandbox;
+            sandboxed:
+                the_exit_code_is_the_commands_in_a_sandbox,
+                death_by_a_signal_is_told_of_a_sandbox_too,
+                what_restricts_nothing_runs_in_a_sandbox_untouched,
+                what_encloses_a_sandbox_is_told,
+                nothing_is_denied_without_a_sandbox,
+                the_network_of_a_sandbox_is_closed_unless_it_is_enabled,
+                signals_do_not_leave_a_sandbox,
+                a_terminal_works_in_a_sandbox,
+                input_and_output_pass_through_a_sandbox,
+                terminate_ends_everything_in_a_sandbox,
+                dropping_the_last_handle_ends_everything_in_a_sandbox,
+                many_sandboxes_run_at_once,
+                a_policy_that_cannot_be_is_refused_a_sandbox;
+            sandboxed_files:
+                files_in_a_sandbox_are_read_and_written,
+                files_outside_a_sandbox_are_not_found,
+                denied_files_in_a_sandbox_are_invalid,
+                writes_outside_a_sandbox_fail,
+                metadata_directories_in_a_sandbox_are_protected,
+                a_file_is_opened_in_a_sandbox,
+                what_is_denied_is_not_searched_in_a_sandbox,
+                a_sandbox_that_allows_all_of_a_kind_does_it_directly,
+                changes_in_a_sandbox_keep_their_order,
+                a_policy_that_cannot_be_is_refused_for_files_in_a_sandbox;
         }
     };
     ($name:ident, $make:expr; $($family:ident: $($case:ident),+;)+) => {
@@ -321,6 +360,9 @@ mod tests {
             include_str!("cases/missing.rs"),
             include_str!("cases/searching.rs"),
             include_str!("cases/finding.rs"),
+            include_str!("cases/sandbox.rs"),
+            include_str!("cases/sandboxed.rs"),
+            include_str!("cases/sandboxed_files.rs"),
         ];
         for line in families.iter().flat_map(|family| family.lines()) {
             if let Some(rest) = line.strip_prefix("pub async fn ") {

@@ -33,6 +33,7 @@ fn subject() -> Subject {
         host,
         version,
         retention,
+        sandbox: Default::default(),
     });
     let environment = Environment {
         backend: Arc::new(backend),

@@ -63,5 +63,6 @@ fn local() -> LocalBackend {
         host,
         version,
         retention,
+        sandbox: Default::default(),
     })
 }

@@ -77,7 +77,11 @@ impl GateModel {
                 check_refusal(&reply);
             }
             (UNKNOWN, Input::Reply(reply)) => check_refusal(&reply),
-            (RESPONSE, Input::Nothing) => self.unsolicited += 1,
+            (RESPONSE, Input::Answer(Message::Response(response))) => {
+                assert_eq!(response.id, RequestId::Number(1));
+                self.gate.handle_unsolicited();
+                self.unsolicited += 1;
+            }
             (REQUEST, Input::Request(request)) => assert_eq!(request.id, RequestId::Number(1)),
             (text, input) => panic!("{text} ({operand}) became {input:?}"),
         }

@@ -6,7 +6,10 @@ use exec_wire::{
     id::ProcessId,
     path_uri::PathUri,
     process::{EnvPolicy, Limits, Metadata, ShellSnapshot, TerminalSize},
+    sandbox::Sandbox,
 };
+
+use crate::network::Network;
 
 /// A command that an [`ExecBackend`](crate::backend::ExecBackend) starts.
 #[derive(Clone, Debug)]
@@ -33,6 +36,10 @@ pub struct Command {
     pub limits: Limits,
     /// Bytes of output to retain, if not the environment's own setting.
     pub retained_bytes: Option<usize>,
+    /// Which files and which network it may use. Absent: all.
+    pub sandbox: Option<Box<Sandbox>>,
+    /// What is managed of its network.
+    pub network: Network,
 }
 
 impl Command {
@@ -50,6 +57,8 @@ impl Command {
             io: Io::Pipes { stdin: Stdin::Null },
             limits: Limits::default(),
             retained_bytes: None,
+            sandbox: None,
+            network: Network::default(),
         }
     }
 }

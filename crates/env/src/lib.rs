@@ -7,4 +7,5 @@ pub mod backend;
 pub mod command;
 pub mod environment;
 pub mod filesystem;
+pub mod network;
 pub mod process;

@@ -1,6 +1,10 @@
 //! Files that stay open, read and written by blocks.
 
-use std::{fs::File, os::unix::fs::FileExt, path::PathBuf};
+use std::{
+    fs::File,
+    os::{fd::OwnedFd, unix::fs::FileExt},
+    path::PathBuf,
+};
 
 use exec_env::filesystem::FileError;
 use exec_wire::{fs::OpenMode, limits, path_uri::PathUri};
@@ -42,6 +46,21 @@ impl BlockFile {
         };
         let file = opened.file;
         Ok(Self { file, path })
+    }
+
+    /// Takes a file that another process opened at `path`, and looks at it again.
+    ///
+    /// # Errors
+    /// Fails if it is no regular file.
+    pub fn from_file(file: OwnedFd, path: &PathUri) -> Result<Self, FileError> {
+        let path = native(path)?;
+        let file = Regular::received(file, &path)?.file;
+        Ok(Self { file, path })
+    }
+
+    /// Returns the file, for another process to use.
+    pub fn into_file(self) -> OwnedFd {
+        self.file.into()
     }
 
     /// Checks the arguments of [`Self::read_block`] alone, and returns the length.

@@ -49,6 +49,11 @@ impl Regular {
         Self::checked(opened, path)
     }
 
+    /// Takes what another process opened.
+    pub(crate) fn received(opened: OwnedFd, path: &Path) -> Result<Self, FileError> {
+        Self::checked(opened, path)
+    }
+
     fn checked(opened: OwnedFd, path: &Path) -> Result<Self, FileError> {
         let stat = fstat(&opened).map_err(|error| failed("look at", path, error))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {

@@ -1,6 +1,6 @@
 //! Whole files, read at once.
 
-use std::{fs::File, path::PathBuf, thread};
+use std::{fs::File, os::fd::OwnedFd, path::PathBuf, thread};
 
 use exec_env::filesystem::FileError;
 use exec_wire::{fs::ReadFile, limits};
@@ -28,12 +28,31 @@ impl WholeFile {
     pub fn open(read: &ReadFile) -> Result<Self, FileError> {
         let path = native(&read.path)?;
         let opened = Regular::to_read(&path, Links::asked(read.follow_symlinks))?;
+        Self::opened(opened, path)
+    }
+
+    /// Takes a file that another process opened for `read`, and looks at it again.
+    ///
+    /// # Errors
+    /// Fails if it is no regular file or is too large.
+    pub fn from_file(file: OwnedFd, read: &ReadFile) -> Result<Self, FileError> {
+        let path = native(&read.path)?;
+        let opened = Regular::received(file, &path)?;
+        Self::opened(opened, path)
+    }
+
+    fn opened(opened: Regular, path: PathBuf) -> Result<Self, FileError> {
         let size = opened.size();
         if size > limits::MAX_READ_FILE_BYTES {
             return Err(too_large());
         }
         let file = opened.file;
         Ok(Self { file, path, size })
+    }
+
+    /// Returns the file, for another process to read.
+    pub fn into_file(self) -> OwnedFd {
+        self.file.into()
     }
 
     /// Reads it, whatever it has grown or shrunk to.

@@ -11,6 +11,7 @@ use exec_process::{
     Launch, LaunchIo, Settings, give_back_startup_code, launch,
     spawner::{SpawnError, Spawner, Stage},
 };
+use exec_sandbox::{Prepared, Sandboxes};
 use exec_wire::{
     environment::{Capabilities, EnvironmentInfo},
     error::RpcError,
@@ -18,7 +19,13 @@ use exec_wire::{
 };
 use futures_util::future::{BoxFuture, FutureExt, ready};
 
-use crate::{env_policy::child_environment, host::Host, snapshots::Snapshots};
+use crate::{
+    enclosed,
+    env_policy::child_environment,
+    host::Host,
+    network::Arranged,
+    snapshots::Snapshots,
+};
 
 /// What a local environment is made of.
 #[derive(Clone)]
@@ -31,6 +38,8 @@ pub struct LocalConfig {
     pub version: String,
     /// How much output a process retains.
     pub retention: Retention,
+    /// How policies are enforced.
+    pub sandbox: exec_sandbox::Settings,
 }
 
 impl fmt::Debug for LocalConfig {
@@ -48,6 +57,7 @@ impl fmt::Debug for LocalConfig {
 pub struct LocalBackend {
     pub(crate) config: Arc<LocalConfig>,
     pub(crate) spawner: Spawner,
+    pub(crate) sandboxes: Sandboxes,
     snapshots: Snapshots,
 }
 
@@ -56,6 +66,7 @@ impl Clone for LocalBackend {
         Self {
             config: Arc::clone(&self.config),
             spawner: self.spawner.clone(),
+            sandboxes: self.sandboxes.clone(),
             snapshots: Snapshots::default(),
         }
     }
@@ -64,11 +75,19 @@ impl Clone for LocalBackend {
 impl LocalBackend {
     /// Begins with nothing started.
     pub fn new(config: LocalConfig) -> Self {
+        let spawner = Spawner::default();
+        let sandboxes = Sandboxes::new(spawner.clone(), config.sandbox);
         Self {
             config: Arc::new(config),
-            spawner: Spawner::default(),
+            spawner,
+            sandboxes,
             snapshots: Snapshots::default(),
         }
+    }
+
+    /// Returns what makes sandboxes, for files as for commands.
+    pub fn sandboxes(&self) -> &Sandboxes {
+        &self.sandboxes
     }
 
     /// Starts the spawner, so that the first command need not wait for it, and gives back the memory
@@ -110,30 +129,52 @@ impl LocalBackend {
                 LaunchIo::Terminal(size)
             }
         };
+        let sandbox = command.sandbox.as_deref();
+        let arranged = Arranged::new(command.network, sandbox, &command.process_id, &mut env)?;
+        let env: Vec<(OsString, OsString)> = env.into_iter().collect();
+        let mut prepared = match sandbox {
+            Some(sandbox) => {
+                let managed = arranged.managed();
+                enclosed::prepare(&self.sandboxes, sandbox, &cwd, &env, managed).await?
+            }
+            None => Prepared::default(),
+        };
+        let door = prepared.door.take();
         let mut retention = self.config.retention;
         retention.bytes = command
             .retained_bytes
             .map_or(retention.bytes, |bytes| bytes.min(retention.bytes));
+        let sandboxed = command.sandbox.is_some();
         let launched = launch(
             &self.spawner,
-            Launch {
-                id: command.process_id,
-                program: program.clone().into(),
-                argv: argv.into_iter().map(OsString::from).collect(),
-                env: env.into_iter().collect(),
-                cwd: cwd.clone(),
-                io,
-                limits: command.limits,
-                extra,
-            },
+            enclosed::put_into(
+                prepared,
+                Launch {
+                    id: command.process_id,
+                    program: program.clone().into(),
+                    argv: argv.into_iter().map(OsString::from).collect(),
+                    env,
+                    cwd: cwd.clone(),
+                    io,
+                    limits: command.limits,
+                    extra,
+                    sandboxed,
+                    enclosure: None,
+                },
+            ),
             Settings { retention },
         );
         let process = launched
             .await
             .map_err(|error| explain(error, &program, &cwd))?;
+        arranged.run(door, &process)?;
         Ok(StartedProcess {
             process,
-            sandbox_type: Some(SandboxType::None),
+            sandbox_type: Some(if sandboxed {
+                SandboxType::LinuxSeccomp
+            } else {
+                SandboxType::None
+            }),
         })
     }
 }
@@ -172,8 +213,14 @@ fn explain(error: SpawnError, program: &str, cwd: &Path) -> StartError {
                 Stage::Chdir => format!("cannot enter directory `{}`", cwd.display()),
                 Stage::Exec => format!("cannot run `{program}`"),
                 Stage::Limit => "cannot set a resource limit".to_owned(),
-                Stage::Setup | Stage::Clone => "cannot create a process".to_owned(),
+                Stage::Setup | Stage::Clone | Stage::Enclosure => {
+                    "cannot create a process".to_owned()
+                }
             },
+            source,
+        },
+        SpawnError::Enclosure { part, source } => StartError::Spawn {
+            context: format!("sandbox: cannot {part}"),
             source,
         },
         SpawnError::Nul(_) => StartError::Spawn {

@@ -3,8 +3,10 @@
 //! Joins what runs processes, what works on files and what describes the host. Not here: the wire, sockets, sessions.
 
 pub mod backend;
+mod enclosed;
 pub mod env_policy;
 pub mod filesystem;
 pub mod host;
+mod network;
 pub mod shell_snapshot;
 mod snapshots;

@@ -12,6 +12,7 @@ use std::{
 use exec_core::log::{Event, Follow, From, Pace};
 use exec_env::{backend::StartError, command::Command, process::ExecProcess};
 use exec_process::{Launch, LaunchIo, Settings, launch, spawner::Extra};
+use exec_sandbox::Prepared;
 use exec_wire::{
     id::OutputSeq,
     process::{Metadata, OutputStream, ShellSnapshot},
@@ -22,6 +23,7 @@ use tokio::{sync::OnceCell, time::timeout};
 
 use crate::{
     backend::LocalBackend,
+    enclosed,
     env_policy::child_environment,
     shell_snapshot::{
         ShellKind, applies,
@@ -80,6 +82,7 @@ impl Snapshots {
             cwd: cwd.to_owned(),
             env_policy: command.env_policy.clone(),
             env: command.env.clone(),
+            sandbox: command.sandbox.as_ref().and_then(|sandbox| serde_json::to_string(sandbox).ok()),
         };
         let entry = {
             let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
@@ -121,18 +124,29 @@ async fn capture_state(
     let host = &backend.config.env;
     let policy = command.env_policy.as_ref();
     let env = child_environment(host, policy, &command.env, &Metadata::default());
+    let env: Vec<(OsString, OsString)> = env.into_iter().collect();
+    // Profiles are run as the command is: under its policy, and without a network of its own.
+    let prepared = match command.sandbox.as_deref() {
+        Some(sandbox) => {
+            let prepared = enclosed::prepare(&backend.sandboxes, sandbox, cwd, &env, None);
+            prepared.await.ok()?
+        }
+        None => Prepared::default(),
+    };
     let launched = launch(
         &backend.spawner,
-        Launch {
+        enclosed::put_into(prepared, Launch {
             id: command.process_id.clone(),
             program: request.shell.path.clone().into(),
             argv: argv.into_iter().map(OsString::from).collect(),
-            env: env.into_iter().collect(),
+            env,
             cwd: cwd.to_owned(),
             io: LaunchIo::Pipes,
             limits: command.limits,
             extra: Vec::new(),
-        },
+            sandboxed: false,
+            enclosure: None,
+        }),
         Settings::default(),
     );
     let process: Arc<dyn ExecProcess> = launched.await.ok()?;

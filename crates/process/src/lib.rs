@@ -7,11 +7,13 @@
     reason = "clone, exec and shared memory of supervisors; each block states its argument"
 )]
 
+pub mod enclosure;
 mod input;
 mod owner;
 mod pipe;
 mod process;
 mod pty;
+mod raw;
 mod register;
 mod shared;
 mod signals;

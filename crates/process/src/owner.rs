@@ -2,14 +2,19 @@
 //! records its end.
 
 mod deadlines;
+mod denied;
 mod memory;
 mod source;
+
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use exec_core::log::Exit;
 use exec_wire::{
+    id::OutputSeq,
     limits,
     process::{ExitCause, Usage},
 };
@@ -17,6 +22,7 @@ use tokio::time::{Instant, sleep_until};
 
 use self::deadlines::{Deadlines, Due};
 use crate::{
+    pipe,
     shared::Shared,
     signals,
     spawner::{Child, ExitReport, Report},
@@ -36,6 +42,7 @@ pub(crate) struct Owner {
     pub(crate) started: Instant,
     deadlines: Deadlines,
     exited: bool,
+    sandboxed: bool,
 }
 
 impl Owner {
@@ -54,7 +61,13 @@ impl Owner {
             started,
             deadlines,
             exited: false,
+            sandboxed: false,
         }
+    }
+
+    /// Says whether a policy holds for the process.
+    pub(crate) fn sandboxed(self, sandboxed: bool) -> Self {
+        Self { sandboxed, ..self }
     }
 
     /// Runs until nothing of the process is left.
@@ -128,19 +141,29 @@ impl Owner {
         }
     }
 
-    /// Reads what is there before an exit is recorded, so that it normally comes first.
+    /// Reads what is there before an exit is recorded, so that it normally comes first. Of a
+    /// sandboxed process everything is read that it can have left, also for a slow reader: its last
+    /// words tell whether it was refused something.
     fn drain(&mut self, held: bool) {
-        if held {
-            return;
-        }
+        let most = match (self.sandboxed, held) {
+            (true, _) => pipe::LARGE_BYTES,
+            (false, false) => 1,
+            (false, true) => 0,
+        };
         let mut index = 0;
         while index < self.sources.len() {
-            match self.sources[index].read_now() {
-                Some(Some(data)) => self.take(index, Some(data)),
-                Some(None) => self.take(index, None),
-                None => {}
+            let (count, mut bytes) = (self.sources.len(), 0);
+            while bytes < most && self.sources.len() == count {
+                let Some(data) = self.sources[index].read_now() else {
+                    break;
+                };
+                bytes += data.as_ref().map_or(0, Bytes::len);
+                self.take(index, data);
             }
-            index += 1;
+            // One that has ended left its place to another.
+            if self.sources.len() == count {
+                index += 1;
+            }
         }
     }
 
@@ -168,13 +191,22 @@ impl Owner {
         });
     }
 
-    fn record(&mut self, exit: Exit) {
+    fn record(&mut self, mut exit: Exit) {
         self.exited = true;
+        exit.sandbox_denied = self.sandboxed && exit.code != 0 && self.is_denial(exit.code);
         let state = self.shared.lock();
         let (ended_by_us, kill_at) = (state.cause.is_some(), state.kill_at);
         drop(state);
         self.deadlines.handle_exit(ended_by_us, kill_at);
         self.shared.record(|log| log.record_exit(exit));
+    }
+
+    /// Tells whether the process seems to have been refused something. Looks at the output without
+    /// holding up those who read it.
+    fn is_denial(&self, code: i32) -> bool {
+        let retained = self.shared.lock().log().page(OutputSeq(0), None).chunks;
+        let chunks = retained.iter().map(|chunk| (chunk.stream, &chunk.data));
+        denied::is_denial(code, chunks)
     }
 
     /// The supervisor is gone: the tree is, too, or it is out of reach.

@@ -7,6 +7,9 @@
 //! its own, and kills the tree when it is told to, or when the server's end of that socket closes.
 //! A server that is killed leaves nothing behind.
 //!
+//! A command that is enclosed in namespaces has an *init* between itself and its supervisor, which
+//! makes the namespaces and is the first process in them.
+//!
 //! Invariant: code that runs between a clone and an exec, and all of a supervisor, neither
 //! allocates nor locks nor touches thread-local state.
 
@@ -14,8 +17,9 @@ mod boot;
 mod child;
 mod frame;
 mod handle;
+mod init;
 mod job;
-mod raw;
+mod progress;
 mod report;
 mod serve;
 mod supervise;

@@ -4,17 +4,21 @@
 
 use std::path::PathBuf;
 
-use clap::Parser;
+use clap::{Args, Parser, Subcommand};
 
-use crate::config::{Override, Settings, Strictness};
+use crate::config::{Override, Settings, Strictness, Switch};
 
 /// Runs commands and file operations for a client that lives elsewhere.
 ///
 /// The client speaks JSON-RPC over a websocket, a unix socket or stdio. A websocket listener
 /// prints one line to stdout once it is bound, its URL with the real port; logs go to stderr.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "exec-server", version, after_help = AFTER_HELP)]
+#[command(name = "exec-server", version, after_help = AFTER_HELP, disable_help_subcommand = true)]
 pub struct Cli {
+    /// What to do instead of serving.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+
     /// Options that can also come from the environment and from the configuration file.
     #[command(flatten)]
     pub settings: Settings,
@@ -40,6 +44,33 @@ pub struct Cli {
     /// Accepted for compatibility and ignored with a warning.
     #[arg(long, value_name = "FEATURE", help_heading = CONFIGURATION, hide_short_help = true)]
     pub disable: Vec<String>,
+
+    /// Accepted for compatibility and ignored with a warning.
+    #[arg(
+        long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+        default_missing_value = "true", help_heading = CONFIGURATION, hide_short_help = true
+    )]
+    pub proxy_private_ips_via_upstream: Option<Switch>,
+}
+
+/// What to do instead of serving.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Tells what this machine can enforce, and what would help where it cannot.
+    Doctor(Doctor),
+}
+
+/// Tells what this machine can enforce, and what would help where it cannot.
+///
+/// Everything is tried, as the server would do it, which takes at most 20 seconds. Options of the
+/// server's count: `exec-server --sandbox-mechanism landlock doctor` tells what Landlock alone would do.
+/// Run it where the server runs: the same account, the same container.
+#[derive(Args, Clone, Copy, Debug, Eq, PartialEq)]
+#[command(after_help = DOCTOR_STATUS)]
+pub struct Doctor {
+    /// Prints one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
 }
 
 impl Cli {
@@ -52,6 +83,9 @@ impl Cli {
         }
     }
 }
+
+const DOCTOR_STATUS: &str = "\
+Exit status: 0 if every kind of policy can be enforced, 1 if not, 2 for a wrong command line.";
 
 const CONFIGURATION: &str = "Configuration";
 
@@ -73,6 +107,8 @@ Examples:
   exec-server --listen ws://10.0.0.5:8080 \\
               --ws-auth signed-bearer-token --ws-shared-secret-file secret --ws-audience box-7
       For clients with a JWT, signed with the secret and meant for box-7
+  exec-server doctor
+      What this machine can enforce of sandbox policies; serves nobody
 
 Exit status: 0 after SIGTERM or SIGINT, 1 if the server cannot start, 2 for a wrong command line.";
 
@@ -81,6 +117,7 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
+    use crate::config::SandboxMechanism;
 
     #[test]
     fn the_parser_is_well_formed() {
@@ -109,6 +146,9 @@ mod tests {
             "--allow-direct-exec=false",
             "--allow-prepared-exec=false",
             "--insecure-no-auth",
+            "--sandbox-mechanism=landlock",
+            "--linux-sandbox-pid-namespace=inherit",
+            "--proxy-private-ips-via-upstream",
             "--config=f",
             "-c",
             "listen=off",
@@ -126,7 +166,7 @@ mod tests {
 
     #[test]
     fn wrong_arguments_are_the_parsers_to_refuse() {
-        let wrong: [&[&str]; 13] = [
+        let wrong: [&[&str]; 19] = [
             &["--listen=ws://localhost:0"],
             &["--concurrent-requests=0"],
             &["--concurrent-requests=two"],
@@ -140,6 +180,12 @@ mod tests {
             &["-c", "=off"],
             &["--remote=ws://127.0.0.1:0"],
             &["--listen=off", "--listen=off"],
+            &["--sandbox-mechanism=seatbelt"],
+            &["--linux-sandbox-pid-namespace=host"],
+            &["serve"],
+            &["help"],
+            &["doctor", "--listen=off"],
+            &["doctor", "now"],
         ];
         for arguments in wrong {
             let line = ["exec-server"].iter().chain(arguments);
@@ -151,6 +197,29 @@ mod tests {
     }
 
     #[test]
+    fn doctor_is_the_only_command_and_takes_the_servers_options_before_it() {
+        let parsed = |line: &[&str]| {
+            let line = ["exec-server"].iter().chain(line);
+            let cli = Cli::try_parse_from(line).unwrap();
+            let doctor = cli.command.map(|Command::Doctor(doctor)| doctor.json);
+            (doctor, cli.settings.sandbox_mechanism)
+        };
+        let landlock = Some(SandboxMechanism::Landlock);
+        assert_eq!(parsed(&[]), (None, None));
+        assert_eq!(parsed(&["doctor"]), (Some(false), None));
+        assert_eq!(
+            parsed(&["--sandbox-mechanism=landlock", "doctor", "--json"]),
+            (Some(true), landlock)
+        );
+        let value = parsed(&["--enable", "doctor", "--sandbox-mechanism", "landlock"]);
+        assert_eq!(
+            value,
+            (None, landlock),
+            "the value of an option is no command"
+        );
+    }
+
+    #[test]
     fn help_has_headings_defaults_and_examples() {
         let help = Cli::command().render_long_help().to_string();
         for text in [
@@ -158,6 +227,8 @@ mod tests {
             "Authentication:",
             "Sessions",
             "ws://127.0.0.1:0",
+            "Sandbox:",
+            "doctor",
             "Examples:",
         ] {
             assert!(help.contains(text), "{text}\n{help}");

@@ -26,6 +26,7 @@ pub use overrides::{Override, OverrideParseError};
 pub use server::{ServerConfig, TlsPaths, resolve};
 pub use settings::{SetError, Settings};
 pub use values::{
-    ConcurrentRequests, Seconds, SecondsParseError, Switch, SwitchParseError, WsAuth,
+    ConcurrentRequests, PidNamespace, PidNamespaceParseError, SandboxMechanism,
+    SandboxMechanismParseError, Seconds, SecondsParseError, Switch, SwitchParseError, WsAuth,
     WsAuthParseError,
 };

@@ -5,6 +5,7 @@
 
 pub mod cli;
 pub mod config;
+pub mod doctor;
 mod run;
 
 pub use exec_transport::listen::{

@@ -182,6 +182,7 @@ fn local_config(config: &ServerConfig) -> anyhow::Result<LocalConfig> {
         host,
         version,
         retention,
+        sandbox: config.sandbox,
     })
 }
 

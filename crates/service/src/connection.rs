@@ -28,6 +28,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, link: Link) {
         // The peer cannot be written to any more.
         () = outbox.closed() => {}
     }
+    outbox.asked().hang_up();
     // Requests that still run are cancelled; what they have done stays.
     let session = reader.into_session();
     drop(outbox);

@@ -4,6 +4,7 @@
 //! outlives its connection; a handler turns one request into one call of the environment.
 //! Not here: how anything runs (tests run this over a fake), which transport carries it.
 
+mod asked;
 mod call;
 mod connection;
 mod files;

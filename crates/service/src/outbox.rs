@@ -10,11 +10,21 @@ use std::{
 };
 
 use exec_env::process::EventStream;
-use exec_wire::{id::ProcessId, initialize::Extension, limits, outgoing::Outgoing};
+use exec_wire::{
+    id::ProcessId,
+    initialize::Extension,
+    limits,
+    method::NETWORK_POLICY_REQUEST,
+    network::{Decision, PolicyRequest},
+    outgoing::Outgoing,
+};
 use futures_util::stream::{AbortHandle, Abortable, abortable};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use crate::notify::Dialect;
+use crate::{asked::Asked, notify::Dialect};
+
+/// Room that is left to answers by what may be lost.
+const RESERVED_BYTES: usize = limits::OUTBOX_BYTES / 8;
 
 /// Sends messages to one connection's writer. Answers wait for room; events are pulled by the
 /// writer from the logs, which hold them anyway.
@@ -24,6 +34,7 @@ pub(crate) struct Outbox {
     room: Arc<Semaphore>,
     follows: Arc<Follows>,
     lifecycle: AtomicBool,
+    asked: Arc<Asked>,
 }
 
 /// Something for the writer.
@@ -93,6 +104,7 @@ impl Outbox {
                 room,
                 follows: Arc::default(),
                 lifecycle: AtomicBool::new(false),
+                asked: Arc::default(),
             },
             queue,
         )
@@ -125,6 +137,33 @@ impl Outbox {
         let room = Arc::clone(&self.room).acquire_many_owned(size).await.ok();
         // A writer that is gone needs nothing.
         drop(self.items.send(Item::Message(message, room)));
+    }
+
+    /// Queues a message that may be lost, if that leaves room for those that may not.
+    pub(crate) fn offer(&self, message: Outgoing) {
+        if self.room.available_permits() >= RESERVED_BYTES {
+            drop(self.try_send(message));
+        }
+    }
+
+    /// Asks the client about a process's network. `None`: it does not answer, or not so that it
+    /// could be taken.
+    pub(crate) async fn ask(self: Arc<Self>, request: &PolicyRequest) -> Option<Decision> {
+        let mut question = self.asked.ask()?;
+        let request = Outgoing::request(&question.id, NETWORK_POLICY_REQUEST, request);
+        tokio::select! {
+            // The connection is gone before there was room.
+            answer = question.answer() => return answer,
+            () = self.send(request) => {}
+        }
+        // Whoever waits for an answer does not keep the connection open.
+        drop(self);
+        question.answer().await
+    }
+
+    /// Returns what the client was asked.
+    pub(crate) fn asked(&self) -> &Asked {
+        &self.asked
     }
 
     /// Resolves when the writer is gone: the peer cannot be written to.

@@ -3,9 +3,11 @@
 mod process;
 mod registry;
 mod state;
+mod watcher;
 
 pub(crate) use self::{
     process::{Found, Process},
     registry::Registry,
     state::{AdmitError, Session, follow},
+    watcher::{Client, Watcher},
 };

@@ -46,6 +46,7 @@ mod policy;
 mod pressure;
 mod process;
 mod reading;
+mod sandbox;
 mod scene;
 mod server;
 mod sessions;

@@ -3,9 +3,10 @@
 
 use std::{
     net::SocketAddr,
+    os::unix::fs::chown,
     path::{Path, PathBuf},
     process::{ExitStatus, Output, Stdio},
-    sync::OnceLock,
+    sync::Mutex,
     time::Duration,
 };
 
@@ -58,9 +59,29 @@ impl Server {
         Self::start_by("exec \"$0\" \"$@\"", transport, flags).await
     }
 
+    /// Starts a server as another user, to whom its directory belongs. Needs privileges.
+    pub(crate) async fn start_as(user: u32, transport: Transport, flags: &[&str]) -> Self {
+        let dir = TempDir::new().unwrap();
+        chown(dir.path(), Some(user), Some(user)).unwrap();
+        let command = |command: &mut Command| {
+            command.uid(user).gid(user);
+        };
+        Self::launch(dir, command, "exec \"$0\" \"$@\"", transport, flags).await
+    }
+
     /// Starts a server by a shell script that ends in `exec "$0" "$@"`.
     pub(crate) async fn start_by(script: &str, transport: Transport, flags: &[&str]) -> Self {
         let dir = TempDir::new().unwrap();
+        Self::launch(dir, |_| {}, script, transport, flags).await
+    }
+
+    async fn launch(
+        dir: TempDir,
+        change: impl FnOnce(&mut Command),
+        script: &str,
+        transport: Transport,
+        flags: &[&str],
+    ) -> Self {
         let socket = dir.path().join("s");
         let listen = match transport {
             Transport::WebSocket => "ws://127.0.0.1:0".to_owned(),
@@ -71,7 +92,9 @@ impl Server {
         if !flags.contains(&"--listen") {
             flags.extend(["--listen", &listen]);
         }
-        let mut child = shell(dir.path(), script, &flags)
+        let mut command = shell(dir.path(), script, &flags);
+        change(&mut command);
+        let mut child = command
             .stdin(if transport == Transport::Stdio {
                 Stdio::piped()
             } else {
@@ -188,7 +211,7 @@ fn shell(dir: &Path, script: &str, flags: &[&str]) -> Command {
     let mut command = Command::new("sh");
     command
         .args(["-c", script])
-        .arg(binary())
+        .arg(program("exec-server"))
         .args(flags)
         .current_dir(dir)
         .env_clear()
@@ -202,30 +225,30 @@ fn shell(dir: &Path, script: &str, flags: &[&str]) -> Command {
 /// Where children find their programs.
 pub(crate) const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// The server's program, beside the tests' own. Built if it is missing.
-fn binary() -> &'static Path {
-    static BINARY: OnceLock<PathBuf> = OnceLock::new();
-    BINARY.get_or_init(|| {
-        let tests = std::env::current_exe().unwrap();
-        let profile = tests
-            .ancestors()
-            .nth(2)
-            .expect("tests run in target/<profile>/deps");
-        let binary = profile.join("exec-server");
-        if !binary.exists() {
-            let name = profile
-                .file_name()
-                .and_then(|name| name.to_str())
-                .unwrap_or("debug");
-            let status = std::process::Command::new(env!("CARGO"))
-                .args(["build", "-p", "exec-server", "--profile"])
-                .arg(if name == "debug" { "dev" } else { name })
-                .current_dir(env!("CARGO_MANIFEST_DIR"))
-                .status();
-            assert!(status.unwrap().success(), "exec-server does not build");
-        }
-        binary
-    })
+/// Returns a program of the workspace, beside the tests' own: the package of the same name has it. It
+/// is built if it is missing.
+pub(crate) fn program(package: &str) -> PathBuf {
+    static BUILDING: Mutex<()> = Mutex::new(());
+    let _building = BUILDING.lock().unwrap();
+    let tests = std::env::current_exe().unwrap();
+    let profile = tests
+        .ancestors()
+        .nth(2)
+        .expect("tests run in target/<profile>/deps");
+    let program = profile.join(package);
+    if !program.exists() {
+        let name = profile
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or("debug");
+        let status = std::process::Command::new(env!("CARGO"))
+            .args(["build", "-p", package, "--profile"])
+            .arg(if name == "debug" { "dev" } else { name })
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .status();
+        assert!(status.unwrap().success(), "{package} does not build");
+    }
+    program
 }
 
 /// A process of this host that was alive when it was looked at.
@@ -240,6 +263,11 @@ impl Watched {
     pub(crate) fn new(pid: u32) -> Self {
         let fd = pidfd_open(to_pid(pid), PidfdFlags::NONBLOCK).expect("the process is alive");
         Self { pid, fd }
+    }
+
+    /// Returns its id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
     }
 
     /// Waits for its death.

@@ -15,6 +15,7 @@ pub mod initialize;
 pub mod limits;
 pub mod message;
 pub mod method;
+pub mod network;
 pub mod outgoing;
 pub mod path_uri;
 pub mod process;

@@ -110,6 +110,9 @@ impl MethodName {
     }
 }
 
+/// What the server asks a client: whether a process may reach a host.
+pub const NETWORK_POLICY_REQUEST: &str = "network/policyRequest";
+
 /// What a client may tell.
 pub const INITIALIZED: &str = "initialized";
 
@@ -129,6 +132,8 @@ pub mod notification {
     pub const FS_CHANGED: &str = "fs/changed";
     /// A missing path has appeared, or so it seems.
     pub const FS_MISSING_CHANGED: &str = "fs/missingChanged";
+    /// What was decided about a connection of a process.
+    pub const NETWORK_POLICY_DECISION: &str = "network/policyDecision";
     /// Output, in the first dialect.
     pub const COMMAND_OUTPUT: &str = "command/exec/outputDelta";
     /// Exit, in the first dialect.
@@ -143,6 +148,7 @@ pub mod notification {
         PROCESS_FAILED,
         FS_CHANGED,
         FS_MISSING_CHANGED,
+        NETWORK_POLICY_DECISION,
         COMMAND_OUTPUT,
         COMMAND_EXITED,
     ];

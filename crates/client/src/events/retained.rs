@@ -13,12 +13,13 @@ use exec_wire::{
 use tokio::sync::Notify;
 
 use super::reorder::{Broken, Reorder};
-use crate::hub::Hub;
+use crate::{driver::Watch, hub::Hub};
 
 #[derive(Debug)]
 pub(crate) struct ProcessEvents {
     id: ProcessId,
     pub(super) hub: Arc<Hub>,
+    watch: Option<Watch>,
     state: Mutex<State>,
     /// Wakes those who wait for something to be recorded.
     recorded: Notify,
@@ -48,7 +49,12 @@ pub(crate) enum End {
 }
 
 impl ProcessEvents {
-    pub(crate) fn new(id: ProcessId, hub: Arc<Hub>, started_at_ms: u64) -> Self {
+    pub(crate) fn new(
+        id: ProcessId,
+        hub: Arc<Hub>,
+        watch: Option<Watch>,
+        started_at_ms: u64,
+    ) -> Self {
         let state = State {
             order: Reorder::new(),
             filling: false,
@@ -62,6 +68,7 @@ impl ProcessEvents {
         Self {
             id,
             hub,
+            watch,
             state: Mutex::new(state),
             recorded: Notify::new(),
         }
@@ -69,6 +76,11 @@ impl ProcessEvents {
 
     pub(crate) fn id(&self) -> &ProcessId {
         &self.id
+    }
+
+    /// Returns who watches its network, if anybody does.
+    pub(crate) fn watch(&self) -> Option<&Watch> {
+        self.watch.as_ref()
     }
 
     /// Takes an event. Returns after which number `process/read` is to be asked, if events are

@@ -7,4 +7,5 @@
 
 mod files;
 mod processes;
+mod questions;
 mod server;

@@ -278,7 +278,7 @@ async fn unknown_notifications_are_ignored_and_requests_are_refused() {
         .await;
     server.output("nobody", 1, "YQ==").await;
     server
-        .say(json!({"id": "x", "method": "network/policyRequest"}))
+        .say(json!({"id": "x", "method": "network/unknown"}))
         .await;
     let refusal = timeout(LIMIT, server.0.reader.next())
         .await

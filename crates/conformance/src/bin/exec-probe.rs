@@ -4,6 +4,7 @@
 use std::{
     env,
     io::{self, Write},
+    net::TcpStream,
     process::ExitCode,
 };
 
@@ -15,6 +16,7 @@ fn main() -> ExitCode {
     let outcome = match (arguments.next().as_deref(), arguments.next()) {
         (Some("emit"), Some(bytes)) => emit(&bytes),
         (Some("catch"), Some(count)) => catch(&count),
+        (Some("connect"), Some(address)) => connect(&address),
         (Some("arguments"), _) => print_arguments(),
         (Some("environment"), _) => print_environment(),
         (Some("window"), _) => print_window(),
@@ -59,6 +61,13 @@ fn catch(count: &str) -> io::Result<()> {
         }
         Ok(())
     })
+}
+
+/// Connects to an address, and says why not if it cannot.
+fn connect(address: &str) -> io::Result<()> {
+    TcpStream::connect(address)
+        .map(drop)
+        .inspect_err(|error| drop(writeln!(io::stderr(), "cannot connect: {error}")))
 }
 
 /// Writes one line for each argument, its own name first.

@@ -29,6 +29,8 @@ pub enum Input<'a> {
     Request(Request<'a>),
     /// To send this at once.
     Reply(Outgoing),
+    /// To pass an answer on to who asked, if anybody did.
+    Answer(Message<'a>),
     /// Nothing.
     Nothing,
 }
@@ -49,11 +51,13 @@ impl Gate {
                 "unexpected notification `{}`: expected initialized",
                 note.method
             )),
-            Message::Response(_) | Message::Error(_) => {
-                self.unsolicited += 1;
-                Input::Nothing
-            }
+            answer @ (Message::Response(_) | Message::Error(_)) => Input::Answer(answer),
         }
+    }
+
+    /// Records that nobody waited for an answer: it is ignored.
+    pub fn handle_unsolicited(&mut self) {
+        self.unsolicited += 1;
     }
 
     /// Checks a decoded request against the state of the handshake.
@@ -122,6 +126,10 @@ mod tests {
                 reply.encode_text(&mut out);
                 Some(String::from_utf8(out).unwrap())
             }
+            Input::Answer(_) => {
+                gate.handle_unsolicited();
+                None
+            }
             Input::Request(_) | Input::Nothing => None,
         }
     }
@@ -171,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn unsolicited_answers_are_counted_and_ignored() {
+    fn answers_are_passed_on_and_those_that_nobody_waited_for_counted() {
         let mut gate = Gate::default();
         assert_eq!(handle(&mut gate, r#"{"id":9,"result":{}}"#), None);
         assert_eq!(

@@ -133,3 +133,15 @@ fn a_fifo_is_refused_without_waiting() {
         assert_eq!(opened, refused);
     }
 }
+
+#[test]
+fn a_file_that_another_process_opened_is_looked_at_again() {
+    let scratch = Scratch::new();
+    let path = scratch.file("file", "content");
+    let opened = open(&path, OpenMode::Read).unwrap().into_file();
+    let received = BlockFile::from_file(opened, &uri(&path)).unwrap();
+    assert_eq!(block(&received, 3, 4), b"tent");
+    let directory = fs::File::open(path.parent().unwrap()).unwrap();
+    let refused = BlockFile::from_file(directory.into(), &uri(&path));
+    assert_eq!(outcome(refused), Outcome::Invalid);
+}

@@ -210,3 +210,21 @@ fn a_large_file_is_what_it_has_grown_or_shrunk_to() {
     more.set_len(1000).unwrap();
     assert!(file.read().unwrap() == content[..1000]);
 }
+
+#[test]
+fn a_file_that_another_process_opened_is_looked_at_again() {
+    let scratch = Scratch::new();
+    let path = scratch.file("file", "content");
+    let read = request(&path);
+    let opened = WholeFile::open(&read).unwrap().into_file();
+    let received = WholeFile::from_file(opened, &read).unwrap();
+    assert_eq!(received.size(), 7);
+    assert_eq!(received.read().unwrap(), b"content");
+    let directory = File::open(path.parent().unwrap()).unwrap();
+    let refused = WholeFile::from_file(directory.into(), &read);
+    assert_eq!(outcome(refused), Outcome::Invalid);
+    let large = File::create(scratch.path("large")).unwrap();
+    large.set_len(limits::MAX_READ_FILE_BYTES + 1).unwrap();
+    let refused = WholeFile::from_file(large.into(), &read);
+    assert_eq!(outcome(refused), Outcome::Invalid);
+}

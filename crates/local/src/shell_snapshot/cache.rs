@@ -20,6 +20,8 @@ pub struct SnapshotKey {
     pub env_policy: Option<EnvPolicy>,
     /// What is laid over it.
     pub env: BTreeMap<String, String>,
+    /// The policy that the shell ran under, as JSON: what it could read depends on it.
+    pub sandbox: Option<String>,
 }
 
 /// Results by key, at most [`MAX_SNAPSHOTS`].
@@ -142,6 +144,7 @@ mod tests {
             cwd: PathBuf::from(format!("/{number}")),
             env_policy: None,
             env: BTreeMap::new(),
+            sandbox: None,
         }
     }
 }

@@ -21,6 +21,7 @@ use tokio::{
 
 use super::handle::LocalProcess;
 use crate::{
+    enclosure::Enclosure,
     input::Input,
     owner::{Kind, Owner, Source, Timers},
     pipe, pty,
@@ -48,6 +49,10 @@ pub struct Launch {
     pub limits: Limits,
     /// Descriptors beside the standard ones.
     pub extra: Vec<Extra>,
+    /// A policy holds for it, whatever enforces that: its end may be one of the policy's making.
+    pub sandboxed: bool,
+    /// What encloses it.
+    pub enclosure: Option<Enclosure>,
 }
 
 /// What a child's standard descriptors are.
@@ -98,6 +103,7 @@ pub async fn launch(
         terminal,
         extra: launch.extra,
         limits: resource_limits(&launch.limits),
+        enclosure: launch.enclosure,
     };
     // Before the command can run, so that what it used is never more than the time that passed.
     let started = Instant::now();
@@ -112,7 +118,8 @@ pub async fn launch(
         idle: launch.limits.idle_ms.map(millis),
         memory_bytes: launch.limits.memory_bytes,
     };
-    tokio::spawn(Owner::new(Arc::clone(&shared), child, sources, timers, started).run());
+    let owner = Owner::new(Arc::clone(&shared), child, sources, timers, started);
+    tokio::spawn(owner.sandboxed(launch.sandboxed).run());
     let since_epoch = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();

@@ -24,6 +24,8 @@ async fn a_dropped_process_lets_go_of_output_that_a_stranger_keeps_open() {
         io: LaunchIo::PipesWithStdin,
         limits: Limits::default(),
         extra: Vec::new(),
+        sandboxed: false,
+        enclosure: None,
     };
     let process = launch(&spawner, command, Settings::default())
         .await

@@ -8,6 +8,8 @@ use std::{
     },
 };
 
+use crate::enclosure::Enclosure;
+
 /// Everything about a command that the kernel needs. Nothing is looked up or checked later.
 #[derive(Debug)]
 pub struct Spec {
@@ -31,6 +33,8 @@ pub struct Spec {
     pub extra: Vec<Extra>,
     /// Resource limits.
     pub limits: Vec<Limit>,
+    /// What encloses it.
+    pub enclosure: Option<Enclosure>,
 }
 
 /// A descriptor that the command inherits beside the standard ones.
@@ -84,9 +88,15 @@ pub(super) const MAX_EXTRA: usize = 4;
 pub(super) const MAX_LIMITS: usize = 5;
 /// Length of the body and number of descriptors.
 pub(super) const PREFIX_BYTES: usize = 8;
-/// Flags, limits, extra targets, and how many texts of each kind follow.
-pub(super) const HEAD_BYTES: usize = 4 + 4 + MAX_LIMITS * 12 + 4 + MAX_EXTRA * 4 + 3 * 4;
-/// Longest frame: the kernel takes at most 6 MiB of arguments and environment.
+/// Most descriptors of an enclosure: its ruleset and its door.
+const MAX_ENCLOSURE_FDS: usize = 2;
+/// Most descriptors that travel with a frame.
+pub(super) const MAX_FDS: usize = 4 + MAX_EXTRA + MAX_ENCLOSURE_FDS;
+/// Flags, limits, extra targets, how many texts of each kind follow, and how many bytes of an
+/// enclosure after them.
+pub(super) const HEAD_BYTES: usize = 4 + 4 + MAX_LIMITS * 12 + 4 + MAX_EXTRA * 4 + 4 * 4;
+/// Longest frame: the kernel takes at most 6 MiB of arguments and environment, and thousands of
+/// steps of an enclosure are less.
 pub(super) const MAX_FRAME_BYTES: usize = 16 << 20;
 
 impl Spec {
@@ -98,10 +108,14 @@ impl Spec {
                 .chain(&self.argv)
                 .chain(&self.env)
         };
-        let body = HEAD_BYTES + texts().map(|text| text.as_bytes().len() + 1).sum::<usize>();
+        let enclosure = self.enclosure.as_ref();
+        let enclosure_fds = enclosure.map_or(0, |one| one.descriptors().len());
+        let enclosure = enclosure.map_or_else(Vec::new, Enclosure::encode);
+        let texts_bytes = texts().map(|text| text.as_bytes().len() + 1).sum::<usize>();
+        let body = HEAD_BYTES + texts_bytes + enclosure.len();
         let mut frame = Vec::with_capacity(PREFIX_BYTES + body);
         put(&mut frame, body);
-        put(&mut frame, 4 + self.extra.len());
+        put(&mut frame, 4 + self.extra.len() + enclosure_fds);
         put(&mut frame, usize::from(self.terminal));
         put(&mut frame, self.limits.len());
         for index in 0..MAX_LIMITS {
@@ -124,9 +138,11 @@ impl Spec {
         put(&mut frame, self.candidates.len());
         put(&mut frame, self.argv.len());
         put(&mut frame, self.env.len());
+        put(&mut frame, enclosure.len());
         for text in texts() {
             frame.extend_from_slice(text.as_bytes_with_nul());
         }
+        frame.extend_from_slice(&enclosure);
         frame
     }
 
@@ -143,6 +159,7 @@ impl Spec {
         standard
             .into_iter()
             .chain(self.extra.iter().map(|extra| extra.fd.as_fd()))
+            .chain(self.enclosure.iter().flat_map(Enclosure::descriptors))
             .collect()
     }
 

@@ -26,10 +26,13 @@ use tokio::{
 
 use super::{
     boot::SPAWNER_NAME,
-    frame::{MAX_EXTRA, MAX_FRAME_BYTES, Spec},
+    frame::{MAX_EXTRA, MAX_FDS, MAX_FRAME_BYTES, Spec},
     report::{Order, REPORT_BYTES, Report},
 };
-use crate::register::register;
+use crate::{
+    enclosure::{At, Part},
+    register::register,
+};
 
 /// Starts commands through a spawner process, which is started with the first of them and again
 /// should it die.
@@ -49,7 +52,16 @@ impl Spawner {
     }
 
     /// Starts a command. Dropping the future leaves nothing running.
-    pub async fn spawn(&self, spec: Spec) -> Result<Child, SpawnError> {
+    pub async fn spawn(&self, mut spec: Spec) -> Result<Child, SpawnError> {
+        if let Some(enclosure) = &spec.enclosure
+            && enclosure.namespaces.is_none()
+            && !enclosure.guards.is_empty()
+        {
+            return Err(SpawnError::Enclosure {
+                part: Part::Guard(enclosure.guards.first().cloned()),
+                source: io::Error::from_raw_os_error(libc::EINVAL),
+            });
+        }
         let (ours, theirs) = socketpair(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,
@@ -60,6 +72,7 @@ impl Spawner {
         let control = register(ours, Interest::READABLE)
             .map_err(|error| SpawnError::host(Stage::Setup, error))?;
         self.send(&spec, theirs).await?;
+        let (steps, guards) = spec.enclosure.as_mut().map(Part::names).unwrap_or_default();
         drop(spec);
         let child = Child {
             control,
@@ -68,10 +81,16 @@ impl Spawner {
         };
         match child.report().await {
             Some(Report::Started(pid)) => Ok(Child { pid, ..child }),
-            Some(Report::Failed { stage, errno }) => Err(SpawnError::host(
-                Stage::from_number(stage),
-                io::Error::from_raw_os_error(errno),
-            )),
+            Some(Report::Failed { stage, errno, part }) => {
+                let source = io::Error::from_raw_os_error(errno);
+                let stage = Stage::from_number(stage);
+                Err(if stage == Stage::Enclosure {
+                    let part = Part::new(At::from_numbers(part.0, part.1), &steps, &guards);
+                    SpawnError::Enclosure { part, source }
+                } else {
+                    SpawnError::host(stage, source)
+                })
+            }
             Some(Report::Exited(_)) | None => Err(SpawnError::Lost),
         }
     }
@@ -134,7 +153,7 @@ impl Link {
                 .socket
                 .async_io(Interest::WRITABLE, |socket| {
                     let mut space =
-                        [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4 + MAX_EXTRA))];
+                        [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
                     let mut ancillary = SendAncillaryBuffer::new(&mut space);
                     if sent == 0 {
                         ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
@@ -237,6 +256,8 @@ pub enum Stage {
     Exec = 4,
     /// The process itself.
     Clone = 5,
+    /// What encloses it.
+    Enclosure = 6,
 }
 
 impl Stage {
@@ -246,6 +267,7 @@ impl Stage {
             3 => Self::Limit,
             4 => Self::Exec,
             5 => Self::Clone,
+            6 => Self::Enclosure,
             _ => Self::Setup,
         }
     }
@@ -260,6 +282,15 @@ pub enum SpawnError {
     Host {
         /// The step.
         stage: Stage,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Host: it was not enclosed. It is never run without.
+    #[error("cannot {part}")]
+    Enclosure {
+        /// What the host refused.
+        part: Part,
         /// Why.
         #[source]
         source: io::Error,

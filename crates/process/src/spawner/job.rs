@@ -1,4 +1,5 @@
-//! The memory of one supervisor: its stack, its child's stack, and what the child is to be.
+//! The memory of one supervisor: its stack, those of the init and the child it may have, and what
+//! the child is to be.
 
 use std::{
     ffi::{c_char, c_int},
@@ -7,15 +8,24 @@ use std::{
     ptr,
 };
 
-use super::frame::{HEAD_BYTES, MAX_EXTRA, MAX_LIMITS};
+use super::{
+    frame::{HEAD_BYTES, MAX_EXTRA, MAX_LIMITS},
+    progress::Progress,
+};
+use crate::enclosure::Parts;
 
 /// Stack of a supervisor with its job above it, and stack of its child before exec. Pages that are
 /// not touched cost nothing.
 const STACK_BYTES: usize = 32 << 10;
+/// Stack of an init, which has tables of slots and guards, and copies of paths on it.
+const INIT_STACK_BYTES: usize = 128 << 10;
+/// Where each stack ends, and where what is not a stack begins.
+const INIT_STACK_TOP: usize = STACK_BYTES + INIT_STACK_BYTES;
+const CHILD_STACK_TOP: usize = INIT_STACK_TOP + STACK_BYTES;
 /// The job at the top of the supervisor's own memory, where the first page of the stack is anyway.
 const JOB_BYTES: usize = size_of::<Job>().next_multiple_of(16);
 /// Regions are made in steps of this, so that a used one fits the next command.
-const STEP_BYTES: usize = 128 << 10;
+const STEP_BYTES: usize = 256 << 10;
 
 /// What a supervisor and its child work from. Plain numbers and pointers into the same region.
 #[derive(Debug)]
@@ -33,13 +43,32 @@ pub(super) struct Job {
     pub(super) env: *const *const c_char,
     /// `/bin/sh`, a place for the script, and the arguments: for texts without `#!`.
     pub(super) shell_argv: *mut *const c_char,
+    /// An encoded enclosure, if there is one.
+    enclosure: (*const u8, usize),
+    pub(super) landlock: c_int,
+    pub(super) door: c_int,
+    /// Numbers of the account and its group.
+    pub(super) account: (u32, u32),
+    pub(super) init_stack_top: *mut u8,
     pub(super) child_stack_top: *mut u8,
     /// What is needed only until the child has become the command.
     pub(super) discard: (*mut u8, usize),
     pub(super) spawner: i32,
     pub(super) signals: c_int,
-    /// Where and why the child failed; written by the child, read by the supervisor after it.
-    pub(super) failure: (u32, i32),
+    /// What init and the child tell the supervisor.
+    pub(super) progress: Progress,
+}
+
+impl Job {
+    /// Returns what encloses the command.
+    pub(super) fn enclosure(&self) -> Option<Parts<'_>> {
+        let (start, length) = self.enclosure;
+        if length == 0 {
+            return None;
+        }
+        // SAFETY: the bytes lie in the job's region, and nobody writes to them.
+        Parts::split(unsafe { std::slice::from_raw_parts(start, length) })
+    }
 }
 
 /// Mapped memory for one job at a time.
@@ -106,14 +135,29 @@ pub(super) struct Body<'a> {
     candidates: usize,
     argv: usize,
     env: usize,
+    enclosure: &'a [u8],
+}
+
+/// What a job needs to know of the spawner.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Origin {
+    pub(super) pid: i32,
+    pub(super) signals: c_int,
+    pub(super) account: (u32, u32),
 }
 
 impl<'a> Body<'a> {
     /// Checks that a frame holds what it says.
     pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
-        let counts = HEAD_BYTES - 12;
+        let counts = HEAD_BYTES - 16;
+        let enclosure = number(bytes, counts + 12)?;
+        let (bytes, enclosure) = bytes.split_at_checked(bytes.len().checked_sub(enclosure)?)?;
+        if !enclosure.is_empty() {
+            Parts::parse(enclosure)?;
+        }
         let body = Self {
             bytes,
+            enclosure,
             candidates: number(bytes, counts)?,
             argv: number(bytes, counts + 4)?,
             env: number(bytes, counts + 8)?,
@@ -130,25 +174,35 @@ impl<'a> Body<'a> {
     pub(super) fn needed(&self) -> usize {
         // Each table ends in a null; the shell's has two places more than argv.
         let pointers = self.candidates + self.argv * 2 + self.env + 6;
-        STACK_BYTES * 2 + pointers * size_of::<usize>() + self.bytes.len()
+        let bytes = self.bytes.len() + self.enclosure.len();
+        CHILD_STACK_TOP + pointers * size_of::<usize>() + bytes
     }
 
-    /// Lays the job out in `region`. `fds` are control, the standard three, and the extra ones.
+    /// Lays the job out in `region`. `fds` are control, the standard three, the extra ones, and
+    /// those of the enclosure.
     pub(super) fn place(
         &self,
         region: &Region,
         fds: &[OwnedFd],
-        spawner: i32,
-        signals: c_int,
+        origin: Origin,
     ) -> Option<*mut Job> {
         let raw: Vec<c_int> = fds.iter().map(AsRawFd::as_raw_fd).collect();
         let (&[control, stdin, stdout, stderr], extra_fds) = raw.split_first_chunk::<4>()?;
         let mut extra = [(0, 0); MAX_EXTRA];
         let extra_at = 8 + MAX_LIMITS * 12;
         let extra_count = number(self.bytes, extra_at)?;
-        if extra_count != extra_fds.len() || extra_count > MAX_EXTRA {
+        let (extra_fds, enclosure_fds) = extra_fds.split_at_checked(extra_count)?;
+        if extra_count > MAX_EXTRA {
             return None;
         }
+        let parts = Parts::split(self.enclosure);
+        let (landlock, door) = match (parts.map(|parts| parts.descriptors()), enclosure_fds) {
+            (Some((true, true)), &[landlock, door]) => (landlock, door),
+            (Some((true, false)), &[landlock]) => (landlock, -1),
+            (Some((false, true)), &[door]) => (-1, door),
+            (Some((false, false)) | None, []) => (-1, -1),
+            _ => return None,
+        };
         for (index, fd) in extra_fds.iter().enumerate() {
             extra[index] = (
                 *fd,
@@ -167,10 +221,16 @@ impl<'a> Body<'a> {
         }
 
         let job = region.stack_top().cast::<Job>();
-        let tables = region.at(STACK_BYTES * 2);
+        let tables = region.at(CHILD_STACK_TOP);
         let pointers = self.candidates + self.argv * 2 + self.env + 6;
-        let texts = region.at(STACK_BYTES * 2 + pointers * size_of::<usize>());
+        let texts_at = CHILD_STACK_TOP + pointers * size_of::<usize>();
+        let texts = region.at(texts_at);
         let source = &self.bytes[HEAD_BYTES..];
+        let enclosure = region.at(texts_at + source.len());
+        // SAFETY: `needed` counted these bytes, and the region belongs to this job alone.
+        unsafe {
+            ptr::copy_nonoverlapping(self.enclosure.as_ptr(), enclosure, self.enclosure.len())
+        };
         // SAFETY: `needed` counted these bytes, and the region belongs to this job alone.
         unsafe { ptr::copy_nonoverlapping(source.as_ptr(), texts, source.len()) };
 
@@ -206,11 +266,20 @@ impl<'a> Body<'a> {
             argv,
             env,
             shell_argv,
-            child_stack_top: region.at(STACK_BYTES * 2),
-            discard: (region.at(STACK_BYTES), region.length - STACK_BYTES),
-            spawner,
-            signals,
-            failure: (0, 0),
+            enclosure: (enclosure, self.enclosure.len()),
+            landlock,
+            door,
+            account: origin.account,
+            init_stack_top: region.at(INIT_STACK_TOP),
+            child_stack_top: region.at(CHILD_STACK_TOP),
+            // An init stays on its stack, and reads the names of guards where they lie.
+            discard: match parts {
+                Some(parts) if parts.has_guards() => (region.at(INIT_STACK_TOP), STACK_BYTES),
+                Some(_) | None => (region.at(INIT_STACK_TOP), region.length - INIT_STACK_TOP),
+            },
+            spawner: origin.pid,
+            signals: origin.signals,
+            progress: Progress::new(),
         };
         // SAFETY: the place is aligned to 16 bytes, inside the region, and nobody else's.
         unsafe { job.write(filled) };

@@ -25,6 +25,8 @@ pub enum Report {
         stage: u32,
         /// The error number.
         errno: i32,
+        /// The part of an enclosure, if that is the step: its kind and its index.
+        part: (u32, u32),
     },
     /// It was reaped.
     Exited(ExitReport),
@@ -49,7 +51,14 @@ impl Report {
     pub(super) fn encode(self) -> [u8; REPORT_BYTES] {
         let words: [u64; 6] = match self {
             Self::Started(pid) => [STARTED, u64::from(pid), 0, 0, 0, 0],
-            Self::Failed { stage, errno } => [FAILED, u64::from(stage), errno as u64, 0, 0, 0],
+            Self::Failed { stage, errno, part } => [
+                FAILED,
+                u64::from(stage),
+                errno as u64,
+                u64::from(part.0),
+                u64::from(part.1),
+                0,
+            ],
             Self::Exited(exit) => [
                 EXITED,
                 exit.status as u64,
@@ -84,6 +93,7 @@ impl Report {
             FAILED => Some(Self::Failed {
                 stage: word(1) as u32,
                 errno: word(2) as i32,
+                part: (word(3) as u32, word(4) as u32),
             }),
             EXITED => Some(Self::Exited(ExitReport {
                 status: word(1) as i32,

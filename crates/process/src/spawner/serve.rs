@@ -15,13 +15,13 @@ use rustix::{
 };
 
 use super::{
-    frame::{MAX_EXTRA, MAX_FRAME_BYTES, PREFIX_BYTES},
+    frame::{MAX_FDS, MAX_FRAME_BYTES, PREFIX_BYTES},
     handle::Stage,
-    job::{Body, Region},
-    raw,
+    job::{Body, Origin, Region},
     report::Report,
     supervise,
 };
+use crate::{enclosure::own_account, raw};
 
 /// Regions kept for the next command: short commands then map no memory.
 const SPARE_REGIONS: usize = 64;
@@ -38,8 +38,11 @@ struct Server {
     socket: BorrowedFd<'static>,
     signals: OwnedFd,
     pid: i32,
+    account: (u32, u32),
     live: HashMap<i32, Region>,
     spare: Vec<Region>,
+    /// Regions of supervisors that were killed: something that dies with them may not be dead yet.
+    left: Vec<Region>,
     body: Vec<u8>,
 }
 
@@ -59,8 +62,10 @@ impl Server {
             socket: rustix::stdio::stdin(),
             signals,
             pid: raw::getpid(),
+            account: own_account(),
             live: HashMap::new(),
             spare: Vec::new(),
+            left: Vec::new(),
             body: Vec::new(),
         })
     }
@@ -89,7 +94,7 @@ impl Server {
     fn take_frame(&mut self) -> Option<()> {
         let mut prefix = [0; PREFIX_BYTES];
         let mut fds = Vec::new();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4 + MAX_EXTRA))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut filled = 0;
         while filled < PREFIX_BYTES {
             let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -131,6 +136,7 @@ impl Server {
             let report = Report::Failed {
                 stage: Stage::Clone as u32,
                 errno: libc::EAGAIN,
+                part: (0, 0),
             };
             // A server that does not listen any more needs no answer.
             let _ = send(
@@ -156,12 +162,18 @@ impl Server {
             Some(index) => self.spare.swap_remove(index),
             None => Region::map(needed).ok()?,
         };
-        let job = body.place(&region, fds, self.pid, self.signals.as_raw_fd())?;
+        let origin = Origin {
+            pid: self.pid,
+            signals: self.signals.as_raw_fd(),
+            account: self.account,
+        };
+        let job = body.place(&region, fds, origin)?;
+        let stack = region.stack_top();
         // SAFETY: the stack is the region's own, and the region is kept until the supervisor was
         // reaped; the entry follows the rules.
         let supervisor =
-            unsafe { raw::clone_vm(supervise::enter, region.stack_top(), 0, job.cast()) };
-        self.live.insert(supervisor?, region);
+            unsafe { raw::clone_vm(supervise::enter, stack, 0, job.cast(), std::ptr::null()) };
+        self.live.insert(supervisor.ok()?, region);
         Some(())
     }
 
@@ -174,11 +186,18 @@ impl Server {
             match raw::wait_any(&mut status, &mut usage) {
                 Ok(pid @ 1..) => {
                     if let Some(region) = self.live.remove(&pid) {
-                        abandoned |= libc::WIFSIGNALED(status);
-                        if self.spare.len() < SPARE_REGIONS {
+                        if libc::WIFSIGNALED(status) {
+                            abandoned = true;
+                            self.left.push(region);
+                        } else if self.spare.len() < SPARE_REGIONS {
                             self.spare.push(region);
                         }
                     }
+                }
+                // Nobody is left at all.
+                Err(libc::ECHILD) => {
+                    self.left.clear();
+                    break;
                 }
                 Ok(_) | Err(_) => break,
             }

@@ -3,16 +3,19 @@
 
 use std::{
     ffi::{c_int, c_void},
+    ptr,
     time::Duration,
 };
 
 use super::{
     child,
     handle::Stage,
+    init,
     job::Job,
-    raw,
+    progress::{self, Failure},
     report::{ExitReport, ORDER_BYTES, Order, Report},
 };
+use crate::raw;
 
 /// How long a command lives before its supervisor gives back what only starting it needed.
 const SETTLED_MS: u32 = 100;
@@ -24,42 +27,33 @@ const LAST_KILLS: u32 = 250;
 
 /// Entry of a supervisor.
 pub(super) extern "C" fn enter(argument: *mut c_void) -> c_int {
-    let job = argument.cast::<Job>();
     // The signal comes when the spawner dies; it is read from the descriptor below.
     let _ = raw::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM as usize);
-    // SAFETY: the spawner keeps the region until this process was reaped.
-    let spawner = unsafe { (*job).spawner };
-    // SAFETY: as above.
-    let stack = unsafe { (*job).child_stack_top };
-    if raw::getppid() != spawner || raw::prctl(libc::PR_SET_CHILD_SUBREAPER, 1).is_err() {
+    // SAFETY: the spawner keeps the region until this process was reaped. Whoever shares the job
+    // writes to it by atomics only.
+    let job = unsafe { &*argument.cast::<Job>() };
+    if raw::getppid() != job.spawner || raw::prctl(libc::PR_SET_CHILD_SUBREAPER, 1).is_err() {
         raw::exit(1);
     }
-    // SAFETY: the child's stack is its own; this process is suspended until the child is done.
-    let child = unsafe { raw::clone_vm(child::enter, stack, libc::CLONE_VFORK, argument) };
-    // SAFETY: the child has exec'ed or ended, so nobody else uses the job.
-    let job = unsafe { &*job };
-    let Some(child) = child else {
-        tell(
-            job.control,
-            Report::Failed {
-                stage: Stage::Clone as u32,
-                errno: libc::EAGAIN,
-            },
-        );
-        raw::exit(1);
+    let namespaces = job.enclosure().and_then(|parts| parts.namespaces());
+    let started = match namespaces {
+        Some(namespaces) => init::start(job, namespaces),
+        None => start(job),
     };
-    let (stage, errno) = job.failure;
-    if errno != 0 {
-        raw::wait_for(child);
-        tell(job.control, Report::Failed { stage, errno });
-        raw::exit(1);
-    }
+    let (child, command) = match started {
+        Ok(started) => started,
+        Err((stage, errno, part)) => {
+            tell(job.control, Report::Failed { stage, errno, part });
+            raw::exit(1);
+        }
+    };
     // The ends of the command's pipes must not stay open here, nor the spawner's socket.
     close_all_but(job.control, job.signals);
-    tell(job.control, Report::Started(child.unsigned_abs()));
+    tell(job.control, Report::Started(command.unsigned_abs()));
     Supervisor {
         job,
         child,
+        command,
         reaped: false,
         killing: false,
         orphaned: false,
@@ -68,10 +62,29 @@ pub(super) extern "C" fn enter(argument: *mut c_void) -> c_int {
     .run()
 }
 
+/// Starts a command that has no init: child and command are the same.
+fn start(job: &Job) -> Result<(i32, i32), Failure> {
+    let argument = ptr::from_ref(job).cast_mut().cast();
+    let (stack, flags) = (job.child_stack_top, libc::CLONE_VFORK);
+    // SAFETY: the child's stack is its own; this process is suspended until the child is done.
+    let child = unsafe { raw::clone_vm(child::enter, stack, flags, argument, ptr::null()) };
+    let child = child.map_err(progress::at(Stage::Clone))?;
+    match job.progress.failure() {
+        Some(failure) => {
+            raw::wait_for(child);
+            Err(failure)
+        }
+        None => Ok((child, child)),
+    }
+}
+
 struct Supervisor<'a> {
     job: &'a Job,
+    /// The command, or its init.
     child: i32,
-    /// The command itself has ended.
+    /// The command, and its process group.
+    command: i32,
+    /// The child has ended, and with it the command.
     reaped: bool,
     /// Everything is to die.
     killing: bool,
@@ -128,8 +141,8 @@ impl Supervisor<'_> {
         match raw::receive(self.job.control, &mut order) {
             Ok(ORDER_BYTES) => match Order::decode(order) {
                 // The group's number is this command's only while it was not reaped.
-                Some(Order::Signal(signal)) if !self.reaped => {
-                    let _ = raw::kill(-self.child, signal);
+                Some(Order::Signal(signal)) if self.is_alive() => {
+                    let _ = raw::kill(-self.command, signal);
                 }
                 Some(Order::Kill) => self.killing = true,
                 Some(Order::Signal(_)) | None => {}
@@ -164,6 +177,7 @@ impl Supervisor<'_> {
                 Ok(0) | Err(libc::EINTR) => return,
                 Ok(pid) if pid == self.child && !self.reaped => {
                     self.reaped = true;
+                    self.job.progress.correct(&mut status, &mut usage);
                     tell(
                         self.job.control,
                         Report::Exited(exit_report(status, &usage)),
@@ -175,6 +189,10 @@ impl Supervisor<'_> {
         }
     }
 
+    fn is_alive(&self) -> bool {
+        !self.reaped && !self.job.progress.has_ended()
+    }
+
     /// Kills the command's group, every direct child and its group. Grandchildren become children
     /// as their parents die, and are found in the next round.
     fn kill_tree(&mut self) {
@@ -182,8 +200,8 @@ impl Supervisor<'_> {
         if self.orphaned && self.rounds > LAST_KILLS {
             raw::exit(1);
         }
-        if !self.reaped {
-            let _ = raw::kill(-self.child, libc::SIGKILL);
+        if self.is_alive() {
+            let _ = raw::kill(-self.command, libc::SIGKILL);
         }
         let own_group = raw::getpgid(0).unwrap_or(0);
         for_each_child(|pid| {
@@ -233,7 +251,7 @@ fn for_each_child_in_proc(each: &mut impl FnMut(i32)) {
         while at + 19 < length {
             let entry = usize::from(u16::from_ne_bytes([buffer[at + 16], buffer[at + 17]]));
             let name = &buffer[at + 19..(at + entry).min(length)];
-            if let Some(pid) = leading_number(name)
+            if let Some(pid) = raw::leading_number(name)
                 && parent_of(pid) == Some(own)
             {
                 each(pid);
@@ -245,18 +263,13 @@ fn for_each_child_in_proc(each: &mut impl FnMut(i32)) {
 }
 
 fn parent_of(pid: i32) -> Option<i32> {
-    let mut path = *b"/proc/0000000000/stat\0";
-    let mut digits = [0; 10];
-    let (mut rest, mut count) = (pid.unsigned_abs(), 0);
-    while rest > 0 {
-        digits[count] = b'0' + u8::try_from(rest % 10).unwrap_or(0);
-        rest /= 10;
-        count += 1;
+    let mut path = [0; 32];
+    let number = raw::Digits::decimal(u64::from(pid.unsigned_abs()));
+    let parts: [&[u8]; 3] = [b"/proc/", number.text().to_bytes(), b"/stat"];
+    let bytes = parts.into_iter().flatten();
+    for (place, byte) in path.iter_mut().zip(bytes) {
+        *place = *byte;
     }
-    for index in 0..count {
-        path[6 + index] = digits[count - 1 - index];
-    }
-    path[6 + count..6 + count + 6].copy_from_slice(b"/stat\0");
     let path = std::ffi::CStr::from_bytes_until_nul(&path).ok()?;
     let file = raw::open_read(path, 0).ok()?;
     let mut stat = [0; 512];
@@ -264,19 +277,7 @@ fn parent_of(pid: i32) -> Option<i32> {
     let _ = raw::close(file);
     // The name may hold anything; the parent is the second field behind its last parenthesis.
     let end = stat[..length].iter().rposition(|byte| *byte == b')')?;
-    leading_number(stat.get(end + 4..length)?)
-}
-
-fn leading_number(text: &[u8]) -> Option<i32> {
-    let mut number = 0_i32;
-    let mut digits = 0;
-    for byte in text.iter().take_while(|byte| byte.is_ascii_digit()) {
-        number = number
-            .checked_mul(10)?
-            .checked_add(i32::from(byte - b'0'))?;
-        digits += 1;
-    }
-    (digits > 0).then_some(number)
+    raw::leading_number(stat.get(end + 4..length)?)
 }
 
 fn exit_report(status: i32, usage: &libc::rusage) -> ExitReport {

@@ -5,7 +5,7 @@ use std::{
 };
 
 use super::*;
-use crate::pipe;
+use crate::{pipe, raw};
 
 fn spec(argv: &[&str], stdout: OwnedFd) -> Spec {
     Spec {
@@ -19,6 +19,7 @@ fn spec(argv: &[&str], stdout: OwnedFd) -> Spec {
         terminal: false,
         extra: Vec::new(),
         limits: Vec::new(),
+        enclosure: None,
     }
 }
 

@@ -17,6 +17,8 @@ pub struct Environment {
     pub config: Option<PathBuf>,
     /// `EXEC_SERVER_STRICT_CONFIG`: as `--strict-config`.
     pub strictness: Strictness,
+    /// A variable of the stock server's: as `--proxy-private-ips-via-upstream`.
+    pub proxy_private_ips_via_upstream: Option<Switch>,
     /// Where the configuration file is, if there is one and no other is named.
     pub default_config: Option<PathBuf>,
 }
@@ -40,10 +42,15 @@ impl Environment {
             settings,
             config: path(lookup, "EXEC_SERVER_CONFIG"),
             strictness: strictness(lookup)?,
+            proxy_private_ips_via_upstream: text(lookup, PRIVATE_IPS)?
+                // It has no effect, so no value of it can be a reason not to start.
+                .map(|text| text.parse().unwrap_or(Switch(true))),
             default_config: default_config(lookup),
         })
     }
 }
+
+const PRIVATE_IPS: &str = "CODEX_EXEC_SERVER_PROXY_PRIVATE_IPS_VIA_UPSTREAM";
 
 fn strictness(lookup: Lookup<'_>) -> Result<Strictness, ConfigError> {
     let variable = "EXEC_SERVER_STRICT_CONFIG";

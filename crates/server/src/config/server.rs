@@ -35,6 +35,8 @@ pub struct ServerConfig {
     pub concurrent_requests: ConcurrentRequests,
     /// Whether a listener that other machines reach may go without authentication.
     pub insecure_no_auth: bool,
+    /// How policies are enforced.
+    pub sandbox: exec_sandbox::Settings,
     /// What to log before serving: ignored keys and flags, and dangerous choices.
     pub warnings: Vec<String>,
 }
@@ -68,6 +70,9 @@ pub fn resolve(
             .iter()
             .map(|feature| format!("{flag} {feature} is ignored"));
         warnings.extend(ignored);
+    }
+    if cli.proxy_private_ips_via_upstream.is_some_and(|on| on.0) {
+        warnings.push("--proxy-private-ips-via-upstream has no effect".to_owned());
     }
     let settings = cli
         .settings
@@ -110,6 +115,16 @@ pub fn resolve(
         allow_prepared_exec: settings.allow_prepared_exec.is_none_or(|switch| switch.0),
         concurrent_requests: settings.concurrent_requests.unwrap_or_default(),
         insecure_no_auth,
+        sandbox: exec_sandbox::Settings {
+            mechanism: settings
+                .sandbox_mechanism
+                .map(Into::into)
+                .unwrap_or_default(),
+            processes: settings
+                .linux_sandbox_pid_namespace
+                .map(Into::into)
+                .unwrap_or_default(),
+        },
         warnings,
     })
 }

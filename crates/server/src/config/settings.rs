@@ -9,7 +9,7 @@ use clap::Args;
 use exec_transport::auth::TokenDigest;
 use exec_transport::listen::ListenUrl;
 
-use super::{ConcurrentRequests, Seconds, Switch, WsAuth};
+use super::{ConcurrentRequests, PidNamespace, SandboxMechanism, Seconds, Switch, WsAuth};
 
 /// The options that flags, environment and file share. A field's name is its key in the file;
 /// its comment is its help text.
@@ -97,11 +97,22 @@ pub struct Settings {
     /// Whether clients may start commands they have resolved (mode "prepared") [default: true].
     #[arg(long, value_name = "BOOL", help_heading = SESSIONS)]
     pub allow_prepared_exec: Option<Switch>,
+
+    /// Which mechanisms may enforce policies; what the chosen one cannot express is refused
+    /// [default: cheapest].
+    ///
+    /// `exec-server doctor` tells what each of them can enforce here.
+    #[arg(long, value_name = "NAME", help_heading = SANDBOX)]
+    pub sandbox_mechanism: Option<SandboxMechanism>,
+
+    /// Whether sandboxed commands see their own processes only, or the host's [default: isolate].
+    #[arg(long, value_name = "CHOICE", help_heading = SANDBOX)]
+    pub linux_sandbox_pid_namespace: Option<PidNamespace>,
 }
 
 impl Settings {
     /// Every key, in the order of the fields.
-    pub const KEYS: [&str; 18] = [
+    pub const KEYS: [&str; 20] = [
         "listen",
         "tls_cert",
         "tls_key",
@@ -120,6 +131,8 @@ impl Settings {
         "shutdown_grace",
         "allow_direct_exec",
         "allow_prepared_exec",
+        "sandbox_mechanism",
+        "linux_sandbox_pid_namespace",
     ];
 
     /// Sets the option that `key` names, replacing what it was.
@@ -146,6 +159,8 @@ impl Settings {
             "shutdown_grace" => put(&mut self.shutdown_grace, text),
             "allow_direct_exec" => put(&mut self.allow_direct_exec, text),
             "allow_prepared_exec" => put(&mut self.allow_prepared_exec, text),
+            "sandbox_mechanism" => put(&mut self.sandbox_mechanism, text),
+            "linux_sandbox_pid_namespace" => put(&mut self.linux_sandbox_pid_namespace, text),
             _ => Err(SetError::UnknownKey),
         }
     }
@@ -183,6 +198,10 @@ impl Settings {
             shutdown_grace: self.shutdown_grace.or(lower.shutdown_grace),
             allow_direct_exec: self.allow_direct_exec.or(lower.allow_direct_exec),
             allow_prepared_exec: self.allow_prepared_exec.or(lower.allow_prepared_exec),
+            sandbox_mechanism: self.sandbox_mechanism.or(lower.sandbox_mechanism),
+            linux_sandbox_pid_namespace: self
+                .linux_sandbox_pid_namespace
+                .or(lower.linux_sandbox_pid_namespace),
         }
     }
 }
@@ -213,6 +232,7 @@ where
 const LISTENER: &str = "Listener";
 const AUTHENTICATION: &str = "Authentication";
 const SESSIONS: &str = "Sessions and processes";
+const SANDBOX: &str = "Sandbox";
 
 #[cfg(test)]
 mod tests {

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use exec_sandbox::{Mechanism, Processes};
 
 /// A span of time, written in seconds with an optional fraction.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -115,6 +116,74 @@ impl FromStr for WsAuth {
 #[error("expected capability-token or signed-bearer-token")]
 pub struct WsAuthParseError;
 
+/// What may enforce policies.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub enum SandboxMechanism {
+    /// The cheapest that expresses the policy whole.
+    Cheapest,
+    /// Landlock and seccomp.
+    Landlock,
+    /// Namespaces of our own making.
+    Namespaces,
+    /// Bubblewrap.
+    Bubblewrap,
+}
+
+impl FromStr for SandboxMechanism {
+    type Err = SandboxMechanismParseError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        <Self as ValueEnum>::from_str(text, false).map_err(|_| SandboxMechanismParseError)
+    }
+}
+
+impl From<SandboxMechanism> for Mechanism {
+    fn from(mechanism: SandboxMechanism) -> Self {
+        match mechanism {
+            SandboxMechanism::Cheapest => Self::Cheapest,
+            SandboxMechanism::Landlock => Self::Landlock,
+            SandboxMechanism::Namespaces => Self::Namespaces,
+            SandboxMechanism::Bubblewrap => Self::Bubblewrap,
+        }
+    }
+}
+
+/// Caller: the text names no mechanism.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("expected cheapest, landlock, namespaces or bubblewrap")]
+pub struct SandboxMechanismParseError;
+
+/// Which processes a sandboxed command sees.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub enum PidNamespace {
+    /// Its own only.
+    Isolate,
+    /// The host's.
+    Inherit,
+}
+
+impl FromStr for PidNamespace {
+    type Err = PidNamespaceParseError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        <Self as ValueEnum>::from_str(text, false).map_err(|_| PidNamespaceParseError)
+    }
+}
+
+impl From<PidNamespace> for Processes {
+    fn from(namespace: PidNamespace) -> Self {
+        match namespace {
+            PidNamespace::Isolate => Self::Isolated,
+            PidNamespace::Inherit => Self::Inherited,
+        }
+    }
+}
+
+/// Caller: the text is neither of the two.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("expected isolate or inherit")]
+pub struct PidNamespaceParseError;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,5 +248,27 @@ mod tests {
             assert_eq!(mode.as_str().parse(), Ok(*mode));
         }
         assert_eq!("none".parse::<WsAuth>(), Err(WsAuthParseError));
+    }
+
+    #[test]
+    fn mechanisms_and_namespaces_are_read_by_their_names() {
+        let mechanisms = [
+            ("cheapest", Mechanism::Cheapest),
+            ("landlock", Mechanism::Landlock),
+            ("namespaces", Mechanism::Namespaces),
+            ("bubblewrap", Mechanism::Bubblewrap),
+        ];
+        for (text, mechanism) in mechanisms {
+            let read = text.parse::<SandboxMechanism>().map(Mechanism::from);
+            assert_eq!(read, Ok(mechanism), "{text}");
+        }
+        let isolate = "isolate".parse::<PidNamespace>().map(Processes::from);
+        assert_eq!(isolate, Ok(Processes::Isolated));
+        let inherit = "inherit".parse::<PidNamespace>().map(Processes::from);
+        assert_eq!(inherit, Ok(Processes::Inherited));
+        for text in ["", "Landlock", "bwrap", "none", "isolate,inherit"] {
+            assert!(text.parse::<SandboxMechanism>().is_err(), "{text}");
+            assert!(text.parse::<PidNamespace>().is_err(), "{text}");
+        }
     }
 }

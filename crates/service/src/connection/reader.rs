@@ -180,6 +180,11 @@ impl Reader {
                 }
             }
             Ok(Input::Reply(reply)) => self.answer(reply),
+            Ok(Input::Answer(answer)) => {
+                if !self.outbox.asked().handle_answer(answer) {
+                    self.gate.handle_unsolicited();
+                }
+            }
             Ok(Input::Nothing) => {}
             Err(reason) => {
                 let peer = &self.peer;

@@ -45,6 +45,7 @@ impl Handlers<'_> {
             command,
             dialect: Dialect::Command,
             detached: false,
+            watcher: None,
         };
         self.launch(id, plan, |process_id, _| CommandStarted {
             process_id,

@@ -1,11 +1,12 @@
 //! Starting processes.
 
-use std::sync::Arc;
+use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
 use exec_core::log::From;
 use exec_env::{
     backend::{StartError, StartedProcess},
     command::{Command, Io, Stdin},
+    network::{Network, NetworkWatcher},
 };
 use exec_wire::{
     error::RpcError,
@@ -21,7 +22,7 @@ use super::{Begun, Handlers, answer, done};
 use crate::{
     notify::Dialect,
     outbox::Outbox,
-    session::{AdmitError, Found, Process, Session, follow},
+    session::{AdmitError, Client, Found, Process, Session, Watcher, follow},
 };
 
 /// Who will own a process, and how it will report.
@@ -29,6 +30,7 @@ pub(super) struct Plan {
     pub(super) command: Command,
     pub(super) dialect: Dialect,
     pub(super) detached: bool,
+    pub(super) watcher: Option<Arc<Watcher>>,
 }
 
 impl Handlers<'_> {
@@ -86,6 +88,7 @@ impl Handlers<'_> {
                 command,
                 dialect,
                 detached,
+                watcher,
             } = plan;
             let (argv, cwd) = (command.argv.clone(), command.cwd.clone());
             let tty = matches!(command.io, Io::Terminal(_));
@@ -103,6 +106,7 @@ impl Handlers<'_> {
                 cwd,
                 tty,
                 detached,
+                watcher,
             });
             if !place.finish(&process) {
                 return Err(RpcError::invalid_request(
@@ -148,18 +152,13 @@ impl Handlers<'_> {
         }
         let refuse =
             |field: &str, reason: &str| Err(RpcError::invalid_params(format!("{field}: {reason}")));
-        if params.sandbox.is_some() {
-            return refuse("sandbox", "this server enforces no sandbox policy yet");
-        }
-        if params.network_proxy.is_some() {
-            return refuse("networkProxy", "this server has no managed network yet");
-        }
         if params
             .size
             .is_some_and(|size| size.rows == 0 || size.cols == 0)
         {
             return refuse("size", "expected at least one row and one column");
         }
+        let watcher = self.watcher(&params)?;
         let metadata = params.metadata.unwrap_or_default();
         if let Some(thread) = &metadata.thread_id
             && uuid::Uuid::try_parse(thread).is_err()
@@ -185,14 +184,51 @@ impl Handlers<'_> {
             io,
             limits: params.limits.unwrap_or_default(),
             retained_bytes: None,
+            sandbox: params.sandbox,
+            network: Network {
+                enforced: params.enforce_managed_network,
+                managed: params.managed_network,
+                proxy: params.network_proxy,
+                watcher: watcher
+                    .clone()
+                    .map(|watcher| watcher as Arc<dyn NetworkWatcher>),
+            },
         };
         Ok(Plan {
             command,
             dialect: Dialect::Process,
             detached: params.detached,
+            watcher,
         })
     }
+
+    /// Makes who is asked about the network of a process that has a proxy.
+    fn watcher(&self, params: &StartProcess) -> Result<Option<Arc<Watcher>>, RpcError> {
+        let Some(proxy) = &params.network_proxy else {
+            return Ok(None);
+        };
+        let budget = proxy.policy_decision_timeout_ms;
+        if budget == Some(0) {
+            let text = "networkProxy.policyDecisionTimeoutMs: expected at least 1";
+            return Err(RpcError::invalid_params(text));
+        }
+        let id = &params.process_id;
+        if budget.is_some() && !ASKED_PROCESS_ID_BYTES.contains(&id.as_str().len()) {
+            let text = "processId: expected 1 to 256 bytes, to ask about its network";
+            return Err(RpcError::invalid_params(text));
+        }
+        let client = if params.detached {
+            Client::OfConnection(Arc::downgrade(self.outbox))
+        } else {
+            Client::OfSession(Arc::downgrade(&self.session))
+        };
+        let budget = budget.map(Duration::from_millis);
+        Ok(Some(Arc::new(Watcher::new(id.clone(), client, budget))))
+    }
 }
+
+/// How long the id of a process may be whose client is asked about its network.
+const ASKED_PROCESS_ID_BYTES: RangeInclusive<usize> = 1..=256;
 
 async fn tell_started(outbox: &Outbox, process: &Process) {
     if outbox.lifecycle() {

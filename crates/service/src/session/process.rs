@@ -6,6 +6,7 @@ use exec_env::process::ExecProcess;
 use exec_wire::{id::ProcessId, path_uri::PathUri, process::ProcessSummary};
 use tokio::sync::Notify;
 
+use super::watcher::Watcher;
 use crate::notify::Dialect;
 
 /// A started process, and what was asked for.
@@ -17,6 +18,8 @@ pub(crate) struct Process {
     pub(crate) cwd: PathUri,
     pub(crate) tty: bool,
     pub(crate) detached: bool,
+    /// Who is asked about its network, if it has a proxy.
+    pub(crate) watcher: Option<Arc<Watcher>>,
 }
 
 impl Process {

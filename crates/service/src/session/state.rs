@@ -120,6 +120,11 @@ impl Session {
         self.lock().outbox = Some(outbox);
     }
 
+    /// Returns the way to the client, while one is connected.
+    pub(super) fn outbox(&self) -> Option<Arc<Outbox>> {
+        self.lock().outbox.clone()
+    }
+
     /// Connects a detached session to a client that came back. Its processes report there from
     /// now on; what it missed it reads.
     pub(crate) fn resume(&self, outbox: &Arc<Outbox>, now: Instant) -> Result<(), ResumeError> {
@@ -202,6 +207,9 @@ impl Session {
                 return;
             };
             let weak = (Arc::downgrade(&session), Arc::downgrade(&process));
+            if let Some(watcher) = &process.watcher {
+                watcher.end();
+            }
             session.finish(process);
             drop(session);
             sleep(limits::CLOSED_RETENTION).await;

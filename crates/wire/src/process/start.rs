@@ -3,9 +3,14 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
-use crate::{environment::Shell, id::ProcessId, path_uri::PathUri};
+use crate::{
+    environment::Shell,
+    id::ProcessId,
+    network::{ManagedNetwork, NetworkProxy},
+    path_uri::PathUri,
+    sandbox::Sandbox,
+};
 
 /// `process/start`: starts a process. The answer comes once it runs, or could not be started.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -36,18 +41,18 @@ pub struct StartProcess {
     /// What the program sees as `argv[0]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arg0: Option<String>,
-    /// Sandbox policy. Refused until this server enforces one.
+    /// What the process may use. Absent: everything that the server may.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sandbox: Option<Value>,
+    pub sandbox: Option<Box<Sandbox>>,
     /// Requires a sandbox with managed network.
     #[serde(default)]
     pub enforce_managed_network: bool,
     /// Settings of the managed network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub managed_network: Option<Value>,
-    /// A proxy for the process. Refused until this server has one.
+    pub managed_network: Option<ManagedNetwork>,
+    /// A proxy of the process's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub network_proxy: Option<Value>,
+    pub network_proxy: Option<NetworkProxy>,
     /// Initial size of the terminal; 24 × 80 if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<TerminalSize>,

@@ -4,6 +4,8 @@ use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 
+use exec_sandbox::{Mechanism, Processes};
+
 use super::*;
 
 #[test]
@@ -19,6 +21,8 @@ fn defaults_are_as_documented() {
     assert!(config.allow_direct_exec && config.allow_prepared_exec);
     assert_eq!(config.concurrent_requests, ConcurrentRequests::Unlimited);
     assert!(!config.insecure_no_auth);
+    assert_eq!(config.sandbox.mechanism, Mechanism::Cheapest);
+    assert_eq!(config.sandbox.processes, Processes::Isolated);
     assert_eq!(config.warnings, [""; 0]);
 }
 
@@ -33,10 +37,16 @@ fn every_option_can_come_from_every_source() {
         ("allow_direct_exec", "false"),
         ("allow_prepared_exec", "false"),
         ("insecure_no_auth", "true"),
+        ("sandbox_mechanism", "namespaces"),
+        ("linux_sandbox_pid_namespace", "inherit"),
     ];
+    let quoted = |value: &str| match value {
+        "namespaces" | "inherit" => format!("'{value}'"),
+        plain => plain.to_owned(),
+    };
     let text: String = values
         .iter()
-        .map(|(key, value)| format!("{key} = {value}\n"))
+        .map(|(key, value)| format!("{key} = {}\n", quoted(value)))
         .collect();
     let file = Start::with_file(&text);
     let environment = values.iter().fold(Start::new(), |start, (key, value)| {
@@ -72,7 +82,39 @@ fn every_option_can_come_from_every_source() {
         assert_eq!(config.shutdown_grace, Duration::from_secs(12));
         assert!(!config.allow_direct_exec && !config.allow_prepared_exec);
         assert!(config.insecure_no_auth);
+        assert_eq!(config.sandbox.mechanism, Mechanism::Namespaces);
+        assert_eq!(config.sandbox.processes, Processes::Inherited);
     }
+}
+
+#[test]
+fn unknown_mechanisms_are_refused_with_their_place() {
+    let start = Start::new().variable("EXEC_SERVER_SANDBOX_MECHANISM", "chroot");
+    assert_eq!(
+        start.refusal(&[]),
+        "environment variable EXEC_SERVER_SANDBOX_MECHANISM: invalid value: expected cheapest, \
+         landlock, namespaces or bubblewrap"
+    );
+    let start = Start::with_file("linux_sandbox_pid_namespace = 'host'");
+    assert_eq!(
+        start.refusal(&["--strict-config"]),
+        "config.toml:1: `linux_sandbox_pid_namespace`: invalid value: expected isolate or inherit"
+    );
+}
+
+#[test]
+fn private_addresses_via_upstream_have_no_effect_and_say_so() {
+    let warning = "--proxy-private-ips-via-upstream has no effect";
+    let flag = "--proxy-private-ips-via-upstream";
+    let variable = "CODEX_EXEC_SERVER_PROXY_PRIVATE_IPS_VIA_UPSTREAM";
+    assert_eq!(Start::new().warnings(&[flag]), [warning]);
+    for (value, warnings) in [("1", &[warning][..]), ("perhaps", &[warning]), ("0", &[])] {
+        let start = Start::new().variable(variable, value);
+        assert_eq!(start.warnings(&[]), warnings, "{value}");
+    }
+    let off = format!("{flag}=false");
+    let start = Start::new().variable(variable, "true");
+    assert_eq!(start.warnings(&[&off]), [""; 0]);
 }
 
 #[test]

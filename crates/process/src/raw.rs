@@ -3,13 +3,23 @@
 //! Supervisors and children share the spawner's memory, its thread-local block included, and run
 //! beside it; libc's wrappers would race for `errno`.
 
+mod clone;
+mod digits;
+mod passing;
+
 use std::{
-    ffi::{CStr, c_char, c_int, c_void},
+    ffi::{CStr, c_char, c_int},
     mem::MaybeUninit,
 };
 
+pub(crate) use self::{
+    clone::{clone_vm, futex_wait, futex_wake, has_ended, pidfd_open},
+    digits::{Digits, leading_number},
+    passing::{receive_descriptor, send_descriptors, socket_pair},
+};
+
 /// An error number.
-pub(super) type Errno = i32;
+pub(crate) type Errno = i32;
 
 /// Makes a system call.
 ///
@@ -54,7 +64,7 @@ unsafe fn syscall(number: i64, args: [usize; 6]) -> i64 {
 }
 
 /// Makes a call whose arguments are plain numbers.
-fn numbers(number: i64, args: [usize; 6]) -> Result<usize, Errno> {
+pub(crate) fn numbers(number: i64, args: [usize; 6]) -> Result<usize, Errno> {
     // SAFETY: every caller in this file passes numbers only, or pointers it vouches for.
     checked(unsafe { syscall(number, args) })
 }
@@ -65,35 +75,35 @@ fn checked(result: i64) -> Result<usize, Errno> {
 
 /// Sign-extends an int for a register.
 #[expect(clippy::cast_sign_loss, reason = "registers carry the bit pattern")]
-fn int(value: c_int) -> usize {
+pub(crate) fn int(value: c_int) -> usize {
     value as isize as usize
 }
 
-pub(super) fn setsid() -> Result<usize, Errno> {
+pub(crate) fn setsid() -> Result<usize, Errno> {
     numbers(libc::SYS_setsid, [0; 6])
 }
 
-pub(super) fn getpid() -> i32 {
+pub(crate) fn getpid() -> i32 {
     numbers(libc::SYS_getpid, [0; 6]).map_or(0, to_i32)
 }
 
-pub(super) fn getppid() -> i32 {
+pub(crate) fn getppid() -> i32 {
     numbers(libc::SYS_getppid, [0; 6]).map_or(0, to_i32)
 }
 
-pub(super) fn getpgid(pid: i32) -> Result<i32, Errno> {
+pub(crate) fn getpgid(pid: i32) -> Result<i32, Errno> {
     numbers(libc::SYS_getpgid, [int(pid), 0, 0, 0, 0, 0]).map(to_i32)
 }
 
-pub(super) fn kill(pid: i32, signal: i32) -> Result<usize, Errno> {
+pub(crate) fn kill(pid: i32, signal: i32) -> Result<usize, Errno> {
     numbers(libc::SYS_kill, [int(pid), int(signal), 0, 0, 0, 0])
 }
 
-pub(super) fn prctl(option: c_int, argument: usize) -> Result<usize, Errno> {
+pub(crate) fn prctl(option: c_int, argument: usize) -> Result<usize, Errno> {
     numbers(libc::SYS_prctl, [int(option), argument, 0, 0, 0, 0])
 }
 
-pub(super) fn dup2(from: c_int, to: c_int) -> Result<usize, Errno> {
+pub(crate) fn dup2(from: c_int, to: c_int) -> Result<usize, Errno> {
     if from == to {
         // Duplicating onto itself would keep close-on-exec set.
         return numbers(libc::SYS_fcntl, [int(from), int(libc::F_SETFD), 0, 0, 0, 0]);
@@ -102,7 +112,7 @@ pub(super) fn dup2(from: c_int, to: c_int) -> Result<usize, Errno> {
 }
 
 /// Duplicates to a number of at least `least`, closed on exec.
-pub(super) fn dup_above(from: c_int, least: c_int) -> Result<c_int, Errno> {
+pub(crate) fn dup_above(from: c_int, least: c_int) -> Result<c_int, Errno> {
     numbers(
         libc::SYS_fcntl,
         [int(from), int(libc::F_DUPFD_CLOEXEC), int(least), 0, 0, 0],
@@ -110,24 +120,24 @@ pub(super) fn dup_above(from: c_int, least: c_int) -> Result<c_int, Errno> {
     .map(to_i32)
 }
 
-pub(super) fn close(fd: c_int) -> Result<usize, Errno> {
+pub(crate) fn close(fd: c_int) -> Result<usize, Errno> {
     numbers(libc::SYS_close, [int(fd), 0, 0, 0, 0, 0])
 }
 
-pub(super) fn close_range(first: c_int, last: c_int) -> Result<usize, Errno> {
+pub(crate) fn close_range(first: c_int, last: c_int) -> Result<usize, Errno> {
     numbers(libc::SYS_close_range, [int(first), int(last), 0, 0, 0, 0])
 }
 
-pub(super) fn set_controlling_terminal(fd: c_int) -> Result<usize, Errno> {
+pub(crate) fn set_controlling_terminal(fd: c_int) -> Result<usize, Errno> {
     let request = usize::try_from(libc::TIOCSCTTY).unwrap_or(0);
     numbers(libc::SYS_ioctl, [int(fd), request, 0, 0, 0, 0])
 }
 
-pub(super) fn chdir(path: *const c_char) -> Result<usize, Errno> {
+pub(crate) fn chdir(path: *const c_char) -> Result<usize, Errno> {
     numbers(libc::SYS_chdir, [path as usize, 0, 0, 0, 0, 0])
 }
 
-pub(super) fn execve(
+pub(crate) fn execve(
     path: *const c_char,
     argv: *const *const c_char,
     envp: *const *const c_char,
@@ -137,14 +147,14 @@ pub(super) fn execve(
 }
 
 /// Replaces the signal mask by an empty one.
-pub(super) fn unblock_signals() -> Result<usize, Errno> {
+pub(crate) fn unblock_signals() -> Result<usize, Errno> {
     let none = 0_u64;
     let args = [int(libc::SIG_SETMASK), &raw const none as usize, 0, 8, 0, 0];
     numbers(libc::SYS_rt_sigprocmask, args)
 }
 
 /// Gives a signal its default disposition: also those that libc keeps for itself.
-pub(super) fn reset_signal(signal: c_int) -> Result<usize, Errno> {
+pub(crate) fn reset_signal(signal: c_int) -> Result<usize, Errno> {
     // Handler, flags, restorer and mask, all zero: `SIG_DFL`.
     let action = [0_u64; 4];
     let args = [int(signal), action.as_ptr() as usize, 0, 8, 0, 0];
@@ -152,7 +162,7 @@ pub(super) fn reset_signal(signal: c_int) -> Result<usize, Errno> {
 }
 
 /// Lowers a limit, soft and hard. One that is lower already stays.
-pub(super) fn set_limit(resource: u32, value: u64) -> Result<usize, Errno> {
+pub(crate) fn set_limit(resource: u32, value: u64) -> Result<usize, Errno> {
     let mut now = [u64::MAX; 2];
     let place = now.as_mut_ptr() as usize;
     numbers(libc::SYS_prlimit64, [0, resource as usize, 0, place, 0, 0])?;
@@ -161,12 +171,39 @@ pub(super) fn set_limit(resource: u32, value: u64) -> Result<usize, Errno> {
     numbers(libc::SYS_prlimit64, args)
 }
 
+/// Raises the soft limit of open descriptors to the hard one, and returns both as they were.
+pub(crate) fn raise_open_files() -> Result<[u64; 2], Errno> {
+    let mut now = [0; 2];
+    let resource = libc::RLIMIT_NOFILE as usize;
+    let place = now.as_mut_ptr() as usize;
+    numbers(libc::SYS_prlimit64, [0, resource, 0, place, 0, 0])?;
+    let [_, hard] = now;
+    set_open_files([hard; 2])?;
+    Ok(now)
+}
+
+/// Sets the limits of open descriptors, soft and hard.
+pub(crate) fn set_open_files(limits: [u64; 2]) -> Result<usize, Errno> {
+    let resource = libc::RLIMIT_NOFILE as usize;
+    let place = limits.as_ptr() as usize;
+    numbers(libc::SYS_prlimit64, [0, resource, place, 0, 0, 0])
+}
+
 /// Reaps one child that has ended, with what it used. `Ok(0)`: none has.
-pub(super) fn wait_any(status: &mut c_int, usage: &mut libc::rusage) -> Result<i32, Errno> {
+pub(crate) fn wait_any(status: &mut c_int, usage: &mut libc::rusage) -> Result<i32, Errno> {
+    wait(libc::WNOHANG, status, usage)
+}
+
+/// Waits for one child to end, and reaps it, with what it used.
+pub(crate) fn wait_next(status: &mut c_int, usage: &mut libc::rusage) -> Result<i32, Errno> {
+    wait(0, status, usage)
+}
+
+fn wait(flags: c_int, status: &mut c_int, usage: &mut libc::rusage) -> Result<i32, Errno> {
     let args = [
         int(-1),
         &raw mut *status as usize,
-        int(libc::WNOHANG | libc::__WALL),
+        int(flags | libc::__WALL),
         &raw mut *usage as usize,
         0,
         0,
@@ -174,8 +211,8 @@ pub(super) fn wait_any(status: &mut c_int, usage: &mut libc::rusage) -> Result<i
     numbers(libc::SYS_wait4, args).map(to_i32)
 }
 
-/// Waits for one child to end.
-pub(super) fn wait_for(pid: i32) {
+/// Waits for one child to end, and returns its status.
+pub(crate) fn wait_for(pid: i32) -> c_int {
     let mut status = 0;
     let args = [
         int(pid),
@@ -186,9 +223,10 @@ pub(super) fn wait_for(pid: i32) {
         0,
     ];
     while numbers(libc::SYS_wait4, args) == Err(libc::EINTR) {}
+    status
 }
 
-pub(super) fn poll(fds: &mut [libc::pollfd], timeout_ms: Option<u32>) -> Result<usize, Errno> {
+pub(crate) fn poll(fds: &mut [libc::pollfd], timeout_ms: Option<u32>) -> Result<usize, Errno> {
     let timeout = timeout_ms.map(|ms| libc::timespec {
         tv_sec: i64::from(ms / 1000),
         tv_nsec: i64::from(ms % 1000) * 1_000_000,
@@ -207,12 +245,12 @@ pub(super) fn poll(fds: &mut [libc::pollfd], timeout_ms: Option<u32>) -> Result<
     numbers(libc::SYS_ppoll, args)
 }
 
-pub(super) fn read(fd: c_int, buffer: &mut [u8]) -> Result<usize, Errno> {
+pub(crate) fn read(fd: c_int, buffer: &mut [u8]) -> Result<usize, Errno> {
     let args = [int(fd), buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0];
     numbers(libc::SYS_read, args)
 }
 
-pub(super) fn receive(fd: c_int, buffer: &mut [u8]) -> Result<usize, Errno> {
+pub(crate) fn receive(fd: c_int, buffer: &mut [u8]) -> Result<usize, Errno> {
     let flags = int(libc::MSG_DONTWAIT);
     let args = [
         int(fd),
@@ -225,13 +263,13 @@ pub(super) fn receive(fd: c_int, buffer: &mut [u8]) -> Result<usize, Errno> {
     numbers(libc::SYS_recvfrom, args)
 }
 
-pub(super) fn send(fd: c_int, data: &[u8]) -> Result<usize, Errno> {
+pub(crate) fn send(fd: c_int, data: &[u8]) -> Result<usize, Errno> {
     let flags = int(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
     let args = [int(fd), data.as_ptr() as usize, data.len(), flags, 0, 0];
     numbers(libc::SYS_sendto, args)
 }
 
-pub(super) fn open_read(path: &CStr, flags: c_int) -> Result<c_int, Errno> {
+pub(crate) fn open_read(path: &CStr, flags: c_int) -> Result<c_int, Errno> {
     let flags = int(libc::O_RDONLY | libc::O_CLOEXEC | flags);
     numbers(
         libc::SYS_openat,
@@ -240,14 +278,27 @@ pub(super) fn open_read(path: &CStr, flags: c_int) -> Result<c_int, Errno> {
     .map(to_i32)
 }
 
+/// Reads where a link in a directory points to.
+pub(crate) fn read_link(directory: c_int, name: &CStr, buffer: &mut [u8]) -> Result<usize, Errno> {
+    let args = [
+        int(directory),
+        name.as_ptr() as usize,
+        buffer.as_mut_ptr() as usize,
+        buffer.len(),
+        0,
+        0,
+    ];
+    numbers(libc::SYS_readlinkat, args)
+}
+
 /// Reads directory entries in the kernel's format.
-pub(super) fn directory_entries(fd: c_int, buffer: &mut [u8]) -> Result<usize, Errno> {
+pub(crate) fn directory_entries(fd: c_int, buffer: &mut [u8]) -> Result<usize, Errno> {
     let args = [int(fd), buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0];
     numbers(libc::SYS_getdents64, args)
 }
 
 /// Gives pages back to the kernel; they read as zero afterwards.
-pub(super) fn discard(start: *mut u8, length: usize) {
+pub(crate) fn discard(start: *mut u8, length: usize) {
     // Failing to give memory back changes nothing else.
     let _ = numbers(
         libc::SYS_madvise,
@@ -255,35 +306,18 @@ pub(super) fn discard(start: *mut u8, length: usize) {
     );
 }
 
-pub(super) fn exit(code: c_int) -> ! {
+pub(crate) fn exit(code: c_int) -> ! {
     loop {
         let _ = numbers(libc::SYS_exit_group, [int(code), 0, 0, 0, 0, 0]);
     }
 }
 
-/// Clones a process that shares this one's memory and runs `entry` on a stack of its own.
-///
-/// # Safety
-/// `stack_top` is the 16-byte aligned end of memory that nobody else uses while the process lives;
-/// `entry` follows the rules of the module above and never returns.
-pub(super) unsafe fn clone_vm(
-    entry: extern "C" fn(*mut c_void) -> c_int,
-    stack_top: *mut u8,
-    flags: c_int,
-    argument: *mut c_void,
-) -> Option<i32> {
-    let flags = flags | libc::CLONE_VM | libc::SIGCHLD;
-    // SAFETY: the caller vouches for stack and entry.
-    let pid = unsafe { libc::clone(entry, stack_top.cast(), flags, argument) };
-    (pid > 0).then_some(pid)
-}
-
 /// An all-zero usage record to be filled in.
-pub(super) fn empty_usage() -> libc::rusage {
+pub(crate) fn empty_usage() -> libc::rusage {
     // SAFETY: the record is plain numbers, for which zero is a value.
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
-fn to_i32(value: usize) -> i32 {
+pub(crate) fn to_i32(value: usize) -> i32 {
     i32::try_from(value).unwrap_or(i32::MAX)
 }

@@ -1,0 +1,77 @@
+//! Changing what is mounted.
+
+use std::{env, ffi::CString, os::unix::ffi::OsStrExt};
+
+use crate::{
+    attempt::{Attempt, Probe, ok, reached},
+    call::{call, owned},
+};
+
+pub(crate) const PROBES: &[(&str, Probe)] = &[
+    ("fsopen", |_| {
+        Ok(ok(owned(call!(libc::SYS_fsopen, c"tmpfs", 1))?))
+    }),
+    ("mount", |_| {
+        let kind = c"tmpfs";
+        over_here(|here| call!(libc::SYS_mount, kind, here.as_c_str(), kind, 0, 0))
+    }),
+    ("mount-bind", |_| {
+        over_here(|here| {
+            let root = c"/";
+            call!(libc::SYS_mount, root, here.as_c_str(), 0, libc::MS_BIND, 0)
+        })
+    }),
+    // Makes what is mounted here writable again.
+    ("remount", |_| {
+        let flags = libc::MS_REMOUNT | libc::MS_BIND;
+        let result = call!(libc::SYS_mount, 0, c".", 0, flags, 0);
+        reached(result, &[libc::EINVAL])
+    }),
+    // Sets nothing.
+    ("mount-setattr", |_| {
+        let nothing = [0; 32];
+        let result = call!(
+            libc::SYS_mount_setattr,
+            libc::AT_FDCWD,
+            c".",
+            0,
+            &nothing[..],
+            nothing.len()
+        );
+        Ok(ok(result?))
+    }),
+    ("move-mount", |_| {
+        let result = call!(libc::SYS_move_mount, -1, c"", -1, c"", 0);
+        reached(result, &[libc::EBADF, libc::ENOENT, libc::EINVAL])
+    }),
+    ("open-tree", |_| {
+        // OPEN_TREE_CLONE.
+        let flags = 1 | libc::O_CLOEXEC;
+        Ok(ok(owned(call!(
+            libc::SYS_open_tree,
+            libc::AT_FDCWD,
+            c".",
+            flags
+        ))?))
+    }),
+    ("pivot-root", |_| {
+        reached(call!(libc::SYS_pivot_root, 0, 0), &[libc::EFAULT])
+    }),
+    // What is not mounted cannot be unmounted; but who may, is told so.
+    ("umount", |args| {
+        let path = args.text(0)?;
+        reached(
+            call!(libc::SYS_umount2, path.as_c_str(), libc::MNT_DETACH),
+            &[libc::EINVAL],
+        )
+    }),
+];
+
+/// Mounts something over the working directory, and takes it away again.
+fn over_here(mount: impl FnOnce(&CString) -> std::io::Result<i64>) -> Attempt {
+    let here = env::current_dir()?;
+    let here = CString::new(here.as_os_str().as_bytes()).unwrap_or_default();
+    mount(&here)?;
+    call!(libc::SYS_umount2, here.as_c_str(), libc::MNT_DETACH)?;
+    Ok("ok".to_owned())
+}

@@ -1,0 +1,289 @@
+//! Every way to make a name in a directory.
+
+use std::{
+    ffi::{CStr, CString},
+    fs, io,
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::{
+            ffi::OsStrExt,
+            fs::symlink,
+            net::{UnixDatagram, UnixListener},
+        },
+    },
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, AtomicU8, Ordering},
+    thread,
+};
+
+use crate::{
+    attempt::{Args, Attempt, Failure, Probe, verdict},
+    call::{call, open, owned},
+    files::{mknod, rename},
+};
+
+pub(crate) const PROBES: &[(&str, Probe)] = &[("create-many-ways", create_many_ways)];
+
+/// Where to make what: a directory, a name in it, and an empty directory for what is needed on the
+/// way, on the same file system.
+#[derive(Debug)]
+struct Goal {
+    directory: PathBuf,
+    name: PathBuf,
+    aside: PathBuf,
+}
+
+type Way = fn(&Goal) -> io::Result<()>;
+
+/// `DIRECTORY NAME ASIDE`: prints `WAY: ok` or `WAY: refused ERRNO` for each way. What a way has made
+/// is taken away again for the next one; what it denies having made stays, for who looks.
+fn create_many_ways(args: &Args<'_>) -> Attempt {
+    let goal = Goal {
+        directory: args.path(0)?.to_owned(),
+        name: args.path(1)?.to_owned(),
+        aside: args.path(2)?.to_owned(),
+    };
+    if !goal.directory.is_absolute() || goal.name.components().count() != 1 {
+        return Err(Failure::Usage);
+    }
+    let mut lines = Vec::new();
+    for (way, attempt) in WAYS {
+        let result = attempt(&goal);
+        lines.push(format!("{way}: {}", verdict(&result)));
+        if result.is_ok() {
+            remove(&goal.path());
+        }
+    }
+    Ok(lines.join("\n"))
+}
+
+impl Goal {
+    fn path(&self) -> PathBuf {
+        self.directory.join(&self.name)
+    }
+
+    fn text(&self) -> CString {
+        text(&self.path())
+    }
+
+    /// Returns a name aside that nothing has yet.
+    fn fresh(&self, name: &str) -> PathBuf {
+        let path = self.aside.join(name);
+        remove(&path);
+        path
+    }
+
+    /// Makes a file aside.
+    fn file(&self) -> io::Result<PathBuf> {
+        let path = self.fresh("file");
+        fs::write(&path, "x")?;
+        Ok(path)
+    }
+}
+
+fn text(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
+}
+
+fn remove(path: &Path) {
+    let Ok(metadata) = fs::symlink_metadata(path) else {
+        return;
+    };
+    let removed = if metadata.is_dir() {
+        fs::remove_dir_all(path)
+    } else {
+        fs::remove_file(path)
+    };
+    // Whoever looks will find it.
+    drop(removed);
+}
+
+fn directory(path: &Path) -> io::Result<OwnedFd> {
+    open(&text(path), libc::O_RDONLY | libc::O_DIRECTORY)
+}
+
+const CREATE: i32 = libc::O_WRONLY | libc::O_CREAT | libc::O_CLOEXEC;
+
+const WAYS: &[(&str, Way)] = &[
+    ("open", |goal| {
+        let path = goal.text();
+        owned(call!(libc::SYS_open, path.as_c_str(), CREATE, 0o644)).map(drop)
+    }),
+    ("open-excl", |goal| {
+        let (path, flags) = (goal.text(), CREATE | libc::O_EXCL);
+        owned(call!(libc::SYS_open, path.as_c_str(), flags, 0o644)).map(drop)
+    }),
+    ("openat", |goal| {
+        let at = directory(&goal.directory)?;
+        let name = text(&goal.name);
+        owned(call!(libc::SYS_openat, &at, name.as_c_str(), CREATE, 0o644)).map(drop)
+    }),
+    ("openat2", |goal| {
+        let path = goal.text();
+        let how = [u64::from(CREATE.cast_unsigned()), 0o644, 0]
+            .map(u64::to_ne_bytes)
+            .concat();
+        owned(call!(
+            libc::SYS_openat2,
+            libc::AT_FDCWD,
+            path.as_c_str(),
+            &how[..],
+            how.len()
+        ))
+        .map(drop)
+    }),
+    ("creat", |goal| {
+        let path = goal.text();
+        owned(call!(libc::SYS_creat, path.as_c_str(), 0o644)).map(drop)
+    }),
+    ("mkdir", |goal| mkdir(&goal.text())),
+    ("mkdirat", |goal| {
+        let at = directory(&goal.directory)?;
+        let name = text(&goal.name);
+        call!(libc::SYS_mkdirat, &at, name.as_c_str(), 0o755).map(drop)
+    }),
+    ("mkdir-slash", |goal| {
+        let mut path = goal.text().into_bytes();
+        path.extend(b"//");
+        mkdir(&CString::new(path).unwrap_or_default())
+    }),
+    ("mkdir-dots", |goal| {
+        let path = goal.directory.join(".").join("").join(&goal.name);
+        mkdir(&text(&path))
+    }),
+    ("mkdir-up", |goal| {
+        // By a directory aside, and from there back.
+        let sub = goal.fresh("sub");
+        fs::create_dir(&sub)?;
+        let mut path = sub.clone();
+        for _ in sub.components().skip(1) {
+            path.push("..");
+        }
+        path.push(goal.path().strip_prefix("/").unwrap_or(Path::new("")));
+        mkdir(&text(&path))
+    }),
+    ("mkdir-by-link", |goal| {
+        let link = goal.fresh("link");
+        symlink(&goal.directory, &link)?;
+        mkdir(&text(&link.join(&goal.name)))
+    }),
+    ("mkdir-by-cwd", |goal| {
+        // One thread has a working directory of its own.
+        let work = || {
+            call!(libc::SYS_unshare, libc::CLONE_FS)?;
+            call!(libc::SYS_chdir, text(&goal.directory).as_c_str())?;
+            mkdir(&text(&goal.name))
+        };
+        thread::scope(|scope| match scope.spawn(work).join() {
+            Ok(result) => result,
+            Err(_) => Err(io::Error::from_raw_os_error(libc::ECHILD)),
+        })
+    }),
+    ("mkdir-by-proc", |goal| {
+        let at = directory(&goal.directory)?;
+        let path = PathBuf::from(format!("/proc/self/fd/{}", at.as_raw_fd()));
+        mkdir(&text(&path.join(&goal.name)))
+    }),
+    ("mkdir-flipped", flipped),
+    ("open-by-dangling-link", |goal| {
+        let link = goal.fresh("dangling");
+        symlink(goal.path(), &link)?;
+        owned(call!(libc::SYS_open, text(&link).as_c_str(), CREATE, 0o644)).map(drop)
+    }),
+    ("fifo", |goal| {
+        mknod(&goal.text(), libc::S_IFIFO, 0).map(drop)
+    }),
+    ("mknod-file", |goal| {
+        mknod(&goal.text(), libc::S_IFREG, 0).map(drop)
+    }),
+    ("mknod-socket", |goal| {
+        mknod(&goal.text(), libc::S_IFSOCK, 0).map(drop)
+    }),
+    // A device that everybody may make.
+    ("mknod-whiteout", |goal| {
+        mknod(&goal.text(), libc::S_IFCHR, 0).map(drop)
+    }),
+    ("symlink", |goal| symlink(&goal.aside, goal.path())),
+    ("symlinkat", |goal| {
+        let at = directory(&goal.directory)?;
+        let (target, name) = (text(&goal.aside), text(&goal.name));
+        let result = call!(libc::SYS_symlinkat, target.as_c_str(), &at, name.as_c_str());
+        result.map(drop)
+    }),
+    ("link", |goal| fs::hard_link(goal.file()?, goal.path())),
+    ("rename-file", |goal| fs::rename(goal.file()?, goal.path())),
+    ("rename-directory", |goal| {
+        let from = goal.fresh("renamed");
+        fs::create_dir(&from)?;
+        fs::rename(from, goal.path())
+    }),
+    ("rename-no-replace", |goal| {
+        let from = text(&goal.file()?);
+        rename(&from, &goal.text(), libc::RENAME_NOREPLACE).map(drop)
+    }),
+    ("rename-link", |goal| {
+        let from = goal.fresh("linked");
+        symlink(&goal.aside, &from)?;
+        fs::rename(from, goal.path())
+    }),
+    ("tmpfile-linkat", |goal| {
+        let flags = libc::O_TMPFILE | libc::O_WRONLY;
+        let file = open(&text(&goal.aside), flags)?;
+        let from = text(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())));
+        let to = goal.text();
+        let result = call!(
+            libc::SYS_linkat,
+            libc::AT_FDCWD,
+            from.as_c_str(),
+            libc::AT_FDCWD,
+            to.as_c_str(),
+            libc::AT_SYMLINK_FOLLOW
+        );
+        result.map(drop)
+    }),
+    ("bind-stream", |goal| {
+        UnixListener::bind(goal.path()).map(drop)
+    }),
+    ("bind-dgram", |goal| {
+        UnixDatagram::bind(goal.path()).map(drop)
+    }),
+];
+
+fn mkdir(path: &CStr) -> io::Result<()> {
+    call!(libc::SYS_mkdir, path, 0o755).map(drop)
+}
+
+/// Makes directories while another thread changes the last letter of their name: whoever looks at the
+/// name twice sees two.
+fn flipped(goal: &Goal) -> io::Result<()> {
+    const ROUNDS: usize = 2000;
+    let path = goal.text().into_bytes_with_nul();
+    let last = path.len() - 2;
+    let (wanted, other) = (path[last], b'~');
+    let shared: Vec<AtomicU8> = path.iter().copied().map(AtomicU8::new).collect();
+    let mut harmless = path.clone();
+    harmless[last] = other;
+    let harmless = CString::from_vec_with_nul(harmless).unwrap_or_default();
+    let done = AtomicBool::new(false);
+    let mut refusal = io::Error::from_raw_os_error(libc::EEXIST);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                shared[last].store(wanted, Ordering::Relaxed);
+                shared[last].store(other, Ordering::Relaxed);
+            }
+        });
+        for _ in 0..ROUNDS {
+            match call!(libc::SYS_mkdir, &shared[..], 0o755) {
+                Err(error) if error.raw_os_error() != Some(libc::EEXIST) => refusal = error,
+                Ok(_) | Err(_) => {}
+            }
+            // If it is there.
+            let _removed = call!(libc::SYS_rmdir, harmless.as_c_str());
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    fs::symlink_metadata(goal.path())
+        .map(drop)
+        .map_err(|_| refusal)
+}

@@ -1,0 +1,260 @@
+//! The managed network of a command: which ports lead out, and what stands behind them.
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    io::{self, IoSliceMut},
+    mem::MaybeUninit,
+    net::TcpListener,
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+};
+
+use exec_env::{
+    backend::StartError,
+    network::{Network, NetworkWatcher},
+    process::ExecProcess,
+};
+use exec_process::LocalProcess;
+use exec_proxy::{
+    bridge::Bridge,
+    environment,
+    limits::Limits,
+    listeners::Listeners,
+    outside::Machine,
+    proxy::{Proxy, Setup},
+    settings::{self, Checked},
+};
+use exec_sandbox::ManagedRequest;
+use exec_wire::{
+    id::ProcessId,
+    network::ManagedNetwork,
+    process::WaitUntil,
+    sandbox::{NetworkAccess, Permissions, Sandbox},
+};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+/// Where a proxy is found in a network of a command's own, where every port is free.
+const HTTP_PORT: u16 = 43128;
+const SOCKS_PORT: u16 = 43129;
+/// Ports that may lead out of one sandbox: as many descriptors fit into one message.
+const MAX_PORTS: usize = 64;
+
+/// What stands behind the network of one command.
+#[derive(Debug)]
+pub(crate) struct Arranged {
+    behind: Behind,
+    process_id: ProcessId,
+    watcher: Option<Arc<dyn NetworkWatcher>>,
+    unix: bool,
+}
+
+#[derive(Debug)]
+enum Behind {
+    /// Nothing of ours.
+    Nothing,
+    /// A proxy on the host's loopback, which the command may use or not.
+    OnHost(Box<Checked>, Listeners),
+    /// A proxy, and no other way out.
+    Inside(Box<Checked>),
+    /// A proxy of the client's, and no other way out.
+    Bridged(Vec<u16>),
+}
+
+impl Arranged {
+    /// Decides what is needed, and leads the command's environment to it.
+    pub(crate) fn new(
+        network: Network,
+        sandbox: Option<&Sandbox>,
+        process_id: &ProcessId,
+        env: &mut BTreeMap<OsString, OsString>,
+    ) -> Result<Self, StartError> {
+        let managed = network.managed.unwrap_or_default();
+        let restricted = sandbox.is_some_and(|sandbox| !has_host_network(sandbox));
+        let apart = sandbox.is_some() && (network.enforced || restricted);
+        let behind = match &network.proxy {
+            Some(proxy) => {
+                let checked = settings::check(proxy).map_err(|error| StartError::Refused {
+                    field: "networkProxy",
+                    reason: error.to_string(),
+                })?;
+                lead_to_proxy(checked, apart, env)?
+            }
+            None if network.enforced && sandbox.is_some() => bridged(&managed, env)?,
+            None => Behind::Nothing,
+        };
+        if apart && !managed.allow_unix_sockets.is_empty() {
+            return Err(StartError::Refused {
+                field: "managedNetwork.allowUnixSockets",
+                reason: "single sockets cannot be let through here; allow none, or all".to_owned(),
+            });
+        }
+        Ok(Self {
+            behind,
+            process_id: process_id.clone(),
+            watcher: network.watcher,
+            unix: managed.dangerously_allow_all_unix_sockets,
+        })
+    }
+
+    /// Tells which ports lead out of the command's own network. `None`: it has none of its own, or one
+    /// without a way out.
+    pub(crate) fn managed(&self) -> Option<ManagedRequest> {
+        let ports = match &self.behind {
+            Behind::Nothing | Behind::OnHost(..) => return None,
+            Behind::Inside(checked) if checked.speaks_socks() => vec![HTTP_PORT, SOCKS_PORT],
+            Behind::Inside(_) => vec![HTTP_PORT],
+            Behind::Bridged(ports) => ports.clone(),
+        };
+        Some(ManagedRequest {
+            ports,
+            unix: self.unix,
+        })
+    }
+
+    /// Runs what was arranged until the command's output is closed.
+    pub(crate) fn run(
+        self,
+        door: Option<OwnedFd>,
+        process: &Arc<LocalProcess>,
+    ) -> Result<(), StartError> {
+        let host = |source: io::Error| StartError::Spawn {
+            context: "cannot set up the managed network".to_owned(),
+            source,
+        };
+        let running = match (self.behind, door) {
+            (Behind::Nothing, _) => return Ok(()),
+            (Behind::OnHost(checked, listeners), _) => {
+                let setup = setup(*checked, self.process_id, self.watcher);
+                Running::Proxy(Proxy::start(setup, listeners).map_err(host)?)
+            }
+            (Behind::Inside(checked), Some(door)) => {
+                let mut sockets = received(&door).map_err(host)?.into_iter();
+                let gone = || host(io::Error::other("a listening socket is missing"));
+                let listeners = Listeners {
+                    http: sockets.next().ok_or_else(gone)?,
+                    socks: sockets.next(),
+                    datagrams: None,
+                };
+                let setup = setup(*checked, self.process_id, self.watcher);
+                Running::Proxy(Proxy::start(setup, listeners).map_err(host)?)
+            }
+            (Behind::Bridged(ports), Some(door)) => {
+                let sockets = received(&door).map_err(host)?;
+                let ports = sockets.into_iter().zip(ports).collect();
+                Running::Bridge(Bridge::start(ports, Limits::default()).map_err(host)?)
+            }
+            (Behind::Inside(_) | Behind::Bridged(_), None) => {
+                return Err(host(io::Error::other("the sandbox has no network of its own")));
+            }
+        };
+        let closed = process.wait(WaitUntil::Closed, None);
+        tokio::spawn(async move {
+            // It ends in one way only, and then the connections do.
+            let _ = closed.await;
+            drop(running);
+        });
+        Ok(())
+    }
+}
+
+/// What stands behind the ports, as long as it is kept.
+#[derive(Debug)]
+enum Running {
+    Proxy(#[expect(dead_code, reason = "it runs as long as it is kept")] Proxy),
+    Bridge(#[expect(dead_code, reason = "it runs as long as it is kept")] Bridge),
+}
+
+fn setup(
+    settings: Checked,
+    process_id: ProcessId,
+    watcher: Option<Arc<dyn NetworkWatcher>>,
+) -> Setup {
+    Setup {
+        settings,
+        process_id,
+        watcher,
+        outside: Arc::new(Machine::default()),
+        limits: Limits::default(),
+    }
+}
+
+fn lead_to_proxy(
+    checked: Checked,
+    apart: bool,
+    env: &mut BTreeMap<OsString, OsString>,
+) -> Result<Behind, StartError> {
+    let host = |source: io::Error| StartError::Spawn {
+        context: "cannot listen for the managed network".to_owned(),
+        source,
+    };
+    let local_binding = checked.allows_local_binding();
+    let (behind, http, socks) = if apart {
+        let socks = checked.speaks_socks().then_some(SOCKS_PORT);
+        (Behind::Inside(Box::new(checked)), HTTP_PORT, socks)
+    } else {
+        let listeners = Listeners::on_loopback(&checked).map_err(host)?;
+        let http = listeners.http_port().map_err(host)?;
+        let socks = listeners.socks_port().map_err(host)?;
+        (Behind::OnHost(Box::new(checked), listeners), http, socks)
+    };
+    let variables = environment::variables(http, socks, local_binding);
+    env.extend(variables.into_iter().map(|(name, value)| (name.into(), value.into())));
+    Ok(behind)
+}
+
+fn bridged(
+    managed: &ManagedNetwork,
+    env: &BTreeMap<OsString, OsString>,
+) -> Result<Behind, StartError> {
+    let refused = |field, reason: &str| {
+        Err(StartError::Refused {
+            field,
+            reason: reason.to_owned(),
+        })
+    };
+    let texts = env.iter().filter_map(|(name, value)| Some((name.to_str()?, value.to_str()?)));
+    let named = environment::proxy_ports(texts);
+    if named.is_empty() {
+        return refused(
+            "enforceManagedNetwork",
+            "the environment names no proxy on 127.0.0.1, and there is no networkProxy",
+        );
+    }
+    let mut ports = managed.loopback_ports.clone();
+    if ports.is_empty() {
+        ports = named;
+    }
+    ports.sort_unstable();
+    ports.dedup();
+    if ports.contains(&0) || ports.len() > MAX_PORTS {
+        return refused("managedNetwork.loopbackPorts", "expected at most 64 ports, none of them 0");
+    }
+    Ok(Behind::Bridged(ports))
+}
+
+fn has_host_network(sandbox: &Sandbox) -> bool {
+    match &sandbox.permissions {
+        Permissions::Managed { network, .. } | Permissions::External { network } => {
+            *network == NetworkAccess::Enabled
+        }
+        Permissions::Disabled => true,
+    }
+}
+
+/// Takes the listening sockets that a sandbox handed out before its command began.
+fn received(door: &OwnedFd) -> io::Result<Vec<TcpListener>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_PORTS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let mut slices = [IoSliceMut::new(&mut byte)];
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    recvmsg(door.as_fd(), &mut slices, &mut control, flags)?;
+    let mut sockets = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+            sockets.extend(descriptors.map(TcpListener::from));
+        }
+    }
+    Ok(sockets)
+}

@@ -1,0 +1,129 @@
+//! What a call means to its caller: its memory, its directories, its umask.
+//!
+//! All of it is found by the number of a thread that could have ended meanwhile. So nothing is done
+//! with it before [`Caller::confirm`].
+
+use std::ffi::c_int;
+
+use super::{
+    descriptor::Descriptor,
+    notice::Notice,
+    path::{MAX_PATH, Path, Short},
+};
+use crate::raw;
+
+/// The caller of a call.
+#[derive(Debug)]
+pub(super) struct Caller<'a> {
+    notice: &'a Notice,
+    thread: i32,
+}
+
+impl<'a> Caller<'a> {
+    /// The caller that waits for an answer.
+    pub(super) fn of(notice: &'a Notice) -> Option<Self> {
+        let thread = notice.thread()?;
+        Some(Self { notice, thread })
+    }
+
+    /// Copies a path. `None`: there is none, or it is too long.
+    pub(super) fn read_path(&self, address: u64, path: &mut Path) -> Option<()> {
+        let mut address = usize::try_from(address).ok()?;
+        let mut room = path.buffer().as_mut_slice();
+        // Page by page: the one after the end of the path may not be there.
+        while !room.is_empty() {
+            let length = (SMALLEST_PAGE - address % SMALLEST_PAGE).min(room.len());
+            let (part, rest) = room.split_at_mut_checked(length)?;
+            self.read(address, part)?;
+            if part.contains(&0) {
+                return Some(());
+            }
+            address = address.checked_add(length)?;
+            room = rest;
+        }
+        None
+    }
+
+    /// Copies exactly as much as there is room for.
+    pub(super) fn read(&self, address: usize, room: &mut [u8]) -> Option<()> {
+        let here = [room.as_mut_ptr() as usize, room.len()];
+        let there = [address, room.len()];
+        let args = [
+            raw::int(self.thread),
+            here.as_ptr() as usize,
+            1,
+            there.as_ptr() as usize,
+            1,
+            0,
+        ];
+        let length = raw::numbers(libc::SYS_process_vm_readv, args).ok()?;
+        (length == room.len()).then_some(())
+    }
+
+    /// Opens what the caller's relative paths are relative to.
+    pub(super) fn directory(&self, fd: c_int) -> Option<Descriptor> {
+        if fd == libc::AT_FDCWD {
+            let path = Short::new(format_args!("/proc/{}/cwd", self.thread));
+            Descriptor::open_place(fd, path.text(), libc::O_DIRECTORY, 0).ok()
+        } else {
+            self.open(fd, libc::O_DIRECTORY)
+        }
+    }
+
+    /// Opens what a descriptor of the caller refers to.
+    pub(super) fn file(&self, fd: c_int) -> Option<Descriptor> {
+        self.open(fd, 0)
+    }
+
+    /// Takes over the caller's umask. The kernel applies it: with a default list of access, it does
+    /// not.
+    pub(super) fn adopt_umask(&self) -> Option<()> {
+        let path = Short::new(format_args!("/proc/{}/status", self.thread));
+        let status = Descriptor::from_call(raw::open_read(path.text(), 0).ok()?);
+        // It is in the second line, after a name of at most 64 bytes.
+        let mut text = [0; 256];
+        let length = raw::read(status.number(), &mut text).ok()?;
+        let mask = find_umask(text.get(..length)?)?;
+        raw::numbers(libc::SYS_umask, [mask as usize, 0, 0, 0, 0, 0]).ok()?;
+        Some(())
+    }
+
+    /// Makes sure that all of this was of the caller. `None`: it is gone.
+    pub(super) fn confirm(&self) -> Option<()> {
+        self.notice.is_waiting().then_some(())
+    }
+
+    fn open(&self, fd: c_int, flags: c_int) -> Option<Descriptor> {
+        if fd < 0 {
+            return None;
+        }
+        let path = Short::new(format_args!("/proc/{}/fd/{fd}", self.thread));
+        Descriptor::open_place(libc::AT_FDCWD, path.text(), flags, 0).ok()
+    }
+}
+
+fn find_umask(status: &[u8]) -> Option<u32> {
+    const LABEL: &[u8] = b"\nUmask:\t";
+    let start = status
+        .windows(LABEL.len())
+        .position(|part| part == LABEL)?
+        .checked_add(LABEL.len())?;
+    let mut digits = status.get(start..)?.split(|byte| *byte == b'\n');
+    let digits = std::str::from_utf8(digits.next()?).ok()?;
+    u32::from_str_radix(digits, 8).ok()
+}
+
+/// No page is smaller, so that what lies within one of this size is there as a whole or not at all.
+const SMALLEST_PAGE: usize = MAX_PATH;
+
+#[cfg(test)]
+mod tests {
+    use super::find_umask;
+
+    #[test]
+    fn the_umask_is_found_in_the_second_line() {
+        let status = b"Name:\ta b\\nUmask:\t0777\nUmask:\t0027\nState:\tS (sleeping)\n";
+        assert_eq!(find_umask(status), Some(0o027));
+        assert_eq!(find_umask(b"Name:\ta\nState:\tS\n"), None);
+    }
+}

@@ -1,0 +1,99 @@
+//! The table of guarded names.
+
+use std::ffi::{CStr, c_char, c_int};
+
+use super::{
+    descriptor::{Descriptor, Identity},
+    name,
+};
+use crate::raw::Errno;
+
+/// Most guarded directories.
+const MAX_DIRECTORIES: usize = 64;
+
+/// Most names, of all directories together.
+const MAX_NAMES: usize = 256;
+
+/// Names that cannot be made, by directory. Of a fixed size: it lives on a stack.
+#[derive(Debug)]
+pub(crate) struct Guards {
+    directories: [Identity; MAX_DIRECTORIES],
+    directory_count: usize,
+    /// Borrowed from the job, which outlives the broker.
+    names: [*const c_char; MAX_NAMES],
+    /// The directory of each name.
+    owners: [u8; MAX_NAMES],
+    name_count: usize,
+}
+
+impl Guards {
+    /// An empty table. A constant needs no room for itself besides where it goes.
+    const EMPTY: Self = Self {
+        directories: [Identity::NONE; MAX_DIRECTORIES],
+        directory_count: 0,
+        names: [std::ptr::null(); MAX_NAMES],
+        owners: [0; MAX_NAMES],
+        name_count: 0,
+    };
+
+    /// Makes an empty table.
+    pub(crate) const fn new() -> Self {
+        Self::EMPTY
+    }
+
+    /// Guards one name in one directory of the view. The caller may close `directory` afterwards.
+    /// `name` ends with a zero byte, and stays as it is for as long as the table is used.
+    ///
+    /// # Errors
+    /// `ENOSPC`: the table is full. `EINVAL`: this cannot be the name of a file. Otherwise what the
+    /// kernel says of the descriptor.
+    pub(crate) fn add(&mut self, directory: c_int, name: *const c_char) -> Result<(), Errno> {
+        // SAFETY: names are those of a job, which lives longer than its broker.
+        let text = unsafe { CStr::from_ptr(name) }.to_bytes();
+        if text.is_empty() || text.len() > 255 || text.contains(&b'/') || name::is_dots(text) {
+            return Err(libc::EINVAL);
+        }
+        let owner = self.directory(directory)?;
+        let place = self.name_count;
+        *self.names.get_mut(place).ok_or(libc::ENOSPC)? = name;
+        *self.owners.get_mut(place).ok_or(libc::ENOSPC)? = owner;
+        self.name_count = place + 1;
+        Ok(())
+    }
+
+    /// Whether `name` must not be made in a directory.
+    pub(super) fn forbid(&self, directory: Identity, name: &[u8]) -> bool {
+        let known = self.directories.iter().take(self.directory_count);
+        let Some(index) = known.copied().position(|known| known == directory) else {
+            return false;
+        };
+        let names = self.names.iter().zip(&self.owners).take(self.name_count);
+        names
+            .filter(|(_, owner)| usize::from(**owner) == index)
+            .any(|(guarded, _)| {
+                // SAFETY: names are those of a job, which lives longer than its broker.
+                let guarded = unsafe { CStr::from_ptr(*guarded) };
+                name::may_be_same(name, guarded.to_bytes())
+            })
+    }
+
+    /// Finds or adds a directory.
+    fn directory(&mut self, directory: c_int) -> Result<u8, Errno> {
+        // While it is held, its number is not given to another file; and file systems that make
+        // numbers up as they go (overlays of several) keep the one they gave.
+        let held = Descriptor::duplicate(directory)?;
+        let identity = held.facts()?.identity;
+        let known = self.directories.iter().take(self.directory_count);
+        let index = match known.copied().position(|known| known == identity) {
+            Some(index) => index,
+            None => {
+                let index = self.directory_count;
+                *self.directories.get_mut(index).ok_or(libc::ENOSPC)? = identity;
+                self.directory_count = index + 1;
+                held.leave_open();
+                index
+            }
+        };
+        u8::try_from(index).map_err(|_| libc::ENOSPC)
+    }
+}

@@ -1,0 +1,170 @@
+//! Calls that give a file another name: hard links and renames.
+
+use std::ffi::{CStr, c_int};
+
+use super::{
+    answer::Room,
+    caller::Caller,
+    descriptor::Descriptor,
+    guards::Guards,
+    notice::Answer,
+    path::{Path, Short},
+    place::{Place, Start},
+};
+use crate::raw;
+
+/// A call with two paths.
+#[derive(Debug)]
+pub(super) struct Pair {
+    /// What the old path is relative to.
+    old_directory: c_int,
+    /// The address of the old path.
+    old_path: u64,
+    /// What the new path is relative to.
+    new_directory: c_int,
+    /// The address of the new path.
+    new_path: u64,
+    /// Flags.
+    flags: c_int,
+}
+
+impl Pair {
+    /// Makes one of the arguments, in the order of `linkat` and `renameat2`.
+    pub(super) const fn of(
+        old_directory: c_int,
+        old_path: u64,
+        new_directory: c_int,
+        new_path: u64,
+        flags: c_int,
+    ) -> Self {
+        Self {
+            old_directory,
+            old_path,
+            new_directory,
+            new_path,
+            flags,
+        }
+    }
+
+    /// Gives a file a second name. `None`: the kernel has the say.
+    pub(super) fn link(
+        self,
+        caller: &Caller<'_>,
+        guards: &Guards,
+        room: &mut Room,
+    ) -> Option<Answer> {
+        if self.flags & !(libc::AT_SYMLINK_FOLLOW | libc::AT_EMPTY_PATH) != 0 {
+            return None;
+        }
+        caller.read_path(self.old_path, &mut room.first)?;
+        caller.read_path(self.new_path, &mut room.second)?;
+        let held = self.descriptor(caller, room.first.text());
+        let old = match held {
+            Some(held) => Old::Held(held?),
+            None => self.find_old(caller, &mut room.first)?,
+        };
+        let start = Start::Theirs(self.new_directory);
+        let new = Place::find(caller, start, &mut room.second, 0)?;
+        caller.confirm()?;
+        if let Some(refusal) = new.refusal(guards) {
+            return Some(refusal);
+        }
+        // A descriptor is linked by way of its entry in /proc, which needs no privileges.
+        let entry;
+        let (directory, name, flags) = match &old {
+            Old::Named(place) => (place.directory.number(), place.name, 0),
+            Old::Held(held) => {
+                entry = Short::new(format_args!("/proc/self/fd/{}", held.number()));
+                (libc::AT_FDCWD, entry.text(), libc::AT_SYMLINK_FOLLOW)
+            }
+        };
+        let args = [
+            raw::int(directory),
+            name.as_ptr() as usize,
+            raw::int(new.directory.number()),
+            new.name.as_ptr() as usize,
+            raw::int(flags),
+            0,
+        ];
+        Some(Answer::of(raw::numbers(libc::SYS_linkat, args)))
+    }
+
+    /// Gives a file another name. `None`: the kernel has the say.
+    pub(super) fn rename(
+        self,
+        caller: &Caller<'_>,
+        guards: &Guards,
+        room: &mut Room,
+    ) -> Option<Answer> {
+        caller.read_path(self.old_path, &mut room.first)?;
+        caller.read_path(self.new_path, &mut room.second)?;
+        let start = Start::Theirs(self.old_directory);
+        let old = Place::find(caller, start, &mut room.first, 0)?;
+        let start = Start::Theirs(self.new_directory);
+        let new = Place::find(caller, start, &mut room.second, 0)?;
+        caller.confirm()?;
+        // With these, something new appears at the old name as well.
+        let both = libc::RENAME_EXCHANGE | libc::RENAME_WHITEOUT;
+        let makes_both = self.flags.cast_unsigned() & both != 0;
+        if new.is_forbidden(guards) || (makes_both && old.is_forbidden(guards)) {
+            return Some(Answer::Fail(libc::EACCES));
+        }
+        let args = [
+            raw::int(old.directory.number()),
+            old.name.as_ptr() as usize,
+            raw::int(new.directory.number()),
+            new.name.as_ptr() as usize,
+            raw::int(self.flags),
+            0,
+        ];
+        Some(Answer::of(raw::numbers(libc::SYS_renameat2, args)))
+    }
+
+    /// Opens the descriptor that the old path stands for: how a file that was made without a name
+    /// gets one. `None`: the path is a path. `Some(None)`: there is no such descriptor.
+    fn descriptor(&self, caller: &Caller<'_>, path: &CStr) -> Option<Option<Descriptor>> {
+        let path = path.to_bytes();
+        if path.is_empty() && self.flags & libc::AT_EMPTY_PATH != 0 {
+            return Some(caller.file(self.old_directory));
+        }
+        if self.flags & libc::AT_SYMLINK_FOLLOW == 0 {
+            return None;
+        }
+        let mut prefixes = OWN_DESCRIPTORS.iter();
+        let number = prefixes.find_map(|prefix| path.strip_prefix(*prefix))?;
+        let number = std::str::from_utf8(number).ok()?.parse().ok()?;
+        Some(caller.file(number))
+    }
+
+    /// Finds what the old path names.
+    fn find_old<'a>(&self, caller: &Caller<'_>, path: &'a mut Path) -> Option<Old<'a>> {
+        let place = Place::find(caller, Start::Theirs(self.old_directory), path, 0)?;
+        if place.has_slash() {
+            // It is a directory, if anything, and those have one name only.
+            return None;
+        }
+        if self.flags & libc::AT_SYMLINK_FOLLOW == 0 {
+            return Some(Old::Named(place));
+        }
+        // Not by the link itself: what `/proc/self` leads to would be the broker's.
+        let held = Descriptor::open_place(
+            place.directory.number(),
+            place.name,
+            0,
+            libc::RESOLVE_NO_MAGICLINKS,
+        );
+        held.ok().map(Old::Held)
+    }
+}
+
+/// The file that gets a second name.
+#[derive(Debug)]
+enum Old<'a> {
+    /// By its first name. A link is not followed.
+    Named(Place<'a>),
+    /// By a descriptor.
+    Held(Descriptor),
+}
+
+/// Where a process finds its own descriptors.
+const OWN_DESCRIPTORS: [&[u8]; 3] = [b"/proc/self/fd/", b"/proc/thread-self/fd/", b"/dev/fd/"];

@@ -1,0 +1,126 @@
+//! Callers that change their minds while the broker works.
+
+use std::{
+    ffi::CString,
+    fs,
+    os::unix::fs::symlink,
+    path::Path,
+    sync::atomic::{AtomicBool, AtomicU8, Ordering},
+    thread,
+};
+
+use super::enclosed::enclosed;
+use crate::raw;
+
+/// How often each call is made while the path flips.
+const ROUNDS: usize = 3000;
+
+#[test]
+fn a_path_that_flips_while_it_is_read_never_makes_a_guarded_name() {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir(root.path().join("sub")).unwrap();
+    let made = enclosed(root.path(), &[".git"], || flip_name(root.path()));
+    assert!(!root.path().join(".git").exists());
+    assert!(made.is_none_or(|made| made > 0), "nothing was made at all");
+}
+
+/// Makes directories and files at a path whose last letter is another at every moment.
+fn flip_name(root: &Path) -> usize {
+    let harmless = format!("{}/.gi_", root.display());
+    let bytes: Vec<_> = CString::new(harmless).unwrap().into_bytes_with_nul();
+    let bytes: Vec<_> = bytes.into_iter().map(AtomicU8::new).collect();
+    let letter = &bytes[bytes.len() - 2];
+    let path = bytes.as_ptr() as usize;
+    let at = raw::int(libc::AT_FDCWD);
+    let flags = raw::int(libc::O_CREAT | libc::O_WRONLY);
+    let directory = root.join(".gi_");
+    while_flipping(letter, || {
+        let mut made = 0;
+        for _ in 0..ROUNDS {
+            let result = raw::numbers(libc::SYS_mkdirat, [at, path, 0o755, 0, 0, 0]);
+            made += usize::from(result.is_ok());
+            let _ = fs::remove_dir(&directory);
+            if let Ok(fd) = raw::numbers(libc::SYS_openat, [at, path, flags, 0o644, 0, 0]) {
+                raw::close(raw::to_i32(fd)).unwrap();
+                fs::remove_file(&directory).unwrap();
+                made += 1;
+            }
+        }
+        made
+    })
+}
+
+#[test]
+fn a_directory_that_flips_while_it_is_found_never_gets_a_guarded_name() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path();
+    for name in ["guarded", "free"] {
+        fs::create_dir(path.join(name)).unwrap();
+    }
+    let made = enclosed(&path.join("guarded"), &[".git"], || {
+        symlink("free", path.join("link")).unwrap();
+        symlink("guarded", path.join("other")).unwrap();
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let flipper = scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let (one, two) = (path.join("link"), path.join("other"));
+                    let exchange = rustix::fs::RenameFlags::EXCHANGE;
+                    let cwd = rustix::fs::CWD;
+                    rustix::fs::renameat_with(cwd, &one, cwd, &two, exchange).unwrap();
+                }
+            });
+            let mut made = 0;
+            for _ in 0..ROUNDS {
+                made += usize::from(fs::create_dir(path.join("link/.git")).is_ok());
+                let _ = fs::remove_dir(path.join("free/.git"));
+            }
+            stop.store(true, Ordering::Relaxed);
+            flipper.join().unwrap();
+            made
+        })
+    });
+    assert!(!path.join("guarded/.git").exists());
+    assert!(made.is_none_or(|made| made > 0), "nothing was made at all");
+}
+
+#[test]
+fn many_threads_are_answered() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path();
+    let done = enclosed(path, &[".git"], || {
+        thread::scope(|scope| {
+            for index in 0..8 {
+                scope.spawn(move || {
+                    let own = path.join(format!("{index}"));
+                    fs::create_dir(&own).unwrap();
+                    for file in 0..50 {
+                        fs::write(own.join(format!("{file}")), "text").unwrap();
+                        fs::write(path.join("shared"), "text").unwrap();
+                    }
+                });
+            }
+        });
+    });
+    if done.is_some() {
+        assert_eq!(fs::read_dir(path).unwrap().count(), 9);
+        assert_eq!(fs::read_dir(path.join("7")).unwrap().count(), 50);
+    }
+}
+
+/// Runs `work` while another thread turns a letter from harmless to forbidden and back.
+fn while_flipping<T>(letter: &AtomicU8, work: impl FnOnce() -> T) -> T {
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                letter.store(b't', Ordering::Relaxed);
+                std::hint::spin_loop();
+                letter.store(b'_', Ordering::Relaxed);
+            }
+        });
+        let result = work();
+        stop.store(true, Ordering::Relaxed);
+        result
+    })
+}

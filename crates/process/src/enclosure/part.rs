@@ -1,0 +1,140 @@
+//! Which part of an enclosure the host refused.
+
+use std::fmt;
+
+use super::{Enclosure, Guard, Step};
+use crate::raw::Errno;
+
+/// A part of an enclosure, as an error names it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Part {
+    /// The namespaces themselves.
+    Namespaces,
+    /// The account in its namespace.
+    Account,
+    /// The network in its namespace.
+    Network,
+    /// A step of the view.
+    Step(Step),
+    /// A guard, or what answers for all of them.
+    Guard(Option<Guard>),
+    /// Giving up privileges.
+    Privileges,
+    /// The Landlock domain.
+    Landlock,
+    /// The filter of system calls.
+    Filter,
+}
+
+impl Part {
+    pub(crate) fn new(at: At, steps: &[Step], guards: &[Guard]) -> Self {
+        match at {
+            At::Namespaces => Self::Namespaces,
+            At::Account => Self::Account,
+            At::Network => Self::Network,
+            At::Step(index) => steps
+                .get(index as usize)
+                .map_or(Self::Namespaces, |step| Self::Step(step.clone())),
+            At::Guard(index) => Self::Guard(guards.get(index as usize).cloned()),
+            At::Privileges => Self::Privileges,
+            At::Landlock => Self::Landlock,
+            At::Filter => Self::Filter,
+        }
+    }
+
+    /// Takes what it needs of an enclosure to name any part of it later.
+    pub(crate) fn names(enclosure: &mut Enclosure) -> (Vec<Step>, Vec<Guard>) {
+        let namespaces = enclosure.namespaces.as_mut();
+        let steps = namespaces.map(|namespaces| std::mem::take(&mut namespaces.steps));
+        (
+            steps.unwrap_or_default(),
+            std::mem::take(&mut enclosure.guards),
+        )
+    }
+}
+
+/// Completes a sentence that begins with "cannot".
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (verb, path) = match self {
+            Self::Namespaces => return f.write_str("make namespaces"),
+            Self::Account => return f.write_str("map the account"),
+            Self::Network => return f.write_str("make a network"),
+            Self::Guard(None) => return f.write_str("guard names"),
+            Self::Privileges => return f.write_str("give up privileges"),
+            Self::Landlock => return f.write_str("enforce a Landlock ruleset"),
+            Self::Filter => return f.write_str("install a filter of system calls"),
+            Self::Guard(Some(guard)) => ("guard names in", &guard.directory),
+            Self::Step(step) => match step {
+                Step::ReadOnly { .. } => return f.write_str("make a copy read-only"),
+                Step::ReadOnlyView => return f.write_str("make the file system read-only"),
+                Step::Memory { .. } => return f.write_str("make a file system in memory"),
+                Step::Processes { .. } => return f.write_str("make a view of processes"),
+                Step::Terminals { .. } => return f.write_str("make a set of terminals"),
+                Step::Root { .. } => return f.write_str("change the root"),
+                Step::Copy { path, .. } => ("copy", path),
+                Step::Directory { path, .. } => ("make directory", path),
+                Step::File { path, .. } => ("make file", path),
+                Step::Link { path, .. } => ("make link", path),
+                Step::Attach { path, .. } => ("attach", path),
+                Step::Cover { path, .. } => ("cover", path),
+                Step::Protect { path } => ("protect", path),
+            },
+        };
+        write!(f, "{verb} `{}`", path.to_string_lossy())
+    }
+}
+
+/// A part of an enclosure, in plain numbers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum At {
+    Namespaces,
+    Account,
+    Network,
+    Step(u32),
+    Guard(u32),
+    Privileges,
+    Landlock,
+    Filter,
+}
+
+impl At {
+    pub(crate) fn numbers(self) -> (u32, u32) {
+        match self {
+            Self::Namespaces => (0, 0),
+            Self::Account => (1, 0),
+            Self::Network => (2, 0),
+            Self::Step(index) => (3, index),
+            Self::Guard(index) => (4, index),
+            Self::Privileges => (5, 0),
+            Self::Landlock => (6, 0),
+            Self::Filter => (7, 0),
+        }
+    }
+
+    pub(crate) fn from_numbers(kind: u32, index: u32) -> Self {
+        match kind {
+            1 => Self::Account,
+            2 => Self::Network,
+            3 => Self::Step(index),
+            4 => Self::Guard(index),
+            5 => Self::Privileges,
+            6 => Self::Landlock,
+            7 => Self::Filter,
+            _ => Self::Namespaces,
+        }
+    }
+
+    /// Says so of an error.
+    pub(crate) fn refused(self) -> impl Fn(Errno) -> Refusal {
+        move |errno| Refusal { at: self, errno }
+    }
+}
+
+/// The host refused a part.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Refusal {
+    pub(crate) at: At,
+    pub(crate) errno: Errno,
+}

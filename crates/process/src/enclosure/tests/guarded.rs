@@ -1,0 +1,115 @@
+//! Names that cannot be made.
+
+use std::os::fd::FromRawFd;
+
+use super::*;
+
+/// Rights of a Landlock ruleset: making directories, files, pipes and links, and moving.
+const MAKE: u64 = 1 << 7 | 1 << 8 | 1 << 10 | 1 << 12 | 1 << 13;
+
+/// A ruleset in which nothing can be made. `None`: this kernel has none.
+pub(super) fn nothing_can_be_made() -> Option<OwnedFd> {
+    let handled = MAKE;
+    let size = size_of_val(&handled);
+    let args = [&raw const handled as usize, size, 0, 0, 0, 0];
+    let fd = crate::raw::numbers(libc::SYS_landlock_create_ruleset, args).ok()?;
+    // SAFETY: the descriptor is new and nobody else's.
+    Some(unsafe { OwnedFd::from_raw_fd(crate::raw::to_i32(fd)) })
+}
+
+/// Notifies of `mkdir`, lets everything else pass.
+fn notify_of_directories() -> Vec<Instruction> {
+    let instruction = |code, if_true, k| Instruction {
+        code,
+        if_true,
+        if_false: 0,
+        k,
+    };
+    let number = |number: i64| u32::try_from(number).unwrap();
+    #[cfg(target_arch = "x86_64")]
+    let other = libc::SYS_mkdir;
+    #[cfg(not(target_arch = "x86_64"))]
+    let other = libc::SYS_mkdirat;
+    vec![
+        instruction(0x20, 0, 0),
+        instruction(0x15, 2, number(libc::SYS_mkdirat)),
+        instruction(0x15, 1, number(other)),
+        instruction(0x06, 0, libc::SECCOMP_RET_ALLOW),
+        instruction(0x06, 0, libc::SECCOMP_RET_USER_NOTIF),
+    ]
+}
+
+/// An enclosure in which `.git` cannot be made in a directory that is writable.
+pub(super) fn guarding(path: &Path) -> Enclosure {
+    let mut enclosure = namespaces(with_writable(read_only(), path));
+    enclosure.filter = notify_of_directories();
+    enclosure.guards = vec![Guard {
+        directory: c_path(path),
+        names: vec![c".git".to_owned()],
+    }];
+    enclosure
+}
+
+#[tokio::test]
+async fn a_guarded_name_cannot_be_made_and_others_can() {
+    let Some(landlock) = nothing_can_be_made() else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().canonicalize().unwrap();
+    let mut enclosure = guarding(&path);
+    enclosure.landlock = Some(landlock);
+    let script = format!(
+        "cd {0}; mkdir other && mkdir {0}/other/.git && echo made; mkdir .git; \
+         mkdir {0}/other/../.git; (sleep 0 &); echo x > file; exit 5",
+        path.display()
+    );
+    let outcome = run(enclosure, &script).await;
+    assert_eq!(outcome.status, 5 << 8, "{outcome:?}");
+    assert!(outcome.output.starts_with("made\n"), "{outcome:?}");
+    assert!(path.join("other/.git").is_dir());
+    assert!(!path.join(".git").exists());
+    assert!(
+        !path.join("file").exists(),
+        "nothing is made but by the broker"
+    );
+}
+
+#[tokio::test]
+async fn descendants_of_a_guarded_command_die_with_it() {
+    let Some(landlock) = nothing_can_be_made() else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let mut enclosure = guarding(&dir.path().canonicalize().unwrap());
+    enclosure.landlock = Some(landlock);
+    let spawner = Spawner::default();
+    let script = "setsid sleep 1000 & echo ready; kill -9 $$";
+    let (child, output) = start(&spawner, enclosure, script).await.unwrap();
+    let mut text = String::new();
+    std::fs::File::from(output)
+        .read_to_string(&mut text)
+        .unwrap();
+    assert_eq!(text, "ready\n");
+    let Some(Report::Exited(exit)) = child.report().await else {
+        panic!("an exit is reported")
+    };
+    assert_eq!(exit.status, libc::SIGKILL);
+}
+
+#[tokio::test]
+async fn a_guarded_directory_must_exist() {
+    let mut enclosure = guarding(Path::new("/usr"));
+    let missing = Guard {
+        directory: c"/nowhere".to_owned(),
+        names: vec![c".git".to_owned()],
+    };
+    enclosure.guards.push(missing.clone());
+    let spawner = Spawner::default();
+    let error = start(&spawner, enclosure, "true").await;
+    let Err(SpawnError::Enclosure { part, source }) = error else {
+        panic!("expected a refusal: {error:?}")
+    };
+    assert_eq!(part, Part::Guard(Some(missing)));
+    assert_eq!(source.raw_os_error(), Some(libc::ENOENT));
+}

@@ -1,0 +1,123 @@
+//! Processes that share this one's memory, and waiting for them.
+
+use std::{
+    ffi::{c_int, c_void},
+    sync::atomic::AtomicU32,
+};
+
+use super::{Errno, checked, int, numbers, poll, to_i32};
+
+/// Clones a process that shares this one's memory and runs `entry` on a stack of its own.
+///
+/// With `CLONE_CHILD_CLEARTID` among the flags, `word` becomes zero and is woken when it ends.
+///
+/// # Safety
+/// `stack_top` is the 16-byte aligned end of memory that nobody else uses while the process lives;
+/// `entry` follows the rules of the module above and never returns; `word` lives as long as the
+/// process.
+pub(crate) unsafe fn clone_vm(
+    entry: extern "C" fn(*mut c_void) -> c_int,
+    stack_top: *mut u8,
+    flags: c_int,
+    argument: *mut c_void,
+    word: *const AtomicU32,
+) -> Result<i32, Errno> {
+    let flags = int(flags | libc::CLONE_VM | libc::SIGCHLD);
+    // SAFETY: the caller vouches for stack, entry and word.
+    let result = unsafe { clone_onto(entry, stack_top, flags, argument, word) };
+    checked(result).map(to_i32)
+}
+
+/// # Safety
+/// As above.
+#[cfg(target_arch = "x86_64")]
+unsafe fn clone_onto(
+    entry: extern "C" fn(*mut c_void) -> c_int,
+    stack_top: *mut u8,
+    flags: usize,
+    argument: *mut c_void,
+    word: *const AtomicU32,
+) -> i64 {
+    let result: i64;
+    // SAFETY: the child finds entry and argument in registers, calls the one with the other on the
+    // stack it was given, and never comes back; in the parent this is a call like any other.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "xor ebp, ebp",
+            "mov rdi, r13",
+            "call r12",
+            "ud2",
+            "2:",
+            inlateout("rax") libc::SYS_clone => result,
+            in("rdi") flags, in("rsi") stack_top, in("rdx") 0_usize,
+            in("r10") word, in("r8") 0_usize,
+            in("r12") entry, in("r13") argument,
+            lateout("rcx") _, lateout("r11") _,
+        );
+    }
+    result
+}
+
+/// # Safety
+/// As above.
+#[cfg(target_arch = "aarch64")]
+unsafe fn clone_onto(
+    entry: extern "C" fn(*mut c_void) -> c_int,
+    stack_top: *mut u8,
+    flags: usize,
+    argument: *mut c_void,
+    word: *const AtomicU32,
+) -> i64 {
+    let result: i64;
+    // SAFETY: the child finds entry and argument in registers, calls the one with the other on the
+    // stack it was given, and never comes back; in the parent this is a call like any other.
+    unsafe {
+        std::arch::asm!(
+            "svc 0",
+            "cbnz x0, 2f",
+            "mov x29, xzr",
+            "mov x0, x21",
+            "blr x20",
+            "brk 1",
+            "2:",
+            in("x8") libc::SYS_clone,
+            inlateout("x0") flags => result,
+            in("x1") stack_top, in("x2") 0_usize, in("x3") 0_usize, in("x4") word,
+            in("x20") entry, in("x21") argument,
+        );
+    }
+    result
+}
+
+/// Waits until `word` is woken, unless it is no longer `expected`.
+pub(crate) fn futex_wait(word: &AtomicU32, expected: u32) {
+    let place = word.as_ptr() as usize;
+    let args = [place, int(libc::FUTEX_WAIT), expected as usize, 0, 0, 0];
+    // Whatever ends the wait, the caller looks at the word again.
+    let _ = numbers(libc::SYS_futex, args);
+}
+
+/// Wakes whoever waits for `word`.
+pub(crate) fn futex_wake(word: &AtomicU32) {
+    let place = word.as_ptr() as usize;
+    // Nobody may be waiting; there is nothing else to fail.
+    let _ = numbers(libc::SYS_futex, [place, int(libc::FUTEX_WAKE), 1, 0, 0, 0]);
+}
+
+/// Opens a descriptor of a process, closed on exec.
+pub(crate) fn pidfd_open(pid: i32) -> Result<c_int, Errno> {
+    numbers(libc::SYS_pidfd_open, [int(pid), 0, 0, 0, 0, 0]).map(to_i32)
+}
+
+/// Says whether a process has ended.
+pub(crate) fn has_ended(pidfd: c_int) -> bool {
+    let mut fds = [libc::pollfd {
+        fd: pidfd,
+        events: libc::POLLIN,
+        revents: 0,
+    }];
+    poll(&mut fds, Some(0)) != Ok(0)
+}

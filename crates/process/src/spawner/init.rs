@@ -1,0 +1,173 @@
+//! The first process in an enclosed command's namespaces: makes them, starts the command, reaps,
+//! and ends with the command. Shares the spawner's memory; nothing here allocates, locks or returns.
+//!
+//! It keeps its permitted capabilities, so that the command, which has none, can neither trace it
+//! nor look into it.
+
+use std::{
+    ffi::{c_int, c_void},
+    ptr,
+    sync::atomic::Ordering::SeqCst,
+};
+
+use super::{
+    child,
+    handle::Stage,
+    job::Job,
+    progress::{self, Failure},
+};
+use crate::{
+    enclosure::{
+        At, NamespaceParts, Parts, Refusal, View, Watch, keep_only_tracing, make_private,
+        map_account, open_network, open_outside_processes, set_umask,
+    },
+    raw::{self, Errno},
+};
+
+/// Starts an init and waits for it to start the command. Returns the numbers of both.
+pub(super) fn start(job: &Job, namespaces: NamespaceParts) -> Result<(i32, i32), Failure> {
+    let mut flags = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_CHILD_CLEARTID;
+    for (wanted, flag) in [
+        (namespaces.user, libc::CLONE_NEWUSER),
+        (namespaces.processes, libc::CLONE_NEWPID),
+        (namespaces.network, libc::CLONE_NEWNET),
+    ] {
+        if wanted {
+            flags |= flag;
+        }
+    }
+    let refused = |errno| progress::refused(At::Namespaces.refused()(errno));
+    let own = raw::pidfd_open(raw::getpid()).map_err(refused)?;
+    // Init looks at it once, to learn whether this process still lived when it began.
+    job.progress.for_child.outside.store(own, SeqCst);
+    let argument = ptr::from_ref(job).cast_mut().cast();
+    let word = ptr::from_ref(job.progress.word());
+    // SAFETY: the stack is init's own; the region is kept until this process was reaped, which does
+    // not end before init has; the word is in the region.
+    let init = unsafe { raw::clone_vm(enter, job.init_stack_top, flags, argument, word) };
+    let init = init.map_err(refused)?;
+    match job.progress.wait() {
+        Some(command) => Ok((init, command)),
+        None => {
+            raw::wait_for(init);
+            // Without a failure of its own it was killed.
+            Err(job.progress.failure().unwrap_or(refused(libc::ESRCH)))
+        }
+    }
+}
+
+extern "C" fn enter(argument: *mut c_void) -> c_int {
+    // SAFETY: the supervisor passes its job, which outlives init. It is written to by atomics only.
+    let job = unsafe { &*argument.cast::<Job>() };
+    match begin(job) {
+        Ok((command, watch)) => {
+            job.progress.set_running();
+            attend(job, command, watch)
+        }
+        Err(failure) => {
+            job.progress.fail(failure);
+            // The supervisor is woken by that.
+            raw::exit(1)
+        }
+    }
+}
+
+/// Makes the namespaces what they are to be, and starts the command in them.
+fn begin(job: &Job) -> Result<(i32, Option<Watch>), Failure> {
+    let Some(parts) = job.enclosure() else {
+        return Err(progress::at(Stage::Setup)(libc::EINVAL));
+    };
+    let watch = prepare(job, &parts).map_err(progress::refused)?;
+    if let Some(watch) = &watch {
+        job.progress.for_child.watch.store(watch.theirs(), SeqCst);
+    }
+    let stack = job.child_stack_top;
+    let argument = ptr::from_ref(job).cast_mut().cast();
+    // SAFETY: the child's stack is its own; this process is suspended until the child is done.
+    let command = unsafe {
+        raw::clone_vm(
+            child::enter,
+            stack,
+            libc::CLONE_VFORK,
+            argument,
+            ptr::null(),
+        )
+    };
+    let command = command.map_err(progress::at(Stage::Clone))?;
+    match job.progress.failure() {
+        Some(failure) => Err(failure),
+        None => Ok((command, watch)),
+    }
+}
+
+fn prepare(job: &Job, parts: &Parts<'_>) -> Result<Option<Watch>, Refusal> {
+    let refused = At::Namespaces.refused();
+    let namespaces = parts.namespaces().ok_or_else(|| refused(libc::EINVAL))?;
+    let for_child = &job.progress.for_child;
+    // If the supervisor is killed, so is everything here.
+    raw::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as usize).map_err(&refused)?;
+    if raw::has_ended(for_child.outside.load(SeqCst)) {
+        raw::exit(1);
+    }
+    for_child.umask.store(set_umask(0), SeqCst);
+    // Every slot is a descriptor.
+    let open_files = raw::raise_open_files().map_err(&refused)?;
+    for (place, limit) in for_child.open_files.iter().zip(open_files) {
+        place.store(limit, SeqCst);
+    }
+    let outside = open_outside_processes().map_err(&refused)?;
+    for_child.outside.store(outside, SeqCst);
+    if namespaces.user {
+        map_account(job.account.0, job.account.1).map_err(At::Account.refused())?;
+    }
+    if namespaces.network {
+        open_network(parts, job.door).map_err(At::Network.refused())?;
+    }
+    make_private().map_err(&refused)?;
+    View::new(namespaces.processes).make(parts)?;
+    Watch::open(parts)
+}
+
+/// Reaps until the command has ended. What is left in a namespace of processes ends with its first.
+fn attend(job: &Job, command: i32, watch: Option<Watch>) -> ! {
+    let mut watch = watch;
+    let received = watch.as_mut().map_or(Ok(()), Watch::receive);
+    match &watch {
+        Some(watch) => watch.close_others(job.signals),
+        // The ends of the command's pipes must not stay open here.
+        None => drop(raw::close_range(0, c_int::MAX)),
+    }
+    // Without a listener the command is lost, and without its capabilities in check so is this.
+    if received.is_err() || keep_only_tracing().is_err() {
+        raw::exit(1);
+    }
+    if let Some(watch) = &mut watch {
+        watch.attend(job.signals, || {
+            let mut record = [0; size_of::<libc::signalfd_siginfo>()];
+            while raw::read(job.signals, &mut record).is_ok() {}
+            while let Ok(true) = reap(job, command, raw::wait_any) {}
+            job.progress.has_ended()
+        });
+    } else {
+        while !job.progress.has_ended() {
+            if let Err(errno) = reap(job, command, raw::wait_next)
+                && errno != libc::EINTR
+            {
+                break;
+            }
+        }
+    }
+    raw::exit(0)
+}
+
+type Wait = fn(&mut c_int, &mut libc::rusage) -> Result<i32, Errno>;
+
+/// Reaps one child. `Ok(false)`: there is none to reap.
+fn reap(job: &Job, command: i32, wait: Wait) -> Result<bool, Errno> {
+    let (mut status, mut usage) = (0, raw::empty_usage());
+    let pid = wait(&mut status, &mut usage)?;
+    if pid == command {
+        job.progress.set_end(status, &usage);
+    }
+    Ok(pid > 0)
+}

@@ -1,0 +1,159 @@
+//! What init and the child tell the supervisor through the memory they share.
+
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::SeqCst};
+
+use super::handle::Stage;
+use crate::{
+    enclosure::Refusal,
+    raw::{self, Errno},
+};
+
+/// Why a command does not run: the stage, why, and the part of an enclosure.
+pub(super) type Failure = (u32, Errno, (u32, u32));
+
+/// Written while others look at it.
+#[derive(Debug)]
+pub(super) struct Progress {
+    /// Zero from when init has ended; the kernel sees to that.
+    waiting: AtomicU32,
+    /// The command runs.
+    running: AtomicBool,
+    /// The command's number, as the supervisor sees it.
+    command: AtomicI32,
+    failure: [AtomicU32; 4],
+    end: End,
+    /// What the child needs to know of init.
+    pub(super) for_child: ForChild,
+}
+
+/// How the command ended.
+#[derive(Debug)]
+struct End {
+    known: AtomicBool,
+    status: AtomicI32,
+    user_us: AtomicU64,
+    system_us: AtomicU64,
+    max_rss_kib: AtomicU64,
+}
+
+/// Written by init before it clones the child.
+#[derive(Debug)]
+pub(super) struct ForChild {
+    /// A descriptor of the view of processes outside. Negative: there is no init.
+    pub(super) outside: AtomicI32,
+    /// Where the listener of a filter goes. Negative: there is none.
+    pub(super) watch: AtomicI32,
+    /// What init inherited and changed for itself.
+    pub(super) umask: AtomicU32,
+    pub(super) open_files: [AtomicU64; 2],
+}
+
+/// The supervisor waits.
+const WAITING: u32 = 1;
+/// The supervisor need not wait any more.
+const DECIDED: u32 = 2;
+
+impl Progress {
+    pub(super) fn new() -> Self {
+        Self {
+            waiting: AtomicU32::new(WAITING),
+            running: AtomicBool::new(false),
+            command: AtomicI32::new(0),
+            failure: [const { AtomicU32::new(0) }; 4],
+            end: End {
+                known: AtomicBool::new(false),
+                status: AtomicI32::new(0),
+                user_us: AtomicU64::new(0),
+                system_us: AtomicU64::new(0),
+                max_rss_kib: AtomicU64::new(0),
+            },
+            for_child: ForChild {
+                outside: AtomicI32::new(-1),
+                watch: AtomicI32::new(-1),
+                umask: AtomicU32::new(0),
+                open_files: [const { AtomicU64::new(0) }; 2],
+            },
+        }
+    }
+
+    /// Returns the word that the kernel clears when init ends.
+    pub(super) fn word(&self) -> &AtomicU32 {
+        &self.waiting
+    }
+
+    /// Waits until the command runs, or init has ended. Returns the command's number if it runs.
+    pub(super) fn wait(&self) -> Option<i32> {
+        while self.waiting.load(SeqCst) == WAITING {
+            raw::futex_wait(&self.waiting, WAITING);
+        }
+        self.running.load(SeqCst).then(|| self.command.load(SeqCst))
+    }
+
+    /// Tells the supervisor that the command runs.
+    pub(super) fn set_running(&self) {
+        self.running.store(true, SeqCst);
+        self.waiting.store(DECIDED, SeqCst);
+        raw::futex_wake(&self.waiting);
+    }
+
+    pub(super) fn set_command(&self, number: i32) {
+        self.command.store(number, SeqCst);
+    }
+
+    pub(super) fn fail(&self, (stage, errno, part): Failure) {
+        let numbers = [stage, errno.unsigned_abs(), part.0, part.1];
+        for (place, number) in self.failure.iter().zip(numbers) {
+            place.store(number, SeqCst);
+        }
+    }
+
+    pub(super) fn failure(&self) -> Option<Failure> {
+        let [stage, errno, part, index] = &self.failure;
+        let errno = errno.load(SeqCst);
+        let part = (part.load(SeqCst), index.load(SeqCst));
+        (errno != 0).then(|| (stage.load(SeqCst), errno.cast_signed(), part))
+    }
+
+    pub(super) fn set_end(&self, status: i32, usage: &libc::rusage) {
+        let micros = |time: libc::timeval| {
+            let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+            seconds * 1_000_000 + u64::try_from(time.tv_usec).unwrap_or(0)
+        };
+        self.end.status.store(status, SeqCst);
+        self.end.user_us.store(micros(usage.ru_utime), SeqCst);
+        self.end.system_us.store(micros(usage.ru_stime), SeqCst);
+        let kib = u64::try_from(usage.ru_maxrss).unwrap_or(0);
+        self.end.max_rss_kib.store(kib, SeqCst);
+        self.end.known.store(true, SeqCst);
+    }
+
+    /// The command was reaped by its init.
+    pub(super) fn has_ended(&self) -> bool {
+        self.end.known.load(SeqCst)
+    }
+
+    /// Replaces an init's end by the command's own, if it is known.
+    pub(super) fn correct(&self, status: &mut i32, usage: &mut libc::rusage) {
+        if !self.has_ended() {
+            return;
+        }
+        let time = |micros: u64| libc::timeval {
+            tv_sec: i64::try_from(micros / 1_000_000).unwrap_or(0),
+            tv_usec: i64::try_from(micros % 1_000_000).unwrap_or(0),
+        };
+        *status = self.end.status.load(SeqCst);
+        usage.ru_utime = time(self.end.user_us.load(SeqCst));
+        usage.ru_stime = time(self.end.system_us.load(SeqCst));
+        usage.ru_maxrss = i64::try_from(self.end.max_rss_kib.load(SeqCst)).unwrap_or(0);
+    }
+}
+
+/// A stage that failed.
+pub(super) fn at(stage: Stage) -> impl Fn(Errno) -> Failure {
+    move |errno| (stage as u32, errno, (0, 0))
+}
+
+/// A part of an enclosure that was refused.
+pub(super) fn refused(refusal: Refusal) -> Failure {
+    (Stage::Enclosure as u32, refusal.errno, refusal.at.numbers())
+}

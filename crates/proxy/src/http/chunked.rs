@@ -1,0 +1,217 @@
+//! Finds the end of a chunked body as its bytes go by. Pure.
+//!
+//! Invariant: bytes that pass are well-formed to the letter, so that every reader finds the same
+//! end. Not here: decoding; the chunks go on as they came.
+
+use crate::limits;
+
+/// Where in a chunked body the next byte is.
+#[derive(Clone, Debug)]
+pub(super) struct Chunks {
+    state: State,
+    /// Bytes of the current size line, or of the trailer.
+    line: usize,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum State {
+    /// In the digits of a size, of which there are some.
+    Size(u64, u32),
+    /// In what comes after the size.
+    Extension(u64),
+    /// After the carriage return of a size line.
+    SizeEnd(u64),
+    /// In a chunk with so many bytes left.
+    Data(u64),
+    /// Before the carriage return after a chunk.
+    DataReturn,
+    /// Before the line feed after a chunk.
+    DataFeed,
+    /// At the start of a line of the trailer.
+    TrailerStart,
+    /// Within a line of the trailer.
+    Trailer,
+    /// After the carriage return of a line of the trailer.
+    TrailerFeed,
+    /// After the carriage return of the last line.
+    LastFeed,
+    /// All is over.
+    Done,
+}
+
+impl Chunks {
+    /// Starts before the first chunk.
+    pub(super) fn new() -> Self {
+        Self {
+            state: State::Size(0, 0),
+            line: 0,
+        }
+    }
+
+    /// Takes the next bytes; returns how many of them belong to the body.
+    pub(super) fn advance(&mut self, bytes: &[u8]) -> Result<usize, ChunkError> {
+        let mut at = 0;
+        while let Some(&byte) = bytes.get(at) {
+            if let State::Data(left) = self.state {
+                let here = u64::try_from(bytes.len() - at)
+                    .unwrap_or(u64::MAX)
+                    .min(left);
+                at += usize::try_from(here).unwrap_or(usize::MAX);
+                self.state = match left - here {
+                    0 => State::DataReturn,
+                    left => State::Data(left),
+                };
+            } else if self.is_done() {
+                break;
+            } else {
+                self.state = self.step(self.state, byte)?;
+                at += 1;
+            }
+        }
+        Ok(at)
+    }
+
+    /// Says whether the body has ended.
+    pub(super) fn is_done(&self) -> bool {
+        self.state == State::Done
+    }
+
+    fn step(&mut self, state: State, byte: u8) -> Result<State, ChunkError> {
+        self.line += 1;
+        if self.line > limits::MAX_HEAD {
+            return Err(ChunkError::TooLong);
+        }
+        let next = match (state, byte) {
+            (State::Size(size, digits), _) if byte.is_ascii_hexdigit() => {
+                let digit = char::from(byte).to_digit(16).map_or(0, u64::from);
+                // Fifteen digits are more than anybody sends, and no sum overflows.
+                if digits >= 15 {
+                    return Err(ChunkError::TooLong);
+                }
+                State::Size(size << 4 | digit, digits + 1)
+            }
+            (State::Size(_, 0), _) => return Err(ChunkError::Malformed),
+            (State::Size(size, _) | State::Extension(size), b'\r') => State::SizeEnd(size),
+            (State::Size(size, _), b';') => State::Extension(size),
+            (State::Extension(size), b'\t' | b' '..=b'~' | 0x80..) => State::Extension(size),
+            (State::SizeEnd(0), b'\n') => self.fresh_line(State::TrailerStart),
+            (State::SizeEnd(size), b'\n') => self.fresh_line(State::Data(size)),
+            (State::DataReturn, b'\r') => State::DataFeed,
+            (State::DataFeed, b'\n') => self.fresh_line(State::Size(0, 0)),
+            (State::TrailerStart, b'\r') => State::LastFeed,
+            // A line that begins with a blank would continue the one before.
+            (State::TrailerStart, b'!'..=b'~') => State::Trailer,
+            (State::Trailer, b'\r') => State::TrailerFeed,
+            (State::Trailer, b'\t' | b' '..=b'~' | 0x80..) => State::Trailer,
+            (State::TrailerFeed, b'\n') => State::TrailerStart,
+            (State::LastFeed, b'\n') => State::Done,
+            _ => return Err(ChunkError::Malformed),
+        };
+        Ok(next)
+    }
+
+    fn fresh_line(&mut self, state: State) -> State {
+        self.line = 0;
+        state
+    }
+}
+
+/// Why a body is not chunked. Peer: all of them.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub(super) enum ChunkError {
+    #[error("a chunk is malformed")]
+    Malformed,
+    #[error("a line between chunks is too long")]
+    TooLong,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn end(bytes: &[u8]) -> Result<Option<usize>, ChunkError> {
+        let mut chunks = Chunks::new();
+        let used = chunks.advance(bytes)?;
+        Ok(chunks.is_done().then_some(used))
+    }
+
+    #[test]
+    fn the_end_is_found() {
+        for (body, rest) in [
+            ("0\r\n\r\n", "GET / HTTP/1.1\r\n\r\n"),
+            ("5\r\nhello\r\n0\r\n\r\n", "x"),
+            (
+                "A;a=b; c=\"d\"\r\n0123456789\r\n000\r\nTrailer: x\r\nB: y\r\n\r\n",
+                "0\r\n\r\n",
+            ),
+            ("2\r\n\r\n\r\n0\r\n\r\n", ""),
+        ] {
+            let whole = format!("{body}{rest}");
+            assert_eq!(end(whole.as_bytes()), Ok(Some(body.len())), "{whole:?}");
+        }
+    }
+
+    #[test]
+    fn sloppy_chunks_are_refused() {
+        for body in [
+            "\r\n",
+            "x\r\n",
+            "0x5\r\nhello",
+            "+5\r\nhello",
+            " 5\r\nhello",
+            "5 \r\nhello",
+            "5\nhello",
+            "5\r\nhello0\r\n",
+            "5\r\nhello\n0\r\n",
+            "5;\nhello",
+            "5;a\rb",
+            "5\rx",
+            "0\r\n\n",
+            "0\r\n x: y\r\n\r\n",
+            "0\r\nx: y\n\r\n",
+            "0\r\n\rx",
+            "-1\r\n",
+            "FFFFFFFFFFFFFFFF\r\n",
+            "5;\0\r\n",
+        ] {
+            assert!(end(body.as_bytes()).is_err(), "{body:?}");
+        }
+        let endless = format!("5;{}", "a".repeat(limits::MAX_HEAD));
+        assert_eq!(end(endless.as_bytes()), Err(ChunkError::TooLong));
+        let endless = format!("0\r\n{}", "a: b\r\n".repeat(limits::MAX_HEAD / 6 + 1));
+        assert_eq!(end(endless.as_bytes()), Err(ChunkError::TooLong));
+    }
+
+    proptest! {
+        #[test]
+        fn the_end_is_the_same_however_the_bytes_come(
+            sizes in proptest::collection::vec(1usize..40, 0..5),
+            cut in 1usize..10,
+            noise in proptest::collection::vec(any::<u8>(), 0..20),
+        ) {
+            let mut body = Vec::new();
+            for size in sizes {
+                body.extend(format!("{size:x}\r\n").bytes());
+                body.extend(std::iter::repeat_n(b'\r', size));
+                body.extend(b"\r\n");
+            }
+            body.extend(b"0\r\n\r\n");
+            let length = body.len();
+            body.extend(noise);
+            let mut chunks = Chunks::new();
+            let mut used = 0;
+            for piece in body.chunks(cut) {
+                used += chunks.advance(piece).unwrap();
+            }
+            prop_assert!(chunks.is_done());
+            prop_assert_eq!(used, length);
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(bytes in "[0-9a-f;\r\n :\\x00-\\xff]{0,60}") {
+            let _ = end(bytes.as_bytes());
+        }
+    }
+}

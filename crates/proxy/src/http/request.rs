@@ -1,0 +1,249 @@
+//! The head of a request: what it asks for, and how it reads when it goes on. Pure.
+
+use std::fmt::Write as _;
+
+use super::field::{Fields, Framing, FramingError, write_field};
+use crate::{
+    host::{Host, HostError},
+    limits,
+};
+
+/// A request that the proxy can serve.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Request {
+    pub(super) method: String,
+    pub(super) host: Host,
+    pub(super) port: u16,
+    pub(super) kind: Kind,
+    pub(super) version: Version,
+}
+
+/// What a request asks for.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Kind {
+    /// A tunnel.
+    Connect,
+    /// A resource in plain HTTP.
+    Plain {
+        /// The path and query, as the server gets it.
+        path: String,
+        /// The fields of the head.
+        fields: Fields,
+        /// How the body ends.
+        framing: Framing,
+        /// The client wants to go on with a websocket.
+        websocket: bool,
+    },
+}
+
+/// The version of HTTP, of which only these are spoken.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Version {
+    /// 1.0, which knows no chunks.
+    Http10,
+    /// 1.1.
+    Http11,
+}
+
+impl Request {
+    /// Reads a head, which ends with an empty line.
+    pub(super) fn parse(head: &[u8]) -> Result<Self, RequestError> {
+        let bare = |(at, &byte): (usize, &u8)| byte == b'\n' && (at == 0 || head[at - 1] != b'\r');
+        if head.iter().enumerate().any(bare) {
+            return Err(RequestError::LineEnd);
+        }
+        let mut space = [httparse::EMPTY_HEADER; limits::MAX_FIELDS];
+        let mut parsed = httparse::Request::new(&mut space);
+        match parsed.parse(head) {
+            Ok(httparse::Status::Complete(length)) if length == head.len() => {}
+            Ok(_) => return Err(RequestError::Syntax),
+            Err(httparse::Error::TooManyHeaders) => return Err(RequestError::TooMany),
+            Err(_) => return Err(RequestError::Syntax),
+        }
+        let (Some(method), Some(target), Some(version)) =
+            (parsed.method, parsed.path, parsed.version)
+        else {
+            return Err(RequestError::Syntax);
+        };
+        if method.len() > MAX_METHOD {
+            return Err(RequestError::Syntax);
+        }
+        let version = if version == 0 {
+            Version::Http10
+        } else {
+            Version::Http11
+        };
+        let fields = Fields::from_parsed(parsed.headers);
+        let framing = fields.request_framing()?;
+        if framing == Framing::Chunked && version == Version::Http10 {
+            return Err(FramingError::Coding.into());
+        }
+        if fields.all("host").count() > 1 {
+            return Err(RequestError::Hosts);
+        }
+        let (authority, kind) = if method == "CONNECT" {
+            if framing != Framing::Length(0) {
+                return Err(RequestError::ConnectBody);
+            }
+            (target, Kind::Connect)
+        } else {
+            let (authority, path) = split_url(target)?;
+            let websocket = method == "GET"
+                && version == Version::Http11
+                && framing == Framing::Length(0)
+                && fields.lists("connection", "upgrade")
+                && fields.lists("upgrade", "websocket");
+            let path = match path.as_bytes() {
+                [b'/', ..] => path.to_owned(),
+                [] if method == "OPTIONS" => "*".to_owned(),
+                _ => format!("/{path}"),
+            };
+            let kind = Kind::Plain {
+                path,
+                fields,
+                framing,
+                websocket,
+            };
+            (authority, kind)
+        };
+        let default_port = (kind != Kind::Connect).then_some(HTTP_PORT);
+        let (host, port) = split_authority(authority, default_port)?;
+        Ok(Self {
+            method: method.to_owned(),
+            host,
+            port,
+            kind,
+            version,
+        })
+    }
+
+    /// Says whether the client wants to go on with a websocket.
+    pub(super) fn is_websocket(&self) -> bool {
+        match self.kind {
+            Kind::Plain { websocket, .. } => websocket,
+            Kind::Connect => false,
+        }
+    }
+
+    /// Makes an ordinary request of one that wants to go on with a websocket.
+    pub(super) fn forgo_websocket(&mut self) {
+        if let Kind::Plain { websocket, .. } = &mut self.kind {
+            *websocket = false;
+        }
+    }
+
+    /// Writes the head for the server. The host is that of the URL, whatever the fields said. Not
+    /// for CONNECT, of which nothing goes on.
+    pub(super) fn write_head(&self) -> Vec<u8> {
+        let Kind::Plain {
+            path,
+            fields,
+            framing,
+            websocket,
+        } = &self.kind
+        else {
+            return Vec::new();
+        };
+        let version = match self.version {
+            Version::Http10 => "1.0",
+            Version::Http11 => "1.1",
+        };
+        let mut line = format!(
+            "{} {path} HTTP/{version}\r\nHost: {}",
+            self.method, self.host
+        );
+        if self.port != HTTP_PORT {
+            // Writing to a string does not fail.
+            let _ = write!(line, ":{}", self.port);
+        }
+        let mut out = line.into_bytes();
+        out.extend_from_slice(b"\r\n");
+        fields.write_end_to_end(&mut out);
+        match framing {
+            Framing::Chunked => write_field(&mut out, "Transfer-Encoding", b"chunked"),
+            Framing::Length(length) if fields.all("content-length").next().is_some() => {
+                write_field(&mut out, "Content-Length", length.to_string().as_bytes());
+            }
+            Framing::Length(_) | Framing::UntilClose => {}
+        }
+        if *websocket {
+            write_field(&mut out, "Connection", b"Upgrade");
+            write_field(&mut out, "Upgrade", b"websocket");
+        } else {
+            write_field(&mut out, "Connection", b"close");
+        }
+        out.extend_from_slice(b"\r\n");
+        out
+    }
+}
+
+/// Why a head asks for nothing that the proxy serves. Peer: all of them.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub(super) enum RequestError {
+    #[error("a line does not end with a carriage return and a line feed")]
+    LineEnd,
+    #[error("this is not a request in HTTP/1")]
+    Syntax,
+    #[error("there are more than {} fields", limits::MAX_FIELDS)]
+    TooMany,
+    #[error("there are several hosts")]
+    Hosts,
+    #[error("CONNECT has no body")]
+    ConnectBody,
+    #[error("the target is not an absolute http URL; for others, CONNECT is there")]
+    Target,
+    #[error("the target has a user name")]
+    User,
+    #[error("the port is not a number from 1 to 65535")]
+    Port,
+    #[error("the host is {0}")]
+    Host(#[from] HostError),
+    #[error("the body has {0}")]
+    Framing(#[from] FramingError),
+}
+
+/// Splits `http://authority/path?query`; a fragment has no business here.
+fn split_url(target: &str) -> Result<(&str, &str), RequestError> {
+    let scheme = target.get(..HTTP_SCHEME.len());
+    let rest = match scheme {
+        Some(scheme) if scheme.eq_ignore_ascii_case(HTTP_SCHEME) => &target[HTTP_SCHEME.len()..],
+        Some(_) | None => return Err(RequestError::Target),
+    };
+    if rest.contains('#') || !rest.is_ascii() {
+        return Err(RequestError::Target);
+    }
+    Ok(rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len())))
+}
+
+/// Splits `host:port`. Without a default, the port is needed.
+fn split_authority(text: &str, default: Option<u16>) -> Result<(Host, u16), RequestError> {
+    if text.contains('@') {
+        return Err(RequestError::User);
+    }
+    let colon = match text.rfind(']') {
+        Some(bracket) => text[bracket..].find(':').map(|at| bracket + at),
+        None => text.find(':'),
+    };
+    let (host, port) = match colon {
+        Some(at) => (&text[..at], &text[at + 1..]),
+        None => (text, ""),
+    };
+    let port = match (port.as_bytes(), default) {
+        ([], Some(default)) => default,
+        ([b'0'..=b'9', ..], _) => port.parse().map_err(|_| RequestError::Port)?,
+        _ => return Err(RequestError::Port),
+    };
+    if port == 0 {
+        return Err(RequestError::Port);
+    }
+    // A bare IPv6 address cannot get here: its first colon begins what is no port.
+    Ok((Host::parse(host)?, port))
+}
+
+const HTTP_SCHEME: &str = "http://";
+const HTTP_PORT: u16 = 80;
+/// Longer than every method there is.
+const MAX_METHOD: usize = 32;
+
+#[cfg(test)]
+mod tests;

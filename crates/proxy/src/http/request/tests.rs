@@ -1,0 +1,159 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn parse(head: &str) -> Result<Request, RequestError> {
+    Request::parse(head.as_bytes())
+}
+
+fn forwarded(head: &str) -> String {
+    String::from_utf8(parse(head).unwrap().write_head()).unwrap()
+}
+
+#[test]
+fn connect_names_a_host_and_a_port() {
+    for (target, host, port) in [
+        ("example.com:443", "example.com", 443),
+        ("EXAMPLE.com.:8443", "example.com", 8443),
+        ("[::1]:443", "::1", 443),
+        ("127.1:1", "127.0.0.1", 1),
+    ] {
+        let request = parse(&format!("CONNECT {target} HTTP/1.1\r\nHost: x\r\n\r\n")).unwrap();
+        assert_eq!((request.host.as_str(), request.port), (host, port));
+        assert_eq!(request.kind, Kind::Connect);
+    }
+}
+
+#[test]
+fn bad_targets_are_refused() {
+    for (line, error) in [
+        ("CONNECT example.com", RequestError::Port),
+        ("CONNECT example.com:", RequestError::Port),
+        ("CONNECT example.com:0", RequestError::Port),
+        ("CONNECT example.com:65536", RequestError::Port),
+        ("CONNECT example.com:+80", RequestError::Port),
+        ("CONNECT ::1:80", RequestError::Port),
+        ("CONNECT a@example.com:80", RequestError::User),
+        ("CONNECT http://example.com:80", RequestError::Port),
+        (
+            "CONNECT 1.2.3.999:80",
+            RequestError::Host(HostError::NoAddress),
+        ),
+        ("GET /", RequestError::Target),
+        ("GET *", RequestError::Target),
+        ("GET example.com", RequestError::Target),
+        ("GET https://example.com/", RequestError::Target),
+        ("GET ftp://example.com/", RequestError::Target),
+        ("GET http://a@example.com/", RequestError::User),
+        ("GET http://good.com@evil.com/", RequestError::User),
+        ("GET http:///path", RequestError::Host(HostError::Malformed)),
+        ("GET http://a\\b/", RequestError::Host(HostError::Malformed)),
+        (
+            "GET http://a%2eb/",
+            RequestError::Host(HostError::Malformed),
+        ),
+        ("GET http://good.com#evil.com/", RequestError::Target),
+        ("GET http://a:99999/", RequestError::Port),
+        ("GET http://[::1/", RequestError::Port),
+        (
+            "GET http://[::1]x:80/",
+            RequestError::Host(HostError::Malformed),
+        ),
+        ("G(T http://a/", RequestError::Syntax),
+    ] {
+        assert_eq!(
+            parse(&format!("{line} HTTP/1.1\r\n\r\n")),
+            Err(error),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn heads_that_two_readers_could_read_differently_are_refused() {
+    for head in [
+        "GET http://a/ HTTP/1.1\nHost: a\r\n\r\n",
+        "GET http://a/ HTTP/1.1\r\nHost: a\n\n",
+        "GET http://a/ HTTP/1.1\r\nHost : a\r\n\r\n",
+        "GET http://a/ HTTP/1.1\r\n Host: a\r\n\r\n",
+        "GET http://a/ HTTP/1.1\r\nX: a\r\n b\r\n\r\n",
+        "GET http://a/ HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        "GET  http://a/ HTTP/1.1\r\n\r\n",
+        "GET http://a/ b HTTP/1.1\r\n\r\n",
+        "GET http://a/\tHTTP/1.1\r\n\r\n",
+        "GET http://a/ HTTP/2.0\r\n\r\n",
+        "GET http://a/\r\n\r\n",
+        "POST http://a/ HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        "POST http://a/ HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        "POST http://a/ HTTP/1.1\r\nTransfer-Encoding : chunked\r\n\r\n",
+        "POST http://a/ HTTP/1.1\r\nTransfer-Encoding: chunked, x\r\n\r\n",
+        "POST http://a/ HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n",
+        "POST http://a/ HTTP/1.1\r\nX: a\rb\r\n\r\n",
+        "POST http://a/ HTTP/1.1\r\nX: a\0b\r\n\r\n",
+        "CONNECT a:1 HTTP/1.1\r\nContent-Length: 1\r\n\r\n",
+        "\r\n\r\n",
+    ] {
+        assert!(parse(head).is_err(), "{head:?}");
+    }
+    let fields: String = (0..=limits::MAX_FIELDS)
+        .map(|n| format!("X{n}: y\r\n"))
+        .collect();
+    let head = format!("GET http://a/ HTTP/1.1\r\n{fields}\r\n");
+    assert_eq!(parse(&head), Err(RequestError::TooMany));
+}
+
+#[test]
+fn the_head_goes_on_with_the_host_of_the_url() {
+    assert_eq!(
+        forwarded(
+            "GET http://Example.com:80/a?b HTTP/1.1\r\nhost: evil.com\r\nAccept: x\r\n\
+             Proxy-Connection: keep-alive\r\nConnection: keep-alive, X-A\r\nX-A: 1\r\n\r\n"
+        ),
+        "GET /a?b HTTP/1.1\r\nHost: example.com\r\nAccept: x\r\nConnection: close\r\n\r\n"
+    );
+    assert_eq!(
+        forwarded("POST HTTP://[2606::1]:81?q HTTP/1.0\r\ncontent-length: 03\r\n\r\n"),
+        "POST /?q HTTP/1.0\r\nHost: [2606::1]:81\r\nContent-Length: 3\r\nConnection: close\r\n\r\n"
+    );
+    assert_eq!(
+        forwarded("OPTIONS http://a.b HTTP/1.1\r\n\r\n"),
+        "OPTIONS * HTTP/1.1\r\nHost: a.b\r\nConnection: close\r\n\r\n"
+    );
+}
+
+#[test]
+fn only_websockets_are_upgrades() {
+    let head = |upgrade: &str| {
+        forwarded(&format!(
+            "GET http://a.b/ HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\n\
+             Upgrade: {upgrade}\r\nHTTP2-Settings: x\r\n\r\n"
+        ))
+    };
+    assert!(head("WebSocket").ends_with("\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"));
+    assert_eq!(
+        head("h2c"),
+        "GET / HTTP/1.1\r\nHost: a.b\r\nConnection: close\r\n\r\n"
+    );
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_the_parser_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        drop(Request::parse(&bytes));
+    }
+
+    #[test]
+    fn what_goes_on_is_one_head_for_one_host(
+        target in "(http://)?[a-c.:@\\[\\]#/?\\\\0-9]{0,20}",
+        field in "[A-Za-z-]{1,8}:[ -~]{0,10}",
+        version in "1\\.[01]",
+    ) {
+        let head = format!("GET {target} HTTP/{version}\r\n{field}\r\n\r\n");
+        if let Ok(request) = parse(&head) {
+            let out = String::from_utf8(request.write_head()).unwrap();
+            prop_assert_eq!(out.matches("\r\n\r\n").count(), 1);
+            let hosts = out.lines().filter(|line| line.to_lowercase().starts_with("host:"));
+            prop_assert_eq!(hosts.count(), 1);
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! The network beyond the proxy: looking names up, and connecting.
+//!
+//! Not here: which names and addresses are allowed (`policy`).
+
+use std::{
+    fmt, io,
+    net::{IpAddr, SocketAddr, ToSocketAddrs},
+    sync::Arc,
+};
+
+use futures_util::future::BoxFuture;
+use tokio::{net::TcpStream, sync::Semaphore};
+
+use crate::limits;
+
+/// Looks names up and connects to addresses.
+pub trait Outside: fmt::Debug + Send + Sync {
+    /// Returns the addresses of `name`, best first.
+    fn resolve(&self, name: &str) -> BoxFuture<'static, io::Result<Vec<IpAddr>>>;
+
+    /// Connects to exactly `address`.
+    fn connect(&self, address: SocketAddr) -> BoxFuture<'static, io::Result<TcpStream>>;
+}
+
+/// The network of this machine, with the resolver that its programs use.
+#[derive(Debug)]
+pub struct Machine {
+    lookups: Arc<Semaphore>,
+}
+
+impl Default for Machine {
+    fn default() -> Self {
+        Self {
+            lookups: Arc::new(Semaphore::new(limits::LOOKUPS)),
+        }
+    }
+}
+
+impl Outside for Machine {
+    fn resolve(&self, name: &str) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
+        let (name, lookups) = (name.to_owned(), self.lookups.clone());
+        Box::pin(async move {
+            let permit = lookups.acquire_owned().await.map_err(io::Error::other)?;
+            // The thread goes on when nobody waits for it any more, and so does its permit.
+            let lookup = tokio::task::spawn_blocking(move || {
+                let found = (name.as_str(), 0).to_socket_addrs();
+                drop(permit);
+                found.map(|all| all.map(|address| address.ip()).collect())
+            });
+            lookup.await.map_err(io::Error::other)?
+        })
+    }
+
+    fn connect(&self, address: SocketAddr) -> BoxFuture<'static, io::Result<TcpStream>> {
+        Box::pin(TcpStream::connect(address))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_machine_knows_itself() {
+        let machine = Machine::default();
+        let addresses = machine.resolve("localhost").await.unwrap();
+        assert!(!addresses.is_empty() && addresses.iter().all(IpAddr::is_loopback));
+        let server = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .await
+            .unwrap();
+        let address = server.local_addr().unwrap();
+        let (accepted, connected) = tokio::join!(server.accept(), machine.connect(address));
+        assert_eq!(
+            accepted.unwrap().1,
+            connected.unwrap().local_addr().unwrap()
+        );
+    }
+}

@@ -1,0 +1,162 @@
+//! Checks the wire's settings of a proxy before anything is started.
+
+use std::time::Duration;
+
+use exec_wire::network::{NetworkProxy, ProxyMode};
+
+use crate::policy::{HostPolicy, PolicyError};
+
+/// Checks `networkProxy` of a request. `allowUpstreamProxy` is taken and has no effect: the proxy
+/// always goes out by itself, since an address cannot be pinned through somebody else's proxy.
+/// What is about unix sockets matters on macOS only.
+pub fn check(network: &NetworkProxy) -> Result<Checked, SettingsError> {
+    let proxy = &network.proxy;
+    if !proxy.enabled {
+        return Err(SettingsError::Disabled);
+    }
+    if network.policy_decision_timeout_ms == Some(0) {
+        return Err(SettingsError::NoTime);
+    }
+    if proxy.credential_masking == Some(true) {
+        return Err(SettingsError::Credentials("credentialMasking"));
+    }
+    if proxy
+        .credential_providers
+        .as_ref()
+        .is_some_and(|all| !all.is_empty())
+    {
+        return Err(SettingsError::Credentials("credentialProviders"));
+    }
+    Ok(Checked {
+        policy: HostPolicy::new(proxy)?,
+        mode: proxy.mode,
+        socks: proxy.enable_socks5,
+        datagrams: proxy.enable_socks5 && proxy.enable_socks5_udp,
+        local_binding: proxy.allow_local_binding,
+        decision_timeout: network
+            .policy_decision_timeout_ms
+            .map(Duration::from_millis),
+    })
+}
+
+/// Settings that a proxy can be started with.
+#[derive(Clone, Debug)]
+pub struct Checked {
+    pub(crate) policy: HostPolicy,
+    pub(crate) mode: ProxyMode,
+    pub(crate) socks: bool,
+    pub(crate) datagrams: bool,
+    pub(crate) local_binding: bool,
+    pub(crate) decision_timeout: Option<Duration>,
+}
+
+impl Checked {
+    /// Says whether the proxy wants a listener for SOCKS5.
+    pub fn speaks_socks(&self) -> bool {
+        self.socks
+    }
+
+    /// Says whether the proxy wants a socket for datagrams over SOCKS5.
+    pub fn relays_datagrams(&self) -> bool {
+        self.datagrams
+    }
+
+    /// Says whether the process may reach, and listen on, its own machine.
+    pub fn allows_local_binding(&self) -> bool {
+        self.local_binding
+    }
+
+    /// Says whether somebody is to be asked about hosts that nothing decides. The process then
+    /// needs a name of 1 to 256 bytes.
+    pub fn asks(&self) -> bool {
+        self.decision_timeout.is_some()
+    }
+}
+
+/// Why no proxy can be started with some settings. Caller: all of them.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SettingsError {
+    /// The settings are there to say that there is no proxy.
+    #[error("`networkProxy.proxy.enabled` is false")]
+    Disabled,
+    /// Nobody decides in no time.
+    #[error("`networkProxy.policyDecisionTimeoutMs` is zero")]
+    NoTime,
+    /// The server has no credentials that it could hide or provide.
+    #[error("`networkProxy.proxy.{0}` is not supported")]
+    Credentials(&'static str),
+    /// A pattern is none.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use exec_wire::network::{DomainRule, ProxySettings};
+
+    use super::*;
+
+    type Spoil = fn(&mut NetworkProxy);
+
+    fn settings() -> NetworkProxy {
+        NetworkProxy {
+            proxy: ProxySettings {
+                enabled: true,
+                enable_socks5: true,
+                enable_socks5_udp: true,
+                allow_upstream_proxy: true,
+                dangerously_allow_all_unix_sockets: true,
+                allow_local_binding: false,
+                mode: ProxyMode::Limited,
+                domains: None,
+                unix_sockets: None,
+                review_domains: None,
+                credential_masking: Some(false),
+                credential_providers: Some(BTreeMap::new()),
+            },
+            audit_metadata: None,
+            environment_id: None,
+            execution_id: None,
+            policy_decision_timeout_ms: Some(1),
+        }
+    }
+
+    #[test]
+    fn good_settings_are_taken() {
+        let checked = check(&settings()).unwrap();
+        assert!(checked.speaks_socks() && checked.relays_datagrams() && checked.asks());
+        assert!(!checked.allows_local_binding());
+    }
+
+    #[test]
+    fn bad_settings_are_refused_and_the_member_named() {
+        let cases: [(Spoil, &str); 5] = [
+            (|s| s.proxy.enabled = false, "proxy.enabled"),
+            (
+                |s| s.policy_decision_timeout_ms = Some(0),
+                "policyDecisionTimeoutMs",
+            ),
+            (
+                |s| s.proxy.credential_masking = Some(true),
+                "credentialMasking",
+            ),
+            (
+                |s| s.proxy.credential_providers = Some([("a".into(), 1.into())].into()),
+                "credentialProviders",
+            ),
+            (
+                |s| s.proxy.domains = Some([("a:1".into(), DomainRule::Allow)].into()),
+                "proxy.domains` has the pattern `a:1`",
+            ),
+        ];
+        for (spoil, expected) in cases {
+            let mut settings = settings();
+            spoil(&mut settings);
+            let message = check(&settings).unwrap_err().to_string();
+            assert!(message.contains(expected), "{message}");
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! SOCKS5: streams and datagrams.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use serde_json::json;
+use tokio::{
+    io::AsyncWriteExt,
+    net::{TcpStream, UdpSocket},
+};
+
+use super::stage::{Script, Server, Stage, read_all, read_exact, within};
+
+const V4: &[u8] = &[1, 8, 8, 8, 8];
+const V6: &[u8] = &[
+    4, 0x26, 6, 0x47, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x11, 0x11,
+];
+const NAME: &[u8] = b"\x03\x0callowed.test";
+
+/// Greets, and asks for `command` with `place`; returns the code of the reply.
+async fn ask(stage: &Stage, command: u8, place: &[u8], port: u16) -> (u8, TcpStream) {
+    let mut stream = TcpStream::connect(stage.socks).await.unwrap();
+    let mut message = vec![5, 1, 0, 5, command, 0];
+    message.extend_from_slice(place);
+    message.extend_from_slice(&port.to_be_bytes());
+    stream.write_all(&message).await.unwrap();
+    assert_eq!(read_exact(&mut stream, 2).await, [5, 0]);
+    let reply = read_exact(&mut stream, 4).await;
+    assert_eq!((reply[0], reply[2], reply[3]), (5, 0, 1));
+    (reply[1], stream)
+}
+
+#[tokio::test]
+async fn hosts_are_reached_however_they_are_named() {
+    let mut stage = Script::new().start();
+    for (place, host, address) in [
+        (V4, "8.8.8.8", "8.8.8.8"),
+        (V6, "2606:4700::1111", "2606:4700::1111"),
+        (NAME, "allowed.test", "93.184.216.34"),
+    ] {
+        let server = Server::start().await;
+        let (code, mut client) = ask(&stage, 1, place, server.port).await;
+        assert_eq!((code, read_exact(&mut client, 6).await), (0, vec![0; 6]));
+        let mut far = server.accept().await;
+        client.write_all(b"ping").await.unwrap();
+        client.shutdown().await.unwrap();
+        assert_eq!(read_all(&mut far).await, "ping");
+        far.write_all(b"pong").await.unwrap();
+        drop(far);
+        assert_eq!(read_all(&mut client).await, "pong");
+        let record = stage.record().await;
+        assert_eq!(
+            (record.protocol.as_str(), record.host.as_str()),
+            ("socks5_tcp", host)
+        );
+        assert_eq!((record.method, record.decision.as_str()), (None, "allow"));
+        let reached = stage.outside.connects().last().unwrap().ip();
+        assert_eq!(reached.to_string(), address);
+    }
+}
+
+#[tokio::test]
+async fn refusals_have_codes() {
+    let stage = Script::new().start();
+    let closed = Server::start().await.port;
+    for (command, place, port, expected) in [
+        (1, &b"\x03\x0bdenied.test"[..], 80, 2),
+        (1, b"\x03\x0aother.test", 80, 2),
+        (1, &[1, 127, 0, 0, 1], 80, 2),
+        (1, b"\x03\x05127.1", 80, 2),
+        (
+            1,
+            &[4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
+            80,
+            2,
+        ),
+        (1, b"\x03\x0fxx.allowed.test", 80, 4),
+        (1, NAME, closed, 5),
+        (1, NAME, 0, 1),
+        (1, b"\x03\x03a b", 80, 1),
+        (2, NAME, 80, 7),
+        (9, NAME, 80, 7),
+        (1, &[2, 0, 0, 0, 0], 80, 8),
+    ] {
+        let (code, mut stream) = ask(&stage, command, place, port).await;
+        assert_eq!(code, expected, "{place:?}");
+        assert_eq!(read_exact(&mut stream, 6).await, [0; 6]);
+        assert_eq!(read_all(&mut stream).await, "");
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_socks5_is_closed() {
+    let stage = Script::new().start();
+    for (bytes, answer) in [
+        (&b"GET / HTTP/1.1\r\n\r\n"[..], &[][..]),
+        (&[4, 1, 0, 80, 8, 8, 8, 8, 0], &[]),
+        (&[5, 1, 2], &[5, 0xff]),
+        (&[5, 0], &[5, 0xff]),
+    ] {
+        let mut stream = TcpStream::connect(stage.socks).await.unwrap();
+        stream.write_all(bytes).await.unwrap();
+        assert_eq!(read_exact(&mut stream, answer.len()).await, answer);
+        stream.shutdown().await.unwrap();
+        assert_eq!(read_all(&mut stream).await, "");
+    }
+}
+
+#[tokio::test]
+async fn the_limited_mode_has_no_socks() {
+    let mut stage = Script::new().set("mode", json!("limited")).start();
+    assert_eq!(ask(&stage, 1, NAME, 80).await.0, 2);
+    let record = stage.record().await;
+    assert_eq!(
+        (record.source.as_str(), record.protocol.as_str()),
+        ("mode_guard", "socks5_tcp")
+    );
+    assert_eq!(ask(&stage, 3, &[1, 0, 0, 0, 0], 0).await.0, 7);
+    assert!(stage.outside.lookups().is_empty());
+}
+
+#[tokio::test]
+async fn datagrams_need_to_be_enabled() {
+    let stage = Script::new().set("enableSocks5Udp", json!(false)).start();
+    assert_eq!(ask(&stage, 3, &[1, 0, 0, 0, 0], 0).await.0, 7);
+}
+
+/// Asks for datagrams; returns where they go, and the connection that they live with.
+async fn associate(stage: &Stage) -> (SocketAddr, TcpStream) {
+    let (code, mut stream) = ask(stage, 3, &[1, 0, 0, 0, 0], 0).await;
+    assert_eq!(code, 0);
+    let bound = read_exact(&mut stream, 6).await;
+    assert_eq!(bound[..4], [127, 0, 0, 1]);
+    let port = u16::from_be_bytes([bound[4], bound[5]]);
+    ((Ipv4Addr::LOCALHOST, port).into(), stream)
+}
+
+#[tokio::test]
+async fn datagrams_go_where_the_policy_allows() {
+    let allowed = json!({"127.0.0.1": "allow"});
+    let mut stage = Script::new().set("domains", allowed).start();
+    let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let stranger = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let client = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let port = server.local_addr().unwrap().port().to_be_bytes();
+    let (relay, _control) = associate(&stage).await;
+    for (kind, message) in [
+        (
+            "a fragment",
+            [&[0, 0, 1, 1, 127, 0, 0, 1][..], &port, b"no"].concat(),
+        ),
+        ("a stump", vec![0, 0, 0, 1, 127]),
+        (
+            "a denied host",
+            [&[0, 0, 0, 1, 127, 0, 0, 2][..], &port, b"no"].concat(),
+        ),
+        (
+            "an allowed host",
+            [&[0, 0, 0, 1, 127, 0, 0, 1][..], &port, b"ping"].concat(),
+        ),
+    ] {
+        client.send_to(&message, relay).await.expect(kind);
+    }
+    let mut buffer = [0; 100];
+    let (length, from) = within(server.recv_from(&mut buffer)).await.unwrap();
+    assert_eq!(&buffer[..length], b"ping");
+    let record = stage.record().await;
+    assert_eq!(
+        (record.host.as_str(), record.reason.as_str()),
+        ("127.0.0.2", "not_allowed_local")
+    );
+    let record = stage.record().await;
+    assert_eq!(
+        (record.protocol.as_str(), record.decision.as_str()),
+        ("socks5_udp", "allow")
+    );
+    let target = SocketAddr::from((Ipv4Addr::LOCALHOST, from.port()));
+    stranger.send_to(b"intruder", target).await.unwrap();
+    server.send_to(b"pong", target).await.unwrap();
+    let (length, _) = within(client.recv_from(&mut buffer)).await.unwrap();
+    let expected = [&[0, 0, 0, 1, 127, 0, 0, 1][..], &port, b"pong"].concat();
+    assert_eq!(&buffer[..length], expected);
+}
+
+#[tokio::test]
+async fn datagrams_end_with_their_connection() {
+    let stage = Script::new()
+        .set("domains", json!({"127.0.0.1": "allow"}))
+        .start();
+    let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let port = server.local_addr().unwrap().port().to_be_bytes();
+    let client = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let message = |text: &[u8]| [&[0, 0, 0, 1, 127, 0, 0, 1][..], &port, text].concat();
+    let (relay, mut control) = associate(&stage).await;
+    client.send_to(&message(b"one"), relay).await.unwrap();
+    let mut buffer = [0; 100];
+    let (length, first) = within(server.recv_from(&mut buffer)).await.unwrap();
+    assert_eq!(&buffer[..length], b"one");
+    control.shutdown().await.unwrap();
+    assert_eq!(read_all(&mut control).await, "");
+    // Without a connection this one is lost.
+    client.send_to(&message(b"two"), relay).await.unwrap();
+    let (relay, _control) = associate(&stage).await;
+    client.send_to(&message(b"three"), relay).await.unwrap();
+    let (length, second) = within(server.recv_from(&mut buffer)).await.unwrap();
+    assert_eq!(&buffer[..length], b"three");
+    assert_ne!(first, second);
+}

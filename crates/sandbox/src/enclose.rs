@@ -1,0 +1,357 @@
+//! A plan becomes an enclosure, by the cheapest mechanism that expresses it whole.
+//!
+//! 1. Landlock and a filter, for plans that only allow.
+//! 2. Namespaces and a view, for everything else.
+//! 3. Bubblewrap, where namespaces are not ours to make.
+//!
+//! What none of them expresses here is refused.
+
+use std::{
+    ffi::{CString, OsStr},
+    os::{fd::OwnedFd, unix::ffi::OsStrExt},
+    path::{Path, PathBuf},
+};
+
+use exec_process::enclosure::{Enclosure, Guard, Namespaces, NetworkNamespace};
+
+use crate::{
+    abilities::Abilities,
+    domain::{self, Apart, DomainError},
+    filter::{Filter, Sockets, filter},
+    plan::{
+        Access, Files, Kind, Layer, Network, Plan, View,
+        mechanism::{Lack, landlock_lacks},
+    },
+    view::{Fittings, ViewError, steps},
+};
+
+/// Who is enclosed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Who {
+    /// A command.
+    Command,
+    /// A helper of ours, which runs nothing else.
+    Helper,
+}
+
+/// Which mechanisms may be used.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Mechanism {
+    /// The cheapest that does it.
+    #[default]
+    Cheapest,
+    /// Landlock only.
+    Landlock,
+    /// Namespaces only.
+    Namespaces,
+    /// Bubblewrap only.
+    Bubblewrap,
+}
+
+/// Whether commands get a namespace of processes.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Processes {
+    /// They do, where that works.
+    #[default]
+    Isolated,
+    /// They see the host's.
+    Inherited,
+}
+
+/// A network of a command's own, from which some ports lead out.
+#[derive(Debug)]
+pub(crate) struct Managed {
+    /// Ports of its loopback that are listened on for it.
+    pub(crate) ports: Vec<u16>,
+    /// Where the listening sockets are handed out.
+    pub(crate) door: OwnedFd,
+    /// Unix sockets of the host stay within reach.
+    pub(crate) unix: bool,
+}
+
+/// What to enclose, and how.
+#[derive(Debug)]
+pub(crate) struct Order<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) who: Who,
+    pub(crate) mechanism: Mechanism,
+    pub(crate) processes: Processes,
+    pub(crate) managed: Option<Managed>,
+}
+
+/// What encloses a command.
+#[derive(Debug)]
+pub(crate) enum Rung {
+    /// Nothing: the plan restricts nothing.
+    Free,
+    /// The kernel, by our own hand.
+    Enclosed(Enclosure),
+    /// Bubblewrap, which is given this view and filter.
+    Bubblewrap(Box<BubblewrapOrder>),
+}
+
+/// What bubblewrap is told.
+#[derive(Debug)]
+pub(crate) struct BubblewrapOrder {
+    pub(crate) program: PathBuf,
+    pub(crate) view: View,
+    pub(crate) network: Network,
+    pub(crate) filter: Vec<exec_process::enclosure::Instruction>,
+    pub(crate) processes: Processes,
+}
+
+/// Why a policy is not enforced, and so nothing runs.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// Host: no mechanism of this machine expresses the policy.
+    #[error("this machine cannot enforce the policy: {0}; `exec-server doctor` says what would help")]
+    Unenforceable(String),
+    /// Host: a mechanism that works failed all the same.
+    #[error("{0}")]
+    Domain(#[from] DomainError),
+    /// Caller: the policy is too large.
+    #[error("{0}")]
+    View(String),
+}
+
+impl From<ViewError> for Refusal {
+    fn from(error: ViewError) -> Self {
+        Self::View(error.to_string())
+    }
+}
+
+/// Finds the mechanism and prepares it.
+pub(crate) fn enclose(order: Order<'_>, can: &Abilities) -> Result<Rung, Refusal> {
+    let plan = order.plan;
+    if plan.network == Network::Host && plan.files == Files::All && order.managed.is_none() {
+        return Ok(Rung::Free);
+    }
+    if !can.seccomp.works() {
+        let reason = can.seccomp.reason().unwrap_or("not tried");
+        return Err(Refusal::Unenforceable(format!("no seccomp filters: {reason}")));
+    }
+    let view = match (&plan.files, &order.managed) {
+        (Files::All, None) => return seccomp_alone(can),
+        (Files::All, Some(_)) => whole(),
+        (Files::View(view), _) => view.clone(),
+    };
+    let has_namespaces = can.namespaces.works() || can.privileged_namespaces.works();
+    let lacks = landlock_lacks(plan, can.landlock);
+    let enough = match order.mechanism {
+        // The filter alone keeps a command from the network, too; a namespace does it twice.
+        Mechanism::Landlock => lacks.iter().all(|lack| *lack == Lack::NoNetwork),
+        Mechanism::Cheapest if !has_namespaces => {
+            lacks.iter().all(|lack| *lack == Lack::NoNetwork)
+        }
+        Mechanism::Cheapest => lacks.is_empty(),
+        Mechanism::Namespaces | Mechanism::Bubblewrap => false,
+    };
+    if enough && order.managed.is_none() {
+        return landlock_alone(&view, plan.network).map(Rung::Enclosed);
+    }
+    let mut reasons = Vec::new();
+    match order.mechanism {
+        Mechanism::Cheapest | Mechanism::Namespaces if has_namespaces => {
+            return namespaces(order, &view, can).map(Rung::Enclosed);
+        }
+        Mechanism::Cheapest | Mechanism::Namespaces => {
+            let reason = can.namespaces.reason().unwrap_or("not tried");
+            reasons.push(format!("no namespaces ({reason})"));
+        }
+        Mechanism::Landlock | Mechanism::Bubblewrap => {}
+    }
+    if matches!(order.mechanism, Mechanism::Cheapest | Mechanism::Landlock) {
+        let lacks: Vec<&str> = lacks.iter().map(|lack| lack.reason()).collect();
+        reasons.push(format!("Landlock does not do ({})", lacks.join("; ")));
+    }
+    if matches!(order.mechanism, Mechanism::Cheapest | Mechanism::Bubblewrap) {
+        match bubblewrap(&order, view, can) {
+            Ok(rung) => return Ok(rung),
+            Err(reason) => reasons.push(format!("bubblewrap does not do ({reason})")),
+        }
+    }
+    Err(Refusal::Unenforceable(reasons.join(", ")))
+}
+
+/// Every file as it is, and no network: only a filter.
+fn seccomp_alone(can: &Abilities) -> Result<Rung, Refusal> {
+    let landlock = if can.landlock >= domain::SCOPES {
+        // Without it the memory of other processes of the account, which have a network, is open.
+        Some(domain::apart(Apart::Yes)?)
+    } else {
+        None
+    };
+    Ok(Rung::Enclosed(Enclosure {
+        landlock,
+        filter: filter(Filter {
+            sockets: Sockets::Pairs,
+            frozen_attributes: false,
+            brokered: false,
+        }),
+        ..Enclosure::default()
+    }))
+}
+
+fn landlock_alone(view: &View, network: Network) -> Result<Enclosure, Refusal> {
+    let writable = view.layers.iter().filter(|layer| layer.access == Access::Write);
+    let files: Vec<&Path> = writable.map(|layer| layer.path.as_path()).collect();
+    let (sockets, apart) = match network {
+        Network::Host => (Sockets::Host, Apart::No),
+        Network::None => (Sockets::Pairs, Apart::Yes),
+    };
+    Ok(Enclosure {
+        landlock: Some(domain::read_only_but(&files, apart)?),
+        filter: filter(Filter {
+            sockets,
+            frozen_attributes: true,
+            brokered: false,
+        }),
+        ..Enclosure::default()
+    })
+}
+
+fn namespaces(order: Order<'_>, view: &View, can: &Abilities) -> Result<Enclosure, Refusal> {
+    let isolated = order.processes == Processes::Isolated && can.processes.works();
+    let processes = order.who == Who::Command && isolated;
+    let fittings = Fittings {
+        devices: order.who == Who::Command,
+        processes,
+        account: can.host.account,
+    };
+    if !processes && order.who == Who::Command && can.landlock < domain::SCOPES {
+        let reason = can.processes.reason().unwrap_or("set to inherit");
+        return Err(Refusal::Unenforceable(format!(
+            "signals to other processes: no namespace of processes ({reason}), and Landlock {} is needed",
+            domain::SCOPES
+        )));
+    }
+    let guards = guards(view)?;
+    if !guards.is_empty()
+        && let Some(reason) = can.guards.reason()
+    {
+        let Guard { directory, .. } = &guards[0];
+        return Err(Refusal::Unenforceable(format!(
+            "names that must not be created in {directory:?}: {reason}"
+        )));
+    }
+    let apart = match (order.plan.network, &order.managed) {
+        (Network::Host, None) => Apart::No,
+        (Network::None, _) | (_, Some(_)) => Apart::Yes,
+    };
+    let landlock = match (guards.is_empty(), can.landlock) {
+        (false, abi) => Some(domain::nothing_new(abi, apart)?),
+        (true, domain::SCOPES..) => Some(domain::apart(apart)?),
+        (true, _) => None,
+    };
+    let sockets = match (&order.managed, order.plan.network) {
+        (Some(managed), _) => Sockets::Internet { unix: managed.unix },
+        (None, Network::Host) => Sockets::Host,
+        (None, Network::None) => Sockets::Pairs,
+    };
+    let network = match (order.managed, order.plan.network) {
+        (Some(managed), _) => Some(NetworkNamespace {
+            listen: managed.ports,
+            door: Some(managed.door),
+        }),
+        (None, Network::None) => Some(NetworkNamespace::default()),
+        (None, Network::Host) => None,
+    };
+    Ok(Enclosure {
+        namespaces: Some(Namespaces {
+            user: can.namespaces.works(),
+            processes,
+            network,
+            steps: steps(view, fittings)?,
+        }),
+        landlock,
+        filter: filter(Filter {
+            sockets,
+            frozen_attributes: false,
+            brokered: !guards.is_empty(),
+        }),
+        guards,
+    })
+}
+
+fn bubblewrap(order: &Order<'_>, view: View, can: &Abilities) -> Result<Rung, String> {
+    let program = match (&can.bubblewrap, &can.bubblewrap_path) {
+        (ability, Some(program)) if ability.works() => program.clone(),
+        (ability, _) => return Err(ability.reason().unwrap_or("not tried").to_owned()),
+    };
+    if order.who == Who::Helper {
+        return Err("it starts no helpers for files".to_owned());
+    }
+    if order.managed.is_some() {
+        return Err("it hands out no listening sockets".to_owned());
+    }
+    if let Some(forbidden) = view.forbidden.first() {
+        let path = forbidden.directory.join(&forbidden.name);
+        return Err(format!(
+            "it would have to create `{}` to protect it",
+            path.display()
+        ));
+    }
+    let network = order.plan.network;
+    let sockets = match network {
+        Network::Host => Sockets::Host,
+        Network::None => Sockets::Pairs,
+    };
+    Ok(Rung::Bubblewrap(Box::new(BubblewrapOrder {
+        program,
+        view,
+        network,
+        filter: filter(Filter {
+            sockets,
+            frozen_attributes: false,
+            brokered: false,
+        }),
+        processes: order.processes,
+    })))
+}
+
+/// A view in which everything is as it is.
+fn whole() -> View {
+    View {
+        base: Access::Read,
+        layers: vec![Layer {
+            path: PathBuf::from("/"),
+            kind: Kind::Directory,
+            access: Access::Write,
+        }],
+        forbidden: Vec::new(),
+        links: Vec::new(),
+    }
+}
+
+/// Names that must not come to be, by directory.
+fn guards(view: &View) -> Result<Vec<Guard>, Refusal> {
+    let mut guards: Vec<Guard> = Vec::new();
+    let text = |text: &OsStr| CString::new(text.as_bytes()).map_err(|_| ViewError::Nul);
+    if view.forbidden.len() > MAX_GUARDED_NAMES {
+        return Err(Refusal::View(format!(
+            "the policy protects more than {MAX_GUARDED_NAMES} names that do not exist"
+        )));
+    }
+    for forbidden in &view.forbidden {
+        let directory = text(forbidden.directory.as_os_str())?;
+        let name = text(&forbidden.name)?;
+        match guards.iter_mut().find(|guard| guard.directory == directory) {
+            Some(guard) => guard.names.push(name),
+            None => guards.push(Guard {
+                directory,
+                names: vec![name],
+            }),
+        }
+    }
+    if guards.len() > MAX_GUARDS {
+        return Err(Refusal::View(format!(
+            "the policy protects names that do not exist in more than {MAX_GUARDS} directories"
+        )));
+    }
+    Ok(guards)
+}
+
+/// What a broker has places for.
+const MAX_GUARDS: usize = 64;
+const MAX_GUARDED_NAMES: usize = 256;

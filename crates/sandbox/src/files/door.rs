@@ -1,0 +1,247 @@
+//! Where the server asks for operations under a policy.
+
+use std::{fmt, os::fd::OwnedFd, sync::Arc};
+
+use bytes::Bytes;
+use exec_env::filesystem::{
+    FileError, FileFuture, MissingPaths, MissingWatch, Open, WatchDepth, WatchPath, Watcher,
+};
+use exec_process::{enclosure::Enclosure, spawner::Spawner};
+use exec_wire::{fs::ReadFile, path_uri::PathUri};
+use futures_util::future::FutureExt;
+use serde::de::DeserializeOwned;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::{
+    channel::Broken,
+    frame::{MAX_DATA_BYTES, MAX_TEXT_BYTES},
+    hand::{Hand, ended},
+    hear,
+    pool::{Bounds, Lease, Pool},
+    request::{Reply, Request},
+};
+use crate::{Sandboxes, plan::Plan};
+
+/// Makes what encloses a hand, or says why this host cannot.
+pub type Enclose = Arc<dyn Fn(Arc<Plan>) -> FileFuture<Enclosure> + Send + Sync>;
+
+/// Operations on files under a policy. Clones share the hands.
+#[derive(Clone)]
+pub struct Files(Arc<Shared>);
+
+struct Shared {
+    spawner: Spawner,
+    enclose: Enclose,
+    pool: Arc<Pool<Hand>>,
+    watches: Arc<Semaphore>,
+}
+
+impl Files {
+    /// Begins with no hand. Each is enclosed as the sandboxes say.
+    pub fn new(spawner: Spawner, sandboxes: Sandboxes) -> Self {
+        let enclose: Enclose = Arc::new(move |plan| {
+            let sandboxes = sandboxes.clone();
+            let refused = |error| FileError::Refused(format!("sandbox: {error}"));
+            async move { sandboxes.for_files(&plan).await.map_err(refused) }.boxed()
+        });
+        Self::enclosed_by(spawner, enclose, Bounds::default())
+    }
+
+    /// Begins with no hand. Each is enclosed as `enclose` says, and there are so many of them.
+    pub fn enclosed_by(spawner: Spawner, enclose: Enclose, bounds: Bounds) -> Self {
+        Self(Arc::new(Shared {
+            spawner,
+            enclose,
+            pool: Pool::new(bounds),
+            watches: Arc::new(Semaphore::new(bounds.watches)),
+        }))
+    }
+
+    /// Does what is asked, and returns its result.
+    ///
+    /// # Errors
+    /// Fails as the operation does, if this host cannot enforce the plan, or if the hand is lost.
+    pub async fn result<T: DeserializeOwned>(
+        &self,
+        plan: Arc<Plan>,
+        request: Request,
+    ) -> Result<T, FileError> {
+        let reply = self.call(plan, request, Bytes::new()).await?;
+        reply.into_result()
+    }
+
+    /// Opens a whole file, and reads it if it is small.
+    ///
+    /// # Errors
+    /// As [`Self::result`].
+    pub async fn read_file(&self, plan: Arc<Plan>, read: ReadFile) -> Result<Read, FileError> {
+        let reply = self
+            .call(plan, Request::ReadFile(read), Bytes::new())
+            .await?;
+        Ok(match reply.file {
+            Some(file) => Read::Opened(file),
+            None => Read::Content(reply.data),
+        })
+    }
+
+    /// Opens a file. The descriptor works whatever becomes of the hand.
+    ///
+    /// # Errors
+    /// As [`Self::result`].
+    pub async fn open(&self, plan: Arc<Plan>, open: Open) -> Result<OwnedFd, FileError> {
+        let request = Request::Open {
+            path: open.path,
+            mode: open.mode,
+        };
+        self.call(plan, request, Bytes::new()).await?.into_file()
+    }
+
+    /// Watches a path, with a hand of its own.
+    ///
+    /// # Errors
+    /// As [`Self::result`], and if there are too many watches.
+    pub async fn watch(&self, plan: Arc<Plan>, watch: WatchPath) -> Result<Watcher, FileError> {
+        let request = Request::Watch {
+            path: watch.path,
+            tree: watch.depth == WatchDepth::Tree,
+        };
+        let (hand, permit, reply) = self.begin_watch(&plan, request).await?;
+        let path: PathUri = reply.into_result()?;
+        let changes = hear::changes(hand, permit);
+        Ok(Watcher { path, changes })
+    }
+
+    /// Watches for missing paths, with a hand of its own.
+    ///
+    /// # Errors
+    /// As [`Self::watch`].
+    pub async fn watch_missing(
+        &self,
+        plan: Arc<Plan>,
+        paths: MissingPaths,
+    ) -> Result<Option<MissingWatch>, FileError> {
+        let request = Request::WatchMissing {
+            missing: paths.missing,
+            present: paths.present,
+        };
+        let (hand, permit, reply) = self.begin_watch(&plan, request).await?;
+        let is_watched: bool = reply.into_result()?;
+        Ok(is_watched.then(|| hear::missing(hand, permit)))
+    }
+
+    /// Does what is asked, with data if it is a write. If the future is dropped, a read ends with its
+    /// hand; a change that has begun goes on to its end.
+    ///
+    /// # Errors
+    /// As [`Self::result`].
+    pub async fn call(
+        &self,
+        plan: Arc<Plan>,
+        request: Request,
+        data: Bytes,
+    ) -> Result<Reply, FileError> {
+        let is_change = request.is_change();
+        let text = encode(request)?;
+        if data.len() > MAX_DATA_BYTES {
+            return Err(FileError::Invalid("content is too long".to_owned()));
+        }
+        loop {
+            let mut lease = self.0.pool.take(&plan).await?;
+            let was_idle = lease.hand().is_some();
+            if !was_idle {
+                lease.put(self.start(&plan).await?);
+            }
+            let (text, data) = (text.clone(), data.clone());
+            let exchange = exchange(lease, text, data);
+            let answered = if is_change {
+                let lost = |_| Err(Broken::Unanswered(std::io::ErrorKind::Other.into()));
+                tokio::spawn(exchange).await.unwrap_or_else(lost)
+            } else {
+                exchange.await
+            };
+            match answered {
+                Ok(reply) => return reply,
+                // It had ended while it was idle, and nobody has got the request.
+                Err(Broken::Unsent(_)) if was_idle => {}
+                Err(broken) => return Err(ended(broken)),
+            }
+        }
+    }
+
+    async fn begin_watch(
+        &self,
+        plan: &Arc<Plan>,
+        request: Request,
+    ) -> Result<(Hand, OwnedSemaphorePermit, Reply), FileError> {
+        let text = encode(request)?;
+        let permit = Arc::clone(&self.0.watches)
+            .try_acquire_owned()
+            .map_err(|_| FileError::Host("too many watches under sandbox policies".to_owned()))?;
+        let mut hand = self.start(plan).await?;
+        let answered = hand.exchange(&text, &[]).await;
+        let reply = Reply::from_frame(answered.map_err(ended)?)?;
+        Ok((hand, permit, reply))
+    }
+
+    async fn start(&self, plan: &Arc<Plan>) -> Result<Hand, FileError> {
+        let enclosure = (self.0.enclose)(Arc::clone(plan)).await?;
+        let hand = Hand::start(&self.0.spawner, enclosure).await?;
+        tracing::debug!(pid = hand.pid(), "file helper started");
+        Ok(hand)
+    }
+
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.0.pool.count()
+    }
+
+    #[cfg(test)]
+    pub(super) fn idle_pids(&self, plan: &Arc<Plan>) -> Vec<u32> {
+        self.0.pool.idle(plan, Hand::pid)
+    }
+}
+
+impl fmt::Debug for Files {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Files")
+            .field("pool", &self.0.pool)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A file that is read whole.
+#[derive(Debug)]
+pub enum Read {
+    /// It is small: this is what it holds.
+    Content(Bytes),
+    /// It is large, and open to be read.
+    Opened(OwnedFd),
+}
+
+async fn exchange(
+    mut lease: Lease<Hand>,
+    text: Bytes,
+    data: Bytes,
+) -> Result<Result<Reply, FileError>, Broken> {
+    let gone = || Broken::Unsent(std::io::ErrorKind::NotConnected.into());
+    let hand = lease.hand().ok_or_else(gone)?;
+    let frame = hand.exchange(&text, &data).await?;
+    // What a hand has allocated once it keeps.
+    let moved = text.len() + data.len() + frame.text.len() + frame.data.len();
+    if moved <= KEPT_BYTES {
+        lease.keep();
+    }
+    Ok(Reply::from_frame(frame))
+}
+
+fn encode(request: Request) -> Result<Bytes, FileError> {
+    let text = serde_json::to_vec(&request.bare())
+        .map_err(|error| FileError::Invalid(format!("request has no JSON: {error}")))?;
+    if text.len() > MAX_TEXT_BYTES {
+        return Err(FileError::Invalid("request is too long".to_owned()));
+    }
+    Ok(text.into())
+}
+
+/// A hand that has moved more than this is not kept.
+const KEPT_BYTES: usize = 1 << 20;

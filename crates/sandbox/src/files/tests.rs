@@ -1,0 +1,238 @@
+//! With real processes and a real kernel.
+
+mod changes;
+mod hands;
+mod races;
+mod reading;
+mod watches;
+
+use std::{
+    ffi::CString,
+    fs,
+    os::{fd::OwnedFd, unix::ffi::OsStrExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use exec_env::filesystem::{FileError, Open};
+use exec_fs::WholeFile;
+use exec_process::{
+    enclosure::{Enclosure, Missing, Namespaces, Slot, Step},
+    spawner::Spawner,
+};
+use exec_wire::{
+    fs::{GetMetadata, OpenMode, ReadFile, WriteFile},
+    path_uri::PathUri,
+};
+use futures_util::future::{FutureExt, ready};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use tempfile::TempDir;
+
+use super::{Bounds, Enclose, Files, Read, Request};
+use crate::plan::{self, Access, Kind, Layer, Network, Plan, View};
+
+/// A directory `inside` that may be written, and one `outside`.
+struct Scene {
+    _dir: TempDir,
+    inside: PathBuf,
+    outside: PathBuf,
+    files: Files,
+}
+
+impl Scene {
+    fn new() -> Self {
+        Self::with(Bounds::default())
+    }
+
+    fn with(bounds: Bounds) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let root = fs::canonicalize(dir.path()).unwrap();
+        let [inside, outside] = ["inside", "outside"].map(|name| root.join(name));
+        for (directory, content) in [(&inside, "inside"), (&outside, "outside")] {
+            fs::create_dir(directory).unwrap();
+            fs::write(directory.join("file"), content).unwrap();
+        }
+        let enclose: Enclose = Arc::new(|plan| ready(enclose(&plan)).boxed());
+        let files = Files::enclosed_by(Spawner::default(), enclose, bounds);
+        Self {
+            _dir: dir,
+            inside,
+            outside,
+            files,
+        }
+    }
+
+    /// Everything may be read.
+    fn wide(&self) -> Arc<Plan> {
+        self.plan(Access::Read)
+    }
+
+    /// Nothing else may be read.
+    fn narrow(&self) -> Arc<Plan> {
+        self.plan(Access::Hidden)
+    }
+
+    fn plan(&self, base: Access) -> Arc<Plan> {
+        let layer = Layer {
+            path: self.inside.clone(),
+            kind: Kind::Directory,
+            access: Access::Write,
+        };
+        Arc::new(Plan {
+            files: plan::Files::View(View {
+                base,
+                layers: vec![layer],
+                forbidden: Vec::new(),
+                links: Vec::new(),
+            }),
+            network: Network::Host,
+        })
+    }
+
+    async fn read(&self, plan: &Arc<Plan>, path: &Path) -> Result<Vec<u8>, FileError> {
+        let read = read(path);
+        match self.files.read_file(Arc::clone(plan), read.clone()).await? {
+            Read::Content(content) => Ok(content.to_vec()),
+            Read::Opened(file) => WholeFile::from_file(file, &read)?.read(),
+        }
+    }
+
+    async fn write(&self, plan: &Arc<Plan>, path: &Path, data: &[u8]) -> Result<(), FileError> {
+        let data = Bytes::copy_from_slice(data);
+        let request = Request::WriteFile(write(path));
+        let reply = self.files.call(Arc::clone(plan), request, data).await?;
+        reply.into_result()
+    }
+
+    async fn open(&self, path: &Path, mode: OpenMode) -> Result<OwnedFd, FileError> {
+        let open = Open {
+            path: uri(path),
+            mode,
+            sandbox: None,
+        };
+        self.files.open(self.wide(), open).await
+    }
+
+    /// Looks at the file inside, so that there is a hand; returns its number.
+    async fn hand(&self, plan: &Arc<Plan>) -> Pid {
+        let get = Request::Metadata(GetMetadata {
+            path: uri(&self.inside),
+            follow_symlinks: None,
+            sandbox: None,
+        });
+        self.files
+            .call(Arc::clone(plan), get, Bytes::new())
+            .await
+            .unwrap();
+        let pid = self.files.idle_pids(plan).pop().unwrap();
+        Pid::from_raw(pid.try_into().unwrap()).unwrap()
+    }
+}
+
+/// What a plan of this test's comes to.
+fn enclose(plan: &Plan) -> Result<Enclosure, FileError> {
+    let plan::Files::View(view) = &plan.files else {
+        return Err(FileError::Refused("cannot be enforced".to_owned()));
+    };
+    let slots = || (0..).map(Slot).zip(&view.layers);
+    let mut steps: Vec<_> = slots()
+        .map(|(slot, layer)| Step::Copy {
+            path: text(&layer.path),
+            slot,
+            missing: Missing::Fail,
+        })
+        .collect();
+    if view.base == Access::Hidden {
+        let root = Slot(100);
+        steps.push(Step::Memory {
+            slot: root,
+            mode: 0o755,
+            bytes: 1 << 20,
+        });
+        for layer in &view.layers {
+            let above: Vec<_> = layer.path.ancestors().collect();
+            for directory in above.into_iter().rev().skip(1) {
+                steps.push(Step::Directory {
+                    slot: root,
+                    path: text(directory.strip_prefix("/").unwrap()),
+                    mode: 0o755,
+                });
+            }
+        }
+        steps.push(Step::Root { slot: root });
+    }
+    steps.push(Step::ReadOnlyView);
+    steps.extend(slots().map(|(slot, layer)| Step::Attach {
+        slot,
+        path: text(&layer.path),
+    }));
+    Ok(Enclosure {
+        namespaces: Some(Namespaces {
+            user: true,
+            processes: false,
+            network: None,
+            steps,
+        }),
+        ..Enclosure::default()
+    })
+}
+
+fn text(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).unwrap()
+}
+
+fn uri(path: &Path) -> PathUri {
+    PathUri::from_native(path).unwrap()
+}
+
+fn read(path: &Path) -> ReadFile {
+    ReadFile {
+        path: uri(path),
+        follow_symlinks: None,
+        sandbox: None,
+    }
+}
+
+fn write(path: &Path) -> WriteFile {
+    WriteFile {
+        path: uri(path),
+        data_base64: None,
+        follow_symlinks: None,
+        create_parents: false,
+        atomic: false,
+        mode: None,
+        sandbox: None,
+    }
+}
+
+fn signal(pid: Pid, signal: Signal) {
+    kill_process(pid, signal).unwrap();
+}
+
+/// Waits until a process has ended.
+async fn end_of(pid: Pid) {
+    let Ok(process) = pidfd_open(pid, PidfdFlags::NONBLOCK) else {
+        return;
+    };
+    let ended = tokio::task::spawn_blocking(move || {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let mut fds = [PollFd::new(&process, PollFlags::IN)];
+        let time = Timespec::try_from(PATIENCE).unwrap();
+        poll(&mut fds, Some(&time))
+    });
+    assert_eq!(ended.await.unwrap(), Ok(1), "process {pid:?} goes on");
+}
+
+/// Waits until something holds.
+async fn until(holds: impl Fn() -> bool) {
+    let wait = async {
+        while !holds() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, wait).await.unwrap();
+}
+
+const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,0 +1,175 @@
+//! Rules become a program for the kernel's packet filter machine.
+//!
+//! A library would do for rules that only refuse; ours also notify, answer clone3 with "no such call",
+//! and must not be passed by with the x32 numbers of the same calls.
+
+use std::collections::BTreeMap;
+
+use exec_process::enclosure::Instruction;
+
+/// What becomes of calls of one number.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Rule {
+    /// The number.
+    pub(super) call: i64,
+    /// All of these must be true.
+    pub(super) when: Vec<Check>,
+    /// What becomes of it then.
+    pub(super) verdict: Verdict,
+}
+
+/// A look at one argument. The kernel takes most arguments as 32 bits: so do these.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Check {
+    /// These bits have this value.
+    Is { argument: u8, mask: u32, value: u32 },
+    /// These bits do not have this value.
+    IsNot { argument: u8, mask: u32, value: u32 },
+    /// Some of these bits are set.
+    AnyOf { argument: u8, mask: u32 },
+    /// A pointer that points somewhere.
+    Points { argument: u8 },
+}
+
+/// What becomes of a call.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Verdict {
+    /// It fails.
+    Fail(i32),
+    /// The broker is asked.
+    Notify,
+}
+
+const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
+const AND: u16 = 0x54; // BPF_ALU | BPF_AND | BPF_K
+const JUMP_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
+const JUMP_AT_LEAST: u16 = 0x35; // BPF_JMP | BPF_JGE | BPF_K
+const JUMP_BITS: u16 = 0x45; // BPF_JMP | BPF_JSET | BPF_K
+const RETURN: u16 = 0x06; // BPF_RET | BPF_K
+
+const ALLOW: u32 = 0x7fff_0000;
+const KILL_PROCESS: u32 = 0x8000_0000;
+const ERRNO: u32 = 0x0005_0000;
+const USER_NOTIF: u32 = 0x7fc0_0000;
+
+/// Offsets in `seccomp_data`.
+const NUMBER: u32 = 0;
+const ARCHITECTURE: u32 = 4;
+const ARGUMENTS: u32 = 16;
+
+#[cfg(target_arch = "x86_64")]
+const THIS_ARCHITECTURE: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+const THIS_ARCHITECTURE: u32 = 0xc000_00b7;
+
+/// On x86-64, calls of the x32 ABI have this bit in their numbers.
+const X32: u32 = 0x4000_0000;
+
+/// Makes the program. Rules of one call are tried in their order.
+pub(super) fn assemble(rules: &[Rule]) -> Vec<Instruction> {
+    let mut by_call: BTreeMap<i64, Vec<&Rule>> = BTreeMap::new();
+    for rule in rules {
+        by_call.entry(rule.call).or_default().push(rule);
+    }
+    let mut program = vec![
+        load(ARCHITECTURE),
+        // A program of another architecture has other numbers, which no rule looks at.
+        jump(JUMP_EQUAL, THIS_ARCHITECTURE, 1, 0),
+        give(KILL_PROCESS),
+        load(NUMBER),
+    ];
+    if cfg!(target_arch = "x86_64") {
+        program.push(jump(JUMP_AT_LEAST, X32, 0, 1));
+        program.push(give(ERRNO | errno(libc::ENOSYS)));
+    }
+    for (call, rules) in by_call {
+        let block: Vec<Instruction> = rules.iter().flat_map(|rule| of_rule(rule)).collect();
+        let number = u32::try_from(call).unwrap_or(u32::MAX);
+        // A block always returns; who passes it by still holds the number.
+        let length = u8::try_from(block.len() + 1).unwrap_or(u8::MAX);
+        program.push(jump(JUMP_EQUAL, number, 0, length));
+        program.extend(block);
+        program.push(give(ALLOW));
+    }
+    program.push(give(ALLOW));
+    program
+}
+
+fn of_rule(rule: &Rule) -> Vec<Instruction> {
+    let mut checks: Vec<Vec<Instruction>> = Vec::new();
+    // From the last check to the first: each knows how far it is to the end of the rule.
+    let mut rest = 1;
+    for check in rule.when.iter().rev() {
+        let code = of_check(*check, rest);
+        rest += u8::try_from(code.len()).unwrap_or(u8::MAX);
+        checks.push(code);
+    }
+    let mut code: Vec<Instruction> = checks.into_iter().rev().flatten().collect();
+    code.push(give(match rule.verdict {
+        Verdict::Fail(number) => ERRNO | errno(number),
+        Verdict::Notify => USER_NOTIF,
+    }));
+    code
+}
+
+/// Falls through if the check is true; else skips the `rest` instructions behind it.
+fn of_check(check: Check, rest: u8) -> Vec<Instruction> {
+    match check {
+        Check::Is {
+            argument,
+            mask,
+            value,
+        } => vec![
+            load(low(argument)),
+            bits(mask),
+            jump(JUMP_EQUAL, value, 0, rest),
+        ],
+        Check::IsNot {
+            argument,
+            mask,
+            value,
+        } => vec![
+            load(low(argument)),
+            bits(mask),
+            jump(JUMP_EQUAL, value, rest, 0),
+        ],
+        Check::AnyOf { argument, mask } => {
+            vec![load(low(argument)), jump(JUMP_BITS, mask, 0, rest)]
+        }
+        Check::Points { argument } => vec![
+            load(low(argument)),
+            jump(JUMP_EQUAL, 0, 0, 2),
+            load(low(argument) + 4),
+            jump(JUMP_EQUAL, 0, rest, 0),
+        ],
+    }
+}
+
+fn low(argument: u8) -> u32 {
+    ARGUMENTS + 8 * u32::from(argument)
+}
+
+fn errno(number: i32) -> u32 {
+    number.unsigned_abs() & 0xffff
+}
+
+fn load(offset: u32) -> Instruction {
+    jump(LOAD, offset, 0, 0)
+}
+
+fn bits(mask: u32) -> Instruction {
+    jump(AND, mask, 0, 0)
+}
+
+fn give(value: u32) -> Instruction {
+    jump(RETURN, value, 0, 0)
+}
+
+fn jump(code: u16, k: u32, if_true: u8, if_false: u8) -> Instruction {
+    Instruction {
+        code,
+        if_true,
+        if_false,
+        k,
+    }
+}

@@ -1,0 +1,239 @@
+//! What holds for which path, while a policy is put together; in the end, a view.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+};
+
+use super::{
+    bounds::MAX_LAYERS,
+    error::PolicyError,
+    trace::{End, Trace},
+};
+use crate::plan::{Access, Forbidden, Kind, Layer, View};
+
+/// What holds for paths without links. The one with most names that is above a path counts.
+#[derive(Debug, Default)]
+pub(super) struct Rules {
+    layers: BTreeMap<PathBuf, (Kind, Access)>,
+    /// What entries say about paths that do not exist, and the first name that does not.
+    missing: BTreeMap<PathBuf, (Forbidden, Access)>,
+    /// Names that must not come to be, where they could.
+    guarded: BTreeSet<Forbidden>,
+    /// What entries name to be written, whether it is a link or not.
+    written: BTreeSet<PathBuf>,
+    /// Directories that cannot be searched, and what may be done with them at most.
+    ceilings: Vec<(PathBuf, Access)>,
+    /// Links on the way to what may be used.
+    links: BTreeMap<PathBuf, PathBuf>,
+}
+
+impl Rules {
+    /// Adds what an entry says. Of two for one path, denying wins over writing over reading.
+    pub(super) fn add(&mut self, trace: Trace, access: Access) {
+        match access {
+            Access::Write => self.name_written(trace.named.clone()),
+            // No mount covers a link. What it leads to is covered; and nothing takes its place.
+            Access::Read | Access::Hidden => self.guard_links(&trace),
+        }
+        if access != Access::Hidden {
+            self.show_links(&trace);
+        }
+        match trace.end {
+            End::There { path, kind } => {
+                let access = access.min(most(&path));
+                let (_, held) = self.layers.entry(path).or_insert((kind, access));
+                *held = stronger(*held, access);
+            }
+            End::Missing { path, first } => {
+                let access = access.min(most(&path));
+                let (_, held) = self.missing.entry(path).or_insert((first, access));
+                *held = stronger(*held, access);
+            }
+            End::Sealed(directory) => self.seal(directory, access),
+            End::Nowhere => {}
+        }
+    }
+
+    /// Adds that an entry names a path to be written.
+    pub(super) fn name_written(&mut self, named: PathBuf) {
+        self.written.insert(named);
+    }
+
+    /// Adds where a glob starts, whose matches are denied.
+    pub(super) fn add_base(&mut self, trace: &Trace) {
+        self.guard_links(trace);
+        if let End::Sealed(directory) = &trace.end {
+            self.seal(directory.clone(), Access::Hidden);
+        }
+    }
+
+    /// Makes something readable that a platform needs, unless an entry denies it: by its own name, or
+    /// by that of a directory above other than the root.
+    pub(super) fn add_default(&mut self, trace: &Trace) {
+        let End::There { path, .. } = &trace.end else {
+            return;
+        };
+        let denied = |above: &Path| {
+            above.parent().is_some() && self.access_of(above) == Some(Access::Hidden)
+        };
+        if !path.ancestors().any(denied) {
+            self.add_needed(trace);
+        }
+    }
+
+    /// Makes something readable that nothing would start without, unless an entry denies it by name.
+    pub(super) fn add_needed(&mut self, trace: &Trace) {
+        let End::There { path, kind } = &trace.end else {
+            return;
+        };
+        if self.access_of(path).is_none() && self.access(path) == Access::Hidden {
+            self.layers.insert(path.clone(), (*kind, Access::Read));
+        }
+        self.show_links(trace);
+    }
+
+    /// Makes something unwritable that would be writable, unless an entry speaks of just that.
+    pub(super) fn protect(&mut self, trace: &Trace) {
+        if self.written.contains(&trace.named) {
+            return;
+        }
+        self.guard_links(trace);
+        match &trace.end {
+            End::There { path, kind } => {
+                if self.access_of(path).is_none() && self.access(path) == Access::Write {
+                    self.layers.insert(path.clone(), (*kind, Access::Read));
+                }
+            }
+            End::Missing { path, first } => {
+                if !self.written.contains(path) {
+                    self.guarded.insert(first.clone());
+                }
+            }
+            End::Sealed(directory) => self.seal(directory.clone(), Access::Read),
+            End::Nowhere => {}
+        }
+    }
+
+    /// Keeps a directory that cannot be searched from being used for more than this: what an entry
+    /// names may be in it, and the command may be able to open it for itself.
+    pub(super) fn seal(&mut self, directory: PathBuf, access: Access) {
+        match access {
+            Access::Write => {}
+            Access::Read | Access::Hidden => self.ceilings.push((directory, access)),
+        }
+    }
+
+    /// Returns the directories that entries make writable.
+    pub(super) fn writable_directories(&self) -> Vec<PathBuf> {
+        let writable = |rule: &(Kind, Access)| *rule == (Kind::Directory, Access::Write);
+        self.layers
+            .iter()
+            .filter(|(_, rule)| writable(rule))
+            .map(|(path, _)| path.clone())
+            .collect()
+    }
+
+    /// Tells what may be done with a path without links.
+    pub(super) fn access(&self, path: &Path) -> Access {
+        let nearest = path.ancestors().find_map(|above| self.access_of(above));
+        nearest.unwrap_or(Access::Hidden)
+    }
+
+    /// Makes the view, without anything that says what holds anyway.
+    pub(super) fn into_view(mut self) -> Result<View, PolicyError> {
+        for (directory, most) in std::mem::take(&mut self.ceilings) {
+            if self.access(&directory) > most {
+                self.layers.insert(directory, (Kind::Directory, most));
+            }
+        }
+        // Nothing is mounted over a base that can be written: the root is a layer then.
+        let base = self.access(Path::new("/")).min(Access::Read);
+        let mut layers = self.layers(base);
+        layers.sort_by_cached_key(|layer| (layer.path.components().count(), layer.path.clone()));
+        let denied = |(first, access)| (access != Access::Write).then_some(first);
+        let mut forbidden = std::mem::take(&mut self.guarded);
+        forbidden.extend(std::mem::take(&mut self.missing).into_values().filter_map(denied));
+        forbidden.retain(|name| self.access(&name.directory) == Access::Write);
+        if layers.len() > MAX_LAYERS || forbidden.len() > MAX_LAYERS {
+            return Err(PolicyError::TooManyLayers);
+        }
+        let links = match base {
+            Access::Hidden => self.links_outside(&layers),
+            Access::Read | Access::Write => Vec::new(),
+        };
+        Ok(View {
+            base,
+            layers,
+            forbidden: forbidden.into_iter().collect(),
+            links,
+        })
+    }
+
+    /// Returns the layers that differ from what is above them.
+    fn layers(&self, base: Access) -> Vec<Layer> {
+        let above = |path: &Path| {
+            let parent = path.parent();
+            parent.map_or(base, |parent| self.access(parent))
+        };
+        let differs = |(path, (kind, access)): (&PathBuf, &(Kind, Access))| {
+            (above(path) != *access).then(|| Layer {
+                path: path.clone(),
+                kind: *kind,
+                access: *access,
+            })
+        };
+        self.layers.iter().filter_map(differs).collect()
+    }
+
+    /// Returns the links that no layer shows.
+    fn links_outside(&self, layers: &[Layer]) -> Vec<(PathBuf, PathBuf)> {
+        let layers: BTreeSet<&Path> = layers.iter().map(|layer| layer.path.as_path()).collect();
+        let outside = |link: &Path| !link.ancestors().any(|above| layers.contains(above));
+        self.links
+            .iter()
+            .filter(|(link, _)| outside(link))
+            .map(|(link, target)| (link.clone(), target.clone()))
+            .collect()
+    }
+
+    fn access_of(&self, path: &Path) -> Option<Access> {
+        self.layers.get(path).map(|(_, access)| *access)
+    }
+
+    fn guard_links(&mut self, trace: &Trace) {
+        let places = trace.links.iter().map(|link| link.place.clone());
+        self.guarded.extend(places);
+    }
+
+    fn show_links(&mut self, trace: &Trace) {
+        if let End::There { .. } = trace.end {
+            let links = trace.links.iter();
+            let shown = links.map(|link| {
+                let place = link.place.directory.join(&link.place.name);
+                (place, link.target.clone())
+            });
+            self.links.extend(shown);
+        }
+    }
+}
+
+/// Returns which of two entries for one path counts.
+fn stronger(one: Access, other: Access) -> Access {
+    let strength = |access: &Access| match access {
+        Access::Hidden => 2,
+        Access::Write => 1,
+        Access::Read => 0,
+    };
+    std::cmp::max_by_key(one, other, strength)
+}
+
+/// Returns what an entry can allow at most. Whoever writes below `/proc` or `/sys` changes the kernel,
+/// or other processes, and not files.
+fn most(path: &Path) -> Access {
+    if path.starts_with("/proc") || path.starts_with("/sys") {
+        Access::Read
+    } else {
+        Access::Write
+    }
+}

@@ -1,0 +1,128 @@
+//! Tables: a tree, a policy, and the plan that it comes to.
+
+mod entries;
+mod globs;
+mod links;
+mod metadata;
+mod profiles;
+mod random;
+
+use exec_wire::sandbox::Sandbox;
+use serde_json::{Value, json};
+
+use super::{Context, PolicyError, Purpose, reference, resolve};
+use crate::{
+    facts::Tree,
+    plan::{Access, Files, View},
+};
+
+/// Makes a policy from lines such as `write /a`, `read :roots/sub` or `deny *.pem`.
+///
+/// `:root`, `:minimal`, `:roots`, `:tmpdir`, `:tmp` and `:unknown` are the special ones; what neither
+/// begins with a slash nor with a colon is a glob, and so is what follows `glob:`.
+fn sandbox(entries: &str) -> Sandbox {
+    let lines = entries.lines().map(str::trim);
+    let entries: Vec<Value> = lines.filter(|line| !line.is_empty()).map(entry).collect();
+    let files = json!({"type": "restricted", "entries": entries});
+    let permissions = json!({"type": "managed", "file_system": files, "network": "restricted"});
+    serde_json::from_value(json!({
+        "permissions": permissions,
+        "cwd": "file:///ws",
+        "workspaceRoots": ["file:///ws"],
+        "windowsSandboxLevel": "disabled",
+    }))
+    .unwrap()
+}
+
+fn entry(line: &str) -> Value {
+    let (access, name) = line.split_once(' ').unwrap();
+    let special = |value: Value| json!({"type": "special", "value": value});
+    let path = match name {
+        ":root" => special(json!({"kind": "root"})),
+        ":minimal" => special(json!({"kind": "minimal"})),
+        ":roots" => special(json!({"kind": "project_roots"})),
+        ":tmpdir" => special(json!({"kind": "tmpdir"})),
+        ":tmp" => special(json!({"kind": "slash_tmp"})),
+        ":unknown" => special(json!({"kind": "unknown", "path": "/x"})),
+        name => match name.strip_prefix(":roots/") {
+            Some(below) => special(json!({"kind": "project_roots", "subpath": below})),
+            None if name.starts_with('/') => {
+                json!({"type": "path", "path": format!("file://{name}")})
+            }
+            None => {
+                let pattern = name.strip_prefix("glob:").unwrap_or(name);
+                json!({"type": "glob_pattern", "pattern": pattern})
+            }
+        },
+    };
+    json!({"path": path, "access": access})
+}
+
+fn context() -> Context {
+    Context {
+        purpose: Purpose::Process,
+        cwd: "/ws".into(),
+        tmpdir: None,
+        always_readable: Vec::new(),
+    }
+}
+
+/// Resolves a policy and holds it against the reference.
+fn view(tree: &str, sandbox: &Sandbox, context: &Context) -> Result<View, PolicyError> {
+    let tree = Tree::of(tree);
+    let plan = resolve(sandbox, context, &tree)?;
+    reference::check(&plan, sandbox, context, &tree);
+    match plan.files {
+        Files::View(view) => Ok(view),
+        Files::All => panic!("nothing is restricted"),
+    }
+}
+
+/// Shows a view: its base, then its layers, then `no` and what is forbidden, then `link`s.
+fn shown(view: &View) -> Vec<String> {
+    let word = |access| match access {
+        Access::Hidden => "hide",
+        Access::Read => "read",
+        Access::Write => "write",
+    };
+    let layers = view
+        .layers
+        .iter()
+        .map(|layer| format!("{} {}", word(layer.access), layer.path.display()));
+    let forbidden = view
+        .forbidden
+        .iter()
+        .map(|name| format!("no {}", name.directory.join(&name.name).display()));
+    let links = view
+        .links
+        .iter()
+        .map(|(link, target)| format!("link {} -> {}", link.display(), target.display()));
+    let base = [word(view.base).to_owned()];
+    base.into_iter()
+        .chain(layers)
+        .chain(forbidden)
+        .chain(links)
+        .collect()
+}
+
+/// Checks what a policy comes to, but for the metadata that does not exist.
+#[track_caller]
+fn check(tree: &str, entries: &str, expected: &[&str]) {
+    let view = view(tree, &sandbox(entries), &context()).unwrap();
+    let metadata = [".git", ".agents", ".codex", ".aws"];
+    let is_metadata = |line: &String| {
+        line.starts_with("no ") && metadata.iter().any(|name| line.ends_with(&format!("/{name}")))
+    };
+    let lines: Vec<_> = shown(&view)
+        .into_iter()
+        .filter(|line| !is_metadata(line))
+        .collect();
+    assert_eq!(lines, expected, "{entries}");
+}
+
+/// Checks why a policy is refused.
+#[track_caller]
+fn check_refused(tree: &str, entries: &str, expected: &str) {
+    let error = view(tree, &sandbox(entries), &context()).unwrap_err();
+    assert!(error.to_string().contains(expected), "{error}");
+}

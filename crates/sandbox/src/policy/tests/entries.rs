@@ -1,0 +1,216 @@
+//! What entries name, and which of them counts.
+
+use super::*;
+
+const TREE: &str = "
+    /ws/a/b/file
+    /ws/c/
+    /other/
+    /tmp/own/
+    /etc/
+    /usr/bin/tool
+    /lib/
+";
+
+#[test]
+fn the_entry_with_most_names_counts() {
+    check(TREE, "read /ws\nwrite /ws/a", &["hide", "read /ws", "write /ws/a"]);
+    check(
+        TREE,
+        "write /ws\nread /ws/a\nwrite /ws/a/b\ndeny /ws/a/b/file",
+        &[
+            "hide",
+            "write /ws",
+            "read /ws/a",
+            "write /ws/a/b",
+            "hide /ws/a/b/file",
+        ],
+    );
+}
+
+#[test]
+fn denying_wins_over_writing_over_reading() {
+    check(TREE, "read /ws\nwrite /ws", &["hide", "write /ws"]);
+    check(TREE, "read :root\nwrite /ws\ndeny /ws", &["read", "hide /ws"]);
+    check(TREE, "read :root\nread /ws\ndeny /ws", &["read", "hide /ws"]);
+    check(TREE, "deny :root\nread /ws", &["hide", "read /ws"]);
+}
+
+#[test]
+fn what_no_entry_names_is_hidden() {
+    check(TREE, "", &["hide"]);
+    check(TREE, "read /other", &["hide", "read /other"]);
+    check(TREE, "deny /other", &["hide"]);
+}
+
+#[test]
+fn nothing_is_said_twice() {
+    check(
+        TREE,
+        "read :root\nread /ws\nwrite /ws/a\nwrite /ws/a/b\nread /ws/a/b/file\nread /other",
+        &["read", "write /ws/a", "read /ws/a/b/file"],
+    );
+}
+
+#[test]
+fn a_root_that_is_narrowed_is_a_writable_layer() {
+    check(
+        TREE,
+        "write :root\nread /ws\ndeny /other",
+        &["read", "write /", "hide /other", "read /ws"],
+    );
+}
+
+#[test]
+fn single_files_are_layers_too() {
+    let tree = Tree::of(TREE);
+    let policy = sandbox("read :root\nwrite /ws/a/b/file");
+    let Files::View(view) = resolve(&policy, &context(), &tree).unwrap().files else {
+        panic!("nothing is restricted");
+    };
+    assert_eq!(shown(&view), ["read", "write /ws/a/b/file"]);
+    assert_eq!(view.layers[0].kind, crate::plan::Kind::File);
+}
+
+#[test]
+fn special_paths_are_found() {
+    check(TREE, "read :roots\nwrite :roots/c", &["hide", "read /ws", "write /ws/c"]);
+    check(TREE, "read :roots/./c/", &["hide", "read /ws/c"]);
+    check(TREE, "write :tmp", &["hide", "write /tmp"]);
+    check("/ws/", "read :tmp\nwrite :root", &["read", "write /"]);
+    check("/tmp -> gone", "read :tmp", &["hide"]);
+    check(TREE, "read :unknown", &["hide"]);
+    check(
+        TREE,
+        "read :minimal",
+        &["hide", "read /etc", "read /lib", "read /usr"],
+    );
+}
+
+#[test]
+fn the_minimal_set_only_adds() {
+    check(TREE, "read :root\nread :minimal", &["read"]);
+    check(TREE, "deny :minimal", &["hide"]);
+    check(
+        TREE,
+        "write :root\nread :minimal",
+        &["read", "write /"],
+    );
+    check(
+        TREE,
+        "deny :root\nread :minimal\nwrite /usr\ndeny /etc",
+        &["hide", "read /lib", "write /usr"],
+    );
+    let merged = "/usr/bin/\n/bin -> usr/bin";
+    check(merged, "deny /usr\nread :minimal", &["hide", "link /bin -> usr/bin"][..1].as_ref());
+}
+
+#[test]
+fn the_directory_for_temporary_files_is_the_commands() {
+    let with = |tmpdir: &str, entry: &str| {
+        let context = Context {
+            tmpdir: Some(tmpdir.into()),
+            ..context()
+        };
+        view(TREE, &sandbox(entry), &context).map(|view| shown(&view).join(" "))
+    };
+    let full = "hide write /tmp/own no /tmp/own/.agents no /tmp/own/.aws no /tmp/own/.codex no /tmp/own/.git";
+    assert_eq!(with("/tmp/own", "write :tmpdir").unwrap(), full);
+    assert_eq!(with("", "write :tmpdir").unwrap(), "hide");
+    assert_eq!(with("own", "write :tmpdir").unwrap(), "hide");
+    check(TREE, "write :tmpdir", &["hide"]);
+    let error = with("own", "deny :tmpdir").unwrap_err();
+    assert_eq!(error, PolicyError::RelativeTmpdir { entry: 0 });
+}
+
+#[test]
+fn what_does_not_exist_is_skipped_or_forbidden() {
+    check(TREE, "read /none\nwrite /nothing/at/all", &["hide"]);
+    check(TREE, "read :root\ndeny /none", &["read"]);
+    check(
+        TREE,
+        "write /ws\nread /ws/none\ndeny /ws/a/x/y\nwrite /ws/new",
+        &["hide", "write /ws", "no /ws/none", "no /ws/a/x"],
+    );
+    check(TREE, "write /ws\nread /ws/new\nwrite /ws/new", &["hide", "write /ws"]);
+    check(
+        TREE,
+        "write /ws\nwrite /ws/new\ndeny /ws/new",
+        &["hide", "write /ws", "no /ws/new"],
+    );
+    check(
+        TREE,
+        "write /ws\nread /ws/a\ndeny /ws/a/none",
+        &["hide", "write /ws", "read /ws/a"],
+    );
+    check(TREE, "write /ws\ndeny /ws/a/b/file/x", &["hide", "write /ws"]);
+}
+
+#[test]
+fn the_servers_own_programs_stay_readable() {
+    let context = Context {
+        always_readable: vec!["/usr/bin/tool".into(), "/none".into()],
+        ..context()
+    };
+    let lines = |entries: &str| shown(&view(TREE, &sandbox(entries), &context).unwrap());
+    assert_eq!(lines(""), ["hide", "read /usr/bin/tool"]);
+    assert_eq!(lines("read :root"), ["read"]);
+    assert_eq!(
+        lines("read :root\ndeny /usr"),
+        ["read", "hide /usr", "read /usr/bin/tool"]
+    );
+    assert_eq!(lines("read :root\ndeny /usr/bin/tool").len(), 2);
+}
+
+#[test]
+fn what_cannot_be_looked_into_is_used_no_further_than_the_entry_allows() {
+    let tree = "/ws/closed !\n/ws/closed/x\n/shut !\n/shut/x";
+    let write = "read :root\nwrite /ws\n";
+    check(tree, &format!("{write}deny /shut/x"), &["read", "hide /shut", "write /ws"]);
+    check(
+        tree,
+        &format!("{write}deny /ws/closed/x"),
+        &["read", "write /ws", "hide /ws/closed"],
+    );
+    check(
+        tree,
+        &format!("{write}read /ws/closed/x\nread /shut/x"),
+        &["read", "write /ws", "read /ws/closed"],
+    );
+    check(tree, &format!("{write}write /ws/closed/x"), &["read", "write /ws"]);
+}
+
+#[test]
+fn a_path_of_another_host_is_refused_by_name() {
+    check_refused(
+        TREE,
+        "read :root\nread /C:/x",
+        "permissions.file_system.entries[1]: path URI `file:///C:/x` is not valid on this host",
+    );
+    for (below, index) in [("../x", 0), ("/etc", 0), ("a/../b", 0)] {
+        let expected = format!("entries[{index}]: subpath \"{below}\"");
+        check_refused(TREE, &format!("write :roots/{below}"), &expected);
+    }
+    let mut policy = sandbox("read /ws");
+    policy.workspace_roots = vec!["file:///D:/ws".parse().unwrap()];
+    let error = view(TREE, &policy, &context()).unwrap_err().to_string();
+    assert!(error.starts_with("workspaceRoots[0]: "), "{error}");
+    policy.cwd = Some("file:///C:/ws".parse().unwrap());
+    let error = view(TREE, &policy, &context()).unwrap_err().to_string();
+    assert!(error.starts_with("cwd: "), "{error}");
+}
+
+#[test]
+fn a_policy_is_bounded() {
+    let many = |count: usize| sandbox(&"read /x\n".repeat(count));
+    assert!(view(TREE, &many(4096), &context()).is_ok());
+    let error = view(TREE, &many(4097), &context()).unwrap_err();
+    assert_eq!(error, PolicyError::TooManyEntries(4097));
+    let mut policy = sandbox(&"read :roots\n".repeat(2000));
+    policy.workspace_roots = vec!["file:///ws".parse().unwrap(); 3];
+    let error = view(TREE, &policy, &context()).unwrap_err();
+    assert_eq!(error, PolicyError::TooManyTargets);
+    policy.workspace_roots = vec!["file:///ws".parse().unwrap(); 257];
+    let error = view(TREE, &policy, &context()).unwrap_err();
+    assert_eq!(error, PolicyError::TooManyWorkspaceRoots(257));
+}

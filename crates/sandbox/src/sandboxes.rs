@@ -1,0 +1,272 @@
+//! The door to everything here: from a policy of the wire to something that encloses.
+
+use std::{
+    ffi::OsString,
+    io,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use exec_env::filesystem::FileError;
+use exec_process::{enclosure::Enclosure, spawner::Spawner};
+use exec_wire::sandbox::{EntryPath, FileSystemPolicy, Permissions, Sandbox};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use tokio::{sync::Mutex, time::Instant};
+
+use crate::{
+    abilities::{Abilities, Thoroughness, probe},
+    bubblewrap::Wrapper,
+    enclose::{Managed, Mechanism, Order, Processes, Refusal, Rung, Who, enclose},
+    facts::HostFacts,
+    plan::Plan,
+    policy::{Context, PolicyError, Purpose, reads_everything, resolve, writes_everything},
+};
+
+/// How long it is believed that something does not work. What works is believed for good.
+const DOUBT: Duration = Duration::from_secs(30);
+
+/// How sandboxes are made.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Settings {
+    /// Which mechanisms may be used.
+    pub mechanism: Mechanism,
+    /// Whether commands get a namespace of processes.
+    pub processes: Processes,
+}
+
+/// Makes sandboxes. Clones share what was found out about the machine.
+#[derive(Clone, Debug)]
+pub struct Sandboxes {
+    spawner: Spawner,
+    settings: Settings,
+    found: Arc<Mutex<Option<Found>>>,
+}
+
+#[derive(Clone, Debug)]
+struct Found {
+    abilities: Arc<Abilities>,
+    until: Option<Instant>,
+}
+
+/// A command that is to be enclosed.
+#[derive(Debug)]
+pub struct CommandRequest<'a> {
+    /// The policy.
+    pub sandbox: &'a Sandbox,
+    /// Its working directory.
+    pub cwd: &'a Path,
+    /// Its environment.
+    pub env: &'a [(OsString, OsString)],
+    /// The network it gets, if it is managed.
+    pub managed: Option<ManagedRequest>,
+}
+
+/// A network from which only some ports lead out.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ManagedRequest {
+    /// The ports.
+    pub ports: Vec<u16>,
+    /// Unix sockets of the host stay within reach.
+    pub unix: bool,
+}
+
+/// What encloses a command.
+#[derive(Debug, Default)]
+pub struct Prepared {
+    /// What the kernel is told. Absent: nothing is restricted, or a wrapper does it.
+    pub enclosure: Option<Enclosure>,
+    /// A program that does it.
+    pub wrapper: Option<Wrapper>,
+    /// Where the listening sockets of a managed network come out, once the command runs.
+    pub door: Option<OwnedFd>,
+}
+
+/// What an operation on files does.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Need {
+    /// It only reads.
+    Read,
+    /// It changes something.
+    Change,
+}
+
+/// Why a command or an operation is not enclosed, and so does not run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SandboxError {
+    /// Caller: the policy says nothing that can be done.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// Host: this machine does not do it.
+    #[error(transparent)]
+    Refusal(#[from] Refusal),
+    /// Host: there are no descriptors, or no memory.
+    #[error("cannot prepare it: {0}")]
+    Host(#[from] io::Error),
+}
+
+impl Sandboxes {
+    /// Begins with nothing known about the machine.
+    pub fn new(spawner: Spawner, settings: Settings) -> Self {
+        Self {
+            spawner,
+            settings,
+            found: Arc::default(),
+        }
+    }
+
+    /// Tells what this machine can enforce. The first call finds out.
+    pub async fn abilities(&self) -> Arc<Abilities> {
+        let mut found = self.found.lock().await;
+        if let Some(known) = &*found
+            && known.until.is_none_or(|until| Instant::now() < until)
+        {
+            return Arc::clone(&known.abilities);
+        }
+        let thoroughness = match self.settings.mechanism {
+            Mechanism::Bubblewrap => Thoroughness::All,
+            Mechanism::Cheapest | Mechanism::Landlock | Mechanism::Namespaces => {
+                Thoroughness::Enough
+            }
+        };
+        let abilities = Arc::new(probe(&self.spawner, thoroughness).await);
+        let sound = abilities.namespaces.works() && abilities.seccomp.works();
+        *found = Some(Found {
+            abilities: Arc::clone(&abilities),
+            until: (!sound).then(|| Instant::now() + DOUBT),
+        });
+        abilities
+    }
+
+    /// Prepares what encloses a command.
+    ///
+    /// # Errors
+    /// Fails if the policy is broken or cannot be enforced here. Nothing is weakened.
+    pub async fn prepare(&self, request: CommandRequest<'_>) -> Result<Prepared, SandboxError> {
+        let tmpdir = request.env.iter().find(|(name, _)| name == "TMPDIR");
+        let context = Context {
+            purpose: Purpose::Process,
+            cwd: request.cwd.to_owned(),
+            tmpdir: tmpdir.map(|(_, value)| value.clone()),
+            always_readable: Vec::new(),
+        };
+        let plan = resolved(request.sandbox, context).await?;
+        let abilities = self.abilities().await;
+        let (managed, door) = match request.managed {
+            Some(ManagedRequest { ports, unix }) => {
+                let (ours, theirs) = socketpair(
+                    AddressFamily::UNIX,
+                    SocketType::SEQPACKET,
+                    SocketFlags::CLOEXEC,
+                    None,
+                )
+                .map_err(io::Error::from)?;
+                let door = theirs;
+                (Some(Managed { ports, door, unix }), Some(ours))
+            }
+            None => (None, None),
+        };
+        let order = Order {
+            plan: &plan,
+            who: Who::Command,
+            mechanism: self.settings.mechanism,
+            processes: self.settings.processes,
+            managed,
+        };
+        Ok(match enclose(order, &abilities)? {
+            Rung::Free => Prepared::default(),
+            Rung::Enclosed(enclosure) => Prepared {
+                enclosure: Some(enclosure),
+                wrapper: None,
+                door,
+            },
+            Rung::Bubblewrap(order) => Prepared {
+                wrapper: Some(Wrapper::new(*order, request.env, request.cwd.as_os_str())?),
+                ..Prepared::default()
+            },
+        })
+    }
+
+    /// Tells what an operation on files may use. `None`: nothing restricts it.
+    ///
+    /// # Errors
+    /// Fails if the policy is broken.
+    pub async fn plan_for_files(
+        &self,
+        sandbox: &Sandbox,
+        need: Need,
+    ) -> Result<Option<Arc<Plan>>, FileError> {
+        let refused = |error: SandboxError| FileError::Refused(format!("sandbox: {error}"));
+        let free = match need {
+            Need::Read => reads_everything(sandbox),
+            Need::Change => writes_everything(sandbox),
+        };
+        if free {
+            return Ok(None);
+        }
+        let context = Context {
+            purpose: Purpose::Files,
+            cwd: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
+            tmpdir: None,
+            always_readable: Vec::new(),
+        };
+        let plan = resolved(sandbox, context).await.map_err(refused)?;
+        Ok(Some(Arc::new(plan)))
+    }
+
+    /// Makes what encloses a helper for files.
+    ///
+    /// # Errors
+    /// Fails if the plan cannot be enforced here.
+    pub async fn for_files(&self, plan: &Plan) -> Result<Enclosure, SandboxError> {
+        let abilities = self.abilities().await;
+        let order = Order {
+            plan,
+            who: Who::Helper,
+            mechanism: match self.settings.mechanism {
+                // Which starts no helpers.
+                Mechanism::Bubblewrap => Mechanism::Cheapest,
+                mechanism => mechanism,
+            },
+            processes: self.settings.processes,
+            managed: None,
+        };
+        match enclose(order, &abilities)? {
+            Rung::Enclosed(enclosure) => Ok(enclosure),
+            Rung::Free => Ok(Enclosure::default()),
+            Rung::Bubblewrap(_) => Err(Refusal::Unenforceable(
+                "bubblewrap starts no helpers for files".to_owned(),
+            )
+            .into()),
+        }
+    }
+}
+
+/// Resolves a policy. Without globs that takes some looks at paths the kernel knows; globs walk trees,
+/// on a thread that may block.
+async fn resolved(sandbox: &Sandbox, context: Context) -> Result<Plan, SandboxError> {
+    if !has_globs(sandbox) {
+        return Ok(resolve(sandbox, &context, &HostFacts)?);
+    }
+    let sandbox = sandbox.clone();
+    let resolved = tokio::task::spawn_blocking(move || resolve(&sandbox, &context, &HostFacts));
+    match resolved.await {
+        Ok(plan) => Ok(plan?),
+        Err(error) => Err(io::Error::other(error).into()),
+    }
+}
+
+
+fn has_globs(sandbox: &Sandbox) -> bool {
+    match &sandbox.permissions {
+        Permissions::Managed {
+            file_system: FileSystemPolicy::Restricted { entries, .. },
+            ..
+        } => entries
+            .iter()
+            .any(|entry| matches!(entry.path, EntryPath::GlobPattern { .. })),
+        Permissions::Managed { .. } | Permissions::Disabled | Permissions::External { .. } => false,
+    }
+}

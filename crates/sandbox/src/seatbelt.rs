@@ -1,0 +1,204 @@
+//! The same plans for macOS: the text of a Seatbelt profile, and the command that applies it.
+//!
+//! Of several rules that match, Seatbelt takes the last; so the layers of a view, those above before
+//! those below, become rules in their own order. It has not run on a Mac yet: the text is tested
+//! here, and what the kernel makes of it is not.
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::BTreeSet,
+    ffi::{OsStr, OsString},
+    path::{Path, PathBuf},
+};
+
+use crate::plan::{Access, Files, Kind, Network, Plan, View};
+
+/// Applies a profile and becomes the command.
+const LAUNCHER: &str = "/usr/bin/sandbox-exec";
+
+/// What looking at a file and running it takes.
+const READ: &str = "file-read* file-map-executable process-exec*";
+
+/// What commands need beside files: to start others and govern those, facts about the machine, the
+/// account's name, terminals of their own, and semaphores that several languages build upon.
+const BASICS: &str = r#"(allow process-fork)
+(allow process-info* (target same-sandbox))
+(allow signal (target same-sandbox))
+(allow sysctl-read)
+(allow mach-lookup
+  (global-name "com.apple.system.opendirectoryd.libinfo")
+  (global-name "com.apple.system.opendirectoryd.membership"))
+(allow ipc-posix-sem)
+(allow pseudo-tty)
+"#;
+
+/// What starts any program, where nothing is there that the plan does not name.
+const LOADER: &str = r#"  (literal "/")
+  (subpath "/System/Library")
+  (subpath "/System/Volumes/Preboot/Cryptexes")
+  (subpath "/usr/lib")
+  (subpath "/private/var/db/dyld"))
+"#;
+
+/// Devices that hold nothing.
+const DEVICES: &str = r#"(allow file-read* file-write* file-ioctl
+  (literal "/dev/null")
+  (literal "/dev/zero")
+  (literal "/dev/random")
+  (literal "/dev/urandom")
+  (literal "/dev/tty")
+  (literal "/dev/ptmx")
+  (regex #"^/dev/fd/")
+  (regex #"^/dev/ttys[0-9]+$"))
+"#;
+
+/// What the host's network takes beside sockets: names, and what certificates are trusted.
+const NETWORK: &str = r#"(allow network*)
+(allow system-socket)
+(allow mach-lookup
+  (global-name "com.apple.SystemConfiguration.configd")
+  (global-name "com.apple.SystemConfiguration.DNSConfiguration")
+  (global-name "com.apple.dnssd.service")
+  (global-name "com.apple.trustd")
+  (global-name "com.apple.trustd.agent"))
+"#;
+
+/// Why a plan has no profile.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProfileError {
+    /// Host: a profile is text, and so are all names of macOS; this path is not.
+    #[error("path {0:?} is not UTF-8 and cannot be written into a profile")]
+    NotText(PathBuf),
+}
+
+/// Returns the profile of a plan.
+///
+/// # Errors
+/// Fails if a path of the plan cannot be written down.
+pub fn profile(plan: &Plan) -> Result<String, ProfileError> {
+    let mut text = String::from("(version 1)\n");
+    match &plan.files {
+        Files::All => {
+            text.push_str("(allow default)\n");
+            if plan.network == Network::None {
+                text.push_str("(deny network*)\n");
+            }
+        }
+        Files::View(view) => {
+            text.push_str("(deny default)\n");
+            text.push_str(BASICS);
+            push_view(&mut text, view)?;
+            text.push_str(DEVICES);
+            if plan.network == Network::Host {
+                text.push_str(NETWORK);
+            }
+        }
+    }
+    Ok(text)
+}
+
+/// Returns the command that runs another under a profile.
+pub fn command<A: AsRef<OsStr>>(
+    profile: &str,
+    argv: impl IntoIterator<Item = A>,
+) -> Vec<OsString> {
+    let launch = [LAUNCHER, "-p", profile, "--"].map(OsString::from);
+    let argv = argv.into_iter().map(|arg| arg.as_ref().to_owned());
+    launch.into_iter().chain(argv).collect()
+}
+
+fn push_view(text: &mut String, view: &View) -> Result<(), ProfileError> {
+    match view.base {
+        Access::Read | Access::Write => push_line(text, &format!("(allow {READ})")),
+        Access::Hidden => {
+            push_line(text, &format!("(allow {READ}"));
+            text.push_str(LOADER);
+            for path in passed(view) {
+                let path = quoted(path)?;
+                push_line(text, &format!("(allow file-read-metadata (literal {path}))"));
+            }
+            for (link, _) in &view.links {
+                let link = quoted(link)?;
+                push_line(text, &format!("(allow file-read* (literal {link}))"));
+            }
+        }
+    }
+    for layer in &view.layers {
+        let path = quoted(&layer.path)?;
+        let place = match layer.kind {
+            Kind::Directory => format!("(subpath {path})"),
+            Kind::File => format!("(literal {path})"),
+        };
+        match layer.access {
+            Access::Hidden => push_line(text, &format!("(deny {READ} file-write* {place})")),
+            Access::Read => {
+                push_line(text, &format!("(allow {READ} {place})"));
+                push_line(text, &format!("(deny file-write* {place})"));
+            }
+            Access::Write => push_line(text, &format!("(allow {READ} file-write* {place})")),
+        }
+    }
+    for name in &view.forbidden {
+        let path = quoted(&name.directory.join(&name.name))?;
+        push_line(
+            text,
+            &format!("(deny file-write* (literal {path}) (subpath {path}))"),
+        );
+    }
+    // Rules are about names. A directory above must keep its own, or what is below would have one
+    // that no rule is about.
+    for path in fixed(view) {
+        let path = quoted(path)?;
+        push_line(text, &format!("(deny file-write-unlink (literal {path}))"));
+    }
+    Ok(())
+}
+
+/// Returns the directories on the way to layers that are not there otherwise.
+fn passed(view: &View) -> BTreeSet<&Path> {
+    let layers = view.layers.iter().map(|layer| layer.path.as_path());
+    let links = view.links.iter().map(|(link, _)| link.as_path());
+    layers
+        .chain(links)
+        .flat_map(|path| path.ancestors().skip(1))
+        .filter(|above| view.access(above) == Access::Hidden)
+        .collect()
+}
+
+/// Returns the writable directories above something that is not writable.
+fn fixed(view: &View) -> BTreeSet<&Path> {
+    let layers = view.layers.iter();
+    let narrower = layers
+        .filter(|layer| layer.access != Access::Write)
+        .flat_map(|layer| layer.path.ancestors().skip(1));
+    let forbidden = view.forbidden.iter();
+    let guarded = forbidden.flat_map(|name| name.directory.ancestors());
+    narrower
+        .chain(guarded)
+        .filter(|above| view.access(above) == Access::Write)
+        .collect()
+}
+
+/// Returns a path as a string of the profile's language.
+fn quoted(path: &Path) -> Result<String, ProfileError> {
+    let text = path.to_str();
+    let text = text.ok_or_else(|| ProfileError::NotText(path.to_owned()))?;
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for letter in text.chars() {
+        if matches!(letter, '\\' | '"') {
+            quoted.push('\\');
+        }
+        quoted.push(letter);
+    }
+    quoted.push('"');
+    Ok(quoted)
+}
+
+fn push_line(text: &mut String, line: &str) {
+    text.push_str(line);
+    text.push('\n');
+}

@@ -1,0 +1,102 @@
+//! Devices, terminals and processes: what a command finds in `/dev` and `/proc`.
+
+use std::{ffi::CString, path::Path};
+
+use exec_process::enclosure::{Missing, Slot, Step};
+
+/// Devices that every command may use.
+const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+/// What shared memory may hold.
+const SHARED_MEMORY_BYTES: u64 = 1 << 30;
+/// The directory itself holds names only.
+const DIRECTORY_BYTES: u64 = 64 << 10;
+/// What uid 0 may write in `/proc` without any capability, and what would then hold for the host.
+const OF_THE_HOST: [&str; 7] = ["sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi"];
+
+/// Steps that prepare `/dev` while the host's is still there, and steps that attach it.
+pub(super) fn devices(slots: &mut impl FnMut() -> Slot) -> (Vec<Step>, Vec<Step>) {
+    let directory = slots();
+    let mut prepare = vec![Step::Memory {
+        slot: directory,
+        mode: 0o755,
+        bytes: DIRECTORY_BYTES,
+    }];
+    let mut attach = Vec::new();
+    for name in DEVICES {
+        let slot = slots();
+        let path = text(&format!("/dev/{name}"));
+        prepare.push(Step::File {
+            slot: directory,
+            path: text(name),
+            mode: 0o600,
+        });
+        prepare.push(Step::Copy {
+            path: path.clone(),
+            slot,
+            missing: Missing::Skip,
+        });
+        attach.push(Step::Attach { slot, path });
+    }
+    for (name, target) in [
+        ("fd", "/proc/self/fd"),
+        ("stdin", "/proc/self/fd/0"),
+        ("stdout", "/proc/self/fd/1"),
+        ("stderr", "/proc/self/fd/2"),
+        ("ptmx", "pts/ptmx"),
+    ] {
+        prepare.push(Step::Link {
+            slot: directory,
+            path: text(name),
+            target: text(target),
+        });
+    }
+    let (terminals, memory) = (slots(), slots());
+    for name in ["pts", "shm"] {
+        prepare.push(Step::Directory {
+            slot: directory,
+            path: text(name),
+            mode: 0o755,
+        });
+    }
+    prepare.push(Step::Terminals { slot: terminals });
+    prepare.push(Step::Memory {
+        slot: memory,
+        mode: 0o1777,
+        bytes: SHARED_MEMORY_BYTES,
+    });
+    prepare.push(Step::ReadOnly { slot: directory });
+    attach.push(Step::Attach {
+        slot: terminals,
+        path: text("/dev/pts"),
+    });
+    attach.push(Step::Attach {
+        slot: memory,
+        path: text("/dev/shm"),
+    });
+    let whole = Step::Attach {
+        slot: directory,
+        path: text("/dev"),
+    };
+    (prepare, std::iter::once(whole).chain(attach).collect())
+}
+
+/// Steps that make and attach a `/proc` of the command's own processes.
+pub(super) fn processes(slot: Slot, account: u32) -> (Step, Vec<Step>) {
+    let mut attach = vec![Step::Attach {
+        slot,
+        path: text("/proc"),
+    }];
+    if account == 0 {
+        let there = |name: &&str| Path::new("/proc").join(name).exists();
+        let of_the_host = OF_THE_HOST.into_iter().filter(there);
+        attach.extend(of_the_host.map(|name| Step::Protect {
+            path: text(&format!("/proc/{name}")),
+        }));
+    }
+    (Step::Processes { slot }, attach)
+}
+
+pub(super) fn text(text: &str) -> CString {
+    // Only names without a NUL come here: constants of this module.
+    CString::new(text).unwrap_or_default()
+}

@@ -1,0 +1,270 @@
+//! What blocks a mechanism, and how to unblock it: a pure function of what was found.
+
+use exec_sandbox::abilities::{Abilities, Ability, Host};
+use serde::Serialize;
+
+/// One thing that is in the way.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Advice {
+    /// What does not work, or not fully.
+    pub about: &'static str,
+    /// What is in the way.
+    pub problem: String,
+    /// What would help; each of them alone, unless it says otherwise.
+    pub remedies: Vec<String>,
+}
+
+/// Tells what is in the way on a machine, and how to unblock it.
+pub fn advice(can: &Abilities) -> Vec<Advice> {
+    let mut advice = Vec::new();
+    advice.extend(seccomp(can));
+    advice.extend(landlock(can));
+    if can.namespaces.works() || can.privileged_namespaces.works() {
+        advice.extend(processes(can));
+        advice.extend(guards(can));
+    } else {
+        advice.extend(namespaces(can));
+        advice.extend(bubblewrap(can));
+    }
+    advice
+}
+
+fn one<T: Into<String>>(
+    about: &'static str,
+    problem: impl Into<String>,
+    remedies: impl IntoIterator<Item = T>,
+) -> Advice {
+    Advice {
+        about,
+        problem: problem.into(),
+        remedies: remedies.into_iter().map(Into::into).collect(),
+    }
+}
+
+fn seccomp(can: &Abilities) -> Option<Advice> {
+    let reason = can.seccomp.reason()?;
+    let remedy = if can.host.seccomp_actions.is_empty() {
+        "a kernel with CONFIG_SECCOMP_FILTER; gVisor and other kernels in user space have none"
+    } else {
+        "whatever the server runs under has to let it call seccomp(2) and prctl(2)"
+    };
+    let problem = format!("no policy can be enforced without filters: {reason}");
+    Some(one("seccomp", problem, [remedy]))
+}
+
+/// The version from which on Landlock does all that we ask of it, and the kernel that brought it.
+const FULL_LANDLOCK: (u32, &str) = (6, "6.12");
+
+fn landlock(can: &Abilities) -> Option<Advice> {
+    let (full, kernel) = FULL_LANDLOCK;
+    if can.landlock >= full {
+        return None;
+    }
+    let newer = format!("Linux {kernel} or newer, which has ABI {full}");
+    if can.landlock > 0 {
+        let problem = match can.landlock {
+            1 => "ABI 1 cannot protect names that are missing, and no policy by itself",
+            _ => {
+                "ABIs before 6 enforce no policy by themselves; read-only ones need namespaces, too"
+            }
+        };
+        let history =
+            "ABI 2 came with Linux 5.19, 3 with 6.2, 4 with 6.7, 5 with 6.10, 6 with 6.12";
+        return Some(one("Landlock", problem, [format!("{newer} ({history})")]));
+    }
+    let host = &can.host;
+    if version(&host.kernel).is_some_and(|version| version < (5, 13)) {
+        let problem = format!("Linux {} is from before Landlock (5.13)", host.kernel);
+        return Some(one("Landlock", problem, [newer]));
+    }
+    if !host.security_modules.is_empty() && !host.security_modules.iter().any(|m| m == "landlock") {
+        let modules = host.security_modules.join(",");
+        return Some(one(
+            "Landlock",
+            "it is not among the security modules that are switched on",
+            [format!(
+                "boot with lsm=landlock,{modules} on the kernel's command line"
+            )],
+        ));
+    }
+    let built = "a kernel built with CONFIG_SECURITY_LANDLOCK, and `landlock` in lsm= of its command \
+                 line";
+    let allowed = "a seccomp profile of the container that allows landlock_create_ruleset, \
+                   landlock_add_rule and landlock_restrict_self, as those of current runtimes do";
+    let remedies = match host.under_a_filter {
+        true => vec![built, allowed],
+        false => vec![built],
+    };
+    Some(one("Landlock", "the kernel does not offer it", remedies))
+}
+
+/// Where the calls that make a view of the files are complete.
+const MOUNT_CALLS: (u32, u32) = (5, 12);
+/// The calls that a seccomp profile has to allow.
+const CALLS: &str = "clone, unshare, mount, umount2, pivot_root, open_tree, move_mount, \
+                     mount_setattr, fsopen, fsconfig and fsmount";
+
+fn namespaces(can: &Abilities) -> Vec<Advice> {
+    const ABOUT: &str = "user namespaces";
+    let host = &can.host;
+    let ordinary = host.account != 0;
+    let mut advice = Vec::new();
+    if version(&host.kernel).is_some_and(|version| version < MOUNT_CALLS) {
+        let problem = format!(
+            "Linux {} lacks calls that make a view of files",
+            host.kernel
+        );
+        return vec![one(ABOUT, problem, ["Linux 5.12 or newer"])];
+    }
+    if host.max_user_namespaces == Some(0) {
+        advice.push(one(
+            ABOUT,
+            "user.max_user_namespaces is 0",
+            [sysctl("user.max_user_namespaces=15000", host)],
+        ));
+    }
+    if host.unprivileged_userns_clone == Some(0) && ordinary {
+        advice.push(one(
+            ABOUT,
+            "kernel.unprivileged_userns_clone is 0",
+            [sysctl("kernel.unprivileged_userns_clone=1", host)],
+        ));
+    }
+    if host.apparmor_restrict_unprivileged_userns == Some(1) && ordinary {
+        advice.push(one(
+            ABOUT,
+            "kernel.apparmor_restrict_unprivileged_userns is 1: AppArmor leaves them without rights",
+            [
+                "an AppArmor profile for exec-server, in /etc/apparmor.d/exec-server: `abi <abi/4.0>, \
+                 profile exec-server /path/to/exec-server flags=(unconfined) { userns, }`, loaded by \
+                 `apparmor_parser -r /etc/apparmor.d/exec-server`"
+                    .to_owned(),
+                "bubblewrap with its own profile (packages bubblewrap and apparmor-profiles); it \
+                 enforces most policies of commands, and none of file operations"
+                    .to_owned(),
+                sysctl("kernel.apparmor_restrict_unprivileged_userns=0", host),
+            ],
+        ));
+    }
+    // Without a filter, and with another cause, the container has no part in it.
+    let suspect = host.under_a_filter || advice.is_empty();
+    if let Some(container) = host.container.as_ref().filter(|_| suspect) {
+        let problem = format!("the container ({container}) does not let them be made");
+        advice.push(one(ABOUT, problem, container_remedies(container)));
+    } else if host.under_a_filter {
+        advice.push(one(
+            ABOUT,
+            "the server runs under a seccomp filter, which may forbid them",
+            [
+                "in a systemd unit: RestrictNamespaces=no, and a SystemCallFilter= with @mount in it"
+                    .to_owned(),
+                format!("any other profile has to allow {CALLS}"),
+            ],
+        ));
+    }
+    if advice.is_empty() {
+        let reason = can.namespaces.reason().unwrap_or("they were not tried");
+        let mut remedies = vec![
+            "a policy of SELinux or another security module may forbid them: see the kernel's audit \
+             log",
+            "the kernel makes none in a chroot: start the server outside",
+        ];
+        if host.max_user_namespaces.is_none() {
+            remedies.insert(0, "a kernel with CONFIG_USER_NS");
+        }
+        advice.push(one(ABOUT, reason, remedies));
+    }
+    advice
+}
+
+fn container_remedies(container: &str) -> Vec<String> {
+    let own = |option: &str| format!("{option}, or a profile of your own that allows {CALLS}");
+    match container {
+        "kubernetes" => vec![
+            own("securityContext.seccompProfile.type: Unconfined"),
+            "as well, where nodes have AppArmor: securityContext.appArmorProfile.type: Unconfined"
+                .to_owned(),
+        ],
+        "docker" | "podman" => vec![
+            own(&format!(
+                "{container} run --security-opt seccomp=unconfined"
+            )),
+            "as well, where the host has AppArmor: --security-opt apparmor=unconfined".to_owned(),
+        ],
+        _ => vec![
+            own("no seccomp profile of the container's (--security-opt seccomp=unconfined)"),
+            "as well, where the host has AppArmor: none of its profiles for the container"
+                .to_owned(),
+        ],
+    }
+}
+
+fn processes(can: &Abilities) -> Option<Advice> {
+    let reason = can.processes.reason()?;
+    let effect = if can.landlock >= FULL_LANDLOCK.0 {
+        "commands see the host's processes, though they cannot signal or trace them"
+    } else {
+        "commands could signal the host's processes, so no policy is enforced by namespaces"
+    };
+    let remedies = match can.host.container.as_deref() {
+        Some("docker") => vec!["docker run --security-opt systempaths=unconfined"],
+        Some("podman") => vec!["podman run --security-opt unmask=ALL"],
+        Some("kubernetes") => {
+            vec!["securityContext.procMount: Unmasked, together with hostUsers: false"]
+        }
+        Some(_) => vec!["a container in which no part of /proc is masked"],
+        None => vec![
+            "the kernel lets /proc be mounted again only where nothing is mounted over parts of it: \
+             `findmnt -R /proc` shows what is",
+        ],
+    };
+    let problem = format!("no /proc of its own ({reason}): {effect}");
+    Some(one("pid namespace", problem, remedies))
+}
+
+fn guards(can: &Abilities) -> Option<Advice> {
+    let reason = can.guards.reason()?;
+    if can.landlock < 2 {
+        // What is said of Landlock says it all.
+        return None;
+    }
+    let notifies = |action: &String| action == "user_notif";
+    let remedies = if !can.host.seccomp_actions.iter().any(notifies) {
+        vec!["a kernel whose seccomp filters can notify: Linux 5.0 or newer"]
+    } else if can.host.under_a_filter {
+        vec![
+            "a filter of the container's that has no listener of its own: the kernel allows one (LXD's \
+             system call interception has it, for example)",
+        ]
+    } else {
+        vec![]
+    };
+    let problem = format!("names that are missing cannot be protected: {reason}");
+    Some(one("guarded names", problem, remedies))
+}
+
+fn bubblewrap(can: &Abilities) -> Option<Advice> {
+    if can.bubblewrap_path.is_some() || can.bubblewrap == Ability::Works {
+        return None;
+    }
+    Some(one(
+        "bubblewrap",
+        "it is not installed; where a profile or its setuid bit gives it namespaces, it serves commands",
+        ["install the package bubblewrap"],
+    ))
+}
+
+fn sysctl(setting: &str, host: &Host) -> String {
+    let place = match host.container {
+        Some(_) => " on the host",
+        None => "",
+    };
+    format!("sysctl -w {setting}{place}, and the same line in /etc/sysctl.d/ to keep it")
+}
+
+/// Major and minor version of a kernel's release.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut parts = release.split(|c: char| !c.is_ascii_digit());
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}

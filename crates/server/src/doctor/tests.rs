@@ -1,0 +1,431 @@
+//! Advice for made-up machines, and a report as it is printed.
+
+use std::path::PathBuf;
+
+use exec_sandbox::abilities::{Abilities, Ability, Cgroups, Host, Outlook};
+
+use super::*;
+
+fn fails(reason: &str) -> Ability {
+    Ability::Fails(reason.to_owned())
+}
+
+/// A machine on which everything works that an ordinary account can have.
+fn sound() -> Abilities {
+    let text = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+    Abilities {
+        host: Host {
+            kernel: "6.12.8-made-up".to_owned(),
+            account: 1000,
+            max_user_namespaces: Some(15000),
+            unprivileged_userns_clone: None,
+            apparmor_restrict_unprivileged_userns: None,
+            security_modules: text(&["capability", "landlock"]),
+            seccomp_actions: text(&["kill_process", "user_notif", "allow"]),
+            under_a_filter: false,
+            container: None,
+            cgroups: Cgroups::Unified,
+        },
+        landlock: 6,
+        seccomp: Ability::Works,
+        namespaces: Ability::Works,
+        privileged_namespaces: fails("cannot make namespaces: Operation not permitted"),
+        processes: Ability::Works,
+        guards: Ability::Works,
+        bubblewrap: fails("bwrap is not installed"),
+        bubblewrap_path: None,
+    }
+}
+
+fn without_namespaces(host: impl FnOnce(&mut Host)) -> Abilities {
+    let no = "cannot make namespaces: Operation not permitted (os error 1)";
+    let mut can = Abilities {
+        namespaces: fails(no),
+        processes: fails(no),
+        guards: fails("there are no namespaces to guard"),
+        bubblewrap: fails("bwrap: no"),
+        bubblewrap_path: Some(PathBuf::from("/usr/bin/bwrap")),
+        ..sound()
+    };
+    host(&mut can.host);
+    can
+}
+
+/// Checks what is advised: about what, and words of each problem and its remedies.
+fn check(name: &str, can: &Abilities, expected: &[(&str, &[&str])]) {
+    let advice = advice(can);
+    let abouts: Vec<_> = advice.iter().map(|advice| advice.about).collect();
+    let expected_abouts: Vec<_> = expected.iter().map(|(about, _)| *about).collect();
+    assert_eq!(abouts, expected_abouts, "{name}: {advice:#?}");
+    for (advice, (_, words)) in advice.iter().zip(expected) {
+        let all = format!("{}\n{}", advice.problem, advice.remedies.join("\n"));
+        for word in *words {
+            assert!(all.contains(word), "{name}: {all} lacks {word}");
+        }
+    }
+}
+
+#[test]
+fn a_sound_machine_needs_no_advice() {
+    check("sound", &sound(), &[]);
+    let root = Abilities {
+        namespaces: fails("no"),
+        privileged_namespaces: Ability::Works,
+        ..sound()
+    };
+    check("root without user namespaces", &root, &[]);
+}
+
+#[test]
+fn settings_of_the_kernel_are_named_with_the_command_that_changes_them() {
+    let about = "user namespaces";
+    let none = without_namespaces(|host| host.max_user_namespaces = Some(0));
+    let words = &["sysctl -w user.max_user_namespaces=15000"];
+    check("no user namespaces", &none, &[(about, words)]);
+
+    let debian = without_namespaces(|host| host.unprivileged_userns_clone = Some(0));
+    let words = &["sysctl -w kernel.unprivileged_userns_clone=1"];
+    check("Debian", &debian, &[(about, words)]);
+
+    let ubuntu = without_namespaces(|host| host.apparmor_restrict_unprivileged_userns = Some(1));
+    let words = &[
+        "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
+        "bubblewrap",
+        "/etc/apparmor.d/exec-server",
+    ];
+    check("Ubuntu", &ubuntu, &[(about, words)]);
+
+    let both = without_namespaces(|host| {
+        host.max_user_namespaces = Some(0);
+        host.unprivileged_userns_clone = Some(0);
+    });
+    check(
+        "both",
+        &both,
+        &[(about, &["max_user"]), (about, &["userns_clone"])],
+    );
+}
+
+#[test]
+fn root_is_not_told_about_settings_for_ordinary_accounts() {
+    let root = without_namespaces(|host| {
+        host.account = 0;
+        host.unprivileged_userns_clone = Some(0);
+        host.apparmor_restrict_unprivileged_userns = Some(1);
+    });
+    check(
+        "root",
+        &root,
+        &[("user namespaces", &["not permitted", "chroot"])],
+    );
+}
+
+#[test]
+fn each_kind_of_container_has_its_own_options() {
+    for (container, namespaces, masked) in [
+        (
+            "docker",
+            &["seccomp=unconfined", "apparmor=unconfined", "mount_setattr"][..],
+            "systempaths=unconfined",
+        ),
+        (
+            "podman",
+            &["podman run --security-opt seccomp=unconfined"],
+            "unmask=ALL",
+        ),
+        ("kubernetes", &["seccompProfile"], "procMount: Unmasked"),
+        ("lxc", &["(lxc)", "seccomp"], "no part of /proc"),
+    ] {
+        let contained = |host: &mut Host| {
+            host.container = Some(container.to_owned());
+            host.under_a_filter = true;
+        };
+        let can = without_namespaces(contained);
+        check(container, &can, &[("user namespaces", namespaces)]);
+
+        let mut can = sound();
+        contained(&mut can.host);
+        can.processes = fails("cannot make a view of processes: Operation not permitted");
+        check(
+            container,
+            &can,
+            &[("pid namespace", &[masked, "cannot signal"])],
+        );
+    }
+}
+
+#[test]
+fn a_container_is_told_to_change_the_kernel_from_outside() {
+    let mut can = without_namespaces(|host| {
+        host.container = Some("docker".to_owned());
+        host.max_user_namespaces = Some(0);
+    });
+    let about = "user namespaces";
+    check("docker", &can, &[(about, &["on the host"])]);
+    can.host.under_a_filter = true;
+    let both: [(&str, &[&str]); 2] = [(about, &["on the host"]), (about, &["docker run"])];
+    check("docker with a filter", &can, &both);
+}
+
+#[test]
+fn a_filter_outside_of_containers_is_a_units() {
+    let can = without_namespaces(|host| host.under_a_filter = true);
+    check(
+        "systemd",
+        &can,
+        &[("user namespaces", &["RestrictNamespaces=no"])],
+    );
+}
+
+#[test]
+fn kernels_that_are_too_old_are_told_what_came_with_which() {
+    let mut can = without_namespaces(|host| host.kernel = "5.4.0-42-generic".to_owned());
+    can.landlock = 0;
+    let expected: [(&str, &[&str]); 2] = [
+        ("Landlock", &["5.4.0-42-generic", "Linux 6.12 or newer"]),
+        ("user namespaces", &["Linux 5.12 or newer"]),
+    ];
+    check("5.4", &can, &expected);
+
+    for (abi, words) in [
+        (1, &["missing", "6.12"]),
+        (2, &["6.10", "6.12"]),
+        (5, &["before 6", "6.12"]),
+    ] {
+        let can = Abilities {
+            landlock: abi,
+            guards: match abi {
+                1 => fails("Landlock ABI 2 is needed, and there is 1"),
+                _ => Ability::Works,
+            },
+            ..sound()
+        };
+        check("old ABI", &can, &[("Landlock", words)]);
+    }
+}
+
+#[test]
+fn landlock_is_missing_for_one_of_three_reasons() {
+    let missing = |change: fn(&mut Host)| {
+        let mut can = Abilities {
+            landlock: 0,
+            guards: fails("Landlock ABI 2 is needed, and there is 0"),
+            ..sound()
+        };
+        can.host.security_modules.clear();
+        change(&mut can.host);
+        can
+    };
+    let off = missing(|host| host.security_modules = vec!["capability".into(), "yama".into()]);
+    check(
+        "off",
+        &off,
+        &[("Landlock", &["lsm=landlock,capability,yama"])],
+    );
+    let unknown = missing(|_| ());
+    check(
+        "unknown",
+        &unknown,
+        &[("Landlock", &["CONFIG_SECURITY_LANDLOCK"])],
+    );
+    let filtered = missing(|host| host.under_a_filter = true);
+    let words = &["CONFIG_SECURITY_LANDLOCK", "landlock_restrict_self"];
+    check("filtered", &filtered, &[("Landlock", words)]);
+}
+
+#[test]
+fn filters_and_guards_and_bubblewrap_have_advice_of_their_own() {
+    let mut can = sound();
+    can.seccomp = fails("Invalid argument");
+    check(
+        "forbidden",
+        &can,
+        &[("seccomp", &["Invalid argument", "seccomp(2)"])],
+    );
+    can.host.seccomp_actions.clear();
+    check("none", &can, &[("seccomp", &["CONFIG_SECCOMP_FILTER"])]);
+
+    let mut can = sound();
+    can.guards = fails("cannot guard names: Device or resource busy");
+    can.host.under_a_filter = true;
+    check(
+        "second listener",
+        &can,
+        &[("guarded names", &["busy", "listener"])],
+    );
+    can.host.seccomp_actions.clear();
+    check(
+        "no notifications",
+        &can,
+        &[("guarded names", &["Linux 5.0"])],
+    );
+
+    let mut can = without_namespaces(|host| host.max_user_namespaces = Some(0));
+    can.bubblewrap_path = None;
+    let expected: [(&str, &[&str]); 2] = [
+        ("user namespaces", &["max_user_namespaces"]),
+        ("bubblewrap", &["install"]),
+    ];
+    check("no bubblewrap", &can, &expected);
+}
+
+fn outlook(policy: &'static str, found: Result<&'static str, &str>) -> Outlook {
+    Outlook {
+        policy,
+        mechanism: found.ok(),
+        reason: found.err().map(str::to_owned),
+    }
+}
+
+#[test]
+fn a_report_of_a_sound_machine_is_short() {
+    let outlook = vec![outlook("read-only, with network", Ok("landlock"))];
+    let report = Report {
+        version: "1.2.3".to_owned(),
+        ..Report::with_outlook(outlook, sound())
+    };
+    assert!(report.enforceable);
+    let expected = "\
+exec-server 1.2.3 on Linux 6.12.8-made-up, account 1000
+
+What works
+  Landlock                         yes  ABI 6: enforces read-only policies, protects missing names
+  seccomp filters                  yes
+  user namespaces                  yes  with mounts, ipc and network
+  pid namespace                    yes  with a /proc of its own
+  guarded names                    yes  names that are missing stay missing in writable directories
+  bubblewrap                       no   bwrap is not installed
+  control groups                   v2   not writable for this account; no policy needs them
+
+What enforces each kind of policy
+  read-only, with network          landlock
+
+Every kind of policy can be enforced here.
+";
+    assert_eq!(report.to_string(), expected);
+}
+
+#[test]
+fn a_report_of_a_container_says_what_is_refused_and_what_would_help() {
+    let outlook = vec![
+        outlook("read-only, with network", Ok("landlock")),
+        outlook(
+            "workspace-write, .git protected",
+            Err(
+                "no namespaces (cannot make namespaces: Operation not permitted (os error 1)), \
+                 bubblewrap does not do (bwrap: no), and there is no other mechanism",
+            ),
+        ),
+    ];
+    let can = without_namespaces(|host| {
+        host.account = 0;
+        host.container = Some("docker".to_owned());
+        host.under_a_filter = true;
+        host.cgroups = Cgroups::None;
+    });
+    let report = Report {
+        version: "1.2.3".to_owned(),
+        ..Report::with_outlook(outlook, can)
+    };
+    assert!(!report.enforceable);
+    let expected = "\
+exec-server 1.2.3 on Linux 6.12.8-made-up, account 0, in a container (docker)
+
+What works
+  Landlock                         yes  ABI 6: enforces read-only policies, protects missing names
+  seccomp filters                  yes
+  user namespaces                  no   cannot make namespaces: Operation not permitted (os error 1)
+  privileged namespaces            no   cannot make namespaces: Operation not permitted
+  pid namespace                    no   cannot make namespaces: Operation not permitted (os error 1)
+  guarded names                    no   there are no namespaces to guard
+  bubblewrap                       no   bwrap: no
+  control groups                   no   none are mounted; no policy needs them
+
+What enforces each kind of policy
+  read-only, with network          landlock
+  workspace-write, .git protected  refused: no namespaces (cannot make namespaces: Operation not
+                                   permitted (os error 1)), bubblewrap does not do (bwrap: no), and …
+  (`exec-server doctor --json` has the reasons in full)
+
+What would help
+  user namespaces: the container (docker) does not let them be made
+    - docker run --security-opt seccomp=unconfined, or a profile of your own that allows clone,
+      unshare, mount, umount2, pivot_root, open_tree, move_mount, mount_setattr, fsopen, fsconfig
+      and fsmount
+    - as well, where the host has AppArmor: --security-opt apparmor=unconfined
+
+Not every kind of policy can be enforced here; what cannot is refused, never weakened.
+";
+    assert_eq!(report.to_string(), expected);
+}
+
+#[test]
+fn no_line_is_wider_than_a_hundred_columns() {
+    let mut cans = vec![sound()];
+    for container in [None, Some("docker"), Some("kubernetes"), Some("lxc")] {
+        cans.push(without_namespaces(|host| {
+            host.container = container.map(str::to_owned);
+            host.max_user_namespaces = Some(0);
+            host.unprivileged_userns_clone = Some(0);
+            host.apparmor_restrict_unprivileged_userns = Some(1);
+            host.under_a_filter = true;
+        }));
+    }
+    for can in cans {
+        let report = Report::with_outlook(Vec::new(), can).to_string();
+        for line in report.lines() {
+            assert!(line.chars().count() <= 100, "{line}");
+            assert_eq!(line, line.trim_end());
+        }
+    }
+}
+
+#[test]
+fn the_report_as_json_keeps_its_members() {
+    let outlook = vec![outlook("managed network", Err("no namespaces"))];
+    let can = without_namespaces(|host| host.max_user_namespaces = Some(0));
+    let report = Report {
+        version: "1.2.3".to_owned(),
+        ..Report::with_outlook(outlook, can)
+    };
+    let no = "cannot make namespaces: Operation not permitted (os error 1)";
+    let failed = |reason: &str| serde_json::json!({"state": "fails", "reason": reason});
+    let expected = serde_json::json!({
+        "version": "1.2.3",
+        "enforceable": false,
+        "abilities": {
+            "host": {
+                "kernel": "6.12.8-made-up",
+                "account": 1000,
+                "maxUserNamespaces": 0,
+                "unprivilegedUsernsClone": null,
+                "apparmorRestrictUnprivilegedUserns": null,
+                "securityModules": ["capability", "landlock"],
+                "seccompActions": ["kill_process", "user_notif", "allow"],
+                "underAFilter": false,
+                "container": null,
+                "cgroups": "unified",
+            },
+            "landlock": 6,
+            "seccomp": {"state": "works"},
+            "namespaces": failed(no),
+            "privilegedNamespaces": failed("cannot make namespaces: Operation not permitted"),
+            "processes": failed(no),
+            "guards": failed("there are no namespaces to guard"),
+            "bubblewrap": failed("bwrap: no"),
+            "bubblewrapPath": "/usr/bin/bwrap",
+        },
+        "outlook": [
+            {"policy": "managed network", "mechanism": null, "reason": "no namespaces"},
+        ],
+        "advice": [{
+            "about": "user namespaces",
+            "problem": "user.max_user_namespaces is 0",
+            "remedies": [
+                "sysctl -w user.max_user_namespaces=15000, and the same line in /etc/sysctl.d/ to \
+                 keep it",
+            ],
+        }],
+    });
+    assert_eq!(serde_json::to_value(&report).unwrap(), expected);
+}

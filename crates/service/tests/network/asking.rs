@@ -1,0 +1,204 @@
+//! Questions, and what becomes of them.
+
+use std::{sync::Arc, time::Duration};
+
+use exec_env::network::NetworkWatcher;
+use exec_wire::network::{Decision, Destination, NetworkProtocol, PolicyDecision};
+use serde_json::{Value, json};
+use tokio::{task::JoinHandle, time::Instant};
+
+use crate::client::{Client, Server, params};
+
+/// Asks about a host, in a task.
+fn ask(watcher: &Arc<dyn NetworkWatcher>, host: &str) -> JoinHandle<Decision> {
+    tokio::spawn(watcher.decide(Destination {
+        protocol: NetworkProtocol::HttpsConnect,
+        host: host.to_owned(),
+        port: 443,
+    }))
+}
+
+fn not_allowed() -> Decision {
+    Decision::Deny {
+        reason: "not_allowed".to_owned(),
+    }
+}
+
+async fn allow(client: &mut Client, question: &Value) {
+    let decision = json!({"decision": {"type": "allow"}});
+    client
+        .say(json!({"id": question["id"], "result": decision}))
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_client_is_asked_and_decides() {
+    let mut server = Server::new();
+    let mut client = server.connect(None).await;
+    let process = server.start(&mut client, &params("p", Some(500))).await;
+    let decision = ask(process.watcher(), "example.com");
+    let question = client.asked().await;
+    assert_eq!(
+        question,
+        json!({
+            "id": 1, "method": "network/policyRequest",
+            "params": {
+                "processId": "p",
+                "request": {"protocol": "https_connect", "host": "example.com", "port": 443},
+            },
+        })
+    );
+    // Answers to what was not asked, or is no decision, change nothing for the others.
+    client.say(json!({"id": 7, "result": {}})).await;
+    let second = ask(process.watcher(), "two.example.com");
+    assert_eq!(client.asked().await["id"], 2);
+    client
+        .say(json!({"id": 2, "error": {"code": -32601, "message": "no"}}))
+        .await;
+    assert_eq!(second.await.unwrap(), not_allowed());
+    allow(&mut client, &question).await;
+    assert_eq!(decision.await.unwrap(), Decision::Allow);
+}
+
+#[tokio::test(start_paused = true)]
+async fn silence_is_a_denial_after_the_clients_budget_and_five_seconds() {
+    let mut server = Server::new();
+    let mut client = server.connect(None).await;
+    let process = server.start(&mut client, &params("p", Some(500))).await;
+    let since = Instant::now();
+    let decision = ask(process.watcher(), "example.com");
+    let question = client.asked().await;
+    assert_eq!(decision.await.unwrap(), not_allowed());
+    let waited = since.elapsed();
+    let expected = Duration::from_millis(5500);
+    assert!(waited >= expected && waited < expected * 2, "{waited:?}");
+    // A late answer is nobody's.
+    allow(&mut client, &question).await;
+    let status = client.call("environment/status", &json!({})).await;
+    assert_eq!(status["result"]["status"], "ready");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_did_not_ask_for_it_is_not_asked() {
+    let mut server = Server::new();
+    let mut client = server.connect(None).await;
+    let process = server.start(&mut client, &params("p", None)).await;
+    let since = Instant::now();
+    assert_eq!(ask(process.watcher(), "a").await.unwrap(), not_allowed());
+    assert_eq!(since.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_most_256_questions_wait() {
+    let mut server = Server::new();
+    let mut client = server.connect(None).await;
+    let process = server.start(&mut client, &params("p", Some(60_000))).await;
+    let mut decisions = Vec::new();
+    for _ in 0..256 {
+        decisions.push(ask(process.watcher(), "a"));
+        client.asked().await;
+    }
+    let since = Instant::now();
+    assert_eq!(ask(process.watcher(), "a").await.unwrap(), not_allowed());
+    assert_eq!(since.elapsed(), Duration::ZERO);
+    allow(&mut client, &json!({"id": 9})).await;
+    assert_eq!(decisions.remove(8).await.unwrap(), Decision::Allow);
+    let decision = ask(process.watcher(), "a");
+    let question = client.asked().await;
+    allow(&mut client, &question).await;
+    assert_eq!(decision.await.unwrap(), Decision::Allow);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_detached_session_denies_and_a_resumed_one_asks_again() {
+    let mut server = Server::new();
+    let mut client = server.connect(None).await;
+    let process = server.start(&mut client, &params("p", Some(60_000))).await;
+    let since = Instant::now();
+    let decision = ask(process.watcher(), "a");
+    client.asked().await;
+    let session = client.session.clone();
+    drop(client);
+    assert_eq!(decision.await.unwrap(), not_allowed());
+    assert_eq!(ask(process.watcher(), "a").await.unwrap(), not_allowed());
+    assert!(since.elapsed() < Duration::from_secs(5));
+    let mut client = server.connect(Some(&session)).await;
+    let decision = ask(process.watcher(), "a");
+    let question = client.asked().await;
+    assert_eq!(question["id"], 1, "each connection numbers its own");
+    allow(&mut client, &question).await;
+    assert_eq!(decision.await.unwrap(), Decision::Allow);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_of_the_servers_asks_who_started_it() {
+    let mut server = Server::new();
+    let mut client = server.connect(None).await;
+    let mut params = params("p", Some(60_000));
+    params["detached"] = json!(true);
+    let process = server.start(&mut client, &params).await;
+    let decision = ask(process.watcher(), "a");
+    let question = client.asked().await;
+    allow(&mut client, &question).await;
+    assert_eq!(decision.await.unwrap(), Decision::Allow);
+    let session = client.session.clone();
+    drop(client);
+    let client = server.connect(Some(&session)).await;
+    assert_eq!(ask(process.watcher(), "a").await.unwrap(), not_allowed());
+    drop(client);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_asked_for_a_process_that_is_over_is_denied() {
+    let mut server = Server::new();
+    let mut client = server.connect(None).await;
+    let process = server.start(&mut client, &params("p", Some(60_000))).await;
+    let since = Instant::now();
+    let decision = ask(process.watcher(), "a");
+    client.asked().await;
+    process.end();
+    assert_eq!(decision.await.unwrap(), not_allowed());
+    assert!(since.elapsed() < Duration::from_secs(5));
+}
+
+fn decided(host: &str) -> PolicyDecision {
+    let decision = json!({
+        "processId": "whoever", "timestamp": "2026-01-01T00:00:00.000Z", "scope": "domain",
+        "decision": "deny", "source": "baseline_policy", "reason": "not_allowed",
+        "protocol": "http", "host": host, "port": 80, "policyOverride": false,
+    });
+    serde_json::from_value(decision).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn decisions_are_told_to_the_client() {
+    let mut server = Server::new();
+    let mut client = server.connect(None).await;
+    let process = server.start(&mut client, &params("p", None)).await;
+    process.watcher().record(decided("example.com"));
+    let told = client.hear().await;
+    assert_eq!(told["method"], "network/policyDecision");
+    assert_eq!(told["params"]["processId"], "p");
+    assert_eq!(told["params"]["host"], "example.com");
+    assert_eq!(told["params"].get("method"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn records_that_a_client_does_not_read_are_lost_and_answers_are_not() {
+    let mut server = Server::new();
+    let mut client = server.connect(None).await;
+    let process = server.start(&mut client, &params("p", None)).await;
+    // Nothing is sent before this task waits: the records are more than the queue holds.
+    let host = "h".repeat(1 << 16);
+    for _ in 0..100 {
+        process.watcher().record(decided(&host));
+    }
+    client
+        .say(json!({"id": "call", "method": "environment/status", "params": {}}))
+        .await;
+    let mut records = 0;
+    while client.hear().await["method"] == "network/policyDecision" {
+        records += 1;
+    }
+    assert!((10..20).contains(&records), "{records}");
+}

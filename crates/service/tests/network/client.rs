@@ -1,0 +1,136 @@
+//! A client that is played by the test.
+
+use std::{num::NonZeroUsize, sync::Arc, time::Duration};
+
+use exec_env::{command::Command, environment::Environment};
+use exec_service::{Concurrency, Service, ServiceConfig};
+use exec_transport::{
+    link::{Encoding, Link},
+    memory,
+};
+use exec_wire::{initialize::ServerName, limits, outgoing::Outgoing};
+use serde_json::{Value, json};
+use tokio::{sync::mpsc, time::timeout};
+
+use crate::fake::{Fake, NoFiles, Started};
+
+/// How long anything may take. Time is the test's own.
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// A service, and what is started on it.
+pub(crate) struct Server {
+    service: Service,
+    started: mpsc::UnboundedReceiver<Started>,
+}
+
+impl Server {
+    pub(crate) fn new() -> Self {
+        let config = ServiceConfig {
+            session_ttl: limits::SESSION_TTL,
+            max_processes: limits::MAX_PROCESSES,
+            allow_direct_exec: true,
+            allow_prepared_exec: true,
+            concurrency: Concurrency::AtMost(NonZeroUsize::MIN),
+            attention: Duration::ZERO,
+            server: ServerName {
+                name: "fake".to_owned(),
+                version: "0.0.0".to_owned(),
+            },
+        };
+        let (tell, started) = mpsc::unbounded_channel();
+        let service = Service::new(config, move || Environment {
+            backend: Arc::new(Fake(tell.clone())),
+            files: Arc::new(NoFiles),
+        });
+        Self { service, started }
+    }
+
+    /// Connects a client, and resumes a session if one is named.
+    pub(crate) async fn connect(&self, resume: Option<&Value>) -> Client {
+        let (here, there) = memory::pair();
+        let service = self.service.clone();
+        tokio::spawn(async move { service.serve(there).await });
+        let mut client = Client {
+            link: here,
+            session: Value::Null,
+        };
+        let params = json!({"clientName": "test", "resumeSessionId": resume});
+        let response = client.call("initialize", &params).await;
+        client.session = response["result"]["sessionId"].clone();
+        client.say(json!({"method": "initialized"})).await;
+        client
+    }
+
+    /// Takes the last command that was started.
+    pub(crate) async fn started(&mut self) -> Started {
+        timeout(LIMIT, self.started.recv()).await.unwrap().unwrap()
+    }
+
+    /// Starts a process on a client's connection.
+    pub(crate) async fn start(&mut self, client: &mut Client, params: &Value) -> Started {
+        let response = client.call("process/start", params).await;
+        assert_eq!(
+            response["result"]["processId"], params["processId"],
+            "{response}"
+        );
+        self.started().await
+    }
+}
+
+/// The test's end of a connection.
+pub(crate) struct Client {
+    link: Link,
+    pub(crate) session: Value,
+}
+
+impl Client {
+    pub(crate) async fn say(&mut self, message: Value) {
+        let text = message.to_string().into_bytes();
+        self.link.writer.push(Outgoing::Text(text), Encoding::Text);
+        self.link.writer.flush().await.unwrap();
+    }
+
+    /// Takes the next message.
+    pub(crate) async fn hear(&mut self) -> Value {
+        let message = timeout(LIMIT, self.link.reader.next())
+            .await
+            .expect("a message comes");
+        serde_json::from_slice(&message.unwrap().unwrap()).unwrap()
+    }
+
+    /// Takes the next message, which must be a question.
+    pub(crate) async fn asked(&mut self) -> Value {
+        let message = self.hear().await;
+        assert_eq!(message["method"], "network/policyRequest", "{message}");
+        message
+    }
+
+    /// Asks the server something, and takes the next message for the answer.
+    pub(crate) async fn call(&mut self, method: &str, params: &Value) -> Value {
+        self.say(json!({"id": "call", "method": method, "params": params}))
+            .await;
+        let answer = self.hear().await;
+        assert_eq!(answer["id"], "call", "{answer}");
+        answer
+    }
+}
+
+/// Params of a start with a proxy that asks.
+pub(crate) fn params(id: &str, timeout_ms: Option<u64>) -> Value {
+    json!({
+        "processId": id, "argv": ["true"], "cwd": "file:///", "env": {}, "tty": false,
+        "networkProxy": {
+            "proxy": {
+                "enabled": true, "enableSocks5": false, "enableSocks5Udp": false,
+                "allowUpstreamProxy": false, "dangerouslyAllowAllUnixSockets": false,
+                "allowLocalBinding": false, "mode": "full",
+            },
+            "policyDecisionTimeoutMs": timeout_ms,
+        },
+    })
+}
+
+/// What was asked for of the network.
+pub(crate) fn has_proxy(command: &Command) -> bool {
+    command.network.proxy.is_some()
+}

@@ -1,0 +1,12 @@
+//! What the service asks and tells a client about the network of processes. The client is played by
+//! the test, message by message; the environment runs nothing.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "the functions below are parts of tests"
+)]
+
+mod asking;
+mod client;
+mod fake;
+mod starting;

@@ -1,0 +1,163 @@
+//! What cannot be read: what a narrow policy leaves out, and what is denied.
+
+use serde_json::json;
+
+use super::{
+    ground::{Ground, as_every_user},
+    policies::{Kind, Network, Policy, path, special},
+};
+
+as_every_user!(
+    what_is_not_listed_is_not_there,
+    what_is_denied_cannot_be_read,
+    what_a_glob_denies_cannot_be_read,
+    a_denied_directory_may_hold_a_writable_one,
+);
+
+async fn what_is_not_listed_is_not_there(ground: &mut Ground) {
+    let server = ground.server.pid().to_string();
+    let out = ground.text("out/file");
+    for network in Network::ALL {
+        let policy = Policy::new(ground, Kind::Narrow, network);
+        for args in [
+            ["read", "@out/file"],
+            ["list", "@out"],
+            ["stat", "@out"],
+            ["read", "@work/to-file"],
+            ["list", "@work/to-out"],
+            ["read", "../out/file"],
+            ["stat", "/root"],
+            ["stat", "/home"],
+            ["read", &format!("/proc/self/root{out}")],
+            ["read", &format!("/proc/1/root{out}")],
+            ["read", &format!("/proc/{server}/root{out}")],
+            ["read", &format!("/proc/{server}/cwd/../x")],
+        ] {
+            ground.refused(&policy, "ENOENT EACCES", &args).await;
+        }
+        // Only the way to the workspace is there.
+        ground.says(Some(&policy), "ok work", &["list", "@"]).await;
+        ground
+            .refused(&policy, "EROFS EACCES", &["create", "@new"])
+            .await;
+        ground
+            .says(Some(&policy), "ok inside", &["read", "@work/file"])
+            .await;
+        ground.allowed(&policy, &["stat", "/usr/bin/env"]).await;
+        ground.allowed(&policy, &["write", "@work/file"]).await;
+        ground.reset();
+    }
+    ground
+        .says(None, "ok outside", &["read", "@out/file"])
+        .await;
+}
+
+async fn what_is_denied_cannot_be_read(ground: &mut Ground) {
+    for network in Network::ALL {
+        let policy = Policy::new(ground, Kind::Denied, network);
+        for args in [
+            ["read", "@out/file"],
+            ["list", "@out"],
+            ["read", "@work/to-file"],
+            ["read", "/proc/self/cwd/../out/file"],
+        ] {
+            ground.refused(&policy, "EACCES ENOENT", &args).await;
+        }
+        // It cannot be made readable again, by its owner neither.
+        ground
+            .refused(
+                &policy,
+                "EACCES EROFS EPERM",
+                &["rename", "@out", "@work/x"],
+            )
+            .await;
+        ground
+            .refused(&policy, "EROFS EPERM", &["chmod", "@out"])
+            .await;
+        ground.refused(&policy, "EPERM", &["umount", "@out"]).await;
+        let entries = json!([
+            special("root", "write"),
+            path(&ground.uri("out/file"), "deny")
+        ]);
+        let file = Policy::of(ground, "a denied file", entries, network);
+        ground
+            .refused(&file, "EACCES ENOENT", &["read", "@out/file"])
+            .await;
+        ground
+            .refused(&file, "EACCES EROFS", &["write", "@out/file"])
+            .await;
+        ground
+            .refused(
+                &file,
+                "EBUSY EROFS EXDEV",
+                &["rename", "@out/file", "@out/x"],
+            )
+            .await;
+        ground
+            .refused(
+                &file,
+                "EXDEV EACCES EROFS EPERM",
+                &["link", "@out/file", "@out/x"],
+            )
+            .await;
+        ground
+            .refused(&file, "EBUSY EROFS", &["unlink", "@out/file"])
+            .await;
+        ground
+            .says(Some(&file), "ok x", &["read", "@out/dir/inner"])
+            .await;
+    }
+}
+
+async fn what_a_glob_denies_cannot_be_read(ground: &mut Ground) {
+    for network in Network::ALL {
+        for name in ["work/a.secret", "work/dir/.b.secret", "work/open"] {
+            let path = ground.path(name);
+            std::fs::write(&path, "text").unwrap();
+            ground.give(&path);
+        }
+        std::os::unix::fs::symlink("open", ground.path("work/link.secret")).unwrap();
+        let policy = Policy::new(ground, Kind::Denied, network);
+        for name in [
+            "@work/a.secret",
+            "@work/dir/.b.secret",
+            "@work/link.secret",
+            // Where a denied link points to is denied, too.
+            "@work/open",
+        ] {
+            ground
+                .refused(&policy, "EACCES ENOENT", &["read", name])
+                .await;
+            ground
+                .refused(&policy, "EACCES EROFS", &["write", name])
+                .await;
+            ground.says(None, "ok text", &["read", name]).await;
+        }
+        let moved = &["rename", "@work/a.secret", "@work/b"];
+        ground.refused(&policy, "EBUSY EROFS EXDEV", moved).await;
+        ground
+            .says(Some(&policy), "ok inside", &["read", "@work/file"])
+            .await;
+        ground.reset();
+    }
+}
+
+async fn a_denied_directory_may_hold_a_writable_one(ground: &mut Ground) {
+    for network in Network::ALL {
+        let entries = json!([
+            special("root", "read"),
+            path(&ground.uri("out"), "deny"),
+            path(&ground.uri("out/dir"), "write"),
+        ]);
+        let policy = Policy::of(ground, "writable in denied", entries, network);
+        ground.allowed(&policy, &["write", "@out/dir/inner"]).await;
+        ground.allowed(&policy, &["create", "@out/dir/new"]).await;
+        ground
+            .refused(&policy, "EACCES ENOENT", &["read", "@out/file"])
+            .await;
+        ground
+            .refused(&policy, "EACCES EROFS", &["create", "@out/new"])
+            .await;
+        ground.reset();
+    }
+}
