@@ -16,13 +16,15 @@ from typing import List
 
 import binaries
 import file_scenarios
+import sandbox_scenarios
 import scenarios
 from proxy import Trace
 from report import Report
 from scenarios import Run, Setup
 from server import StartFailed
 
-ALL = {**scenarios.ALL, **file_scenarios.ALL}
+ALL = {**scenarios.ALL, **file_scenarios.ALL, **sandbox_scenarios.ALL}
+BEYOND_STOCK = (*file_scenarios.BEYOND_STOCK, *sandbox_scenarios.BEYOND_STOCK)
 
 
 def main() -> int:
@@ -60,7 +62,7 @@ def main() -> int:
 
 def default_scenarios(control: bool) -> List[str]:
     """Returns what runs if no scenario is named; as a control, what the CLI's own server passes."""
-    return [name for name in ALL if not control or name not in file_scenarios.BEYOND_STOCK]
+    return [name for name in ALL if not control or name not in BEYOND_STOCK]
 
 
 def parse_arguments() -> argparse.Namespace:

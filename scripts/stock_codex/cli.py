@@ -12,7 +12,7 @@ import signal
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, Optional
+from typing import Dict, Optional, Tuple
 
 from model import Model
 from server import clean_environment
@@ -58,6 +58,8 @@ class Home:
     environments: Optional[str] = None
     # A sandbox of `codex exec`; without one, commands and files are not restricted.
     sandbox: Optional[str] = None
+    # Settings that `codex exec` gets by `-c`.
+    settings: Tuple[str, ...] = ()
 
     def write(self, folder: Path, model_port: int) -> None:
         """Writes it, with the mock as the model's provider."""
@@ -71,14 +73,16 @@ class Home:
 
 
 def run(
-    codex: Path, folder: Path, model_port: int, url: Optional[str], sandbox: Optional[str]
+    codex: Path, folder: Path, model_port: int, url: Optional[str], home: Home
 ) -> "Ended":
     """Runs one prompt to its end; the CLI's own output goes to `codex.log`."""
     command = [str(codex), "exec", "--json", "--skip-git-repo-check"]
-    if sandbox is None:
+    if home.sandbox is None:
         command += ["--dangerously-bypass-approvals-and-sandbox"]
     else:
-        command += ["--sandbox", sandbox]
+        command += ["--sandbox", home.sandbox]
+    for setting in home.settings:
+        command += ["-c", setting]
     command += ["--output-last-message", str(folder / "answer.txt"), "--cd", str(folder / "work")]
     environment = environment_of_cli(folder, model_port)
     if url is not None:

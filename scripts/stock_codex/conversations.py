@@ -35,6 +35,13 @@ class Talk:
         """Runs commands of every kind that the CLI offers."""
         shell = Shell(offered_tools(request))
         self.section.check(f"the CLI offers a shell tool ({shell.name})", True)
+        yield from self.commands(shell)
+        if shell.interactive:
+            yield from self.interrupts(shell)
+        return ANSWER
+
+    def commands(self, shell: Shell) -> Step:
+        """Runs commands of every kind by a tool that is chosen already, and interrupts none."""
         yield from self._where(shell)
         yield from self._isolated(shell)
         yield from self._streams(shell)
@@ -45,9 +52,21 @@ class Talk:
         if shell.interactive:
             yield from self._slow(shell)
             yield from self._terminal(shell)
-            yield from self._interrupt(shell)
             yield from self._refused(shell)
-        return ANSWER
+
+    def interrupts(self, shell: Shell) -> Step:
+        """Interrupts a command that catches it, on a terminal and on pipes."""
+        script = "trap 'echo caught; exit 9' INT; echo ready; while :; do sleep 0.1; done"
+        for tty, where, end in ((True, "on a terminal", "\r\n"), (False, "on pipes", "\n")):
+            result = yield from shell.start(script, tty=tty, yield_time_ms=1000)
+            result = yield from shell.until(result, f"ready{end}")
+            if result.session is None:
+                self.section.check(f"a command {where} runs until ^C", False, result.text)
+                continue
+            result = yield from shell.write(result.session, "\x03")
+            result = yield from shell.finish(result)
+            caught = f"^Ccaught{end}" if tty else f"caught{end}"
+            self._result(f"^C interrupts a command {where}", result, caught, 9)
 
     def in_code_mode(self, request: Item) -> Conversation:
         """Runs the same from the JavaScript cells that the model may use instead of tools."""
@@ -57,13 +76,16 @@ class Talk:
 
     def basics(self, request: Item) -> Conversation:
         """Runs a few commands: enough to tell that the way to the server works."""
-        shell = Shell(offered_tools(request))
+        yield from self.few_commands(Shell(offered_tools(request)))
+        return ANSWER
+
+    def few_commands(self, shell: Shell) -> Step:
+        """Runs a few commands by a tool that is chosen already."""
         yield from self._where(shell)
         yield from self._streams(shell)
         yield from self._long(shell)
         if shell.interactive:
             yield from self._terminal(shell)
-        return ANSWER
 
     def write_profile(self, user: Path) -> None:
         """Writes what a login shell of the server reads, for `profile` to find."""
@@ -181,19 +203,6 @@ class Talk:
             result = yield from shell.finish(result)
             typed = "wörld\r\nhello, wörld\r\n"
             self._result("what write_stdin types is echoed and answered", result, typed, 7)
-
-    def _interrupt(self, shell: Shell) -> Step:
-        script = "trap 'echo caught; exit 9' INT; echo ready; while :; do sleep 0.1; done"
-        for tty, where, end in ((True, "on a terminal", "\r\n"), (False, "on pipes", "\n")):
-            result = yield from shell.start(script, tty=tty, yield_time_ms=1000)
-            result = yield from shell.until(result, f"ready{end}")
-            if result.session is None:
-                self.section.check(f"a command {where} runs until ^C", False, result.text)
-                continue
-            result = yield from shell.write(result.session, "\x03")
-            result = yield from shell.finish(result)
-            caught = f"^Ccaught{end}" if tty else f"caught{end}"
-            self._result(f"^C interrupts a command {where}", result, caught, 9)
 
     def _refused(self, shell: Shell) -> Step:
         missing = str(self.work / "missing")

@@ -7,7 +7,7 @@ Not here: how the CLI reaches the server (`file_scenarios`); commands (`conversa
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Callable, List
+from typing import Callable, List, Optional
 
 from conversations import ANSWER
 from file_tools import FileTools, Outcome
@@ -15,7 +15,10 @@ from model import Conversation, Item
 from patches import (
     BELOW_FILE_PATCH,
     GOOD_PATCH,
+    LINK_PATCH,
+    LINKED_FILE_PATCH,
     MISSING_PATCH,
+    OUTSIDE_PATCH,
     STALE_PATCH,
     after_good_patch,
     write_sources,
@@ -53,6 +56,10 @@ class Files:
     def write_sources(self) -> None:
         """Writes the files that the patches are about."""
         write_sources(self.project)
+
+    def write_outside(self) -> None:
+        """Writes a file that no policy makes writable, with a link in the work directory to it."""
+        self.project.add_outside("file.txt", b"old\n")
 
     def write_image(self, side: int = IMAGE_SIDE) -> None:
         """Writes an image that is there for the server only."""
@@ -145,10 +152,28 @@ class Files:
         self._only_missing()
         return ANSWER
 
-    def read_under_policy(self, request: Item) -> Conversation:
-        """Reads with a sandbox policy on the wire; writing is not looked at."""
-        yield from self._reads_under_policy(request, FileTools(offered_tools(request)))
+    def workspace(self, request: Item) -> Conversation:
+        """Reads and writes under a policy that allows writes to the work directory."""
+        tools = FileTools(offered_tools(request))
+        yield from self._reads_under_policy(request, tools)
+        before = self.project.tree()
+        yield from self._good_patch(tools)
+        self._patch_was_sent(before)
+        self._only_missing()
+        yield from self._outside_patches(tools)
+        self._writes_under_policy()
         return ANSWER
+
+    def patched_under_policy(self, tool: str) -> Callable[[Item], Conversation]:
+        """Applies the same patches with a sandbox policy on the wire."""
+
+        def conversation(request: Item) -> Conversation:
+            answer = yield from self.patched(tool)(request)
+            yield from self._outside_patches(FileTools(offered_tools(request), "outside"))
+            self._writes_under_policy()
+            return answer
+
+        return conversation
 
     def read_only(self, request: Item) -> Conversation:
         """Reads under a policy that allows no writes, and tries one."""
@@ -166,10 +191,36 @@ class Files:
         yield from self._image_is_seen(tools)
         self._image_was_read()
         reads = self.wire.about(self._image_path, "fs/readFile")
-        policies = [call.params.get("sandbox") for call in reads]
-        kinds = [((each or {}).get("permissions") or {}).get("type") for each in policies]
+        kinds = [policy_kind(call) for call in reads]
         self.section.equal("the image is read under a policy", kinds, ["managed"])
         self._only_missing()
+
+    def _outside_patches(self, tools: FileTools) -> Step:
+        writes = len(self.wire.calls(*WRITES))
+        yield from self._outside_patch(tools, "a patch that leads outside", OUTSIDE_PATCH)
+        more = len(self.wire.calls(*WRITES)) - writes
+        self.section.equal("the CLI does not send it", more, 0)
+        yield from self._outside_patch(tools, "a patch through a link", LINK_PATCH)
+        yield from self._outside_patch(tools, "a change through a link", LINKED_FILE_PATCH)
+        sent = self.wire.calls(*WRITES)[writes:]
+        refused = bool(sent) and all(call.code is not None for call in sent)
+        answers = [f"{call.method}: {call.answer}" for call in sent]
+        self.section.check("the server refuses these two", refused, "\n".join(answers))
+
+    def _outside_patch(self, tools: FileTools, what: str, patch: str) -> Step:
+        before, outside = self.project.tree(), self.project.tree_outside()
+        result = yield from tools.patch(patch)
+        self._unchanged(what, result, before)
+        now = self.project.tree_outside()
+        self.section.equal("what is outside is as before", now, outside)
+
+    def _writes_under_policy(self) -> None:
+        calls = self.wire.calls(*WRITES)
+        kinds = {policy_kind(call) for call in calls}
+        self.section.equal("every write was asked for with a policy", kinds, {"managed"})
+        wrong = [call for call in self.wire.calls() if call.code in (-32601, -32602)]
+        lines = [f"{call.method}: {call.answer}" for call in wrong[:5]]
+        self.section.check("no call was invalid or unknown", not wrong, "\n".join(lines))
 
     def _has_instructions(self, request: Item) -> None:
         found = [text for text in texts(request) if self._instructions("outer") in text]
@@ -269,6 +320,11 @@ class Files:
 
     def _name(self, call: Call) -> str:
         return str(call.path.relative_to(self.project.work))
+
+
+def policy_kind(call: Call) -> Optional[str]:
+    """Returns the kind of the policy under which a call was asked for."""
+    return ((call.params.get("sandbox") or {}).get("permissions") or {}).get("type")
 
 
 def texts(request: Item) -> List[str]:

@@ -75,9 +75,19 @@ def workspace(run: Run) -> None:
     """The sandbox in which the model may write to the project."""
     with reached(run) as (files, converse):
         files.write_instructions()
+        files.write_sources()
+        files.write_outside()
         files.write_image()
-        home = cli.Home(model=TOOL_MODEL, sandbox="workspace-write")
-        converse(files.read_under_policy, home)
+        converse(files.workspace, cli.Home(model=TOOL_MODEL, sandbox="workspace-write"))
+
+
+def workspace_code(run: Run) -> None:
+    """Patches from JavaScript cells, in that sandbox."""
+    with reached(run) as (files, converse):
+        files.write_sources()
+        files.write_outside()
+        home = cli.Home(model=CODE_MODEL, sandbox="workspace-write")
+        converse(files.patched_under_policy("exec"), home)
 
 
 def stdio_files(run: Run) -> None:
@@ -121,6 +131,7 @@ ALL = {
         image_large,
         read_only,
         workspace,
+        workspace_code,
         stdio_files,
     )
 }

@@ -34,8 +34,10 @@ class Outcome:
 class FileTools:
     """Calls the file tools that a request of the CLI offers."""
 
-    def __init__(self, offered: List[Item]) -> None:
+    def __init__(self, offered: List[Item], calls: str = "file") -> None:
         self._names = [tool.get("name") for tool in offered]
+        # Apart from the ids that others give in the same conversation, such as `tools.Shell`.
+        self._prefix = calls
         self._calls = 0
 
     @property
@@ -80,9 +82,8 @@ class FileTools:
         return function_call(self._id(), name, arguments)
 
     def _id(self) -> str:
-        # Apart from the ids that `tools.Shell` gives in the same conversation.
         self._calls += 1
-        return f"file_{self._calls}"
+        return f"{self._prefix}_{self._calls}"
 
 
 def outcome(output: Any) -> Outcome:

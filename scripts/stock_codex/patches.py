@@ -65,6 +65,28 @@ BELOW_FILE_PATCH = """\
 +below a file
 *** End Patch
 """
+# The CLI sees that this one leads outside, and does not send it.
+OUTSIDE_PATCH = """\
+*** Begin Patch
+*** Add File: ../outside/new.txt
++outside
+*** End Patch
+"""
+# It does not see through links, so that these two are for the server to refuse.
+LINK_PATCH = """\
+*** Begin Patch
+*** Add File: link/new.txt
++outside
+*** End Patch
+"""
+LINKED_FILE_PATCH = """\
+*** Begin Patch
+*** Update File: link/file.txt
+@@
+-old
++new
+*** End Patch
+"""
 
 
 def write_sources(project: Project) -> None:

@@ -29,9 +29,11 @@ class Project:
     def __init__(self, folder: Path) -> None:
         self.root = folder
         self.work = folder / "work"
+        self.outside = folder / "outside"
         self._server = folder / "host"
         # The CLI looks for instructions from here down to the work directory.
         (folder / ".git").mkdir()
+        self.outside.mkdir()
 
     def add(self, name: str, content: bytes, executable: bool = False) -> None:
         """Writes a file of the work directory."""
@@ -46,14 +48,28 @@ class Project:
         (self._server / name).write_bytes(content)
         (self.work / name).symlink_to(Path("/proc/self/cwd") / name)
 
+    def add_outside(self, name: str, content: bytes) -> None:
+        """Writes a file of a folder beside the work directory, in which `link` leads there."""
+        (self.outside / name).write_bytes(content)
+        (self.work / "link").symlink_to(Path("..") / self.outside.name)
+
     def tree(self) -> Tree:
         """Returns the mode and content of every file of the work directory, links left out."""
-        found = {}
-        for path in self.work.rglob("*"):
-            if path.is_file() and not path.is_symlink():
-                name = str(path.relative_to(self.work))
-                found[name] = (path.stat().st_mode & 0o777, path.read_bytes())
-        return found
+        return tree_of(self.work)
+
+    def tree_outside(self) -> Tree:
+        """Returns the same of the folder beside it."""
+        return tree_of(self.outside)
+
+
+def tree_of(folder: Path) -> Tree:
+    """Returns the mode and content of every file of a folder, links left out."""
+    found = {}
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            name = str(path.relative_to(folder))
+            found[name] = (path.stat().st_mode & 0o777, path.read_bytes())
+    return found
 
 
 def picture(side: int) -> bytes:

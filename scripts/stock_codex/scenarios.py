@@ -63,7 +63,7 @@ class Run:
         model = Model(conversation)
         try:
             home.write(self.folder, model.port)
-            ended = cli.run(self.setup.codex, self.folder, model.port, url, home.sandbox)
+            ended = cli.run(self.setup.codex, self.folder, model.port, url, home)
         finally:
             model.close()
         ended.save(model)

@@ -99,6 +99,13 @@ class Wire:
             named = [each for each in self._events if each["method"] == method]
         return [each.get("params") or {} for each in named]
 
+    def exited(self, command: str) -> Optional[Item]:
+        """Returns how the last process that ran this shell command ended; none if it has not."""
+        starts = [call for call in self.calls("process/start") if command in call.params["argv"]]
+        last = starts[-1].params["processId"] if starts else None
+        ends = [each for each in self.events("process/exited") if each["processId"] == last]
+        return ends[0] if ends else None
+
     def failures(self) -> List[str]:
         """Returns the file calls that failed other than by a missing file."""
         files = [call for call in self.calls() if call.method.startswith("fs/")]

@@ -12,6 +12,7 @@ use std::{
         },
     },
     path::{Path, PathBuf},
+    ptr,
     sync::atomic::{AtomicBool, AtomicU8, Ordering},
     thread,
 };
@@ -132,6 +133,21 @@ const WAYS: &[(&str, Way)] = &[
         ))
         .map(drop)
     }),
+    ("openat2-beneath", |goal| {
+        let (at, name) = (directory(&goal.directory)?, text(&goal.name));
+        let resolve = libc::RESOLVE_BENEATH | libc::RESOLVE_NO_SYMLINKS;
+        let how = [u64::from(CREATE.cast_unsigned()), 0o644, resolve]
+            .map(u64::to_ne_bytes)
+            .concat();
+        owned(call!(
+            libc::SYS_openat2,
+            &at,
+            name.as_c_str(),
+            &how[..],
+            how.len()
+        ))
+        .map(drop)
+    }),
     ("creat", |goal| {
         let path = goal.text();
         owned(call!(libc::SYS_creat, path.as_c_str(), 0o644)).map(drop)
@@ -185,6 +201,14 @@ const WAYS: &[(&str, Way)] = &[
         mkdir(&text(&path.join(&goal.name)))
     }),
     ("mkdir-flipped", flipped),
+    ("mkdir-page-end", |goal| mkdir_at_page_end(&goal.text())),
+    // Nobody without privileges may look into such a process.
+    ("mkdir-undumpable", |goal| {
+        call!(libc::SYS_prctl, libc::PR_SET_DUMPABLE, 0)?;
+        let result = mkdir(&goal.text());
+        call!(libc::SYS_prctl, libc::PR_SET_DUMPABLE, 1)?;
+        result
+    }),
     ("open-by-dangling-link", |goal| {
         let link = goal.fresh("dangling");
         symlink(goal.path(), &link)?;
@@ -217,6 +241,13 @@ const WAYS: &[(&str, Way)] = &[
         fs::create_dir(&from)?;
         fs::rename(from, goal.path())
     }),
+    ("rename-directory-slash", |goal| {
+        let from = goal.fresh("renamed");
+        fs::create_dir(&from)?;
+        let mut to = goal.text().into_bytes();
+        to.push(b'/');
+        rename(&text(&from), &CString::new(to).unwrap_or_default(), 0).map(drop)
+    }),
     ("rename-no-replace", |goal| {
         let from = text(&goal.file()?);
         rename(&from, &goal.text(), libc::RENAME_NOREPLACE).map(drop)
@@ -241,6 +272,21 @@ const WAYS: &[(&str, Way)] = &[
         );
         result.map(drop)
     }),
+    // Allowed to who has opened the file.
+    ("tmpfile-linkat-empty", |goal| {
+        let flags = libc::O_TMPFILE | libc::O_WRONLY;
+        let file = open(&text(&goal.aside), flags)?;
+        let to = goal.text();
+        let result = call!(
+            libc::SYS_linkat,
+            &file,
+            c"",
+            libc::AT_FDCWD,
+            to.as_c_str(),
+            libc::AT_EMPTY_PATH
+        );
+        result.map(drop)
+    }),
     ("bind-stream", |goal| {
         UnixListener::bind(goal.path()).map(drop)
     }),
@@ -253,10 +299,37 @@ fn mkdir(path: &CStr) -> io::Result<()> {
     call!(libc::SYS_mkdir, path, 0o755).map(drop)
 }
 
+/// Makes a directory by a name after which there is no memory to read.
+fn mkdir_at_page_end(path: &CStr) -> io::Result<()> {
+    const PAGE: usize = 4096;
+    let bytes = path.to_bytes_with_nul();
+    if bytes.len() > PAGE {
+        return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
+    }
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new mapping, where the kernel finds room.
+    let pages = unsafe { libc::mmap(ptr::null_mut(), 2 * PAGE, access, kind, -1, 0) };
+    if pages == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the second of the two pages.
+    let second = unsafe { pages.cast::<u8>().add(PAGE) };
+    // SAFETY: nothing uses this page.
+    if unsafe { libc::mprotect(second.cast(), PAGE, libc::PROT_NONE) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the first page has room for it.
+    let start = unsafe { second.sub(bytes.len()) };
+    // SAFETY: the end of the first page, which nothing else uses.
+    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), start, bytes.len()) };
+    call!(libc::SYS_mkdir, start.expose_provenance(), 0o755).map(drop)
+}
+
 /// Makes directories while another thread changes the last letter of their name: whoever looks at the
 /// name twice sees two.
 fn flipped(goal: &Goal) -> io::Result<()> {
-    const ROUNDS: usize = 2000;
+    const ROUNDS: usize = 500;
     let path = goal.text().into_bytes_with_nul();
     let last = path.len() - 2;
     let (wanted, other) = (path[last], b'~');

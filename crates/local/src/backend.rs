@@ -11,6 +11,7 @@ use exec_process::{
     Launch, LaunchIo, Settings, give_back_startup_code, launch,
     spawner::{SpawnError, Spawner, Stage},
 };
+use exec_proxy::outside::{Machine, Outside};
 use exec_sandbox::{Prepared, Sandboxes};
 use exec_wire::{
     environment::{Capabilities, EnvironmentInfo},
@@ -58,6 +59,8 @@ pub struct LocalBackend {
     pub(crate) config: Arc<LocalConfig>,
     pub(crate) spawner: Spawner,
     pub(crate) sandboxes: Sandboxes,
+    /// Where managed networks lead to.
+    outside: Arc<dyn Outside>,
     snapshots: Snapshots,
 }
 
@@ -67,6 +70,7 @@ impl Clone for LocalBackend {
             config: Arc::clone(&self.config),
             spawner: self.spawner.clone(),
             sandboxes: self.sandboxes.clone(),
+            outside: Arc::clone(&self.outside),
             snapshots: Snapshots::default(),
         }
     }
@@ -81,6 +85,7 @@ impl LocalBackend {
             config: Arc::new(config),
             spawner,
             sandboxes,
+            outside: Arc::new(Machine::default()),
             snapshots: Snapshots::default(),
         }
     }
@@ -130,7 +135,13 @@ impl LocalBackend {
             }
         };
         let sandbox = command.sandbox.as_deref();
-        let arranged = Arranged::new(command.network, sandbox, &command.process_id, &mut env)?;
+        let arranged = Arranged::new(
+            command.network,
+            sandbox,
+            &command.process_id,
+            &self.outside,
+            &mut env,
+        )?;
         let env: Vec<(OsString, OsString)> = env.into_iter().collect();
         let mut prepared = match sandbox {
             Some(sandbox) => {
@@ -193,8 +204,8 @@ impl ExecBackend for LocalBackend {
 /// True only for what works.
 const CAPABILITIES: Capabilities = Capabilities {
     shell_snapshot_v2: true,
-    network_proxy_launch: false,
-    network_proxy_review_domains: false,
+    network_proxy_launch: true,
+    network_proxy_review_domains: true,
     credential_masking: false,
     credential_masking_custom_providers: false,
     capability_discovery_sandbox: false,

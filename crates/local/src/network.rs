@@ -21,7 +21,7 @@ use exec_proxy::{
     environment,
     limits::Limits,
     listeners::Listeners,
-    outside::Machine,
+    outside::Outside,
     proxy::{Proxy, Setup},
     settings::{self, Checked},
 };
@@ -46,6 +46,7 @@ pub(crate) struct Arranged {
     behind: Behind,
     process_id: ProcessId,
     watcher: Option<Arc<dyn NetworkWatcher>>,
+    outside: Arc<dyn Outside>,
     unix: bool,
 }
 
@@ -67,6 +68,7 @@ impl Arranged {
         network: Network,
         sandbox: Option<&Sandbox>,
         process_id: &ProcessId,
+        outside: &Arc<dyn Outside>,
         env: &mut BTreeMap<OsString, OsString>,
     ) -> Result<Self, StartError> {
         let managed = network.managed.unwrap_or_default();
@@ -93,6 +95,7 @@ impl Arranged {
             behind,
             process_id: process_id.clone(),
             watcher: network.watcher,
+            outside: Arc::clone(outside),
             unix: managed.dangerously_allow_all_unix_sockets,
         })
     }
@@ -122,13 +125,22 @@ impl Arranged {
             context: "cannot set up the managed network".to_owned(),
             source,
         };
+        let (process_id, watcher, outside) = (self.process_id, self.watcher, self.outside);
+        let proxy = |settings: Checked, listeners| {
+            let limits = Limits::default();
+            let setup = Setup {
+                settings,
+                process_id,
+                watcher,
+                outside,
+                limits,
+            };
+            Proxy::start(setup, listeners).map(Running::Proxy)
+        };
         let running = match (self.behind, door) {
             (Behind::Nothing, _) => return Ok(()),
-            (Behind::OnHost(checked, listeners), _) => {
-                let setup = setup(*checked, self.process_id, self.watcher);
-                Running::Proxy(Proxy::start(setup, listeners).map_err(host)?)
-            }
-            (Behind::Inside(checked), Some(door)) => {
+            (Behind::OnHost(settings, listeners), _) => proxy(*settings, listeners).map_err(host)?,
+            (Behind::Inside(settings), Some(door)) => {
                 let mut sockets = received(&door).map_err(host)?.into_iter();
                 let gone = || host(io::Error::other("a listening socket is missing"));
                 let listeners = Listeners {
@@ -136,8 +148,7 @@ impl Arranged {
                     socks: sockets.next(),
                     datagrams: None,
                 };
-                let setup = setup(*checked, self.process_id, self.watcher);
-                Running::Proxy(Proxy::start(setup, listeners).map_err(host)?)
+                proxy(*settings, listeners).map_err(host)?
             }
             (Behind::Bridged(ports), Some(door)) => {
                 let sockets = received(&door).map_err(host)?;
@@ -150,9 +161,8 @@ impl Arranged {
         };
         let closed = process.wait(WaitUntil::Closed, None);
         tokio::spawn(async move {
-            // It ends in one way only, and then the connections do.
-            let _ = closed.await;
-            drop(running);
+            // However it ends, the connections do.
+            drop((closed.await, running));
         });
         Ok(())
     }
@@ -163,20 +173,6 @@ impl Arranged {
 enum Running {
     Proxy(#[expect(dead_code, reason = "it runs as long as it is kept")] Proxy),
     Bridge(#[expect(dead_code, reason = "it runs as long as it is kept")] Bridge),
-}
-
-fn setup(
-    settings: Checked,
-    process_id: ProcessId,
-    watcher: Option<Arc<dyn NetworkWatcher>>,
-) -> Setup {
-    Setup {
-        settings,
-        process_id,
-        watcher,
-        outside: Arc::new(Machine::default()),
-        limits: Limits::default(),
-    }
 }
 
 fn lead_to_proxy(

@@ -14,7 +14,7 @@ use std::{
 
 pub(crate) use self::{
     clone::{clone_vm, futex_wait, futex_wake, has_ended, pidfd_open},
-    digits::{Digits, leading_number},
+    digits::{Digits, leading_number, open_of_process},
     passing::{receive_descriptor, send_descriptors, socket_pair},
 };
 

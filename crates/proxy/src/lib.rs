@@ -17,6 +17,7 @@ mod http;
 pub mod limits;
 pub mod listeners;
 pub mod outside;
+pub mod pattern;
 pub mod policy;
 pub mod proxy;
 pub mod settings;

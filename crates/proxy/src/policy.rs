@@ -3,7 +3,6 @@
 //! Invariant: deny wins, and nothing local is reached unless the settings name it or allow all
 //! that is local. Not here: asking anybody (`gate`), looking names up (`outside`).
 
-mod pattern;
 #[cfg(test)]
 mod tests;
 
@@ -11,9 +10,11 @@ use std::net::IpAddr;
 
 use exec_wire::network::{DomainRule, ProxySettings};
 
-pub use self::pattern::PatternError;
-use self::pattern::Patterns;
-use crate::{address, host::Host};
+use crate::{
+    address,
+    host::Host,
+    pattern::{PatternError, Patterns},
+};
 
 /// Which hosts a process may reach.
 #[derive(Clone, Debug, Default)]

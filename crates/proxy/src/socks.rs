@@ -1,6 +1,7 @@
 //! The proxy's SOCKS5 side (RFC 1928), without authentication: streams, and datagrams.
 
 mod datagram;
+mod flow;
 mod message;
 mod serve;
 

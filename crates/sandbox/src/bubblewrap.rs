@@ -6,10 +6,7 @@
 use std::{
     ffi::{OsStr, OsString},
     io::{self, Write},
-    os::{
-        fd::OwnedFd,
-        unix::ffi::OsStringExt,
-    },
+    os::{fd::OwnedFd, unix::ffi::OsStringExt},
     path::PathBuf,
 };
 
@@ -56,7 +53,12 @@ impl Wrapper {
         let program = order.filter.iter().flat_map(encoded).collect::<Vec<u8>>();
         Ok(Self {
             program: order.program,
-            arguments: ["--args".into(), ARGUMENTS_FD.to_string().into(), "--".into()].to_vec(),
+            arguments: [
+                "--args".into(),
+                ARGUMENTS_FD.to_string().into(),
+                "--".into(),
+            ]
+            .to_vec(),
             extra: vec![
                 Extra {
                     fd: in_memory(&text)?,
@@ -204,8 +206,14 @@ mod tests {
             links: vec![("/bin".into(), "usr/bin".into())],
         };
         let words = words(&view, Network::Host);
-        assert!(!words.contains("--unshare-net") && !words.contains("--ro-bind / /"), "{words}");
-        assert!(words.ends_with("--ro-bind /usr /usr --symlink usr/bin /bin"), "{words}");
+        assert!(
+            !words.contains("--unshare-net") && !words.contains("--ro-bind / /"),
+            "{words}"
+        );
+        assert!(
+            words.ends_with("--ro-bind /usr /usr --symlink usr/bin /bin"),
+            "{words}"
+        );
     }
 
     #[test]

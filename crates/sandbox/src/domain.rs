@@ -30,7 +30,10 @@ const CHANGES: ABI = ABI::V5;
 
 /// Makes a domain in which nothing can be written but these files and a few devices, and nothing
 /// outside signalled or traced.
-pub(crate) fn read_only_but(files: &[&Path], abstract_sockets: Apart) -> Result<OwnedFd, DomainError> {
+pub(crate) fn read_only_but(
+    files: &[&Path],
+    abstract_sockets: Apart,
+) -> Result<OwnedFd, DomainError> {
     let changes = AccessFs::from_write(CHANGES);
     let mut rules = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)

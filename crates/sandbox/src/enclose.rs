@@ -105,7 +105,9 @@ pub(crate) struct BubblewrapOrder {
 #[non_exhaustive]
 pub enum Refusal {
     /// Host: no mechanism of this machine expresses the policy.
-    #[error("this machine cannot enforce the policy: {0}; `exec-server doctor` says what would help")]
+    #[error(
+        "this machine cannot enforce the policy: {0}; `exec-server doctor` says what would help"
+    )]
     Unenforceable(String),
     /// Host: a mechanism that works failed all the same.
     #[error("{0}")]
@@ -129,7 +131,9 @@ pub(crate) fn enclose(order: Order<'_>, can: &Abilities) -> Result<Rung, Refusal
     }
     if !can.seccomp.works() {
         let reason = can.seccomp.reason().unwrap_or("not tried");
-        return Err(Refusal::Unenforceable(format!("no seccomp filters: {reason}")));
+        return Err(Refusal::Unenforceable(format!(
+            "no seccomp filters: {reason}"
+        )));
     }
     let view = match (&plan.files, &order.managed) {
         (Files::All, None) => return seccomp_alone(can),
@@ -141,9 +145,7 @@ pub(crate) fn enclose(order: Order<'_>, can: &Abilities) -> Result<Rung, Refusal
     let enough = match order.mechanism {
         // The filter alone keeps a command from the network, too; a namespace does it twice.
         Mechanism::Landlock => lacks.iter().all(|lack| *lack == Lack::NoNetwork),
-        Mechanism::Cheapest if !has_namespaces => {
-            lacks.iter().all(|lack| *lack == Lack::NoNetwork)
-        }
+        Mechanism::Cheapest if !has_namespaces => lacks.iter().all(|lack| *lack == Lack::NoNetwork),
         Mechanism::Cheapest => lacks.is_empty(),
         Mechanism::Namespaces | Mechanism::Bubblewrap => false,
     };
@@ -194,7 +196,10 @@ fn seccomp_alone(can: &Abilities) -> Result<Rung, Refusal> {
 }
 
 fn landlock_alone(view: &View, network: Network) -> Result<Enclosure, Refusal> {
-    let writable = view.layers.iter().filter(|layer| layer.access == Access::Write);
+    let writable = view
+        .layers
+        .iter()
+        .filter(|layer| layer.access == Access::Write);
     let files: Vec<&Path> = writable.map(|layer| layer.path.as_path()).collect();
     let (sockets, apart) = match network {
         Network::Host => (Sockets::Host, Apart::No),

@@ -4,13 +4,13 @@
 //! enforce is refused; nothing is weakened. Not here: starting processes (`exec-process`), which
 //! knows how to apply an enclosure and not why.
 
-pub mod files;
 pub mod abilities;
 mod bubblewrap;
 mod domain;
 mod enclose;
-pub mod filter;
 pub mod facts;
+pub mod files;
+pub mod filter;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod plan;
@@ -23,5 +23,7 @@ pub use self::{
     bubblewrap::Wrapper,
     domain::DomainError,
     enclose::{Mechanism, Processes, Refusal},
-    sandboxes::{CommandRequest, ManagedRequest, Need, Prepared, SandboxError, Sandboxes, Settings},
+    sandboxes::{
+        CommandRequest, ManagedRequest, Need, Prepared, SandboxError, Sandboxes, Settings,
+    },
 };

@@ -258,7 +258,6 @@ async fn resolved(sandbox: &Sandbox, context: Context) -> Result<Plan, SandboxEr
     }
 }
 
-
 fn has_globs(sandbox: &Sandbox) -> bool {
     match &sandbox.permissions {
         Permissions::Managed {

@@ -101,10 +101,7 @@ pub fn profile(plan: &Plan) -> Result<String, ProfileError> {
 }
 
 /// Returns the command that runs another under a profile.
-pub fn command<A: AsRef<OsStr>>(
-    profile: &str,
-    argv: impl IntoIterator<Item = A>,
-) -> Vec<OsString> {
+pub fn command<A: AsRef<OsStr>>(profile: &str, argv: impl IntoIterator<Item = A>) -> Vec<OsString> {
     let launch = [LAUNCHER, "-p", profile, "--"].map(OsString::from);
     let argv = argv.into_iter().map(|arg| arg.as_ref().to_owned());
     launch.into_iter().chain(argv).collect()
@@ -118,7 +115,10 @@ fn push_view(text: &mut String, view: &View) -> Result<(), ProfileError> {
             text.push_str(LOADER);
             for path in passed(view) {
                 let path = quoted(path)?;
-                push_line(text, &format!("(allow file-read-metadata (literal {path}))"));
+                push_line(
+                    text,
+                    &format!("(allow file-read-metadata (literal {path}))"),
+                );
             }
             for (link, _) in &view.links {
                 let link = quoted(link)?;

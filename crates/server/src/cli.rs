@@ -57,16 +57,17 @@ pub struct Cli {
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
     /// Tells what this machine can enforce, and what would help where it cannot.
+    ///
+    /// Everything is tried, as the server would do it, which takes at most 20 seconds. Options of
+    /// the server's count, before the command: `exec-server --sandbox-mechanism landlock doctor`
+    /// tells what Landlock alone would do. Run it where the server runs: under the same account, in
+    /// the same container.
+    #[command(after_help = DOCTOR_STATUS)]
     Doctor(Doctor),
 }
 
-/// Tells what this machine can enforce, and what would help where it cannot.
-///
-/// Everything is tried, as the server would do it, which takes at most 20 seconds. Options of the
-/// server's count: `exec-server --sandbox-mechanism landlock doctor` tells what Landlock alone would do.
-/// Run it where the server runs: the same account, the same container.
+/// Options of `exec-server doctor`.
 #[derive(Args, Clone, Copy, Debug, Eq, PartialEq)]
-#[command(after_help = DOCTOR_STATUS)]
 pub struct Doctor {
     /// Prints one JSON object instead of text.
     #[arg(long)]

@@ -61,7 +61,8 @@ pub async fn run_main(config: ServerConfig) -> anyhow::Result<()> {
     }
     let backend = LocalBackend::new(local_config(&config)?);
     let service = Service::new(service_config(&config), {
-        let (backend, files) = (backend.clone(), LocalFileSystem::for_a_server());
+        let files = LocalFileSystem::for_a_server().with_policies_of(&backend);
+        let backend = backend.clone();
         move || Environment {
             backend: Arc::new(backend.clone()),
             files: Arc::new(files.clone()),

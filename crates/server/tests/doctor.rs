@@ -1,4 +1,5 @@
 //! `exec-server doctor`, by the real binary on the real machine.
+#![expect(clippy::unwrap_used, reason = "the functions below are parts of tests")]
 
 use std::process::{Command, Output};
 

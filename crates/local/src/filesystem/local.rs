@@ -1,4 +1,4 @@
-//! The operations, each on the thread that suits it.
+//! The operations: each says how it is done here, and how by a process that a policy encloses.
 
 use std::sync::Arc;
 
@@ -7,7 +7,11 @@ use exec_env::filesystem::{
     ExecutorFileSystem, FileError, FileFuture, MissingPaths, MissingWatch, Open, OpenFile,
     WatchPath, Watcher,
 };
-use exec_fs::{BlockFile, Cached, WholeFile};
+use exec_fs::{BlockFile, Stop};
+use exec_sandbox::{
+    Need,
+    files::{Files, Request},
+};
 use exec_wire::{
     fs::{
         Canonicalize, Copy, CreateDirectory, DirectoryEntry, FileMetadata, Find, FoundPaths,
@@ -15,33 +19,39 @@ use exec_wire::{
         WalkResult, WriteFile,
     },
     path_uri::PathUri,
-    sandbox::{Sandbox, WindowsSandboxLevel},
+    sandbox::Sandbox,
 };
-use futures_util::future::{FutureExt, ready};
+use futures_util::future::FutureExt;
 
-use super::{line::Line, memory::Memory, offload::Threads, open::LocalOpenFile};
-
-/// Content that is read in one go with the opening, whoever else reads.
-const SMALL_FILE_BYTES: u64 = 64 << 10;
+use super::{
+    here::Here,
+    memory::Memory,
+    policy::{Enclosed, Place, Policies},
+};
+use crate::backend::LocalBackend;
 
 /// Files of this machine. A clone has its own line of changes: each session has one.
 #[derive(Debug)]
 pub struct LocalFileSystem {
-    line: Line,
-    memory: Memory,
-    cached: Arc<Cached>,
-    threads: Threads,
+    here: Here,
+    policies: Policies,
 }
 
 impl Default for LocalFileSystem {
     fn default() -> Self {
-        Self::with(Memory::unbounded(), Arc::default())
+        Self {
+            here: Here::new(Memory::unbounded()),
+            policies: Policies::default(),
+        }
     }
 }
 
 impl Clone for LocalFileSystem {
     fn clone(&self) -> Self {
-        Self::with(self.memory.for_another(), Arc::clone(&self.cached))
+        Self {
+            here: self.here.for_another(),
+            policies: self.policies.clone(),
+        }
     }
 }
 
@@ -49,222 +59,204 @@ impl LocalFileSystem {
     /// Makes one for a server, which sends on what it reads: as long as content is kept, nothing
     /// more is read beyond [`exec_wire::limits::FILE_WINDOW_BYTES`] of a session.
     pub fn for_a_server() -> Self {
-        Self::with(Memory::bounded(Arc::default()), Arc::default())
-    }
-
-    fn with(memory: Memory, cached: Arc<Cached>) -> Self {
-        let line = Line::default();
         Self {
-            line,
-            memory,
-            cached,
-            threads: Threads::default(),
+            here: Here::new(Memory::bounded(Arc::default())),
+            policies: Policies::default(),
         }
     }
 
-    /// Runs something that only reads.
-    fn read<T: Send + 'static>(
+    /// Keeps policies as `backend` does for commands. Without it, a policy that restricts anything is
+    /// refused.
+    pub fn with_policies_of(self, backend: &LocalBackend) -> Self {
+        let sandboxes = backend.sandboxes().clone();
+        let files = Files::new(backend.spawner.clone(), sandboxes.clone());
+        Self {
+            policies: Policies::Kept { sandboxes, files },
+            ..self
+        }
+    }
+
+    /// Does something that only reads.
+    fn read<R: Send + 'static, T: Send + 'static>(
         &self,
-        sandbox: Option<&Sandbox>,
-        work: impl FnOnce(&exec_fs::Stop) -> Result<T, FileError> + Send + 'static,
+        sandbox: Option<Box<Sandbox>>,
+        request: R,
+        here: fn(&Here, R) -> FileFuture<T>,
+        enclosed: fn(Enclosed, Here, R) -> FileFuture<T>,
     ) -> FileFuture<T> {
-        match may_read(sandbox) {
-            Ok(()) => self.threads.run(work),
-            Err(error) => ready(Err(error)).boxed(),
-        }
-    }
-
-    /// Runs something that changes files.
-    fn change<T: Send + 'static>(
-        &self,
-        sandbox: Option<&Sandbox>,
-        work: impl FnOnce(&exec_fs::Stop) -> Result<T, FileError> + Send + 'static,
-    ) -> FileFuture<T> {
-        match may_write(sandbox) {
-            Ok(()) => self.line.push(work),
-            Err(error) => ready(Err(error)).boxed(),
-        }
-    }
-}
-
-impl ExecutorFileSystem for LocalFileSystem {
-    fn read_file(&self, read: ReadFile) -> FileFuture<Bytes> {
-        if let Err(error) = may_read(read.sandbox.as_deref()) {
-            return ready(Err(error)).boxed();
-        }
-        if let Some(content) = self.cached.file(&read) {
-            return ready(content.map(Bytes::from)).boxed();
-        }
-        let (memory, cached) = (self.memory.clone(), Arc::clone(&self.cached));
-        let threads = self.threads.clone();
+        let Some(sandbox) = sandbox else {
+            return here(&self.here, request);
+        };
+        let (own, policies) = (self.here.clone(), self.policies.clone());
         async move {
-            let opened = threads.run(move |_| {
-                cached.learn(&read.path);
-                let file = WholeFile::open(&read)?;
-                if file.size() <= SMALL_FILE_BYTES {
-                    return file.read().map(Opened::Small);
-                }
-                Ok(Opened::Large(file))
-            });
-            match opened.await? {
-                Opened::Small(content) => Ok(content.into()),
-                Opened::Large(file) => {
-                    let room = memory.room(file.size()).await?;
-                    // The room goes along: whoever gives up does not stop what is read.
-                    threads.run(move |_| Ok(room.hold(file.read()?))).await
-                }
+            match policies.place(&sandbox, Need::Read).await? {
+                Place::Here => here(&own, request).await,
+                Place::Enclosed(place) => enclosed(place, own, request).await,
             }
         }
         .boxed()
     }
 
-    fn write_file(&self, write: WriteFile, data: Bytes) -> FileFuture<()> {
-        let sandbox = write.sandbox.clone();
-        self.change(sandbox.as_deref(), move |_| {
-            exec_fs::write_file(&write, &data)
-        })
-    }
-
-    fn create_directory(&self, create: CreateDirectory) -> FileFuture<()> {
-        let sandbox = create.sandbox.clone();
-        self.change(sandbox.as_deref(), move |_| {
-            exec_fs::create_directory(&create)
-        })
-    }
-
-    fn metadata(&self, get: GetMetadata) -> FileFuture<FileMetadata> {
-        if let Err(error) = may_read(get.sandbox.as_deref()) {
-            return ready(Err(error)).boxed();
-        }
-        match self.cached.metadata(&get) {
-            Some(found) => ready(found).boxed(),
-            None => {
-                let cached = Arc::clone(&self.cached);
-                self.threads.run(move |_| {
-                    cached.learn(&get.path);
-                    exec_fs::metadata(&get)
-                })
-            }
-        }
-    }
-
-    fn canonicalize(&self, request: Canonicalize) -> FileFuture<PathUri> {
-        let sandbox = request.sandbox.clone();
-        self.read(sandbox.as_deref(), move |_| exec_fs::canonicalize(&request))
-    }
-
-    fn read_directory(&self, read: ReadDirectory) -> FileFuture<Vec<DirectoryEntry>> {
-        let sandbox = read.sandbox.clone();
-        self.read(sandbox.as_deref(), move |_| exec_fs::read_directory(&read))
-    }
-
-    fn walk(&self, walk: Walk) -> FileFuture<WalkResult> {
-        let sandbox = walk.sandbox.clone();
-        self.read(sandbox.as_deref(), move |stop| exec_fs::walk(&walk, stop))
-    }
-
-    fn remove(&self, remove: Remove) -> FileFuture<()> {
-        let sandbox = remove.sandbox.clone();
-        self.change(sandbox.as_deref(), move |stop| {
-            exec_fs::remove(&remove, stop)
-        })
-    }
-
-    fn copy(&self, copy: Copy) -> FileFuture<()> {
-        let sandbox = copy.sandbox.clone();
-        self.change(sandbox.as_deref(), move |stop| exec_fs::copy(&copy, stop))
-    }
-
-    fn rename(&self, rename: Rename) -> FileFuture<()> {
-        let sandbox = rename.sandbox.clone();
-        self.change(sandbox.as_deref(), move |_| exec_fs::rename(&rename))
-    }
-
-    fn open(&self, open: Open) -> FileFuture<Arc<dyn OpenFile>> {
-        let (line, memory) = (self.line.clone(), self.memory.clone());
-        let (cached, threads) = (Arc::clone(&self.cached), self.threads.clone());
-        let Open {
-            path,
-            mode,
-            sandbox,
-        } = open;
-        let opened = move |_: &_| {
-            let file = Arc::new(BlockFile::open(&path, mode)?);
-            cached.learn(&path);
-            let opened = LocalOpenFile {
-                file,
-                line,
-                memory,
-                cached,
-                threads,
+    /// Does something that changes files, when its turn has come.
+    fn change<R: Send + 'static>(
+        &self,
+        sandbox: Option<Box<Sandbox>>,
+        request: R,
+        here: fn(&R, &Stop) -> Result<(), FileError>,
+        ask: fn(R) -> (Request, Bytes),
+    ) -> FileFuture<()> {
+        let policies = self.policies.clone();
+        self.here.in_line(move |stop| {
+            let Some(sandbox) = sandbox else {
+                return here(&request, stop);
             };
-            Ok(Arc::new(opened) as Arc<dyn OpenFile>)
-        };
-        let may_open = match mode {
-            OpenMode::Read => may_read(sandbox.as_deref()),
-            OpenMode::Replace => may_write(sandbox.as_deref()),
-        };
-        match may_open {
-            // In line in either mode: what was called before is what is opened.
-            Ok(()) => self.line.push(opened),
-            Err(error) => ready(Err(error)).boxed(),
-        }
-    }
-
-    fn search(&self, search: Search) -> FileFuture<SearchResult> {
-        let sandbox = search.sandbox.clone();
-        self.read(sandbox.as_deref(), move |stop| {
-            exec_fs::search(&search, stop)
-        })
-    }
-
-    fn find(&self, find: Find) -> FileFuture<FoundPaths> {
-        let sandbox = find.sandbox.clone();
-        self.read(sandbox.as_deref(), move |stop| exec_fs::find(&find, stop))
-    }
-
-    fn watch(&self, watch: WatchPath) -> FileFuture<Watcher> {
-        let sandbox = watch.sandbox.clone();
-        self.read(sandbox.as_deref(), move |_| exec_fs::watch(&watch))
-    }
-
-    fn watch_missing(&self, missing: MissingPaths) -> FileFuture<Option<MissingWatch>> {
-        let sandbox = missing.sandbox.clone();
-        self.read(sandbox.as_deref(), move |_| {
-            exec_fs::watch_missing(&missing)
+            match policies.place_in_line(&sandbox, Need::Change)? {
+                Place::Here => here(&request, stop),
+                Place::Enclosed(place) => {
+                    let (request, data) = ask(request);
+                    place.change_in_line(request, data)
+                }
+            }
         })
     }
 }
 
-/// A file that is to be read whole.
-enum Opened {
-    Small(Vec<u8>),
-    Large(WholeFile),
-}
-
-/// Lets reads pass that no policy could refuse.
-fn may_read(sandbox: Option<&Sandbox>) -> Result<(), FileError> {
-    enforceable(sandbox, Sandbox::has_full_read)
-}
-
-/// Lets changes pass that no policy could refuse.
-fn may_write(sandbox: Option<&Sandbox>) -> Result<(), FileError> {
-    enforceable(sandbox, Sandbox::has_full_write)
-}
-
-fn enforceable(
-    sandbox: Option<&Sandbox>,
-    allows_everything: impl FnOnce(&Sandbox) -> bool,
-) -> Result<(), FileError> {
-    let Some(sandbox) = sandbox else {
-        return Ok(());
-    };
-    let refuse = |text: &str| Err(FileError::Refused(format!("sandbox: {text}")));
-    if sandbox.windows_sandbox_level == WindowsSandboxLevel::Mxc {
-        return refuse("windowsSandboxLevel `mxc` is not available on this host");
+impl ExecutorFileSystem for LocalFileSystem {
+    fn read_file(&self, mut read: ReadFile) -> FileFuture<Bytes> {
+        let sandbox = read.sandbox.take();
+        self.read(sandbox, read, Here::read_file, Enclosed::read_file)
     }
-    if !allows_everything(sandbox) {
-        return refuse("this server enforces no sandbox policy yet");
+
+    fn write_file(&self, mut write: WriteFile, data: Bytes) -> FileFuture<()> {
+        self.change(
+            write.sandbox.take(),
+            (write, data),
+            |(write, data), _| exec_fs::write_file(write, data),
+            |(write, data)| (Request::WriteFile(write), data),
+        )
     }
-    Ok(())
+
+    fn create_directory(&self, mut create: CreateDirectory) -> FileFuture<()> {
+        self.change(
+            create.sandbox.take(),
+            create,
+            |create, _| exec_fs::create_directory(create),
+            |create| (Request::CreateDirectory(create), Bytes::new()),
+        )
+    }
+
+    fn metadata(&self, mut get: GetMetadata) -> FileFuture<FileMetadata> {
+        self.read(get.sandbox.take(), get, Here::metadata, |place, _, get| {
+            place.files.result(place.plan, Request::Metadata(get))
+        })
+    }
+
+    fn canonicalize(&self, mut request: Canonicalize) -> FileFuture<PathUri> {
+        self.read(
+            request.sandbox.take(),
+            request,
+            |here, request| here.read(move |_| exec_fs::canonicalize(&request)),
+            |place, _, request| {
+                place
+                    .files
+                    .result(place.plan, Request::Canonicalize(request))
+            },
+        )
+    }
+
+    fn read_directory(&self, mut read: ReadDirectory) -> FileFuture<Vec<DirectoryEntry>> {
+        self.read(
+            read.sandbox.take(),
+            read,
+            |here, read| here.read(move |_| exec_fs::read_directory(&read)),
+            |place, _, read| place.files.result(place.plan, Request::ReadDirectory(read)),
+        )
+    }
+
+    fn walk(&self, mut walk: Walk) -> FileFuture<WalkResult> {
+        self.read(
+            walk.sandbox.take(),
+            walk,
+            |here, walk| here.read(move |stop| exec_fs::walk(&walk, stop)),
+            |place, _, walk| place.files.result(place.plan, Request::Walk(walk)),
+        )
+    }
+
+    fn remove(&self, mut remove: Remove) -> FileFuture<()> {
+        self.change(remove.sandbox.take(), remove, exec_fs::remove, |remove| {
+            (Request::Remove(remove), Bytes::new())
+        })
+    }
+
+    fn copy(&self, mut copy: Copy) -> FileFuture<()> {
+        self.change(copy.sandbox.take(), copy, exec_fs::copy, |copy| {
+            (Request::Copy(copy), Bytes::new())
+        })
+    }
+
+    fn rename(&self, mut rename: Rename) -> FileFuture<()> {
+        self.change(
+            rename.sandbox.take(),
+            rename,
+            |rename, _| exec_fs::rename(rename),
+            |rename| (Request::Rename(rename), Bytes::new()),
+        )
+    }
+
+    fn open(&self, mut open: Open) -> FileFuture<Arc<dyn OpenFile>> {
+        let (here, policies) = (self.here.clone(), self.policies.clone());
+        let need = match open.mode {
+            OpenMode::Read => Need::Read,
+            OpenMode::Replace => Need::Change,
+        };
+        // In line in either mode: what was called before is what is opened.
+        self.here.in_line(move |_| {
+            if let Some(sandbox) = open.sandbox.take()
+                && let Place::Enclosed(place) = policies.place_in_line(&sandbox, need)?
+            {
+                return place.open_in_line(&here, open);
+            }
+            let file = BlockFile::open(&open.path, open.mode)?;
+            Ok(here.opened(file, &open.path))
+        })
+    }
+
+    fn search(&self, mut search: Search) -> FileFuture<SearchResult> {
+        self.read(
+            search.sandbox.take(),
+            search,
+            |here, search| here.read(move |stop| exec_fs::search(&search, stop)),
+            |place, _, search| place.files.result(place.plan, Request::Search(search)),
+        )
+    }
+
+    fn find(&self, mut find: Find) -> FileFuture<FoundPaths> {
+        self.read(
+            find.sandbox.take(),
+            find,
+            |here, find| here.read(move |stop| exec_fs::find(&find, stop)),
+            |place, _, find| place.files.result(place.plan, Request::Find(find)),
+        )
+    }
+
+    fn watch(&self, mut watch: WatchPath) -> FileFuture<Watcher> {
+        self.read(
+            watch.sandbox.take(),
+            watch,
+            |here, watch| here.read(move |_| exec_fs::watch(&watch)),
+            |place, _, watch| place.files.watch(place.plan, watch),
+        )
+    }
+
+    fn watch_missing(&self, mut paths: MissingPaths) -> FileFuture<Option<MissingWatch>> {
+        self.read(
+            paths.sandbox.take(),
+            paths,
+            |here, paths| here.read(move |_| exec_fs::watch_missing(&paths)),
+            |place, _, paths| place.files.watch_missing(place.plan, paths),
+        )
+    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,8 @@
 //! Numbers as text, without allocating.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_int};
+
+use super::{Errno, open_read};
 
 /// A number as text.
 #[derive(Debug)]
@@ -38,6 +40,20 @@ impl Digits {
     pub(crate) fn text(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.bytes[self.start..]).unwrap_or_default()
     }
+}
+
+/// Opens a file about a process, to read it.
+pub(crate) fn open_of_process(pid: i32, name: &CStr) -> Result<c_int, Errno> {
+    let mut path = [0; 48];
+    let number = Digits::decimal(u64::from(pid.unsigned_abs()));
+    let parts = [b"/proc/", number.text().to_bytes(), b"/", name.to_bytes()];
+    // One byte less than there are, so that there is an end.
+    let room = path.iter_mut().take(47);
+    for (place, byte) in room.zip(parts.into_iter().flatten()) {
+        *place = *byte;
+    }
+    let path = CStr::from_bytes_until_nul(&path).map_err(|_| libc::ENAMETOOLONG)?;
+    open_read(path, 0)
 }
 
 /// Reads a number at the start of a text.

@@ -15,6 +15,7 @@ use super::{
     handle::Stage,
     job::Job,
     progress::{self, Failure},
+    supervise::Started,
 };
 use crate::{
     enclosure::{
@@ -24,8 +25,8 @@ use crate::{
     raw::{self, Errno},
 };
 
-/// Starts an init and waits for it to start the command. Returns the numbers of both.
-pub(super) fn start(job: &Job, namespaces: NamespaceParts) -> Result<(i32, i32), Failure> {
+/// Starts an init and waits for it to start the command.
+pub(super) fn start(job: &Job, namespaces: NamespaceParts) -> Result<Started, Failure> {
     let mut flags = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_CHILD_CLEARTID;
     for (wanted, flag) in [
         (namespaces.user, libc::CLONE_NEWUSER),
@@ -46,8 +47,15 @@ pub(super) fn start(job: &Job, namespaces: NamespaceParts) -> Result<(i32, i32),
     // not end before init has; the word is in the region.
     let init = unsafe { raw::clone_vm(enter, job.init_stack_top, flags, argument, word) };
     let init = init.map_err(refused)?;
+    // Whoever lets go of the mounts last takes them down, which takes a while. With this it is not
+    // init, for whose end somebody waits. If it fails, it is.
+    let held = raw::open_of_process(init, c"ns/mnt").unwrap_or(-1);
     match job.progress.wait() {
-        Some(command) => Ok((init, command)),
+        Some(command) => Ok(Started {
+            child: init,
+            command,
+            held,
+        }),
         None => {
             raw::wait_for(init);
             // Without a failure of its own it was killed.

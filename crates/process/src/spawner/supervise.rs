@@ -40,7 +40,11 @@ pub(super) extern "C" fn enter(argument: *mut c_void) -> c_int {
         Some(namespaces) => init::start(job, namespaces),
         None => start(job),
     };
-    let (child, command) = match started {
+    let Started {
+        child,
+        command,
+        held,
+    } = match started {
         Ok(started) => started,
         Err((stage, errno, part)) => {
             tell(job.control, Report::Failed { stage, errno, part });
@@ -48,7 +52,7 @@ pub(super) extern "C" fn enter(argument: *mut c_void) -> c_int {
         }
     };
     // The ends of the command's pipes must not stay open here, nor the spawner's socket.
-    close_all_but(job.control, job.signals);
+    close_all_but([job.control, job.signals, held]);
     tell(job.control, Report::Started(command.unsigned_abs()));
     Supervisor {
         job,
@@ -62,8 +66,19 @@ pub(super) extern "C" fn enter(argument: *mut c_void) -> c_int {
     .run()
 }
 
+/// Processes that were started.
+#[derive(Debug)]
+pub(super) struct Started {
+    /// The command, or its init.
+    pub(super) child: i32,
+    /// The command.
+    pub(super) command: i32,
+    /// A descriptor that is kept as long as the supervisor lives, if it is one.
+    pub(super) held: c_int,
+}
+
 /// Starts a command that has no init: child and command are the same.
-fn start(job: &Job) -> Result<(i32, i32), Failure> {
+fn start(job: &Job) -> Result<Started, Failure> {
     let argument = ptr::from_ref(job).cast_mut().cast();
     let (stack, flags) = (job.child_stack_top, libc::CLONE_VFORK);
     // SAFETY: the child's stack is its own; this process is suspended until the child is done.
@@ -74,7 +89,11 @@ fn start(job: &Job) -> Result<(i32, i32), Failure> {
             raw::wait_for(child);
             Err(failure)
         }
-        None => Ok((child, child)),
+        None => Ok(Started {
+            child,
+            command: child,
+            held: -1,
+        }),
     }
 }
 
@@ -263,15 +282,7 @@ fn for_each_child_in_proc(each: &mut impl FnMut(i32)) {
 }
 
 fn parent_of(pid: i32) -> Option<i32> {
-    let mut path = [0; 32];
-    let number = raw::Digits::decimal(u64::from(pid.unsigned_abs()));
-    let parts: [&[u8]; 3] = [b"/proc/", number.text().to_bytes(), b"/stat"];
-    let bytes = parts.into_iter().flatten();
-    for (place, byte) in path.iter_mut().zip(bytes) {
-        *place = *byte;
-    }
-    let path = std::ffi::CStr::from_bytes_until_nul(&path).ok()?;
-    let file = raw::open_read(path, 0).ok()?;
+    let file = raw::open_of_process(pid, c"stat").ok()?;
     let mut stat = [0; 512];
     let length = raw::read(file, &mut stat).unwrap_or(0);
     let _ = raw::close(file);
@@ -298,17 +309,13 @@ fn tell(control: c_int, report: Report) {
     while raw::send(control, &report.encode()) == Err(libc::EINTR) {}
 }
 
-fn close_all_but(one: c_int, other: c_int) {
-    let (low, high) = if one < other {
-        (one, other)
-    } else {
-        (other, one)
-    };
-    if low > 0 {
-        let _ = raw::close_range(0, low - 1);
+fn close_all_but(kept: [c_int; 3]) {
+    let mut first = 0;
+    while let Some(next) = kept.into_iter().filter(|fd| *fd >= first).min() {
+        if next > first {
+            let _ = raw::close_range(first, next - 1);
+        }
+        first = next + 1;
     }
-    if high > low + 1 {
-        let _ = raw::close_range(low + 1, high - 1);
-    }
-    let _ = raw::close_range(high + 1, c_int::MAX);
+    let _ = raw::close_range(first, c_int::MAX);
 }

@@ -3,8 +3,6 @@
 //! Invariant: a datagram goes to an address that the gate gave, and one comes back only from there.
 //! Datagrams that find no room are lost, as datagrams are.
 
-mod flow;
-
 use std::{
     collections::HashMap,
     io,
@@ -18,8 +16,7 @@ use tokio::{
     task::{Id, JoinSet},
 };
 
-use self::flow::Flow;
-use super::message;
+use super::{flow::Flow, message};
 use crate::gate::Gate;
 
 /// The socket that clients send their datagrams to.
@@ -126,7 +123,7 @@ impl Flows {
 }
 
 /// The largest datagram there is.
-const MAX_DATAGRAM: usize = 64 * 1024;
+pub(super) const MAX_DATAGRAM: usize = 64 * 1024;
 /// Places that clients send from at a time.
 const MAX_FLOWS: usize = 64;
 /// Datagrams that wait while a destination is decided about.

@@ -40,8 +40,8 @@ pub fn outlook(can: &Abilities, mechanism: Mechanism, processes: Processes) -> V
         .collect()
 }
 
-/// A kind of policy.
-struct Sort {
+/// A plan like those of one kind of policy.
+struct Example {
     name: &'static str,
     view: fn() -> View,
     network: Network,
@@ -50,8 +50,8 @@ struct Sort {
     ports: &'static [u16],
 }
 
-const KINDS: [Sort; 7] = [
-    Sort {
+const KINDS: [Example; 7] = [
+    Example {
         network: Network::Host,
         ..command("read-only, with network", read_only)
     },
@@ -59,18 +59,18 @@ const KINDS: [Sort; 7] = [
     command("workspace-write, .git protected", workspace_write),
     command("only some paths can be read", narrow),
     command("some paths cannot be read", denied),
-    Sort {
+    Example {
         ports: &[3128],
         ..command("managed network", read_only)
     },
-    Sort {
+    Example {
         who: Who::Helper,
         ..command("file operations (fs/*)", workspace_write)
     },
 ];
 
-const fn command(name: &'static str, view: fn() -> View) -> Sort {
-    Sort {
+const fn command(name: &'static str, view: fn() -> View) -> Example {
+    Example {
         name,
         view,
         network: Network::None,
@@ -79,7 +79,7 @@ const fn command(name: &'static str, view: fn() -> View) -> Sort {
     }
 }
 
-impl Sort {
+impl Example {
     fn enclosed(
         &self,
         can: &Abilities,

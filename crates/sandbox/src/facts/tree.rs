@@ -28,11 +28,7 @@ impl Tree {
     /// Directories above are made, too.
     pub fn of(lines: &str) -> Self {
         let mut tree = Self::default();
-        for line in lines
-            .lines()
-            .map(str::trim)
-            .filter(|line| !line.is_empty())
-        {
+        for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
             if let Some((path, target)) = line.split_once(" -> ") {
                 tree.add(path, Node::Link(target.into()));
             } else if let Some((path, text)) = line.split_once(" = ") {

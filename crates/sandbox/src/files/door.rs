@@ -61,13 +61,17 @@ impl Files {
     ///
     /// # Errors
     /// Fails as the operation does, if this host cannot enforce the plan, or if the hand is lost.
-    pub async fn result<T: DeserializeOwned>(
+    pub fn result<T: DeserializeOwned + Send + 'static>(
         &self,
         plan: Arc<Plan>,
         request: Request,
-    ) -> Result<T, FileError> {
-        let reply = self.call(plan, request, Bytes::new()).await?;
-        reply.into_result()
+    ) -> FileFuture<T> {
+        let files = self.clone();
+        async move {
+            let reply = files.call(plan, request, Bytes::new()).await?;
+            reply.into_result()
+        }
+        .boxed()
     }
 
     /// Opens a whole file, and reads it if it is small.
@@ -100,33 +104,41 @@ impl Files {
     ///
     /// # Errors
     /// As [`Self::result`], and if there are too many watches.
-    pub async fn watch(&self, plan: Arc<Plan>, watch: WatchPath) -> Result<Watcher, FileError> {
+    pub fn watch(&self, plan: Arc<Plan>, watch: WatchPath) -> FileFuture<Watcher> {
+        let files = self.clone();
         let request = Request::Watch {
             path: watch.path,
             tree: watch.depth == WatchDepth::Tree,
         };
-        let (hand, permit, reply) = self.begin_watch(&plan, request).await?;
-        let path: PathUri = reply.into_result()?;
-        let changes = hear::changes(hand, permit);
-        Ok(Watcher { path, changes })
+        async move {
+            let (hand, permit, reply) = files.begin_watch(&plan, request).await?;
+            let path: PathUri = reply.into_result()?;
+            let changes = hear::changes(hand, permit);
+            Ok(Watcher { path, changes })
+        }
+        .boxed()
     }
 
     /// Watches for missing paths, with a hand of its own.
     ///
     /// # Errors
     /// As [`Self::watch`].
-    pub async fn watch_missing(
+    pub fn watch_missing(
         &self,
         plan: Arc<Plan>,
         paths: MissingPaths,
-    ) -> Result<Option<MissingWatch>, FileError> {
+    ) -> FileFuture<Option<MissingWatch>> {
+        let files = self.clone();
         let request = Request::WatchMissing {
             missing: paths.missing,
             present: paths.present,
         };
-        let (hand, permit, reply) = self.begin_watch(&plan, request).await?;
-        let is_watched: bool = reply.into_result()?;
-        Ok(is_watched.then(|| hear::missing(hand, permit)))
+        async move {
+            let (hand, permit, reply) = files.begin_watch(&plan, request).await?;
+            let is_watched: bool = reply.into_result()?;
+            Ok(is_watched.then(|| hear::missing(hand, permit)))
+        }
+        .boxed()
     }
 
     /// Does what is asked, with data if it is a write. If the future is dropped, a read ends with its

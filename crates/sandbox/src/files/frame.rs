@@ -75,7 +75,8 @@ impl Head {
     fn decode(bytes: &[u8; HEAD_BYTES]) -> Option<Self> {
         let [class, _, _, _, _, _, _, _, lengths @ ..] = bytes;
         let (text, data) = lengths.split_first_chunk::<8>()?;
-        let length = |bytes: &[u8]| usize::try_from(u64::from_le_bytes(bytes.try_into().ok()?)).ok();
+        let length =
+            |bytes: &[u8]| usize::try_from(u64::from_le_bytes(bytes.try_into().ok()?)).ok();
         let head = Self {
             class: Class::from_number(*class)?,
             text: length(text)?,

@@ -13,12 +13,12 @@ use std::{
 use exec_env::filesystem::FileError;
 use tokio::{sync::oneshot, time::Instant};
 
-use crate::plan::Plan;
+use super::key::Key;
 
 /// How many hands there may be, and for how long.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// For one plan: more would wait for the same disk.
+    /// For one key: more would wait for the same disk.
     pub of_one_plan: usize,
     /// In all: each takes memory.
     pub in_all: usize,
@@ -42,7 +42,7 @@ impl Default for Bounds {
     }
 }
 
-/// Hands by plan.
+/// Hands by key.
 #[derive(Debug)]
 pub(super) struct Pool<H: Send + 'static> {
     bounds: Bounds,
@@ -53,13 +53,13 @@ pub(super) struct Pool<H: Send + 'static> {
 struct State<H: Send + 'static> {
     /// Hands, idle or not, and those that are being started.
     count: usize,
-    plans: HashMap<Arc<Plan>, Kept<H>>,
+    kept: HashMap<Arc<Key>, Kept<H>>,
     waiting: VecDeque<Waiting<H>>,
     /// A task waits to retire idle hands.
     sweeping: bool,
 }
 
-/// The hands of one plan.
+/// The hands of one key.
 #[derive(Debug)]
 struct Kept<H: Send + 'static> {
     count: usize,
@@ -69,7 +69,7 @@ struct Kept<H: Send + 'static> {
 
 #[derive(Debug)]
 struct Waiting<H: Send + 'static> {
-    plan: Arc<Plan>,
+    key: Arc<Key>,
     turn: oneshot::Sender<Lease<H>>,
 }
 
@@ -79,7 +79,7 @@ impl<H: Send + 'static> Pool<H> {
             bounds,
             state: Mutex::new(State {
                 count: 0,
-                plans: HashMap::new(),
+                kept: HashMap::new(),
                 waiting: VecDeque::new(),
                 sweeping: false,
             }),
@@ -90,8 +90,8 @@ impl<H: Send + 'static> Pool<H> {
     ///
     /// # Errors
     /// Fails if too many wait.
-    pub(super) async fn take(self: &Arc<Self>, plan: &Arc<Plan>) -> Result<Lease<H>, FileError> {
-        let turn = match self.take_now(plan)? {
+    pub(super) async fn take(self: &Arc<Self>, key: &Arc<Key>) -> Result<Lease<H>, FileError> {
+        let turn = match self.take_now(key)? {
             Ok(lease) => return Ok(lease),
             Err(turn) => turn,
         };
@@ -102,21 +102,21 @@ impl<H: Send + 'static> Pool<H> {
 
     fn take_now(
         self: &Arc<Self>,
-        plan: &Arc<Plan>,
+        key: &Arc<Key>,
     ) -> Result<Result<Lease<H>, oneshot::Receiver<Lease<H>>>, FileError> {
         let mut retired = None;
         let mut state = self.lock();
-        if let Some(hand) = state.take_idle(plan) {
-            return Ok(Ok(self.lease(plan, Some(hand))));
+        if let Some(hand) = state.take_idle(key) {
+            return Ok(Ok(self.lease(key, Some(hand))));
         }
-        if state.of(plan) < self.bounds.of_one_plan {
+        if state.of(key) < self.bounds.of_one_plan {
             if state.count >= self.bounds.in_all {
                 retired = state.retire_oldest();
             }
-            if state.reserve(plan, &self.bounds) {
+            if state.reserve(key, &self.bounds) {
                 drop(state);
                 drop(retired);
-                return Ok(Ok(self.lease(plan, None)));
+                return Ok(Ok(self.lease(key, None)));
             }
         }
         if state.waiting.len() >= self.bounds.waiting {
@@ -129,21 +129,21 @@ impl<H: Send + 'static> Pool<H> {
             return Err(FileError::Host(text));
         }
         let (turn, wait) = oneshot::channel();
-        let plan = Arc::clone(plan);
-        state.waiting.push_back(Waiting { plan, turn });
+        let key = Arc::clone(key);
+        state.waiting.push_back(Waiting { key, turn });
         Ok(Err(wait))
     }
 
     /// Takes back a hand that can be used again.
-    fn keep(self: &Arc<Self>, plan: &Arc<Plan>, hand: H) {
+    fn keep(self: &Arc<Self>, key: &Arc<Key>, hand: H) {
         let mut hand = hand;
         let mut state = self.lock();
-        while let Some(place) = state.first_who_can_use(Some(plan), &self.bounds) {
+        while let Some(place) = state.first_who_can_use(Some(key), &self.bounds) {
             let Some(waiting) = state.waiting.remove(place) else {
                 break;
             };
-            if waiting.plan != *plan {
-                state.release(plan);
+            if waiting.key != *key {
+                state.release(key);
                 state.waiting.insert(place, waiting);
                 self.grant(&mut state);
                 // It ends when nobody holds the lock.
@@ -151,7 +151,7 @@ impl<H: Send + 'static> Pool<H> {
                 drop(hand);
                 return;
             }
-            match waiting.turn.send(self.lease(plan, Some(hand))) {
+            match waiting.turn.send(self.lease(key, Some(hand))) {
                 Ok(()) => return,
                 Err(lease) => match lease.into_hand() {
                     Some(back) => hand = back,
@@ -160,7 +160,7 @@ impl<H: Send + 'static> Pool<H> {
             }
         }
         let now = Instant::now();
-        if let Some(kept) = state.plans.get_mut(plan) {
+        if let Some(kept) = state.kept.get_mut(key) {
             kept.idle.push((hand, now));
         }
         if !mem::replace(&mut state.sweeping, true) {
@@ -169,24 +169,24 @@ impl<H: Send + 'static> Pool<H> {
     }
 
     /// Gives the place of a hand that is gone to whoever waits.
-    fn free(self: &Arc<Self>, plan: &Arc<Plan>) {
+    fn free(self: &Arc<Self>, key: &Arc<Key>) {
         let mut state = self.lock();
-        state.release(plan);
+        state.release(key);
         self.grant(&mut state);
     }
 
     /// Gives free places to those who wait, in their order.
     fn grant(self: &Arc<Self>, state: &mut State<H>) {
         while let Some(place) = state.first_who_can_use(None, &self.bounds) {
-            let Some(Waiting { plan, turn }) = state.waiting.remove(place) else {
+            let Some(Waiting { key, turn }) = state.waiting.remove(place) else {
                 return;
             };
-            if !state.reserve(&plan, &self.bounds) {
+            if !state.reserve(&key, &self.bounds) {
                 return;
             }
-            if let Err(lease) = turn.send(self.lease(&plan, None)) {
+            if let Err(lease) = turn.send(self.lease(&key, None)) {
                 lease.into_hand();
-                state.release(&plan);
+                state.release(&key);
             }
         }
     }
@@ -196,13 +196,16 @@ impl<H: Send + 'static> Pool<H> {
         let mut retired = Vec::new();
         let mut state = self.lock();
         let mut next: Option<Instant> = None;
-        state.plans.retain(|_, kept| {
+        state.kept.retain(|_, kept| {
             let keep_from = kept
                 .idle
                 .partition_point(|(_, since)| *since + self.bounds.idle <= now);
             retired.extend(kept.idle.drain(..keep_from));
             kept.count -= keep_from;
-            let oldest = kept.idle.first().map(|(_, since)| *since + self.bounds.idle);
+            let oldest = kept
+                .idle
+                .first()
+                .map(|(_, since)| *since + self.bounds.idle);
             next = next.into_iter().chain(oldest).min();
             kept.count > 0
         });
@@ -211,10 +214,10 @@ impl<H: Send + 'static> Pool<H> {
         next
     }
 
-    fn lease(self: &Arc<Self>, plan: &Arc<Plan>, hand: Option<H>) -> Lease<H> {
+    fn lease(self: &Arc<Self>, key: &Arc<Key>, hand: Option<H>) -> Lease<H> {
         Lease(Some(Held {
             pool: Arc::clone(self),
-            plan: Arc::clone(plan),
+            key: Arc::clone(key),
             hand,
         }))
     }
@@ -229,48 +232,48 @@ impl<H: Send + 'static> Pool<H> {
         self.lock().count
     }
 
-    /// What is to be known of the idle hands of a plan.
+    /// What is to be known of the idle hands of a key.
     #[cfg(test)]
-    pub(super) fn idle<T>(&self, plan: &Arc<Plan>, what: impl Fn(&H) -> T) -> Vec<T> {
+    pub(super) fn idle<T>(&self, key: &Arc<Key>, what: impl Fn(&H) -> T) -> Vec<T> {
         let state = self.lock();
-        let idle = state.plans.get(plan).map(|kept| &kept.idle[..]);
+        let idle = state.kept.get(key).map(|kept| &kept.idle[..]);
         let idle = idle.unwrap_or_default().iter();
         idle.map(|(hand, _)| what(hand)).collect()
     }
 }
 
 impl<H: Send + 'static> State<H> {
-    fn of(&self, plan: &Arc<Plan>) -> usize {
-        self.plans.get(plan).map_or(0, |kept| kept.count)
+    fn of(&self, key: &Arc<Key>) -> usize {
+        self.kept.get(key).map_or(0, |kept| kept.count)
     }
 
-    fn take_idle(&mut self, plan: &Arc<Plan>) -> Option<H> {
-        let (hand, _) = self.plans.get_mut(plan)?.idle.pop()?;
+    fn take_idle(&mut self, key: &Arc<Key>) -> Option<H> {
+        let (hand, _) = self.kept.get_mut(key)?.idle.pop()?;
         Some(hand)
     }
 
     /// Takes the hand that nobody has used for the longest time.
     fn retire_oldest(&mut self) -> Option<H> {
-        let oldest = |(plan, kept): (&Arc<Plan>, &Kept<H>)| {
+        let oldest = |(key, kept): (&Arc<Key>, &Kept<H>)| {
             let (_, since) = kept.idle.first()?;
-            Some((*since, Arc::clone(plan)))
+            Some((*since, Arc::clone(key)))
         };
-        let (_, plan) = self
-            .plans
+        let (_, key) = self
+            .kept
             .iter()
             .filter_map(oldest)
             .min_by_key(|(since, _)| *since)?;
-        let (hand, _) = self.plans.get_mut(&plan)?.idle.remove(0);
-        self.release(&plan);
+        let (hand, _) = self.kept.get_mut(&key)?.idle.remove(0);
+        self.release(&key);
         Some(hand)
     }
 
-    fn reserve(&mut self, plan: &Arc<Plan>, bounds: &Bounds) -> bool {
-        if self.count >= bounds.in_all || self.of(plan) >= bounds.of_one_plan {
+    fn reserve(&mut self, key: &Arc<Key>, bounds: &Bounds) -> bool {
+        if self.count >= bounds.in_all || self.of(key) >= bounds.of_one_plan {
             return false;
         }
         self.count += 1;
-        let kept = self.plans.entry(Arc::clone(plan)).or_insert_with(|| Kept {
+        let kept = self.kept.entry(Arc::clone(key)).or_insert_with(|| Kept {
             count: 0,
             idle: Vec::new(),
         });
@@ -278,23 +281,23 @@ impl<H: Send + 'static> State<H> {
         true
     }
 
-    fn release(&mut self, plan: &Arc<Plan>) {
+    fn release(&mut self, key: &Arc<Key>) {
         self.count -= 1;
-        if let Some(kept) = self.plans.get_mut(plan) {
+        if let Some(kept) = self.kept.get_mut(key) {
             kept.count -= 1;
             if kept.count == 0 {
-                self.plans.remove(plan);
+                self.kept.remove(key);
             }
         }
     }
 
     /// Returns the place in line of the first who could use a hand of `plan`, or its place.
-    fn first_who_can_use(&self, plan: Option<&Arc<Plan>>, bounds: &Bounds) -> Option<usize> {
-        if plan.is_none() && self.count >= bounds.in_all {
+    fn first_who_can_use(&self, key: Option<&Arc<Key>>, bounds: &Bounds) -> Option<usize> {
+        if key.is_none() && self.count >= bounds.in_all {
             return None;
         }
         self.waiting.iter().position(|waiting| {
-            plan == Some(&waiting.plan) || self.of(&waiting.plan) < bounds.of_one_plan
+            key == Some(&waiting.key) || self.of(&waiting.key) < bounds.of_one_plan
         })
     }
 }
@@ -318,7 +321,7 @@ pub(super) struct Lease<H: Send + 'static>(Option<Held<H>>);
 
 struct Held<H: Send + 'static> {
     pool: Arc<Pool<H>>,
-    plan: Arc<Plan>,
+    key: Arc<Key>,
     hand: Option<H>,
 }
 
@@ -340,9 +343,9 @@ impl<H: Send + 'static> Lease<H> {
         match self.0.take() {
             Some(Held {
                 pool,
-                plan,
+                key,
                 hand: Some(hand),
-            }) => pool.keep(&plan, hand),
+            }) => pool.keep(&key, hand),
             held => drop(Self(held)),
         }
     }
@@ -355,9 +358,9 @@ impl<H: Send + 'static> Lease<H> {
 
 impl<H: Send + 'static> Drop for Lease<H> {
     fn drop(&mut self) {
-        if let Some(Held { pool, plan, hand }) = self.0.take() {
+        if let Some(Held { pool, key, hand }) = self.0.take() {
             drop(hand);
-            pool.free(&plan);
+            pool.free(&key);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use exec_env::filesystem::FileError;
 use exec_process::enclosure::{self, Enclosure};
 use rustix::io::Errno;
 
@@ -42,28 +43,24 @@ fn enter(socket: &OwnedFd, incoming: &mut Incoming) -> Option<()> {
 fn serve(socket: &OwnedFd, incoming: &mut Incoming) -> Option<()> {
     loop {
         let frame = next(socket, incoming)?;
-        match serde_json::from_slice(&frame.text).ok()? {
-            Request::Watch { path, tree } => return tell::watch(socket, path, tree),
-            Request::WatchMissing { missing, present } => {
-                return tell::watch_missing(socket, missing, present);
-            }
-            request => {
-                let is_small = request.is_small();
-                answer(socket, perform(request, &frame.data))?;
-                drop(frame);
-                if !is_small {
-                    // Threads have each taken memory of their own. Nobody waits for this.
-                    give_back_memory();
-                }
-            }
+        let request: Request = serde_json::from_slice(&frame.text).ok()?;
+        if let Request::Watch { path, tree } = request {
+            return tell::watch(socket, path, tree);
+        }
+        if let Request::WatchMissing { missing, present } = request {
+            return tell::watch_missing(socket, missing, present);
+        }
+        let is_small = request.is_small();
+        answer(socket, perform(request, &frame.data))?;
+        drop(frame);
+        if !is_small {
+            // Threads have each taken memory of their own. Nobody waits for this.
+            give_back_memory();
         }
     }
 }
 
-fn answer(
-    socket: &OwnedFd,
-    outcome: Result<Answer, exec_env::filesystem::FileError>,
-) -> Option<()> {
+fn answer(socket: &OwnedFd, outcome: Result<Answer, FileError>) -> Option<()> {
     match outcome {
         Ok(Answer { text, data, file }) => {
             let descriptors: Vec<_> = file.iter().map(AsFd::as_fd).collect();

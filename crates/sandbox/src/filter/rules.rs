@@ -185,9 +185,8 @@ fn sockets(sockets: Sockets, rules: &mut Vec<Rule>) {
             }));
         }
         Sockets::Internet { unix } => {
-            let mut others: Vec<Check> = INTERNET
-                .map(|family| is_not(0, u32::MAX, family))
-                .to_vec();
+            let mut others: Vec<Check> =
+                INTERNET.map(|family| is_not(0, u32::MAX, family)).to_vec();
             if unix {
                 others.push(is_not(0, u32::MAX, UNIX));
             }

@@ -125,12 +125,27 @@ fn other_architectures_and_numbers_do_not_pass_by() {
 #[test]
 fn new_namespaces_fail_and_new_threads_do_not() {
     let program = made(Sockets::Host);
-    let clone = |flags: i32| verdict(&program, call(libc::SYS_clone), [flags as u64, 0, 0, 0, 0, 0]);
+    let clone = |flags: i32| {
+        verdict(
+            &program,
+            call(libc::SYS_clone),
+            [flags as u64, 0, 0, 0, 0, 0],
+        )
+    };
     assert_eq!(clone(libc::SIGCHLD), ALLOW);
     assert_eq!(clone(libc::CLONE_VM | libc::CLONE_THREAD), ALLOW);
-    assert_eq!(clone(libc::CLONE_NEWUSER | libc::SIGCHLD), fails(libc::EPERM));
+    assert_eq!(
+        clone(libc::CLONE_NEWUSER | libc::SIGCHLD),
+        fails(libc::EPERM)
+    );
     assert_eq!(clone(libc::CLONE_NEWNET), fails(libc::EPERM));
-    let unshare = |flags: i32| verdict(&program, call(libc::SYS_unshare), [flags as u64, 0, 0, 0, 0, 0]);
+    let unshare = |flags: i32| {
+        verdict(
+            &program,
+            call(libc::SYS_unshare),
+            [flags as u64, 0, 0, 0, 0, 0],
+        )
+    };
     assert_eq!(unshare(libc::CLONE_FILES), ALLOW);
     assert_eq!(unshare(libc::CLONE_NEWUSER), fails(libc::EPERM));
     assert_eq!(unshare(0x80), fails(libc::EPERM));
@@ -145,12 +160,23 @@ fn socket(program: &[Instruction], family: i32, kind: i32, protocol: i32) -> u32
 fn without_network_there_are_connected_streams_only() {
     let program = made(Sockets::Pairs);
     let refused = fails(libc::EPERM);
-    for family in [libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK, libc::AF_VSOCK] {
+    for family in [
+        libc::AF_INET,
+        libc::AF_INET6,
+        libc::AF_NETLINK,
+        libc::AF_VSOCK,
+    ] {
         assert_eq!(socket(&program, family, libc::SOCK_STREAM, 0), refused);
     }
     let cloexec = libc::SOCK_CLOEXEC;
-    assert_eq!(socket(&program, libc::AF_UNIX, libc::SOCK_STREAM | cloexec, 0), ALLOW);
-    assert_eq!(socket(&program, libc::AF_UNIX, libc::SOCK_DGRAM | cloexec, 0), refused);
+    assert_eq!(
+        socket(&program, libc::AF_UNIX, libc::SOCK_STREAM | cloexec, 0),
+        ALLOW
+    );
+    assert_eq!(
+        socket(&program, libc::AF_UNIX, libc::SOCK_DGRAM | cloexec, 0),
+        refused
+    );
     let pair = |kind: i32| {
         let arguments = [libc::AF_UNIX as u64, kind as u64, 0, 0, 0, 0];
         verdict(&program, call(libc::SYS_socketpair), arguments)
@@ -184,9 +210,18 @@ fn the_hosts_network_has_no_exotic_sockets() {
         assert_eq!(socket(&program, family, libc::SOCK_DGRAM, 0), ALLOW);
     }
     assert_eq!(socket(&program, libc::AF_NETLINK, libc::SOCK_RAW, 0), ALLOW);
-    assert_eq!(socket(&program, libc::AF_NETLINK, libc::SOCK_RAW, 9), refused);
-    assert_eq!(socket(&program, libc::AF_VSOCK, libc::SOCK_STREAM, 0), refused);
-    assert_eq!(socket(&program, libc::AF_PACKET, libc::SOCK_RAW, 3), refused);
+    assert_eq!(
+        socket(&program, libc::AF_NETLINK, libc::SOCK_RAW, 9),
+        refused
+    );
+    assert_eq!(
+        socket(&program, libc::AF_VSOCK, libc::SOCK_STREAM, 0),
+        refused
+    );
+    assert_eq!(
+        socket(&program, libc::AF_PACKET, libc::SOCK_RAW, 3),
+        refused
+    );
     assert_eq!(socket(&program, libc::AF_INET, libc::SOCK_RAW, 1), refused);
 }
 
@@ -195,12 +230,18 @@ fn a_managed_network_has_internet_sockets() {
     let program = made(Sockets::Internet { unix: false });
     let refused = fails(libc::EPERM);
     assert_eq!(socket(&program, libc::AF_INET, libc::SOCK_STREAM, 0), ALLOW);
-    assert_eq!(socket(&program, libc::AF_UNIX, libc::SOCK_STREAM, 0), refused);
+    assert_eq!(
+        socket(&program, libc::AF_UNIX, libc::SOCK_STREAM, 0),
+        refused
+    );
     assert_eq!(socket(&program, libc::AF_INET, libc::SOCK_RAW, 1), refused);
     assert_eq!(verdict(&program, call(libc::SYS_connect), [0; 6]), ALLOW);
     let program = made(Sockets::Internet { unix: true });
     assert_eq!(socket(&program, libc::AF_UNIX, libc::SOCK_STREAM, 0), ALLOW);
-    assert_eq!(socket(&program, libc::AF_VSOCK, libc::SOCK_STREAM, 0), refused);
+    assert_eq!(
+        socket(&program, libc::AF_VSOCK, libc::SOCK_STREAM, 0),
+        refused
+    );
 }
 
 #[test]
@@ -210,7 +251,13 @@ fn only_calls_that_make_something_are_brokered() {
         frozen_attributes: false,
         brokered: true,
     });
-    let open = |flags: i32| verdict(&program, call(libc::SYS_openat), [0, 0, flags as u64, 0, 0, 0]);
+    let open = |flags: i32| {
+        verdict(
+            &program,
+            call(libc::SYS_openat),
+            [0, 0, flags as u64, 0, 0, 0],
+        )
+    };
     assert_eq!(open(libc::O_RDONLY), ALLOW);
     assert_eq!(open(libc::O_WRONLY | libc::O_TRUNC), ALLOW);
     assert_eq!(open(libc::O_WRONLY | libc::O_CREAT), NOTIFY);

@@ -15,7 +15,9 @@ pub enum PolicyError {
     #[error("windowsSandboxLevel: `mxc` is not available on this platform")]
     WindowsOnly,
     /// Caller: Landlock alone cannot enforce a policy that restricts writing.
-    #[error("useLegacyLandlock: a policy that restricts files cannot be enforced by Landlock alone")]
+    #[error(
+        "useLegacyLandlock: a policy that restricts files cannot be enforced by Landlock alone"
+    )]
     LegacyLandlock,
     /// Caller: there are more entries than a policy may have.
     #[error(
@@ -59,7 +61,9 @@ pub enum PolicyError {
     #[error("{0}: path contains a NUL byte")]
     Nul(Member),
     /// Caller: an entry relates to a directory that nobody named.
-    #[error("permissions.file_system.entries[{entry}]: a policy with dynamic permissions requires cwd")]
+    #[error(
+        "permissions.file_system.entries[{entry}]: a policy with dynamic permissions requires cwd"
+    )]
     CwdRequired {
         /// Which entry.
         entry: usize,

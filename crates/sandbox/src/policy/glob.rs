@@ -132,7 +132,10 @@ mod tests {
         for (text, fault) in [
             ("*/../x", "`..` after"),
             ("**/./x", "after a wildcard"),
-            ("codex-project-roots:///etc/*", "relative to the project roots"),
+            (
+                "codex-project-roots:///etc/*",
+                "relative to the project roots",
+            ),
             ("a/[b", "cannot be used"),
             ("a/{b", "cannot be used"),
             ("a/b}", "cannot be used"),

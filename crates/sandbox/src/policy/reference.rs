@@ -10,7 +10,9 @@ use std::{
 
 use exec_wire::{
     path_uri::PathUri,
-    sandbox::{Access as EntryAccess, EntryPath, FileSystemPolicy, Permissions, Sandbox, SpecialPath},
+    sandbox::{
+        Access as EntryAccess, EntryPath, FileSystemPolicy, Permissions, Sandbox, SpecialPath,
+    },
 };
 use globset::GlobBuilder;
 
@@ -51,7 +53,10 @@ impl<'a> Reference<'a> {
             Some(inner) => (&inner.workspace_roots, inner.cwd.as_ref()),
             None => (&sandbox.workspace_roots, None),
         };
-        let roots: Vec<_> = roots.iter().filter_map(|root| root.to_native().ok()).collect();
+        let roots: Vec<_> = roots
+            .iter()
+            .filter_map(|root| root.to_native().ok())
+            .collect();
         let cwd = cwd.or(sandbox.cwd.as_ref()).map(PathUri::to_native);
         let cwd = cwd.and_then(Result::ok).unwrap_or(context.cwd.clone());
         let mut reference = Self {
@@ -115,7 +120,10 @@ impl<'a> Reference<'a> {
 
     /// Tells what may be done with a path without links, which need not exist.
     pub(crate) fn access(&self, path: &Path) -> Access {
-        let above = self.entries.iter().filter(|(above, _)| path.starts_with(above));
+        let above = self
+            .entries
+            .iter()
+            .filter(|(above, _)| path.starts_with(above));
         let best = above.min_by_key(|(above, access)| {
             let order = [Access::Hidden, Access::Write, Access::Read];
             let rank = order.iter().position(|one| one == access);
@@ -145,7 +153,9 @@ impl<'a> Reference<'a> {
                 self.written.push(parent.join(name));
             }
         }
-        let is_kernels = ["/proc", "/sys"].iter().any(|kernel| target.starts_with(kernel));
+        let is_kernels = ["/proc", "/sys"]
+            .iter()
+            .any(|kernel| target.starts_with(kernel));
         let most = if is_kernels {
             Access::Read
         } else {
@@ -183,7 +193,8 @@ impl<'a> Reference<'a> {
                     continue;
                 }
                 if !is_sealed(self.tree, path) {
-                    self.entries.extend(real(self.tree, path).map(|path| (path, Access::Hidden)));
+                    self.entries
+                        .extend(real(self.tree, path).map(|path| (path, Access::Hidden)));
                 }
             }
         }
@@ -212,7 +223,13 @@ impl<'a> Reference<'a> {
                 }
             }
             if directory.parent().is_none() {
-                let kernel = ["/sys", "/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus"];
+                let kernel = [
+                    "/sys",
+                    "/proc/sys",
+                    "/proc/sysrq-trigger",
+                    "/proc/irq",
+                    "/proc/bus",
+                ];
                 protected.extend(kernel.map(PathBuf::from));
             }
         }
@@ -251,7 +268,8 @@ fn real_within(tree: &Tree, path: &Path, steps: usize) -> Option<PathBuf> {
 }
 
 fn is_sealed(tree: &Tree, path: &Path) -> bool {
-    path.ancestors().any(|above| tree.look(above) == Found::Unknown)
+    path.ancestors()
+        .any(|above| tree.look(above) == Found::Unknown)
 }
 
 /// Checks everything that holds for every plan.
@@ -270,7 +288,10 @@ pub(crate) fn check(plan: &Plan, sandbox: &Sandbox, context: &Context, tree: &Tr
         match tree.look(path) {
             Found::Directory | Found::File => {
                 let (found, most) = (view.access(path), reference.access(path));
-                assert!(found <= most, "{path:?} is {found:?} and not {most:?}: {plan:?}");
+                assert!(
+                    found <= most,
+                    "{path:?} is {found:?} and not {most:?}: {plan:?}"
+                );
             }
             Found::Link(_) | Found::Missing | Found::Unknown => {}
         }
@@ -303,7 +324,10 @@ fn check_new(view: &View, reference: &Reference<'_>, directory: &Path) {
 fn check_shape(view: &View, tree: &Tree) {
     assert!(view.base != Access::Write);
     let key = |path: &Path| (path.components().count(), path.to_owned());
-    assert!(view.layers.is_sorted_by(|one, other| key(&one.path) < key(&other.path)));
+    assert!(
+        view.layers
+            .is_sorted_by(|one, other| key(&one.path) < key(&other.path))
+    );
     for layer in &view.layers {
         let kind = match tree.look(&layer.path) {
             Found::Directory => Kind::Directory,
@@ -312,7 +336,10 @@ fn check_shape(view: &View, tree: &Tree) {
         };
         assert_eq!(layer.kind, kind, "{layer:?}");
         assert_eq!(real(tree, &layer.path).as_ref(), Some(&layer.path));
-        let above = layer.path.parent().map_or(view.base, |parent| view.access(parent));
+        let above = layer
+            .path
+            .parent()
+            .map_or(view.base, |parent| view.access(parent));
         assert_ne!(layer.access, above, "{layer:?} says what holds anyway");
     }
     assert!(view.forbidden.is_sorted_by(|one, other| one < other));
@@ -329,6 +356,11 @@ fn check_shape(view: &View, tree: &Tree) {
     assert!(view.base == Access::Hidden || view.links.is_empty());
     for (link, target) in &view.links {
         assert_eq!(tree.look(link), Found::Link(target.clone()));
-        assert!(!view.layers.iter().any(|layer| link.starts_with(&layer.path)));
+        assert!(
+            !view
+                .layers
+                .iter()
+                .any(|layer| link.starts_with(&layer.path))
+        );
     }
 }

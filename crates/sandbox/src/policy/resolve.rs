@@ -118,11 +118,14 @@ fn rules(entries: Vec<(Trace, Access)>) -> Rules {
     for (trace, access) in plain {
         rules.add(trace, access);
     }
-    for (trace, access) in doubtful {
-        match access {
-            Access::Write => rules.name_written(trace.named),
-            Access::Read | Access::Hidden => rules.protect(&trace),
-        }
+    let (writing, reading): (Vec<_>, Vec<_>) = doubtful
+        .into_iter()
+        .partition(|(_, access)| *access == Access::Write);
+    for (trace, _) in reading {
+        rules.protect(&trace);
+    }
+    for (trace, _) in writing {
+        rules.add_doubtful(trace);
     }
     rules
 }

@@ -32,7 +32,9 @@ impl Rules {
     /// Adds what an entry says. Of two for one path, denying wins over writing over reading.
     pub(super) fn add(&mut self, trace: Trace, access: Access) {
         match access {
-            Access::Write => self.name_written(trace.named.clone()),
+            Access::Write => {
+                self.written.insert(trace.named.clone());
+            }
             // No mount covers a link. What it leads to is covered; and nothing takes its place.
             Access::Read | Access::Hidden => self.guard_links(&trace),
         }
@@ -55,9 +57,15 @@ impl Rules {
         }
     }
 
-    /// Adds that an entry names a path to be written.
-    pub(super) fn name_written(&mut self, named: PathBuf) {
-        self.written.insert(named);
+    /// Adds an entry for writing that allows nothing; what it names is a writable root, though, if it
+    /// can be written anyway.
+    pub(super) fn add_doubtful(&mut self, trace: Trace) {
+        self.written.insert(trace.named);
+        if let End::There { path, kind } = trace.end
+            && self.access(&path) == Access::Write
+        {
+            self.layers.insert(path, (kind, Access::Write));
+        }
     }
 
     /// Adds where a glob starts, whose matches are denied.
@@ -153,7 +161,11 @@ impl Rules {
         layers.sort_by_cached_key(|layer| (layer.path.components().count(), layer.path.clone()));
         let denied = |(first, access)| (access != Access::Write).then_some(first);
         let mut forbidden = std::mem::take(&mut self.guarded);
-        forbidden.extend(std::mem::take(&mut self.missing).into_values().filter_map(denied));
+        forbidden.extend(
+            std::mem::take(&mut self.missing)
+                .into_values()
+                .filter_map(denied),
+        );
         forbidden.retain(|name| self.access(&name.directory) == Access::Write);
         if layers.len() > MAX_LAYERS || forbidden.len() > MAX_LAYERS {
             return Err(PolicyError::TooManyLayers);

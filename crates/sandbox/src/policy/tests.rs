@@ -111,7 +111,10 @@ fn check(tree: &str, entries: &str, expected: &[&str]) {
     let view = view(tree, &sandbox(entries), &context()).unwrap();
     let metadata = [".git", ".agents", ".codex", ".aws"];
     let is_metadata = |line: &String| {
-        line.starts_with("no ") && metadata.iter().any(|name| line.ends_with(&format!("/{name}")))
+        line.starts_with("no ")
+            && metadata
+                .iter()
+                .any(|name| line.ends_with(&format!("/{name}")))
     };
     let lines: Vec<_> = shown(&view)
         .into_iter()

@@ -188,11 +188,7 @@ mod tests {
         for (path, links, expected) in [
             ("/", &[][..], there("/", Kind::Directory)),
             ("/real/dir", &[], there("/real/dir", Kind::Directory)),
-            (
-                "/real/dir/file",
-                &[],
-                there("/real/dir/file", Kind::File),
-            ),
+            ("/real/dir/file", &[], there("/real/dir/file", Kind::File)),
             (
                 "/far",
                 &["/far", "/here"],
@@ -205,7 +201,11 @@ mod tests {
             ),
             ("/real/dir/file/below", &[], End::Nowhere),
             ("/real/a/b", &[], missing("/real/a/b", "/real", "a")),
-            ("/gone", &["/gone"], missing("/real/none/x", "/real", "none")),
+            (
+                "/gone",
+                &["/gone"],
+                missing("/real/none/x", "/real", "none"),
+            ),
             ("/sealed", &[], there("/sealed", Kind::Directory)),
             ("/sealed/x/y", &[], End::Sealed("/sealed".into())),
         ] {
@@ -226,7 +226,11 @@ mod tests {
             ("/here/none", "/real/none"),
             ("/none/more", "/none/more"),
         ] {
-            assert_eq!(paths.trace(Path::new(path)).named, Path::new(named), "{path}");
+            assert_eq!(
+                paths.trace(Path::new(path)).named,
+                Path::new(named),
+                "{path}"
+            );
         }
     }
 }

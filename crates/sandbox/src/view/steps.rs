@@ -125,7 +125,11 @@ impl Maker<'_> {
                 continue;
             };
             // What is below something that is attached is there already.
-            if !above || name.parent().is_some_and(|parent| is_only_a_way(self.view, parent)) {
+            if !above
+                || name
+                    .parent()
+                    .is_some_and(|parent| is_only_a_way(self.view, parent))
+            {
                 self.parents(slot, name, 0o755, &mut made);
                 if made.insert(name.to_owned()) {
                     self.prepare.push(Step::Link { slot, path, target });

@@ -28,12 +28,21 @@ fn view(base: Access, layers: Vec<Layer>) -> View {
 
 /// One line a step, with slots as letters.
 fn told(view: &View, fittings: Fittings) -> Vec<String> {
-    let letter = |slot: exec_process::enclosure::Slot| char::from(b'a' + u8::try_from(slot.0).unwrap());
+    let letter =
+        |slot: exec_process::enclosure::Slot| char::from(b'a' + u8::try_from(slot.0).unwrap());
     let path = |path: &std::ffi::CString| path.to_str().unwrap().to_owned();
     let steps = steps(view, fittings).unwrap();
     let told = steps.iter().map(|step| match step {
-        Step::Copy { path: from, slot, missing } => {
-            let skip = if *missing == Missing::Skip { " if there" } else { "" };
+        Step::Copy {
+            path: from,
+            slot,
+            missing,
+        } => {
+            let skip = if *missing == Missing::Skip {
+                " if there"
+            } else {
+                ""
+            };
             format!("copy {} {}{skip}", path(from), letter(*slot))
         }
         Step::ReadOnly { slot } => format!("read-only {}", letter(*slot)),
@@ -41,17 +50,33 @@ fn told(view: &View, fittings: Fittings) -> Vec<String> {
         Step::Memory { slot, mode, .. } => format!("memory {} {mode:o}", letter(*slot)),
         Step::Processes { slot } => format!("processes {}", letter(*slot)),
         Step::Terminals { slot } => format!("terminals {}", letter(*slot)),
-        Step::Directory { slot, path: at, mode } => {
+        Step::Directory {
+            slot,
+            path: at,
+            mode,
+        } => {
             format!("directory {} {} {mode:o}", letter(*slot), path(at))
         }
-        Step::File { slot, path: at, mode } => {
+        Step::File {
+            slot,
+            path: at,
+            mode,
+        } => {
             format!("file {} {} {mode:o}", letter(*slot), path(at))
         }
-        Step::Link { slot, path: at, target } => {
+        Step::Link {
+            slot,
+            path: at,
+            target,
+        } => {
             format!("link {} {} {}", letter(*slot), path(at), path(target))
         }
         Step::Attach { slot, path: at } => format!("attach {} {}", letter(*slot), path(at)),
-        Step::Cover { slot, entry, path: at } => {
+        Step::Cover {
+            slot,
+            entry,
+            path: at,
+        } => {
             format!("cover {} {} {}", letter(*slot), path(entry), path(at))
         }
         Step::Protect { path: at } => format!("protect {}", path(at)),
@@ -185,12 +210,33 @@ fn processes_and_devices_come_before_the_layers() {
         processes: true,
         account: 1000,
     };
-    let told = told(&view(Access::Read, vec![layer("/dev/shm", Kind::Directory, Access::Write)]), fittings);
+    let told = told(
+        &view(
+            Access::Read,
+            vec![layer("/dev/shm", Kind::Directory, Access::Write)],
+        ),
+        fittings,
+    );
     let at = |line: &str| told.iter().position(|told| told == line).unwrap();
     let view = at("read-only view");
-    assert!(told[..view].iter().any(|line| line.starts_with("copy /dev/null")), "{told:?}");
-    assert!(view < told.iter().position(|line| line.ends_with(" /proc")).unwrap());
-    assert!(view < told.iter().position(|line| line.ends_with(" /dev")).unwrap());
+    assert!(
+        told[..view]
+            .iter()
+            .any(|line| line.starts_with("copy /dev/null")),
+        "{told:?}"
+    );
+    assert!(
+        view < told
+            .iter()
+            .position(|line| line.ends_with(" /proc"))
+            .unwrap()
+    );
+    assert!(
+        view < told
+            .iter()
+            .position(|line| line.ends_with(" /dev"))
+            .unwrap()
+    );
     // The policy's own comes last.
     assert!(told.last().unwrap().ends_with("/dev/shm"), "{told:?}");
 }
@@ -208,7 +254,8 @@ fn uid_0_cannot_write_what_holds_for_the_host() {
 
 #[test]
 fn more_roots_than_descriptors_are_refused() {
-    let layers = (0..600).map(|number| layer(&format!("/w{number}"), Kind::Directory, Access::Write));
+    let layers =
+        (0..600).map(|number| layer(&format!("/w{number}"), Kind::Directory, Access::Write));
     let view = view(Access::Read, layers.collect());
     assert_eq!(steps(&view, BARE), Err(ViewError::TooMany));
 }

@@ -147,10 +147,8 @@ fn namespaces(can: &Abilities) -> Vec<Advice> {
             ],
         ));
     }
-    // Without a filter, and with another cause, the container has no part in it.
-    let suspect = host.under_a_filter || advice.is_empty();
-    if let Some(container) = host.container.as_ref().filter(|_| suspect) {
-        let problem = format!("the container ({container}) does not let them be made");
+    if let Some(container) = host.container.as_ref().filter(|_| host.under_a_filter) {
+        let problem = format!("the container ({container}) has a filter that may forbid them");
         advice.push(one(ABOUT, problem, container_remedies(container)));
     } else if host.under_a_filter {
         advice.push(one(
@@ -170,6 +168,12 @@ fn namespaces(can: &Abilities) -> Vec<Advice> {
              log",
             "the kernel makes none in a chroot: start the server outside",
         ];
+        if host.container.is_some() {
+            remedies.insert(
+                0,
+                "a container without an AppArmor profile, where the host has AppArmor",
+            );
+        }
         if host.max_user_namespaces.is_none() {
             remedies.insert(0, "a kernel with CONFIG_USER_NS");
         }

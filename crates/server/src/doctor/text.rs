@@ -151,7 +151,7 @@ fn beginning(reason: &str) -> String {
     }
     let mut cut: String = reason.chars().take(REASON).collect();
     cut.truncate(cut.rfind(' ').unwrap_or(cut.len()));
-    format!("{cut} …")
+    format!("{cut}…")
 }
 
 /// Writes words behind a beginning, with what does not fit below them.

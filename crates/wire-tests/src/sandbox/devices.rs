@@ -75,9 +75,6 @@ async fn devices_cannot_be_opened_or_made(ground: &mut Ground) {
                 .refused(&policy, errors, &["open-for-write", device])
                 .await;
         }
-        ground
-            .refused(&policy, errors, &["mknod", "@work/device"])
-            .await;
     }
 }
 

@@ -67,7 +67,7 @@ async fn what_is_denied_cannot_be_read(ground: &mut Ground) {
         ground
             .refused(
                 &policy,
-                "EACCES EROFS EPERM",
+                "EACCES EROFS EPERM EXDEV EBUSY",
                 &["rename", "@out", "@work/x"],
             )
             .await;

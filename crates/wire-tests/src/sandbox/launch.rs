@@ -18,6 +18,7 @@ as_every_user!(
     many_commands_run_at_once,
     streams_and_terminals_work,
     everyday_work_goes_on_as_usual,
+    many_files_are_made_at_once,
     policies_without_restrictions_restrict_nothing,
 );
 
@@ -221,6 +222,8 @@ async fn everyday_work_goes_on_as_usual(ground: &mut Ground) {
         echo new > over; echo newer > over2; mv over2 over; cat over; (cd a/b; echo rel > rel); cat a/b/rel
         cd /; echo abs > $OLDPWD/abs; cat $OLDPWD/abs; cd $OLDPWD; rmdir empty 2>/dev/null || echo none
         echo x > missing/x 2>/dev/null || echo nodir; mkdir a 2>/dev/null || echo exists
+        echo 7 > /proc/self/oom_score_adj; cat /proc/self/oom_score_adj
+        echo renamed > /proc/self/comm; cat /proc/$$/comm
         sh -c 'exec 3> three; echo 3 >&3'; cat three; find . -newer old -type d | sort";
     let mut params = ground.params(None, &[]);
     params["argv"] = json!(["sh", "-c", text]);
@@ -241,6 +244,20 @@ async fn everyday_work_goes_on_as_usual(ground: &mut Ground) {
             ground.fault(format!("{}: {inside:?}, and not {outside:?}", policy.name));
         }
     }
+}
+
+async fn many_files_are_made_at_once(ground: &mut Ground) {
+    let policy = Policy::new(ground, Kind::Workspace, Network::Restricted);
+    let text = "for p in 1 2 3 4 5 6 7 8; do (mkdir d$p; cd d$p; i=0; while [ $i -lt 200 ]; do \
+                echo $i > f$i; i=$((i+1)); done; cat f* | sort -n | md5sum) & done; wait; \
+                find . -name 'f*' -path './d*' | wc -l";
+    let params = script(ground, &policy, text);
+    let events = ground.finish(params).await;
+    let out = events.stdout();
+    let mut lines: Vec<&str> = out.lines().collect();
+    assert_eq!(lines.pop(), Some("1600"), "{}", events.stream("stderr"));
+    assert_eq!(lines.len(), 8, "{out}");
+    assert!(lines.iter().all(|line| *line == lines[0]), "{out}");
 }
 
 async fn policies_without_restrictions_restrict_nothing(ground: &mut Ground) {

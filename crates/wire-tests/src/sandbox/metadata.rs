@@ -18,16 +18,19 @@ as_every_user!(
     a_link_cannot_be_exchanged_for_metadata,
     named_metadata_can_be_written,
     a_workspace_cannot_be_moved_away,
+    a_workspace_among_temporary_files_cannot_be_moved_away,
 );
 
 const NAMES: [&str; 4] = [".git", ".agents", ".codex", ".aws"];
 
-/// Ways that need what a sandbox may refuse altogether.
-const OPTIONAL: [&str; 4] = [
+/// Ways that a sandbox may refuse altogether: sockets and devices, and links of `/proc` that only the
+/// caller itself can follow.
+const OPTIONAL: [&str; 5] = [
     "bind-stream",
     "bind-dgram",
     "mknod-socket",
     "mknod-whiteout",
+    "mkdir-by-proc",
 ];
 
 fn ways(text: &str) -> Vec<(&str, &str)> {
@@ -46,6 +49,9 @@ async fn missing_metadata_is_made_in_no_way(ground: &mut Ground) {
         for network in Network::ALL {
             let policy = Policy::new(ground, kind, network);
             for name in NAMES {
+                if kind != Kind::Workspace && name != ".git" {
+                    continue;
+                }
                 // What is needed on the way is made in the workspace, as nothing else is writable.
                 let aside = ground.path("work/aside");
                 fs::create_dir(&aside).unwrap();
@@ -279,4 +285,35 @@ async fn a_workspace_cannot_be_moved_away(ground: &mut Ground) {
             ground.reset();
         }
     }
+}
+
+/// The same as the stock client asks for it, if the workspace is in the place for temporary files.
+async fn a_workspace_among_temporary_files_cannot_be_moved_away(ground: &mut Ground) {
+    let temporary = tempfile::TempDir::new_in("/tmp").unwrap();
+    let work = temporary.path().join("work");
+    fs::create_dir(&work).unwrap();
+    ground.give(temporary.path());
+    let mut policy = Policy::new(ground, Kind::Stock, Network::Restricted);
+    let uri = crate::scene::uri(&work);
+    policy.sandbox["cwd"] = json!(uri);
+    policy.sandbox["workspaceRoots"] = json!([uri]);
+    let (work, gone) = (work.to_str().unwrap(), temporary.path().join("gone"));
+    let gone = gone.to_str().unwrap();
+    let errors = "EBUSY EROFS EXDEV EACCES EPERM";
+    ground
+        .refused(&policy, errors, &["mkdir", &format!("{work}/.git")])
+        .await;
+    ground
+        .refused(&policy, errors, &["rename", work, gone])
+        .await;
+    ground.allowed(&policy, &["mkdir", gone]).await;
+    ground
+        .refused(&policy, errors, &["exchange", work, gone])
+        .await;
+    ground
+        .allowed(&policy, &["create", &format!("{work}/file")])
+        .await;
+    ground
+        .refused(&policy, errors, &["mkdir", &format!("{work}/.git")])
+        .await;
 }

@@ -26,8 +26,11 @@ async fn nothing_can_be_written_in_a_read_only_view() {
     });
     let outcome = run(namespaces(steps), &script).await;
     assert_eq!(outcome.status, 0, "the null device works: {outcome:?}");
-    let refused = outcome.output.matches("Read-only file system").count();
-    assert_eq!(refused, 3, "{outcome:?}");
+    let refused = |why: &str| outcome.output.matches(why).count();
+    // Only root gets as far as to learn that the kernel's settings are read-only.
+    let all = refused("Read-only file system") + refused("Permission denied");
+    assert_eq!(all, 3, "{outcome:?}");
+    assert!(refused("Read-only file system") >= 2, "{outcome:?}");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 

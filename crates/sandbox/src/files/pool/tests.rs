@@ -60,10 +60,7 @@ async fn a_hand_serves_equal_plans_and_no_others() {
 #[tokio::test]
 async fn who_finds_all_hands_busy_gets_the_first_that_is_given_back() {
     let pool = Pool::new(bounds());
-    let [one, two] = [
-        started(&pool, 0, 1).await,
-        started(&pool, 0, 2).await,
-    ];
+    let [one, two] = [started(&pool, 0, 1).await, started(&pool, 0, 2).await];
     let plan = plan(0);
     let mut first = Box::pin(pool.take(&plan));
     let mut second = Box::pin(pool.take(&plan));
@@ -104,10 +101,7 @@ async fn the_place_of_a_hand_that_is_gone_goes_to_who_waits() {
 async fn a_hand_of_another_plan_goes_if_it_is_given_back_while_somebody_waits() {
     let pool = Pool::new(bounds());
     let one = started(&pool, 0, 1).await;
-    let _others = [
-        started(&pool, 0, 2).await,
-        started(&pool, 1, 3).await,
-    ];
+    let _others = [started(&pool, 0, 2).await, started(&pool, 1, 3).await];
     let plan = plan(2);
     let mut waiting = Box::pin(pool.take(&plan));
     assert!((&mut waiting).now_or_never().is_none());
@@ -138,10 +132,7 @@ async fn the_hand_that_was_idle_for_the_longest_time_makes_room() {
 #[tokio::test]
 async fn one_too_many_in_line_is_refused_unless_somebody_gave_up() {
     let pool = Pool::new(bounds());
-    let _held = [
-        started(&pool, 0, 1).await,
-        started(&pool, 0, 2).await,
-    ];
+    let _held = [started(&pool, 0, 1).await, started(&pool, 0, 2).await];
     let plan = plan(0);
     let mut line: Vec<_> = (0..2).map(|_| Box::pin(pool.take(&plan))).collect();
     for waiting in &mut line {
@@ -172,10 +163,7 @@ async fn who_gave_up_is_passed_over() {
 #[tokio::test]
 async fn a_hand_that_nobody_fetches_is_not_lost_to_the_count() {
     let pool = Pool::new(bounds());
-    let [one, two] = [
-        started(&pool, 0, 1).await,
-        started(&pool, 0, 2).await,
-    ];
+    let [one, two] = [started(&pool, 0, 1).await, started(&pool, 0, 2).await];
     let plan = plan(0);
     let mut gone = Box::pin(pool.take(&plan));
     assert!((&mut gone).now_or_never().is_none());

@@ -39,7 +39,10 @@ async fn what_may_be_written_is_changed() {
     let scene = Scene::new();
     let at = |name: &str| scene.inside.join(name);
     let large = vec![7; 5_000_000];
-    scene.write(&scene.wide(), &at("new"), &large).await.unwrap();
+    scene
+        .write(&scene.wide(), &at("new"), &large)
+        .await
+        .unwrap();
     assert!(fs::read(at("new")).unwrap() == large);
     change(&scene, rename(&at("new"), &at("renamed")))
         .await
@@ -69,10 +72,7 @@ async fn what_may_only_be_read_is_not_changed() {
         change(&scene, rename(&at("file"), &at("renamed"))).await,
         change(&scene, create(&at("a"))).await,
         change(&scene, remove(&at("file"))).await,
-        scene
-            .open(&at("file"), OpenMode::Replace)
-            .await
-            .map(drop),
+        scene.open(&at("file"), OpenMode::Replace).await.map(drop),
     ];
     for attempt in attempts {
         let error = attempt.unwrap_err();

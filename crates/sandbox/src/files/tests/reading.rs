@@ -26,7 +26,7 @@ async fn a_file_of_any_size_is_read() {
     let scene = Scene::new();
     let path = scene.inside.join("large");
     for size in [0, 1, 20_000, 65_536, 65_537, 3_000_000] {
-        let content: Vec<u8> = (0..size).map(|number: u32| number as u8).collect();
+        let content: Vec<u8> = (0..=u8::MAX).cycle().take(size).collect();
         fs::write(&path, &content).unwrap();
         let plan = scene.narrow();
         assert!(scene.read(&plan, &path).await.unwrap() == content, "{size}");
@@ -40,7 +40,11 @@ async fn errors_are_what_they_are_without_a_policy() {
     let scene = Scene::new();
     let plan = scene.wide();
     let unused = scene.inside.join("none");
-    for path in [unused.as_path(), &scene.inside, &scene.inside.join("file/x")] {
+    for path in [
+        unused.as_path(),
+        &scene.inside,
+        &scene.inside.join("file/x"),
+    ] {
         let expected = WholeFile::open(&read(path)).unwrap_err();
         assert_eq!(scene.read(&plan, path).await.unwrap_err(), expected);
     }

@@ -36,7 +36,10 @@ async fn changes_are_told_until_what_is_watched_is_gone() {
     let mut last = None;
     while let Some(told) = next(&mut watcher).await {
         assert!(!told.overflow);
-        last = told.changes.into_iter().find(|change| change.path == watcher.path);
+        last = told
+            .changes
+            .into_iter()
+            .find(|change| change.path == watcher.path);
     }
     assert_eq!(last.unwrap().kind, ChangeKind::Removed);
 }

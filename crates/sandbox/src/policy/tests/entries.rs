@@ -14,7 +14,11 @@ const TREE: &str = "
 
 #[test]
 fn the_entry_with_most_names_counts() {
-    check(TREE, "read /ws\nwrite /ws/a", &["hide", "read /ws", "write /ws/a"]);
+    check(
+        TREE,
+        "read /ws\nwrite /ws/a",
+        &["hide", "read /ws", "write /ws/a"],
+    );
     check(
         TREE,
         "write /ws\nread /ws/a\nwrite /ws/a/b\ndeny /ws/a/b/file",
@@ -31,8 +35,16 @@ fn the_entry_with_most_names_counts() {
 #[test]
 fn denying_wins_over_writing_over_reading() {
     check(TREE, "read /ws\nwrite /ws", &["hide", "write /ws"]);
-    check(TREE, "read :root\nwrite /ws\ndeny /ws", &["read", "hide /ws"]);
-    check(TREE, "read :root\nread /ws\ndeny /ws", &["read", "hide /ws"]);
+    check(
+        TREE,
+        "read :root\nwrite /ws\ndeny /ws",
+        &["read", "hide /ws"],
+    );
+    check(
+        TREE,
+        "read :root\nread /ws\ndeny /ws",
+        &["read", "hide /ws"],
+    );
     check(TREE, "deny :root\nread /ws", &["hide", "read /ws"]);
 }
 
@@ -74,7 +86,11 @@ fn single_files_are_layers_too() {
 
 #[test]
 fn special_paths_are_found() {
-    check(TREE, "read :roots\nwrite :roots/c", &["hide", "read /ws", "write /ws/c"]);
+    check(
+        TREE,
+        "read :roots\nwrite :roots/c",
+        &["hide", "read /ws", "write /ws/c"],
+    );
     check(TREE, "read :roots/./c/", &["hide", "read /ws/c"]);
     check(TREE, "write :tmp", &["hide", "write /tmp"]);
     check("/ws/", "read :tmp\nwrite :root", &["read", "write /"]);
@@ -91,18 +107,18 @@ fn special_paths_are_found() {
 fn the_minimal_set_only_adds() {
     check(TREE, "read :root\nread :minimal", &["read"]);
     check(TREE, "deny :minimal", &["hide"]);
-    check(
-        TREE,
-        "write :root\nread :minimal",
-        &["read", "write /"],
-    );
+    check(TREE, "write :root\nread :minimal", &["read", "write /"]);
     check(
         TREE,
         "deny :root\nread :minimal\nwrite /usr\ndeny /etc",
         &["hide", "read /lib", "write /usr"],
     );
     let merged = "/usr/bin/\n/bin -> usr/bin";
-    check(merged, "deny /usr\nread :minimal", &["hide", "link /bin -> usr/bin"][..1].as_ref());
+    check(
+        merged,
+        "deny /usr\nread :minimal",
+        &["hide", "link /bin -> usr/bin"][..1].as_ref(),
+    );
 }
 
 #[test]
@@ -132,7 +148,11 @@ fn what_does_not_exist_is_skipped_or_forbidden() {
         "write /ws\nread /ws/none\ndeny /ws/a/x/y\nwrite /ws/new",
         &["hide", "write /ws", "no /ws/none", "no /ws/a/x"],
     );
-    check(TREE, "write /ws\nread /ws/new\nwrite /ws/new", &["hide", "write /ws"]);
+    check(
+        TREE,
+        "write /ws\nread /ws/new\nwrite /ws/new",
+        &["hide", "write /ws"],
+    );
     check(
         TREE,
         "write /ws\nwrite /ws/new\ndeny /ws/new",
@@ -143,7 +163,11 @@ fn what_does_not_exist_is_skipped_or_forbidden() {
         "write /ws\nread /ws/a\ndeny /ws/a/none",
         &["hide", "write /ws", "read /ws/a"],
     );
-    check(TREE, "write /ws\ndeny /ws/a/b/file/x", &["hide", "write /ws"]);
+    check(
+        TREE,
+        "write /ws\ndeny /ws/a/b/file/x",
+        &["hide", "write /ws"],
+    );
 }
 
 #[test]
@@ -166,7 +190,11 @@ fn the_servers_own_programs_stay_readable() {
 fn what_cannot_be_looked_into_is_used_no_further_than_the_entry_allows() {
     let tree = "/ws/closed !\n/ws/closed/x\n/shut !\n/shut/x";
     let write = "read :root\nwrite /ws\n";
-    check(tree, &format!("{write}deny /shut/x"), &["read", "hide /shut", "write /ws"]);
+    check(
+        tree,
+        &format!("{write}deny /shut/x"),
+        &["read", "hide /shut", "write /ws"],
+    );
     check(
         tree,
         &format!("{write}deny /ws/closed/x"),
@@ -177,7 +205,11 @@ fn what_cannot_be_looked_into_is_used_no_further_than_the_entry_allows() {
         &format!("{write}read /ws/closed/x\nread /shut/x"),
         &["read", "write /ws", "read /ws/closed"],
     );
-    check(tree, &format!("{write}write /ws/closed/x"), &["read", "write /ws"]);
+    check(
+        tree,
+        &format!("{write}write /ws/closed/x"),
+        &["read", "write /ws"],
+    );
 }
 
 #[test]

@@ -52,10 +52,24 @@ fn links_are_not_followed_but_masked_with_their_targets() {
     check(
         TREE,
         "write /ws\ndeny **/*.pem",
-        &["hide", "write /ws", "hide /ws/a/key.pem", "no /ws/a/link.pem"],
+        &[
+            "hide",
+            "write /ws",
+            "hide /ws/a/key.pem",
+            "no /ws/a/link.pem",
+        ],
     );
     // A link below a match leads elsewhere.
-    check_hidden("a/**", &["/out/real", "/ws/a/.env", "/ws/a/b", "/ws/a/key.pem", "/ws/a/keys"]);
+    check_hidden(
+        "a/**",
+        &[
+            "/out/real",
+            "/ws/a/.env",
+            "/ws/a/b",
+            "/ws/a/key.pem",
+            "/ws/a/keys",
+        ],
+    );
 }
 
 #[test]
@@ -80,9 +94,18 @@ fn a_directory_that_cannot_be_listed_is_hidden() {
 #[test]
 fn globs_only_deny_and_start_below_the_root() {
     for (entries, expected) in [
-        ("read :root\nread **/.env", "entries[1]: glob \"**/.env\" may only deny access"),
-        ("write :root\nwrite *", "entries[1]: glob \"*\" may only deny access"),
-        ("deny glob:/**/.env", "entries[0]: glob \"/**/.env\" has no fixed directory below the root"),
+        (
+            "read :root\nread **/.env",
+            "entries[1]: glob \"**/.env\" may only deny access",
+        ),
+        (
+            "write :root\nwrite *",
+            "entries[1]: glob \"*\" may only deny access",
+        ),
+        (
+            "deny glob:/**/.env",
+            "entries[0]: glob \"/**/.env\" has no fixed directory below the root",
+        ),
         ("deny glob:../*", "has no fixed directory below the root"),
         ("deny glob:/top/*", "has no fixed directory below the root"),
         ("deny a/{b", "entries[0]: glob \"a/{b\" cannot be used"),

@@ -10,8 +10,16 @@ fn an_entry_means_what_its_link_leads_to() {
         "read :root\nwrite /link/data",
         &["read", "write /real/data"],
     );
-    check(tree, "write /link\nread /real", &["hide", "write /real", "link /link -> real"]);
-    check(tree, "read :root\nwrite /ws\ndeny /link", &["read", "hide /real", "write /ws"]);
+    check(
+        tree,
+        "write /link\nread /real",
+        &["hide", "write /real", "link /link -> real"],
+    );
+    check(
+        tree,
+        "read :root\nwrite /ws\ndeny /link",
+        &["read", "hide /real", "write /ws"],
+    );
 }
 
 #[test]
@@ -35,14 +43,42 @@ fn a_link_that_a_command_can_replace_allows_nothing() {
     let tree = "/ws/link -> /secret\n/ws/in -> a\n/ws/a/\n/secret/x\n/home/link -> /secret";
     for (entries, expected) in [
         ("write /ws\nwrite /ws/link", &["hide", "write /ws"][..]),
-        ("write /ws\nread /ws/link", &["hide", "write /ws", "no /ws/link"]),
-        ("write :root\ndeny /secret\nread /home/link/x", &["read", "write /", "hide /secret", "no /home/link"]),
+        (
+            "write /ws\nread /ws/link",
+            &["hide", "write /ws", "no /ws/link"],
+        ),
+        (
+            "write :root\ndeny /secret\nread /home/link/x",
+            &["read", "write /", "hide /secret", "no /home/link"],
+        ),
         // What it takes away, it takes away.
-        ("write /ws\nread /ws/in", &["hide", "write /ws", "read /ws/a", "no /ws/in"]),
-        ("write /ws\ndeny /ws/in", &["hide", "write /ws", "hide /ws/a", "no /ws/in"]),
+        (
+            "write /ws\nread /ws/in",
+            &["hide", "write /ws", "read /ws/a", "no /ws/in"],
+        ),
+        (
+            "write /ws\ndeny /ws/in",
+            &["hide", "write /ws", "hide /ws/a", "no /ws/in"],
+        ),
         // This one stays where it is.
-        ("write /ws\nwrite /home/link", &["hide", "write /secret", "write /ws", "link /home/link -> /secret"]),
-        ("write /home\nwrite /home/link\nwrite /ws/link", &["hide", "write /home", "write /secret", "link /ws/link -> /secret"]),
+        (
+            "write /ws\nwrite /home/link",
+            &[
+                "hide",
+                "write /secret",
+                "write /ws",
+                "link /home/link -> /secret",
+            ],
+        ),
+        (
+            "write /home\nwrite /home/link\nwrite /ws/link",
+            &[
+                "hide",
+                "write /home",
+                "write /secret",
+                "link /ws/link -> /secret",
+            ],
+        ),
     ] {
         check(tree, entries, expected);
     }

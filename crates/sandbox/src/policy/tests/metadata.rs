@@ -111,7 +111,11 @@ fn the_directory_that_a_git_file_points_to_is_protected() {
     check_all(
         "/ws/.git = gitdir: /ws/store/ws\n/ws/store/ws/commondir = ../shared\\n\n/ws/store/shared/",
         "write /ws",
-        &with(&["read /ws/.git", "read /ws/store/shared", "read /ws/store/ws"]),
+        &with(&[
+            "read /ws/.git",
+            "read /ws/store/shared",
+            "read /ws/store/ws",
+        ]),
     );
     check_all(
         "/ws/.git = gitdir: /far\n/far/",
@@ -156,5 +160,9 @@ fn each_writable_root_has_its_own() {
         ],
     );
     // A root that is not writable after all has none.
-    check_all("/ws/", "read :root\nwrite /ws\ndeny /ws", &["read", "hide /ws"]);
+    check_all(
+        "/ws/",
+        "read :root\nwrite /ws\ndeny /ws",
+        &["read", "hide /ws"],
+    );
 }

@@ -4,9 +4,8 @@ use super::*;
 use crate::plan::{Network, Plan};
 
 fn plan(permissions: &str, flags: &str, purpose: Purpose) -> Result<Plan, PolicyError> {
-    let text = format!(
-        r#"{{"permissions":{permissions},"windowsSandboxLevel":"disabled"{flags}}}"#
-    );
+    let text =
+        format!(r#"{{"permissions":{permissions},"windowsSandboxLevel":"disabled"{flags}}}"#);
     let context = Context {
         purpose,
         ..context()
@@ -25,7 +24,10 @@ fn kinds_of_policies_say_which_network_is_there() {
     for (permissions, network) in [
         (r#"{"type":"disabled"}"#, Network::Host),
         (r#"{"type":"external","network":"enabled"}"#, Network::Host),
-        (r#"{"type":"external","network":"restricted"}"#, Network::None),
+        (
+            r#"{"type":"external","network":"restricted"}"#,
+            Network::None,
+        ),
         (
             r#"{"type":"managed","file_system":{"type":"unrestricted"},"network":"enabled"}"#,
             Network::Host,
@@ -112,7 +114,10 @@ fn operations_on_files_need_the_directory_that_an_entry_depends_on() {
     for (entries, entry) in [
         ("read :root\ndeny *.pem", Some(1)),
         ("read :roots", Some(0)),
-        ("read :root\nread /ws\ndeny glob:codex-project-roots://*.pem", Some(2)),
+        (
+            "read :root\nread /ws\ndeny glob:codex-project-roots://*.pem",
+            Some(2),
+        ),
         ("read :root\ndeny glob:/ws/*.pem", None),
         ("read /ws\nread :tmp", None),
     ] {
@@ -122,7 +127,11 @@ fn operations_on_files_need_the_directory_that_an_entry_depends_on() {
         let expected = entry.map_or(Ok(()), |entry| Err(PolicyError::CwdRequired { entry }));
         assert_eq!(found, expected, "{entries}");
         if let Err(error) = found {
-            assert!(error.to_string().contains("dynamic permissions requires cwd"));
+            assert!(
+                error
+                    .to_string()
+                    .contains("dynamic permissions requires cwd")
+            );
         }
         policy.policy_context = serde_json::from_str(r#"{"cwd":"file:///ws"}"#).unwrap();
         assert!(view("/ws/", &policy, &context).is_ok());

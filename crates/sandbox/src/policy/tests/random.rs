@@ -58,8 +58,23 @@ fn tree() -> impl Strategy<Value = String> {
 
 fn rule() -> impl Strategy<Value = String> {
     let access = select(&["read", "write", "deny"][..]);
-    let special = &[":root", ":minimal", ":roots", ":roots/.git", ":roots/data", ":tmp", ":tmpdir"];
-    let glob = &["**/.env", "*/a", "data/**", "**/{a,b}", "codex-project-roots://*", "glob:/out/*/b"];
+    let special = &[
+        ":root",
+        ":minimal",
+        ":roots",
+        ":roots/.git",
+        ":roots/data",
+        ":tmp",
+        ":tmpdir",
+    ];
+    let glob = &[
+        "**/.env",
+        "*/a",
+        "data/**",
+        "**/{a,b}",
+        "codex-project-roots://*",
+        "glob:/out/*/b",
+    ];
     prop_oneof![
         6 => (access.clone(), path()).prop_map(|(access, path)| format!("{access} {path}")),
         3 => (access, select(&special[..])).prop_map(|(access, path)| format!("{access} {path}")),

@@ -34,15 +34,21 @@ fn flip_name(root: &Path) -> usize {
     let at = raw::int(libc::AT_FDCWD);
     let flags = raw::int(libc::O_CREAT | libc::O_WRONLY);
     let directory = root.join(".gi_");
-    while_flipping(letter, || {
+    let flip = || {
+        letter.store(b't', Ordering::Relaxed);
+        std::hint::spin_loop();
+        letter.store(b'_', Ordering::Relaxed);
+    };
+    meanwhile(flip, || {
         let mut made = 0;
         for _ in 0..ROUNDS {
             let result = raw::numbers(libc::SYS_mkdirat, [at, path, 0o755, 0, 0, 0]);
             made += usize::from(result.is_ok());
-            let _ = fs::remove_dir(&directory);
+            // There is none if the path was the other one.
+            drop(fs::remove_dir(&directory));
             if let Ok(fd) = raw::numbers(libc::SYS_openat, [at, path, flags, 0o644, 0, 0]) {
                 raw::close(raw::to_i32(fd)).unwrap();
-                fs::remove_file(&directory).unwrap();
+                drop(fs::remove_file(&directory));
                 made += 1;
             }
         }
@@ -60,23 +66,18 @@ fn a_directory_that_flips_while_it_is_found_never_gets_a_guarded_name() {
     let made = enclosed(&path.join("guarded"), &[".git"], || {
         symlink("free", path.join("link")).unwrap();
         symlink("guarded", path.join("other")).unwrap();
-        let stop = AtomicBool::new(false);
-        thread::scope(|scope| {
-            let flipper = scope.spawn(|| {
-                while !stop.load(Ordering::Relaxed) {
-                    let (one, two) = (path.join("link"), path.join("other"));
-                    let exchange = rustix::fs::RenameFlags::EXCHANGE;
-                    let cwd = rustix::fs::CWD;
-                    rustix::fs::renameat_with(cwd, &one, cwd, &two, exchange).unwrap();
-                }
-            });
+        let (one, two) = (path.join("link"), path.join("other"));
+        let exchange = || {
+            let (at, flags) = (rustix::fs::CWD, rustix::fs::RenameFlags::EXCHANGE);
+            rustix::fs::renameat_with(at, &one, at, &two, flags).unwrap();
+        };
+        meanwhile(exchange, || {
             let mut made = 0;
             for _ in 0..ROUNDS {
                 made += usize::from(fs::create_dir(path.join("link/.git")).is_ok());
-                let _ = fs::remove_dir(path.join("free/.git"));
+                // There is none if the directory was the other one.
+                drop(fs::remove_dir(path.join("free/.git")));
             }
-            stop.store(true, Ordering::Relaxed);
-            flipper.join().unwrap();
             made
         })
     });
@@ -108,19 +109,26 @@ fn many_threads_are_answered() {
     }
 }
 
-/// Runs `work` while another thread turns a letter from harmless to forbidden and back.
-fn while_flipping<T>(letter: &AtomicU8, work: impl FnOnce() -> T) -> T {
+/// Runs `work` while another thread does `step` over and over.
+fn meanwhile<T>(step: impl Fn() + Send, work: impl FnOnce() -> T) -> T {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
-                letter.store(b't', Ordering::Relaxed);
-                std::hint::spin_loop();
-                letter.store(b'_', Ordering::Relaxed);
+                step();
             }
         });
-        let result = work();
-        stop.store(true, Ordering::Relaxed);
-        result
+        // Also if the work panics: the other thread is waited for.
+        let _stop = Stop(&stop);
+        work()
     })
+}
+
+/// Sets a flag when dropped.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }

@@ -8,7 +8,7 @@ use crate::host::{Host, HostError};
 
 /// A set of patterns.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Patterns {
+pub(crate) struct Patterns {
     any: bool,
     exact: BTreeSet<String>,
     below: BTreeSet<String>,
@@ -17,7 +17,7 @@ pub(super) struct Patterns {
 
 impl Patterns {
     /// Adds a pattern.
-    pub(super) fn add(&mut self, text: &str) -> Result<(), PatternError> {
+    pub(crate) fn add(&mut self, text: &str) -> Result<(), PatternError> {
         if text == "*" {
             self.any = true;
         } else if let Some(domain) = text.strip_prefix("**.") {
@@ -31,17 +31,17 @@ impl Patterns {
     }
 
     /// Says whether `*` is among them.
-    pub(super) fn any(&self) -> bool {
+    pub(crate) fn any(&self) -> bool {
         self.any
     }
 
     /// Says whether one of them is this very host.
-    pub(super) fn name(&self, host: &Host) -> bool {
+    pub(crate) fn name(&self, host: &Host) -> bool {
         self.exact.contains(host.as_str())
     }
 
     /// Says whether one of them matches.
-    pub(super) fn contain(&self, host: &Host) -> bool {
+    pub(crate) fn contain(&self, host: &Host) -> bool {
         if self.any || self.name(host) {
             return true;
         }

@@ -15,7 +15,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{MAX_DATAGRAM, message};
+use super::{datagram::MAX_DATAGRAM, message};
 use crate::{
     gate::{Gate, Wish},
     host::Host,

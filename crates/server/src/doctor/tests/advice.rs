@@ -1,0 +1,233 @@
+//! What is advised for which machine.
+
+use super::*;
+use crate::doctor::advice;
+
+/// Checks what is advised: about what, and words of each problem and its remedies.
+fn check(name: &str, can: &Abilities, expected: &[(&str, &[&str])]) {
+    let advice = advice(can);
+    let abouts: Vec<_> = advice.iter().map(|advice| advice.about).collect();
+    let expected_abouts: Vec<_> = expected.iter().map(|(about, _)| *about).collect();
+    assert_eq!(abouts, expected_abouts, "{name}: {advice:#?}");
+    for (advice, (_, words)) in advice.iter().zip(expected) {
+        let all = format!("{}\n{}", advice.problem, advice.remedies.join("\n"));
+        for word in *words {
+            assert!(all.contains(word), "{name}: {all} lacks {word}");
+        }
+    }
+}
+
+#[test]
+fn a_sound_machine_needs_no_advice() {
+    check("sound", &sound(), &[]);
+    let root = Abilities {
+        namespaces: fails("no"),
+        privileged_namespaces: Ability::Works,
+        ..sound()
+    };
+    check("root without user namespaces", &root, &[]);
+}
+
+#[test]
+fn settings_of_the_kernel_are_named_with_the_command_that_changes_them() {
+    let about = "user namespaces";
+    let none = without_namespaces(|host| host.max_user_namespaces = Some(0));
+    let words = &["sysctl -w user.max_user_namespaces=15000"];
+    check("no user namespaces", &none, &[(about, words)]);
+
+    let debian = without_namespaces(|host| host.unprivileged_userns_clone = Some(0));
+    let words = &["sysctl -w kernel.unprivileged_userns_clone=1"];
+    check("Debian", &debian, &[(about, words)]);
+
+    let ubuntu = without_namespaces(|host| host.apparmor_restrict_unprivileged_userns = Some(1));
+    let words = &[
+        "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
+        "bubblewrap",
+        "/etc/apparmor.d/exec-server",
+    ];
+    check("Ubuntu", &ubuntu, &[(about, words)]);
+
+    let both = without_namespaces(|host| {
+        host.max_user_namespaces = Some(0);
+        host.unprivileged_userns_clone = Some(0);
+    });
+    check(
+        "both",
+        &both,
+        &[(about, &["max_user"]), (about, &["userns_clone"])],
+    );
+}
+
+#[test]
+fn root_is_not_told_about_settings_for_ordinary_accounts() {
+    let root = without_namespaces(|host| {
+        host.account = 0;
+        host.unprivileged_userns_clone = Some(0);
+        host.apparmor_restrict_unprivileged_userns = Some(1);
+    });
+    check(
+        "root",
+        &root,
+        &[("user namespaces", &["not permitted", "chroot"])],
+    );
+}
+
+#[test]
+fn each_kind_of_container_has_its_own_options() {
+    for (container, namespaces, masked) in [
+        (
+            "docker",
+            &["seccomp=unconfined", "apparmor=unconfined", "mount_setattr"][..],
+            "systempaths=unconfined",
+        ),
+        (
+            "podman",
+            &["podman run --security-opt seccomp=unconfined"],
+            "unmask=ALL",
+        ),
+        ("kubernetes", &["seccompProfile"], "procMount: Unmasked"),
+        ("lxc", &["(lxc)", "seccomp"], "no part of /proc"),
+    ] {
+        let contained = |host: &mut Host| {
+            host.container = Some(container.to_owned());
+            host.under_a_filter = true;
+        };
+        let can = without_namespaces(contained);
+        check(container, &can, &[("user namespaces", namespaces)]);
+
+        let mut can = sound();
+        contained(&mut can.host);
+        can.processes = fails("cannot make a view of processes: Operation not permitted");
+        check(
+            container,
+            &can,
+            &[("pid namespace", &[masked, "cannot signal"])],
+        );
+    }
+}
+
+#[test]
+fn a_container_is_told_to_change_the_kernel_from_outside() {
+    let mut can = without_namespaces(|host| {
+        host.container = Some("docker".to_owned());
+        host.max_user_namespaces = Some(0);
+    });
+    let about = "user namespaces";
+    check("docker", &can, &[(about, &["on the host"])]);
+    can.host.under_a_filter = true;
+    let both: [(&str, &[&str]); 2] = [(about, &["on the host"]), (about, &["docker run"])];
+    check("docker with a filter", &can, &both);
+}
+
+#[test]
+fn a_container_without_a_filter_is_not_blamed_for_one() {
+    let can = without_namespaces(|host| host.container = Some("docker".to_owned()));
+    let words = &["not permitted", "AppArmor", "chroot"];
+    check(
+        "docker without a filter",
+        &can,
+        &[("user namespaces", words)],
+    );
+}
+
+#[test]
+fn a_filter_outside_of_containers_is_a_units() {
+    let can = without_namespaces(|host| host.under_a_filter = true);
+    check(
+        "systemd",
+        &can,
+        &[("user namespaces", &["RestrictNamespaces=no"])],
+    );
+}
+
+#[test]
+fn kernels_that_are_too_old_are_told_what_came_with_which() {
+    let mut can = without_namespaces(|host| host.kernel = "5.4.0-42-generic".to_owned());
+    can.landlock = 0;
+    let expected: [(&str, &[&str]); 2] = [
+        ("Landlock", &["5.4.0-42-generic", "Linux 6.12 or newer"]),
+        ("user namespaces", &["Linux 5.12 or newer"]),
+    ];
+    check("5.4", &can, &expected);
+
+    for (abi, words) in [
+        (1, &["missing", "6.12"]),
+        (2, &["6.10", "6.12"]),
+        (5, &["before 6", "6.12"]),
+    ] {
+        let can = Abilities {
+            landlock: abi,
+            guards: match abi {
+                1 => fails("Landlock ABI 2 is needed, and there is 1"),
+                _ => Ability::Works,
+            },
+            ..sound()
+        };
+        check("old ABI", &can, &[("Landlock", words)]);
+    }
+}
+
+#[test]
+fn landlock_is_missing_for_one_of_three_reasons() {
+    let missing = |change: fn(&mut Host)| {
+        let mut can = Abilities {
+            landlock: 0,
+            guards: fails("Landlock ABI 2 is needed, and there is 0"),
+            ..sound()
+        };
+        can.host.security_modules.clear();
+        change(&mut can.host);
+        can
+    };
+    let off = missing(|host| host.security_modules = vec!["capability".into(), "yama".into()]);
+    check(
+        "off",
+        &off,
+        &[("Landlock", &["lsm=landlock,capability,yama"])],
+    );
+    let unknown = missing(|_| ());
+    check(
+        "unknown",
+        &unknown,
+        &[("Landlock", &["CONFIG_SECURITY_LANDLOCK"])],
+    );
+    let filtered = missing(|host| host.under_a_filter = true);
+    let words = &["CONFIG_SECURITY_LANDLOCK", "landlock_restrict_self"];
+    check("filtered", &filtered, &[("Landlock", words)]);
+}
+
+#[test]
+fn filters_and_guards_and_bubblewrap_have_advice_of_their_own() {
+    let mut can = sound();
+    can.seccomp = fails("Invalid argument");
+    check(
+        "forbidden",
+        &can,
+        &[("seccomp", &["Invalid argument", "seccomp(2)"])],
+    );
+    can.host.seccomp_actions.clear();
+    check("none", &can, &[("seccomp", &["CONFIG_SECCOMP_FILTER"])]);
+
+    let mut can = sound();
+    can.guards = fails("cannot guard names: Device or resource busy");
+    can.host.under_a_filter = true;
+    check(
+        "second listener",
+        &can,
+        &[("guarded names", &["busy", "listener"])],
+    );
+    can.host.seccomp_actions.clear();
+    check(
+        "no notifications",
+        &can,
+        &[("guarded names", &["Linux 5.0"])],
+    );
+
+    let mut can = without_namespaces(|host| host.max_user_namespaces = Some(0));
+    can.bubblewrap_path = None;
+    let expected: [(&str, &[&str]); 2] = [
+        ("user namespaces", &["max_user_namespaces"]),
+        ("bubblewrap", &["install"]),
+    ];
+    check("no bubblewrap", &can, &expected);
+}
