@@ -72,9 +72,7 @@ class Home:
             (home / "environments.toml").write_text(self.environments, encoding="utf-8")
 
 
-def run(
-    codex: Path, folder: Path, model_port: int, url: Optional[str], home: Home
-) -> "Ended":
+def run(codex: Path, folder: Path, model_port: int, url: Optional[str], home: Home) -> "Ended":
     """Runs one prompt to its end; the CLI's own output goes to `codex.log`."""
     command = [str(codex), "exec", "--json", "--skip-git-repo-check"]
     if home.sandbox is None:

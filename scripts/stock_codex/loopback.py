@@ -15,14 +15,36 @@ from pathlib import Path
 from typing import Dict, List
 
 GREETING = "the harness greets you"
+HEAD = f"HTTP/1.1 200 OK\r\ncontent-length: {len(GREETING)}\r\nconnection: close\r\n\r\n"
 PORT = "a loopback port"
 UNIX = "a unix socket"
+PATIENCE = 5.0
+
+# Connects by itself and asks as a browser would.
 CLIENT = """\
 import socket
 connection = socket.socket(socket.{family}, socket.SOCK_STREAM)
 connection.settimeout(5)
 connection.connect({address!r})
-print(connection.recv(64).decode())
+connection.sendall(b"GET / HTTP/1.1\\r\\n\\r\\n")
+print(connection.makefile().read().partition("\\n\\n")[2])
+"""
+# Takes the proxy that the environment names, as most programs do.
+FETCH = """\
+import urllib.error, urllib.request
+try:
+    print(urllib.request.urlopen({url!r}, timeout=5).read().decode())
+except urllib.error.HTTPError as error:
+    print(error.code, error.read().decode())
+"""
+# Asks that proxy for a tunnel, as programs do for HTTPS.
+TUNNEL = """\
+import http.client, os, urllib.parse
+proxy = urllib.parse.urlsplit(os.environ["https_proxy"])
+connection = http.client.HTTPConnection(proxy.hostname, proxy.port, timeout=5)
+connection.set_tunnel({host!r}, {port})
+connection.request("GET", "/")
+print(connection.getresponse().read().decode())
 """
 
 
@@ -38,10 +60,16 @@ class Loopback:
         unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         unix.bind(path)
         unix.listen()
+        host, number = port.getsockname()
         # The commands that print the greeting, by what they connect to.
-        self.commands: Dict[str, str] = {
-            PORT: client("AF_INET", port.getsockname()),
-            UNIX: client("AF_UNIX", path),
+        self.direct: Dict[str, str] = {
+            PORT: command(CLIENT, family="AF_INET", address=(host, number)),
+            UNIX: command(CLIENT, family="AF_UNIX", address=path),
+        }
+        # The same through the proxy of their environment, by what they ask it for.
+        self.proxied: Dict[str, str] = {
+            "a request": fetch(f"http://{host}:{number}/"),
+            "a tunnel": command(TUNNEL, host=host, port=number),
         }
         self._listeners = {PORT: port, UNIX: unix}
         for name, listener in self._listeners.items():
@@ -66,10 +94,29 @@ class Loopback:
                 return
             self.reached.append(name)
             with connection:
-                connection.sendall(GREETING.encode())
+                greet(connection)
 
 
-def client(family: str, address: object) -> str:
-    """Returns the shell command that connects to an address."""
-    script = CLIENT.format(family=family, address=address)
-    return f"{shlex.quote(sys.executable)} -c {shlex.quote(script)}"
+def greet(connection: socket.socket) -> None:
+    """Answers one request of HTTP with the greeting."""
+    connection.settimeout(PATIENCE)
+    asked = b""
+    try:
+        while b"\r\n\r\n" not in asked:
+            more = connection.recv(1 << 12)
+            if not more:
+                return
+            asked += more
+        connection.sendall((HEAD + GREETING).encode())
+    except OSError:
+        pass
+
+
+def fetch(url: str) -> str:
+    """Returns the shell command that prints what a URL has, or why it is refused."""
+    return command(FETCH, url=url)
+
+
+def command(script: str, **values: object) -> str:
+    """Returns the shell command that runs a script of Python."""
+    return f"{shlex.quote(sys.executable)} -c {shlex.quote(script.format(**values))}"

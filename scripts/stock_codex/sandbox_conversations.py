@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 import select
 from pathlib import Path
-from typing import List
+from typing import List, Set, Tuple
 
 from conversations import ANSWER, Talk
-from loopback import GREETING, Loopback
+from loopback import GREETING, PORT, Loopback, fetch
 from model import Conversation, Item
 from report import Section
 from tools import Shell, Step, offered_tools
@@ -25,6 +25,8 @@ NOTICED_WITHIN = 5.0
 # What the CLI protects in a writable root, whether it is there or not.
 METADATA = (".git", ".codex", ".agents")
 INVALID = (-32601, -32602)
+# A host that no list names, and that no name server knows.
+UNLISTED = "unlisted.invalid"
 
 
 class Sandboxed:
@@ -131,12 +133,32 @@ class Sandboxed:
     def network(self, request: Item) -> Conversation:
         """Connects where the policy leaves the network alone; files are guarded as ever."""
         shell = Shell(offered_tools(request))
-        for name, command in self.loopback.commands.items():
+        for name, command in self.loopback.direct.items():
             result = yield from shell.run(command)
             got = (result.output, result.exit_code)
             self.section.equal(f"a command connects to {name}", got, (f"{GREETING}\n", 0))
         reached = sorted(self.loopback.reached)
-        self.section.equal("both were reached", reached, sorted(self.loopback.commands))
+        self.section.equal("both were reached", reached, sorted(self.loopback.direct))
+        yield from self._no_write_outside(shell)
+        self._all_in_sandbox()
+        return ANSWER
+
+    def proxied(self, request: Item) -> Conversation:
+        """Connects where only a proxy with a list of hosts leads out: 127.0.0.1 is on it."""
+        shell = Shell(offered_tools(request))
+        for what, command in self.loopback.proxied.items():
+            result = yield from shell.run(command)
+            got = (result.output, result.exit_code)
+            name = f"the proxy takes {what} to a host on the list"
+            self.section.equal(name, got, (f"{GREETING}\n", 0))
+        self.section.equal("both arrived", self.loopback.reached, [PORT, PORT])
+        result = yield from shell.run(fetch(f"http://{UNLISTED}/"))
+        refused = result.output.startswith("403 ") and "not_allowed" in result.output
+        self.section.check("it refuses a host that is not", refused, result.text)
+        for name, command in self.loopback.direct.items():
+            yield from self._no_connection(shell, name, command)
+        self.section.equal("only the proxy led out", self.loopback.reached, [PORT, PORT])
+        self._all_by_proxy()
         yield from self._no_write_outside(shell)
         self._all_in_sandbox()
         return ANSWER
@@ -165,11 +187,14 @@ class Sandboxed:
         self.section.equal("temporary files can be written", got, ("temporary\n", 0))
 
     def _no_network(self, shell: Shell) -> Step:
-        for name, command in self.loopback.commands.items():
-            result = yield from shell.run(command)
-            refused = result.exit_code == 1 and "Error: " in result.output
-            self.section.check(f"a command cannot connect to {name}", refused, result.text)
+        for name, command in self.loopback.direct.items():
+            yield from self._no_connection(shell, name, command)
         self.section.equal("nothing was reached", self.loopback.reached, [])
+
+    def _no_connection(self, shell: Shell, name: str, command: str) -> Step:
+        result = yield from shell.run(command)
+        refused = result.exit_code == 1 and "Error: " in result.output
+        self.section.check(f"a command cannot connect to {name}", refused, result.text)
 
     def _background(self, shell: Shell) -> Step:
         # The pipe hangs up as soon as no process has it open for writing.
@@ -195,6 +220,22 @@ class Sandboxed:
         end = self.wire.exited(command) or {}
         good = told and end.get("sandboxDenied") is True
         self.section.check(name, good, f"no `{message}` as sandboxDenied: {result.text}\n{end}")
+
+    def _all_by_proxy(self) -> None:
+        """Checks that the CLI left the proxy to the server, and was told what it decided."""
+        starts = self.wire.calls("process/start")
+        asked = [bool((call.params.get("networkProxy") or {}).get("proxy")) for call in starts]
+        enforced = [call.params.get("enforceManagedNetwork") for call in starts]
+        every = [True for _ in starts]
+        self.section.equal("every command was given a proxy", (asked, enforced), (every, every))
+        expected = {("127.0.0.1", "allow"), (UNLISTED, "deny")}
+
+        def told() -> Set[Tuple[str, str]]:
+            events = self.wire.events("network/policyDecision")
+            return {(each["host"], each["decision"]) for each in events}
+
+        comes_true(lambda: told() == expected, NOTICED_WITHIN)
+        self.section.equal("the CLI was told of each decision", told(), expected)
 
     def _all_in_sandbox(self) -> None:
         """Checks what was asked for and answered over the whole conversation."""

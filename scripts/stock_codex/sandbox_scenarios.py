@@ -15,6 +15,7 @@ from wire import Wire
 
 WORKSPACE = "workspace-write"
 READ_ONLY = "read-only"
+NETWORK = "sandbox_workspace_write.network_access=true"
 
 
 def sandbox(run: Run) -> None:
@@ -39,8 +40,14 @@ def sandbox_metadata(run: Run) -> None:
 
 def sandbox_network(run: Run) -> None:
     """A writable work directory, with the network that the server has."""
-    settings = ("sandbox_workspace_write.network_access=true",)
-    sandboxed(run, Sandboxed.network, cli.Home(sandbox=WORKSPACE, settings=settings))
+    sandboxed(run, Sandboxed.network, cli.Home(sandbox=WORKSPACE, settings=(NETWORK,)))
+
+
+def sandbox_proxy(run: Run) -> None:
+    """A writable work directory, with a proxy that the server runs as the only way out."""
+    domains = '{enabled = true, domains = {"127.0.0.1" = "allow"}}'
+    settings = (NETWORK, f"features.network_proxy={domains}")
+    sandboxed(run, Sandboxed.proxied, cli.Home(sandbox=WORKSPACE, settings=settings))
 
 
 def sandbox_read_only(run: Run) -> None:
@@ -71,6 +78,7 @@ ALL = {
         sandbox_interrupt,
         sandbox_metadata,
         sandbox_network,
+        sandbox_proxy,
         sandbox_read_only,
     )
 }

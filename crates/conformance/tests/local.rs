@@ -33,11 +33,12 @@ fn subject() -> Subject {
         host,
         version,
         retention,
-        sandbox: Default::default(),
+        sandbox: exec_sandbox::Settings::default(),
     });
+    let files = LocalFileSystem::default().with_policies_of(&backend);
     let environment = Environment {
         backend: Arc::new(backend),
-        files: Arc::new(LocalFileSystem::default()),
+        files: Arc::new(files),
     };
     let capabilities = Capabilities {
         refusals: Refusals::Errno,

@@ -35,9 +35,10 @@ async fn subject() -> Subject {
             version: "0.0.0".to_owned(),
         },
     };
+    let files = LocalFileSystem::default().with_policies_of(&backend);
     let open = move || Environment {
         backend: Arc::new(backend.clone()),
-        files: Arc::new(LocalFileSystem::default()),
+        files: Arc::new(files.clone()),
     };
     let service = Service::new(config, open);
     let (here, there) = memory::pair();
@@ -63,6 +64,6 @@ fn local() -> LocalBackend {
         host,
         version,
         retention,
-        sandbox: Default::default(),
+        sandbox: exec_sandbox::Settings::default(),
     })
 }

@@ -270,12 +270,13 @@ pub(crate) fn send(fd: c_int, data: &[u8]) -> Result<usize, Errno> {
 }
 
 pub(crate) fn open_read(path: &CStr, flags: c_int) -> Result<c_int, Errno> {
+    open_read_at(libc::AT_FDCWD, path, flags)
+}
+
+pub(crate) fn open_read_at(directory: c_int, path: &CStr, flags: c_int) -> Result<c_int, Errno> {
     let flags = int(libc::O_RDONLY | libc::O_CLOEXEC | flags);
-    numbers(
-        libc::SYS_openat,
-        [int(libc::AT_FDCWD), path.as_ptr() as usize, flags, 0, 0, 0],
-    )
-    .map(to_i32)
+    let args = [int(directory), path.as_ptr() as usize, flags, 0, 0, 0];
+    numbers(libc::SYS_openat, args).map(to_i32)
 }
 
 /// Reads where a link in a directory points to.

@@ -15,6 +15,7 @@ use exec_process::{enclosure::Instruction, spawner::Extra};
 use crate::{
     enclose::{BubblewrapOrder, Processes},
     plan::{Access, Kind, Layer, Network, View},
+    view::pinned,
 };
 
 /// The descriptors that bubblewrap reads from.
@@ -39,7 +40,7 @@ impl Wrapper {
         env: &[(OsString, OsString)],
         cwd: &OsStr,
     ) -> io::Result<Self> {
-        let mut arguments = options(&order.view, order.network, order.processes);
+        let mut arguments = options(&pinned(&order.view), order.network, order.processes);
         for (name, value) in env {
             arguments.extend([OsString::from("--setenv"), name.clone(), value.clone()]);
         }

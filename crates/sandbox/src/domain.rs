@@ -55,14 +55,20 @@ pub(crate) fn read_only_but(
     owned(rules)
 }
 
-/// Makes a domain in which no file, directory, link or FIFO can be made, moved or linked at all: a
-/// broker does it.
+/// Makes a domain in which nothing can be made, moved or linked at all: a broker does it. With the
+/// host's network, sockets can be bound to paths.
 pub(crate) fn nothing_new(abi: u32, abstract_sockets: Apart) -> Result<OwnedFd, DomainError> {
-    let made = AccessFs::MakeReg
+    let mut made = AccessFs::MakeReg
         | AccessFs::MakeDir
         | AccessFs::MakeSym
         | AccessFs::MakeFifo
+        | AccessFs::MakeChar
+        | AccessFs::MakeBlock
         | AccessFs::Refer;
+    if abstract_sockets == Apart::Yes {
+        // With the host's network, sockets are bound to paths, which is not the broker's to do.
+        made |= AccessFs::MakeSock;
+    }
     let mut ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
         .handle_access(made)?;

@@ -3,8 +3,8 @@
 //! A *hand* is a fresh image of this program, started under a name of its own and enclosed before it
 //! is asked for anything: it then does for the server what `exec-fs` does without a policy, one
 //! request at a time, and passes back what it opened. The kernel keeps the policy; nothing here looks
-//! at a path. Hands are kept for the next request under an equal [`Plan`](crate::plan::Plan), and
-//! never serve another one.
+//! at a path. Hands are kept for the next request under an equal [`Plan`](crate::plan::Plan) whose paths
+//! name the same files, and never serve another one.
 //!
 //! Not here: what a policy comes to (`plan`), the operations (`exec-fs`), their order (`exec-local`).
 
@@ -14,6 +14,7 @@ mod door;
 mod frame;
 mod hand;
 mod hear;
+mod key;
 mod perform;
 mod pool;
 mod request;

@@ -40,6 +40,7 @@ mod input;
 mod lifecycle;
 mod limits;
 mod lines;
+mod network;
 mod order;
 mod params;
 mod policy;

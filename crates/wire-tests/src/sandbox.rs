@@ -19,3 +19,4 @@ mod network;
 mod peers;
 mod policies;
 mod races;
+mod requests;

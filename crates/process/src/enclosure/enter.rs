@@ -4,8 +4,8 @@ use std::{ffi::c_int, io};
 
 use super::{
     At, Enclosure, Part, Parts, Refusal, View, Watch, account, drop_capabilities,
-    forbid_privileges, make_private, map_account, open_network, pass_listener, restrict_by_filter,
-    restrict_by_landlock,
+    forbid_privileges, make_private, map_account, open_network, open_outside_processes,
+    pass_listener, restrict_by_filter, restrict_by_landlock,
 };
 use crate::raw;
 
@@ -55,6 +55,8 @@ fn apply(parts: &Parts<'_>, [landlock, door]: [c_int; 2]) -> Result<(), Refusal>
     let mut watch = None;
     if let Some(namespaces) = parts.namespaces() {
         let account = account::own_account();
+        let refused = At::Namespaces.refused();
+        let processes = open_outside_processes().map_err(&refused)?;
         let mut flags = libc::CLONE_NEWNS | libc::CLONE_NEWIPC;
         if namespaces.user {
             flags |= libc::CLONE_NEWUSER;
@@ -63,21 +65,24 @@ fn apply(parts: &Parts<'_>, [landlock, door]: [c_int; 2]) -> Result<(), Refusal>
             flags |= libc::CLONE_NEWNET;
         }
         let args = [raw::int(flags), 0, 0, 0, 0, 0];
-        raw::numbers(libc::SYS_unshare, args).map_err(At::Namespaces.refused())?;
+        raw::numbers(libc::SYS_unshare, args).map_err(&refused)?;
         if namespaces.user {
             map_account(account.0, account.1).map_err(At::Account.refused())?;
         }
         if namespaces.network {
             open_network(parts, door).map_err(At::Network.refused())?;
         }
-        make_private().map_err(At::Namespaces.refused())?;
+        make_private().map_err(&refused)?;
         let umask = account::set_umask(0);
         let mut view = View::new(false);
         let made = view.make(parts);
         account::set_umask(umask);
         view.close();
         made?;
-        watch = Watch::open(parts)?;
+        watch = Watch::open(parts, processes)?;
+        if watch.is_none() {
+            let _ = raw::close(processes);
+        }
     }
     let mut listener_to = None;
     if let Some(watch) = watch {

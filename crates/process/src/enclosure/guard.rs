@@ -19,6 +19,8 @@ pub(crate) struct Watch {
     /// Guarded directories stay open: so that their numbers are not given to others.
     directories: [c_int; MAX_DIRECTORIES],
     directory_count: usize,
+    /// A view of processes in which the command is.
+    processes: c_int,
     /// The command's end of a socket pair, over which its listener comes.
     theirs: c_int,
     ours: c_int,
@@ -27,8 +29,9 @@ pub(crate) struct Watch {
 
 impl Watch {
     /// Opens the guarded directories in the view, and a way for the listener to come.
-    /// Absent: there is nothing to watch.
-    pub(crate) fn open(parts: &Parts<'_>) -> Result<Option<Self>, Refusal> {
+    /// Absent: there is nothing to watch. `processes` is a view of processes in which the command will
+    /// be; it is closed with the watch.
+    pub(crate) fn open(parts: &Parts<'_>, processes: c_int) -> Result<Option<Self>, Refusal> {
         if !parts.has_guards() {
             return Ok(None);
         }
@@ -36,7 +39,7 @@ impl Watch {
             // Nothing would ever notify.
             return Err(At::Filter.refused()(libc::EINVAL));
         }
-        let mut guards = Guards::new();
+        let mut guards = Guards::new(processes);
         let mut directories = [-1; MAX_DIRECTORIES];
         let mut directory_count = 0;
         for (index, (directory, names)) in (0..).zip(parts.guards()) {
@@ -54,6 +57,7 @@ impl Watch {
             guards,
             directories,
             directory_count,
+            processes,
             theirs,
             ours,
             listener: -1,
@@ -77,6 +81,7 @@ impl Watch {
     /// Closes what only the watching side needs, in the process that is watched.
     pub(crate) fn close_ours(&self) {
         let _ = raw::close(self.ours);
+        let _ = raw::close(self.processes);
         for directory in &self.directories[..self.directory_count] {
             let _ = raw::close(*directory);
         }
@@ -87,7 +92,7 @@ impl Watch {
         let mut first = 0;
         loop {
             let directories = self.directories[..self.directory_count].iter().copied();
-            let own = directories.chain([self.listener, kept]);
+            let own = directories.chain([self.listener, self.processes, kept]);
             let Some(next) = own.filter(|fd| *fd >= first).min() else {
                 break;
             };

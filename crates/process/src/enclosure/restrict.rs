@@ -12,6 +12,10 @@ const CAP_SYS_PTRACE: u32 = 19;
 /// No kernel knows more capabilities than fit its sets.
 const MAX_CAPABILITIES: usize = 64;
 
+/// `SECCOMP_FILTER_FLAG_NEW_LISTENER`, and `SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV`: a caller whose call
+/// is being done for it is not woken by a signal, or it would ask again for what was made already.
+const NOTIFYING: usize = 1 << 3 | 1 << 5;
+
 /// Keeps exec from giving privileges, for good.
 pub(crate) fn forbid_privileges() -> Result<(), Refusal> {
     raw::prctl(libc::PR_SET_NO_NEW_PRIVS, 1).map_err(At::Privileges.refused())?;
@@ -88,11 +92,7 @@ pub(crate) fn restrict_by_filter(program: &[u8], notify: bool) -> Result<Option<
     if program.length == 0 {
         return Ok(None);
     }
-    let flags = if notify {
-        usize::try_from(libc::SECCOMP_FILTER_FLAG_NEW_LISTENER).unwrap_or(0)
-    } else {
-        0
-    };
+    let flags = if notify { NOTIFYING } else { 0 };
     let mode = libc::SECCOMP_SET_MODE_FILTER as usize;
     let args = [mode, flags, &raw const program as usize, 0, 0, 0];
     let result = raw::numbers(libc::SYS_seccomp, args).map_err(refused)?;

@@ -133,7 +133,13 @@ fn prepare(job: &Job, parts: &Parts<'_>) -> Result<Option<Watch>, Refusal> {
     }
     make_private().map_err(&refused)?;
     View::new(namespaces.processes).make(parts)?;
-    Watch::open(parts)
+    // The view outside knows the command by another number, if it has a namespace of processes.
+    let processes = if namespaces.processes && parts.has_guards() {
+        open_outside_processes().map_err(&refused)?
+    } else {
+        outside
+    };
+    Watch::open(parts, processes)
 }
 
 /// Reaps until the command has ended. What is left in a namespace of processes ends with its first.

@@ -1,6 +1,6 @@
 //! Where the server asks for operations under a policy.
 
-use std::{fmt, os::fd::OwnedFd, sync::Arc};
+use std::{fmt, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use exec_env::filesystem::{
@@ -17,6 +17,7 @@ use super::{
     frame::{MAX_DATA_BYTES, MAX_TEXT_BYTES},
     hand::{Hand, ended},
     hear,
+    key::Key,
     pool::{Bounds, Lease, Pool},
     request::{Reply, Request},
 };
@@ -33,6 +34,7 @@ struct Shared {
     spawner: Spawner,
     enclose: Enclose,
     pool: Arc<Pool<Hand>>,
+    life: Duration,
     watches: Arc<Semaphore>,
 }
 
@@ -53,6 +55,7 @@ impl Files {
             spawner,
             enclose,
             pool: Pool::new(bounds),
+            life: bounds.life,
             watches: Arc::new(Semaphore::new(bounds.watches)),
         }))
     }
@@ -158,13 +161,9 @@ impl Files {
             return Err(FileError::Invalid("content is too long".to_owned()));
         }
         loop {
-            let mut lease = self.0.pool.take(&plan).await?;
-            let was_idle = lease.hand().is_some();
-            if !was_idle {
-                lease.put(self.start(&plan).await?);
-            }
-            let (text, data) = (text.clone(), data.clone());
-            let exchange = exchange(lease, text, data);
+            let (lease, was_idle) = self.take(&plan).await?;
+            let (text, data, life) = (text.clone(), data.clone(), self.0.life);
+            let exchange = exchange(lease, text, data, life);
             let answered = if is_change {
                 let lost = |_| Err(Broken::Unanswered(std::io::ErrorKind::Other.into()));
                 tokio::spawn(exchange).await.unwrap_or_else(lost)
@@ -178,6 +177,28 @@ impl Files {
                 Err(broken) => return Err(ended(broken)),
             }
         }
+    }
+
+    /// Takes a hand that is enclosed as the plan says about the files of this moment. Tells whether it
+    /// was idle before.
+    async fn take(&self, plan: &Arc<Plan>) -> Result<(Lease<Hand>, bool), FileError> {
+        for _ in 0..MAX_TRIES {
+            let key = Arc::new(Key::now(plan));
+            let mut lease = self.0.pool.take(&key).await?;
+            let was_idle = lease.hand().is_some();
+            if was_idle && !lease.was_waited_for() {
+                return Ok((lease, true));
+            }
+            if !was_idle {
+                lease.put(self.start(plan).await?);
+            }
+            // Time has passed.
+            if Key::now(plan) == *key {
+                return Ok((lease, was_idle));
+            }
+        }
+        let text = "files that the policy names are replaced too often";
+        Err(FileError::Host(text.to_owned()))
     }
 
     async fn begin_watch(
@@ -209,7 +230,7 @@ impl Files {
 
     #[cfg(test)]
     pub(super) fn idle_pids(&self, plan: &Arc<Plan>) -> Vec<u32> {
-        self.0.pool.idle(plan, Hand::pid)
+        self.0.pool.idle(&Arc::new(Key::now(plan)), Hand::pid)
     }
 }
 
@@ -234,13 +255,14 @@ async fn exchange(
     mut lease: Lease<Hand>,
     text: Bytes,
     data: Bytes,
+    life: Duration,
 ) -> Result<Result<Reply, FileError>, Broken> {
     let gone = || Broken::Unsent(std::io::ErrorKind::NotConnected.into());
     let hand = lease.hand().ok_or_else(gone)?;
     let frame = hand.exchange(&text, &data).await?;
     // What a hand has allocated once it keeps.
     let moved = text.len() + data.len() + frame.text.len() + frame.data.len();
-    if moved <= KEPT_BYTES {
+    if moved <= KEPT_BYTES && hand.age() < life {
         lease.keep();
     }
     Ok(Reply::from_frame(frame))
@@ -257,3 +279,5 @@ fn encode(request: Request) -> Result<Bytes, FileError> {
 
 /// A hand that has moved more than this is not kept.
 const KEPT_BYTES: usize = 1 << 20;
+/// How often files may be replaced while a hand is started for them.
+const MAX_TRIES: usize = 4;

@@ -4,7 +4,7 @@ use std::{
     fs::File,
     io,
     os::fd::{AsFd, OwnedFd},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use exec_env::filesystem::FileError;
@@ -26,6 +26,7 @@ use super::{
 pub(super) struct Hand {
     channel: Channel,
     child: Child,
+    started: Instant,
 }
 
 impl Hand {
@@ -36,7 +37,11 @@ impl Hand {
             let (channel, theirs) = Channel::pair().map_err(|error| failed(&error))?;
             let spec = spec(theirs.into()).map_err(|error| failed(&error))?;
             let child = spawner.spawn(spec).await.map_err(|error| failed(&error))?;
-            let mut hand = Self { channel, child };
+            let mut hand = Self {
+                channel,
+                child,
+                started: Instant::now(),
+            };
             let text = enclosure.encode();
             let descriptors = enclosure.descriptors();
             let entered = hand.channel.exchange(&text, &[], &descriptors).await;
@@ -56,6 +61,11 @@ impl Hand {
     /// Waits for what it tells without being asked again. Cancelling loses nothing.
     pub(super) async fn next(&mut self) -> io::Result<Frame> {
         self.channel.next().await
+    }
+
+    /// Tells for how long it has been there.
+    pub(super) fn age(&self) -> Duration {
+        self.started.elapsed()
     }
 
     /// Returns the operating system's number for it.

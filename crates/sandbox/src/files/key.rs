@@ -48,10 +48,6 @@ impl Key {
             files,
         }
     }
-
-    pub(super) fn plan(&self) -> &Arc<Plan> {
-        &self.plan
-    }
 }
 
 /// Tells which file a path without links names. `None`: none that can be seen.

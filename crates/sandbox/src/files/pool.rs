@@ -18,7 +18,7 @@ use super::key::Key;
 /// How many hands there may be, and for how long.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// For one key: more would wait for the same disk.
+    /// For one plan: more would wait for the same disk.
     pub of_one_plan: usize,
     /// In all: each takes memory.
     pub in_all: usize,
@@ -28,6 +28,8 @@ pub struct Bounds {
     pub watches: usize,
     /// How long one is kept that nobody asks.
     pub idle: Duration,
+    /// How long one is kept at all: what is mounted on the host since, it does not see.
+    pub life: Duration,
 }
 
 impl Default for Bounds {
@@ -38,6 +40,7 @@ impl Default for Bounds {
             waiting: 1024,
             watches: 64,
             idle: Duration::from_secs(60),
+            life: Duration::from_secs(120),
         }
     }
 }
@@ -97,7 +100,11 @@ impl<H: Send + 'static> Pool<H> {
         };
         // The pool keeps the other end until it is used.
         let lost = |_| FileError::Host("place in line was lost".to_owned());
-        turn.await.map_err(lost)
+        let mut lease = turn.await.map_err(lost)?;
+        if let Some(held) = &mut lease.0 {
+            held.waited = true;
+        }
+        Ok(lease)
     }
 
     fn take_now(
@@ -219,6 +226,7 @@ impl<H: Send + 'static> Pool<H> {
             pool: Arc::clone(self),
             key: Arc::clone(key),
             hand,
+            waited: false,
         }))
     }
 
@@ -291,7 +299,7 @@ impl<H: Send + 'static> State<H> {
         }
     }
 
-    /// Returns the place in line of the first who could use a hand of `plan`, or its place.
+    /// Returns the place in line of the first who could use a hand of `key`, or its place.
     fn first_who_can_use(&self, key: Option<&Arc<Key>>, bounds: &Bounds) -> Option<usize> {
         if key.is_none() && self.count >= bounds.in_all {
             return None;
@@ -323,12 +331,18 @@ struct Held<H: Send + 'static> {
     pool: Arc<Pool<H>>,
     key: Arc<Key>,
     hand: Option<H>,
+    waited: bool,
 }
 
 impl<H: Send + 'static> Lease<H> {
     /// Returns the hand, if one was idle.
     pub(super) fn hand(&mut self) -> Option<&mut H> {
         self.0.as_mut()?.hand.as_mut()
+    }
+
+    /// Tells whether it was waited for: meanwhile much can have happened.
+    pub(super) fn was_waited_for(&self) -> bool {
+        self.0.as_ref().is_some_and(|held| held.waited)
     }
 
     /// Puts the hand that was started in its place.
@@ -345,6 +359,7 @@ impl<H: Send + 'static> Lease<H> {
                 pool,
                 key,
                 hand: Some(hand),
+                ..
             }) => pool.keep(&key, hand),
             held => drop(Self(held)),
         }
@@ -358,7 +373,10 @@ impl<H: Send + 'static> Lease<H> {
 
 impl<H: Send + 'static> Drop for Lease<H> {
     fn drop(&mut self) {
-        if let Some(Held { pool, key, hand }) = self.0.take() {
+        if let Some(Held {
+            pool, key, hand, ..
+        }) = self.0.take()
+        {
             drop(hand);
             pool.free(&key);
         }

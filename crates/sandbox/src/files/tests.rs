@@ -74,16 +74,31 @@ impl Scene {
         self.plan(Access::Hidden)
     }
 
-    fn plan(&self, base: Access) -> Arc<Plan> {
+    /// Everything may be read, but one file inside may not be written.
+    fn protected(&self, file: PathBuf) -> Arc<Plan> {
         let layer = Layer {
+            path: file,
+            kind: Kind::File,
+            access: Access::Read,
+        };
+        self.plan_with(Access::Read, vec![layer])
+    }
+
+    fn plan(&self, base: Access) -> Arc<Plan> {
+        self.plan_with(base, Vec::new())
+    }
+
+    fn plan_with(&self, base: Access, more: Vec<Layer>) -> Arc<Plan> {
+        let mut layers = vec![Layer {
             path: self.inside.clone(),
             kind: Kind::Directory,
             access: Access::Write,
-        };
+        }];
+        layers.extend(more);
         Arc::new(Plan {
             files: plan::Files::View(View {
                 base,
-                layers: vec![layer],
+                layers,
                 forbidden: Vec::new(),
                 links: Vec::new(),
             }),
@@ -137,13 +152,17 @@ fn enclose(plan: &Plan) -> Result<Enclosure, FileError> {
         return Err(FileError::Refused("cannot be enforced".to_owned()));
     };
     let slots = || (0..).map(Slot).zip(&view.layers);
-    let mut steps: Vec<_> = slots()
-        .map(|(slot, layer)| Step::Copy {
+    let mut steps = Vec::new();
+    for (slot, layer) in slots() {
+        steps.push(Step::Copy {
             path: text(&layer.path),
             slot,
             missing: Missing::Fail,
-        })
-        .collect();
+        });
+        if layer.access == Access::Read {
+            steps.push(Step::ReadOnly { slot });
+        }
+    }
     if view.base == Access::Hidden {
         let root = Slot(100);
         steps.push(Step::Memory {

@@ -2,6 +2,7 @@
 
 mod entries;
 mod globs;
+mod host;
 mod links;
 mod metadata;
 mod profiles;

@@ -28,6 +28,7 @@ pub(crate) struct Fittings {
 /// # Errors
 /// Fails if the view has more parts than a process has descriptors.
 pub(crate) fn steps(view: &View, fittings: Fittings) -> Result<Vec<Step>, ViewError> {
+    let view = &pinned(view);
     let mut maker = Maker {
         view,
         slots: 0,
@@ -263,6 +264,37 @@ impl Maker<'_> {
         ]);
         slot
     }
+}
+
+/// Adds a layer for each directory on the way from a writable root to what must stay as it is.
+///
+/// They change nothing but this: a directory that something is mounted on can be neither renamed nor
+/// removed. Otherwise whoever may write above a protected path could move its directory away and make
+/// another one in its place.
+pub(crate) fn pinned(view: &View) -> View {
+    let kept = view
+        .layers
+        .iter()
+        .filter(|layer| layer.access == Access::Read);
+    let kept = kept.filter_map(|layer| layer.path.parent());
+    let guarded = view.forbidden.iter().map(|name| name.directory.as_path());
+    let mut pins = BTreeSet::new();
+    for directory in kept.chain(guarded) {
+        let on_the_way = directory.ancestors().take_while(|path| {
+            let writable = view.access(path) == Access::Write;
+            writable && view.layers.iter().all(|layer| layer.path != *path)
+        });
+        pins.extend(on_the_way.map(Path::to_owned));
+    }
+    let mut view = view.clone();
+    view.layers.extend(pins.into_iter().map(|path| Layer {
+        path,
+        kind: Kind::Directory,
+        access: Access::Write,
+    }));
+    view.layers
+        .sort_by_key(|layer| layer.path.components().count());
+    view
 }
 
 fn is_writable_root(layer: &Layer) -> bool {

@@ -106,6 +106,36 @@ fn a_workspace_is_copied_before_everything_is_read_only_and_attached_after() {
 }
 
 #[test]
+fn directories_on_the_way_to_what_is_protected_cannot_be_moved_away() {
+    let mut view = view(
+        Access::Read,
+        vec![
+            layer("/tmp", Kind::Directory, Access::Write),
+            layer("/tmp/a/w/.git", Kind::Directory, Access::Read),
+        ],
+    );
+    view.forbidden = vec![crate::plan::Forbidden {
+        directory: "/tmp/b".into(),
+        name: ".git".into(),
+    }];
+    assert_eq!(
+        told(&view, BARE),
+        [
+            "copy /tmp a if there",
+            "copy /tmp/a b if there",
+            "copy /tmp/b c if there",
+            "copy /tmp/a/w d if there",
+            "read-only view",
+            "attach a /tmp",
+            "attach b /tmp/a",
+            "attach c /tmp/b",
+            "attach d /tmp/a/w",
+            "protect /tmp/a/w/.git"
+        ]
+    );
+}
+
+#[test]
 fn hidden_paths_are_covered_by_what_nobody_can_open() {
     let view = view(
         Access::Read,

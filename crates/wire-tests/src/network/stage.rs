@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use crate::{
-    client::{Client, Events, argv_params, with},
+    client::{Client, Events, argv_params, encode, with},
     server::{Server, Transport, program},
 };
 
@@ -156,6 +156,23 @@ impl Stage {
             }
         }
         events
+    }
+
+    /// Waits for a process to be closed, whatever it told before.
+    pub(crate) async fn end(&mut self, id: &str) {
+        self.next(|message| {
+            message["method"] == "process/closed" && message["params"]["processId"] == id
+        })
+        .await;
+    }
+
+    /// Lets a process that waits for a line go on.
+    pub(crate) async fn go(&mut self, id: &str) {
+        self.runs += 1;
+        let write =
+            json!({"processId": id, "chunk": encode(b"\n"), "writeId": self.runs.to_string()});
+        let result = self.client.call("process/write", write).await;
+        assert_eq!(result, json!({"status": "accepted"}));
     }
 
     /// Runs what params say; returns what it writes, standard error after standard output.

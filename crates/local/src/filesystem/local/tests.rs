@@ -185,7 +185,7 @@ async fn a_file_that_was_opened_under_a_policy_stays_open() {
         .unwrap();
     let block = file.read_block(2, 100).await.unwrap();
     assert_eq!((&block.data[..], block.eof), (&b"side"[..], true));
-    let file = open("inside/new", OpenMode::Replace, scene.wide())
+    let file = open("inside/new", OpenMode::Replace, scene.narrow())
         .await
         .unwrap();
     file.write_block(0, Bytes::from_static(b"written"))

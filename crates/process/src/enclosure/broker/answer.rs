@@ -49,7 +49,7 @@ pub(crate) fn answer(listener: c_int, guards: &Guards) -> Result<(), Errno> {
 
 /// Does what a call asks for. `None`: the kernel has the say.
 fn decide(notice: &Notice, guards: &Guards, room: &mut Room) -> Option<Answer> {
-    let caller = Caller::of(notice)?;
+    let caller = Caller::of(notice, guards)?;
     let number = notice.number()?;
     let args = notice.arguments();
     if let Some(opening) = opening(&caller, number, args) {

@@ -7,6 +7,7 @@ use std::ffi::c_int;
 
 use super::{
     descriptor::Descriptor,
+    guards::Guards,
     notice::Notice,
     path::{MAX_PATH, Path, Short},
 };
@@ -17,13 +18,24 @@ use crate::raw;
 pub(super) struct Caller<'a> {
     notice: &'a Notice,
     thread: i32,
+    /// The view of processes in which it is.
+    processes: c_int,
 }
 
 impl<'a> Caller<'a> {
     /// The caller that waits for an answer.
-    pub(super) fn of(notice: &'a Notice) -> Option<Self> {
-        let thread = notice.thread()?;
-        Some(Self { notice, thread })
+    pub(super) fn of(notice: &'a Notice, guards: &Guards) -> Option<Self> {
+        let (thread, processes) = (notice.thread()?, guards.processes());
+        Some(Self {
+            notice,
+            thread,
+            processes,
+        })
+    }
+
+    /// The view of processes in which it is.
+    pub(super) const fn processes(&self) -> c_int {
+        self.processes
     }
 
     /// Copies a path. `None`: there is none, or it is too long.
@@ -63,8 +75,8 @@ impl<'a> Caller<'a> {
     /// Opens what the caller's relative paths are relative to.
     pub(super) fn directory(&self, fd: c_int) -> Option<Descriptor> {
         if fd == libc::AT_FDCWD {
-            let path = Short::new(format_args!("/proc/{}/cwd", self.thread));
-            Descriptor::open_place(fd, path.text(), libc::O_DIRECTORY, 0).ok()
+            let path = Short::new(format_args!("{}/cwd", self.thread));
+            Descriptor::open_place(self.processes, path.text(), libc::O_DIRECTORY, 0).ok()
         } else {
             self.open(fd, libc::O_DIRECTORY)
         }
@@ -78,8 +90,9 @@ impl<'a> Caller<'a> {
     /// Takes over the caller's umask. The kernel applies it: with a default list of access, it does
     /// not.
     pub(super) fn adopt_umask(&self) -> Option<()> {
-        let path = Short::new(format_args!("/proc/{}/status", self.thread));
-        let status = Descriptor::from_call(raw::open_read(path.text(), 0).ok()?);
+        let path = Short::new(format_args!("{}/status", self.thread));
+        let status = raw::open_read_at(self.processes, path.text(), 0).ok()?;
+        let status = Descriptor::from_call(status);
         // It is in the second line, after a name of at most 64 bytes.
         let mut text = [0; 256];
         let length = raw::read(status.number(), &mut text).ok()?;
@@ -97,8 +110,8 @@ impl<'a> Caller<'a> {
         if fd < 0 {
             return None;
         }
-        let path = Short::new(format_args!("/proc/{}/fd/{fd}", self.thread));
-        Descriptor::open_place(libc::AT_FDCWD, path.text(), flags, 0).ok()
+        let path = Short::new(format_args!("{}/fd/{fd}", self.thread));
+        Descriptor::open_place(self.processes, path.text(), flags, 0).ok()
     }
 }
 

@@ -17,6 +17,8 @@ const MAX_NAMES: usize = 256;
 /// Names that cannot be made, by directory. Of a fixed size: it lives on a stack.
 #[derive(Debug)]
 pub(crate) struct Guards {
+    /// A view of processes in which the callers are.
+    processes: c_int,
     directories: [Identity; MAX_DIRECTORIES],
     directory_count: usize,
     /// Borrowed from the job, which outlives the broker.
@@ -29,6 +31,7 @@ pub(crate) struct Guards {
 impl Guards {
     /// An empty table. A constant needs no room for itself besides where it goes.
     const EMPTY: Self = Self {
+        processes: -1,
         directories: [Identity::NONE; MAX_DIRECTORIES],
         directory_count: 0,
         names: [std::ptr::null(); MAX_NAMES],
@@ -36,9 +39,18 @@ impl Guards {
         name_count: 0,
     };
 
-    /// Makes an empty table.
-    pub(crate) const fn new() -> Self {
-        Self::EMPTY
+    /// Makes an empty table. `processes` is a directory: a view of processes in which the callers have
+    /// the numbers that they have here. It need not be in anybody's view of files.
+    pub(crate) const fn new(processes: c_int) -> Self {
+        Self {
+            processes,
+            ..Self::EMPTY
+        }
+    }
+
+    /// Where callers are looked up.
+    pub(super) const fn processes(&self) -> c_int {
+        self.processes
     }
 
     /// Guards one name in one directory of the view. The caller may close `directory` afterwards.

@@ -74,8 +74,8 @@ impl Pair {
         let (directory, name, flags) = match &old {
             Old::Named(place) => (place.directory.number(), place.name, 0),
             Old::Held(held) => {
-                entry = Short::new(format_args!("/proc/self/fd/{}", held.number()));
-                (libc::AT_FDCWD, entry.text(), libc::AT_SYMLINK_FOLLOW)
+                entry = Short::new(format_args!("self/fd/{}", held.number()));
+                (caller.processes(), entry.text(), libc::AT_SYMLINK_FOLLOW)
             }
         };
         let args = [

@@ -99,7 +99,7 @@ impl Path {
     }
 }
 
-/// A short path that the broker writes itself, such as `/proc/7/cwd`.
+/// A short path that the broker writes itself, such as `7/cwd`.
 #[derive(Debug)]
 pub(super) struct Short {
     bytes: [u8; 64],

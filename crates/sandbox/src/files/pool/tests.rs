@@ -1,7 +1,7 @@
 use futures_util::future::FutureExt;
 
 use super::*;
-use crate::plan::{Files, Network};
+use crate::plan::{Files, Network, Plan};
 
 /// A hand that can be told apart.
 #[derive(Debug, Eq, PartialEq)]
@@ -14,11 +14,12 @@ fn bounds() -> Bounds {
         waiting: 2,
         watches: 1,
         idle: Duration::from_secs(60),
+        life: Duration::from_secs(60),
     }
 }
 
-/// Plans that differ.
-fn plan(number: usize) -> Arc<Plan> {
+/// Keys that differ.
+fn key(number: usize) -> Arc<Key> {
     let network = if number == 0 {
         Network::Host
     } else {
@@ -34,11 +35,11 @@ fn plan(number: usize) -> Arc<Plan> {
     } else {
         Files::All
     };
-    Arc::new(Plan { files, network })
+    Arc::new(Key::now(&Arc::new(Plan { files, network })))
 }
 
 async fn started(pool: &Arc<Pool<Numbered>>, number: usize, hand: u32) -> Lease<Numbered> {
-    let mut lease = pool.take(&plan(number)).await.unwrap();
+    let mut lease = pool.take(&key(number)).await.unwrap();
     assert_eq!(lease.hand(), None);
     lease.put(Numbered(hand));
     lease
@@ -48,11 +49,11 @@ async fn started(pool: &Arc<Pool<Numbered>>, number: usize, hand: u32) -> Lease<
 async fn a_hand_serves_equal_plans_and_no_others() {
     let pool = Pool::new(bounds());
     started(&pool, 0, 1).await.keep();
-    let mut other = pool.take(&plan(1)).await.unwrap();
+    let mut other = pool.take(&key(1)).await.unwrap();
     assert_eq!(other.hand(), None);
-    let mut same = pool.take(&plan(0)).await.unwrap();
+    let mut same = pool.take(&key(0)).await.unwrap();
     assert_eq!(same.hand(), Some(&mut Numbered(1)));
-    let mut second = pool.take(&plan(0)).await.unwrap();
+    let mut second = pool.take(&key(0)).await.unwrap();
     assert_eq!(second.hand(), None);
     assert_eq!(pool.count(), 3);
 }
@@ -61,9 +62,9 @@ async fn a_hand_serves_equal_plans_and_no_others() {
 async fn who_finds_all_hands_busy_gets_the_first_that_is_given_back() {
     let pool = Pool::new(bounds());
     let [one, two] = [started(&pool, 0, 1).await, started(&pool, 0, 2).await];
-    let plan = plan(0);
-    let mut first = Box::pin(pool.take(&plan));
-    let mut second = Box::pin(pool.take(&plan));
+    let key = key(0);
+    let mut first = Box::pin(pool.take(&key));
+    let mut second = Box::pin(pool.take(&key));
     assert!((&mut first).now_or_never().is_none());
     assert!((&mut second).now_or_never().is_none());
     two.keep();
@@ -82,7 +83,7 @@ async fn the_place_of_a_hand_that_is_gone_goes_to_who_waits() {
         started(&pool, 0, 2).await,
         started(&pool, 1, 3).await,
     ];
-    let (same, other) = (plan(0), plan(2));
+    let (same, other) = (key(0), key(2));
     let mut same = Box::pin(pool.take(&same));
     let mut other = Box::pin(pool.take(&other));
     assert!((&mut same).now_or_never().is_none());
@@ -102,8 +103,8 @@ async fn a_hand_of_another_plan_goes_if_it_is_given_back_while_somebody_waits() 
     let pool = Pool::new(bounds());
     let one = started(&pool, 0, 1).await;
     let _others = [started(&pool, 0, 2).await, started(&pool, 1, 3).await];
-    let plan = plan(2);
-    let mut waiting = Box::pin(pool.take(&plan));
+    let key = key(2);
+    let mut waiting = Box::pin(pool.take(&key));
     assert!((&mut waiting).now_or_never().is_none());
     one.keep();
     assert_eq!(waiting.now_or_never().unwrap().unwrap().hand(), None);
@@ -123,9 +124,9 @@ async fn the_hand_that_was_idle_for_the_longest_time_makes_room() {
     }
     let _new = started(&pool, 2, 4).await;
     assert_eq!(pool.count(), 3);
-    let mut kept = pool.take(&plan(0)).await.unwrap();
+    let mut kept = pool.take(&key(0)).await.unwrap();
     assert_eq!(kept.hand(), Some(&mut Numbered(1)));
-    let mut kept = pool.take(&plan(1)).await.unwrap();
+    let mut kept = pool.take(&key(1)).await.unwrap();
     assert_eq!(kept.hand(), Some(&mut Numbered(3)));
 }
 
@@ -133,15 +134,15 @@ async fn the_hand_that_was_idle_for_the_longest_time_makes_room() {
 async fn one_too_many_in_line_is_refused_unless_somebody_gave_up() {
     let pool = Pool::new(bounds());
     let _held = [started(&pool, 0, 1).await, started(&pool, 0, 2).await];
-    let plan = plan(0);
-    let mut line: Vec<_> = (0..2).map(|_| Box::pin(pool.take(&plan))).collect();
+    let key = key(0);
+    let mut line: Vec<_> = (0..2).map(|_| Box::pin(pool.take(&key))).collect();
     for waiting in &mut line {
         assert!(waiting.now_or_never().is_none());
     }
-    let refused = pool.take(&plan).await.unwrap_err();
+    let refused = pool.take(&key).await.unwrap_err();
     assert!(matches!(refused, FileError::Host(text) if text.contains("too many")));
     line.pop();
-    assert!(pool.take(&plan).now_or_never().is_none());
+    assert!(pool.take(&key).now_or_never().is_none());
 }
 
 #[tokio::test]
@@ -149,9 +150,9 @@ async fn who_gave_up_is_passed_over() {
     let pool = Pool::new(bounds());
     let one = started(&pool, 0, 1).await;
     let _two = started(&pool, 0, 2).await;
-    let plan = plan(0);
-    let mut gone = Box::pin(pool.take(&plan));
-    let mut waiting = Box::pin(pool.take(&plan));
+    let key = key(0);
+    let mut gone = Box::pin(pool.take(&key));
+    let mut waiting = Box::pin(pool.take(&key));
     assert!((&mut gone).now_or_never().is_none());
     assert!((&mut waiting).now_or_never().is_none());
     drop(gone);
@@ -164,8 +165,8 @@ async fn who_gave_up_is_passed_over() {
 async fn a_hand_that_nobody_fetches_is_not_lost_to_the_count() {
     let pool = Pool::new(bounds());
     let [one, two] = [started(&pool, 0, 1).await, started(&pool, 0, 2).await];
-    let plan = plan(0);
-    let mut gone = Box::pin(pool.take(&plan));
+    let key = key(0);
+    let mut gone = Box::pin(pool.take(&key));
     assert!((&mut gone).now_or_never().is_none());
     one.keep();
     drop(gone);
@@ -197,7 +198,7 @@ async fn nobody_has_to_ask_for_idle_hands_to_be_retired() {
     // Twice: whoever retires them ends when none is left.
     for _ in 0..2 {
         let ended = oneshot::channel();
-        let mut lease = pool.take(&plan(0)).await.unwrap();
+        let mut lease = pool.take(&key(0)).await.unwrap();
         lease.put(Telling(Some(ended.0)));
         lease.keep();
         ended.1.await.unwrap();

@@ -126,3 +126,40 @@ async fn what_cannot_be_enforced_is_refused() {
     assert!(is_refused, "{error:?}");
     assert_eq!(scene.files.count(), 0);
 }
+
+#[tokio::test]
+async fn a_directory_that_was_made_anew_has_a_new_hand() {
+    let scene = Scene::new();
+    let (plan, path) = (scene.wide(), scene.inside.join("file"));
+    let first = scene.hand(&plan).await;
+    fs::remove_dir_all(&scene.inside).unwrap();
+    fs::create_dir(&scene.inside).unwrap();
+    scene.write(&plan, &path, b"new").await.unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"new");
+    assert_ne!(scene.hand(&plan).await, first);
+}
+
+#[tokio::test]
+async fn what_takes_the_place_of_a_protected_file_is_protected() {
+    let scene = Scene::new();
+    let [path, new] = ["protected", "new"].map(|name| scene.inside.join(name));
+    fs::write(&path, "old").unwrap();
+    let plan = scene.protected(path.clone());
+    assert!(scene.write(&plan, &path, b"x").await.is_err());
+    // As editors save a file.
+    fs::write(&new, "new").unwrap();
+    fs::rename(&new, &path).unwrap();
+    assert!(scene.write(&plan, &path, b"x").await.is_err());
+    assert_eq!(fs::read(&path).unwrap(), b"new");
+}
+
+#[tokio::test]
+async fn no_hand_is_kept_for_ever() {
+    let scene = Scene::with(Bounds {
+        life: Duration::ZERO,
+        ..Bounds::default()
+    });
+    let path = scene.inside.join("file");
+    assert_eq!(scene.read(&scene.wide(), &path).await.unwrap(), b"inside");
+    assert_eq!(scene.files.count(), 0);
+}

@@ -104,11 +104,7 @@ fn a_link_to_nothing_keeps_its_target_from_coming_to_be() {
 #[test]
 fn a_view_from_nothing_has_the_links_to_what_it_shows() {
     let tree = "/usr/bin/\n/usr/lib -> share\n/usr/share/\n/bin -> usr/bin\n/lib -> /usr/lib\n/sbin -> gone\n/x -> usr";
-    check(
-        tree,
-        "read :minimal\ndeny /x",
-        &["hide", "link /bin -> usr/bin", "link /lib -> /usr/lib"][..1].as_ref(),
-    );
+    check(tree, "read :minimal\ndeny /x", &["hide"]);
     check(
         tree,
         "read :minimal",

@@ -99,10 +99,7 @@ fn a_link_is_protected_with_what_it_leads_to() {
 
 #[test]
 fn the_directory_that_a_git_file_points_to_is_protected() {
-    let with = |layers: &[&'static str]| {
-        let lines = [&["hide", "write /ws"], layers, &MISSING].concat();
-        lines
-    };
+    let with = |layers: &[&'static str]| [&["hide", "write /ws"], layers, &MISSING].concat();
     check_all(
         "/ws/.git = gitdir: ./store/ws\\n\n/ws/store/ws/",
         "write /ws",

@@ -39,7 +39,8 @@ pub(super) fn enclosed<T: Send>(
                 .iter()
                 .map(|name| CString::new(*name).unwrap())
                 .collect();
-            let mut guards = Guards::new();
+            let processes = place(Path::new("/proc"));
+            let mut guards = Guards::new(processes.as_raw_fd());
             let place = place(directory);
             for name in &names {
                 guards.add(place.as_raw_fd(), name.as_ptr()).unwrap();

@@ -86,6 +86,41 @@ fn a_directory_that_flips_while_it_is_found_never_gets_a_guarded_name() {
 }
 
 #[test]
+fn a_signal_does_not_repeat_a_call() {
+    extern "C" fn nothing(_: libc::c_int) {}
+    // One that nothing else here uses, and that is ignored otherwise.
+    let signal = libc::SIGURG;
+    // SAFETY: the set is plain numbers, for which zero is a value: no signal.
+    let none = unsafe { std::mem::zeroed() };
+    let action = libc::sigaction {
+        sa_sigaction: nothing as *const () as usize,
+        sa_mask: none,
+        sa_flags: libc::SA_RESTART,
+        sa_restorer: None,
+    };
+    // SAFETY: the handler does nothing.
+    let set = unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
+    assert_eq!(set, 0);
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path();
+    enclosed(path, &[".git"], || {
+        let number = |call| raw::numbers(call, [0; 6]).unwrap();
+        let (process, thread) = (number(libc::SYS_getpid), number(libc::SYS_gettid));
+        let interrupt = || {
+            let args = [process, thread, raw::int(signal), 0, 0, 0];
+            raw::numbers(libc::SYS_tgkill, args).unwrap();
+        };
+        meanwhile(interrupt, || {
+            for index in 0..ROUNDS / 3 {
+                let path = path.join(format!("{index}"));
+                fs::create_dir(&path).unwrap();
+                fs::File::create_new(path.join("file")).unwrap();
+            }
+        });
+    });
+}
+
+#[test]
 fn many_threads_are_answered() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path();
@@ -110,7 +145,7 @@ fn many_threads_are_answered() {
 }
 
 /// Runs `work` while another thread does `step` over and over.
-fn meanwhile<T>(step: impl Fn() + Send, work: impl FnOnce() -> T) -> T {
+fn meanwhile<T>(step: impl Fn() + Sync, work: impl FnOnce() -> T) -> T {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {

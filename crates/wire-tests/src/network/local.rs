@@ -1,0 +1,158 @@
+//! What is on this machine or in a private network is out of reach, whoever allows it in general.
+
+use serde_json::{Value, json};
+
+use super::stage::{HELLO, Stage, as_one_user, asking, managed, proxy};
+
+as_one_user!(
+    local_addresses_are_refused_in_every_notation,
+    local_addresses_are_refused_by_every_protocol,
+    nobody_is_asked_about_local_addresses,
+    what_is_named_is_reached,
+    local_binding_lets_out_what_is_local,
+);
+
+/// Hosts on this machine or in private networks.
+const LOCAL: [&str; 28] = [
+    "10.0.0.1",
+    "169.254.169.254",
+    "127.0.0.1",
+    "127.8.9.10",
+    "0.0.0.0",
+    "172.16.0.1",
+    "192.168.1.1",
+    "100.64.0.1",
+    "198.18.0.1",
+    "224.0.0.1",
+    "255.255.255.255",
+    "2130706433",
+    "127.1",
+    "0x7f.1",
+    "0x7f000001",
+    "0177.0.0.1",
+    "0",
+    "127.0.0.1.",
+    "[::1]",
+    "[::]",
+    "[::ffff:127.0.0.1]",
+    "[::ffff:a00:1]",
+    "[::7f00:1]",
+    "[fd00::1]",
+    "[fe80::1]",
+    "[64:ff9b::7f00:1]",
+    "localhost",
+    "Name.LocalHost.",
+];
+
+fn everywhere() -> Value {
+    proxy(json!({"*": "allow", "**.test": "allow"}))
+}
+
+/// Asks for the origin's port at each of the hosts in one way.
+fn script(stage: &Stage, way: &str) -> String {
+    let port = stage.origin.port;
+    let line = |host: &&str| match way {
+        "socks" => format!("socks {} {port}\n", host.trim_matches(['[', ']'])),
+        _ => format!("{way} {host}:{port}\n"),
+    };
+    LOCAL.iter().map(line).collect()
+}
+
+/// Checks that each of the hosts is refused for being local.
+async fn refused(stage: &mut Stage, way: &str, settings: Value) {
+    let script = script(stage, way);
+    let params = stage.script(&script, managed(settings));
+    let id = stage.start(params).await;
+    let text = stage.text(&id).await;
+    let records = stage.records(&id).await;
+    assert_eq!(records.len(), LOCAL.len(), "{text}");
+    for (record, host) in records.iter().zip(LOCAL) {
+        assert_eq!(record["decision"], "deny", "{host}: {record}");
+        assert_eq!(record["reason"], "not_allowed_local", "{host}: {record}");
+        assert_eq!(record["source"], "baseline_policy", "{host}: {record}");
+    }
+    let (sign, other) = match way {
+        "socks" => (" 05 00 05 02 00 01 00 00 00 00 00 00\n", "\u{0}"),
+        _ => ("HTTP/1.1 403 ", "not_allowed_local"),
+    };
+    assert_eq!(text.matches(sign).count(), LOCAL.len(), "{text}");
+    assert_eq!(text.matches(other).count() % LOCAL.len(), 0, "{text}");
+    assert_eq!(stage.origin.visits(), 0, "{way}");
+}
+
+async fn local_addresses_are_refused_in_every_notation(stage: &mut Stage) {
+    refused(stage, "get", everywhere()).await;
+}
+
+async fn local_addresses_are_refused_by_every_protocol(stage: &mut Stage) {
+    refused(stage, "tunnel", everywhere()).await;
+    refused(stage, "socks", everywhere()).await;
+}
+
+async fn nobody_is_asked_about_local_addresses(stage: &mut Stage) {
+    // A question would fail the test.
+    refused(stage, "get", asking(Value::Null)).await;
+}
+
+async fn what_is_named_is_reached(stage: &mut Stage) {
+    let port = stage.origin.port;
+    for (rule, host, reached) in [
+        ("127.0.0.1", "127.0.0.1", true),
+        ("127.0.0.1", "0x7f.1", true),
+        ("127.0.0.1", "localhost", false),
+        ("127.0.0.1", "127.0.0.2", false),
+        ("localhost", "localhost", true),
+        ("localhost", "127.0.0.1", false),
+        ("**.localhost", "localhost", false),
+    ] {
+        let before = stage.origin.visits();
+        let settings = proxy(json!({rule: "allow"}));
+        let params = stage.script(&format!("get {host}:{port}"), managed(settings));
+        let text = stage.run(params).await;
+        if reached {
+            assert!(text.ends_with(HELLO), "{rule} {host}: {text}");
+        } else {
+            assert!(text.contains("not_allowed_local"), "{rule} {host}: {text}");
+        }
+        assert_eq!(stage.origin.visits() - before, usize::from(reached));
+    }
+}
+
+async fn local_binding_lets_out_what_is_local(stage: &mut Stage) {
+    let place = stage.origin.place();
+    for (rules, sign) in [
+        (json!({"*": "allow"}), HELLO),
+        (json!({}), "not_allowed"),
+        (json!({"*": "allow", "127.0.0.1": "deny"}), "denied"),
+    ] {
+        let mut settings = proxy(rules);
+        settings["proxy"]["allowLocalBinding"] = json!(true);
+        let params = stage.script(&format!("get {place}"), managed(settings));
+        let text = stage.run(params).await;
+        assert!(text.trim_end().ends_with(sign), "{sign}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn an_allowed_name_does_not_lead_to_a_local_address() {
+    let mut stage = Stage::apart().await;
+    for (host, status, decision) in [
+        ("rebound.test", "HTTP/1.1 403 ", "deny"),
+        ("inner.test", "HTTP/1.1 403 ", "deny"),
+        // The name leads out, where there is nothing.
+        ("public.test", "HTTP/1.1 502 ", "allow"),
+        ("mixed.test", "HTTP/1.1 502 ", "allow"),
+        ("unknown.test", "HTTP/1.1 502 ", "allow"),
+    ] {
+        let settings = proxy(json!({"*.test": "allow", host: "allow"}));
+        let params = stage.script(&format!("get {host}"), managed(settings));
+        let id = stage.start(params).await;
+        let text = stage.text(&id).await;
+        assert!(text.starts_with(status), "{host}: {text}");
+        let record = stage.record(&id).await;
+        assert_eq!(record["decision"], decision, "{record}");
+        if decision == "deny" {
+            assert_eq!(record["reason"], "not_allowed_local", "{record}");
+        }
+    }
+}
