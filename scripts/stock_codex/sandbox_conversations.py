@@ -82,14 +82,14 @@ class Sandboxed:
         before = names_in(self._work)
         for name in METADATA:
             command = f"mkdir {name}"
-            yield from self._denied(shell, f"{name} cannot be made", command, "Permission denied")
+            yield from self._denied(shell, f"{name} cannot be made", command, READ_ONLY)
         for what, command in (
             ("by a file", "echo x > .codex"),
             ("by a link", "ln -s . .agents"),
             ("by a hard link", "ln file .git"),
             ("by a rename", "mv file .git"),
         ):
-            yield from self._denied(shell, f"nor {what}", command, "Permission denied")
+            yield from self._denied(shell, f"nor {what}", command, READ_ONLY)
         self.section.equal("nothing was made and nothing moved", names_in(self._work), before)
         command = "mkdir -p sub/.git && ls -A sub && rmdir sub/.git sub"
         result = yield from shell.run(command)

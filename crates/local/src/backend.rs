@@ -1,6 +1,6 @@
 //! Starts commands on this machine.
 
-use std::{collections::BTreeMap, ffi::OsString, fmt, path::Path, sync::Arc};
+use std::{collections::BTreeMap, ffi::OsString, fmt, os::fd::OwnedFd, path::Path, sync::Arc};
 
 use exec_core::log::Retention;
 use exec_env::{
@@ -8,24 +8,21 @@ use exec_env::{
     command::{Command, Io, Stdin},
 };
 use exec_process::{
-    Launch, LaunchIo, Settings, give_back_startup_code, launch,
+    Launch, LaunchIo, LocalProcess, Settings, give_back_startup_code, launch,
     spawner::{SpawnError, Spawner, Stage},
 };
 use exec_proxy::outside::{Machine, Outside};
-use exec_sandbox::{Prepared, Sandboxes};
+use exec_sandbox::Sandboxes;
 use exec_wire::{
     environment::{Capabilities, EnvironmentInfo},
     error::RpcError,
     process::SandboxType,
+    sandbox::Sandbox,
 };
 use futures_util::future::{BoxFuture, FutureExt, ready};
 
 use crate::{
-    enclosed,
-    env_policy::child_environment,
-    host::Host,
-    network::Arranged,
-    snapshots::Snapshots,
+    enclosed, env_policy::child_environment, host::Host, network::Arranged, snapshots::Snapshots,
 };
 
 /// What a local environment is made of.
@@ -135,6 +132,7 @@ impl LocalBackend {
             }
         };
         let sandbox = command.sandbox.as_deref();
+        let sandboxed = sandbox.is_some();
         let arranged = Arranged::new(
             command.network,
             sandbox,
@@ -143,42 +141,41 @@ impl LocalBackend {
             &mut env,
         )?;
         let env: Vec<(OsString, OsString)> = env.into_iter().collect();
-        let mut prepared = match sandbox {
-            Some(sandbox) => {
-                let managed = arranged.managed();
-                enclosed::prepare(&self.sandboxes, sandbox, &cwd, &env, managed).await?
-            }
-            None => Prepared::default(),
-        };
-        let door = prepared.door.take();
         let mut retention = self.config.retention;
         retention.bytes = command
             .retained_bytes
             .map_or(retention.bytes, |bytes| bytes.min(retention.bytes));
-        let sandboxed = command.sandbox.is_some();
-        let launched = launch(
-            &self.spawner,
-            enclosed::put_into(
-                prepared,
-                Launch {
-                    id: command.process_id,
-                    program: program.clone().into(),
-                    argv: argv.into_iter().map(OsString::from).collect(),
-                    env,
-                    cwd: cwd.clone(),
-                    io,
-                    limits: command.limits,
-                    extra,
-                    sandboxed,
-                    enclosure: None,
-                },
-            ),
-            Settings { retention },
-        );
-        let process = launched
-            .await
-            .map_err(|error| explain(error, &program, &cwd))?;
-        arranged.run(door, &process)?;
+        let command = Launch {
+            id: command.process_id,
+            program: program.clone().into(),
+            argv: argv.into_iter().map(OsString::from).collect(),
+            env,
+            cwd: cwd.clone(),
+            io,
+            limits: command.limits,
+            extra,
+            sandboxed,
+            enclosure: None,
+        };
+        let settings = Settings { retention };
+        let explained = |error| explain(error, &program, &cwd);
+        let process = match sandbox {
+            None => {
+                let process = launch(&self.spawner, command, settings).await;
+                let process = process.map_err(explained)?;
+                arranged.run(None, &process)?;
+                process
+            }
+            Some(sandbox) => {
+                let enclosed = self.launch_enclosed(command, sandbox, &arranged, settings);
+                let (process, door) = enclosed.await.map_err(|failed| match failed {
+                    Failed::Refused(error) => error,
+                    Failed::Spawn(error) => explained(error),
+                })?;
+                arranged.run(door, &process)?;
+                process
+            }
+        };
         Ok(StartedProcess {
             process,
             sandbox_type: Some(if sandboxed {
@@ -187,6 +184,46 @@ impl LocalBackend {
                 SandboxType::None
             }),
         })
+    }
+}
+
+/// How often a start is tried while files that its policy names come and go.
+const TRIES: usize = 4;
+
+/// Why an enclosed command does not run.
+enum Failed {
+    Refused(StartError),
+    Spawn(SpawnError),
+}
+
+impl LocalBackend {
+    /// Launches a command under a policy. What was looked at to make the plan may be gone when the plan
+    /// is applied, which then fails as a whole: it is made again.
+    async fn launch_enclosed(
+        &self,
+        mut command: Launch,
+        sandbox: &Sandbox,
+        arranged: &Arranged,
+        settings: Settings,
+    ) -> Result<(Arc<LocalProcess>, Option<OwnedFd>), Failed> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let Launch { cwd, env, .. } = &command;
+            let managed = arranged.managed();
+            let prepared = enclosed::prepare(&self.sandboxes, sandbox, cwd, env, managed).await;
+            let mut prepared = prepared.map_err(Failed::Refused)?;
+            let door = prepared.door.take();
+            let spare = command.without_enclosure().ok().filter(|_| tries < TRIES);
+            let command_in_it = enclosed::put_into(prepared, command);
+            match launch(&self.spawner, command_in_it, settings).await {
+                Ok(process) => return Ok((process, door)),
+                Err(error) => match spare {
+                    Some(spare) if error.is_about_missing_files() => command = spare,
+                    Some(_) | None => return Err(Failed::Spawn(error)),
+                },
+            }
+        }
     }
 }
 
@@ -213,7 +250,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     capability_discovery_v2: false,
     environment_config_read: false,
     http_header_env_vars: false,
-    sandboxed_file_streaming: false,
+    sandboxed_file_streaming: true,
     file_write_streaming: true,
 };
 
@@ -230,9 +267,9 @@ fn explain(error: SpawnError, program: &str, cwd: &Path) -> StartError {
             },
             source,
         },
-        SpawnError::Enclosure { part, source } => StartError::Spawn {
-            context: format!("sandbox: cannot {part}"),
-            source,
+        SpawnError::Enclosure { part, source } => StartError::Refused {
+            field: "sandbox",
+            reason: format!("cannot {part}: {source}"),
         },
         SpawnError::Nul(_) => StartError::Spawn {
             context: format!("cannot run `{program}`"),

@@ -139,7 +139,9 @@ impl Arranged {
         };
         let running = match (self.behind, door) {
             (Behind::Nothing, _) => return Ok(()),
-            (Behind::OnHost(settings, listeners), _) => proxy(*settings, listeners).map_err(host)?,
+            (Behind::OnHost(settings, listeners), _) => {
+                proxy(*settings, listeners).map_err(host)?
+            }
             (Behind::Inside(settings), Some(door)) => {
                 let mut sockets = received(&door).map_err(host)?.into_iter();
                 let gone = || host(io::Error::other("a listening socket is missing"));
@@ -156,7 +158,9 @@ impl Arranged {
                 Running::Bridge(Bridge::start(ports, Limits::default()).map_err(host)?)
             }
             (Behind::Inside(_) | Behind::Bridged(_), None) => {
-                return Err(host(io::Error::other("the sandbox has no network of its own")));
+                return Err(host(io::Error::other(
+                    "the sandbox has no network of its own",
+                )));
             }
         };
         let closed = process.wait(WaitUntil::Closed, None);
@@ -195,7 +199,11 @@ fn lead_to_proxy(
         (Behind::OnHost(Box::new(checked), listeners), http, socks)
     };
     let variables = environment::variables(http, socks, local_binding);
-    env.extend(variables.into_iter().map(|(name, value)| (name.into(), value.into())));
+    env.extend(
+        variables
+            .into_iter()
+            .map(|(name, value)| (name.into(), value.into())),
+    );
     Ok(behind)
 }
 
@@ -209,7 +217,9 @@ fn bridged(
             reason: reason.to_owned(),
         })
     };
-    let texts = env.iter().filter_map(|(name, value)| Some((name.to_str()?, value.to_str()?)));
+    let texts = env
+        .iter()
+        .filter_map(|(name, value)| Some((name.to_str()?, value.to_str()?)));
     let named = environment::proxy_ports(texts);
     if named.is_empty() {
         return refused(
@@ -224,7 +234,10 @@ fn bridged(
     ports.sort_unstable();
     ports.dedup();
     if ports.contains(&0) || ports.len() > MAX_PORTS {
-        return refused("managedNetwork.loopbackPorts", "expected at most 64 ports, none of them 0");
+        return refused(
+            "managedNetwork.loopbackPorts",
+            "expected at most 64 ports, none of them 0",
+        );
     }
     Ok(Behind::Bridged(ports))
 }

@@ -82,7 +82,10 @@ impl Snapshots {
             cwd: cwd.to_owned(),
             env_policy: command.env_policy.clone(),
             env: command.env.clone(),
-            sandbox: command.sandbox.as_ref().and_then(|sandbox| serde_json::to_string(sandbox).ok()),
+            sandbox: command
+                .sandbox
+                .as_ref()
+                .and_then(|sandbox| serde_json::to_string(sandbox).ok()),
         };
         let entry = {
             let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
@@ -135,18 +138,21 @@ async fn capture_state(
     };
     let launched = launch(
         &backend.spawner,
-        enclosed::put_into(prepared, Launch {
-            id: command.process_id.clone(),
-            program: request.shell.path.clone().into(),
-            argv: argv.into_iter().map(OsString::from).collect(),
-            env,
-            cwd: cwd.to_owned(),
-            io: LaunchIo::Pipes,
-            limits: command.limits,
-            extra: Vec::new(),
-            sandboxed: false,
-            enclosure: None,
-        }),
+        enclosed::put_into(
+            prepared,
+            Launch {
+                id: command.process_id.clone(),
+                program: request.shell.path.clone().into(),
+                argv: argv.into_iter().map(OsString::from).collect(),
+                env,
+                cwd: cwd.to_owned(),
+                io: LaunchIo::Pipes,
+                limits: command.limits,
+                extra: Vec::new(),
+                sandboxed: false,
+                enclosure: None,
+            },
+        ),
         Settings::default(),
     );
     let process: Arc<dyn ExecProcess> = launched.await.ok()?;

@@ -15,7 +15,7 @@ use exec_process::{enclosure::Instruction, spawner::Extra};
 use crate::{
     enclose::{BubblewrapOrder, Processes},
     plan::{Access, Kind, Layer, Network, View},
-    view::pinned,
+    view::pins,
 };
 
 /// The descriptors that bubblewrap reads from.
@@ -40,7 +40,7 @@ impl Wrapper {
         env: &[(OsString, OsString)],
         cwd: &OsStr,
     ) -> io::Result<Self> {
-        let mut arguments = options(&pinned(&order.view), order.network, order.processes);
+        let mut arguments = options(&order.view, order.network, order.processes);
         for (name, value) in env {
             arguments.extend([OsString::from("--setenv"), name.clone(), value.clone()]);
         }
@@ -100,7 +100,14 @@ fn options(view: &View, network: Network, processes: Processes) -> Vec<OsString>
     if processes == Processes::Isolated {
         options.words(["--proc", "/proc"]);
     }
-    for layer in &view.layers {
+    let mut layers: Vec<Layer> = view.layers.clone();
+    layers.extend(pins(view).into_iter().map(|path| Layer {
+        path,
+        kind: Kind::Directory,
+        access: Access::Write,
+    }));
+    layers.sort_by_key(|layer| layer.path.components().count());
+    for layer in &layers {
         options.layer(layer);
     }
     for (link, target) in &view.links {

@@ -55,20 +55,17 @@ pub(crate) fn read_only_but(
     owned(rules)
 }
 
-/// Makes a domain in which nothing can be made, moved or linked at all: a broker does it. With the
-/// host's network, sockets can be bound to paths.
+/// Makes a domain in which nothing can be made, moved or linked at all: a broker does it, and binds
+/// sockets to paths.
 pub(crate) fn nothing_new(abi: u32, abstract_sockets: Apart) -> Result<OwnedFd, DomainError> {
-    let mut made = AccessFs::MakeReg
+    let made = AccessFs::MakeReg
         | AccessFs::MakeDir
         | AccessFs::MakeSym
         | AccessFs::MakeFifo
+        | AccessFs::MakeSock
         | AccessFs::MakeChar
         | AccessFs::MakeBlock
         | AccessFs::Refer;
-    if abstract_sockets == Apart::Yes {
-        // With the host's network, sockets are bound to paths, which is not the broker's to do.
-        made |= AccessFs::MakeSock;
-    }
     let mut ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
         .handle_access(made)?;

@@ -188,7 +188,8 @@ fn seccomp_alone(can: &Abilities) -> Result<Rung, Refusal> {
         landlock,
         filter: filter(Filter {
             sockets: Sockets::Pairs,
-            frozen_attributes: false,
+            on_the_host: false,
+            among_others: true,
             brokered: false,
         }),
         ..Enclosure::default()
@@ -209,7 +210,8 @@ fn landlock_alone(view: &View, network: Network) -> Result<Enclosure, Refusal> {
         landlock: Some(domain::read_only_but(&files, apart)?),
         filter: filter(Filter {
             sockets,
-            frozen_attributes: true,
+            on_the_host: true,
+            among_others: true,
             brokered: false,
         }),
         ..Enclosure::default()
@@ -220,7 +222,8 @@ fn namespaces(order: Order<'_>, view: &View, can: &Abilities) -> Result<Enclosur
     let isolated = order.processes == Processes::Isolated && can.processes.works();
     let processes = order.who == Who::Command && isolated;
     let fittings = Fittings {
-        devices: order.who == Who::Command,
+        // Where every file may be used, so may every device.
+        devices: order.who == Who::Command && order.plan.files != Files::All,
         processes,
         account: can.host.account,
     };
@@ -272,7 +275,8 @@ fn namespaces(order: Order<'_>, view: &View, can: &Abilities) -> Result<Enclosur
         landlock,
         filter: filter(Filter {
             sockets,
-            frozen_attributes: false,
+            on_the_host: false,
+            among_others: !processes,
             brokered: !guards.is_empty(),
         }),
         guards,
@@ -308,7 +312,8 @@ fn bubblewrap(order: &Order<'_>, view: View, can: &Abilities) -> Result<Rung, St
         network,
         filter: filter(Filter {
             sockets,
-            frozen_attributes: false,
+            on_the_host: false,
+            among_others: order.processes == Processes::Inherited,
             brokered: false,
         }),
         processes: order.processes,

@@ -21,6 +21,7 @@ mod request;
 mod serve;
 mod tell;
 
+pub(crate) use self::key::Key;
 pub use self::{
     boot::run_if_hand,
     door::{Enclose, Files, Read},

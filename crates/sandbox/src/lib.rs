@@ -14,6 +14,7 @@ pub mod filter;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod plan;
+mod planned;
 pub mod policy;
 mod sandboxes;
 pub mod seatbelt;
@@ -23,6 +24,7 @@ pub use self::{
     bubblewrap::Wrapper,
     domain::DomainError,
     enclose::{Mechanism, Processes, Refusal},
+    planned::Planned,
     sandboxes::{
         CommandRequest, ManagedRequest, Need, Prepared, SandboxError, Sandboxes, Settings,
     },

@@ -21,6 +21,7 @@ use crate::{
     enclose::{Managed, Mechanism, Order, Processes, Refusal, Rung, Who, enclose},
     facts::HostFacts,
     plan::Plan,
+    planned::{Planned, Plans, coarse_now},
     policy::{Context, PolicyError, Purpose, reads_everything, resolve, writes_everything},
 };
 
@@ -42,6 +43,7 @@ pub struct Sandboxes {
     spawner: Spawner,
     settings: Settings,
     found: Arc<Mutex<Option<Found>>>,
+    plans: Plans,
 }
 
 #[derive(Clone, Debug)]
@@ -114,6 +116,7 @@ impl Sandboxes {
             spawner,
             settings,
             found: Arc::default(),
+            plans: Plans::default(),
         }
     }
 
@@ -152,7 +155,7 @@ impl Sandboxes {
             tmpdir: tmpdir.map(|(_, value)| value.clone()),
             always_readable: Vec::new(),
         };
-        let plan = resolved(request.sandbox, context).await?;
+        let planned = self.planned(request.sandbox, context).await?;
         let abilities = self.abilities().await;
         let (managed, door) = match request.managed {
             Some(ManagedRequest { ports, unix }) => {
@@ -169,7 +172,7 @@ impl Sandboxes {
             None => (None, None),
         };
         let order = Order {
-            plan: &plan,
+            plan: planned.plan(),
             who: Who::Command,
             mechanism: self.settings.mechanism,
             processes: self.settings.processes,
@@ -197,7 +200,7 @@ impl Sandboxes {
         &self,
         sandbox: &Sandbox,
         need: Need,
-    ) -> Result<Option<Arc<Plan>>, FileError> {
+    ) -> Result<Option<Planned>, FileError> {
         let refused = |error: SandboxError| FileError::Refused(format!("sandbox: {error}"));
         let free = match need {
             Need::Read => reads_everything(sandbox),
@@ -208,12 +211,13 @@ impl Sandboxes {
         }
         let context = Context {
             purpose: Purpose::Files,
-            cwd: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
+            // Nothing that is resolved for files relates to it.
+            cwd: PathBuf::from("/"),
             tmpdir: None,
             always_readable: Vec::new(),
         };
-        let plan = resolved(sandbox, context).await.map_err(refused)?;
-        Ok(Some(Arc::new(plan)))
+        let planned = self.planned(sandbox, context).await.map_err(refused)?;
+        Ok(Some(planned))
     }
 
     /// Makes what encloses a helper for files.
@@ -228,7 +232,9 @@ impl Sandboxes {
             mechanism: match self.settings.mechanism {
                 // Which starts no helpers.
                 Mechanism::Bubblewrap => Mechanism::Cheapest,
-                mechanism => mechanism,
+                mechanism @ (Mechanism::Cheapest | Mechanism::Landlock | Mechanism::Namespaces) => {
+                    mechanism
+                }
             },
             processes: self.settings.processes,
             managed: None,
@@ -242,19 +248,22 @@ impl Sandboxes {
             .into()),
         }
     }
-}
 
-/// Resolves a policy. Without globs that takes some looks at paths the kernel knows; globs walk trees,
-/// on a thread that may block.
-async fn resolved(sandbox: &Sandbox, context: Context) -> Result<Plan, SandboxError> {
-    if !has_globs(sandbox) {
-        return Ok(resolve(sandbox, &context, &HostFacts)?);
-    }
-    let sandbox = sandbox.clone();
-    let resolved = tokio::task::spawn_blocking(move || resolve(&sandbox, &context, &HostFacts));
-    match resolved.await {
-        Ok(plan) => Ok(plan?),
-        Err(error) => Err(io::Error::other(error).into()),
+    /// Resolves a policy, or remembers what it came to. Without globs that takes some looks at paths
+    /// the kernel knows; globs walk trees, on a thread that may block, and are not remembered.
+    async fn planned(&self, sandbox: &Sandbox, context: Context) -> Result<Planned, SandboxError> {
+        if !has_globs(sandbox) {
+            let planned = self
+                .plans
+                .planned(sandbox, &context, &HostFacts, coarse_now());
+            return Ok(planned?);
+        }
+        let sandbox = sandbox.clone();
+        let resolved = tokio::task::spawn_blocking(move || resolve(&sandbox, &context, &HostFacts));
+        match resolved.await {
+            Ok(plan) => Ok(Arc::new(plan?).into()),
+            Err(error) => Err(io::Error::other(error).into()),
+        }
     }
 }
 

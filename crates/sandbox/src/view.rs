@@ -10,4 +10,4 @@ mod steps;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::steps::{Fittings, ViewError, pinned, steps};
+pub(crate) use self::steps::{Fittings, ViewError, pins, steps};

@@ -9,6 +9,7 @@ mod advisory;
 mod asking;
 mod bad_settings;
 mod bridged;
+mod datagrams;
 mod enforced;
 mod local;
 mod profiles;

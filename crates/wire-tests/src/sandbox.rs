@@ -14,6 +14,7 @@ mod hidden;
 mod kernel;
 mod launch;
 mod lifetime;
+mod mechanisms;
 mod metadata;
 mod network;
 mod peers;

@@ -5,7 +5,8 @@
 
 use std::num::NonZeroUsize;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
+use serde_json::Value;
 
 use crate::path_uri::PathUri;
 
@@ -127,6 +128,7 @@ pub enum FileSystemPolicy {
     /// Only these, in these ways.
     Restricted {
         /// The most specific one that names a path, or something above it, counts.
+        #[serde(deserialize_with = "named_entries")]
         entries: Vec<Entry>,
         /// How deep globs look.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -134,6 +136,17 @@ pub enum FileSystemPolicy {
     },
     /// All.
     Unrestricted,
+}
+
+/// Decodes entries one by one, so that a wrong one is named: inside a tagged object the decoder no
+/// longer knows where it is.
+fn named_entries<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Entry>, D::Error> {
+    let values = Vec::<Value>::deserialize(from)?;
+    let entry = |(index, value)| {
+        serde_json::from_value(value)
+            .map_err(|error| D::Error::custom(format_args!("entries[{index}]: {error}")))
+    };
+    values.into_iter().enumerate().map(entry).collect()
 }
 
 /// What may be done with one path and everything below it.
@@ -339,5 +352,13 @@ mod tests {
         assert!(error.to_string().contains("windowsSandboxLevel"), "{error}");
         let entry = r#"{"path":{"type":"special","value":{"kind":"nope"}},"access":"read"}"#;
         assert!(serde_json::from_str::<Entry>(entry).is_err());
+        let policy = format!(r#"{{"type":"restricted","entries":[{ROOT_READ},{entry}]}}"#);
+        let error = serde_json::from_str::<FileSystemPolicy>(&policy).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("entries[1]: unknown variant `nope`"),
+            "{error}"
+        );
     }
 }

@@ -6,9 +6,8 @@ use bytes::Bytes;
 use exec_env::filesystem::{FileError, FileFuture, OpenFile};
 use exec_fs::BlockFile;
 use exec_sandbox::{
-    Need, Sandboxes,
+    Need, Planned, Sandboxes,
     files::{Files, Read, Request},
-    plan::Plan,
 };
 use exec_wire::{
     fs::ReadFile,
@@ -77,7 +76,7 @@ impl Policies {
 #[derive(Clone, Debug)]
 pub(super) struct Enclosed {
     pub(super) files: Files,
-    pub(super) plan: Arc<Plan>,
+    pub(super) plan: Planned,
 }
 
 impl Enclosed {

@@ -65,8 +65,8 @@ pub const MAX_SLOTS: usize = 512;
 
 /// One step of making a view of the files.
 ///
-/// Paths of the view are absolute and hold no symbolic link: one that turned up since makes the step
-/// fail. Paths within a slot are relative.
+/// Paths of the view are absolute and hold no symbolic link, but for what [`Pin`](Self::Pin) says:
+/// one that turned up since makes the step fail. Paths within a slot are relative.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Step<P = CString> {
     /// Copies the mounts at and below `path` into a slot.
@@ -151,6 +151,12 @@ pub enum Step<P = CString> {
     },
     /// Makes what is at `path` in the view, and below, read-only.
     Protect {
+        /// Where.
+        path: P,
+    },
+    /// Keeps what is at `path` in the view from being renamed or removed; all else can be done with it.
+    /// The last name may be that of a symbolic link, which is then kept itself.
+    Pin {
         /// Where.
         path: P,
     },

@@ -145,6 +145,7 @@ impl Step<&CStr> {
                 path: own(path),
             },
             Self::Protect { path } => Step::Protect { path: own(path) },
+            Self::Pin { path } => Step::Pin { path: own(path) },
             Self::Root { slot } => Step::Root { slot },
         }
     }
@@ -220,6 +221,10 @@ impl Writer {
                 self.text(path);
             }
             Step::Root { slot } => self.op(12, *slot),
+            Step::Pin { path } => {
+                self.op(13, Slot(0));
+                self.text(path);
+            }
         }
     }
 }

@@ -33,17 +33,22 @@ pub(crate) fn open_outside_processes() -> Result<c_int, Errno> {
 
 /// Opens a path of the view. A symbolic link anywhere in it is an error.
 pub(super) fn open_path(path: &CStr) -> Result<Opened, Errno> {
-    open_within(libc::AT_FDCWD, path, 0)
+    open_within(libc::AT_FDCWD, path, 0, 0)
+}
+
+/// Opens a path of the view. A symbolic link at its end is opened itself; anywhere else it is an
+/// error.
+pub(super) fn open_itself(path: &CStr) -> Result<Opened, Errno> {
+    open_within(libc::AT_FDCWD, path, libc::O_NOFOLLOW, 0)
 }
 
 /// Opens an entry at or below `directory`, without symbolic links.
 pub(super) fn open_entry(directory: c_int, path: &CStr) -> Result<Opened, Errno> {
-    open_within(directory, path, libc::RESOLVE_BENEATH)
+    open_within(directory, path, 0, libc::RESOLVE_BENEATH)
 }
 
-fn open_within(directory: c_int, path: &CStr, resolve: u64) -> Result<Opened, Errno> {
-    // Without O_NOFOLLOW, with which a link at the end would be opened itself.
-    let flags = libc::O_PATH | libc::O_CLOEXEC;
+fn open_within(directory: c_int, path: &CStr, flags: c_int, resolve: u64) -> Result<Opened, Errno> {
+    let flags = flags | libc::O_PATH | libc::O_CLOEXEC;
     let how: [u64; 3] = [
         u64::from(flags.unsigned_abs()),
         0,

@@ -80,6 +80,7 @@ impl fmt::Display for Part {
                 Step::Attach { path, .. } => ("attach", path),
                 Step::Cover { path, .. } => ("cover", path),
                 Step::Protect { path } => ("protect", path),
+                Step::Pin { path } => ("pin", path),
             },
         };
         write!(f, "{verb} `{}`", path.to_string_lossy())

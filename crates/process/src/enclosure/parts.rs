@@ -214,6 +214,7 @@ impl<'a> Reader<'a> {
             },
             11 => Step::Protect { path: self.text()? },
             12 => Step::Root { slot },
+            13 => Step::Pin { path: self.text()? },
             _ => return None,
         })
     }

@@ -4,6 +4,7 @@ mod entered;
 mod guarded;
 mod launched;
 mod network;
+mod pinned;
 mod views;
 
 use std::{
@@ -78,6 +79,15 @@ async fn run(enclosure: Enclosure, script: &str) -> Outcome {
     Outcome {
         status: exit.status,
         output: text,
+    }
+}
+
+/// What the host refused, and why.
+async fn refusal(enclosure: Enclosure) -> (Part, i32) {
+    let spawner = Spawner::default();
+    match start(&spawner, enclosure, "true").await {
+        Err(SpawnError::Enclosure { part, source }) => (part, source.raw_os_error().unwrap()),
+        other => panic!("expected a refusal: {other:?}"),
     }
 }
 
@@ -179,6 +189,7 @@ fn what_is_encoded_is_decoded_again() {
             path: path.clone(),
         },
         Step::Protect { path: path.clone() },
+        Step::Pin { path: path.clone() },
         Step::Root { slot },
     ];
     let enclosure = Enclosure {

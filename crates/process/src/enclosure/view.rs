@@ -109,6 +109,11 @@ impl View {
                 mount::set_attributes(copy.fd(), READ_ONLY | NO_SETUID)?;
                 mount::attach(copy.fd(), place.fd())
             }
+            Step::Pin { path } => {
+                let place = mount::open_itself(path)?;
+                let copy = mount::copy(place.fd())?;
+                mount::attach(copy.fd(), place.fd())
+            }
             Step::Root { slot } => {
                 let root = self.full(slot)?;
                 if !*self.parked_mut(slot)? {

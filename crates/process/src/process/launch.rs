@@ -55,6 +55,30 @@ pub struct Launch {
     pub enclosure: Option<Enclosure>,
 }
 
+impl Launch {
+    /// Copies everything but what encloses the command: that is made for one start.
+    pub fn without_enclosure(&self) -> io::Result<Self> {
+        let extra = self.extra.iter().map(|extra| {
+            Ok(Extra {
+                fd: extra.fd.try_clone()?,
+                target: extra.target,
+            })
+        });
+        Ok(Self {
+            id: self.id.clone(),
+            program: self.program.clone(),
+            argv: self.argv.clone(),
+            env: self.env.clone(),
+            cwd: self.cwd.clone(),
+            io: self.io,
+            limits: self.limits,
+            extra: extra.collect::<io::Result<_>>()?,
+            sandboxed: self.sandboxed,
+            enclosure: None,
+        })
+    }
+}
+
 /// What a child's standard descriptors are.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum LaunchIo {

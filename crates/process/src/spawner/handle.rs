@@ -304,6 +304,17 @@ pub enum SpawnError {
 }
 
 impl SpawnError {
+    /// Tells whether an enclosure was refused because a path is not there any more, or is a link now.
+    pub fn is_about_missing_files(&self) -> bool {
+        let Self::Enclosure { source, .. } = self else {
+            return false;
+        };
+        let errno = source.raw_os_error();
+        [libc::ENOENT, libc::ENOTDIR, libc::ELOOP]
+            .map(Some)
+            .contains(&errno)
+    }
+
     fn host(stage: Stage, source: io::Error) -> Self {
         Self::Host { stage, source }
     }

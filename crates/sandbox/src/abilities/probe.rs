@@ -163,7 +163,8 @@ fn filtered() -> Enclosure {
     Enclosure {
         filter: filter(Filter {
             sockets: Sockets::Pairs,
-            frozen_attributes: true,
+            on_the_host: true,
+            among_others: true,
             brokered: false,
         }),
         ..Enclosure::default()
@@ -198,7 +199,8 @@ fn guarded(mut enclosure: Enclosure, landlock: u32) -> Result<Enclosure, String>
     enclosure.landlock = Some(domain.map_err(|error| error.to_string())?);
     enclosure.filter = filter(Filter {
         sockets: Sockets::Pairs,
-        frozen_attributes: false,
+        on_the_host: false,
+        among_others: false,
         brokered: true,
     });
     enclosure.guards = vec![Guard {

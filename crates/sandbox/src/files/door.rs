@@ -21,7 +21,7 @@ use super::{
     pool::{Bounds, Lease, Pool},
     request::{Reply, Request},
 };
-use crate::{Sandboxes, plan::Plan};
+use crate::{Planned, Sandboxes, plan::Plan};
 
 /// Makes what encloses a hand, or says why this host cannot.
 pub type Enclose = Arc<dyn Fn(Arc<Plan>) -> FileFuture<Enclosure> + Send + Sync>;
@@ -66,10 +66,10 @@ impl Files {
     /// Fails as the operation does, if this host cannot enforce the plan, or if the hand is lost.
     pub fn result<T: DeserializeOwned + Send + 'static>(
         &self,
-        plan: Arc<Plan>,
+        plan: impl Into<Planned>,
         request: Request,
     ) -> FileFuture<T> {
-        let files = self.clone();
+        let (files, plan) = (self.clone(), plan.into());
         async move {
             let reply = files.call(plan, request, Bytes::new()).await?;
             reply.into_result()
@@ -81,7 +81,11 @@ impl Files {
     ///
     /// # Errors
     /// As [`Self::result`].
-    pub async fn read_file(&self, plan: Arc<Plan>, read: ReadFile) -> Result<Read, FileError> {
+    pub async fn read_file(
+        &self,
+        plan: impl Into<Planned>,
+        read: ReadFile,
+    ) -> Result<Read, FileError> {
         let reply = self
             .call(plan, Request::ReadFile(read), Bytes::new())
             .await?;
@@ -95,7 +99,7 @@ impl Files {
     ///
     /// # Errors
     /// As [`Self::result`].
-    pub async fn open(&self, plan: Arc<Plan>, open: Open) -> Result<OwnedFd, FileError> {
+    pub async fn open(&self, plan: impl Into<Planned>, open: Open) -> Result<OwnedFd, FileError> {
         let request = Request::Open {
             path: open.path,
             mode: open.mode,
@@ -107,14 +111,14 @@ impl Files {
     ///
     /// # Errors
     /// As [`Self::result`], and if there are too many watches.
-    pub fn watch(&self, plan: Arc<Plan>, watch: WatchPath) -> FileFuture<Watcher> {
-        let files = self.clone();
+    pub fn watch(&self, plan: impl Into<Planned>, watch: WatchPath) -> FileFuture<Watcher> {
+        let (files, plan) = (self.clone(), plan.into());
         let request = Request::Watch {
             path: watch.path,
             tree: watch.depth == WatchDepth::Tree,
         };
         async move {
-            let (hand, permit, reply) = files.begin_watch(&plan, request).await?;
+            let (hand, permit, reply) = files.begin_watch(plan.plan(), request).await?;
             let path: PathUri = reply.into_result()?;
             let changes = hear::changes(hand, permit);
             Ok(Watcher { path, changes })
@@ -128,16 +132,16 @@ impl Files {
     /// As [`Self::watch`].
     pub fn watch_missing(
         &self,
-        plan: Arc<Plan>,
+        plan: impl Into<Planned>,
         paths: MissingPaths,
     ) -> FileFuture<Option<MissingWatch>> {
-        let files = self.clone();
+        let (files, plan) = (self.clone(), plan.into());
         let request = Request::WatchMissing {
             missing: paths.missing,
             present: paths.present,
         };
         async move {
-            let (hand, permit, reply) = files.begin_watch(&plan, request).await?;
+            let (hand, permit, reply) = files.begin_watch(plan.plan(), request).await?;
             let is_watched: bool = reply.into_result()?;
             Ok(is_watched.then(|| hear::missing(hand, permit)))
         }
@@ -151,10 +155,11 @@ impl Files {
     /// As [`Self::result`].
     pub async fn call(
         &self,
-        plan: Arc<Plan>,
+        plan: impl Into<Planned>,
         request: Request,
         data: Bytes,
     ) -> Result<Reply, FileError> {
+        let plan = plan.into();
         let is_change = request.is_change();
         let text = encode(request)?;
         if data.len() > MAX_DATA_BYTES {
@@ -181,9 +186,10 @@ impl Files {
 
     /// Takes a hand that is enclosed as the plan says about the files of this moment. Tells whether it
     /// was idle before.
-    async fn take(&self, plan: &Arc<Plan>) -> Result<(Lease<Hand>, bool), FileError> {
+    async fn take(&self, planned: &Planned) -> Result<(Lease<Hand>, bool), FileError> {
+        let plan = planned.plan();
+        let mut key = planned.key();
         for _ in 0..MAX_TRIES {
-            let key = Arc::new(Key::now(plan));
             let mut lease = self.0.pool.take(&key).await?;
             let was_idle = lease.hand().is_some();
             if was_idle && !lease.was_waited_for() {
@@ -193,9 +199,11 @@ impl Files {
                 lease.put(self.start(plan).await?);
             }
             // Time has passed.
-            if Key::now(plan) == *key {
+            let now = Key::now(plan);
+            if now == *key {
                 return Ok((lease, was_idle));
             }
+            key = Arc::new(now);
         }
         let text = "files that the policy names are replaced too often";
         Err(FileError::Host(text.to_owned()))

@@ -4,17 +4,23 @@
 //! started. If a path names another file since, because a directory was made anew or an editor has
 //! put a new file in the place of an old one, the hand would see that one as if no layer were there.
 
-use std::sync::Arc;
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    path::Path,
+    sync::Arc,
+};
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
 use crate::plan::{Files, Plan};
 
 /// A plan, and the very files that its paths name.
-#[derive(Clone, Debug, Eq, Hash, PartialEq)]
-pub(super) struct Key {
+#[derive(Clone, Debug)]
+pub(crate) struct Key {
     plan: Arc<Plan>,
     files: Vec<Option<Identity>>,
+    /// Of the two above: a key is made once, and looked up for each request.
+    hash: u64,
 }
 
 /// Which file it is. Numbers are given again as soon as a file is gone, so its birth is part of it.
@@ -28,30 +34,56 @@ struct Identity {
 
 impl Key {
     /// Looks at the files that a plan's paths name now.
-    pub(super) fn now(plan: &Arc<Plan>) -> Self {
-        let mut files = Vec::new();
-        if let Files::View(view) = &plan.files {
-            files.extend(view.layers.iter().map(|layer| identity(&layer.path)));
-            // Names that must not come to be mostly share a directory, which often is a layer.
-            let mut last = None;
-            for forbidden in &view.forbidden {
-                let directory = &forbidden.directory;
-                let is_layer = || view.layers.iter().any(|layer| layer.path == *directory);
-                if last != Some(directory) && !is_layer() {
-                    files.push(identity(directory));
-                }
-                last = Some(directory);
-            }
-        }
+    pub(crate) fn now(plan: &Arc<Plan>) -> Self {
+        let files: Vec<_> = Self::paths(plan).into_iter().map(identity).collect();
+        let mut hasher = DefaultHasher::new();
+        (plan, &files).hash(&mut hasher);
         Self {
             plan: Arc::clone(plan),
             files,
+            hash: hasher.finish(),
         }
+    }
+
+    /// Returns the paths of a plan for which it matters which files they name.
+    pub(crate) fn paths(plan: &Plan) -> Vec<&Path> {
+        let Files::View(view) = &plan.files else {
+            return Vec::new();
+        };
+        let mut paths: Vec<_> = view.layers.iter().map(|layer| &*layer.path).collect();
+        // Names that must not come to be mostly share a directory, which often is a layer.
+        let mut last = None;
+        for forbidden in &view.forbidden {
+            let directory = &*forbidden.directory;
+            let is_layer = || view.layers.iter().any(|layer| layer.path == directory);
+            if last != Some(directory) && !is_layer() {
+                paths.push(directory);
+            }
+            last = Some(directory);
+        }
+        paths
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        // What shares a plan compares no paths.
+        self.hash == other.hash
+            && self.files == other.files
+            && (Arc::ptr_eq(&self.plan, &other.plan) || self.plan == other.plan)
+    }
+}
+
+impl Eq for Key {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
     }
 }
 
 /// Tells which file a path without links names. `None`: none that can be seen.
-fn identity(path: &std::path::Path) -> Option<Identity> {
+fn identity(path: &Path) -> Option<Identity> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
     let wanted = StatxFlags::INO | StatxFlags::BTIME | StatxFlags::MNT_ID;
     let found = statx(CWD, path, flags, wanted).ok()?;
@@ -68,7 +100,10 @@ mod tests {
     use std::{fs, path::PathBuf};
 
     use super::*;
-    use crate::plan::{Access, Forbidden, Kind, Layer, Network, View};
+    use crate::{
+        plan::{Access, Forbidden, Kind, Layer, Network, View},
+        planned::coarse_now,
+    };
 
     fn plan(layer: PathBuf, guarded: PathBuf) -> Arc<Plan> {
         Arc::new(Plan {
@@ -103,6 +138,11 @@ mod tests {
         fs::remove_file(layer.join("file")).unwrap();
         assert_eq!(Key::now(&plan), last);
         for directory in [&layer, &guarded] {
+            // Births in one tick of the clock cannot be told apart.
+            let born = coarse_now();
+            while coarse_now() == born {
+                std::thread::yield_now();
+            }
             fs::remove_dir(directory).unwrap();
             fs::create_dir(directory).unwrap();
             let key = Key::now(&plan);

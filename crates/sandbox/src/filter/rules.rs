@@ -9,9 +9,12 @@ use super::assembler::{Check, Rule, Verdict, assemble};
 pub struct Filter {
     /// Which sockets there are.
     pub sockets: Sockets,
-    /// Nothing about a file may be changed that Landlock does not look at: permissions, owners,
-    /// times, attributes. For domains under which nothing but single files can be written.
-    pub frozen_attributes: bool,
+    /// The host's files and queues are the command's, too, because it has no namespaces for them:
+    /// nothing about a file may be changed that Landlock does not look at, and nothing be reached that has
+    /// a key instead of a path.
+    pub on_the_host: bool,
+    /// The host's processes can be named: none may be slowed down or limited.
+    pub among_others: bool,
     /// Calls that make something are the broker's.
     pub brokered: bool,
 }
@@ -35,8 +38,12 @@ pub fn filter(filter: Filter) -> Vec<Instruction> {
     let mut rules = Vec::new();
     always(&mut rules);
     sockets(filter.sockets, &mut rules);
-    if filter.frozen_attributes {
+    if filter.on_the_host {
         attributes(&mut rules);
+        keys(&mut rules);
+    }
+    if filter.among_others {
+        others(&mut rules);
     }
     if filter.brokered {
         brokered(&mut rules);
@@ -211,8 +218,22 @@ fn sockets(sockets: Sockets, rules: &mut Vec<Rule>) {
 
 /// `fchmodat2`, `setxattrat`, `removexattrat` and `file_setattr`: the same on every architecture.
 const NEWER_ATTRIBUTES: [i64; 4] = [452, 463, 466, 469];
-/// `FS_IOC_SETFLAGS` and `FS_IOC_FSSETXATTR`.
-const SET_FLAGS: [u32; 2] = [0x4008_6602, 0x401c_5820];
+/// Requests that change a file through a descriptor that only reads: `FS_IOC_SETFLAGS`,
+/// `FS_IOC_SETVERSION`, `FS_IOC_FSSETXATTR`, `FS_IOC_ENABLE_VERITY`, and those that set an encryption
+/// policy or its keys.
+const SETTING: [u32; 8] = [
+    0x4008_6602,
+    0x4008_7602,
+    0x401c_5820,
+    0x4080_6685,
+    0x800c_6613,
+    0xc050_6617,
+    0xc040_6618,
+    0xc040_6619,
+];
+/// The kind of every request of btrfs: it has subvolumes made and removed.
+const BTRFS: u32 = 0x9400;
+const KIND: u32 = 0xff00;
 
 fn attributes(rules: &mut Vec<Rule>) {
     let everywhere = [
@@ -247,11 +268,63 @@ fn attributes(rules: &mut Vec<Rule>) {
         when: Vec::new(),
         verdict: read_only,
     }));
-    rules.extend(SET_FLAGS.map(|request| Rule {
+    let setting = SETTING.map(|request| is(1, u32::MAX, request));
+    let setting = setting.into_iter().chain([is(1, KIND, BTRFS)]);
+    rules.extend(setting.map(|request| Rule {
         call: libc::SYS_ioctl,
-        when: vec![is(1, u32::MAX, request)],
+        when: vec![request],
         verdict: read_only,
     }));
+}
+
+/// The argument that says to whom a priority belongs: all processes of the account.
+const OF_ACCOUNT: u32 = 2;
+const IO_OF_ACCOUNT: u32 = 3;
+
+fn others(rules: &mut Vec<Rule>) {
+    // Limits and priorities of other processes, the server's among them. Zero means the caller itself.
+    let of_another = |argument| is_not(argument, u32::MAX, 0);
+    rules.push(refuse(
+        libc::SYS_prlimit64,
+        vec![of_another(0), Check::Points { argument: 2 }],
+    ));
+    for (call, account) in [
+        (libc::SYS_setpriority, OF_ACCOUNT),
+        (libc::SYS_ioprio_set, IO_OF_ACCOUNT),
+    ] {
+        rules.push(refuse(call, vec![of_another(1)]));
+        rules.push(refuse(call, vec![is(0, u32::MAX, account)]));
+    }
+    let by_number = [
+        libc::SYS_sched_setaffinity,
+        libc::SYS_sched_setscheduler,
+        libc::SYS_sched_setparam,
+        libc::SYS_sched_setattr,
+        libc::SYS_migrate_pages,
+        libc::SYS_move_pages,
+    ];
+    rules.extend(by_number.map(|call| refuse(call, vec![of_another(0)])));
+    rules.push(refuse(libc::SYS_process_mrelease, Vec::new()));
+}
+
+/// Memory, queues and semaphores of the host, which have keys instead of paths.
+fn keys(rules: &mut Vec<Rule>) {
+    let by_key = [
+        libc::SYS_shmget,
+        libc::SYS_shmat,
+        libc::SYS_shmctl,
+        libc::SYS_msgget,
+        libc::SYS_msgsnd,
+        libc::SYS_msgrcv,
+        libc::SYS_msgctl,
+        libc::SYS_semget,
+        libc::SYS_semop,
+        libc::SYS_semctl,
+        libc::SYS_semtimedop,
+        libc::SYS_mq_open,
+        libc::SYS_mq_unlink,
+    ];
+    rules.extend(by_key.map(|call| refuse(call, Vec::new())));
 }
 
 fn brokered(rules: &mut Vec<Rule>) {
@@ -265,6 +338,8 @@ fn brokered(rules: &mut Vec<Rule>) {
         vec![Check::AnyOf { argument, mask }]
     };
     rules.push(notify(libc::SYS_openat, creates(2)));
+    // A socket that is bound to a path is a name, too. Where sockets cannot be bound, they still cannot.
+    rules.push(notify(libc::SYS_bind, Vec::new()));
     let calls = [
         libc::SYS_openat2,
         libc::SYS_mkdirat,

@@ -55,7 +55,8 @@ fn verdict_of(program: &[Instruction], arch: u32, number: u32, arguments: [u64; 
 fn made(sockets: Sockets) -> Vec<Instruction> {
     filter(Filter {
         sockets,
-        frozen_attributes: false,
+        on_the_host: false,
+        among_others: false,
         brokered: false,
     })
 }
@@ -74,7 +75,8 @@ fn programs_fit_the_kernel_and_their_jumps_fit_the_program() {
     ] {
         let program = filter(Filter {
             sockets,
-            frozen_attributes: true,
+            on_the_host: true,
+            among_others: true,
             brokered: true,
         });
         assert!(program.len() < 4096);
@@ -248,7 +250,8 @@ fn a_managed_network_has_internet_sockets() {
 fn only_calls_that_make_something_are_brokered() {
     let program = filter(Filter {
         sockets: Sockets::Host,
-        frozen_attributes: false,
+        on_the_host: false,
+        among_others: false,
         brokered: true,
     });
     let open = |flags: i32| {
@@ -269,7 +272,8 @@ fn only_calls_that_make_something_are_brokered() {
 fn attributes_are_frozen_as_on_a_read_only_mount() {
     let program = filter(Filter {
         sockets: Sockets::Host,
-        frozen_attributes: true,
+        on_the_host: true,
+        among_others: true,
         brokered: false,
     });
     let read_only = fails(libc::EROFS);
@@ -280,4 +284,43 @@ fn attributes_are_frozen_as_on_a_read_only_mount() {
     assert_eq!(ioctl(0x4008_6602), read_only);
     assert_eq!(ioctl(0x5412), fails(libc::EPERM));
     assert_eq!(ioctl(0x5413), ALLOW);
+    assert_eq!(ioctl(0x9401), read_only);
+}
+
+#[test]
+fn other_processes_of_the_host_are_not_limited_or_slowed_down() {
+    let program = filter(Filter {
+        sockets: Sockets::Host,
+        on_the_host: true,
+        among_others: true,
+        brokered: false,
+    });
+    let refused = fails(libc::EPERM);
+    let limit =
+        |pid: u64, new: u64| verdict(&program, call(libc::SYS_prlimit64), [pid, 0, new, 0, 0, 0]);
+    assert_eq!(limit(0, 0x7fff_0000), ALLOW);
+    assert_eq!(limit(7, 0), ALLOW);
+    assert_eq!(limit(7, 0x7fff_0000), refused);
+    let priority = |which: u64, who: u64| {
+        verdict(
+            &program,
+            call(libc::SYS_setpriority),
+            [which, who, 0, 0, 0, 0],
+        )
+    };
+    assert_eq!(priority(0, 0), ALLOW);
+    assert_eq!(priority(0, 7), refused);
+    assert_eq!(priority(2, 0), refused);
+    let affinity = |pid: u64| {
+        verdict(
+            &program,
+            call(libc::SYS_sched_setaffinity),
+            [pid, 0, 0, 0, 0, 0],
+        )
+    };
+    assert_eq!(affinity(0), ALLOW);
+    assert_eq!(affinity(7), refused);
+    for number in [libc::SYS_shmget, libc::SYS_msgget, libc::SYS_mq_unlink] {
+        assert_eq!(verdict(&program, call(number), [0; 6]), refused);
+    }
 }

@@ -28,7 +28,6 @@ pub(crate) struct Fittings {
 /// # Errors
 /// Fails if the view has more parts than a process has descriptors.
 pub(crate) fn steps(view: &View, fittings: Fittings) -> Result<Vec<Step>, ViewError> {
-    let view = &pinned(view);
     let mut maker = Maker {
         view,
         slots: 0,
@@ -44,13 +43,32 @@ pub(crate) fn steps(view: &View, fittings: Fittings) -> Result<Vec<Step>, ViewEr
         maker.prepare.push(prepare);
         fitted.extend(attach);
     }
-    if fittings.devices && !all_writable {
+    if fittings.devices {
         let (prepare, attach) = devices(&mut || maker.slot());
         maker.prepare.extend(prepare);
         fitted.extend(attach);
     }
+    let mut pins: Vec<PathBuf> = pins(view).into_iter().collect();
+    pins.sort_by_key(|pin| std::cmp::Reverse(pin.components().count()));
     for layer in &view.layers {
+        // From the root down: what is on the way to a layer comes before it.
+        let depth = layer.path.components().count();
+        while let Some(pin) = pins.pop_if(|pin| pin.components().count() < depth) {
+            maker.attach.push(Step::Pin {
+                path: absolute(&pin)?,
+            });
+        }
         maker.layer(layer)?;
+    }
+    for pin in pins.into_iter().rev() {
+        maker.attach.push(Step::Pin {
+            path: absolute(&pin)?,
+        });
+    }
+    for link in links(view) {
+        maker.attach.push(Step::Pin {
+            path: absolute(&link)?,
+        });
     }
     if maker.slots > MAX_SLOTS {
         return Err(ViewError::TooMany);
@@ -137,6 +155,8 @@ impl Maker<'_> {
                 }
             }
         }
+        // Or what is written where nothing is shown would seem to be written.
+        self.prepare.push(Step::ReadOnly { slot });
         slot
     }
 
@@ -266,35 +286,41 @@ impl Maker<'_> {
     }
 }
 
-/// Adds a layer for each directory on the way from a writable root to what must stay as it is.
+/// Finds the directories on the way from a writable root to what must stay as it is.
 ///
-/// They change nothing but this: a directory that something is mounted on can be neither renamed nor
-/// removed. Otherwise whoever may write above a protected path could move its directory away and make
-/// another one in its place.
-pub(crate) fn pinned(view: &View) -> View {
+/// What something is mounted on can be neither renamed nor removed. Otherwise whoever may write above a
+/// protected path could move its directory away, and make another one in its place or have the next
+/// command find it where the policy does not look.
+pub(crate) fn pins(view: &View) -> BTreeSet<PathBuf> {
     let kept = view
         .layers
         .iter()
-        .filter(|layer| layer.access == Access::Read);
+        .filter(|layer| layer.access != Access::Write);
     let kept = kept.filter_map(|layer| layer.path.parent());
     let guarded = view.forbidden.iter().map(|name| name.directory.as_path());
     let mut pins = BTreeSet::new();
     for directory in kept.chain(guarded) {
+        // Processes and devices are the command's own.
+        if directory.starts_with("/proc") || directory.starts_with("/dev") {
+            continue;
+        }
         let on_the_way = directory.ancestors().take_while(|path| {
             let writable = view.access(path) == Access::Write;
             writable && view.layers.iter().all(|layer| layer.path != *path)
         });
         pins.extend(on_the_way.map(Path::to_owned));
     }
-    let mut view = view.clone();
-    view.layers.extend(pins.into_iter().map(|path| Layer {
-        path,
-        kind: Kind::Directory,
-        access: Access::Write,
-    }));
-    view.layers
-        .sort_by_key(|layer| layer.path.components().count());
-    view
+    pins
+}
+
+/// Names that must not come to be because they are links now: they must not go either, or what they
+/// lead to would not be protected next time.
+fn links(view: &View) -> impl Iterator<Item = PathBuf> {
+    let paths = view
+        .forbidden
+        .iter()
+        .map(|name| name.directory.join(&name.name));
+    paths.filter(|path| path.is_symlink())
 }
 
 fn is_writable_root(layer: &Layer) -> bool {

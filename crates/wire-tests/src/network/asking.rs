@@ -314,21 +314,30 @@ async fn a_process_without_sandbox_is_asked_about_too(stage: &mut Stage) {
 
 async fn an_answer_is_taken_once(stage: &mut Stage) {
     let place = stage.origin.place();
-    let params = stage.script(&format!("get {place}"), managed(reviewing()));
+    let script = format!("get {place}; read line; get {place}");
+    let wait = json!({"pipeStdin": true});
+    let params = stage.script(&script, with(managed(reviewing()), wait));
     let id = stage.start(params).await;
-    let (question, _) = stage.question().await;
+    let (first, _) = stage.question().await;
     for decision in [
         json!({"type": "deny", "reason": "first"}),
         json!({"type": "allow"}),
     ] {
-        stage.decide(&question, decision).await;
+        stage.decide(&first, decision).await;
     }
-    let text = stage.text(&id).await;
-    assert!(text.contains("first"), "{text}");
+    // Nor does an answer count that comes before its question.
+    for early in [json!(2), json!("2"), json!(1000)] {
+        stage.decide(&early, json!({"type": "allow"})).await;
+    }
     stage.client.expect_alive().await;
-    // An answer to what was never asked is the end of a connection.
-    stage.decide(&json!(1000), json!({"type": "allow"})).await;
-    stage.client.expect_closed().await;
+    stage.go(&id).await;
+    let (second, _) = stage.question().await;
+    assert_eq!(second, 2);
+    let no = json!({"type": "deny", "reason": "second"});
+    stage.decide(&second, no).await;
+    let text = stage.text(&id).await;
+    assert!(text.contains("first") && text.contains("second"), "{text}");
+    assert_eq!(stage.origin.visits(), 0);
 }
 
 #[tokio::test]

@@ -71,7 +71,7 @@ async fn members_of_the_wrong_type_are_named(stage: &mut Stage) {
         ("domains", json!([])),
         ("domains", json!({"a.test": "maybe"})),
         ("domains", json!({"a.test": true})),
-        ("unixSockets", json!({"/a": "none"})),
+        ("unixSockets", json!({"/a": "maybe"})),
         ("reviewDomains", json!("a.test")),
         ("reviewDomains", json!([1])),
         ("credentialMasking", json!("yes")),

@@ -300,10 +300,10 @@ async fn what_is_above_a_carve_out_cannot_be_moved(ground: &mut Ground) {
                 ground.reset();
             }
             ground
-                .allowed(&policy, &["rename", "@out/file", "@gone"])
+                .allowed(&policy, &["rename", "@out/file", "@out/moved"])
                 .await;
             ground
-                .allowed(&policy, &["rename", "@out/empty", "@work/gone"])
+                .allowed(&policy, &["rename", "@work/file", "@work/moved"])
                 .await;
             ground.reset();
         }

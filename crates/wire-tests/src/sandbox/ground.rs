@@ -50,10 +50,15 @@ pub(crate) struct Ground {
 impl Ground {
     /// Starts a server.
     pub(crate) async fn new(user: User) -> Self {
+        Self::with_flags(user, &[]).await
+    }
+
+    /// Starts a server with flags.
+    pub(crate) async fn with_flags(user: User, flags: &[&str]) -> Self {
         let user = (user == User::Ordinary && geteuid().is_root()).then_some(NOBODY);
         let mut server = match user {
-            Some(user) => Server::start_as(user, Transport::WebSocket, &[]).await,
-            None => Server::start(Transport::WebSocket, &[]).await,
+            Some(user) => Server::start_as(user, Transport::WebSocket, flags).await,
+            None => Server::start(Transport::WebSocket, flags).await,
         };
         let client = server.ready().await;
         let place = TempDir::new_in("/var/tmp").unwrap();

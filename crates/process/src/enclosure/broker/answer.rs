@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 
 use super::{
+    bind::Binding,
     caller::Caller,
     guards::Guards,
     link::Pair,
@@ -60,6 +61,9 @@ fn decide(notice: &Notice, guards: &Guards, room: &mut Room) -> Option<Answer> {
     }
     if let Some(pair) = link(number, args) {
         return pair.link(&caller, guards, room);
+    }
+    if let Some(binding) = binding(number, args) {
+        return binding.answer(&caller, guards, room);
     }
     rename(number, args)?.rename(&caller, guards, room)
 }
@@ -127,6 +131,15 @@ fn rename(number: i64, args: [u64; 6]) -> Option<Pair> {
         libc::SYS_rename => Some(Pair::of(libc::AT_FDCWD, a, libc::AT_FDCWD, b, 0)),
         _ => None,
     }
+}
+
+fn binding(number: i64, args: [u64; 6]) -> Option<Binding> {
+    let [socket, address, length, ..] = args;
+    (number == libc::SYS_bind).then_some(Binding {
+        socket: int(socket),
+        address,
+        length: int(length),
+    })
 }
 
 /// The half of a register that the kernel looks at if it expects an int.

@@ -72,6 +72,14 @@ impl<'a> Caller<'a> {
         (length == room.len()).then_some(())
     }
 
+    /// Duplicates a descriptor of the caller's.
+    pub(super) fn duplicate(&self, fd: c_int) -> Option<Descriptor> {
+        let process = self.open_process()?;
+        let args = [raw::int(process.number()), raw::int(fd), 0, 0, 0, 0];
+        let fd = raw::numbers(libc::SYS_pidfd_getfd, args).ok()?;
+        Some(Descriptor::from_call(raw::to_i32(fd)))
+    }
+
     /// Opens what the caller's relative paths are relative to.
     pub(super) fn directory(&self, fd: c_int) -> Option<Descriptor> {
         if fd == libc::AT_FDCWD {
@@ -90,13 +98,7 @@ impl<'a> Caller<'a> {
     /// Takes over the caller's umask. The kernel applies it: with a default list of access, it does
     /// not.
     pub(super) fn adopt_umask(&self) -> Option<()> {
-        let path = Short::new(format_args!("{}/status", self.thread));
-        let status = raw::open_read_at(self.processes, path.text(), 0).ok()?;
-        let status = Descriptor::from_call(status);
-        // It is in the second line, after a name of at most 64 bytes.
-        let mut text = [0; 256];
-        let length = raw::read(status.number(), &mut text).ok()?;
-        let mask = find_umask(text.get(..length)?)?;
+        let mask = u32::from_str_radix(self.status(b"\nUmask:\t", &mut [0; STATUS])?, 8).ok()?;
         raw::numbers(libc::SYS_umask, [mask as usize, 0, 0, 0, 0, 0]).ok()?;
         Some(())
     }
@@ -104,6 +106,32 @@ impl<'a> Caller<'a> {
     /// Makes sure that all of this was of the caller. `None`: it is gone.
     pub(super) fn confirm(&self) -> Option<()> {
         self.notice.is_waiting().then_some(())
+    }
+
+    /// Opens the thread; or, on kernels before 6.9, its process, which has the same descriptors
+    /// unless it took care that it has not.
+    fn open_process(&self) -> Option<Descriptor> {
+        let open = |number, flags| {
+            let args = [raw::int(number), raw::int(flags), 0, 0, 0, 0];
+            raw::numbers(libc::SYS_pidfd_open, args)
+                .map(|fd| Descriptor::from_call(raw::to_i32(fd)))
+        };
+        match open(self.thread, THREAD) {
+            Err(libc::EINVAL) => {
+                let number = self.status(b"\nTgid:\t", &mut [0; STATUS])?.parse().ok()?;
+                open(number, 0).ok()
+            }
+            opened => opened.ok(),
+        }
+    }
+
+    /// Reads one of the first lines of what the kernel says of the thread.
+    fn status<'b>(&self, label: &[u8], room: &'b mut [u8; STATUS]) -> Option<&'b str> {
+        let path = Short::new(format_args!("{}/status", self.thread));
+        let status = raw::open_read_at(self.processes, path.text(), 0).ok()?;
+        let status = Descriptor::from_call(status);
+        let length = raw::read(status.number(), room).ok()?;
+        find_line(room.get(..length)?, label)
     }
 
     fn open(&self, fd: c_int, flags: c_int) -> Option<Descriptor> {
@@ -115,28 +143,34 @@ impl<'a> Caller<'a> {
     }
 }
 
-fn find_umask(status: &[u8]) -> Option<u32> {
-    const LABEL: &[u8] = b"\nUmask:\t";
+fn find_line<'a>(status: &'a [u8], label: &[u8]) -> Option<&'a str> {
     let start = status
-        .windows(LABEL.len())
-        .position(|part| part == LABEL)?
-        .checked_add(LABEL.len())?;
-    let mut digits = status.get(start..)?.split(|byte| *byte == b'\n');
-    let digits = std::str::from_utf8(digits.next()?).ok()?;
-    u32::from_str_radix(digits, 8).ok()
+        .windows(label.len())
+        .position(|part| part == label)?
+        .checked_add(label.len())?;
+    let mut lines = status.get(start..)?.split(|byte| *byte == b'\n');
+    std::str::from_utf8(lines.next()?).ok()
 }
+
+/// As much of a status as is read: what is looked for is in its first four lines, after a name of
+/// at most 64 bytes.
+const STATUS: usize = 256;
+
+/// `PIDFD_THREAD`.
+const THREAD: c_int = libc::O_EXCL;
 
 /// No page is smaller, so that what lies within one of this size is there as a whole or not at all.
 const SMALLEST_PAGE: usize = MAX_PATH;
 
 #[cfg(test)]
 mod tests {
-    use super::find_umask;
+    use super::find_line;
 
     #[test]
-    fn the_umask_is_found_in_the_second_line() {
-        let status = b"Name:\ta b\\nUmask:\t0777\nUmask:\t0027\nState:\tS (sleeping)\n";
-        assert_eq!(find_umask(status), Some(0o027));
-        assert_eq!(find_umask(b"Name:\ta\nState:\tS\n"), None);
+    fn lines_are_found_by_their_labels() {
+        let status = b"Name:\ta b\\nUmask:\t0777\nUmask:\t0027\nState:\tS (sleeping)\nTgid:\t7\n";
+        assert_eq!(find_line(status, b"\nUmask:\t"), Some("0027"));
+        assert_eq!(find_line(status, b"\nTgid:\t"), Some("7"));
+        assert_eq!(find_line(b"Name:\ta\nState:\tS\n", b"\nUmask:\t"), None);
     }
 }

@@ -79,14 +79,24 @@ impl Guards {
         let Some(index) = known.copied().position(|known| known == directory) else {
             return false;
         };
+        self.names()
+            .any(|(guarded, owner)| owner == index && name::may_be_same(name, guarded))
+    }
+
+    /// Whether `name` must not be made in some directory.
+    pub(super) fn know(&self, name: &[u8]) -> bool {
+        self.names()
+            .any(|(guarded, _)| name::may_be_same(name, guarded))
+    }
+
+    /// Every name, with its directory.
+    fn names(&self) -> impl Iterator<Item = (&[u8], usize)> {
         let names = self.names.iter().zip(&self.owners).take(self.name_count);
-        names
-            .filter(|(_, owner)| usize::from(**owner) == index)
-            .any(|(guarded, _)| {
-                // SAFETY: names are those of a job, which lives longer than its broker.
-                let guarded = unsafe { CStr::from_ptr(*guarded) };
-                name::may_be_same(name, guarded.to_bytes())
-            })
+        names.map(|(guarded, owner)| {
+            // SAFETY: names are those of a job, which lives longer than its broker.
+            let guarded = unsafe { CStr::from_ptr(*guarded) };
+            (guarded.to_bytes(), usize::from(*owner))
+        })
     }
 
     /// Finds or adds a directory.

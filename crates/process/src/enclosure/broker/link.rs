@@ -107,7 +107,7 @@ impl Pair {
         let both = libc::RENAME_EXCHANGE | libc::RENAME_WHITEOUT;
         let makes_both = self.flags.cast_unsigned() & both != 0;
         if new.is_forbidden(guards) || (makes_both && old.is_forbidden(guards)) {
-            return Some(Answer::Fail(libc::EACCES));
+            return Some(Answer::Fail(libc::EROFS));
         }
         let args = [
             raw::int(old.directory.number()),

@@ -1,4 +1,4 @@
-//! Calls that make one new entry: directories, files, pipes, symbolic links.
+//! Calls that make one new entry: directories, files, pipes, sockets, symbolic links.
 
 use std::ffi::c_int;
 
@@ -30,7 +30,7 @@ pub(super) enum What {
         /// Permissions.
         mode: usize,
     },
-    /// A file or a pipe.
+    /// A file, a pipe or a socket.
     Node {
         /// Type and permissions.
         mode: usize,
@@ -52,7 +52,7 @@ impl Making {
     ) -> Option<Answer> {
         match self.what {
             What::Directory { .. } => caller.adopt_umask()?,
-            // Devices and sockets are not the broker's to make.
+            // Devices are not the broker's to make, and those that hide files below are devices too.
             What::Node { mode } if !is_plain(mode) => return None,
             What::Node { .. } => caller.adopt_umask()?,
             What::Link { target } => caller.read_path(target, &mut room.second)?,
@@ -91,6 +91,7 @@ impl Answer {
 }
 
 fn is_plain(mode: usize) -> bool {
+    let plain = [0, libc::S_IFREG, libc::S_IFIFO, libc::S_IFSOCK];
     let kind = mode & libc::S_IFMT as usize;
-    kind == 0 || kind == libc::S_IFREG as usize || kind == libc::S_IFIFO as usize
+    plain.iter().any(|plain| kind == *plain as usize)
 }

@@ -97,9 +97,17 @@ impl<'a> Place<'a> {
 
     /// Whether it must not be made.
     pub(super) fn is_forbidden(&self, guards: &Guards) -> bool {
+        guards.forbid(self.facts.identity, self.plain_name())
+    }
+
+    fn plain_name(&self) -> &[u8] {
         let name = self.name.to_bytes();
-        let name = name.strip_suffix(b"/").unwrap_or(name);
-        guards.forbid(self.facts.identity, name)
+        name.strip_suffix(b"/").unwrap_or(name)
+    }
+
+    /// Whether its name is guarded in any directory.
+    pub(super) fn may_be_forbidden_elsewhere(&self, guards: &Guards) -> bool {
+        guards.know(self.plain_name())
     }
 
     /// The answer to making it new, if it must not be made. What is there already can be met as it
@@ -110,7 +118,7 @@ impl<'a> Place<'a> {
         }
         Some(match self.entry() {
             Ok(_) => Answer::Continue,
-            Err(_) => Answer::Fail(libc::EACCES),
+            Err(_) => Answer::Fail(libc::EROFS),
         })
     }
 

@@ -2,8 +2,9 @@
 //! another answers it.
 
 mod compare;
-mod enclosed;
+pub(super) mod enclosed;
 mod hostile;
 mod paths;
 mod refused;
 mod same;
+mod sockets;

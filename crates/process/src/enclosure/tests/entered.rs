@@ -101,3 +101,14 @@ fn a_process_that_enclosed_itself_is_guarded() {
     assert!(path.join("other").is_dir(), "{stderr}");
     assert!(!path.join(".git").exists(), "{stderr}");
 }
+
+#[test]
+fn sockets_of_a_process_that_enclosed_itself_are_bound_but_to_guarded_names() {
+    if guarded::nothing_can_be_made().is_none() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().canonicalize().unwrap();
+    let output = enter_and_run(&guarded::guarding(&path), &guarded::binding(&path));
+    guarded::assert_bound(&path, &String::from_utf8(output.stdout).unwrap());
+}

@@ -1,11 +1,17 @@
 //! Names that cannot be made.
 
-use std::os::fd::FromRawFd;
+use std::{
+    ffi::OsStr,
+    os::{
+        fd::FromRawFd,
+        unix::{fs::PermissionsExt, net::UnixListener},
+    },
+};
 
 use super::*;
 
-/// Rights of a Landlock ruleset: making directories, files, pipes and links, and moving.
-const MAKE: u64 = 1 << 7 | 1 << 8 | 1 << 10 | 1 << 12 | 1 << 13;
+/// Rights of a Landlock ruleset: making directories, files, sockets, pipes and links, and moving.
+const MAKE: u64 = 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 12 | 1 << 13;
 
 /// A ruleset in which nothing can be made. `None`: this kernel has none.
 pub(super) fn nothing_can_be_made() -> Option<OwnedFd> {
@@ -17,8 +23,8 @@ pub(super) fn nothing_can_be_made() -> Option<OwnedFd> {
     Some(unsafe { OwnedFd::from_raw_fd(crate::raw::to_i32(fd)) })
 }
 
-/// Notifies of `mkdir`, lets everything else pass.
-fn notify_of_directories() -> Vec<Instruction> {
+/// Notifies of `mkdir` and `bind`, lets everything else pass.
+fn notify_of_directories_and_sockets() -> Vec<Instruction> {
     let instruction = |code, if_true, k| Instruction {
         code,
         if_true,
@@ -32,6 +38,7 @@ fn notify_of_directories() -> Vec<Instruction> {
     let other = libc::SYS_mkdirat;
     vec![
         instruction(0x20, 0, 0),
+        instruction(0x15, 3, number(libc::SYS_bind)),
         instruction(0x15, 2, number(libc::SYS_mkdirat)),
         instruction(0x15, 1, number(other)),
         instruction(0x06, 0, libc::SECCOMP_RET_ALLOW),
@@ -42,7 +49,7 @@ fn notify_of_directories() -> Vec<Instruction> {
 /// An enclosure in which `.git` cannot be made in a directory that is writable.
 pub(super) fn guarding(path: &Path) -> Enclosure {
     let mut enclosure = namespaces(with_writable(read_only(), path));
-    enclosure.filter = notify_of_directories();
+    enclosure.filter = notify_of_directories_and_sockets();
     enclosure.guards = vec![Guard {
         directory: c_path(path),
         names: vec![c".git".to_owned()],
@@ -73,6 +80,72 @@ async fn a_guarded_name_cannot_be_made_and_others_can() {
         !path.join("file").exists(),
         "nothing is made but by the broker"
     );
+}
+
+/// The name under which the test's executable binds sockets.
+const BINDER: &str = "exec-binding-probe";
+
+/// Binds a socket to each argument, and says what became of it.
+extern "C" fn bind_all() {
+    let mut arguments = std::env::args_os();
+    if arguments.next().as_deref() != Some(OsStr::new(BINDER)) {
+        return;
+    }
+    for path in arguments {
+        // By a thread that is not the first, and that alone has the socket.
+        let bound = std::thread::spawn(move || {
+            let flags = crate::raw::int(libc::CLONE_FILES);
+            crate::raw::numbers(libc::SYS_unshare, [flags, 0, 0, 0, 0, 0]).unwrap();
+            UnixListener::bind(path)?.local_addr()
+        });
+        match bound.join().unwrap() {
+            Ok(address) => println!("{}", address.as_pathname().unwrap().display()),
+            Err(error) => println!("{error}"),
+        }
+    }
+    crate::raw::exit(0);
+}
+
+#[used]
+// SAFETY: the section holds pointers to functions without arguments; the loader calls each once.
+#[unsafe(link_section = ".init_array")]
+static BEFORE_MAIN: extern "C" fn() = bind_all;
+
+/// A script that binds sockets in a directory: to what is free there, and to what is not.
+pub(super) fn binding(path: &Path) -> String {
+    let program = std::env::current_exe().unwrap();
+    format!(
+        "cd {0}; umask 027; mkdir dir; exec -a {BINDER} {1} {0}/one dir/two .git {0}/.git dir/.git",
+        path.display(),
+        program.display()
+    )
+}
+
+/// What became of them.
+#[track_caller]
+pub(super) fn assert_bound(path: &Path, output: &str) {
+    let refused = "Read-only file system (os error 30)";
+    let one = path.join("one");
+    let expected = [one.to_str().unwrap(), "dir/two", refused, refused, ".git"];
+    assert_eq!(output.lines().collect::<Vec<_>>(), expected);
+    for name in ["one", "dir/two", "dir/.git"] {
+        let mode = std::fs::metadata(path.join(name)).unwrap().permissions();
+        assert_eq!(mode.mode(), libc::S_IFSOCK | 0o750);
+    }
+    assert!(!path.join(".git").exists());
+}
+
+#[tokio::test]
+async fn sockets_are_bound_but_to_guarded_names() {
+    let Some(landlock) = nothing_can_be_made() else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().canonicalize().unwrap();
+    let mut enclosure = guarding(&path);
+    enclosure.landlock = Some(landlock);
+    let outcome = run(enclosure, &binding(&path)).await;
+    assert_bound(&path, &outcome.output);
 }
 
 #[tokio::test]

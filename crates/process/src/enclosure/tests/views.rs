@@ -4,15 +4,6 @@ use std::os::unix::fs::symlink;
 
 use super::*;
 
-/// What the host refused, and why.
-async fn refusal(enclosure: Enclosure) -> (Part, i32) {
-    let spawner = Spawner::default();
-    match start(&spawner, enclosure, "true").await {
-        Err(SpawnError::Enclosure { part, source }) => (part, source.raw_os_error().unwrap()),
-        other => panic!("expected a refusal: {other:?}"),
-    }
-}
-
 #[tokio::test]
 async fn nothing_can_be_written_in_a_read_only_view() {
     let dir = tempfile::tempdir().unwrap();

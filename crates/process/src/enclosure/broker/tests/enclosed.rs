@@ -67,7 +67,7 @@ pub(super) fn free<T: Send>(outside: impl FnOnce() -> T + Send) -> T {
 }
 
 /// Opens a directory as a place.
-pub(super) fn place(directory: &Path) -> OwnedFd {
+pub(in super::super) fn place(directory: &Path) -> OwnedFd {
     let mut options = File::options();
     let options = options.read(true).custom_flags(libc::O_PATH);
     options.open(directory).unwrap().into()
@@ -154,6 +154,7 @@ fn filter() -> Vec<libc::sock_filter> {
         (libc::SYS_linkat, None),
         (libc::SYS_renameat, None),
         (libc::SYS_renameat2, None),
+        (libc::SYS_bind, None),
     ];
     #[cfg(target_arch = "x86_64")]
     calls.extend([

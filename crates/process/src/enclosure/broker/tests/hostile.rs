@@ -13,7 +13,7 @@ use super::enclosed::enclosed;
 use crate::raw;
 
 /// How often each call is made while the path flips.
-const ROUNDS: usize = 3000;
+pub(super) const ROUNDS: usize = 3000;
 
 #[test]
 fn a_path_that_flips_while_it_is_read_never_makes_a_guarded_name() {
@@ -26,20 +26,13 @@ fn a_path_that_flips_while_it_is_read_never_makes_a_guarded_name() {
 
 /// Makes directories and files at a path whose last letter is another at every moment.
 fn flip_name(root: &Path) -> usize {
-    let harmless = format!("{}/.gi_", root.display());
-    let bytes: Vec<_> = CString::new(harmless).unwrap().into_bytes_with_nul();
-    let bytes: Vec<_> = bytes.into_iter().map(AtomicU8::new).collect();
-    let letter = &bytes[bytes.len() - 2];
-    let path = bytes.as_ptr() as usize;
+    let directory = root.join(".gi_");
+    let path = CString::new(directory.to_str().unwrap()).unwrap();
+    let bytes = path.into_bytes_with_nul();
     let at = raw::int(libc::AT_FDCWD);
     let flags = raw::int(libc::O_CREAT | libc::O_WRONLY);
-    let directory = root.join(".gi_");
-    let flip = || {
-        letter.store(b't', Ordering::Relaxed);
-        std::hint::spin_loop();
-        letter.store(b'_', Ordering::Relaxed);
-    };
-    meanwhile(flip, || {
+    let last = bytes.len() - 2;
+    flipping(bytes, last, |path| {
         let mut made = 0;
         for _ in 0..ROUNDS {
             let result = raw::numbers(libc::SYS_mkdirat, [at, path, 0o755, 0, 0, 0]);
@@ -54,6 +47,20 @@ fn flip_name(root: &Path) -> usize {
         }
         made
     })
+}
+
+/// Runs `work` on the address of bytes of which one is `t` and `_` in turns.
+pub(super) fn flipping<T>(bytes: Vec<u8>, index: usize, work: impl FnOnce(usize) -> T) -> T {
+    let bytes: Vec<_> = bytes.into_iter().map(AtomicU8::new).collect();
+    let letter = &bytes[index];
+    let flip = || {
+        // As long the one as the other, so that both are met.
+        for value in [b't', b'_'] {
+            letter.store(value, Ordering::Relaxed);
+            std::hint::spin_loop();
+        }
+    };
+    meanwhile(flip, || work(bytes.as_ptr() as usize))
 }
 
 #[test]
@@ -145,7 +152,7 @@ fn many_threads_are_answered() {
 }
 
 /// Runs `work` while another thread does `step` over and over.
-fn meanwhile<T>(step: impl Fn() + Sync, work: impl FnOnce() -> T) -> T {
+pub(super) fn meanwhile<T>(step: impl Fn() + Sync, work: impl FnOnce() -> T) -> T {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {

@@ -95,7 +95,11 @@ fn everything_else_is_made_as_everywhere() {
         log.note("hard link of a link", fs::hard_link("a/link", "a/link4"));
         log.note("hard link of a directory", fs::hard_link("a", "h"));
         log.note("hard link with slashes", fs::hard_link("file/", "h"));
-        for (name, kind) in [("node", FileType::RegularFile), ("pipe", FileType::Fifo)] {
+        for (name, kind) in [
+            ("node", FileType::RegularFile),
+            ("pipe", FileType::Fifo),
+            ("socket", FileType::Socket),
+        ] {
             let made = rustix::fs::mknodat(CWD, name, kind, Mode::from(0o666), 0);
             log.note(name, made.map_err(Into::into));
         }

@@ -1,0 +1,226 @@
+//! Sockets that are bound to paths.
+
+use std::{
+    fs::{self, File},
+    io::{self, ErrorKind},
+    mem::size_of,
+    net::{TcpListener, UdpSocket},
+    os::{
+        fd::{AsRawFd, FromRawFd, OwnedFd},
+        linux::net::SocketAddrExt,
+        unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream},
+    },
+    path::Path,
+};
+
+use super::{
+    compare::{call, compare},
+    enclosed::enclosed,
+    hostile::{ROUNDS, flipping, meanwhile},
+};
+use crate::raw;
+
+/// Binds a new socket to an address of these bytes.
+fn bind(family: libc::c_int, address: &[u8], length: usize) -> io::Result<OwnedFd> {
+    bind_at(family, address.as_ptr() as usize, length)
+}
+
+/// Binds a new socket to an address that lies there.
+fn bind_at(family: libc::c_int, address: usize, length: usize) -> io::Result<OwnedFd> {
+    let socket = socket(family)?;
+    let fd = raw::int(socket.as_raw_fd());
+    call(libc::SYS_bind, [fd, address, length, 0, 0, 0])?;
+    Ok(socket)
+}
+
+fn socket(family: libc::c_int) -> io::Result<OwnedFd> {
+    let kind = raw::int(libc::SOCK_STREAM | libc::SOCK_CLOEXEC);
+    let fd = call(libc::SYS_socket, [raw::int(family), kind, 0, 0, 0, 0])?;
+    // SAFETY: the kernel has just made it.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw::to_i32(fd)) })
+}
+
+/// The address of a path, without a zero at its end.
+fn address(path: &[u8]) -> Vec<u8> {
+    let mut address = u16::try_from(libc::AF_UNIX).unwrap().to_ne_bytes().to_vec();
+    address.extend_from_slice(path);
+    address
+}
+
+#[test]
+fn sockets_are_bound_as_everywhere() {
+    compare(|log| {
+        fs::create_dir("dir").unwrap();
+        fs::write("file", "").unwrap();
+        for (mask, path) in [
+            (0o022, "a"),
+            (0o077, "dir/b"),
+            (0, "./dir/../c"),
+            (0o027, "dir//d"),
+            (0, "dir/.git"),
+        ] {
+            call(libc::SYS_umask, [mask, 0, 0, 0, 0, 0]).unwrap();
+            let Some(listener) = log.note(path, UnixListener::bind(path)) else {
+                continue;
+            };
+            // In a guarded name that is free here only the last part is known afterwards.
+            if path != "dir/.git" {
+                log.fact("address", listener.local_addr().unwrap());
+            }
+            log.note("connect", UnixStream::connect(path));
+            log.note("accept", listener.accept());
+            log.note("again", UnixListener::bind(path));
+        }
+        for path in [
+            "", "/", ".", "dir", "file", "none/a", "file/a", "a/", "new/",
+        ] {
+            log.note(path, UnixListener::bind(path));
+        }
+        let absolute = std::env::current_dir().unwrap().join("dir/absolute");
+        let listener = log.note("absolute", UnixListener::bind(&absolute));
+        let own = listener.unwrap().local_addr().unwrap();
+        log.fact("address", own.as_pathname() == Some(&absolute));
+        let bound = bind(libc::AF_UNIX, &address(b"dir/whole"), 2 + 9);
+        log.note("without a zero", bound);
+        log.note("cut", bind(libc::AF_UNIX, &address(b"dir/cutoff"), 2 + 7));
+        let long = [b'l'; 108];
+        log.note("long", bind(libc::AF_UNIX, &address(&long), 110));
+        log.note("longer", bind(libc::AF_UNIX, &address(&[b'l'; 109]), 111));
+        log.note("nowhere", bind(libc::AF_UNIX, &[], usize::MAX));
+        log.note(
+            "of another family",
+            bind(libc::AF_INET, &address(b"inet"), 6),
+        );
+        let file = File::open("file").unwrap();
+        let known = address(b"new");
+        let args = [
+            raw::int(file.as_raw_fd()),
+            known.as_ptr() as usize,
+            known.len(),
+            0,
+            0,
+            0,
+        ];
+        log.note("no socket", call(libc::SYS_bind, args));
+        let args = [77_777, known.as_ptr() as usize, known.len(), 0, 0, 0];
+        log.note("no descriptor", call(libc::SYS_bind, args));
+        let twice = bind(libc::AF_UNIX, &address(b"once"), 6).unwrap();
+        let fd = raw::int(twice.as_raw_fd());
+        let args = [fd, known.as_ptr() as usize, known.len(), 0, 0, 0];
+        log.note("twice", call(libc::SYS_bind, args));
+    });
+}
+
+#[test]
+fn a_datagram_is_answered_where_it_came_from() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path();
+    enclosed(path, &[".git"], || {
+        let [one, two] = ["one", "two"].map(|name| UnixDatagram::bind(path.join(name)).unwrap());
+        one.send_to(b"hello", path.join("two")).unwrap();
+        let (_, from) = two.recv_from(&mut [0; 8]).unwrap();
+        two.send_to_addr(b"there", &from).unwrap();
+        assert_eq!(one.recv(&mut [0; 8]).unwrap(), 5);
+    });
+}
+
+#[test]
+fn names_that_are_no_files_and_other_families_are_the_kernels() {
+    let root = tempfile::tempdir().unwrap();
+    enclosed(root.path(), &[".git"], || {
+        std::env::set_current_dir(root.path()).unwrap();
+        let name = format!("exec-process-{}", std::process::id());
+        let hidden = SocketAddr::from_abstract_name(name).unwrap();
+        UnixListener::bind_addr(&hidden).unwrap();
+        bind(libc::AF_UNIX, &address(b""), size_of::<u16>()).unwrap();
+        TcpListener::bind("127.0.0.1:0").unwrap();
+        UdpSocket::bind("127.0.0.1:0").unwrap();
+    });
+    assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_socket_is_not_bound_to_a_guarded_name() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path();
+    fs::create_dir(path.join("sub")).unwrap();
+    std::os::unix::fs::symlink(".", path.join("up")).unwrap();
+    enclosed(path, &[".git"], || {
+        std::env::set_current_dir(path).unwrap();
+        let absolute = path.join(".git");
+        let absolute = absolute.to_str().unwrap();
+        for name in [".git", "./.GIT", "sub/../.git", "up/.git", absolute] {
+            let bound = UnixListener::bind(name);
+            assert_eq!(bound.unwrap_err().kind(), ErrorKind::ReadOnlyFilesystem);
+        }
+        // By way of the broker's own descriptors: the kernel says no.
+        let bound = UnixListener::bind("/proc/self/cwd/new");
+        assert_eq!(bound.unwrap_err().kind(), ErrorKind::PermissionDenied);
+    });
+    assert_eq!(fs::read_dir(path).unwrap().count(), 2);
+}
+
+#[test]
+fn no_device_is_made() {
+    use rustix::fs::{CWD, FileType, Mode};
+    let root = tempfile::tempdir().unwrap();
+    enclosed(root.path(), &[".git"], || {
+        for kind in [FileType::CharacterDevice, FileType::BlockDevice] {
+            let path = root.path().join("device");
+            rustix::fs::mknodat(CWD, path, kind, Mode::from(0o666), 0).unwrap_err();
+        }
+    });
+    assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn an_address_that_flips_while_it_is_read_never_makes_a_guarded_name() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path();
+    let made = enclosed(path, &[".git"], || {
+        let harmless = path.join(".gi_");
+        let bytes = address(harmless.to_str().unwrap().as_bytes());
+        let length = bytes.len();
+        flipping(bytes, length - 1, |address| {
+            count_bound(&harmless, || bind_at(libc::AF_UNIX, address, length))
+        })
+    });
+    assert!(!path.join(".git").exists());
+    assert!(made.is_none_or(|made| made > 0), "nothing was made at all");
+}
+
+#[test]
+fn a_directory_that_flips_while_a_socket_is_bound_never_gets_a_guarded_name() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path();
+    for name in ["guarded", "free"] {
+        fs::create_dir(path.join(name)).unwrap();
+    }
+    let made = enclosed(&path.join("guarded"), &[".git"], || {
+        std::os::unix::fs::symlink("free", path.join("link")).unwrap();
+        std::os::unix::fs::symlink("guarded", path.join("other")).unwrap();
+        let (one, two) = (path.join("link"), path.join("other"));
+        let exchange = || {
+            let (at, flags) = (rustix::fs::CWD, rustix::fs::RenameFlags::EXCHANGE);
+            rustix::fs::renameat_with(at, &one, at, &two, flags).unwrap();
+        };
+        meanwhile(exchange, || {
+            count_bound(&path.join("free/.git"), || {
+                UnixListener::bind(path.join("link/.git")).map(Into::into)
+            })
+        })
+    });
+    assert!(!path.join("guarded/.git").exists());
+    assert!(made.is_none_or(|made| made > 0), "nothing was made at all");
+}
+
+/// Binds many times, and removes what was made.
+fn count_bound(made_at: &Path, bind: impl Fn() -> io::Result<OwnedFd>) -> usize {
+    let mut made = 0;
+    for _ in 0..ROUNDS {
+        made += usize::from(bind().is_ok());
+        // There is none if it was the other one.
+        drop(fs::remove_file(made_at));
+    }
+    made
+}

@@ -1,0 +1,180 @@
+//! The plans that are remembered.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use exec_wire::sandbox::Sandbox;
+
+use super::{
+    mounts::Mounts,
+    recorder::{Evidence, Recorder},
+};
+use crate::{
+    facts::Facts,
+    files::Key,
+    plan::Plan,
+    policy::{Context, PolicyError, Purpose, resolve},
+};
+
+/// A plan, and what a hand is kept for under it, if that is known already.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    plan: Arc<Plan>,
+    key: Option<Arc<Key>>,
+}
+
+impl Planned {
+    /// Returns the plan.
+    pub fn plan(&self) -> &Arc<Plan> {
+        &self.plan
+    }
+
+    /// Returns which files the plan's paths name, or looks.
+    pub(crate) fn key(&self) -> Arc<Key> {
+        let now = || Arc::new(Key::now(&self.plan));
+        self.key.clone().unwrap_or_else(now)
+    }
+}
+
+impl From<Arc<Plan>> for Planned {
+    fn from(plan: Arc<Plan>) -> Self {
+        Self { plan, key: None }
+    }
+}
+
+/// Makes plans, and remembers the last ones. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Plans(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    mounts: Mounts,
+    /// What `mounts` told when these were made.
+    mount_count: Option<u64>,
+    /// The one that was used last is the first.
+    kept: VecDeque<Arc<Kept>>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    sandbox: Sandbox,
+    context: Context,
+    evidence: Evidence,
+    planned: Planned,
+}
+
+impl Plans {
+    /// Returns the plan of a policy. `now` is the time of the kernel's coarse clock.
+    ///
+    /// Looks at files, and blocks as long as that takes; what is remembered is on local file systems.
+    ///
+    /// # Errors
+    /// Fails as [`resolve`].
+    pub(crate) fn planned(
+        &self,
+        sandbox: &Sandbox,
+        context: &Context,
+        facts: &dyn Facts,
+        now: Duration,
+    ) -> Result<Planned, PolicyError> {
+        let mount_count = {
+            let mut state = self.lock();
+            let mount_count = state.count_mounts();
+            let found = state.find(sandbox, context);
+            drop(state);
+            if let Some(kept) = found {
+                if kept.evidence.holds(facts) {
+                    return Ok(kept.planned.clone());
+                }
+                self.lock().forget(&kept);
+            }
+            mount_count
+        };
+        let recorder = Recorder::new(facts, now);
+        let plan = Arc::new(resolve(sandbox, context, &recorder)?);
+        let planned = match context.purpose {
+            Purpose::Process => plan.into(),
+            Purpose::Files => {
+                for path in Key::paths(&plan) {
+                    recorder.rely_on(path);
+                }
+                let key = Some(Arc::new(Key::now(&plan)));
+                Planned { plan, key }
+            }
+        };
+        if let Some(evidence) = recorder.into_evidence()
+            && is_small(sandbox)
+        {
+            let kept = Kept {
+                sandbox: sandbox.clone(),
+                context: context.clone(),
+                evidence,
+                planned: planned.clone(),
+            };
+            self.lock().keep(kept, mount_count);
+        }
+        Ok(planned)
+    }
+
+    /// How many plans are remembered.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.lock().kept.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Forgets everything if a mount has changed, or if that cannot be told.
+    fn count_mounts(&mut self) -> Option<u64> {
+        let count = self.mounts.count();
+        if count.is_none() || count != self.mount_count {
+            self.kept.clear();
+        }
+        self.mount_count = count;
+        count
+    }
+
+    fn find(&mut self, sandbox: &Sandbox, context: &Context) -> Option<Arc<Kept>> {
+        let is_it = |kept: &Arc<Kept>| kept.context == *context && kept.sandbox == *sandbox;
+        let place = self.kept.iter().position(is_it)?;
+        if place > 0 {
+            let kept = self.kept.remove(place)?;
+            self.kept.push_front(kept);
+        }
+        self.kept.front().cloned()
+    }
+
+    fn forget(&mut self, old: &Arc<Kept>) {
+        self.kept.retain(|kept| !Arc::ptr_eq(kept, old));
+    }
+
+    /// Remembers a plan that was begun when mounts were counted like this.
+    fn keep(&mut self, kept: Kept, mount_count: Option<u64>) {
+        let count = self.count_mounts();
+        if count.is_none() || count != mount_count {
+            return;
+        }
+        // Two who asked at the same time have made the same twice.
+        let is_same = |old: &Kept| old.context == kept.context && old.sandbox == kept.sandbox;
+        self.kept.retain(|old| !is_same(old));
+        self.kept.truncate(MAX_PLANS - 1);
+        self.kept.push_front(Arc::new(kept));
+    }
+}
+
+/// Tells whether a policy is worth its memory.
+fn is_small(sandbox: &Sandbox) -> bool {
+    serde_json::to_vec(sandbox).is_ok_and(|text| text.len() <= MAX_POLICY_BYTES)
+}
+
+/// A session has a policy or two for commands, and as many for files.
+pub(super) const MAX_PLANS: usize = 32;
+/// The policies that clients send have some kilobytes.
+const MAX_POLICY_BYTES: usize = 64 << 10;
