@@ -89,7 +89,7 @@ pub(crate) const SCOPES: u32 = 6;
 pub(crate) const REFER: u32 = 2;
 
 /// Whether abstract sockets of the host are out of reach.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Apart {
     /// They are.
     Yes,
@@ -138,6 +138,9 @@ pub enum DomainError {
         #[source]
         source: Box<PathFdError>,
     },
+    /// Host: there are no descriptors left.
+    #[error("Landlock ruleset cannot be copied: {0}")]
+    Copy(#[source] io::Error),
     /// Host: there is no Landlock.
     #[error("this kernel has no Landlock")]
     Unsupported,

@@ -17,7 +17,8 @@ use exec_process::enclosure::{Enclosure, Guard, Namespaces, NetworkNamespace};
 use crate::{
     abilities::Abilities,
     domain::{self, Apart, DomainError},
-    filter::{Filter, Sockets, filter},
+    filter::{Filter, Sockets},
+    kept::{Domain, Kept},
     plan::{
         Access, Files, Kind, Layer, Network, Plan, View,
         mechanism::{Lack, landlock_lacks},
@@ -77,6 +78,8 @@ pub(crate) struct Order<'a> {
     pub(crate) mechanism: Mechanism,
     pub(crate) processes: Processes,
     pub(crate) managed: Option<Managed>,
+    /// What was made before, for others.
+    pub(crate) kept: &'a Kept,
 }
 
 /// What encloses a command.
@@ -136,7 +139,7 @@ pub(crate) fn enclose(order: Order<'_>, can: &Abilities) -> Result<Rung, Refusal
         )));
     }
     let view = match (&plan.files, &order.managed) {
-        (Files::All, None) => return seccomp_alone(can),
+        (Files::All, None) => return seccomp_alone(order.kept, can),
         (Files::All, Some(_)) => whole(),
         (Files::View(view), _) => view.clone(),
     };
@@ -150,7 +153,7 @@ pub(crate) fn enclose(order: Order<'_>, can: &Abilities) -> Result<Rung, Refusal
         Mechanism::Namespaces | Mechanism::Bubblewrap => false,
     };
     if enough && order.managed.is_none() {
-        return landlock_alone(&view, plan.network).map(Rung::Enclosed);
+        return landlock_alone(order.kept, &view, plan.network).map(Rung::Enclosed);
     }
     let mut reasons = Vec::new();
     match order.mechanism {
@@ -177,16 +180,16 @@ pub(crate) fn enclose(order: Order<'_>, can: &Abilities) -> Result<Rung, Refusal
 }
 
 /// Every file as it is, and no network: only a filter.
-fn seccomp_alone(can: &Abilities) -> Result<Rung, Refusal> {
+fn seccomp_alone(kept: &Kept, can: &Abilities) -> Result<Rung, Refusal> {
     let landlock = if can.landlock >= domain::SCOPES {
         // Without it the memory of other processes of the account, which have a network, is open.
-        Some(domain::apart(Apart::Yes)?)
+        Some(kept.domain(Domain::Apart, Apart::Yes)?)
     } else {
         None
     };
     Ok(Rung::Enclosed(Enclosure {
         landlock,
-        filter: filter(Filter {
+        filter: kept.filter(Filter {
             sockets: Sockets::Pairs,
             on_the_host: false,
             among_others: true,
@@ -196,7 +199,7 @@ fn seccomp_alone(can: &Abilities) -> Result<Rung, Refusal> {
     }))
 }
 
-fn landlock_alone(view: &View, network: Network) -> Result<Enclosure, Refusal> {
+fn landlock_alone(kept: &Kept, view: &View, network: Network) -> Result<Enclosure, Refusal> {
     let writable = view
         .layers
         .iter()
@@ -206,9 +209,14 @@ fn landlock_alone(view: &View, network: Network) -> Result<Enclosure, Refusal> {
         Network::Host => (Sockets::Host, Apart::No),
         Network::None => (Sockets::Pairs, Apart::Yes),
     };
+    let domain = if files.is_empty() {
+        kept.domain(Domain::ReadOnly, apart)?
+    } else {
+        domain::read_only_but(&files, apart)?
+    };
     Ok(Enclosure {
-        landlock: Some(domain::read_only_but(&files, apart)?),
-        filter: filter(Filter {
+        landlock: Some(domain),
+        filter: kept.filter(Filter {
             sockets,
             on_the_host: true,
             among_others: true,
@@ -219,6 +227,7 @@ fn landlock_alone(view: &View, network: Network) -> Result<Enclosure, Refusal> {
 }
 
 fn namespaces(order: Order<'_>, view: &View, can: &Abilities) -> Result<Enclosure, Refusal> {
+    let kept = order.kept;
     let isolated = order.processes == Processes::Isolated && can.processes.works();
     let processes = order.who == Who::Command && isolated;
     let fittings = Fittings {
@@ -248,8 +257,8 @@ fn namespaces(order: Order<'_>, view: &View, can: &Abilities) -> Result<Enclosur
         (Network::None, _) | (_, Some(_)) => Apart::Yes,
     };
     let landlock = match (guards.is_empty(), can.landlock) {
-        (false, abi) => Some(domain::nothing_new(abi, apart)?),
-        (true, domain::SCOPES..) => Some(domain::apart(apart)?),
+        (false, abi) => Some(kept.domain(Domain::NothingNew { abi }, apart)?),
+        (true, domain::SCOPES..) => Some(kept.domain(Domain::Apart, apart)?),
         (true, _) => None,
     };
     let sockets = match (&order.managed, order.plan.network) {
@@ -273,7 +282,7 @@ fn namespaces(order: Order<'_>, view: &View, can: &Abilities) -> Result<Enclosur
             steps: steps(view, fittings)?,
         }),
         landlock,
-        filter: filter(Filter {
+        filter: kept.filter(Filter {
             sockets,
             on_the_host: false,
             among_others: !processes,
@@ -310,7 +319,7 @@ fn bubblewrap(order: &Order<'_>, view: View, can: &Abilities) -> Result<Rung, St
         program,
         view,
         network,
-        filter: filter(Filter {
+        filter: order.kept.filter(Filter {
             sockets,
             on_the_host: false,
             among_others: order.processes == Processes::Inherited,

@@ -13,6 +13,7 @@ pub mod files;
 pub mod filter;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+mod kept;
 pub mod plan;
 mod planned;
 pub mod policy;

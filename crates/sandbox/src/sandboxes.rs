@@ -20,6 +20,7 @@ use crate::{
     bubblewrap::Wrapper,
     enclose::{Managed, Mechanism, Order, Processes, Refusal, Rung, Who, enclose},
     facts::HostFacts,
+    kept::Kept,
     plan::Plan,
     planned::{Planned, Plans, coarse_now},
     policy::{Context, PolicyError, Purpose, reads_everything, resolve, writes_everything},
@@ -43,6 +44,7 @@ pub struct Sandboxes {
     spawner: Spawner,
     settings: Settings,
     found: Arc<Mutex<Option<Found>>>,
+    kept: Arc<Kept>,
     plans: Plans,
 }
 
@@ -116,6 +118,7 @@ impl Sandboxes {
             spawner,
             settings,
             found: Arc::default(),
+            kept: Arc::default(),
             plans: Plans::default(),
         }
     }
@@ -177,6 +180,7 @@ impl Sandboxes {
             mechanism: self.settings.mechanism,
             processes: self.settings.processes,
             managed,
+            kept: &self.kept,
         };
         Ok(match enclose(order, &abilities)? {
             Rung::Free => Prepared::default(),
@@ -238,6 +242,7 @@ impl Sandboxes {
             },
             processes: self.settings.processes,
             managed: None,
+            kept: &self.kept,
         };
         match enclose(order, &abilities)? {
             Rung::Enclosed(enclosure) => Ok(enclosure),

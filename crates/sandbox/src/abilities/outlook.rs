@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::probe::Abilities;
 use crate::{
     enclose::{Managed, Mechanism, Order, Processes, Refusal, Rung, Who, enclose},
+    kept::Kept,
     plan::{Access, Files, Forbidden, Kind, Layer, Network, Plan, View},
 };
 
@@ -112,6 +113,7 @@ impl Example {
             mechanism,
             processes,
             managed,
+            kept: &Kept::default(),
         };
         match enclose(order, can) {
             Ok(Rung::Enclosed(enclosure)) if enclosure.namespaces.is_some() => Ok("namespaces"),

@@ -42,6 +42,7 @@ pub(super) enum Verdict {
 
 const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
 const AND: u16 = 0x54; // BPF_ALU | BPF_AND | BPF_K
+const JUMP: u16 = 0x05; // BPF_JMP | BPF_JA
 const JUMP_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
 const JUMP_AT_LEAST: u16 = 0x35; // BPF_JMP | BPF_JGE | BPF_K
 const JUMP_BITS: u16 = 0x45; // BPF_JMP | BPF_JSET | BPF_K
@@ -82,17 +83,86 @@ pub(super) fn assemble(rules: &[Rule]) -> Vec<Instruction> {
         program.push(jump(JUMP_AT_LEAST, X32, 0, 1));
         program.push(give(ERRNO | errno(libc::ENOSYS)));
     }
+    let mut blocks: Vec<Block> = Vec::new();
     for (call, rules) in by_call {
-        let block: Vec<Instruction> = rules.iter().flat_map(|rule| of_rule(rule)).collect();
-        let number = u32::try_from(call).unwrap_or(u32::MAX);
-        // A block always returns; who passes it by still holds the number.
-        let length = u8::try_from(block.len() + 1).unwrap_or(u8::MAX);
-        program.push(jump(JUMP_EQUAL, number, 0, length));
-        program.extend(block);
-        program.push(give(ALLOW));
+        let block = Block::new(call, &rules);
+        match blocks.last_mut() {
+            Some(last) if last.is_followed_by(&block) => last.last = block.last,
+            Some(_) | None => blocks.push(block),
+        }
     }
-    program.push(give(ALLOW));
+    program.extend(search(&blocks));
     program
+}
+
+/// What is done with the calls of one number, or of several in a row.
+struct Block {
+    first: u32,
+    last: u32,
+    /// Returns in every case.
+    code: Vec<Instruction>,
+}
+
+impl Block {
+    fn new(call: i64, rules: &[&Rule]) -> Self {
+        let number = u32::try_from(call).unwrap_or(u32::MAX);
+        let mut code: Vec<Instruction> = rules.iter().flat_map(|rule| of_rule(rule)).collect();
+        if rules.iter().all(|rule| !rule.when.is_empty()) {
+            code.push(give(ALLOW));
+        }
+        Self {
+            first: number,
+            last: number,
+            code,
+        }
+    }
+
+    fn is_followed_by(&self, next: &Self) -> bool {
+        self.last + 1 == next.first && self.code == next.code
+    }
+
+    /// Skips the code for numbers that are below or above.
+    fn guard(&self) -> Vec<Instruction> {
+        let length = u8::try_from(self.code.len()).unwrap_or(u8::MAX);
+        if self.first == self.last {
+            return vec![jump(JUMP_EQUAL, self.first, 0, length)];
+        }
+        vec![
+            jump(JUMP_AT_LEAST, self.first, 0, length.saturating_add(1)),
+            jump(JUMP_AT_LEAST, self.last + 1, length, 0),
+        ]
+    }
+}
+
+/// How many blocks are tried one by one.
+const FEW: usize = 3;
+
+/// Finds the block of a number by halves: when a filter is installed, the kernel runs it once for every
+/// number it knows.
+fn search(blocks: &[Block]) -> Vec<Instruction> {
+    if blocks.len() > FEW {
+        let (low, high) = blocks.split_at(blocks.len() / 2);
+        let least = high.first().map_or(0, |block| block.first);
+        let (low, high) = (search(low), search(high));
+        let mut code = match u8::try_from(low.len()) {
+            Ok(over) => vec![jump(JUMP_AT_LEAST, least, over, 0)],
+            // Conditional jumps reach 255 instructions, this one any number.
+            Err(_) => {
+                let over = u32::try_from(low.len()).unwrap_or(u32::MAX);
+                vec![jump(JUMP_AT_LEAST, least, 0, 1), jump(JUMP, over, 0, 0)]
+            }
+        };
+        code.extend(low);
+        code.extend(high);
+        return code;
+    }
+    let mut code = Vec::new();
+    for block in blocks {
+        code.extend(block.guard());
+        code.extend_from_slice(&block.code);
+    }
+    code.push(give(ALLOW));
+    code
 }
 
 fn of_rule(rule: &Rule) -> Vec<Instruction> {

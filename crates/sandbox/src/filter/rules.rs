@@ -5,7 +5,7 @@ use exec_process::enclosure::Instruction;
 use super::assembler::{Check, Rule, Verdict, assemble};
 
 /// What a filter is for.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Filter {
     /// Which sockets there are.
     pub sockets: Sockets,
@@ -20,7 +20,7 @@ pub struct Filter {
 }
 
 /// Which sockets there are.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Sockets {
     /// Those of the host's network.
     Host,

@@ -43,6 +43,7 @@ fn verdict_of(program: &[Instruction], arch: u32, number: u32, arguments: [u64; 
                 accumulator = u32::from_le_bytes(data[offset..offset + 4].try_into().unwrap());
             }
             0x54 => accumulator &= k,
+            0x05 => at += k as usize,
             0x15 => at += jump(accumulator == k),
             0x35 => at += jump(accumulator >= k),
             0x45 => at += jump(accumulator & k != 0),
@@ -59,6 +60,11 @@ fn made(sockets: Sockets) -> Vec<Instruction> {
         among_others: false,
         brokered: false,
     })
+}
+
+/// An int as a register holds it.
+fn number(int: i32) -> u64 {
+    u64::from(int.cast_unsigned())
 }
 
 fn call(number: i64) -> u32 {
@@ -81,8 +87,11 @@ fn programs_fit_the_kernel_and_their_jumps_fit_the_program() {
         });
         assert!(program.len() < 4096);
         for (at, instruction) in program.iter().enumerate() {
-            let furthest = instruction.if_true.max(instruction.if_false);
-            assert!(at + usize::from(furthest) < program.len());
+            let furthest = match instruction.code {
+                0x05 => instruction.k as usize,
+                _ => usize::from(instruction.if_true.max(instruction.if_false)),
+            };
+            assert!(at + furthest < program.len());
         }
     }
 }
@@ -131,7 +140,7 @@ fn new_namespaces_fail_and_new_threads_do_not() {
         verdict(
             &program,
             call(libc::SYS_clone),
-            [flags as u64, 0, 0, 0, 0, 0],
+            [u64::from(flags.cast_unsigned()), 0, 0, 0, 0, 0],
         )
     };
     assert_eq!(clone(libc::SIGCHLD), ALLOW);
@@ -145,7 +154,7 @@ fn new_namespaces_fail_and_new_threads_do_not() {
         verdict(
             &program,
             call(libc::SYS_unshare),
-            [flags as u64, 0, 0, 0, 0, 0],
+            [u64::from(flags.cast_unsigned()), 0, 0, 0, 0, 0],
         )
     };
     assert_eq!(unshare(libc::CLONE_FILES), ALLOW);
@@ -154,7 +163,8 @@ fn new_namespaces_fail_and_new_threads_do_not() {
 }
 
 fn socket(program: &[Instruction], family: i32, kind: i32, protocol: i32) -> u32 {
-    let arguments = [family as u64, kind as u64, protocol as u64, 0, 0, 0];
+    let [family, kind, protocol] = [family, kind, protocol].map(number);
+    let arguments = [family, kind, protocol, 0, 0, 0];
     verdict(program, call(libc::SYS_socket), arguments)
 }
 
@@ -180,7 +190,7 @@ fn without_network_there_are_connected_streams_only() {
         refused
     );
     let pair = |kind: i32| {
-        let arguments = [libc::AF_UNIX as u64, kind as u64, 0, 0, 0, 0];
+        let arguments = [number(libc::AF_UNIX), number(kind), 0, 0, 0, 0];
         verdict(&program, call(libc::SYS_socketpair), arguments)
     };
     assert_eq!(pair(libc::SOCK_STREAM), ALLOW);
@@ -196,7 +206,7 @@ fn without_network_there_are_connected_streams_only() {
 #[test]
 fn bits_above_an_int_change_nothing() {
     let program = made(Sockets::Pairs);
-    let arguments = [libc::AF_INET as u64 | 1 << 32, 1, 0, 0, 0, 0];
+    let arguments = [number(libc::AF_INET) | 1 << 32, 1, 0, 0, 0, 0];
     assert_eq!(
         verdict(&program, call(libc::SYS_socket), arguments),
         fails(libc::EPERM)
@@ -258,7 +268,7 @@ fn only_calls_that_make_something_are_brokered() {
         verdict(
             &program,
             call(libc::SYS_openat),
-            [0, 0, flags as u64, 0, 0, 0],
+            [0, 0, u64::from(flags.cast_unsigned()), 0, 0, 0],
         )
     };
     assert_eq!(open(libc::O_RDONLY), ALLOW);

@@ -125,6 +125,12 @@ impl Plans {
         self.lock().kept.len()
     }
 
+    /// Does as if a mount had changed.
+    #[cfg(test)]
+    pub(super) fn change_mounts(&self) {
+        self.lock().mounts.change();
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

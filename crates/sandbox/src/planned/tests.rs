@@ -43,6 +43,26 @@ impl Facts for Counting {
     }
 }
 
+/// Facts of this host while something is mounted.
+struct Mounting {
+    plans: Plans,
+}
+
+impl Facts for Mounting {
+    fn look(&self, path: &Path) -> Found {
+        self.plans.change_mounts();
+        HostFacts.look(path)
+    }
+
+    fn read(&self, path: &Path, most: usize) -> Option<Vec<u8>> {
+        HostFacts.read(path, most)
+    }
+
+    fn list(&self, path: &Path, most: usize) -> Result<Vec<Listed>, ListError> {
+        HostFacts.list(path, most)
+    }
+}
+
 /// A directory `above/root` that a policy allows to write.
 struct Scene {
     dir: TempDir,
@@ -224,6 +244,24 @@ fn what_has_just_changed_is_not_remembered() {
     assert_eq!(scene.plans.len(), 0);
     scene.ask_at(&scene.sandbox(), later());
     assert_eq!(scene.plans.len(), 1);
+}
+
+#[test]
+fn a_change_of_mounts_forgets_everything() {
+    let scene = Scene::new();
+    scene.remembered();
+    scene.plans.change_mounts();
+    assert!(scene.ask().1 > 0);
+    // A mount that changes while a plan is made could have been seen by half of it.
+    let facts = Mounting {
+        plans: scene.plans.clone(),
+    };
+    scene.plans.change_mounts();
+    let asked = scene
+        .plans
+        .planned(&scene.sandbox(), &files(), &facts, later());
+    asked.unwrap();
+    assert_eq!(scene.plans.len(), 0);
 }
 
 #[test]

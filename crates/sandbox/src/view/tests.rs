@@ -125,8 +125,8 @@ fn directories_on_the_way_to_what_is_protected_cannot_be_moved_away() {
             "copy /tmp a if there",
             "read-only view",
             "attach a /tmp",
-            "pin /tmp/a",
             "pin /tmp/b",
+            "pin /tmp/a",
             "pin /tmp/a/w",
             "protect /tmp/a/w/.git"
         ]
