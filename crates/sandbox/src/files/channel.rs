@@ -1,8 +1,11 @@
 //! The server's end of the socket to a hand.
 
 use std::{
-    io,
+    hint, io,
+    num::NonZeroUsize,
     os::{fd::BorrowedFd, unix},
+    thread,
+    time::{Duration, Instant},
 };
 
 use tokio::{io::Interest, net::UnixStream};
@@ -14,7 +17,12 @@ use super::frame::{Class, Frame, Incoming, Outgoing};
 pub(super) struct Channel {
     socket: UnixStream,
     incoming: Incoming,
+    attention: Duration,
 }
+
+/// How long an answer is looked for before the thread waits for it: most come sooner than a core wakes
+/// up. With one core there is nobody to answer meanwhile.
+const ATTENTION: Duration = Duration::from_micros(80);
 
 /// Why nothing was answered.
 #[derive(Debug, thiserror::Error)]
@@ -32,9 +40,11 @@ impl Channel {
     pub(super) fn pair() -> io::Result<(Self, unix::net::UnixStream)> {
         let (ours, theirs) = unix::net::UnixStream::pair()?;
         ours.set_nonblocking(true)?;
+        let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let channel = Self {
             socket: UnixStream::from_std(ours)?,
             incoming: Incoming::default(),
+            attention: if cores > 1 { ATTENTION } else { Duration::ZERO },
         };
         Ok((channel, theirs))
     }
@@ -54,6 +64,16 @@ impl Channel {
                 Ok(false) => {}
                 Err(error) if outgoing.has_begun() => return Err(Broken::Unanswered(error)),
                 Err(error) => return Err(Broken::Unsent(error)),
+            }
+        }
+        let asked = Instant::now();
+        while asked.elapsed() < self.attention {
+            // The socket itself: the runtime would not look again before it has heard of something.
+            match self.incoming.receive(&self.socket) {
+                Ok(Some(frame)) => return Ok(frame),
+                Ok(None) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => hint::spin_loop(),
+                Err(error) => return Err(Broken::Unanswered(error)),
             }
         }
         self.next().await.map_err(Broken::Unanswered)

@@ -40,8 +40,8 @@ pub(crate) fn steps(view: &View, fittings: Fittings) -> Result<Vec<Step>, ViewEr
     let mut fitted = Vec::new();
     if fittings.processes {
         let (prepare, attach) = processes(maker.slot(), fittings.account);
-        maker.prepare.push(prepare);
-        fitted.extend(attach);
+        maker.prepare.extend(prepare);
+        fitted.push(attach);
     }
     if fittings.devices {
         let (prepare, attach) = devices(&mut || maker.slot());
