@@ -19,7 +19,7 @@ use exec_wire::{
     process::SandboxType,
     sandbox::Sandbox,
 };
-use futures_util::future::{BoxFuture, FutureExt, ready};
+use futures_util::future::{BoxFuture, FutureExt};
 
 use crate::{
     enclosed, env_policy::child_environment, host::Host, network::Arranged, snapshots::Snapshots,
@@ -99,6 +99,9 @@ impl LocalBackend {
             tracing::warn!(%error, "spawner was not started; the first command tries again");
         }
         give_back_startup_code();
+        // Clients are told on connecting what works here; nobody should wait for it then.
+        let sandboxes = self.sandboxes.clone();
+        tokio::spawn(async move { drop(sandboxes.abilities().await) });
     }
 
     async fn start_process(&self, command: Command) -> Result<StartedProcess, StartError> {
@@ -233,16 +236,25 @@ impl ExecBackend for LocalBackend {
     }
 
     fn info(&self) -> BoxFuture<'_, Result<EnvironmentInfo, RpcError>> {
-        let LocalConfig { host, version, .. } = &*self.config;
-        ready(Ok(host.environment_info(version, CAPABILITIES))).boxed()
+        async {
+            let LocalConfig { host, version, .. } = &*self.config;
+            let managed = self.sandboxes.can_manage_networks().await;
+            let capabilities = Capabilities {
+                network_proxy_launch: managed,
+                network_proxy_review_domains: managed,
+                ..CAPABILITIES
+            };
+            Ok(host.environment_info(version, capabilities))
+        }
+        .boxed()
     }
 }
 
-/// True only for what works.
+/// True only for what works, whatever the machine: what depends on it is found out.
 const CAPABILITIES: Capabilities = Capabilities {
     shell_snapshot_v2: true,
-    network_proxy_launch: true,
-    network_proxy_review_domains: true,
+    network_proxy_launch: false,
+    network_proxy_review_domains: false,
     credential_masking: false,
     credential_masking_custom_providers: false,
     capability_discovery_sandbox: false,

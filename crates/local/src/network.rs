@@ -242,6 +242,22 @@ fn bridged(
     Ok(Behind::Bridged(ports))
 }
 
+/// The policy for what runs on a command's behalf before its managed network is there: without any.
+pub(crate) fn without_network(sandbox: &Sandbox) -> Sandbox {
+    let mut sandbox = sandbox.clone();
+    match &mut sandbox.permissions {
+        Permissions::Managed { network, .. } | Permissions::External { network } => {
+            *network = NetworkAccess::Restricted;
+        }
+        Permissions::Disabled => {
+            sandbox.permissions = Permissions::External {
+                network: NetworkAccess::Restricted,
+            };
+        }
+    }
+    sandbox
+}
+
 fn has_host_network(sandbox: &Sandbox) -> bool {
     match &sandbox.permissions {
         Permissions::Managed { network, .. } | Permissions::External { network } => {

@@ -16,6 +16,7 @@ use exec_sandbox::Prepared;
 use exec_wire::{
     id::OutputSeq,
     process::{Metadata, OutputStream, ShellSnapshot},
+    sandbox::Sandbox,
 };
 use futures_util::StreamExt;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
@@ -25,6 +26,7 @@ use crate::{
     backend::LocalBackend,
     enclosed,
     env_policy::child_environment,
+    network::without_network,
     shell_snapshot::{
         ShellKind, applies,
         cache::{SnapshotCache, SnapshotKey},
@@ -77,13 +79,13 @@ impl Snapshots {
         let (Some(kind), None) = (applied, &command.arg0) else {
             return Ok(None);
         };
+        let sandbox = sandbox_of(command);
         let key = SnapshotKey {
             request: request.clone(),
             cwd: cwd.to_owned(),
             env_policy: command.env_policy.clone(),
             env: command.env.clone(),
-            sandbox: command
-                .sandbox
+            sandbox: sandbox
                 .as_ref()
                 .and_then(|sandbox| serde_json::to_string(sandbox).ok()),
         };
@@ -116,6 +118,18 @@ impl Snapshots {
     }
 }
 
+/// The policy that profiles are run under. A managed network is the command's own, and not there yet.
+fn sandbox_of(command: &Command) -> Option<Sandbox> {
+    let sandbox = command.sandbox.as_deref()?;
+    Some(
+        if command.network.enforced || command.network.proxy.is_some() {
+            without_network(sandbox)
+        } else {
+            sandbox.clone()
+        },
+    )
+}
+
 async fn capture_state(
     backend: &LocalBackend,
     command: &Command,
@@ -128,10 +142,10 @@ async fn capture_state(
     let policy = command.env_policy.as_ref();
     let env = child_environment(host, policy, &command.env, &Metadata::default());
     let env: Vec<(OsString, OsString)> = env.into_iter().collect();
-    // Profiles are run as the command is: under its policy, and without a network of its own.
-    let prepared = match command.sandbox.as_deref() {
+    // Profiles are run as the command is, under its policy.
+    let prepared = match sandbox_of(command) {
         Some(sandbox) => {
-            let prepared = enclosed::prepare(&backend.sandboxes, sandbox, cwd, &env, None);
+            let prepared = enclosed::prepare(&backend.sandboxes, &sandbox, cwd, &env, None);
             prepared.await.ok()?
         }
         None => Prepared::default(),

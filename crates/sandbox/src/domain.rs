@@ -13,8 +13,9 @@ use landlock::{
     RulesetAttr, RulesetCreatedAttr, RulesetError, Scope,
 };
 
-/// Devices that every command may write to, whatever it may write otherwise.
-const DEVICES: [&str; 8] = [
+/// Devices that every command may write to, whatever it may write otherwise. Not terminals by their
+/// names: those of other commands are there, too. Its own it has open, and finds as `/dev/tty`.
+const DEVICES: [&str; 7] = [
     "/dev/null",
     "/dev/zero",
     "/dev/full",
@@ -22,7 +23,6 @@ const DEVICES: [&str; 8] = [
     "/dev/urandom",
     "/dev/tty",
     "/dev/ptmx",
-    "/dev/pts",
 ];
 
 /// Everything that changes files or devices, as far as the rung that uses it asks for.
@@ -73,6 +73,21 @@ pub(crate) fn nothing_new(abi: u32, abstract_sockets: Apart) -> Result<OwnedFd, 
         ruleset = ruleset.scope(scopes(abstract_sockets))?;
     }
     owned(ruleset.create()?)
+}
+
+/// Makes a domain that restricts no file, for versions without scopes. Nothing outside of it can be
+/// traced.
+pub(crate) fn untraced() -> Result<OwnedFd, DomainError> {
+    // Something must be handled. Moving between directories would be refused if it were not.
+    let handled = AccessFs::MakeBlock | AccessFs::Refer;
+    let ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(handled)?
+        .create()?;
+    let Some(root) = existing(Path::new("/"))? else {
+        return Err(DomainError::Unsupported);
+    };
+    owned(ruleset.add_rule(PathBeneath::new(root, handled))?)
 }
 
 /// Makes a domain that restricts no file. Nothing outside of it can be signalled or traced.

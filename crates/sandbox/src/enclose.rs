@@ -181,12 +181,19 @@ pub(crate) fn enclose(order: Order<'_>, can: &Abilities) -> Result<Rung, Refusal
 
 /// Every file as it is, and no network: only a filter.
 fn seccomp_alone(kept: &Kept, can: &Abilities) -> Result<Rung, Refusal> {
-    let landlock = if can.landlock >= domain::SCOPES {
-        // Without it the memory of other processes of the account, which have a network, is open.
-        Some(kept.domain(Domain::Apart, Apart::Yes)?)
-    } else {
-        None
+    // Without it the memory of other processes of the account, which have a network, is open.
+    let landlock = match can.landlock {
+        domain::SCOPES.. => kept.domain(Domain::Apart, Apart::Yes)?,
+        domain::REFER.. => domain::untraced()?,
+        0..domain::REFER => {
+            return Err(Refusal::Unenforceable(format!(
+                "no network: other processes of the account have one, and Landlock {} is needed to keep \
+                 away from them",
+                domain::REFER
+            )));
+        }
     };
+    let landlock = Some(landlock);
     Ok(Rung::Enclosed(Enclosure {
         landlock,
         filter: kept.filter(Filter {
@@ -300,6 +307,9 @@ fn bubblewrap(order: &Order<'_>, view: View, can: &Abilities) -> Result<Rung, St
     if order.who == Who::Helper {
         return Err("it starts no helpers for files".to_owned());
     }
+    if order.processes == Processes::Inherited {
+        return Err("without a namespace of processes it lets commands signal others".to_owned());
+    }
     if order.managed.is_some() {
         return Err("it hands out no listening sockets".to_owned());
     }
@@ -322,7 +332,7 @@ fn bubblewrap(order: &Order<'_>, view: View, can: &Abilities) -> Result<Rung, St
         filter: order.kept.filter(Filter {
             sockets,
             on_the_host: false,
-            among_others: order.processes == Processes::Inherited,
+            among_others: false,
             brokered: false,
         }),
         processes: order.processes,

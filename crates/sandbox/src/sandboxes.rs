@@ -254,21 +254,36 @@ impl Sandboxes {
         }
     }
 
-    /// Resolves a policy, or remembers what it came to. Without globs that takes some looks at paths
-    /// the kernel knows; globs walk trees, on a thread that may block, and are not remembered.
+    /// Resolves a policy, or remembers what it came to. Resolving looks at paths that may be anywhere, on
+    /// a thread that may block; what is remembered is checked at once. Globs are not remembered.
     async fn planned(&self, sandbox: &Sandbox, context: Context) -> Result<Planned, SandboxError> {
-        if !has_globs(sandbox) {
-            let planned = self
-                .plans
-                .planned(sandbox, &context, &HostFacts, coarse_now());
-            return Ok(planned?);
+        let globs = has_globs(sandbox);
+        if !globs && let Some(planned) = self.plans.remembered(sandbox, &context, &HostFacts) {
+            return Ok(planned);
         }
-        let sandbox = sandbox.clone();
-        let resolved = tokio::task::spawn_blocking(move || resolve(&sandbox, &context, &HostFacts));
+        let (sandbox, plans) = (sandbox.clone(), self.plans.clone());
+        let resolved = tokio::task::spawn_blocking(move || {
+            if globs {
+                resolve(&sandbox, &context, &HostFacts).map(|plan| Arc::new(plan).into())
+            } else {
+                plans.planned(&sandbox, &context, &HostFacts, coarse_now())
+            }
+        });
         match resolved.await {
-            Ok(plan) => Ok(Arc::new(plan?).into()),
+            Ok(planned) => Ok(planned?),
             Err(error) => Err(io::Error::other(error).into()),
         }
+    }
+
+    /// Tells whether commands can have a network of their own, with ports that lead out.
+    pub async fn can_manage_networks(&self) -> bool {
+        let abilities = self.abilities().await;
+        let namespaces = abilities.namespaces.works() || abilities.privileged_namespaces.works();
+        let may = matches!(
+            self.settings.mechanism,
+            Mechanism::Cheapest | Mechanism::Namespaces
+        );
+        may && namespaces && abilities.seccomp.works()
     }
 }
 

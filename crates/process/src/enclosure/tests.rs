@@ -115,7 +115,6 @@ fn read_only() -> Vec<Step> {
         },
         Step::Processes { slot: proc },
         Step::ReadOnlyView,
-        Step::ReadOnly { slot: dev },
         Step::Attach {
             slot: dev,
             path: c"/dev".to_owned(),

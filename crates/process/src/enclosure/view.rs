@@ -65,7 +65,7 @@ impl View {
                 place => self.fill(slot, mount::copy(place?.fd())?),
             },
             Step::ReadOnly { slot } => self.if_full(slot, |mount| {
-                mount::set_attributes(mount, READ_ONLY | NO_SETUID)
+                mount::set_attributes(mount, READ_ONLY | NO_SETUID | NO_DEVICES)
             }),
             Step::ReadOnlyView => {
                 let root = mount::open_path(c"/")?;
@@ -106,7 +106,7 @@ impl View {
             Step::Protect { path } => {
                 let place = mount::open_path(path)?;
                 let copy = mount::copy(place.fd())?;
-                mount::set_attributes(copy.fd(), READ_ONLY | NO_SETUID)?;
+                mount::set_attributes(copy.fd(), READ_ONLY | NO_SETUID | NO_DEVICES)?;
                 mount::attach(copy.fd(), place.fd())
             }
             Step::Pin { path } => {

@@ -234,6 +234,8 @@ const SETTING: [u32; 8] = [
 /// The kind of every request of btrfs: it has subvolumes made and removed.
 const BTRFS: u32 = 0x9400;
 const KIND: u32 = 0xff00;
+/// Those that every file system has: `FICLONE`, `FICLONERANGE` and `FIDEDUPERANGE`.
+const CLONING: [u32; 3] = [0x4004_9409, 0x4020_940d, 0xc018_9436];
 
 fn attributes(rules: &mut Vec<Rule>) {
     let everywhere = [
@@ -337,6 +339,10 @@ fn brokered(rules: &mut Vec<Rule>) {
         let mask = libc::O_CREAT.cast_unsigned();
         vec![Check::AnyOf { argument, mask }]
     };
+    // Subvolumes are made by a request that no domain looks at. Sharing the content of files is not.
+    let mut subvolumes = vec![is(1, KIND, BTRFS)];
+    subvolumes.extend(CLONING.map(|request| is_not(1, u32::MAX, request)));
+    rules.push(refuse(libc::SYS_ioctl, subvolumes));
     rules.push(notify(libc::SYS_openat, creates(2)));
     // A socket that is bound to a path is a name, too. Where sockets cannot be bound, they still cannot.
     rules.push(notify(libc::SYS_bind, Vec::new()));

@@ -276,6 +276,9 @@ fn only_calls_that_make_something_are_brokered() {
     assert_eq!(open(libc::O_WRONLY | libc::O_CREAT), NOTIFY);
     assert_eq!(verdict(&program, call(libc::SYS_mkdirat), [0; 6]), NOTIFY);
     assert_eq!(verdict(&program, call(libc::SYS_unlinkat), [0; 6]), ALLOW);
+    let ioctl = |request: u64| verdict(&program, call(libc::SYS_ioctl), [0, request, 0, 0, 0, 0]);
+    assert_eq!(ioctl(0x5000_940e), fails(libc::EPERM));
+    assert_eq!(ioctl(0x4004_9409), ALLOW);
 }
 
 #[test]

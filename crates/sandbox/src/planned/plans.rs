@@ -67,9 +67,29 @@ struct Kept {
 }
 
 impl Plans {
+    /// Returns the plan of a policy, if it is remembered and nothing has changed since.
+    ///
+    /// Looks at file systems of this machine only, which do not keep anybody waiting.
+    pub(crate) fn remembered(
+        &self,
+        sandbox: &Sandbox,
+        context: &Context,
+        facts: &dyn Facts,
+    ) -> Option<Planned> {
+        let mut state = self.lock();
+        state.count_mounts();
+        let kept = state.find(sandbox, context)?;
+        drop(state);
+        if kept.evidence.holds(facts) {
+            return Some(kept.planned.clone());
+        }
+        self.lock().forget(&kept);
+        None
+    }
+
     /// Returns the plan of a policy. `now` is the time of the kernel's coarse clock.
     ///
-    /// Looks at files, and blocks as long as that takes; what is remembered is on local file systems.
+    /// Looks at files, and blocks as long as that takes.
     ///
     /// # Errors
     /// Fails as [`resolve`].
@@ -80,19 +100,10 @@ impl Plans {
         facts: &dyn Facts,
         now: Duration,
     ) -> Result<Planned, PolicyError> {
-        let mount_count = {
-            let mut state = self.lock();
-            let mount_count = state.count_mounts();
-            let found = state.find(sandbox, context);
-            drop(state);
-            if let Some(kept) = found {
-                if kept.evidence.holds(facts) {
-                    return Ok(kept.planned.clone());
-                }
-                self.lock().forget(&kept);
-            }
-            mount_count
-        };
+        if let Some(planned) = self.remembered(sandbox, context, facts) {
+            return Ok(planned);
+        }
+        let mount_count = self.lock().count_mounts();
         let recorder = Recorder::new(facts, now);
         let plan = Arc::new(resolve(sandbox, context, &recorder)?);
         let planned = match context.purpose {

@@ -1,6 +1,6 @@
 //! Devices, terminals and processes: what a command finds in `/dev` and `/proc`.
 
-use std::ffi::CString;
+use std::{ffi::CString, path::Path};
 
 use exec_process::enclosure::{Missing, Slot, Step};
 
@@ -10,6 +10,9 @@ const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 const SHARED_MEMORY_BYTES: u64 = 1 << 30;
 /// The directory itself holds names only.
 const DIRECTORY_BYTES: u64 = 64 << 10;
+/// What uid 0 may write in `/proc` without any capability, and what would then hold for the host.
+const OF_THE_HOST: [&str; 7] = ["sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi"];
+
 /// Steps that prepare `/dev` while the host's is still there, and steps that attach it.
 pub(super) fn devices(slots: &mut impl FnMut() -> Slot) -> (Vec<Step>, Vec<Step>) {
     let directory = slots();
@@ -77,17 +80,20 @@ pub(super) fn devices(slots: &mut impl FnMut() -> Slot) -> (Vec<Step>, Vec<Step>
     (prepare, std::iter::once(whole).chain(attach).collect())
 }
 
-/// Steps that make a `/proc` of the command's own processes, and the one that attaches it.
-///
-/// Without any capability uid 0 may still write what holds for the whole host: settings of the kernel,
-/// interrupts, `sysrq-trigger`. So all of it is read-only then.
-pub(super) fn processes(slot: Slot, account: u32) -> (Vec<Step>, Step) {
-    let mut prepare = vec![Step::Processes { slot }];
+/// Steps that make and attach a `/proc` of the command's own processes.
+pub(super) fn processes(slot: Slot, account: u32) -> (Step, Vec<Step>) {
+    let mut attach = vec![Step::Attach {
+        slot,
+        path: text("/proc"),
+    }];
     if account == 0 {
-        prepare.push(Step::ReadOnly { slot });
+        let there = |name: &&str| Path::new("/proc").join(name).exists();
+        let of_the_host = OF_THE_HOST.into_iter().filter(there);
+        attach.extend(of_the_host.map(|name| Step::Protect {
+            path: text(&format!("/proc/{name}")),
+        }));
     }
-    let path = text("/proc");
-    (prepare, Step::Attach { slot, path })
+    (Step::Processes { slot }, attach)
 }
 
 pub(super) fn text(text: &str) -> CString {

@@ -1,7 +1,7 @@
 //! The order of steps.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     ffi::{CString, OsStr},
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
@@ -28,8 +28,10 @@ pub(crate) struct Fittings {
 /// # Errors
 /// Fails if the view has more parts than a process has descriptors.
 pub(crate) fn steps(view: &View, fittings: Fittings) -> Result<Vec<Step>, ViewError> {
+    let view = &without_fitted(view, fittings);
     let mut maker = Maker {
         view,
+        index: Index::new(view),
         slots: 0,
         prepare: Vec::new(),
         attach: Vec::new(),
@@ -40,8 +42,8 @@ pub(crate) fn steps(view: &View, fittings: Fittings) -> Result<Vec<Step>, ViewEr
     let mut fitted = Vec::new();
     if fittings.processes {
         let (prepare, attach) = processes(maker.slot(), fittings.account);
-        maker.prepare.extend(prepare);
-        fitted.push(attach);
+        maker.prepare.push(prepare);
+        fitted.extend(attach);
     }
     if fittings.devices {
         let (prepare, attach) = devices(&mut || maker.slot());
@@ -98,6 +100,7 @@ pub(crate) enum ViewError {
 
 struct Maker<'a> {
     view: &'a View,
+    index: Index<'a>,
     slots: usize,
     /// What is done while the host's files are there.
     prepare: Vec<Step>,
@@ -162,14 +165,11 @@ impl Maker<'_> {
 
     /// Makes the mount points of the layers whose nearest layer above is at `above`.
     fn places(&mut self, slot: Slot, above: &Path, mode: u32, made: &mut BTreeSet<PathBuf>) {
-        let view = self.view;
-        for layer in &view.layers {
+        for layer in self.index.children(above).to_vec() {
             let Ok(rest) = layer.path.strip_prefix(above) else {
                 continue;
             };
-            let nearest = nearest(view, &layer.path);
-            let here = nearest.map_or(Path::new("/"), |nearest| &nearest.path) == above;
-            if !here || rest.as_os_str().is_empty() {
+            if rest.as_os_str().is_empty() {
                 continue;
             }
             self.parents(slot, rest, mode, made);
@@ -201,7 +201,8 @@ impl Maker<'_> {
 
     fn layer(&mut self, layer: &Layer) -> Result<(), ViewError> {
         let path = absolute(&layer.path)?;
-        let above = nearest(self.view, &layer.path).map_or(self.view.base, |layer| layer.access);
+        let above = self.index.nearest(&layer.path);
+        let above = above.map_or(self.view.base, |layer| layer.access);
         match (layer.access, above) {
             (Access::Hidden, _) => self.hide(layer, path),
             // The host's mount is there already, and may be written.
@@ -231,11 +232,7 @@ impl Maker<'_> {
     }
 
     fn hide(&mut self, layer: &Layer, path: CString) {
-        let inside = |other: &&Layer| {
-            other.path != layer.path
-                && nearest(self.view, &other.path).is_some_and(|above| above.path == layer.path)
-        };
-        if layer.kind == Kind::Directory && self.view.layers.iter().any(|other| inside(&other)) {
+        if layer.kind == Kind::Directory && !self.index.children(&layer.path).is_empty() {
             // It can be passed through, and nothing in it can be listed.
             let slot = self.slot();
             self.prepare.push(Step::Memory {
@@ -298,6 +295,7 @@ pub(crate) fn pins(view: &View) -> BTreeSet<PathBuf> {
         .filter(|layer| layer.access != Access::Write);
     let kept = kept.filter_map(|layer| layer.path.parent());
     let guarded = view.forbidden.iter().map(|name| name.directory.as_path());
+    let index = Index::new(view);
     let mut pins = BTreeSet::new();
     for directory in kept.chain(guarded) {
         // Processes and devices are the command's own.
@@ -305,8 +303,7 @@ pub(crate) fn pins(view: &View) -> BTreeSet<PathBuf> {
             continue;
         }
         let on_the_way = directory.ancestors().take_while(|path| {
-            let writable = view.access(path) == Access::Write;
-            writable && view.layers.iter().all(|layer| layer.path != *path)
+            index.at(path).is_none() && index.access(path) == Some(Access::Write)
         });
         pins.extend(on_the_way.map(Path::to_owned));
     }
@@ -327,13 +324,62 @@ fn is_writable_root(layer: &Layer) -> bool {
     layer.path == Path::new("/") && layer.access == Access::Write
 }
 
-/// The layer that holds for what is above a path.
-fn nearest<'a>(view: &'a View, path: &Path) -> Option<&'a Layer> {
-    let above = |layer: &&Layer| layer.path != path && path.starts_with(&layer.path);
-    view.layers
-        .iter()
-        .filter(above)
-        .max_by_key(|layer| layer.path.components().count())
+/// Leaves out what the fittings stand for: the host's devices and processes would come back with it.
+fn without_fitted(view: &View, fittings: Fittings) -> View {
+    let mut view = view.clone();
+    let fitted = |path: &Path| {
+        let device = path.starts_with("/dev") && !path.starts_with("/dev/shm");
+        (fittings.devices && device) || (fittings.processes && path.starts_with("/proc"))
+    };
+    view.layers.retain(|layer| !fitted(&layer.path));
+    view
+}
+
+/// Layers by their paths, and by the layer above them.
+struct Index<'a> {
+    by_path: BTreeMap<&'a Path, &'a Layer>,
+    by_parent: BTreeMap<&'a Path, Vec<&'a Layer>>,
+}
+
+impl<'a> Index<'a> {
+    fn new(view: &'a View) -> Self {
+        let by_path = view
+            .layers
+            .iter()
+            .map(|layer| (layer.path.as_path(), layer));
+        let mut index = Self {
+            by_path: by_path.collect(),
+            by_parent: BTreeMap::new(),
+        };
+        for layer in &view.layers {
+            let nearest = index.nearest(&layer.path);
+            let parent = nearest.map_or(Path::new("/"), |layer| &layer.path);
+            index.by_parent.entry(parent).or_default().push(layer);
+        }
+        index
+    }
+
+    /// The layer that holds for what is above a path.
+    fn nearest(&self, path: &Path) -> Option<&'a Layer> {
+        let mut above = path.ancestors().skip(1);
+        above.find_map(|path| self.by_path.get(path).copied())
+    }
+
+    /// The layers of which this one is the nearest above; of the root's, also those that have none.
+    fn children(&self, path: &Path) -> &[&'a Layer] {
+        self.by_parent.get(path).map_or(&[], Vec::as_slice)
+    }
+
+    /// The layer at a path.
+    fn at(&self, path: &Path) -> Option<&'a Layer> {
+        self.by_path.get(path).copied()
+    }
+
+    /// What holds for a path.
+    fn access(&self, path: &Path) -> Option<Access> {
+        let layer = self.at(path).or_else(|| self.nearest(path));
+        layer.map(|layer| layer.access)
+    }
 }
 
 /// Tells whether a path only leads to others in a view that shows nothing by itself.

@@ -267,6 +267,45 @@ fn processes_and_devices_come_before_the_layers() {
 }
 
 #[test]
+fn the_hosts_devices_and_processes_stay_out_although_a_policy_names_them() {
+    let fittings = Fittings {
+        devices: true,
+        processes: true,
+        account: 1000,
+    };
+    let layers = ["/dev", "/dev/kmsg", "/proc", "/proc/1"];
+    let layers = layers.map(|path| layer(path, Kind::Directory, Access::Read));
+    let told = told(&view(Access::Hidden, layers.to_vec()), fittings);
+    assert!(
+        !told
+            .iter()
+            .any(|line| line.starts_with("copy /dev ") || line.contains("kmsg")),
+        "{told:?}"
+    );
+    assert!(
+        !told.iter().any(|line| line.starts_with("copy /proc")),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn many_hidden_directories_take_no_longer_than_they_are_many() {
+    // Eight thousand of them took hours when each looked at all others.
+    let layers =
+        (0..8000).map(|number| layer(&format!("/w/{number}/x"), Kind::Directory, Access::Hidden));
+    let mut layers: Vec<Layer> = layers.collect();
+    layers.insert(0, layer("/w", Kind::Directory, Access::Write));
+    let steps = steps(&view(Access::Read, layers), BARE).unwrap();
+    assert_eq!(
+        steps
+            .iter()
+            .filter(|step| matches!(step, Step::Cover { .. }))
+            .count(),
+        8000
+    );
+}
+
+#[test]
 fn uid_0_cannot_write_what_holds_for_the_host() {
     let fittings = Fittings {
         devices: false,
@@ -274,15 +313,7 @@ fn uid_0_cannot_write_what_holds_for_the_host() {
         account: 0,
     };
     let told = told(&view(Access::Read, Vec::new()), fittings);
-    assert_eq!(
-        told,
-        [
-            "processes a",
-            "read-only a",
-            "read-only view",
-            "attach a /proc"
-        ]
-    );
+    assert!(told.contains(&"protect /proc/sys".to_owned()), "{told:?}");
 }
 
 #[test]

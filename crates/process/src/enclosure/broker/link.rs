@@ -103,10 +103,8 @@ impl Pair {
         let start = Start::Theirs(self.new_directory);
         let new = Place::find(caller, start, &mut room.second, 0)?;
         caller.confirm()?;
-        // With these, something new appears at the old name as well.
-        let both = libc::RENAME_EXCHANGE | libc::RENAME_WHITEOUT;
-        let makes_both = self.flags.cast_unsigned() & both != 0;
-        if new.is_forbidden(guards) || (makes_both && old.is_forbidden(guards)) {
+        // Neither may something that came from outside under a guarded name be moved away.
+        if new.is_forbidden(guards) || old.is_forbidden(guards) {
             return Some(Answer::Fail(libc::EROFS));
         }
         let args = [
