@@ -44,33 +44,6 @@ pub struct Sandbox {
     pub sandbox_override: Option<SandboxOverride>,
 }
 
-impl Sandbox {
-    /// Tells whether every file may be read.
-    pub fn has_full_read(&self) -> bool {
-        self.permissions.files().is_none_or(|entries| {
-            let root = |entry: &Entry| entry.path.is_root() && entry.access != Access::Deny;
-            entries.iter().any(root) && entries.iter().all(|entry| entry.access != Access::Deny)
-        })
-    }
-
-    /// Tells whether every file may be written.
-    pub fn has_full_write(&self) -> bool {
-        self.permissions.files().is_none_or(|entries| {
-            let written = |path: &EntryPath| {
-                let same = |entry: &Entry| entry.access == Access::Write && entry.path == *path;
-                entries.iter().any(same)
-            };
-            let root = |entry: &Entry| entry.path.is_root() && entry.access == Access::Write;
-            entries.iter().any(root)
-                && entries.iter().all(|entry| match entry.access {
-                    Access::Deny => false,
-                    Access::Read => written(&entry.path),
-                    Access::Write => true,
-                })
-        })
-    }
-}
-
 /// What relative parts of a policy relate to.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -101,24 +74,6 @@ pub enum Permissions {
         /// Network.
         network: NetworkAccess,
     },
-}
-
-impl Permissions {
-    /// Returns the entries that restrict files; `None` if nothing does.
-    fn files(&self) -> Option<&[Entry]> {
-        match self {
-            Self::Managed {
-                file_system: FileSystemPolicy::Restricted { entries, .. },
-                ..
-            } => Some(entries),
-            Self::Managed {
-                file_system: FileSystemPolicy::Unrestricted,
-                ..
-            }
-            | Self::Disabled
-            | Self::External { .. } => None,
-        }
-    }
 }
 
 /// Which files may be used.
@@ -180,17 +135,6 @@ pub enum EntryPath {
         /// What it is for.
         value: SpecialPath,
     },
-}
-
-impl EntryPath {
-    fn is_root(&self) -> bool {
-        matches!(
-            self,
-            Self::Special {
-                value: SpecialPath::Root
-            }
-        )
-    }
 }
 
 /// A path that differs from host to host.
@@ -293,57 +237,8 @@ pub enum SandboxOverride {
 mod tests {
     use super::*;
 
-    fn sandbox(entries: &str) -> Sandbox {
-        let text = format!(
-            r#"{{"permissions":{{"type":"managed","file_system":{{"type":"restricted","entries":[{entries}]}},
-            "network":"restricted"}},"windowsSandboxLevel":"disabled"}}"#
-        );
-        serde_json::from_str(&text).unwrap()
-    }
-
     const ROOT_READ: &str =
         r#"{"path":{"type":"special","value":{"kind":"root"}},"access":"read"}"#;
-    const ROOT_WRITE: &str =
-        r#"{"path":{"type":"special","value":{"kind":"root"}},"access":"write"}"#;
-
-    #[test]
-    fn a_policy_without_restrictions_allows_everything() {
-        for permissions in [
-            r#"{"type":"disabled"}"#,
-            r#"{"type":"external","network":"restricted"}"#,
-            r#"{"type":"managed","file_system":{"type":"unrestricted"},"network":"enabled"}"#,
-        ] {
-            let text =
-                format!(r#"{{"permissions":{permissions},"windowsSandboxLevel":"disabled"}}"#);
-            let sandbox: Sandbox = serde_json::from_str(&text).unwrap();
-            assert!(
-                sandbox.has_full_read() && sandbox.has_full_write(),
-                "{permissions}"
-            );
-        }
-    }
-
-    #[test]
-    fn everything_is_readable_below_a_readable_root_without_denials() {
-        let deny = r#"{"path":{"type":"glob_pattern","pattern":"**/.env"},"access":"none"}"#;
-        assert!(sandbox(ROOT_READ).has_full_read());
-        assert!(sandbox(ROOT_WRITE).has_full_read());
-        assert!(!sandbox(&format!("{ROOT_READ},{deny}")).has_full_read());
-        assert!(!sandbox("").has_full_read());
-    }
-
-    #[test]
-    fn everything_is_writable_below_a_writable_root_that_nothing_narrows() {
-        let path = |access: &str| {
-            format!(r#"{{"path":{{"type":"path","path":"file:///a"}},"access":"{access}"}}"#)
-        };
-        assert!(sandbox(ROOT_WRITE).has_full_write());
-        assert!(!sandbox(ROOT_READ).has_full_write());
-        assert!(!sandbox(&format!("{ROOT_WRITE},{}", path("read"))).has_full_write());
-        assert!(!sandbox(&format!("{ROOT_WRITE},{}", path("deny"))).has_full_write());
-        let both = format!("{ROOT_WRITE},{},{}", path("read"), path("write"));
-        assert!(sandbox(&both).has_full_write());
-    }
 
     #[test]
     fn the_level_for_windows_is_required_and_kinds_are_known() {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use exec_env::filesystem::{FileError, FileFuture, OpenFile};
 use exec_fs::BlockFile;
+use exec_sandbox::policy::{reads_everything, writes_everything};
 use exec_sandbox::{
     Need, Planned, Sandboxes,
     files::{Files, Read, Request},
@@ -51,8 +52,8 @@ impl Policies {
         }
         let Self::Kept { sandboxes, files } = self else {
             let is_free = match need {
-                Need::Read => sandbox.has_full_read(),
-                Need::Change => sandbox.has_full_write(),
+                Need::Read => reads_everything(sandbox),
+                Need::Change => writes_everything(sandbox),
             };
             if is_free {
                 return Ok(Place::Here);

@@ -72,7 +72,9 @@ async fn bubblewrap_enforces_what_needs_nothing_created() {
         ground
             .refused(&workspace, "EPERM", &["connect", "127.0.0.1", "9"])
             .await;
-        ground.refused(&workspace, "EPERM", &["clone-newuser"]).await;
+        ground
+            .refused(&workspace, "EPERM", &["clone-newuser"])
+            .await;
         let denied = Policy::new(&ground, Kind::Denied, Network::Enabled);
         ground
             .refused(&denied, "EACCES ENOENT", &["read", "@out/file"])
