@@ -101,7 +101,10 @@ impl LocalBackend {
         give_back_startup_code();
         // Clients are told on connecting what works here; nobody should wait for it then.
         let sandboxes = self.sandboxes.clone();
-        tokio::spawn(async move { drop(sandboxes.abilities().await) });
+        tokio::spawn(async move {
+            drop(sandboxes.abilities().await);
+            give_back_startup_code();
+        });
     }
 
     async fn start_process(&self, command: Command) -> Result<StartedProcess, StartError> {
