@@ -2,10 +2,13 @@
 
 use std::{fs, path::Path};
 
+use serde_json::Value;
+
 use super::{
     ground::{Ground, User},
-    policies::{Kind, Network, Policy},
+    policies::{Kind, Network, Policy, path, special},
 };
+use crate::scene::uri;
 
 const USERS: [User; 2] = [User::Same, User::Ordinary];
 
@@ -85,6 +88,48 @@ async fn bubblewrap_enforces_what_needs_nothing_created() {
         let narrow = Policy::new(&ground, Kind::Narrow, Network::Restricted);
         ground
             .refused(&narrow, "ENOENT", &["read", "@out/file"])
+            .await;
+        ground.settle();
+    }
+}
+
+#[tokio::test]
+async fn bubblewrap_without_a_namespace_of_processes_is_refused() {
+    let flags = [
+        "--sandbox-mechanism",
+        "bubblewrap",
+        "--linux-sandbox-pid-namespace",
+        "inherit",
+    ];
+    let mut ground = Ground::with_flags(User::Same, &flags).await;
+    let policy = Policy::new(&ground, Kind::ReadOnly, Network::Enabled);
+    let text = refusal(&mut ground, &policy).await;
+    assert!(text.contains("bubblewrap"), "{text}");
+}
+
+#[tokio::test]
+async fn devices_and_processes_of_the_host_do_not_come_back_with_an_entry() {
+    for user in USERS {
+        let mut ground = Ground::new(user).await;
+        let shown = [
+            uri(ground.probe()),
+            ground.uri("work"),
+            "file:///dev".to_owned(),
+            "file:///proc".to_owned(),
+        ];
+        let mut entries = vec![special("minimal", "read")];
+        entries.extend(shown.iter().map(|shown| path(shown, "read")));
+        let entries = Value::Array(entries);
+        let policy = Policy::of(&ground, "devices and processes", entries, Network::Enabled);
+        let server = ground.server.pid().to_string();
+        ground.refused(&policy, "ENOENT", &["see", &server]).await;
+        for device in ["/dev/kmsg", "/dev/fuse", "/dev/loop0"] {
+            ground
+                .refused(&policy, "ENOENT EACCES", &["open-for-write", device])
+                .await;
+        }
+        ground
+            .allowed(&policy, &["open-for-write", "/dev/null"])
             .await;
         ground.settle();
     }
