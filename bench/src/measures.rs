@@ -1,6 +1,7 @@
 //! The measures: one file per group of rows. Each takes all targets and returns finished rows.
 //! Invariant: a target that fails spoils its own cells and no others.
 
+mod client;
 mod echo;
 mod files;
 mod in_flight;
@@ -31,7 +32,7 @@ pub(crate) struct Group {
 const BINARY: &str = "binaryData";
 
 /// All groups, in the order of the table.
-pub(crate) const GROUPS: [Group; 13] = [
+pub(crate) const GROUPS: [Group; 14] = [
     Group {
         name: "spawn",
         run: spawn::run,
@@ -83,5 +84,9 @@ pub(crate) const GROUPS: [Group; 13] = [
     Group {
         name: "sandbox",
         run: sandbox::run,
+    },
+    Group {
+        name: "client",
+        run: client::run,
     },
 ];

@@ -27,6 +27,10 @@ pub(crate) struct Plan {
     pub(crate) stalled_time: Duration,
     /// Starts of the server per block.
     pub(crate) startups: Budget,
+    /// Processes that write at once, through one client.
+    pub(crate) streams: usize,
+    /// Bytes that each of them writes.
+    pub(crate) stream_bytes: u64,
     /// What is done with files.
     pub(crate) files: Files,
 }
@@ -81,6 +85,8 @@ impl Plan {
                 count: 3,
                 time: Duration::from_secs(2),
             },
+            streams: 200,
+            stream_bytes: 4 << 20,
             files: Files {
                 calls: Budget {
                     count: 1000,
@@ -130,6 +136,8 @@ impl Plan {
                 count: 2,
                 time: Duration::from_millis(500),
             },
+            streams: 20,
+            stream_bytes: 512 << 10,
             files: Files {
                 calls: Budget {
                     count: 100,

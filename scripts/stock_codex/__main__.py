@@ -16,6 +16,7 @@ from typing import List
 
 import binaries
 import file_scenarios
+import parity
 import sandbox_scenarios
 import scenarios
 from proxy import Trace
@@ -23,7 +24,7 @@ from report import Report
 from scenarios import Run, Setup
 from server import StartFailed
 
-ALL = {**scenarios.ALL, **file_scenarios.ALL, **sandbox_scenarios.ALL}
+ALL = {**scenarios.ALL, **file_scenarios.ALL, **sandbox_scenarios.ALL, **parity.ALL}
 BEYOND_STOCK = (*file_scenarios.BEYOND_STOCK, *sandbox_scenarios.BEYOND_STOCK)
 
 

@@ -15,6 +15,8 @@ pub(crate) enum Unit {
     Bytes,
     /// A number of things.
     Count,
+    /// A part of a whole; shown in percent.
+    Share,
 }
 
 impl Unit {
@@ -29,6 +31,7 @@ impl Unit {
             Self::CpuPerGib => format!("{value:.2} s/GiB"),
             Self::Bytes => format!("{:.1} MiB", value / MIB),
             Self::Count => format!("{value:.0}"),
+            Self::Share => format!("{:.0} %", value * 100.0),
         }
     }
 
@@ -41,13 +44,14 @@ impl Unit {
             Self::CpuPerGib => "cpuSecondsPerGib",
             Self::Bytes => "bytes",
             Self::Count => "count",
+            Self::Share => "share",
         }
     }
 
     /// Returns whether more is better.
     pub(crate) const fn more_is_better(self) -> bool {
         match self {
-            Self::PerSecond | Self::BytesPerSecond => true,
+            Self::PerSecond | Self::BytesPerSecond | Self::Share => true,
             Self::Seconds | Self::CpuPerGib | Self::Bytes | Self::Count => false,
         }
     }

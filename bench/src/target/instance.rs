@@ -58,6 +58,11 @@ impl Instance {
         }
     }
 
+    /// Returns where it listens.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
     /// Connects a client.
     pub(crate) fn connect(&self) -> Result<Client> {
         Client::connect(&self.url, &[])

@@ -10,17 +10,15 @@ use exec_env::{
     command::{Command, Io, Stdin},
 };
 use exec_wire::{
-    environment::{EnvironmentInfo, ReadEnvironmentInfo},
-    error::{ErrorCode, RpcError},
+    environment::EnvironmentInfo,
+    error::RpcError,
     process::{Limits, Metadata, StartProcess},
 };
 use futures_util::future::{BoxFuture, FutureExt};
 
 use crate::{
-    client::{CallError, ExecServerClient},
-    driver::Watch,
-    events::ProcessEvents,
-    process::RemoteProcess,
+    client::ExecServerClient, driver::Watch, error::ExecServerError, events::ProcessEvents,
+    peer::check_abilities, process::RemoteProcess,
 };
 
 /// Starts commands on the host of an exec-server.
@@ -35,11 +33,16 @@ impl RemoteBackend {
         Self { client }
     }
 
-    async fn start_process(&self, command: Command) -> Result<StartedProcess, StartError> {
+    async fn start_process(&self, mut command: Command) -> Result<StartedProcess, StartError> {
         match command.argv.first() {
             None => return Err(StartError::EmptyArgv),
             Some(program) if program.is_empty() => return Err(StartError::EmptyProgram),
             Some(_) => {}
+        }
+        self.client.peer().check_start(&command)?;
+        if command.network.proxy.is_some() || command.shell_snapshot.is_some() {
+            let info = self.client.info().await.map_err(start_error)?;
+            check_abilities(&mut command, &info.capabilities)?;
         }
         let since_epoch = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -69,9 +72,8 @@ impl ExecBackend for RemoteBackend {
     }
 
     fn info(&self) -> BoxFuture<'_, Result<EnvironmentInfo, RpcError>> {
-        self.client
-            .call(ReadEnvironmentInfo)
-            .map(|info| info.map_err(rpc_error))
+        let info = self.client.info();
+        info.map(|info| info.map_err(ExecServerError::into_rpc))
             .boxed()
     }
 }
@@ -109,31 +111,13 @@ fn params(command: Command) -> StartProcess {
     }
 }
 
-fn start_error(error: CallError) -> StartError {
-    match error {
-        CallError::Remote(error) => StartError::Remote(error),
-        CallError::Disconnected => StartError::Disconnected,
-        CallError::IdInUse(_) => StartError::Refused {
+fn start_error(error: ExecServerError) -> StartError {
+    match error.disconnect() {
+        Ok(gone) => StartError::Disconnected(gone),
+        Err(error @ ExecServerError::IdInUse(_)) => StartError::Refused {
             field: "processId",
             reason: error.to_string(),
         },
-        CallError::TooMany(_) | CallError::NoRoom(_) | CallError::Malformed { .. } => {
-            StartError::Remote(rpc_error(error))
-        }
-    }
-}
-
-/// The stock client's code for a connection that is gone.
-const DISCONNECTED: ErrorCode = ErrorCode(-32000);
-
-/// A failure of ours in the place of an answer.
-pub(crate) fn rpc_error(error: CallError) -> RpcError {
-    match error {
-        CallError::Remote(error) => error,
-        CallError::Disconnected => RpcError::new(DISCONNECTED, error.to_string()),
-        CallError::TooMany(_)
-        | CallError::NoRoom(_)
-        | CallError::IdInUse(_)
-        | CallError::Malformed { .. } => RpcError::internal(error.to_string()),
+        Err(error) => StartError::Remote(error.into_rpc()),
     }
 }

@@ -1,33 +1,46 @@
 //! A connection to a server, and the typed calls over it.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use exec_env::{disconnect::Disconnect, environment::Environment};
 use exec_transport::link::{Encoding, Link};
 use exec_wire::{
-    error::RpcError,
+    environment::{EnvironmentInfo, EnvironmentStatus, ReadEnvironmentInfo, ReadEnvironmentStatus},
     id::{ProcessId, WriteId},
     initialize::{Extension, InitializeResponse},
     message::RequestId,
-    method::Method,
+    method::{Method, MethodName},
     outgoing::Outgoing,
     process::{StartProcess, Started, WriteProcess, WriteResult},
 };
 use futures_util::future::{BoxFuture, FutureExt};
-use tokio::sync::{
-    mpsc::{self, error::TrySendError},
-    oneshot,
+use tokio::{
+    sync::{
+        mpsc::{self, error::TrySendError},
+        oneshot,
+    },
+    time::timeout,
 };
 
 use crate::{
-    driver::{Answered, Ask, Driver, Reply, Request, Waiter},
+    backend::RemoteBackend,
+    catalog::RemoteCatalog,
+    connector::Connector,
+    driver::{Answered, Ask, Driver, QUEUE, Reply, Request, Waiter},
+    error::ExecServerError,
     events::ProcessEvents,
-    handshake::{ConnectError, ConnectOptions, shake_hands},
-    hub::{Hub, QUEUED_BYTES},
+    filesystem::RemoteFileSystem,
+    handshake::{Opened, open, shake_hands},
+    http::RemoteHttpClient,
+    hub::{Current, Hub, QUEUED_BYTES},
+    options::ExecServerClientConnectOptions,
+    peer::Peer,
 };
 
-/// Calls that wait for the driver to take them; one more is refused.
-const QUEUE: usize = 1024;
+/// How long the server may take to describe its host, and to say that it is there: as the stock client.
+const INFO_TIMEOUT: Duration = Duration::from_secs(30);
+const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection to an exec-server. Clones share it; it is closed when the last of them, and of the
 /// processes and event streams that came from it, is dropped.
@@ -40,34 +53,97 @@ pub struct ExecServerClient {
 struct Shared {
     asks: mpsc::Sender<Ask>,
     hub: Arc<Hub>,
-    session: InitializeResponse,
 }
 
 impl ExecServerClient {
-    /// Shakes hands over a link and takes it into use. Dropping the future closes the link.
-    pub async fn connect(mut link: Link, options: ConnectOptions) -> Result<Self, ConnectError> {
-        let session = shake_hands(&mut link, options).await?;
+    /// Shakes hands over a link and takes it into use. There is no other: when it ends, everything
+    /// fails at once. Dropping the future closes the link.
+    pub async fn connect(
+        link: Link,
+        options: ExecServerClientConnectOptions,
+    ) -> Result<Self, ExecServerError> {
+        let resumed = options.resume_session_id.clone();
+        let opened = shake_hands(link, &options, resumed).await?;
+        Ok(Self::run(opened, None, options))
+    }
+
+    /// Opens a link, shakes hands over it, and opens another when it ends: whoever uses the client
+    /// does not notice, if the server keeps the session. Dropping the future leaves nothing open.
+    pub async fn connect_with(
+        connector: Arc<dyn Connector>,
+        options: ExecServerClientConnectOptions,
+    ) -> Result<Self, ExecServerError> {
+        let resumed = options.resume_session_id.clone();
+        let opened = open(&*connector, &options, resumed).await?;
+        Ok(Self::run(opened, Some(connector), options))
+    }
+
+    fn run(
+        opened: Opened,
+        connector: Option<Arc<dyn Connector>>,
+        options: ExecServerClientConnectOptions,
+    ) -> Self {
         let (asks, queue) = mpsc::channel(QUEUE);
-        let hub = Arc::new(Hub::default());
-        tokio::spawn(Driver::new(link, encoding(&session), queue, Arc::clone(&hub)).run());
-        Ok(Self {
-            shared: Arc::new(Shared { asks, hub, session }),
-        })
+        let hub = Arc::new(Hub::new(opened.session.clone()));
+        let driver = Driver::new(connector, options, queue, Arc::clone(&hub));
+        tokio::spawn(driver.run(opened));
+        Self {
+            shared: Arc::new(Shared { asks, hub }),
+        }
     }
 
-    /// Returns what the server answered to `initialize`.
-    pub fn session(&self) -> &InitializeResponse {
-        &self.shared.session
+    /// Returns what the server answered to `initialize`. It differs after a new session has begun.
+    pub fn session(&self) -> Arc<InitializeResponse> {
+        Arc::clone(&self.shared.hub.current().borrow().session)
     }
 
-    /// Resolves when the connection is gone.
+    /// Resolves when the session is lost. Connections that are made again do not count.
     pub async fn closed(&self) {
-        self.shared.asks.closed().await;
+        let mut current = self.shared.hub.current().subscribe();
+        let session = current.borrow().session.session_id.clone();
+        let gone =
+            |current: &Current| current.lost.is_some() || current.session.session_id != session;
+        // It ends only with the client, which is here.
+        drop(current.wait_for(gone).await);
+    }
+
+    /// Presents the server as an environment.
+    pub fn environment(&self) -> Environment {
+        Environment {
+            backend: Arc::new(RemoteBackend::new(self.clone())),
+            files: Arc::new(RemoteFileSystem::new(self.clone())),
+            http: Arc::new(RemoteHttpClient::new(self.clone())),
+            catalog: Arc::new(RemoteCatalog::new(self.clone())),
+        }
+    }
+
+    /// Describes the host that commands run on: as the server did in the handshake, or else when asked.
+    pub async fn info(&self) -> Result<EnvironmentInfo, ExecServerError> {
+        match self.session().environment_info.clone() {
+            Some(info) => Ok(info),
+            None => self.call_within(ReadEnvironmentInfo, INFO_TIMEOUT).await,
+        }
+    }
+
+    /// Asks whether the server is there.
+    pub async fn status(&self) -> Result<EnvironmentStatus, ExecServerError> {
+        self.call_within(ReadEnvironmentStatus, STATUS_TIMEOUT)
+            .await
+    }
+
+    async fn call_within<M>(&self, params: M, limit: Duration) -> Result<M::Result, ExecServerError>
+    where
+        M: Method + Send + 'static,
+        M::Result: Send,
+    {
+        let method = M::NAME.as_str();
+        let answered = timeout(limit, self.call(params)).await;
+        answered.map_err(|_| ExecServerError::Timeout { method, limit })?
     }
 
     /// Asks the server for something. The place in line is taken by calling, not by awaiting;
     /// dropping the future gives up the answer, not the request.
-    pub fn call<M>(&self, params: M) -> BoxFuture<'static, Result<M::Result, CallError>>
+    pub fn call<M>(&self, params: M) -> BoxFuture<'static, Result<M::Result, ExecServerError>>
     where
         M: Method + Send + 'static,
         M::Result: Send,
@@ -82,7 +158,7 @@ impl ExecServerClient {
         &self,
         params: StartProcess,
         events: Arc<ProcessEvents>,
-    ) -> impl Future<Output = Result<Started, CallError>> + Send + use<> {
+    ) -> impl Future<Output = Result<Started, ExecServerError>> + Send + use<> {
         self.ask(params, |reply| Waiter::Start(reply, events))
             .map(|reply| decode::<StartProcess>(&reply?))
     }
@@ -93,7 +169,7 @@ impl ExecServerClient {
         process_id: ProcessId,
         write_id: WriteId,
         data: Bytes,
-    ) -> impl Future<Output = Result<WriteResult, CallError>> + Send + use<> {
+    ) -> impl Future<Output = Result<WriteResult, ExecServerError>> + Send + use<> {
         let params = WriteProcess {
             process_id,
             chunk: None,
@@ -113,9 +189,9 @@ impl ExecServerClient {
         M: Method + Send + 'static,
         W: FnOnce(oneshot::Sender<Reply>) -> Waiter,
     {
-        let method = M::NAME.as_str();
-        let request = move |id: &RequestId| Outgoing::request(id, method, &params);
-        self.send(Box::new(request), waiter)
+        let method = M::NAME;
+        let request = move |id: &RequestId| Outgoing::request(id, method.as_str(), &params);
+        self.send(method, Box::new(request), waiter)
     }
 
     /// Asks for something that carries bytes, if there is room for them.
@@ -131,14 +207,18 @@ impl ExecServerClient {
         W: FnOnce(oneshot::Sender<Reply>) -> Waiter,
     {
         let room = self.shared.hub.reserve(data.len());
-        let sent = room.ok_or(CallError::NoRoom(QUEUED_BYTES)).map(|room| {
-            let method = M::NAME.as_str();
-            let request = move |id: &RequestId| {
-                drop(room);
-                Outgoing::request_with_data(id, method, &params, member, data)
-            };
-            self.send(Box::new(request), waiter)
-        });
+        let sent = room
+            .ok_or(ExecServerError::NoRoom(QUEUED_BYTES))
+            .map(|room| {
+                let method = M::NAME;
+                let request = move |id: &RequestId| {
+                    // It is taken until the request is not needed any more.
+                    let _room = &room;
+                    let name = method.as_str();
+                    Outgoing::request_with_data(id, name, &params, member, data.clone())
+                };
+                self.send(method, Box::new(request), waiter)
+            });
         async move { sent?.await }
     }
 
@@ -146,71 +226,59 @@ impl ExecServerClient {
         &self.shared.hub
     }
 
+    /// Tells which members the server looks at.
+    pub(crate) fn peer(&self) -> Peer {
+        Peer::of(&self.session())
+    }
+
     /// Tells how data travels on this connection.
     pub(crate) fn encoding(&self) -> Encoding {
-        encoding(&self.shared.session)
+        encoding(&self.session())
     }
 
     fn send<W: FnOnce(oneshot::Sender<Reply>) -> Waiter>(
         &self,
+        method: MethodName,
         request: Request,
         waiter: W,
     ) -> impl Future<Output = Reply> + Send + use<W> {
         let (reply, answer) = oneshot::channel();
-        let waiter = waiter(reply);
-        let (asks, waiting) = (self.shared.asks.clone(), self.shared.hub.wait());
-        let sent = asks
-            .try_send(Ask { request, waiter })
-            .map_err(|error| match error {
-                TrySendError::Full(_) => CallError::TooMany(QUEUE),
-                TrySendError::Closed(_) => CallError::Disconnected,
-            });
+        let ask = Ask {
+            method,
+            request,
+            waiter: waiter(reply),
+        };
+        let (shared, waiting) = (Arc::clone(&self.shared), self.shared.hub.wait());
+        let sent = shared.asks.try_send(ask).map_err(|error| match error {
+            TrySendError::Full(_) => ExecServerError::TooMany(QUEUE),
+            TrySendError::Closed(_) => shared.gone(),
+        });
         async move {
             // Whoever waits for an answer keeps the connection open, and read.
-            let _kept = (asks, waiting);
+            let _waiting = waiting;
             sent?;
-            answer.await.unwrap_or(Err(CallError::Disconnected))
+            answer.await.unwrap_or_else(|_| Err(shared.gone()))
         }
     }
 }
 
-/// Why a call has no result.
-#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum CallError {
-    /// Peer: it answered with an error.
-    #[error(transparent)]
-    Remote(RpcError),
-    /// Caller: too many answers are outstanding.
-    #[error("more than {0} calls are unanswered")]
-    TooMany(usize),
-    /// Caller: too much waits to be sent.
-    #[error("more than {0} bytes of writes wait to be sent")]
-    NoRoom(usize),
-    /// Caller: the id names a process that this connection still follows.
-    #[error("process id `{0}` is in use")]
-    IdInUse(ProcessId),
-    /// Peer: the result does not have the method's form.
-    #[error("result of `{method}` does not decode: {reason}")]
-    Malformed {
-        /// The method.
-        method: &'static str,
-        /// What was expected.
-        reason: String,
-    },
-    /// Transport: the connection is gone.
-    #[error("connection to the exec-server is gone")]
-    Disconnected,
+impl Shared {
+    /// Why nobody answers.
+    fn gone(&self) -> ExecServerError {
+        let lost = self.hub.current().borrow().lost.clone();
+        let stopped = || Disconnect::Transport("the client's task was stopped".to_owned());
+        lost.unwrap_or_else(stopped).into()
+    }
 }
 
 /// Decodes a result.
-pub(crate) fn decode<M: Method>(answered: &Answered) -> Result<M::Result, CallError> {
+pub(crate) fn decode<M: Method>(answered: &Answered) -> Result<M::Result, ExecServerError> {
     serde_json::from_slice(&answered.result).map_err(|error| malformed::<M>(&error))
 }
 
 /// The result does not have the method's form.
-pub(crate) fn malformed<M: Method>(reason: &dyn fmt::Display) -> CallError {
-    CallError::Malformed {
+pub(crate) fn malformed<M: Method>(reason: &dyn fmt::Display) -> ExecServerError {
+    ExecServerError::Malformed {
         method: M::NAME.as_str(),
         reason: reason.to_string(),
     }

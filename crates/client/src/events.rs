@@ -1,6 +1,8 @@
 //! The events of remote processes: put in order, retained, followed.
 
+mod acknowledged;
 mod follow;
+mod here;
 mod reorder;
 mod retained;
 
@@ -8,7 +10,8 @@ mod retained;
 mod tests;
 
 pub(crate) use self::{
-    follow::Followed,
+    follow::{Followed, Held},
+    here::reached,
     reorder::Broken,
-    retained::{End, ProcessEvents},
+    retained::{Missing, ProcessEvents},
 };

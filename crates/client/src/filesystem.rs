@@ -5,5 +5,5 @@ mod gathered;
 mod open;
 mod remote;
 
-pub(crate) use self::gathered::Gathered;
 pub use self::remote::RemoteFileSystem;
+pub(crate) use self::{gathered::Gathered, remote::file_error};

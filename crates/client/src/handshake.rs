@@ -1,131 +1,112 @@
-//! The handshake: `initialize` and `initialized`, before anything else uses the link.
+//! The handshake: `initialize`, its answer, `initialized`.
 
-use std::{io, time::Duration};
-
+use bytes::Bytes;
 use exec_core::peer::Calls;
-use exec_transport::link::{Encoding, Link, ReadError};
+use exec_transport::link::{Encoding, Link};
 use exec_wire::{
-    error::RpcError,
     id::SessionId,
     initialize::{InitializeParams, InitializeResponse},
-    message::{Message, MessageError, split_binary},
+    message::{Message, split_binary},
     method::{INITIALIZED, Method},
     outgoing::Outgoing,
     process::Empty,
 };
 use tokio::time::timeout;
 
-use crate::question;
+use crate::{
+    connector::Connector,
+    error::{ConnectError, chain},
+    options::ExecServerClientConnectOptions,
+};
 
-/// How long a server may take to answer.
-const TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes of messages that may come before the answer to `initialize`: a resumed session's events do.
+const EARLY_BYTES: usize = 64 << 20;
 
-/// How a client introduces itself.
-#[derive(Clone, Debug)]
-pub struct ConnectOptions {
-    /// Who connects, for the server's logs.
-    pub client_name: String,
-    /// A detached session to take up again.
-    pub resume_session_id: Option<SessionId>,
-    /// Extensions to ask for. What is not granted is done without.
-    pub extensions: Vec<String>,
+/// A link with a session on it.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) link: Link,
+    pub(crate) session: InitializeResponse,
+    /// What came before the answer, in its order: events of a resumed session, and questions.
+    pub(crate) early: Vec<Bytes>,
 }
 
-impl Default for ConnectOptions {
-    fn default() -> Self {
-        Self {
-            client_name: env!("CARGO_PKG_NAME").to_owned(),
-            resume_session_id: None,
-            extensions: vec!["binaryData".to_owned(), "lifecycle".to_owned()],
-        }
-    }
+/// Opens a link and a session on it, or resumes one.
+pub(crate) async fn open(
+    connector: &dyn Connector,
+    options: &ExecServerClientConnectOptions,
+    resumed: Option<SessionId>,
+) -> Result<Opened, ConnectError> {
+    let link = connector.connect().await?;
+    shake_hands(link, options, resumed).await
 }
 
-/// Why there is no session on a link. The link is closed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConnectError {
-    /// Peer: it refused, such as a session that does not exist.
-    #[error("server refused the session")]
-    Refused(#[source] RpcError),
-    /// Peer: it did not answer in time.
-    #[error("server did not answer `initialize` in time")]
-    Timeout,
-    /// Peer: it hung up.
-    #[error("server closed the connection before it answered")]
-    Closed,
-    /// Peer: what it sent is not a message.
-    #[error("server sent something that is not a message")]
-    Message(#[source] MessageError),
-    /// Peer: what it answered is not the answer to `initialize`.
-    #[error("server's answer to `initialize` does not decode")]
-    Answer(#[source] serde_json::Error),
-    /// Peer: it gave another session than the one asked for.
-    #[error("server resumed session `{0}`, which was not asked for")]
-    WrongSession(SessionId),
-    /// Transport: nothing can be read.
-    #[error("link cannot be read")]
-    Read(#[from] ReadError),
-    /// Transport: nothing can be written.
-    #[error("link cannot be written to")]
-    Write(#[from] io::Error),
-}
-
-/// Opens a session, or resumes one.
+/// Opens a session on a link, or resumes one.
 pub(crate) async fn shake_hands(
-    link: &mut Link,
-    options: ConnectOptions,
-) -> Result<InitializeResponse, ConnectError> {
-    let resumed = options.resume_session_id.clone();
-    let response = timeout(TIMEOUT, initialize(link, options))
+    mut link: Link,
+    options: &ExecServerClientConnectOptions,
+    resumed: Option<SessionId>,
+) -> Result<Opened, ConnectError> {
+    let params = InitializeParams {
+        client_name: options.client_name.clone(),
+        resume_session_id: resumed,
+        extensions: Some(options.extensions.clone()),
+    };
+    let limit = options.initialize_timeout;
+    let (session, early) = timeout(limit, initialize(&mut link, params))
         .await
-        .map_err(|_| ConnectError::Timeout)??;
-    if resumed.is_some_and(|resumed| resumed != response.session_id) {
-        return Err(ConnectError::WrongSession(response.session_id));
-    }
-    link.writer.push(
-        Outgoing::notification(INITIALIZED, &Empty {}),
-        Encoding::Text,
-    );
-    link.writer.flush().await?;
-    Ok(response)
+        .map_err(|_| ConnectError::Timeout(limit))??;
+    Ok(Opened {
+        link,
+        session,
+        early,
+    })
 }
 
 async fn initialize(
     link: &mut Link,
-    options: ConnectOptions,
-) -> Result<InitializeResponse, ConnectError> {
-    let params = InitializeParams {
-        client_name: options.client_name,
-        resume_session_id: options.resume_session_id,
-        extensions: Some(options.extensions),
-    };
+    params: InitializeParams,
+) -> Result<(InitializeResponse, Vec<Bytes>), ConnectError> {
+    let broken = |error: &dyn std::error::Error| ConnectError::Broken(chain(error));
+    let malformed = |error: &dyn std::error::Error| ConnectError::Malformed(chain(error));
     let mut calls = Calls::new(1);
-    // One is allowed, and nothing was asked yet.
-    let Ok(id) = calls.ask(()) else {
-        return Err(ConnectError::Closed);
-    };
+    let id = calls.ask(()).map_err(|error| malformed(&error))?;
     let method = InitializeParams::NAME.as_str();
     link.writer
         .push(Outgoing::request(&id, method, &params), Encoding::Text);
-    link.writer.flush().await?;
+    link.writer.flush().await.map_err(|error| broken(&error))?;
+    let mut early = Vec::new();
+    let mut early_bytes = 0;
     loop {
-        let frame = link.reader.next().await?.ok_or(ConnectError::Closed)?;
-        // A resumed session's events may come first; whoever resumes reads what it missed.
-        if split_binary(&frame).is_some() {
+        let frame = link.reader.next().await.map_err(|error| broken(&error))?;
+        let frame = frame.ok_or_else(|| ConnectError::Broken("server hung up".to_owned()))?;
+        let answer = match split_binary(&frame) {
+            Some(_) => None,
+            None => {
+                let message = Message::decode(&frame).map_err(|error| malformed(&error))?;
+                calls.handle_answer(message)
+            }
+        };
+        let Some(answer) = answer else {
+            early_bytes += frame.len();
+            if early_bytes > EARLY_BYTES {
+                let text = format!("more than {EARLY_BYTES} bytes came before the answer");
+                return Err(ConnectError::Malformed(text));
+            }
+            early.push(frame);
             continue;
+        };
+        let result = answer.result.map_err(ConnectError::Refused)?;
+        let session: InitializeResponse =
+            serde_json::from_str(result.get()).map_err(|error| malformed(&error))?;
+        let given = &session.session_id;
+        if let Some(asked) = params.resume_session_id.filter(|asked| asked != given) {
+            let given = given.clone();
+            return Err(ConnectError::WrongSession { asked, given });
         }
-        let message = Message::decode(&frame).map_err(ConnectError::Message)?;
-        if let Message::Request(request) = &message {
-            // So may questions about its processes, which this client knows nothing of yet.
-            let denied = |_| question::answer(&request.id, question::not_allowed());
-            let answer = question::decode(request).map_or_else(|refusal| refusal, denied);
-            link.writer.push(answer, Encoding::Text);
-            link.writer.flush().await?;
-        }
-        if let Some(answer) = calls.handle_answer(message) {
-            let result = answer.result.map_err(ConnectError::Refused)?;
-            return serde_json::from_str(result.get()).map_err(ConnectError::Answer);
-        }
+        let told = Outgoing::notification(INITIALIZED, &Empty {});
+        link.writer.push(told, Encoding::Text);
+        link.writer.flush().await.map_err(|error| broken(&error))?;
+        return Ok((session, early));
     }
 }

@@ -5,21 +5,33 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
-use exec_wire::id::{HandleId, WatchId};
-use tokio::sync::Notify;
+use exec_env::disconnect::Disconnect;
+use exec_wire::{
+    id::{HandleId, HttpRequestId, WatchId},
+    initialize::InitializeResponse,
+};
+use tokio::sync::{Notify, watch};
 
-use crate::events::ProcessEvents;
+use crate::{driver::ConnectionNumber, events::ProcessEvents};
 
 /// Bytes of writes that may wait for the driver to take them.
 pub(crate) const QUEUED_BYTES: usize = 64 << 20;
 
-/// Shared by the driver of one connection and all handles that came from it.
-#[derive(Debug, Default)]
+/// Shared by the driver of one client and all handles that came from it.
+#[derive(Debug)]
 pub(crate) struct Hub {
+    /// The session, and whether it is lost.
+    current: watch::Sender<Current>,
     /// Wakes the driver: something here has changed.
     poke: Notify,
     /// The driver does not read: followers lag behind.
     full: AtomicBool,
+    /// How far the followers of all processes lag behind, in bytes.
+    lag: AtomicU64,
+    /// Whether the server is told what was taken of each process.
+    acknowledged: AtomicBool,
+    /// Processes of which enough was taken to tell so. Each is here once.
+    due: Mutex<Vec<Arc<ProcessEvents>>>,
     waiting: AtomicUsize,
     queued: AtomicUsize,
     /// Bounded by the handles there are: each is let go of once.
@@ -35,30 +47,113 @@ pub(crate) struct Hub {
 pub(crate) enum Released {
     /// A process, which is to be ended.
     Process(Arc<ProcessEvents>),
-    /// A file, which is to be closed.
-    File(HandleId),
+    /// A file of this connection, which is to be closed.
+    File(HandleId, ConnectionNumber),
     /// A watch, which is over.
     Watch(WatchId),
     /// A watch for missing paths, which is over.
     Missing(u64),
+    /// A streamed body, of which nothing more is wanted.
+    Body(HttpRequestId),
+}
+
+/// What is known of a client's session.
+#[derive(Clone, Debug)]
+pub(crate) struct Current {
+    /// What the server answered to `initialize`.
+    pub(crate) session: Arc<InitializeResponse>,
+    /// Why it is lost, if it is.
+    pub(crate) lost: Option<Disconnect>,
 }
 
 impl Hub {
+    pub(crate) fn new(session: InitializeResponse) -> Self {
+        let current = Current {
+            session: Arc::new(session),
+            lost: None,
+        };
+        Self {
+            current: watch::Sender::new(current),
+            poke: Notify::new(),
+            full: AtomicBool::new(false),
+            lag: AtomicU64::new(0),
+            acknowledged: AtomicBool::new(false),
+            due: Mutex::default(),
+            waiting: AtomicUsize::new(0),
+            queued: AtomicUsize::new(0),
+            released: Mutex::default(),
+            names: AtomicU64::new(0),
+            missing: Mutex::default(),
+        }
+    }
+
+    /// Returns what is known of the session, and of those that follow it.
+    pub(crate) fn current(&self) -> &watch::Sender<Current> {
+        &self.current
+    }
+
     /// Wakes the driver.
     pub(crate) fn poke(&self) {
         self.poke.notify_one();
     }
 
-    /// Wakes the driver if it does not read.
-    pub(crate) fn poke_if_full(&self) {
-        if self.full.load(Ordering::Relaxed) {
-            self.poke();
-        }
+    /// There is a connection.
+    pub(crate) fn handle_session(&self, session: InitializeResponse, acknowledged: bool) {
+        self.acknowledged.store(acknowledged, Ordering::Relaxed);
+        self.current.send_replace(Current {
+            session: Arc::new(session),
+            lost: None,
+        });
+    }
+
+    /// The session is lost.
+    pub(crate) fn handle_lost(&self, gone: &Disconnect) {
+        self.current
+            .send_modify(|current| current.lost = Some(gone.clone()));
     }
 
     /// Says whether the driver reads.
     pub(crate) fn set_full(&self, full: bool) {
-        self.full.store(full, Ordering::Relaxed);
+        // In one order with what is said of the lag: one of both sides sees the other.
+        self.full.store(full, Ordering::SeqCst);
+    }
+
+    /// Returns how far the followers of all processes lag behind, in bytes.
+    pub(crate) fn lag(&self) -> u64 {
+        self.lag.load(Ordering::SeqCst)
+    }
+
+    /// Says that the followers of one process lag behind by so much, and not by so much as before.
+    pub(crate) fn set_lag(&self, before: u64, lag: u64) {
+        if lag > before {
+            self.lag.fetch_add(lag - before, Ordering::SeqCst);
+        } else if lag < before {
+            self.lag.fetch_sub(before - lag, Ordering::SeqCst);
+            self.poke_if_full();
+        }
+    }
+
+    /// Wakes the driver if it does not read.
+    fn poke_if_full(&self) {
+        if self.full.load(Ordering::SeqCst) {
+            self.poke();
+        }
+    }
+
+    /// Tells whether the server is told what was taken of each process.
+    pub(crate) fn acknowledges(&self) -> bool {
+        self.acknowledged.load(Ordering::Relaxed)
+    }
+
+    /// Has the server told what was taken of a process.
+    pub(crate) fn say_due(&self, process: Arc<ProcessEvents>) {
+        lock(&self.due).push(process);
+        self.poke();
+    }
+
+    /// Takes the processes of which something is to be told.
+    pub(crate) fn take_due(&self) -> Vec<Arc<ProcessEvents>> {
+        std::mem::take(&mut *lock(&self.due))
     }
 
     /// Resolves when something here has changed.
@@ -68,14 +163,14 @@ impl Hub {
 
     /// Says that somebody waits for something to be read, until the guard is dropped.
     pub(crate) fn wait(self: &Arc<Self>) -> Waiting {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        self.poke();
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        self.poke_if_full();
         Waiting(Arc::clone(self))
     }
 
     /// Tells whether anybody waits for something to be read.
     pub(crate) fn is_awaited(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) > 0
+        self.waiting.load(Ordering::SeqCst) > 0
     }
 
     /// Takes room for a write until the guard is dropped, if there is any.
@@ -103,9 +198,16 @@ impl Hub {
         std::mem::take(&mut *lock(&self.released))
     }
 
-    /// Returns a name that the connection has not seen, of 32 hexadecimal digits.
+    /// Returns a name that no connection has seen, of 32 hexadecimal digits.
     pub(crate) fn name(&self) -> String {
         format!("{:032x}", self.names.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Returns a name for an HTTP request that no connection has seen.
+    pub(crate) fn http_request_id(&self) -> HttpRequestId {
+        let number = self.names.fetch_add(1, Ordering::Relaxed) + 1;
+        #[expect(clippy::expect_used, reason = "the text is short")]
+        HttpRequestId::new(&format!("http-{number}")).expect("a short text is a request id")
     }
 
     /// Returns the last number of a watch for missing paths. Whoever takes the next one holds the
@@ -145,7 +247,7 @@ pub(crate) struct Waiting(Arc<Hub>);
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

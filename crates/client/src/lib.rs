@@ -6,13 +6,20 @@
 //! anything runs.
 
 pub mod backend;
+pub mod catalog;
 pub mod client;
+pub mod connect;
+pub mod connector;
 mod driver;
+pub mod error;
 mod events;
 pub mod filesystem;
-pub mod handshake;
+mod handshake;
+pub mod http;
 mod hub;
 mod notification;
+pub mod options;
+mod peer;
 pub mod process;
 mod question;
 mod snapshot;

@@ -5,6 +5,7 @@ use exec_core::log::{Event, Exit, OutputChunk};
 use exec_wire::{
     bytes::Base64,
     fs::{Changed, MissingChanged},
+    http::HttpBodyDelta,
     id::{OutputSeq, ProcessId},
     message::{Notification, ParamsError, decode_params},
     method::notification,
@@ -26,6 +27,8 @@ pub(crate) enum Told {
     MissingChanged(MissingChanged),
     /// Something was decided about the network of a process.
     Decided(PolicyDecision),
+    /// A part of a streamed body, or its end.
+    BodyDelta(HttpBodyDelta, Bytes),
     /// Nothing that this client knows.
     Unknown,
 }
@@ -41,8 +44,33 @@ struct Output {
     chunk: Option<Base64>,
 }
 
+/// Peer: a known notification does not have its form.
+#[derive(Debug)]
+pub(crate) struct Undecodable {
+    /// The process that it is about, if it is about one.
+    pub(crate) process: Option<ProcessId>,
+    /// What was expected.
+    pub(crate) reason: String,
+}
+
 /// Decodes a notification. Only those that are known can fail.
-pub(crate) fn decode(told: &Notification<'_>) -> Result<Told, ParamsError> {
+pub(crate) fn decode(told: &Notification<'_>) -> Result<Told, Undecodable> {
+    decode_known(told).map_err(|ParamsError(reason)| Undecodable {
+        process: decode_params(told.params)
+            .ok()
+            .map(|About { process_id }| process_id),
+        reason,
+    })
+}
+
+/// The one member that tells which process a notification is about.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct About {
+    process_id: ProcessId,
+}
+
+fn decode_known(told: &Notification<'_>) -> Result<Told, ParamsError> {
     match &*told.method {
         notification::PROCESS_OUTPUT => {
             let output: Output = decode_params(told.params)?;
@@ -78,6 +106,14 @@ pub(crate) fn decode(told: &Notification<'_>) -> Result<Told, ParamsError> {
         notification::PROCESS_STARTED => decode_params(told.params).map(Told::Started),
         notification::FS_CHANGED => decode_params(told.params).map(Told::Changed),
         notification::FS_MISSING_CHANGED => decode_params(told.params).map(Told::MissingChanged),
+        notification::HTTP_BODY_DELTA => {
+            let mut delta: HttpBodyDelta = decode_params(told.params)?;
+            let inside = delta.delta_base64.take().map(|data| data.0);
+            let data = inside
+                .or_else(|| told.data.clone())
+                .ok_or_else(|| ParamsError("missing field `deltaBase64`".to_owned()))?;
+            Ok(Told::BodyDelta(delta, data))
+        }
         // A record may be lost; one that is not understood is.
         notification::NETWORK_POLICY_DECISION => {
             Ok(decode_params(told.params).map_or(Told::Unknown, Told::Decided))

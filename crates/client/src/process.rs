@@ -12,11 +12,11 @@ use bytes::Bytes;
 use exec_core::log::{Follow, OutputChunk, OutputLog, Page, Snapshot};
 use exec_env::{
     command::Io,
-    process::{EventStream, ExecProcess, ProcessError, Read, Status},
+    process::{EventStream, ExecProcess, Hold, ProcessError, Read, Status},
 };
 use exec_wire::{
     error::{ErrorCode, RpcError},
-    id::{ProcessId, WriteId},
+    id::{OutputSeq, ProcessId, WriteId},
     limits,
     method::Method,
     process::{
@@ -29,10 +29,11 @@ use futures_util::future::{BoxFuture, FutureExt, ready};
 use tokio::time;
 
 use crate::{
-    backend::rpc_error,
-    client::{CallError, ExecServerClient},
-    events::{Followed, ProcessEvents},
+    client::ExecServerClient,
+    error::ExecServerError,
+    events::{Followed, Held, ProcessEvents, reached},
     hub::Released,
+    peer::Peer,
     snapshot::split_omitted,
 };
 
@@ -75,7 +76,7 @@ impl RemoteProcess {
         M::Result: Send,
         T: Send + 'static,
     {
-        if let Err(error) = self.events.check() {
+        if let Err(error) = self.events.check_reachable() {
             return ready(Err(error)).boxed();
         }
         self.client
@@ -84,11 +85,19 @@ impl RemoteProcess {
             .boxed()
     }
 
-    /// Tells whether the server refused because it forgot the process, which it does some time
-    /// after the close. What came of it is here.
-    fn is_forgotten(&self, error: &ProcessError) -> bool {
-        let refused = matches!(error, ProcessError::Remote(error) if error.code == ErrorCode::INVALID_REQUEST);
-        refused && self.events.is_over()
+    /// Tells whether it does not matter that the server said nothing of the process: it is over, and
+    /// what came of it is here. A server forgets it some time after the close; a session may be lost.
+    fn is_known_anyway(&self, error: &ProcessError) -> bool {
+        let gone = match error {
+            ProcessError::Remote(error) => error.code == ErrorCode::INVALID_REQUEST,
+            ProcessError::Disconnected(_) => true,
+            ProcessError::Terminated
+            | ProcessError::StdinFull
+            | ProcessError::NoTerminal(_)
+            | ProcessError::EmptySize
+            | _ => false,
+        };
+        gone && self.events.is_over()
     }
 
     fn write_id(&self) -> WriteId {
@@ -111,7 +120,14 @@ impl ExecProcess for RemoteProcess {
         Box::pin(Followed::new(&self.events, follow, self.client.clone()))
     }
 
+    fn hold(&self, after: OutputSeq) -> Box<dyn Hold> {
+        Box::new(Held::new(&self.events, after))
+    }
+
     fn read(&self, read: Read) -> BoxFuture<'_, Result<Page, ProcessError>> {
+        if self.client.peer() == Peer::Older {
+            return self.events.read_here(read).boxed();
+        }
         let params = ReadProcess {
             process_id: self.id().clone(),
             after_seq: Some(read.after),
@@ -121,7 +137,7 @@ impl ExecProcess for RemoteProcess {
         let page = self.call(params, |page| page);
         async move {
             let page = match page.await {
-                Err(error) if self.is_forgotten(&error) => {
+                Err(error) if self.is_known_anyway(&error) => {
                     return Ok(self.events.look(|log| log.page(read.after, read.max_bytes)));
                 }
                 page => page?,
@@ -153,7 +169,7 @@ impl ExecProcess for RemoteProcess {
         id: Option<WriteId>,
         data: Bytes,
     ) -> BoxFuture<'static, Result<WriteStatus, ProcessError>> {
-        if let Err(error) = self.events.check() {
+        if let Err(error) = self.events.check_reachable() {
             return ready(Err(error)).boxed();
         }
         if data.len() > MAX_WRITE_BYTES {
@@ -162,9 +178,11 @@ impl ExecProcess for RemoteProcess {
         }
         let write_id = id.unwrap_or_else(|| self.write_id());
         let written = self.client.write(self.id().clone(), write_id, data);
-        let outcome = |result: Result<WriteResult, CallError>| match result {
+        let outcome = |result: Result<WriteResult, ExecServerError>| match result {
             Ok(result) => Ok(result.status),
-            Err(CallError::TooMany(_) | CallError::NoRoom(_)) => Err(ProcessError::StdinFull),
+            Err(ExecServerError::TooMany(_) | ExecServerError::NoRoom(_)) => {
+                Err(ProcessError::StdinFull)
+            }
             Err(error) => Err(process_error(error)),
         };
         written.map(outcome).boxed()
@@ -176,7 +194,8 @@ impl ExecProcess for RemoteProcess {
     ) -> BoxFuture<'static, Result<WriteStatus, ProcessError>> {
         let params = CloseStdin {
             process_id: self.id().clone(),
-            write_id: id,
+            // With a name it can be asked again over another connection.
+            write_id: Some(id.unwrap_or_else(|| self.write_id())),
         };
         self.call(params, |result| result.status)
     }
@@ -210,6 +229,9 @@ impl ExecProcess for RemoteProcess {
     }
 
     fn terminate(&self, mode: TerminateMode) -> BoxFuture<'static, Result<bool, ProcessError>> {
+        if let Err(error) = self.client.peer().check_terminate(mode) {
+            return ready(Err(error.into())).boxed();
+        }
         let params = TerminateProcess {
             process_id: self.id().clone(),
             mode: Some(mode),
@@ -225,6 +247,9 @@ impl ExecProcess for RemoteProcess {
         let events = Arc::clone(&self.events);
         if events.look(|log| reached(log, until)).is_some() {
             return ready(Ok(events.status())).boxed();
+        }
+        if self.client.peer() == Peer::Older {
+            return async move { events.wait_here(until, timeout).await }.boxed();
         }
         let timeout_ms = timeout.map(millis);
         let params = WaitProcess {
@@ -258,13 +283,18 @@ impl ExecProcess for RemoteProcess {
     }
 
     fn snapshot(&self) -> BoxFuture<'_, Result<Snapshot, ProcessError>> {
+        if self.client.peer() == Peer::Older {
+            let events = &self.events;
+            let snapshot = events.check().map(|()| events.look(OutputLog::snapshot));
+            return ready(snapshot).boxed();
+        }
         let params = SnapshotProcess {
             process_id: self.id().clone(),
         };
         let snapshot = self.call(params, |snapshot| snapshot);
         async move {
             match snapshot.await {
-                Err(error) if self.is_forgotten(&error) => {
+                Err(error) if self.is_known_anyway(&error) => {
                     Ok(self.events.look(OutputLog::snapshot))
                 }
                 snapshot => Ok(split_omitted(snapshot?, self.events.written())),
@@ -281,25 +311,13 @@ impl Drop for RemoteProcess {
     }
 }
 
-fn reached(log: &OutputLog, until: WaitUntil) -> Option<()> {
-    let reached = match until {
-        WaitUntil::Exited => log.exit().is_some(),
-        WaitUntil::Closed => log.is_closed(),
-    };
-    reached.then_some(())
-}
-
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn process_error(error: CallError) -> ProcessError {
-    match error {
-        CallError::Disconnected => ProcessError::Disconnected,
-        CallError::Remote(_)
-        | CallError::TooMany(_)
-        | CallError::NoRoom(_)
-        | CallError::IdInUse(_)
-        | CallError::Malformed { .. } => ProcessError::Remote(rpc_error(error)),
+fn process_error(error: ExecServerError) -> ProcessError {
+    match error.disconnect() {
+        Ok(gone) => ProcessError::Disconnected(gone),
+        Err(error) => ProcessError::Remote(error.into_rpc()),
     }
 }

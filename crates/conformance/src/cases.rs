@@ -1,14 +1,20 @@
 //! The cases, by family. Each gets a fresh subject.
 #![expect(missing_docs, reason = "the names of the cases are sentences")]
 
+pub mod collecting;
+pub mod communicating;
+pub mod configuration;
 pub mod copying;
 pub mod directories;
+pub mod discovery;
 pub mod ending;
 pub mod environment;
 pub mod exit;
 pub mod files;
 pub mod finding;
 pub mod handles;
+pub mod http;
+pub mod http_streams;
 pub mod input;
 pub mod lifetime;
 pub mod limits;

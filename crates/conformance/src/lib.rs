@@ -12,6 +12,9 @@
 )]
 
 pub mod cases;
+pub mod cutting;
+pub mod difference;
+mod marked;
 mod outcome;
 pub mod pattern;
 mod policy;
@@ -22,4 +25,5 @@ pub mod server;
 pub mod subject;
 mod suite;
 mod under;
+mod upstream;
 mod within;

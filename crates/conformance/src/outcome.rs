@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 
 use exec_env::filesystem::{FileError, FileFuture};
+use exec_wire::error::ErrorCode;
 
 use crate::within::within;
 
@@ -51,6 +52,15 @@ pub(crate) fn invalid_or_host_fails<T: Debug>(
     fails(operation, |error| {
         matches!(error, FileError::Invalid(_) | FileError::Host(_))
     })
+}
+
+/// Waits for something that the peer does not know at all.
+#[track_caller]
+pub(crate) fn unknown<T: Debug>(operation: FileFuture<T>) -> impl Future<Output = String> {
+    fails(
+        operation,
+        |error| matches!(error, FileError::Remote(error) if error.code == ErrorCode::METHOD_NOT_FOUND),
+    )
 }
 
 #[track_caller]

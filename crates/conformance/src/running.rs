@@ -1,20 +1,23 @@
 //! A process of a case: what it has told so far, and waiting for what it tells next.
 
-use std::sync::Arc;
+use std::{fmt::Debug, sync::Arc};
 
-use exec_core::log::{Event, Exit, Follow, From, Pace};
-use exec_env::process::{EventStream, ExecProcess};
+use exec_core::log::{Exit, Follow, From, Pace};
+use exec_env::process::ExecProcessEvent as Event;
+use exec_env::process::{EventStream, ExecProcess, ProcessError};
 use exec_wire::{
+    error::ErrorCode,
     id::OutputSeq,
     process::{OutputStream, WriteStatus},
 };
 use futures_util::StreamExt;
 
-use crate::within::within;
+use crate::{difference::Difference, subject::Capabilities, within::within};
 
 /// A process that is followed from its first event on, losing nothing.
 pub(crate) struct Running {
     pub(crate) process: Arc<dyn ExecProcess>,
+    capabilities: Capabilities,
     events: EventStream,
     told: Told,
 }
@@ -24,10 +27,11 @@ pub(crate) struct Running {
 pub(crate) struct Told(pub(crate) Vec<Event>);
 
 impl Running {
-    pub(crate) fn new(process: Arc<dyn ExecProcess>) -> Self {
+    pub(crate) fn new(process: Arc<dyn ExecProcess>, capabilities: Capabilities) -> Self {
         let events = follow(&process, Pace::Held);
         Self {
             process,
+            capabilities,
             events,
             told: Told::default(),
         }
@@ -104,10 +108,8 @@ impl Running {
     /// Ends its input, which must be accepted.
     pub(crate) async fn close_stdin(&self) {
         let close = self.process.close_stdin(None);
-        assert_eq!(
-            within("the end is taken", close).await,
-            Ok(WriteStatus::Accepted)
-        );
+        let closed = within("the end is answered", close).await;
+        assert_closed(&self.capabilities, closed, WriteStatus::Accepted);
     }
 }
 
@@ -133,7 +135,7 @@ impl Told {
     pub(crate) fn exit(&self) -> Option<Exit> {
         self.0.iter().find_map(|event| match event {
             Event::Exited(_, exit) => Some(exit.clone()),
-            Event::Output(_) | Event::Closed(_) => None,
+            Event::Output(_) | Event::Closed(_) | Event::Failed(_) => None,
         })
     }
 
@@ -145,9 +147,32 @@ impl Told {
     fn output(&self, stream: OutputStream) -> Vec<u8> {
         let chunks = self.0.iter().filter_map(|event| match event {
             Event::Output(chunk) if chunk.stream == stream => Some(&chunk.data[..]),
-            Event::Output(_) | Event::Exited(..) | Event::Closed(_) => None,
+            Event::Output(_) | Event::Exited(..) | Event::Closed(_) | Event::Failed(_) => None,
         });
         chunks.collect::<Vec<_>>().concat()
+    }
+}
+
+/// Sees that the end of a process's input was answered so.
+#[track_caller]
+pub(crate) fn assert_closed(
+    capabilities: &Capabilities,
+    closed: Result<WriteStatus, ProcessError>,
+    expected: WriteStatus,
+) {
+    if capabilities.differs(Difference::NoCloseStdin) {
+        assert_unknown(closed);
+    } else {
+        assert_eq!(closed, Ok(expected));
+    }
+}
+
+/// Sees that the peer refused because it does not know the method.
+#[track_caller]
+pub(crate) fn assert_unknown<T: Debug>(outcome: Result<T, ProcessError>) {
+    match outcome {
+        Err(ProcessError::Remote(error)) => assert_eq!(error.code, ErrorCode::METHOD_NOT_FOUND),
+        other => panic!("expected that the method is not known: {other:?}"),
     }
 }
 

@@ -5,6 +5,7 @@ use std::{
     process::Stdio,
 };
 
+use tempfile::TempDir;
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
     process::{Child, Command},
@@ -18,21 +19,40 @@ pub struct Server {
     /// Where it listens, as it printed it.
     pub url: String,
     _child: Child,
+    /// What it takes for the account's home.
+    _home: TempDir,
 }
 
 impl Server {
     /// Starts a server and waits for the line with its URL.
     pub async fn listen(url: &str) -> Self {
+        Self::listen_with(url, &[]).await
+    }
+
+    /// Starts a server with more flags, and waits for the line with its URL.
+    pub async fn listen_with(url: &str, flags: &[&str]) -> Self {
         let mut command = program(url);
+        let home = home();
         let mut child = command
+            .args(flags)
+            .env("HOME", home.path())
             .stdout(Stdio::piped())
             .spawn()
             .expect("the server starts");
         let mut lines = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
         let line = within("the server prints its URL", lines.next_line()).await;
         let url = line.expect("stdout can be read").expect("one line comes");
-        Self { url, _child: child }
+        Self {
+            url,
+            _child: child,
+            _home: home,
+        }
     }
+}
+
+/// An empty home for a subject. Cases find it by asking for the configuration.
+pub fn home() -> TempDir {
+    tempfile::tempdir().expect("a temporary directory can be made")
 }
 
 /// The command that runs a server on `url`, with the environment that subjects need.

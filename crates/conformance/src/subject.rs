@@ -11,17 +11,27 @@ use std::{
     },
 };
 
-use exec_client::{backend::RemoteBackend, client::ExecServerClient, filesystem::RemoteFileSystem};
+use exec_client::{
+    backend::RemoteBackend, catalog::RemoteCatalog, client::ExecServerClient,
+    filesystem::RemoteFileSystem, http::RemoteHttpClient,
+};
+use exec_core::log::Exit;
 use exec_env::{
     backend::{ExecBackend, StartError},
+    catalog::ExecutorCatalog,
     command::{Command, Io, Stdin},
     environment::Environment,
     filesystem::ExecutorFileSystem,
+    http::HttpClient,
 };
 use exec_transport::link::Link;
-use exec_wire::{id::ProcessId, path_uri::PathUri, process::TerminalSize};
+use exec_wire::{
+    id::ProcessId,
+    path_uri::PathUri,
+    process::{ExitCause, TerminalSize},
+};
 
-use crate::{running::Running, within::within};
+use crate::{difference::Difference, running::Running, within::within};
 
 /// Variables that the host's environment must hold for a subject, beside `PATH`. The second looks
 /// like a secret.
@@ -37,6 +47,8 @@ const PATH: &str = "/usr/bin:/bin";
 pub struct Subject {
     pub(crate) backend: Arc<dyn ExecBackend>,
     pub(crate) files: Arc<dyn ExecutorFileSystem>,
+    pub(crate) http: Arc<dyn HttpClient>,
+    pub(crate) catalog: Arc<dyn ExecutorCatalog>,
     pub(crate) capabilities: Capabilities,
     probe: PathBuf,
     _kept: Box<dyn Any + Send>,
@@ -49,6 +61,8 @@ pub struct Capabilities {
     pub refusals: Refusals,
     /// Whether an id can be in use.
     pub ids: Ids,
+    /// Promises that are kept in another way, or refused.
+    pub differences: &'static [Difference],
 }
 
 /// How a start that the host refuses is told.
@@ -90,6 +104,8 @@ impl Subject {
         Self {
             backend: environment.backend,
             files: environment.files,
+            http: environment.http,
+            catalog: environment.catalog,
             capabilities,
             probe,
             _kept: Box::new(kept),
@@ -98,17 +114,59 @@ impl Subject {
 
     /// Takes the other end of a link to a server as an environment.
     pub async fn remote(link: Link, probe: impl AsRef<Path>, kept: impl Any + Send) -> Self {
-        let connected = ExecServerClient::connect(link, Default::default()).await;
-        let client = connected.expect("the server takes a client");
         let capabilities = Capabilities {
             refusals: Refusals::Rpc,
             ids: Ids::Unique,
+            differences: &[],
         };
+        Self::remote_with(link, capabilities, probe, kept).await
+    }
+
+    /// Takes the other end of a link to a server that does not promise everything.
+    pub async fn remote_with(
+        link: Link,
+        capabilities: Capabilities,
+        probe: impl AsRef<Path>,
+        kept: impl Any + Send,
+    ) -> Self {
+        let connected = ExecServerClient::connect(link, Default::default()).await;
+        let client = connected.expect("the server takes a client");
         let environment = Environment {
             backend: Arc::new(RemoteBackend::new(client.clone())),
-            files: Arc::new(RemoteFileSystem::new(client)),
+            files: Arc::new(RemoteFileSystem::new(client.clone())),
+            http: Arc::new(RemoteHttpClient::new(client.clone())),
+            catalog: Arc::new(RemoteCatalog::new(client)),
         };
         Self::new(environment, capabilities, probe, kept)
+    }
+
+    /// Tells whether a promise is kept in another way, which the case then asserts.
+    pub(crate) fn differs(&self, difference: Difference) -> bool {
+        self.capabilities.differs(difference)
+    }
+
+    /// Sees that an exit is told as it was.
+    #[track_caller]
+    pub(crate) fn assert_end(
+        &self,
+        exit: &Exit,
+        code: i32,
+        signal: Option<&'static str>,
+        cause: ExitCause,
+    ) {
+        let (signal, cause) = if self.differs(Difference::BareExits) {
+            (None, ExitCause::Unknown)
+        } else {
+            (signal, cause)
+        };
+        assert_eq!((exit.code, exit.signal, exit.cause), (code, signal, cause));
+    }
+
+    /// Sees that an error names what it is about.
+    #[track_caller]
+    pub(crate) fn assert_names(&self, text: &str, culprit: &str) {
+        let named = !self.differs(Difference::ErrorsNameNothing);
+        assert_eq!(text.contains(culprit), named, "{culprit}: {text}");
     }
 
     /// A command with a fresh id, on pipes and without stdin.
@@ -121,6 +179,20 @@ impl Subject {
         Command {
             env,
             ..Command::new(id, argv, uri(Path::new("/")))
+        }
+    }
+
+    /// A program that writes what is written to it, and ends when its input does: at the latest, where
+    /// nobody can end it, after so many bytes.
+    pub(crate) fn cat(&self, bytes: usize) -> Command {
+        if self
+            .capabilities
+            .differences
+            .contains(&Difference::NoCloseStdin)
+        {
+            piped(self.probe(&["copy", &bytes.to_string()]))
+        } else {
+            piped(self.command(&["cat"]))
         }
     }
 
@@ -141,7 +213,8 @@ impl Subject {
     /// Starts a command that must start, and follows it so that nothing is lost.
     pub(crate) async fn start(&self, command: Command) -> Running {
         let started = within("a command starts", self.backend.start(command)).await;
-        Running::new(started.expect("the command starts").process)
+        let process = started.expect("the command starts").process;
+        Running::new(process, self.capabilities)
     }
 
     /// Starts a command that must not start.

@@ -79,6 +79,25 @@ macro_rules! conformance_suite {
                 a_long_poll_without_news_is_empty,
                 a_small_snapshot_is_everything,
                 a_large_snapshot_is_head_and_tail;
+            communicating:
+                eight_mebibytes_go_through_cat,
+                a_child_that_writes_before_it_reads_is_no_deadlock,
+                a_child_that_never_reads_is_communicated_with,
+                a_child_that_closes_its_input_early_is_communicated_with,
+                a_child_without_input_is_communicated_with,
+                a_terminal_is_communicated_with,
+                communicating_keeps_head_and_tail_under_a_cap,
+                communicating_is_over_when_its_time_is,
+                communicating_with_what_is_terminated_tells_its_end;
+            collecting:
+                a_window_ends_with_the_process,
+                a_window_ends_when_its_time_is_up,
+                what_comes_after_a_window_is_in_the_next_and_only_there,
+                a_window_without_time_shows_what_is_there,
+                capped_windows_give_every_byte_once_and_one_exit,
+                a_terminal_is_shown_in_windows,
+                an_exit_is_shown_although_a_descendant_holds_the_output,
+                what_fell_out_before_a_window_is_counted;
             limits:
                 the_wall_limit_kills_the_tree,
                 the_idle_limit_kills_a_silent_process,
@@ -271,6 +290,45 @@ macro_rules! conformance_suite {
                 what_ignore_files_name_is_not_found,
                 nothing_in_a_tree_holds_up_a_find,
                 a_find_begins_where_something_is;
+            http:
+                a_request_arrives_as_it_was_made,
+                a_response_arrives_as_it_was_given,
+                a_body_is_not_decompressed,
+                an_empty_body_is_a_body,
+                an_error_status_is_a_response,
+                a_redirection_is_followed,
+                a_redirection_can_be_the_response,
+                a_secret_does_not_follow_a_redirection_to_another_host,
+                a_request_takes_no_longer_than_it_may,
+                a_body_that_is_cut_off_is_an_error,
+                a_host_that_is_not_there_is_an_error,
+                a_request_that_cannot_be_made_is_refused,
+                a_header_can_end_with_a_variable_of_the_host,
+                a_request_that_is_given_up_is_over;
+            http_streams:
+                a_streamed_body_comes_as_it_is_sent,
+                an_empty_body_can_be_streamed,
+                a_large_body_arrives_whole,
+                bodies_are_streamed_beside_each_other,
+                a_streamed_body_that_is_cut_off_is_an_error,
+                a_streamed_body_takes_no_longer_than_it_may,
+                a_response_that_does_not_come_is_an_error_of_the_request,
+                a_body_that_nobody_reads_holds_up_no_other_call,
+                dropping_a_body_ends_the_download,
+                dropping_a_silent_body_ends_the_download;
+            configuration:
+                nothing_configured_is_no_layer,
+                selected_keys_of_the_account_are_told,
+                projects_count_as_far_as_the_account_trusts_them,
+                a_broken_file_fails_unless_nobody_trusts_it,
+                a_question_without_keys_is_refused;
+            discovery:
+                a_plugin_and_its_skills_are_found,
+                a_root_with_a_problem_fails_no_other,
+                a_walk_that_ends_early_is_warned_of,
+                more_roots_than_the_limit_are_invalid,
+                discovery_keeps_to_the_policy_of_its_root,
+                what_is_installed_is_listed;
             sandbox:
                 a_read_only_sandbox_reads_and_does_not_write,
                 a_read_only_sandbox_with_network_does_not_write_either,
@@ -340,6 +398,8 @@ mod tests {
             include_str!("cases/ending.rs"),
             include_str!("cases/waiting.rs"),
             include_str!("cases/reading.rs"),
+            include_str!("cases/communicating.rs"),
+            include_str!("cases/collecting.rs"),
             include_str!("cases/limits.rs"),
             include_str!("cases/environment.rs"),
             include_str!("cases/start.rs"),
@@ -360,6 +420,10 @@ mod tests {
             include_str!("cases/missing.rs"),
             include_str!("cases/searching.rs"),
             include_str!("cases/finding.rs"),
+            include_str!("cases/http.rs"),
+            include_str!("cases/http_streams.rs"),
+            include_str!("cases/configuration.rs"),
+            include_str!("cases/discovery.rs"),
             include_str!("cases/sandbox.rs"),
             include_str!("cases/sandboxed.rs"),
             include_str!("cases/sandboxed_files.rs"),

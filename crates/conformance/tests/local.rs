@@ -3,13 +3,15 @@
 use std::{collections::BTreeMap, ffi::OsString, path::Path, sync::Arc};
 
 use exec_conformance::{
-    conformance_suite,
+    conformance_suite, server,
     subject::{Capabilities, HOST_ENVIRONMENT, Ids, Refusals, Subject},
 };
 use exec_core::log::Retention;
 use exec_env::environment::Environment;
+use exec_http::LocalHttpClient;
 use exec_local::{
     backend::{LocalBackend, LocalConfig},
+    catalog::{CatalogConfig, LocalCatalog},
     filesystem::LocalFileSystem,
     host::{Host, HostFacts},
 };
@@ -27,6 +29,7 @@ fn subject() -> Subject {
         cwd: Path::new("/"),
         exists: &|path: &Path| path.exists(),
     });
+    let http = LocalHttpClient::new(env.clone());
     let (version, retention) = ("0.0.0".to_owned(), Retention::default());
     let backend = LocalBackend::new(LocalConfig {
         env,
@@ -36,18 +39,29 @@ fn subject() -> Subject {
         sandbox: exec_sandbox::Settings::default(),
     });
     let files = LocalFileSystem::default().with_policies_of(&backend);
+    let home = server::home();
+    let catalog = LocalCatalog::new(CatalogConfig {
+        files: Arc::new(files.clone()),
+        codex_home: home.path().join(".codex"),
+        user_home: Some(home.path().to_owned()),
+        system: home.path().join("system"),
+        hostname: None,
+    });
     let environment = Environment {
         backend: Arc::new(backend),
         files: Arc::new(files),
+        http: Arc::new(http),
+        catalog: Arc::new(catalog),
     };
     let capabilities = Capabilities {
         refusals: Refusals::Errno,
         ids: Ids::Free,
+        differences: &[],
     };
     Subject::new(
         environment,
         capabilities,
         env!("CARGO_BIN_EXE_exec-probe"),
-        (),
+        home,
     )
 }

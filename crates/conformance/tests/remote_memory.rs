@@ -5,13 +5,15 @@ use std::{
 };
 
 use exec_conformance::{
-    conformance_suite,
+    conformance_suite, server,
     subject::{HOST_ENVIRONMENT, Subject},
 };
 use exec_core::log::Retention;
 use exec_env::environment::Environment;
+use exec_http::LocalHttpClient;
 use exec_local::{
     backend::{LocalBackend, LocalConfig},
+    catalog::{CatalogConfig, LocalCatalog},
     filesystem::LocalFileSystem,
     host::{Host, HostFacts},
 };
@@ -36,21 +38,37 @@ async fn subject() -> Subject {
         },
     };
     let files = LocalFileSystem::default().with_policies_of(&backend);
+    let home = server::home();
+    let catalog = LocalCatalog::new(CatalogConfig {
+        files: Arc::new(files.clone()),
+        codex_home: home.path().join(".codex"),
+        user_home: Some(home.path().to_owned()),
+        system: home.path().join("system"),
+        hostname: None,
+    });
+    let http = LocalHttpClient::new(environment());
     let open = move || Environment {
         backend: Arc::new(backend.clone()),
         files: Arc::new(files.clone()),
+        http: Arc::new(http.clone()),
+        catalog: Arc::new(catalog.clone()),
     };
     let service = Service::new(config, open);
     let (here, there) = memory::pair();
     let served = service.clone();
     tokio::spawn(async move { served.serve(there).await });
-    Subject::remote(here, env!("CARGO_BIN_EXE_exec-probe"), service).await
+    Subject::remote(here, env!("CARGO_BIN_EXE_exec-probe"), (service, home)).await
 }
 
-fn local() -> LocalBackend {
+fn environment() -> BTreeMap<OsString, OsString> {
     let mut env: BTreeMap<OsString, OsString> =
         BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into())]);
     env.extend(HOST_ENVIRONMENT.map(|(name, value)| (name.into(), value.into())));
+    env
+}
+
+fn local() -> LocalBackend {
+    let env = environment();
     let host = Host::new(&HostFacts {
         env: &env,
         passwd: "",

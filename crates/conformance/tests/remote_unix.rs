@@ -5,7 +5,7 @@
 )]
 
 use exec_conformance::{conformance_suite, server::Server, subject::Subject};
-use exec_transport::connect;
+use exec_transport::connect::{Address, WebSocket};
 
 conformance_suite!(remote_unix, subject());
 
@@ -13,6 +13,6 @@ async fn subject() -> Subject {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("socket");
     let server = Server::listen(&format!("unix://{}", socket.display())).await;
-    let link = connect::unix(&socket).await.unwrap();
+    let link = WebSocket::new(Address::Unix(socket)).open().await.unwrap();
     Subject::remote(link, env!("CARGO_BIN_EXE_exec-probe"), (server, directory)).await
 }

@@ -5,12 +5,15 @@
 )]
 
 use exec_conformance::{conformance_suite, server::Server, subject::Subject};
-use exec_transport::connect;
+use exec_transport::connect::WebSocket;
 
 conformance_suite!(remote_websocket, subject());
 
 async fn subject() -> Subject {
     let server = Server::listen("ws://127.0.0.1:0").await;
-    let link = connect::websocket(&server.url, None, None).await.unwrap();
+    let link = WebSocket::new(server.url.parse().unwrap())
+        .open()
+        .await
+        .unwrap();
     Subject::remote(link, env!("CARGO_BIN_EXE_exec-probe"), server).await
 }

@@ -8,18 +8,20 @@ use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use exec_client::{backend::RemoteBackend, client::ExecServerClient, filesystem::RemoteFileSystem};
-use exec_core::log::{
-    Event, Exit, Follow, From, OutputChunk, OutputLog, Pace, Page, Retention, Snapshot,
-};
+use exec_core::log::{Exit, Follow, From, OutputChunk, OutputLog, Pace, Page, Retention, Snapshot};
 use exec_env::{
     backend::{ExecBackend, StartError, StartedProcess},
+    catalog::NoCatalog,
     command::Command,
     environment::Environment,
     filesystem::{
         ExecutorFileSystem, FileError, FileFuture, MissingPaths, MissingWatch, Open, OpenFile,
         WatchPath, Watcher,
     },
-    process::{EventStream, ExecProcess, ProcessError, Read, Status},
+    http::NoHttpClient,
+    process::{
+        EventStream, ExecProcess, ExecProcessEvent as Event, Hold, ProcessError, Read, Status,
+    },
 };
 use exec_service::{Concurrency, Service, ServiceConfig};
 use exec_transport::memory;
@@ -125,9 +127,13 @@ impl ExecProcess for Over {
         let events = std::iter::from_fn(|| {
             let event = self.log.event_after(after)?;
             after = event.seq();
-            Some(event)
+            Some(Event::from(event))
         });
         stream::iter(events.collect::<Vec<_>>()).boxed()
+    }
+
+    fn hold(&self, _: OutputSeq) -> Box<dyn Hold> {
+        Box::new(KeptAnyway)
     }
 
     fn read(&self, read: Read) -> BoxFuture<'_, Result<Page, ProcessError>> {
@@ -260,6 +266,8 @@ async fn connect() -> ExecServerClient {
     let service = Service::new(config, || Environment {
         backend: Arc::new(Fake),
         files: Arc::new(FakeFiles),
+        http: Arc::new(NoHttpClient),
+        catalog: Arc::new(NoCatalog),
     });
     let (here, there) = memory::pair();
     tokio::spawn(async move { service.serve(there).await });
@@ -310,4 +318,12 @@ async fn the_service_serves_files_that_are_nowhere() {
         refusal,
         Err(FileError::Invalid("this is a fake".to_owned()))
     );
+}
+
+/// Nothing is ever dropped.
+#[derive(Debug)]
+struct KeptAnyway;
+
+impl Hold for KeptAnyway {
+    fn acknowledge(&self, _: OutputSeq) {}
 }

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use exec_wire::{
     id::ProcessId,
+    initialize::Extension,
     message::{Message, RequestId},
     method::{MethodName, Ordering},
 };
@@ -31,10 +32,11 @@ pub fn rpc_peer(program: &[u8]) {
     for (instruction, operand) in program.chunks_exact(2).map(|pair| (pair[0], pair[1])) {
         match instruction % 12 {
             0 => gate.message(INITIALIZED, operand),
-            1 => gate.message(UNKNOWN, operand),
+            1 if operand.is_multiple_of(2) => gate.message(UNKNOWN, operand),
+            1 => gate.message(ACKNOWLEDGE, operand),
             2 => gate.message(RESPONSE, operand),
             3 => gate.message(REQUEST, operand),
-            4 => gate.session(),
+            4 => gate.session(operand),
             5 | 6 => order.submit(operand),
             7 => order.poll(),
             8 => order.finish(operand),
@@ -50,6 +52,7 @@ pub fn rpc_peer(program: &[u8]) {
 
 const INITIALIZED: &str = r#"{"method":"initialized"}"#;
 const UNKNOWN: &str = r#"{"method":"nope"}"#;
+const ACKNOWLEDGE: &str = r#"{"method":"process/acknowledge","params":{"processId":"p","seq":1}}"#;
 const RESPONSE: &str = r#"{"id":1,"result":{}}"#;
 const REQUEST: &str = r#"{"id":1,"method":"process/list"}"#;
 
@@ -58,6 +61,7 @@ const REQUEST: &str = r#"{"id":1,"method":"process/list"}"#;
 struct GateModel {
     gate: Gate,
     stage: u8,
+    acknowledges: bool,
     unsolicited: u64,
 }
 
@@ -77,6 +81,13 @@ impl GateModel {
                 check_refusal(&reply);
             }
             (UNKNOWN, Input::Reply(reply)) => check_refusal(&reply),
+            (ACKNOWLEDGE, Input::Acknowledged(_)) => {
+                assert!(self.acknowledges && self.stage == 2, "it was granted");
+            }
+            (ACKNOWLEDGE, Input::Reply(reply)) => {
+                assert!(!self.acknowledges || self.stage < 2, "it was granted");
+                check_refusal(&reply);
+            }
             (RESPONSE, Input::Answer(Message::Response(response))) => {
                 assert_eq!(response.id, RequestId::Number(1));
                 self.gate.handle_unsolicited();
@@ -87,10 +98,13 @@ impl GateModel {
         }
     }
 
-    /// `initialize` succeeds, if it is admitted.
-    fn session(&mut self) {
+    /// `initialize` succeeds, if it is admitted. An odd operand grants acknowledgements.
+    fn session(&mut self, operand: u8) {
         if self.gate.admit(MethodName::Initialize).is_ok() {
-            self.gate.handle_session();
+            self.acknowledges = !operand.is_multiple_of(2);
+            let granted = [Extension::Acknowledge];
+            let count = usize::from(self.acknowledges);
+            self.gate.handle_session(&granted[..count]);
             self.stage = 1;
         }
     }

@@ -7,7 +7,7 @@ use exec_wire::{
 };
 use futures_util::future::BoxFuture;
 
-use crate::{command::Command, process::ExecProcess};
+use crate::{command::Command, disconnect::Disconnect, process::ExecProcess};
 
 /// Starts processes. Callers cannot tell local from remote through it.
 pub trait ExecBackend: fmt::Debug + Send + Sync {
@@ -64,6 +64,6 @@ pub enum StartError {
     #[error(transparent)]
     Remote(RpcError),
     /// Transport: the remote end is gone.
-    #[error("connection to the exec-server is gone")]
-    Disconnected,
+    #[error(transparent)]
+    Disconnected(#[from] Disconnect),
 }

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::{backend::ExecBackend, filesystem::ExecutorFileSystem};
+use crate::{
+    backend::ExecBackend, catalog::ExecutorCatalog, filesystem::ExecutorFileSystem,
+    http::HttpClient,
+};
 
 /// An environment, local or remote. Clones share it.
 #[derive(Clone, Debug)]
@@ -11,4 +14,8 @@ pub struct Environment {
     pub backend: Arc<dyn ExecBackend>,
     /// Works on files.
     pub files: Arc<dyn ExecutorFileSystem>,
+    /// Makes HTTP requests.
+    pub http: Arc<dyn HttpClient>,
+    /// Knows what is configured and installed.
+    pub catalog: Arc<dyn ExecutorCatalog>,
 }

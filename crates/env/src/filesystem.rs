@@ -19,6 +19,8 @@ use futures_util::{
     stream::{self, BoxStream, StreamExt},
 };
 
+use crate::disconnect::Disconnect;
+
 /// What an operation on files comes to.
 pub type FileFuture<T> = BoxFuture<'static, Result<T, FileError>>;
 
@@ -209,8 +211,8 @@ pub enum FileError {
     #[error(transparent)]
     Remote(RpcError),
     /// Transport: the remote end is gone.
-    #[error("connection to the exec-server is gone")]
-    Disconnected,
+    #[error(transparent)]
+    Disconnected(#[from] Disconnect),
 }
 
 impl From<FileError> for RpcError {
@@ -219,7 +221,7 @@ impl From<FileError> for RpcError {
             FileError::NotFound(_) => ErrorCode::NOT_FOUND,
             FileError::Invalid(_) => ErrorCode::INVALID_REQUEST,
             FileError::Refused(_) => ErrorCode::INVALID_PARAMS,
-            FileError::Host(_) | FileError::Disconnected => ErrorCode::INTERNAL,
+            FileError::Host(_) | FileError::Disconnected(_) => ErrorCode::INTERNAL,
             FileError::Remote(error) => return error,
         };
         Self::new(code, error.to_string())

@@ -1,118 +1,28 @@
-//! A started process: its events, its input, its end.
+//! A started process: its events, its input, its end, and what callers make of them.
 
-use std::{fmt, pin::Pin, time::Duration};
+mod collect;
+mod communicate;
+mod error;
+mod event;
+mod handle;
+mod hold;
+mod table;
+mod transcript;
 
-use bytes::Bytes;
-use exec_core::log::{Event, Exit, Follow, Page, Snapshot};
-use exec_wire::{
-    error::RpcError,
-    id::{OutputSeq, ProcessId, WriteId},
-    process::{ProcessSignal, TerminalSize, TerminateMode, WaitUntil, WriteStatus},
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod tests;
+
+pub use self::{
+    collect::{Collect, Collected},
+    communicate::{Communicate, CommunicateError, Communicated},
+    error::ProcessError,
+    event::{EventStream, ExecProcessEvent},
+    handle::{ExecProcess, Read, Status},
+    hold::Hold,
+    table::{
+        Allocated, Ended, OpenError, ProcessNumber, ProcessTable, Removed, Session, TableFull,
+        WhenFull, Windowed,
+    },
 };
-use futures_util::{Stream, future::BoxFuture};
-
-/// A process, here or elsewhere.
-pub trait ExecProcess: fmt::Debug + Send + Sync {
-    /// Returns the caller's name for it.
-    fn id(&self) -> &ProcessId;
-
-    /// Returns what is known of it now.
-    fn status(&self) -> Status;
-
-    /// Follows its events, each once and in the order of their numbers, to the close.
-    fn follow(&self, follow: Follow) -> EventStream;
-
-    /// Reads retained output without consuming it.
-    fn read(&self, read: Read) -> BoxFuture<'_, Result<Page, ProcessError>>;
-
-    /// Queues bytes for its input. The place in line is taken by calling, not by awaiting; the
-    /// future resolves when the bytes are queued, which may wait for the child to read.
-    fn write(
-        &self,
-        id: Option<WriteId>,
-        data: Bytes,
-    ) -> BoxFuture<'static, Result<WriteStatus, ProcessError>>;
-
-    /// Ends its input after all earlier writes.
-    fn close_stdin(
-        &self,
-        id: Option<WriteId>,
-    ) -> BoxFuture<'static, Result<WriteStatus, ProcessError>>;
-
-    /// Tells it the new size of its terminal.
-    fn resize(&self, size: TerminalSize) -> BoxFuture<'static, Result<(), ProcessError>>;
-
-    /// Signals its process group. After its end nothing happens.
-    fn signal(&self, signal: ProcessSignal) -> BoxFuture<'static, Result<(), ProcessError>>;
-
-    /// Ends it and its whole tree, also what outlived it. Resolves, when the kill is issued, to
-    /// whether it was running itself.
-    fn terminate(&self, mode: TerminateMode) -> BoxFuture<'static, Result<bool, ProcessError>>;
-
-    /// Waits for its end. Resolves to the status then, or when the time is up.
-    fn wait(
-        &self,
-        until: WaitUntil,
-        timeout: Option<Duration>,
-    ) -> BoxFuture<'static, Result<Status, ProcessError>>;
-
-    /// Returns the head and the tail of what it wrote.
-    fn snapshot(&self) -> BoxFuture<'_, Result<Snapshot, ProcessError>>;
-}
-
-/// The events of one process.
-pub type EventStream = Pin<Box<dyn Stream<Item = Event> + Send>>;
-
-/// Which retained output to read.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Read {
-    /// Last number the reader holds.
-    pub after: OutputSeq,
-    /// Budget; one whole chunk is always given.
-    pub max_bytes: Option<usize>,
-    /// How long to wait for something new.
-    pub wait: Duration,
-}
-
-/// What is known of a process.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Status {
-    /// How it ended, once it did.
-    pub exit: Option<Exit>,
-    /// Its output ended.
-    pub closed: bool,
-    /// Something of its tree may still live.
-    pub tree_alive: bool,
-    /// The next number not yet given out.
-    pub next_seq: OutputSeq,
-    /// Bytes of output that can be read.
-    pub retained_bytes: usize,
-    /// The operating system's number for the child, if it is known here.
-    pub os_pid: Option<u32>,
-    /// Milliseconds since the Unix epoch.
-    pub started_at_ms: u64,
-}
-
-/// Why something could not be done to a process.
-#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ProcessError {
-    /// Caller: it was terminated; nothing can be written.
-    #[error("failed to write to process stdin")]
-    Terminated,
-    /// Caller: too many writes wait for the child to read.
-    #[error("too many writes wait for the process to read its stdin")]
-    StdinFull,
-    /// Caller: it has no terminal.
-    #[error("process {0} has no terminal")]
-    NoTerminal(ProcessId),
-    /// Caller: a size without rows or columns.
-    #[error("terminal size must have at least one row and one column")]
-    EmptySize,
-    /// Peer: the remote end refused.
-    #[error(transparent)]
-    Remote(#[from] RpcError),
-    /// Transport: the remote end is gone.
-    #[error("connection to the exec-server is gone")]
-    Disconnected,
-}

@@ -76,7 +76,11 @@ impl Clone for LocalBackend {
 impl LocalBackend {
     /// Begins with nothing started.
     pub fn new(config: LocalConfig) -> Self {
-        let spawner = Spawner::default();
+        Self::with_spawner(config, Spawner::default())
+    }
+
+    /// Begins with nothing started, and with a spawner of the caller's choice.
+    pub fn with_spawner(config: LocalConfig, spawner: Spawner) -> Self {
         let sandboxes = Sandboxes::new(spawner.clone(), config.sandbox);
         Self {
             config: Arc::new(config),
@@ -260,11 +264,11 @@ const CAPABILITIES: Capabilities = Capabilities {
     network_proxy_review_domains: false,
     credential_masking: false,
     credential_masking_custom_providers: false,
-    capability_discovery_sandbox: false,
+    capability_discovery_sandbox: true,
     fs_watch_missing: true,
-    capability_discovery_v2: false,
-    environment_config_read: false,
-    http_header_env_vars: false,
+    capability_discovery_v2: true,
+    environment_config_read: true,
+    http_header_env_vars: true,
     sandboxed_file_streaming: true,
     file_write_streaming: true,
 };

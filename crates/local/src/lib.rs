@@ -3,6 +3,7 @@
 //! Joins what runs processes, what works on files and what describes the host. Not here: the wire, sockets, sessions.
 
 pub mod backend;
+pub mod catalog;
 mod enclosed;
 pub mod env_policy;
 pub mod filesystem;

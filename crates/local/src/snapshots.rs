@@ -9,8 +9,12 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use exec_core::log::{Event, Follow, From, Pace};
-use exec_env::{backend::StartError, command::Command, process::ExecProcess};
+use exec_core::log::{Follow, From, Pace};
+use exec_env::{
+    backend::StartError,
+    command::Command,
+    process::{ExecProcess, ExecProcessEvent},
+};
 use exec_process::{Launch, LaunchIo, Settings, launch, spawner::Extra};
 use exec_sandbox::Prepared;
 use exec_wire::{
@@ -195,15 +199,17 @@ async fn collect(process: &dyn ExecProcess) -> Option<Vec<u8>> {
     let mut output = Vec::new();
     while let Some(event) = events.next().await {
         match event {
-            Event::Output(chunk) if chunk.stream == OutputStream::Stdout => {
+            ExecProcessEvent::Output(chunk) if chunk.stream == OutputStream::Stdout => {
                 output.extend_from_slice(&chunk.data);
                 if output.len() > parse::MAX_CAPTURE_BYTES {
                     return None;
                 }
             }
             // Descendants of a profile may keep the output open; the shell itself is done.
-            Event::Exited(..) => return Some(output),
-            Event::Output(_) | Event::Closed(_) => {}
+            ExecProcessEvent::Exited(..) => return Some(output),
+            ExecProcessEvent::Output(_)
+            | ExecProcessEvent::Closed(_)
+            | ExecProcessEvent::Failed(_) => {}
         }
     }
     None

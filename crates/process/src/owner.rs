@@ -72,13 +72,13 @@ impl Owner {
 
     /// Runs until nothing of the process is left.
     pub(crate) async fn run(mut self) {
-        let mut supervised = true;
+        let (mut supervised, mut was_held) = (true, false);
         while supervised || !self.sources.is_empty() {
             let held = !self.sources.is_empty() && self.shared.is_held();
-            if held {
-                // Whoever waits for its reader is not idle.
-                self.deadlines.activity();
+            if held || was_held {
+                self.deadlines.handle_pause();
             }
+            was_held = held;
             let (blocked, kill_at, dropped) = {
                 let state = self.shared.lock();
                 (state.input.blocked(), state.kill_at, state.dropped)

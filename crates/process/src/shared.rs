@@ -7,8 +7,9 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use exec_core::log::{Event, Follow, FollowedLog, FollowerId, OutputLog};
-use exec_wire::process::ExitCause;
+use exec_core::log::{Follow, FollowedLog, FollowerId, OutputLog};
+use exec_env::process::{ExecProcessEvent, Hold};
+use exec_wire::{id::OutputSeq, process::ExitCause};
 use futures_util::Stream;
 use tokio::{sync::Notify, time::Instant};
 
@@ -96,19 +97,53 @@ impl Events {
 }
 
 impl Stream for Events {
-    type Item = Event;
+    type Item = ExecProcessEvent;
 
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<ExecProcessEvent>> {
         let polled = self.shared.lock().followed.poll_event(self.id, cx);
         let followed = ready!(polled);
         if followed.released {
             self.shared.poke.notify_one();
         }
-        Poll::Ready(followed.event)
+        Poll::Ready(followed.event.map(ExecProcessEvent::from))
     }
 }
 
 impl Drop for Events {
+    fn drop(&mut self) {
+        self.shared.lock().followed.unfollow(self.id);
+        // Whoever it held up may go on.
+        self.shared.poke.notify_one();
+    }
+}
+
+/// Keeps what somebody has not acknowledged.
+#[derive(Debug)]
+pub(crate) struct Held {
+    shared: Arc<Shared>,
+    id: FollowerId,
+}
+
+impl Held {
+    pub(crate) fn new(shared: &Arc<Shared>, after: OutputSeq) -> Self {
+        let id = shared.lock().followed.hold(after);
+        Self {
+            shared: Arc::clone(shared),
+            id,
+        }
+    }
+}
+
+impl Hold for Held {
+    fn acknowledge(&self, seq: OutputSeq) {
+        let released = self.shared.lock().followed.acknowledge(self.id, seq);
+        if released {
+            self.shared.poke.notify_one();
+        }
+    }
+}
+
+impl Drop for Held {
     fn drop(&mut self) {
         self.shared.lock().followed.unfollow(self.id);
         // Whoever it held up may go on.

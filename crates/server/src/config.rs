@@ -18,6 +18,7 @@ mod tests;
 mod toml_text;
 mod values;
 
+pub(crate) use bounded::read_text;
 pub use environment::{Environment, Lookup};
 pub use error::{ConfigError, Place};
 pub use file::{ConfigFile, Strictness};

@@ -5,6 +5,7 @@ use std::{io::Write, process::ExitCode};
 use anyhow::Context;
 use clap::Parser;
 use exec_server::{
+    ExecServerRuntimePaths,
     cli::{Cli, Command, Doctor},
     config::{self, ServerConfig},
     doctor,
@@ -12,6 +13,7 @@ use exec_server::{
 use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
 
 fn main() -> ExitCode {
+    exec_server::run_if_helper();
     let cli = Cli::parse();
     log_to_stderr();
     match start(cli) {
@@ -35,7 +37,7 @@ fn start(cli: Cli) -> anyhow::Result<ExitCode> {
         .build()?;
     let outcome = runtime.block_on(async {
         match command {
-            None => exec_server::run_main(config)
+            None => exec_server::run_main(config, ExecServerRuntimePaths::default())
                 .await
                 .map(|()| ExitCode::SUCCESS),
             Some(Command::Doctor(doctor)) => examine(config, doctor).await,

@@ -1,10 +1,8 @@
 //! Running a server: builds the environment, listens, and stops when it is told to.
 
 use std::{
-    collections::BTreeMap,
     io::Write,
     num::NonZeroUsize,
-    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -13,14 +11,6 @@ use std::{
 };
 
 use anyhow::Context;
-use clap::Parser;
-use exec_core::log::Retention;
-use exec_env::environment::Environment;
-use exec_local::{
-    backend::{LocalBackend, LocalConfig},
-    filesystem::LocalFileSystem,
-    host::{Host, HostFacts},
-};
 use exec_service::{Concurrency, Service, ServiceConfig};
 use exec_transport::{
     http::Door,
@@ -30,15 +20,17 @@ use exec_transport::{
     listener::Listener,
     tls,
 };
-use exec_wire::{initialize::ServerName, limits};
+use exec_wire::initialize::ServerName;
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::mpsc,
+    task::JoinSet,
 };
 
 use crate::{
-    cli::Cli,
-    config::{self, ConcurrentRequests, ServerConfig},
+    config::{ConcurrentRequests, ServerConfig},
+    local::{LocalMachine, LocalSettings},
+    paths::{ExecServerRuntimePaths, run_if_helper},
 };
 
 /// Requests of one connection that run at once, unless configured otherwise.
@@ -49,30 +41,48 @@ const CONCURRENT_REQUESTS: NonZeroUsize = NonZeroUsize::new(256).expect("256 is 
 const ATTENTION: Duration = Duration::from_micros(200);
 
 /// Runs a server on `listen_url` with every other setting at its default.
-pub async fn run_main_with_listen_url(listen_url: &str) -> anyhow::Result<()> {
-    let cli = Cli::try_parse_from(["exec-server", "--listen", listen_url])?;
-    run_main(config::load(cli, &|_| None)?).await
+///
+/// # Errors
+/// When the URL is none to listen on, other machines could reach it without authentication, or as
+/// [`run_main`].
+pub async fn run_main_with_listen_url(
+    listen_url: &str,
+    paths: ExecServerRuntimePaths,
+) -> anyhow::Result<()> {
+    run_main(ServerConfig::from_flags(["--listen", listen_url])?, paths).await
 }
 
 /// Runs a server until SIGTERM or SIGINT, or, on stdio, until its client is done.
-pub async fn run_main(config: ServerConfig) -> anyhow::Result<()> {
+///
+/// A websocket listener prints its URL to stdout once it is bound. Commands inherit the environment
+/// of this process as their policies say. Dropping the future closes the listener and every connection,
+/// and kills what runs.
+///
+/// # Errors
+/// When it cannot listen, or this machine cannot be looked at.
+pub async fn run_main(config: ServerConfig, paths: ExecServerRuntimePaths) -> anyhow::Result<()> {
+    // A helper that got this far would start helpers without end.
+    run_if_helper();
     for warning in &config.warnings {
         tracing::error!("{warning}");
     }
-    let backend = LocalBackend::new(local_config(&config)?);
+    let settings = LocalSettings {
+        retained_output_bytes: config.retained_output_bytes,
+        sandbox: config.sandbox,
+    };
+    let machine = LocalMachine::for_a_server(settings, &paths)?;
     let service = Service::new(service_config(&config), {
-        let files = LocalFileSystem::for_a_server().with_policies_of(&backend);
-        let backend = backend.clone();
-        move || Environment {
-            backend: Arc::new(backend.clone()),
-            files: Arc::new(files.clone()),
-        }
+        let machine = machine.clone();
+        move || machine.environment()
     });
+    let _ending = Ending(service.clone());
     let mut stop = Stop::new()?;
     let draining = Arc::new(AtomicBool::new(false));
+    // Ended with this function, not with the runtime, which belongs to the embedder.
+    let mut tasks = JoinSet::new();
     match config.listen.clone() {
         ListenUrl::Stdio => {
-            backend.warm_up().await;
+            machine.warm_up().await;
             let (stdin, stdout) = (tokio::io::stdin(), tokio::io::stdout());
             let link = lines::link(stdin, stdout, Role::Server, "exec-server stdio");
             tokio::select! {
@@ -81,7 +91,7 @@ pub async fn run_main(config: ServerConfig) -> anyhow::Result<()> {
             }
         }
         ListenUrl::Off => {
-            backend.warm_up().await;
+            machine.warm_up().await;
             stop.asked().await;
         }
         listen @ (ListenUrl::Ws(_) | ListenUrl::Wss(_) | ListenUrl::Unix(_)) => {
@@ -95,11 +105,11 @@ pub async fn run_main(config: ServerConfig) -> anyhow::Result<()> {
             };
             let listener = bind(&listen).await?;
             announce(listener.address())?;
-            backend.warm_up().await;
+            machine.warm_up().await;
             let (links, incoming) = mpsc::channel(64);
-            tokio::spawn(listener.run(door, tls, links));
+            tasks.spawn(listener.run(door, tls, links));
             // Both go on while the server drains: it is alive, and says that it is not ready.
-            tokio::spawn(serve_all(service.clone(), incoming));
+            tasks.spawn(serve_all(service.clone(), incoming));
             stop.asked().await;
         }
     }
@@ -112,11 +122,30 @@ pub async fn run_main(config: ServerConfig) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn serve_all(service: Service, mut incoming: mpsc::Receiver<Link>) {
-    while let Some(link) = incoming.recv().await {
-        let service = service.clone();
-        tokio::spawn(async move { service.serve(link).await });
+/// Kills what runs when it is dropped. Sessions without a connection would outlive the server
+/// otherwise, if the runtime does.
+struct Ending(Service);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.end();
     }
+}
+
+async fn serve_all(service: Service, mut incoming: mpsc::Receiver<Link>) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            link = incoming.recv() => {
+                let Some(link) = link else { break };
+                let service = service.clone();
+                connections.spawn(async move { service.serve(link).await });
+            }
+            // What has ended is taken out, or the set would grow for ever.
+            Some(_ended) = connections.join_next() => {}
+        }
+    }
+    while connections.join_next().await.is_some() {}
 }
 
 async fn bind(listen: &ListenUrl) -> anyhow::Result<Listener> {
@@ -159,32 +188,6 @@ fn service_config(config: &ServerConfig) -> ServiceConfig {
 fn attention() -> Duration {
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     if cores > 1 { ATTENTION } else { Duration::ZERO }
-}
-
-fn local_config(config: &ServerConfig) -> anyhow::Result<LocalConfig> {
-    let env: BTreeMap<_, _> = std::env::vars_os().collect();
-    let cwd = std::env::current_dir().context("cannot find the working directory")?;
-    // Without the file, the shell and the home come from the environment.
-    let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let host = Host::new(&HostFacts {
-        env: &env,
-        passwd: &passwd,
-        uid: rustix::process::getuid().as_raw(),
-        cwd: &cwd,
-        exists: &|path: &Path| path.exists(),
-    });
-    let version = env!("CARGO_PKG_VERSION").to_owned();
-    let retention = Retention {
-        bytes: config.retained_output_bytes,
-        chunks: limits::RETAINED_OUTPUT_CHUNKS,
-    };
-    Ok(LocalConfig {
-        env,
-        host,
-        version,
-        retention,
-        sandbox: config.sandbox,
-    })
 }
 
 /// The two signals that stop a server.

@@ -3,9 +3,12 @@
 use bytes::Bytes;
 use exec_wire::{
     command::{ExecCommand, TerminateCommand, WriteCommand},
+    config::ReadEnvironmentConfig,
+    discovery::{DiscoverCapabilities, DiscoverRoots},
     environment::{ReadEnvironmentInfo, ReadEnvironmentStatus},
     error::{ErrorCode, RpcError},
     fs,
+    http::{CancelHttpRequest, HttpRequest},
     id::{HandleId, ProcessId},
     initialize::InitializeParams,
     message::{Request, decode_params},
@@ -26,6 +29,11 @@ pub(crate) enum Call {
     Initialize(InitializeParams),
     EnvironmentInfo,
     EnvironmentStatus,
+    ReadConfig(ReadEnvironmentConfig),
+    DiscoverRoots(DiscoverRoots),
+    Discover(DiscoverCapabilities),
+    Http(Box<HttpRequest>, Option<Bytes>),
+    CancelHttp(CancelHttpRequest),
     Start(Box<StartProcess>),
     Read(ReadProcess),
     Write(WriteProcess, Bytes),
@@ -124,6 +132,19 @@ impl Call {
                 decode::<ReadEnvironmentStatus>(params)?;
                 Self::EnvironmentStatus
             }
+            MethodName::EnvironmentConfigRead => Self::ReadConfig(decode(params)?),
+            MethodName::CapabilityRootsDiscover => Self::DiscoverRoots(decode(params)?),
+            MethodName::CapabilitiesDiscover => Self::Discover(decode(params)?),
+            MethodName::HttpRequest => {
+                let mut request: HttpRequest = decode(params)?;
+                let inside = request.body_base64.take().map(|body| body.0);
+                let body = match (inside, data) {
+                    (None, None) => None,
+                    (inside, beside) => Some(data_member("bodyBase64", inside, beside)?),
+                };
+                Self::Http(Box::new(request), body)
+            }
+            MethodName::HttpRequestCancel => Self::CancelHttp(decode(params)?),
             MethodName::ProcessStart => Self::Start(decode(params)?),
             MethodName::ProcessRead => Self::Read(decode(params)?),
             MethodName::ProcessWrite => {

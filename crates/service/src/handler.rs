@@ -1,8 +1,10 @@
 //! Handlers: each turns one request into one call of the environment.
 
+mod catalog;
 mod command;
 mod control;
 mod files;
+mod http;
 mod output;
 mod start;
 mod watch;
@@ -17,7 +19,7 @@ use exec_wire::{
     initialize::{Extension, InitializeParams, InitializeResponse},
     message::RequestId,
     outgoing::Outgoing,
-    process::Empty,
+    process::{Acknowledged, Empty},
 };
 use futures_util::future::{BoxFuture, FutureExt};
 use serde::Serialize;
@@ -27,7 +29,8 @@ use crate::{
     files::ConnectionFiles,
     outbox::Outbox,
     service::Shared,
-    session::{Found, Process, Session},
+    session::{Found, Keeping, Process, Session},
+    streams::ConnectionStreams,
 };
 
 /// A request that has begun.
@@ -38,6 +41,8 @@ pub(crate) enum Begun {
     Runs(BoxFuture<'static, Option<Outgoing>>),
     /// It has taken effect, or only reads, and waits: nobody waits for it.
     Waits(BoxFuture<'static, Outgoing>),
+    /// It waits as well, and answers by itself: something follows its answer.
+    Answers(BoxFuture<'static, ()>),
 }
 
 /// The handlers of one connection.
@@ -45,6 +50,7 @@ pub(crate) struct Handler {
     shared: Arc<Shared>,
     outbox: Arc<Outbox>,
     files: Arc<ConnectionFiles>,
+    streams: Arc<ConnectionStreams>,
     binary: Binary,
     takes_binary: bool,
     session: Option<Arc<Session>>,
@@ -56,6 +62,7 @@ impl Handler {
             shared,
             outbox,
             files: Arc::default(),
+            streams: Arc::default(),
             binary,
             takes_binary: false,
             session: None,
@@ -89,9 +96,14 @@ impl Handler {
         let environment = self.shared.open();
         let info = environment.backend.info().await?;
         let sessions = &self.shared.sessions;
+        let keeping = if granted.contains(&Extension::Acknowledge) {
+            Keeping::Unacknowledged
+        } else {
+            Keeping::Retained
+        };
         let session = match &params.resume_session_id {
-            Some(id) => sessions.resume(id, &self.outbox)?,
-            None => sessions.open(environment, Arc::clone(&self.outbox))?,
+            Some(id) => sessions.resume(id, &self.outbox, keeping)?,
+            None => sessions.open(environment, Arc::clone(&self.outbox), keeping)?,
         };
         for extension in &granted {
             self.outbox.grant(*extension);
@@ -106,6 +118,13 @@ impl Handler {
             extensions: granted,
             server: Some(self.shared.config.server.clone()),
         })
+    }
+
+    /// Lets go of what the client has taken of a process's events.
+    pub(crate) fn acknowledge(&self, acknowledged: &Acknowledged) {
+        if let Some(session) = &self.session {
+            session.acknowledge(acknowledged);
+        }
     }
 
     /// Takes hold of the open file that a block is of, unless that was done before.
@@ -132,6 +151,7 @@ impl Handler {
             shared: &self.shared,
             outbox: &self.outbox,
             files: &self.files,
+            streams: &self.streams,
             session,
         };
         match call {
@@ -151,6 +171,13 @@ impl Handler {
                     status: "ready".to_owned(),
                 }),
             ),
+            Call::ReadConfig(params) => handlers.look_up(id, |catalog| catalog.read_config(params)),
+            Call::DiscoverRoots(params) => {
+                handlers.look_up(id, |catalog| catalog.discover_roots(params))
+            }
+            Call::Discover(params) => handlers.look_up(id, |catalog| catalog.discover(params)),
+            Call::Http(request, body) => handlers.http_request(id, *request, body),
+            Call::CancelHttp(params) => handlers.cancel_http(&id, &params),
             Call::Start(params) => handlers.start(id, *params),
             Call::Read(params) => handlers.read(id, &params),
             Call::Write(params, data) => handlers.write(id, params, data),
@@ -200,6 +227,7 @@ struct Handlers<'a> {
     shared: &'a Arc<Shared>,
     outbox: &'a Arc<Outbox>,
     files: &'a Arc<ConnectionFiles>,
+    streams: &'a Arc<ConnectionStreams>,
     session: Arc<Session>,
 }
 

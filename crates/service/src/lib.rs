@@ -13,5 +13,6 @@ mod notify;
 mod outbox;
 mod service;
 mod session;
+mod streams;
 
 pub use self::service::{Concurrency, Service, ServiceConfig};

@@ -1,6 +1,7 @@
 //! Events of a process as notifications, in the dialect that started it.
 
-use exec_core::log::{Event, Exit};
+use exec_core::log::Exit;
+use exec_env::process::ExecProcessEvent as Event;
 use exec_wire::{
     command::CommandExited,
     id::{OutputSeq, ProcessId},
@@ -48,7 +49,8 @@ pub(crate) fn notification(id: &ProcessId, dialect: Dialect, event: Event) -> Op
                 &exited,
             ))
         }
-        (Dialect::Command, Event::Closed(_)) => None,
+        // A process that failed elsewhere has no number to tell it by; its next read says so.
+        (Dialect::Command, Event::Closed(_)) | (_, Event::Failed(_)) => None,
     }
 }
 

@@ -132,9 +132,15 @@ impl Outbox {
 
     /// Queues a message when there is room for it.
     pub(crate) async fn send(&self, message: Outgoing) {
+        self.send_after(message, || {}).await;
+    }
+
+    /// Queues a message when there is room for it, and does something right before.
+    pub(crate) async fn send_after(&self, message: Outgoing, before: impl FnOnce()) {
         let size = room_for(&message);
         // The semaphore is never closed.
         let room = Arc::clone(&self.room).acquire_many_owned(size).await.ok();
+        before();
         // A writer that is gone needs nothing.
         drop(self.items.send(Item::Message(message, room)));
     }

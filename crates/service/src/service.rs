@@ -110,6 +110,7 @@ impl Service {
         if !grace.is_zero() {
             let timeout_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
             for session in &sessions {
+                session.give_up_client();
                 session.terminate_all(TerminateMode::Graceful { timeout_ms });
             }
             drop(timeout(grace, all_ended(&sessions, WaitUntil::Closed)).await);
@@ -122,6 +123,14 @@ impl Service {
         for session in &sessions {
             session.clear();
         }
+    }
+
+    /// Kills every process, also those of sessions without a connection, and waits for nothing.
+    pub fn end(&self) {
+        for session in self.shared.sessions.all() {
+            session.clear();
+        }
+        self.shared.detached.clear();
     }
 }
 

@@ -1,11 +1,14 @@
 //! Sessions: who owns which process, and for how long without a connection.
 
+mod finished;
+mod kept;
 mod process;
 mod registry;
 mod state;
 mod watcher;
 
 pub(crate) use self::{
+    kept::{Keeping, Kept},
     process::{Found, Process},
     registry::Registry,
     state::{AdmitError, Session, follow},

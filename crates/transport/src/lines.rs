@@ -34,7 +34,7 @@ where
             most: role.max_message_bytes(),
         }),
         writer: Box::new(Writer {
-            output: Box::new(output),
+            output: Some(Box::new(output)),
             buffer: Vec::new(),
             written: 0,
             behind: VecDeque::new(),
@@ -122,7 +122,8 @@ impl MessageReader for Reader {
 }
 
 struct Writer {
-    output: Box<dyn AsyncWrite + Send + Unpin>,
+    /// Gone when the link is closed: a pipe has no other way to end.
+    output: Option<Box<dyn AsyncWrite + Send + Unpin>>,
     buffer: Vec<u8>,
     written: usize,
     /// What comes after `buffer`: a large message is encoded block by block as it is written.
@@ -208,14 +209,17 @@ impl MessageWriter for Writer {
             if self.buffer.is_empty() {
                 break;
             }
-            let output = Pin::new(&mut self.output);
-            match ready!(output.poll_write(cx, &self.buffer[self.written..]))? {
+            let output = self.output.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+            match ready!(Pin::new(output).poll_write(cx, &self.buffer[self.written..]))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 count => self.written += count,
             }
         }
         self.buffer.shrink_to(limits::OUTBOX_BYTES);
-        Pin::new(&mut self.output).poll_flush(cx)
+        match &mut self.output {
+            Some(output) => Pin::new(output).poll_flush(cx),
+            None => Poll::Ready(Ok(())),
+        }
     }
 
     fn poll_upkeep(&mut self, _: &mut Context<'_>) -> Poll<()> {
@@ -224,7 +228,12 @@ impl MessageWriter for Writer {
 
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_flush(cx))?;
-        Pin::new(&mut self.output).poll_shutdown(cx)
+        let ended = match &mut self.output {
+            Some(output) => ready!(Pin::new(output).poll_shutdown(cx)),
+            None => Ok(()),
+        };
+        self.output = None;
+        Poll::Ready(ended)
     }
 }
 

@@ -11,6 +11,8 @@ use bytes::Bytes;
 use exec_wire::{limits, outgoing::Outgoing};
 use tokio::sync::OwnedSemaphorePermit;
 
+use crate::connect::Exit;
+
 /// A connection to a peer.
 #[derive(Debug)]
 pub struct Link {
@@ -119,4 +121,7 @@ pub enum ReadError {
     /// The peer does not keep to the rules of the transport.
     #[error("{0}")]
     Protocol(&'static str),
+    /// The program at the other end is gone.
+    #[error("server program {0}")]
+    Exited(Exit),
 }

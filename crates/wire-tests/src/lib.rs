@@ -6,6 +6,7 @@
 
 #![cfg(test)]
 
+mod acknowledge;
 mod auth;
 mod binary;
 mod cli;
@@ -13,8 +14,10 @@ mod client;
 mod command;
 mod descendants;
 mod detached;
+mod discovery;
 mod ending;
 mod envelope;
+mod environment_config;
 mod extensions;
 mod frames;
 mod fs_bad_input;
@@ -36,6 +39,7 @@ mod fs_walk;
 mod fs_watch;
 mod fs_writing;
 mod http;
+mod http_request;
 mod input;
 mod lifecycle;
 mod limits;
@@ -57,6 +61,7 @@ mod spawn;
 mod start_params;
 mod tls;
 mod unix_socket;
+mod upstream;
 
 /// Makes each case a named test of every transport, such as `envelope::stdio::ids_are_echoed`.
 macro_rules! over_every_transport {

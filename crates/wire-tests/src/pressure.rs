@@ -113,7 +113,7 @@ async fn a_dropped_client(transport: Transport) {
 }
 
 /// Waits until something that grows while work is done has not grown for a while.
-async fn settled(mut measure: impl FnMut() -> String) {
+pub(crate) async fn settled(mut measure: impl FnMut() -> String) {
     let (mut last, mut since) = (String::new(), 0);
     until("it settles", || {
         let now = measure();

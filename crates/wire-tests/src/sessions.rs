@@ -2,7 +2,7 @@
 
 use std::{fs, time::Duration};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::{
@@ -29,7 +29,12 @@ over_every_socket!(
 
 /// Resumes a session as soon as the server has noticed that its connection is gone.
 pub(crate) async fn resume(server: &mut Server, session: &str) -> Client {
-    let params = json!({"clientName": "c", "resumeSessionId": session});
+    resume_with(server, session, json!({})).await
+}
+
+/// The same, with some more params.
+pub(crate) async fn resume_with(server: &mut Server, session: &str, more: Value) -> Client {
+    let params = with(json!({"clientName": "c", "resumeSessionId": session}), more);
     for _ in 0..1000 {
         let mut client = server.connect().await;
         let id = client.request("initialize", params.clone()).await;

@@ -10,8 +10,11 @@ use serde_json::{Value, value::RawValue};
 
 use crate::{
     command::{ExecCommand, TerminateCommand, WriteCommand},
+    config::ReadEnvironmentConfig,
+    discovery::{DiscoverCapabilities, DiscoverRoots},
     environment::{ReadEnvironmentInfo, ReadEnvironmentStatus},
     fs,
+    http::{CancelHttpRequest, HttpRequest},
     initialize::InitializeParams,
     message::{Message, Request, RequestId, decode_params, encode_binary_head, split_binary},
     method::{Method, MethodName},
@@ -122,6 +125,11 @@ fn check_params(request: &Request<'_>) {
             MethodName::Initialize => check::<InitializeParams>(params),
             MethodName::EnvironmentInfo => check::<ReadEnvironmentInfo>(params),
             MethodName::EnvironmentStatus => check::<ReadEnvironmentStatus>(params),
+            MethodName::EnvironmentConfigRead => check::<ReadEnvironmentConfig>(params),
+            MethodName::CapabilityRootsDiscover => check::<DiscoverRoots>(params),
+            MethodName::CapabilitiesDiscover => check::<DiscoverCapabilities>(params),
+            MethodName::HttpRequest => check::<HttpRequest>(params),
+            MethodName::HttpRequestCancel => check::<CancelHttpRequest>(params),
             MethodName::ProcessStart => check_start(params),
             MethodName::ProcessRead => check::<ReadProcess>(params),
             MethodName::ProcessWrite => check::<WriteProcess>(params),

@@ -115,6 +115,35 @@ impl<'de> Deserialize<'de> for WatchId {
     }
 }
 
+/// An HTTP request, as the client named it in `http/request`.
+#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct HttpRequestId(Arc<str>);
+
+impl HttpRequestId {
+    /// Takes a name of at most [`limits::MAX_HTTP_REQUEST_ID_BYTES`].
+    pub fn new(name: &str) -> Result<Self, IdTooLong> {
+        bounded(name, "requestId", limits::MAX_HTTP_REQUEST_ID_BYTES).map(|()| Self(name.into()))
+    }
+
+    /// Returns the name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for HttpRequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for HttpRequestId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        Self::new(&name).map_err(de::Error::custom)
+    }
+}
+
 /// A session, as the server named it. Knowing it is what entitles a client to resume it.
 #[derive(Clone, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct SessionId(Arc<str>);

@@ -53,6 +53,8 @@ pub enum Extension {
     BinaryData,
     /// `process/started` and `process/failed` are sent.
     Lifecycle,
+    /// The client tells what it has taken of each process; nothing else is dropped.
+    Acknowledge,
     /// One that a newer peer knows.
     #[serde(other)]
     Unknown,
@@ -60,13 +62,14 @@ pub enum Extension {
 
 impl Extension {
     /// Every extension of this build.
-    pub const ALL: &[Self] = &[Self::BinaryData, Self::Lifecycle];
+    pub const ALL: &[Self] = &[Self::BinaryData, Self::Lifecycle, Self::Acknowledge];
 
     /// Finds an extension by its name on the wire.
     pub fn parse(name: &str) -> Option<Self> {
         match name {
             "binaryData" => Some(Self::BinaryData),
             "lifecycle" => Some(Self::Lifecycle),
+            "acknowledge" => Some(Self::Acknowledge),
             _ => None,
         }
     }

@@ -5,11 +5,14 @@
 
 pub mod bytes;
 pub mod command;
+pub mod config;
+pub mod discovery;
 pub mod environment;
 pub mod error;
 pub mod fs;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+pub mod http;
 pub mod id;
 pub mod initialize;
 pub mod limits;

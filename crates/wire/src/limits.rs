@@ -118,3 +118,39 @@ pub const MAX_SEARCH_ENTRIES: usize = 1_000_000;
 pub const DEFAULT_FIND_RESULTS: usize = 1000;
 /// Most paths of one `fs/find`.
 pub const MAX_FIND_RESULTS: usize = 10_000;
+/// Roots of one `capabilityRoots/discoverV1`: as the stock server.
+pub const MAX_DISCOVERY_ROOTS: usize = 128;
+/// Largest file that discovery returns: as the stock server.
+pub const MAX_DISCOVERY_FILE_BYTES: u64 = 1 << 20;
+/// Text that discovery returns for one root: as the stock server.
+pub const MAX_DISCOVERY_ROOT_BYTES: usize = 16 << 20;
+/// Text that one discovery returns, of all roots together: an answer is made in memory.
+pub const MAX_DISCOVERY_BYTES: usize = 256 << 20;
+/// Roots that one discovery reads at the same time: as the stock server.
+pub const DISCOVERY_ROOTS_AT_ONCE: usize = 8;
+/// How deep discovery looks below a root: as the stock server.
+pub const DISCOVERY_DEPTH: usize = 6;
+/// Directories that discovery reads below a root: as the stock server.
+pub const MAX_DISCOVERY_DIRECTORIES: usize = 2000;
+/// Entries that discovery looks at below a root: as the stock server.
+pub const MAX_DISCOVERY_ENTRIES: usize = 20_000;
+/// Installed plugins that `capabilities/discoverV2` lists; beyond it, a warning says that there are more.
+pub const MAX_INSTALLED_PLUGINS: usize = 1024;
+/// Largest configuration file that `environmentConfig/read` reads; a larger one fails the call.
+pub const MAX_CONFIG_FILE_BYTES: u64 = 4 << 20;
+/// Key paths of one `environmentConfig/read`, of each kind.
+pub const MAX_CONFIG_PATHS: usize = 1024;
+/// Longest `requestId` of `http/request`: it is repeated with every part of the body.
+pub const MAX_HTTP_REQUEST_ID_BYTES: usize = 256;
+/// Largest part of a streamed body: as the stock server.
+pub const MAX_HTTP_DELTA_BYTES: usize = 1 << 20;
+/// Largest body that `http/request` returns whole; a larger one is an error, and can be streamed.
+pub const MAX_HTTP_BODY_BYTES: usize = 64 << 20;
+/// Requests of one connection whose body is being streamed.
+pub const MAX_HTTP_STREAMS: usize = 256;
+/// Output of one process that its client has not acknowledged (grant `acknowledge`); beyond it the
+/// process is paused. It is also what a client that was cut off can have missed.
+pub const UNACKNOWLEDGED_BYTES: usize = 1 << 20;
+/// How long after a disconnect what was not acknowledged is kept, and a process that wrote too much of
+/// it is paused. Then it runs on, and the oldest output is dropped.
+pub const UNACKNOWLEDGED_HOLD: Duration = Duration::from_secs(30);

@@ -64,6 +64,11 @@ methods! {
     Initialize = "initialize", "initialize", Control;
     EnvironmentInfo = "environment/info", "environment info", Control;
     EnvironmentStatus = "environment/status", "environment status", Control;
+    EnvironmentConfigRead = "environmentConfig/read", "environment config", Reads;
+    CapabilityRootsDiscover = "capabilityRoots/discoverV1", "capability discovery", Reads;
+    CapabilitiesDiscover = "capabilities/discoverV2", "capability discovery", Reads;
+    HttpRequest = "http/request", "http", Reads;
+    HttpRequestCancel = "http/request/cancel", "http", Control;
     ProcessStart = "process/start", "exec", Starts;
     ProcessRead = "process/read", "exec", Reads;
     ProcessWrite = "process/write", "exec", Changes;
@@ -105,7 +110,7 @@ impl MethodName {
     pub const fn takes_data(self) -> bool {
         matches!(
             self,
-            Self::ProcessWrite | Self::FsWriteFile | Self::FsWriteBlock
+            Self::ProcessWrite | Self::FsWriteFile | Self::FsWriteBlock | Self::HttpRequest
         )
     }
 }
@@ -113,8 +118,11 @@ impl MethodName {
 /// What the server asks a client: whether a process may reach a host.
 pub const NETWORK_POLICY_REQUEST: &str = "network/policyRequest";
 
-/// What a client may tell.
+/// What a client tells once: that it has read the answer to `initialize`.
 pub const INITIALIZED: &str = "initialized";
+
+/// What a client tells of a process's events that it has taken (grant `acknowledge`).
+pub const PROCESS_ACKNOWLEDGE: &str = "process/acknowledge";
 
 /// What the server tells.
 pub mod notification {
@@ -132,6 +140,8 @@ pub mod notification {
     pub const FS_CHANGED: &str = "fs/changed";
     /// A missing path has appeared, or so it seems.
     pub const FS_MISSING_CHANGED: &str = "fs/missingChanged";
+    /// A part of a streamed body of `http/request`.
+    pub const HTTP_BODY_DELTA: &str = "http/request/bodyDelta";
     /// What was decided about a connection of a process.
     pub const NETWORK_POLICY_DECISION: &str = "network/policyDecision";
     /// Output, in the first dialect.
@@ -148,6 +158,7 @@ pub mod notification {
         PROCESS_FAILED,
         FS_CHANGED,
         FS_MISSING_CHANGED,
+        HTTP_BODY_DELTA,
         NETWORK_POLICY_DECISION,
         COMMAND_OUTPUT,
         COMMAND_EXITED,

@@ -115,6 +115,25 @@ impl Outgoing {
         Self::Text(text)
     }
 
+    /// Tells the peer something, with a data member. The params are an object without it.
+    pub fn notification_with_data<T: Serialize>(
+        method: &str,
+        params: &T,
+        member: &'static str,
+        data: Bytes,
+    ) -> Self {
+        let Self::Text(mut head) = Self::notification(method, params) else {
+            return Self::Text(Vec::new());
+        };
+        reopen(&mut head);
+        Self::Data(DataMessage {
+            head,
+            member,
+            data,
+            tail: "}}",
+        })
+    }
+
     /// `process/output`.
     pub fn output(
         process_id: &ProcessId,
@@ -314,6 +333,24 @@ mod tests {
         assert_eq!(
             text(&message),
             r#"{"id":3,"method":"m","params":{"a":1,"chunk":"aGk="}}"#
+        );
+    }
+
+    #[test]
+    fn a_part_of_a_body_has_all_members_of_the_stock_servers() {
+        let delta = crate::http::HttpBodyDelta {
+            request_id: crate::id::HttpRequestId::new("http-1").unwrap(),
+            seq: 1,
+            delta_base64: None,
+            done: false,
+            error: None,
+        };
+        let data = Bytes::from_static(b"abc");
+        let method = notification::HTTP_BODY_DELTA;
+        let message = Outgoing::notification_with_data(method, &delta, "deltaBase64", data);
+        assert_eq!(
+            text(&message),
+            r#"{"method":"http/request/bodyDelta","params":{"requestId":"http-1","seq":1,"done":false,"error":null,"deltaBase64":"YWJj"}}"#
         );
     }
 

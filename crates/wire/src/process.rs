@@ -10,7 +10,9 @@ pub use self::{
         CloseStdin, ProcessSignal, ResizeProcess, SignalProcess, TerminateMode, TerminateProcess,
         Terminated, WaitProcess, WaitResult, WaitUntil, WriteProcess, WriteResult, WriteStatus,
     },
-    events::{ExitCause, Exited, ProcessClosed, ProcessFailed, ProcessStarted, Usage},
+    events::{
+        Acknowledged, ExitCause, Exited, ProcessClosed, ProcessFailed, ProcessStarted, Usage,
+    },
     output::{
         AttachProcess, Attached, ListProcesses, OutputPage, OutputStream, PageChunk, ProcessList,
         ProcessSnapshot, ProcessSummary, ReadProcess, ReleaseProcess, SnapshotProcess,

@@ -3,13 +3,16 @@
 use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
-use exec_wire::{id::HandleId, message::RequestId, outgoing::Outgoing};
+use exec_wire::{id::HandleId, message::RequestId, method::MethodName, outgoing::Outgoing};
 use tokio::sync::oneshot;
 
-use crate::{client::CallError, events::ProcessEvents, filesystem::Gathered, hub::Kept};
+use crate::{
+    error::ExecServerError, events::ProcessEvents, filesystem::Gathered, http::QueuedBody,
+    hub::Kept,
+};
 
 /// What a call comes to.
-pub(crate) type Reply = Result<Answered, CallError>;
+pub(crate) type Reply = Result<Answered, ExecServerError>;
 
 /// A result, not yet decoded. It is a part of the message that it came in: a file's content is
 /// large, and not copied to pass it on.
@@ -21,13 +24,20 @@ pub(crate) struct Answered {
     pub(crate) data: Option<Bytes>,
     /// What the call has opened. It is closed if nobody takes the answer.
     pub(crate) kept: Option<Kept>,
+    /// Where it came from.
+    pub(crate) connection: ConnectionNumber,
 }
 
-/// Makes the request once its id is known.
-pub(crate) type Request = Box<dyn FnOnce(&RequestId) -> Outgoing + Send>;
+/// Which of a client's connections: each has its own open files, watches and bodies.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct ConnectionNumber(pub(crate) u64);
+
+/// Makes the request once its id is known, and again for every connection that it is sent on.
+pub(crate) type Request = Box<dyn Fn(&RequestId) -> Outgoing + Send>;
 
 /// A call on its way to the server.
 pub(crate) struct Ask {
+    pub(crate) method: MethodName,
     pub(crate) request: Request,
     pub(crate) waiter: Waiter,
 }
@@ -35,6 +45,7 @@ pub(crate) struct Ask {
 impl fmt::Debug for Ask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ask")
+            .field("method", &self.method)
             .field("waiter", &self.waiter)
             .finish_non_exhaustive()
     }
@@ -47,10 +58,42 @@ pub(crate) enum Waiter {
     Call(oneshot::Sender<Reply>),
     /// A caller who starts a process.
     Start(oneshot::Sender<Reply>, Arc<ProcessEvents>),
+    /// A caller whose start was not answered before the connection broke: if the process can be read,
+    /// it was started.
+    Adopt(oneshot::Sender<Reply>, Arc<ProcessEvents>),
     /// A process whose events have a gap.
     Fill(Arc<ProcessEvents>),
+    /// Nobody; a process that has failed is terminated.
+    End(Arc<ProcessEvents>),
     /// A caller who works on files. If it gives up before the call is sent, it is not sent.
     File(oneshot::Sender<Reply>, Opens),
+}
+
+impl Waiter {
+    /// There is no answer.
+    pub(super) fn fail(self, error: ExecServerError) {
+        match self {
+            Self::Call(reply)
+            | Self::Start(reply, _)
+            | Self::Adopt(reply, _)
+            | Self::File(reply, _) => {
+                // A caller that gave up needs no answer.
+                drop(reply.send(Err(error)));
+            }
+            Self::Fill(_) | Self::End(_) => {}
+        }
+    }
+
+    /// Tells whether anybody still wants the answer.
+    pub(super) fn is_awaited(&self) -> bool {
+        match self {
+            Self::Call(reply)
+            | Self::Start(reply, _)
+            | Self::Adopt(reply, _)
+            | Self::File(reply, _) => !reply.is_closed(),
+            Self::Fill(_) | Self::End(_) => true,
+        }
+    }
 }
 
 /// What a call opens on the server.
@@ -58,10 +101,14 @@ pub(crate) enum Waiter {
 pub(crate) enum Opens {
     /// Nothing.
     Nothing,
+    /// Nothing; it names what was opened on this connection.
+    Uses(ConnectionNumber),
     /// A file.
     File(HandleId),
     /// A watch.
     Watch(Arc<Gathered>),
     /// A watch for missing paths, and who is told when it is over.
     Missing(u64, oneshot::Sender<()>),
+    /// A streamed body.
+    Body(Arc<QueuedBody>),
 }

@@ -32,7 +32,7 @@ impl Watches {
                 self.missing = Some((id, over));
                 Opens::Nothing
             }
-            Opens::Nothing | Opens::File(_) => opens,
+            Opens::Nothing | Opens::Uses(_) | Opens::File(_) | Opens::Body(_) => opens,
         }
     }
 
@@ -43,8 +43,9 @@ impl Watches {
         }
     }
 
-    pub(super) fn remove(&mut self, id: &WatchId) {
-        self.table.remove(id);
+    /// Forgets a watch. Tells whether it was known.
+    pub(super) fn remove(&mut self, id: &WatchId) -> bool {
+        self.table.remove(id).is_some()
     }
 
     /// Hands changes to their watch. One that is over needs none.

@@ -6,17 +6,20 @@ use std::{
     task::{Context, Poll},
 };
 
-use exec_core::log::{Event, Follow, FollowerId};
+use exec_core::log::{Follow, FollowerId};
+use exec_env::process::{ExecProcessEvent, Hold};
+use exec_wire::id::OutputSeq;
 use futures_util::Stream;
 
 use super::retained::ProcessEvents;
 use crate::client::ExecServerClient;
 
-/// A follower's stream of events. Ends early if the connection does.
+/// A follower's stream of events. Ends with the close, or else with a failure.
 #[derive(Debug)]
 pub(crate) struct Followed {
-    events: Arc<ProcessEvents>,
-    id: FollowerId,
+    follower: Follower,
+    /// The failure was told.
+    failed: bool,
     /// Whoever follows keeps the connection open.
     _client: ExecServerClient,
 }
@@ -27,38 +30,65 @@ impl Followed {
         follow: Follow,
         client: ExecServerClient,
     ) -> Self {
-        let id = events.lock().followed.follow(follow);
         Self {
-            events: Arc::clone(events),
-            id,
+            follower: Follower::new(events, events.follow(|log| log.follow(follow))),
+            failed: false,
             _client: client,
         }
     }
 }
 
 impl Stream for Followed {
-    type Item = Event;
+    type Item = ExecProcessEvent;
 
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Event>> {
-        let mut state = self.events.lock();
-        let Poll::Ready(followed) = state.followed.poll_event(self.id, cx) else {
-            let ended = state.end.is_some();
-            return if ended {
-                Poll::Ready(None)
-            } else {
-                Poll::Pending
-            };
-        };
-        drop(state);
-        // The driver may have stopped reading because of this one.
-        self.events.hub.poke_if_full();
-        Poll::Ready(followed.event)
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<ExecProcessEvent>> {
+        let Follower { events, id } = &self.follower;
+        let polled = events.follow(|log| log.poll_event(*id, cx));
+        match (polled, events.check()) {
+            (Poll::Ready(followed), _) => Poll::Ready(followed.event.map(ExecProcessEvent::from)),
+            (Poll::Pending, Ok(())) => Poll::Pending,
+            (Poll::Pending, Err(_)) if self.failed => Poll::Ready(None),
+            (Poll::Pending, Err(error)) => {
+                self.failed = true;
+                Poll::Ready(Some(ExecProcessEvent::Failed(error)))
+            }
+        }
     }
 }
 
-impl Drop for Followed {
+/// Keeps what somebody has not acknowledged.
+#[derive(Debug)]
+pub(crate) struct Held(Follower);
+
+impl Held {
+    pub(crate) fn new(events: &Arc<ProcessEvents>, after: OutputSeq) -> Self {
+        Self(Follower::new(events, events.follow(|log| log.hold(after))))
+    }
+}
+
+impl Hold for Held {
+    fn acknowledge(&self, seq: OutputSeq) {
+        let Follower { events, id } = &self.0;
+        events.follow(|log| log.acknowledge(*id, seq));
+    }
+}
+
+/// A place among the followers of a process, given back when it is dropped.
+#[derive(Debug)]
+struct Follower {
+    events: Arc<ProcessEvents>,
+    id: FollowerId,
+}
+
+impl Follower {
+    fn new(events: &Arc<ProcessEvents>, id: FollowerId) -> Self {
+        let events = Arc::clone(events);
+        Self { events, id }
+    }
+}
+
+impl Drop for Follower {
     fn drop(&mut self) {
-        self.events.lock().followed.unfollow(self.id);
-        self.events.hub.poke();
+        self.events.follow(|log| log.unfollow(self.id));
     }
 }

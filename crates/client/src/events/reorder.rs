@@ -4,15 +4,20 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use exec_core::log::{Event, Exit, OutputChunk};
+use exec_env::process::ProcessError;
 use exec_wire::{
-    id::OutputSeq,
-    process::{ExitCause, OutputPage},
+    error::RpcError,
+    id::{OutputSeq, ProcessId},
+    process::{ExitCause, OutputPage, PageChunk},
 };
 
-/// Events that may wait for an earlier one.
-const MAX_EVENTS: usize = 256;
+/// Events that may wait for an earlier one. More than the stock client allows: after a resume live
+/// events come before the page that the earlier ones are on.
+const MAX_EVENTS: usize = 65_536;
 /// Bytes of output that may wait for an earlier event.
-const MAX_BYTES: usize = 1 << 20;
+const MAX_BYTES: usize = 4 << 20;
+/// Largest chunk: as the stock client.
+const MAX_CHUNK_BYTES: usize = 1 << 20;
 
 #[derive(Debug)]
 pub(crate) struct Reorder {
@@ -25,14 +30,37 @@ pub(crate) struct Reorder {
 }
 
 /// Peer: the events of one process cannot be put in order. Others are not concerned.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub(crate) enum Broken {
-    #[error("too much output came before event {} of the process", .0.0)]
+    #[error("more than {MAX_BYTES} bytes or {MAX_EVENTS} events came before event {}", .0.0)]
     Overflow(OutputSeq),
-    #[error("event {} of the process is lost", .0.0)]
-    Lost(OutputSeq),
-    #[error("event {} of the process cannot follow those before it", .0.0)]
+    #[error("event {} is larger than {MAX_CHUNK_BYTES} bytes", .0.0)]
+    Oversized(OutputSeq),
+    #[error("{}", lost(*.0, *.1))]
+    Lost(OutputSeq, OutputSeq),
+    #[error("event {} cannot follow those before it", .0.0)]
     Impossible(OutputSeq),
+    #[error("{0}")]
+    Malformed(String),
+    #[error("server does not know it any more: {0}")]
+    Unknown(String),
+    #[error("its output cannot be read: {0}")]
+    Unread(String),
+}
+
+impl Broken {
+    /// What everything fails with that is done to the process from then on.
+    pub(crate) fn error(&self, id: &ProcessId) -> ProcessError {
+        RpcError::internal(format!("process {id} is given up: {self}")).into()
+    }
+}
+
+fn lost(first: OutputSeq, last: OutputSeq) -> String {
+    if first == last {
+        format!("event {} is lost", first.0)
+    } else {
+        format!("events {} to {} are lost", first.0, last.0)
+    }
 }
 
 impl Reorder {
@@ -59,6 +87,9 @@ impl Reorder {
         if event.seq() < self.next || self.early.contains_key(&event.seq()) {
             return Ok(());
         }
+        if size(&event) > MAX_CHUNK_BYTES {
+            return Err(Broken::Oversized(event.seq()));
+        }
         self.exit_seen |= matches!(event, Event::Exited(..));
         if event.seq() > self.next {
             self.early_bytes += size(&event);
@@ -80,10 +111,24 @@ impl Reorder {
         Ok(())
     }
 
-    /// Takes what `process/read` answered after [`gap`](Self::gap). If that does not fill it,
-    /// nothing will.
-    pub(crate) fn handle_page(&mut self, page: OutputPage) -> Result<(), Broken> {
-        for chunk in page.chunks {
+    /// Takes a part of what `process/read` has to answer after a number. Returns where to go on.
+    pub(crate) fn handle_part(
+        &mut self,
+        page: OutputPage,
+        after: OutputSeq,
+    ) -> Result<OutputSeq, Broken> {
+        let end = OutputSeq(page.next_seq.0.saturating_sub(1));
+        self.handle_chunks(page.chunks)?;
+        if end > after {
+            Ok(end)
+        } else {
+            let text = format!("`process/read` after {} goes on at {}", after.0, end.0);
+            Err(Broken::Malformed(text))
+        }
+    }
+
+    fn handle_chunks(&mut self, chunks: Vec<PageChunk>) -> Result<(), Broken> {
+        for chunk in chunks {
             let data = chunk.chunk.0;
             self.handle_event(Event::Output(OutputChunk {
                 seq: chunk.seq,
@@ -91,6 +136,13 @@ impl Reorder {
                 data,
             }))?;
         }
+        Ok(())
+    }
+
+    /// Takes all that `process/read` has to answer after [`gap`](Self::gap). If that does not fill it,
+    /// nothing will.
+    pub(crate) fn handle_page(&mut self, page: OutputPage) -> Result<(), Broken> {
+        self.handle_chunks(page.chunks)?;
         let closed = OutputSeq(page.next_seq.0.saturating_sub(1));
         let end = if page.closed { closed } else { page.next_seq };
         if let (false, Some(code)) = (self.exit_seen, page.exit_code)
@@ -111,7 +163,9 @@ impl Reorder {
             self.handle_event(Event::Closed(closed))?;
         }
         if self.next < page.next_seq {
-            Err(Broken::Lost(self.next))
+            let known = self.early.keys().next().copied();
+            let end = known.map_or(page.next_seq, |known| known.min(page.next_seq));
+            Err(Broken::Lost(self.next, OutputSeq(end.0 - 1)))
         } else {
             Ok(())
         }
@@ -124,7 +178,12 @@ impl Reorder {
 
     /// Returns the last number before a gap that something waits behind.
     pub(crate) fn gap(&self) -> Option<OutputSeq> {
-        (!self.early.is_empty()).then_some(OutputSeq(self.next.0 - 1))
+        (!self.early.is_empty()).then_some(self.last())
+    }
+
+    /// Returns the last number that came out.
+    pub(crate) fn last(&self) -> OutputSeq {
+        OutputSeq(self.next.0 - 1)
     }
 
     /// Returns the one number below `end` that has not come, if it is only one.

@@ -6,19 +6,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use exec_core::log::{Event, FollowedLog, OutputLog, Retention};
 use exec_env::process::{ProcessError, Status};
 use exec_wire::{
-    error::RpcError,
     id::{OutputSeq, ProcessId},
     process::{OutputPage, ProcessStarted},
 };
 use tokio::sync::Notify;
 
-use super::reorder::{Broken, Reorder};
+use super::{
+    acknowledged::Told,
+    reorder::{Broken, Reorder},
+};
 use crate::{driver::Watch, hub::Hub};
+
+/// What is asked for at once where more did not come through.
+const PAGE_BYTES: usize = 32 << 10;
 
 #[derive(Debug)]
 pub(crate) struct ProcessEvents {
     id: ProcessId,
-    pub(super) hub: Arc<Hub>,
+    hub: Arc<Hub>,
     watch: Option<Watch>,
     state: Mutex<State>,
     /// Wakes those who wait for something to be recorded.
@@ -26,26 +31,25 @@ pub(crate) struct ProcessEvents {
 }
 
 #[derive(Debug)]
-pub(super) struct State {
+struct State {
     order: Reorder,
-    /// Whether `process/read` was asked to fill a gap.
-    filling: bool,
+    /// What `process/read` was asked for to fill a gap, until it is filled.
+    filling: Option<Missing>,
+    /// A page did not come through before its connection broke: smaller ones may.
+    pages: Pages,
     /// Numbers its events as the server does: both begin with 1 and have no holes.
-    pub(super) followed: FollowedLog,
+    followed: FollowedLog,
+    told: Told,
+    /// How far followers lag behind, as the hub knows it.
+    lag: u64,
     written: [u64; 3],
-    pub(super) end: Option<End>,
+    /// Why no further event will come, although the close has not.
+    failure: Option<ProcessError>,
+    /// Why the server cannot be asked about it any more, although it came to its close.
+    orphaned: Option<ProcessError>,
     released: bool,
     os_pid: Option<u32>,
     started_at_ms: u64,
-}
-
-/// Why no further event will come, although the close has not.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum End {
-    /// The connection is gone.
-    Disconnected,
-    /// The events of this process are.
-    Broken(Broken),
 }
 
 impl ProcessEvents {
@@ -57,10 +61,14 @@ impl ProcessEvents {
     ) -> Self {
         let state = State {
             order: Reorder::new(),
-            filling: false,
+            filling: None,
+            pages: Pages::Whole,
             followed: FollowedLog::new(OutputLog::new(Retention::default())),
+            told: Told::default(),
+            lag: 0,
             written: [0; 3],
-            end: None,
+            failure: None,
+            orphaned: None,
             released: false,
             os_pid: None,
             started_at_ms,
@@ -83,25 +91,49 @@ impl ProcessEvents {
         self.watch.as_ref()
     }
 
-    /// Takes an event. Returns after which number `process/read` is to be asked, if events are
-    /// missing.
-    pub(crate) fn handle_event(&self, event: Event) -> Result<Option<OutputSeq>, Broken> {
+    /// Takes an event. Returns what `process/read` is to be asked for, if events are missing.
+    pub(crate) fn handle_event(&self, event: Event) -> Result<Option<Missing>, Broken> {
         let mut state = self.lock();
+        if state.failure.is_some() {
+            return Ok(None);
+        }
         state.order.handle_event(event)?;
-        let gap = state.order.gap().filter(|_| !state.filling);
-        state.filling |= gap.is_some();
+        let gap = state.order.gap().filter(|_| state.filling.is_none());
+        let missing = gap.map(|after| state.fill(after));
         self.record(state)?;
-        Ok(gap)
+        Ok(missing)
     }
 
-    /// Takes what `process/read` answered.
-    pub(crate) fn handle_page(&self, page: OutputPage) -> Result<Option<OutputSeq>, Broken> {
+    /// Takes what `process/read` answered. Returns what it is to be asked for next, if that is not all.
+    pub(crate) fn handle_page(&self, page: OutputPage) -> Result<Option<Missing>, Broken> {
         let mut state = self.lock();
-        state.order.handle_page(page)?;
-        let gap = state.order.gap();
-        state.filling = gap.is_some();
+        let Some(asked) = state.filling.take().filter(|_| state.failure.is_none()) else {
+            return Ok(None);
+        };
+        let part = asked.max_bytes.is_some() && !page.chunks.is_empty();
+        let missing = if part {
+            let end = state.order.handle_part(page, asked.after)?;
+            Some(state.fill(end))
+        } else {
+            state.order.handle_page(page)?;
+            state.pages = Pages::Whole;
+            state.order.gap().map(|after| state.fill(after))
+        };
         self.record(state)?;
-        Ok(gap)
+        Ok(missing)
+    }
+
+    /// The connection broke before `process/read` was answered.
+    pub(crate) fn handle_unread(&self) {
+        self.lock().pages = Pages::Small;
+    }
+
+    /// The connection is another one. Returns what `process/read` is to be asked for.
+    pub(crate) fn handle_resume(&self) -> Missing {
+        let mut state = self.lock();
+        state.told.doubt();
+        let last = state.order.last();
+        state.fill(last)
     }
 
     pub(crate) fn handle_started(&self, started: &ProcessStarted) {
@@ -124,14 +156,36 @@ impl ProcessEvents {
         self.lock().followed.log().is_closed()
     }
 
-    /// No further event will come.
-    pub(crate) fn end(&self, end: End) {
+    /// Tells whether its output ended, and nobody holds it.
+    pub(crate) fn is_done(&self) -> bool {
+        let state = self.lock();
+        state.released && state.followed.log().is_closed()
+    }
+
+    /// Tells whether it ended before its output did.
+    pub(crate) fn is_failed(&self) -> bool {
+        self.lock().failure.is_some()
+    }
+
+    /// No further event will come. Tells whether that is news.
+    pub(crate) fn fail(&self, error: ProcessError) -> bool {
         let mut state = self.lock();
-        state.end.get_or_insert(end);
-        // Followers look whether there is an end, too.
-        state.followed.record(|_| ());
+        let news = state.failure.is_none() && !state.followed.log().is_closed();
+        if news {
+            state.failure = Some(error);
+            // Followers look whether there is a failure, too.
+            state.followed.record(|_| ());
+            self.set_lag(&mut state);
+        }
         drop(state);
         self.recorded.notify_waiters();
+        news
+    }
+
+    /// Its session is lost: it fails, unless it is over.
+    pub(crate) fn orphan(&self, error: &ProcessError) {
+        self.lock().orphaned = Some(error.clone());
+        self.fail(error.clone());
     }
 
     /// Waits until something is recorded that `done` looks for, or never will be.
@@ -153,16 +207,47 @@ impl ProcessEvents {
 
     /// Fails if no further event will come.
     pub(crate) fn check(&self) -> Result<(), ProcessError> {
-        match self.lock().end {
-            None => Ok(()),
-            Some(End::Disconnected) => Err(ProcessError::Disconnected),
-            Some(End::Broken(broken)) => Err(RpcError::internal(broken.to_string()).into()),
-        }
+        self.lock().failure.clone().map_or(Ok(()), Err)
+    }
+
+    /// Fails if the server cannot be asked about it.
+    pub(crate) fn check_reachable(&self) -> Result<(), ProcessError> {
+        let state = self.lock();
+        let fault = state.failure.as_ref().or(state.orphaned.as_ref());
+        fault.cloned().map_or(Ok(()), Err)
     }
 
     /// Looks at what was recorded.
     pub(crate) fn look<T>(&self, look: impl FnOnce(&OutputLog) -> T) -> T {
         look(self.lock().followed.log())
+    }
+
+    /// Does something as a follower: it may catch up, or fall behind.
+    pub(super) fn follow<T>(self: &Arc<Self>, act: impl FnOnce(&mut FollowedLog) -> T) -> T {
+        let mut state = self.lock();
+        let acted = act(&mut state.followed);
+        self.set_lag(&mut state);
+        let due = self.hub.acknowledges()
+            && !state.told.due
+            && state.failure.is_none()
+            && state.told.is_due(&state.followed);
+        state.told.due |= due;
+        drop(state);
+        if due {
+            self.hub.say_due(Arc::clone(self));
+        }
+        acted
+    }
+
+    /// Returns up to which number the server is to be told that its events were taken, if it is.
+    pub(crate) fn take_due(&self) -> Option<OutputSeq> {
+        let mut state = self.lock();
+        state.told.due = false;
+        if !self.hub.acknowledges() || state.failure.is_some() {
+            return None;
+        }
+        let State { told, followed, .. } = &mut *state;
+        told.is_due(followed).then(|| told.take(followed))
     }
 
     pub(crate) fn status(&self) -> Status {
@@ -172,7 +257,7 @@ impl ProcessEvents {
             exit: log.exit().cloned(),
             closed: log.is_closed(),
             // Nobody tells when descendants that closed their output end.
-            tree_alive: !log.is_closed() && state.end.is_none(),
+            tree_alive: !log.is_closed() && state.failure.is_none(),
             next_seq: log.next_seq(),
             retained_bytes: log.retained_bytes(),
             os_pid: state.os_pid,
@@ -185,12 +270,7 @@ impl ProcessEvents {
         self.lock().written
     }
 
-    /// Returns how far the slowest follower that may not lose anything lags behind, in bytes.
-    pub(crate) fn lag(&self) -> u64 {
-        self.lock().followed.lag()
-    }
-
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing panics while it holds the lock; if something did, the state is still whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -210,8 +290,53 @@ impl ProcessEvents {
                 return Err(Broken::Impossible(seq));
             }
         }
+        self.set_lag(&mut state);
         drop(state);
         self.recorded.notify_waiters();
         Ok(())
+    }
+
+    /// Tells the hub how far followers lag behind. Those of a process that has failed hold up nobody.
+    fn set_lag(&self, state: &mut State) {
+        let lag = match state.failure {
+            None => state.followed.lag(),
+            Some(_) => 0,
+        };
+        self.hub.set_lag(state.lag, lag);
+        state.lag = lag;
+    }
+}
+
+impl State {
+    /// Notes that events after a number are asked for.
+    fn fill(&mut self, after: OutputSeq) -> Missing {
+        let max_bytes = match self.pages {
+            Pages::Whole => None,
+            Pages::Small => Some(PAGE_BYTES),
+        };
+        *self.filling.insert(Missing { after, max_bytes })
+    }
+}
+
+/// What `process/read` is to be asked for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Missing {
+    /// The last number that is known.
+    pub(crate) after: OutputSeq,
+    /// How much is wanted at once. Absent: all.
+    pub(crate) max_bytes: Option<usize>,
+}
+
+/// How output is asked for.
+#[derive(Clone, Copy, Debug)]
+enum Pages {
+    Whole,
+    Small,
+}
+
+impl Drop for ProcessEvents {
+    fn drop(&mut self) {
+        let lag = self.lock().lag;
+        self.hub.set_lag(lag, 0);
     }
 }

@@ -102,31 +102,43 @@ fn a_gap_that_is_not_filled_is_a_loss() {
     order.handle_event(output(9)).unwrap();
     assert_eq!(
         order.handle_page(page(&[5, 6, 7, 8, 9], 10)),
-        Err(Broken::Lost(OutputSeq(1)))
+        Err(Broken::Lost(OutputSeq(1), OutputSeq(4)))
     );
     let mut order = Reorder::new();
     order.handle_event(Event::Closed(OutputSeq(5))).unwrap();
     assert_eq!(
         order.handle_page(ended(&[1], 6)),
-        Err(Broken::Lost(OutputSeq(2)))
+        Err(Broken::Lost(OutputSeq(2), OutputSeq(4)))
     );
 }
 
 #[test]
 fn what_waits_for_a_gap_is_bounded() {
     let mut order = Reorder::new();
-    for seq in 2..258 {
+    for seq in 2..65_538 {
         order.handle_event(output(seq)).unwrap();
     }
     assert_eq!(
-        order.handle_event(output(258)),
+        order.handle_event(output(65_538)),
         Err(Broken::Overflow(OutputSeq(1)))
     );
     let mut order = Reorder::new();
-    order.handle_event(sized(2, 1 << 20)).unwrap();
+    for seq in 2..6 {
+        order.handle_event(sized(seq, 1 << 20)).unwrap();
+    }
     assert_eq!(
-        order.handle_event(output(3)),
+        order.handle_event(output(6)),
         Err(Broken::Overflow(OutputSeq(1)))
+    );
+}
+
+#[test]
+fn a_chunk_that_is_too_large_is_named() {
+    let mut order = Reorder::new();
+    order.handle_event(sized(1, 1 << 20)).unwrap();
+    assert_eq!(
+        order.handle_event(sized(2, (1 << 20) + 1)),
+        Err(Broken::Oversized(OutputSeq(2)))
     );
 }
 

@@ -14,15 +14,16 @@ use futures_util::future::{FutureExt, ready};
 use super::remote::{file_error, waits};
 use crate::{
     client::{ExecServerClient, decode, malformed},
-    driver::Opens,
+    driver::{ConnectionNumber, Opens},
     hub::Kept,
 };
 
 /// An open file. It is closed when it and everything asked of it are dropped: a close does not queue
-/// behind what was asked before.
+/// behind what was asked before. It goes with its connection.
 #[derive(Debug)]
 pub(super) struct RemoteFile {
     pub(super) id: HandleId,
+    pub(super) connection: ConnectionNumber,
     pub(super) kept: Arc<Option<Kept>>,
     pub(super) client: ExecServerClient,
 }
@@ -35,7 +36,7 @@ impl OpenFile for RemoteFile {
             len: length as u64,
         };
         let (asked, kept) = (
-            self.client.ask(read, waits(Opens::Nothing)),
+            self.client.ask(read, waits(Opens::Uses(self.connection))),
             Arc::clone(&self.kept),
         );
         async move {
@@ -63,9 +64,9 @@ impl OpenFile for RemoteFile {
             offset,
             chunk: None,
         };
-        let asked = self
-            .client
-            .ask_with_data(write, "chunk", data, waits(Opens::Nothing));
+        let asked =
+            self.client
+                .ask_with_data(write, "chunk", data, waits(Opens::Uses(self.connection)));
         let kept = Arc::clone(&self.kept);
         async move {
             let _kept = kept;

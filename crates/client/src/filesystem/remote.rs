@@ -30,9 +30,11 @@ use super::{
     open::RemoteFile,
 };
 use crate::{
-    client::{CallError, ExecServerClient, decode, malformed},
+    client::{ExecServerClient, decode, malformed},
     driver::{Answered, Opens, Reply, Waiter},
+    error::ExecServerError,
     hub::{Kept, Released},
+    peer::{check_open, is_gated},
 };
 
 /// Room for what a message holds beside its data: a path, and a policy.
@@ -75,6 +77,26 @@ impl RemoteFileSystem {
         self.call(params, Opens::Nothing, |_, _| ())
     }
 
+    /// Opens a file as the server can.
+    fn open_file(&self, open: Open) -> FileFuture<Arc<dyn OpenFile>> {
+        let id = HandleId::new(&self.client.hub().name());
+        let params = fs::OpenFile {
+            handle_id: id.clone(),
+            path: open.path,
+            mode: open.mode,
+            sandbox: open.sandbox,
+        };
+        let client = self.client.clone();
+        self.call(params, Opens::File(id.clone()), move |_, answered| {
+            Arc::new(RemoteFile {
+                id,
+                connection: answered.connection,
+                kept: Arc::new(answered.kept),
+                client,
+            }) as Arc<dyn OpenFile>
+        })
+    }
+
     /// Returns how much data one message of ours can carry to the server.
     fn most_data(&self) -> usize {
         let most = limits::MAX_MESSAGE_BYTES - HEAD_BYTES;
@@ -97,6 +119,9 @@ impl ExecutorFileSystem for RemoteFileSystem {
     }
 
     fn write_file(&self, write: WriteFile, data: Bytes) -> FileFuture<()> {
+        if let Err(error) = self.client.peer().check_write(&write) {
+            return ready(Err(error)).boxed();
+        }
         let most = self.most_data();
         if data.len() > most {
             let text = format!("file is too large to write at once: limit is {most} bytes");
@@ -148,18 +173,24 @@ impl ExecutorFileSystem for RemoteFileSystem {
     }
 
     fn open(&self, open: Open) -> FileFuture<Arc<dyn OpenFile>> {
-        let id = HandleId::new(&self.client.hub().name());
-        let params = fs::OpenFile {
-            handle_id: id.clone(),
-            path: open.path,
-            mode: open.mode,
-            sandbox: open.sandbox,
-        };
-        let client = self.client.clone();
-        self.call(params, Opens::File(id.clone()), move |_, answered| {
-            let kept = Arc::new(answered.kept);
-            Arc::new(RemoteFile { id, kept, client }) as Arc<dyn OpenFile>
-        })
+        if !is_gated(&open) {
+            return self.open_file(open);
+        }
+        match &self.client.session().environment_info {
+            Some(info) => match check_open(&open, &info.capabilities) {
+                Ok(()) => self.open_file(open),
+                Err(error) => ready(Err(error)).boxed(),
+            },
+            None => {
+                let files = self.clone();
+                async move {
+                    let info = files.client.info().await.map_err(file_error)?;
+                    check_open(&open, &info.capabilities)?;
+                    files.open_file(open).await
+                }
+                .boxed()
+            }
+        }
     }
 
     fn search(&self, search: Search) -> FileFuture<SearchResult> {
@@ -194,6 +225,12 @@ impl ExecutorFileSystem for RemoteFileSystem {
     }
 
     fn watch_missing(&self, missing: MissingPaths) -> FileFuture<Option<MissingWatch>> {
+        // Who does not say so does not watch.
+        let session = self.client.session();
+        let info = session.environment_info.as_ref();
+        if !info.is_some_and(|info| info.capabilities.fs_watch_missing) {
+            return ready(Ok(None)).boxed();
+        }
         let (over, changed) = oneshot::channel();
         let client = self.client.clone();
         let mut last = self.client.hub().missing();
@@ -222,13 +259,10 @@ pub(super) fn waits(opens: Opens) -> impl FnOnce(oneshot::Sender<Reply>) -> Wait
     |reply| Waiter::File(reply, opens)
 }
 
-pub(super) fn file_error(error: CallError) -> FileError {
-    match error {
-        CallError::Remote(error) => error.into(),
-        CallError::Disconnected => FileError::Disconnected,
-        CallError::TooMany(_)
-        | CallError::NoRoom(_)
-        | CallError::IdInUse(_)
-        | CallError::Malformed { .. } => FileError::Host(error.to_string()),
+pub(crate) fn file_error(error: ExecServerError) -> FileError {
+    match error.disconnect() {
+        Ok(gone) => FileError::Disconnected(gone),
+        Err(ExecServerError::Remote(error)) => error.into(),
+        Err(error) => FileError::Host(error.to_string()),
     }
 }

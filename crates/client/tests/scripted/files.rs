@@ -17,9 +17,8 @@ use exec_wire::{
 };
 use futures_util::{FutureExt, StreamExt};
 use serde_json::{Value, json};
-use tokio::time::timeout;
 
-use crate::server::{LIMIT, Server};
+use crate::server::{Server, hung_up, within};
 
 fn path() -> PathUri {
     "file:///path".parse().unwrap()
@@ -65,10 +64,6 @@ async fn connect() -> (Server, ExecServerClient, RemoteFileSystem) {
     let (server, client) = Server::connect().await;
     let files = RemoteFileSystem::new(client.clone());
     (server, client, files)
-}
-
-async fn within<T>(future: impl Future<Output = T>) -> T {
-    timeout(LIMIT, future).await.expect("it happens")
 }
 
 /// Tells of one change of a watch.
@@ -225,7 +220,7 @@ async fn a_watch_ends_with_its_connection() {
     assert!(within(watcher.changes.next()).await.is_some());
     assert_eq!(within(watcher.changes.next()).await, None);
     let failure = within(files.read_file(read())).await;
-    assert_eq!(failure, Err(FileError::Disconnected));
+    assert_eq!(failure, Err(FileError::Disconnected(hung_up())));
 }
 
 /// Watches for a missing path; returns the number of the watch, too.

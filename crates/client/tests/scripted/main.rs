@@ -5,7 +5,15 @@
     reason = "the functions below are parts of tests"
 )]
 
+mod acknowledging;
+mod bodies;
+mod doors;
 mod files;
+mod losing;
+mod malformed;
+mod older;
 mod processes;
 mod questions;
+mod recovering;
+mod repeating;
 mod server;

@@ -1,97 +1,51 @@
 //! Processes, and what the connection does for all.
 
-use std::sync::Arc;
+use std::time::Duration;
 
 use exec_client::{
     backend::RemoteBackend,
-    client::{CallError, ExecServerClient},
-    handshake::{ConnectError, ConnectOptions},
+    client::ExecServerClient,
+    error::{ConnectError, ExecServerError, Fault},
+    options::ExecServerClientConnectOptions,
 };
-use exec_core::log::{Event, Follow, From, Pace};
 use exec_env::{
-    backend::{ExecBackend, StartError, StartedProcess},
-    command::Command,
-    process::{ExecProcess, ProcessError, Read},
+    backend::{ExecBackend, StartError},
+    process::{ExecProcessEvent as Event, ProcessError, Read},
 };
-use exec_transport::{link::Encoding, memory};
+use exec_transport::memory;
 use exec_wire::{
     environment::ReadEnvironmentStatus,
-    id::{OutputSeq, ProcessId, SessionId},
-    outgoing::Outgoing,
+    error::RpcError,
+    id::{OutputSeq, SessionId},
     process::{TerminateMode, WaitUntil},
 };
-use futures_util::{FutureExt, StreamExt};
+use futures_util::FutureExt;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::server::{LIMIT, Server};
-
-impl Server {
-    async fn output(&mut self, id: &str, seq: u64, chunk: &str) {
-        let params = json!({"processId": id, "seq": seq, "stream": "stdout", "chunk": chunk});
-        self.say(json!({"method": "process/output", "params": params}))
-            .await;
-    }
-
-    async fn exited(&mut self, id: &str, seq: u64) {
-        let params = json!({"processId": id, "seq": seq, "exitCode": 0, "signal": "SIGKILL"});
-        self.say(json!({"method": "process/exited", "params": params}))
-            .await;
-    }
-
-    async fn closed(&mut self, id: &str, seq: u64) {
-        let params = json!({"processId": id, "seq": seq});
-        self.say(json!({"method": "process/closed", "params": params}))
-            .await;
-    }
-
-    async fn start(&mut self, client: &ExecServerClient, id: &str) -> StartedProcess {
-        let backend = RemoteBackend::new(client.clone());
-        let accept = async {
-            let start = self.expect("process/start").await;
-            self.answer(&start, json!({"processId": id})).await;
-        };
-        let (started, ()) = futures_util::join!(backend.start(command(id)), accept);
-        started.unwrap()
-    }
-}
-
-fn command(id: &str) -> Command {
-    let id = ProcessId::new(id).unwrap();
-    Command::new(id, vec!["true".to_owned()], "file:///".parse().unwrap())
-}
-
-async fn events(process: &Arc<dyn ExecProcess>) -> Vec<Event> {
-    let follow = Follow {
-        from: From::After(OutputSeq(0)),
-        pace: Pace::Held,
-    };
-    timeout(LIMIT, process.follow(follow).collect())
-        .await
-        .expect("the stream ends")
-}
-
-fn numbers(events: &[Event]) -> Vec<u64> {
-    events.iter().map(|event| event.seq().0).collect()
-}
+use crate::server::{LIMIT, Server, command, events, hung_up, numbers, session};
 
 #[tokio::test]
 async fn another_session_than_the_one_asked_for_is_an_error() {
     let (here, there) = memory::pair();
     let mut server = Server(there);
-    let options = ConnectOptions {
+    let options = ExecServerClientConnectOptions {
         resume_session_id: Some(SessionId::new("mine")),
-        ..ConnectOptions::default()
+        ..ExecServerClientConnectOptions::default()
     };
     let shake = async {
         let initialize = server.expect("initialize").await;
         assert_eq!(initialize["params"]["resumeSessionId"], "mine");
         server
-            .answer(&initialize, json!({"sessionId": "another"}))
+            .answer(&initialize, session("another"))
             .await;
     };
     let (client, ()) = futures_util::join!(ExecServerClient::connect(here, options), shake);
-    assert!(matches!(client, Err(ConnectError::WrongSession(id)) if id.as_str() == "another"));
+    let wrong = ConnectError::WrongSession {
+        asked: SessionId::new("mine"),
+        given: SessionId::new("another"),
+    };
+    assert_eq!(client.unwrap_err(), wrong.into());
 }
 
 #[tokio::test]
@@ -138,12 +92,11 @@ async fn a_loss_fails_its_process_and_no_other() {
         .await;
     let terminate = server.expect("process/terminate").await;
     assert_eq!(terminate["params"]["processId"], "lost");
-    assert_eq!(events(&lost).await, []);
+    let text = "process lost is given up: events 1 to 4 are lost";
+    let error = ProcessError::from(RpcError::internal(text));
+    assert_eq!(events(&lost).await, [Event::Failed(error.clone())]);
     let failure = lost.signal(exec_wire::process::ProcessSignal::Kill).await;
-    assert!(
-        matches!(failure, Err(ProcessError::Remote(_))),
-        "{failure:?}"
-    );
+    assert_eq!(failure, Err(error));
     server.exited("other", 1).await;
     server.closed("other", 2).await;
     assert_eq!(numbers(&events(&other).await), [1, 2]);
@@ -156,13 +109,16 @@ async fn after_a_disconnect_everything_fails_at_once() {
     let pending = process.wait(WaitUntil::Exited, None);
     server.expect("process/wait").await;
     drop(server);
-    let disconnected = ProcessError::Disconnected;
+    let disconnected = ProcessError::Disconnected(hung_up());
     assert_eq!(
         timeout(LIMIT, pending).await.unwrap().unwrap_err(),
-        disconnected
+        disconnected.clone()
     );
     timeout(LIMIT, client.closed()).await.unwrap();
-    assert_eq!(events(&process).await, []);
+    assert_eq!(
+        events(&process).await,
+        [Event::Failed(disconnected.clone())]
+    );
     let outcomes = [
         process.read(Read::default()).await.map(drop),
         process.write(None, bytes::Bytes::new()).await.map(drop),
@@ -175,9 +131,11 @@ async fn after_a_disconnect_everything_fails_at_once() {
         assert_eq!(outcome, Err(disconnected.clone()));
     }
     let started = RemoteBackend::new(client.clone()).start(command("q")).await;
-    assert!(matches!(started, Err(StartError::Disconnected)));
+    assert!(matches!(started, Err(StartError::Disconnected(gone)) if gone == hung_up()));
     let status = client.call(ReadEnvironmentStatus).await;
-    assert_eq!(status, Err(CallError::Disconnected));
+    let error = ExecServerError::Disconnected(hung_up());
+    assert_eq!(error.fault(), Fault::Transport);
+    assert_eq!(status, Err(error));
 }
 
 #[tokio::test]
@@ -257,20 +215,6 @@ async fn a_forgotten_process_is_read_from_what_came_of_it() {
 }
 
 #[tokio::test]
-async fn a_malformed_message_ends_the_connection() {
-    for text in [
-        "{",
-        r#"{"method":"process/output","params":{"processId":"p"}}"#,
-    ] {
-        let (mut server, client) = Server::connect().await;
-        server
-            .push(Outgoing::Text(text.into()), Encoding::Text)
-            .await;
-        timeout(LIMIT, client.closed()).await.expect("it ends");
-    }
-}
-
-#[tokio::test]
 async fn unknown_notifications_are_ignored_and_requests_are_refused() {
     let (mut server, client) = Server::connect().await;
     server
@@ -291,4 +235,34 @@ async fn unknown_notifications_are_ignored_and_requests_are_refused() {
         (&json!("x"), &json!(-32601))
     );
     drop(client);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_host_is_described_by_the_handshake_or_else_when_asked() {
+    let (_server, client) = Server::connect().await;
+    assert_eq!(client.info().await.unwrap().shell.name, "sh");
+    let (mut server, client) = Server::connect_as(json!({"sessionId": "s"})).await;
+    let info = client.info();
+    let play = async {
+        let asked = server.expect("environment/info").await;
+        assert_eq!(asked["params"], json!(null));
+        let info = json!({"shell": {"name": "sh", "path": "/bin/sh"}, "executorVersion": "1",
+            "capabilities": {}});
+        server.answer(&asked, info).await;
+    };
+    let (info, ()) = futures_util::join!(info, play);
+    assert_eq!(info.unwrap().shell.name, "sh");
+    let begin = tokio::time::Instant::now();
+    let error = ExecServerError::Timeout {
+        method: "environment/info",
+        limit: Duration::from_secs(30),
+    };
+    assert_eq!(error.fault(), Fault::Peer);
+    assert_eq!(client.info().await, Err(error));
+    let error = ExecServerError::Timeout {
+        method: "environment/status",
+        limit: Duration::from_secs(10),
+    };
+    assert_eq!(client.status().await, Err(error));
+    assert_eq!(begin.elapsed(), Duration::from_secs(40));
 }

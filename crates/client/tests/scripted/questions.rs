@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use exec_client::{backend::RemoteBackend, client::ExecServerClient, handshake::ConnectOptions};
+use exec_client::{
+    backend::RemoteBackend, client::ExecServerClient, options::ExecServerClientConnectOptions,
+};
 use exec_env::{
     backend::{ExecBackend, StartedProcess},
     command::Command,
@@ -17,7 +19,10 @@ use futures_util::future::{BoxFuture, FutureExt, pending, ready};
 use serde_json::{Value, json};
 use tokio::{sync::Notify, time::timeout};
 
-use crate::server::{LIMIT, Server};
+use crate::{
+    doors::House,
+    server::{LIMIT, Server, session},
+};
 
 /// Decides by the name of the host.
 #[derive(Debug, Default)]
@@ -193,15 +198,41 @@ async fn requests_that_a_client_does_not_know_are_refused_and_change_nothing() {
 async fn questions_before_the_session_is_there_are_answered_too() {
     let (here, there) = memory::pair();
     let mut server = Server(there);
-    let connect = ExecServerClient::connect(here, ConnectOptions::default());
+    let connect = ExecServerClient::connect(here, ExecServerClientConnectOptions::default());
     let shake = async {
         let initialize = server.expect("initialize").await;
         server.ask(1, "p", "good").await;
-        assert_eq!(server.hear().await, not_allowed(1));
-        server.answer(&initialize, json!({"sessionId": "s"})).await;
+        server.answer(&initialize, session("s")).await;
+        server.expect("initialized").await;
     };
     let (client, ()) = futures_util::join!(connect, shake);
-    client.unwrap();
+    let _client = client.unwrap();
+    assert_eq!(server.hear().await, not_allowed(1));
+}
+
+#[tokio::test]
+async fn questions_are_answered_after_a_resume_and_those_before_it_are_forgotten() {
+    let (mut house, mut server, client) = House::connect().await;
+    let watcher = Arc::default();
+    let (_process, _) = server.start_watched(&client, &watcher, Some(60_000)).await;
+    server.ask(1, "p", "slow").await;
+    // Asked before, so that the slow one is being thought about.
+    server.ask(2, "p", "good").await;
+    server.hear().await;
+    drop(server);
+    let mut server = house.knock().await;
+    let initialize = server.expect("initialize").await;
+    server.ask(1, "p", "good").await;
+    server.answer(&initialize, session("s")).await;
+    server.expect("initialized").await;
+    server.expect("process/read").await;
+    let allowed = json!({"id": 1, "result": {"decision": {"type": "allow"}}});
+    assert_eq!(server.hear().await, allowed);
+    for id in 2..=257 {
+        server.ask(id, "p", "slow").await;
+    }
+    server.ask(258, "p", "good").await;
+    assert_eq!(server.hear().await, not_allowed(258));
 }
 
 #[tokio::test]

@@ -1,42 +1,98 @@
 //! A server that is played by the test.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use exec_client::{client::ExecServerClient, handshake::ConnectOptions};
+use exec_client::{
+    backend::RemoteBackend, client::ExecServerClient, options::ExecServerClientConnectOptions,
+};
+use exec_core::log::{Follow, From, Pace};
+use exec_env::{
+    backend::{ExecBackend, StartedProcess},
+    command::Command,
+    disconnect::Disconnect,
+    process::{ExecProcess, ExecProcessEvent},
+};
 use exec_transport::{
     link::{Encoding, Link},
     memory,
 };
-use exec_wire::outgoing::Outgoing;
+use exec_wire::{
+    id::{OutputSeq, ProcessId},
+    outgoing::Outgoing,
+};
+use futures_util::StreamExt;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
 /// How long anything may take on a loaded machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
+/// What everything fails with when a server hangs up and there is no other.
+pub(crate) fn hung_up() -> Disconnect {
+    Disconnect::Transport("server hung up".to_owned())
+}
+
+/// The answer to `initialize` of a server that has all extensions and abilities that change what a
+/// client sends.
+pub(crate) fn session(id: &str) -> Value {
+    let capabilities = json!({
+        "networkProxyLaunch": true,
+        "networkProxyReviewDomains": true,
+        "fsWatchMissing": true,
+        "sandboxedFileStreaming": true,
+        "fileWriteStreaming": true,
+        "shellSnapshotV2": true,
+    });
+    let shell = json!({"name": "sh", "path": "/bin/sh"});
+    json!({
+        "sessionId": id,
+        "server": {"name": "scripted", "version": "0.0.0"},
+        "environmentInfo": {"shell": shell, "capabilities": capabilities},
+    })
+}
+
+/// Waits for something that happens.
+pub(crate) async fn within<T>(future: impl Future<Output = T>) -> T {
+    timeout(LIMIT, future).await.expect("it happens")
+}
+
 /// The test's end of a connection.
+#[derive(Debug)]
 pub(crate) struct Server(pub(crate) Link);
 
 impl Server {
     /// Answers `initialize`, and waits for `initialized`.
     pub(crate) async fn connect() -> (Self, ExecServerClient) {
+        Self::connect_as(session("s")).await
+    }
+
+    /// Gives this answer to `initialize`, and waits for `initialized`.
+    pub(crate) async fn connect_as(session: Value) -> (Self, ExecServerClient) {
         let (here, there) = memory::pair();
         let mut server = Self(there);
-        let connect = ExecServerClient::connect(here, ConnectOptions::default());
-        let shake = async {
-            let initialize = server.expect("initialize").await;
-            server.answer(&initialize, json!({"sessionId": "s"})).await;
-            server.expect("initialized").await;
-        };
-        let (client, ()) = futures_util::join!(connect, shake);
+        let connect = ExecServerClient::connect(here, ExecServerClientConnectOptions::default());
+        let shake = server.shake_hands(session);
+        let (client, _) = futures_util::join!(connect, shake);
         (server, client.unwrap())
     }
 
+    /// Answers `initialize`, waits for `initialized`, and returns the first.
+    pub(crate) async fn shake_hands(&mut self, session: Value) -> Value {
+        let initialize = self.expect("initialize").await;
+        self.answer(&initialize, session).await;
+        self.expect("initialized").await;
+        initialize
+    }
+
+    /// Returns the next message.
+    pub(crate) async fn next(&mut self) -> Value {
+        let message = within(self.0.reader.next()).await.unwrap();
+        serde_json::from_slice(&message.expect("a message comes")).unwrap()
+    }
+
+    /// Returns the next message, which must be of this method.
     pub(crate) async fn expect(&mut self, method: &str) -> Value {
-        let message = timeout(LIMIT, self.0.reader.next())
-            .await
-            .expect("a message comes");
-        let message: Value = serde_json::from_slice(&message.unwrap().unwrap()).unwrap();
+        let message = self.next().await;
         assert_eq!(message["method"], method, "{message}");
         message
     }
@@ -56,4 +112,70 @@ impl Server {
         self.say(json!({"id": request["id"], "result": result}))
             .await;
     }
+
+    pub(crate) async fn refuse(&mut self, request: &Value, code: i64, message: &str) {
+        let error = json!({"code": code, "message": message});
+        self.say(json!({"id": request["id"], "error": error})).await;
+    }
+
+    pub(crate) async fn output(&mut self, id: &str, seq: u64, chunk: &str) {
+        let params = json!({"processId": id, "seq": seq, "stream": "stdout", "chunk": chunk});
+        self.say(json!({"method": "process/output", "params": params}))
+            .await;
+    }
+
+    pub(crate) async fn exited(&mut self, id: &str, seq: u64) {
+        let params = json!({"processId": id, "seq": seq, "exitCode": 0, "signal": "SIGKILL"});
+        self.say(json!({"method": "process/exited", "params": params}))
+            .await;
+    }
+
+    pub(crate) async fn closed(&mut self, id: &str, seq: u64) {
+        let params = json!({"processId": id, "seq": seq});
+        self.say(json!({"method": "process/closed", "params": params}))
+            .await;
+    }
+
+    /// Answers `process/read` with chunks of one byte.
+    pub(crate) async fn page(&mut self, read: &Value, chunks: &[u64], next: u64) {
+        let chunk = |seq: &u64| json!({"seq": seq, "stream": "stdout", "chunk": "YQ=="});
+        let chunks: Vec<_> = chunks.iter().map(chunk).collect();
+        let page = json!({"chunks": chunks, "nextSeq": next, "exited": false, "exitCode": null,
+            "closed": false, "failure": null, "sandboxDenied": false});
+        self.answer(read, page).await;
+    }
+
+    /// Has a process started.
+    pub(crate) async fn start(&mut self, client: &ExecServerClient, id: &str) -> StartedProcess {
+        let backend = RemoteBackend::new(client.clone());
+        let accept = async {
+            let start = self.expect("process/start").await;
+            self.answer(&start, json!({"processId": id})).await;
+        };
+        let (started, ()) = futures_util::join!(backend.start(command(id)), accept);
+        started.unwrap()
+    }
+}
+
+pub(crate) fn command(id: &str) -> Command {
+    let id = ProcessId::new(id).unwrap();
+    Command::new(id, vec!["true".to_owned()], "file:///".parse().unwrap())
+}
+
+/// How a process is followed from its first event on.
+pub(crate) const ALL: Follow = Follow {
+    from: From::After(OutputSeq(0)),
+    pace: Pace::Held,
+};
+
+/// Follows a process to the end of its events.
+pub(crate) async fn events(process: &Arc<dyn ExecProcess>) -> Vec<ExecProcessEvent> {
+    within(process.follow(ALL).collect()).await
+}
+
+pub(crate) fn numbers(events: &[ExecProcessEvent]) -> Vec<u64> {
+    events
+        .iter()
+        .map(|event| event.seq().expect("nothing failed").0)
+        .collect()
 }

@@ -3,7 +3,7 @@
 
 use std::{
     env,
-    io::{self, Write},
+    io::{self, Read, Write},
     net::TcpStream,
     process::ExitCode,
 };
@@ -15,6 +15,7 @@ fn main() -> ExitCode {
     let mut arguments = env::args().skip(1);
     let outcome = match (arguments.next().as_deref(), arguments.next()) {
         (Some("emit"), Some(bytes)) => emit(&bytes),
+        (Some("copy"), Some(bytes)) => copy(&bytes),
         (Some("catch"), Some(count)) => catch(&count),
         (Some("connect"), Some(address)) => connect(&address),
         (Some("arguments"), _) => print_arguments(),
@@ -32,6 +33,24 @@ fn main() -> ExitCode {
 fn emit(bytes: &str) -> io::Result<()> {
     let bytes = bytes.parse().map_err(io::Error::other)?;
     pattern::write(bytes, &mut io::stdout().lock())
+}
+
+/// Writes so many bytes of its input, each as soon as it comes.
+fn copy(bytes: &str) -> io::Result<()> {
+    let mut left: usize = bytes.parse().map_err(io::Error::other)?;
+    let (mut input, mut output) = (io::stdin().lock(), io::stdout().lock());
+    let mut buffer = vec![0; 64 << 10];
+    while left > 0 {
+        let room = left.min(buffer.len());
+        let length = input.read(&mut buffer[..room])?;
+        if length == 0 {
+            break;
+        }
+        output.write_all(&buffer[..length])?;
+        output.flush()?;
+        left -= length;
+    }
+    Ok(())
 }
 
 /// Writes the names of so many signals that it gets, and ends.

@@ -106,7 +106,7 @@ pub async fn what_is_no_directory_is_not_listed(subject: &Subject) {
     let scratch = Scratch::new();
     let path = scratch.path("none");
     let text = not_found(subject.files.read_directory(list(&path))).await;
-    assert!(text.contains(path.to_str().unwrap()), "{text}");
+    subject.assert_names(&text, path.to_str().unwrap());
     let file = scratch.file("file", "");
     host_fails(subject.files.read_directory(list(&file))).await;
     let pipe = scratch.fifo("pipe");

@@ -1,13 +1,18 @@
 //! Ending and signalling processes.
 
-use exec_core::log::Event;
-use exec_wire::process::{ExitCause, OutputStream, ProcessSignal, TerminateMode, WriteStatus};
+use exec_env::process::{ExecProcessEvent as Event, ProcessError};
+use exec_wire::{
+    error::ErrorCode,
+    process::{ExitCause, OutputStream, ProcessSignal, TerminateMode, WriteStatus},
+};
 use futures_util::future::{join, join_all};
 
 use crate::{
-    running::Running,
+    difference::Difference,
+    marked::Mark,
+    running::{Running, assert_closed},
     scratch::{Lifeline, Scratch},
-    subject::{Subject, on_terminal, piped},
+    subject::{Subject, on_terminal},
     within::within,
 };
 
@@ -23,9 +28,13 @@ const TREE: &str = r#"
     exec sleep 1000
 "#;
 
+/// Those of the tree that have left its group.
+pub(super) const LEFT_THE_GROUP: usize = 2;
+
 /// Starts the tree, and waits until it is complete.
-pub(super) async fn tree(subject: &Subject, lifeline: &Lifeline) -> Running {
-    let running = subject.start(subject.sh(TREE, &[lifeline.path()])).await;
+pub(super) async fn tree(subject: &Subject, lifeline: &Lifeline, mark: &Mark) -> Running {
+    let command = mark.on(subject.sh(TREE, &[lifeline.path()]));
+    let running = subject.start(command).await;
     lifeline.held().await;
     running
 }
@@ -36,27 +45,55 @@ async fn terminate(running: &Running, mode: TerminateMode) -> bool {
         .unwrap()
 }
 
+/// Sees that an end that is not at once is refused, and that nothing came of it.
+async fn refuses_graceful(running: &Running) {
+    let mode = TerminateMode::Graceful { timeout_ms: 100 };
+    match within("it is refused", running.process.terminate(mode)).await {
+        Err(ProcessError::Remote(error)) => assert!(error.message.contains("mode"), "{error}"),
+        other => panic!("expected a refusal: {other:?}"),
+    }
+    assert_eq!(running.process.status().exit, None);
+}
+
+/// Sees that a signal is refused, and that nothing came of it.
+async fn refuses_signal(running: &Running, signal: ProcessSignal) {
+    match within("it is refused", running.process.signal(signal)).await {
+        Err(ProcessError::Remote(error)) => assert_eq!(error.code, ErrorCode::INVALID_PARAMS),
+        other => panic!("expected a refusal: {other:?}"),
+    }
+}
+
 pub async fn terminate_kills_the_whole_tree(subject: &Subject) {
     let scratch = Scratch::new();
     let lifeline = scratch.lifeline();
-    let running = tree(subject, &lifeline).await;
+    let mark = Mark::new();
+    let running = tree(subject, &lifeline, &mark).await;
     assert!(terminate(&running, TerminateMode::Force).await);
-    lifeline.gone().await;
+    if subject.differs(Difference::DescendantsSurvive) {
+        mark.left(LEFT_THE_GROUP).await;
+    } else {
+        lifeline.gone().await;
+    }
     let exit = running.finish().await.exit().unwrap();
-    let killed = (137, Some("SIGKILL"), ExitCause::Terminated);
-    assert_eq!((exit.code, exit.signal, exit.cause), killed);
+    subject.assert_end(&exit, 137, Some("SIGKILL"), ExitCause::Terminated);
 }
 
 pub async fn terminate_kills_the_whole_tree_of_a_terminal(subject: &Subject) {
     let scratch = Scratch::new();
     let lifeline = scratch.lifeline();
-    let running = subject
-        .start(on_terminal(subject.sh(TREE, &[lifeline.path()]), 24, 80))
-        .await;
+    let mark = Mark::new();
+    let command = mark.on(subject.sh(TREE, &[lifeline.path()]));
+    let running = subject.start(on_terminal(command, 24, 80)).await;
     lifeline.held().await;
     assert!(terminate(&running, TerminateMode::Force).await);
-    lifeline.gone().await;
-    assert_eq!(running.finish().await.code(), 137);
+    if subject.differs(Difference::DescendantsSurvive) {
+        mark.left(LEFT_THE_GROUP).await;
+    } else {
+        lifeline.gone().await;
+    }
+    let hidden = subject.differs(Difference::TerminalsHideSignals);
+    let code = if hidden { 1 } else { 137 };
+    assert_eq!(running.finish().await.code(), code);
 }
 
 pub async fn terminate_drains_what_was_written(subject: &Subject) {
@@ -85,6 +122,9 @@ pub async fn terminate_tells_whether_it_was_running(subject: &Subject) {
 pub async fn a_graceful_end_lets_a_handler_run(subject: &Subject) {
     let mut running = subject.start(subject.probe(&["catch", "1"])).await;
     running.until_says("ready").await;
+    if subject.differs(Difference::NoGracefulEnd) {
+        return refuses_graceful(&running).await;
+    }
     assert!(terminate(&running, TerminateMode::Graceful { timeout_ms: 15_000 }).await);
     let told = running.finish().await;
     assert_eq!(told.text(), "ready\ngot SIGTERM\n");
@@ -99,8 +139,13 @@ pub async fn a_graceful_end_kills_when_the_time_is_up(subject: &Subject) {
     let scratch = Scratch::new();
     let lifeline = scratch.lifeline();
     let script = r#"exec 9>"$1"; trap '' TERM; echo held >&9; setsid sleep 1000 & sleep 1000"#;
-    let running = subject.start(subject.sh(script, &[lifeline.path()])).await;
+    let mark = Mark::new();
+    let command = mark.on(subject.sh(script, &[lifeline.path()]));
+    let running = subject.start(command).await;
     lifeline.held().await;
+    if subject.differs(Difference::NoGracefulEnd) {
+        return refuses_graceful(&running).await;
+    }
     assert!(terminate(&running, TerminateMode::Graceful { timeout_ms: 100 }).await);
     lifeline.gone().await;
     let exit = running.finish().await.exit().unwrap();
@@ -127,7 +172,7 @@ pub async fn interrupt_reaches_the_group(subject: &Subject) {
         "{text}"
     );
     let exit = told.exit().unwrap();
-    assert_eq!((exit.code, exit.cause), (3, ExitCause::Exit));
+    subject.assert_end(&exit, 3, None, ExitCause::Exit);
 }
 
 pub async fn every_signal_is_delivered(subject: &Subject) {
@@ -142,10 +187,17 @@ pub async fn every_signal_is_delivered(subject: &Subject) {
     let mut running = subject.start(subject.probe(&["catch", "7"])).await;
     running.until_says("ready").await;
     for (signal, name) in signals {
+        if signal != ProcessSignal::Interrupt && subject.differs(Difference::OnlyInterrupt) {
+            refuses_signal(&running, signal).await;
+            continue;
+        }
         within("it is signalled", running.process.signal(signal))
             .await
             .unwrap();
         running.until_says(&format!("got {name}\n")).await;
+    }
+    if subject.differs(Difference::OnlyInterrupt) {
+        return refuses_signal(&running, ProcessSignal::Kill).await;
     }
     within(
         "it is signalled",
@@ -161,10 +213,15 @@ pub async fn every_signal_is_delivered(subject: &Subject) {
 }
 
 pub async fn a_stopped_process_goes_on_when_it_is_told_to(subject: &Subject) {
-    let mut running = subject.start(piped(subject.command(&["cat"]))).await;
+    let bytes = "beforeafter".len();
+    let mut running = subject.start(subject.cat(bytes)).await;
     running.write(b"before").await;
     running.until_says("before").await;
     for signal in [ProcessSignal::Stop, ProcessSignal::Continue] {
+        if subject.differs(Difference::OnlyInterrupt) {
+            refuses_signal(&running, signal).await;
+            continue;
+        }
         within("it is signalled", running.process.signal(signal))
             .await
             .unwrap();
@@ -180,6 +237,10 @@ pub async fn a_stopped_process_can_be_ended_gracefully(subject: &Subject) {
         .start(subject.sh("echo ready; exec sleep 1000", &[]))
         .await;
     running.until_says("ready").await;
+    if subject.differs(Difference::OnlyInterrupt) {
+        refuses_signal(&running, ProcessSignal::Stop).await;
+        return refuses_graceful(&running).await;
+    }
     within(
         "it is signalled",
         running.process.signal(ProcessSignal::Stop),
@@ -198,6 +259,10 @@ pub async fn a_signal_after_the_end_does_nothing(subject: &Subject) {
     let mut running = subject.start(subject.sh("exit 2", &[])).await;
     running.exit().await;
     for signal in [ProcessSignal::Kill, ProcessSignal::Interrupt] {
+        if signal != ProcessSignal::Interrupt && subject.differs(Difference::OnlyInterrupt) {
+            refuses_signal(&running, signal).await;
+            continue;
+        }
         assert_eq!(
             within("it is answered", running.process.signal(signal)).await,
             Ok(())
@@ -210,25 +275,25 @@ pub async fn a_signal_after_the_end_does_nothing(subject: &Subject) {
 
 pub async fn an_end_is_told_although_signals_are_under_way(subject: &Subject) {
     for _ in 0..20 {
-        let running = subject.start(piped(subject.command(&["cat"]))).await;
+        // The one signal that every server knows would end what does not catch it.
+        let unknown = subject.differs(Difference::OnlyInterrupt);
+        let running = subject.start(subject.cat(0)).await;
         let close = running.process.close_stdin(None);
         let signals = (0..30).map(|_| running.process.signal(ProcessSignal::Continue));
         let signals: Vec<_> = signals.collect();
         for outcome in within("signals are answered", join_all(signals)).await {
-            assert_eq!(outcome, Ok(()));
+            assert_eq!(outcome.is_err(), unknown, "{outcome:?}");
         }
-        assert_eq!(
-            within("the end is taken", close).await,
-            Ok(WriteStatus::Accepted)
-        );
+        let closed = within("the end is answered", close).await;
+        assert_closed(&subject.capabilities, closed, WriteStatus::Accepted);
         let exit = running.finish().await.exit().unwrap();
-        assert_eq!((exit.code, exit.cause), (0, ExitCause::Exit));
+        subject.assert_end(&exit, 0, None, ExitCause::Exit);
     }
 }
 
 pub async fn terminating_what_ends_by_itself_loses_no_status(subject: &Subject) {
     for _ in 0..50 {
-        let mut running = subject.start(piped(subject.command(&["cat"]))).await;
+        let mut running = subject.start(subject.cat(0)).await;
         let close = running.process.close_stdin(None);
         let terminate = running.process.terminate(TerminateMode::Force);
         within("both are answered", join(close, terminate))

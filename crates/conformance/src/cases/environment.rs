@@ -6,6 +6,7 @@ use exec_env::command::Command;
 use exec_wire::process::{EnvInherit, EnvPolicy, Metadata};
 
 use crate::{
+    difference::Difference,
     scratch::Scratch,
     subject::{HOST_ENVIRONMENT, Subject, on_terminal, uri},
     within::within,
@@ -159,6 +160,10 @@ pub async fn arg0_only_renames(subject: &Subject) {
         process_id: subject.command(&[]).process_id,
         ..renamed()
     };
+    if subject.differs(Difference::TerminalsRunArg0) {
+        let error = subject.refused(on_terminal(again, 24, 80)).await;
+        return assert!(error.to_string().contains("another"), "{error}");
+    }
     let told = subject
         .start(on_terminal(again, 24, 80))
         .await

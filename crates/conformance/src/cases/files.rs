@@ -58,7 +58,7 @@ pub async fn a_missing_file_is_not_found(subject: &Subject) {
     let scratch = Scratch::new();
     let path = scratch.path("none");
     let text = not_found(subject.files.read_file(read(&path))).await;
-    assert!(text.contains(path.to_str().unwrap()), "{text}");
+    subject.assert_names(&text, path.to_str().unwrap());
     not_found(subject.files.read_file(read(&scratch.path("no/such/file")))).await;
     let dangling = scratch.link("dangling", "none");
     not_found(subject.files.read_file(read(&dangling))).await;

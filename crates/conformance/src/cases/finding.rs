@@ -3,11 +3,22 @@
 use exec_wire::fs::{Find, FoundPaths};
 
 use crate::{
-    outcome::{done, not_found, refused},
+    difference::Difference,
+    outcome::{done, not_found, refused, unknown},
     request::{find, find_query},
     scratch::Scratch,
     subject::Subject,
 };
+
+/// Where there is no `fs/find`, sees that it is refused.
+async fn lacking(subject: &Subject) -> bool {
+    let lacking = subject.differs(Difference::NoFind);
+    if lacking {
+        let scratch = Scratch::new();
+        unknown(subject.files.find(find(scratch.root(), "*"))).await;
+    }
+    lacking
+}
 
 async fn found(subject: &Subject, request: Find) -> FoundPaths {
     done(subject.files.find(request)).await
@@ -26,6 +37,9 @@ async fn names(subject: &Subject, scratch: &Scratch, request: Find) -> Vec<Strin
 }
 
 pub async fn a_glob_finds_by_name(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     for name in ["z.rs", "a.rs", "src/b.rs", "src/lib/c.rs", "src/d.txt"] {
         scratch.file(name, "");
@@ -42,6 +56,9 @@ pub async fn a_glob_finds_by_name(subject: &Subject) {
 }
 
 pub async fn a_query_finds_the_best_first(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     for name in ["src/main.rs", "my/archive/in/there", "none", "lib.rs"] {
         scratch.file(name, "");
@@ -55,6 +72,9 @@ pub async fn a_query_finds_the_best_first(subject: &Subject) {
 }
 
 pub async fn either_a_glob_or_a_query_is_needed(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     let both = Find {
         query: Some("x".to_owned()),
@@ -70,6 +90,9 @@ pub async fn either_a_glob_or_a_query_is_needed(subject: &Subject) {
 }
 
 pub async fn a_find_ends_with_so_many_paths(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     for number in 0..20 {
         scratch.file(format!("file {number:02}"), "");
@@ -91,6 +114,9 @@ pub async fn a_find_ends_with_so_many_paths(subject: &Subject) {
 }
 
 pub async fn what_ignore_files_name_is_not_found(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     scratch.directory(".git");
     scratch.file(".gitignore", "/target\n*.log\n");
@@ -105,6 +131,9 @@ pub async fn what_ignore_files_name_is_not_found(subject: &Subject) {
 }
 
 pub async fn nothing_in_a_tree_holds_up_a_find(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     scratch.file("directory/file", "");
     scratch.link("directory/turn", "..");
@@ -115,6 +144,9 @@ pub async fn nothing_in_a_tree_holds_up_a_find(subject: &Subject) {
 }
 
 pub async fn a_find_begins_where_something_is(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     let none = scratch.path("none");
     let text = not_found(subject.files.find(find(&none, "*"))).await;

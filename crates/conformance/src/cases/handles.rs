@@ -150,7 +150,7 @@ pub async fn only_a_regular_file_is_opened(subject: &Subject) {
     let scratch = Scratch::new();
     let (none, pipe) = (scratch.path("none"), scratch.fifo("pipe"));
     let text = not_found(subject.files.open(open(&none, OpenMode::Read))).await;
-    assert!(text.contains(none.to_str().unwrap()), "{text}");
+    subject.assert_names(&text, none.to_str().unwrap());
     let below = none.join("file");
     not_found(subject.files.open(open(&below, OpenMode::Replace))).await;
     invalid(subject.files.open(open(scratch.root(), OpenMode::Read))).await;

@@ -1,28 +1,31 @@
 //! What is let go of is ended; and many run at once.
 
-use std::{path::PathBuf, pin::pin, sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc};
 
-use exec_core::log::Event;
 use exec_env::command::Command;
+use exec_env::process::ExecProcessEvent as Event;
 use futures_util::{FutureExt, StreamExt, future::join_all};
 
 use crate::{
-    cases::ending::tree,
+    cases::ending::{LEFT_THE_GROUP, tree},
+    difference::Difference,
+    marked::Mark,
     scratch::Scratch,
     subject::{Subject, piped},
     within::within,
 };
 
-/// How often processes are looked for, where nobody tells when they are gone.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
-
 pub async fn dropping_the_last_handle_kills_the_tree(subject: &Subject) {
     let scratch = Scratch::new();
     let lifeline = scratch.lifeline();
-    let running = tree(subject, &lifeline).await;
+    let mark = Mark::new();
+    let running = tree(subject, &lifeline, &mark).await;
     let clone = Arc::clone(&running.process);
     drop(running);
     drop(clone);
+    if subject.differs(Difference::DescendantsSurvive) {
+        return mark.left(LEFT_THE_GROUP).await;
+    }
     lifeline.gone().await;
 }
 
@@ -40,19 +43,22 @@ pub async fn dropping_the_handle_kills_what_an_exited_process_left(subject: &Sub
     let scratch = Scratch::new();
     let lifeline = scratch.lifeline();
     let script = r#"exec 9>"$1"; setsid sleep 1000 & echo held >&9"#;
-    let mut running = subject.start(subject.sh(script, &[lifeline.path()])).await;
+    let mark = Mark::new();
+    let command = mark.on(subject.sh(script, &[lifeline.path()]));
+    let mut running = subject.start(command).await;
     lifeline.held().await;
     running.exit().await;
     drop(running);
+    if subject.differs(Difference::LeftoversSurvive) {
+        return mark.left(1).await;
+    }
     lifeline.gone().await;
 }
 
 pub async fn dropping_a_start_leaves_nothing_running(subject: &Subject) {
-    const MARK: &str = "EXEC_CONFORMANCE_MARK";
-    let mark = format!("{}", std::process::id());
+    let mark = Mark::new();
     for polls in 0..20 {
-        let mut command = subject.command(&["sleep", "1000"]);
-        command.env.insert(MARK.to_owned(), mark.clone());
+        let command = mark.on(subject.command(&["sleep", "1000"]));
         let mut start = pin!(subject.backend.start(command));
         for _ in 0..polls {
             // Held long enough for this to matter, it runs: then it is dropped as a handle.
@@ -72,13 +78,7 @@ pub async fn dropping_a_start_leaves_nothing_running(subject: &Subject) {
             .code(),
         0
     );
-    let entry = format!("{MARK}={mark}");
-    within("all are gone", async {
-        while !with_environment(&entry).is_empty() {
-            tokio::time::sleep(LOOK_AGAIN).await;
-        }
-    })
-    .await;
+    mark.gone().await;
 }
 
 pub async fn thirty_two_run_at_once(subject: &Subject) {
@@ -104,20 +104,4 @@ pub async fn a_command_is_over_before_anybody_looks(subject: &Subject) {
         let told = subject.start(command).await.finish().await;
         assert_eq!((told.text().as_str(), told.code()), ("done\n", 0));
     }
-}
-
-/// Returns the processes of this machine whose environment has this entry.
-fn with_environment(entry: &str) -> Vec<PathBuf> {
-    let processes = std::fs::read_dir("/proc")
-        .unwrap()
-        .flatten()
-        .map(|process| process.path());
-    let has = |process: &PathBuf| {
-        // What is gone, or another account's, cannot be read and is none of ours.
-        let environment = std::fs::read(process.join("environ")).unwrap_or_default();
-        environment
-            .split(|byte| *byte == 0)
-            .any(|variable| variable == entry.as_bytes())
-    };
-    processes.filter(has).collect()
 }

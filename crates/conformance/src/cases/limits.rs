@@ -1,13 +1,35 @@
 //! What a process may use, and how it is told that it used too much.
 
-use exec_env::command::Command;
+use exec_env::{backend::StartError, command::Command};
 use exec_wire::process::{ExitCause, Limits};
 
 use crate::{
+    difference::Difference,
     running::Told,
     scratch::Scratch,
     subject::{Subject, piped},
 };
+
+/// Where there are no limits, sees that one is refused.
+async fn lacking(subject: &Subject) -> bool {
+    let lacking = subject.differs(Difference::NoLimits);
+    if lacking {
+        let limits = Limits {
+            wall_ms: Some(300),
+            ..Limits::default()
+        };
+        let command = subject.sh("exit 0", &[]);
+        let error = subject.refused(Command { limits, ..command }).await;
+        assert!(matches!(
+            error,
+            StartError::Refused {
+                field: "limits",
+                ..
+            }
+        ));
+    }
+    lacking
+}
 
 async fn limited(subject: &Subject, command: Command, limits: Limits) -> Told {
     subject
@@ -18,6 +40,9 @@ async fn limited(subject: &Subject, command: Command, limits: Limits) -> Told {
 }
 
 pub async fn the_wall_limit_kills_the_tree(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     let lifeline = scratch.lifeline();
     let script =
@@ -35,6 +60,9 @@ pub async fn the_wall_limit_kills_the_tree(subject: &Subject) {
 }
 
 pub async fn the_idle_limit_kills_a_silent_process(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let limits = Limits {
         idle_ms: Some(300),
         ..Limits::default()
@@ -51,6 +79,9 @@ pub async fn the_idle_limit_kills_a_silent_process(subject: &Subject) {
 }
 
 pub async fn output_defers_the_idle_limit(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let limits = Limits {
         idle_ms: Some(1000),
         ..Limits::default()
@@ -63,6 +94,9 @@ pub async fn output_defers_the_idle_limit(subject: &Subject) {
 }
 
 pub async fn input_defers_the_idle_limit(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let limits = Limits {
         idle_ms: Some(1000),
         ..Limits::default()
@@ -79,6 +113,9 @@ pub async fn input_defers_the_idle_limit(subject: &Subject) {
 }
 
 pub async fn the_limit_of_open_files_is_the_processes(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let limits = Limits {
         open_files: Some(23),
         ..Limits::default()
@@ -88,6 +125,9 @@ pub async fn the_limit_of_open_files_is_the_processes(subject: &Subject) {
 }
 
 pub async fn the_limit_of_a_files_size_is_a_signal(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     let file = scratch.path("file");
     let limits = Limits {
@@ -108,6 +148,9 @@ pub async fn the_limit_of_a_files_size_is_a_signal(subject: &Subject) {
 }
 
 pub async fn the_limit_of_processor_time_is_a_signal(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let limits = Limits {
         cpu_ms: Some(100),
         ..Limits::default()
@@ -123,6 +166,9 @@ pub async fn the_limit_of_processor_time_is_a_signal(subject: &Subject) {
 }
 
 pub async fn limits_that_are_not_reached_change_nothing(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let limits = Limits {
         wall_ms: Some(60_000),
         idle_ms: Some(60_000),

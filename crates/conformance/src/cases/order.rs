@@ -7,6 +7,7 @@ use exec_env::filesystem::FileFuture;
 use exec_wire::fs::OpenMode;
 
 use crate::{
+    difference::Difference,
     outcome::{done, not_found},
     request::{copy, create, open, read, remove, rename, write},
     scratch::{Scratch, names},
@@ -58,7 +59,11 @@ pub async fn changes_of_every_kind_build_on_each_other(subject: &Subject) {
         files.create_directory(create(&directory)),
         files.write_file(write(&one), content),
         files.copy(copy(&one, &two)),
-        files.rename(rename(&two, &three)),
+        if subject.differs(Difference::NoRename) {
+            files.copy(copy(&two, &three))
+        } else {
+            files.rename(rename(&two, &three))
+        },
         files.remove(remove(&one)),
         files.write_file(write(&two), Bytes::from_static(b"again")),
     ];

@@ -1,6 +1,7 @@
 //! What is written is what arrives.
 
-use exec_core::log::{Event, Follow, From, Pace};
+use exec_core::log::{Follow, From, Pace};
+use exec_env::process::ExecProcessEvent as Event;
 use futures_util::StreamExt;
 
 use crate::{
@@ -37,7 +38,7 @@ pub async fn big_output_arrives_complete_and_in_order(subject: &Subject) {
 }
 
 pub async fn a_late_follower_is_replayed_what_is_retained(subject: &Subject) {
-    let mut running = subject.start(piped(subject.command(&["cat"]))).await;
+    let mut running = subject.start(subject.cat("before".len())).await;
     running.write(b"before").await;
     running.until_says("before").await;
     let late = follow(&running.process, Pace::Free);

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use exec_core::log::{Event, Pace};
+use exec_core::log::Pace;
+use exec_env::process::ExecProcessEvent as Event;
 use exec_wire::process::{TerminateMode, WaitUntil};
 use futures_util::StreamExt;
 

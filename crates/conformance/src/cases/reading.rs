@@ -7,6 +7,7 @@ use exec_env::process::{ExecProcess, Read};
 use exec_wire::id::OutputSeq;
 
 use crate::{
+    difference::Difference,
     pattern,
     running::Running,
     scratch::Scratch,
@@ -27,9 +28,10 @@ fn numbers(page: &Page) -> Vec<u64> {
     page.chunks.iter().map(|chunk| chunk.seq.0).collect()
 }
 
-/// A process that wrote `a`, `b` and `c`, each by itself, and reads on.
-async fn three_chunks(subject: &Subject) -> Running {
-    let mut running = subject.start(piped(subject.command(&["cat"]))).await;
+/// A process that wrote `a`, `b` and `c`, each by itself, and reads on until it has so many bytes or
+/// its input ends.
+async fn three_chunks(subject: &Subject, bytes: usize) -> Running {
+    let mut running = subject.start(subject.cat(bytes)).await;
     for text in ["a", "b", "c"] {
         running.write(text.as_bytes()).await;
         running.until_says(text).await;
@@ -38,7 +40,7 @@ async fn three_chunks(subject: &Subject) -> Running {
 }
 
 pub async fn reading_does_not_consume(subject: &Subject) {
-    let running = three_chunks(subject).await;
+    let running = three_chunks(subject, 4).await;
     let first = read(&running.process, Read::default()).await;
     assert_eq!(numbers(&first), [1, 2, 3]);
     assert_eq!(read(&running.process, Read::default()).await, first);
@@ -54,7 +56,7 @@ pub async fn reading_does_not_consume(subject: &Subject) {
 }
 
 pub async fn without_a_budget_the_next_number_is_the_processes(subject: &Subject) {
-    let running = three_chunks(subject).await;
+    let running = three_chunks(subject, 4).await;
     let page = read(&running.process, Read::default()).await;
     assert_eq!(
         (page.next_seq, page.exit, page.closed),
@@ -62,15 +64,20 @@ pub async fn without_a_budget_the_next_number_is_the_processes(subject: &Subject
     );
     let process = running.process.clone();
     running.close_stdin().await;
+    let mut next = OutputSeq(6);
+    if subject.differs(Difference::NoCloseStdin) {
+        running.write(b"d").await;
+        next = OutputSeq(7);
+    }
     running.finish().await;
     let page = read(&process, Read::default()).await;
     // The exit and the close have numbers, too.
-    assert_eq!((page.next_seq, page.closed), (OutputSeq(6), true));
+    assert_eq!((page.next_seq, page.closed), (next, true));
     assert_eq!(page.exit.map(|exit| exit.code), Some(0));
 }
 
 pub async fn with_a_budget_the_next_number_is_the_pages(subject: &Subject) {
-    let running = three_chunks(subject).await;
+    let running = three_chunks(subject, 4).await;
     let mut after = OutputSeq(0);
     for expected in 1..=3 {
         let budget = Read {
@@ -127,13 +134,25 @@ pub async fn a_long_poll_wakes_for_output(subject: &Subject) {
 }
 
 pub async fn a_long_poll_wakes_for_the_end(subject: &Subject) {
-    let running = subject.start(piped(subject.command(&["cat"]))).await;
+    let script = r#"read line <"$1""#;
+    let (scratch, ends) = (Scratch::new(), !subject.differs(Difference::NoCloseStdin));
+    let gate = scratch.gate();
+    let command = if ends {
+        subject.cat(0)
+    } else {
+        piped(subject.sh(script, &[gate.path()]))
+    };
+    let running = subject.start(command).await;
     let poll = running.process.read(Read {
         wait: LONG,
         ..Read::default()
     });
+    let end = async {
+        running.close_stdin().await;
+        gate.open();
+    };
     let (page, ()) = within("the poll wakes", async {
-        futures_util::future::join(poll, running.close_stdin()).await
+        futures_util::future::join(poll, end).await
     })
     .await;
     let page = page.unwrap();

@@ -65,7 +65,7 @@ pub async fn what_is_missing_is_removed_unless_it_must_be_there(subject: &Subjec
                 ..request
             };
             let text = not_found(subject.files.remove(request)).await;
-            assert!(text.contains(path.to_str().unwrap()), "{text}");
+            subject.assert_names(&text, path.to_str().unwrap());
         }
     }
     let below = scratch.file("file", "").join("below");

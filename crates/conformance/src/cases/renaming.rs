@@ -6,11 +6,24 @@ use exec_env::filesystem::FileFuture;
 use exec_wire::fs::Rename;
 
 use crate::{
-    outcome::{done, host_fails, invalid, not_found},
+    difference::Difference,
+    outcome::{done, host_fails, invalid, not_found, unknown},
     request::rename,
     scratch::{Scratch, names},
     subject::Subject,
 };
+
+/// Where there is no `fs/rename`, sees that it is refused.
+async fn lacking(subject: &Subject) -> bool {
+    let lacking = subject.differs(Difference::NoRename);
+    if lacking {
+        let scratch = Scratch::new();
+        let (one, two) = (scratch.file("one", ""), scratch.path("two"));
+        unknown(subject.files.rename(rename(&one, &two))).await;
+        assert!(one.exists() && !two.exists());
+    }
+    lacking
+}
 
 /// Renames, and replaces what is there.
 fn replace(subject: &Subject, source: &Path, destination: &Path) -> FileFuture<()> {
@@ -25,6 +38,9 @@ fn text(path: impl AsRef<Path>) -> String {
 }
 
 pub async fn whatever_is_there_is_renamed(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     scratch.directory("elsewhere");
     let file = scratch.file("file", "content");
@@ -53,6 +69,9 @@ pub async fn whatever_is_there_is_renamed(subject: &Subject) {
 }
 
 pub async fn a_rename_replaces_nothing(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     let source = scratch.file("source", "source");
     let taken = [
@@ -72,6 +91,9 @@ pub async fn a_rename_replaces_nothing(subject: &Subject) {
 }
 
 pub async fn a_rename_replaces_on_request(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     let source = scratch.file("source", "source");
     let taken = scratch.file("taken", "taken");
@@ -86,6 +108,9 @@ pub async fn a_rename_replaces_on_request(subject: &Subject) {
 }
 
 pub async fn what_cannot_be_replaced_is_kept(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     let file = scratch.file("file", "file");
     scratch.file("full/inside", "inside");
@@ -98,6 +123,9 @@ pub async fn what_cannot_be_replaced_is_kept(subject: &Subject) {
 }
 
 pub async fn a_rename_needs_both_its_ends(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     let (file, none) = (scratch.file("file", "content"), scratch.path("none"));
     for overwrite in [false, true] {
@@ -113,6 +141,9 @@ pub async fn a_rename_needs_both_its_ends(subject: &Subject) {
 }
 
 pub async fn a_directory_is_not_renamed_into_itself(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     scratch.file("directory/file", "");
     let directory = scratch.path("directory");

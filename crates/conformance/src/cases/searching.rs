@@ -8,11 +8,22 @@ use exec_wire::{
 };
 
 use crate::{
-    outcome::{done, not_found, refused},
+    difference::Difference,
+    outcome::{done, not_found, refused, unknown},
     request::{search, search_regex},
     scratch::Scratch,
     subject::{Subject, uri},
 };
+
+/// Where there is no `fs/search`, sees that it is refused.
+async fn lacking(subject: &Subject) -> bool {
+    let lacking = subject.differs(Difference::NoSearch);
+    if lacking {
+        let scratch = Scratch::new();
+        unknown(subject.files.search(search(scratch.root(), "x"))).await;
+    }
+    lacking
+}
 
 async fn found(subject: &Subject, request: Search) -> SearchResult {
     done(subject.files.search(request)).await
@@ -31,6 +42,9 @@ async fn lines(subject: &Subject, scratch: &Scratch, request: Search) -> Vec<Str
 }
 
 pub async fn matching_lines_are_told_by_path_and_line(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     scratch.file("b/file", "no\nthe needle\nneedle needle\nno");
     scratch.file("a", "needle\n");
@@ -46,6 +60,9 @@ pub async fn matching_lines_are_told_by_path_and_line(subject: &Subject) {
 }
 
 pub async fn a_single_file_is_searched(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     let path = scratch.file("file", "one\ntwo\n");
     scratch.file("other", "two\n");
@@ -54,6 +71,9 @@ pub async fn a_single_file_is_searched(subject: &Subject) {
 }
 
 pub async fn plain_text_is_no_expression(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     scratch.file("file", "a.c\nabc\n(\n");
     let root = scratch.root();
@@ -68,6 +88,9 @@ pub async fn plain_text_is_no_expression(subject: &Subject) {
 }
 
 pub async fn letters_match_either_case_on_request(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     scratch.file("file", "needle\nNEEDLE\nNeedle\n");
     let exact = lines(subject, &scratch, search(scratch.root(), "Needle")).await;
@@ -84,6 +107,9 @@ pub async fn letters_match_either_case_on_request(subject: &Subject) {
 }
 
 pub async fn context_is_told_with_each_match(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     let path = scratch.file("file", "1\n2 x\n3\n4\n5 x\n6 x\n7\n");
     let request = Search {
@@ -107,6 +133,9 @@ pub async fn context_is_told_with_each_match(subject: &Subject) {
 }
 
 pub async fn a_glob_chooses_the_files(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     for name in ["a.rs", "b.txt", "src/c.rs", "src/d.txt"] {
         scratch.file(name, "x\n");
@@ -125,6 +154,9 @@ pub async fn a_glob_chooses_the_files(subject: &Subject) {
 }
 
 pub async fn a_broken_pattern_is_refused(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     scratch.file("file", "x\n");
     for pattern in ["(", "[", "*", "a{2", r"\p{NoSuch}"] {
@@ -139,6 +171,9 @@ pub async fn a_broken_pattern_is_refused(subject: &Subject) {
 }
 
 pub async fn a_search_ends_with_so_many_matches(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     scratch.file("a", "x\n".repeat(60));
     scratch.file("b", "x\n".repeat(60));
@@ -154,6 +189,9 @@ pub async fn a_search_ends_with_so_many_matches(subject: &Subject) {
 }
 
 pub async fn what_ignore_files_name_is_not_searched(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     scratch.directory(".git");
     scratch.file(".gitignore", "/target\n*.log\n");
@@ -166,6 +204,9 @@ pub async fn what_ignore_files_name_is_not_searched(subject: &Subject) {
 }
 
 pub async fn nothing_in_a_tree_holds_up_a_search(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     scratch.file("file", "x\n");
     scratch.fifo("pipe");
@@ -177,6 +218,9 @@ pub async fn nothing_in_a_tree_holds_up_a_search(subject: &Subject) {
 }
 
 pub async fn lines_that_are_not_text_or_too_long_are_shown_as_far_as_they_are(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     let path = scratch.file("file", b"a \xff needle\n");
     let result = found(subject, search(&path, "needle")).await;
@@ -195,6 +239,9 @@ pub async fn lines_that_are_not_text_or_too_long_are_shown_as_far_as_they_are(su
 }
 
 pub async fn the_answer_to_a_search_is_bounded(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     // Lines that cost nothing but their number, around each match.
     scratch.file("file", format!("x\n{}", "\n".repeat(100)).repeat(5000));
@@ -209,6 +256,9 @@ pub async fn the_answer_to_a_search_is_bounded(subject: &Subject) {
 }
 
 pub async fn a_search_begins_where_something_is(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     let none = scratch.path("none");
     let text = not_found(subject.files.search(search(&none, "x"))).await;

@@ -9,8 +9,9 @@ use exec_env::{
 use exec_wire::{error::ErrorCode, process::TerminalSize};
 
 use crate::{
+    difference::Difference,
     scratch::Scratch,
-    subject::{Ids, Refusals, Subject, piped, uri},
+    subject::{Ids, Refusals, Subject, on_terminal, uri},
 };
 
 /// Every kind of descriptors: none may make a difference.
@@ -43,7 +44,10 @@ async fn host_refuses(subject: &Subject, command: Command, kind: ErrorKind, culp
             }
             (_, other) => panic!("expected the host to refuse: {other:?}"),
         };
-        assert!(text.contains(culprit), "{text}");
+        let free = matches!(io, Io::Terminal(_)) && subject.differs(Difference::ErrorsNameNothing);
+        if !culprit.is_empty() && !free {
+            subject.assert_names(&text, culprit);
+        }
     }
     let free = Command {
         process_id: command.process_id,
@@ -81,13 +85,20 @@ pub async fn a_missing_directory_is_refused(subject: &Subject) {
         cwd: uri(&nowhere),
         ..subject.sh("exit 0", &[])
     };
-    host_refuses(
-        subject,
-        command,
-        ErrorKind::NotFound,
-        nowhere.to_str().unwrap(),
-    )
-    .await;
+    let culprit = nowhere.to_str().unwrap();
+    if subject.differs(Difference::TerminalsStartAnywhere) {
+        for io in [KINDS[0], KINDS[1]] {
+            let command = Command {
+                io,
+                ..command.clone()
+            };
+            let error = subject.refused(command).await;
+            subject.assert_names(&error.to_string(), culprit);
+        }
+        let command = on_terminal(command, 24, 80);
+        return assert_eq!(subject.start(command).await.finish().await.code(), 0);
+    }
+    host_refuses(subject, command, ErrorKind::NotFound, culprit).await;
 }
 
 pub async fn a_nul_is_refused(subject: &Subject) {
@@ -133,7 +144,7 @@ pub async fn a_relative_program_begins_at_the_directory(subject: &Subject) {
 }
 
 pub async fn an_id_in_use_is_refused_where_ids_are_kept(subject: &Subject) {
-    let command = piped(subject.command(&["cat"]));
+    let command = subject.cat("still here".len());
     let first = subject.start(command.clone()).await;
     match subject.capabilities.ids {
         Ids::Free => drop(subject.start(command).await),

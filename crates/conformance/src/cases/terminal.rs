@@ -1,10 +1,11 @@
 //! Processes on a pseudo-terminal.
 
-use exec_env::process::ProcessError;
+use exec_env::{backend::StartError, process::ProcessError};
 use exec_wire::process::{OutputStream, TerminalSize};
 
 use crate::{
-    running::contains,
+    difference::Difference,
+    running::{assert_unknown, contains},
     subject::{Subject, on_terminal, piped},
     within::within,
 };
@@ -36,6 +37,14 @@ pub async fn a_terminal_is_one_stream_and_a_controlling_one(subject: &Subject) {
 }
 
 pub async fn a_terminal_begins_with_its_size(subject: &Subject) {
+    if subject.differs(Difference::OneTerminalSize) {
+        let command = on_terminal(subject.probe(&["window"]), 31, 97);
+        let error = subject.refused(command).await;
+        assert!(matches!(error, StartError::Refused { field: "size", .. }));
+        let command = on_terminal(subject.probe(&["window"]), 24, 80);
+        let mut running = subject.start(command).await;
+        return running.until_shows("24 rows 80 columns\r\n").await;
+    }
     let mut running = subject
         .start(on_terminal(subject.probe(&["window"]), 31, 97))
         .await;
@@ -49,6 +58,9 @@ pub async fn a_resize_is_told_to_the_process(subject: &Subject) {
     running.until_shows("24 rows 80 columns\r\n").await;
     for (rows, cols) in [(50, 132), (1, 1)] {
         let resize = running.process.resize(TerminalSize { rows, cols });
+        if subject.differs(Difference::NoResize) {
+            return assert_unknown(within("it is refused", resize).await);
+        }
         assert_eq!(within("it is resized", resize).await, Ok(()));
         running
             .until_shows(&format!("{rows} rows {cols} columns\r\n"))
@@ -82,6 +94,10 @@ pub async fn close_stdin_is_the_end_of_file_on_a_terminal(subject: &Subject) {
         .await;
     running.write(b"line\n").await;
     running.close_stdin().await;
+    if subject.differs(Difference::NoCloseStdin) {
+        // Whoever knows the terminal can write its control character.
+        running.write(b"\x04").await;
+    }
     let told = running.finish().await;
     assert_eq!(told.code(), 0);
     assert!(contains(&told.terminal(), "line\r\nline\r\n"), "{told:?}");
@@ -103,5 +119,8 @@ pub async fn death_by_a_signal_is_told_on_a_terminal_too(subject: &Subject) {
         .start(on_terminal(subject.sh("kill -KILL $$", &[]), 24, 80))
         .await;
     let exit = told.finish().await.exit().unwrap();
+    if subject.differs(Difference::TerminalsHideSignals) {
+        return assert_eq!((exit.code, exit.signal), (1, None));
+    }
     assert_eq!((exit.code, exit.signal), (137, Some("SIGKILL")));
 }

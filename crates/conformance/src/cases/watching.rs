@@ -12,12 +12,23 @@ use exec_wire::fs::{Change, ChangeKind};
 use futures_util::StreamExt;
 
 use crate::{
-    outcome::{done, not_found},
+    difference::Difference,
+    outcome::{done, not_found, unknown},
     request::{copy, create, remove, rename, watch, write},
     scratch::{Scratch, set_mode},
     subject::{Subject, uri},
     within::within,
 };
+
+/// Where there is no `fs/watch`, sees that it is refused.
+async fn lacking(subject: &Subject) -> bool {
+    let lacking = subject.differs(Difference::NoWatch);
+    if lacking {
+        let scratch = Scratch::new();
+        unknown(subject.files.watch(watch(scratch.root(), WatchDepth::Tree))).await;
+    }
+    lacking
+}
 
 /// A watch, and what it has told.
 struct Watched {
@@ -64,6 +75,9 @@ impl Watched {
 }
 
 pub async fn what_happens_to_a_file_is_told(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     let (file, moved) = (scratch.path("file"), scratch.path("moved"));
     let mut watched = Watched::new(subject, scratch.root(), WatchDepth::Tree).await;
@@ -81,6 +95,9 @@ pub async fn what_happens_to_a_file_is_told(subject: &Subject) {
 }
 
 pub async fn a_rename_is_told_by_both_names(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     let (old, new) = (scratch.file("old", ""), scratch.path("new"));
     let mut watched = Watched::new(subject, scratch.root(), WatchDepth::Tree).await;
@@ -95,6 +112,9 @@ pub async fn a_rename_is_told_by_both_names(subject: &Subject) {
 }
 
 pub async fn changes_through_the_environment_are_told_too(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     let files = &subject.files;
     let mut watched = Watched::new(subject, scratch.root(), WatchDepth::Tree).await;
@@ -117,6 +137,9 @@ pub async fn changes_through_the_environment_are_told_too(subject: &Subject) {
 }
 
 pub async fn a_new_directory_is_watched_with_what_is_in_it(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     let mut watched = Watched::new(subject, scratch.root(), WatchDepth::Tree).await;
     // At once, before anybody can have seen the directories.
@@ -132,6 +155,9 @@ pub async fn a_new_directory_is_watched_with_what_is_in_it(subject: &Subject) {
 }
 
 pub async fn what_is_moved_in_appears_and_what_is_moved_out_is_gone(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     scratch.file("outside/tree/deep/file", "");
     let root = scratch.directory("root");
@@ -152,6 +178,9 @@ pub async fn what_is_moved_in_appears_and_what_is_moved_out_is_gone(subject: &Su
 }
 
 pub async fn entries_alone_are_watched_on_request(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     let directory = scratch.directory("directory");
     let mut watched = Watched::new(subject, scratch.root(), WatchDepth::Entries).await;
@@ -171,6 +200,9 @@ pub async fn entries_alone_are_watched_on_request(subject: &Subject) {
 }
 
 pub async fn a_single_file_is_watched(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     let file = scratch.file("file", "");
     let mut watched = Watched::new(subject, &file, WatchDepth::Tree).await;
@@ -189,6 +221,9 @@ pub async fn a_single_file_is_watched(subject: &Subject) {
 }
 
 pub async fn a_watch_through_a_link_tells_real_paths(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     let real = scratch.directory("real");
     let link = scratch.link("link", "real");
@@ -211,6 +246,9 @@ async fn all_or_overflow(scratch: &Scratch, watched: &mut Watched, names: &[Stri
 }
 
 pub async fn a_burst_is_told_whole_or_said_to_be_too_much(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     let mut watched = Watched::new(subject, scratch.root(), WatchDepth::Tree).await;
     let names: Vec<_> = (0..2000).map(|number| number.to_string()).collect();
@@ -221,6 +259,9 @@ pub async fn a_burst_is_told_whole_or_said_to_be_too_much(subject: &Subject) {
 }
 
 pub async fn a_watcher_that_does_not_read_is_told_of_what_it_missed(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     let mut watched = Watched::new(subject, scratch.root(), WatchDepth::Tree).await;
     let names: Vec<_> = (0..20_000).map(|number| number.to_string()).collect();
@@ -241,6 +282,9 @@ pub async fn a_watcher_that_does_not_read_is_told_of_what_it_missed(subject: &Su
 }
 
 pub async fn two_watches_of_one_directory_are_both_told(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     let mut one = Watched::new(subject, scratch.root(), WatchDepth::Tree).await;
     let mut two = Watched::new(subject, scratch.root(), WatchDepth::Entries).await;
@@ -253,6 +297,9 @@ pub async fn two_watches_of_one_directory_are_both_told(subject: &Subject) {
 }
 
 pub async fn a_watch_ends_when_it_is_dropped(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     // More than a connection may hold, unless they end.
     for _ in 0..100 {
@@ -264,6 +311,9 @@ pub async fn a_watch_ends_when_it_is_dropped(subject: &Subject) {
 }
 
 pub async fn a_directory_that_is_gone_is_told(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     let root = scratch.directory("root");
     let mut watched = Watched::new(subject, &root, WatchDepth::Tree).await;
@@ -274,6 +324,9 @@ pub async fn a_directory_that_is_gone_is_told(subject: &Subject) {
 }
 
 pub async fn what_is_missing_cannot_be_watched(subject: &Subject) {
+    if lacking(subject).await {
+        return;
+    }
     let scratch = Scratch::new();
     let none = scratch.path("none");
     for depth in [WatchDepth::Tree, WatchDepth::Entries] {

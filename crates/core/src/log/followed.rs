@@ -1,5 +1,8 @@
 //! A log with followers: each sees every event once, in order, at its own pace.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     collections::BTreeMap,
     task::{Context, Poll, Waker},
@@ -62,9 +65,30 @@ struct Follower {
     cursor: OutputSeq,
     /// Bytes recorded up to the cursor.
     taken: u64,
-    pace: Pace,
+    /// How far it may lag behind before it holds up the process; without one it never does.
+    window: Option<Window>,
     waker: Option<Waker>,
 }
+
+/// How far somebody may lag behind.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    bytes: usize,
+    /// Bounds the bookkeeping of tiny writes. Where there is none, the bytes do.
+    events: Option<usize>,
+}
+
+/// What an attached client may lag behind.
+const FOLLOWER: Window = Window {
+    bytes: limits::FOLLOW_WINDOW_BYTES,
+    events: None,
+};
+
+/// What may be unacknowledged.
+const HOLD: Window = Window {
+    bytes: limits::UNACKNOWLEDGED_BYTES,
+    events: Some(limits::RETAINED_OUTPUT_CHUNKS),
+};
 
 impl FollowedLog {
     /// Begins without followers.
@@ -91,8 +115,41 @@ impl FollowedLog {
     pub fn follow(&mut self, follow: Follow) -> FollowerId {
         let cursor = match follow.from {
             From::After(seq) => seq,
-            From::Now => OutputSeq(self.log.next_seq().0 - 1),
+            From::Now => self.log.last_seq(),
         };
+        let window = match follow.pace {
+            Pace::Held => Some(FOLLOWER),
+            Pace::Free => None,
+        };
+        self.add(cursor, window)
+    }
+
+    /// Begins to keep what comes after `after` and is still there, until it is acknowledged.
+    pub fn hold(&mut self, after: OutputSeq) -> FollowerId {
+        let cursor = after.clamp(self.log.before_oldest(), self.log.last_seq());
+        self.add(cursor, Some(HOLD))
+    }
+
+    /// Lets go of the events up to `seq`; one that was not recorded yet counts as the last that was.
+    /// Tells whether the hold no longer holds up the log, and did before.
+    pub fn acknowledge(&mut self, id: FollowerId, seq: OutputSeq) -> bool {
+        let seq = seq.min(self.log.last_seq());
+        let Some(follower) = self.followers.get_mut(&id) else {
+            return false;
+        };
+        if seq <= follower.cursor {
+            return false;
+        }
+        let held = follower.holds(&self.log);
+        // Each chunk is counted once, however many acknowledgements there are.
+        follower.taken += self.log.bytes_between(follower.cursor, seq);
+        follower.cursor = seq;
+        let released = held && !follower.holds(&self.log);
+        self.hold_log();
+        released
+    }
+
+    fn add(&mut self, cursor: OutputSeq, window: Option<Window>) -> FollowerId {
         let taken = self.log.appended_bytes() - self.log.bytes_after(cursor);
         let id = FollowerId(self.next);
         self.next += 1;
@@ -101,7 +158,7 @@ impl FollowedLog {
             Follower {
                 cursor,
                 taken,
-                pace: follow.pace,
+                window,
                 waker: None,
             },
         );
@@ -133,18 +190,17 @@ impl FollowedLog {
             }
             return Poll::Pending;
         };
-        let appended = self.log.appended_bytes();
-        let held = follower.holds(appended);
+        let held = follower.holds(&self.log);
         let consecutive = event.seq() == follower.cursor.next();
         follower.cursor = event.seq();
         if !consecutive {
             // Something was dropped in between.
-            follower.taken = appended - self.log.bytes_after(follower.cursor);
+            follower.taken = self.log.appended_bytes() - self.log.bytes_after(follower.cursor);
         } else if let Event::Output(chunk) = &event {
             follower.taken += chunk.data.len() as u64;
         }
-        let released = held && !follower.holds(appended);
-        if follower.pace == Pace::Held {
+        let released = held && !follower.holds(&self.log);
+        if follower.window.is_some() {
             self.hold_log();
         }
         Poll::Ready(Followed {
@@ -166,10 +222,9 @@ impl FollowedLog {
 
     /// Tells whether a follower that may not lose anything lags too far behind.
     pub fn is_held(&self) -> bool {
-        let appended = self.log.appended_bytes();
         self.followers
             .values()
-            .any(|follower| follower.holds(appended))
+            .any(|follower| follower.holds(&self.log))
     }
 
     /// Returns how far the slowest follower that may not lose anything lags behind, in bytes.
@@ -177,9 +232,22 @@ impl FollowedLog {
         let held = self
             .followers
             .values()
-            .filter(|follower| follower.pace == Pace::Held);
+            .filter(|follower| follower.window.is_some());
         let taken = held.map(|follower| follower.taken).min();
         taken.map_or(0, |taken| self.log.appended_bytes() - taken)
+    }
+
+    /// Returns what everyone who may not lose anything has taken: the last number, and how many bytes
+    /// were recorded up to it. Without such a follower it is all that was recorded.
+    pub fn taken(&self) -> (OutputSeq, u64) {
+        let last = OutputSeq(self.log.next_seq().0 - 1);
+        let held = self
+            .followers
+            .values()
+            .filter(|follower| follower.window.is_some());
+        held.map(|follower| (follower.cursor.min(last), follower.taken))
+            .min()
+            .unwrap_or((last, self.log.appended_bytes()))
     }
 
     /// Keeps the log from dropping what a held follower was not given yet.
@@ -187,109 +255,19 @@ impl FollowedLog {
         let held = self
             .followers
             .values()
-            .filter(|follower| follower.pace == Pace::Held);
+            .filter(|follower| follower.window.is_some());
         let after = held.map(|follower| follower.cursor).min();
         self.log.hold_after(after);
     }
 }
 
 impl Follower {
-    fn holds(&self, appended: u64) -> bool {
-        self.pace == Pace::Held && appended - self.taken >= limits::FOLLOW_WINDOW_BYTES as u64
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use bytes::Bytes;
-    use exec_wire::process::{ExitCause, OutputStream};
-
-    use super::*;
-    use crate::log::{Exit, Retention};
-
-    fn log() -> FollowedLog {
-        FollowedLog::new(OutputLog::new(Retention {
-            bytes: 4,
-            chunks: 100,
-        }))
-    }
-
-    fn write(log: &mut FollowedLog, data: impl Into<Bytes>) {
-        let data = data.into();
-        log.record(|log| log.append(OutputStream::Stdout, data));
-    }
-
-    fn next(log: &mut FollowedLog, id: FollowerId) -> Option<u64> {
-        match log.poll_event(id, &mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(followed) => followed.event.map(|event| event.seq().0),
-            Poll::Pending => None,
-        }
-    }
-
-    const HELD: Follow = Follow {
-        from: From::Now,
-        pace: Pace::Held,
-    };
-    const FREE: Follow = Follow {
-        from: From::After(OutputSeq(0)),
-        pace: Pace::Free,
-    };
-
-    #[test]
-    fn a_held_follower_loses_nothing_and_a_free_one_skips() {
-        let mut log = log();
-        let (held, free) = (log.follow(HELD), log.follow(FREE));
-        for _ in 0..3 {
-            write(&mut log, "abcd");
-        }
-        assert_eq!(
-            [next(&mut log, held), next(&mut log, held)],
-            [Some(1), Some(2)]
-        );
-        assert_eq!(
-            next(&mut log, free),
-            Some(3),
-            "the others fell out when they were taken"
-        );
-        assert_eq!(
-            [next(&mut log, held), next(&mut log, held)],
-            [Some(3), None]
-        );
-    }
-
-    #[test]
-    fn a_lagging_follower_holds_the_process_until_it_catches_up() {
-        let mut log = log();
-        let id = log.follow(HELD);
-        write(&mut log, vec![0; limits::FOLLOW_WINDOW_BYTES]);
-        assert!(log.is_held());
-        let followed = log.poll_event(id, &mut Context::from_waker(Waker::noop()));
-        assert!(matches!(
-            followed,
-            Poll::Ready(Followed { released: true, .. })
-        ));
-        assert!(!log.is_held());
-        write(&mut log, vec![0; limits::FOLLOW_WINDOW_BYTES]);
-        log.unfollow(id);
-        assert!(!log.is_held());
-    }
-
-    #[test]
-    fn following_ends_with_the_close() {
-        let mut log = log();
-        let id = log.follow(HELD);
-        log.record(|log| {
-            log.record_exit(Exit {
-                code: 0,
-                signal: None,
-                cause: ExitCause::Exit,
-                usage: None,
-                sandbox_denied: false,
-            });
-            log.record_close();
-        });
-        assert_eq!([next(&mut log, id), next(&mut log, id)], [Some(1), Some(2)]);
-        let end = log.poll_event(id, &mut Context::from_waker(Waker::noop()));
-        assert!(matches!(end, Poll::Ready(Followed { event: None, .. })));
+    fn holds(&self, log: &OutputLog) -> bool {
+        let Some(window) = self.window else {
+            return false;
+        };
+        let lag = log.appended_bytes() - self.taken;
+        let events = log.last_seq().0.saturating_sub(self.cursor.0);
+        lag >= window.bytes as u64 || window.events.is_some_and(|most| events >= most as u64)
     }
 }

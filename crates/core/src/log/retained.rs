@@ -149,15 +149,31 @@ impl OutputLog {
 
     /// Returns how many retained bytes come after `after`.
     pub fn bytes_after(&self, after: OutputSeq) -> u64 {
-        self.chunks
-            .range(self.index_after(after)..)
-            .map(|chunk| chunk.data.len() as u64)
-            .sum()
+        self.bytes_between(after, self.last_seq())
+    }
+
+    /// Returns how many retained bytes come after `after`, up to `last`.
+    pub(super) fn bytes_between(&self, after: OutputSeq, last: OutputSeq) -> u64 {
+        let first = self.index_after(after);
+        let end = self.index_after(last).max(first);
+        let chunks = self.chunks.range(first..end);
+        chunks.map(|chunk| chunk.data.len() as u64).sum()
     }
 
     /// Returns the next number not yet given out.
     pub fn next_seq(&self) -> OutputSeq {
         self.next
+    }
+
+    /// Returns the last number given out; 0 before the first.
+    pub(super) fn last_seq(&self) -> OutputSeq {
+        OutputSeq(self.next.0 - 1)
+    }
+
+    /// Returns the number before the oldest output retained.
+    pub(super) fn before_oldest(&self) -> OutputSeq {
+        let oldest = self.chunks.front();
+        oldest.map_or(self.last_seq(), |oldest| OutputSeq(oldest.seq.0 - 1))
     }
 
     /// Returns how many bytes are retained.

@@ -39,13 +39,22 @@ impl<T> Calls<T> {
 
     /// Takes the id for a new request.
     pub fn ask(&mut self, waiter: T) -> Result<RequestId, CallsError> {
+        self.ask_with(|_| waiter)
+    }
+
+    /// Takes the id for a new request whose waiter needs to know it.
+    pub fn ask_with(
+        &mut self,
+        waiter: impl FnOnce(&RequestId) -> T,
+    ) -> Result<RequestId, CallsError> {
         if self.waiting.len() >= self.most {
             return Err(CallsError::TooMany(self.most));
         }
-        let id = self.next;
+        let number = self.next;
+        let id = RequestId::Number(number);
         self.next += 1;
-        self.waiting.insert(id, waiter);
-        Ok(RequestId::Number(id))
+        self.waiting.insert(number, waiter(&id));
+        Ok(id)
     }
 
     /// Finds who waits for an answer. Others' answers, and late ones, are nobody's.

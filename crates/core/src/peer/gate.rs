@@ -2,15 +2,19 @@
 
 use exec_wire::{
     error::RpcError,
-    message::{Message, Request, RequestId},
+    initialize::Extension,
+    message::{Message, Notification, Request, RequestId, decode_params},
     method::{self, MethodName},
     outgoing::Outgoing,
+    process::Acknowledged,
 };
 
 /// How far a client has come: nothing but `initialize` passes before the handshake is done.
 #[derive(Debug, Default)]
 pub struct Gate {
     state: State,
+    /// The client was granted [`Extension::Acknowledge`].
+    acknowledges: bool,
     unsolicited: u64,
 }
 
@@ -29,6 +33,8 @@ pub enum Input<'a> {
     Request(Request<'a>),
     /// To send this at once.
     Reply(Outgoing),
+    /// To let go of events that the client has taken.
+    Acknowledged(Acknowledged),
     /// To pass an answer on to who asked, if anybody did.
     Answer(Message<'a>),
     /// Nothing.
@@ -47,11 +53,26 @@ impl Gate {
                 self.state = State::Ready;
                 Input::Nothing
             }
+            Message::Notification(note)
+                if self.acknowledges && note.method == method::PROCESS_ACKNOWLEDGE =>
+            {
+                self.handle_acknowledged(&note)
+            }
             Message::Notification(note) => refuse(format!(
                 "unexpected notification `{}`: expected initialized",
                 note.method
             )),
             answer @ (Message::Response(_) | Message::Error(_)) => Input::Answer(answer),
+        }
+    }
+
+    fn handle_acknowledged(&self, note: &Notification<'_>) -> Input<'static> {
+        if self.state != State::Ready {
+            return refuse(GateError::NotReady("exec").to_string());
+        }
+        match decode_params(note.params) {
+            Ok(acknowledged) => Input::Acknowledged(acknowledged),
+            Err(error) => reply(&RpcError::invalid_params(error.to_string())),
         }
     }
 
@@ -71,9 +92,10 @@ impl Gate {
         }
     }
 
-    /// Records that `initialize` succeeded.
-    pub fn handle_session(&mut self) {
+    /// Records that `initialize` succeeded, and what was granted.
+    pub fn handle_session(&mut self, granted: &[Extension]) {
         self.state = State::Initialized;
+        self.acknowledges = granted.contains(&Extension::Acknowledge);
     }
 
     /// Tells whether the client has finished the handshake.
@@ -109,10 +131,11 @@ impl From<GateError> for RpcError {
 }
 
 fn refuse(message: impl Into<String>) -> Input<'static> {
-    Input::Reply(Outgoing::error(
-        &RequestId::NONE,
-        &RpcError::invalid_request(message),
-    ))
+    reply(&RpcError::invalid_request(message))
+}
+
+fn reply(error: &RpcError) -> Input<'static> {
+    Input::Reply(Outgoing::error(&RequestId::NONE, error))
 }
 
 #[cfg(test)]
@@ -130,7 +153,7 @@ mod tests {
                 gate.handle_unsolicited();
                 None
             }
-            Input::Request(_) | Input::Nothing => None,
+            Input::Request(_) | Input::Acknowledged(_) | Input::Nothing => None,
         }
     }
 
@@ -140,7 +163,7 @@ mod tests {
         let method = MethodName::ProcessStart;
         assert_eq!(gate.admit(method), Err(GateError::NotInitialized("exec")));
         assert_eq!(gate.admit(MethodName::Initialize), Ok(()));
-        gate.handle_session();
+        gate.handle_session(&[]);
         assert_eq!(gate.admit(method), Err(GateError::NotReady("exec")));
         assert_eq!(
             gate.admit(MethodName::Initialize),
@@ -164,7 +187,7 @@ mod tests {
             "{reply}"
         );
         assert!(!gate.is_ready());
-        gate.handle_session();
+        gate.handle_session(&[]);
         assert!(!gate.is_ready());
     }
 
@@ -176,6 +199,65 @@ mod tests {
             reply.contains("`nope`") && reply.ends_with(r#""id":-1}"#),
             "{reply}"
         );
+    }
+
+    const ACKNOWLEDGE: &str =
+        r#"{"method":"process/acknowledge","params":{"processId":"p","seq":7}}"#;
+
+    #[test]
+    fn an_acknowledgement_passes_when_it_was_granted_and_the_handshake_is_done() {
+        let mut gate = Gate::default();
+        let refused = |gate: &mut Gate, reason: &str| {
+            let reply = handle(gate, ACKNOWLEDGE).unwrap();
+            assert!(
+                reply.contains(reason) && reply.contains(r#""code":-32600"#),
+                "{reply}"
+            );
+        };
+        refused(&mut gate, "unexpected notification `process/acknowledge`");
+        gate.handle_session(&[Extension::Lifecycle, Extension::Acknowledge]);
+        refused(&mut gate, "client must send initialized");
+        assert_eq!(handle(&mut gate, r#"{"method":"initialized"}"#), None);
+        let message = Message::decode(ACKNOWLEDGE.as_bytes()).unwrap();
+        let Input::Acknowledged(acknowledged) = gate.handle_message(message) else {
+            panic!("it does not pass");
+        };
+        assert_eq!(acknowledged.process_id.as_str(), "p");
+        assert_eq!(acknowledged.seq.0, 7);
+    }
+
+    #[test]
+    fn an_acknowledgement_without_the_grant_is_an_unknown_notification() {
+        let mut gate = Gate::default();
+        gate.handle_session(&[Extension::Lifecycle]);
+        handle(&mut gate, r#"{"method":"initialized"}"#);
+        let reply = handle(&mut gate, ACKNOWLEDGE).unwrap();
+        assert!(
+            reply.contains("unexpected notification") && reply.contains(r#""code":-32600"#),
+            "{reply}"
+        );
+    }
+
+    #[test]
+    fn an_acknowledgement_that_does_not_decode_is_an_error_with_id_minus_one() {
+        let mut gate = Gate::default();
+        gate.handle_session(&[Extension::Acknowledge]);
+        handle(&mut gate, r#"{"method":"initialized"}"#);
+        for (params, culprit) in [
+            (r#"{"processId":"p"}"#, "seq"),
+            (r#"{"processId":"p","seq":-1}"#, "seq"),
+            (r#"{"processId":1,"seq":1}"#, "processId"),
+            ("null", "expected"),
+            ("7", "expected"),
+        ] {
+            let note = format!(r#"{{"method":"process/acknowledge","params":{params}}}"#);
+            let reply = handle(&mut gate, &note).unwrap();
+            assert!(
+                reply.contains(r#""code":-32602"#) && reply.ends_with(r#""id":-1}"#),
+                "{reply}"
+            );
+            assert!(reply.contains(culprit), "{params}: {reply}");
+        }
     }
 
     #[test]

@@ -56,6 +56,15 @@ impl Deadlines {
         }
     }
 
+    /// The process is paused, or was until now. Whoever waits for its reader is not idle, and what it
+    /// could not be rid of meanwhile is yet to be read.
+    pub(super) fn handle_pause(&mut self) {
+        self.activity();
+        if let Some(at) = &mut self.abandon_at {
+            *at = (*at).max(Instant::now() + DRAIN);
+        }
+    }
+
     /// The process has ended: its limits no longer matter. If it was ended by us, its output may
     /// not stay open for long.
     pub(super) fn handle_exit(&mut self, ended_by_us: bool, kill_at: Option<Instant>) {
@@ -108,5 +117,43 @@ impl Deadlines {
         self.timers
             .idle
             .and_then(|idle| self.last_activity.checked_add(idle))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    const IDLE: Timers = Timers {
+        wall: None,
+        idle: Some(Duration::from_secs(1)),
+        memory_bytes: None,
+    };
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_is_not_idleness() {
+        let mut deadlines = Deadlines::new(IDLE, Instant::now());
+        advance(Duration::from_secs(60)).await;
+        assert_eq!(deadlines.due(None, true), None, "it is paused");
+        deadlines.handle_pause();
+        assert_eq!(deadlines.due(None, false), None, "it goes on");
+        advance(Duration::from_secs(1)).await;
+        let idle = Due::Kill(ExitCause::IdleLimit);
+        assert_eq!(deadlines.due(None, false), Some(idle));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_held_up_is_given_up_some_time_after_the_pause() {
+        let mut deadlines = Deadlines::new(Timers::default(), Instant::now());
+        deadlines.handle_exit(true, None);
+        advance(Duration::from_secs(60)).await;
+        assert_eq!(deadlines.next(None, true), None, "it is paused");
+        deadlines.handle_pause();
+        assert_eq!(deadlines.due(None, false), None, "it is read");
+        assert_eq!(deadlines.next(None, false), Some(Instant::now() + DRAIN));
+        advance(DRAIN).await;
+        assert_eq!(deadlines.due(None, false), Some(Due::Abandon));
     }
 }

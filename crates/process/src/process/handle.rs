@@ -8,9 +8,9 @@ use std::{
 
 use bytes::Bytes;
 use exec_core::log::{Follow, Page, Snapshot};
-use exec_env::process::{EventStream, ExecProcess, ProcessError, Read, Status};
+use exec_env::process::{EventStream, ExecProcess, Hold, ProcessError, Read, Status};
 use exec_wire::{
-    id::{ProcessId, WriteId},
+    id::{OutputSeq, ProcessId, WriteId},
     process::{ExitCause, ProcessSignal, TerminalSize, TerminateMode, WaitUntil, WriteStatus},
 };
 use futures_util::future::{BoxFuture, FutureExt, ready};
@@ -22,7 +22,7 @@ use tokio::{
 use crate::{
     input::Put,
     pty,
-    shared::{Events, Shared, State},
+    shared::{Events, Held, Shared, State},
     signals,
 };
 
@@ -90,6 +90,10 @@ impl ExecProcess for LocalProcess {
 
     fn follow(&self, follow: Follow) -> EventStream {
         Box::pin(Events::new(&self.shared, follow))
+    }
+
+    fn hold(&self, after: OutputSeq) -> Box<dyn Hold> {
+        Box::new(Held::new(&self.shared, after))
     }
 
     fn read(&self, read: Read) -> BoxFuture<'_, Result<Page, ProcessError>> {

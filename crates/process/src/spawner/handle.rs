@@ -8,6 +8,7 @@ use std::{
         fd::{AsFd, OwnedFd},
         unix::process::CommandExt,
     },
+    path::Path,
     process::{self, Stdio},
     sync::Arc,
 };
@@ -34,19 +35,38 @@ use crate::{
     register::register,
 };
 
+/// The executable of this process, also when its file was replaced or removed.
+const THIS_PROGRAM: &str = "/proc/self/exe";
+
 /// Starts commands through a spawner process, which is started with the first of them and again
 /// should it die.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Spawner {
+    program: Arc<Path>,
     link: Arc<Mutex<Option<Link>>>,
 }
 
+impl Default for Spawner {
+    /// Makes this program its own spawner.
+    fn default() -> Self {
+        Self::of(Path::new(THIS_PROGRAM))
+    }
+}
+
 impl Spawner {
+    /// Makes `program` the spawner. It must be one that links this version of the crate.
+    pub fn of(program: &Path) -> Self {
+        Self {
+            program: program.into(),
+            link: Arc::default(),
+        }
+    }
+
     /// Starts the spawner process now, so that the first command need not wait for it.
     pub async fn warm_up(&self) -> Result<(), SpawnError> {
         let mut link = self.link.lock().await;
         if link.is_none() {
-            *link = Some(Link::open()?);
+            *link = Some(Link::open(&self.program)?);
         }
         Ok(())
     }
@@ -108,7 +128,7 @@ impl Spawner {
             return Ok(());
         }
         // There is none, or it died: whatever it ran is lost, and a new one takes over.
-        let mut fresh = Link::open()?;
+        let mut fresh = Link::open(&self.program)?;
         let sent = fresh.send(&frame, spec, &control).await;
         *link = Some(fresh);
         sent.map_err(|error| SpawnError::host(Stage::Setup, error))
@@ -122,12 +142,12 @@ struct Link {
 }
 
 impl Link {
-    fn open() -> Result<Self, SpawnError> {
+    fn open(program: &Path) -> Result<Self, SpawnError> {
         let open = || -> io::Result<Self> {
             let flags = SocketFlags::CLOEXEC;
             let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
             rustix::io::ioctl_fionbio(&ours, true)?;
-            let process = process::Command::new("/proc/self/exe")
+            let process = process::Command::new(program)
                 .arg0(SPAWNER_NAME)
                 .env_clear()
                 .current_dir("/")

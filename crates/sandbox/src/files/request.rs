@@ -177,7 +177,7 @@ pub(super) fn class_of(error: FileError) -> (Class, String) {
         FileError::Invalid(text) => (Class::Invalid, text),
         FileError::Refused(text) => (Class::Refused, text),
         FileError::Host(text) => (Class::Host, text),
-        FileError::Remote(_) | FileError::Disconnected | _ => (Class::Host, error.to_string()),
+        FileError::Remote(_) | FileError::Disconnected(_) | _ => (Class::Host, error.to_string()),
     }
 }
 

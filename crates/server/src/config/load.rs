@@ -1,5 +1,9 @@
 //! From a parsed command line to a configuration, with everything in between.
 
+use std::ffi::OsString;
+
+use clap::Parser;
+
 use super::{ConfigError, ConfigFile, Environment, Lookup, ServerConfig, Strictness, resolve};
 use crate::cli::Cli;
 
@@ -16,4 +20,31 @@ pub fn load(mut cli: Cli, lookup: Lookup<'_>) -> Result<ServerConfig, ConfigErro
     let named = cli.config.clone().or(environment.config);
     let file = ConfigFile::find(named, environment.default_config, cli.strictness())?;
     resolve(cli, environment.settings, file)
+}
+
+impl ServerConfig {
+    /// Reads flags as the command line has them, without the name of a program before them. No variable
+    /// and no file adds to them, but the file that a `--config` among them names.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use exec_server::config::ServerConfig;
+    ///
+    /// let config = ServerConfig::from_flags(["--listen", "ws://127.0.0.1:0", "--session-ttl", "60"])?;
+    /// assert_eq!(config.session_ttl, Duration::from_secs(60));
+    /// assert!(ServerConfig::from_flags(["--listen", "ws://0.0.0.0:80"]).is_err());
+    /// # Ok::<(), anyhow::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When a flag is none or has a value that it cannot have, and as [`load`].
+    pub fn from_flags<I>(flags: I) -> anyhow::Result<Self>
+    where
+        I: IntoIterator<Item: Into<OsString>>,
+    {
+        let name = OsString::from(env!("CARGO_PKG_NAME"));
+        let line = [name].into_iter().chain(flags.into_iter().map(Into::into));
+        Ok(load(Cli::try_parse_from(line)?, &|_| None)?)
+    }
 }

@@ -180,6 +180,7 @@ impl Reader {
                 }
             }
             Ok(Input::Reply(reply)) => self.answer(reply),
+            Ok(Input::Acknowledged(acknowledged)) => self.handler.acknowledge(&acknowledged),
             Ok(Input::Answer(answer)) => {
                 if !self.outbox.asked().handle_answer(answer) {
                     self.gate.handle_unsolicited();
@@ -218,7 +219,7 @@ impl Reader {
         if let Call::Initialize(params) = call {
             let answer = match self.handler.initialize(params).await {
                 Ok(response) => {
-                    self.gate.handle_session();
+                    self.gate.handle_session(&response.extensions);
                     Outgoing::result(&id, &response)
                 }
                 Err(error) => Outgoing::error(&id, &error),
@@ -358,23 +359,24 @@ impl Reader {
                 .boxed(),
             ),
             Begun::Waits(answer) => {
-                self.held_bytes -= bytes;
-                // In strict order even waiting holds everybody up; otherwise nobody.
-                let held = if self.serial { ticket } else { None };
-                if let (false, Some(ticket)) = (self.serial, ticket) {
-                    self.finish(ticket);
-                }
-                self.running.push(
-                    async move {
-                        outbox.send(answer.await).await;
-                        Over {
-                            ticket: held,
-                            ..Over::default()
-                        }
-                    }
-                    .boxed(),
-                );
+                let send = async move { outbox.send(answer.await).await };
+                self.wait(send.boxed(), ticket, bytes);
             }
+            Begun::Answers(answers) => self.wait(answers, ticket, bytes),
         }
+    }
+
+    /// Lets a request wait. In strict order even that holds everybody up; otherwise nobody.
+    fn wait(&mut self, waits: BoxFuture<'static, ()>, ticket: Option<Ticket>, bytes: usize) {
+        self.held_bytes -= bytes;
+        let held = if self.serial { ticket } else { None };
+        if let (false, Some(ticket)) = (self.serial, ticket) {
+            self.finish(ticket);
+        }
+        let over = Over {
+            ticket: held,
+            ..Over::default()
+        };
+        self.running.push(waits.map(|()| over).boxed());
     }
 }

@@ -22,7 +22,7 @@ use super::{Begun, Handlers, answer, done};
 use crate::{
     notify::Dialect,
     outbox::Outbox,
-    session::{AdmitError, Client, Found, Process, Session, Watcher, follow},
+    session::{AdmitError, Client, Found, Kept, Process, Session, Watcher, follow},
 };
 
 /// Who will own a process, and how it will report.
@@ -107,6 +107,7 @@ impl Handlers<'_> {
                 tty,
                 detached,
                 watcher,
+                kept: Kept::default(),
             });
             if !place.finish(&process) {
                 return Err(RpcError::invalid_request(
@@ -272,7 +273,7 @@ fn start_error(error: StartError) -> RpcError {
         StartError::Spawn { context, source } => RpcError::internal(format!("{context}: {source}")),
         StartError::Cancelled => RpcError::invalid_request(error.to_string()),
         StartError::Remote(error) => error,
-        StartError::EmptyProgram | StartError::Disconnected | _ => {
+        StartError::EmptyProgram | StartError::Disconnected(_) | _ => {
             RpcError::internal(error.to_string())
         }
     }

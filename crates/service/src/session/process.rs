@@ -3,10 +3,14 @@
 use std::sync::Arc;
 
 use exec_env::process::ExecProcess;
-use exec_wire::{id::ProcessId, path_uri::PathUri, process::ProcessSummary};
+use exec_wire::{
+    id::{OutputSeq, ProcessId},
+    path_uri::PathUri,
+    process::ProcessSummary,
+};
 use tokio::sync::Notify;
 
-use super::watcher::Watcher;
+use super::{kept::Kept, watcher::Watcher};
 use crate::notify::Dialect;
 
 /// A started process, and what was asked for.
@@ -20,9 +24,34 @@ pub(crate) struct Process {
     pub(crate) detached: bool,
     /// Who is asked about its network, if it has a proxy.
     pub(crate) watcher: Option<Arc<Watcher>>,
+    /// What its client has not acknowledged.
+    pub(crate) kept: Kept,
 }
 
 impl Process {
+    /// Keeps what its client does not acknowledge, from the oldest that is still there.
+    pub(super) fn keep(&self) {
+        // The first dialect has no numbers to acknowledge by.
+        if !self.detached && self.dialect == Dialect::Process {
+            self.kept.begin(&*self.handle);
+        }
+    }
+
+    /// Lets go of what was kept for its client.
+    pub(super) fn let_go(&self) {
+        self.kept.end();
+    }
+
+    /// Lets go of events up to `seq`. Tells whether that was the last of them.
+    pub(super) fn acknowledge(&self, seq: OutputSeq) -> bool {
+        self.kept.acknowledge(&*self.handle, seq)
+    }
+
+    /// Tells whether something may not be acknowledged yet.
+    pub(super) fn is_kept(&self) -> bool {
+        self.kept.is_any()
+    }
+
     pub(crate) fn summary(&self) -> ProcessSummary {
         let status = self.handle.status();
         ProcessSummary {

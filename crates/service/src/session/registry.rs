@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use exec_core::lease::{Lease, ResumeError};
@@ -13,10 +13,10 @@ use exec_wire::{
     id::SessionId,
     limits,
 };
-use tokio::time::sleep_until;
+use tokio::time::{Instant, sleep_until};
 use uuid::Uuid;
 
-use super::state::Session;
+use super::{kept::Keeping, state::Session};
 use crate::outbox::Outbox;
 
 /// Sessions by id.
@@ -66,6 +66,7 @@ impl Registry {
         &self,
         environment: Environment,
         outbox: Arc<Outbox>,
+        keeping: Keeping,
     ) -> Result<Arc<Session>, AttachError> {
         let mut sessions = self.lock();
         if sessions.len() >= limits::MAX_SESSIONS {
@@ -79,7 +80,7 @@ impl Registry {
             lease,
             self.most_processes,
         ));
-        session.attach(outbox);
+        session.attach(outbox, keeping);
         sessions.insert(id, Arc::clone(&session));
         Ok(session)
     }
@@ -89,10 +90,11 @@ impl Registry {
         &self,
         id: &SessionId,
         outbox: &Arc<Outbox>,
+        keeping: Keeping,
     ) -> Result<Arc<Session>, AttachError> {
         let found = self.lock().get(id).cloned();
         let session = found.ok_or_else(|| AttachError::Unknown(id.clone()))?;
-        match session.resume(outbox, Instant::now()) {
+        match session.resume(outbox, keeping, Instant::now().into_std()) {
             Ok(()) => Ok(session),
             Err(ResumeError::Attached) => Err(AttachError::Attached(id.clone())),
             Err(_) => Err(AttachError::Unknown(id.clone())),
@@ -101,14 +103,18 @@ impl Registry {
 
     /// Detaches a session whose connection is gone, and ends it when its time is up.
     pub(crate) fn detach(self: &Arc<Self>, session: Arc<Session>) {
-        let Some(deadline) = session.detach(Instant::now()) else {
+        let Some(detached) = session.detach(Instant::now().into_std()) else {
             return;
         };
         let registry = Arc::clone(self);
         tokio::spawn(async move {
-            sleep_until(deadline.into()).await;
-            // It may have been resumed, and detached again since: then another deadline counts.
-            if session.is_expired(Instant::now()) && registry.remove(&session.id) {
+            // It may be resumed, and detached again meanwhile: then other deadlines count.
+            if let Some(until) = detached.kept_until.filter(|until| *until < detached.ends) {
+                sleep_until(until.into()).await;
+                session.handle_absence(Instant::now().into_std());
+            }
+            sleep_until(detached.ends.into()).await;
+            if session.is_expired(Instant::now().into_std()) && registry.remove(&session.id) {
                 tracing::debug!(session = ?session.id, "session ended");
                 session.clear();
             }

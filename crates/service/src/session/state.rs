@@ -2,7 +2,6 @@
 //! same thing without a lease.
 
 use std::{
-    collections::VecDeque,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
@@ -13,11 +12,15 @@ use exec_env::environment::Environment;
 use exec_wire::{
     id::{ProcessId, SessionId},
     limits,
-    process::{ProcessSummary, TerminateMode, WaitUntil},
+    process::{Acknowledged, ProcessSummary, TerminateMode, WaitUntil},
 };
 use tokio::{sync::Notify, time::sleep};
 
-use super::process::{Entry, Found, Process, Table};
+use super::{
+    finished::Finished,
+    kept::Keeping,
+    process::{Entry, Found, Process, Table},
+};
 use crate::outbox::Outbox;
 
 /// A session. When the last clone is dropped, the trees of its processes are killed.
@@ -33,18 +36,23 @@ pub(crate) struct Session {
 struct State {
     lease: Lease,
     outbox: Option<Arc<Outbox>>,
+    /// What the client counts on that is attached, or was.
+    keeping: Keeping,
+    /// Until when what it has not acknowledged is kept without a connection.
+    kept_until: Option<Instant>,
     table: Table,
-    /// Processes of the table whose output has ended, oldest first.
-    finished: VecDeque<Finished>,
-    finished_bytes: usize,
+    finished: Finished,
     /// Processes that are over and forgotten, but whose descendants live.
     remnants: Vec<Arc<Process>>,
 }
 
-#[derive(Debug)]
-struct Finished {
-    process: Arc<Process>,
-    bytes: usize,
+/// What becomes of a session without a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Detached {
+    /// When what its client has not acknowledged is let go of, if that is kept.
+    pub(crate) kept_until: Option<Instant>,
+    /// When it ends.
+    pub(crate) ends: Instant,
 }
 
 /// Why a process gets no place in a table.
@@ -68,9 +76,10 @@ impl Session {
         let state = State {
             lease,
             outbox: None,
+            keeping: Keeping::Retained,
+            kept_until: None,
             table: Table::new(),
-            finished: VecDeque::new(),
-            finished_bytes: 0,
+            finished: Finished::default(),
             remnants: Vec::new(),
         };
         Self {
@@ -116,8 +125,10 @@ impl Session {
     }
 
     /// Connects a new session to its first client.
-    pub(crate) fn attach(&self, outbox: Arc<Outbox>) {
-        self.lock().outbox = Some(outbox);
+    pub(crate) fn attach(&self, outbox: Arc<Outbox>, keeping: Keeping) {
+        let mut state = self.lock();
+        state.outbox = Some(outbox);
+        state.keeping = keeping;
     }
 
     /// Returns the way to the client, while one is connected.
@@ -127,21 +138,67 @@ impl Session {
 
     /// Connects a detached session to a client that came back. Its processes report there from
     /// now on; what it missed it reads.
-    pub(crate) fn resume(&self, outbox: &Arc<Outbox>, now: Instant) -> Result<(), ResumeError> {
-        self.lock().lease.handle_resume(now)?;
-        self.lock().outbox = Some(Arc::clone(outbox));
+    pub(crate) fn resume(
+        &self,
+        outbox: &Arc<Outbox>,
+        keeping: Keeping,
+        now: Instant,
+    ) -> Result<(), ResumeError> {
+        let mut state = self.lock();
+        state.lease.handle_resume(now)?;
+        state.outbox = Some(Arc::clone(outbox));
+        state.keeping = keeping;
+        state.kept_until = None;
+        match keeping {
+            Keeping::Retained => state.let_go(),
+            Keeping::Unacknowledged => state.started().for_each(|process| process.keep()),
+        }
+        drop(state);
         for process in self.started() {
             follow(outbox, &process, From::Now);
         }
         Ok(())
     }
 
-    /// The connection is gone. Returns when the session ends, unless its client comes back.
-    pub(crate) fn detach(&self, now: Instant) -> Option<Instant> {
+    /// The connection is gone. Returns what happens when, unless its client comes back.
+    pub(crate) fn detach(&self, now: Instant) -> Option<Detached> {
         let mut state = self.lock();
         state.outbox = None;
         state.lease.handle_disconnect(now);
-        state.lease.poll_timeout()
+        if state.keeping == Keeping::Unacknowledged {
+            state.kept_until = Some(now + limits::UNACKNOWLEDGED_HOLD);
+        }
+        let kept_until = state.kept_until;
+        let ends = state.lease.poll_timeout()?;
+        Some(Detached { kept_until, ends })
+    }
+
+    /// Lets go of what the client has not acknowledged, if it was away for too long.
+    pub(crate) fn handle_absence(&self, now: Instant) {
+        let mut state = self.lock();
+        if state.kept_until.is_some_and(|until| until <= now) {
+            state.kept_until = None;
+            state.let_go();
+        }
+    }
+
+    /// Lets go of what was kept for a client that is away, and will not be back.
+    pub(crate) fn give_up_client(&self) {
+        let mut state = self.lock();
+        if state.outbox.is_none() {
+            state.let_go();
+        }
+    }
+
+    /// The client has taken events of a process. One that is not known, or that nothing is kept of,
+    /// is ignored.
+    pub(crate) fn acknowledge(&self, acknowledged: &Acknowledged) {
+        if let Found::Started(process) = self.find(&acknowledged.process_id)
+            && process.acknowledge(acknowledged.seq)
+        {
+            let mut state = self.lock();
+            state.finished.recount(|one| Arc::ptr_eq(one, &process));
+        }
     }
 
     /// Tells whether the time without a connection is up.
@@ -173,7 +230,6 @@ impl Session {
             std::mem::take(&mut state.table),
             std::mem::take(&mut state.remnants),
         );
-        state.finished_bytes = 0;
         let finished = std::mem::take(&mut state.finished);
         for entry in table.values() {
             if let Entry::Starting(cancel) = entry {
@@ -185,15 +241,7 @@ impl Session {
     }
 
     fn started(&self) -> impl Iterator<Item = Arc<Process>> + use<> {
-        let started: Vec<_> = self
-            .lock()
-            .table
-            .values()
-            .filter_map(|entry| match entry {
-                Entry::Starting(_) => None,
-                Entry::Started(process) => Some(Arc::clone(process)),
-            })
-            .collect();
+        let started: Vec<_> = self.lock().started().cloned().collect();
         started.into_iter()
     }
 
@@ -212,32 +260,28 @@ impl Session {
             }
             session.finish(process);
             drop(session);
-            sleep(limits::CLOSED_RETENTION).await;
-            if let (Some(session), Some(process)) = (weak.0.upgrade(), weak.1.upgrade()) {
-                session.forget(&process);
+            loop {
+                sleep(limits::CLOSED_RETENTION).await;
+                let (Some(session), Some(process)) = (weak.0.upgrade(), weak.1.upgrade()) else {
+                    return;
+                };
+                // What somebody may yet ask for again does not fall out for its age.
+                if !process.is_kept() {
+                    return session.forget(&process);
+                }
             }
         });
     }
 
-    /// Counts a process among the finished, and forgets the oldest of them if they are too many.
+    /// Counts a process among the finished, and forgets others of them if they are too many.
     fn finish(&self, process: Arc<Process>) {
-        let bytes = process.handle.status().retained_bytes;
-        let mut state = self.lock();
-        state.finished_bytes += bytes;
-        state.finished.push_back(Finished { process, bytes });
+        // Declared before the lock is taken, so that processes are dropped behind it.
         let mut forgotten = Vec::new();
-        while state.finished.len() > limits::FINISHED_PROCESSES
-            || (state.finished_bytes > limits::FINISHED_OUTPUT_BYTES && state.finished.len() > 1)
-        {
-            let Some(oldest) = state
-                .finished
-                .front()
-                .map(|oldest| Arc::clone(&oldest.process))
-            else {
-                break;
-            };
-            state.forget(&oldest);
-            forgotten.push(oldest);
+        let mut state = self.lock();
+        state.finished.push(process);
+        while let Some(process) = state.finished.excess().cloned() {
+            state.forget(&process);
+            forgotten.push(process);
         }
     }
 
@@ -251,16 +295,26 @@ impl Session {
 }
 
 impl State {
+    fn started(&self) -> impl Iterator<Item = &Arc<Process>> {
+        self.table.values().filter_map(|entry| match entry {
+            Entry::Starting(_) => None,
+            Entry::Started(process) => Some(process),
+        })
+    }
+
+    /// Lets go of whatever was not acknowledged.
+    fn let_go(&mut self) {
+        self.started().for_each(|process| process.let_go());
+        self.finished.recount(|_| true);
+    }
+
     /// Drops a finished process from the table; its id is free again.
     fn forget(&mut self, process: &Arc<Process>) {
-        let same = |finished: &Finished| Arc::ptr_eq(&finished.process, process);
-        let Some(index) = self.finished.iter().position(same) else {
+        if !self.finished.remove(process) {
             return;
-        };
-        if let Some(finished) = self.finished.remove(index) {
-            self.finished_bytes -= finished.bytes;
         }
         self.table.remove(process.handle.id());
+        process.let_go();
         if process.handle.status().tree_alive {
             self.remnants.push(Arc::clone(process));
         }
@@ -302,6 +356,9 @@ impl Starting {
             return false;
         };
         *entry = Entry::Started(Arc::clone(process));
+        if state.keeping == Keeping::Unacknowledged {
+            process.keep();
+        }
         drop(state);
         self.session.forget_later(process);
         true

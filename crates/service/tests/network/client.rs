@@ -2,7 +2,9 @@
 
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
-use exec_env::{command::Command, environment::Environment};
+use exec_env::{
+    catalog::NoCatalog, command::Command, environment::Environment, http::NoHttpClient,
+};
 use exec_service::{Concurrency, Service, ServiceConfig};
 use exec_transport::{
     link::{Encoding, Link},
@@ -19,14 +21,19 @@ const LIMIT: Duration = Duration::from_secs(600);
 
 /// A service, and what is started on it.
 pub(crate) struct Server {
-    service: Service,
+    pub(crate) service: Service,
     started: mpsc::UnboundedReceiver<Started>,
 }
 
 impl Server {
     pub(crate) fn new() -> Self {
+        Self::with_ttl(limits::SESSION_TTL)
+    }
+
+    /// Makes one whose sessions live as long as this without a connection.
+    pub(crate) fn with_ttl(session_ttl: Duration) -> Self {
         let config = ServiceConfig {
-            session_ttl: limits::SESSION_TTL,
+            session_ttl,
             max_processes: limits::MAX_PROCESSES,
             allow_direct_exec: true,
             allow_prepared_exec: true,
@@ -41,12 +48,19 @@ impl Server {
         let service = Service::new(config, move || Environment {
             backend: Arc::new(Fake(tell.clone())),
             files: Arc::new(NoFiles),
+            http: Arc::new(NoHttpClient),
+            catalog: Arc::new(NoCatalog),
         });
         Self { service, started }
     }
 
     /// Connects a client, and resumes a session if one is named.
     pub(crate) async fn connect(&self, resume: Option<&Value>) -> Client {
+        self.connect_with(resume, &[]).await
+    }
+
+    /// The same, with extensions, which must be granted.
+    pub(crate) async fn connect_with(&self, resume: Option<&Value>, wanted: &[&str]) -> Client {
         let (here, there) = memory::pair();
         let service = self.service.clone();
         tokio::spawn(async move { service.serve(there).await });
@@ -54,8 +68,13 @@ impl Server {
             link: here,
             session: Value::Null,
         };
-        let params = json!({"clientName": "test", "resumeSessionId": resume});
+        let params = json!({"clientName": "test", "resumeSessionId": resume, "extensions": wanted});
         let response = client.call("initialize", &params).await;
+        assert_eq!(
+            response["result"]["extensions"],
+            json!(wanted),
+            "{response}"
+        );
         client.session = response["result"]["sessionId"].clone();
         client.say(json!({"method": "initialized"})).await;
         client

@@ -12,7 +12,7 @@ use exec_env::{
         WatchPath, Watcher,
     },
     network::NetworkWatcher,
-    process::{EventStream, ExecProcess, ProcessError, Read, Status},
+    process::{EventStream, ExecProcess, Hold, ProcessError, Read, Status},
 };
 use exec_wire::{
     environment::{Capabilities, EnvironmentInfo, Shell},
@@ -33,6 +33,8 @@ use futures_util::{
 };
 use tokio::sync::{mpsc, watch};
 
+use crate::written::Written;
+
 /// Tells what it is to start.
 #[derive(Debug)]
 pub(crate) struct Fake(pub(crate) mpsc::UnboundedSender<Started>);
@@ -41,6 +43,8 @@ pub(crate) struct Fake(pub(crate) mpsc::UnboundedSender<Started>);
 #[derive(Debug)]
 pub(crate) struct Started {
     pub(crate) command: Command,
+    /// The process, if it was to write.
+    pub(crate) written: Option<Arc<Written>>,
     over: watch::Sender<bool>,
 }
 
@@ -62,13 +66,18 @@ impl Started {
 impl ExecBackend for Fake {
     fn start(&self, command: Command) -> BoxFuture<'_, Result<StartedProcess, StartError>> {
         let (over, watched) = watch::channel(false);
-        let process = Arc::new(Running {
-            id: command.process_id.clone(),
-            over: watched,
-        });
-        self.0
-            .send(Started { command, over })
-            .expect("the test listens");
+        let id = command.process_id.clone();
+        let written = (command.argv == ["write"]).then(|| Arc::new(Written::new(id.clone())));
+        let process: Arc<dyn ExecProcess> = match &written {
+            Some(written) => Arc::<Written>::clone(written),
+            None => Arc::new(Running { id, over: watched }),
+        };
+        let started = Started {
+            command,
+            written,
+            over,
+        };
+        self.0.send(started).expect("the test listens");
         ready(Ok(StartedProcess {
             process,
             sandbox_type: None,
@@ -129,8 +138,12 @@ impl ExecProcess for Running {
         stream::pending().boxed()
     }
 
+    fn hold(&self, _: OutputSeq) -> Box<dyn Hold> {
+        Box::new(KeptAnyway)
+    }
+
     fn read(&self, _: Read) -> BoxFuture<'_, Result<Page, ProcessError>> {
-        ready(Err(ProcessError::Disconnected)).boxed()
+        ready(Err(ProcessError::Terminated)).boxed()
     }
 
     fn write(
@@ -174,7 +187,7 @@ impl ExecProcess for Running {
     }
 
     fn snapshot(&self) -> BoxFuture<'_, Result<Snapshot, ProcessError>> {
-        ready(Err(ProcessError::Disconnected)).boxed()
+        ready(Err(ProcessError::Terminated)).boxed()
     }
 }
 
@@ -246,4 +259,12 @@ impl ExecutorFileSystem for NoFiles {
     fn watch_missing(&self, _: MissingPaths) -> FileFuture<Option<MissingWatch>> {
         no()
     }
+}
+
+/// Nothing is ever dropped.
+#[derive(Debug)]
+struct KeptAnyway;
+
+impl Hold for KeptAnyway {
+    fn acknowledge(&self, _: OutputSeq) {}
 }

@@ -1,12 +1,15 @@
-//! What the service asks and tells a client about the network of processes. The client is played by
-//! the test, message by message; the environment runs nothing.
+//! What the service asks and tells a client about the network of processes, and what it keeps of them
+//! for a client that acknowledges. The client is played by the test, message by message; the
+//! environment runs nothing.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
     reason = "the functions below are parts of tests"
 )]
 
+mod acknowledging;
 mod asking;
 mod client;
 mod fake;
 mod starting;
+mod written;

@@ -98,3 +98,13 @@ pub struct ProcessFailed {
     /// Why.
     pub message: String,
 }
+
+/// `process/acknowledge`: the client has taken the events of a process up to this one.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Acknowledged {
+    /// The process.
+    pub process_id: ProcessId,
+    /// The last event taken.
+    pub seq: OutputSeq,
+}

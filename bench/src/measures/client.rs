@@ -1,0 +1,220 @@
+//! What the client costs: a call through it against the same call on a bare socket, and many streams at
+//! once through one connection.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use bytes::Bytes;
+use exec_client::client::ExecServerClient;
+use exec_client::connect::RemoteExecServerConnectArgs;
+use exec_core::log::{Follow, From, Pace};
+use exec_env::command::{Command, Io, Stdin};
+use exec_env::process::{EventStream, ExecProcess, ExecProcessEvent};
+use exec_wire::environment::ReadEnvironmentStatus;
+use exec_wire::id::{OutputSeq, ProcessId};
+use futures_util::StreamExt;
+use futures_util::stream::SelectAll;
+use serde_json::Value;
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
+
+use crate::plan::Plan;
+use crate::report::{Cell, Reach, Row, Unit};
+use crate::rpc::Request;
+use crate::stats::{Lane, interleave, p50};
+use crate::target::{Instance, Target};
+
+/// Unmeasured calls of each lane.
+const WARM_UP: usize = 50;
+/// Longest that all streams together may take.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Measures what the client costs.
+pub(crate) fn run(plan: &Plan, targets: &[Target]) -> Vec<Row> {
+    [calls(plan, targets), streams(plan, targets)].concat()
+}
+
+fn calls(plan: &Plan, targets: &[Target]) -> Vec<Row> {
+    let mut lanes: Vec<Lane<'_, f64>> = Vec::new();
+    for target in targets {
+        lanes.push(Lane::prepare(bare_calls(plan, target.shared())));
+    }
+    for target in targets {
+        lanes.push(Lane::prepare(client_calls(plan, target.shared())));
+    }
+    interleave(plan.blocks, &mut lanes);
+    let cells: Vec<_> = lanes.iter().map(|lane| lane.cell(p50)).collect();
+    let (bare, through) = cells.split_at(targets.len());
+    let more: Vec<_> = through.iter().zip(bare).map(difference).collect();
+    vec![
+        Row::new(
+            "client-call",
+            "call through the client: more than on a bare socket",
+            Unit::Seconds,
+        )
+        .reach(Reach::AtMost(0.000_030))
+        .cells(&more),
+        Row::new("client-call-bare", "  in all: bare socket", Unit::Seconds).cells(bare),
+        Row::new("client-call-all", "  in all: client", Unit::Seconds).cells(through),
+    ]
+}
+
+fn bare_calls<'a>(plan: &'a Plan, instance: &Instance) -> Result<Lane<'a, f64>> {
+    let mut client = instance.connect()?;
+    let request = Request::new("environment/status", &Value::Null);
+    for _ in 0..WARM_UP {
+        client.call(&request)?;
+    }
+    Ok(Lane::new(move |samples: &mut Vec<f64>| {
+        for _ in plan.files.calls.laps() {
+            let began = Instant::now();
+            client.call(&request)?;
+            samples.push(began.elapsed().as_secs_f64());
+        }
+        Ok(())
+    }))
+}
+
+fn client_calls<'a>(plan: &'a Plan, instance: &Instance) -> Result<Lane<'a, f64>> {
+    let (runtime, client) = connect(instance)?;
+    let call = move || {
+        let began = Instant::now();
+        runtime.block_on(client.call(ReadEnvironmentStatus))?;
+        Ok::<_, anyhow::Error>(began.elapsed().as_secs_f64())
+    };
+    for _ in 0..WARM_UP {
+        call()?;
+    }
+    Ok(Lane::new(move |samples: &mut Vec<f64>| {
+        for _ in plan.files.calls.laps() {
+            samples.push(call()?);
+        }
+        Ok(())
+    }))
+}
+
+fn difference((through, bare): (&Cell, &Cell)) -> Cell {
+    match (through.value(), bare.value()) {
+        (Some(through), Some(bare)) => Cell::Value((through - bare).max(0.0)),
+        (None, _) => through.clone(),
+        (_, None) => bare.clone(),
+    }
+}
+
+fn connect(instance: &Instance) -> Result<(Runtime, ExecServerClient)> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let args = RemoteExecServerConnectArgs::new(instance.url(), "exec-bench");
+    let client = runtime.block_on(ExecServerClient::connect_websocket(args))?;
+    Ok((runtime, client))
+}
+
+fn streams(plan: &Plan, targets: &[Target]) -> Vec<Row> {
+    let measured: Vec<_> = targets
+        .iter()
+        .map(|target| stream_at_once(plan, target.shared()))
+        .collect();
+    let cells = |of: fn(&Streamed) -> f64| -> Vec<Cell> {
+        let cell = |streamed: &Result<Streamed>| match streamed {
+            Ok(streamed) => Cell::Value(of(streamed)),
+            Err(error) => Cell::without(error),
+        };
+        measured.iter().map(cell).collect()
+    };
+    let count = plan.streams;
+    vec![
+        Row::new(
+            "client-streams",
+            &format!("{count} streams through one client"),
+            Unit::BytesPerSecond,
+        )
+        .cells(&cells(|streamed| streamed.rate)),
+        Row::new(
+            "client-streams-slowest",
+            "  share of the slowest when the first is done",
+            Unit::Share,
+        )
+        .cells(&cells(|streamed| streamed.slowest)),
+    ]
+}
+
+/// What streaming at once came to.
+struct Streamed {
+    /// Bytes per second of all together.
+    rate: f64,
+    /// What the slowest had of its bytes when the first had all.
+    slowest: f64,
+}
+
+/// Lets all processes write at once and takes what they write; every byte is counted.
+fn stream_at_once(plan: &Plan, instance: &Instance) -> Result<Streamed> {
+    let (runtime, client) = connect(instance)?;
+    let all = async {
+        let mut processes = Vec::new();
+        for number in 0..plan.streams {
+            processes.push(start(&client, number, plan.stream_bytes).await?);
+        }
+        let mut events = SelectAll::new();
+        for (number, process) in processes.iter().enumerate() {
+            events.push(follow(process).map(move |event| (number, event)).boxed());
+        }
+        let began = Instant::now();
+        for process in &processes {
+            let line = Bytes::from_static(b"\n");
+            process.write(None, line).await.context("cannot write")?;
+        }
+        let mut taken = vec![0_u64; processes.len()];
+        let (mut slowest, mut open) = (None, processes.len());
+        while open > 0 {
+            let Some((number, event)) = events.next().await else {
+                bail!("{open} streams ended early");
+            };
+            match event {
+                ExecProcessEvent::Output(chunk) => taken[number] += chunk.data.len() as u64,
+                ExecProcessEvent::Exited(..) => {}
+                ExecProcessEvent::Closed(_) => {
+                    ensure!(taken[number] == plan.stream_bytes, "bytes are missing");
+                    slowest.get_or_insert_with(|| taken.iter().copied().min().unwrap_or(0));
+                    open -= 1;
+                }
+                ExecProcessEvent::Failed(error) => bail!("stream failed: {error}"),
+            }
+        }
+        let bytes: u64 = taken.iter().sum();
+        #[expect(clippy::cast_precision_loss, reason = "a share needs no more")]
+        let streamed = Streamed {
+            rate: bytes as f64 / began.elapsed().as_secs_f64(),
+            slowest: slowest.unwrap_or(0) as f64 / plan.stream_bytes as f64,
+        };
+        Ok(streamed)
+    };
+    runtime
+        .block_on(async { timeout(LIMIT, all).await })
+        .context("streams take too long")?
+}
+
+async fn start(
+    client: &ExecServerClient,
+    number: usize,
+    bytes: u64,
+) -> Result<Arc<dyn ExecProcess>> {
+    let id = ProcessId::new(&format!("stream-{number}"))?;
+    let script = format!("read line; exec head -c {bytes} /dev/zero");
+    let argv = ["/bin/sh".to_owned(), "-c".to_owned(), script].to_vec();
+    let command = Command {
+        io: Io::Pipes {
+            stdin: Stdin::Piped,
+        },
+        env: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
+        ..Command::new(id, argv, "file:///".parse()?)
+    };
+    Ok(client.environment().backend.start(command).await?.process)
+}
+
+fn follow(process: &Arc<dyn ExecProcess>) -> EventStream {
+    process.follow(Follow {
+        from: From::After(OutputSeq(0)),
+        pace: Pace::Held,
+    })
+}

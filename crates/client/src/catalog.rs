@@ -1,0 +1,51 @@
+//! What is configured and installed on a remote host.
+
+use exec_env::{
+    catalog::ExecutorCatalog,
+    filesystem::{FileError, FileFuture},
+};
+use exec_wire::{
+    config::{EnvironmentConfig, ReadEnvironmentConfig},
+    discovery::{DiscoverCapabilities, DiscoverRoots, DiscoveredCapabilities, DiscoveredRoots},
+    method::Method,
+};
+use futures_util::future::FutureExt;
+
+use crate::{client::ExecServerClient, filesystem::file_error};
+
+/// The configuration, the plugins and the skills of a remote host.
+#[derive(Clone, Debug)]
+pub struct RemoteCatalog {
+    client: ExecServerClient,
+}
+
+impl RemoteCatalog {
+    /// Asks over a connection.
+    pub fn new(client: ExecServerClient) -> Self {
+        Self { client }
+    }
+
+    fn ask<M: Method + Send + 'static>(&self, params: M) -> FileFuture<M::Result>
+    where
+        M::Result: Send,
+    {
+        self.client
+            .call(params)
+            .map(|result| result.map_err::<FileError, _>(file_error))
+            .boxed()
+    }
+}
+
+impl ExecutorCatalog for RemoteCatalog {
+    fn read_config(&self, read: ReadEnvironmentConfig) -> FileFuture<EnvironmentConfig> {
+        self.ask(read)
+    }
+
+    fn discover_roots(&self, discover: DiscoverRoots) -> FileFuture<DiscoveredRoots> {
+        self.ask(discover)
+    }
+
+    fn discover(&self, discover: DiscoverCapabilities) -> FileFuture<DiscoveredCapabilities> {
+        self.ask(discover)
+    }
+}

@@ -1,0 +1,212 @@
+//! Arguments become connectors, and what goes wrong is told to whoever must act.
+
+use std::{future::Future, time::Duration};
+
+use exec_transport::{
+    connect::{BearerToken, Headers},
+    link::Encoding,
+    memory,
+};
+use exec_wire::outgoing::Outgoing;
+use tokio::net::TcpListener;
+
+use super::*;
+use crate::{
+    client::ExecServerClient,
+    connector::{Connector, Continuity},
+    error::{ExecServerError, Fault},
+    options::ExecServerClientConnectOptions,
+};
+
+/// A shell script that answers `initialize`, and lives until its input ends.
+const SERVER: &str = r#"read -r asked; echo '{"id":1,"result":{"sessionId":"s"}}'; cat >/dev/null"#;
+
+/// Waits, but not forever.
+async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(30), future)
+        .await
+        .unwrap_or_else(|_| panic!("{what}: not in time"))
+}
+
+fn remote(url: &str) -> RemoteExecServerConnectArgs {
+    RemoteExecServerConnectArgs::new(url, "test")
+}
+
+fn script(text: &str) -> StdioExecServerConnectArgs {
+    StdioExecServerConnectArgs::new("sh", ["-c", text], "test")
+}
+
+async fn fault(
+    connecting: impl Future<Output = Result<ExecServerClient, ExecServerError>>,
+) -> (Fault, String) {
+    let error = within("an error", connecting).await.expect_err("no client");
+    (error.fault(), error.to_string())
+}
+
+#[tokio::test]
+async fn what_a_caller_got_wrong_is_told_before_anything_is_opened() {
+    let token = |url| RemoteExecServerConnectArgs {
+        bearer_token: Some(BearerToken::new("s3cret").unwrap()),
+        ..remote(url)
+    };
+    for (args, words) in [
+        (remote("http://a.test"), "scheme `http` is not supported"),
+        (
+            remote("ws://me:s3cret@a.test"),
+            "passwords are not supported",
+        ),
+        (remote("s3cret"), "expected ws://HOST:PORT"),
+        (
+            token("ws://a.test"),
+            "sent over wss:// or to this machine only",
+        ),
+        (
+            token("ws://192.0.2.1:80"),
+            "sent over wss:// or to this machine only",
+        ),
+    ] {
+        let shown = format!("{args:?}");
+        let (fault, text) = fault(ExecServerClient::connect_websocket(args)).await;
+        assert_eq!(fault, Fault::Caller, "{text}");
+        assert!(text.contains(words) && !text.contains("s3cret"), "{text}");
+        assert!(!shown.contains("s3cret"), "{shown}");
+    }
+    for url in [
+        "wss://a.test",
+        "ws://localhost:1",
+        "ws://[::1]:1",
+        "unix:///x",
+    ] {
+        let connector = token(url).connector().unwrap();
+        assert_eq!(connector.continuity(), Continuity::Resumed);
+    }
+}
+
+#[test]
+fn what_may_be_secret_is_not_shown() {
+    let args = RemoteExecServerConnectArgs {
+        headers: Headers::new([("x-key", "s3cret")]).unwrap(),
+        bearer_token: Some(BearerToken::new("s3cret").unwrap()),
+        ..remote("wss://a.test/?key=s3cret")
+    };
+    let mut program = script("exit");
+    program.env.insert("KEY".into(), "s3cret".into());
+    for shown in [
+        format!("{args:?} {:?}", args.connector().unwrap()),
+        format!("{program:?} {:?}", program.connector()),
+    ] {
+        assert!(!shown.contains("s3cret"), "{shown}");
+        assert!(shown.contains("a.test") || shown.contains("KEY"), "{shown}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_the_ways_fault() {
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("ws://{}", free.local_addr().unwrap());
+    drop(free);
+    let (fault_, text) = fault(ExecServerClient::connect_websocket(remote(&url))).await;
+    assert_eq!(fault_, Fault::Transport);
+    assert!(text.contains(&url) && text.contains("refused"), "{text}");
+    let dir = tempfile::tempdir().unwrap();
+    let nobody = ExecServerClient::connect_unix(
+        dir.path().join("none"),
+        ExecServerClientConnectOptions::default(),
+    );
+    let (fault_, text) = fault(nobody).await;
+    assert_eq!(fault_, Fault::Transport);
+    assert!(text.contains("No such file"), "{text}");
+}
+
+#[tokio::test]
+async fn a_server_that_never_answers_is_given_up() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let args = RemoteExecServerConnectArgs {
+        connect_timeout: Duration::from_millis(50),
+        ..remote(&format!("ws://{}", listener.local_addr().unwrap()))
+    };
+    let (fault_, text) = fault(ExecServerClient::connect_websocket(args)).await;
+    assert_eq!(fault_, Fault::Transport);
+    assert!(text.contains("took longer than 50ms"), "{text}");
+    let args = StdioExecServerConnectArgs {
+        initialize_timeout: Duration::from_millis(50),
+        ..script("sleep 1000")
+    };
+    let (fault_, text) = fault(ExecServerClient::connect_stdio(args)).await;
+    assert_eq!(fault_, Fault::Peer);
+    assert!(
+        text.contains("did not answer `initialize` within 50ms"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn a_program_is_connected_to() {
+    let client = within("a client", ExecServerClient::connect_stdio(script(SERVER))).await;
+    assert_eq!(client.unwrap().session().session_id.to_string(), "s");
+    assert_eq!(script("").connector().continuity(), Continuity::Ended);
+}
+
+#[tokio::test]
+async fn why_a_program_is_no_server_is_told() {
+    let (fault_, text) = fault(ExecServerClient::connect_stdio(script(
+        "read -r asked; echo 'no such host' >&2; exit 255",
+    )))
+    .await;
+    assert_eq!(fault_, Fault::Transport);
+    assert!(
+        text.contains("exited with status 255: no such host"),
+        "{text}"
+    );
+    let missing =
+        StdioExecServerConnectArgs::new("no-such-program-of-ours", Vec::<String>::new(), "test");
+    let (fault_, text) = fault(ExecServerClient::connect_stdio(missing)).await;
+    assert_eq!(fault_, Fault::Caller);
+    assert!(
+        text.contains("cannot start `no-such-program-of-ours`: No such file"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn why_a_program_ended_reaches_whoever_calls() {
+    let dying = r#"read -r asked; echo '{"id":1,"result":{"sessionId":"s"}}'; read -r told; read -r call
+        echo 'out of memory' >&2; exit 9"#;
+    let connected = within("a client", ExecServerClient::connect_stdio(script(dying))).await;
+    let client = connected.unwrap();
+    let error = within("an error", client.status()).await.unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("exited with status 9: out of memory"),
+        "{error}"
+    );
+    let again = within("an error", client.status()).await.unwrap_err();
+    assert!(
+        again
+            .to_string()
+            .contains("exited with status 9: out of memory"),
+        "{again}"
+    );
+}
+
+#[tokio::test]
+async fn a_server_in_the_same_process_is_connected_to() {
+    let open = || {
+        let (near, mut far) = memory::pair();
+        tokio::spawn(async move {
+            far.reader.next().await.unwrap().unwrap();
+            let id = exec_wire::message::RequestId::Number(1);
+            let answer = serde_json::json!({"sessionId": "m"});
+            far.writer
+                .push(Outgoing::result(&id, &answer), Encoding::Text);
+            far.writer.flush().await.unwrap();
+            while let Ok(Some(_)) = far.reader.next().await {}
+        });
+        near
+    };
+    let options = ExecServerClientConnectOptions::default();
+    let connecting = ExecServerClient::connect_memory(open, Continuity::Ended, options);
+    let client = within("a client", connecting).await.unwrap();
+    assert_eq!(client.session().session_id.to_string(), "m");
+}

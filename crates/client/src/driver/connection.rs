@@ -1,0 +1,216 @@
+//! One connection: what belongs to it, and what of it outlives it.
+
+use std::{fmt, io, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use exec_core::peer::Calls;
+use exec_env::disconnect::Disconnect;
+use exec_transport::link::{Encoding, Link, ReadError};
+use exec_wire::{id::SessionId, initialize::Extension, method::MethodName};
+use tokio::time::Instant;
+
+use super::{
+    bodies::Bodies,
+    processes::Processes,
+    questions::Questions,
+    repeat::Repeat,
+    resume::Remains,
+    room::Windows,
+    waiter::{Ask, ConnectionNumber, Request, Waiter},
+    watches::Watches,
+};
+use crate::{
+    error::{ExecServerError, chain},
+    handshake::Opened,
+    hub::Hub,
+};
+
+/// How long a connection must last to count as one, if nothing was answered on it.
+const SETTLED: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) link: Link,
+    pub(super) number: ConnectionNumber,
+    pub(super) encoding: Encoding,
+    pub(super) windows: Windows,
+    pub(super) calls: Calls<Sent>,
+    pub(super) unanswered: usize,
+    /// Messages that may be read although there is little room.
+    pub(super) allowance: u32,
+    pub(super) processes: Processes,
+    pub(super) watches: Watches,
+    pub(super) bodies: Bodies,
+    pub(super) questions: Questions,
+    pub(super) hub: Arc<Hub>,
+    /// What came before the session was there.
+    pub(super) early: Vec<Bytes>,
+    session: SessionId,
+    opened_at: Instant,
+    /// Why the connection before was given up.
+    pub(super) cause: String,
+    /// Since when nothing was achieved, while nothing is that should be.
+    pub(super) since: Option<Instant>,
+    /// Something was answered.
+    answered: bool,
+}
+
+/// A call that waits for its answer.
+pub(super) struct Sent {
+    pub(super) method: MethodName,
+    pub(super) waiter: Waiter,
+    /// Makes the request again, if it may be made again.
+    pub(super) again: Option<Request>,
+}
+
+impl fmt::Debug for Sent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sent")
+            .field("method", &self.method)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a connection is given up.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub(super) enum Cause {
+    /// Transport: it broke.
+    #[error("{0}")]
+    Transport(String),
+    /// Peer: it sent what the protocol does not have.
+    #[error("{0}")]
+    Protocol(String),
+}
+
+impl From<Cause> for Disconnect {
+    fn from(cause: Cause) -> Self {
+        match cause {
+            Cause::Transport(text) => Self::Transport(text),
+            Cause::Protocol(text) => Self::Protocol(text),
+        }
+    }
+}
+
+impl From<io::Error> for Cause {
+    fn from(error: io::Error) -> Self {
+        Self::Transport(format!("connection cannot be written to: {error}"))
+    }
+}
+
+impl From<ReadError> for Cause {
+    fn from(error: ReadError) -> Self {
+        let text = format!("connection cannot be read: {}", chain(&error));
+        match error {
+            ReadError::TooLong(_) | ReadError::Protocol(_) => Self::Protocol(text),
+            ReadError::Io(_) | _ => Self::Transport(text),
+        }
+    }
+}
+
+impl Connection {
+    /// Takes a link into use, with nothing started and nothing asked.
+    pub(super) fn new(opened: Opened, number: ConnectionNumber, hub: &Arc<Hub>) -> Self {
+        let session = opened.session;
+        let granted = |extension| session.extensions.contains(&extension);
+        let encoding = if granted(Extension::BinaryData) {
+            Encoding::Binary
+        } else {
+            Encoding::Text
+        };
+        let windows = if granted(Extension::Acknowledge) {
+            Windows::PerProcess
+        } else {
+            Windows::Shared
+        };
+        let id = session.session_id.clone();
+        hub.handle_session(session, windows == Windows::PerProcess);
+        Self {
+            link: opened.link,
+            number,
+            encoding,
+            windows,
+            // Bounded by whoever asks: callers by their number, others by that of processes.
+            calls: Calls::new(usize::MAX),
+            unanswered: 0,
+            allowance: 0,
+            processes: Processes::default(),
+            watches: Watches::default(),
+            bodies: Bodies::default(),
+            questions: Questions::default(),
+            hub: Arc::clone(hub),
+            early: opened.early,
+            session: id,
+            opened_at: Instant::now(),
+            cause: String::new(),
+            since: None,
+            answered: false,
+        }
+    }
+
+    /// Something was answered: the connection is of use.
+    pub(super) fn handle_use(&mut self) {
+        self.since = None;
+        self.answered = true;
+    }
+
+    /// Tells whether anything was answered.
+    pub(super) fn has_answered(&self) -> bool {
+        self.answered
+    }
+
+    /// Returns how long it lasts.
+    pub(super) fn age(&self) -> Duration {
+        self.opened_at.elapsed()
+    }
+
+    /// Fails what cannot be made again, and keeps the rest. `gone`: nothing will be made again.
+    pub(super) fn into_remains(mut self, cause: &Cause, gone: Option<&Disconnect>) -> Remains {
+        // One that lasted was of use, though nothing was answered: what was asked may take its time.
+        let since = self.since.filter(|_| self.age() < SETTLED);
+        eprintln!("DBG end {:?} answered={} cause={cause} unanswered={}", self.age(), self.answered, self.unanswered);
+        self.watches.disconnect();
+        self.bodies.disconnect(&cause.clone().into());
+        let mut remains = Remains {
+            session: self.session,
+            cause: cause.to_string(),
+            since: since.unwrap_or_else(Instant::now),
+            processes: self.processes,
+            starts: Vec::new(),
+            repeats: Vec::new(),
+        };
+        for Sent {
+            method,
+            waiter,
+            again,
+        } in self.calls.drain()
+        {
+            match (waiter, again) {
+                // They are asked about anew, if their processes are still of interest.
+                (Waiter::End(_), _) => {}
+                (Waiter::Fill(process), _) => { eprintln!("DBG unread {} {:?}", process.id(), process.status().next_seq); process.handle_unread() }
+                (Waiter::Start(reply, process), _) => remains.starts.push((reply, process)),
+                (Waiter::Adopt(reply, process), _) => {
+                    process.handle_unread();
+                    remains.starts.push((reply, process));
+                }
+                (waiter, Some(request)) => {
+                    if waiter.is_awaited() || Repeat::of(method) == Repeat::Always {
+                        remains.repeats.push(Ask {
+                            method,
+                            request,
+                            waiter,
+                        });
+                    }
+                }
+                (waiter, None) => waiter.fail(match gone {
+                    Some(gone) => gone.clone().into(),
+                    None => ExecServerError::Interrupted {
+                        method: method.as_str(),
+                        reason: cause.to_string(),
+                    },
+                }),
+            }
+        }
+        remains
+    }
+}

@@ -1,0 +1,93 @@
+//! Recovering: connections are opened until one takes up the session.
+
+use std::{sync::Arc, time::Duration};
+
+use exec_env::disconnect::Disconnect;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::{
+    connection::Connection,
+    resume::Remains,
+    task::{Driver, State},
+};
+use crate::{
+    error::ConnectError,
+    handshake::{Opened, open},
+};
+
+/// How long is tried altogether: less than a server keeps a session without a connection.
+const WINDOW: Duration = Duration::from_secs(25);
+/// How far attempts are apart: as the stock client.
+const PERIOD: Duration = Duration::from_millis(100);
+
+impl Driver {
+    /// Tries until the session is resumed, until it cannot be, or until the time is up.
+    pub(super) async fn recover(&mut self, remains: Remains) -> State {
+        let Some(connector) = self.connector.clone() else {
+            let gone = Disconnect::Transport(remains.cause.clone());
+            return self.lose(remains, gone);
+        };
+        let deadline = remains.since + WINDOW;
+        let mut last = None;
+        loop {
+            let (connector, options) = (Arc::clone(&connector), self.options.clone());
+            let session = remains.session.clone();
+            let begin = self.attempted.map(|attempted| attempted + PERIOD);
+            let attempt = async {
+                if let Some(begin) = begin {
+                    sleep_until(begin).await;
+                }
+                let begun = Instant::now();
+                (begun, open(&*connector, &options, Some(session)).await)
+            };
+            let attempt = timeout_at(deadline, attempt);
+            let Some(attempt) = self.queue.hold_while(attempt).await else {
+                return State::Over;
+            };
+            let Ok((begun, attempt)) = attempt else {
+                let gone = out_of_time(&remains, last);
+                return self.lose(remains, gone);
+            };
+            self.attempted = Some(begun);
+            match attempt {
+                Ok(opened) => return self.resume(opened, remains),
+                Err(error) if error.is_passing() => {
+                    tracing::debug!(%error, "session is not resumed yet");
+                    last = Some(error);
+                }
+                Err(error) => {
+                    let gone = given_up(&remains, error);
+                    return self.lose(remains, gone);
+                }
+            }
+        }
+    }
+
+    fn resume(&mut self, opened: Opened, remains: Remains) -> State {
+        let number = self.next_connection();
+        let connection = Connection::resume(opened, number, &self.hub, remains);
+        State::Connected(Box::new(connection))
+    }
+}
+
+/// Why it was not tried any longer.
+fn out_of_time(remains: &Remains, last: Option<ConnectError>) -> Disconnect {
+    let last = last.map_or_else(
+        || "the server did not answer".to_owned(),
+        |error| error.to_string(),
+    );
+    let Remains { cause, .. } = remains;
+    let text = format!("{cause}; session was not resumed within {WINDOW:?}: {last}");
+    Disconnect::Transport(text)
+}
+
+/// Why it was not tried again.
+fn given_up(remains: &Remains, error: ConnectError) -> Disconnect {
+    let text = |text: String| format!("{}; session was not resumed: {text}", remains.cause);
+    match error.disconnect() {
+        Disconnect::Session(reason) => Disconnect::Session(text(reason)),
+        Disconnect::Protocol(reason) => Disconnect::Protocol(text(reason)),
+        Disconnect::Transport(reason) => Disconnect::Transport(text(reason)),
+        other => other,
+    }
+}

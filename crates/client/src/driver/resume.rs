@@ -1,0 +1,167 @@
+//! What outlives a connection, and how it is taken up on the next one.
+//!
+//! Every process is read after the last number that came of it: the server repeats nothing by itself,
+//! and sends what happens from the resume on. A start that was not answered is decided by the same
+//! read. Then the calls that may be made again are, in their order and before any other.
+//!
+//! A read that is cut off again is made smaller: on connections that do not last, something comes through.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use exec_env::{disconnect::Disconnect, process::ProcessError};
+use exec_wire::{
+    error::ErrorCode,
+    id::SessionId,
+    method::Method,
+    process::{StartProcess, Started},
+};
+use tokio::{sync::oneshot, time::Instant};
+
+use super::{
+    connection::Connection,
+    processes::Processes,
+    waiter::{Answered, Ask, ConnectionNumber, Reply, Waiter},
+};
+use crate::{
+    error::ExecServerError,
+    events::{Broken, ProcessEvents},
+    handshake::Opened,
+    hub::Hub,
+};
+
+/// What outlives a connection.
+#[derive(Debug)]
+pub(super) struct Remains {
+    pub(super) session: SessionId,
+    /// Why the connection was given up.
+    pub(super) cause: String,
+    /// Since when there is none, or none that came to anything.
+    pub(super) since: Instant,
+    pub(super) processes: Processes,
+    /// Starts that were not answered.
+    pub(super) starts: Vec<(oneshot::Sender<Reply>, Arc<ProcessEvents>)>,
+    /// Calls that are made again.
+    pub(super) repeats: Vec<Ask>,
+}
+
+impl Remains {
+    /// The session is lost.
+    pub(super) fn fail(mut self, gone: &Disconnect) {
+        self.processes
+            .fail(&ProcessError::Disconnected(gone.clone()));
+        for (reply, _) in self.starts {
+            // A caller that gave up needs no answer.
+            drop(reply.send(Err(gone.clone().into())));
+        }
+        for ask in self.repeats {
+            ask.waiter.fail(gone.clone().into());
+        }
+    }
+}
+
+impl Connection {
+    /// Takes up a session. What came before the answer to `initialize` is handled when it is driven.
+    pub(super) fn resume(
+        opened: Opened,
+        number: ConnectionNumber,
+        hub: &Arc<Hub>,
+        remains: Remains,
+    ) -> Self {
+        let mut connection = Self::new(opened, number, hub);
+        connection.processes = remains.processes;
+        // Processes know by themselves that they were let go of, and nothing else is left to close.
+        drop(hub.take_released());
+        connection.cause = remains.cause;
+        let mut starts = remains.starts;
+        for process in connection.processes.all() {
+            let start = starts
+                .iter()
+                .position(|(_, started)| Arc::ptr_eq(started, &process));
+            let start = start.map(|index| starts.swap_remove(index).0);
+            connection.take_up(&process, start);
+        }
+        for ask in remains.repeats {
+            connection.send(ask);
+        }
+        if connection.unanswered > 0 {
+            connection.since = Some(remains.since);
+        }
+        connection
+    }
+
+    fn take_up(&mut self, process: &Arc<ProcessEvents>, start: Option<oneshot::Sender<Reply>>) {
+        if process.is_failed() {
+            if let Some(reply) = start {
+                drop(reply.send(Err(self.not_started())));
+            }
+            // It was to be ended, which the server may not have heard.
+            return self.end(process);
+        }
+        if process.is_released() {
+            self.terminate(process);
+        }
+        let waiter = match start {
+            Some(reply) => Waiter::Adopt(reply, Arc::clone(process)),
+            None if process.is_over() => return self.processes.tidy(process),
+            None => Waiter::Fill(Arc::clone(process)),
+        };
+        let missing = process.handle_resume();
+        self.read(process, missing, waiter);
+    }
+
+    /// Decides about a start by whether the server knows the process.
+    pub(super) fn handle_adopted(
+        &mut self,
+        reply: oneshot::Sender<Reply>,
+        process: &Arc<ProcessEvents>,
+        page: Reply,
+    ) {
+        match page {
+            Ok(page) => {
+                let started = Started {
+                    process_id: process.id().clone(),
+                    sandbox_type: None,
+                };
+                let result = serde_json::to_vec(&started).unwrap_or_default();
+                let answered = Answered {
+                    result: Bytes::from(result),
+                    data: None,
+                    kept: None,
+                    connection: self.number,
+                };
+                if reply.send(Ok(answered)).is_err() {
+                    self.terminate(process);
+                }
+                self.handle_page(process, Ok(page));
+            }
+            Err(_) => {
+                // It may be on its way to be started: ending what is not known does no harm.
+                self.terminate(process);
+                self.processes.forget(process);
+                drop(reply.send(Err(self.not_started())));
+            }
+        }
+    }
+
+    fn not_started(&self) -> ExecServerError {
+        ExecServerError::Interrupted {
+            method: StartProcess::NAME.as_str(),
+            reason: self.cause.clone(),
+        }
+    }
+
+    /// Takes what a process's events were asked for with.
+    pub(super) fn handle_page(&mut self, process: &Arc<ProcessEvents>, page: Reply) {
+        let recorded = match page {
+            Ok(page) => serde_json::from_slice(&page.result)
+                .map_err(|error| Broken::Malformed(format!("result of `process/read`: {error}")))
+                .and_then(|page| process.handle_page(page)),
+            Err(ExecServerError::Remote(error)) if error.code == ErrorCode::INVALID_REQUEST => {
+                Err(Broken::Unknown(error.message))
+            }
+            Err(error) => Err(Broken::Unread(error.to_string())),
+        };
+        self.go_on(process, recorded);
+    }
+}

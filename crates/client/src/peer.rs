@@ -1,0 +1,127 @@
+//! What a server understands. A member that it would ignore is refused before it is sent, so that
+//! nothing is done otherwise than it was asked for.
+//!
+//! Not here: methods that a server does not have. It refuses those by itself.
+
+use exec_env::{
+    backend::StartError,
+    command::{Command, Io},
+    filesystem::{FileError, Open},
+};
+use exec_wire::{
+    environment::Capabilities,
+    error::RpcError,
+    fs::{OpenMode, WriteFile},
+    initialize::InitializeResponse,
+    process::{Limits, TerminalSize, TerminateMode},
+};
+
+/// The one size of a terminal that an older server makes.
+const OLDER_SIZE: TerminalSize = TerminalSize { rows: 24, cols: 80 };
+
+/// Which members a server looks at.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Peer {
+    /// It has our extensions.
+    Ours,
+    /// It said nothing of itself, and knows no extension: a stock server.
+    Older,
+}
+
+impl Peer {
+    /// Tells them apart by the answer to `initialize`.
+    pub(crate) fn of(session: &InitializeResponse) -> Self {
+        if session.server.is_none() && session.extensions.is_empty() {
+            Self::Older
+        } else {
+            Self::Ours
+        }
+    }
+
+    /// Refuses limits, and a terminal of another size than the server makes.
+    pub(crate) fn check_start(self, command: &Command) -> Result<(), StartError> {
+        if self == Self::Ours {
+            return Ok(());
+        }
+        if command.limits != Limits::default() {
+            return refused("limits", "this server sets none");
+        }
+        match command.io {
+            Io::Terminal(size) if size != OLDER_SIZE => refused(
+                "size",
+                "terminals of this server have 24 rows and 80 columns",
+            ),
+            Io::Terminal(_) | Io::Pipes { .. } => Ok(()),
+        }
+    }
+
+    /// Refuses to create parents, to replace in one step, and to set a mode.
+    pub(crate) fn check_write(self, write: &WriteFile) -> Result<(), FileError> {
+        let member = match write {
+            _ if self == Self::Ours => return Ok(()),
+            write if write.create_parents => "createParents",
+            write if write.atomic => "atomic",
+            write if write.mode.is_some() => "mode",
+            _ => return Ok(()),
+        };
+        Err(FileError::Refused(format!("{member}: {UNKNOWN}")))
+    }
+
+    /// Refuses to let a process end by itself.
+    pub(crate) fn check_terminate(self, mode: TerminateMode) -> Result<(), RpcError> {
+        match (self, mode) {
+            (Self::Ours, _) | (Self::Older, TerminateMode::Force) => Ok(()),
+            (Self::Older, _) => Err(RpcError::invalid_params(format!("mode: {UNKNOWN}"))),
+        }
+    }
+}
+
+const UNKNOWN: &str = "this server does not know it";
+
+/// Refuses a proxy that the host does not run, or not in this way. A shell's state is left away: the
+/// command runs without it, as it would where it cannot be taken.
+pub(crate) fn check_abilities(
+    command: &mut Command,
+    abilities: &Capabilities,
+) -> Result<(), StartError> {
+    if !abilities.shell_snapshot_v2 {
+        command.shell_snapshot = None;
+    }
+    let Some(network) = &command.network.proxy else {
+        return Ok(());
+    };
+    let proxy = &network.proxy;
+    let masks = proxy.credential_masking.is_some() || proxy.credential_providers.is_some();
+    if !abilities.network_proxy_launch {
+        refused("networkProxy", "this server runs none")
+    } else if proxy.review_domains.is_some() && !abilities.network_proxy_review_domains {
+        refused("networkProxy.proxy.reviewDomains", UNKNOWN)
+    } else if masks && !abilities.credential_masking {
+        refused("networkProxy.proxy.credentialMasking", UNKNOWN)
+    } else {
+        Ok(())
+    }
+}
+
+/// Tells whether opening a file so takes an ability of the server.
+pub(crate) fn is_gated(open: &Open) -> bool {
+    open.sandbox.is_some() || open.mode != OpenMode::Read
+}
+
+/// Refuses to open under a policy, or to replace, where that is not possible.
+pub(crate) fn check_open(open: &Open, abilities: &Capabilities) -> Result<(), FileError> {
+    let member = if open.sandbox.is_some() && !abilities.sandboxed_file_streaming {
+        "sandbox"
+    } else if open.mode != OpenMode::Read && !abilities.file_write_streaming {
+        "mode"
+    } else {
+        return Ok(());
+    };
+    let text = format!("{member}: this server cannot open a file so");
+    Err(FileError::Refused(text))
+}
+
+fn refused(field: &'static str, reason: &str) -> Result<(), StartError> {
+    let reason = reason.to_owned();
+    Err(StartError::Refused { field, reason })
+}

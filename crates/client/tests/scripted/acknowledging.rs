@@ -1,0 +1,153 @@
+//! What a server is told of the events that were taken (grant `acknowledge`).
+
+use std::sync::Arc;
+
+use exec_client::{client::ExecServerClient, connector::Continuity};
+use exec_env::process::ExecProcess;
+use exec_transport::link::Encoding;
+use exec_wire::{
+    environment::ReadEnvironmentStatus,
+    id::{OutputSeq, ProcessId},
+    outgoing::Outgoing,
+    process::OutputStream,
+};
+use futures_util::StreamExt;
+use serde_json::{Value, json};
+
+use crate::{
+    doors::House,
+    server::{ALL, Server, within},
+};
+
+/// A chunk of which sixteen are a mebibyte.
+const CHUNK_BYTES: usize = 64 << 10;
+
+fn granted() -> Value {
+    json!({"sessionId": "s", "extensions": ["acknowledge", "binaryData"]})
+}
+
+async fn connect() -> (House, Server, ExecServerClient) {
+    House::connect_to(Continuity::Resumed, granted()).await
+}
+
+impl Server {
+    /// Sends output of so many bytes.
+    async fn write(&mut self, id: &str, seq: u64, bytes: usize) {
+        let id = ProcessId::new(id).unwrap();
+        let data = bytes::Bytes::from(vec![b'x'; bytes]);
+        let output = Outgoing::output(&id, OutputSeq(seq), OutputStream::Stdout, data);
+        self.push(output, Encoding::Binary).await;
+    }
+
+    /// Returns which event of the process is acknowledged next.
+    async fn acknowledged(&mut self, id: &str) -> u64 {
+        let told = self.expect("process/acknowledge").await;
+        assert_eq!(told["params"]["processId"], id);
+        told["params"]["seq"].as_u64().unwrap()
+    }
+}
+
+/// The client has taken in all that was sent so far, and said nothing of it.
+async fn says_nothing(server: &mut Server, client: &ExecServerClient) {
+    let status = client.call(ReadEnvironmentStatus);
+    let asked = server.expect("environment/status").await;
+    server.answer(&asked, json!({"status": "ready"})).await;
+    within(status).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_nobody_holds_is_acknowledged_in_batches() {
+    let (_house, mut server, client) = connect().await;
+    let _process = server.start(&client, "p").await;
+    server.write("p", 1, CHUNK_BYTES - 1).await;
+    says_nothing(&mut server, &client).await;
+    server.write("p", 2, 1).await;
+    assert_eq!(server.acknowledged("p").await, 2);
+    for seq in 3..258 {
+        server.write("p", seq, 1).await;
+    }
+    says_nothing(&mut server, &client).await;
+    server.write("p", 258, 1).await;
+    assert_eq!(server.acknowledged("p").await, 258);
+    server.write("p", 259, 1).await;
+    server.exited("p", 260).await;
+    assert_eq!(server.acknowledged("p").await, 260);
+    server.closed("p", 261).await;
+    assert_eq!(server.acknowledged("p").await, 261);
+}
+
+#[tokio::test]
+async fn what_a_follower_has_not_taken_is_not_acknowledged() {
+    let (_house, mut server, client) = connect().await;
+    let process = server.start(&client, "p").await.process;
+    let (mut slow, mut fast) = (process.follow(ALL), process.follow(ALL));
+    let hold = process.hold(OutputSeq(0));
+    for seq in 1..=4 {
+        server.write("p", seq, CHUNK_BYTES).await;
+        within(fast.next()).await;
+    }
+    says_nothing(&mut server, &client).await;
+    within(slow.next()).await;
+    within(slow.next()).await;
+    says_nothing(&mut server, &client).await;
+    hold.acknowledge(OutputSeq(1));
+    assert_eq!(server.acknowledged("p").await, 1);
+    drop(hold);
+    assert_eq!(server.acknowledged("p").await, 2);
+    drop(slow);
+    assert_eq!(server.acknowledged("p").await, 4);
+}
+
+#[tokio::test]
+async fn without_the_grant_nothing_is_said() {
+    let (mut server, client) = Server::connect().await;
+    let _process = server.start(&client, "p").await;
+    server.write("p", 1, CHUNK_BYTES).await;
+    server.write("p", 2, CHUNK_BYTES).await;
+    says_nothing(&mut server, &client).await;
+}
+
+#[tokio::test]
+async fn what_was_taken_is_said_again_after_a_resume() {
+    let (mut house, mut server, client) = connect().await;
+    let _process = server.start(&client, "p").await;
+    server.write("p", 1, CHUNK_BYTES).await;
+    assert_eq!(server.acknowledged("p").await, 1);
+    drop(server);
+    let mut server = house.knock().await;
+    server.shake_hands(granted()).await;
+    let read = server.expect("process/read").await;
+    server.page(&read, &[], 2).await;
+    assert_eq!(server.acknowledged("p").await, 1);
+}
+
+/// Lets a process write until it would be paused.
+async fn fill(server: &mut Server, id: &str) {
+    for seq in 1..=16 {
+        server.write(id, seq, CHUNK_BYTES).await;
+    }
+}
+
+#[tokio::test]
+async fn a_follower_that_does_not_read_holds_up_nobody_else() {
+    let (_house, mut server, client) = connect().await;
+    let mut held = Vec::new();
+    for number in 0..40 {
+        let id = format!("p{number}");
+        let process = server.start(&client, &id).await.process;
+        held.push((process.follow(ALL), process));
+        within(fill(&mut server, &id)).await;
+    }
+    let other: Arc<dyn ExecProcess> = server.start(&client, "other").await.process;
+    let mut stream = other.follow(ALL);
+    for seq in 1..=64 {
+        within(server.write("other", seq, CHUNK_BYTES)).await;
+        within(stream.next()).await;
+        assert_eq!(server.acknowledged("other").await, seq);
+    }
+    // What was not read is still there.
+    for (stream, _process) in held {
+        let taken: Vec<_> = within(stream.take(16).collect()).await;
+        assert_eq!(taken.len(), 16);
+    }
+}

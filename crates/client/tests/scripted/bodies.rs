@@ -1,0 +1,186 @@
+//! Streamed bodies of a server that may not keep its promises.
+
+use exec_client::{client::ExecServerClient, http::RemoteHttpClient};
+use exec_env::http::{HttpBody, HttpClient, HttpError, HttpRequest};
+use exec_wire::http::HttpHeader;
+use futures_util::{StreamExt, future::FutureExt, join};
+use serde_json::{Value, json};
+
+use crate::server::{Server, hung_up, within};
+
+const URL: &str = "http://127.0.0.1/";
+
+/// Asks for a body that is streamed, and has it begin.
+async fn begin(server: &mut Server, client: &ExecServerClient) -> (String, HttpBody) {
+    let http = RemoteHttpClient::new(client.clone());
+    let serve = async {
+        let request = server.expect("http/request").await;
+        assert_eq!(request["params"]["streamResponse"], true);
+        let result = json!({"status": 200, "headers": [], "bodyBase64": ""});
+        server.answer(&request, result).await;
+        request["params"]["requestId"].as_str().unwrap().to_owned()
+    };
+    let (response, id) = join!(http.stream(HttpRequest::new("GET", URL)), serve);
+    (id, response.unwrap().body)
+}
+
+async fn delta(server: &mut Server, id: &str, seq: u64, more: Value) {
+    let mut params = json!({"requestId": id, "seq": seq, "deltaBase64": "YQ==",
+        "done": false, "error": null});
+    let members = params.as_object_mut().unwrap();
+    members.extend(more.as_object().unwrap().clone());
+    server
+        .say(json!({"method": "http/request/bodyDelta", "params": params}))
+        .await;
+}
+
+async fn error(body: &mut HttpBody) -> HttpError {
+    loop {
+        let part = within(body.next()).await;
+        if let Err(error) = part.expect("it does not end well") {
+            assert!(within(body.next()).await.is_none());
+            return error;
+        }
+    }
+}
+
+#[tokio::test]
+async fn each_body_has_a_name_of_its_own_and_gets_what_is_its() {
+    let (mut server, client) = Server::connect().await;
+    let (one, mut first) = begin(&mut server, &client).await;
+    let (two, mut second) = begin(&mut server, &client).await;
+    assert_eq!((&*one, &*two), ("http-1", "http-2"));
+    delta(&mut server, &two, 1, json!({})).await;
+    delta(&mut server, "http-3", 1, json!({})).await;
+    let end = json!({"deltaBase64": "", "done": true});
+    delta(&mut server, &two, 2, end.clone()).await;
+    assert_eq!(&within(second.next()).await.unwrap().unwrap()[..], b"a");
+    assert!(within(second.next()).await.is_none());
+    delta(&mut server, &one, 1, end).await;
+    assert!(within(first.next()).await.is_none());
+}
+
+#[tokio::test]
+async fn a_broken_promise_fails_one_body_and_nothing_else() {
+    let large = "AAAA".repeat((1 << 20) / 3 + 1);
+    let broken = [
+        (1, 3, json!({}), "numbered one by one: 2 was due, not 3"),
+        (1, 1, json!({}), "numbered one by one: 2 was due, not 1"),
+        (1, 2, json!({"deltaBase64": large}), "at most 1048576 bytes"),
+    ];
+    let (mut server, client) = Server::connect().await;
+    for (first, second, more, promise) in broken {
+        let (id, mut body) = begin(&mut server, &client).await;
+        let (other, mut fine) = begin(&mut server, &client).await;
+        delta(&mut server, &id, first, json!({})).await;
+        delta(&mut server, &id, second, more).await;
+        let error = error(&mut body).await;
+        let HttpError::Protocol(text) = &error else {
+            panic!("{error:?}")
+        };
+        assert!(text.contains(promise), "{text}");
+        // The server is told that nobody wants the rest, and what still comes is ignored.
+        let cancel = server.expect("http/request/cancel").await;
+        assert_eq!(cancel["params"]["requestId"], json!(id));
+        delta(&mut server, &id, 2, json!({})).await;
+        delta(&mut server, &other, 1, json!({"done": true})).await;
+        assert!(within(fine.next()).await.unwrap().is_ok());
+        assert!(within(fine.next()).await.is_none());
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_nobody_reads_fails_alone() {
+    let (mut server, client) = Server::connect().await;
+    let (id, mut body) = begin(&mut server, &client).await;
+    let megabyte = json!({"deltaBase64": "AAAA".repeat((1 << 20) / 3)});
+    for seq in 1..=17 {
+        delta(&mut server, &id, seq, megabyte.clone()).await;
+    }
+    server.expect("http/request/cancel").await;
+    assert_eq!(error(&mut body).await, HttpError::Lagged(16 << 20));
+    let (_, _body) = begin(&mut server, &client).await;
+}
+
+#[tokio::test]
+async fn a_dropped_body_is_cancelled_and_one_that_is_over_is_not() {
+    let (mut server, client) = Server::connect().await;
+    let (id, body) = begin(&mut server, &client).await;
+    delta(&mut server, &id, 1, json!({"done": true})).await;
+    let read: Vec<_> = within(body.collect()).await;
+    assert_eq!(read.len(), 1);
+    let (id, body) = begin(&mut server, &client).await;
+    drop(body);
+    let cancel = server.expect("http/request/cancel").await;
+    assert_eq!(cancel["params"], json!({"requestId": id}));
+}
+
+#[tokio::test]
+async fn a_request_that_is_given_up_is_cancelled() {
+    let (mut server, client) = Server::connect().await;
+    let http = RemoteHttpClient::new(client);
+    let asked = http.request(HttpRequest::new("GET", URL));
+    let mut asked = Box::pin(asked);
+    assert!((&mut asked).now_or_never().is_none());
+    let request = server.expect("http/request").await;
+    drop(asked);
+    let cancel = server.expect("http/request/cancel").await;
+    assert_eq!(
+        cancel["params"]["requestId"],
+        request["params"]["requestId"]
+    );
+}
+
+#[tokio::test]
+async fn bodies_and_requests_fail_with_their_connection() {
+    let (mut server, client) = Server::connect().await;
+    let (id, mut body) = begin(&mut server, &client).await;
+    delta(&mut server, &id, 1, json!({})).await;
+    let http = RemoteHttpClient::new(client);
+    let hang_up = async {
+        server.expect("http/request").await;
+        drop(server);
+    };
+    let (response, ()) = join!(http.request(HttpRequest::new("GET", URL)), hang_up);
+    let gone = HttpError::Disconnected(hung_up());
+    assert_eq!(response.unwrap_err(), gone);
+    assert_eq!(error(&mut body).await, gone);
+}
+
+#[tokio::test]
+async fn a_variable_is_not_asked_of_a_server_that_does_not_know_how() {
+    let (mut server, client) = Server::connect_as(json!({"sessionId": "s"})).await;
+    let http = RemoteHttpClient::new(client);
+    let asked = http.request(HttpRequest {
+        headers: vec![HttpHeader {
+            name: "a".to_owned(),
+            value: "Bearer ".to_owned(),
+            value_env_var: Some("SVC".to_owned()),
+        }],
+        ..HttpRequest::new("GET", URL)
+    });
+    let describe = async {
+        let asked = server.expect("environment/info").await;
+        let info = json!({"shell": {"name": "sh", "path": "/bin/sh"}, "cwd": "file:///",
+            "osFamily": "unix", "os": "linux", "arch": "x86_64"});
+        server.answer(&asked, info).await;
+    };
+    let (response, ()) = join!(asked, describe);
+    let text = "header a: this server puts no variables into headers".to_owned();
+    assert_eq!(response.unwrap_err(), HttpError::Refused(text));
+}
+
+#[tokio::test]
+async fn a_response_without_a_body_breaks_the_protocol() {
+    let (mut server, client) = Server::connect().await;
+    let http = RemoteHttpClient::new(client);
+    let serve = async {
+        let request = server.expect("http/request").await;
+        server
+            .answer(&request, json!({"status": 200, "headers": []}))
+            .await;
+    };
+    let (response, ()) = join!(http.request(HttpRequest::new("GET", URL)), serve);
+    let error = response.unwrap_err();
+    assert!(matches!(error, HttpError::Protocol(_)), "{error:?}");
+}

@@ -1,0 +1,114 @@
+//! A connector whose links end in the test.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use exec_client::{
+    client::ExecServerClient,
+    connector::{Connector, Continuity},
+    options::ExecServerClientConnectOptions,
+};
+use exec_transport::{connect::ConnectError, link::Link, memory};
+use futures_util::future::{BoxFuture, FutureExt, ready};
+use serde_json::Value;
+use tokio::{sync::mpsc, time::Instant};
+
+use crate::server::{Server, session, within};
+
+/// Where a client knocks.
+#[derive(Debug)]
+struct Doors {
+    open: mpsc::UnboundedSender<Server>,
+    /// How many attempts find nobody.
+    closed: Arc<AtomicUsize>,
+    /// When there were attempts.
+    knocks: Arc<Mutex<Vec<Instant>>>,
+    continuity: Continuity,
+}
+
+impl Connector for Doors {
+    fn connect(&self) -> BoxFuture<'_, Result<Link, ConnectError>> {
+        self.knocks.lock().unwrap().push(Instant::now());
+        let closed = self.closed.load(Ordering::SeqCst);
+        if closed > 0 {
+            self.closed.store(closed - 1, Ordering::SeqCst);
+            let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+            return ready(Err(refused.into())).boxed();
+        }
+        let (here, there) = memory::pair();
+        self.open.send(Server(there)).unwrap();
+        ready(Ok(here)).boxed()
+    }
+
+    fn continuity(&self) -> Continuity {
+        self.continuity
+    }
+}
+
+/// The test's side of the doors.
+#[derive(Debug)]
+pub(crate) struct House {
+    knocks: mpsc::UnboundedReceiver<Server>,
+    closed: Arc<AtomicUsize>,
+    times: Arc<Mutex<Vec<Instant>>>,
+}
+
+impl House {
+    /// Lets a client in whose sessions can be resumed. The first is `s`.
+    pub(crate) async fn connect() -> (Self, Server, ExecServerClient) {
+        Self::connect_to(Continuity::Resumed, session("s")).await
+    }
+
+    pub(crate) async fn connect_to(
+        continuity: Continuity,
+        session: Value,
+    ) -> (Self, Server, ExecServerClient) {
+        let (open, knocks) = mpsc::unbounded_channel();
+        let (closed, times) = (Arc::default(), Arc::default());
+        let doors = Doors {
+            open,
+            closed: Arc::clone(&closed),
+            knocks: Arc::clone(&times),
+            continuity,
+        };
+        let mut house = Self {
+            knocks,
+            closed,
+            times,
+        };
+        let options = ExecServerClientConnectOptions::default();
+        let connect = ExecServerClient::connect_with(Arc::new(doors), options);
+        let let_in = async {
+            let mut server = house.knock().await;
+            server.shake_hands(session).await;
+            server
+        };
+        let (client, server) = futures_util::join!(connect, let_in);
+        (house, server, client.unwrap())
+    }
+
+    /// Waits for the next link.
+    pub(crate) async fn knock(&mut self) -> Server {
+        within(self.knocks.recv()).await.expect("somebody knocks")
+    }
+
+    /// Has session `s` resumed over the next link.
+    pub(crate) async fn resume(&mut self) -> Server {
+        let mut server = self.knock().await;
+        let initialize = server.shake_hands(session("s")).await;
+        assert_eq!(initialize["params"]["resumeSessionId"], "s");
+        server
+    }
+
+    /// Has so many attempts find nobody.
+    pub(crate) fn close(&self, attempts: usize) {
+        self.closed.store(attempts, Ordering::SeqCst);
+    }
+
+    /// Returns when there were attempts.
+    pub(crate) fn times(&self) -> Vec<Instant> {
+        self.times.lock().unwrap().clone()
+    }
+}

@@ -1,0 +1,245 @@
+//! A server that says nothing of itself and grants nothing: the stock one, or an older one.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use exec_client::{backend::RemoteBackend, client::ExecServerClient, filesystem::RemoteFileSystem};
+use exec_env::{
+    backend::{ExecBackend, StartError},
+    command::{Command, Io},
+    filesystem::{ExecutorFileSystem, FileError, MissingPaths, Open},
+    process::{ProcessError, Read},
+};
+use exec_wire::{
+    environment::Shell,
+    error::ErrorCode,
+    fs::{OpenMode, WriteFile},
+    process::{Limits, ShellSnapshot, TerminalSize, TerminateMode, WaitUntil},
+};
+use serde_json::{Value, json};
+
+use crate::server::{Server, command, within};
+
+/// Connects to a server that describes its host, with these abilities.
+async fn connect(capabilities: Value) -> (Server, ExecServerClient) {
+    let shell = json!({"name": "sh", "path": "/bin/sh"});
+    let info = json!({"shell": shell, "capabilities": capabilities});
+    Server::connect_as(json!({"sessionId": "s", "environmentInfo": info})).await
+}
+
+/// Sees that nothing was sent before this.
+async fn said_nothing(server: &mut Server, client: &ExecServerClient) {
+    let status = client.status();
+    let play = async {
+        let asked = server.expect("environment/status").await;
+        server.answer(&asked, json!({"status": "ready"})).await;
+    };
+    let (status, ()) = futures_util::join!(status, play);
+    status.unwrap();
+}
+
+#[tokio::test]
+async fn what_came_is_told_without_asking() {
+    let (mut server, client) = connect(json!({})).await;
+    let process = server.start(&client, "p").await.process;
+    let poll = process.read(Read {
+        wait: Duration::from_secs(60),
+        ..Read::default()
+    });
+    let wait = process.wait(WaitUntil::Closed, None);
+    server.output("p", 1, "YQ==").await;
+    let page = within(poll).await.unwrap();
+    assert_eq!((&page.chunks[0].data[..], page.next_seq.0), (&b"a"[..], 2));
+    let short = Duration::from_millis(1);
+    let status = within(process.wait(WaitUntil::Exited, Some(short))).await;
+    assert_eq!(status.unwrap().exit, None);
+    server.exited("p", 2).await;
+    server.closed("p", 3).await;
+    assert!(within(wait).await.unwrap().closed);
+    let snapshot = within(process.snapshot()).await.unwrap();
+    assert_eq!(snapshot.stdout.data, b"a");
+    said_nothing(&mut server, &client).await;
+}
+
+#[tokio::test]
+async fn a_wait_that_cannot_end_fails() {
+    let (mut server, client) = connect(json!({})).await;
+    let process = server.start(&client, "p").await.process;
+    let poll = process.read(Read {
+        wait: Duration::from_secs(60),
+        ..Read::default()
+    });
+    let wait = process.wait(WaitUntil::Exited, None);
+    drop(server);
+    assert!(matches!(
+        within(poll).await,
+        Err(ProcessError::Disconnected(_))
+    ));
+    assert!(matches!(
+        within(wait).await,
+        Err(ProcessError::Disconnected(_))
+    ));
+    let snapshot = within(process.snapshot()).await;
+    assert!(matches!(snapshot, Err(ProcessError::Disconnected(_))));
+}
+
+#[tokio::test]
+async fn a_start_that_would_be_another_is_refused() {
+    let (mut server, client) = connect(json!({})).await;
+    let backend = RemoteBackend::new(client.clone());
+    let limits = Limits {
+        wall_ms: Some(1),
+        ..Limits::default()
+    };
+    let size = TerminalSize { rows: 25, cols: 80 };
+    for (field, command) in [
+        (
+            "limits",
+            Command {
+                limits,
+                ..command("p")
+            },
+        ),
+        (
+            "size",
+            Command {
+                io: Io::Terminal(size),
+                ..command("p")
+            },
+        ),
+    ] {
+        match within(backend.start(command)).await {
+            Err(StartError::Refused { field: told, .. }) => assert_eq!(told, field),
+            other => panic!("expected a refusal: {other:?}"),
+        }
+    }
+    said_nothing(&mut server, &client).await;
+}
+
+#[tokio::test]
+async fn a_shells_state_is_left_away_where_it_cannot_be_taken() {
+    let (mut server, client) = connect(json!({"shellSnapshotV2": false})).await;
+    let backend = RemoteBackend::new(client);
+    let shell = Shell {
+        name: "sh".to_owned(),
+        path: "/bin/sh".to_owned(),
+    };
+    let scope_id = "scope".to_owned();
+    let start = backend.start(Command {
+        shell_snapshot: Some(ShellSnapshot { scope_id, shell }),
+        ..command("p")
+    });
+    let play = async {
+        let start = server.expect("process/start").await;
+        assert_eq!(start["params"]["shellSnapshot"], json!(null));
+        server.answer(&start, json!({"processId": "p"})).await;
+    };
+    let (started, ()) = futures_util::join!(start, play);
+    started.unwrap();
+}
+
+#[tokio::test]
+async fn a_graceful_end_is_refused() {
+    let (mut server, client) = connect(json!({})).await;
+    let process = server.start(&client, "p").await.process;
+    let mode = TerminateMode::Graceful { timeout_ms: 1 };
+    match within(process.terminate(mode)).await {
+        Err(ProcessError::Remote(error)) => {
+            assert_eq!(error.code, ErrorCode::INVALID_PARAMS);
+            assert!(error.message.contains("mode"), "{error}");
+        }
+        other => panic!("expected a refusal: {other:?}"),
+    }
+    said_nothing(&mut server, &client).await;
+}
+
+#[tokio::test]
+async fn a_write_that_would_be_another_is_refused() {
+    let (mut server, client) = connect(json!({})).await;
+    let files = RemoteFileSystem::new(client.clone());
+    let write = WriteFile {
+        path: "file:///file".parse().unwrap(),
+        data_base64: None,
+        follow_symlinks: None,
+        create_parents: false,
+        atomic: false,
+        mode: None,
+        sandbox: None,
+    };
+    let parents = WriteFile {
+        create_parents: true,
+        ..write.clone()
+    };
+    let atomic = WriteFile {
+        atomic: true,
+        ..write.clone()
+    };
+    let mode = WriteFile {
+        mode: Some(0o600),
+        ..write
+    };
+    for (member, write) in [
+        ("createParents", parents),
+        ("atomic", atomic),
+        ("mode", mode),
+    ] {
+        match within(files.write_file(write, Bytes::new())).await {
+            Err(FileError::Refused(text)) => assert!(text.contains(member), "{text}"),
+            other => panic!("expected a refusal: {other:?}"),
+        }
+    }
+    said_nothing(&mut server, &client).await;
+}
+
+#[tokio::test]
+async fn what_a_host_is_not_able_to_do_is_not_asked_of_it() {
+    let (mut server, client) = connect(json!({})).await;
+    let files = RemoteFileSystem::new(client.clone());
+    let path = "file:///file".parse().unwrap();
+    let opened = within(files.open(Open {
+        path,
+        mode: OpenMode::Replace,
+        sandbox: None,
+    }))
+    .await;
+    assert!(matches!(opened, Err(FileError::Refused(text)) if text.contains("mode")));
+    let missing = vec!["file:///none".parse().unwrap()];
+    let watch = within(files.watch_missing(MissingPaths {
+        missing,
+        present: None,
+        sandbox: None,
+    }))
+    .await;
+    assert!(watch.unwrap().is_none());
+    said_nothing(&mut server, &client).await;
+}
+
+#[tokio::test]
+async fn what_was_let_go_of_is_told_before_what_is_asked_after_it() {
+    let (mut server, client) = connect(json!({})).await;
+    let files = RemoteFileSystem::new(client.clone());
+    // A server that handles one request after the other would hold all of them open.
+    for _ in 0..50 {
+        let open = files.open(Open {
+            path: "file:///file".parse().unwrap(),
+            mode: OpenMode::Read,
+            sandbox: None,
+        });
+        let play = async {
+            let asked = server.expect("fs/open").await;
+            let id = asked["params"]["handleId"].clone();
+            server.answer(&asked, json!({"handleId": id})).await;
+        };
+        let (opened, ()) = futures_util::join!(open, play);
+        drop(opened.unwrap());
+        let status = client.status();
+        let play = async {
+            let closed = server.expect("fs/close").await;
+            server.answer(&closed, json!({})).await;
+            let asked = server.expect("environment/status").await;
+            server.answer(&asked, json!({"status": "ready"})).await;
+        };
+        let (status, ()) = futures_util::join!(status, play);
+        status.unwrap();
+    }
+}

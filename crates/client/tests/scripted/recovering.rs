@@ -1,0 +1,425 @@
+//! A disconnect that nobody notices.
+
+use std::time::Duration;
+
+use exec_client::{backend::RemoteBackend, filesystem::RemoteFileSystem};
+use exec_env::{
+    backend::{ExecBackend, StartError},
+    disconnect::Disconnect,
+    process::{ExecProcessEvent as Event, ProcessError, Read},
+};
+use exec_wire::{
+    environment::ReadEnvironmentStatus,
+    error::RpcError,
+    id::OutputSeq,
+    process::{ExitCause, WaitUntil},
+};
+use futures_util::{FutureExt, StreamExt};
+use serde_json::json;
+
+use crate::{
+    doors::House,
+    server::{ALL, Server, command, events, numbers, session, within},
+};
+
+#[tokio::test]
+async fn what_was_missed_is_read_and_what_follows_is_taken() {
+    let (mut house, mut server, client) = House::connect().await;
+    let process = server.start(&client, "r1").await.process;
+    server.output("r1", 1, "YQo=").await;
+    let mut stream = process.follow(ALL);
+    assert!(matches!(
+        within(stream.next()).await,
+        Some(Event::Output(_))
+    ));
+    drop(server);
+    let mut server = house.resume().await;
+    let read = server.expect("process/read").await;
+    assert_eq!(
+        read["params"],
+        json!({"processId": "r1", "afterSeq": 1, "waitMs": 0})
+    );
+    server.page(&read, &[2], 3).await;
+    server.output("r1", 3, "Ywo=").await;
+    server.exited("r1", 4).await;
+    server.closed("r1", 5).await;
+    let rest: Vec<_> = within(stream.collect()).await;
+    assert_eq!(numbers(&rest), [2, 3, 4, 5]);
+    assert_eq!(client.session().session_id.as_str(), "s");
+}
+
+#[tokio::test]
+async fn events_before_the_answer_to_initialize_are_taken() {
+    let (mut house, mut server, client) = House::connect().await;
+    let process = server.start(&client, "p").await.process;
+    drop(server);
+    let mut server = house.knock().await;
+    let initialize = server.expect("initialize").await;
+    server.output("p", 2, "Yg==").await;
+    server.answer(&initialize, session("s")).await;
+    server.expect("initialized").await;
+    let read = server.expect("process/read").await;
+    // What came early is not on the page any more.
+    server.page(&read, &[1], 3).await;
+    server.exited("p", 3).await;
+    server.closed("p", 4).await;
+    assert_eq!(numbers(&events(&process).await), [1, 2, 3, 4]);
+}
+
+#[tokio::test]
+async fn an_exit_and_a_close_that_were_missed_are_inferred() {
+    let (mut house, mut server, client) = House::connect().await;
+    let process = server.start(&client, "p").await.process;
+    drop(server);
+    let mut server = house.resume().await;
+    let read = server.expect("process/read").await;
+    let chunk = json!({"seq": 1, "stream": "stdout", "chunk": "YQ=="});
+    let page = json!({"chunks": [chunk], "nextSeq": 4, "exited": true, "exitCode": 7,
+        "closed": true, "failure": null, "sandboxDenied": false});
+    server.answer(&read, page).await;
+    let events = events(&process).await;
+    assert_eq!(numbers(&events), [1, 2, 3]);
+    assert!(
+        matches!(&events[1], Event::Exited(_, exit) if exit.code == 7
+            && exit.cause == ExitCause::Unknown)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_is_still_attached_is_asked_for_again() {
+    let (mut house, server, client) = House::connect().await;
+    drop(server);
+    for _ in 0..3 {
+        let mut server = house.knock().await;
+        let initialize = server.expect("initialize").await;
+        server
+            .refuse(&initialize, -32010, "session s is attached")
+            .await;
+    }
+    let mut server = house.resume().await;
+    let times = house.times();
+    let apart: Vec<_> = times.windows(2).map(|two| two[1] - two[0]).collect();
+    // The first attempt is made at once, the others at their time.
+    assert_eq!(apart[0], Duration::ZERO);
+    assert!(
+        apart[1..].iter().all(
+            |apart| *apart >= Duration::from_millis(100) && *apart < Duration::from_millis(110)
+        ),
+        "{apart:?}"
+    );
+    answers(&mut server, &client).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_away_or_silent_or_hangs_up_is_tried_again() {
+    let (mut house, server, client) = House::connect().await;
+    house.close(5);
+    drop(server);
+    let mut silent = house.knock().await;
+    silent.expect("initialize").await;
+    // Only the time limit of the handshake ends this one.
+    let brief = house.knock().await;
+    drop((silent, brief));
+    let mut server = house.resume().await;
+    answers(&mut server, &client).await;
+    assert_eq!(house.times().len(), 9);
+}
+
+#[tokio::test]
+async fn calls_wait_while_there_is_no_connection() {
+    let (mut house, server, client) = House::connect().await;
+    drop(server);
+    let mut server = house.knock().await;
+    let initialize = server.expect("initialize").await;
+    let status = client.call(ReadEnvironmentStatus);
+    server.answer(&initialize, session("s")).await;
+    server.expect("initialized").await;
+    let asked = server.expect("environment/status").await;
+    server.answer(&asked, json!({"status": "ready"})).await;
+    assert_eq!(within(status).await.unwrap().status, "ready");
+}
+
+#[tokio::test]
+async fn a_start_that_was_not_answered_is_found_running() {
+    let (mut house, mut server, client) = House::connect().await;
+    let backend = RemoteBackend::new(client);
+    let play = async {
+        server.expect("process/start").await;
+        drop(server);
+        let mut server = house.resume().await;
+        let read = server.expect("process/read").await;
+        assert_eq!(read["params"]["afterSeq"], 0);
+        server.page(&read, &[1], 2).await;
+        server.exited("p", 2).await;
+        server.closed("p", 3).await;
+        server
+    };
+    let (started, _server) = futures_util::join!(within(backend.start(command("p"))), play);
+    let started = started.unwrap();
+    assert_eq!(started.sandbox_type, None);
+    assert_eq!(numbers(&events(&started.process).await), [1, 2, 3]);
+}
+
+#[tokio::test]
+async fn a_start_that_did_not_arrive_fails_and_is_ended() {
+    let (mut house, mut server, client) = House::connect().await;
+    let backend = RemoteBackend::new(client.clone());
+    let play = async {
+        server.expect("process/start").await;
+        drop(server);
+        let mut server = house.resume().await;
+        let read = server.expect("process/read").await;
+        server.refuse(&read, -32600, "unknown process id p").await;
+        let terminate = server.expect("process/terminate").await;
+        assert_eq!(terminate["params"]["processId"], "p");
+        server
+    };
+    let (started, mut server) = futures_util::join!(within(backend.start(command("p"))), play);
+    let text = "connection broke before `process/start` was answered: server hung up";
+    let gone = Disconnect::Transport(text.to_owned());
+    assert!(matches!(started, Err(StartError::Disconnected(error)) if error == gone));
+    // The id is free.
+    server.start(&client, "p").await;
+}
+
+#[tokio::test]
+async fn a_start_that_was_given_up_is_ended_after_the_resume() {
+    let (mut house, mut server, client) = House::connect().await;
+    let backend = RemoteBackend::new(client.clone());
+    assert!(backend.start(command("p")).now_or_never().is_none());
+    server.expect("process/start").await;
+    drop(server);
+    let mut server = house.resume().await;
+    let terminate = server.expect("process/terminate").await;
+    assert_eq!(terminate["params"]["processId"], "p");
+    server.expect("process/read").await;
+}
+
+#[tokio::test]
+async fn a_process_that_was_let_go_of_meanwhile_is_ended() {
+    let (mut house, mut server, client) = House::connect().await;
+    let process = server.start(&client, "p").await;
+    drop(server);
+    let mut server = house.knock().await;
+    let initialize = server.expect("initialize").await;
+    drop(process);
+    server.answer(&initialize, session("s")).await;
+    server.expect("initialized").await;
+    server.expect("process/terminate").await;
+    let read = server.expect("process/read").await;
+    // The server has heard it before, and forgotten the process since.
+    server.refuse(&read, -32600, "unknown process id p").await;
+    let terminate = server.expect("process/terminate").await;
+    server.answer(&terminate, json!({"running": false})).await;
+    // Behind the answer the id is free.
+    answers(&mut server, &client).await;
+    server.start(&client, "p").await;
+}
+
+#[tokio::test]
+async fn a_gap_fails_its_process_and_no_other() {
+    let (mut house, mut server, client) = House::connect().await;
+    let lost = server.start(&client, "lost").await.process;
+    let other = server.start(&client, "other").await.process;
+    server.output("lost", 1, "YQ==").await;
+    within(lost.follow(ALL).next()).await;
+    drop(server);
+    let mut server = house.resume().await;
+    for _ in 0..2 {
+        let read = server.expect("process/read").await;
+        if read["params"]["processId"] == "lost" {
+            server.page(&read, &[5], 6).await;
+        } else {
+            server.page(&read, &[1], 2).await;
+        }
+    }
+    let terminate = server.expect("process/terminate").await;
+    assert_eq!(terminate["params"]["processId"], "lost");
+    let text = "process lost is given up: events 2 to 4 are lost";
+    let error = ProcessError::from(RpcError::internal(text));
+    let told = events(&lost).await;
+    assert_eq!(told[1..], [Event::Failed(error.clone())]);
+    assert_eq!(
+        within(lost.wait(WaitUntil::Closed, None)).await,
+        Err(error.clone())
+    );
+    assert_eq!(within(lost.read(Read::default())).await, Err(error));
+    server.exited("other", 2).await;
+    server.closed("other", 3).await;
+    assert_eq!(numbers(&events(&other).await), [1, 2, 3]);
+}
+
+#[tokio::test]
+async fn a_process_that_the_server_does_not_know_any_more_fails() {
+    let (mut house, mut server, client) = House::connect().await;
+    let known = server.start(&client, "over").await.process;
+    server.exited("over", 1).await;
+    server.closed("over", 2).await;
+    assert_eq!(numbers(&events(&known).await), [1, 2]);
+    let process = server.start(&client, "p").await.process;
+    drop(server);
+    let mut server = house.resume().await;
+    // What is over needs no reading.
+    let read = server.expect("process/read").await;
+    assert_eq!(read["params"]["processId"], "p");
+    server.refuse(&read, -32600, "unknown process id p").await;
+    let text = "process p is given up: server does not know it any more: unknown process id p";
+    let error = ProcessError::from(RpcError::internal(text));
+    assert_eq!(events(&process).await, [Event::Failed(error)]);
+    assert_eq!(numbers(&events(&known).await), [1, 2]);
+}
+
+#[tokio::test]
+async fn a_gap_that_was_being_filled_is_filled_after_the_resume() {
+    let (mut house, mut server, client) = House::connect().await;
+    let process = server.start(&client, "p").await.process;
+    server.output("p", 3, "Yw==").await;
+    server.expect("process/read").await;
+    drop(server);
+    let mut server = house.resume().await;
+    let read = server.expect("process/read").await;
+    assert_eq!(read["params"]["afterSeq"], 0);
+    server.page(&read, &[1, 2], 4).await;
+    server.exited("p", 4).await;
+    server.closed("p", 5).await;
+    assert_eq!(numbers(&events(&process).await), [1, 2, 3, 4, 5]);
+}
+
+#[tokio::test]
+async fn a_second_disconnect_is_survived_too() {
+    let (mut house, mut server, client) = House::connect().await;
+    let process = server.start(&client, "p").await.process;
+    let mut next = 1;
+    for _ in 0..20 {
+        server.output("p", next, "YQ==").await;
+        drop(server);
+        server = house.resume().await;
+        let read = server.expect("process/read").await;
+        // What was sent last may have arrived or not.
+        let after = read["params"]["afterSeq"].as_u64().unwrap();
+        let missing: Vec<u64> = (after + 1..=next + 1).collect();
+        next += 2;
+        server.page(&read, &missing, next).await;
+    }
+    server.exited("p", next).await;
+    server.closed("p", next + 1).await;
+    let all: Vec<u64> = (1..=next + 1).collect();
+    assert_eq!(numbers(&events(&process).await), all);
+}
+
+#[tokio::test]
+async fn watches_end_and_open_files_fail_with_their_connection() {
+    use exec_env::filesystem::{
+        ExecutorFileSystem, FileError, Open, WatchDepth, WatchPath, Watcher,
+    };
+    use exec_wire::fs::OpenMode;
+
+    let (mut house, mut server, client) = House::connect().await;
+    let files = RemoteFileSystem::new(client.clone());
+    let open = files.open(Open {
+        path: "file:///path".parse().unwrap(),
+        mode: OpenMode::Read,
+        sandbox: None,
+    });
+    let watch = files.watch(WatchPath {
+        path: "file:///path".parse().unwrap(),
+        depth: WatchDepth::Tree,
+        sandbox: None,
+    });
+    let opened = server.expect("fs/open").await;
+    let id = &opened["params"]["handleId"];
+    server.answer(&opened, json!({"handleId": id})).await;
+    let watched = server.expect("fs/watch").await;
+    server
+        .answer(&watched, json!({"path": "file:///path"}))
+        .await;
+    let file = within(open).await.unwrap();
+    let Watcher { mut changes, .. } = within(watch).await.unwrap();
+    drop(server);
+    assert_eq!(within(changes.next()).await, None);
+    let mut server = house.resume().await;
+    let block = within(file.read_block(0, 1)).await;
+    assert!(
+        matches!(&block, Err(FileError::Disconnected(Disconnect::Transport(text)))
+            if text.contains("`fs/readBlock`")),
+        "{block:?}"
+    );
+    // Nothing is told of them: the server has closed them by itself.
+    drop((file, changes));
+    answers(&mut server, &client).await;
+}
+
+/// The client is of use.
+async fn answers(server: &mut Server, client: &exec_client::client::ExecServerClient) {
+    let status = client.call(ReadEnvironmentStatus);
+    let asked = server.expect("environment/status").await;
+    server.answer(&asked, json!({"status": "ready"})).await;
+    assert_eq!(within(status).await.unwrap().status, "ready");
+}
+
+#[tokio::test]
+async fn a_read_position_is_what_was_delivered() {
+    let (mut house, mut server, client) = House::connect().await;
+    let process = server.start(&client, "p").await.process;
+    for seq in 1..=3 {
+        server.output("p", seq, "YQ==").await;
+    }
+    let mut stream = process.follow(ALL);
+    for _ in 0..3 {
+        within(stream.next()).await;
+    }
+    drop(server);
+    let mut server = house.resume().await;
+    let read = server.expect("process/read").await;
+    assert_eq!(read["params"]["afterSeq"], 3);
+    assert_eq!(process.status().next_seq, OutputSeq(4));
+}
+
+#[tokio::test]
+async fn a_page_that_does_not_come_through_is_asked_for_in_parts() {
+    let (mut house, mut server, client) = House::connect().await;
+    let process = server.start(&client, "p").await.process;
+    drop(server);
+    let mut server = house.resume().await;
+    let read = server.expect("process/read").await;
+    assert_eq!(read["params"].get("maxBytes"), None);
+    drop(server);
+    let mut server = house.resume().await;
+    let read = server.expect("process/read").await;
+    assert_eq!(read["params"]["maxBytes"], 32 << 10);
+    server.page(&read, &[1, 2], 3).await;
+    server.expect("process/read").await;
+    drop(server);
+    // What came through is not asked for again.
+    let mut server = house.resume().await;
+    let read = server.expect("process/read").await;
+    assert_eq!(read["params"]["afterSeq"], 2);
+    server.page(&read, &[3, 5], 6).await;
+    let read = server.expect("process/read").await;
+    assert_eq!(read["params"]["afterSeq"], 5);
+    let end = json!({"chunks": [], "nextSeq": 7, "exited": true, "exitCode": 0,
+        "closed": true, "failure": null, "sandboxDenied": false});
+    server.answer(&read, end).await;
+    let events = events(&process).await;
+    assert_eq!(numbers(&events), [1, 2, 3, 4, 5, 6]);
+    assert!(matches!(&events[3], Event::Exited(..)));
+}
+
+#[tokio::test]
+async fn parts_that_do_not_go_on_fail_their_process() {
+    let (mut house, mut server, client) = House::connect().await;
+    let process = server.start(&client, "p").await.process;
+    drop(server);
+    let mut server = house.resume().await;
+    server.expect("process/read").await;
+    drop(server);
+    let mut server = house.resume().await;
+    let read = server.expect("process/read").await;
+    server.page(&read, &[1], 1).await;
+    let told = events(&process).await;
+    assert!(
+        matches!(&told[..], [Event::Failed(ProcessError::Remote(error))]
+        if error.message.ends_with("`process/read` after 0 goes on at 0")),
+        "{told:?}"
+    );
+}

@@ -1,0 +1,177 @@
+//! Calls whose connection breaks before the answer.
+
+use bytes::Bytes;
+use exec_client::{error::ExecServerError, filesystem::RemoteFileSystem};
+use exec_env::{
+    disconnect::Disconnect,
+    filesystem::{ExecutorFileSystem, FileError},
+    process::{ProcessError, Read},
+};
+use exec_wire::{
+    environment::ReadEnvironmentStatus,
+    fs::ReadFile,
+    id::ProcessId,
+    process::{ListProcesses, ProcessSignal, SignalProcess, TerminateMode, WaitUntil, WriteStatus},
+};
+use futures_util::FutureExt;
+use serde_json::{Value, json};
+
+use crate::{
+    doors::House,
+    server::{Server, session, within},
+};
+
+/// Breaks the connection, and has the session resumed; the one process is read first.
+async fn break_off(house: &mut House, server: Server) -> Server {
+    drop(server);
+    let mut server = house.resume().await;
+    let read = server.expect("process/read").await;
+    server.page(&read, &[], 1).await;
+    server
+}
+
+#[tokio::test]
+async fn a_write_is_made_again_under_its_name() {
+    let (mut house, mut server, client) = House::connect().await;
+    let process = server.start(&client, "p").await.process;
+    let first = process.write(None, Bytes::from_static(b"one"));
+    let second = process.write(None, Bytes::from_static(b"two"));
+    let close = process.close_stdin(None);
+    let mut asked: Vec<Value> = Vec::new();
+    for method in ["process/write", "process/write", "process/closeStdin"] {
+        asked.push(server.expect(method).await["params"].clone());
+    }
+    let names: Vec<_> = asked.iter().map(|asked| &asked["writeId"]).collect();
+    assert!(names[0] != names[1] && names[1] != names[2] && names[2].is_string());
+    let mut server = break_off(&mut house, server).await;
+    for before in asked {
+        let again = server.next().await;
+        assert_eq!(again["params"], before);
+        server.answer(&again, json!({"status": "accepted"})).await;
+    }
+    for write in [first, second, close] {
+        assert_eq!(within(write).await, Ok(WriteStatus::Accepted));
+    }
+}
+
+#[tokio::test]
+async fn a_write_that_nobody_waits_for_is_made_again_too() {
+    let (mut house, mut server, client) = House::connect().await;
+    let process = server.start(&client, "p").await.process;
+    drop(process.write(None, Bytes::from_static(b"one")));
+    server.expect("process/write").await;
+    // A read is not: it has no effect.
+    drop(client.call(ListProcesses {}));
+    server.expect("process/list").await;
+    let mut server = break_off(&mut house, server).await;
+    server.expect("process/write").await;
+    drop(client.call(ReadEnvironmentStatus));
+    server.expect("environment/status").await;
+}
+
+#[tokio::test]
+async fn what_only_reads_is_asked_again() {
+    let (mut house, mut server, client) = House::connect().await;
+    let process = server.start(&client, "p").await.process;
+    let files = RemoteFileSystem::new(client.clone());
+    let read = process.read(Read::default());
+    let wait = process.wait(WaitUntil::Exited, None);
+    let end = process.terminate(TerminateMode::Force);
+    let file = files.read_file(ReadFile {
+        path: "file:///path".parse().unwrap(),
+        follow_symlinks: None,
+        sandbox: None,
+    });
+    let methods = [
+        "process/read",
+        "process/wait",
+        "process/terminate",
+        "fs/readFile",
+    ];
+    for method in methods {
+        server.expect(method).await;
+    }
+    let mut server = break_off(&mut house, server).await;
+    let asked = server.expect(methods[0]).await;
+    server.page(&asked, &[], 1).await;
+    assert_eq!(within(read).await.unwrap().chunks, []);
+    let asked = server.expect(methods[1]).await;
+    server.exited("p", 1).await;
+    let answer = json!({"exited": true, "exitCode": 0, "signal": null, "closed": false,
+        "timedOut": false});
+    server.answer(&asked, answer).await;
+    assert_eq!(within(wait).await.unwrap().exit.unwrap().code, 0);
+    let asked = server.expect(methods[2]).await;
+    server.answer(&asked, json!({"running": false})).await;
+    assert_eq!(within(end).await, Ok(false));
+    let asked = server.expect(methods[3]).await;
+    server.answer(&asked, json!({"dataBase64": "YQ=="})).await;
+    assert_eq!(within(file).await.unwrap(), "a");
+}
+
+#[tokio::test]
+async fn what_could_be_done_twice_fails_at_once() {
+    let (mut house, mut server, client) = House::connect().await;
+    let process = server.start(&client, "p").await.process;
+    let files = RemoteFileSystem::new(client.clone());
+    let signal = process.signal(ProcessSignal::Interrupt);
+    let path = "file:///path".parse().unwrap();
+    let remove = files.remove(exec_wire::fs::Remove {
+        path,
+        recursive: None,
+        follow_symlinks: None,
+        force: None,
+        sandbox: None,
+    });
+    let params = SignalProcess {
+        process_id: ProcessId::new("p").unwrap(),
+        signal: ProcessSignal::Interrupt,
+    };
+    let raw = client.call(params);
+    for method in ["process/signal", "fs/remove", "process/signal"] {
+        server.expect(method).await;
+    }
+    drop(server);
+    let text = |method| format!("connection broke before `{method}` was answered: server hung up");
+    let gone = |method| Disconnect::Transport(text(method));
+    assert_eq!(
+        within(signal).await,
+        Err(ProcessError::Disconnected(gone("process/signal")))
+    );
+    assert_eq!(
+        within(remove).await,
+        Err(FileError::Disconnected(gone("fs/remove")))
+    );
+    let error = ExecServerError::Interrupted {
+        method: "process/signal",
+        reason: "server hung up".to_owned(),
+    };
+    assert_eq!(within(raw).await.map(drop), Err(error));
+    // The process itself goes on.
+    let mut server = house.resume().await;
+    server.expect("process/read").await;
+    assert!(process.status().tree_alive);
+}
+
+#[tokio::test]
+async fn a_change_that_was_given_up_before_it_was_sent_is_not_made() {
+    let (mut house, server, client) = House::connect().await;
+    let files = RemoteFileSystem::new(client.clone());
+    drop(server);
+    let mut server = house.knock().await;
+    let initialize = server.expect("initialize").await;
+    let path = "file:///path".parse().unwrap();
+    let mut remove = files.remove(exec_wire::fs::Remove {
+        path,
+        recursive: None,
+        follow_symlinks: None,
+        force: None,
+        sandbox: None,
+    });
+    assert!((&mut remove).now_or_never().is_none());
+    drop(remove);
+    drop(client.call(ReadEnvironmentStatus));
+    server.answer(&initialize, session("s")).await;
+    server.expect("initialized").await;
+    server.expect("environment/status").await;
+}

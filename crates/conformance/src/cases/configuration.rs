@@ -1,0 +1,152 @@
+//! Configuration where commands run.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use exec_wire::{
+    config::{EnvironmentConfig, ReadEnvironmentConfig},
+    path_uri::PathUri,
+};
+
+use crate::{
+    outcome::{done, host_fails, refused},
+    scratch::Scratch,
+    subject::{Subject, uri},
+};
+
+fn keys(paths: &[&[&str]]) -> Vec<Vec<String>> {
+    let path = |path: &&[&str]| path.iter().map(|&key| key.to_owned()).collect();
+    paths.iter().map(path).collect()
+}
+
+fn reading(cwd: &Path, paths: &[&[&str]]) -> ReadEnvironmentConfig {
+    ReadEnvironmentConfig {
+        cwd: uri(cwd),
+        config_paths: keys(paths),
+        requirements_paths: keys(&[&["models"]]),
+    }
+}
+
+async fn read(subject: &Subject, cwd: &Path, paths: &[&[&str]]) -> EnvironmentConfig {
+    done(subject.catalog.read_config(reading(cwd, paths))).await
+}
+
+/// The homes of the subject: the account's, and that of its configuration.
+pub(crate) async fn homes(subject: &Subject) -> (PathBuf, PathBuf) {
+    let config = read(subject, Path::new("/"), &[&["model"]]).await;
+    let home = config.user_home_dir.expect("the subject has a home");
+    let codex = config.codex_home_dir.to_native().unwrap();
+    (home.to_native().unwrap(), codex)
+}
+
+fn configure(directory: &Path, text: &str) {
+    fs::create_dir_all(directory).unwrap();
+    fs::write(directory.join("config.toml"), text).unwrap();
+}
+
+fn texts(config: &EnvironmentConfig) -> Vec<&str> {
+    let layers = config.config.layers.iter();
+    layers.map(|layer| layer.toml.as_str()).collect()
+}
+
+pub async fn nothing_configured_is_no_layer(subject: &Subject) {
+    let config = read(subject, Path::new("/nowhere"), &[&["model"]]).await;
+    assert_eq!(config.config, Default::default());
+    assert_eq!(config.requirements, Default::default());
+}
+
+pub async fn selected_keys_of_the_account_are_told(subject: &Subject) {
+    let (_, codex) = homes(subject).await;
+    let text = "model = 'm'\nother = 1\n[servers.\"do.t\"]\nargs = ['a']\nurl = 'u'\n";
+    configure(&codex, text);
+    let paths: [&[&str]; 2] = [&["servers", "do.t", "args"], &["model"]];
+    let config = read(subject, Path::new("/"), &paths).await;
+    let selected = "model = \"m\"\n\n[servers.\"do.t\"]\nargs = [\"a\"]\n";
+    assert_eq!(texts(&config), [selected]);
+    assert_eq!(config.config.layers[0].base_dir, uri(&codex));
+    assert_eq!(config.config.cloud_insertion_index, 0);
+    assert_eq!(
+        texts(&read(subject, Path::new("/"), &[&["servers.do"]]).await),
+        [""; 0]
+    );
+}
+
+pub async fn projects_count_as_far_as_the_account_trusts_them(subject: &Subject) {
+    let (_, codex) = homes(subject).await;
+    let scratch = Scratch::new();
+    scratch.file("project/.git/HEAD", "");
+    for (directory, model) in [("", "root"), ("a", "a"), ("a/b", "b")] {
+        let directory = scratch.path("project").join(directory).join(".codex");
+        configure(&directory, &format!("model = '{model}'\nnotify = ['x']\n"));
+    }
+    let cwd = scratch.path("project/a/b");
+    let trust = |levels: &[(&str, &str)]| {
+        let mut text = "model = 'user'\n".to_owned();
+        for (directory, level) in levels {
+            let path = scratch.path("project").join(directory);
+            let path = path.to_str().unwrap().trim_end_matches('/');
+            text += &format!("[projects.'{path}']\ntrust_level = '{level}'\n");
+        }
+        configure(&codex, &text);
+    };
+    let cases = [
+        (vec![], "user"),
+        (vec![("", "trusted")], "user root a b"),
+        (vec![("", "trusted"), ("a", "untrusted")], "user root b"),
+        (vec![("", "untrusted"), ("a/b", "trusted")], "user b"),
+    ];
+    for (levels, models) in cases {
+        trust(&levels);
+        // What a project may not set is not told.
+        let config = read(subject, &cwd, &[&["model"], &["notify"]]).await;
+        let expected: Vec<_> = models
+            .split(' ')
+            .map(|model| format!("model = \"{model}\"\n"))
+            .collect();
+        assert_eq!(texts(&config), expected, "{levels:?}");
+    }
+}
+
+pub async fn a_broken_file_fails_unless_nobody_trusts_it(subject: &Subject) {
+    let (_, codex) = homes(subject).await;
+    let scratch = Scratch::new();
+    let project = scratch.path("project");
+    scratch.file("project/.codex/config.toml", "no toml");
+    assert!(texts(&read(subject, &project, &[&["model"]]).await).is_empty());
+    let path = project.to_str().unwrap();
+    configure(
+        &codex,
+        &format!("[projects.'{path}']\ntrust_level = 'trusted'\n"),
+    );
+    let text = host_fails(
+        subject
+            .catalog
+            .read_config(reading(&project, &[&["model"]])),
+    )
+    .await;
+    assert!(text.contains(".codex/config.toml"), "{text}");
+    configure(&codex, "model = ");
+    let text = host_fails(
+        subject
+            .catalog
+            .read_config(reading(&project, &[&["model"]])),
+    )
+    .await;
+    assert!(text.contains("config.toml"), "{text}");
+}
+
+pub async fn a_question_without_keys_is_refused(subject: &Subject) {
+    let nothing = ReadEnvironmentConfig {
+        requirements_paths: Vec::new(),
+        ..reading(Path::new("/"), &[])
+    };
+    refused(subject.catalog.read_config(nothing)).await;
+    refused(subject.catalog.read_config(reading(Path::new("/"), &[&[]]))).await;
+    let elsewhere = ReadEnvironmentConfig {
+        cwd: PathUri::parse("file:///C:/elsewhere").unwrap(),
+        ..reading(Path::new("/"), &[&["model"]])
+    };
+    refused(subject.catalog.read_config(elsewhere)).await;
+}

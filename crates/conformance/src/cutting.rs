@@ -1,0 +1,167 @@
+//! A proxy that cuts connections at random points, to see what a client makes of it.
+//!
+//! Every connection has a budget of bytes, both directions together; when it is used up, both ends are
+//! closed at once, in the middle of whatever travels. The points follow from a seed.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{
+        TcpListener, TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::Notify,
+    task::AbortHandle,
+};
+
+/// Small, so that a cut falls into the middle of messages.
+const READ_BYTES: usize = 4096;
+
+/// The proxy. Dropping it cuts everything.
+#[derive(Debug)]
+pub struct CuttingProxy {
+    address: SocketAddr,
+    state: Arc<State>,
+    accepting: AbortHandle,
+}
+
+#[derive(Debug)]
+struct State {
+    upstream: SocketAddr,
+    /// Connections that are still to be cut.
+    left: AtomicUsize,
+    cuts: AtomicUsize,
+    cut: Notify,
+    random: AtomicU64,
+}
+
+impl CuttingProxy {
+    /// Passes connections on to `upstream`, and cuts the first `cuts` of them.
+    pub async fn start(upstream: SocketAddr, cuts: usize, seed: u64) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("a bound address");
+        let state = Arc::new(State {
+            upstream,
+            left: AtomicUsize::new(cuts),
+            cuts: AtomicUsize::new(0),
+            cut: Notify::new(),
+            random: AtomicU64::new(seed),
+        });
+        let accepting = tokio::spawn(accept(listener, Arc::clone(&state))).abort_handle();
+        Self {
+            address,
+            state,
+            accepting,
+        }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// How many connections were cut so far.
+    pub fn cuts(&self) -> usize {
+        self.state.cuts.load(Ordering::Relaxed)
+    }
+
+    /// Waits until `cuts` connections were cut.
+    pub async fn until_cut(&self, cuts: usize) {
+        loop {
+            // Registered before looking, so that no cut in between is missed.
+            let next = self.state.cut.notified();
+            if self.cuts() >= cuts {
+                return;
+            }
+            next.await;
+        }
+    }
+}
+
+impl Drop for CuttingProxy {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+async fn accept(listener: TcpListener, state: Arc<State>) {
+    let mut connections = tokio::task::JoinSet::new();
+    while let Ok((client, _)) = listener.accept().await {
+        connections.spawn(pass(client, Arc::clone(&state)));
+        while connections.try_join_next().is_some() {}
+    }
+}
+
+async fn pass(client: TcpStream, state: Arc<State>) {
+    let Ok(server) = TcpStream::connect(state.upstream).await else {
+        return;
+    };
+    drop((client.set_nodelay(true), server.set_nodelay(true)));
+    let cut = state
+        .left
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+            left.checked_sub(1)
+        })
+        .is_ok();
+    let budget = if cut { state.budget() } else { u64::MAX };
+    let used = AtomicU64::new(0);
+    let ((from_client, to_client), (from_server, to_server)) =
+        (client.into_split(), server.into_split());
+    tokio::select! {
+        () = copy(from_client, to_server, budget, &used) => {}
+        () = copy(from_server, to_client, budget, &used) => {}
+    }
+    // Both ends are dropped here: what was not passed on yet is gone.
+    if cut {
+        state.cuts.fetch_add(1, Ordering::Relaxed);
+        state.cut.notify_waiters();
+    }
+}
+
+/// Passes bytes on until the budget is used up; of the last piece only what is in the budget.
+async fn copy(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, budget: u64, used: &AtomicU64) {
+    let mut buffer = vec![0; READ_BYTES];
+    loop {
+        let Ok(read @ 1..) = from.read(&mut buffer).await else {
+            return;
+        };
+        let before = used.fetch_add(read as u64, Ordering::Relaxed);
+        let room = budget.saturating_sub(before);
+        let passed = usize::try_from(room).unwrap_or(usize::MAX).min(read);
+        if to.write_all(&buffer[..passed]).await.is_err() || passed < read {
+            return;
+        }
+    }
+}
+
+impl State {
+    /// A number of bytes from the first to half a megabyte, small ones as likely as large ones. Most are
+    /// beyond the handshake: a cut within it is tried again only after a pause.
+    fn budget(&self) -> u64 {
+        let early = self.random().is_multiple_of(20);
+        let bits = if early { 11 } else { 11 + self.random() % 9 };
+        let base = if early { 0 } else { 1 << 11 };
+        base + self.random() % (1 << bits)
+    }
+
+    /// The next number of a linear congruence; its low bits repeat, so they are left out.
+    fn random(&self) -> u64 {
+        let step = |seed: u64| {
+            seed.wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407)
+        };
+        let seed = self
+            .random
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |seed| {
+                Some(step(seed))
+            });
+        seed.unwrap_or_default() >> 33
+    }
+}

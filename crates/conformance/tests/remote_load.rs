@@ -1,0 +1,168 @@
+//! Many processes through one client: none holds up another.
+#![expect(clippy::unwrap_used, reason = "the functions below are parts of tests")]
+
+use std::{
+    collections::BTreeMap, ffi::OsString, num::NonZeroUsize, path::Path, sync::Arc, time::Duration,
+};
+
+use exec_client::{
+    client::ExecServerClient, connector::Continuity, options::ExecServerClientConnectOptions,
+};
+use exec_core::log::{Follow, From, Pace, Retention};
+use exec_env::{
+    catalog::NoCatalog,
+    command::Command,
+    environment::Environment,
+    http::NoHttpClient,
+    process::{ExecProcess, ExecProcessEvent as Event},
+};
+use exec_local::{
+    backend::{LocalBackend, LocalConfig},
+    filesystem::LocalFileSystem,
+    host::{Host, HostFacts},
+};
+use exec_service::{Concurrency, Service, ServiceConfig};
+use exec_transport::memory;
+use exec_wire::{
+    id::{OutputSeq, ProcessId},
+    initialize::{Extension, ServerName},
+    limits,
+};
+use futures_util::{StreamExt, future::join_all};
+use tokio::time::timeout;
+
+/// How long anything may take on a loaded machine.
+const LIMIT: Duration = Duration::from_secs(60);
+
+const ALL: Follow = Follow {
+    from: From::After(OutputSeq(0)),
+    pace: Pace::Held,
+};
+
+async fn within<T>(future: impl Future<Output = T>) -> T {
+    timeout(LIMIT, future).await.expect("it happens")
+}
+
+async fn connect() -> ExecServerClient {
+    let service = service();
+    let open = move || {
+        let (here, there) = memory::pair();
+        let served = service.clone();
+        tokio::spawn(async move { served.serve(there).await });
+        here
+    };
+    let options = ExecServerClientConnectOptions::default();
+    let connected = ExecServerClient::connect_memory(open, Continuity::Resumed, options);
+    let client = within(connected).await.unwrap();
+    let granted = &client.session().extensions;
+    assert!(granted.contains(&Extension::Acknowledge), "{granted:?}");
+    client
+}
+
+async fn start(environment: &Environment, id: &str, script: &str) -> Arc<dyn ExecProcess> {
+    let argv = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
+    let id = ProcessId::new(id).unwrap();
+    let command = Command {
+        env: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
+        ..Command::new(id, argv, "file:///".parse().unwrap())
+    };
+    within(environment.backend.start(command))
+        .await
+        .unwrap()
+        .process
+}
+
+/// Follows a process to its close, and returns how many bytes it wrote.
+async fn count(process: &Arc<dyn ExecProcess>) -> usize {
+    let mut bytes = 0;
+    let mut stream = process.follow(ALL);
+    loop {
+        match stream.next().await {
+            Some(Event::Output(chunk)) => bytes += chunk.data.len(),
+            Some(Event::Exited(..)) => {}
+            Some(Event::Closed(_)) => return bytes,
+            end @ (Some(Event::Failed(_)) | None) => panic!("{end:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_follower_that_does_not_read_holds_up_nobody_else() {
+    let client = connect().await;
+    let environment = client.environment();
+    let mut held = Vec::new();
+    for number in 0..8 {
+        let flood = "head -c 8000000 /dev/zero";
+        let process = start(&environment, &format!("held-{number}"), flood).await;
+        held.push((process.follow(ALL), process));
+    }
+    let other = start(&environment, "other", "head -c 20000000 /dev/zero").await;
+    assert_eq!(within(count(&other)).await, 20_000_000);
+    within(client.status()).await.unwrap();
+    for (_, process) in &held {
+        assert!(process.status().exit.is_none(), "{:?}", process.status());
+    }
+    // Nothing of theirs is lost: they go on when they are read.
+    for (mut stream, process) in held {
+        let mut bytes = 0;
+        while let Some(event) = within(stream.next()).await {
+            if let Event::Output(chunk) = event {
+                bytes += chunk.data.len();
+            }
+        }
+        assert_eq!(bytes, 8_000_000);
+        drop(process);
+    }
+}
+
+#[tokio::test]
+async fn two_hundred_processes_stream_at_once_and_none_starves() {
+    let client = connect().await;
+    let environment = client.environment();
+    let script = "head -c 1000000 /dev/zero; sleep 1; head -c 1000000 /dev/zero";
+    let jobs = (0..200).map(async |number| {
+        let process = start(&environment, &format!("p{number}"), script).await;
+        count(&process).await
+    });
+    let counts = within(join_all(jobs)).await;
+    assert_eq!(counts, vec![2_000_000; 200]);
+    within(client.status()).await.unwrap();
+}
+
+fn service() -> Service {
+    let env: BTreeMap<OsString, OsString> =
+        BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into())]);
+    let host = Host::new(&HostFacts {
+        env: &env,
+        passwd: "",
+        uid: 0,
+        cwd: Path::new("/"),
+        exists: &|path: &Path| path.exists(),
+    });
+    let backend = LocalBackend::new(LocalConfig {
+        env,
+        host,
+        version: "0.0.0".to_owned(),
+        retention: Retention::default(),
+        sandbox: exec_sandbox::Settings::default(),
+    });
+    let config = ServiceConfig {
+        session_ttl: limits::SESSION_TTL,
+        max_processes: limits::MAX_PROCESSES,
+        allow_direct_exec: true,
+        allow_prepared_exec: true,
+        concurrency: Concurrency::AtMost(NonZeroUsize::MIN.saturating_add(63)),
+        attention: Duration::ZERO,
+        server: ServerName {
+            name: "memory".to_owned(),
+            version: "0.0.0".to_owned(),
+        },
+    };
+    let files = LocalFileSystem::default().with_policies_of(&backend);
+    Service::new(config, move || Environment {
+        backend: Arc::new(backend.clone()),
+        files: Arc::new(files.clone()),
+        http: Arc::new(NoHttpClient),
+        catalog: Arc::new(NoCatalog),
+    })
+}

@@ -1,0 +1,164 @@
+use bytes::Bytes;
+use exec_wire::process::{ExitCause, OutputStream};
+
+use super::*;
+use crate::log::{Exit, Retention};
+
+fn log() -> FollowedLog {
+    FollowedLog::new(OutputLog::new(Retention {
+        bytes: 4,
+        chunks: 100,
+    }))
+}
+
+fn write(log: &mut FollowedLog, data: impl Into<Bytes>) {
+    let data = data.into();
+    log.record(|log| log.append(OutputStream::Stdout, data));
+}
+
+fn next(log: &mut FollowedLog, id: FollowerId) -> Option<u64> {
+    match log.poll_event(id, &mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(followed) => followed.event.map(|event| event.seq().0),
+        Poll::Pending => None,
+    }
+}
+
+const HELD: Follow = Follow {
+    from: From::Now,
+    pace: Pace::Held,
+};
+const FREE: Follow = Follow {
+    from: From::After(OutputSeq(0)),
+    pace: Pace::Free,
+};
+
+#[test]
+fn a_held_follower_loses_nothing_and_a_free_one_skips() {
+    let mut log = log();
+    let (held, free) = (log.follow(HELD), log.follow(FREE));
+    for _ in 0..3 {
+        write(&mut log, "abcd");
+    }
+    assert_eq!(
+        [next(&mut log, held), next(&mut log, held)],
+        [Some(1), Some(2)]
+    );
+    assert_eq!(
+        next(&mut log, free),
+        Some(3),
+        "the others fell out when they were taken"
+    );
+    assert_eq!(
+        [next(&mut log, held), next(&mut log, held)],
+        [Some(3), None]
+    );
+}
+
+#[test]
+fn a_lagging_follower_holds_the_process_until_it_catches_up() {
+    let mut log = log();
+    let id = log.follow(HELD);
+    write(&mut log, vec![0; limits::FOLLOW_WINDOW_BYTES]);
+    assert!(log.is_held());
+    let followed = log.poll_event(id, &mut Context::from_waker(Waker::noop()));
+    assert!(matches!(
+        followed,
+        Poll::Ready(Followed { released: true, .. })
+    ));
+    assert!(!log.is_held());
+    write(&mut log, vec![0; limits::FOLLOW_WINDOW_BYTES]);
+    log.unfollow(id);
+    assert!(!log.is_held());
+}
+
+#[test]
+fn what_is_not_acknowledged_is_kept_and_holds_the_process() {
+    let mut log = log();
+    let hold = log.hold(OutputSeq(0));
+    write(&mut log, vec![0; limits::UNACKNOWLEDGED_BYTES - 1]);
+    assert!(!log.is_held());
+    write(&mut log, "a");
+    assert!(log.is_held());
+    assert_eq!(log.log().page(OutputSeq(0), None).chunks.len(), 2);
+    assert!(log.acknowledge(hold, OutputSeq(1)));
+    assert!(!log.is_held());
+    assert_eq!(log.log().page(OutputSeq(0), None).chunks.len(), 1);
+    assert!(!log.acknowledge(hold, OutputSeq(1)), "said before");
+    assert!(!log.acknowledge(hold, OutputSeq(99)), "not recorded yet");
+    write(&mut log, vec![0; limits::UNACKNOWLEDGED_BYTES]);
+    assert!(log.is_held(), "what came later was not acknowledged");
+    log.unfollow(hold);
+    assert!(!log.is_held());
+}
+
+#[test]
+fn many_tiny_events_hold_the_process_too() {
+    let mut log = log();
+    let hold = log.hold(OutputSeq(0));
+    for _ in 1..limits::RETAINED_OUTPUT_CHUNKS {
+        write(&mut log, "a");
+    }
+    assert!(!log.is_held());
+    write(&mut log, "a");
+    assert!(log.is_held());
+    assert!(log.acknowledge(hold, OutputSeq(1)));
+    assert!(!log.is_held());
+}
+
+#[test]
+fn a_late_hold_begins_with_what_is_still_there() {
+    let mut log = log();
+    for _ in 0..limits::RETAINED_OUTPUT_CHUNKS {
+        write(&mut log, "abcd");
+    }
+    let hold = log.hold(OutputSeq(0));
+    assert!(!log.is_held(), "what was dropped before does not count");
+    assert_eq!(log.lag(), 4);
+    write(&mut log, "abcd");
+    assert_eq!(log.lag(), 8);
+    assert_eq!(log.log().retained_bytes(), 8);
+    log.acknowledge(hold, OutputSeq(u64::MAX));
+    assert_eq!(log.lag(), 0);
+    assert_eq!(log.log().retained_bytes(), 4);
+    write(&mut log, "abcd");
+    assert_eq!(log.lag(), 4, "what came later was not acknowledged");
+}
+
+#[test]
+fn a_hold_and_a_follower_do_not_count_for_each_other() {
+    let mut log = log();
+    let (hold, follower) = (log.hold(OutputSeq(0)), log.follow(HELD));
+    write(&mut log, "abcd");
+    write(&mut log, "efgh");
+    assert_eq!(next(&mut log, follower), Some(1));
+    log.acknowledge(hold, OutputSeq(2));
+    assert_eq!(log.log().retained_bytes(), 4, "the follower was given one");
+    assert_eq!(next(&mut log, follower), Some(2));
+    write(&mut log, "ijkl");
+    assert_eq!(next(&mut log, follower), Some(3));
+    write(&mut log, "mnop");
+    assert_eq!(
+        log.log().retained_bytes(),
+        8,
+        "the third is not acknowledged"
+    );
+}
+
+#[test]
+fn following_ends_with_the_close() {
+    let mut log = log();
+    let id = log.follow(HELD);
+    log.record(|log| {
+        log.record_exit(Exit {
+            code: 0,
+            signal: None,
+            cause: ExitCause::Exit,
+            usage: None,
+            sandbox_denied: false,
+        });
+        log.record_close();
+    });
+    assert_eq!([next(&mut log, id), next(&mut log, id)], [Some(1), Some(2)]);
+    let end = log.poll_event(id, &mut Context::from_waker(Waker::noop()));
+    assert!(matches!(end, Poll::Ready(Followed { event: None, .. })));
+}

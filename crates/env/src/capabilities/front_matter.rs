@@ -1,0 +1,186 @@
+//! The head of a `SKILL.md`. A small part of YAML, read tolerantly: what is not understood is left out.
+
+use std::iter::Peekable;
+
+/// What the head of a `SKILL.md` says of the skill.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct FrontMatter {
+    /// Its name.
+    pub name: Option<String>,
+    /// What it is for.
+    pub description: Option<String>,
+}
+
+impl FrontMatter {
+    /// Reads `name` and `description` from the lines between the first two `---`. Understands plain,
+    /// quoted, folded and literal text; without such lines nothing is known.
+    pub fn read(text: &str) -> Self {
+        let mut found = Self::default();
+        let Some(head) = head_of(text) else {
+            return found;
+        };
+        let mut lines = head.lines().peekable();
+        while let Some(line) = lines.next() {
+            let Some((key, value)) = top_level(line) else {
+                continue;
+            };
+            let field = match key {
+                "name" => &mut found.name,
+                "description" => &mut found.description,
+                _ => continue,
+            };
+            let value = scalar(value, &mut lines);
+            if field.is_none() && !value.is_empty() {
+                *field = Some(value);
+            }
+        }
+        found
+    }
+}
+
+/// Returns what stands between the first line, which is `---`, and the next such line.
+fn head_of(text: &str) -> Option<&str> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let (first, rest) = text.split_once('\n')?;
+    if first.trim_end() != FENCE {
+        return None;
+    }
+    let mut end = 0;
+    for line in rest.split_inclusive('\n') {
+        if line.trim_end() == FENCE {
+            return rest.get(..end);
+        }
+        end += line.len();
+    }
+    None
+}
+
+/// Splits a line that is not indented into its key and the rest.
+fn top_level(line: &str) -> Option<(&str, &str)> {
+    if line.starts_with(|c: char| c.is_whitespace() || c == '#') {
+        return None;
+    }
+    let (key, value) = line.split_once(':')?;
+    let is_mapping = value.is_empty() || value.starts_with(char::is_whitespace);
+    let key = key.trim().trim_matches(['"', '\'']);
+    is_mapping.then_some((key, value.trim()))
+}
+
+/// Reads a value that may go on in the indented lines that follow.
+fn scalar<'a>(value: &str, lines: &mut Peekable<impl Iterator<Item = &'a str>>) -> String {
+    let mut more = Vec::new();
+    while let Some(line) = lines.next_if(|line| is_continuation(line)) {
+        more.push(line);
+    }
+    match value.chars().next() {
+        Some('|') => block(&more, "\n"),
+        Some('>') => block(&more, " "),
+        Some(quote @ ('"' | '\'')) => quoted(&joined(value.get(1..).unwrap_or(""), &more), quote),
+        Some(_) | None => plain(&joined(value, &more)),
+    }
+}
+
+fn is_continuation(line: &str) -> bool {
+    line.trim().is_empty() || line.starts_with(char::is_whitespace)
+}
+
+fn joined(first: &str, more: &[&str]) -> String {
+    let lines = std::iter::once(first).chain(more.iter().copied());
+    let words: Vec<&str> = lines
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect();
+    words.join(" ")
+}
+
+/// Reads a block, whose lines are joined by `between`.
+fn block(lines: &[&str], between: &str) -> String {
+    let lines: Vec<&str> = lines.iter().map(|line| line.trim()).collect();
+    lines.join(between).trim().to_owned()
+}
+
+/// Reads up to the closing quote.
+fn quoted(text: &str, quote: char) -> String {
+    let mut value = String::new();
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        if c == '\\' && quote == '"' {
+            match chars.next() {
+                Some('n') => value.push('\n'),
+                Some('t') => value.push('\t'),
+                Some(other) => value.push(other),
+                None => {}
+            }
+        } else if c != quote {
+            value.push(c);
+        } else if quote == '\'' && chars.next_if_eq(&'\'').is_some() {
+            value.push('\'');
+        } else {
+            break;
+        }
+    }
+    value.trim().to_owned()
+}
+
+/// Reads up to a comment.
+fn plain(text: &str) -> String {
+    let end = text.find(" #").unwrap_or(text.len());
+    let text = text.get(..end).unwrap_or(text);
+    if text.starts_with('#') {
+        return String::new();
+    }
+    text.trim().to_owned()
+}
+
+/// The line before and after the head.
+const FENCE: &str = "---";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> (Option<String>, Option<String>) {
+        let found = FrontMatter::read(text);
+        (found.name, found.description)
+    }
+
+    fn both(name: &str, description: &str) -> (Option<String>, Option<String>) {
+        (Some(name.to_owned()), Some(description.to_owned()))
+    }
+
+    #[test]
+    fn plain_and_quoted_values_are_read() {
+        for text in [
+            "---\nname: tidy\ndescription: keeps order: always\n---\nbody",
+            "\u{feff}---\r\nname: tidy\r\ndescription: keeps order: always\r\n---\r\n",
+            "---\nname: 'tidy'\ndescription: \"keeps order: always\" # why\n---\n",
+            "---\n# about\nother: [a, b]\nname: tidy # short\ndescription: keeps\n  order:\n  always\n---",
+            "---\nmetadata:\n  name: inner\n\"name\": tidy\ndescription: >-\n  keeps\n  order: always\n---\n",
+        ] {
+            assert_eq!(read(text), both("tidy", "keeps order: always"), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn escapes_and_literal_lines_are_kept() {
+        let text = "---\nname: 'it''s'\ndescription: \"a \\\"b\\\"\\nc\"\n---\n";
+        assert_eq!(read(text), both("it's", "a \"b\"\nc"));
+        let text = "---\nname: x\ndescription: |\n  one\n  two\n---\n";
+        assert_eq!(read(text), both("x", "one\ntwo"));
+    }
+
+    #[test]
+    fn text_without_a_head_says_nothing() {
+        for text in [
+            "",
+            "---",
+            "name: a\n",
+            "---\nname: a\n",
+            "# title\n---\nname: a\n---\n",
+            "---\nname:\n---\n",
+            "---\nname:a\nname\n---\n",
+        ] {
+            assert_eq!(read(text), (None, None), "{text:?}");
+        }
+    }
+}

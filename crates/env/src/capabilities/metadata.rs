@@ -1,0 +1,207 @@
+//! What is remembered of a root: enough to tell a model what there is, and where.
+
+use std::sync::Arc;
+
+use exec_wire::{
+    discovery::{CapabilityFile, DiscoveredRoot, PluginFiles, SkillFiles},
+    path_uri::PathUri,
+};
+use serde_json::Value;
+
+use super::front_matter::FrontMatter;
+
+/// What lies below a root, without the instructions of its skills: those are read when they are used.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct RootCapabilities {
+    /// The plugin that the root is, if it is one.
+    pub plugin: Option<Arc<Plugin>>,
+    /// Skills, ordered by the URI of their instructions.
+    pub skills: Vec<Arc<Skill>>,
+    /// What was left out, for people.
+    pub warnings: Vec<String>,
+}
+
+/// A plugin.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Plugin {
+    /// Its name: what its manifest says, or the name of its directory.
+    pub name: String,
+    /// What it is for, if its manifest says so.
+    pub description: Option<String>,
+    /// Its directory.
+    pub path: PathUri,
+    /// The files that declare it: manifest, MCP servers, apps.
+    pub files: PluginFiles,
+}
+
+/// A skill.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Skill {
+    /// Its name: what its head says, or the name of its directory. At most 128 characters.
+    pub name: String,
+    /// What it is for; empty if it does not say. At most 1024 characters.
+    pub description: String,
+    /// Its `SKILL.md`.
+    pub path: PathUri,
+    /// The plugin that it belongs to.
+    pub namespace: Option<String>,
+    /// Its `agents/openai.yaml`.
+    pub metadata: Option<CapabilityFile>,
+}
+
+impl Skill {
+    /// Returns its name among those of other plugins: `<plugin>:<skill>`, or its name.
+    pub fn qualified_name(&self) -> String {
+        self.namespace.as_ref().map_or_else(
+            || self.name.clone(),
+            |plugin| format!("{plugin}:{}", self.name),
+        )
+    }
+}
+
+impl RootCapabilities {
+    /// Keeps of a discovered root what a step needs.
+    pub(super) fn from_discovered(root: DiscoveredRoot) -> Self {
+        let namespaces: Vec<Namespace> = root
+            .namespace_manifests
+            .iter()
+            .filter_map(Namespace::from_manifest)
+            .collect();
+        let skill = |files| Arc::new(Skill::from_files(files, &namespaces));
+        let path = root.path;
+        Self {
+            plugin: root
+                .plugin
+                .map(|files| Arc::new(Plugin::from_files(path, files))),
+            skills: root.skills.into_iter().map(skill).collect(),
+            warnings: root.warnings,
+        }
+    }
+
+    /// Returns about how much memory it takes.
+    pub(super) fn bytes(&self) -> usize {
+        let plugin = self.plugin.as_ref().map_or(0, |plugin| plugin.bytes());
+        let skills: usize = self.skills.iter().map(|skill| skill.bytes()).sum();
+        let warnings: usize = self
+            .warnings
+            .iter()
+            .map(|text| ITEM_BYTES + text.len())
+            .sum();
+        ITEM_BYTES + plugin + skills + warnings
+    }
+}
+
+impl Plugin {
+    fn from_files(path: PathUri, files: PluginFiles) -> Self {
+        let manifest = Manifest::read(&files.manifest.contents);
+        Self {
+            name: manifest.name.unwrap_or_else(|| directory_name(&path)),
+            description: manifest.description,
+            path,
+            files,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        let files = [&self.files.mcp_config, &self.files.apps_config];
+        let optional: usize = files.into_iter().flatten().map(file_bytes).sum();
+        let description = self.description.as_ref().map_or(0, String::len);
+        let texts = self.name.len() + description + self.path.as_str().len();
+        ITEM_BYTES + texts + file_bytes(&self.files.manifest) + optional
+    }
+}
+
+impl Skill {
+    fn from_files(files: SkillFiles, namespaces: &[Namespace]) -> Self {
+        let path = files.instructions.path;
+        let head = FrontMatter::read(&files.instructions.contents);
+        let name = head.name.unwrap_or_else(|| {
+            path.parent()
+                .as_ref()
+                .map_or_else(String::new, directory_name)
+        });
+        let namespace = namespaces
+            .iter()
+            .filter(|namespace| namespace.root.contains(&path))
+            .max_by_key(|namespace| namespace.root.as_str().len())
+            .map(|namespace| namespace.name.clone());
+        Self {
+            name: cut(name, MAX_NAME_CHARS),
+            description: cut(head.description.unwrap_or_default(), MAX_DESCRIPTION_CHARS),
+            path,
+            namespace,
+            metadata: files.metadata,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        let namespace = self.namespace.as_ref().map_or(0, String::len);
+        let metadata = self.metadata.as_ref().map_or(0, file_bytes);
+        let texts = self.name.len() + self.description.len() + self.path.as_str().len();
+        ITEM_BYTES + texts + namespace + metadata
+    }
+}
+
+/// A plugin that gives the skills below its directory their first name.
+#[derive(Debug)]
+struct Namespace {
+    root: PathUri,
+    name: String,
+}
+
+impl Namespace {
+    /// Takes a manifest, which lies in a hidden directory of the plugin's.
+    fn from_manifest(manifest: &CapabilityFile) -> Option<Self> {
+        let root = manifest.path.parent()?.parent()?;
+        let name = Manifest::read(&manifest.contents).name;
+        let name = name.unwrap_or_else(|| directory_name(&root));
+        Some(Self { root, name })
+    }
+}
+
+/// What is read of a plugin's manifest.
+#[derive(Debug, Default)]
+struct Manifest {
+    name: Option<String>,
+    description: Option<String>,
+}
+
+impl Manifest {
+    /// Reads a manifest. One that is no JSON object says nothing.
+    fn read(text: &str) -> Self {
+        let value: Value = serde_json::from_str(text).unwrap_or_default();
+        let member = |name: &str, most| {
+            let text = value.get(name)?.as_str()?.trim();
+            (!text.is_empty()).then(|| cut(text.to_owned(), most))
+        };
+        Self {
+            name: member("name", MAX_NAME_CHARS),
+            description: member("description", MAX_DESCRIPTION_CHARS),
+        }
+    }
+}
+
+/// Returns the last name of a path, as text.
+fn directory_name(path: &PathUri) -> String {
+    let name = path.file_name().unwrap_or_default();
+    cut(String::from_utf8_lossy(&name).into_owned(), MAX_NAME_CHARS)
+}
+
+/// Shortens a text.
+fn cut(mut text: String, most_chars: usize) -> String {
+    if let Some((end, _)) = text.char_indices().nth(most_chars) {
+        text.truncate(end);
+    }
+    text
+}
+
+fn file_bytes(file: &CapabilityFile) -> usize {
+    ITEM_BYTES + file.path.as_str().len() + file.contents.len()
+}
+
+/// The longest name that is kept: it stands in every prompt.
+const MAX_NAME_CHARS: usize = 128;
+/// The longest description that is kept: it stands in every prompt.
+const MAX_DESCRIPTION_CHARS: usize = 1024;
+/// What one item counts beside its text.
+const ITEM_BYTES: usize = 128;

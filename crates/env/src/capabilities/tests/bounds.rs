@@ -1,0 +1,145 @@
+//! What the cache forgets, and answers that break their promise.
+
+use std::sync::Arc;
+
+use exec_wire::{
+    config::{EnvironmentConfig, ReadEnvironmentConfig},
+    discovery::{
+        CapabilityFile, DiscoverCapabilities, DiscoverRoots, DiscoveredCapabilities,
+        DiscoveredRoot, DiscoveredRoots, PluginFiles,
+    },
+};
+use futures_util::future::{FutureExt, ready};
+
+use super::{empty, fill, handle, skills, step, uri};
+use crate::{
+    capabilities::{CapabilityCache, DiscoverError, MAX_CACHED_BYTES, MAX_CACHED_ROOTS},
+    catalog::{ExecutorCatalog, NoCatalog},
+    fakes::{Shelf, environment_with, within},
+    filesystem::FileFuture,
+};
+
+#[tokio::test]
+async fn the_least_recently_used_root_is_forgotten_first() {
+    let shelf = Shelf::open();
+    let worker = handle("A", &shelf);
+    let names: Vec<String> = (0..=MAX_CACHED_ROOTS)
+        .map(|number| format!("r{number}"))
+        .collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    fill(&shelf, &names);
+    let cache = CapabilityCache::default();
+    let project = async |names: &[&str]| {
+        let seen = within(cache.project(&step(names, "worker", &worker))).await;
+        assert_eq!(skills(&seen), names);
+        shelf.roots_asked()
+    };
+    for batch in names[..MAX_CACHED_ROOTS].chunks(100) {
+        project(batch).await;
+    }
+    assert_eq!(
+        project(&names[..1]).await,
+        MAX_CACHED_ROOTS,
+        "all are known"
+    );
+    let asked = project(&names[MAX_CACHED_ROOTS..]).await;
+    assert_eq!(cache.size().0, MAX_CACHED_ROOTS);
+    assert_eq!(
+        project(&names[..1]).await,
+        asked,
+        "used a moment ago, so it is kept"
+    );
+    assert_eq!(project(&names[2..3]).await, asked);
+    assert_eq!(project(&names[1..2]).await, asked + 1, "the oldest is gone");
+}
+
+#[tokio::test]
+async fn more_roots_than_one_question_may_name_take_several() {
+    let shelf = Shelf::open();
+    let names: Vec<String> = (0..300).map(|number| format!("r{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    fill(&shelf, &names);
+    let seen = CapabilityCache::default();
+    let seen = within(seen.project(&step(&names, "worker", &handle("A", &shelf)))).await;
+    assert_eq!(skills(&seen), names);
+    assert_eq!((shelf.calls(), shelf.roots_asked()), (3, 300));
+}
+
+#[tokio::test]
+async fn what_is_remembered_has_a_size() {
+    let shelf = Shelf::open();
+    let worker = handle("A", &shelf);
+    let big = |name: &str, bytes: usize| DiscoveredRoot {
+        plugin: Some(PluginFiles {
+            manifest: CapabilityFile {
+                path: uri(&format!("/roots/{name}/.codex-plugin/plugin.json")),
+                contents: "x".repeat(bytes),
+            },
+            mcp_config: None,
+            apps_config: None,
+        }),
+        ..empty(name)
+    };
+    for name in ["a", "b", "c"] {
+        shelf.put(
+            uri(&format!("/roots/{name}")),
+            Ok(big(name, MAX_CACHED_BYTES / 5 * 2)),
+        );
+    }
+    shelf.put(uri("/roots/huge"), Ok(big("huge", MAX_CACHED_BYTES)));
+    let cache = CapabilityCache::default();
+    for (name, known) in [("a", 1), ("b", 2), ("c", 2), ("huge", 2)] {
+        let seen = within(cache.project(&step(&[name], "worker", &worker))).await;
+        assert_eq!(seen.plugins[0].plugin.name, name);
+        let (roots, bytes) = cache.size();
+        assert_eq!(roots, known, "{name}");
+        assert!(bytes <= MAX_CACHED_BYTES);
+    }
+    within(cache.project(&step(&["b", "c"], "worker", &worker))).await;
+    assert_eq!(
+        shelf.calls(),
+        4,
+        "what is too large to be remembered pushes nothing out"
+    );
+}
+
+/// Answers with roots that nobody asked for.
+#[derive(Debug)]
+struct Confused(Vec<DiscoveredRoot>);
+
+impl ExecutorCatalog for Confused {
+    fn read_config(&self, read: ReadEnvironmentConfig) -> FileFuture<EnvironmentConfig> {
+        NoCatalog.read_config(read)
+    }
+
+    fn discover_roots(&self, _: DiscoverRoots) -> FileFuture<DiscoveredRoots> {
+        let roots = self.0.clone();
+        ready(Ok(DiscoveredRoots { roots })).boxed()
+    }
+
+    fn discover(&self, discover: DiscoverCapabilities) -> FileFuture<DiscoveredCapabilities> {
+        NoCatalog.discover(discover)
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_does_not_fit_the_question_is_the_peers_fault() {
+    let cache = CapabilityCache::default();
+    for answer in [
+        vec![],
+        vec![empty("a")],
+        vec![empty("b"), empty("a")],
+        vec![empty("a"); 3],
+    ] {
+        let worker = Arc::new(environment_with("A", Arc::new(Confused(answer))));
+        let seen = within(cache.project(&step(&["a", "b"], "worker", &worker))).await;
+        assert_eq!(seen.failed.len(), 2);
+        for failed in &seen.failed {
+            assert!(
+                matches!(failed.error, DiscoverError::Answer(_)),
+                "{failed:?}"
+            );
+        }
+    }
+    assert_eq!(cache.size(), (0, 0));
+}

@@ -1,0 +1,220 @@
+//! How starts end that nobody wants any more.
+
+use std::{future::pending, sync::Arc};
+
+use futures_util::future::{BoxFuture, FutureExt};
+use tokio::sync::{mpsc, watch};
+
+use super::manager;
+use crate::{
+    environment::Environment,
+    fakes::{Controlled, id, within},
+    manager::{
+        EnvironmentError, EnvironmentManager, EnvironmentSource, InsertError, OpenError, Start,
+    },
+};
+
+/// Opens for ever, and counts how often it is at it.
+#[derive(Debug)]
+struct Hanging(Arc<watch::Sender<usize>>);
+
+impl Hanging {
+    fn new() -> (Arc<Self>, watch::Receiver<usize>) {
+        let (sender, receiver) = watch::channel(0);
+        (Arc::new(Self(Arc::new(sender))), receiver)
+    }
+}
+
+impl EnvironmentSource for Hanging {
+    fn open(&self) -> BoxFuture<'static, Result<Environment, OpenError>> {
+        let count = Arc::clone(&self.0);
+        async move {
+            count.send_modify(|count| *count += 1);
+            let _counted = Counted(count);
+            pending().await
+        }
+        .boxed()
+    }
+}
+
+/// One that is being opened.
+struct Counted(Arc<watch::Sender<usize>>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+async fn until(count: &mut watch::Receiver<usize>, wanted: usize) {
+    within(count.wait_for(|count| *count == wanted))
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn dropping_the_last_clone_ends_the_starts() {
+    let manager = manager();
+    let (source, mut open) = Hanging::new();
+    manager.insert(id("worker"), source, Start::Eager).unwrap();
+    let clone = manager.clone();
+    drop(manager);
+    until(&mut open, 1).await;
+    drop(clone);
+    until(&mut open, 0).await;
+}
+
+#[tokio::test]
+async fn replacing_and_removing_end_the_former_start() {
+    let manager = manager();
+    let (source, mut open) = Hanging::new();
+    manager
+        .insert(id("worker"), source.clone(), Start::Eager)
+        .unwrap();
+    until(&mut open, 1).await;
+    manager
+        .replace(id("worker"), Controlled::new(), Start::Lazy)
+        .unwrap();
+    until(&mut open, 0).await;
+    manager.replace(id("worker"), source, Start::Eager).unwrap();
+    until(&mut open, 1).await;
+    assert!(manager.remove(&id("worker")));
+    until(&mut open, 0).await;
+    assert!(!manager.remove(&id("worker")));
+}
+
+#[tokio::test]
+async fn who_waits_for_one_that_is_removed_learns_that_it_is_missing() {
+    let manager = manager();
+    let (source, mut open) = Hanging::new();
+    manager.insert(id("worker"), source, Start::Lazy).unwrap();
+    let waiting = tokio::spawn({
+        let manager = manager.clone();
+        async move { manager.environment(&id("worker")).await }
+    });
+    until(&mut open, 1).await;
+    manager.remove(&id("worker"));
+    let error = within(waiting).await.unwrap().unwrap_err();
+    assert!(matches!(error, EnvironmentError::Missing(_)), "{error:?}");
+}
+
+#[tokio::test]
+async fn who_waits_does_not_depend_on_how_soon_a_start_can_be_ended() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    // Nobody drives that runtime: what is spawned there neither runs nor ends.
+    let manager = EnvironmentManager::new(runtime.handle().clone());
+    let (source, _) = Hanging::new();
+    manager.insert(id("worker"), source, Start::Eager).unwrap();
+    let worker = id("worker");
+    let mut waiting = Box::pin(manager.environment(&worker));
+    assert!(waiting.as_mut().now_or_never().is_none());
+    manager.remove(&worker);
+    let error = waiting.now_or_never().unwrap().unwrap_err();
+    assert!(matches!(error, EnvironmentError::Missing(_)), "{error:?}");
+    runtime.shutdown_background();
+}
+
+#[tokio::test]
+async fn after_a_shut_down_nothing_waits_and_nothing_is_added() {
+    let manager = manager();
+    let (source, mut open) = Hanging::new();
+    manager
+        .insert(id("worker"), source.clone(), Start::Lazy)
+        .unwrap();
+    let waiting = tokio::spawn({
+        let manager = manager.clone();
+        async move { manager.environment(&id("worker")).await }
+    });
+    until(&mut open, 1).await;
+    manager.shut_down();
+    let error = within(waiting).await.unwrap().unwrap_err();
+    assert!(matches!(error, EnvironmentError::ShutDown), "{error:?}");
+    until(&mut open, 0).await;
+    assert!(manager.ids().is_empty());
+    let refused = manager.insert(id("worker"), source, Start::Eager);
+    assert_eq!(refused, Err(InsertError::ShutDown));
+}
+
+/// Asks the manager something when it is dropped.
+#[derive(Debug)]
+struct Curious(EnvironmentManager, mpsc::UnboundedSender<usize>);
+
+impl EnvironmentSource for Curious {
+    fn open(&self) -> BoxFuture<'static, Result<Environment, OpenError>> {
+        pending().boxed()
+    }
+}
+
+impl Drop for Curious {
+    fn drop(&mut self) {
+        self.1.send(self.0.ids().len()).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_source_that_is_refused_can_ask_the_manager_when_it_is_dropped() {
+    let manager = manager();
+    manager
+        .insert(id("worker"), Controlled::new(), Start::Lazy)
+        .unwrap();
+    let (send, mut asked) = mpsc::unbounded_channel();
+    // On threads of their own: who asks under the lock waits for ever.
+    let refused = |error: InsertError| {
+        let (manager, curious) = (manager.clone(), Curious(manager.clone(), send.clone()));
+        std::thread::spawn(move || {
+            let refused = manager.insert(id("worker"), Arc::new(curious), Start::Lazy);
+            assert_eq!(refused, Err(error));
+        })
+    };
+    let in_use = refused(InsertError::InUse(id("worker")));
+    assert_eq!(within(asked.recv()).await, Some(1));
+    in_use.join().unwrap();
+    manager.shut_down();
+    let shut_down = refused(InsertError::ShutDown);
+    assert_eq!(within(asked.recv()).await, Some(0));
+    shut_down.join().unwrap();
+}
+
+#[tokio::test]
+async fn giving_up_waiting_does_not_end_the_start() {
+    let manager = manager();
+    let source = Controlled::new();
+    manager
+        .insert(id("worker"), source.clone(), Start::Lazy)
+        .unwrap();
+    assert!(manager.environment(&id("worker")).now_or_never().is_none());
+    source.called(1).await;
+    source.finish(Ok(crate::fakes::environment("a")));
+    within(manager.environment(&id("worker"))).await.unwrap();
+    assert_eq!(source.calls(), 1);
+}
+
+#[test]
+fn a_runtime_that_has_ended_fails_starts_and_hangs_nobody() {
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+    };
+    let (ended, other) = (runtime(), runtime());
+    let manager = EnvironmentManager::new(ended.handle().clone());
+    let (source, _) = Hanging::new();
+    manager
+        .insert(id("early"), source.clone(), Start::Eager)
+        .unwrap();
+    drop(ended);
+    manager.insert(id("late"), source, Start::Eager).unwrap();
+    for name in ["early", "late"] {
+        let waited = other.block_on(within(manager.environment(&id(name))));
+        let Err(EnvironmentError::Failed { source, .. }) = waited else {
+            panic!("{name}: {waited:?}");
+        };
+        assert!(
+            matches!(*source, OpenError::Cancelled),
+            "{name}: {source:?}"
+        );
+    }
+}

@@ -1,0 +1,235 @@
+//! A process that does what a test tells it.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard},
+    task::Poll,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use exec_core::log::{Exit, Follow, FollowedLog, FollowerId, OutputLog, Page, Retention, Snapshot};
+use exec_wire::{
+    id::{OutputSeq, ProcessId, WriteId},
+    process::{
+        ExitCause, OutputStream, ProcessSignal, TerminalSize, TerminateMode, WaitUntil, WriteStatus,
+    },
+};
+use futures_util::{
+    StreamExt,
+    future::{BoxFuture, FutureExt, ready},
+    stream,
+};
+
+use super::{EventStream, ExecProcess, ExecProcessEvent, Hold, ProcessError, Read, Status};
+
+#[derive(Debug)]
+pub(super) struct Fake {
+    id: ProcessId,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    log: FollowedLog,
+    failure: Option<ProcessError>,
+    /// What the next writes come to; then they are accepted.
+    answers: VecDeque<Result<WriteStatus, ProcessError>>,
+    /// What was accepted.
+    input: Vec<u8>,
+    stdin_closed: bool,
+    terminated: Option<TerminateMode>,
+    /// It writes whenever somebody looks.
+    endless: bool,
+}
+
+impl Fake {
+    pub(super) fn new(id: &str) -> Self {
+        Self::retaining(id, Retention::default())
+    }
+
+    pub(super) fn retaining(id: &str, retention: Retention) -> Self {
+        let state = State {
+            log: FollowedLog::new(OutputLog::new(retention)),
+            failure: None,
+            answers: VecDeque::new(),
+            input: Vec::new(),
+            stdin_closed: false,
+            terminated: None,
+            endless: false,
+        };
+        Self {
+            id: ProcessId::new(id).unwrap(),
+            state: Arc::new(Mutex::new(state)),
+        }
+    }
+
+    pub(super) fn prints(&self, text: &str) {
+        let data = Bytes::copy_from_slice(text.as_bytes());
+        let mut state = self.lock();
+        let printed = state
+            .log
+            .record(|log| log.append(OutputStream::Stdout, data));
+        assert!(printed.is_some(), "it is not closed");
+    }
+
+    pub(super) fn exits(&self, code: i32) {
+        let exit = Exit {
+            code,
+            signal: None,
+            cause: ExitCause::Exit,
+            usage: None,
+            sandbox_denied: false,
+        };
+        let recorded = self.lock().log.record(|log| log.record_exit(exit));
+        assert!(recorded.is_some(), "it exits once");
+    }
+
+    pub(super) fn closes(&self) {
+        let recorded = self.lock().log.record(OutputLog::record_close);
+        assert!(recorded.is_some(), "it closes once, behind its exit");
+    }
+
+    pub(super) fn fails(&self, error: ProcessError) {
+        let mut state = self.lock();
+        state.failure = Some(error);
+        state.log.record(|_| ());
+    }
+
+    pub(super) fn answers(&self, answers: &[Result<WriteStatus, ProcessError>]) {
+        self.lock().answers.extend(answers.iter().cloned());
+    }
+
+    pub(super) fn input(&self) -> (Vec<u8>, bool) {
+        let state = self.lock();
+        (state.input.clone(), state.stdin_closed)
+    }
+
+    pub(super) fn never_pauses(&self) {
+        self.lock().endless = true;
+    }
+
+    pub(super) fn terminated(&self) -> Option<TerminateMode> {
+        self.lock().terminated
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    fn answer(&self, accept: impl FnOnce(&mut State)) -> Result<WriteStatus, ProcessError> {
+        let mut state = self.lock();
+        let answer = state.answers.pop_front();
+        let answer = answer.unwrap_or(Ok(WriteStatus::Accepted));
+        if answer == Ok(WriteStatus::Accepted) {
+            accept(&mut state);
+        }
+        answer
+    }
+}
+
+/// Follows until it is dropped.
+struct Follower(Arc<Mutex<State>>, FollowerId);
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.0.lock().unwrap().log.unfollow(self.1);
+    }
+}
+
+impl ExecProcess for Fake {
+    fn id(&self) -> &ProcessId {
+        &self.id
+    }
+
+    fn status(&self) -> Status {
+        let state = self.lock();
+        let log = state.log.log();
+        Status {
+            exit: log.exit().cloned(),
+            closed: log.is_closed(),
+            tree_alive: false,
+            next_seq: log.next_seq(),
+            retained_bytes: log.retained_bytes(),
+            os_pid: None,
+            started_at_ms: 0,
+        }
+    }
+
+    fn follow(&self, follow: Follow) -> EventStream {
+        let id = self.lock().log.follow(follow);
+        let follower = Follower(Arc::clone(&self.state), id);
+        let mut failed = false;
+        stream::poll_fn(move |cx| {
+            let Follower(shared, id) = &follower;
+            let mut state = shared.lock().unwrap();
+            if state.endless {
+                let data = Bytes::from_static(b"more");
+                state
+                    .log
+                    .record(|log| log.append(OutputStream::Stdout, data));
+            }
+            match state.log.poll_event(*id, cx) {
+                Poll::Ready(followed) => Poll::Ready(followed.event.map(ExecProcessEvent::from)),
+                Poll::Pending => match state.failure.clone() {
+                    None => Poll::Pending,
+                    Some(_) if failed => Poll::Ready(None),
+                    Some(error) => {
+                        failed = true;
+                        Poll::Ready(Some(ExecProcessEvent::Failed(error)))
+                    }
+                },
+            }
+        })
+        .boxed()
+    }
+
+    fn hold(&self, _: OutputSeq) -> Box<dyn Hold> {
+        unreachable!("nothing here holds")
+    }
+
+    fn read(&self, read: Read) -> BoxFuture<'_, Result<Page, ProcessError>> {
+        let page = self.lock().log.log().page(read.after, read.max_bytes);
+        ready(Ok(page)).boxed()
+    }
+
+    fn write(
+        &self,
+        _: Option<WriteId>,
+        data: Bytes,
+    ) -> BoxFuture<'static, Result<WriteStatus, ProcessError>> {
+        ready(self.answer(|state| state.input.extend_from_slice(&data))).boxed()
+    }
+
+    fn close_stdin(
+        &self,
+        _: Option<WriteId>,
+    ) -> BoxFuture<'static, Result<WriteStatus, ProcessError>> {
+        ready(self.answer(|state| state.stdin_closed = true)).boxed()
+    }
+
+    fn resize(&self, _: TerminalSize) -> BoxFuture<'static, Result<(), ProcessError>> {
+        ready(Ok(())).boxed()
+    }
+
+    fn signal(&self, _: ProcessSignal) -> BoxFuture<'static, Result<(), ProcessError>> {
+        ready(Ok(())).boxed()
+    }
+
+    fn terminate(&self, mode: TerminateMode) -> BoxFuture<'static, Result<bool, ProcessError>> {
+        self.lock().terminated = Some(mode);
+        ready(Ok(true)).boxed()
+    }
+
+    fn wait(
+        &self,
+        _: WaitUntil,
+        _: Option<Duration>,
+    ) -> BoxFuture<'static, Result<Status, ProcessError>> {
+        ready(Ok(self.status())).boxed()
+    }
+
+    fn snapshot(&self) -> BoxFuture<'_, Result<Snapshot, ProcessError>> {
+        ready(Ok(self.lock().log.log().snapshot())).boxed()
+    }
+}

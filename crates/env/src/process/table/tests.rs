@@ -1,0 +1,187 @@
+//! A table of processes that do as they are told.
+
+use std::{num::NonZeroUsize, sync::Arc, time::Duration};
+
+use exec_wire::{id::OutputSeq, process::TerminateMode};
+
+use super::{Allocated, OpenError, ProcessNumber, ProcessTable, TableFull, WhenFull};
+use crate::process::{ExecProcess, fake::Fake};
+
+const WINDOW: Duration = Duration::from_millis(250);
+const CAP: usize = 1000;
+
+fn table(when_full: WhenFull) -> ProcessTable {
+    let mut suffixes = ["x", "y", "z"].into_iter().cycle();
+    let suffix = move || suffixes.next().unwrap().to_owned();
+    ProcessTable::new(NonZeroUsize::new(2).unwrap(), when_full, suffix)
+}
+
+/// Keeps a process that runs.
+fn kept(table: &ProcessTable) -> (ProcessNumber, Arc<Fake>) {
+    let allocated = table.allocate().unwrap();
+    let number = allocated.number;
+    let fake = Arc::new(Fake::new(allocated.id.as_str()));
+    let process: Arc<dyn ExecProcess> = fake.clone();
+    let removed = table.keep(allocated, &process, OutputSeq(0)).unwrap();
+    assert!(removed.is_none());
+    (number, fake)
+}
+
+fn one_more(table: &ProcessTable) -> (Allocated, Arc<dyn ExecProcess>) {
+    let allocated = table.allocate().unwrap();
+    let process = Arc::new(Fake::new(allocated.id.as_str()));
+    (allocated, process)
+}
+
+#[test]
+fn numbers_are_given_once_and_ids_carry_them() {
+    let table = table(WhenFull::Refuse);
+    let ids: Vec<String> = (0..3)
+        .map(|_| table.allocate().unwrap().id.to_string())
+        .collect();
+    assert_eq!(ids, ["1-x", "2-y", "3-z"]);
+    assert!(table.is_empty(), "nothing was kept");
+}
+
+#[test]
+fn a_suffix_that_is_too_long_is_refused() {
+    let table = ProcessTable::new(NonZeroUsize::MIN, WhenFull::Refuse, || "x".repeat(2000));
+    assert!(table.allocate().is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn windows_follow_each_other_and_the_end_is_told_once() {
+    let table = table(WhenFull::Refuse);
+    let (number, fake) = kept(&table);
+    fake.prints("one");
+    let first = table
+        .open(number)
+        .unwrap()
+        .collect(WINDOW, CAP)
+        .await
+        .unwrap();
+    assert_eq!(
+        (first.collected.bytes(), first.ended),
+        (b"one".to_vec(), None)
+    );
+    fake.prints("two");
+    fake.exits(7);
+    fake.closes();
+    let second = table
+        .open(number)
+        .unwrap()
+        .collect(WINDOW, CAP)
+        .await
+        .unwrap();
+    assert_eq!(second.collected.bytes(), b"two");
+    assert_eq!(second.ended.map(|ended| ended.exit.code), Some(7));
+    assert!(table.newly_ended().is_empty());
+    assert_eq!(table.open(number).unwrap_err(), OpenError::Unknown(number));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_that_was_told_leaves_the_output_to_be_shown() {
+    let table = table(WhenFull::Refuse);
+    let (number, fake) = kept(&table);
+    assert!(table.newly_ended().is_empty());
+    fake.prints("all");
+    fake.exits(0);
+    fake.closes();
+    let told = table.newly_ended();
+    assert_eq!((told.len(), told[0].number), (1, number));
+    assert!(table.newly_ended().is_empty());
+    let window = table
+        .open(number)
+        .unwrap()
+        .collect(WINDOW, CAP)
+        .await
+        .unwrap();
+    assert_eq!(
+        (window.collected.bytes(), window.ended),
+        (b"all".to_vec(), None)
+    );
+    assert!(table.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_window_that_is_dropped_is_shown_by_the_next() {
+    let table = table(WhenFull::Refuse);
+    let (number, fake) = kept(&table);
+    fake.prints("text");
+    {
+        let mut session = table.open(number).unwrap();
+        let short = tokio::time::timeout(WINDOW / 2, session.collect(WINDOW, CAP));
+        assert!(short.await.is_err());
+        assert_eq!(table.open(number).unwrap_err(), OpenError::Busy(number));
+    }
+    let mut session = table.open(number).unwrap();
+    let window = session.collect(WINDOW, CAP).await.unwrap();
+    assert_eq!(window.collected.bytes(), b"text");
+}
+
+#[test]
+fn one_that_has_ended_makes_room_first() {
+    for when_full in [WhenFull::Refuse, WhenFull::GiveUpLeastRecentlyUsed] {
+        let table = table(when_full);
+        let (_, _running) = kept(&table);
+        let (ended, fake) = kept(&table);
+        fake.exits(1);
+        let (allocated, process) = one_more(&table);
+        let removed = table.keep(allocated, &process, OutputSeq(0));
+        let removed = removed.unwrap().unwrap();
+        assert_eq!(removed.number, ended);
+        assert_eq!(removed.ended.unwrap().exit.code, 1);
+        assert_eq!(table.len(), 2);
+    }
+}
+
+#[test]
+fn a_full_table_refuses_if_it_is_to() {
+    let table = table(WhenFull::Refuse);
+    let _kept = [kept(&table), kept(&table)];
+    let (allocated, process) = one_more(&table);
+    let refused = table.keep(allocated, &process, OutputSeq(0)).unwrap_err();
+    assert_eq!(refused, TableFull(NonZeroUsize::new(2).unwrap()));
+}
+
+#[test]
+fn a_full_table_gives_up_the_one_least_recently_used() {
+    let table = table(WhenFull::GiveUpLeastRecentlyUsed);
+    let [(first, _), (second, fake)] = [kept(&table), kept(&table)];
+    drop(table.open(first).unwrap());
+    let (allocated, process) = one_more(&table);
+    let third = allocated.number;
+    let removed = table.keep(allocated, &process, OutputSeq(0)).unwrap();
+    let removed = removed.unwrap();
+    assert_eq!((removed.number, &removed.ended), (second, &None));
+    drop(removed);
+    assert_eq!(Arc::strong_count(&fake), 1, "the table let go of it");
+    // One that is looked at is not given up.
+    let _sessions = [table.open(first).unwrap(), table.open(third).unwrap()];
+    let (allocated, process) = one_more(&table);
+    assert!(table.keep(allocated, &process, OutputSeq(0)).is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_are_terminated_and_forgotten() {
+    let table = table(WhenFull::Refuse);
+    let [(first, one), (second, other)] = [kept(&table), kept(&table)];
+    let mode = TerminateMode::Graceful { timeout_ms: 10 };
+    let outcomes = table.terminate_all(mode).await;
+    assert_eq!(outcomes, [(first, Ok(true)), (second, Ok(true))]);
+    assert_eq!([one.terminated(), other.terminated()], [Some(mode); 2]);
+    assert!(table.is_empty());
+    drop(table);
+    assert_eq!(Arc::strong_count(&one), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_the_table_lets_go_of_its_processes() {
+    let table = table(WhenFull::Refuse);
+    let (_, fake) = kept(&table);
+    let clone = table.clone();
+    drop(table);
+    assert_eq!(Arc::strong_count(&fake), 2);
+    drop(clone);
+    assert_eq!(Arc::strong_count(&fake), 1);
+}

@@ -1,0 +1,194 @@
+//! Persisting a thread, restoring it and forking it.
+
+use exec_wire::path_uri::PathUri;
+use serde_json::{Value, json};
+
+use super::{
+    BrokenLine, History, LineFault, Rollout, RolloutError, RolloutItem, SessionMeta, ThreadId,
+};
+use crate::{
+    fakes::id,
+    roots::{RootId, SelectedCapabilityRoot, SelectedRoots},
+};
+
+fn thread_id(text: &str) -> ThreadId {
+    ThreadId::new(text).unwrap()
+}
+
+fn selection() -> SelectedRoots {
+    let root = |name: &str, environment: &str| {
+        let path = PathUri::parse(&format!("file:///roots/{name}")).unwrap();
+        SelectedCapabilityRoot::new(RootId::new(name).unwrap(), id(environment), path)
+    };
+    SelectedRoots::new([root("plugin@1", "worker"), root("skills", "local")]).unwrap()
+}
+
+/// Returns a thread with so many items.
+fn thread(items: usize) -> Rollout {
+    let mut rollout = Rollout::new(SessionMeta::new(thread_id("t1"), selection()));
+    rollout.items = (0..items)
+        .map(|number| RolloutItem::parse(&format!(r#"{{"turn": {number}}}"#)).unwrap())
+        .collect();
+    rollout
+}
+
+fn texts(rollout: &Rollout) -> Vec<&str> {
+    rollout.items.iter().map(RolloutItem::as_str).collect()
+}
+
+/// Persists a thread and restores it, which must lose nothing.
+fn restored(rollout: &Rollout) -> Rollout {
+    let read = Rollout::read(&rollout.write().unwrap()).unwrap();
+    assert_eq!(read.broken, []);
+    read.rollout
+}
+
+#[test]
+fn the_selection_is_restored_with_the_thread() {
+    let rollout = restored(&thread(3));
+    assert_eq!(rollout.meta, SessionMeta::new(thread_id("t1"), selection()));
+    assert_eq!(
+        texts(&rollout),
+        [r#"{"turn": 0}"#, r#"{"turn": 1}"#, r#"{"turn": 2}"#]
+    );
+}
+
+#[test]
+fn only_stable_data_is_persisted() {
+    let text = thread(0).write().unwrap();
+    let head: Value = serde_json::from_str(&text).unwrap();
+    let root = |name: &str, environment: &str| {
+        let path = format!("file:///roots/{name}");
+        let location = json!({"type": "environment", "environmentId": environment, "path": path});
+        json!({"id": name, "location": location})
+    };
+    let roots = json!([root("plugin@1", "worker"), root("skills", "local")]);
+    let payload = json!({"id": "t1", "selected_capability_roots": roots});
+    assert_eq!(head, json!({"type": "session_meta", "payload": payload}));
+    assert_eq!(text.matches('\n').count(), 1);
+}
+
+#[test]
+fn forks_inherit_the_selection_with_all_of_the_history_and_with_a_part() {
+    let parent = restored(&thread(5));
+    for (history, turns) in [
+        (History::All, 0..5),
+        (History::Last(2), 3..5),
+        (History::Last(0), 5..5),
+        (History::Last(9), 0..5),
+    ] {
+        let fork = restored(&parent.fork(thread_id("t2"), history));
+        assert_eq!(
+            fork.meta.selected_capability_roots,
+            selection(),
+            "{history:?}"
+        );
+        assert_eq!(fork.meta.id, thread_id("t2"));
+        assert_eq!(fork.meta.forked_from_id, Some(thread_id("t1")));
+        let expected: Vec<_> = turns.map(|turn| format!(r#"{{"turn": {turn}}}"#)).collect();
+        assert_eq!(texts(&fork), expected, "{history:?}");
+    }
+    let grandchild = parent
+        .fork(thread_id("t2"), History::Last(1))
+        .fork(thread_id("t3"), History::Last(1));
+    assert_eq!(
+        restored(&grandchild).meta.selected_capability_roots,
+        selection()
+    );
+    assert_eq!(grandchild.meta.forked_from_id, Some(thread_id("t2")));
+}
+
+#[test]
+fn older_metadata_without_the_field_has_selected_nothing() {
+    for text in [
+        r#"{"id":"t1"}"#,
+        r#"{"id":"t1","selected_capability_roots":null}"#,
+        r#"{"id":"t1","selected_capability_roots":[]}"#,
+    ] {
+        let meta: SessionMeta = serde_json::from_str(text).unwrap();
+        assert!(meta.selected_capability_roots.is_empty());
+        assert_eq!(
+            meta.fork(thread_id("t2")).selected_capability_roots.len(),
+            0
+        );
+    }
+}
+
+#[test]
+fn what_is_not_understood_is_kept() {
+    let line = json!({
+        "timestamp": "2026-01-01T00:00:00Z",
+        "type": "session_meta",
+        "payload": {"id": "t1", "cwd": "/home/dev", "git": {"branch": "main"}, "selected_capability_roots": [{
+            "id": "plugin@1",
+            "location": {
+                "type": "environment",
+                "environmentId": "worker",
+                "path": "file:///roots/plugin",
+                "revision": 7,
+            },
+            "pinned": true,
+        }]},
+    });
+    let read = Rollout::read(&line.to_string()).unwrap().rollout;
+    assert_eq!(read.meta.others["cwd"], "/home/dev");
+    let written: Value = serde_json::from_str(&read.write().unwrap()).unwrap();
+    assert_eq!(written, line);
+    let fork = read.fork(thread_id("t2"), History::All);
+    assert_eq!(fork.meta.others["git"]["branch"], "main");
+    let written: Value = serde_json::from_str(&fork.write().unwrap()).unwrap();
+    let selected = "/payload/selected_capability_roots";
+    assert_eq!(written.pointer(selected), line.pointer(selected));
+}
+
+#[test]
+fn broken_lines_are_left_out_and_told_by_their_numbers() {
+    let head = thread(0).write().unwrap();
+    let text = format!("\n{head}{{\"turn\":0}}\nnot json\n\n[1]\n{{\"turn\":1}}\n{{\"turn\":");
+    let read = Rollout::read(&text).unwrap();
+    assert_eq!(texts(&read.rollout), [r#"{"turn":0}"#, r#"{"turn":1}"#]);
+    let numbers: Vec<_> = read.broken.iter().map(|line| line.number).collect();
+    assert_eq!(numbers, [4, 6, 8]);
+    assert_eq!(
+        read.broken[1].to_string(),
+        "line 6: no JSON object: it is no object"
+    );
+    assert_eq!(read.rollout.meta.selected_capability_roots, selection());
+}
+
+#[test]
+fn a_rollout_without_metadata_is_refused() {
+    assert_eq!(Rollout::read(" \n\n").unwrap_err(), RolloutError::Empty);
+    let other = Rollout::read("\n{\"type\":\"turn\"}\n").unwrap_err();
+    let (number, fault) = (2, LineFault::NoMeta);
+    assert_eq!(other, RolloutError::Head(BrokenLine { number, fault }));
+    for (payload, named) in [
+        (json!({}), "`id`"),
+        (json!({"id": ""}), "`id`"),
+        (
+            json!({"id": "t", "selected_capability_roots": [1]}),
+            "`selected_capability_roots`",
+        ),
+    ] {
+        let line = json!({"type": "session_meta", "payload": payload}).to_string();
+        let error = Rollout::read(&line).unwrap_err();
+        let RolloutError::Head(BrokenLine {
+            number: 1,
+            fault: LineFault::Meta(text),
+        }) = error
+        else {
+            panic!("{error:?}");
+        };
+        assert!(text.contains(named), "{text}");
+    }
+}
+
+#[test]
+fn an_item_is_one_line() {
+    RolloutItem::parse("{\"a\":\n1}").unwrap_err();
+    RolloutItem::parse("{\"a\":1} {}").unwrap_err();
+    assert_eq!(
+        RolloutItem::parse(" {\"a\" : 1}\r").unwrap().as_str(),
+        "{\"a\" : 1}"
+    );
+}

@@ -1,0 +1,145 @@
+//! What may be asked for: every request is checked before anything is sent.
+
+use std::{
+    collections::BTreeMap,
+    ffi::{OsStr, OsString},
+    os::unix::ffi::OsStrExt,
+};
+
+use bytes::Bytes;
+use exec_env::http::{HttpError, HttpRequest};
+use exec_wire::http::{HttpHeader, RedirectPolicy};
+use reqwest::{
+    Method, RequestBuilder, Url,
+    header::{AUTHORIZATION, CONTENT_LENGTH, COOKIE, HeaderMap, HeaderName, HeaderValue},
+};
+
+use crate::pool::{Pool, Redirections};
+
+/// Variables that no header may carry, in any case: credentials of the server itself. As the stock
+/// server.
+const DENIED: [&str; 14] = [
+    "CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN",
+    "OPENAI_FEDERATION_RULE_ID",
+    "OPENAI_IDENTITY_TOKEN_FILE",
+    "OPENAI_WORKLOAD_IDENTITY_CONTEXT",
+    "OPENAI_API_KEY",
+    "CODEX_API_KEY",
+    "CODEX_ACCESS_TOKEN",
+    "CODEX_CONNECTORS_TOKEN",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AZURE_CLIENT_SECRET",
+    "AZURE_FEDERATED_TOKEN_FILE",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+];
+
+/// A request that can be made.
+#[derive(Debug)]
+pub(crate) struct Checked {
+    method: Method,
+    url: Url,
+    headers: HeaderMap,
+    body: Option<Bytes>,
+    redirections: Redirections,
+}
+
+impl Checked {
+    /// Makes it a request of a client's, which turns a name and a password in the URL into a header.
+    pub(crate) fn with(self, pool: &Pool) -> RequestBuilder {
+        let client = pool.client(self.redirections);
+        let request = client.request(self.method, self.url);
+        let request = request.headers(self.headers);
+        match self.body {
+            Some(body) => request.body(body),
+            None => request,
+        }
+    }
+}
+
+/// Checks a request and puts the host's variables into its headers.
+pub(crate) fn check(
+    asked: HttpRequest,
+    env: &BTreeMap<OsString, OsString>,
+) -> Result<Checked, HttpError> {
+    let method = Method::from_bytes(asked.method.as_bytes())
+        .map_err(|error| refused(format!("method is invalid: {error}")))?;
+    let url =
+        Url::parse(&asked.url).map_err(|error| refused(format!("url is invalid: {error}")))?;
+    if !matches!(url.scheme(), "http" | "https") {
+        let text = format!("url must be http or https, not {}", url.scheme());
+        return Err(refused(text));
+    }
+    let mut headers = HeaderMap::with_capacity(asked.headers.len());
+    for header in &asked.headers {
+        let name = HeaderName::from_bytes(header.name.as_bytes())
+            .map_err(|error| refused(format!("header name is invalid: {error}")))?;
+        let value = value(header, env)?;
+        let appended = headers.try_append(name, value);
+        appended.map_err(|_| refused("there are too many headers".to_owned()))?;
+    }
+    // The library takes these two from a request that goes to another host, but no other.
+    let secret = |(name, value): (&HeaderName, &HeaderValue)| {
+        value.is_sensitive() && *name != AUTHORIZATION && *name != COOKIE
+    };
+    let redirections = match asked.redirects {
+        RedirectPolicy::Stop => Redirections::Stop,
+        RedirectPolicy::Follow if headers.iter().any(secret) => Redirections::Stay,
+        RedirectPolicy::Follow => Redirections::Follow,
+    };
+    let body = asked.body.unwrap_or_default();
+    // Another length would have the host wait for what never comes.
+    let length = body.len().to_string();
+    if headers
+        .get_all(CONTENT_LENGTH)
+        .iter()
+        .any(|told| told != length.as_str())
+    {
+        let text = format!("header content-length must be that of the body, {length}");
+        return Err(refused(text));
+    }
+    let body = (!body.is_empty()).then_some(body);
+    Ok(Checked {
+        method,
+        url,
+        headers,
+        body,
+        redirections,
+    })
+}
+
+/// Makes a header's value: its text, and the host's variable behind it.
+fn value(
+    header: &HttpHeader,
+    env: &BTreeMap<OsString, OsString>,
+) -> Result<HeaderValue, HttpError> {
+    let (name, text) = (&header.name, &header.value);
+    let invalid = |_| refused(format!("header {name}: value is invalid"));
+    let Some(variable) = &header.value_env_var else {
+        return HeaderValue::from_bytes(text.as_bytes()).map_err(invalid);
+    };
+    if DENIED
+        .iter()
+        .any(|denied| denied.eq_ignore_ascii_case(variable))
+    {
+        let text = format!("header {name}: variable {variable} must not be sent");
+        return Err(refused(text));
+    }
+    let found = env.get(OsStr::new(variable)).map(|value| value.as_bytes());
+    let secret = match found {
+        None => Err(format!("header {name}: variable {variable} is not set")),
+        Some([]) => Err(format!("header {name}: variable {variable} is empty")),
+        Some(value) => Ok(value),
+    }
+    .map_err(refused)?;
+    let joined = [text.as_bytes(), secret].concat();
+    let mut value = HeaderValue::from_bytes(&joined).map_err(invalid)?;
+    // Not shown, and not kept in the tables of HTTP/2.
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+fn refused(text: String) -> HttpError {
+    HttpError::Refused(text)
+}

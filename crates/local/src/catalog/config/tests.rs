@@ -1,0 +1,138 @@
+use std::{fs, sync::Arc};
+
+use exec_env::filesystem::FileError;
+use exec_wire::{
+    config::{EnvironmentConfig, ReadEnvironmentConfig},
+    path_uri::PathUri,
+};
+use tempfile::TempDir;
+
+use super::read;
+use crate::{catalog::CatalogConfig, filesystem::LocalFileSystem};
+
+/// A machine with a project in `project`, and configuration as far as it is written.
+struct Machine(TempDir);
+
+impl Machine {
+    fn new() -> Self {
+        let machine = Self(tempfile::tempdir().unwrap());
+        machine.write("project/.codex/config.toml", "model = 'project'\n");
+        machine
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        let path = self.0.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let root = self.0.path().display().to_string();
+        fs::write(path, text.replace('@', &root)).unwrap();
+    }
+
+    async fn read(&self, config: &str, requirements: &str) -> Result<EnvironmentConfig, FileError> {
+        let root = self.0.path();
+        let catalog = CatalogConfig {
+            files: Arc::new(LocalFileSystem::default()),
+            codex_home: root.join("home"),
+            user_home: None,
+            system: root.join("system"),
+            hostname: Some("host".to_owned()),
+        };
+        let question = ReadEnvironmentConfig {
+            cwd: PathUri::from_native(&root.join("project")).unwrap(),
+            config_paths: vec![vec![config.to_owned()]],
+            requirements_paths: vec![vec![requirements.to_owned()]],
+        };
+        read(&catalog, question).await
+    }
+
+    /// The models of all layers.
+    async fn models(&self) -> Vec<String> {
+        let found = self.read("model", "models").await.unwrap();
+        let layers = found.config.layers.into_iter();
+        let model = |toml: String| toml.split('"').nth(1).unwrap().to_owned();
+        layers.map(|layer| model(layer.toml)).collect()
+    }
+}
+
+const TRUSTED: &str = "[projects.'@/project']\ntrust_level = 'trusted'\n";
+const UNTRUSTED: &str = "[projects.'@/project']\ntrust_level = 'untrusted'\n";
+
+#[tokio::test]
+async fn layers_come_in_the_order_of_their_precedence() {
+    let machine = Machine::new();
+    machine.write("system/config.toml", "model = 'system'\n");
+    machine.write("home/config.toml", &format!("model = 'user'\n{TRUSTED}"));
+    machine.write("system/managed_config.toml", "model = 'managed'\n");
+    assert_eq!(
+        machine.models().await,
+        ["system", "user", "project", "managed"]
+    );
+    let found = machine.read("model", "models").await.unwrap();
+    assert_eq!(found.config.cloud_insertion_index, 1);
+    assert_eq!(found.hostname.as_deref(), Some("host"));
+}
+
+#[tokio::test]
+async fn the_highest_layer_decides_about_trust() {
+    // What the system, the user and the managed configuration say, and whether the project counts.
+    let cases = [
+        (TRUSTED, "", "", true),
+        (TRUSTED, UNTRUSTED, "", false),
+        (UNTRUSTED, TRUSTED, "", true),
+        ("", TRUSTED, UNTRUSTED, false),
+        ("", "", TRUSTED, true),
+        ("", "", "", false),
+    ];
+    for (system, user, managed, counts) in cases {
+        let machine = Machine::new();
+        machine.write("system/config.toml", system);
+        machine.write("home/config.toml", user);
+        machine.write("system/managed_config.toml", managed);
+        let found = !machine.models().await.is_empty();
+        assert_eq!(found, counts, "{system:?} {user:?} {managed:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_managed_configuration_sets_is_required() {
+    let machine = Machine::new();
+    machine.write(
+        "system/requirements.toml",
+        "allowed_sandbox_modes = ['workspace-write']\n",
+    );
+    machine.write("system/managed_config.toml", "sandbox_mode = 'read-only'\n");
+    let found = machine
+        .read("model", "allowed_sandbox_modes")
+        .await
+        .unwrap();
+    let layers = found.requirements.layers.iter();
+    let texts: Vec<_> = layers.map(|layer| &*layer.toml).collect();
+    let (system, managed) = ("\"workspace-write\"", "\"read-only\"");
+    let text = |mode| format!("allowed_sandbox_modes = [{mode}]\n");
+    assert_eq!(texts, [text(system), text(managed)]);
+    assert_eq!(found.requirements.cloud_insertion_index, 1);
+}
+
+#[tokio::test]
+async fn requirements_that_cannot_be_read_fail_every_question() {
+    for file in ["requirements.toml", "managed_config.toml", "config.toml"] {
+        let machine = Machine::new();
+        machine.write(&format!("system/{file}"), "no toml");
+        let error = machine.read("model", "models").await.unwrap_err();
+        assert!(
+            matches!(&error, FileError::Host(text) if text.contains(file)),
+            "{error:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_home_of_the_account_is_no_project() {
+    let machine = Machine::new();
+    let root = machine.0.path();
+    fs::create_dir(root.join("home")).unwrap();
+    fs::remove_dir_all(root.join("project/.codex")).unwrap();
+    // Also by another name.
+    std::os::unix::fs::symlink(root.join("home"), root.join("project/.codex")).unwrap();
+    machine.write("home/config.toml", &format!("model = 'user'\n{TRUSTED}"));
+    assert_eq!(machine.models().await, ["user"]);
+}

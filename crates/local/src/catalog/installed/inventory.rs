@@ -1,0 +1,165 @@
+//! Puts together what is installed, from all the places where it may be.
+
+use std::path::Path;
+
+use exec_wire::{
+    discovery::{
+        DiscoveredCapabilities, DiscoveredRoot, InstalledPlugin, InstalledSkill, SkillRoot,
+    },
+    limits,
+    path_uri::PathUri,
+    sandbox::Sandbox,
+};
+use futures_util::stream::{self, StreamExt};
+
+use super::{
+    plugins::{self, Cached},
+    skill,
+};
+use crate::catalog::{
+    bundle::Allowance, local::CatalogConfig, manifest::Manifest, reader::Reader, roots,
+};
+
+/// Lists what is installed. What cannot be read is left out and warned of.
+pub(in crate::catalog) async fn discover(
+    catalog: &CatalogConfig,
+    sandbox: Option<Box<Sandbox>>,
+) -> DiscoveredCapabilities {
+    let reader = Reader::new(&catalog.files, sandbox);
+    let allowance = Allowance::default();
+    let mut found = DiscoveredCapabilities::default();
+    for (id, path) in skill_roots(catalog) {
+        let Ok(path) = PathUri::from_native(&path) else {
+            continue;
+        };
+        add_skills(&reader, allowance.clone(), id, path, &mut found).await;
+    }
+    add_plugins(&reader, &allowance, &catalog.codex_home, &mut found).await;
+    found
+}
+
+/// Where skills outside of plugins may lie, under the names that clients know.
+fn skill_roots(catalog: &CatalogConfig) -> Vec<(&'static str, std::path::PathBuf)> {
+    let user = catalog.user_home.as_deref();
+    let user = user.map(|home| ("user-agent-skills", home.join(".agents/skills")));
+    let mut roots = vec![("codex-home-skills", catalog.codex_home.join("skills"))];
+    roots.extend(user);
+    roots.push(("system-skills", catalog.system.join("skills")));
+    roots
+}
+
+async fn add_skills(
+    reader: &Reader,
+    allowance: Allowance,
+    id: &str,
+    path: PathUri,
+    found: &mut DiscoveredCapabilities,
+) {
+    // Few accounts have all of these directories.
+    match reader.metadata(&path).await {
+        Ok(metadata) if metadata.is_directory => {}
+        Ok(_) | Err(_) => return,
+    }
+    let below = roots::below(reader, allowance.clone(), id.to_owned(), path.clone()).await;
+    let root = SkillRoot {
+        id: id.to_owned(),
+        path,
+    };
+    let (skills, warning) = skills_of(&below, Some(&root));
+    allowance.give_back(size(&below));
+    found.skills.extend(skills);
+    found.warnings.extend(warning);
+}
+
+async fn add_plugins(
+    reader: &Reader,
+    allowance: &Allowance,
+    codex_home: &Path,
+    found: &mut DiscoveredCapabilities,
+) {
+    let Ok(cache) = PathUri::from_native(&codex_home.join("plugins/cache")) else {
+        return;
+    };
+    let (cached, warnings) = plugins::cached(reader, &cache).await;
+    found.warnings.extend(warnings);
+    let each = cached.into_iter().map(|cached| {
+        let allowance = allowance.clone();
+        async move { plugin(reader, allowance, cached).await }
+    });
+    let mut each = stream::iter(each).buffered(limits::DISCOVERY_ROOTS_AT_ONCE);
+    while let Some((plugin, warnings)) = each.next().await {
+        found.plugins.extend(plugin);
+        found.warnings.extend(warnings);
+    }
+}
+
+async fn plugin(
+    reader: &Reader,
+    allowance: Allowance,
+    cached: Cached,
+) -> (Option<InstalledPlugin>, Vec<String>) {
+    let (remote_plugin_id, warning) = plugins::remote_id(reader, &cached).await;
+    let mut warnings: Vec<String> = warning.into_iter().collect();
+    let root = cached.root.clone();
+    let mut below = roots::below(reader, allowance.clone(), cached.id.clone(), root).await;
+    let (skills, warning) = skills_of(&below, None);
+    let all = size(&below);
+    let files = below.plugin.take();
+    let named = files.and_then(|files| Some((Manifest::parse(&files.manifest.contents)?, files)));
+    let Some((manifest, files)) = named else {
+        allowance.give_back(all);
+        warnings.push(format!("`{}` is not a plugin", cached.root));
+        return (None, warnings);
+    };
+    allowance.give_back(size(&below));
+    warnings.extend(warning);
+    let plugin = InstalledPlugin {
+        id: cached.id,
+        display_name: Some(manifest.display_name(&cached.root)),
+        remote_plugin_id,
+        version: cached.version,
+        root: cached.root,
+        files,
+        skills,
+    };
+    (Some(plugin), warnings)
+}
+
+/// Makes skills of what lies below a root; and one warning for everything that could not be read.
+fn skills_of(
+    below: &DiscoveredRoot,
+    root: Option<&SkillRoot>,
+) -> (Vec<InstalledSkill>, Option<String>) {
+    let mut skills = Vec::new();
+    let mut problems = below.warnings.clone();
+    problems.extend(below.error.clone());
+    let namespaces = skill::Namespaces::new(&below.namespace_manifests);
+    for files in &below.skills {
+        match skill::installed(files, &namespaces, root) {
+            Ok(skill) => skills.push(skill),
+            Err(why) => problems.push(format!("`{}`: {why}", files.instructions.path)),
+        }
+    }
+    let warning = problems.first().map(|first| match problems.len() {
+        1 => first.clone(),
+        more => format!("{first} (and {} more below `{}`)", more - 1, below.path),
+    });
+    (skills, warning)
+}
+
+/// What the files of a root hold.
+fn size(below: &DiscoveredRoot) -> usize {
+    let skill = |skill: &exec_wire::discovery::SkillFiles| {
+        let metadata = skill.metadata.as_ref();
+        skill.instructions.contents.len() + metadata.map_or(0, |file| file.contents.len())
+    };
+    let plugin = below.plugin.as_ref().map_or(0, |plugin| {
+        let further = [&plugin.mcp_config, &plugin.apps_config];
+        let further = further.into_iter().flatten();
+        further.map(|file| file.contents.len()).sum::<usize>()
+    });
+    // The plugin's own manifest is among these.
+    let manifests = below.namespace_manifests.iter();
+    let manifests: usize = manifests.map(|file| file.contents.len()).sum();
+    below.skills.iter().map(skill).sum::<usize>() + plugin + manifests
+}

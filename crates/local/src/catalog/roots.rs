@@ -1,0 +1,218 @@
+//! What lies below a root: its plugin, its skills, and the plugins around and below.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use exec_env::filesystem::ExecutorFileSystem;
+use exec_wire::{
+    discovery::{CapabilityFile, DiscoveredRoot, DiscoveryRoot, PluginFiles, SkillFiles},
+    fs::{EntryKind, Walk, WalkOptions, WalkResult},
+    limits,
+    path_uri::PathUri,
+};
+use futures_util::stream::{self, StreamExt};
+
+use super::{
+    bundle::{Allowance, Bundle},
+    manifest::{self, Declared},
+    reader::Reader,
+};
+
+/// How far a walk below a root goes.
+const FAR: WalkOptions = WalkOptions {
+    max_depth: limits::DISCOVERY_DEPTH,
+    max_directories: limits::MAX_DISCOVERY_DIRECTORIES,
+    max_entries: limits::MAX_DISCOVERY_ENTRIES,
+    follow_directory_symlinks: true,
+    prune_hidden_directories: false,
+};
+
+/// Reads what lies below each root, in their order, a few at a time.
+pub(super) async fn discover(
+    files: &Arc<dyn ExecutorFileSystem>,
+    roots: Vec<DiscoveryRoot>,
+) -> Vec<DiscoveredRoot> {
+    let allowance = Allowance::default();
+    let each = roots.into_iter().map(|mut root| {
+        let reader = Reader::new(files, root.sandbox.take());
+        let allowance = allowance.clone();
+        async move { below(&reader, allowance, root.id, root.path).await }
+    });
+    stream::iter(each)
+        .buffered(limits::DISCOVERY_ROOTS_AT_ONCE)
+        .collect()
+        .await
+}
+
+/// Reads what lies below one root. Its problems are told in its place.
+pub(super) async fn below(
+    reader: &Reader,
+    allowance: Allowance,
+    id: String,
+    path: PathUri,
+) -> DiscoveredRoot {
+    let mut found = DiscoveredRoot {
+        id,
+        path,
+        plugin: None,
+        skills: Vec::new(),
+        namespace_manifests: Vec::new(),
+        warnings: Vec::new(),
+        error: None,
+    };
+    match walk(reader, &found.path).await {
+        Ok(walked) => read(reader, allowance, walked, &mut found).await,
+        Err(why) => found.error = Some(why),
+    }
+    found
+}
+
+async fn walk(reader: &Reader, root: &PathUri) -> Result<WalkResult, String> {
+    let told = |error| format!("cannot look at capability root `{root}`: {error}");
+    if !reader.metadata(root).await.map_err(told)?.is_directory {
+        return Err(format!("capability root `{root}` is not a directory"));
+    }
+    let walk = Walk {
+        path: root.clone(),
+        options: FAR,
+        sandbox: reader.sandbox.clone(),
+    };
+    reader.files.walk(walk).await.map_err(told)
+}
+
+async fn read(
+    reader: &Reader,
+    allowance: Allowance,
+    walked: WalkResult,
+    found: &mut DiscoveredRoot,
+) {
+    let mut bundle = Bundle::new(reader, allowance);
+    for error in &walked.errors {
+        let why = format!("cannot look at `{}`: {}", error.path, error.message);
+        bundle.warnings.push(why);
+    }
+    if walked.truncated {
+        let why = format!("there is more below `{}` than is looked at", found.path);
+        bundle.warnings.push(why);
+    }
+    let root = &found.path;
+    let own = first_manifest(&mut bundle, root).await;
+    let mut namespaces: Vec<CapabilityFile> = match &own {
+        Some(manifest) => vec![manifest.clone()],
+        None => nearest_manifest(&mut bundle, root)
+            .await
+            .into_iter()
+            .collect(),
+    };
+    let (nested, skills) = sort(walked, root);
+    for path in nested {
+        namespaces.extend(bundle.take(path).await);
+    }
+    if let Some(manifest) = own {
+        found.plugin = Some(plugin(&mut bundle, root, manifest).await);
+    }
+    for path in skills {
+        found.skills.extend(skill(&mut bundle, path).await);
+    }
+    found.namespace_manifests = namespaces;
+    found.warnings = bundle.warnings;
+}
+
+async fn first_manifest(bundle: &mut Bundle<'_>, root: &PathUri) -> Option<CapabilityFile> {
+    for place in manifest::PLACES {
+        if let Some(manifest) = bundle.take(root.join(place).ok()?).await {
+            return Some(manifest);
+        }
+    }
+    None
+}
+
+/// Finds the plugin that the root lies in.
+async fn nearest_manifest(bundle: &mut Bundle<'_>, root: &PathUri) -> Option<CapabilityFile> {
+    let mut above = root.parent();
+    while let Some(directory) = above {
+        if let Some(manifest) = first_manifest(bundle, &directory).await {
+            return Some(manifest);
+        }
+        above = directory.parent();
+    }
+    None
+}
+
+/// Picks the manifests of plugins below the root, one of each, and the instructions of skills; both in
+/// the order of URIs.
+fn sort(walked: WalkResult, root: &PathUri) -> (Vec<PathUri>, Vec<PathUri>) {
+    let mut nested: BTreeMap<String, (usize, PathUri)> = BTreeMap::new();
+    let mut skills = Vec::new();
+    for entry in walked.entries {
+        if entry.kind != EntryKind::File {
+            continue;
+        }
+        if entry.path.file_name().as_deref() == Some(INSTRUCTIONS.as_bytes()) {
+            skills.push(entry.path);
+        } else if let Some((plugin, place)) = manifest::plugin_root(&entry.path)
+            && plugin != *root
+        {
+            let first = nested
+                .entry(plugin.as_str().to_owned())
+                .or_insert_with(|| (place, entry.path.clone()));
+            if place < first.0 {
+                *first = (place, entry.path);
+            }
+        }
+    }
+    skills.sort_by(|one, other| one.as_str().cmp(other.as_str()));
+    let nested = nested.into_values().map(|(_, path)| path).collect();
+    (nested, skills)
+}
+
+async fn plugin(bundle: &mut Bundle<'_>, root: &PathUri, manifest: CapabilityFile) -> PluginFiles {
+    let mcp = manifest::mcp_config(&manifest.contents, root);
+    let apps = manifest::apps_config(&manifest.contents, root);
+    PluginFiles {
+        mcp_config: declared(bundle, root, &manifest, mcp, MCP_CONFIG).await,
+        apps_config: declared(bundle, root, &manifest, apps, APPS_CONFIG).await,
+        manifest,
+    }
+}
+
+async fn declared(
+    bundle: &mut Bundle<'_>,
+    root: &PathUri,
+    manifest: &CapabilityFile,
+    declared: Declared,
+    usual: &str,
+) -> Option<CapabilityFile> {
+    let path = match declared {
+        Declared::At(path) => path,
+        Declared::Inline => return None,
+        Declared::Nothing => root.join(usual).ok()?,
+        Declared::Wrong(why) => {
+            let why = format!("`{}`: {why}; `{usual}` is taken instead", manifest.path);
+            bundle.warnings.push(why);
+            root.join(usual).ok()?
+        }
+    };
+    bundle.take(path).await
+}
+
+async fn skill(bundle: &mut Bundle<'_>, path: PathUri) -> Option<SkillFiles> {
+    let metadata = path.parent().and_then(|skill| skill.join(METADATA).ok());
+    let instructions = bundle.take(path).await?;
+    let metadata = match metadata {
+        Some(path) => bundle.take(path).await,
+        None => None,
+    };
+    Some(SkillFiles {
+        instructions,
+        metadata,
+    })
+}
+
+/// The file that makes a directory a skill.
+const INSTRUCTIONS: &str = "SKILL.md";
+/// What describes a skill further, from its directory.
+const METADATA: &str = "agents/openai.yaml";
+/// Where a plugin's MCP servers are declared, if its manifest does not say.
+const MCP_CONFIG: &str = ".mcp.json";
+/// Where a plugin's apps are declared, if its manifest does not say.
+const APPS_CONFIG: &str = ".app.json";

@@ -1,0 +1,12 @@
+//! The transport over a process that does what a test tells it.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a panic is how a test fails"
+)]
+
+mod ending;
+mod failing;
+mod fake;
+mod talking;
+mod within;

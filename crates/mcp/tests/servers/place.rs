@@ -1,0 +1,110 @@
+//! Where servers run: here, or behind a connection.
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    num::NonZeroUsize,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use exec_client::{backend::RemoteBackend, client::ExecServerClient};
+use exec_core::log::Retention;
+use exec_env::{
+    backend::ExecBackend, catalog::NoCatalog, environment::Environment, http::NoHttpClient,
+};
+use exec_local::{
+    backend::{LocalBackend, LocalConfig},
+    filesystem::LocalFileSystem,
+    host::{Host, HostFacts},
+};
+use exec_service::{Concurrency, Service, ServiceConfig};
+use exec_transport::memory;
+use exec_wire::{id::ProcessId, initialize::ServerName, limits};
+use tokio::task::JoinHandle;
+
+/// Where servers run.
+pub(crate) struct Place {
+    pub(crate) backend: Arc<dyn ExecBackend>,
+    /// Serves the other side of the connection.
+    served: Option<JoinHandle<()>>,
+}
+
+impl Place {
+    pub(crate) fn local() -> Self {
+        Self {
+            backend: Arc::new(local()),
+            served: None,
+        }
+    }
+
+    pub(crate) async fn remote() -> Self {
+        let config = ServiceConfig {
+            session_ttl: Duration::ZERO,
+            max_processes: limits::MAX_PROCESSES,
+            allow_direct_exec: true,
+            allow_prepared_exec: true,
+            concurrency: Concurrency::AtMost(NonZeroUsize::MIN),
+            attention: Duration::ZERO,
+            server: ServerName {
+                name: "memory".to_owned(),
+                version: "0.0.0".to_owned(),
+            },
+        };
+        let backend = local();
+        let service = Service::new(config, move || Environment {
+            backend: Arc::new(backend.clone()),
+            files: Arc::new(LocalFileSystem::default()),
+            http: Arc::new(NoHttpClient),
+            catalog: Arc::new(NoCatalog),
+        });
+        let (here, there) = memory::pair();
+        let served = tokio::spawn(async move {
+            service.serve(there).await;
+        });
+        let client = ExecServerClient::connect(here, Default::default()).await;
+        Self {
+            backend: Arc::new(RemoteBackend::new(client.unwrap())),
+            served: Some(served),
+        }
+    }
+
+    /// Cuts the connection.
+    pub(crate) fn cut(&self) {
+        self.served.as_ref().unwrap().abort();
+    }
+
+    /// A process id that nobody has.
+    pub(crate) fn id(&self) -> ProcessId {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        ProcessId::new(&format!("mcp-{number}")).unwrap()
+    }
+}
+
+fn local() -> LocalBackend {
+    let path = std::env::var_os("PATH").unwrap();
+    let env: BTreeMap<OsString, OsString> = BTreeMap::from([
+        ("PATH".into(), path),
+        ("EXEC_MCP_PLAIN".into(), "plain".into()),
+        ("EXEC_MCP_TOKEN".into(), "secret".into()),
+    ]);
+    let host = Host::new(&HostFacts {
+        env: &env,
+        passwd: "",
+        uid: 0,
+        cwd: Path::new("/"),
+        exists: &|path: &Path| path.exists(),
+    });
+    LocalBackend::new(LocalConfig {
+        env,
+        host,
+        version: "0.0.0".to_owned(),
+        retention: Retention::default(),
+        sandbox: exec_sandbox::Settings::default(),
+    })
+}

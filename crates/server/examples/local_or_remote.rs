@@ -1,0 +1,67 @@
+//! One piece of code, wherever its environment is: this machine, a server that listens, or a program
+//! such as `ssh` that speaks for one.
+//!
+//! Which environments there are is read from `environments.toml` in the Codex home, or else from
+//! `CODEX_EXEC_SERVER_URL`; without either there is this machine alone.
+//!
+//! ```text
+//! cargo run --example local_or_remote
+//! CODEX_EXEC_SERVER_URL=ws://127.0.0.1:8765 cargo run --example local_or_remote
+//! ```
+
+use std::io::{Write, stdout};
+
+use anyhow::Context;
+use exec_server::{
+    Command, Communicate, Environment, ExecServerRuntimePaths, PathUri, ProcessId,
+    environments::Selection, protocol::fs::WriteFile,
+};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> anyhow::Result<()> {
+    let manager = Selection::load()?.into_manager(&ExecServerRuntimePaths::default())?;
+    let default = manager.default();
+    for id in manager.ids() {
+        let mark = if default.as_ref() == Some(&id) {
+            '*'
+        } else {
+            ' '
+        };
+        // Connects, or starts the program, or waits for whoever does already.
+        let said = match manager.environment(&id).await {
+            Ok(environment) => shout(&environment).await?,
+            Err(error) => format!("not there: {:#}", anyhow::Error::from(error)),
+        };
+        writeln!(stdout(), "{mark}{id}: {said}")?;
+    }
+    Ok(())
+}
+
+/// Writes a file and has a command work on it. Knows nothing of where.
+async fn shout(environment: &Environment) -> anyhow::Result<String> {
+    let temporary = environment.backend.info().await?.temp_dir;
+    let directory = temporary.map_or_else(|| PathUri::parse("file:///tmp"), Ok)?;
+    let name = format!("quiet-{}.txt", std::process::id());
+    let write = WriteFile {
+        path: directory.join(&name)?,
+        data_base64: None,
+        follow_symlinks: Some(false),
+        create_parents: false,
+        atomic: false,
+        mode: None,
+        sandbox: None,
+    };
+    environment.files.write_file(write, "hello".into()).await?;
+
+    let script = format!("tr a-z A-Z <{name} && rm {name}");
+    let argv = ["/bin/sh", "-c", &script].map(str::to_owned).to_vec();
+    let command = Command::new(ProcessId::new("shout")?, argv, directory);
+    let started = environment.backend.start(command).await?;
+    let told = started
+        .process
+        .communicate(Default::default(), Communicate::default())
+        .await?;
+    let exit = told.exit.context("without a time limit it has ended")?;
+    anyhow::ensure!(exit.code == 0, "the script ended with {}", exit.code);
+    Ok(String::from_utf8(told.stdout.data)?)
+}

@@ -1,0 +1,59 @@
+//! Runs one command on a server, and ends as the command did.
+//!
+//! ```text
+//! exec-server --listen ws://127.0.0.1:8765
+//! cargo run --example run_command -- ws://127.0.0.1:8765 ls -l /
+//! ```
+
+use std::{
+    io::{Write, stderr, stdout},
+    process::ExitCode,
+};
+
+use anyhow::Context;
+use exec_server::{
+    Command, Communicate, ExecServerClient, PathUri, ProcessId, RemoteExecServerConnectArgs,
+    protocol::process::{EnvInherit, EnvPolicy},
+};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> anyhow::Result<ExitCode> {
+    let mut arguments = std::env::args().skip(1);
+    let url = arguments
+        .next()
+        .context("usage: run_command URL COMMAND…")?;
+
+    let connect = RemoteExecServerConnectArgs::new(url, "run_command");
+    let client = ExecServerClient::connect_websocket(connect).await?;
+    // From here on nothing knows that the environment is on a server.
+    let environment = client.environment();
+
+    let here = environment.backend.info().await?.cwd;
+    let command = Command {
+        // Of the server's environment, the command gets the variables that every program expects.
+        env_policy: Some(EnvPolicy {
+            inherit: EnvInherit::Core,
+            ignore_default_excludes: false,
+            exclude: Vec::new(),
+            set: Default::default(),
+            include_only: Vec::new(),
+        }),
+        ..Command::new(
+            // The caller names its processes, each with a name of its own.
+            ProcessId::new("command")?,
+            arguments.collect(),
+            here.map_or_else(|| PathUri::parse("file:///"), Ok)?,
+        )
+    };
+    let started = environment.backend.start(command).await?;
+
+    // No input, and all of the output: of very much, the beginning and the end.
+    let input = Default::default();
+    let told = started.process.communicate(input, Communicate::default());
+    let told = told.await?;
+    stdout().write_all(&told.stdout.data)?;
+    stderr().write_all(&told.stderr.data)?;
+
+    let exit = told.exit.context("without a time limit it has ended")?;
+    Ok(ExitCode::from(u8::try_from(exit.code).unwrap_or(1)))
+}

@@ -1,0 +1,26 @@
+//! Which environments a harness works in: `environments.toml`, two variables, and a key of the
+//! configuration file of the Codex home.
+//!
+//! [`Selection::find`] looks where the settings are and decides; what it reads comes in as arguments,
+//! so that it is a pure function. Invariant: a setting that cannot be understood is an error that names
+//! its place, never a reason to run commands somewhere else.
+
+mod entry;
+mod error;
+mod file;
+mod home;
+mod open;
+mod reach;
+mod reader;
+mod select;
+#[cfg(test)]
+mod tests;
+
+pub use self::{
+    entry::Remote,
+    error::{EnvironmentsError, Fault},
+    file::parse,
+    home::CodexHome,
+    reach::{ProgramReach, Reach, UrlReach},
+    select::{Facts, SelectError, Selection},
+};

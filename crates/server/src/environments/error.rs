@@ -1,0 +1,87 @@
+//! What is wrong with a file that selects environments.
+
+use std::path::PathBuf;
+
+use exec_env::manager::{EnvironmentId, EnvironmentIdError};
+use exec_transport::connect::TokenError;
+
+/// Caller: a file says what cannot be. The text never quotes a value that may be secret.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("{}:{line}:{column}: `{key}`: {fault}", path.display())]
+pub struct EnvironmentsError {
+    /// The file.
+    pub path: PathBuf,
+    /// The line, from 1.
+    pub line: usize,
+    /// The character in the line, from 1.
+    pub column: usize,
+    /// The key, behind the names of the tables around it.
+    pub key: String,
+    /// What is wrong with it.
+    pub fault: Fault,
+}
+
+/// What is wrong with one key.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The file is no TOML here; the text is the parser's.
+    #[error("{0}")]
+    Syntax(String),
+    /// The key does not exist.
+    #[error("unknown key, expected one of {}", .0.join(", "))]
+    UnknownKey(&'static [&'static str]),
+    /// The value is of another kind.
+    #[error("expected {0}")]
+    Expected(&'static str),
+    /// A text has a NUL byte, which nothing that it is used for can have.
+    #[error("must not contain a NUL byte")]
+    Nul,
+    /// The key must be there.
+    #[error("missing key")]
+    Missing,
+    /// The id is none that a person can choose.
+    #[error(transparent)]
+    Id(#[from] EnvironmentIdError),
+    /// The id is taken.
+    #[error("`{id}` is already the id of the environment in line {first}")]
+    DuplicateId {
+        /// The id.
+        id: EnvironmentId,
+        /// Where it was first.
+        first: usize,
+    },
+    /// There are two ways to reach it.
+    #[error("an environment has either `url` or `program`, not both")]
+    BothReaches,
+    /// There is no way to reach it.
+    #[error("an environment needs `url` or `program`")]
+    NoReach,
+    /// The key belongs to the other way to reach an environment.
+    #[error("only an environment with `{0}` has this key")]
+    OnlyWith(&'static str),
+    /// The number is no span of time.
+    #[error("{0}")]
+    Seconds(#[from] crate::config::SecondsParseError),
+    /// The URL is not one of a websocket.
+    #[error("expected ws://HOST:PORT or wss://HOST:PORT, without user, password or fragment")]
+    Url,
+    /// The token would travel readable by others.
+    #[error("a token needs a wss:// URL or one of this machine, or others can read it")]
+    TokenInClear,
+    /// The token cannot be put into a header.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    /// The name of a variable is no name.
+    #[error("expected the name of a variable: not empty, without `=` and NUL")]
+    Variable,
+    /// There is no such environment.
+    #[error("no environment has the id `{0}`")]
+    UnknownDefault(EnvironmentId),
+    /// The local environment is not there to be the default.
+    #[error("`local` cannot be the default while include_local is false")]
+    LocalNotIncluded,
+    /// There are too many.
+    #[error("more than {0} environments")]
+    TooMany(usize),
+}

@@ -1,0 +1,113 @@
+//! From what is selected to environments that can be used.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use exec_client::{
+    client::ExecServerClient,
+    connect::{RemoteExecServerConnectArgs, StdioExecServerConnectArgs},
+};
+use exec_env::{
+    environment::Environment,
+    manager::{EnvironmentId, EnvironmentManager, EnvironmentSource, OpenError, Start},
+};
+use futures_util::future::{BoxFuture, FutureExt, ready};
+use tokio::runtime::Handle;
+
+use super::{ProgramReach, Reach, Selection, UrlReach};
+use crate::{local::LocalMachine, paths::ExecServerRuntimePaths};
+
+/// How servers know the client of an environment in their logs.
+const CLIENT_NAME: &str = "exec-server-environment";
+
+impl Selection {
+    /// Makes a manager of the environments. Servers that listen are connected to from now on, others
+    /// are started when somebody asks for them; the local environment starts nothing before its first
+    /// command, for which it takes `paths`.
+    ///
+    /// # Errors
+    /// Outside a tokio runtime, and when this machine is selected and cannot be looked at. A server
+    /// that cannot be reached is no error here: whoever asks for its environment is told.
+    pub fn into_manager(
+        self,
+        paths: &ExecServerRuntimePaths,
+    ) -> anyhow::Result<EnvironmentManager> {
+        let runtime = Handle::try_current().context("environments need a runtime")?;
+        let manager = EnvironmentManager::new(runtime);
+        if self.local {
+            let machine = LocalMachine::new(paths)?;
+            let source = Arc::new(LocalSource { machine });
+            manager.insert(EnvironmentId::local(), source, Start::Eager)?;
+        }
+        for remote in self.remotes {
+            let start = match &remote.reach {
+                Reach::Url(_) => Start::Eager,
+                Reach::Program(_) => Start::Lazy,
+            };
+            let source = Arc::new(RemoteSource {
+                reach: remote.reach,
+            });
+            manager.insert(remote.id, source, start)?;
+        }
+        manager.set_default(self.default)?;
+        Ok(manager)
+    }
+}
+
+/// Opens this machine.
+#[derive(Debug)]
+struct LocalSource {
+    machine: LocalMachine,
+}
+
+impl EnvironmentSource for LocalSource {
+    fn open(&self) -> BoxFuture<'static, Result<Environment, OpenError>> {
+        ready(Ok(self.machine.environment())).boxed()
+    }
+}
+
+/// Connects to a server.
+#[derive(Debug)]
+struct RemoteSource {
+    reach: Reach,
+}
+
+impl EnvironmentSource for RemoteSource {
+    fn open(&self) -> BoxFuture<'static, Result<Environment, OpenError>> {
+        let reach = self.reach.clone();
+        let connect = async move {
+            let client = match reach {
+                Reach::Url(url) => ExecServerClient::connect_websocket(url.into()).await,
+                Reach::Program(program) => ExecServerClient::connect_stdio(program.into()).await,
+            };
+            match client {
+                Ok(client) => Ok(client.environment()),
+                Err(error) => Err(OpenError::Connect(error.into())),
+            }
+        };
+        connect.boxed()
+    }
+}
+
+impl From<UrlReach> for RemoteExecServerConnectArgs {
+    fn from(reach: UrlReach) -> Self {
+        Self {
+            bearer_token: reach.auth_bearer_token,
+            connect_timeout: reach.connect_timeout,
+            initialize_timeout: reach.initialize_timeout,
+            ..Self::new(reach.url, CLIENT_NAME)
+        }
+    }
+}
+
+impl From<ProgramReach> for StdioExecServerConnectArgs {
+    fn from(reach: ProgramReach) -> Self {
+        let program = reach.program;
+        Self {
+            env: program.env,
+            cwd: program.cwd,
+            initialize_timeout: reach.initialize_timeout,
+            ..Self::new(program.program, program.args, CLIENT_NAME)
+        }
+    }
+}

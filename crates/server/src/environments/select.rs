@@ -1,0 +1,201 @@
+//! The order in which settings are looked for, and what they select.
+
+use std::{
+    ffi::OsString,
+    fmt, io,
+    path::{Path, PathBuf},
+};
+
+use exec_env::manager::EnvironmentId;
+
+use super::{CodexHome, EnvironmentsError, Reach, Remote, UrlReach, file, reach::network_address};
+use crate::config::{self, Lookup};
+
+/// The environments of a harness.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Selection {
+    /// The one that is used when none is named. Absent: there is none.
+    pub default: Option<EnvironmentId>,
+    /// Whether this machine is one, under the id `local`.
+    pub local: bool,
+    /// Those on servers. No two have the same id.
+    pub remotes: Vec<Remote>,
+}
+
+impl Selection {
+    /// Finds the settings of this process and reads them.
+    ///
+    /// # Errors
+    /// As [`Selection::find`].
+    pub fn load() -> Result<Self, SelectError> {
+        Self::find(Facts {
+            lookup: &|name| std::env::var_os(name),
+            read: &config::read_text,
+        })
+    }
+
+    /// Looks in four places, and the first that says something decides: the variables of the relay;
+    /// `environments.toml` of the Codex home, if there is such a file; `CODEX_EXEC_SERVER_URL`;
+    /// `[exec_server] url` of the Codex home's `config.toml`. Without any of them commands run on
+    /// this machine.
+    ///
+    /// Of the variable, as of the key, the value `none` means no environment, and any other is the
+    /// URL of one with the id `remote`; this machine is none then.
+    ///
+    /// # Errors
+    /// When a setting that decides cannot be read or does not make sense. Those behind it are not
+    /// looked at.
+    pub fn find(facts: Facts<'_>) -> Result<Self, SelectError> {
+        refuse_relay(facts.lookup)?;
+        let home = CodexHome::find(facts.lookup);
+        let file = |name: &str| {
+            let path = home.as_ref().map(|home| home.path().join(name));
+            path.map_or(Ok(None), |path| facts.file(path))
+        };
+        if let Some((path, text)) = file("environments.toml")? {
+            return Ok(file::parse(&path, &text)?);
+        }
+        let mut setting = url_variable(facts.lookup)?;
+        if setting == Setting::Unset
+            && let Some((path, text)) = file("config.toml")?
+        {
+            setting = file::setting_of_config(&path, &text)?;
+        }
+        Ok(setting.into())
+    }
+}
+
+/// What selecting looks at.
+#[derive(Clone, Copy)]
+pub struct Facts<'a> {
+    /// Gives the value of an environment variable, as `std::env::var_os` does.
+    pub lookup: Lookup<'a>,
+    /// Reads a file whole.
+    pub read: &'a dyn Fn(&Path) -> io::Result<String>,
+}
+
+impl Facts<'_> {
+    /// Reads a file that need not be there.
+    fn file(self, path: PathBuf) -> Result<Option<(PathBuf, String)>, SelectError> {
+        match (self.read)(&path) {
+            Ok(text) => Ok(Some((path, text))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(SelectError::Read { path, source }),
+        }
+    }
+}
+
+impl fmt::Debug for Facts<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Facts").finish_non_exhaustive()
+    }
+}
+
+/// Why no environment is selected. Nothing runs then, neither here nor elsewhere.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SelectError {
+    /// Caller: a file says what cannot be.
+    #[error(transparent)]
+    File(#[from] EnvironmentsError),
+    /// Host: a file is there and cannot be read.
+    #[error("cannot read `{}`", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Caller: the variable is not one of the values that it can have.
+    #[error(
+        "environment variable {URL_VARIABLE}: expected ws://HOST:PORT, wss://HOST:PORT or `none`"
+    )]
+    Url,
+    /// Caller: the relay needs all of its variables.
+    #[error("environment variable {missing} is missing: {} need each other", RELAY.join(", "))]
+    RelayIncomplete {
+        /// The first that is not set.
+        missing: &'static str,
+    },
+    /// Caller: the relay is asked for.
+    #[error("environment variables {} ask for a relay, which this version has none of", RELAY.join(", "))]
+    Relay,
+}
+
+/// Names a server, or `none`.
+pub(super) const URL_VARIABLE: &str = "CODEX_EXEC_SERVER_URL";
+
+/// Select a relay, all of them together.
+const RELAY: [&str; 3] = [
+    "CODEX_EXEC_SERVER_NOISE_REGISTRY_URL",
+    "CODEX_EXEC_SERVER_NOISE_ENVIRONMENT_ID",
+    "CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN",
+];
+
+/// What one URL setting says.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Setting {
+    /// Nothing.
+    Unset,
+    /// That there is no environment.
+    Nowhere,
+    /// Where the only one is.
+    At(String),
+}
+
+impl Setting {
+    /// Reads a value, without the blanks around it.
+    pub(super) fn parse(value: &str) -> Option<Self> {
+        let value = value.trim();
+        if value.is_empty() {
+            return Some(Self::Unset);
+        }
+        if value.eq_ignore_ascii_case("none") {
+            return Some(Self::Nowhere);
+        }
+        network_address(value).map(|_| Self::At(value.to_owned()))
+    }
+}
+
+impl From<Setting> for Selection {
+    fn from(setting: Setting) -> Self {
+        let (default, remotes) = match setting {
+            Setting::Unset => (Some(EnvironmentId::local()), Vec::new()),
+            Setting::Nowhere => (None, Vec::new()),
+            Setting::At(url) => {
+                let remote = Remote {
+                    id: EnvironmentId::remote(),
+                    reach: Reach::Url(UrlReach::new(&url)),
+                    required_skills: Vec::new(),
+                };
+                (Some(EnvironmentId::remote()), vec![remote])
+            }
+        };
+        Self {
+            local: default.as_ref().is_some_and(EnvironmentId::is_local),
+            default,
+            remotes,
+        }
+    }
+}
+
+fn url_variable(lookup: Lookup<'_>) -> Result<Setting, SelectError> {
+    let Some(value) = lookup(URL_VARIABLE) else {
+        return Ok(Setting::Unset);
+    };
+    let value = value.into_string().ok();
+    value
+        .and_then(|value| Setting::parse(&value))
+        .ok_or(SelectError::Url)
+}
+
+fn refuse_relay(lookup: Lookup<'_>) -> Result<(), SelectError> {
+    let is_set = |name: &&str| lookup(name).is_some_and(|value: OsString| !value.is_empty());
+    if !RELAY.iter().any(is_set) {
+        return Ok(());
+    }
+    match RELAY.into_iter().find(|name| !is_set(name)) {
+        Some(missing) => Err(SelectError::RelayIncomplete { missing }),
+        None => Err(SelectError::Relay),
+    }
+}

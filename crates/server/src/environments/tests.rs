@@ -1,0 +1,78 @@
+//! What files and variables select, and how each mistake in them is told.
+
+mod order;
+mod refusals;
+mod schema;
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    io,
+    path::{Path, PathBuf},
+};
+
+use exec_env::manager::EnvironmentId;
+
+use super::*;
+
+/// A process that selects: its variables and the files it can read.
+#[derive(Default)]
+struct Scene {
+    variables: BTreeMap<&'static str, OsString>,
+    files: BTreeMap<PathBuf, &'static str>,
+}
+
+impl Scene {
+    fn variable(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
+        self.variables.insert(name, value.into());
+        self
+    }
+
+    fn file(mut self, path: &str, text: &'static str) -> Self {
+        self.files.insert(path.into(), text);
+        self
+    }
+
+    fn find(&self) -> Result<Selection, SelectError> {
+        Selection::find(Facts {
+            lookup: &|name| self.variables.get(name).cloned(),
+            read: &|path: &Path| match self.files.get(path) {
+                Some(&"unreadable") => Err(io::ErrorKind::PermissionDenied.into()),
+                Some(text) => Ok((*text).to_owned()),
+                None => Err(io::ErrorKind::NotFound.into()),
+            },
+        })
+    }
+}
+
+/// This machine alone.
+fn local() -> Selection {
+    Selection {
+        default: Some(EnvironmentId::local()),
+        local: true,
+        remotes: Vec::new(),
+    }
+}
+
+/// One server alone.
+fn remote(url: &str) -> Selection {
+    let remote = Remote {
+        id: EnvironmentId::remote(),
+        reach: Reach::Url(UrlReach::new(url)),
+        required_skills: Vec::new(),
+    };
+    Selection {
+        default: Some(EnvironmentId::remote()),
+        local: false,
+        remotes: vec![remote],
+    }
+}
+
+/// Nothing at all.
+fn nowhere() -> Selection {
+    Selection {
+        default: None,
+        local: false,
+        remotes: Vec::new(),
+    }
+}

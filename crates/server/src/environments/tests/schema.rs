@@ -1,0 +1,151 @@
+//! What a right file says.
+
+use std::time::Duration;
+
+use exec_transport::connect::{BearerToken, Program};
+
+use super::*;
+
+const EVERYTHING: &str = r#"
+default = "devbox"
+include_local = true
+
+[[environments]]
+id = "devbox"
+url = "ws://127.0.0.1:8765"
+auth_bearer_token = "t0ken"
+connect_timeout_sec = 2.5
+initialize_timeout_sec = 0
+[environments.skills]
+required = ["review", "deploy"]
+
+[[environments]]
+id = "ssh-dev"
+program = "ssh"
+args = ["dev", "exec-server --listen stdio"]
+env = { CODEX_LOG = "debug" }
+cwd = "sub/dir"
+initialize_timeout_sec = 30
+"#;
+
+fn id(text: &str) -> EnvironmentId {
+    EnvironmentId::chosen(text).unwrap()
+}
+
+fn parsed(text: &str) -> Selection {
+    parse(Path::new("/codex/environments.toml"), text).unwrap()
+}
+
+#[test]
+fn every_key_is_read() {
+    let devbox = Remote {
+        id: id("devbox"),
+        reach: Reach::Url(UrlReach {
+            url: "ws://127.0.0.1:8765".to_owned(),
+            auth_bearer_token: Some(BearerToken::new("t0ken").unwrap()),
+            connect_timeout: Duration::from_millis(2500),
+            initialize_timeout: Duration::ZERO,
+        }),
+        required_skills: vec!["review".to_owned(), "deploy".to_owned()],
+    };
+    let ssh = Remote {
+        id: id("ssh-dev"),
+        reach: Reach::Program(ProgramReach {
+            program: Program {
+                program: "ssh".into(),
+                args: vec!["dev".into(), "exec-server --listen stdio".into()],
+                env: BTreeMap::from([("CODEX_LOG".into(), "debug".into())]),
+                cwd: Some("/codex/sub/dir".into()),
+            },
+            initialize_timeout: Duration::from_secs(30),
+        }),
+        required_skills: Vec::new(),
+    };
+    let all = Selection {
+        default: Some(id("devbox")),
+        local: true,
+        remotes: vec![devbox, ssh],
+    };
+    assert_eq!(parsed(EVERYTHING), all);
+}
+
+#[test]
+fn what_is_left_out_has_its_default() {
+    let selection = parsed(
+        "[[environments]]\nid = 'a'\nurl = 'ws://h:1'\n\
+         [[environments]]\nid = 'b'\nprogram = 'p'\n",
+    );
+    let reaches: Vec<_> = selection.remotes.iter().map(|one| &one.reach).collect();
+    let ten = Duration::from_secs(10);
+    assert_eq!(
+        selection.default.as_ref().map(EnvironmentId::as_str),
+        Some("local")
+    );
+    assert!(selection.local);
+    assert_eq!(
+        reaches,
+        [
+            &Reach::Url(UrlReach {
+                url: "ws://h:1".to_owned(),
+                auth_bearer_token: None,
+                connect_timeout: ten,
+                initialize_timeout: ten,
+            }),
+            &Reach::Program(ProgramReach {
+                program: Program::new("p"),
+                initialize_timeout: ten,
+            }),
+        ]
+    );
+}
+
+#[test]
+fn the_default_is_this_machine_if_it_is_included_or_else_none() {
+    let one = "[[environments]]\nid = 'a'\nurl = 'ws://h:1'\n";
+    for (head, default) in [
+        ("", Some("local")),
+        ("include_local = false\n", None),
+        ("default = 'none'\n", None),
+        ("default = 'local'\n", Some("local")),
+        ("default = 'a'\ninclude_local = false\n", Some("a")),
+    ] {
+        let selection = parsed(&format!("{head}{one}"));
+        assert_eq!(
+            selection.default.as_ref().map(EnvironmentId::as_str),
+            default,
+            "{head}"
+        );
+        assert_eq!(selection.local, !head.contains("include_local"), "{head}");
+    }
+}
+
+#[test]
+fn a_directory_from_the_root_stays_and_others_start_at_the_codex_home() {
+    for (cwd, expected) in [("/srv", "/srv"), ("x/y", "/codex/x/y"), (".", "/codex/.")] {
+        let text = format!("[[environments]]\nid = 'b'\nprogram = 'p'\ncwd = '{cwd}'\n");
+        let selection = parsed(&text);
+        let Reach::Program(program) = &selection.remotes[0].reach else {
+            panic!("{selection:?}");
+        };
+        assert_eq!(program.program.cwd.as_deref(), Some(Path::new(expected)));
+    }
+}
+
+#[test]
+fn ids_may_have_every_allowed_character_and_64_of_them() {
+    let long = "x".repeat(64);
+    for id in ["a", "A-Z_0-9", "LOCAL", &long] {
+        let text = format!("[[environments]]\nid = '{id}'\nurl = 'ws://h:1'\n");
+        assert_eq!(parsed(&text).remotes[0].id.as_str(), id);
+    }
+}
+
+#[test]
+fn a_token_may_go_where_nobody_else_reads_it() {
+    for url in ["wss://box.example", "ws://localhost:1", "ws://[::1]:1"] {
+        let text =
+            format!("[[environments]]\nid = 'a'\nurl = '{url}'\nauth_bearer_token = 'secret'\n");
+        let shown = format!("{:?}", parsed(&text));
+        assert!(!shown.contains("secret"), "{shown}");
+    }
+}

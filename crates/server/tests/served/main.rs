@@ -1,0 +1,8 @@
+//! Real processes: the server, the examples, and environments that lead to them.
+#![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+mod embedding;
+mod examples;
+mod managed;
+mod names;
+mod program;

@@ -1,0 +1,158 @@
+//! Environments as `environments.toml` lists them, over real servers.
+
+use std::ffi::OsString;
+
+use exec_server::{
+    EnvironmentError, EnvironmentId, EnvironmentManager, EnvironmentState, ExecServerRuntimePaths,
+    environments::{Facts, Selection},
+};
+use tempfile::TempDir;
+
+use crate::program::{Server, product, run, soon, text};
+
+/// Makes a manager of what a file says.
+fn manager(file: &str) -> (EnvironmentManager, TempDir) {
+    let home = tempfile::tempdir().unwrap();
+    std::fs::write(home.path().join("environments.toml"), file).unwrap();
+    let selection = Selection::find(Facts {
+        lookup: &|name| (name == "CODEX_HOME").then(|| OsString::from(home.path())),
+        read: &|path| std::fs::read_to_string(path),
+    });
+    let manager = selection
+        .unwrap()
+        .into_manager(&ExecServerRuntimePaths::default());
+    (manager.unwrap(), home)
+}
+
+fn id(text: &str) -> EnvironmentId {
+    text.parse().unwrap()
+}
+
+/// Runs a script in one of them.
+async fn said(manager: &EnvironmentManager, name: &str, script: &str) -> String {
+    let environment = soon(manager.environment(&id(name))).await.unwrap();
+    let told = run(&environment, script).await;
+    text(&told.stdout.data).trim().to_owned()
+}
+
+/// Why one of them cannot be opened, with all that caused it.
+async fn refusal(manager: &EnvironmentManager, name: &str) -> String {
+    let error = soon(manager.environment(&id(name))).await.unwrap_err();
+    format!("{:#}", anyhow::Error::from(error))
+}
+
+#[tokio::test]
+async fn servers_are_connected_to_at_once_and_programs_are_started_when_asked_for() {
+    let server = Server::start(&[]).await;
+    let (manager, home) = manager(&format!(
+        "default = 'box'\n\
+         [[environments]]\nid = 'box'\nurl = '{}'\n\
+         [[environments]]\nid = 'child'\nprogram = '{}'\nargs = ['--listen', 'stdio']\n\
+         cwd = 'below'\nenv = {{ EXEC_SERVER_SESSION_TTL = '1', MARK = 'given' }}\n",
+        server.url,
+        product().display(),
+    ));
+    std::fs::create_dir(home.path().join("below")).unwrap();
+    assert_eq!(manager.default(), Some(id("box")));
+    assert_eq!(manager.ids(), [id("box"), id("child"), id("local")]);
+    let state = |name| manager.state(&id(name)).unwrap();
+    assert!(!matches!(state("box"), EnvironmentState::NotStarted));
+    assert!(matches!(state("child"), EnvironmentState::NotStarted));
+
+    for name in ["box", "child", "local"] {
+        assert_eq!(
+            said(&manager, name, "echo $((6 * 7))").await,
+            "42",
+            "{name}"
+        );
+        assert!(matches!(state(name), EnvironmentState::Ready(_)));
+    }
+    let child = soon(manager.environment(&id("child"))).await.unwrap();
+    let cwd = child.backend.info().await.unwrap().cwd.unwrap();
+    let below = home.path().canonicalize().unwrap().join("below");
+    assert_eq!(cwd.to_native().unwrap(), below);
+    let mark = "echo ${MARK-none}";
+    assert_eq!(said(&manager, "child", mark).await, "given");
+    assert_eq!(said(&manager, "box", mark).await, "none");
+}
+
+#[tokio::test]
+async fn a_token_opens_the_door_and_another_does_not() {
+    let secrets = tempfile::tempdir().unwrap();
+    let token_file = secrets.path().join("token");
+    std::fs::write(&token_file, "right").unwrap();
+    let file = token_file.to_str().unwrap();
+    let server = Server::start(&["--ws-auth", "capability-token", "--ws-token-file", file]).await;
+    let (manager, _home) = manager(&format!(
+        "[[environments]]\nid = 'right'\nurl = '{0}'\nauth_bearer_token = 'right'\n\
+         [[environments]]\nid = 'wrong'\nurl = '{0}'\nauth_bearer_token = 'wr0ng'\n\
+         [[environments]]\nid = 'none-at-all'\nurl = '{0}'\n",
+        server.url,
+    ));
+    assert_eq!(said(&manager, "right", "echo in").await, "in");
+    for name in ["wrong", "none-at-all"] {
+        let refusal = refusal(&manager, name).await;
+        assert!(refusal.contains("401"), "{refusal}");
+        assert!(!refusal.contains("wr0ng"), "{refusal}");
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_reached_is_told_to_whoever_asks_and_to_nobody_else() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (manager, home) = manager(&format!(
+        "[[environments]]\nid = 'closed'\nurl = 'ws://127.0.0.1:1'\n\
+         [[environments]]\nid = 'silent'\nurl = 'ws://{}'\nconnect_timeout_sec = 0.05\n\
+         [[environments]]\nid = 'missing'\nprogram = '/nonexistent/server'\n\
+         [[environments]]\nid = 'mute'\nprogram = 'sleep'\nargs = ['1000']\n\
+         initialize_timeout_sec = 0.05\n\
+         [[environments]]\nid = 'misplaced'\nprogram = 'cat'\ncwd = 'nowhere'\n\
+         [[environments]]\nid = 'dead'\nprogram = 'sh'\nargs = ['-c', 'exit 9']\n",
+        silent.local_addr().unwrap(),
+    ));
+    let nowhere = home.path().join("nowhere");
+    for (name, words) in [
+        ("closed", "127.0.0.1:1"),
+        ("silent", "50ms"),
+        ("missing", "/nonexistent/server"),
+        ("mute", "50ms"),
+        ("misplaced", nowhere.to_str().unwrap()),
+        ("dead", "9"),
+    ] {
+        let refusal = refusal(&manager, name).await;
+        assert!(refusal.contains(words), "{name}: {refusal}");
+    }
+    assert_eq!(said(&manager, "local", "echo here").await, "here");
+    let unknown = soon(manager.environment(&id("unknown"))).await.unwrap_err();
+    assert!(matches!(unknown, EnvironmentError::Missing(_)), "{unknown}");
+}
+
+#[tokio::test]
+async fn a_server_that_comes_up_later_is_found_when_it_is_asked_for_again() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap();
+    drop(free);
+    let (manager, _home) = manager(&format!(
+        "[[environments]]\nid = 'box'\nurl = 'ws://{address}'\n"
+    ));
+    soon(manager.environment(&id("box"))).await.unwrap_err();
+    let mut command = tokio::process::Command::new(product());
+    command.arg("--listen").arg(format!("ws://{address}"));
+    let _server = Server::of(command).await;
+    assert_eq!(said(&manager, "box", "echo up").await, "up");
+}
+
+#[tokio::test]
+async fn without_a_runtime_there_is_no_manager() {
+    let outside = std::thread::spawn(|| {
+        let selection = Selection::find(Facts {
+            lookup: &|_| None,
+            read: &|_| Err(std::io::ErrorKind::NotFound.into()),
+        });
+        let manager = selection
+            .unwrap()
+            .into_manager(&ExecServerRuntimePaths::default());
+        manager.unwrap_err().to_string()
+    });
+    assert_eq!(outside.join().unwrap(), "environments need a runtime");
+}

@@ -1,0 +1,135 @@
+//! Programs that are started for one test and killed with it.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    process::{Output, Stdio},
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use exec_server::{
+    Command as ExecCommand, Communicate, Communicated, Environment, PathUri, ProcessId,
+    protocol::process::{EnvInherit, EnvPolicy},
+};
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::{Child, Command},
+    time::timeout,
+};
+
+/// Longest that anything may take here.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Waits, but not for ever.
+pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
+    timeout(PATIENCE, what).await.unwrap()
+}
+
+/// A server. Dropping it kills it.
+pub(crate) struct Server {
+    pub(crate) url: String,
+    child: Child,
+}
+
+impl Server {
+    /// Starts the product on a free port.
+    pub(crate) async fn start(flags: &[&str]) -> Self {
+        let mut command = Command::new(product());
+        command.args(["--listen", "ws://127.0.0.1:0"]).args(flags);
+        Self::of(command).await
+    }
+
+    /// Starts a program that prints where it listens.
+    pub(crate) async fn of(mut command: Command) -> Self {
+        let child = clean(&mut command)
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn();
+        let mut child = child.unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let url = soon(lines.next_line()).await.unwrap().unwrap();
+        Self { url, child }
+    }
+
+    /// Returns host and port.
+    pub(crate) fn authority(&self) -> &str {
+        self.url.strip_prefix("ws://").unwrap()
+    }
+
+    /// Asks it to stop, and returns how it ended.
+    pub(crate) async fn stop(mut self) -> Option<i32> {
+        let pid = i32::try_from(self.child.id().unwrap()).unwrap();
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        soon(self.child.wait()).await.unwrap().code()
+    }
+}
+
+/// Returns the program that this package makes.
+pub(crate) fn product() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_exec-server"))
+}
+
+/// Returns an example of this package, which is built with all of its tests.
+pub(crate) fn example(name: &str) -> PathBuf {
+    let path = product().with_file_name("examples").join(name);
+    assert!(
+        path.exists(),
+        "{} is missing: `cargo test` builds it, `--test` alone does not",
+        path.display()
+    );
+    path
+}
+
+/// Runs an example to its end.
+pub(crate) async fn run_example(name: &str, arguments: &[&str]) -> Output {
+    let mut command = Command::new(example(name));
+    soon(clean(&mut command).args(arguments).output())
+        .await
+        .unwrap()
+}
+
+/// Takes away what could configure a server or select an environment.
+pub(crate) fn clean(command: &mut Command) -> &mut Command {
+    let ours = std::env::vars_os().filter(|(name, _)| {
+        let name = name.to_string_lossy();
+        name.starts_with("EXEC_SERVER_") || name.starts_with("CODEX_")
+    });
+    for (name, _) in ours {
+        command.env_remove(name);
+    }
+    command
+        .env("EXEC_SERVER_HOME", "/nonexistent")
+        .kill_on_drop(true)
+}
+
+/// Runs a script in an environment, with the variables of its host.
+pub(crate) async fn run(environment: &Environment, script: &str) -> Communicated {
+    let argv = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
+    static SCRIPTS: AtomicU64 = AtomicU64::new(0);
+    let number = SCRIPTS.fetch_add(1, Ordering::Relaxed);
+    let id = ProcessId::new(&number.to_string()).unwrap();
+    let command = ExecCommand {
+        env_policy: Some(EnvPolicy {
+            inherit: EnvInherit::All,
+            ignore_default_excludes: false,
+            exclude: Vec::new(),
+            set: BTreeMap::new(),
+            include_only: Vec::new(),
+        }),
+        ..ExecCommand::new(id, argv, PathUri::parse("file:///").unwrap())
+    };
+    let communicate = async {
+        let started = environment.backend.start(command).await.unwrap();
+        let input = Default::default();
+        let told = started.process.communicate(input, Communicate::default());
+        told.await.unwrap()
+    };
+    soon(communicate).await
+}
+
+/// Returns bytes as text.
+pub(crate) fn text(bytes: &[u8]) -> &str {
+    str::from_utf8(bytes).unwrap()
+}

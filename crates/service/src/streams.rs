@@ -1,0 +1,249 @@
+//! What one connection holds of HTTP: the bodies that are streamed to it, and those on their way out.
+//! All of it ends with the connection.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use exec_wire::{error::RpcError, id::HttpRequestId, limits};
+use futures_util::future;
+use tokio::{sync::Semaphore, task::AbortHandle};
+
+/// The HTTP requests of one connection.
+#[derive(Debug)]
+pub(crate) struct ConnectionStreams {
+    active: Mutex<Active>,
+    uploads: AtomicUsize,
+    /// Whose turn it is to send a part: an answer waits for one part, not for one of each stream.
+    pub(crate) turn: Arc<Semaphore>,
+}
+
+impl Default for ConnectionStreams {
+    fn default() -> Self {
+        Self {
+            active: Mutex::default(),
+            uploads: AtomicUsize::new(0),
+            turn: Arc::new(Semaphore::new(1)),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Active {
+    /// By number, so that one that is over does not take away the name from the next. No task: the
+    /// response has not begun.
+    by_id: BTreeMap<HttpRequestId, (u64, Option<Task>)>,
+    /// Requests that are not answered, streamed or not, by name and number.
+    unanswered: BTreeMap<(HttpRequestId, u64), future::AbortHandle>,
+    next: u64,
+}
+
+/// A task that ends with its value, and the download with it.
+struct Task(AbortHandle);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl fmt::Debug for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Task")
+    }
+}
+
+impl ConnectionStreams {
+    fn lock(&self) -> MutexGuard<'_, Active> {
+        self.active.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a name for a body that is to be streamed.
+    pub(crate) fn admit(self: &Arc<Self>, id: &HttpRequestId) -> Result<StreamPlace, RpcError> {
+        let mut active = self.lock();
+        if active.by_id.contains_key(id) {
+            let text = format!("requestId `{id}` is in use by an active stream");
+            return Err(RpcError::invalid_params(text));
+        }
+        if active.by_id.len() >= limits::MAX_HTTP_STREAMS {
+            let most = limits::MAX_HTTP_STREAMS;
+            let text = format!("at most {most} bodies may be streamed per connection");
+            return Err(RpcError::invalid_request(text));
+        }
+        let number = active.next;
+        active.next += 1;
+        active.by_id.insert(id.clone(), (number, None));
+        Ok(StreamPlace {
+            streams: Arc::downgrade(self),
+            id: id.clone(),
+            number,
+        })
+    }
+
+    /// Lets a request be given up until the guard is dropped.
+    pub(crate) fn admit_request(
+        self: &Arc<Self>,
+        id: &HttpRequestId,
+        abort: future::AbortHandle,
+    ) -> Unanswered {
+        let mut active = self.lock();
+        let key = (id.clone(), active.next);
+        active.next += 1;
+        active.unanswered.insert(key.clone(), abort);
+        Unanswered {
+            streams: Arc::downgrade(self),
+            key,
+        }
+    }
+
+    /// Gives up the requests of a name that are not answered, and ends the body that is streamed.
+    pub(crate) fn cancel(&self, id: &HttpRequestId) {
+        let mut active = self.lock();
+        let named = (id.clone(), 0)..=(id.clone(), u64::MAX);
+        for abort in active.unanswered.range(named).map(|(_, abort)| abort) {
+            abort.abort();
+        }
+        if active.by_id.get(id).is_some_and(|(_, task)| task.is_some()) {
+            active.by_id.remove(id);
+        }
+    }
+
+    /// Takes room for a body that is to be sent, until the guard is dropped. One is always taken,
+    /// whatever its size: a message has bounds of its own.
+    pub(crate) fn admit_upload(self: &Arc<Self>, bytes: usize) -> Result<Upload, RpcError> {
+        let upload = Upload {
+            streams: Arc::clone(self),
+            bytes,
+        };
+        let before = self.uploads.fetch_add(bytes, Ordering::Relaxed);
+        let most = limits::MAX_MESSAGE_BYTES;
+        if before > 0 && before + bytes > most {
+            let text = format!("bodies of unanswered requests must not exceed {most} bytes");
+            return Err(RpcError::invalid_request(text));
+        }
+        Ok(upload)
+    }
+}
+
+/// A name of a body that is streamed. It is free again when this is dropped.
+#[derive(Debug)]
+pub(crate) struct StreamPlace {
+    /// Weak: the task that streams has this, and is ended by the table.
+    streams: Weak<ConnectionStreams>,
+    id: HttpRequestId,
+    number: u64,
+}
+
+impl StreamPlace {
+    pub(crate) fn id(&self) -> &HttpRequestId {
+        &self.id
+    }
+
+    /// Has a task end with the connection.
+    pub(crate) fn keep(&self, task: AbortHandle) {
+        // Dropped if the connection is gone already; one that is over needs no end.
+        let task = Task(task);
+        if let Some(streams) = self.streams.upgrade()
+            && let Some((number, place)) = streams.lock().by_id.get_mut(&self.id)
+            && *number == self.number
+        {
+            *place = Some(task);
+        }
+    }
+
+    /// Gives the name back.
+    pub(crate) fn release(&self) {
+        let Some(streams) = self.streams.upgrade() else {
+            return;
+        };
+        let mut active = streams.lock();
+        if active
+            .by_id
+            .get(&self.id)
+            .is_some_and(|(number, _)| *number == self.number)
+        {
+            active.by_id.remove(&self.id);
+        }
+    }
+}
+
+impl Drop for StreamPlace {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// A request that can be given up.
+#[derive(Debug)]
+pub(crate) struct Unanswered {
+    streams: Weak<ConnectionStreams>,
+    key: (HttpRequestId, u64),
+}
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        if let Some(streams) = self.streams.upgrade() {
+            streams.lock().unanswered.remove(&self.key);
+        }
+    }
+}
+
+/// Room for a body that is being sent.
+#[derive(Debug)]
+pub(crate) struct Upload {
+    streams: Arc<ConnectionStreams>,
+    bytes: usize,
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        self.streams
+            .uploads
+            .fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(number: usize) -> HttpRequestId {
+        HttpRequestId::new(&format!("http-{number}")).unwrap()
+    }
+
+    #[test]
+    fn a_name_is_taken_until_its_stream_is_over() {
+        let streams = Arc::new(ConnectionStreams::default());
+        let place = streams.admit(&id(1)).unwrap();
+        let twice = streams.admit(&id(1)).unwrap_err();
+        assert_eq!(
+            twice,
+            RpcError::invalid_params("requestId `http-1` is in use by an active stream")
+        );
+        drop(place);
+        assert!(streams.admit(&id(1)).is_ok());
+    }
+
+    #[test]
+    fn only_so_many_bodies_are_streamed_at_once() {
+        let streams = Arc::new(ConnectionStreams::default());
+        let places: Vec<_> = (0..limits::MAX_HTTP_STREAMS)
+            .map(|number| streams.admit(&id(number)).unwrap())
+            .collect();
+        assert!(streams.admit(&id(places.len())).is_err());
+    }
+
+    #[test]
+    fn a_body_that_is_sent_takes_room_until_it_is_answered() {
+        let streams = Arc::new(ConnectionStreams::default());
+        let large = streams.admit_upload(limits::MAX_MESSAGE_BYTES).unwrap();
+        assert!(streams.admit_upload(1).is_err());
+        drop(large);
+        assert!(streams.admit_upload(1).is_ok());
+    }
+}

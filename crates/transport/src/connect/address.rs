@@ -1,0 +1,326 @@
+//! Where a server is, as clients spell it.
+//! Invariant: pure. No text of an error repeats the URL, which may hold a secret.
+
+use std::{
+    fmt,
+    net::{IpAddr, Ipv6Addr},
+    path::PathBuf,
+    str::FromStr,
+};
+
+use http::Uri;
+
+use crate::listen::ListenUrl;
+
+/// Where a server listens for websockets.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Address {
+    /// `ws://HOST[:PORT][/PATH]` or `wss://…`.
+    Network(Host),
+    /// `unix:///path`: a socket at this absolute path.
+    Unix(PathBuf),
+}
+
+/// A server on a network.
+#[derive(Clone, Eq, PartialEq)]
+pub struct Host {
+    /// Whether TLS is spoken.
+    pub scheme: Scheme,
+    /// A name or a numeric address, which has no brackets.
+    pub name: String,
+    /// The port: 80 or 443 unless the URL says another.
+    pub port: u16,
+    /// Path and query that are asked for.
+    pub(super) target: String,
+}
+
+/// How a network is spoken to.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Scheme {
+    /// `ws`: in the clear.
+    Ws,
+    /// `wss`: over TLS.
+    Wss,
+}
+
+impl Address {
+    /// Tells whether what is sent there can be read by nobody else: it is encrypted, or does not
+    /// leave this machine.
+    pub fn is_private(&self) -> bool {
+        match self {
+            Self::Network(host) => host.scheme == Scheme::Wss || host.is_loopback(),
+            Self::Unix(_) => true,
+        }
+    }
+}
+
+impl Host {
+    /// Tells whether the name is one of this machine itself. Nothing is resolved.
+    pub fn is_loopback(&self) -> bool {
+        self.name.eq_ignore_ascii_case("localhost")
+            || self
+                .name
+                .parse::<IpAddr>()
+                .is_ok_and(|ip| ip.to_canonical().is_loopback())
+    }
+
+    /// Returns host and port as a URL has them.
+    pub(super) fn authority(&self) -> String {
+        if self.name.contains(':') {
+            format!("[{}]:{}", self.name, self.port)
+        } else {
+            format!("{}:{}", self.name, self.port)
+        }
+    }
+}
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(url: &str) -> Result<Self, AddressError> {
+        let (scheme, rest) = url.split_once("://").ok_or(AddressError::NoScheme)?;
+        let (scheme, default) = match scheme.to_ascii_lowercase().as_str() {
+            "ws" => (Scheme::Ws, 80),
+            "wss" => (Scheme::Wss, 443),
+            "unix" => return unix(url),
+            other if is_scheme(other) => return Err(AddressError::Scheme(other.to_owned())),
+            _ => return Err(AddressError::NoScheme),
+        };
+        if rest.contains('#') {
+            return Err(AddressError::Fragment);
+        }
+        let uri: Uri = url
+            .parse()
+            .map_err(|error: http::uri::InvalidUri| AddressError::Malformed(error.to_string()))?;
+        let authority = uri.authority().ok_or(AddressError::NoHost)?;
+        if authority.as_str().contains('@') {
+            return Err(AddressError::UserInfo);
+        }
+        let name = authority.host();
+        let port = match authority.as_str().strip_prefix(name) {
+            None | Some("") => default,
+            Some(port) => port
+                .strip_prefix(':')
+                .and_then(|port| port.parse().ok())
+                .filter(|port| *port > 0)
+                .ok_or(AddressError::Port)?,
+        };
+        let name = match name.strip_prefix('[') {
+            Some(name) => {
+                let name = name.strip_suffix(']').ok_or(AddressError::NoHost)?;
+                name.parse::<Ipv6Addr>().map_err(|_| AddressError::NoHost)?;
+                name
+            }
+            None => name,
+        };
+        if name.is_empty() {
+            return Err(AddressError::NoHost);
+        }
+        let query = uri.query().map(|query| format!("?{query}"));
+        Ok(Self::Network(Host {
+            scheme,
+            name: name.to_owned(),
+            port,
+            target: format!("{}{}", uri.path(), query.unwrap_or_default()),
+        }))
+    }
+}
+
+/// Tells a scheme from other text before `://`, which may hold a secret.
+fn is_scheme(text: &str) -> bool {
+    let mark = |c: char| matches!(c, '+' | '-' | '.');
+    text.starts_with(|c: char| c.is_ascii_alphabetic())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || mark(c))
+}
+
+fn unix(url: &str) -> Result<Address, AddressError> {
+    match url.parse() {
+        Ok(ListenUrl::Unix(path)) => Ok(Address::Unix(path)),
+        Ok(_) | Err(_) => Err(AddressError::Path),
+    }
+}
+
+impl fmt::Display for Address {
+    /// Writes the URL; of one on a network without path and query, which may hold a secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Network(host) => host.fmt(f),
+            Self::Unix(path) => write!(f, "unix://{}", path.display()),
+        }
+    }
+}
+
+impl fmt::Display for Host {
+    /// Writes the URL without path and query, which may hold a secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = match self.scheme {
+            Scheme::Ws => "ws",
+            Scheme::Wss => "wss",
+        };
+        write!(f, "{scheme}://{}", self.authority())
+    }
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Host({self})")
+    }
+}
+
+/// Caller: the text is not the URL of a server. It is not repeated, because it may hold a secret.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AddressError {
+    /// It does not begin with a scheme.
+    #[error("expected ws://HOST:PORT, wss://HOST:PORT or unix:///path")]
+    NoScheme,
+    /// Its scheme is another one.
+    #[error(
+        "scheme `{0}` is not supported; expected ws://HOST:PORT, wss://HOST:PORT or unix:///path"
+    )]
+    Scheme(String),
+    /// It names no host, or one in a form that there is not.
+    #[error("host is missing or malformed")]
+    NoHost,
+    /// Its port is not a number from 1 to 65535.
+    #[error("port is not a number from 1 to 65535")]
+    Port,
+    /// It has a user name or password.
+    #[error("user names and passwords are not supported; use a bearer token or a header")]
+    UserInfo,
+    /// It has a fragment, which no request carries (RFC 6455 section 3).
+    #[error("a websocket URL has no fragment (`#`)")]
+    Fragment,
+    /// The path of a unix socket is not absolute.
+    #[error("expected an absolute path, as in unix:///path")]
+    Path,
+    /// It is not a URI at all.
+    #[error("{0}")]
+    Malformed(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(url: &str) -> Result<Address, AddressError> {
+        url.parse()
+    }
+
+    fn host(url: &str) -> (Scheme, String, u16, String) {
+        match parse(url) {
+            Ok(Address::Network(host)) => (host.scheme, host.name, host.port, host.target),
+            other => panic!("{url}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn urls_are_read_with_their_defaults() {
+        for (url, scheme, name, port, target) in [
+            ("ws://a.test", Scheme::Ws, "a.test", 80, "/"),
+            ("wss://a.test", Scheme::Wss, "a.test", 443, "/"),
+            ("WS://A.test:8765/", Scheme::Ws, "A.test", 8765, "/"),
+            ("wss://a.test?k=v", Scheme::Wss, "a.test", 443, "/?k=v"),
+            ("ws://1.2.3.4:1/x/y?z", Scheme::Ws, "1.2.3.4", 1, "/x/y?z"),
+            ("ws://[::1]", Scheme::Ws, "::1", 80, "/"),
+            (
+                "wss://[fe80::7]:65535/x",
+                Scheme::Wss,
+                "fe80::7",
+                65535,
+                "/x",
+            ),
+            (
+                "ws://h/?role=harness",
+                Scheme::Ws,
+                "h",
+                80,
+                "/?role=harness",
+            ),
+        ] {
+            let expected = (scheme, name.to_owned(), port, target.to_owned());
+            assert_eq!(host(url), expected, "{url}");
+        }
+        assert_eq!(
+            parse("unix:///run/exec server.sock"),
+            Ok(Address::Unix("/run/exec server.sock".into()))
+        );
+    }
+
+    #[test]
+    fn other_texts_are_refused_for_what_is_wrong_with_them() {
+        for (url, error) in [
+            ("", AddressError::NoScheme),
+            ("127.0.0.1:80", AddressError::NoScheme),
+            ("http://a", AddressError::Scheme("http".to_owned())),
+            ("ws://h:0", AddressError::Port),
+            ("ws://h:65536", AddressError::Port),
+            ("ws://h:", AddressError::Port),
+            ("ws://h:x", AddressError::Port),
+            ("ws://user@h", AddressError::UserInfo),
+            ("wss://user:pass@h:1/", AddressError::UserInfo),
+            ("ws://h/#x", AddressError::Fragment),
+            ("ws://[1.2.3.4]:1", AddressError::NoHost),
+            ("unix://run/x", AddressError::Path),
+            ("unix://", AddressError::Path),
+        ] {
+            assert_eq!(parse(url), Err(error), "{url}");
+        }
+        for url in [
+            "ws://",
+            "ws:///x",
+            "ws://a b",
+            "ws://::1:80",
+            "ws://[::1",
+            "ws://h/a b",
+            "ws://ü",
+        ] {
+            assert!(parse(url).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn what_is_shown_holds_no_secret() {
+        let address = parse("wss://h:1/p-secret?token=secret").unwrap();
+        assert_eq!(address.to_string(), "wss://h:1");
+        assert!(!format!("{address:?}").contains("secret"));
+        for url in [
+            "ws://me:secret@h",
+            "ws://h:secret",
+            "ws://secret secret",
+            "secret",
+            "ws:/me:secret@h/?next=http://x",
+            "me:secret@h://x",
+        ] {
+            let error = parse(url).unwrap_err();
+            assert!(
+                !format!("{error} {error:?}").contains("secret"),
+                "{url}: {error:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn privacy_is_tls_or_this_machine() {
+        for url in [
+            "wss://a.test",
+            "ws://localhost",
+            "ws://LOCALHOST:1",
+            "ws://127.9.9.9",
+            "ws://[::1]:1",
+            "ws://[::ffff:127.0.0.1]",
+            "unix:///x",
+        ] {
+            assert!(parse(url).unwrap().is_private(), "{url}");
+        }
+        for url in [
+            "ws://a.test",
+            "ws://10.0.0.1",
+            "ws://localhost.evil.test",
+            "ws://[fe80::1]",
+            "ws://0.0.0.0",
+        ] {
+            assert!(!parse(url).unwrap().is_private(), "{url}");
+        }
+    }
+}

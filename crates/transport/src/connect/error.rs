@@ -1,0 +1,148 @@
+//! Why there is no link.
+
+use std::{io, path::PathBuf, time::Duration};
+
+use tokio_rustls::rustls;
+
+use super::{AddressError, CertificateFault, HeaderError, TokenError};
+use crate::tls::TlsError;
+
+/// Why a server could not be reached. In every case nothing is left open or running.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// Caller: the URL is not one of a server.
+    #[error("URL of the server is refused")]
+    Address(#[from] AddressError),
+    /// Caller: a header cannot be sent.
+    #[error(transparent)]
+    Header(#[from] HeaderError),
+    /// Caller: the token is none.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    /// Caller: others could read the token on its way.
+    #[error("a bearer token is sent over wss:// or to this machine only, not to `{0}`")]
+    TokenInTheClear(String),
+    /// Caller: the certificates to trust cannot be used.
+    #[error(transparent)]
+    Trust(#[from] TlsError),
+    /// Caller: the program cannot be started.
+    #[error("cannot start `{program}`")]
+    Start {
+        /// The program.
+        program: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// Caller: the program cannot be started where it is to work.
+    #[error("cannot work in `{}`", path.display())]
+    WorkingDirectory {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Transport: the host's name has no address.
+    #[error("cannot resolve `{host}`")]
+    Resolve {
+        /// The name.
+        host: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// Transport: no connection came about, such as where nobody listens.
+    #[error("cannot connect to `{peer}`")]
+    Unreachable {
+        /// Where the server was thought to be.
+        peer: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// Transport: the connection broke before it could be used.
+    #[error("connection broke")]
+    Io(#[from] io::Error),
+    /// Transport: it took too long.
+    #[error("connecting to `{peer}` took longer than {within:?}")]
+    Timeout {
+        /// Where the server was thought to be.
+        peer: String,
+        /// How long it might have taken.
+        within: Duration,
+    },
+    /// Peer: its certificate is not accepted.
+    #[error("certificate of `{host}` is not accepted: {fault}")]
+    Certificate {
+        /// The host that was asked for.
+        host: String,
+        /// What is wrong with it.
+        fault: CertificateFault,
+        /// The same in the words of the library.
+        source: rustls::Error,
+    },
+    /// Peer: it and we do not agree on TLS, or it speaks none.
+    #[error("TLS with `{host}` failed")]
+    Tls {
+        /// The host that was asked for.
+        host: String,
+        /// Why.
+        source: rustls::Error,
+    },
+    /// Peer: it refused the websocket.
+    #[error("server refused the connection: {status} {reason}")]
+    Refused {
+        /// The HTTP status.
+        status: u16,
+        /// What the server said, or what the status means.
+        reason: String,
+    },
+    /// Peer: it hung up before the end of its answer.
+    #[error("server closed the connection before it answered")]
+    Closed,
+    /// Peer: its answer is not one of a websocket server.
+    #[error("server does not speak websocket: {0}")]
+    NotWebSocket(&'static str),
+}
+
+/// Who has to act on an error.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Fault {
+    /// Whoever connects: what was asked for cannot work. Asking again does not help.
+    Caller,
+    /// Whoever runs the server: it was reached, and did not let us in.
+    Peer,
+    /// What lies between: nobody was reached. It may pass.
+    Transport,
+}
+
+impl ConnectError {
+    /// Tells who has to act.
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::Address(_)
+            | Self::Header(_)
+            | Self::Token(_)
+            | Self::TokenInTheClear(_)
+            | Self::Trust(_)
+            | Self::Start { .. }
+            | Self::WorkingDirectory { .. } => Fault::Caller,
+            Self::Resolve { .. }
+            | Self::Unreachable { .. }
+            | Self::Io(_)
+            | Self::Timeout { .. } => Fault::Transport,
+            Self::Certificate { .. }
+            | Self::Tls { .. }
+            | Self::Refused { .. }
+            | Self::Closed
+            | Self::NotWebSocket(_) => Fault::Peer,
+        }
+    }
+
+    /// Tells whether the same may work a moment later, such as while a server is started again.
+    pub fn is_passing(&self) -> bool {
+        if let Self::Refused { status, .. } = self {
+            // Too slow, too many, or out of order; whoever is not let in stays outside.
+            return matches!(status, 408 | 429 | 500..=599);
+        }
+        matches!(self, Self::Closed) || self.fault() == Fault::Transport
+    }
+}

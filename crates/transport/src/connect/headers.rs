@@ -1,0 +1,184 @@
+//! Headers that a caller adds to the request for a websocket.
+
+use std::fmt;
+
+use http::{HeaderName, HeaderValue, header};
+
+/// Headers of one request; servers take about a hundred, and ours come on top.
+const MAX_HEADERS: usize = 64;
+/// Their names and values together; servers take 8 to 64 KiB.
+const MAX_BYTES: usize = 16 << 10;
+
+/// Names that the handshake itself uses, that would change how the request is framed, or, as
+/// `Origin`, that say what is not so: no web page is asking.
+const RESERVED: &[HeaderName] = &[
+    header::CONNECTION,
+    header::CONTENT_LENGTH,
+    header::EXPECT,
+    header::HOST,
+    header::ORIGIN,
+    header::SEC_WEBSOCKET_ACCEPT,
+    header::SEC_WEBSOCKET_EXTENSIONS,
+    header::SEC_WEBSOCKET_KEY,
+    header::SEC_WEBSOCKET_PROTOCOL,
+    header::SEC_WEBSOCKET_VERSION,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+
+/// Headers for a server or what stands before it. `Debug` shows their names only.
+#[derive(Clone, Default, Eq, PartialEq)]
+pub struct Headers {
+    lines: Vec<(HeaderName, HeaderValue)>,
+    bytes: usize,
+}
+
+impl Headers {
+    /// Takes names and values.
+    ///
+    /// # Errors
+    /// For the first that is refused.
+    pub fn new<N, V>(headers: impl IntoIterator<Item = (N, V)>) -> Result<Self, HeaderError>
+    where
+        N: AsRef<str>,
+        V: AsRef<str>,
+    {
+        let mut all = Self::default();
+        for (name, value) in headers {
+            all.add(name.as_ref(), value.as_ref())?;
+        }
+        Ok(all)
+    }
+
+    /// Adds one more. A name may come more than once.
+    ///
+    /// # Errors
+    /// When it is malformed or reserved, or they are too many.
+    pub fn add(&mut self, name: &str, value: &str) -> Result<(), HeaderError> {
+        let parsed = HeaderName::from_bytes(name.as_bytes())
+            .map_err(|_| HeaderError::Name(name.escape_debug().to_string()))?;
+        if parsed == header::AUTHORIZATION {
+            return Err(HeaderError::Authorization);
+        }
+        if RESERVED.contains(&parsed) {
+            return Err(HeaderError::Reserved(parsed.to_string()));
+        }
+        let value = HeaderValue::from_bytes(value.as_bytes())
+            .map_err(|_| HeaderError::Value(parsed.to_string()))?;
+        let bytes = self.bytes + parsed.as_str().len() + value.len() + ": \r\n".len();
+        if self.lines.len() >= MAX_HEADERS || bytes > MAX_BYTES {
+            return Err(HeaderError::TooMany);
+        }
+        self.bytes = bytes;
+        self.lines.push((parsed, value));
+        Ok(())
+    }
+
+    /// Returns the values, which may be secret.
+    pub(super) fn values(&self) -> impl Iterator<Item = &[u8]> {
+        self.lines.iter().map(|(_, value)| value.as_bytes())
+    }
+
+    /// Appends them as a request has them.
+    pub(super) fn encode(&self, request: &mut Vec<u8>) {
+        for (name, value) in &self.lines {
+            line(request, name.as_str(), value.as_bytes());
+        }
+    }
+}
+
+/// Appends one header.
+pub(super) fn line(request: &mut Vec<u8>, name: &str, value: &[u8]) {
+    request.extend_from_slice(name.as_bytes());
+    request.extend_from_slice(b": ");
+    request.extend_from_slice(value);
+    request.extend_from_slice(b"\r\n");
+}
+
+impl fmt::Debug for Headers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = self.lines.iter().map(|(name, _)| name.as_str());
+        f.debug_list().entries(names).finish()
+    }
+}
+
+/// Caller: a header cannot be sent. Values are not repeated.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HeaderError {
+    /// The name has a character that no name has.
+    #[error("`{0}` is not the name of a header")]
+    Name(String),
+    /// The value has a control character.
+    #[error("value of header `{0}` holds a control character")]
+    Value(String),
+    /// The name belongs to the handshake.
+    #[error("header `{0}` cannot be set")]
+    Reserved(String),
+    /// A token has a place of its own, where it is not shown.
+    #[error("header `authorization` is set by a bearer token")]
+    Authorization,
+    /// They do not fit into one request.
+    #[error("more than {MAX_HEADERS} headers, or {MAX_BYTES} bytes of them")]
+    TooMany,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_are_sent_in_their_order_and_shown_by_name() {
+        let headers = Headers::new([("X-Key", "s3cret"), ("x-b", ""), ("X-Key", "é")]).unwrap();
+        let mut request = Vec::new();
+        headers.encode(&mut request);
+        assert_eq!(request, "x-key: s3cret\r\nx-b: \r\nx-key: é\r\n".as_bytes());
+        assert_eq!(format!("{headers:?}"), r#"["x-key", "x-b", "x-key"]"#);
+    }
+
+    #[test]
+    fn names_of_the_handshake_and_the_origin_are_refused() {
+        for name in [
+            "Origin",
+            "host",
+            "CONNECTION",
+            "Upgrade",
+            "Sec-WebSocket-Key",
+            "content-length",
+        ] {
+            let refused = Err(HeaderError::Reserved(name.to_ascii_lowercase()));
+            assert_eq!(Headers::new([(name, "x")]), refused);
+        }
+        assert_eq!(
+            Headers::new([("authorization", "Basic x")]),
+            Err(HeaderError::Authorization)
+        );
+    }
+
+    #[test]
+    fn nothing_breaks_out_of_its_line() {
+        for name in ["", "a b", "a:", "a\r\nb", "ü"] {
+            assert!(
+                matches!(Headers::new([(name, "x")]), Err(HeaderError::Name(_))),
+                "{name:?}"
+            );
+        }
+        for value in ["a\r\nb: c", "a\nb", "\0"] {
+            assert_eq!(
+                Headers::new([("a", value)]),
+                Err(HeaderError::Value("a".to_owned()))
+            );
+        }
+    }
+
+    #[test]
+    fn they_are_bounded() {
+        let many = (0..MAX_HEADERS).map(|n| (format!("h{n}"), "x"));
+        let mut headers = Headers::new(many).unwrap();
+        assert_eq!(headers.add("one-more", "x"), Err(HeaderError::TooMany));
+        let long = "x".repeat(MAX_BYTES);
+        assert_eq!(Headers::new([("a", &long)]), Err(HeaderError::TooMany));
+    }
+}

@@ -1,0 +1,206 @@
+//! Websockets over TLS, with certificates of our own making.
+
+use std::path::{Path, PathBuf};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    date_time_ymd,
+};
+use tokio::{net::TcpListener, sync::mpsc};
+
+use super::{
+    refusal, server,
+    websocket::{listen_secure, talk},
+    within,
+};
+use crate::{
+    auth::{Auth, TokenDigest},
+    connect::{BearerToken, CertificateFault, ConnectError, Fault, WebSocket},
+    link::Link,
+    listener::Listener,
+    tls::{self, Trust},
+};
+
+/// Who issues certificates, and where its own is written.
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    file: PathBuf,
+}
+
+impl Authority {
+    fn new(dir: &Path, name: &str) -> Self {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages.push(KeyUsagePurpose::KeyCertSign);
+        let key = KeyPair::generate().unwrap();
+        let file = dir.join(name);
+        std::fs::write(&file, params.self_signed(&key).unwrap().pem()).unwrap();
+        let issuer = Issuer::new(params, key);
+        Self { issuer, file }
+    }
+
+    /// Runs a listener with a certificate for `name`; returns its URL.
+    async fn listen(
+        &self,
+        name: &str,
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> (String, mpsc::Receiver<Link>) {
+        let mut params = CertificateParams::new([name.to_owned()]).unwrap();
+        change(&mut params);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        let path = |extension| self.file.with_extension(extension);
+        std::fs::write(path("cert"), certificate.pem()).unwrap();
+        std::fs::write(path("key"), key.serialize_pem()).unwrap();
+        let acceptor = tls::acceptor(&path("cert"), &path("key")).unwrap();
+        let listener = Listener::bind_tcp("127.0.0.1:0".parse().unwrap(), true)
+            .await
+            .unwrap();
+        let url = listener.address().to_string();
+        let auth = Auth::CapabilityToken(TokenDigest::of_token("s3cret"));
+        (url, listen_secure(listener, auth, Some(acceptor)))
+    }
+}
+
+fn client(url: &str, trust: Trust) -> WebSocket {
+    WebSocket {
+        trust,
+        bearer_token: Some(BearerToken::new("s3cret").unwrap()),
+        ..server(url)
+    }
+}
+
+#[tokio::test]
+async fn a_server_is_trusted_by_the_certificate_of_its_issuer() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ours, other) = (
+        Authority::new(dir.path(), "ours"),
+        Authority::new(dir.path(), "other"),
+    );
+    for name in ["127.0.0.1", "localhost"] {
+        let (url, mut accepted) = ours.listen(name, |_| {}).await;
+        let url = url.replace("127.0.0.1", name);
+        for trust in [
+            Trust::only(&ours.file),
+            Trust::only(&other.file).and(&ours.file),
+            Trust::platform().and(&ours.file),
+        ] {
+            let client = client(&url, trust);
+            for _ in 0..2 {
+                let mut link = within("a link", client.open()).await.unwrap();
+                talk(&mut link, &mut accepted).await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_not_accepted_is_told_with_its_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ours, other) = (
+        Authority::new(dir.path(), "ours"),
+        Authority::new(dir.path(), "other"),
+    );
+    let again = tempfile::tempdir().unwrap();
+    let remade = Authority::new(again.path(), "ours");
+    let good = ours.listen("127.0.0.1", |_| {}).await;
+    let misnamed = ours.listen("else.test", |_| {}).await;
+    let expired = ours
+        .listen("127.0.0.1", |params| {
+            params.not_after = date_time_ymd(2001, 1, 1)
+        })
+        .await;
+    let early = ours
+        .listen("127.0.0.1", |params| {
+            params.not_before = date_time_ymd(4000, 1, 1)
+        })
+        .await;
+    for ((url, _), trust, expected, words) in [
+        (
+            &good,
+            Trust::only(&other.file),
+            CertificateFault::UnknownIssuer,
+            "not trusted",
+        ),
+        (
+            &good,
+            Trust::platform().and(&other.file),
+            CertificateFault::UnknownIssuer,
+            "not trusted",
+        ),
+        (
+            &good,
+            Trust::only(&remade.file),
+            CertificateFault::UnknownIssuer,
+            "not trusted",
+        ),
+        (
+            &misnamed,
+            Trust::only(&ours.file),
+            CertificateFault::WrongName,
+            "not for this host",
+        ),
+        (
+            &expired,
+            Trust::only(&ours.file),
+            CertificateFault::Expired,
+            "expired",
+        ),
+        (
+            &early,
+            Trust::only(&ours.file),
+            CertificateFault::NotYetValid,
+            "not valid yet",
+        ),
+    ] {
+        let (error, text) = refusal(&client(url, trust)).await;
+        assert_eq!((error.fault(), error.is_passing()), (Fault::Peer, false));
+        let ConnectError::Certificate { fault, .. } = error else {
+            panic!("{text}");
+        };
+        assert_eq!(fault, expected);
+        assert!(
+            text.starts_with("certificate of `127.0.0.1`") && text.contains(words),
+            "{text}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn who_speaks_no_tls_is_told_so() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("wss://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let answer = b"HTTP/1.1 400 Bad Request\r\n\r\n";
+        tokio::io::AsyncWriteExt::write_all(&mut stream, answer)
+            .await
+            .unwrap();
+        let mut sink = tokio::io::sink();
+        drop(tokio::io::copy(&mut stream, &mut sink).await);
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let trust = Trust::only(&Authority::new(dir.path(), "ours").file);
+    let (error, text) = refusal(&client(&url, trust)).await;
+    assert!(matches!(error, ConnectError::Tls { .. }), "{text}");
+    assert!(text.starts_with("TLS with `127.0.0.1` failed: "), "{text}");
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_use_is_named_and_read_again_the_next_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let ours = Authority::new(dir.path(), "ours");
+    let (url, mut accepted) = ours.listen("127.0.0.1", |_| {}).await;
+    let late = dir.path().join("late.pem");
+    let client = client(&url, Trust::only(&late));
+    let (error, text) = refusal(&client).await;
+    assert_eq!(error.fault(), Fault::Caller);
+    assert!(
+        text.contains("late.pem") && text.contains("No such file"),
+        "{text}"
+    );
+    std::fs::copy(&ours.file, &late).unwrap();
+    let mut link = within("a link", client.open()).await.unwrap();
+    talk(&mut link, &mut accepted).await;
+}

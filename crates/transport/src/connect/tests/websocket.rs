@@ -1,0 +1,217 @@
+//! Websockets to listeners of this crate, over loopback and unix sockets.
+
+use std::{
+    path::Path,
+    sync::{Arc, atomic::AtomicBool},
+};
+
+use bytes::Bytes;
+use exec_wire::outgoing::Outgoing;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+    sync::mpsc,
+};
+
+use super::{chain, refusal, server, within};
+use crate::{
+    auth::{Auth, TokenDigest},
+    connect::{Address, BearerToken, ConnectError, Fault, Headers, WebSocket},
+    http::Door,
+    link::{Encoding, Link},
+    listener::Listener,
+};
+
+/// Runs a listener; returns the links that are opened to it.
+fn listen(listener: Listener, auth: Auth) -> mpsc::Receiver<Link> {
+    listen_secure(listener, auth, None)
+}
+
+pub(super) fn listen_secure(
+    listener: Listener,
+    auth: Auth,
+    tls: Option<tokio_rustls::TlsAcceptor>,
+) -> mpsc::Receiver<Link> {
+    let door = Door {
+        auth: Arc::new(auth),
+        draining: Arc::new(AtomicBool::new(false)),
+    };
+    let (links, accepted) = mpsc::channel(1);
+    tokio::spawn(listener.run(door, tls, links));
+    accepted
+}
+
+async fn loopback(address: &str) -> (Listener, String) {
+    let listener = Listener::bind_tcp(address.parse().unwrap(), false)
+        .await
+        .unwrap();
+    let url = listener.address().to_string();
+    (listener, url)
+}
+
+/// Sends a message each way.
+pub(super) async fn talk(near: &mut Link, accepted: &mut mpsc::Receiver<Link>) {
+    let mut far = within("a link", accepted.recv()).await.unwrap();
+    for (from, to) in [(&mut *near, &mut far)] {
+        say(from, to, "there").await;
+        say(to, from, "back").await;
+    }
+}
+
+async fn say(from: &mut Link, to: &mut Link, what: &str) {
+    from.writer
+        .push(Outgoing::notification(what, &()), Encoding::Text);
+    within("flushed", from.writer.flush()).await.unwrap();
+    let message = within("a message", to.reader.next()).await.unwrap();
+    let text = format!(r#"{{"method":"{what}","params":null}}"#);
+    assert_eq!(message, Some(Bytes::from(text)));
+}
+
+#[tokio::test]
+async fn a_websocket_carries_messages_both_ways() {
+    for address in ["127.0.0.1:0", "[::1]:0"] {
+        let (listener, url) = loopback(address).await;
+        let mut accepted = listen(listener, Auth::Open);
+        let mut link = within("a link", server(&url).open()).await.unwrap();
+        assert_eq!(link.peer, url);
+        talk(&mut link, &mut accepted).await;
+        let by_name = url.replace(address.strip_suffix(":0").unwrap(), "localhost");
+        if address.starts_with('1') {
+            let mut link = within("a link", server(&by_name).open()).await.unwrap();
+            talk(&mut link, &mut accepted).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_unix_socket_carries_messages_both_ways() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a socket");
+    let mut accepted = listen(Listener::bind_unix(&path).await.unwrap(), Auth::Open);
+    let url = format!("unix://{}", path.display());
+    let mut link = within("a link", server(&url).open()).await.unwrap();
+    assert_eq!(link.peer, url);
+    talk(&mut link, &mut accepted).await;
+    let nobody = WebSocket::new(Address::Unix(dir.path().join("none")));
+    let (error, text) = refusal(&nobody).await;
+    assert_eq!(error.fault(), Fault::Transport);
+    assert!(
+        text.contains("none") && text.contains("No such file"),
+        "{text}"
+    );
+    expect_file_gone_is_told(dir.path()).await;
+}
+
+async fn expect_file_gone_is_told(dir: &Path) {
+    std::fs::write(dir.join("file"), "").unwrap();
+    let (error, text) = refusal(&WebSocket::new(Address::Unix(dir.join("file")))).await;
+    assert!(matches!(error, ConnectError::Unreachable { .. }), "{text}");
+}
+
+#[tokio::test]
+async fn a_bearer_token_opens_the_door_and_a_wrong_one_does_not() {
+    let (listener, url) = loopback("127.0.0.1:0").await;
+    let auth = Auth::CapabilityToken(TokenDigest::of_token("s3cret é"));
+    let mut accepted = listen(listener, auth);
+    let with = |token: &str| WebSocket {
+        bearer_token: Some(BearerToken::new(token).unwrap()),
+        ..server(&url)
+    };
+    let mut link = within("a link", with(" s3cret é\n").open()).await.unwrap();
+    talk(&mut link, &mut accepted).await;
+    for (client, body) in [
+        (with("another"), "401 invalid websocket bearer token"),
+        (server(&url), "401 missing websocket bearer token"),
+    ] {
+        let (error, text) = refusal(&client).await;
+        assert_eq!((error.fault(), error.is_passing()), (Fault::Peer, false));
+        assert!(text.ends_with(body) && !text.contains("another"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_token_does_not_leave_this_machine_in_the_clear() {
+    for url in ["ws://a.test:1", "ws://192.0.2.1:1", "ws://[2001:db8::1]:1"] {
+        let client = WebSocket {
+            bearer_token: Some(BearerToken::new("s3cret").unwrap()),
+            ..server(url)
+        };
+        let (error, text) = refusal(&client).await;
+        assert_eq!(error.fault(), Fault::Caller);
+        assert!(matches!(error, ConnectError::TokenInTheClear(_)), "{text}");
+        assert!(!text.contains("s3cret") && text.contains(url), "{text}");
+        assert!(!format!("{client:?}").contains("s3cret"));
+    }
+}
+
+#[tokio::test]
+async fn headers_are_sent_and_no_origin_is() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let asked = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n") {
+            stream.read_buf(&mut request).await.unwrap();
+        }
+        stream
+            .write_all(b"HTTP/1.1 418 Teapot\r\ncontent-length: 0\r\n\r\n")
+            .await
+            .unwrap();
+        String::from_utf8(request).unwrap()
+    });
+    let client = WebSocket {
+        headers: Headers::new([("X-Tenant", "blue"), ("Cookie", "k=v")]).unwrap(),
+        bearer_token: Some(BearerToken::new("s3cret").unwrap()),
+        ..server(&format!("ws://{address}/door?role=harness&x=%20"))
+    };
+    let (_, text) = refusal(&client).await;
+    assert!(text.ends_with("418 Teapot"), "{text}");
+    let request = within("the request", asked).await.unwrap();
+    let (first, rest) = request.split_once("\r\n").unwrap();
+    assert_eq!(first, "GET /door?role=harness&x=%20 HTTP/1.1");
+    for line in [
+        &format!("Host: {address}"),
+        "Authorization: Bearer s3cret",
+        "x-tenant: blue",
+        "cookie: k=v",
+        "Sec-WebSocket-Version: 13",
+    ] {
+        assert!(rest.lines().any(|sent| sent == line), "{line}: {rest}");
+    }
+    assert!(!rest.to_ascii_lowercase().contains("origin"), "{rest}");
+}
+
+#[tokio::test]
+async fn nobody_there_and_no_such_host_are_told_apart() {
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = free.local_addr().unwrap();
+    drop(free);
+    let (error, text) = refusal(&server(&format!("ws://{address}"))).await;
+    assert_eq!(
+        (error.fault(), error.is_passing()),
+        (Fault::Transport, true)
+    );
+    assert!(
+        text.contains(&address.to_string()) && text.contains("refused"),
+        "{text}"
+    );
+    let (error, text) = refusal(&server("ws://no-such-host.invalid:1")).await;
+    assert_eq!(error.fault(), Fault::Transport);
+    assert!(matches!(error, ConnectError::Resolve { .. }), "{text}");
+    assert!(
+        text.starts_with("cannot resolve `no-such-host.invalid`: "),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_bad_url_is_the_callers_fault_and_says_what_would_do() {
+    let error = ConnectError::from("http://x".parse::<Address>().unwrap_err());
+    assert_eq!(error.fault(), Fault::Caller);
+    assert!(
+        chain(&error).contains("wss://HOST:PORT"),
+        "{}",
+        chain(&error)
+    );
+}

@@ -1,0 +1,233 @@
+//! The request for a websocket, and what is answered (RFC 6455 section 4.1).
+
+use std::{borrow::Cow, io, time::Duration};
+
+use base64_simd::STANDARD;
+use http::StatusCode;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    time::timeout,
+};
+
+use super::{BearerToken, ConnectError, Headers, headers};
+use crate::websocket::accept_key;
+
+/// Longest head of an answer.
+const MAX_HEAD_BYTES: usize = 16 << 10;
+/// Headers of an answer.
+const MAX_HEADERS: usize = 64;
+/// How much of a refusal's text is read; what is shown of it.
+const MAX_BODY_BYTES: usize = 4 << 10;
+const SHOWN_CHARS: usize = 500;
+/// What is shorter is not taken for a secret: it would be found in any text.
+const MIN_SECRET_BYTES: usize = 4;
+/// How long a refusal's text may take: that it was refused is known already.
+const BODY_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What is asked for.
+#[derive(Debug)]
+pub(super) struct Request<'a> {
+    pub(super) authority: &'a str,
+    pub(super) target: &'a str,
+    pub(super) headers: &'a Headers,
+    pub(super) bearer_token: Option<&'a BearerToken>,
+}
+
+impl Request<'_> {
+    /// Upgrades a connection; returns what came behind the answer.
+    pub(super) async fn upgrade<S>(&self, stream: &mut S) -> Result<Vec<u8>, ConnectError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let key = STANDARD.encode_to_string(nonce());
+        stream.write_all(&self.encode(&key)).await?;
+        stream.flush().await?;
+        let mut answer = Vec::new();
+        loop {
+            // A connection that is cut in the middle of an answer says nothing about the peer.
+            if stream.read_buf(&mut answer).await? == 0 {
+                return Err(ConnectError::Closed);
+            }
+            let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+            let mut response = httparse::Response::new(&mut headers);
+            let length = match response.parse(&answer) {
+                Ok(httparse::Status::Complete(length)) => length,
+                Ok(httparse::Status::Partial) if answer.len() <= MAX_HEAD_BYTES => continue,
+                Ok(httparse::Status::Partial) => {
+                    return Err(ConnectError::NotWebSocket("its answer is too long"));
+                }
+                Err(_) => return Err(ConnectError::NotWebSocket("its answer is not HTTP")),
+            };
+            let head = Head(&response);
+            let status = response.code.unwrap_or(0);
+            if status == 101 {
+                head.check(&key)?;
+                return Ok(answer.split_off(length));
+            }
+            let (framing, phrase) = (head.framing(), response.reason.unwrap_or("").to_owned());
+            let body = framing.read(stream, answer.split_off(length)).await;
+            let said = [&body[..], phrase.as_bytes()].map(one_line);
+            let told = said
+                .into_iter()
+                .find(|text| !text.is_empty() && !self.is_repeated_in(text));
+            let reason = told.unwrap_or_else(|| meaning(status).to_owned());
+            let reason = reason.chars().take(SHOWN_CHARS).collect();
+            return Err(ConnectError::Refused { status, reason });
+        }
+    }
+
+    /// Tells whether a text repeats what may be secret: who answers that there is no such path often
+    /// names the path.
+    fn is_repeated_in(&self, text: &str) -> bool {
+        let (path, query) = self.target.split_once('?').unwrap_or((self.target, ""));
+        let token = self.bearer_token.map(BearerToken::secret);
+        let secrets = [path.as_bytes(), query.as_bytes()].into_iter();
+        let mut secrets = secrets.chain(token).chain(self.headers.values());
+        secrets.any(|secret| {
+            let secret = one_line(secret);
+            secret.len() >= MIN_SECRET_BYTES && text.contains(&secret)
+        })
+    }
+
+    fn encode(&self, key: &str) -> Vec<u8> {
+        let mut request = format!(
+            "GET {} HTTP/1.1\r\nHost: {}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n",
+            self.target, self.authority
+        )
+        .into_bytes();
+        if let Some(token) = self.bearer_token {
+            headers::line(&mut request, "Authorization", token.authorization());
+        }
+        self.headers.encode(&mut request);
+        request.extend_from_slice(b"\r\n");
+        request
+    }
+}
+
+/// The head of an answer.
+struct Head<'a>(&'a httparse::Response<'a, 'a>);
+
+impl Head<'_> {
+    /// Checks that the peer is a websocket server that answers this very request.
+    fn check(&self, key: &str) -> Result<(), ConnectError> {
+        let refusal = if !self.has("upgrade", "websocket") || !self.has("connection", "upgrade") {
+            "it switches to another protocol"
+        } else if self.value("sec-websocket-accept") != Some(accept_key(key.as_bytes()).as_bytes())
+        {
+            "it answers another request"
+        } else if self.value("sec-websocket-extensions").is_some() {
+            "it uses an extension that nobody asked for"
+        } else if self.value("sec-websocket-protocol").is_some() {
+            "it uses a subprotocol that nobody asked for"
+        } else {
+            return Ok(());
+        };
+        Err(ConnectError::NotWebSocket(refusal))
+    }
+
+    /// Tells where the body ends.
+    fn framing(&self) -> Framing {
+        if self.has("transfer-encoding", "chunked") {
+            return Framing::Chunked;
+        }
+        let length = self
+            .value("content-length")
+            .and_then(|value| str::from_utf8(value).ok()?.trim().parse().ok());
+        Framing::Plain(length.unwrap_or(usize::MAX).min(MAX_BODY_BYTES))
+    }
+
+    fn values(&self, name: &str) -> impl Iterator<Item = &[u8]> {
+        let named = move |header: &&httparse::Header<'_>| header.name.eq_ignore_ascii_case(name);
+        self.0
+            .headers
+            .iter()
+            .filter(named)
+            .map(|header| header.value)
+    }
+
+    fn value(&self, name: &str) -> Option<&[u8]> {
+        self.values(name).next().map(<[u8]>::trim_ascii)
+    }
+
+    fn has(&self, name: &str, token: &str) -> bool {
+        self.values(name)
+            .flat_map(|value| value.split(|byte| *byte == b','))
+            .any(|part| part.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
+    }
+}
+
+/// Where a body ends.
+enum Framing {
+    /// After this many bytes, or when the peer is done.
+    Plain(usize),
+    /// After a chunk of nothing.
+    Chunked,
+}
+
+impl Framing {
+    /// Reads what there is of a body in good time. `body` came with the head.
+    async fn read<S: AsyncRead + Unpin>(self, stream: &mut S, mut body: Vec<u8>) -> Vec<u8> {
+        let most = match self {
+            Self::Plain(length) => length,
+            Self::Chunked => MAX_BODY_BYTES,
+        };
+        let rest = async {
+            let is_whole = |body: &[u8]| match self {
+                Self::Plain(length) => body.len() >= length,
+                Self::Chunked => body.len() >= most || body.ends_with(b"0\r\n\r\n"),
+            };
+            while !is_whole(&body) && stream.read_buf(&mut body).await? > 0 {}
+            Ok::<_, io::Error>(())
+        };
+        // The refusal itself is told, with as much of its text as came.
+        drop(timeout(BODY_TIMEOUT, rest).await);
+        body.truncate(most);
+        match self {
+            Self::Plain(_) => body,
+            Self::Chunked => join_chunks(&body),
+        }
+    }
+}
+
+/// Joins the chunks of a body, as far as they are there.
+fn join_chunks(mut body: &[u8]) -> Vec<u8> {
+    let mut joined = Vec::new();
+    while let Ok(httparse::Status::Complete((start, length))) = httparse::parse_chunk_size(body) {
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        let rest = &body[start..];
+        joined.extend_from_slice(&rest[..length.min(rest.len())]);
+        match rest.get(length.saturating_add(2)..) {
+            Some(next) if length > 0 => body = next,
+            Some(_) | None => break,
+        }
+    }
+    joined
+}
+
+/// Returns what a status means; nothing if it is none of the usual ones.
+fn meaning(status: u16) -> &'static str {
+    let status = StatusCode::from_u16(status).ok();
+    status
+        .and_then(|status| status.canonical_reason())
+        .unwrap_or("")
+}
+
+/// Returns what a peer wrote as one line for people.
+fn one_line(text: &[u8]) -> String {
+    let text: Cow<'_, str> = String::from_utf8_lossy(text);
+    let words: Vec<&str> = text
+        .split(|c: char| c.is_whitespace() || c.is_control())
+        .filter(|word| !word.is_empty())
+        .collect();
+    words.join(" ")
+}
+
+/// Sixteen bytes that tell this handshake from a cached one; they are no secret.
+fn nonce() -> [u8; 16] {
+    use std::hash::{BuildHasher, RandomState};
+
+    let state = RandomState::new();
+    let [high, low] = [state.hash_one(0), state.hash_one(1)];
+    (u128::from(high) << 64 | u128::from(low)).to_ne_bytes()
+}

@@ -1,0 +1,211 @@
+//! Links over a websocket.
+
+use std::{io, net::SocketAddr, path::Path, time::Duration};
+
+use tokio::{
+    net::{TcpStream, UnixStream, lookup_host},
+    time::timeout,
+};
+use tokio_rustls::{
+    TlsConnector,
+    client::TlsStream,
+    rustls::{self, pki_types::ServerName},
+};
+
+use super::{
+    Address, BearerToken, CertificateFault, ConnectError, Headers, Host, Scheme, upgrade::Request,
+};
+use crate::{
+    link::{Link, Role},
+    tls::Trust,
+    websocket,
+};
+
+/// How long connecting may take, from the name's resolution to the last byte of the handshake,
+/// unless a caller says otherwise.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A server that is reached over a websocket, and how.
+#[derive(Clone, Debug)]
+pub struct WebSocket {
+    /// Where it is.
+    pub address: Address,
+    /// What is sent with the request.
+    pub headers: Headers,
+    /// The secret that opens the door.
+    pub bearer_token: Option<BearerToken>,
+    /// Whose certificates are accepted.
+    pub trust: Trust,
+    /// How long it may take.
+    pub connect_timeout: Duration,
+}
+
+impl WebSocket {
+    /// Describes a server that asks for nothing.
+    pub fn new(address: Address) -> Self {
+        Self {
+            address,
+            headers: Headers::default(),
+            bearer_token: None,
+            trust: Trust::default(),
+            connect_timeout: CONNECT_TIMEOUT,
+        }
+    }
+
+    /// Checks what can be known without a connection.
+    ///
+    /// # Errors
+    /// When others could read the token on its way.
+    pub fn check(&self) -> Result<(), ConnectError> {
+        match &self.bearer_token {
+            Some(_) if !self.address.is_private() => {
+                Err(ConnectError::TokenInTheClear(self.address.to_string()))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Opens a link. Dropping the future leaves none.
+    ///
+    /// # Errors
+    /// When no websocket came about in time.
+    pub async fn open(&self) -> Result<Link, ConnectError> {
+        self.check()?;
+        let within = self.connect_timeout;
+        let open = async {
+            match &self.address {
+                Address::Network(host) => self.network(host).await,
+                Address::Unix(path) => self.unix(path).await,
+            }
+        };
+        timeout(within, open).await.unwrap_or_else(|_| {
+            Err(ConnectError::Timeout {
+                peer: self.peer(),
+                within,
+            })
+        })
+    }
+
+    async fn network(&self, host: &Host) -> Result<Link, ConnectError> {
+        let mut stream = self.dial(host).await?;
+        let authority = host.authority();
+        if host.scheme == Scheme::Ws {
+            let rest = self
+                .request(&authority, &host.target)
+                .upgrade(&mut stream)
+                .await?;
+            let (read, write) = stream.into_split();
+            return Ok(websocket::link(
+                read,
+                write,
+                &rest,
+                Role::Client,
+                self.peer(),
+            ));
+        }
+        let mut stream = self.secure(host, stream).await?;
+        let rest = self
+            .request(&authority, &host.target)
+            .upgrade(&mut stream)
+            .await?;
+        let (read, write) = tokio::io::split(stream);
+        Ok(websocket::link(
+            read,
+            write,
+            &rest,
+            Role::Client,
+            self.peer(),
+        ))
+    }
+
+    async fn unix(&self, path: &Path) -> Result<Link, ConnectError> {
+        let mut stream = UnixStream::connect(path)
+            .await
+            .map_err(|source| self.unreachable(source))?;
+        let rest = self.request("localhost", "/").upgrade(&mut stream).await?;
+        let (read, write) = stream.into_split();
+        Ok(websocket::link(
+            read,
+            write,
+            &rest,
+            Role::Client,
+            self.peer(),
+        ))
+    }
+
+    /// Connects to the first address of a host that answers.
+    async fn dial(&self, host: &Host) -> Result<TcpStream, ConnectError> {
+        let resolve = |source| ConnectError::Resolve {
+            host: host.name.clone(),
+            source,
+        };
+        let found = lookup_host((host.name.as_str(), host.port)).await;
+        // `localhost` is a name like others: a token goes to where it should lead, or nowhere.
+        let near = self.bearer_token.is_some() && host.scheme == Scheme::Ws;
+        let addresses: Vec<SocketAddr> = found
+            .map_err(resolve)?
+            .filter(|address| !near || address.ip().to_canonical().is_loopback())
+            .collect();
+        if addresses.is_empty() {
+            return Err(resolve(io::Error::from(io::ErrorKind::AddrNotAvailable)));
+        }
+        let stream = TcpStream::connect(addresses.as_slice())
+            .await
+            .map_err(|source| self.unreachable(source))?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+
+    async fn secure(
+        &self,
+        host: &Host,
+        stream: TcpStream,
+    ) -> Result<TlsStream<TcpStream>, ConnectError> {
+        let name =
+            ServerName::try_from(host.name.clone()).map_err(|_| super::AddressError::NoHost)?;
+        let connected = TlsConnector::from(self.trust.config().await?)
+            .connect(name, stream)
+            .await;
+        connected.map_err(|error| tls_error(&host.name, error))
+    }
+
+    fn request<'a>(&'a self, authority: &'a str, target: &'a str) -> Request<'a> {
+        Request {
+            authority,
+            target,
+            headers: &self.headers,
+            bearer_token: self.bearer_token.as_ref(),
+        }
+    }
+
+    fn unreachable(&self, source: io::Error) -> ConnectError {
+        ConnectError::Unreachable {
+            peer: self.peer(),
+            source,
+        }
+    }
+
+    fn peer(&self) -> String {
+        self.address.to_string()
+    }
+}
+
+/// Tells what is wrong with a certificate from what is wrong with TLS, and that from a connection
+/// that broke.
+fn tls_error(host: &str, error: io::Error) -> ConnectError {
+    let inner = error
+        .get_ref()
+        .and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    let Some(source) = inner.cloned() else {
+        return ConnectError::Io(error);
+    };
+    let host = host.to_owned();
+    match CertificateFault::of(&source) {
+        Some(fault) => ConnectError::Certificate {
+            host,
+            fault,
+            source,
+        },
+        None => ConnectError::Tls { host, source },
+    }
+}

@@ -1,0 +1,183 @@
+//! Whom a client trusts.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::{Arc, OnceLock},
+};
+
+use tokio::task::spawn_blocking;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+use super::{TlsError, pem};
+use crate::connect::ConnectError;
+
+/// Where systems keep the roots they trust. The first file that can be read counts. No library looks
+/// for them, because those read environment variables, which only the product crate may do.
+const PLATFORM: &[&str] = &[
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/pki/tls/cacert.pem",
+    "/etc/ssl/cert.pem",
+    "/opt/etc/ssl/certs/ca-certificates.crt",
+];
+
+/// The certificates that a client trusts when it connects to `wss://`. Files are read when the first
+/// connection needs them, not before, and once: clones share what was read.
+#[derive(Clone, Debug)]
+pub struct Trust {
+    roots: Roots,
+    files: Vec<PathBuf>,
+    /// What was read. A failure is not kept: the next connection looks again.
+    read: Arc<OnceLock<Arc<ClientConfig>>>,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Roots {
+    Platform,
+    None,
+}
+
+impl Trust {
+    /// Trusts the roots of this host.
+    pub fn platform() -> Self {
+        Self::new(Roots::Platform, Vec::new())
+    }
+
+    /// Trusts the certificates of one PEM file, and no others.
+    pub fn only(file: impl Into<PathBuf>) -> Self {
+        Self::new(Roots::None, vec![file.into()])
+    }
+
+    /// Trusts the certificates of a PEM file too.
+    #[must_use]
+    pub fn and(mut self, file: impl Into<PathBuf>) -> Self {
+        self.files.push(file.into());
+        Self::new(self.roots, self.files)
+    }
+
+    /// Returns what accepts certificates.
+    pub(crate) async fn config(&self) -> Result<Arc<ClientConfig>, ConnectError> {
+        if let Some(config) = self.read.get() {
+            return Ok(Arc::clone(config));
+        }
+        let trust = self.clone();
+        let read = spawn_blocking(move || trust.build()).await;
+        let config = read.map_err(io::Error::other)??;
+        Ok(Arc::clone(self.read.get_or_init(|| config)))
+    }
+
+    fn new(roots: Roots, files: Vec<PathBuf>) -> Self {
+        Self {
+            roots,
+            files,
+            read: Arc::default(),
+        }
+    }
+
+    /// Reads the files. Blocks.
+    fn build(&self) -> Result<Arc<ClientConfig>, TlsError> {
+        let mut store = RootCertStore::empty();
+        for file in &self.files {
+            add(&mut store, file)?;
+        }
+        if self.roots == Roots::Platform {
+            let found = add_first(&mut store, PLATFORM.iter().map(Path::new));
+            if !found && self.files.is_empty() {
+                return Err(TlsError::NoRoots);
+            }
+        }
+        let config = ClientConfig::builder_with_provider(pem::provider())
+            .with_safe_default_protocol_versions()
+            .map_err(TlsError::Refused)?
+            .with_root_certificates(store)
+            .with_no_client_auth();
+        Ok(Arc::new(config))
+    }
+}
+
+impl Default for Trust {
+    fn default() -> Self {
+        Self::platform()
+    }
+}
+
+/// Adds what a caller named: every certificate of it counts.
+fn add(store: &mut RootCertStore, file: &Path) -> Result<(), TlsError> {
+    for certificate in pem::certificates(file)? {
+        store
+            .add(certificate)
+            .map_err(|error| TlsError::BadCertificate {
+                path: file.display().to_string(),
+                reason: error.to_string(),
+            })?;
+    }
+    Ok(())
+}
+
+/// Adds the first bundle there is. Hosts keep old certificates that rustls does not read; those are
+/// not trusted, and the others are.
+fn add_first<'a>(store: &mut RootCertStore, bundles: impl Iterator<Item = &'a Path>) -> bool {
+    for bundle in bundles {
+        match pem::certificates(bundle) {
+            Ok(certificates) => {
+                let (added, ignored) = store.add_parsable_certificates(certificates);
+                tracing::debug!(bundle = %bundle.display(), added, ignored, "host roots are read");
+                if added > 0 {
+                    return true;
+                }
+            }
+            Err(error) => {
+                tracing::trace!(bundle = %bundle.display(), %error, "no host roots here");
+            }
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn certificate() -> String {
+        let made = rcgen::generate_simple_self_signed(["a.test".to_owned()]).unwrap();
+        made.cert.pem()
+    }
+
+    #[test]
+    fn the_error_names_the_file_that_failed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        std::fs::write(path("good.pem"), certificate()).unwrap();
+        std::fs::write(path("empty.pem"), "nothing in here").unwrap();
+        let broken = certificate().replacen("MII", "!!!", 1);
+        std::fs::write(path("broken.pem"), broken).unwrap();
+        let section = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        std::fs::write(path("junk.pem"), section).unwrap();
+        assert!(Trust::only(path("good.pem")).build().is_ok());
+        for bad in ["empty.pem", "broken.pem", "junk.pem", "none.pem"] {
+            let trust = Trust::only(path("good.pem")).and(path(bad));
+            let error = trust.build().err().unwrap();
+            assert!(error.to_string().contains(bad), "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_first_bundle_that_can_be_read_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths =
+            ["none.pem", "empty.pem", "one.pem", "two.pem"].map(|name| dir.path().join(name));
+        std::fs::write(&paths[1], "").unwrap();
+        std::fs::write(&paths[2], certificate()).unwrap();
+        std::fs::write(&paths[3], certificate() + &certificate()).unwrap();
+        let mut store = RootCertStore::empty();
+        assert!(add_first(&mut store, paths.iter().map(PathBuf::as_path)));
+        assert_eq!(store.len(), 1);
+        assert!(!add_first(
+            &mut store,
+            paths[..2].iter().map(PathBuf::as_path)
+        ));
+    }
+}

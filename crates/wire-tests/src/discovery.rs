@@ -1,0 +1,344 @@
+//! `capabilityRoots/discoverV1` and `capabilities/discoverV2`: what is found, and bad questions.
+
+use std::{fs, os::unix::fs::symlink, path::Path};
+
+use serde_json::{Value, json};
+
+use crate::{
+    over_every_transport, over_one_transport,
+    scene::{Scene, uri},
+    server::Transport,
+};
+
+const ROOTS: &str = "capabilityRoots/discoverV1";
+const INSTALLED: &str = "capabilities/discoverV2";
+
+over_every_transport!(
+    files_of_a_root_are_told_exactly,
+    what_is_installed_is_told_exactly
+);
+
+over_one_transport!(
+    roots_with_problems_say_so_in_their_place,
+    declared_files_stay_below_their_root,
+    nested_plugins_are_told_once_each,
+    a_root_has_a_limit_of_bytes,
+    questions_are_checked,
+    metadata_of_a_skill_is_read,
+    one_version_of_a_plugin_counts,
+);
+
+fn write(path: &Path, text: impl AsRef<[u8]>) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+/// Looks below one root.
+async fn below(scene: &mut Scene, name: &str) -> Value {
+    let params = json!({"roots": [{"id": "r", "path": scene.uri(name)}]});
+    let mut result = scene.client.call(ROOTS, params).await;
+    assert_eq!(result["roots"].as_array().unwrap().len(), 1);
+    result["roots"][0].take()
+}
+
+async fn installed(scene: &mut Scene) -> Value {
+    let params = json!({"cwd": scene.uri("")});
+    scene.client.call(INSTALLED, params).await
+}
+
+fn texts(files: &Value) -> Vec<&str> {
+    let files = files.as_array().unwrap().iter();
+    files
+        .map(|file| file["contents"].as_str().unwrap())
+        .collect()
+}
+
+fn skills(root: &Value) -> Vec<&str> {
+    let skills = root["skills"].as_array().unwrap().iter();
+    skills
+        .map(|skill| skill["instructions"]["contents"].as_str().unwrap())
+        .collect()
+}
+
+async fn files_of_a_root_are_told_exactly(transport: Transport) {
+    let mut scene = Scene::new(transport).await;
+    write(&scene.path("r/.codex-plugin/plugin.json"), "{}");
+    write(&scene.path("r/.mcp.json"), "m");
+    write(&scene.path("r/s/SKILL.md"), "s");
+    write(&scene.path("r/s/agents/openai.yaml"), "y");
+    write(&scene.path("r/a b/SKILL.md"), "a");
+    let file = |name: &str, text: &str| json!({"path": scene.uri(name), "contents": text});
+    let manifest = file("r/.codex-plugin/plugin.json", "{}");
+    let expected = json!({
+        "id": "r",
+        "path": scene.uri("r"),
+        "plugin": {
+            "manifest": manifest,
+            "mcpConfig": file("r/.mcp.json", "m"),
+            "appsConfig": null,
+        },
+        "skills": [
+            {"instructions": file("r/a%20b/SKILL.md", "a"), "metadata": null},
+            {
+                "instructions": file("r/s/SKILL.md", "s"),
+                "metadata": file("r/s/agents/openai.yaml", "y"),
+            },
+        ],
+        "namespaceManifests": [manifest],
+        "warnings": [],
+        "error": null,
+    });
+    assert_eq!(below(&mut scene, "r").await, expected);
+}
+
+async fn roots_with_problems_say_so_in_their_place(transport: Transport) {
+    let mut scene = Scene::new(transport).await;
+    for name in ["none", "file", "fifo", "to-none"] {
+        let root = below(&mut scene, name).await;
+        assert!(root["error"].is_string(), "{root}");
+    }
+    assert_eq!(below(&mut scene, "to-dir").await["error"], Value::Null);
+    let roots = json!([
+        {"id": "", "path": "file:///C:/x"}, {"id": "", "path": scene.uri("dir")},
+    ]);
+    let result = scene.client.call(ROOTS, json!({"roots": roots})).await;
+    assert!(result["roots"][0]["error"].is_string(), "{result}");
+    assert_eq!(result["roots"][1]["error"], Value::Null);
+    let nothing = scene.client.call(ROOTS, json!({"roots": []})).await;
+    assert_eq!(nothing, json!({"roots": []}));
+    // Pipes and dangling links in the places of files are no files, and hold nothing up.
+    fs::create_dir_all(scene.path("r/s")).unwrap();
+    fs::rename(scene.path("fifo"), scene.path("r/s/SKILL.md")).unwrap();
+    symlink("none", scene.path("r/.mcp.json")).unwrap();
+    let root = below(&mut scene, "r").await;
+    assert_eq!((skills(&root).len(), &root["warnings"]), (0, &json!([])));
+}
+
+async fn declared_files_stay_below_their_root(transport: Transport) {
+    let mut scene = Scene::new(transport).await;
+    for (name, text) in [("x.json", "out"), ("r/x.json", "x"), ("r/a/x.json", "ax")] {
+        write(&scene.path(name), text);
+    }
+    write(&scene.path("r/.mcp.json"), "usual");
+    // The declaration, what is told, and how many warnings there are.
+    let rows: [(Value, Value, usize); 11] = [
+        (json!("./x.json"), json!("x"), 0),
+        (json!("./a/./x.json"), json!("ax"), 0),
+        (json!("./x.json/"), json!("x"), 0),
+        (json!("./none"), Value::Null, 0),
+        (json!("./a"), Value::Null, 0),
+        (json!({"inline": {}}), Value::Null, 0),
+        (json!(5), json!("usual"), 0),
+        (json!("x.json"), json!("usual"), 1),
+        (json!("./../x.json"), json!("usual"), 1),
+        (json!("./a/../x.json"), json!("usual"), 1),
+        (json!("./"), json!("usual"), 1),
+    ];
+    for (declared, told, warnings) in rows {
+        let manifest = json!({"mcpServers": declared}).to_string();
+        write(&scene.path("r/.codex-plugin/plugin.json"), manifest);
+        let root = below(&mut scene, "r").await;
+        assert_eq!(root["plugin"]["mcpConfig"]["contents"], told, "{declared}");
+        assert_eq!(
+            root["warnings"].as_array().unwrap().len(),
+            warnings,
+            "{declared}"
+        );
+    }
+}
+
+async fn nested_plugins_are_told_once_each(transport: Transport) {
+    let mut scene = Scene::new(transport).await;
+    for (directory, kind) in [
+        ("r", "claude"),
+        ("r/b", "cursor"),
+        ("r/b", "codex"),
+        ("r/a/c", "codex"),
+        ("r/a", "codex"),
+        ("r/a-b", "codex"),
+    ] {
+        let path = scene
+            .path(directory)
+            .join(format!(".{kind}-plugin/plugin.json"));
+        write(&path, format!("{directory} {kind}"));
+    }
+    let root = below(&mut scene, "r").await;
+    let expected = [
+        "r claude",
+        "r/a codex",
+        "r/a-b codex",
+        "r/a/c codex",
+        "r/b codex",
+    ];
+    assert_eq!(texts(&root["namespaceManifests"]), expected);
+    // Below a plugin that is not the root, its manifest comes first.
+    fs::create_dir(scene.path("r/b/inner")).unwrap();
+    let root = below(&mut scene, "r/b/inner").await;
+    assert_eq!(root["plugin"], Value::Null);
+    assert_eq!(texts(&root["namespaceManifests"]), ["r/b codex"]);
+}
+
+async fn a_root_has_a_limit_of_bytes(transport: Transport) {
+    let mut scene = Scene::new(transport).await;
+    for number in 0..17 {
+        write(
+            &scene.path(&format!("r/{number:02}/SKILL.md")),
+            "x".repeat(1 << 20),
+        );
+    }
+    write(&scene.path("r/98/SKILL.md"), "x".repeat((1 << 20) + 1));
+    write(&scene.path("r/99/SKILL.md"), b"\xff");
+    let root = below(&mut scene, "r").await;
+    assert_eq!(skills(&root).len(), 16);
+    assert_eq!(root["warnings"].as_array().unwrap().len(), 3);
+}
+
+async fn questions_are_checked(transport: Transport) {
+    let mut scene = Scene::new(transport).await;
+    let root = json!({"id": "r", "path": scene.uri("none")});
+    let roots = json!({"roots": vec![root.clone(); 128]});
+    let result = scene.client.call(ROOTS, roots).await;
+    assert_eq!(result["roots"].as_array().unwrap().len(), 128);
+    let roots = json!({"roots": vec![root; 129]});
+    scene.client.expect_error(-32600, ROOTS, roots).await;
+    for params in [
+        json!({}),
+        json!({"roots": null}),
+        json!({"roots": [{"path": "file:///x"}]}),
+        json!({"roots": [{"id": "r"}]}),
+        json!({"roots": [{"id": 5, "path": "file:///x"}]}),
+        json!({"roots": [{"id": "r", "path": "/native"}]}),
+        json!({"roots": [{"id": "r", "path": "file:///x", "sandbox": {}}]}),
+    ] {
+        scene.client.expect_error(-32602, ROOTS, params).await;
+    }
+    for params in [
+        json!({}),
+        json!({"cwd": 5}),
+        json!({"cwd": "file:///x", "sandbox": 5}),
+    ] {
+        scene.client.expect_error(-32602, INSTALLED, params).await;
+    }
+    let nothing = json!({"plugins": [], "skills": [], "warnings": []});
+    for cwd in ["file:///none", "file:///C:/x"] {
+        let params = json!({"cwd": cwd, "sandbox": null});
+        assert_eq!(scene.client.call(INSTALLED, params).await, nothing);
+    }
+}
+
+async fn what_is_installed_is_told_exactly(transport: Transport) {
+    let mut scene = Scene::new(transport).await;
+    let home = scene.server.dir.path().to_owned();
+    let skill = home.join(".codex/skills/s/SKILL.md");
+    let text = "---\ndescription: use: with care\nmetadata:\n  short-description: care\n---\n";
+    write(&skill, text);
+    let version = home.join(".codex/plugins/cache/m/p/1.0.0");
+    let of_plugin = version.join("any/where/SKILL.md");
+    let manifest = version.join(".codex-plugin/plugin.json");
+    write(
+        &of_plugin,
+        "---\nname: n\ndescription: >\n  two\n  lines\n---\n",
+    );
+    write(&manifest, r#"{"name":"plug"}"#);
+    let remote = json!({"schema_version": 1, "remote_plugin_id": "remote"}).to_string();
+    write(
+        &home.join(".codex/plugins/cache/m/p/.codex-remote-plugin-install.json"),
+        remote,
+    );
+    let expected = json!({
+        "plugins": [{
+            "id": "p@m",
+            "displayName": "plug",
+            "remotePluginId": "remote",
+            "version": "1.0.0",
+            "root": uri(&version),
+            "files": {
+                "manifest": {"path": uri(&manifest), "contents": r#"{"name":"plug"}"#},
+                "mcpConfig": null,
+                "appsConfig": null,
+            },
+            "skills": [{
+                "name": "plug:n",
+                "description": "two lines",
+                "shortDescription": null,
+                "path": uri(&of_plugin),
+                "dependencies": null,
+                "policy": null,
+            }],
+        }],
+        "skills": [{
+            "name": "s",
+            "description": "use: with care",
+            "shortDescription": "care",
+            "path": uri(&skill),
+            "discoveryRoot": {
+                "id": "codex-home-skills",
+                "path": uri(&home.join(".codex/skills")),
+            },
+            "dependencies": null,
+            "policy": null,
+        }],
+        "warnings": [],
+    });
+    assert_eq!(installed(&mut scene).await, expected);
+}
+
+async fn metadata_of_a_skill_is_read(transport: Transport) {
+    let mut scene = Scene::new(transport).await;
+    let skill = scene.server.dir.path().join(".agents/skills/s");
+    write(&skill.join("SKILL.md"), "---\ndescription: d\n---\n");
+    let text = "policy:\n  allow_implicit_invocation: false\n  products: [codex]\ndependencies:\n  \
+                tools:\n    - type: mcp\n      value: v\n      oauth:\n        callback_port: 80\n";
+    write(&skill.join("agents/openai.yaml"), text);
+    let found = installed(&mut scene).await;
+    let policy = json!({"allowImplicitInvocation": false, "products": ["codex"]});
+    assert_eq!(found["skills"][0]["policy"], policy);
+    let tool = json!({
+        "type": "mcp", "value": "v", "description": null, "transport": null, "command": null,
+        "url": null, "oauthCallbackPort": 80,
+    });
+    assert_eq!(found["skills"][0]["dependencies"], json!({"tools": [tool]}));
+    assert_eq!(
+        found["skills"][0]["discoveryRoot"]["id"],
+        "user-agent-skills"
+    );
+    // A small file that would become a large one says nothing.
+    let mut bomb = "policy: {}\na0: &a0 x\n".to_owned();
+    for level in 1..10 {
+        let below = format!("*a{}, ", level - 1).repeat(10);
+        bomb += &format!("a{level}: &a{level} [{below}]\n");
+    }
+    write(&skill.join("agents/openai.yaml"), bomb);
+    assert_eq!(
+        installed(&mut scene).await["skills"][0]["policy"],
+        Value::Null
+    );
+}
+
+async fn one_version_of_a_plugin_counts(transport: Transport) {
+    let mut scene = Scene::new(transport).await;
+    let cache = scene.server.dir.path().join(".codex/plugins/cache");
+    for version in [
+        "b/p/1.9.0",
+        "b/p/1.10.0",
+        "b/q/1.0.0",
+        "b/q/local",
+        "a/p/x",
+        "a b/p/1",
+        "a/.p/1",
+    ] {
+        write(&cache.join(version).join(".codex-plugin/plugin.json"), "{}");
+    }
+    write(&cache.join("b/broken/1/.codex-plugin/plugin.json"), "[]");
+    write(&scene.path("elsewhere/.codex-plugin/plugin.json"), "{}");
+    symlink(scene.path("elsewhere"), cache.join("b/p/2.0.0")).unwrap();
+    let found = installed(&mut scene).await;
+    let plugins = found["plugins"].as_array().unwrap().iter();
+    let told: Vec<_> = plugins
+        .map(|plugin| (&plugin["id"], &plugin["version"]))
+        .collect();
+    let expected = [("p@a", "x"), ("p@b", "1.10.0"), ("q@b", "local")]
+        .map(|(id, version)| (json!(id), json!(version)));
+    assert_eq!(told, expected.each_ref().map(|(id, version)| (id, version)));
+    assert_eq!(found["warnings"].as_array().unwrap().len(), 1, "{found}");
+}
