@@ -1,8 +1,8 @@
 """`scripts/stock-codex`: proves that the stock Codex CLI works against our server.
 
 It installs the CLI from npm, starts our server, plays the model on loopback and checks what the
-CLI reports of the commands and files that the model asks for. No account and no other host is
-needed.
+CLI reports of the commands and files that the model asks for. And it proves that our client works
+against the CLI's own server, with the conformance suite. No account and no other host is needed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import List
 
 import binaries
+import conformance
 import file_scenarios
 import parity
 import sandbox_scenarios
@@ -24,7 +25,13 @@ from report import Report
 from scenarios import Run, Setup
 from server import StartFailed
 
-ALL = {**scenarios.ALL, **file_scenarios.ALL, **sandbox_scenarios.ALL, **parity.ALL}
+ALL = {
+    **scenarios.ALL,
+    **file_scenarios.ALL,
+    **sandbox_scenarios.ALL,
+    **parity.ALL,
+    **conformance.ALL,
+}
 BEYOND_STOCK = (*file_scenarios.BEYOND_STOCK, *sandbox_scenarios.BEYOND_STOCK)
 
 
@@ -70,7 +77,8 @@ def parse_arguments() -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(
         prog="scripts/stock-codex",
-        description="Proves that the stock Codex CLI works on commands and files of exec-server.",
+        description="Proves that the stock Codex CLI works on commands and files of exec-server, "
+        "and our client on those of the CLI's own server.",
         epilog="Exit status: 0 if every check passes, 1 if one fails, 2 for a wrong command line.",
     )
     add = parser.add_argument

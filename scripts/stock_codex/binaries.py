@@ -39,6 +39,19 @@ def install_codex(version: str) -> Path:
     return codex
 
 
+def executable_of(codex: Path) -> Path:
+    """Returns the program that the CLI's launcher runs; a CLI that is no launcher is that itself."""
+    launcher = codex.resolve()
+    if launcher.suffix != ".js":
+        return launcher
+    # <packages>/codex/bin/codex.js runs <packages>/codex-<platform>/vendor/<target>/bin/codex.
+    packages = launcher.parent.parent.parent
+    found = sorted(packages.glob("codex-*/vendor/*/bin/codex"))
+    if not found:
+        raise Missing(f"{launcher} has no program for this machine beside it")
+    return found[0]
+
+
 def build_server() -> Path:
     """Returns the release build of our server, and builds it if it is missing."""
     server = TARGET / "release" / "exec-server"

@@ -123,7 +123,7 @@ fn decode_known(told: &Notification<'_>) -> Result<Told, ParamsError> {
 }
 
 /// Finds a signal's name among those that live as long as the program.
-fn signal_name(name: &str) -> &'static str {
+pub(crate) fn signal_name(name: &str) -> &'static str {
     SIGNALS
         .iter()
         .find(|known| **known == name)

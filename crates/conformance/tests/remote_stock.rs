@@ -12,7 +12,7 @@ use std::{ffi::OsString, fs, path::PathBuf, process::Stdio, time::Duration};
 use exec_conformance::{
     conformance_suite,
     difference::STOCK,
-    subject::{Capabilities, HOST_ENVIRONMENT, Subject},
+    subject::{HOST_ENVIRONMENT, Subject},
 };
 use exec_transport::connect::{Program, WebSocket};
 use rustix::process::{Pid, Signal, kill_process};
@@ -65,7 +65,7 @@ async fn over_websocket() -> Subject {
     let url = line.expect("the server prints its URL");
     let url = url.parse().expect("a URL is printed");
     let link = WebSocket::new(url).open().await.expect("it listens");
-    Subject::remote_with(link, CAPABILITIES, PROBE, stock).await
+    Subject::remote_with(link, STOCK, PROBE, stock).await
 }
 
 async fn over_stdio() -> Subject {
@@ -85,10 +85,9 @@ async fn over_stdio() -> Subject {
         ..Program::new("env")
     };
     let link = program.start().expect("the stock server starts");
-    Subject::remote_with(link, CAPABILITIES, PROBE, home).await
+    Subject::remote_with(link, STOCK, PROBE, home).await
 }
 
-const CAPABILITIES: Capabilities = STOCK;
 const PROBE: &str = env!("CARGO_BIN_EXE_exec-probe");
 
 /// A home that is not below a system's temporary directory: there, the stock server has no sandbox.

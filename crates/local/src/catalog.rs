@@ -4,6 +4,7 @@
 //! too, and nothing blocks the caller's thread. Each file, each root and each answer has a limit.
 //! Not here: where the homes are (the product crate says so), what a client does with the answers.
 
+mod aside;
 mod bundle;
 mod config;
 mod installed;
@@ -11,5 +12,7 @@ mod local;
 mod manifest;
 mod reader;
 mod roots;
+#[cfg(test)]
+mod tests;
 
 pub use self::local::{CatalogConfig, LocalCatalog};

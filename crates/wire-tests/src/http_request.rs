@@ -31,6 +31,7 @@ over_one_transport!(
     a_client_that_does_not_read_stops_the_download,
     a_cancelled_body_is_over_without_another_word,
     a_cancelled_request_is_answered_with_an_error,
+    a_request_is_cancelled_while_its_answer_waits_for_room,
     cancelling_what_is_not_there_is_fine,
     in_strict_order_a_request_is_waited_for,
 );
@@ -424,6 +425,30 @@ async fn a_cancelled_request_is_answered_with_an_error(transport: Transport) {
         assert_eq!(answer["error"]["code"], -32603, "{answer}");
         exchange.closed().await;
     }
+}
+
+async fn a_request_is_cancelled_while_its_answer_waits_for_room(transport: Transport) {
+    let (mut server, upstream) = (Server::start(transport, &[]).await, Upstream::new().await);
+    let mut client = server.ready().await;
+    begin(&mut client, &upstream, "full", 1 << 30)
+        .await
+        .fill()
+        .await;
+    let asked = client
+        .request("http/request", streamed(&upstream, "r"))
+        .await;
+    let mut exchange = upstream.accept().await;
+    exchange.answer(10, b"some").await;
+    // When a later request arrives, the answer to the first has come in.
+    client.request("http/request", get(&upstream, "s")).await;
+    let _later = upstream.accept().await;
+    let cancel = client
+        .request("http/request/cancel", json!({"requestId": "r"}))
+        .await;
+    let answer = client.answer(asked).await;
+    assert_eq!(answer["error"]["code"], -32603, "{answer}");
+    assert_eq!(client.answer(cancel).await["result"], json!({}));
+    exchange.closed().await;
 }
 
 async fn cancelling_what_is_not_there_is_fine(transport: Transport) {

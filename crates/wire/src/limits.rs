@@ -41,7 +41,7 @@ pub const PING_INTERVAL: Duration = Duration::from_secs(30);
 pub const MAX_PROCESSES: usize = 1024;
 /// Finished processes that one session keeps readable; beyond it, the oldest is forgotten early.
 pub const FINISHED_PROCESSES: usize = 8192;
-/// Output of finished processes that one session keeps readable, all together.
+/// Output and arguments of finished processes that one session keeps readable, all together.
 pub const FINISHED_OUTPUT_BYTES: usize = 64 << 20;
 /// Requests of one connection that may be unanswered; one more is refused.
 pub const MAX_REQUESTS_IN_FLIGHT: usize = 4096;

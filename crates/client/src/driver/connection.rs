@@ -167,7 +167,6 @@ impl Connection {
     pub(super) fn into_remains(mut self, cause: &Cause, gone: Option<&Disconnect>) -> Remains {
         // One that lasted was of use, though nothing was answered: what was asked may take its time.
         let since = self.since.filter(|_| self.age() < SETTLED);
-        eprintln!("DBG end {:?} answered={} cause={cause} unanswered={}", self.age(), self.answered, self.unanswered);
         self.watches.disconnect();
         self.bodies.disconnect(&cause.clone().into());
         let mut remains = Remains {
@@ -187,7 +186,7 @@ impl Connection {
             match (waiter, again) {
                 // They are asked about anew, if their processes are still of interest.
                 (Waiter::End(_), _) => {}
-                (Waiter::Fill(process), _) => { eprintln!("DBG unread {} {:?}", process.id(), process.status().next_seq); process.handle_unread() }
+                (Waiter::Fill(process), _) => process.handle_unread(),
                 (Waiter::Start(reply, process), _) => remains.starts.push((reply, process)),
                 (Waiter::Adopt(reply, process), _) => {
                     process.handle_unread();

@@ -74,7 +74,12 @@ impl Connection {
         drop(hub.take_released());
         connection.cause = remains.cause;
         let mut starts = remains.starts;
-        for process in connection.processes.all() {
+        let mut processes = connection.processes.all();
+        if let Some(turns) = number.0.checked_rem(processes.len() as u64) {
+            // Each is the first one at times: on connections that do not last, no other is answered.
+            processes.rotate_left(usize::try_from(turns).unwrap_or_default());
+        }
+        for process in processes {
             let start = starts
                 .iter()
                 .position(|(_, started)| Arc::ptr_eq(started, &process));

@@ -11,6 +11,8 @@ use exec_wire::{
     process::{ExitCause, OutputPage, PageChunk},
 };
 
+use crate::notification::signal_name;
+
 /// Events that may wait for an earlier one. More than the stock client allows: after a resume live
 /// events come before the page that the earlier ones are on.
 const MAX_EVENTS: usize = 65_536;
@@ -148,14 +150,13 @@ impl Reorder {
         if let (false, Some(code)) = (self.exit_seen, page.exit_code)
             && let Some(seq) = self.only_missing(end)
         {
-            let cause = ExitCause::Unknown;
-            let sandbox_denied = page.sandbox_denied;
+            // The oldest peers tell no more than the code.
             let exit = Exit {
                 code,
-                signal: None,
-                cause,
-                usage: None,
-                sandbox_denied,
+                signal: page.signal.as_deref().map(signal_name),
+                cause: page.cause.unwrap_or(ExitCause::Unknown),
+                usage: page.usage,
+                sandbox_denied: page.sandbox_denied,
             };
             self.handle_event(Event::Exited(seq, exit))?;
         }

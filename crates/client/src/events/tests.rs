@@ -3,7 +3,7 @@ use exec_core::log::{Event, Exit, OutputChunk};
 use exec_wire::{
     bytes::Base64,
     id::OutputSeq,
-    process::{ExitCause, OutputPage, OutputStream, PageChunk},
+    process::{ExitCause, OutputPage, OutputStream, PageChunk, Usage},
 };
 
 use super::reorder::{Broken, Reorder};
@@ -46,6 +46,9 @@ fn page(chunks: &[u64], next_seq: u64) -> OutputPage {
         closed: false,
         failure: None,
         sandbox_denied: false,
+        signal: None,
+        cause: None,
+        usage: None,
     }
 }
 
@@ -158,4 +161,33 @@ fn a_close_without_a_number_is_the_last() {
         order.handle_event(event).unwrap();
     }
     assert_eq!(numbers(&mut order), [1, 2, 3]);
+}
+
+#[test]
+fn an_exit_that_a_page_tells_of_is_whole() {
+    let mut order = Reorder::new();
+    let usage = Usage {
+        wall_ms: 7,
+        ..Usage::default()
+    };
+    let page = OutputPage {
+        exit_code: Some(137),
+        signal: Some("SIGKILL".to_owned()),
+        cause: Some(ExitCause::Terminated),
+        usage: Some(usage),
+        ..ended(&[1], 4)
+    };
+    assert_eq!(order.handle_page(page), Ok(()));
+    let exit = std::iter::from_fn(|| order.poll_event()).find_map(|event| match event {
+        Event::Exited(_, exit) => Some(exit),
+        Event::Output(_) | Event::Closed(_) => None,
+    });
+    let expected = Exit {
+        code: 137,
+        signal: Some("SIGKILL"),
+        cause: ExitCause::Terminated,
+        usage: Some(usage),
+        sandbox_denied: false,
+    };
+    assert_eq!(exit, Some(expected));
 }

@@ -36,9 +36,7 @@ async fn another_session_than_the_one_asked_for_is_an_error() {
     let shake = async {
         let initialize = server.expect("initialize").await;
         assert_eq!(initialize["params"]["resumeSessionId"], "mine");
-        server
-            .answer(&initialize, session("another"))
-            .await;
+        server.answer(&initialize, session("another")).await;
     };
     let (client, ()) = futures_util::join!(ExecServerClient::connect(here, options), shake);
     let wrong = ConnectError::WrongSession {

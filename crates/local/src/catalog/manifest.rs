@@ -59,8 +59,10 @@ fn below(root: &PathUri, text: &str) -> Declared {
     let Some(names) = text.strip_prefix("./") else {
         return Declared::Wrong("a path in a manifest begins with `./`");
     };
-    let is_name = |name: &&str| !matches!(*name, "" | ".");
-    if names.split('/').any(|name| name == "..") || !names.split('/').any(|name| is_name(&name)) {
+    let is_name = |name: &str| !matches!(name, "" | ".");
+    // Behind `./`, what begins with a slash would still be absolute.
+    let leaves = names.starts_with('/') || names.split('/').any(|name| name == "..");
+    if leaves || !names.split('/').any(is_name) {
         return Declared::Wrong("a path in a manifest stays below the root");
     }
     root.join(names).map_or(

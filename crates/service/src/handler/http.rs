@@ -98,20 +98,26 @@ impl Handlers<'_> {
         place: StreamPlace,
     ) -> Begun {
         let response = self.session.environment.http.stream(request);
-        let response = self.cancellable(place.id(), response);
         let (outbox, turn) = (Arc::clone(self.outbox), Arc::clone(&self.streams.turn));
-        let begin = async move {
+        let (head_id, head_outbox) = (id.clone(), Arc::clone(self.outbox));
+        // It can be given up until the answer is sent: from then on, the body can.
+        let head = async move {
             let response = response.await;
             drop(upload);
-            let response = match response {
-                Ok(response) => response,
+            let response = response?;
+            let head = answer(&head_id, response.status, response.headers, Bytes::new());
+            head_outbox.send(head).await;
+            Ok(response.body)
+        };
+        let head = self.cancellable(place.id(), head.boxed());
+        let begin = async move {
+            let body = match head.await {
+                Ok(body) => body,
                 Err(error) => {
                     let refusal = Outgoing::error(&id, &error.into());
                     return outbox.send_after(refusal, || place.release()).await;
                 }
             };
-            let head = answer(&id, response.status, response.headers, Bytes::new());
-            outbox.send(head).await;
             let place = Arc::new(place);
             let stream = Stream {
                 seq: 0,
@@ -119,7 +125,7 @@ impl Handlers<'_> {
                 turn,
                 place: Arc::clone(&place),
             };
-            place.keep(tokio::spawn(stream.run(response.body)).abort_handle());
+            place.keep(tokio::spawn(stream.run(body)).abort_handle());
         };
         Begun::Answers(begin.boxed())
     }

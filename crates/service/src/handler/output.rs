@@ -129,7 +129,14 @@ fn page(page: Page) -> OutputPage {
         exit_code: page.exit.as_ref().map(|exit| exit.code),
         closed: page.closed,
         failure: None,
-        sandbox_denied: page.exit.is_some_and(|exit| exit.sandbox_denied),
+        sandbox_denied: page.exit.as_ref().is_some_and(|exit| exit.sandbox_denied),
+        signal: page
+            .exit
+            .as_ref()
+            .and_then(|exit| exit.signal)
+            .map(str::to_owned),
+        cause: page.exit.as_ref().map(|exit| exit.cause),
+        usage: page.exit.and_then(|exit| exit.usage),
     }
 }
 

@@ -1,4 +1,5 @@
-//! Finished processes, which stay readable for a while. Their number and their output are bounded.
+//! Finished processes, which stay readable for a while. Their number is bounded, and what their output
+//! and their arguments take.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -21,7 +22,7 @@ struct Entry {
 
 impl Finished {
     pub(super) fn push(&mut self, process: Arc<Process>) {
-        let bytes = process.handle.status().retained_bytes;
+        let bytes = process.finished_bytes();
         self.bytes += bytes;
         self.entries.push_back(Entry { process, bytes });
     }
@@ -41,7 +42,7 @@ impl Finished {
     pub(super) fn recount(&mut self, which: impl Fn(&Arc<Process>) -> bool) {
         for entry in &mut self.entries {
             if which(&entry.process) {
-                let bytes = entry.process.handle.status().retained_bytes;
+                let bytes = entry.process.finished_bytes();
                 self.bytes = self.bytes - entry.bytes + bytes;
                 entry.bytes = bytes;
             }

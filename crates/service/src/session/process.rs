@@ -52,6 +52,12 @@ impl Process {
         self.kept.is_any()
     }
 
+    /// Returns how much memory it takes when it has finished: its output and its arguments.
+    pub(super) fn finished_bytes(&self) -> usize {
+        let arguments: usize = self.argv.iter().map(String::len).sum();
+        self.handle.status().retained_bytes + arguments
+    }
+
     pub(crate) fn summary(&self) -> ProcessSummary {
         let status = self.handle.status();
         ProcessSummary {

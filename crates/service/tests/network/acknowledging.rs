@@ -226,7 +226,8 @@ async fn finished_processes_are_bounded_and_those_that_were_acknowledged_go_firs
     let mut client = server.connect_with(None, GRANT).await;
     let mut finish = async |id: usize, client: &mut Client| {
         let process = start(&mut server, client, &params(&id.to_string())).await;
-        write_much(client, &process).await;
+        // The arguments of all of them take what one writes less.
+        process.write(if id == 1 { PAUSES - 1 } else { PAUSES });
         let close = process.close();
         client.hear_up_to(close).await;
         close
@@ -248,6 +249,23 @@ async fn finished_processes_are_bounded_and_those_that_were_acknowledged_go_firs
     finish(most + 1, &mut client).await;
     assert!(!known(&mut client, 0).await);
     assert!(known(&mut client, 1).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_arguments_of_finished_processes_count_as_their_output_does() {
+    let argument = "x".repeat(limits::FINISHED_OUTPUT_BYTES / 8);
+    let mut server = Server::new();
+    let mut client = server.connect_with(None, GRANT).await;
+    for id in 0..8 {
+        let mut params = params(&id.to_string());
+        params["argv"] = json!(["write", argument]);
+        let process = start(&mut server, &mut client, &params).await;
+        client.hear_up_to(process.close()).await;
+    }
+    for (id, known) in [("0", false), ("1", true)] {
+        let page = client.call("process/read", &json!({"processId": id})).await;
+        assert_eq!(page["result"].is_object(), known, "{id}: {page}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

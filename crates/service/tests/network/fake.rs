@@ -67,7 +67,7 @@ impl ExecBackend for Fake {
     fn start(&self, command: Command) -> BoxFuture<'_, Result<StartedProcess, StartError>> {
         let (over, watched) = watch::channel(false);
         let id = command.process_id.clone();
-        let written = (command.argv == ["write"]).then(|| Arc::new(Written::new(id.clone())));
+        let written = (command.argv[0] == "write").then(|| Arc::new(Written::new(id.clone())));
         let process: Arc<dyn ExecProcess> = match &written {
             Some(written) => Arc::<Written>::clone(written),
             None => Arc::new(Running { id, over: watched }),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::events::Usage;
+use super::events::{ExitCause, Usage};
 use crate::{
     bytes::Base64,
     id::{OutputSeq, ProcessId},
@@ -69,6 +69,15 @@ pub struct OutputPage {
     /// The sandbox seems to have refused something.
     #[serde(default)]
     pub sandbox_denied: bool,
+    /// The POSIX name of the signal that killed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<String>,
+    /// Why it ended, once it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<ExitCause>,
+    /// What it used, once it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
 }
 
 /// One chunk of retained output.

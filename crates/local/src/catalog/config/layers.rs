@@ -7,6 +7,7 @@ use toml::{Table, Value};
 
 use super::{managed, project};
 use crate::catalog::{
+    aside::aside,
     local::CatalogConfig,
     reader::{Read, Reader},
 };
@@ -137,8 +138,10 @@ pub(super) async fn file(
         Read::Missing => return Ok(None),
         Read::Refused(why) => return Err(LoadError::Unreadable(why)),
     };
-    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
-    let values = toml::from_str(text).map_err(|error| LoadError::NotToml {
+    let parse = move || toml::from_str(text.strip_prefix('\u{feff}').unwrap_or(&text));
+    let parsed = aside(parse).await;
+    let parsed = parsed.map_err(|lost| LoadError::Unreadable(lost.to_string()))?;
+    let values = parsed.map_err(|error| LoadError::NotToml {
         path,
         error: Box::new(error),
     })?;

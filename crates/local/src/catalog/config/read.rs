@@ -14,7 +14,7 @@ use super::{
     layers::{Layer, Layers, Place},
     select,
 };
-use crate::catalog::local::CatalogConfig;
+use crate::catalog::{aside::aside, local::CatalogConfig};
 
 /// Reads the configuration that counts in a directory.
 pub(in crate::catalog) async fn read(
@@ -40,13 +40,20 @@ pub(in crate::catalog) async fn read(
     }
     let layers = Layers::load(catalog, &read.cwd).await;
     let layers = layers.map_err(|error| FileError::Host(error.to_string()))?;
+    let stacks = move || -> Result<_, FileError> {
+        let config = stack(&layers.config, &read.config_paths)?;
+        let requirements = stack(&layers.requirements, &read.requirements_paths)?;
+        Ok((config, requirements))
+    };
+    let stacks = aside(stacks).await;
+    let (config, requirements) = stacks.map_err(|lost| FileError::Host(lost.to_string()))??;
     let home = catalog.user_home.as_deref();
     Ok(EnvironmentConfig {
         user_home_dir: home.and_then(|home| PathUri::from_native(home).ok()),
         codex_home_dir: uri(&catalog.codex_home)?,
         hostname: catalog.hostname.clone(),
-        config: stack(&layers.config, config)?,
-        requirements: stack(&layers.requirements, requirements)?,
+        config,
+        requirements,
     })
 }
 

@@ -17,7 +17,8 @@ use super::{
     skill,
 };
 use crate::catalog::{
-    bundle::Allowance, local::CatalogConfig, manifest::Manifest, reader::Reader, roots,
+    aside::aside, bundle::Allowance, local::CatalogConfig, manifest::Manifest, reader::Reader,
+    roots,
 };
 
 /// Lists what is installed. What cannot be read is left out and warned of.
@@ -65,8 +66,9 @@ async fn add_skills(
         id: id.to_owned(),
         path,
     };
-    let (skills, warning) = skills_of(&below, Some(&root));
-    allowance.give_back(size(&below));
+    let bytes = size(&below);
+    let (skills, warning) = read_skills(below, Some(root)).await;
+    allowance.give_back(bytes);
     found.skills.extend(skills);
     found.warnings.extend(warning);
 }
@@ -102,7 +104,6 @@ async fn plugin(
     let mut warnings: Vec<String> = warning.into_iter().collect();
     let root = cached.root.clone();
     let mut below = roots::below(reader, allowance.clone(), cached.id.clone(), root).await;
-    let (skills, warning) = skills_of(&below, None);
     let all = size(&below);
     let files = below.plugin.take();
     let named = files.and_then(|files| Some((Manifest::parse(&files.manifest.contents)?, files)));
@@ -111,7 +112,9 @@ async fn plugin(
         warnings.push(format!("`{}` is not a plugin", cached.root));
         return (None, warnings);
     };
-    allowance.give_back(size(&below));
+    let rest = size(&below);
+    let (skills, warning) = read_skills(below, None).await;
+    allowance.give_back(rest);
     warnings.extend(warning);
     let plugin = InstalledPlugin {
         id: cached.id,
@@ -123,6 +126,16 @@ async fn plugin(
         skills,
     };
     (Some(plugin), warnings)
+}
+
+/// Makes skills of what lies below a root, aside: their authors decide how long that takes.
+async fn read_skills(
+    below: DiscoveredRoot,
+    root: Option<SkillRoot>,
+) -> (Vec<InstalledSkill>, Option<String>) {
+    let path = below.path.clone();
+    let read = aside(move || skills_of(&below, root.as_ref())).await;
+    read.unwrap_or_else(|lost| (Vec::new(), Some(format!("`{path}`: {lost}"))))
 }
 
 /// Makes skills of what lies below a root; and one warning for everything that could not be read.

@@ -1,0 +1,68 @@
+use std::{
+    fs,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use exec_env::{catalog::ExecutorCatalog, filesystem::FileFuture};
+use exec_wire::{
+    config::ReadEnvironmentConfig, discovery::DiscoverCapabilities, path_uri::PathUri,
+};
+use futures_util::future::poll_fn;
+
+use super::{CatalogConfig, LocalCatalog};
+use crate::filesystem::LocalFileSystem;
+
+fn catalog(home: &Path) -> LocalCatalog {
+    LocalCatalog::new(CatalogConfig {
+        files: Arc::new(LocalFileSystem::default()),
+        codex_home: home.to_owned(),
+        user_home: None,
+        system: home.join("system"),
+        hostname: None,
+    })
+}
+
+/// Tells which part of the time an answer took on the thread that asked.
+async fn share<T>(mut answer: FileFuture<T>) -> f64 {
+    let (begin, mut polled) = (Instant::now(), Duration::ZERO);
+    let done = poll_fn(|cx| {
+        let start = Instant::now();
+        let polling = answer.as_mut().poll(cx);
+        polled += start.elapsed();
+        polling
+    });
+    assert!(done.await.is_ok());
+    polled.as_secs_f64() / begin.elapsed().as_secs_f64()
+}
+
+#[tokio::test]
+async fn skills_that_take_long_to_read_do_not_hold_up_the_thread() {
+    let home = tempfile::tempdir().unwrap();
+    let intricate = format!("---\nx: [{}\n---\n", "a,".repeat(60_000));
+    for skill in ["skills/a", "skills/b", "plugins/cache/m/p/1"] {
+        let skill = home.path().join(skill);
+        fs::create_dir_all(skill.join(".codex-plugin")).unwrap();
+        fs::write(skill.join(".codex-plugin/plugin.json"), "{}").unwrap();
+        fs::write(skill.join("SKILL.md"), &intricate).unwrap();
+    }
+    let question = DiscoverCapabilities {
+        cwd: PathUri::from_native(home.path()).unwrap(),
+        sandbox: None,
+    };
+    assert!(share(catalog(home.path()).discover(question)).await < 0.5);
+}
+
+#[tokio::test]
+async fn configuration_that_takes_long_to_read_does_not_hold_up_the_thread() {
+    let home = tempfile::tempdir().unwrap();
+    let long: String = (0..100_000).map(|key| format!("k{key} = 1\n")).collect();
+    fs::write(home.path().join("config.toml"), long).unwrap();
+    let question = ReadEnvironmentConfig {
+        cwd: PathUri::from_native(home.path()).unwrap(),
+        config_paths: vec![vec!["k1".to_owned()]],
+        requirements_paths: Vec::new(),
+    };
+    assert!(share(catalog(home.path()).read_config(question)).await < 0.5);
+}
