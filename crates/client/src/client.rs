@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use exec_env::{disconnect::Disconnect, environment::Environment};
+use exec_env::environment::Environment;
 use exec_transport::link::{Encoding, Link};
 use exec_wire::{
     environment::{EnvironmentInfo, EnvironmentStatus, ReadEnvironmentInfo, ReadEnvironmentStatus},
@@ -27,7 +27,7 @@ use crate::{
     backend::RemoteBackend,
     catalog::RemoteCatalog,
     connector::Connector,
-    driver::{Answered, Ask, Driver, QUEUE, Reply, Request, Waiter},
+    driver::{Answered, Ask, Driver, QUEUE, Repeat, Reply, Request, Waiter, stopped},
     error::ExecServerError,
     events::ProcessEvents,
     filesystem::RemoteFileSystem,
@@ -191,7 +191,24 @@ impl ExecServerClient {
     {
         let method = M::NAME;
         let request = move |id: &RequestId| Outgoing::request(id, method.as_str(), &params);
-        self.send(method, Box::new(request), waiter)
+        self.send(method, Box::new(request), Repeat::of(method), waiter)
+    }
+
+    /// Asks for something whose effect is the same however often it is asked, whatever is true of the
+    /// method.
+    pub(crate) fn call_again<M>(
+        &self,
+        params: M,
+    ) -> BoxFuture<'static, Result<M::Result, ExecServerError>>
+    where
+        M: Method + Send + 'static,
+        M::Result: Send,
+    {
+        let method = M::NAME;
+        let request = move |id: &RequestId| Outgoing::request(id, method.as_str(), &params);
+        self.send(method, Box::new(request), Repeat::Always, Waiter::Call)
+            .map(|reply| decode::<M>(&reply?))
+            .boxed()
     }
 
     /// Asks for something that carries bytes, if there is room for them.
@@ -217,7 +234,7 @@ impl ExecServerClient {
                     let name = method.as_str();
                     Outgoing::request_with_data(id, name, &params, member, data.clone())
                 };
-                self.send(method, Box::new(request), waiter)
+                self.send(method, Box::new(request), Repeat::of(method), waiter)
             });
         async move { sent?.await }
     }
@@ -240,12 +257,14 @@ impl ExecServerClient {
         &self,
         method: MethodName,
         request: Request,
+        repeat: Repeat,
         waiter: W,
     ) -> impl Future<Output = Reply> + Send + use<W> {
         let (reply, answer) = oneshot::channel();
         let ask = Ask {
             method,
             request,
+            repeat,
             waiter: waiter(reply),
         };
         let (shared, waiting) = (Arc::clone(&self.shared), self.shared.hub.wait());
@@ -266,7 +285,6 @@ impl Shared {
     /// Why nobody answers.
     fn gone(&self) -> ExecServerError {
         let lost = self.hub.current().borrow().lost.clone();
-        let stopped = || Disconnect::Transport("the client's task was stopped".to_owned());
         lost.unwrap_or_else(stopped).into()
     }
 }

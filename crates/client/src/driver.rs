@@ -15,6 +15,7 @@ mod connected;
 mod connection;
 mod lost;
 mod messages;
+mod past;
 mod processes;
 mod questions;
 mod queue;
@@ -29,6 +30,7 @@ mod watches;
 pub(crate) use self::{
     questions::Watch,
     queue::QUEUE,
-    task::Driver,
+    repeat::Repeat,
+    task::{Driver, stopped},
     waiter::{Answered, Ask, ConnectionNumber, Opens, Reply, Request, Waiter},
 };

@@ -170,17 +170,15 @@ impl ConnectError {
     }
 
     /// Tells whether another attempt may come to something: the server may be out of reach for a
-    /// moment, whoever stands before it may say so in its own way, or it may not know yet that the
-    /// connection before is gone.
+    /// moment, or busy, or it may not know yet that the connection before is gone.
     pub(crate) fn is_passing(&self) -> bool {
         match self {
-            Self::Link(_)
-            | Self::Busy(_)
-            | Self::Unwelcome(_)
-            | Self::Timeout(_)
-            | Self::Broken(_) => true,
+            Self::Link(_) | Self::Busy(_) | Self::Timeout(_) | Self::Broken(_) => true,
             Self::Refused(error) => error.code == ErrorCode::SESSION_ATTACHED,
-            Self::Address(_) | Self::Malformed(_) | Self::WrongSession { .. } => false,
+            Self::Address(_)
+            | Self::Unwelcome(_)
+            | Self::Malformed(_)
+            | Self::WrongSession { .. } => false,
         }
     }
 
@@ -261,6 +259,8 @@ mod tests {
     fn only_what_may_pass_is_tried_again() {
         let refused = |code| ConnectError::Refused(RpcError::new(code, ""));
         assert!(ConnectError::Link(String::new()).is_passing());
+        assert!(ConnectError::Busy(String::new()).is_passing());
+        assert!(!ConnectError::Unwelcome(String::new()).is_passing());
         assert!(ConnectError::Broken(String::new()).is_passing());
         assert!(ConnectError::Timeout(Duration::ZERO).is_passing());
         assert!(refused(ErrorCode::SESSION_ATTACHED).is_passing());

@@ -65,7 +65,8 @@ impl RemoteProcess {
         }
     }
 
-    /// Asks the server, unless the process's events are lost.
+    /// Asks the server, unless the process's events are lost. If they are while it is asked, there may be
+    /// no answer.
     fn call<M, T>(
         &self,
         params: M,
@@ -79,10 +80,15 @@ impl RemoteProcess {
         if let Err(error) = self.events.check_reachable() {
             return ready(Err(error)).boxed();
         }
-        self.client
-            .call(params)
-            .map(|result| result.map(answer).map_err(process_error))
-            .boxed()
+        let (call, events) = (self.client.call(params), Arc::clone(&self.events));
+        async move {
+            tokio::select! {
+                biased;
+                result = call => result.map(answer).map_err(process_error),
+                error = events.until_failed() => Err(error),
+            }
+        }
+        .boxed()
     }
 
     /// Tells whether it does not matter that the server said nothing of the process: it is over, and
@@ -158,6 +164,7 @@ impl ExecProcess for RemoteProcess {
                 chunks,
                 next_seq: page.next_seq,
                 exit,
+                exit_seq: page.exit_seq,
                 closed: page.closed,
             })
         }
@@ -236,7 +243,16 @@ impl ExecProcess for RemoteProcess {
             process_id: self.id().clone(),
             mode: Some(mode),
         };
-        self.call(params, |result| result.running)
+        if mode != TerminateMode::Force {
+            return self.call(params, |result| result.running);
+        }
+        if let Err(error) = self.events.check_reachable() {
+            return ready(Err(error)).boxed();
+        }
+        self.client
+            .call_again(params)
+            .map(|result| result.map(|ended| ended.running).map_err(process_error))
+            .boxed()
     }
 
     fn wait(

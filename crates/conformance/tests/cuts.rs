@@ -26,7 +26,7 @@ use exec_env::{
     backend::StartError,
     command::{Command, Io, Stdin},
     environment::Environment,
-    process::{EventStream, ExecProcess, ExecProcessEvent},
+    process::{EventStream, ExecProcess, ExecProcessEvent, Read},
 };
 use exec_wire::{
     fs::{ReadFile, WriteFile},
@@ -39,9 +39,9 @@ use tokio::time::timeout;
 
 const CUTS: usize = 1000;
 /// Longest that all of it may take.
-const PATIENCE: Duration = Duration::from_secs(110);
-/// Longest that a single step may take: recovery gives up sooner.
-const STEP: Duration = Duration::from_secs(40);
+const PATIENCE: Duration = Duration::from_secs(220);
+/// Longest that a single step may take. Cut again and again, even recovery takes its time.
+const STEP: Duration = Duration::from_secs(90);
 /// Lines of one writer: some megabytes, as fast as it can.
 const LINES: u64 = 400_000;
 
@@ -143,7 +143,7 @@ async fn writers(load: Load) -> u64 {
         let process = load
             .start(&["seq", "1", &LINES.to_string()], Stdin::Null)
             .await;
-        let (output, code) = finish(follow(&process)).await;
+        let (output, code) = finish(&process, follow(&process)).await;
         assert_eq!(code, 0);
         compare(&output, expected.as_bytes());
         rounds += 1;
@@ -165,7 +165,7 @@ async fn echoes(load: Load) -> u64 {
             let status = timeout(STEP, write).await.expect("a write is answered");
             assert_eq!(status, Ok(WriteStatus::Accepted));
             while output.len() < written.len() {
-                match next(&mut events).await {
+                match next(&process, &mut events).await {
                     ExecProcessEvent::Output(chunk) => output.extend_from_slice(&chunk.data),
                     other => panic!("`cat` goes on: {other:?}"),
                 }
@@ -175,7 +175,7 @@ async fn echoes(load: Load) -> u64 {
         let close = process.close_stdin(None);
         let status = timeout(STEP, close).await.expect("a close is answered");
         assert_eq!(status, Ok(WriteStatus::Accepted));
-        let (rest, code) = finish(events).await;
+        let (rest, code) = finish(&process, events).await;
         assert_eq!((rest.as_slice(), code), (&b""[..], 0));
         rounds += 1;
     }
@@ -188,7 +188,7 @@ async fn short_commands(load: Load) -> u64 {
     while !load.is_over() {
         let script = format!("echo {rounds}; exit 7");
         let process = load.start(&["sh", "-c", &script], Stdin::Null).await;
-        let (output, code) = finish(follow(&process)).await;
+        let (output, code) = finish(&process, follow(&process)).await;
         assert_eq!(code, 7);
         compare(&output, format!("{rounds}\n").as_bytes());
         rounds += 1;
@@ -210,7 +210,11 @@ async fn files(load: Load) -> u64 {
             sandbox: None,
         });
         let read = timeout(STEP, read).await.expect("a read is answered");
-        assert!(read.as_ref() == Ok(&content), "{:?}", read.map(|content| content.len()));
+        assert!(
+            read.as_ref() == Ok(&content),
+            "{:?}",
+            read.map(|content| content.len())
+        );
         // A change that is cut off may have happened or not; it is answered all the same.
         let write = load.environment.files.write_file(
             WriteFile {
@@ -237,16 +241,27 @@ fn follow(process: &Arc<dyn ExecProcess>) -> EventStream {
     })
 }
 
-async fn next(events: &mut EventStream) -> ExecProcessEvent {
-    let event = timeout(STEP, events.next()).await.expect("an event comes");
+async fn next(process: &Arc<dyn ExecProcess>, events: &mut EventStream) -> ExecProcessEvent {
+    let Ok(event) = timeout(STEP, events.next()).await else {
+        let here = process.status();
+        let read = Read {
+            after: OutputSeq(here.next_seq.0 - 1),
+            ..Read::default()
+        };
+        let there = timeout(STEP, process.read(read)).await;
+        panic!(
+            "no event of {} comes: {here:?}, {there:?} there",
+            process.id()
+        );
+    };
     event.expect("events come until the close")
 }
 
 /// Everything up to the close.
-async fn finish(mut events: EventStream) -> (Vec<u8>, i32) {
+async fn finish(process: &Arc<dyn ExecProcess>, mut events: EventStream) -> (Vec<u8>, i32) {
     let (mut output, mut code, mut last) = (Vec::new(), None, 0);
     loop {
-        let event = next(&mut events).await;
+        let event = next(process, &mut events).await;
         if let ExecProcessEvent::Failed(error) = &event {
             panic!("process failed after event {last}: {error}");
         }

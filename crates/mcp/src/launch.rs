@@ -47,16 +47,17 @@ impl McpServerConfig {
         id: ProcessId,
         handler: S,
     ) -> Result<Connected<S>, LaunchError> {
-        let deadline = time::Instant::now() + self.startup_timeout;
+        let begun = time::Instant::now();
         let timed_out = |stderr| LaunchError::TimedOut {
             server: self.name.clone(),
             limit: self.startup_timeout,
             stderr,
         };
-        let launched = time::timeout_at(deadline, self.launch(backend, id)).await;
+        let launched = time::timeout(self.startup_timeout, self.launch(backend, id)).await;
         let transport = launched.map_err(|_| timed_out(String::new()))??;
         let watch = transport.watch();
-        match time::timeout_at(deadline, serve_client(handler, transport)).await {
+        let left = self.startup_timeout.saturating_sub(begun.elapsed());
+        match time::timeout(left, serve_client(handler, transport)).await {
             Ok(Ok(service)) => Ok(Connected { service, watch }),
             Ok(Err(error)) => Err(match watch.ended() {
                 // It ended because the handshake failed, and that says more.

@@ -82,9 +82,17 @@ impl Writer {
     }
 
     async fn write(&self, mut line: Bytes) -> Sent {
+        let whole = line.len();
         while !line.is_empty() {
+            let is_first = line.len() == whole;
             let piece = line.split_to(PIECE_BYTES.min(line.len()));
-            self.write_piece(piece).await?;
+            if let Err(error) = self.write_piece(piece).await {
+                // The next line would be read as the rest of this one.
+                if !is_first {
+                    self.calls.end(error.clone());
+                }
+                return Err(error);
+            }
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use exec_server::{
 use futures_util::StreamExt;
 
 const PROGRAM: &str = "printf 'name? '; read name; printf 'size? '; read answer; \
-                       echo \"$name has $(stty size)\"; echo waiting; sleep 1000";
+                       echo \"$name has $(stty size)\"; echo waiting; exec sleep 1000";
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {

@@ -85,8 +85,11 @@ pub async fn run_main(config: ServerConfig, paths: ExecServerRuntimePaths) -> an
             machine.warm_up().await;
             let (stdin, stdout) = (tokio::io::stdin(), tokio::io::stdout());
             let link = lines::link(stdin, stdout, Role::Server, "exec-server stdio");
+            let serving = service.clone();
+            // It goes on while the server drains: the client hears of the end of its processes.
+            tasks.spawn(async move { serving.serve(link).await });
             tokio::select! {
-                () = service.serve(link) => {}
+                _ended = tasks.join_next() => {}
                 () = stop.asked() => {}
             }
         }

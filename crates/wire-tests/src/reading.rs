@@ -69,14 +69,16 @@ async fn a_page_has_every_member(transport: Transport) {
         })
     );
     end_input(&mut client).await;
-    let page = client
+    let mut page = client
         .call("process/read", json!({"processId": "p", "afterSeq": 1}))
         .await;
+    let usage = page.as_object_mut().and_then(|page| page.remove("usage"));
+    assert!(usage.is_some_and(|usage| usage["wallMs"].is_u64()));
     assert_eq!(
         page,
         json!({
             "chunks": [], "nextSeq": 4, "exited": true, "exitCode": 3, "closed": true,
-            "failure": null, "sandboxDenied": false,
+            "failure": null, "sandboxDenied": false, "exitSeq": 2, "cause": "exit",
         })
     );
 }

@@ -1,5 +1,7 @@
 //! `http/request`: a request that the server makes from where it is.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -54,8 +56,8 @@ impl Method for CancelHttpRequest {
     type Result = Empty;
 }
 
-/// A header of a request.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+/// A header of a request. Its value may be a secret and is not shown.
+#[derive(Clone, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HttpHeader {
     /// Its name.
@@ -65,6 +67,15 @@ pub struct HttpHeader {
     /// A variable of the server's environment, whose value is appended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value_env_var: Option<String>,
+}
+
+impl fmt::Debug for HttpHeader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpHeader")
+            .field("name", &self.name)
+            .field("value_env_var", &self.value_env_var)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What becomes of redirections.
@@ -118,4 +129,19 @@ pub struct HttpBodyDelta {
     /// Why the body is not whole.
     #[serde(default)]
     pub error: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_value_of_a_header_is_not_shown() {
+        let header = HttpHeader {
+            name: "authorization".to_owned(),
+            value: "Bearer secret".to_owned(),
+            value_env_var: None,
+        };
+        assert!(!format!("{header:?}").contains("secret"));
+    }
 }

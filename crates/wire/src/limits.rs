@@ -124,7 +124,7 @@ pub const MAX_DISCOVERY_ROOTS: usize = 128;
 pub const MAX_DISCOVERY_FILE_BYTES: u64 = 1 << 20;
 /// Text that discovery returns for one root: as the stock server.
 pub const MAX_DISCOVERY_ROOT_BYTES: usize = 16 << 20;
-/// Text that one discovery returns, of all roots together: an answer is made in memory.
+/// Text that one discovery returns, of all roots together and as JSON has it: an answer is made in memory.
 pub const MAX_DISCOVERY_BYTES: usize = 256 << 20;
 /// Roots that one discovery reads at the same time: as the stock server.
 pub const DISCOVERY_ROOTS_AT_ONCE: usize = 8;

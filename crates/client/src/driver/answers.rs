@@ -1,10 +1,18 @@
 //! What an answer means for whoever waits for it.
 
+use std::sync::Arc;
+
+use exec_wire::process::Terminated;
+
 use super::{
     connection::Connection,
+    room::Windows,
     waiter::{Answered, Opens, Reply, Waiter},
 };
-use crate::hub::{Kept, Released};
+use crate::{
+    events::ProcessEvents,
+    hub::{Kept, Released},
+};
 
 impl Connection {
     pub(super) fn handle_answer(&mut self, waiter: Waiter, result: Reply) {
@@ -22,7 +30,7 @@ impl Connection {
             }
             Waiter::Adopt(reply, process) => self.handle_adopted(reply, &process, result),
             Waiter::Fill(process) => self.handle_page(&process, result),
-            Waiter::End(process) => self.processes.forget(&process),
+            Waiter::End(process) => self.handle_ended(&process, result),
             Waiter::File(reply, opens) => {
                 self.bodies.handle_answer(&opens, result.is_ok());
                 let result = match result {
@@ -40,6 +48,20 @@ impl Connection {
                 // Nobody waits for it any more: what it has opened is let go of.
                 drop(reply.send(result));
             }
+        }
+    }
+
+    /// Forgets a process that has failed, unless its last events are still to be acknowledged.
+    fn handle_ended(&mut self, process: &Arc<ProcessEvents>, result: Reply) {
+        if !self.processes.knows(process) {
+            return;
+        }
+        self.let_go(process);
+        let running = result.is_ok_and(|answered| {
+            serde_json::from_slice(&answered.result).is_ok_and(|Terminated { running, .. }| running)
+        });
+        if self.windows == Windows::Shared || !running {
+            self.processes.retire(process);
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use exec_wire::{
     fs::{CloseFile, Unwatch, WatchMissing},
     http::CancelHttpRequest,
+    id::{OutputSeq, ProcessId},
     limits,
     message::RequestId,
     method::{Method, PROCESS_ACKNOWLEDGE},
@@ -14,7 +15,9 @@ use exec_wire::{
 
 use super::{
     connection::{Connection, Sent},
+    past::Farewell,
     repeat::Repeat,
+    room::Windows,
     waiter::{Ask, Opens, Waiter},
 };
 use crate::{
@@ -29,17 +32,22 @@ const UNANSWERED: &str = "release";
 impl Connection {
     /// Takes a call.
     pub(super) fn handle_ask(&mut self, ask: Ask) {
+        // What nobody wants any more does not begin.
+        if let Waiter::File(reply, _) | Waiter::Start(reply, _) = &ask.waiter
+            && reply.is_closed()
+        {
+            return;
+        }
         if let Some(refusal) = self.refusal(&ask) {
             return ask.waiter.fail(refusal);
         }
         let Ask {
             method,
             request,
+            repeat,
             waiter,
         } = ask;
         let waiter = match waiter {
-            // A change that nobody wants any more does not begin.
-            Waiter::File(reply, _) if reply.is_closed() => return,
             Waiter::File(reply, opens) => {
                 self.bodies.register(&opens);
                 Waiter::File(reply, self.watches.register(opens))
@@ -53,6 +61,7 @@ impl Connection {
         self.send(Ask {
             method,
             request,
+            repeat,
             waiter,
         });
     }
@@ -63,7 +72,7 @@ impl Connection {
                 Some(ExecServerError::TooMany(limits::MAX_REQUESTS_IN_FLIGHT))
             }
             // Registered before it is launched: its events may come before the answer.
-            Waiter::Start(_, process) if !self.processes.register(process) => {
+            Waiter::Start(_, process) if !self.register(process) => {
                 Some(ExecServerError::IdInUse(process.id().clone()))
             }
             Waiter::File(_, Opens::Uses(connection)) if *connection != self.number => {
@@ -81,24 +90,38 @@ impl Connection {
         }
     }
 
+    /// Takes a process in, unless its id is taken.
+    fn register(&mut self, process: &Arc<ProcessEvents>) -> bool {
+        self.processes.register(process) || {
+            // The one before may have been let go of a moment ago.
+            self.handle_poked();
+            self.processes.register(process)
+        }
+    }
+
     /// Sends a call.
     pub(super) fn send(&mut self, ask: Ask) {
         let Ask {
             method,
             request,
+            repeat,
             waiter,
         } = ask;
+        let number = self.asked + 1;
         let mut message = None;
         let sent = self.calls.ask_with(|id| {
             message = Some(request(id));
-            let again = (Repeat::of(method) != Repeat::Never).then_some(request);
+            let again = (repeat != Repeat::Never).then_some(request);
             Sent {
+                number,
                 method,
+                repeat,
                 waiter,
                 again,
             }
         });
         if let (Ok(_), Some(message)) = (sent, message) {
+            self.asked = number;
             self.unanswered += 1;
             self.link.writer.push(message, self.encoding);
         }
@@ -109,6 +132,7 @@ impl Connection {
         self.send(Ask {
             method,
             request: Box::new(move |id| Outgoing::request(id, method.as_str(), &params)),
+            repeat: Repeat::of(method),
             waiter,
         });
     }
@@ -137,13 +161,49 @@ impl Connection {
 
     /// Acknowledges what was taken of a process, if it is enough to be worth it.
     pub(super) fn acknowledge(&mut self, process: &ProcessEvents) {
-        if let Some(seq) = process.take_due() {
-            let taken = Acknowledged {
-                process_id: process.id().clone(),
-                seq,
-            };
-            let told = Outgoing::notification(PROCESS_ACKNOWLEDGE, &taken);
-            self.link.writer.push(told, self.encoding);
+        match process.take_due() {
+            Some(seq) if process.ends_with(seq) => self.say_farewell(process.id(), seq),
+            Some(seq) => self.say_taken(process.id(), seq),
+            None => {}
+        }
+    }
+
+    fn say_taken(&mut self, id: &ProcessId, seq: OutputSeq) {
+        let taken = Acknowledged {
+            process_id: id.clone(),
+            seq,
+        };
+        let told = Outgoing::notification(PROCESS_ACKNOWLEDGE, &taken);
+        self.link.writer.push(told, self.encoding);
+    }
+
+    /// Acknowledges the last of a process, and remembers it until that has arrived.
+    pub(super) fn say_farewell(&mut self, id: &ProcessId, seq: OutputSeq) {
+        self.say_taken(id, seq);
+        let farewell = Farewell {
+            id: id.clone(),
+            seq,
+            asked: self.asked,
+        };
+        let past = &mut self.processes.past;
+        past.handle_farewell(farewell, self.answered);
+    }
+
+    /// Acknowledges all that there is of a process that has failed: what waits for that does not end.
+    pub(super) fn let_go(&mut self, process: &ProcessEvents) {
+        if self.windows == Windows::PerProcess {
+            self.say_farewell(process.id(), OutputSeq(u64::MAX));
+        }
+    }
+
+    /// Forgets a process that is over, and that nobody holds.
+    pub(super) fn tidy(&mut self, process: &Arc<ProcessEvents>) {
+        if process.is_done() && self.processes.knows(process) {
+            // All of it is here, whoever still reads it.
+            if let Some(seq) = process.take_rest() {
+                self.say_farewell(process.id(), seq);
+            }
+            self.processes.retire(process);
         }
     }
 
@@ -159,8 +219,11 @@ impl Connection {
                 // One that is not known did not start, or its start is not sent yet.
                 Released::Process(process) => {
                     if self.processes.knows(&process) {
-                        self.terminate(&process);
-                        self.processes.tidy(&process);
+                        // One that has failed is being ended already.
+                        if !process.is_failed() {
+                            self.terminate(&process);
+                        }
+                        self.tidy(&process);
                     }
                 }
                 Released::File(handle_id, connection) => {

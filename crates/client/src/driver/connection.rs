@@ -51,13 +51,18 @@ pub(super) struct Connection {
     pub(super) cause: String,
     /// Since when nothing was achieved, while nothing is that should be.
     pub(super) since: Option<Instant>,
-    /// Something was answered.
-    answered: bool,
+    /// How many calls were made.
+    pub(super) asked: u64,
+    /// The last of them that was answered.
+    pub(super) answered: u64,
 }
 
 /// A call that waits for its answer.
 pub(super) struct Sent {
+    /// Which of the connection's calls.
+    pub(super) number: u64,
     pub(super) method: MethodName,
+    pub(super) repeat: Repeat,
     pub(super) waiter: Waiter,
     /// Makes the request again, if it may be made again.
     pub(super) again: Option<Request>,
@@ -143,19 +148,20 @@ impl Connection {
             opened_at: Instant::now(),
             cause: String::new(),
             since: None,
-            answered: false,
+            asked: 0,
+            answered: 0,
         }
     }
 
-    /// Something was answered: the connection is of use.
-    pub(super) fn handle_use(&mut self) {
+    /// A call was answered: the connection is of use.
+    pub(super) fn handle_use(&mut self, number: u64) {
         self.since = None;
-        self.answered = true;
+        self.answered = self.answered.max(number);
     }
 
     /// Tells whether anything was answered.
     pub(super) fn has_answered(&self) -> bool {
-        self.answered
+        self.answered > 0
     }
 
     /// Returns how long it lasts.
@@ -167,6 +173,7 @@ impl Connection {
     pub(super) fn into_remains(mut self, cause: &Cause, gone: Option<&Disconnect>) -> Remains {
         // One that lasted was of use, though nothing was answered: what was asked may take its time.
         let since = self.since.filter(|_| self.age() < SETTLED);
+        self.processes.past.handle_answered(self.answered);
         self.watches.disconnect();
         self.bodies.disconnect(&cause.clone().into());
         let mut remains = Remains {
@@ -179,8 +186,10 @@ impl Connection {
         };
         for Sent {
             method,
+            repeat,
             waiter,
             again,
+            ..
         } in self.calls.drain()
         {
             match (waiter, again) {
@@ -193,10 +202,11 @@ impl Connection {
                     remains.starts.push((reply, process));
                 }
                 (waiter, Some(request)) => {
-                    if waiter.is_awaited() || Repeat::of(method) == Repeat::Always {
+                    if waiter.is_awaited() || repeat == Repeat::Always {
                         remains.repeats.push(Ask {
                             method,
                             request,
+                            repeat,
                             waiter,
                         });
                     }

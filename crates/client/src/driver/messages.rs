@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use exec_core::log::Event;
 use exec_wire::{
     http::CancelHttpRequest,
     message::{Message, Notification, split_binary},
@@ -39,7 +40,7 @@ impl Connection {
             answer @ (Message::Response(_) | Message::Error(_)) => {
                 if let Some(answer) = self.calls.handle_answer(answer) {
                     self.unanswered -= 1;
-                    self.handle_use();
+                    self.handle_use(answer.waiter.number);
                     let answered = |result: &RawValue| Answered {
                         result: text.slice_ref(result.get().as_bytes()),
                         data: answer.data,
@@ -59,8 +60,13 @@ impl Connection {
         match notification::decode(told) {
             Ok(Told::Event(id, event)) => {
                 if let Some(process) = self.processes.find(&id) {
+                    let closed = matches!(event, Event::Closed(_));
                     let recorded = process.handle_event(event);
                     self.go_on(&process, recorded);
+                    if closed && process.is_failed() {
+                        self.let_go(&process);
+                        self.processes.retire(&process);
+                    }
                 }
             }
             Ok(Told::Started(started)) => {
@@ -112,7 +118,7 @@ impl Connection {
             Err(broken) => self.give_up(process, &broken),
         }
         self.acknowledge(process);
-        self.processes.tidy(process);
+        self.tidy(process);
     }
 
     /// Fails one process: its events are lost, the others are not concerned.

@@ -1,16 +1,18 @@
 //! The processes of one session whose events are taken. One that was let go of stays until its close,
-//! one that has failed until the server knows that it is to end.
+//! one that has failed until the server has ended it.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use exec_env::process::ProcessError;
 use exec_wire::id::ProcessId;
 
+use super::{past::Past, task::stopped};
 use crate::events::ProcessEvents;
 
 #[derive(Debug, Default)]
 pub(super) struct Processes {
     table: BTreeMap<ProcessId, Arc<ProcessEvents>>,
+    pub(super) past: Past,
 }
 
 impl Processes {
@@ -34,16 +36,18 @@ impl Processes {
             .is_some_and(|known| Arc::ptr_eq(known, process))
     }
 
+    /// Forgets a process that did not start.
     pub(super) fn forget(&mut self, process: &Arc<ProcessEvents>) {
         if self.knows(process) {
             self.table.remove(process.id());
         }
     }
 
-    /// Forgets a process that is over, and that nobody holds.
-    pub(super) fn tidy(&mut self, process: &Arc<ProcessEvents>) {
-        if process.is_done() {
-            self.forget(process);
+    /// Forgets a process that the server may still know.
+    pub(super) fn retire(&mut self, process: &Arc<ProcessEvents>) {
+        if self.knows(process) {
+            self.table.remove(process.id());
+            self.past.handle_forgotten(process.id());
         }
     }
 
@@ -57,5 +61,12 @@ impl Processes {
         for process in std::mem::take(&mut self.table).into_values() {
             process.orphan(error);
         }
+    }
+}
+
+impl Drop for Processes {
+    /// The task that took their events was stopped: whoever waits for one is told.
+    fn drop(&mut self) {
+        self.fail(&ProcessError::Disconnected(stopped()));
     }
 }

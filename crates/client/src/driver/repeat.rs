@@ -4,7 +4,7 @@ use exec_wire::method::MethodName;
 
 /// Whether a call can be made again without doing anything twice.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Repeat {
+pub(crate) enum Repeat {
     /// It is: its effect is the same, however often it is asked.
     Always,
     /// It has no effect. It is made again if somebody still waits for the answer.
@@ -14,13 +14,13 @@ pub(super) enum Repeat {
 }
 
 impl Repeat {
-    pub(super) const fn of(method: MethodName) -> Self {
+    /// What a method comes to if nothing else is said.
+    pub(crate) const fn of(method: MethodName) -> Self {
         match method {
             // The server knows by the `writeId` what it has taken already.
             MethodName::ProcessWrite
             | MethodName::ProcessCloseStdin
-            | MethodName::ProcessResize
-            | MethodName::ProcessTerminate => Self::Always,
+            | MethodName::ProcessResize => Self::Always,
             MethodName::EnvironmentInfo
             | MethodName::EnvironmentStatus
             | MethodName::EnvironmentConfigRead
@@ -42,6 +42,8 @@ impl Repeat {
             | MethodName::HttpRequestCancel
             | MethodName::ProcessStart
             | MethodName::ProcessSignal
+            // One that lets a process end by itself is a signal, too.
+            | MethodName::ProcessTerminate
             | MethodName::ProcessAttach
             | MethodName::ProcessRelease
             | MethodName::FsWriteFile

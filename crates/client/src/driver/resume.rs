@@ -20,7 +20,9 @@ use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     connection::Connection,
+    past::Farewell,
     processes::Processes,
+    room::Windows,
     waiter::{Answered, Ask, ConnectionNumber, Reply, Waiter},
 };
 use crate::{
@@ -73,6 +75,7 @@ impl Connection {
         // Processes know by themselves that they were let go of, and nothing else is left to close.
         drop(hub.take_released());
         connection.cause = remains.cause;
+        connection.say_farewells();
         let mut starts = remains.starts;
         let mut processes = connection.processes.all();
         if let Some(turns) = number.0.checked_rem(processes.len() as u64) {
@@ -95,7 +98,24 @@ impl Connection {
         connection
     }
 
+    /// Acknowledges again what may not have arrived.
+    fn say_farewells(&mut self) {
+        for Farewell { id, seq, .. } in self.processes.past.take_unsure() {
+            let taken = self.processes.find(&id);
+            // The id may be that of another process, whose events were not taken.
+            let lives = taken.is_some_and(|process| !process.is_over());
+            if self.windows == Windows::PerProcess && !lives {
+                self.say_farewell(&id, seq);
+            }
+        }
+    }
+
     fn take_up(&mut self, process: &Arc<ProcessEvents>, start: Option<oneshot::Sender<Reply>>) {
+        if start.is_some() && self.processes.past.knows(process.id()) {
+            // What the server knows by this id may be the process of before.
+            let gone = Disconnect::Transport(self.cause.clone());
+            process.fail(ProcessError::Disconnected(gone));
+        }
         if process.is_failed() {
             if let Some(reply) = start {
                 drop(reply.send(Err(self.not_started())));
@@ -108,7 +128,7 @@ impl Connection {
         }
         let waiter = match start {
             Some(reply) => Waiter::Adopt(reply, Arc::clone(process)),
-            None if process.is_over() => return self.processes.tidy(process),
+            None if process.is_over() => return self.tidy(process),
             None => Waiter::Fill(Arc::clone(process)),
         };
         let missing = process.handle_resume();
@@ -143,7 +163,7 @@ impl Connection {
             Err(_) => {
                 // It may be on its way to be started: ending what is not known does no harm.
                 self.terminate(process);
-                self.processes.forget(process);
+                self.processes.retire(process);
                 drop(reply.send(Err(self.not_started())));
             }
         }

@@ -38,6 +38,19 @@ pub(crate) struct Driver {
     broken_promises: u32,
 }
 
+/// Why there is nothing any more if nothing went wrong with the connection.
+pub(crate) fn stopped() -> Disconnect {
+    Disconnect::Transport("the client's task was stopped".to_owned())
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        if self.hub.current().borrow().lost.is_none() {
+            self.hub.handle_lost(&stopped());
+        }
+    }
+}
+
 /// Where the client stands.
 #[derive(Debug)]
 pub(super) enum State {

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use exec_wire::{id::HandleId, message::RequestId, method::MethodName, outgoing::Outgoing};
 use tokio::sync::oneshot;
 
+use super::repeat::Repeat;
 use crate::{
     error::ExecServerError, events::ProcessEvents, filesystem::Gathered, http::QueuedBody,
     hub::Kept,
@@ -39,6 +40,8 @@ pub(crate) type Request = Box<dyn Fn(&RequestId) -> Outgoing + Send>;
 pub(crate) struct Ask {
     pub(crate) method: MethodName,
     pub(crate) request: Request,
+    /// Whether it is made again over another connection.
+    pub(crate) repeat: Repeat,
     pub(crate) waiter: Waiter,
 }
 

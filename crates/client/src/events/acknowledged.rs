@@ -44,6 +44,14 @@ impl Told {
         self.seq
     }
 
+    /// Takes all that there is, whoever has not taken it. `None`: it was told.
+    pub(super) fn take_all(&mut self, log: &FollowedLog) -> Option<OutputSeq> {
+        let last = OutputSeq(log.log().next_seq().0 - 1);
+        let more = last > self.seq;
+        self.seq = last;
+        more.then_some(last)
+    }
+
     /// The connection is another one.
     pub(super) fn doubt(&mut self) {
         self.doubtful = true;

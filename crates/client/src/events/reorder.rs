@@ -120,6 +120,10 @@ impl Reorder {
         after: OutputSeq,
     ) -> Result<OutputSeq, Broken> {
         let end = OutputSeq(page.next_seq.0.saturating_sub(1));
+        if let (Some(seq), Some(exit)) = (page.exit_seq, exit(&page)) {
+            // What comes behind it need not wait for the last part.
+            self.handle_event(Event::Exited(seq, exit))?;
+        }
         self.handle_chunks(page.chunks)?;
         if end > after {
             Ok(end)
@@ -144,20 +148,14 @@ impl Reorder {
     /// Takes all that `process/read` has to answer after [`gap`](Self::gap). If that does not fill it,
     /// nothing will.
     pub(crate) fn handle_page(&mut self, page: OutputPage) -> Result<(), Broken> {
+        let exit = exit(&page).filter(|_| !self.exit_seen);
         self.handle_chunks(page.chunks)?;
         let closed = OutputSeq(page.next_seq.0.saturating_sub(1));
         let end = if page.closed { closed } else { page.next_seq };
-        if let (false, Some(code)) = (self.exit_seen, page.exit_code)
-            && let Some(seq) = self.only_missing(end)
+        if let Some(exit) = exit
+            // Older peers do not tell its number: it is the only one that nothing has.
+            && let Some(seq) = page.exit_seq.or_else(|| self.only_missing(end))
         {
-            // The oldest peers tell no more than the code.
-            let exit = Exit {
-                code,
-                signal: page.signal.as_deref().map(signal_name),
-                cause: page.cause.unwrap_or(ExitCause::Unknown),
-                usage: page.usage,
-                sandbox_denied: page.sandbox_denied,
-            };
             self.handle_event(Event::Exited(seq, exit))?;
         }
         if page.closed {
@@ -182,6 +180,12 @@ impl Reorder {
         (!self.early.is_empty()).then_some(self.last())
     }
 
+    /// Returns the last number that came, in order or not.
+    pub(crate) fn seen(&self) -> OutputSeq {
+        let early = self.early.last_key_value().map(|(seq, _)| *seq);
+        early.unwrap_or(self.last())
+    }
+
     /// Returns the last number that came out.
     pub(crate) fn last(&self) -> OutputSeq {
         OutputSeq(self.next.0 - 1)
@@ -197,6 +201,17 @@ impl Reorder {
         }
         Some(seq)
     }
+}
+
+/// Returns how the process ended, if a page says so. Older peers tell no more than the code.
+fn exit(page: &OutputPage) -> Option<Exit> {
+    Some(Exit {
+        code: page.exit_code?,
+        signal: page.signal.as_deref().map(signal_name),
+        cause: page.cause.unwrap_or(ExitCause::Unknown),
+        usage: page.usage,
+        sandbox_denied: page.sandbox_denied,
+    })
 }
 
 fn size(event: &Event) -> usize {

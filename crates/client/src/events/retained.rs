@@ -28,6 +28,8 @@ pub(crate) struct ProcessEvents {
     state: Mutex<State>,
     /// Wakes those who wait for something to be recorded.
     recorded: Notify,
+    /// Wakes those who wait for it to fail.
+    failed: Notify,
 }
 
 #[derive(Debug)]
@@ -35,6 +37,10 @@ struct State {
     order: Reorder,
     /// What `process/read` was asked for to fill a gap, until it is filled.
     filling: Option<Missing>,
+    /// The last number that had come when it was asked.
+    seen: OutputSeq,
+    /// Up to here all output was read in parts. An exit in between may be on the last page only.
+    read_to: OutputSeq,
     /// A page did not come through before its connection broke: smaller ones may.
     pages: Pages,
     /// Numbers its events as the server does: both begin with 1 and have no holes.
@@ -62,6 +68,8 @@ impl ProcessEvents {
         let state = State {
             order: Reorder::new(),
             filling: None,
+            seen: OutputSeq(0),
+            read_to: OutputSeq(0),
             pages: Pages::Whole,
             followed: FollowedLog::new(OutputLog::new(Retention::default())),
             told: Told::default(),
@@ -79,6 +87,7 @@ impl ProcessEvents {
             watch,
             state: Mutex::new(state),
             recorded: Notify::new(),
+            failed: Notify::new(),
         }
     }
 
@@ -110,16 +119,25 @@ impl ProcessEvents {
         let Some(asked) = state.filling.take().filter(|_| state.failure.is_none()) else {
             return Ok(None);
         };
+        let (end, closed) = (page.next_seq.0.saturating_sub(1), page.closed);
         let part = asked.max_bytes.is_some() && !page.chunks.is_empty();
         let missing = if part {
             let end = state.order.handle_part(page, asked.after)?;
+            state.read_to = end;
             Some(state.fill(end))
+        } else if end < state.seen.0 {
+            let seen = state.seen.0;
+            let text = format!("`process/read` knows no event after {end}, but event {seen} came");
+            return Err(Broken::Malformed(text));
         } else {
             state.order.handle_page(page)?;
             state.pages = Pages::Whole;
             state.order.gap().map(|after| state.fill(after))
         };
         self.record(state)?;
+        if closed && !part && !self.is_over() {
+            return Err(Broken::Impossible(OutputSeq(end)));
+        }
         Ok(missing)
     }
 
@@ -132,8 +150,8 @@ impl ProcessEvents {
     pub(crate) fn handle_resume(&self) -> Missing {
         let mut state = self.lock();
         state.told.doubt();
-        let last = state.order.last();
-        state.fill(last)
+        let after = state.order.last().max(state.read_to);
+        state.fill(after)
     }
 
     pub(crate) fn handle_started(&self, started: &ProcessStarted) {
@@ -179,6 +197,7 @@ impl ProcessEvents {
         }
         drop(state);
         self.recorded.notify_waiters();
+        self.failed.notify_waiters();
         news
     }
 
@@ -202,6 +221,18 @@ impl ProcessEvents {
             }
             self.check()?;
             recorded.await;
+        }
+    }
+
+    /// Resolves when no further event will come, although the close has not.
+    pub(crate) async fn until_failed(&self) -> ProcessError {
+        loop {
+            // Registered before looking, so that no failure in between is missed.
+            let failed = self.failed.notified();
+            if let Err(error) = self.check() {
+                return error;
+            }
+            failed.await;
         }
     }
 
@@ -248,6 +279,19 @@ impl ProcessEvents {
         }
         let State { told, followed, .. } = &mut *state;
         told.is_due(followed).then(|| told.take(followed))
+    }
+
+    /// Returns the number of the close, if it came and the server is to be told that it was taken.
+    pub(crate) fn take_rest(&self) -> Option<OutputSeq> {
+        let mut state = self.lock();
+        let State { told, followed, .. } = &mut *state;
+        let whole = self.hub.acknowledges() && followed.log().is_closed();
+        whole.then(|| told.take_all(followed)).flatten()
+    }
+
+    /// Tells whether this number is that of the close.
+    pub(crate) fn ends_with(&self, seq: OutputSeq) -> bool {
+        self.look(|log| log.is_closed() && log.next_seq() == seq.next())
     }
 
     pub(crate) fn status(&self) -> Status {
@@ -314,6 +358,7 @@ impl State {
             Pages::Whole => None,
             Pages::Small => Some(PAGE_BYTES),
         };
+        self.seen = self.order.seen();
         *self.filling.insert(Missing { after, max_bytes })
     }
 }

@@ -46,6 +46,7 @@ fn page(chunks: &[u64], next_seq: u64) -> OutputPage {
         closed: false,
         failure: None,
         sandbox_denied: false,
+        exit_seq: None,
         signal: None,
         cause: None,
         usage: None,
@@ -190,4 +191,17 @@ fn an_exit_that_a_page_tells_of_is_whole() {
         sandbox_denied: false,
     };
     assert_eq!(exit, Some(expected));
+}
+
+#[test]
+fn what_is_behind_an_exit_does_not_wait_for_the_last_part() {
+    let mut order = Reorder::new();
+    let part = OutputPage {
+        exited: true,
+        exit_code: Some(3),
+        exit_seq: Some(OutputSeq(2)),
+        ..page(&[1, 3], 4)
+    };
+    assert_eq!(order.handle_part(part, OutputSeq(0)), Ok(OutputSeq(3)));
+    assert_eq!(numbers(&mut order), [1, 2, 3]);
 }

@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
-use exec_client::{client::ExecServerClient, connector::Continuity};
-use exec_env::process::ExecProcess;
+use exec_client::{backend::RemoteBackend, client::ExecServerClient, connector::Continuity};
+use exec_env::{
+    backend::{ExecBackend, StartError},
+    process::ExecProcess,
+};
 use exec_transport::link::Encoding;
 use exec_wire::{
     environment::ReadEnvironmentStatus,
@@ -16,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::{
     doors::House,
-    server::{ALL, Server, within},
+    server::{ALL, Server, command, within},
 };
 
 /// A chunk of which sixteen are a mebibyte.
@@ -150,4 +153,98 @@ async fn a_follower_that_does_not_read_holds_up_nobody_else() {
         let taken: Vec<_> = within(stream.take(16).collect()).await;
         assert_eq!(taken.len(), 16);
     }
+}
+
+/// Has session `s` resumed with the grant.
+async fn resume(house: &mut House) -> Server {
+    let mut server = house.knock().await;
+    server.shake_hands(granted()).await;
+    server
+}
+
+#[tokio::test]
+async fn the_end_of_a_process_is_acknowledged_again_until_that_has_arrived() {
+    let (mut house, mut server, client) = connect().await;
+    let held = server.start(&client, "held").await;
+    let dropped = server.start(&client, "dropped").await;
+    for id in ["held", "dropped"] {
+        server.exited(id, 1).await;
+        assert_eq!(server.acknowledged(id).await, 1);
+        server.closed(id, 2).await;
+        assert_eq!(server.acknowledged(id).await, 2);
+    }
+    drop(dropped);
+    server.expect("process/terminate").await;
+    drop(server);
+    // Neither was followed by an answer.
+    let mut server = resume(&mut house).await;
+    assert_eq!(server.acknowledged("held").await, 2);
+    assert_eq!(server.acknowledged("dropped").await, 2);
+    says_nothing(&mut server, &client).await;
+    drop(server);
+    let mut server = resume(&mut house).await;
+    says_nothing(&mut server, &client).await;
+    drop(held);
+}
+
+#[tokio::test]
+async fn a_process_by_the_same_id_is_not_acknowledged_for_the_one_before() {
+    let (mut house, mut server, client) = connect().await;
+    let process = server.start(&client, "p").await;
+    server.exited("p", 1).await;
+    assert_eq!(server.acknowledged("p").await, 1);
+    server.closed("p", 2).await;
+    assert_eq!(server.acknowledged("p").await, 2);
+    drop(process);
+    server.expect("process/terminate").await;
+    let backend = RemoteBackend::new(client.clone());
+    let start = tokio::spawn(async move { backend.start(command("p")).await });
+    server.expect("process/start").await;
+    drop(server);
+    let mut server = resume(&mut house).await;
+    // Whether it is the one before that the server knows cannot be told.
+    let terminate = server.expect("process/terminate").await;
+    assert_eq!(terminate["params"]["processId"], "p");
+    let started = within(start).await.unwrap();
+    assert!(matches!(started, Err(StartError::Disconnected(_))));
+    server.answer(&terminate, json!({"running": false})).await;
+    assert_eq!(server.acknowledged("p").await, u64::MAX);
+    says_nothing(&mut server, &client).await;
+}
+
+#[tokio::test]
+async fn what_is_whole_here_is_acknowledged_when_its_handle_is_dropped() {
+    let (_house, mut server, client) = connect().await;
+    let process = server.start(&client, "p").await.process;
+    let stream = process.follow(ALL);
+    server.write("p", 1, 1).await;
+    server.exited("p", 2).await;
+    server.closed("p", 3).await;
+    says_nothing(&mut server, &client).await;
+    drop(process);
+    server.expect("process/terminate").await;
+    assert_eq!(server.acknowledged("p").await, 3);
+    let taken: Vec<_> = within(stream.collect()).await;
+    assert_eq!(taken.len(), 3);
+}
+
+#[tokio::test]
+async fn a_process_that_is_given_up_is_acknowledged_to_its_close() {
+    let (_house, mut server, client) = connect().await;
+    let process = server.start(&client, "p").await;
+    let params = json!({"processId": "p"});
+    server
+        .say(json!({"method": "process/output", "params": params}))
+        .await;
+    let terminate = server.expect("process/terminate").await;
+    server.answer(&terminate, json!({"running": true})).await;
+    // All of it: a process that waits for acknowledgements does not come to its close.
+    assert_eq!(server.acknowledged("p").await, u64::MAX);
+    server.write("p", 1, 1).await;
+    server.exited("p", 2).await;
+    says_nothing(&mut server, &client).await;
+    server.closed("p", 3).await;
+    assert_eq!(server.acknowledged("p").await, u64::MAX);
+    drop(process);
+    server.start(&client, "p").await;
 }

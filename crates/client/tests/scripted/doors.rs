@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc, Mutex,
-    atomic::{AtomicUsize, Ordering},
+    atomic::{AtomicU16, AtomicUsize, Ordering},
 };
 
 use exec_client::{
@@ -23,6 +23,8 @@ struct Doors {
     open: mpsc::UnboundedSender<Server>,
     /// How many attempts find nobody.
     closed: Arc<AtomicUsize>,
+    /// The status that attempts are refused with; 0 lets them in.
+    refusal: Arc<AtomicU16>,
     /// When there were attempts.
     knocks: Arc<Mutex<Vec<Instant>>>,
     continuity: Continuity,
@@ -36,6 +38,11 @@ impl Connector for Doors {
             self.closed.store(closed - 1, Ordering::SeqCst);
             let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
             return ready(Err(refused.into())).boxed();
+        }
+        let status = self.refusal.load(Ordering::SeqCst);
+        if status > 0 {
+            let reason = "no entry".to_owned();
+            return ready(Err(ConnectError::Refused { status, reason })).boxed();
         }
         let (here, there) = memory::pair();
         self.open.send(Server(there)).unwrap();
@@ -52,6 +59,7 @@ impl Connector for Doors {
 pub(crate) struct House {
     knocks: mpsc::UnboundedReceiver<Server>,
     closed: Arc<AtomicUsize>,
+    refusal: Arc<AtomicU16>,
     times: Arc<Mutex<Vec<Instant>>>,
 }
 
@@ -67,15 +75,18 @@ impl House {
     ) -> (Self, Server, ExecServerClient) {
         let (open, knocks) = mpsc::unbounded_channel();
         let (closed, times) = (Arc::default(), Arc::default());
+        let refusal: Arc<AtomicU16> = Arc::default();
         let doors = Doors {
             open,
             closed: Arc::clone(&closed),
+            refusal: Arc::clone(&refusal),
             knocks: Arc::clone(&times),
             continuity,
         };
         let mut house = Self {
             knocks,
             closed,
+            refusal,
             times,
         };
         let options = ExecServerClientConnectOptions::default();
@@ -105,6 +116,11 @@ impl House {
     /// Has so many attempts find nobody.
     pub(crate) fn close(&self, attempts: usize) {
         self.closed.store(attempts, Ordering::SeqCst);
+    }
+
+    /// Has attempts refused with an HTTP status.
+    pub(crate) fn refuse(&self, status: u16) {
+        self.refusal.store(status, Ordering::SeqCst);
     }
 
     /// Returns when there were attempts.

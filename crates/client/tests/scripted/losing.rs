@@ -258,3 +258,39 @@ async fn a_process_that_was_over_stays_readable_and_names_no_other() {
     let gone = Disconnect::Session(UNKNOWN.to_owned());
     assert_eq!(ended, Err(ProcessError::Disconnected(gone)));
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_is_not_let_in_any_more_does_not_try_again() {
+    for status in [401, 403, 404, 426] {
+        let (house, mut server, client) = House::connect().await;
+        let process = server.start(&client, "p").await.process;
+        let begin = Instant::now();
+        house.refuse(status);
+        drop(server);
+        let text = format!(
+            "server hung up; session was not resumed: server refused the connection: {status} no entry"
+        );
+        let error = ProcessError::Disconnected(Disconnect::Transport(text));
+        assert_eq!(events(&process).await, [Event::Failed(error)]);
+        assert_eq!(begin.elapsed(), Duration::ZERO);
+        assert_eq!(house.times().len(), 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_out_of_order_is_tried_again() {
+    for status in [408, 429, 500, 503] {
+        let (mut house, mut server, client) = House::connect().await;
+        let process = server.start(&client, "p").await.process;
+        house.refuse(status);
+        drop(server);
+        while house.times().len() < 4 {
+            tokio::time::advance(Duration::from_millis(50)).await;
+            tokio::task::yield_now().await;
+        }
+        house.refuse(0);
+        let mut server = house.resume().await;
+        server.expect("process/read").await;
+        assert!(process.status().tree_alive);
+    }
+}

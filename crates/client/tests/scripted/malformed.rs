@@ -5,15 +5,16 @@ use std::sync::Arc;
 use exec_client::client::ExecServerClient;
 use exec_env::{
     disconnect::Disconnect,
-    process::{ExecProcess, ExecProcessEvent as Event, ProcessError},
+    process::{ExecProcess, ExecProcessEvent as Event, ProcessError, Read},
 };
 use exec_transport::link::Encoding;
-use exec_wire::{error::RpcError, outgoing::Outgoing};
+use exec_wire::{error::RpcError, outgoing::Outgoing, process::WaitUntil};
+use futures_util::StreamExt;
 use serde_json::{Value, json};
 
 use crate::{
     doors::House,
-    server::{Server, events, numbers, within},
+    server::{ALL, LIMIT, Server, events, numbers, within},
 };
 
 /// Starts two processes.
@@ -202,4 +203,73 @@ async fn a_server_that_goes_on_breaking_the_protocol_is_given_up() {
             Disconnect::Protocol(_)
         ))]
     ));
+}
+
+/// A process fails by what is answered to its read after a resume, for a reason.
+async fn fails_by(page: Value, reason: &str) {
+    let (mut house, mut server, client) = House::connect().await;
+    let process = server.start(&client, "p").await.process;
+    for seq in 1..=2 {
+        server.output("p", seq, "YQ==").await;
+    }
+    let taken: Vec<_> = within(process.follow(ALL).take(2).collect()).await;
+    assert_eq!(numbers(&taken), [1, 2]);
+    drop(server);
+    let mut server = house.resume().await;
+    server.output("p", 4, "YQ==").await;
+    let read = server.expect("process/read").await;
+    server.answer(&read, page).await;
+    server.expect("process/terminate").await;
+    let text = format!("process p is given up: {reason}");
+    let error = ProcessError::from(RpcError::internal(text));
+    assert_eq!(events(&process).await.last(), Some(&Event::Failed(error)));
+}
+
+#[tokio::test]
+async fn a_page_that_contradicts_what_came_fails_its_process() {
+    let page = |chunks: &[u64], next: u64, closed: bool| {
+        let chunk = |seq: &u64| json!({"seq": seq, "stream": "stdout", "chunk": "YQ=="});
+        let chunks: Vec<_> = chunks.iter().map(chunk).collect();
+        let code = closed.then_some(0);
+        json!({"chunks": chunks, "nextSeq": next, "exited": closed, "exitCode": code,
+            "closed": closed, "failure": null, "sandboxDenied": false})
+    };
+    // It numbers from the beginning again.
+    let text = "`process/read` knows no event after 0, but event 2 came";
+    fails_by(page(&[], 1, false), text).await;
+    // It is closed where output came.
+    let text = "event 4 cannot follow those before it";
+    fails_by(page(&[], 5, true), text).await;
+}
+
+#[tokio::test]
+async fn a_gap_that_the_server_does_not_see_is_not_asked_for_for_ever() {
+    let (mut server, client) = Server::connect().await;
+    let process = server.start(&client, "p").await.process;
+    server.output("p", 3, "YQ==").await;
+    let read = server.expect("process/read").await;
+    server.page(&read, &[], 1).await;
+    server.expect("process/terminate").await;
+    let text = "process p is given up: `process/read` knows no event after 0, but event 3 came";
+    let error = ProcessError::from(RpcError::internal(text));
+    assert_eq!(events(&process).await, [Event::Failed(error)]);
+}
+
+#[tokio::test]
+async fn whoever_waits_for_a_process_that_is_given_up_is_told_although_nothing_is_answered() {
+    let (mut server, client) = Server::connect().await;
+    let process = server.start(&client, "p").await.process;
+    let wait = process.wait(WaitUntil::Closed, None);
+    let read = process.read(Read {
+        wait: LIMIT * 2,
+        ..Read::default()
+    });
+    server.expect("process/wait").await;
+    server.expect("process/read").await;
+    server.say(output(json!({"processId": "p"}))).await;
+    server.expect("process/terminate").await;
+    let text = "process p is given up: `process/output` does not decode: missing field `seq`";
+    let error = ProcessError::from(RpcError::internal(text));
+    assert_eq!(within(wait).await, Err(error.clone()));
+    assert_eq!(within(read).await, Err(error));
 }

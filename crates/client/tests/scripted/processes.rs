@@ -167,8 +167,12 @@ async fn the_last_handle_of_all_ends_the_process_before_the_connection() {
 async fn a_start_that_is_dropped_is_ended_when_it_is_answered() {
     let (mut server, client) = Server::connect().await;
     let backend = RemoteBackend::new(client.clone());
-    assert!(backend.start(command("p")).now_or_never().is_none());
+    let mut starting = backend.start(command("p"));
+    assert!((&mut starting).now_or_never().is_none());
     let start = server.expect("process/start").await;
+    drop(starting);
+    server.expect("process/terminate").await;
+    // It was not there yet.
     server.answer(&start, json!({"processId": "p"})).await;
     let terminate = server.expect("process/terminate").await;
     assert_eq!(terminate["params"]["processId"], "p");

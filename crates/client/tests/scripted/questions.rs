@@ -8,10 +8,13 @@ use exec_client::{
 use exec_env::{
     backend::{ExecBackend, StartedProcess},
     command::Command,
+    disconnect::Disconnect,
     network::{Network, NetworkWatcher},
+    process::{ExecProcessEvent as Event, ProcessError},
 };
 use exec_transport::memory;
 use exec_wire::{
+    environment::ReadEnvironmentStatus,
     id::ProcessId,
     network::{Decision, Destination, NetworkProtocol, PolicyDecision},
 };
@@ -21,7 +24,7 @@ use tokio::{sync::Notify, time::timeout};
 
 use crate::{
     doors::House,
-    server::{LIMIT, Server, session},
+    server::{LIMIT, Server, events, session, within},
 };
 
 /// Decides by the name of the host.
@@ -45,6 +48,7 @@ impl NetworkWatcher for Watcher {
     }
 
     fn record(&self, decision: PolicyDecision) {
+        assert_ne!(decision.host, "broken", "whoever records may fail");
         self.recorded.lock().unwrap().push(decision);
         self.news.notify_one();
     }
@@ -264,4 +268,26 @@ async fn decisions_are_recorded_by_whoever_watches_the_process() {
     let recorded = watcher.recorded.lock().unwrap();
     assert_eq!(recorded.len(), 1);
     assert_eq!(recorded[0].host, "example.com");
+}
+
+#[tokio::test]
+async fn whoever_stops_the_client_by_a_panic_leaves_nobody_waiting() {
+    let (mut server, client) = Server::connect().await;
+    let watcher: Arc<Watcher> = Arc::default();
+    let (started, _) = server.start_watched(&client, &watcher, None).await;
+    let call = client.call(ReadEnvironmentStatus);
+    server.expect("environment/status").await;
+    let decision = json!({
+        "processId": "p", "timestamp": "2026-01-01T00:00:00.000Z", "scope": "domain",
+        "decision": "deny", "source": "baseline_policy", "reason": "not_allowed",
+        "protocol": "http", "host": "broken", "port": 80, "policyOverride": false,
+    });
+    server
+        .say(json!({"method": "network/policyDecision", "params": decision}))
+        .await;
+    let gone = Disconnect::Transport("the client's task was stopped".to_owned());
+    let error = ProcessError::Disconnected(gone.clone());
+    assert_eq!(events(&started.process).await, [Event::Failed(error)]);
+    assert_eq!(within(call).await, Err(gone.into()));
+    within(client.closed()).await;
 }

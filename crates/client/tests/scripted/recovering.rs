@@ -186,8 +186,10 @@ async fn a_start_that_did_not_arrive_fails_and_is_ended() {
 async fn a_start_that_was_given_up_is_ended_after_the_resume() {
     let (mut house, mut server, client) = House::connect().await;
     let backend = RemoteBackend::new(client.clone());
-    assert!(backend.start(command("p")).now_or_never().is_none());
+    let mut start = backend.start(command("p"));
+    assert!((&mut start).now_or_never().is_none());
     server.expect("process/start").await;
+    drop(start);
     drop(server);
     let mut server = house.resume().await;
     let terminate = server.expect("process/terminate").await;
@@ -422,4 +424,29 @@ async fn parts_that_do_not_go_on_fail_their_process() {
         if error.message.ends_with("`process/read` after 0 goes on at 0")),
         "{told:?}"
     );
+}
+
+#[tokio::test]
+async fn parts_behind_an_exit_that_was_missed_are_not_asked_for_again() {
+    let (mut house, mut server, client) = House::connect().await;
+    let process = server.start(&client, "p").await.process;
+    drop(server);
+    let mut server = house.resume().await;
+    server.expect("process/read").await;
+    drop(server);
+    let mut server = house.resume().await;
+    let read = server.expect("process/read").await;
+    // The first event is the exit, which is on no page.
+    server.page(&read, &[2], 3).await;
+    server.expect("process/read").await;
+    drop(server);
+    let mut server = house.resume().await;
+    let read = server.expect("process/read").await;
+    assert_eq!(read["params"]["afterSeq"], 2);
+    let end = json!({"chunks": [], "nextSeq": 4, "exited": true, "exitCode": 0,
+        "closed": true, "failure": null, "sandboxDenied": false});
+    server.answer(&read, end).await;
+    let events = events(&process).await;
+    assert_eq!(numbers(&events), [1, 2, 3]);
+    assert!(matches!(&events[0], Event::Exited(..)));
 }

@@ -1,8 +1,9 @@
 //! Calls whose connection breaks before the answer.
 
 use bytes::Bytes;
-use exec_client::{error::ExecServerError, filesystem::RemoteFileSystem};
+use exec_client::{backend::RemoteBackend, error::ExecServerError, filesystem::RemoteFileSystem};
 use exec_env::{
+    backend::ExecBackend,
     disconnect::Disconnect,
     filesystem::{ExecutorFileSystem, FileError},
     process::{ProcessError, Read},
@@ -18,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::{
     doors::House,
-    server::{Server, session, within},
+    server::{Server, command, session, within},
 };
 
 /// Breaks the connection, and has the session resumed; the one process is read first.
@@ -174,4 +175,34 @@ async fn a_change_that_was_given_up_before_it_was_sent_is_not_made() {
     server.answer(&initialize, session("s")).await;
     server.expect("initialized").await;
     server.expect("environment/status").await;
+}
+
+#[tokio::test]
+async fn a_process_is_asked_to_end_once() {
+    let (mut house, mut server, client) = House::connect().await;
+    let process = server.start(&client, "p").await.process;
+    let end = process.terminate(TerminateMode::Graceful { timeout_ms: 1000 });
+    server.expect("process/terminate").await;
+    let mut server = break_off(&mut house, server).await;
+    let text = "connection broke before `process/terminate` was answered: server hung up";
+    let gone = Disconnect::Transport(text.to_owned());
+    assert_eq!(within(end).await, Err(ProcessError::Disconnected(gone)));
+    drop(client.call(ReadEnvironmentStatus));
+    server.expect("environment/status").await;
+}
+
+#[tokio::test]
+async fn a_start_that_was_given_up_before_it_was_sent_is_not_made() {
+    let (mut house, server, client) = House::connect().await;
+    let backend = RemoteBackend::new(client.clone());
+    drop(server);
+    let mut server = house.knock().await;
+    let initialize = server.expect("initialize").await;
+    assert!(backend.start(command("p")).now_or_never().is_none());
+    drop(client.call(ReadEnvironmentStatus));
+    server.answer(&initialize, session("s")).await;
+    server.expect("initialized").await;
+    server.expect("environment/status").await;
+    // Its id is free.
+    server.start(&client, "p").await;
 }

@@ -13,6 +13,8 @@ pub struct Page {
     pub next_seq: OutputSeq,
     /// How the process ended, once it did.
     pub exit: Option<Exit>,
+    /// The number of that event, if it is known.
+    pub exit_seq: Option<OutputSeq>,
     /// The output ended.
     pub closed: bool,
 }
@@ -43,6 +45,7 @@ impl OutputLog {
             chunks,
             next_seq,
             exit,
+            exit_seq: self.exit.as_ref().map(|(seq, _)| *seq),
             closed: self.is_closed(),
         }
     }

@@ -31,7 +31,8 @@ impl Default for Allowance {
 }
 
 impl Allowance {
-    fn take(&self, bytes: usize) -> bool {
+    /// Takes so many bytes, if there are as many left.
+    pub(super) fn take(&self, bytes: usize) -> bool {
         let less = |left: usize| left.checked_sub(bytes);
         let taken = self
             .0
@@ -72,7 +73,7 @@ impl<'a> Bundle<'a> {
             self.warnings.push(why);
             return None;
         };
-        if !self.allowance.take(contents.len()) {
+        if !self.allowance.take(in_answer(&contents)) {
             let most = limits::MAX_DISCOVERY_BYTES;
             let why = format!("`{path}` is left out: the files of all roots exceed {most} bytes");
             self.warnings.push(why);
@@ -80,5 +81,29 @@ impl<'a> Bundle<'a> {
         }
         self.left = left;
         Some(CapabilityFile { path, contents })
+    }
+}
+
+/// Bytes that a text takes in an answer: JSON escapes some of it.
+pub(super) fn in_answer(text: &str) -> usize {
+    let bytes = text.bytes().map(|byte| match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,
+        0..0x20 => 6,
+        _ => 1,
+    });
+    bytes.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_counts_as_much_as_it_takes_in_an_answer() {
+        let controls: String = (0..=0x80).map(char::from).collect();
+        for text in ["", "plain", "caf\u{e9} \u{1f600}", &controls] {
+            let json = serde_json::to_string(text).unwrap();
+            assert_eq!(in_answer(text), json.len() - 2, "{text:?}");
+        }
     }
 }

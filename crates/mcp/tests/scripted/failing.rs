@@ -17,7 +17,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::{
-    fake::{Server, config, id, pair},
+    fake::{Input, Server, config, id, pair},
     talking::{connected, connected_with},
     within::within,
 };
@@ -248,4 +248,30 @@ async fn a_server_that_cannot_be_started_is_told() {
     let _started = config().launch(&backend, id()).await.unwrap();
     let refused = config().connect(&backend, id(), ()).await.unwrap_err();
     assert!(matches!(refused, LaunchError::Start { .. }), "{refused:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_time_limit_may_be_as_long_as_there_is() {
+    let (mut server, backend) = pair();
+    let mut config = config();
+    config.startup_timeout = Duration::MAX;
+    let connect = config.connect(&backend, id(), ());
+    let (connected, ()) = join(within("it gets ready", connect), server.initializes()).await;
+    assert!(connected.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn half_a_message_is_the_end_of_the_transport() {
+    let (mut server, Connected { service, watch }) = connected().await;
+    server.answers_writes_behind(1, WriteStatus::Starting);
+    let text = "x".repeat(1 << 20);
+    let arguments = json!({ "text": text }).as_object().cloned().unwrap();
+    let large = service.call_tool(CallToolRequestParams::new("t").with_arguments(arguments));
+    let error = reason(&within("it is given up", large).await.unwrap_err());
+    let Input::Data(half) = server.next_input().await else {
+        panic!("expected the first part of a message");
+    };
+    assert!(!half.ends_with(b"\n"));
+    // What is sent next would be read as the rest of that message.
+    assert_eq!(watch.ended(), Some(error));
 }

@@ -58,7 +58,8 @@ struct Shared {
     failure: Mutex<Option<ProcessError>>,
     exit: watch::Sender<Option<Exit>>,
     reading: watch::Sender<bool>,
-    stdin: Mutex<WriteStatus>,
+    /// How many writes are accepted, and what is said to those behind them.
+    stdin: Mutex<(usize, WriteStatus)>,
     command: Mutex<Option<Command>>,
 }
 
@@ -88,7 +89,7 @@ pub(crate) fn pair() -> (Server, Backend) {
         failure: Mutex::new(None),
         exit: watch::Sender::new(None),
         reading: watch::Sender::new(true),
-        stdin: Mutex::new(WriteStatus::Accepted),
+        stdin: Mutex::new((0, WriteStatus::Accepted)),
         command: Mutex::new(None),
     });
     let (input, received) = mpsc::unbounded_channel();
@@ -198,7 +199,11 @@ impl Server {
     }
 
     pub(crate) fn answers_writes_with(&self, status: WriteStatus) {
-        *self.shared.stdin.lock().unwrap() = status;
+        self.answers_writes_behind(0, status);
+    }
+
+    pub(crate) fn answers_writes_behind(&self, accepted: usize, status: WriteStatus) {
+        *self.shared.stdin.lock().unwrap() = (accepted, status);
     }
 
     pub(crate) fn is_held(&self) -> bool {
@@ -228,7 +233,13 @@ impl Process {
         async move {
             let mut reading = shared.reading.subscribe();
             reading.wait_for(|reading| *reading).await.unwrap();
-            let status = *shared.stdin.lock().unwrap();
+            let status = match &mut *shared.stdin.lock().unwrap() {
+                (0, status) => *status,
+                (accepted, _) => {
+                    *accepted -= 1;
+                    WriteStatus::Accepted
+                }
+            };
             if status == WriteStatus::Accepted {
                 sender.send(input).ok();
             }

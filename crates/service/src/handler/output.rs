@@ -130,6 +130,7 @@ fn page(page: Page) -> OutputPage {
         closed: page.closed,
         failure: None,
         sandbox_denied: page.exit.as_ref().is_some_and(|exit| exit.sandbox_denied),
+        exit_seq: page.exit_seq,
         signal: page
             .exit
             .as_ref()

@@ -69,6 +69,9 @@ pub struct OutputPage {
     /// The sandbox seems to have refused something.
     #[serde(default)]
     pub sandbox_denied: bool,
+    /// The number of `process/exited`, once the child was reaped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_seq: Option<OutputSeq>,
     /// The POSIX name of the signal that killed it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<String>,

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use exec_wire::{
     discovery::{
-        DiscoveredCapabilities, DiscoveredRoot, InstalledPlugin, InstalledSkill, SkillRoot,
+        CapabilityFile, DiscoveredCapabilities, DiscoveredRoot, InstalledPlugin, InstalledSkill,
+        SkillFiles, SkillRoot,
     },
     limits,
     path_uri::PathUri,
@@ -17,7 +18,11 @@ use super::{
     skill,
 };
 use crate::catalog::{
-    aside::aside, bundle::Allowance, local::CatalogConfig, manifest::Manifest, reader::Reader,
+    aside::aside,
+    bundle::{Allowance, in_answer},
+    local::CatalogConfig,
+    manifest::Manifest,
+    reader::Reader,
     roots,
 };
 
@@ -68,7 +73,7 @@ async fn add_skills(
     };
     let bytes = size(&below);
     let (skills, warning) = read_skills(below, Some(root)).await;
-    allowance.give_back(bytes);
+    allowance.give_back(bytes.saturating_sub(said(&skills)));
     found.skills.extend(skills);
     found.warnings.extend(warning);
 }
@@ -114,7 +119,8 @@ async fn plugin(
     };
     let rest = size(&below);
     let (skills, warning) = read_skills(below, None).await;
-    allowance.give_back(rest);
+    let kept = in_answer(&files.manifest.contents) + said(&skills);
+    allowance.give_back(rest.saturating_sub(kept));
     warnings.extend(warning);
     let plugin = InstalledPlugin {
         id: cached.id,
@@ -160,19 +166,47 @@ fn skills_of(
     (skills, warning)
 }
 
-/// What the files of a root hold.
+/// What the files of a root take in an answer.
 fn size(below: &DiscoveredRoot) -> usize {
-    let skill = |skill: &exec_wire::discovery::SkillFiles| {
-        let metadata = skill.metadata.as_ref();
-        skill.instructions.contents.len() + metadata.map_or(0, |file| file.contents.len())
-    };
+    let file = |file: &CapabilityFile| in_answer(&file.contents);
+    let optional = |further: &Option<CapabilityFile>| further.as_ref().map_or(0, file);
+    let skill = |skill: &SkillFiles| file(&skill.instructions) + optional(&skill.metadata);
     let plugin = below.plugin.as_ref().map_or(0, |plugin| {
-        let further = [&plugin.mcp_config, &plugin.apps_config];
-        let further = further.into_iter().flatten();
-        further.map(|file| file.contents.len()).sum::<usize>()
+        optional(&plugin.mcp_config) + optional(&plugin.apps_config)
     });
-    // The plugin's own manifest is among these.
-    let manifests = below.namespace_manifests.iter();
-    let manifests: usize = manifests.map(|file| file.contents.len()).sum();
+    // The plugin's own manifest is among these, and counts once.
+    let manifests: usize = below.namespace_manifests.iter().map(file).sum();
     below.skills.iter().map(skill).sum::<usize>() + plugin + manifests
+}
+
+/// What of it skills still say.
+fn said(skills: &[InstalledSkill]) -> usize {
+    let said = |skill: &InstalledSkill| {
+        let short = skill.short_description.as_deref().map_or(0, in_answer);
+        in_answer(&skill.description) + short
+    };
+    skills.iter().map(said).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, sync::Arc};
+
+    use super::*;
+    use crate::filesystem::LocalFileSystem;
+
+    #[tokio::test]
+    async fn what_skills_say_counts_and_the_rest_of_their_files_does_not() {
+        let home = tempfile::tempdir().unwrap();
+        let text = "---\ndescription: twelve bytes\n---\nmuch more than that";
+        fs::write(home.path().join("SKILL.md"), text).unwrap();
+        let reader = Reader::new(&(Arc::new(LocalFileSystem::default()) as Arc<_>), None);
+        let (allowance, mut found) = (Allowance::default(), DiscoveredCapabilities::default());
+        let root = PathUri::from_native(home.path()).unwrap();
+        add_skills(&reader, allowance.clone(), "r", root, &mut found).await;
+        assert_eq!(found.skills.len(), 1);
+        let said = found.skills[0].description.len();
+        assert!(!allowance.take(limits::MAX_DISCOVERY_BYTES - said + 1));
+        assert!(allowance.take(limits::MAX_DISCOVERY_BYTES - said));
+    }
 }
