@@ -2,6 +2,7 @@
 //! nothing hangs.
 #![expect(
     clippy::unwrap_used,
+    clippy::expect_used,
     clippy::panic,
     reason = "a panic is how a test fails"
 )]
@@ -167,7 +168,9 @@ async fn echoes(load: Load) -> u64 {
             while output.len() < written.len() {
                 match next(&process, &mut events).await {
                     ExecProcessEvent::Output(chunk) => output.extend_from_slice(&chunk.data),
-                    other => panic!("`cat` goes on: {other:?}"),
+                    other @ (ExecProcessEvent::Exited(..)
+                    | ExecProcessEvent::Closed(_)
+                    | ExecProcessEvent::Failed(_)) => panic!("`cat` goes on: {other:?}"),
                 }
             }
             compare(&output, &written);

@@ -40,7 +40,7 @@ const ALL: Follow = Follow {
 };
 
 async fn within<T>(future: impl Future<Output = T>) -> T {
-    timeout(LIMIT, future).await.expect("it happens")
+    timeout(LIMIT, future).await.unwrap()
 }
 
 async fn connect() -> ExecServerClient {

@@ -122,7 +122,7 @@ impl Reorder {
         let end = OutputSeq(page.next_seq.0.saturating_sub(1));
         if let (Some(seq), Some(exit)) = (page.exit_seq, exit(&page)) {
             // What comes behind it need not wait for the last part.
-            self.handle_event(Event::Exited(seq, exit))?;
+            self.handle_exit(seq, exit)?;
         }
         self.handle_chunks(page.chunks)?;
         if end > after {
@@ -131,6 +131,21 @@ impl Reorder {
             let text = format!("`process/read` after {} goes on at {}", after.0, end.0);
             Err(Broken::Malformed(text))
         }
+    }
+
+    /// Takes the exit that a page tells of, unless it is known. Its number must be free.
+    fn handle_exit(&mut self, seq: OutputSeq, exit: Exit) -> Result<(), Broken> {
+        if self.exit_seen {
+            return Ok(());
+        }
+        if seq < self.next || self.early.contains_key(&seq) {
+            let text = format!(
+                "`process/read` tells of an exit at {}, which was output",
+                seq.0
+            );
+            return Err(Broken::Malformed(text));
+        }
+        self.handle_event(Event::Exited(seq, exit))
     }
 
     fn handle_chunks(&mut self, chunks: Vec<PageChunk>) -> Result<(), Broken> {
@@ -156,7 +171,7 @@ impl Reorder {
             // Older peers do not tell its number: it is the only one that nothing has.
             && let Some(seq) = page.exit_seq.or_else(|| self.only_missing(end))
         {
-            self.handle_event(Event::Exited(seq, exit))?;
+            self.handle_exit(seq, exit)?;
         }
         if page.closed {
             self.handle_event(Event::Closed(closed))?;

@@ -205,3 +205,20 @@ fn what_is_behind_an_exit_does_not_wait_for_the_last_part() {
     assert_eq!(order.handle_part(part, OutputSeq(0)), Ok(OutputSeq(3)));
     assert_eq!(numbers(&mut order), [1, 2, 3]);
 }
+
+#[test]
+fn an_exit_does_not_take_the_number_of_output() {
+    let lie = |seq| OutputPage {
+        exited: true,
+        exit_code: Some(3),
+        exit_seq: Some(OutputSeq(seq)),
+        ..page(&[2], 3)
+    };
+    let mut order = Reorder::new();
+    assert_eq!(
+        order.handle_part(page(&[1], 2), OutputSeq(0)),
+        Ok(OutputSeq(1))
+    );
+    let fault = order.handle_part(lie(1), OutputSeq(1));
+    assert!(matches!(fault, Err(Broken::Malformed(_))), "{fault:?}");
+}
