@@ -1,6 +1,8 @@
-//! Measures exec-server: floors, ours and any peer, in one run, over the websocket wire alone.
+//! Measures exec-server: floors, ours and any peer, in one run, over the websocket wire. One measure goes
+//! through our client, to tell what that costs.
 //!
-//! Standalone on purpose: it shares no code with the server, so a mistake there cannot hide here.
+//! Standalone on purpose: but for that measure it shares no code with the server, so a mistake there cannot
+//! hide here.
 //! Floors and targets take turns in blocks, so that the noise of the machine hits all alike.
 //! Invariant: every loop is bounded in count and in time; only what was started here is ended.
 //! Not here: correctness beyond what the numbers rest on (`exec-conformance` has that).
