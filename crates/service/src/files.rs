@@ -3,7 +3,6 @@
 
 use std::{
     collections::BTreeMap,
-    fmt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -17,6 +16,8 @@ use exec_wire::{
     limits,
 };
 use tokio::{sync::Semaphore, task::AbortHandle};
+
+use crate::task::Task;
 
 /// The open files and the watches of one connection.
 #[derive(Debug)]
@@ -51,21 +52,6 @@ pub(crate) struct Opened {
     pub(crate) file: Arc<dyn OpenFile>,
     /// The host cannot read it: it is closed for those who hold it, too.
     failed: AtomicBool,
-}
-
-/// A task that ends with its value.
-struct Task(AbortHandle);
-
-impl Drop for Task {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-impl fmt::Debug for Task {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Task")
-    }
 }
 
 impl ConnectionFiles {

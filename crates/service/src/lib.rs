@@ -14,5 +14,6 @@ mod outbox;
 mod service;
 mod session;
 mod streams;
+mod task;
 
 pub use self::service::{Concurrency, Service, ServiceConfig};

@@ -3,7 +3,6 @@
 
 use std::{
     collections::BTreeMap,
-    fmt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicUsize, Ordering},
@@ -13,6 +12,8 @@ use std::{
 use exec_wire::{error::RpcError, id::HttpRequestId, limits};
 use futures_util::future;
 use tokio::{sync::Semaphore, task::AbortHandle};
+
+use crate::task::Task;
 
 /// The HTTP requests of one connection.
 #[derive(Debug)]
@@ -41,21 +42,6 @@ struct Active {
     /// Requests that are not answered, streamed or not, by name and number.
     unanswered: BTreeMap<(HttpRequestId, u64), future::AbortHandle>,
     next: u64,
-}
-
-/// A task that ends with its value, and the download with it.
-struct Task(AbortHandle);
-
-impl Drop for Task {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-impl fmt::Debug for Task {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Task")
-    }
 }
 
 impl ConnectionStreams {
