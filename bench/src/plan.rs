@@ -86,7 +86,7 @@ impl Plan {
                 time: Duration::from_secs(2),
             },
             streams: 200,
-            stream_bytes: 4 << 20,
+            stream_bytes: 16 << 20,
             files: Files {
                 calls: Budget {
                     count: 1000,

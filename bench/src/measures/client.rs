@@ -15,7 +15,7 @@ use exec_env::process::{EventStream, ExecProcess, ExecProcessEvent};
 use exec_wire::environment::ReadEnvironmentStatus;
 use exec_wire::id::{OutputSeq, ProcessId};
 use futures_util::StreamExt;
-use futures_util::stream::SelectAll;
+use futures_util::stream::{BoxStream, SelectAll};
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
@@ -160,38 +160,51 @@ fn stream_at_once(plan: &Plan, instance: &Instance) -> Result<Streamed> {
             events.push(follow(process).map(move |event| (number, event)).boxed());
         }
         let began = Instant::now();
-        for process in &processes {
-            let line = Bytes::from_static(b"\n");
-            process.write(None, line).await.context("cannot write")?;
-        }
-        let mut taken = vec![0_u64; processes.len()];
-        let (mut slowest, mut open) = (None, processes.len());
-        while open > 0 {
-            let Some((number, event)) = events.next().await else {
-                bail!("{open} streams ended early");
-            };
-            match event {
-                ExecProcessEvent::Output(chunk) => taken[number] += chunk.data.len() as u64,
-                ExecProcessEvent::Exited(..) => {}
-                ExecProcessEvent::Closed(_) => {
-                    ensure!(taken[number] == plan.stream_bytes, "bytes are missing");
-                    slowest.get_or_insert_with(|| taken.iter().copied().min().unwrap_or(0));
-                    open -= 1;
-                }
-                ExecProcessEvent::Failed(error) => bail!("stream failed: {error}"),
+        // Taken while they are let go: an answer is behind the output that nobody takes.
+        let writes = async {
+            for process in &processes {
+                let line = Bytes::from_static(b"\n");
+                process.write(None, line).await.context("cannot write")?;
             }
-        }
+            Ok(())
+        };
+        let (taken, slowest) = tokio::try_join!(take(events, plan), writes)?.0;
         let bytes: u64 = taken.iter().sum();
         #[expect(clippy::cast_precision_loss, reason = "a share needs no more")]
         let streamed = Streamed {
             rate: bytes as f64 / began.elapsed().as_secs_f64(),
-            slowest: slowest.unwrap_or(0) as f64 / plan.stream_bytes as f64,
+            slowest: slowest as f64 / plan.stream_bytes as f64,
         };
         Ok(streamed)
     };
     runtime
         .block_on(async { timeout(LIMIT, all).await })
         .context("streams take too long")?
+}
+
+/// Takes everything. Returns what came of each stream, and what the slowest had when the first was done.
+async fn take(
+    mut events: SelectAll<BoxStream<'_, (usize, ExecProcessEvent)>>,
+    plan: &Plan,
+) -> Result<(Vec<u64>, u64)> {
+    let mut taken = vec![0_u64; plan.streams];
+    let (mut slowest, mut open) = (None, plan.streams);
+    while open > 0 {
+        let Some((number, event)) = events.next().await else {
+            bail!("{open} streams ended early");
+        };
+        match event {
+            ExecProcessEvent::Output(chunk) => taken[number] += chunk.data.len() as u64,
+            ExecProcessEvent::Exited(..) => {}
+            ExecProcessEvent::Closed(_) => {
+                ensure!(taken[number] == plan.stream_bytes, "bytes are missing");
+                slowest.get_or_insert_with(|| taken.iter().copied().min().unwrap_or(0));
+                open -= 1;
+            }
+            ExecProcessEvent::Failed(error) => bail!("stream failed: {error}"),
+        }
+    }
+    Ok((taken, slowest.unwrap_or(0)))
 }
 
 async fn start(
