@@ -76,16 +76,7 @@ impl Outgoing {
         member: &'static str,
         data: Bytes,
     ) -> Self {
-        let Self::Text(mut head) = Self::request(id, method, params) else {
-            return Self::Text(Vec::new());
-        };
-        reopen(&mut head);
-        Self::Data(DataMessage {
-            head,
-            member,
-            data,
-            tail: "}}",
-        })
+        Self::request(id, method, params).with_data(member, data)
     }
 
     /// Answers a request with a result that has a data member. The rest of it is an object.
@@ -95,16 +86,7 @@ impl Outgoing {
         member: &'static str,
         data: Bytes,
     ) -> Self {
-        let Self::Text(mut head) = Self::result(id, result) else {
-            return Self::Text(Vec::new());
-        };
-        reopen(&mut head);
-        Self::Data(DataMessage {
-            head,
-            member,
-            data,
-            tail: "}}",
-        })
+        Self::result(id, result).with_data(member, data)
     }
 
     /// Tells the peer something.
@@ -122,8 +104,13 @@ impl Outgoing {
         member: &'static str,
         data: Bytes,
     ) -> Self {
-        let Self::Text(mut head) = Self::notification(method, params) else {
-            return Self::Text(Vec::new());
+        Self::notification(method, params).with_data(member, data)
+    }
+
+    /// Puts a data member behind the last one of the object that a text ends with.
+    fn with_data(self, member: &'static str, data: Bytes) -> Self {
+        let Self::Text(mut head) = self else {
+            return self;
         };
         reopen(&mut head);
         Self::Data(DataMessage {
