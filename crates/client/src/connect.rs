@@ -6,6 +6,7 @@
 //! links themselves (`exec-transport`), coming back (`driver`).
 
 mod memory;
+mod relay;
 mod remote;
 mod stdio;
 #[cfg(test)]
@@ -13,6 +14,7 @@ mod tests;
 
 pub use self::{
     memory::MemoryConnector,
+    relay::{RelayConnector, RelayExecServerConnectArgs},
     remote::{RemoteConnector, RemoteExecServerConnectArgs},
     stdio::{StdioConnector, StdioExecServerConnectArgs},
 };

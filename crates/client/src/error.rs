@@ -136,6 +136,9 @@ pub enum ConnectError {
     /// Peer: it was reached, and there is no link to it for this client.
     #[error("{0}")]
     Unwelcome(String),
+    /// Nobody: what answers there now is another server than the one that had the session.
+    #[error("{0}")]
+    Replaced(String),
     /// Peer: it refused, such as a session that does not exist.
     #[error("server refused the session: {0}")]
     Refused(RpcError),
@@ -164,6 +167,7 @@ impl ConnectError {
         match self {
             Self::Address(_) => Fault::Caller,
             Self::Link(_) | Self::Broken(_) => Fault::Transport,
+            Self::Replaced(_) => Fault::Session,
             Self::Refused(_) | Self::Timeout(_) | Self::Malformed(_) => Fault::Peer,
             Self::Busy(_) | Self::Unwelcome(_) | Self::WrongSession { .. } => Fault::Peer,
         }
@@ -174,19 +178,25 @@ impl ConnectError {
     pub(crate) fn is_passing(&self) -> bool {
         match self {
             Self::Link(_) | Self::Busy(_) | Self::Timeout(_) | Self::Broken(_) => true,
-            Self::Refused(error) => error.code == ErrorCode::SESSION_ATTACHED,
+            Self::Refused(_) => self.is_attached(),
             Self::Address(_)
             | Self::Unwelcome(_)
+            | Self::Replaced(_)
             | Self::Malformed(_)
             | Self::WrongSession { .. } => false,
         }
+    }
+
+    /// Tells whether the session that was asked for belongs to another connection.
+    pub(crate) fn is_attached(&self) -> bool {
+        matches!(self, Self::Refused(error) if error.code == ErrorCode::SESSION_ATTACHED)
     }
 
     /// What it means for whoever wanted a session.
     pub(crate) fn disconnect(self) -> Disconnect {
         let text = self.to_string();
         match self {
-            Self::Refused(_) => Disconnect::Session(text),
+            Self::Refused(_) | Self::Replaced(_) => Disconnect::Session(text),
             Self::Malformed(_) | Self::WrongSession { .. } => Disconnect::Protocol(text),
             Self::Address(_)
             | Self::Link(_)
@@ -201,6 +211,9 @@ impl ConnectError {
 impl From<connect::ConnectError> for ConnectError {
     fn from(error: connect::ConnectError) -> Self {
         let text = chain(&error);
+        if matches!(error, connect::ConnectError::ExecutorChanged) {
+            return Self::Replaced(text);
+        }
         match error.fault() {
             connect::Fault::Caller => Self::Address(text),
             connect::Fault::Transport => Self::Link(text),
@@ -266,5 +279,12 @@ mod tests {
         assert!(refused(ErrorCode::SESSION_ATTACHED).is_passing());
         assert!(!refused(ErrorCode::INVALID_REQUEST).is_passing());
         assert!(!ConnectError::Malformed(String::new()).is_passing());
+        let replaced = ConnectError::from(connect::ConnectError::ExecutorChanged);
+        assert_eq!(
+            replaced,
+            ConnectError::Replaced("executor key changed".to_owned())
+        );
+        assert!(!replaced.is_passing());
+        assert!(matches!(replaced.disconnect(), Disconnect::Session(_)));
     }
 }

@@ -37,7 +37,10 @@ pub(crate) async fn open(
     options: &ExecServerClientConnectOptions,
     resumed: Option<SessionId>,
 ) -> Result<Opened, ConnectError> {
-    let link = connector.connect().await?;
+    let link = match resumed {
+        Some(_) => connector.reconnect().await?,
+        None => connector.connect().await?,
+    };
     shake_hands(link, options, resumed).await
 }
 

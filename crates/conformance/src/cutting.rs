@@ -35,7 +35,9 @@ pub struct CuttingProxy {
 #[derive(Debug)]
 struct State {
     upstream: SocketAddr,
-    /// Connections that are still to be cut.
+    /// Connections that are still to be passed on whole.
+    spared: AtomicUsize,
+    /// Connections that are still to be cut after that.
     left: AtomicUsize,
     cuts: AtomicUsize,
     cut: Notify,
@@ -45,10 +47,17 @@ struct State {
 impl CuttingProxy {
     /// Passes connections on to `upstream`, and cuts the first `cuts` of them.
     pub async fn start(upstream: SocketAddr, cuts: usize, seed: u64) -> Self {
+        Self::start_after(0, upstream, cuts, seed).await
+    }
+
+    /// The same, but the first `spared` connections are not cut: what is asked for on them cannot be
+    /// asked for again.
+    pub async fn start_after(spared: usize, upstream: SocketAddr, cuts: usize, seed: u64) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound address");
         let state = Arc::new(State {
             upstream,
+            spared: AtomicUsize::new(spared),
             left: AtomicUsize::new(cuts),
             cuts: AtomicUsize::new(0),
             cut: Notify::new(),
@@ -104,12 +113,7 @@ async fn pass(client: TcpStream, state: Arc<State>) {
         return;
     };
     drop((client.set_nodelay(true), server.set_nodelay(true)));
-    let cut = state
-        .left
-        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
-            left.checked_sub(1)
-        })
-        .is_ok();
+    let cut = !take_one(&state.spared) && take_one(&state.left);
     let budget = if cut { state.budget() } else { u64::MAX };
     let used = AtomicU64::new(0);
     let ((from_client, to_client), (from_server, to_server)) =
@@ -123,6 +127,14 @@ async fn pass(client: TcpStream, state: Arc<State>) {
         state.cuts.fetch_add(1, Ordering::Relaxed);
         state.cut.notify_waiters();
     }
+}
+
+/// Counts one down; tells whether there was one left.
+fn take_one(left: &AtomicUsize) -> bool {
+    left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+        left.checked_sub(1)
+    })
+    .is_ok()
 }
 
 /// Passes bytes on until the budget is used up; of the last piece only what is in the budget.

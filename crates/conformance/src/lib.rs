@@ -11,10 +11,14 @@
     reason = "everything here runs in tests, where a panic is how a case fails"
 )]
 
+pub mod balancer;
 pub mod cases;
 pub mod cutting;
 pub mod difference;
+pub mod hub;
+pub mod load;
 mod marked;
+pub mod nats;
 mod outcome;
 pub mod pattern;
 mod policy;

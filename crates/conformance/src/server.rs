@@ -70,7 +70,7 @@ pub fn program(url: &str) -> Command {
 }
 
 /// Finds the program beside the running test, and builds it if it is not there.
-fn executable() -> PathBuf {
+pub(crate) fn executable() -> PathBuf {
     let test = std::env::current_exe().expect("a test knows its program");
     let profile = test
         .parent()

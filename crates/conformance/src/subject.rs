@@ -11,10 +11,7 @@ use std::{
     },
 };
 
-use exec_client::{
-    backend::RemoteBackend, catalog::RemoteCatalog, client::ExecServerClient,
-    filesystem::RemoteFileSystem, http::RemoteHttpClient,
-};
+use exec_client::client::ExecServerClient;
 use exec_core::log::Exit;
 use exec_env::{
     backend::{ExecBackend, StartError},
@@ -63,7 +60,17 @@ pub struct Capabilities {
     pub ids: Ids,
     /// Promises that are kept in another way, or refused.
     pub differences: &'static [Difference],
+    /// The same, because of the way that leads there.
+    pub on_the_way: &'static [Difference],
 }
+
+/// What every server of ours promises.
+pub const REMOTE: Capabilities = Capabilities {
+    refusals: Refusals::Rpc,
+    ids: Ids::Unique,
+    differences: &[],
+    on_the_way: &[],
+};
 
 /// How a start that the host refuses is told.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -114,12 +121,17 @@ impl Subject {
 
     /// Takes the other end of a link to a server as an environment.
     pub async fn remote(link: Link, probe: impl AsRef<Path>, kept: impl Any + Send) -> Self {
-        let capabilities = Capabilities {
-            refusals: Refusals::Rpc,
-            ids: Ids::Unique,
-            differences: &[],
-        };
-        Self::remote_with(link, capabilities, probe, kept).await
+        Self::remote_with(link, REMOTE, probe, kept).await
+    }
+
+    /// Takes a server that a client is connected to as an environment.
+    pub fn of_client(
+        client: &ExecServerClient,
+        capabilities: Capabilities,
+        probe: impl AsRef<Path>,
+        kept: impl Any + Send,
+    ) -> Self {
+        Self::new(client.environment(), capabilities, probe, kept)
     }
 
     /// Takes the other end of a link to a server that does not promise everything.
@@ -131,13 +143,7 @@ impl Subject {
     ) -> Self {
         let connected = ExecServerClient::connect(link, Default::default()).await;
         let client = connected.expect("the server takes a client");
-        let environment = Environment {
-            backend: Arc::new(RemoteBackend::new(client.clone())),
-            files: Arc::new(RemoteFileSystem::new(client.clone())),
-            http: Arc::new(RemoteHttpClient::new(client.clone())),
-            catalog: Arc::new(RemoteCatalog::new(client)),
-        };
-        Self::new(environment, capabilities, probe, kept)
+        Self::of_client(&client, capabilities, probe, kept)
     }
 
     /// Tells whether a promise is kept in another way, which the case then asserts.

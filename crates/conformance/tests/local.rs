@@ -57,6 +57,7 @@ fn subject() -> Subject {
         refusals: Refusals::Errno,
         ids: Ids::Free,
         differences: &[],
+        on_the_way: &[],
     };
     Subject::new(
         environment,

@@ -1,4 +1,5 @@
-//! The suite against the exec-server of the stock Codex CLI, over a websocket and over stdio.
+//! The suite against the exec-server of the stock Codex CLI, over a websocket, over stdio, and as an
+//! executor behind our hub.
 //!
 //! `EXEC_CONFORMANCE_STOCK` names the CLI's own executable. What it does otherwise is declared in
 //! [`STOCK`], and the cases assert it. Not part of the default run: `scripts/stock-codex` runs it.
@@ -9,9 +10,11 @@
 
 use std::{ffi::OsString, fs, path::PathBuf, process::Stdio, time::Duration};
 
+use exec_client::client::ExecServerClient;
 use exec_conformance::{
     conformance_suite,
-    difference::STOCK,
+    difference::{STOCK, STOCK_RELAYED},
+    hub::{ENVIRONMENT, Hub},
     subject::{HOST_ENVIRONMENT, Subject},
 };
 use exec_transport::connect::{Program, WebSocket};
@@ -25,6 +28,7 @@ use tokio::{
 
 conformance_suite!(stock_websocket, over_websocket());
 conformance_suite!(stock_stdio, over_stdio());
+conformance_suite!(stock_relay, over_relay());
 
 /// How long the server may take to print its URL on a loaded machine.
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
@@ -66,6 +70,28 @@ async fn over_websocket() -> Subject {
     let url = url.parse().expect("a URL is printed");
     let link = WebSocket::new(url).open().await.expect("it listens");
     Subject::remote_with(link, STOCK, PROBE, stock).await
+}
+
+async fn over_relay() -> Subject {
+    let hub = Hub::start().await;
+    let home = home();
+    let child = Command::new(executable())
+        .args(["exec-server", "--remote", &hub.url])
+        .args(["--environment-id", ENVIRONMENT])
+        .env_clear()
+        .envs(environment(&home))
+        .env("CODEX_API_KEY", &hub.token)
+        .current_dir(home.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the stock executor starts");
+    let stock = Stock { child, _home: home };
+    // It does not tell when it is there; connecting waits for it.
+    let client = ExecServerClient::connect_relay(hub.args()).await;
+    let client = client.expect("the executor is reached");
+    Subject::of_client(&client, STOCK_RELAYED, PROBE, (stock, hub))
 }
 
 async fn over_stdio() -> Subject {

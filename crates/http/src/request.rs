@@ -17,8 +17,10 @@ use reqwest::{
 use crate::pool::{Pool, Redirections};
 
 /// Variables that no header may carry, in any case: credentials of the server itself. As the stock
-/// server.
-const DENIED: [&str; 14] = [
+/// server, and those that it does not know.
+const DENIED: [&str; 16] = [
+    "EXEC_SERVER_HUB_TOKEN",
+    "EXEC_SERVER_REMOTE_TOKEN",
     "CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN",
     "OPENAI_FEDERATION_RULE_ID",
     "OPENAI_IDENTITY_TOKEN_FILE",

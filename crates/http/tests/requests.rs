@@ -70,7 +70,11 @@ async fn credentials_of_the_server_are_not_sent() {
         ("OPENAI_API_KEY", "secret"),
         ("aws_session_token", "secret"),
     ]);
-    for variable in ["OPENAI_API_KEY", "aws_session_token", "openai_api_key"] {
+    for variable in [
+        "OPENAI_API_KEY",
+        "aws_session_token",
+        "EXEC_SERVER_REMOTE_TOKEN",
+    ] {
         let refusal = client
             .request(with_variable("http://127.0.0.1:1/", variable))
             .await

@@ -19,6 +19,7 @@ mod toml_text;
 mod values;
 
 pub(crate) use bounded::read_text;
+pub(crate) use environment::STDIN_CLOSE;
 pub use environment::{Environment, Lookup};
 pub use error::{ConfigError, Place};
 pub use file::{ConfigFile, Strictness};

@@ -1,5 +1,5 @@
-//! Which environments a harness works in: `environments.toml`, two variables, and a key of the
-//! configuration file of the Codex home.
+//! Which environments a harness works in: the variables of the relay, `environments.toml`, another
+//! variable, and a key of the configuration file of the Codex home.
 //!
 //! [`Selection::find`] looks where the settings are and decides; what it reads comes in as arguments,
 //! so that it is a pure function. Invariant: a setting that cannot be understood is an error that names
@@ -12,6 +12,7 @@ mod home;
 mod open;
 mod reach;
 mod reader;
+mod relay;
 mod select;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,7 @@ pub use self::{
     error::{EnvironmentsError, Fault},
     file::parse,
     home::CodexHome,
-    reach::{ProgramReach, Reach, UrlReach},
+    reach::{AuthToken, ProgramReach, Reach, RelayReach, UrlReach},
+    relay::RelayFault,
     select::{Facts, SelectError, Selection},
 };

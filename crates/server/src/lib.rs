@@ -62,6 +62,10 @@
 //! # }
 //! ```
 //!
+//! Behind a NAT nothing can listen. [`run_remote_environment`] registers this machine with a registry,
+//! such as a hub ([`hub`]), through which harnesses reach it, end to end encrypted;
+//! [`ExecServerClient::connect_relay`] is their side.
+//!
 //! Settings other than the URL are read by [`config::ServerConfig::from_flags`], for [`run_main`].
 //! More is in the `examples` directory of this crate.
 //!
@@ -76,16 +80,22 @@ pub mod cli;
 pub mod config;
 pub mod doctor;
 pub mod environments;
+pub mod hub;
 mod local;
 mod paths;
 pub mod protocol;
+pub mod remote;
 mod run;
+mod serving;
+mod stop;
 
 pub use exec_client::{
     backend::RemoteBackend,
     catalog::RemoteCatalog,
     client::ExecServerClient,
-    connect::{RemoteExecServerConnectArgs, StdioExecServerConnectArgs},
+    connect::{
+        RelayExecServerConnectArgs, RemoteExecServerConnectArgs, StdioExecServerConnectArgs,
+    },
     error::{ConnectError, ExecServerError, Fault},
     filesystem::RemoteFileSystem,
     http::RemoteHttpClient,
@@ -141,5 +151,7 @@ pub use exec_wire::{
 pub use self::{
     local::local_environment,
     paths::{ExecServerRuntimePaths, run_if_helper},
+    remote::{RemoteEnvironmentConfig, run_remote_environment},
     run::{run_main, run_main_with_listen_url},
+    stop::StdinClose,
 };

@@ -3,49 +3,107 @@
 use std::{io::Write, process::ExitCode};
 
 use anyhow::Context;
-use clap::Parser;
 use exec_server::{
-    ExecServerRuntimePaths,
-    cli::{Cli, Command, Doctor},
-    config::{self, ServerConfig},
-    doctor,
+    ExecServerRuntimePaths, RemoteEnvironmentConfig,
+    cli::{Cli, Command, Doctor, Hub, HubCommand},
+    config::{self, Lookup, ServerConfig},
+    doctor, hub,
+    remote::{self, ForwardConfig, RemoteConfigError},
 };
 use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
 
 fn main() -> ExitCode {
     exec_server::run_if_helper();
-    let cli = Cli::parse();
+    let cli = match Cli::read(std::env::args_os()) {
+        Ok(cli) => cli,
+        Err(error) => error.exit(),
+    };
     log_to_stderr();
     match start(cli) {
         Ok(code) => code,
         Err(error) => {
             tracing::debug!(?error, "server failed");
             report(&error);
-            ExitCode::FAILURE
+            status(&error)
         }
     }
 }
 
+/// A line that asks for what cannot be is told from a failure of what can.
+fn status(error: &anyhow::Error) -> ExitCode {
+    let wrong_line = error
+        .downcast_ref::<RemoteConfigError>()
+        .is_some_and(RemoteConfigError::is_usage);
+    if wrong_line {
+        ExitCode::from(WRONG_LINE)
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// The status that the parser ends with too.
+const WRONG_LINE: u8 = 2;
+
 fn start(cli: Cli) -> anyhow::Result<ExitCode> {
+    let lookup: Lookup<'_> = &|name| std::env::var_os(name);
+    match &cli.command {
+        Some(Command::Forward(forward)) => {
+            let config = ForwardConfig::find(forward, lookup)?;
+            return on_one_thread(done(remote::run_forward(config)));
+        }
+        Some(Command::Hub(hub)) => return run_hub(hub, lookup),
+        Some(Command::Doctor(_)) | None => {}
+    }
+    let (registration, transport) = (cli.registration.clone(), cli.transport.clone());
     let command = cli.command.clone();
-    let config = config::load(cli, &|name| std::env::var_os(name))?;
-    // One thread moves every byte: a keystroke crosses no queue between threads, and on a small
-    // machine the other cores belong to the commands.
+    let config = config::load(cli, lookup)?;
+    if let Some(Command::Doctor(doctor)) = command {
+        return on_one_thread(examine(config, doctor));
+    }
+    let paths = ExecServerRuntimePaths::default();
+    match RemoteEnvironmentConfig::find(&registration, &transport, config.clone(), lookup)? {
+        Some(remote) => on_one_thread(done(exec_server::run_remote_environment(remote, paths))),
+        None => on_one_thread(done(exec_server::run_main(config, paths))),
+    }
+}
+
+/// Ends well if it ends without an error.
+async fn done(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<ExitCode> {
+    work.await.map(|()| ExitCode::SUCCESS)
+}
+
+/// Runs something to its end. One thread moves every byte: a keystroke crosses no queue between threads,
+/// and on a small machine the other cores belong to the commands.
+fn on_one_thread(work: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(MAX_BLOCKING_THREADS)
         .build()?;
-    let outcome = runtime.block_on(async {
-        match command {
-            None => exec_server::run_main(config, ExecServerRuntimePaths::default())
-                .await
-                .map(|()| ExitCode::SUCCESS),
-            Some(Command::Doctor(doctor)) => examine(config, doctor).await,
-        }
-    });
+    let outcome = runtime.block_on(work);
     // Standard input may be blocked in a read that nobody needs any more.
     runtime.shutdown_background();
     outcome
+}
+
+/// Runs a hub, or does something else with one. It carries what others send, on every core.
+fn run_hub(hub: &Hub, lookup: Lookup<'_>) -> anyhow::Result<ExitCode> {
+    match &hub.command {
+        Some(HubCommand::Token(command)) => {
+            let (mut out, mut aside) = (std::io::stdout().lock(), std::io::stderr().lock());
+            hub::edit_tokens(command, lookup, &mut out, &mut aside)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(HubCommand::Environments(flags)) => on_one_thread(done(async {
+            let text = hub::list_environments(flags, lookup).await?;
+            print(&text)
+        })),
+        None => {
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .enable_all()
+                .build()?;
+            runtime.block_on(done(hub::run_hub(&hub.flags, lookup)))
+        }
+    }
 }
 
 /// Prints what this machine can enforce. The status tells whether that is everything.
@@ -58,15 +116,19 @@ async fn examine(config: ServerConfig, options: Doctor) -> anyhow::Result<ExitCo
         true => format!("{}\n", serde_json::to_string_pretty(&report)?),
         false => report.to_string(),
     };
-    let mut stdout = std::io::stdout().lock();
-    stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush())
-        .context("cannot write to stdout")?;
+    print(&text)?;
     Ok(match report.enforceable {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     })
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+        .context("cannot write to stdout")
 }
 
 /// Threads that may wait for disks. Each session has at most a few dozen; if a mount hangs, those that

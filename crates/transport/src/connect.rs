@@ -9,6 +9,7 @@ mod certificate;
 mod error;
 mod headers;
 mod program;
+mod proxy;
 #[cfg(test)]
 mod tests;
 mod token;
@@ -21,6 +22,7 @@ pub use self::{
     error::{ConnectError, Fault},
     headers::{HeaderError, Headers},
     program::{Exit, Program},
+    proxy::{Proxy, ProxyError},
     token::{BearerToken, TokenError},
     websocket::{CONNECT_TIMEOUT, WebSocket},
 };

@@ -1,4 +1,4 @@
-//! Links that carry messages: websocket, stdio, unix socket and memory.
+//! Links that carry messages: websocket, stdio, unix socket, memory, and streams through a relay.
 //!
 //! A [`Link`](link::Link) reads and writes whole messages; what is in them is nobody's business
 //! here. Not here: methods, sessions, order.
@@ -11,5 +11,6 @@ pub mod link;
 pub mod listen;
 pub mod listener;
 pub mod memory;
+pub mod relay;
 pub mod tls;
 pub mod websocket;

@@ -42,6 +42,7 @@ where
         }),
         peer: peer.to_owned(),
         binary: Binary::Refused,
+        most_unanswered: usize::MAX,
         slot: None,
     }
 }

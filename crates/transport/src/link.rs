@@ -8,6 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use exec_relay::stream::StreamError;
 use exec_wire::{limits, outgoing::Outgoing};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -24,6 +25,8 @@ pub struct Link {
     pub peer: String,
     /// Whether data may travel raw on it.
     pub binary: Binary,
+    /// Requests that may be under way on it. Peers that queue them may have room for no more.
+    pub most_unanswered: usize,
     /// Its place among the connections of a listener, given back when the link is dropped.
     pub slot: Option<OwnedSemaphorePermit>,
 }
@@ -124,4 +127,10 @@ pub enum ReadError {
     /// The program at the other end is gone.
     #[error("server program {0}")]
     Exited(Exit),
+    /// The executor behind a relay is gone with its sessions: another one answers under its name.
+    #[error("executor key changed")]
+    ExecutorChanged,
+    /// The stream through a relay failed.
+    #[error(transparent)]
+    Stream(StreamError),
 }

@@ -12,14 +12,19 @@ use std::{
 use tokio::{
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
     sync::{Semaphore, mpsc},
+    task::JoinSet,
     time::{sleep, timeout},
 };
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use crate::{
-    http::{self, Door, Splits},
+    http::{
+        Door, serve_door,
+        site::{self, Peer, Site, SiteOptions},
+    },
     link::Link,
     listen::ListenUrl,
+    websocket::socket,
 };
 
 /// Connections that may be open at once; further ones wait to be accepted.
@@ -127,6 +132,46 @@ impl Listener {
         }
     }
 
+    /// Accepts connections, has a site answer their requests, and hands over each websocket that it
+    /// agreed to. Never ends by itself; dropping the future ends all connections that have not become
+    /// a websocket.
+    pub async fn serve_site<S, F>(
+        self,
+        site: Arc<S>,
+        tls: Option<TlsAcceptor>,
+        options: SiteOptions,
+        on_upgrade: F,
+    ) where
+        S: Site,
+        F: Fn(S::Upgrade, socket::Socket) + Send + Sync + 'static,
+    {
+        let slots = Arc::new(Semaphore::new(options.max_connections));
+        let on_upgrade = Arc::new(on_upgrade);
+        let mut connections = JoinSet::new();
+        loop {
+            while connections.try_join_next().is_some() {}
+            let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
+                return;
+            };
+            let stream = match self.accept().await {
+                Ok(Some(stream)) => stream,
+                Ok(None) => continue,
+                Err(error) => {
+                    tracing::warn!(%error, "connection was not accepted");
+                    sleep(ACCEPT_RETRY).await;
+                    continue;
+                }
+            };
+            let (site, tls, on_upgrade) = (Arc::clone(&site), tls.clone(), Arc::clone(&on_upgrade));
+            connections.spawn(async move {
+                if let Some((what, socket)) = stream.into_socket(&*site, tls, options).await {
+                    socket.hold(slot);
+                    on_upgrade(what, socket);
+                }
+            });
+        }
+    }
+
     async fn accept(&self) -> io::Result<Option<Stream>> {
         match &self.socket {
             Socket::Tcp(listener) => {
@@ -155,25 +200,51 @@ enum Stream {
 
 impl Stream {
     async fn into_link(self, door: Door, tls: Option<TlsAcceptor>) -> Option<Link> {
+        let peer = self.peer();
         match (self, tls) {
-            (Self::Tcp(stream, peer), None) => serve(stream, door, peer.to_string()).await,
-            (Self::Tcp(stream, peer), Some(tls)) => {
-                match timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
-                    Ok(Ok(stream)) => serve(stream, door, peer.to_string()).await,
-                    Ok(Err(error)) => {
-                        tracing::debug!(%peer, %error, "TLS handshake failed");
-                        None
-                    }
-                    Err(_) => None,
-                }
+            (Self::Tcp(stream, _), None) => serve_door(stream, door, peer.to_string()).await,
+            (Self::Tcp(stream, _), Some(tls)) => {
+                let stream = secure(stream, &tls, peer).await?;
+                serve_door(stream, door, peer.to_string()).await
             }
-            (Self::Unix(stream, uid), _) => serve(stream, door, format!("unix uid {uid}")).await,
+            (Self::Unix(stream, _), _) => serve_door(stream, door, peer.to_string()).await,
+        }
+    }
+
+    async fn into_socket<S: Site>(
+        self,
+        site: &S,
+        tls: Option<TlsAcceptor>,
+        options: SiteOptions,
+    ) -> Option<(S::Upgrade, socket::Socket)> {
+        let peer = self.peer();
+        match (self, tls) {
+            (Self::Tcp(stream, _), None) => site::serve(stream, site, peer, options).await,
+            (Self::Tcp(stream, _), Some(tls)) => {
+                let stream = secure(stream, &tls, peer).await?;
+                site::serve(stream, site, peer, options).await
+            }
+            (Self::Unix(stream, _), _) => site::serve(stream, site, peer, options).await,
+        }
+    }
+
+    fn peer(&self) -> Peer {
+        match self {
+            Self::Tcp(_, address) => Peer::Network(*address),
+            Self::Unix(_, uid) => Peer::Account(*uid),
         }
     }
 }
 
-async fn serve<S: Splits>(stream: S, door: Door, peer: String) -> Option<Link> {
-    http::serve(stream, door, peer).await
+async fn secure(stream: TcpStream, tls: &TlsAcceptor, peer: Peer) -> Option<TlsStream<TcpStream>> {
+    match timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
+        Ok(Ok(stream)) => Some(stream),
+        Ok(Err(error)) => {
+            tracing::debug!(%peer, %error, "TLS handshake failed");
+            None
+        }
+        Err(_) => None,
+    }
 }
 
 /// Removes the socket's file when the listener is gone.

@@ -31,6 +31,7 @@ fn end(out: mpsc::Sender<Bytes>, from: mpsc::Receiver<Bytes>) -> Link {
         }),
         peer: "memory".to_owned(),
         binary: Binary::Possible,
+        most_unanswered: usize::MAX,
         slot: None,
     }
 }

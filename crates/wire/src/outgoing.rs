@@ -49,13 +49,9 @@ impl Outgoing {
 
     /// Answers a request with an error.
     pub fn error(id: &RequestId, error: &RpcError) -> Self {
-        let mut text = Vec::with_capacity(128);
-        text.extend_from_slice(br#"{"error":"#);
-        encode_json(error, &mut text);
-        text.extend_from_slice(br#","id":"#);
-        id.encode_append(&mut text);
-        text.push(b'}');
-        Self::Text(text)
+        let mut encoded = Vec::new();
+        id.encode_append(&mut encoded);
+        error_with(&encoded, error)
     }
 
     /// Asks the peer for something.
@@ -170,6 +166,19 @@ impl Outgoing {
         }
     }
 
+    /// Returns the error that is sent instead of an answer that cannot be; nothing if this is no answer.
+    pub fn refused(&self, error: &RpcError) -> Option<Self> {
+        let text = match self {
+            Self::Text(text) => text,
+            Self::Data(message) => &message.head,
+        };
+        // An id that is text has its quotes escaped, so the first such member is the answer's own.
+        let rest = text.strip_prefix(br#"{"id":"#)?;
+        let mark = br#","result":"#;
+        let length = rest.windows(mark.len()).position(|part| part == mark)?;
+        Some(error_with(&rest[..length], error))
+    }
+
     /// Appends the message as one JSON text.
     pub fn encode_text(&self, out: &mut Vec<u8>) {
         match self {
@@ -230,6 +239,17 @@ impl DataMessage {
     }
 }
 
+/// An error for an id that is encoded already.
+fn error_with(id: &[u8], error: &RpcError) -> Outgoing {
+    let mut text = Vec::with_capacity(128);
+    text.extend_from_slice(br#"{"error":"#);
+    encode_json(error, &mut text);
+    text.extend_from_slice(br#","id":"#);
+    text.extend_from_slice(id);
+    text.push(b'}');
+    Outgoing::Text(text)
+}
+
 /// Opens the last two objects again, for a data member that comes last.
 fn reopen(text: &mut Vec<u8>) {
     text.truncate(text.len() - 2);
@@ -270,6 +290,38 @@ mod tests {
         message.encode_text(&mut out);
         assert_eq!(out.len(), message.text_len());
         String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn an_answer_that_cannot_be_sent_becomes_an_error_with_its_id() {
+        let error = RpcError::internal("no");
+        for id in [
+            RequestId::Number(7),
+            RequestId::Text(r#"a,"result":b"#.into()),
+        ] {
+            let expected = text(&Outgoing::error(&id, &error));
+            let plain = Outgoing::result(&id, &"x");
+            assert_eq!(
+                plain.refused(&error).map(|error| text(&error)),
+                Some(expected.clone())
+            );
+            let data = Outgoing::result_with_data(
+                &id,
+                &crate::process::Empty {},
+                "dataBase64",
+                Bytes::new(),
+            );
+            assert_eq!(
+                data.refused(&error).map(|error| text(&error)),
+                Some(expected)
+            );
+        }
+        assert!(Outgoing::notification("m", &()).refused(&error).is_none());
+        assert!(
+            Outgoing::error(&RequestId::Number(1), &error)
+                .refused(&error)
+                .is_none()
+        );
     }
 
     #[test]

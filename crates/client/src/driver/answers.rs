@@ -20,6 +20,7 @@ impl Connection {
             Waiter::Call(reply) => drop(reply.send(result)),
             Waiter::Start(reply, process) => {
                 let started = result.is_ok();
+                self.has_started |= started;
                 if !started {
                     self.processes.forget(&process);
                 }

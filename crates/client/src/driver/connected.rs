@@ -4,7 +4,10 @@ use std::{future::poll_fn, io, time::Duration};
 
 use exec_transport::link::MessageWriter;
 use futures_util::FutureExt;
-use tokio::time::{sleep, timeout};
+use tokio::{
+    task::yield_now,
+    time::{sleep, timeout},
+};
 
 use super::{
     connection::{Cause, Connection},
@@ -29,7 +32,7 @@ impl Connection {
             let room = self.room();
             let may_read = room == Room::Enough || (room == Room::Little && self.allowance > 0);
             let slow = room == Room::Little && self.allowance == 0;
-            let may_ask = self.link.writer.buffered() < GATHER_BYTES;
+            let may_ask = self.may_ask();
             tokio::select! {
                 flushed = tend(&mut *self.link.writer) => {
                     flushed?;
@@ -40,6 +43,11 @@ impl Connection {
                     self.allowance = self.allowance.saturating_sub(1);
                     self.handle_message(&message)?;
                     self.read_on()?;
+                    if std::mem::take(&mut self.has_started) {
+                        // Output that is here already may be more than is retained for somebody who
+                        // does not follow yet.
+                        yield_now().await;
+                    }
                 }
                 () = sleep(SLOW_PERIOD), if slow => self.allowance = SLOW_MESSAGES,
                 ask = queue.next(), if may_ask => match ask {
@@ -67,7 +75,7 @@ impl Connection {
     /// Handles what else was read already.
     fn read_on(&mut self) -> Result<(), Cause> {
         for _ in 0..READ_AT_ONCE {
-            if self.room() != Room::Enough {
+            if self.has_started || self.room() != Room::Enough {
                 break;
             }
             let Some(message) = self.link.reader.next().now_or_never() else {
@@ -80,7 +88,7 @@ impl Connection {
 
     /// Takes what else was asked already, and sends it without going to sleep before.
     fn take_asked(&mut self, queue: &mut Queue) -> Result<(), Cause> {
-        while self.link.writer.buffered() < GATHER_BYTES
+        while self.may_ask()
             && let Some(ask) = queue.try_next()
         {
             self.handle_ask(ask);
@@ -90,6 +98,11 @@ impl Connection {
             self.questions.handle_flushed();
         }
         Ok(())
+    }
+
+    /// Tells whether the link takes another request.
+    fn may_ask(&self) -> bool {
+        self.link.writer.buffered() < GATHER_BYTES && self.unanswered < self.link.most_unanswered
     }
 
     /// Tells whether there is room for what would be read.

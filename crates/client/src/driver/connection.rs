@@ -55,6 +55,8 @@ pub(super) struct Connection {
     pub(super) asked: u64,
     /// The last of them that was answered.
     pub(super) answered: u64,
+    /// Somebody was given a process, and has not had the time to follow it.
+    pub(super) has_started: bool,
 }
 
 /// A call that waits for its answer.
@@ -150,6 +152,7 @@ impl Connection {
             since: None,
             asked: 0,
             answered: 0,
+            has_started: false,
         }
     }
 

@@ -11,14 +11,31 @@ use super::{
     task::{Driver, State},
 };
 use crate::{
+    connector::{Connector, Pause},
     error::ConnectError,
     handshake::{Opened, open},
 };
 
 /// How long is tried altogether: less than a server keeps a session without a connection.
 const WINDOW: Duration = Duration::from_secs(25);
-/// How far attempts are apart: as the stock client.
-const PERIOD: Duration = Duration::from_millis(100);
+/// An attempt that has not led to anything.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Attempt {
+    begun: Instant,
+    ended: Instant,
+    /// How many there were before it.
+    number: u32,
+}
+
+impl Attempt {
+    /// Returns when the next one may begin.
+    fn next(self, connector: &dyn Connector) -> Instant {
+        match connector.pause(self.number) {
+            Pause::AfterBegin(pause) => self.begun + pause,
+            Pause::AfterEnd(pause) => self.ended + pause,
+        }
+    }
+}
 
 impl Driver {
     /// Tries until the session is resumed, until it cannot be, or until the time is up.
@@ -32,7 +49,7 @@ impl Driver {
         loop {
             let (connector, options) = (Arc::clone(&connector), self.options.clone());
             let session = remains.session.clone();
-            let begin = self.attempted.map(|attempted| attempted + PERIOD);
+            let begin = self.attempted.map(|last| last.next(&*connector));
             let attempt = async {
                 if let Some(begin) = begin {
                     sleep_until(begin).await;
@@ -48,7 +65,13 @@ impl Driver {
                 let gone = out_of_time(&remains, last);
                 return self.lose(remains, gone);
             };
-            self.attempted = Some(begun);
+            self.attempted = Some(Attempt {
+                begun,
+                ended: Instant::now(),
+                number: self
+                    .attempted
+                    .map_or(0, |last| last.number.saturating_add(1)),
+            });
             match attempt {
                 Ok(opened) => return self.resume(opened, remains),
                 Err(error) if error.is_passing() => {

@@ -155,6 +155,7 @@ impl Connection {
                     kept: None,
                     connection: self.number,
                 };
+                self.has_started = true;
                 if reply.send(Ok(answered)).is_err() {
                     self.terminate(process);
                 }

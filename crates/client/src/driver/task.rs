@@ -3,11 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use exec_env::disconnect::Disconnect;
-use tokio::{sync::mpsc, time::Instant};
+use tokio::sync::mpsc;
 
 use super::{
     connection::{Cause, Connection},
     queue::Queue,
+    recovering::Attempt,
     resume::Remains,
     waiter::{Ask, ConnectionNumber},
 };
@@ -32,8 +33,8 @@ pub(crate) struct Driver {
     pub(super) options: ExecServerClientConnectOptions,
     pub(super) queue: Queue,
     pub(super) hub: Arc<Hub>,
-    /// When the last attempt to recover was made, unless it has led to something.
-    pub(super) attempted: Option<Instant>,
+    /// The last attempt to recover, unless it has led to something.
+    pub(super) attempted: Option<Attempt>,
     connections: u64,
     broken_promises: u32,
 }
@@ -121,6 +122,7 @@ impl Driver {
             self.attempted = None;
         }
         if connection.age() >= LONG {
+            self.attempted = None;
             self.broken_promises = 0;
         }
         if matches!(cause, Cause::Protocol(_)) {

@@ -1,13 +1,16 @@
 //! A connector whose links end in the test.
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicU16, AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use exec_client::{
     client::ExecServerClient,
-    connector::{Connector, Continuity},
+    connector::{Connector, Continuity, Pause},
     options::ExecServerClientConnectOptions,
 };
 use exec_transport::{connect::ConnectError, link::Link, memory};
@@ -27,7 +30,10 @@ struct Doors {
     refusal: Arc<AtomicU16>,
     /// When there were attempts.
     knocks: Arc<Mutex<Vec<Instant>>>,
+    /// Whether somebody else lives there for those who come back.
+    moved: Arc<AtomicBool>,
     continuity: Continuity,
+    pause: fn(u32) -> Pause,
 }
 
 impl Connector for Doors {
@@ -49,9 +55,25 @@ impl Connector for Doors {
         ready(Ok(here)).boxed()
     }
 
+    fn reconnect(&self) -> BoxFuture<'_, Result<Link, ConnectError>> {
+        if self.moved.load(Ordering::SeqCst) {
+            return ready(Err(ConnectError::ExecutorChanged)).boxed();
+        }
+        self.connect()
+    }
+
     fn continuity(&self) -> Continuity {
         self.continuity
     }
+
+    fn pause(&self, failures: u32) -> Pause {
+        (self.pause)(failures)
+    }
+}
+
+/// The pace of connectors that have none of their own.
+fn usual(_failures: u32) -> Pause {
+    Pause::AfterBegin(Duration::from_millis(100))
 }
 
 /// The test's side of the doors.
@@ -61,6 +83,7 @@ pub(crate) struct House {
     closed: Arc<AtomicUsize>,
     refusal: Arc<AtomicU16>,
     times: Arc<Mutex<Vec<Instant>>>,
+    moved: Arc<AtomicBool>,
 }
 
 impl House {
@@ -73,21 +96,38 @@ impl House {
         continuity: Continuity,
         session: Value,
     ) -> (Self, Server, ExecServerClient) {
+        Self::connect_with(continuity, session, usual).await
+    }
+
+    /// Lets a client in that comes back at this pace.
+    pub(crate) async fn connect_at(pause: fn(u32) -> Pause) -> (Self, Server, ExecServerClient) {
+        Self::connect_with(Continuity::Resumed, session("s"), pause).await
+    }
+
+    async fn connect_with(
+        continuity: Continuity,
+        session: Value,
+        pause: fn(u32) -> Pause,
+    ) -> (Self, Server, ExecServerClient) {
         let (open, knocks) = mpsc::unbounded_channel();
         let (closed, times) = (Arc::default(), Arc::default());
         let refusal: Arc<AtomicU16> = Arc::default();
+        let moved: Arc<AtomicBool> = Arc::default();
         let doors = Doors {
             open,
             closed: Arc::clone(&closed),
             refusal: Arc::clone(&refusal),
             knocks: Arc::clone(&times),
+            moved: Arc::clone(&moved),
             continuity,
+            pause,
         };
         let mut house = Self {
             knocks,
             closed,
             refusal,
             times,
+            moved,
         };
         let options = ExecServerClientConnectOptions::default();
         let connect = ExecServerClient::connect_with(Arc::new(doors), options);
@@ -121,6 +161,11 @@ impl House {
     /// Has attempts refused with an HTTP status.
     pub(crate) fn refuse(&self, status: u16) {
         self.refusal.store(status, Ordering::SeqCst);
+    }
+
+    /// Has those who come back find somebody else.
+    pub(crate) fn move_out(&self) {
+        self.moved.store(true, Ordering::SeqCst);
     }
 
     /// Returns when there were attempts.

@@ -12,6 +12,7 @@ mod files;
 mod losing;
 mod malformed;
 mod older;
+mod pacing;
 mod processes;
 mod questions;
 mod recovering;

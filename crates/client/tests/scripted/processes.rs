@@ -12,11 +12,12 @@ use exec_env::{
     backend::{ExecBackend, StartError},
     process::{ExecProcessEvent as Event, ProcessError, Read},
 };
-use exec_transport::memory;
+use exec_transport::{link::Encoding, memory};
 use exec_wire::{
     environment::ReadEnvironmentStatus,
     error::RpcError,
     id::{OutputSeq, SessionId},
+    outgoing::Outgoing,
     process::{TerminateMode, WaitUntil},
 };
 use futures_util::FutureExt;
@@ -72,6 +73,34 @@ async fn events_before_the_answer_and_out_of_order_are_followed_in_order() {
     let events = events(&started.unwrap().process).await;
     assert_eq!(numbers(&events), [1, 2, 3]);
     assert!(matches!(&events[1], Event::Exited(_, exit) if exit.signal == Some("SIGKILL")));
+}
+
+#[tokio::test]
+async fn whoever_follows_at_once_gets_all_although_more_is_here_than_is_retained() {
+    let (mut server, client) = Server::connect().await;
+    let backend = RemoteBackend::new(client);
+    let following = tokio::spawn(async move {
+        let started = backend.start(command("p")).await.unwrap();
+        events(&started.process).await
+    });
+    let start = server.expect("process/start").await;
+    let chunk = "YWFh".repeat(16 << 10);
+    let mut say = |message: Value| {
+        let text = message.to_string().into_bytes();
+        server.0.writer.push(Outgoing::Text(text), Encoding::Text);
+    };
+    say(json!({"id": start["id"], "result": {"processId": "p"}}));
+    for seq in 1..=40 {
+        let params = json!({"processId": "p", "seq": seq, "stream": "stdout", "chunk": chunk});
+        say(json!({"method": "process/output", "params": params}));
+    }
+    say(
+        json!({"method": "process/exited", "params": {"processId": "p", "seq": 41, "exitCode": 0}}),
+    );
+    say(json!({"method": "process/closed", "params": {"processId": "p", "seq": 42}}));
+    server.0.writer.flush().await.unwrap();
+    let events = timeout(LIMIT, following).await.unwrap().unwrap();
+    assert_eq!(numbers(&events), (1..=42).collect::<Vec<_>>());
 }
 
 #[tokio::test]

@@ -136,6 +136,8 @@ fn metadata_is_exported_over_what_the_request_says() {
 fn non_inheritable_names_are_removed_even_when_requested() {
     let overlay = pairs([
         ("NODE_REPL_AUTH_TOKEN", "t"),
+        ("EXEC_SERVER_REMOTE_TOKEN", "t"),
+        ("Exec_Server_Hub_Token", "t"),
         ("openai_federation_rule_id", "r"),
         ("OPENAI_WORKLOAD_IDENTITY_CONTEXT", "c"),
         ("Codex_Exec_Server_Noise_Auth_Token", "n"),

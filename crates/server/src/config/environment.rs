@@ -19,6 +19,8 @@ pub struct Environment {
     pub strictness: Strictness,
     /// A variable of the stock server's: as `--proxy-private-ips-via-upstream`.
     pub proxy_private_ips_via_upstream: Option<Switch>,
+    /// A variable of the stock server's: as `--exit-on-stdin-close`.
+    pub exit_on_stdin_close: Option<Switch>,
     /// Where the configuration file is, if there is one and no other is named.
     pub default_config: Option<PathBuf>,
 }
@@ -45,23 +47,27 @@ impl Environment {
             proxy_private_ips_via_upstream: text(lookup, PRIVATE_IPS)?
                 // It has no effect, so no value of it can be a reason not to start.
                 .map(|text| text.parse().unwrap_or(Switch(true))),
+            exit_on_stdin_close: switch(lookup, STDIN_CLOSE)?,
             default_config: default_config(lookup),
         })
     }
 }
 
+pub(crate) const STDIN_CLOSE: &str = "CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE";
 const PRIVATE_IPS: &str = "CODEX_EXEC_SERVER_PROXY_PRIVATE_IPS_VIA_UPSTREAM";
 
 fn strictness(lookup: Lookup<'_>) -> Result<Strictness, ConfigError> {
-    let variable = "EXEC_SERVER_STRICT_CONFIG";
-    let Some(text) = text(lookup, variable)? else {
-        return Ok(Strictness::Lenient);
-    };
-    match text.parse() {
-        Ok(Switch(true)) => Ok(Strictness::Strict),
-        Ok(Switch(false)) => Ok(Strictness::Lenient),
-        Err(error) => Err(invalid(variable, SetError::InvalidValue(error.into()))),
-    }
+    Ok(match switch(lookup, "EXEC_SERVER_STRICT_CONFIG")? {
+        Some(Switch(true)) => Strictness::Strict,
+        Some(Switch(false)) | None => Strictness::Lenient,
+    })
+}
+
+fn switch(lookup: Lookup<'_>, variable: &str) -> Result<Option<Switch>, ConfigError> {
+    let text = text(lookup, variable)?;
+    text.map(|text| text.parse::<Switch>())
+        .transpose()
+        .map_err(|error| invalid(variable, SetError::InvalidValue(error.into())))
 }
 
 fn default_config(lookup: Lookup<'_>) -> Option<PathBuf> {

@@ -2,8 +2,6 @@
 
 use std::ffi::OsString;
 
-use clap::Parser;
-
 use super::{ConfigError, ConfigFile, Environment, Lookup, ServerConfig, Strictness, resolve};
 use crate::cli::Cli;
 
@@ -17,6 +15,7 @@ pub fn load(mut cli: Cli, lookup: Lookup<'_>) -> Result<ServerConfig, ConfigErro
     cli.proxy_private_ips_via_upstream = cli
         .proxy_private_ips_via_upstream
         .or(environment.proxy_private_ips_via_upstream);
+    cli.registration.exit_on_stdin_close |= environment.exit_on_stdin_close.is_some_and(|on| on.0);
     let named = cli.config.clone().or(environment.config);
     let file = ConfigFile::find(named, environment.default_config, cli.strictness())?;
     resolve(cli, environment.settings, file)
@@ -45,6 +44,11 @@ impl ServerConfig {
     {
         let name = OsString::from(env!("CARGO_PKG_NAME"));
         let line = [name].into_iter().chain(flags.into_iter().map(Into::into));
-        Ok(load(Cli::try_parse_from(line)?, &|_| None)?)
+        let cli = Cli::read(line)?;
+        anyhow::ensure!(
+            cli.registration.remote.is_none(),
+            "--remote is no setting of a server that listens: see `RemoteEnvironmentConfig`"
+        );
+        Ok(load(cli, &|_| None)?)
     }
 }

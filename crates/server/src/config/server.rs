@@ -8,7 +8,7 @@ use exec_transport::listen::ListenUrl;
 use exec_wire::limits;
 
 use super::{ConcurrentRequests, ConfigError, ConfigFile, Settings, auth, overrides};
-use crate::cli::Cli;
+use crate::{cli::Cli, stop::StdinClose};
 
 /// All that the server needs to know to start. Made by [`resolve`], which checked it.
 #[derive(Clone, Debug)]
@@ -35,6 +35,8 @@ pub struct ServerConfig {
     pub concurrent_requests: ConcurrentRequests,
     /// Whether a listener that other machines reach may go without authentication.
     pub insecure_no_auth: bool,
+    /// What the end of standard input is to the server.
+    pub stdin_close: StdinClose,
     /// How policies are enforced.
     pub sandbox: exec_sandbox::Settings,
     /// What to log before serving: ignored keys and flags, and dangerous choices.
@@ -80,9 +82,16 @@ pub fn resolve(
         .over(environment)
         .over(file.settings);
 
-    let listen = settings.listen.clone().unwrap_or_default();
-    let auth = auth::resolve(&settings, &listen)?;
-    let tls = tls(&settings, &listen)?;
+    let (listen, auth, tls) = match &cli.registration.remote {
+        // There is no listener, and what the environment or the file says of one is for other starts.
+        Some(_) => (ListenUrl::Off, Auth::Open, None),
+        None => {
+            let listen = settings.listen.clone().unwrap_or_default();
+            let auth = auth::resolve(&settings, &listen)?;
+            let tls = tls(&settings, &listen)?;
+            (listen, auth, tls)
+        }
+    };
     let insecure_no_auth = settings.insecure_no_auth.is_some_and(|switch| switch.0);
     if auth.is_required() && insecure_no_auth {
         warnings.push("--insecure-no-auth has no effect beside --ws-auth".to_owned());
@@ -115,6 +124,10 @@ pub fn resolve(
         allow_prepared_exec: settings.allow_prepared_exec.is_none_or(|switch| switch.0),
         concurrent_requests: settings.concurrent_requests.unwrap_or_default(),
         insecure_no_auth,
+        stdin_close: match cli.registration.exit_on_stdin_close {
+            true => StdinClose::Ends,
+            false => StdinClose::Ignored,
+        },
         sandbox: exec_sandbox::Settings {
             mechanism: settings
                 .sandbox_mechanism

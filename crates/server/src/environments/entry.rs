@@ -6,9 +6,10 @@ use exec_env::manager::EnvironmentId;
 use exec_transport::connect::{BearerToken, CONNECT_TIMEOUT, Program};
 
 use super::{
-    EnvironmentsError, Fault, ProgramReach, Reach, UrlReach,
+    EnvironmentsError, Facts, Fault, ProgramReach, Reach, UrlReach,
     reach::{INITIALIZE_TIMEOUT, network_address},
     reader::{Item, Section},
+    relay,
 };
 
 /// An environment on a server.
@@ -33,21 +34,49 @@ pub(super) const KEYS: &[&str] = &[
     "args",
     "env",
     "cwd",
+    "registry_url",
+    "environment_id",
+    "auth_token",
+    "auth_token_env",
+    "auth_token_file",
     "skills",
 ];
 
-/// Keys that only make sense for a server that listens.
-const URL_KEYS: [&str; 2] = ["auth_bearer_token", "connect_timeout_sec"];
-/// Keys that only make sense for a server that is started.
-const PROGRAM_KEYS: [&str; 3] = ["args", "env", "cwd"];
+/// The keys that say how an environment is reached.
+const REACHES: [&str; 3] = ["url", "program", "registry_url"];
+/// Keys that only make sense for some ways to reach an environment, and those ways.
+const OWNED: [(&str, &[&str]); 9] = [
+    ("auth_bearer_token", &["url"]),
+    ("connect_timeout_sec", &["url", "registry_url"]),
+    ("args", &["program"]),
+    ("env", &["program"]),
+    ("cwd", &["program"]),
+    ("environment_id", &["registry_url"]),
+    ("auth_token", &["registry_url"]),
+    ("auth_token_env", &["registry_url"]),
+    ("auth_token_file", &["registry_url"]),
+];
+
+/// What a file is read with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Around<'a> {
+    /// What a relative path is relative to.
+    pub(super) home: &'a Path,
+    /// What else is looked at.
+    pub(super) facts: Facts<'a>,
+}
 
 impl Remote {
-    /// Reads an environment; `home` is what a relative directory is relative to.
-    pub(super) fn read(section: &Section<'_>, home: &Path) -> Result<Self, EnvironmentsError> {
+    /// Reads an environment.
+    pub(super) fn read(
+        section: &Section<'_>,
+        around: Around<'_>,
+    ) -> Result<Self, EnvironmentsError> {
+        let id = id(section.required("id")?)?;
         Ok(Self {
-            id: id(section.required("id")?)?,
-            reach: reach(section, home)?,
+            reach: reach(section, &id, around)?,
             required_skills: required_skills(section)?,
+            id,
         })
     }
 }
@@ -56,32 +85,31 @@ fn id(item: &Item<'_>) -> Result<EnvironmentId, EnvironmentsError> {
     EnvironmentId::chosen(item.text()?).map_err(|error| item.wrong(error.into()))
 }
 
-fn reach(section: &Section<'_>, home: &Path) -> Result<Reach, EnvironmentsError> {
-    match (section.item("url"), section.item("program")) {
-        (Some(url), Some(program)) => {
-            let later = if url.is_before(program) { program } else { url };
-            Err(later.misplaced(Fault::BothReaches))
-        }
-        (None, None) => Err(section.fault("url", Fault::NoReach)),
-        (Some(url), None) => {
-            refuse(section, &PROGRAM_KEYS, "program")?;
-            url_reach(section, url).map(Reach::Url)
-        }
-        (None, Some(program)) => {
-            refuse(section, &URL_KEYS, "url")?;
-            program_reach(section, program, home).map(Reach::Program)
-        }
-    }
-}
-
-/// Refuses keys that belong to the other way to reach an environment, which `owner` is the key of.
-fn refuse(
+fn reach(
     section: &Section<'_>,
-    keys: &[&'static str],
-    owner: &'static str,
-) -> Result<(), EnvironmentsError> {
-    let misplaced = keys.iter().find_map(|key| section.item(key));
-    misplaced.map_or(Ok(()), |item| Err(item.misplaced(Fault::OnlyWith(owner))))
+    id: &EnvironmentId,
+    around: Around<'_>,
+) -> Result<Reach, EnvironmentsError> {
+    let mut given: Vec<_> = REACHES
+        .iter()
+        .filter_map(|key| Some((*key, section.item(key)?)))
+        .collect();
+    given.sort_by_key(|(_, item)| item.place());
+    let (way, item) = match given[..] {
+        [] => return Err(section.fault("url", Fault::NoReach)),
+        [only] => only,
+        [_, (_, second), ..] => return Err(second.misplaced(Fault::ManyReaches)),
+    };
+    let stray = OWNED.iter().filter(|(_, owners)| !owners.contains(&way));
+    let stray = stray.filter_map(|(key, owners)| Some((section.item(key)?, *owners)));
+    if let Some((item, owners)) = stray.min_by_key(|(item, _)| item.place()) {
+        return Err(item.misplaced(Fault::OnlyWith(owners)));
+    }
+    match way {
+        "program" => program_reach(section, item, around.home).map(Reach::Program),
+        "registry_url" => relay::read(section, item, id, around).map(Reach::Relay),
+        _ => url_reach(section, item).map(Reach::Url),
+    }
 }
 
 fn url_reach(section: &Section<'_>, item: &Item<'_>) -> Result<UrlReach, EnvironmentsError> {
@@ -89,7 +117,7 @@ fn url_reach(section: &Section<'_>, item: &Item<'_>) -> Result<UrlReach, Environ
     let address = network_address(url).ok_or_else(|| item.wrong(Fault::Url))?;
     let token = |token: &Item<'_>| {
         if !address.is_private() {
-            return Err(token.wrong(Fault::TokenInClear));
+            return Err(token.wrong(Fault::TokenInClear("wss://")));
         }
         BearerToken::new(token.text()?).map_err(|error| token.wrong(error.into()))
     };
@@ -133,7 +161,8 @@ fn variable((name, item): &(&str, Item<'_>)) -> Result<(OsString, OsString), Env
     Ok((name.into(), item.text()?.into()))
 }
 
-fn timeout(
+/// Reads a span of time that need not be there.
+pub(super) fn timeout(
     section: &Section<'_>,
     key: &'static str,
     default: Duration,

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use exec_env::manager::{EnvironmentId, EnvironmentIdError};
+use exec_remote::{api::EnvironmentIdError as NameError, credentials, http::BaseUrlError};
 use exec_transport::connect::TokenError;
 
 /// Caller: a file says what cannot be. The text never quotes a value that may be secret.
@@ -52,23 +53,46 @@ pub enum Fault {
         first: usize,
     },
     /// There are two ways to reach it.
-    #[error("an environment has either `url` or `program`, not both")]
-    BothReaches,
+    #[error("an environment has one of `url`, `program` and `registry_url`")]
+    ManyReaches,
     /// There is no way to reach it.
-    #[error("an environment needs `url` or `program`")]
+    #[error("an environment needs `url`, `program` or `registry_url`")]
     NoReach,
-    /// The key belongs to the other way to reach an environment.
-    #[error("only an environment with `{0}` has this key")]
-    OnlyWith(&'static str),
+    /// The key belongs to another way to reach an environment.
+    #[error("only an environment with `{}` has this key", .0.join("` or `"))]
+    OnlyWith(&'static [&'static str]),
     /// The number is no span of time.
     #[error("{0}")]
     Seconds(#[from] crate::config::SecondsParseError),
     /// The URL is not one of a websocket.
     #[error("expected ws://HOST:PORT or wss://HOST:PORT, without user, password or fragment")]
     Url,
+    /// The URL is not one of a registry.
+    #[error(transparent)]
+    Registry(#[from] BaseUrlError),
+    /// The name is none that a registry could know an environment by.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The token for the registry cannot be put into a header.
+    #[error(transparent)]
+    AuthToken(#[from] credentials::TokenError),
     /// The token would travel readable by others.
-    #[error("a token needs a wss:// URL or one of this machine, or others can read it")]
-    TokenInClear,
+    #[error("a token needs a {0} URL or one of this machine, or others can read it")]
+    TokenInClear(&'static str),
+    /// The token is given not at all, or twice.
+    #[error("expected one of `auth_token`, `auth_token_env` and `auth_token_file`")]
+    TokenSource,
+    /// The variable that is to hold the token does not.
+    #[error("environment variable `{0}` is not set, or is no text")]
+    TokenVariable(String),
+    /// The file that is to hold the token cannot be read.
+    #[error("cannot read `{}`: {reason}", path.display())]
+    TokenFile {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        reason: String,
+    },
     /// The token cannot be put into a header.
     #[error(transparent)]
     Token(#[from] TokenError),

@@ -5,18 +5,18 @@ use std::{collections::BTreeMap, path::Path};
 use exec_env::manager::{EnvironmentId, MAX_ENVIRONMENTS};
 
 use super::{
-    EnvironmentsError, Fault, Selection,
-    entry::{KEYS, Remote},
+    EnvironmentsError, Facts, Fault, Selection,
+    entry::{Around, KEYS, Remote},
     reader::{Document, Item, Section},
     select::Setting,
 };
 
 /// Reads the text of an `environments.toml`; `path` is for messages, and its directory is what a
-/// relative `cwd` is relative to.
+/// relative path is relative to. A token may be elsewhere: `facts` gives it.
 ///
 /// # Errors
 /// When it is no TOML, or says anything that does not make sense, an unknown key included.
-pub fn parse(path: &Path, text: &str) -> Result<Selection, EnvironmentsError> {
+pub fn parse(path: &Path, text: &str, facts: Facts<'_>) -> Result<Selection, EnvironmentsError> {
     let document = Document { path, text };
     let table = document.parse()?;
     let known = &["default", "include_local", "environments"];
@@ -25,9 +25,12 @@ pub fn parse(path: &Path, text: &str) -> Result<Selection, EnvironmentsError> {
         .item("include_local")
         .map_or(Ok(true), |item| item.switch())?;
     let room = MAX_ENVIRONMENTS - usize::from(local);
-    let home = path.parent().unwrap_or(Path::new(""));
+    let around = Around {
+        home: path.parent().unwrap_or(Path::new("")),
+        facts,
+    };
     let remotes = match file.item("environments") {
-        Some(environments) => remotes(environments, home, room)?,
+        Some(environments) => remotes(environments, around, room)?,
         None => Vec::new(),
     };
     let default = match file.item("default") {
@@ -42,7 +45,11 @@ pub fn parse(path: &Path, text: &str) -> Result<Selection, EnvironmentsError> {
 }
 
 /// Reads environments, at most as many as there is `room` for in a manager.
-fn remotes(item: &Item<'_>, home: &Path, room: usize) -> Result<Vec<Remote>, EnvironmentsError> {
+fn remotes(
+    item: &Item<'_>,
+    around: Around<'_>,
+    room: usize,
+) -> Result<Vec<Remote>, EnvironmentsError> {
     let tables = item.elements()?;
     if let Some(first_too_many) = tables.get(room) {
         return Err(first_too_many.wrong(Fault::TooMany(room)));
@@ -51,7 +58,7 @@ fn remotes(item: &Item<'_>, home: &Path, room: usize) -> Result<Vec<Remote>, Env
     let mut remotes = Vec::new();
     for table in &tables {
         let section = table.section(KEYS)?;
-        let remote = Remote::read(&section, home)?;
+        let remote = Remote::read(&section, around)?;
         let id = section.required("id")?;
         if let Some(first) = lines.insert(remote.id.clone(), id.line()) {
             let fault = Fault::DuplicateId {

@@ -5,17 +5,24 @@ use std::sync::Arc;
 use anyhow::Context;
 use exec_client::{
     client::ExecServerClient,
-    connect::{RemoteExecServerConnectArgs, StdioExecServerConnectArgs},
+    connect::{
+        RelayExecServerConnectArgs, RemoteExecServerConnectArgs, StdioExecServerConnectArgs,
+    },
 };
 use exec_env::{
     environment::Environment,
     manager::{EnvironmentId, EnvironmentManager, EnvironmentSource, OpenError, Start},
 };
+use exec_remote::credentials::{Credentials, HarnessToken};
 use futures_util::future::{BoxFuture, FutureExt, ready};
 use tokio::runtime::Handle;
 
-use super::{ProgramReach, Reach, Selection, UrlReach};
-use crate::{local::LocalMachine, paths::ExecServerRuntimePaths};
+use super::{AuthToken, ProgramReach, Reach, RelayReach, Selection, UrlReach};
+use crate::{
+    local::LocalMachine,
+    paths::ExecServerRuntimePaths,
+    remote::{Network, TokenFile},
+};
 
 /// How servers know the client of an environment in their logs.
 const CLIENT_NAME: &str = "exec-server-environment";
@@ -41,7 +48,7 @@ impl Selection {
         }
         for remote in self.remotes {
             let start = match &remote.reach {
-                Reach::Url(_) => Start::Eager,
+                Reach::Url(_) | Reach::Relay(_) => Start::Eager,
                 Reach::Program(_) => Start::Lazy,
             };
             let source = Arc::new(RemoteSource {
@@ -79,6 +86,10 @@ impl EnvironmentSource for RemoteSource {
             let client = match reach {
                 Reach::Url(url) => ExecServerClient::connect_websocket(url.into()).await,
                 Reach::Program(program) => ExecServerClient::connect_stdio(program.into()).await,
+                Reach::Relay(relay) => {
+                    let args = relay_args(relay).map_err(OpenError::Connect)?;
+                    ExecServerClient::connect_relay(args).await
+                }
             };
             match client {
                 Ok(client) => Ok(client.environment()),
@@ -87,6 +98,27 @@ impl EnvironmentSource for RemoteSource {
         };
         connect.boxed()
     }
+}
+
+/// Puts together what a relay's server is reached with, now: files and variables are read for each
+/// connection.
+fn relay_args(
+    reach: RelayReach,
+) -> Result<RelayExecServerConnectArgs, Box<dyn std::error::Error + Send + Sync>> {
+    let network = Network::find(&|name| std::env::var_os(name), &reach.registry_url)?;
+    let credentials: Arc<dyn Credentials> = match reach.auth_token {
+        AuthToken::Value(token) => Arc::new(HarnessToken::new(token, reach.chatgpt_account_id)),
+        AuthToken::File(path) => Arc::new(TokenFile::open(&path)?),
+    };
+    let (registry, environment) = (reach.registry_url.to_string(), reach.environment_id);
+    Ok(RelayExecServerConnectArgs {
+        credentials: Some(credentials),
+        trust: network.trust,
+        proxy: network.proxy,
+        connect_timeout: reach.connect_timeout,
+        initialize_timeout: reach.initialize_timeout,
+        ..RelayExecServerConnectArgs::new(registry, environment.as_str(), "", CLIENT_NAME)
+    })
 }
 
 impl From<UrlReach> for RemoteExecServerConnectArgs {

@@ -1,7 +1,12 @@
 //! How the server of an environment is reached.
 
-use std::{fmt, time::Duration};
+use std::{fmt, path::PathBuf, time::Duration};
 
+use exec_remote::{
+    api::EnvironmentId as EnvironmentName,
+    credentials::{AccountId, Token},
+    http::BaseUrl,
+};
 use exec_transport::connect::{Address, BearerToken, CONNECT_TIMEOUT, Program};
 
 /// How the server of an environment is reached.
@@ -11,6 +16,9 @@ pub enum Reach {
     Url(UrlReach),
     /// It is started, when the environment is first needed.
     Program(ProgramReach),
+    /// It is registered with a registry, and is spoken with through a relay, end to end encrypted. It
+    /// is connected to as soon as there is an environment.
+    Relay(RelayReach),
 }
 
 /// A server that listens. `Debug` hides what may be secret.
@@ -56,6 +64,32 @@ pub struct ProgramReach {
     pub program: Program,
     /// How long it may take to answer `initialize`.
     pub initialize_timeout: Duration,
+}
+
+/// A server behind a relay.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct RelayReach {
+    /// The registry that knows it.
+    pub registry_url: BaseUrl,
+    /// Its name there.
+    pub environment_id: EnvironmentName,
+    /// What is presented to the registry.
+    pub auth_token: AuthToken,
+    /// Whose account is used, for a registry that asks for it.
+    pub chatgpt_account_id: Option<AccountId>,
+    /// How long opening the connection to the relay may take.
+    pub connect_timeout: Duration,
+    /// How long the server may take to answer `initialize`.
+    pub initialize_timeout: Duration,
+}
+
+/// Where the token for a registry is.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum AuthToken {
+    /// Here.
+    Value(Token),
+    /// In this file, which is read for each connection: somebody may put a fresh one there.
+    File(PathBuf),
 }
 
 /// Reads the address of a server on a network.

@@ -174,9 +174,9 @@ impl<'a> Item<'a> {
         self.document.line_at(self.value.span().start)
     }
 
-    /// Tells which of two keys stands first.
-    pub(super) fn is_before(&self, other: &Self) -> bool {
-        self.at.start < other.at.start
+    /// Returns where the key stands, to tell which of several is the first.
+    pub(super) fn place(&self) -> usize {
+        self.at.start
     }
 
     /// Reads a text without NUL bytes.

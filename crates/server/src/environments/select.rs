@@ -1,14 +1,16 @@
 //! The order in which settings are looked for, and what they select.
 
 use std::{
-    ffi::OsString,
     fmt, io,
     path::{Path, PathBuf},
 };
 
 use exec_env::manager::EnvironmentId;
 
-use super::{CodexHome, EnvironmentsError, Reach, Remote, UrlReach, file, reach::network_address};
+use super::{
+    CodexHome, EnvironmentsError, Reach, RelayFault, Remote, UrlReach, file,
+    reach::network_address, relay,
+};
 use crate::config::{self, Lookup};
 
 /// The environments of a harness.
@@ -39,21 +41,24 @@ impl Selection {
     /// `[exec_server] url` of the Codex home's `config.toml`. Without any of them commands run on
     /// this machine.
     ///
-    /// Of the variable, as of the key, the value `none` means no environment, and any other is the
-    /// URL of one with the id `remote`; this machine is none then.
+    /// The relay's variables need each other, and select one environment with the id `remote`. Of the
+    /// other variable, as of the key, the value `none` means no environment, and any other is the URL
+    /// of such a one; this machine is none then.
     ///
     /// # Errors
     /// When a setting that decides cannot be read or does not make sense. Those behind it are not
     /// looked at.
     pub fn find(facts: Facts<'_>) -> Result<Self, SelectError> {
-        refuse_relay(facts.lookup)?;
+        if let Some(relay) = relay::of_variables(facts.lookup)? {
+            return Ok(Self::only(Reach::Relay(relay)));
+        }
         let home = CodexHome::find(facts.lookup);
         let file = |name: &str| {
             let path = home.as_ref().map(|home| home.path().join(name));
             path.map_or(Ok(None), |path| facts.file(path))
         };
         if let Some((path, text)) = file("environments.toml")? {
-            return Ok(file::parse(&path, &text)?);
+            return Ok(file::parse(&path, &text, facts)?);
         }
         let mut setting = url_variable(facts.lookup)?;
         if setting == Setting::Unset
@@ -62,6 +67,20 @@ impl Selection {
             setting = file::setting_of_config(&path, &text)?;
         }
         Ok(setting.into())
+    }
+
+    /// Makes one server the only environment, and the default.
+    fn only(reach: Reach) -> Self {
+        let remote = Remote {
+            id: EnvironmentId::remote(),
+            reach,
+            required_skills: Vec::new(),
+        };
+        Self {
+            default: Some(EnvironmentId::remote()),
+            local: false,
+            remotes: vec![remote],
+        }
     }
 }
 
@@ -112,25 +131,26 @@ pub enum SelectError {
     )]
     Url,
     /// Caller: the relay needs all of its variables.
-    #[error("environment variable {missing} is missing: {} need each other", RELAY.join(", "))]
+    #[error(
+        "environment variable {missing} is missing: {} need each other",
+        relay::VARIABLES.join(", ")
+    )]
     RelayIncomplete {
         /// The first that is not set.
         missing: &'static str,
     },
-    /// Caller: the relay is asked for.
-    #[error("environment variables {} ask for a relay, which this version has none of", RELAY.join(", "))]
-    Relay,
+    /// Caller: a variable of the relay's does not make sense.
+    #[error("environment variable {variable}")]
+    Relay {
+        /// The variable.
+        variable: &'static str,
+        /// What is wrong with it.
+        source: RelayFault,
+    },
 }
 
 /// Names a server, or `none`.
 pub(super) const URL_VARIABLE: &str = "CODEX_EXEC_SERVER_URL";
-
-/// Select a relay, all of them together.
-const RELAY: [&str; 3] = [
-    "CODEX_EXEC_SERVER_NOISE_REGISTRY_URL",
-    "CODEX_EXEC_SERVER_NOISE_ENVIRONMENT_ID",
-    "CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN",
-];
 
 /// What one URL setting says.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -159,22 +179,15 @@ impl Setting {
 
 impl From<Setting> for Selection {
     fn from(setting: Setting) -> Self {
-        let (default, remotes) = match setting {
-            Setting::Unset => (Some(EnvironmentId::local()), Vec::new()),
-            Setting::Nowhere => (None, Vec::new()),
-            Setting::At(url) => {
-                let remote = Remote {
-                    id: EnvironmentId::remote(),
-                    reach: Reach::Url(UrlReach::new(&url)),
-                    required_skills: Vec::new(),
-                };
-                (Some(EnvironmentId::remote()), vec![remote])
-            }
+        let default = match setting {
+            Setting::At(url) => return Self::only(Reach::Url(UrlReach::new(&url))),
+            Setting::Unset => Some(EnvironmentId::local()),
+            Setting::Nowhere => None,
         };
         Self {
-            local: default.as_ref().is_some_and(EnvironmentId::is_local),
+            local: default.is_some(),
             default,
-            remotes,
+            remotes: Vec::new(),
         }
     }
 }
@@ -187,15 +200,4 @@ fn url_variable(lookup: Lookup<'_>) -> Result<Setting, SelectError> {
     value
         .and_then(|value| Setting::parse(&value))
         .ok_or(SelectError::Url)
-}
-
-fn refuse_relay(lookup: Lookup<'_>) -> Result<(), SelectError> {
-    let is_set = |name: &&str| lookup(name).is_some_and(|value: OsString| !value.is_empty());
-    if !RELAY.iter().any(is_set) {
-        return Ok(());
-    }
-    match RELAY.into_iter().find(|name| !is_set(name)) {
-        Some(missing) => Err(SelectError::RelayIncomplete { missing }),
-        None => Err(SelectError::Relay),
-    }
 }

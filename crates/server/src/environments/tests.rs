@@ -2,6 +2,7 @@
 
 mod order;
 mod refusals;
+mod relay;
 mod schema;
 
 use std::{
@@ -36,12 +37,25 @@ impl Scene {
     fn find(&self) -> Result<Selection, SelectError> {
         Selection::find(Facts {
             lookup: &|name| self.variables.get(name).cloned(),
-            read: &|path: &Path| match self.files.get(path) {
-                Some(&"unreadable") => Err(io::ErrorKind::PermissionDenied.into()),
-                Some(text) => Ok((*text).to_owned()),
-                None => Err(io::ErrorKind::NotFound.into()),
-            },
+            read: &|path| self.read(path),
         })
+    }
+
+    /// Parses a file of the Codex home `/codex`.
+    fn parse(&self, text: &str) -> Result<Selection, EnvironmentsError> {
+        let facts = Facts {
+            lookup: &|name| self.variables.get(name).cloned(),
+            read: &|path| self.read(path),
+        };
+        parse(Path::new("/codex/environments.toml"), text, facts)
+    }
+
+    fn read(&self, path: &Path) -> io::Result<String> {
+        match self.files.get(path) {
+            Some(&"unreadable") => Err(io::ErrorKind::PermissionDenied.into()),
+            Some(text) => Ok((*text).to_owned()),
+            None => Err(io::ErrorKind::NotFound.into()),
+        }
     }
 }
 

@@ -6,3 +6,5 @@ mod examples;
 mod managed;
 mod names;
 mod program;
+mod relay;
+mod statuses;

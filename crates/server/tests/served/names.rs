@@ -7,8 +7,9 @@ use exec_server::{
     ExecProcessEvent, ExecServerClient, ExecServerClientConnectOptions, ExecServerError,
     ExecServerListenUrlParseError, ExecServerRuntimePaths, ExecutorFileSystem, HttpClient,
     InitializeParams, InitializeResponse, LocalFileSystem, LocalProcess,
-    RemoteExecServerConnectArgs, RemoteFileSystem, RemoteProcess, SelectedCapabilityRoot,
-    WriteStatus, config::ServerConfig, protocol,
+    RelayExecServerConnectArgs, RemoteEnvironmentConfig, RemoteExecServerConnectArgs,
+    RemoteFileSystem, RemoteProcess, SelectedCapabilityRoot, WriteStatus, config::ServerConfig,
+    protocol,
 };
 
 /// Returns the last part of a type's path.
@@ -44,6 +45,11 @@ fn names_stand_for_the_types_of_that_name() {
         (
             last::<RemoteExecServerConnectArgs>(),
             "RemoteExecServerConnectArgs",
+        ),
+        (last::<RemoteEnvironmentConfig>(), "RemoteEnvironmentConfig"),
+        (
+            last::<RelayExecServerConnectArgs>(),
+            "RelayExecServerConnectArgs",
         ),
         (
             last::<ExecServerListenUrlParseError>(),

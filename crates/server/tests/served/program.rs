@@ -54,16 +54,26 @@ impl Server {
 
     /// Returns host and port.
     pub(crate) fn authority(&self) -> &str {
-        self.url.strip_prefix("ws://").unwrap()
+        self.url.split_once("://").unwrap().1
     }
 
     /// Asks it to stop, and returns how it ended.
     pub(crate) async fn stop(mut self) -> Option<i32> {
-        let pid = i32::try_from(self.child.id().unwrap()).unwrap();
-        let pid = rustix::process::Pid::from_raw(pid).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        soon(self.child.wait()).await.unwrap().code()
+        stop(&mut self.child).await
     }
+
+    /// Kills it.
+    pub(crate) async fn kill(&mut self) {
+        soon(self.child.kill()).await.unwrap();
+    }
+}
+
+/// Asks a program to stop, and returns how it ended.
+pub(crate) async fn stop(child: &mut Child) -> Option<i32> {
+    let pid = i32::try_from(child.id().unwrap()).unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    soon(child.wait()).await.unwrap().code()
 }
 
 /// Returns the program that this package makes.

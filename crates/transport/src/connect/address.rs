@@ -64,6 +64,23 @@ impl Host {
                 .is_ok_and(|ip| ip.to_canonical().is_loopback())
     }
 
+    /// Returns what requests name it by: the port only where it is not the scheme's own, as signatures
+    /// of requests have it.
+    pub(super) fn header(&self) -> String {
+        let default = match self.scheme {
+            Scheme::Ws => 80,
+            Scheme::Wss => 443,
+        };
+        if self.port != default {
+            return self.authority();
+        }
+        if self.name.contains(':') {
+            format!("[{}]", self.name)
+        } else {
+            self.name.clone()
+        }
+    }
+
     /// Returns host and port as a URL has them.
     pub(super) fn authority(&self) -> String {
         if self.name.contains(':') {
@@ -245,6 +262,23 @@ mod tests {
             parse("unix:///run/exec server.sock"),
             Ok(Address::Unix("/run/exec server.sock".into()))
         );
+    }
+
+    #[test]
+    fn requests_name_a_port_that_is_not_the_usual_one() {
+        for (url, header) in [
+            ("ws://a.test", "a.test"),
+            ("ws://a.test:80/x", "a.test"),
+            ("ws://a.test:443", "a.test:443"),
+            ("wss://a.test:443", "a.test"),
+            ("wss://[::1]", "[::1]"),
+            ("wss://[::1]:80", "[::1]:80"),
+        ] {
+            let Ok(Address::Network(host)) = parse(url) else {
+                panic!("{url}");
+            };
+            assert_eq!(host.header(), header, "{url}");
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::{io, path::PathBuf, time::Duration};
 
+use exec_relay::handshake::HandshakeError;
 use tokio_rustls::rustls;
 
 use super::{AddressError, CertificateFault, HeaderError, TokenError};
@@ -101,6 +102,37 @@ pub enum ConnectError {
     /// Peer: its answer is not one of a websocket server.
     #[error("server does not speak websocket: {0}")]
     NotWebSocket(&'static str),
+    /// Whoever tells the way to an executor, such as a registry, did not.
+    #[error("no way to the executor is known")]
+    Ticket {
+        /// Who has to act.
+        fault: Fault,
+        /// Whether the same may work a moment later.
+        is_passing: bool,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// Peer: another executor answers under the name of the one that held the session.
+    #[error("executor key changed")]
+    ExecutorChanged,
+    /// Peer: the handshake with the executor failed.
+    #[error("handshake with the executor failed")]
+    Handshake(#[from] HandshakeError),
+    /// Peer: the executor did not accept the stream, and does not say why.
+    #[error("executor refused the stream")]
+    StreamRefused,
+    /// Peer: the relay does not keep to the rules.
+    #[error("{0}")]
+    Relay(&'static str),
+    /// Peer: the proxy on the way opens no tunnel.
+    #[error("proxy refused the connection: {status}")]
+    ProxyRefused {
+        /// The HTTP status.
+        status: u16,
+    },
+    /// Peer: what should be a proxy is none.
+    #[error("proxy opens no tunnel: {0}")]
+    NotProxy(&'static str),
 }
 
 /// Who has to act on an error.
@@ -133,16 +165,32 @@ impl ConnectError {
             | Self::Tls { .. }
             | Self::Refused { .. }
             | Self::Closed
-            | Self::NotWebSocket(_) => Fault::Peer,
+            | Self::NotWebSocket(_)
+            | Self::ExecutorChanged
+            | Self::Handshake(_)
+            | Self::StreamRefused
+            | Self::Relay(_)
+            | Self::ProxyRefused { .. }
+            | Self::NotProxy(_) => Fault::Peer,
+            Self::Ticket { fault, .. } => *fault,
         }
     }
 
     /// Tells whether the same may work a moment later, such as while a server is started again.
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "for all others it is the fault that tells, which names every variant"
+    )]
     pub fn is_passing(&self) -> bool {
-        if let Self::Refused { status, .. } = self {
+        match self {
             // Too slow, too many, or out of order; whoever is not let in stays outside.
-            return matches!(status, 408 | 429 | 500..=599);
+            Self::Refused { status, .. } | Self::ProxyRefused { status } => {
+                matches!(status, 408 | 429 | 500..=599)
+            }
+            Self::Ticket { is_passing, .. } => *is_passing,
+            // An executor that has just registered anew refuses what was meant for its old self.
+            Self::Closed | Self::StreamRefused | Self::Handshake(HandshakeError::Rejected) => true,
+            error => error.fault() == Fault::Transport,
         }
-        matches!(self, Self::Closed) || self.fault() == Fault::Transport
     }
 }

@@ -33,6 +33,8 @@ const RESERVED: &[HeaderName] = &[
 pub struct Headers {
     lines: Vec<(HeaderName, HeaderValue)>,
     bytes: usize,
+    /// Kept apart: it may travel only where a token may.
+    authorization: Option<HeaderValue>,
 }
 
 impl Headers {
@@ -76,9 +78,21 @@ impl Headers {
         Ok(())
     }
 
+    /// Sets what stands in `Authorization`, such as a signature of this very request, where no bearer
+    /// token does. It travels only where a token may.
+    pub fn authorize(&mut self, value: HeaderValue) {
+        self.authorization = Some(value);
+    }
+
+    /// Returns what stands in `Authorization`.
+    pub(super) fn authorization(&self) -> Option<&[u8]> {
+        self.authorization.as_ref().map(HeaderValue::as_bytes)
+    }
+
     /// Returns the values, which may be secret.
     pub(super) fn values(&self) -> impl Iterator<Item = &[u8]> {
-        self.lines.iter().map(|(_, value)| value.as_bytes())
+        let lines = self.lines.iter().map(|(_, value)| value.as_bytes());
+        lines.chain(self.authorization())
     }
 
     /// Appends them as a request has them.
@@ -118,7 +132,7 @@ pub enum HeaderError {
     #[error("header `{0}` cannot be set")]
     Reserved(String),
     /// A token has a place of its own, where it is not shown.
-    #[error("header `authorization` is set by a bearer token")]
+    #[error("header `authorization` is set by a bearer token or by a signature")]
     Authorization,
     /// They do not fit into one request.
     #[error("more than {MAX_HEADERS} headers, or {MAX_BYTES} bytes of them")]
@@ -155,6 +169,18 @@ mod tests {
             Headers::new([("authorization", "Basic x")]),
             Err(HeaderError::Authorization)
         );
+    }
+
+    #[test]
+    fn an_authorization_is_not_among_the_lines_and_not_shown() {
+        let mut headers = Headers::new([("x-a", "b")]).unwrap();
+        headers.authorize(HeaderValue::from_static("Scheme s3cret"));
+        let mut request = Vec::new();
+        headers.encode(&mut request);
+        assert_eq!(request, b"x-a: b\r\n");
+        assert_eq!(headers.authorization(), Some(&b"Scheme s3cret"[..]));
+        assert!(headers.values().any(|value| value == b"Scheme s3cret"));
+        assert!(!format!("{headers:?}").contains("s3cret"));
     }
 
     #[test]

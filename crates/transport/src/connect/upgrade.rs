@@ -96,8 +96,9 @@ impl Request<'_> {
             self.target, self.authority
         )
         .into_bytes();
-        if let Some(token) = self.bearer_token {
-            headers::line(&mut request, "Authorization", token.authorization());
+        let token = self.bearer_token.map(BearerToken::authorization);
+        if let Some(authorization) = token.or(self.headers.authorization()) {
+            headers::line(&mut request, "Authorization", authorization);
         }
         self.headers.encode(&mut request);
         request.extend_from_slice(b"\r\n");

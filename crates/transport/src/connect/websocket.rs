@@ -3,6 +3,7 @@
 use std::{io, net::SocketAddr, path::Path, time::Duration};
 
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     net::{TcpStream, UnixStream, lookup_host},
     time::timeout,
 };
@@ -13,12 +14,16 @@ use tokio_rustls::{
 };
 
 use super::{
-    Address, BearerToken, CertificateFault, ConnectError, Headers, Host, Scheme, upgrade::Request,
+    Address, BearerToken, CertificateFault, ConnectError, Headers, Host, Proxy, Scheme,
+    upgrade::Request,
 };
 use crate::{
     link::{Link, Role},
     tls::Trust,
-    websocket,
+    websocket::{
+        self, LinkOptions,
+        socket::{Socket, SocketLimits},
+    },
 };
 
 /// How long connecting may take, from the name's resolution to the last byte of the handshake,
@@ -57,12 +62,10 @@ impl WebSocket {
     /// # Errors
     /// When others could read the token on its way.
     pub fn check(&self) -> Result<(), ConnectError> {
-        match &self.bearer_token {
-            Some(_) if !self.address.is_private() => {
-                Err(ConnectError::TokenInTheClear(self.address.to_string()))
-            }
-            Some(_) | None => Ok(()),
+        if self.has_secret() && !self.address.is_private() {
+            return Err(ConnectError::TokenInTheClear(self.address.to_string()));
         }
+        Ok(())
     }
 
     /// Opens a link. Dropping the future leaves none.
@@ -70,11 +73,52 @@ impl WebSocket {
     /// # Errors
     /// When no websocket came about in time.
     pub async fn open(&self) -> Result<Link, ConnectError> {
+        self.open_with(LinkOptions::of(Role::Client), None).await
+    }
+
+    /// Opens a link that is told what it carries, through a proxy if there is one. Dropping the future
+    /// leaves none.
+    ///
+    /// # Errors
+    /// When no websocket came about in time.
+    pub async fn open_with(
+        &self,
+        options: LinkOptions,
+        proxy: Option<&Proxy>,
+    ) -> Result<Link, ConnectError> {
+        let opened = self.upgraded(proxy).await?;
+        Ok(websocket::boxed_link_with(
+            opened.input,
+            opened.output,
+            &opened.rest,
+            Role::Client,
+            self.peer(),
+            options,
+        ))
+    }
+
+    /// Opens a socket for raw messages. Dropping the future leaves none.
+    ///
+    /// # Errors
+    /// When no websocket came about in time.
+    pub async fn open_socket(&self) -> Result<Socket, ConnectError> {
+        self.upgraded(None).await.map(Opened::into_socket)
+    }
+
+    /// Opens a socket for raw messages through a proxy.
+    ///
+    /// # Errors
+    /// When no websocket came about in time.
+    pub async fn open_socket_through(&self, proxy: &Proxy) -> Result<Socket, ConnectError> {
+        self.upgraded(Some(proxy)).await.map(Opened::into_socket)
+    }
+
+    async fn upgraded(&self, proxy: Option<&Proxy>) -> Result<Opened, ConnectError> {
         self.check()?;
         let within = self.connect_timeout;
         let open = async {
             match &self.address {
-                Address::Network(host) => self.network(host).await,
+                Address::Network(host) => self.network(host, proxy).await,
                 Address::Unix(path) => self.unix(path).await,
             }
         };
@@ -86,51 +130,31 @@ impl WebSocket {
         })
     }
 
-    async fn network(&self, host: &Host) -> Result<Link, ConnectError> {
-        let mut stream = self.dial(host).await?;
-        let authority = host.authority();
+    async fn network(&self, host: &Host, proxy: Option<&Proxy>) -> Result<Opened, ConnectError> {
+        let mut stream = match proxy {
+            Some(proxy) => proxy.dial(&host.authority()).await?,
+            None => self.dial(host).await?,
+        };
+        let authority = host.header();
+        let request = self.request(&authority, &host.target);
         if host.scheme == Scheme::Ws {
-            let rest = self
-                .request(&authority, &host.target)
-                .upgrade(&mut stream)
-                .await?;
+            let rest = request.upgrade(&mut stream).await?;
             let (read, write) = stream.into_split();
-            return Ok(websocket::link(
-                read,
-                write,
-                &rest,
-                Role::Client,
-                self.peer(),
-            ));
+            return Ok(Opened::new(read, write, rest));
         }
         let mut stream = self.secure(host, stream).await?;
-        let rest = self
-            .request(&authority, &host.target)
-            .upgrade(&mut stream)
-            .await?;
+        let rest = request.upgrade(&mut stream).await?;
         let (read, write) = tokio::io::split(stream);
-        Ok(websocket::link(
-            read,
-            write,
-            &rest,
-            Role::Client,
-            self.peer(),
-        ))
+        Ok(Opened::new(read, write, rest))
     }
 
-    async fn unix(&self, path: &Path) -> Result<Link, ConnectError> {
+    async fn unix(&self, path: &Path) -> Result<Opened, ConnectError> {
         let mut stream = UnixStream::connect(path)
             .await
             .map_err(|source| self.unreachable(source))?;
         let rest = self.request("localhost", "/").upgrade(&mut stream).await?;
         let (read, write) = stream.into_split();
-        Ok(websocket::link(
-            read,
-            write,
-            &rest,
-            Role::Client,
-            self.peer(),
-        ))
+        Ok(Opened::new(read, write, rest))
     }
 
     /// Connects to the first address of a host that answers.
@@ -141,7 +165,7 @@ impl WebSocket {
         };
         let found = lookup_host((host.name.as_str(), host.port)).await;
         // `localhost` is a name like others: a token goes to where it should lead, or nowhere.
-        let near = self.bearer_token.is_some() && host.scheme == Scheme::Ws;
+        let near = self.has_secret() && host.scheme == Scheme::Ws;
         let addresses: Vec<SocketAddr> = found
             .map_err(resolve)?
             .filter(|address| !near || address.ip().to_canonical().is_loopback())
@@ -178,6 +202,10 @@ impl WebSocket {
         }
     }
 
+    fn has_secret(&self) -> bool {
+        self.bearer_token.is_some() || self.headers.authorization().is_some()
+    }
+
     fn unreachable(&self, source: io::Error) -> ConnectError {
         ConnectError::Unreachable {
             peer: self.peer(),
@@ -187,6 +215,33 @@ impl WebSocket {
 
     fn peer(&self) -> String {
         self.address.to_string()
+    }
+}
+
+/// An upgraded connection.
+struct Opened {
+    input: Box<dyn AsyncRead + Send + Unpin>,
+    output: Box<dyn AsyncWrite + Send + Unpin>,
+    /// What came behind the answer.
+    rest: Vec<u8>,
+}
+
+impl Opened {
+    fn new<R, W>(input: R, output: W, rest: Vec<u8>) -> Self
+    where
+        R: AsyncRead + Send + Unpin + 'static,
+        W: AsyncWrite + Send + Unpin + 'static,
+    {
+        Self {
+            input: Box::new(input),
+            output: Box::new(output),
+            rest,
+        }
+    }
+
+    fn into_socket(self) -> Socket {
+        let limits = SocketLimits::default();
+        Socket::boxed(self.input, self.output, &self.rest, Role::Client, limits)
     }
 }
 

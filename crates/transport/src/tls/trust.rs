@@ -58,8 +58,11 @@ impl Trust {
         Self::new(self.roots, self.files)
     }
 
-    /// Returns what accepts certificates.
-    pub(crate) async fn config(&self) -> Result<Arc<ClientConfig>, ConnectError> {
+    /// Returns what accepts certificates, for whoever speaks TLS by other means than a link.
+    ///
+    /// # Errors
+    /// When the certificates to trust cannot be read.
+    pub async fn config(&self) -> Result<Arc<ClientConfig>, ConnectError> {
         if let Some(config) = self.read.get() {
             return Ok(Arc::clone(config));
         }

@@ -1,6 +1,7 @@
 //! Frames in, messages out.
 
 use std::{
+    io,
     pin::pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -10,13 +11,16 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::{
-    Control,
+    control::Control,
     frame::{Header, Opcode, apply_mask},
 };
 use crate::link::{MessageReader, ReadError, Role};
 
 /// Bytes asked for when nothing is known of what comes.
 const READ_BYTES: usize = 4 << 10;
+/// Bytes asked for of a peer that has filled every read: fewer calls, and frames that lie in one
+/// piece of memory.
+const BUSY_READ_BYTES: usize = 256 << 10;
 /// Most bytes asked for at once: memory is taken as data comes, not as a header promises.
 const MAX_READ_BYTES: usize = 1 << 20;
 
@@ -26,10 +30,21 @@ pub(super) struct Reader {
     /// The frame whose payload is being read.
     header: Option<Header>,
     /// The message whose last fragment has not come yet.
-    message: Option<BytesMut>,
+    message: Option<(Kind, BytesMut)>,
+    /// What the next read asks for, beside what is known to come.
+    appetite: usize,
     role: Role,
+    /// Longest message that is taken in.
+    most: usize,
     control: Arc<Control>,
     ended: bool,
+}
+
+/// What a message was sent as.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Kind {
+    Text,
+    Binary,
 }
 
 impl std::fmt::Debug for Reader {
@@ -45,6 +60,7 @@ impl Reader {
         input: Box<dyn AsyncRead + Send + Unpin>,
         buffer: BytesMut,
         role: Role,
+        most: usize,
         control: Arc<Control>,
     ) -> Self {
         Self {
@@ -52,19 +68,26 @@ impl Reader {
             buffer,
             header: None,
             message: None,
+            appetite: READ_BYTES,
             role,
+            most,
             control,
             ended: false,
         }
     }
 
+    /// Takes messages of another length from here on.
+    pub(super) fn with_limit(self, most: usize) -> Self {
+        Self { most, ..self }
+    }
+
     /// Takes the next message that is complete in the buffer.
-    fn take_message(&mut self) -> Result<Option<Bytes>, ReadError> {
+    fn take_message(&mut self) -> Result<Option<(Kind, Bytes)>, ReadError> {
         loop {
             let Some(header) = self.take_header()? else {
                 return Ok(None);
             };
-            let length = payload_length(&header, self.role)?;
+            let length = payload_length(&header, self.most)?;
             if self.buffer.len() < length {
                 return Ok(None);
             }
@@ -94,33 +117,41 @@ impl Reader {
                     "websocket frame is masked by the wrong side",
                 ));
             }
-            payload_length(&header, self.role)?;
+            payload_length(&header, self.most)?;
             self.buffer.advance(size);
             self.header = Some(header);
         }
         Ok(self.header)
     }
 
-    fn assemble(&mut self, header: &Header, payload: BytesMut) -> Result<Option<Bytes>, ReadError> {
-        let whole = match (self.message.take(), header.opcode == Opcode::Continuation) {
-            (None, false) => payload,
-            (Some(mut message), true) => {
-                let most = self.role.max_message_bytes();
-                if message.len() + payload.len() > most {
-                    return Err(ReadError::TooLong(most));
+    fn assemble(
+        &mut self,
+        header: &Header,
+        payload: BytesMut,
+    ) -> Result<Option<(Kind, Bytes)>, ReadError> {
+        let kind = match header.opcode {
+            Opcode::Continuation => None,
+            Opcode::Text => Some(Kind::Text),
+            Opcode::Binary | Opcode::Close | Opcode::Ping | Opcode::Pong => Some(Kind::Binary),
+        };
+        let (kind, whole) = match (self.message.take(), kind) {
+            (None, Some(kind)) => (kind, payload),
+            (Some((kind, mut message)), None) => {
+                if message.len() + payload.len() > self.most {
+                    return Err(ReadError::TooLong(self.most));
                 }
                 message.unsplit(payload);
-                message
+                (kind, message)
             }
-            (None, true) => return Err(ReadError::Protocol("websocket fragment without a start")),
-            (Some(_), false) => {
+            (None, None) => return Err(ReadError::Protocol("websocket fragment without a start")),
+            (Some(_), Some(_)) => {
                 return Err(ReadError::Protocol("websocket message inside another one"));
             }
         };
         if header.fin {
-            return Ok(Some(whole.freeze()));
+            return Ok(Some((kind, whole.freeze())));
         }
-        self.message = Some(whole);
+        self.message = Some((kind, whole));
         Ok(None)
     }
 
@@ -131,21 +162,24 @@ impl Reader {
                 self.control.owe(|owed| owed.close = true);
                 self.ended = true;
             }
-            Opcode::Pong | Opcode::Continuation | Opcode::Text | Opcode::Binary => {}
+            Opcode::Pong => self.control.owe(|owed| owed.ponged = true),
+            Opcode::Continuation | Opcode::Text | Opcode::Binary => {}
         }
     }
 
     fn wanted(&self) -> usize {
         let missing = self
             .header
-            .and_then(|header| payload_length(&header, self.role).ok());
+            .and_then(|header| payload_length(&header, self.most).ok());
         let missing = missing.map_or(0, |length| length.saturating_sub(self.buffer.len()));
-        missing.clamp(READ_BYTES, MAX_READ_BYTES)
+        missing.clamp(self.appetite, MAX_READ_BYTES)
     }
-}
 
-impl MessageReader for Reader {
-    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, ReadError>> {
+    /// Returns the next message and what it was sent as; `None` when the peer is done.
+    pub(super) fn poll_next(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<(Kind, Bytes)>, ReadError>> {
         loop {
             if self.ended {
                 return Poll::Ready(Ok(None));
@@ -156,24 +190,51 @@ impl MessageReader for Reader {
             if self.ended {
                 continue;
             }
-            let wanted = self.wanted();
-            if self.buffer.is_empty() && self.buffer.capacity() < wanted {
-                // What was handed out keeps its memory; an idle link keeps next to none.
-                self.buffer = BytesMut::with_capacity(wanted);
-            }
-            self.buffer.reserve(wanted);
-            // Reads into the spare part of the buffer, at most as much as is wanted.
-            let mut space = (&mut self.buffer).limit(wanted);
-            let read = pin!(self.input.read_buf(&mut space));
-            if ready!(read.poll(cx))? == 0 {
+            let read = match self.poll_read(cx) {
+                Poll::Ready(read) => read?,
+                Poll::Pending => {
+                    if self.buffer.is_empty() {
+                        // Nobody knows when the next byte comes: an idle connection keeps nothing.
+                        self.buffer = BytesMut::new();
+                    }
+                    return Poll::Pending;
+                }
+            };
+            if read == 0 {
                 self.ended = true;
             }
         }
     }
+
+    /// Reads what has come into the buffer.
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let wanted = self.wanted();
+        if self.buffer.is_empty() && self.buffer.capacity() < wanted {
+            // What was handed out keeps its memory, and is not copied to make room.
+            self.buffer = BytesMut::with_capacity(wanted);
+        }
+        self.buffer.reserve(wanted);
+        // Reads into the spare part of the buffer, at most as much as is wanted.
+        let mut space = (&mut self.buffer).limit(wanted);
+        let read = pin!(self.input.read_buf(&mut space));
+        let read = ready!(read.poll(cx))?;
+        self.appetite = if read == wanted {
+            (self.appetite * 4).min(BUSY_READ_BYTES)
+        } else {
+            READ_BYTES.max(self.appetite / 2)
+        };
+        Poll::Ready(Ok(read))
+    }
 }
 
-fn payload_length(header: &Header, role: Role) -> Result<usize, ReadError> {
-    let most = role.max_message_bytes();
+impl MessageReader for Reader {
+    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, ReadError>> {
+        let next = ready!(self.poll_next(cx))?;
+        Poll::Ready(Ok(next.map(|(_, message)| message)))
+    }
+}
+
+fn payload_length(header: &Header, most: usize) -> Result<usize, ReadError> {
     usize::try_from(header.length)
         .ok()
         .filter(|length| *length <= most)

@@ -1,8 +1,14 @@
 //! Which options go together.
 
-use exec_transport::auth::{Auth, UnixSeconds};
+use std::time::Duration;
+
+use exec_transport::{
+    auth::{Auth, UnixSeconds},
+    listen::ListenUrl,
+};
 
 use super::*;
+use crate::stop::StdinClose;
 
 const OPEN: [&str; 2] = ["--listen", "ws://0.0.0.0:0"];
 const SECRET: [u8; 32] = [b's'; 32];
@@ -233,4 +239,48 @@ fn secrets_do_not_show_in_debug_output() {
         .run(&["--ws-auth=capability-token", "--ws-token-file", &token])
         .unwrap();
     assert!(format!("{config:?}").contains("CapabilityToken(TokenDigest(..))"));
+}
+
+#[test]
+fn an_executor_behind_a_registry_has_no_listener_whatever_the_file_says_of_one() {
+    let start = Start::with_file(
+        "listen = 'ws://0.0.0.0:80'\nws_auth = 'capability-token'\nsession_ttl = 7\n",
+    );
+    let start = start.variable("EXEC_SERVER_TLS_CERT", "c");
+    assert!(start.run(&[]).is_err());
+    let config = start
+        .run(&["--remote=https://h", "--environment-id=e"])
+        .unwrap();
+    assert_eq!(config.listen, ListenUrl::Off);
+    assert!(!config.auth.is_required() && config.tls.is_none());
+    assert_eq!(config.session_ttl, Duration::from_secs(7));
+    let error = ServerConfig::from_flags(["--remote=https://h", "--environment-id=e"]).unwrap_err();
+    assert!(
+        error.to_string().contains("RemoteEnvironmentConfig"),
+        "{error}"
+    );
+}
+
+#[test]
+fn the_end_of_standard_input_counts_by_flag_or_variable() {
+    let variable = "CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE";
+    let close = |start: Start, flags: &[&str]| start.run(flags).unwrap().stdin_close;
+    assert_eq!(close(Start::new(), &[]), StdinClose::Ignored);
+    assert_eq!(
+        close(Start::new(), &["--exit-on-stdin-close"]),
+        StdinClose::Ends
+    );
+    assert_eq!(
+        close(Start::new().variable(variable, "true"), &[]),
+        StdinClose::Ends
+    );
+    assert_eq!(
+        close(Start::new().variable(variable, "0"), &[]),
+        StdinClose::Ignored
+    );
+    let refusal = Start::new().variable(variable, "perhaps").refusal(&[]);
+    assert_eq!(
+        refusal,
+        format!("environment variable {variable}: invalid value: expected true or false")
+    );
 }

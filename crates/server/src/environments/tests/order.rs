@@ -4,11 +4,6 @@ use super::*;
 
 const FILE: &str = "/home/me/.codex/environments.toml";
 const CONFIG: &str = "/home/me/.codex/config.toml";
-const RELAY: [&str; 3] = [
-    "CODEX_EXEC_SERVER_NOISE_REGISTRY_URL",
-    "CODEX_EXEC_SERVER_NOISE_ENVIRONMENT_ID",
-    "CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN",
-];
 
 fn at_home() -> Scene {
     Scene::default().variable("HOME", "/home/me")
@@ -77,37 +72,6 @@ fn the_codex_home_is_the_variables_or_below_the_accounts() {
     assert_eq!(scene.find().unwrap().default, None);
     let scene = at_home().variable("CODEX_HOME", "").file(FILE, text);
     assert_eq!(scene.find().unwrap().default, None);
-}
-
-#[test]
-fn all_variables_of_the_relay_are_refused_and_some_are_told_apart() {
-    let with = |names: &[&'static str]| {
-        let file = at_home().file(FILE, "broken [");
-        let scene = names
-            .iter()
-            .fold(file, |scene, name| scene.variable(name, "x"));
-        scene.find().unwrap_err().to_string()
-    };
-    assert_eq!(
-        with(&RELAY),
-        format!(
-            "environment variables {} ask for a relay, which this version has none of",
-            RELAY.join(", ")
-        )
-    );
-    for missing in RELAY {
-        let others: Vec<_> = RELAY.into_iter().filter(|name| *name != missing).collect();
-        for names in [&others[..], &others[..1], &others[1..]] {
-            let text = with(names);
-            assert!(text.starts_with("environment variable "), "{text}");
-            assert!(text.contains("is missing"), "{text}");
-        }
-        assert!(with(&others).contains(&format!("{missing} is missing")));
-    }
-    let empty = RELAY
-        .iter()
-        .fold(at_home(), |scene, name| scene.variable(name, ""));
-    assert_eq!(empty.find().unwrap(), local());
 }
 
 #[test]

@@ -5,7 +5,8 @@ use super::*;
 const URL: &str = "[[environments]]\nid = 'a'\nurl = 'ws://h:1'\n";
 const PROGRAM: &str = "[[environments]]\nid = 'a'\nprogram = 'p'\n";
 const KEYS: &str = "unknown key, expected one of id, url, auth_bearer_token, connect_timeout_sec, \
-                    initialize_timeout_sec, program, args, env, cwd, skills";
+                    initialize_timeout_sec, program, args, env, cwd, registry_url, environment_id, \
+                    auth_token, auth_token_env, auth_token_file, skills";
 const SECONDS: &str = "expected seconds from 0 to 3162240000, such as 30 or 0.5";
 const WEBSOCKET: &str =
     "expected ws://HOST:PORT or wss://HOST:PORT, without user, password or fragment";
@@ -13,8 +14,7 @@ const WEBSOCKET: &str =
 /// Parses `text` and compares what is said about it.
 #[track_caller]
 fn refused(text: &str, line: usize, column: usize, key: &str, fault: &str) {
-    let path = Path::new("/codex/environments.toml");
-    let error = parse(path, text).unwrap_err();
+    let error = Scene::default().parse(text).unwrap_err();
     assert_eq!(
         error.to_string(),
         format!("/codex/environments.toml:{line}:{column}: `{key}`: {fault}"),
@@ -55,9 +55,8 @@ fn text_that_is_no_toml_is_refused_where_it_stops_making_sense() {
     refused(&twice, 4, 1, "url", "duplicate key");
     let header = format!("{URL}[environments.skills]\n[environments.skills]\n");
     refused(&header, 5, 15, "environments.skills", "duplicate key");
-    let path = Path::new("/codex/environments.toml");
     for text in ["auth_bearer_token = s3cret", "a = '''\ns3cret"] {
-        let error = parse(path, text).unwrap_err();
+        let error = Scene::default().parse(text).unwrap_err();
         assert!(!error.to_string().contains("s3cret"), "{error}");
     }
 }
@@ -141,7 +140,7 @@ fn ids_are_refused_that_are_missing_reserved_malformed_or_taken() {
 
 #[test]
 fn an_environment_has_one_way_to_be_reached() {
-    let both = "an environment has either `url` or `program`, not both";
+    let both = "an environment has one of `url`, `program` and `registry_url`";
     refused(
         &format!("{URL}program = 'p'\n"),
         4,
@@ -156,7 +155,14 @@ fn an_environment_has_one_way_to_be_reached() {
         "environments.url",
         both,
     );
-    let none = "an environment needs `url` or `program`";
+    refused(
+        &format!("{PROGRAM}registry_url = 'https://h'\nurl = 'ws://h:1'\n"),
+        4,
+        1,
+        "environments.registry_url",
+        both,
+    );
+    let none = "an environment needs `url`, `program` or `registry_url`";
     refused(
         "[[environments]]\nid = 'a'\n",
         1,
@@ -180,7 +186,11 @@ fn keys_of_the_other_way_are_refused() {
         (URL, "env = {}", "program"),
         (URL, "cwd = 'x'", "program"),
         (PROGRAM, "auth_bearer_token = 's3cret'", "url"),
-        (PROGRAM, "connect_timeout_sec = 1", "url"),
+        (PROGRAM, "connect_timeout_sec = 1", "url` or `registry_url"),
+        (URL, "auth_token = 's3cret'", "registry_url"),
+        (URL, "auth_token_env = 'X'", "registry_url"),
+        (URL, "auth_token_file = 'x'", "registry_url"),
+        (PROGRAM, "environment_id = 'x'", "registry_url"),
     ] {
         let key = format!("environments.{}", value.split(' ').next().unwrap());
         let fault = format!("only an environment with `{owner}` has this key");
@@ -286,8 +296,8 @@ fn one_environment_too_many_is_refused() {
             .collect()
     };
     let count = |text: &str| {
-        let path = Path::new("/codex/environments.toml");
-        parse(path, text).unwrap().remotes.len()
+        let selection = Scene::default().parse(text).unwrap();
+        selection.remotes.len()
     };
     let alone = |count| format!("include_local = false\n{}", many(count));
     assert_eq!(count(&many(255)), 255);

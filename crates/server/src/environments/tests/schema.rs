@@ -33,7 +33,7 @@ fn id(text: &str) -> EnvironmentId {
 }
 
 fn parsed(text: &str) -> Selection {
-    parse(Path::new("/codex/environments.toml"), text).unwrap()
+    Scene::default().parse(text).unwrap()
 }
 
 #[test]

@@ -1,0 +1,223 @@
+//! From a request to its answer.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use exec_transport::http::site::Peer;
+use http::{Method, Request, Response, request::Parts};
+use http_body_util::Full;
+use serde_json::json;
+
+use super::{EnvironmentList, EnvironmentStatus, Transport};
+use crate::{
+    audit::{Action, Event},
+    direct::{Direct, Listed},
+    principal::Principal,
+    rate::Asked,
+    registry::{Moment, Refusal, Services, ok},
+    store::{EnvironmentId, Registration},
+};
+
+const PATH: &str = "/hub/v1/environments";
+/// Environments of one answer.
+const PAGE: usize = 500;
+/// Records that one request looks at: what is not the principal's is looked at too.
+const LOOKED_AT: usize = 8192;
+
+/// Answers `/hub/v1/environments`.
+#[derive(Debug)]
+pub struct Admin {
+    services: Services,
+    direct: Arc<Direct>,
+}
+
+impl Admin {
+    /// Takes what it works with.
+    pub fn new(services: Services, direct: Arc<Direct>) -> Self {
+        Self { services, direct }
+    }
+
+    /// Whether a path is for this.
+    pub fn answers(path: &str) -> bool {
+        path.starts_with("/hub/v1/")
+    }
+
+    /// Answers a request; its body is not looked at.
+    pub async fn serve<B>(&self, request: Request<B>, peer: Peer) -> Response<Full<Bytes>> {
+        let (parts, _) = request.into_parts();
+        let answered = self.answer(&parts, peer, Moment::now()).await;
+        answered.unwrap_or_else(Refusal::into_response)
+    }
+
+    pub(super) async fn answer(
+        &self,
+        parts: &Parts,
+        peer: Peer,
+        moment: Moment,
+    ) -> Result<Response<Full<Bytes>>, Refusal> {
+        let rest = parts.uri.path().strip_prefix(PATH);
+        let gate = &self.services.gate;
+        match rest.ok_or_else(Refusal::not_found)? {
+            "" if parts.method == Method::GET => {
+                let mut event = Event::new(moment.at, Action::List, peer);
+                let listed = self.list(parts, peer, moment, &mut event).await;
+                gate.conclude(event, listed)
+            }
+            "" => Err(Refusal::method("GET")),
+            rest => {
+                let id = rest.strip_prefix('/').ok_or_else(Refusal::not_found)?;
+                let environment: EnvironmentId = id.parse()?;
+                if parts.method != Method::DELETE {
+                    return Err(Refusal::method("DELETE"));
+                }
+                let mut event = Event::new(moment.at, Action::Remove, peer);
+                event.environment = Some(environment.clone());
+                let removed = self
+                    .remove(parts, peer, moment, environment, &mut event)
+                    .await;
+                gate.conclude(event, removed)
+            }
+        }
+    }
+
+    fn admit(
+        &self,
+        parts: &Parts,
+        peer: Peer,
+        moment: Moment,
+        event: &mut Event,
+    ) -> Result<Principal, Refusal> {
+        let gate = &self.services.gate;
+        gate.address(peer, moment)?;
+        let principal = gate.admit(&parts.headers, Asked::Admin, moment)?;
+        event.by(&principal);
+        Ok(principal)
+    }
+
+    async fn list(
+        &self,
+        parts: &Parts,
+        peer: Peer,
+        moment: Moment,
+        event: &mut Event,
+    ) -> Result<Response<Full<Bytes>>, Refusal> {
+        let principal = self.admit(parts, peer, moment, event)?;
+        let after = match parts.uri.query() {
+            None | Some("") => None,
+            Some(query) => {
+                let after = query.strip_prefix("after=");
+                let after = after.ok_or_else(|| Refusal::invalid("expected ?after=<id>"))?;
+                Some(after.parse::<EnvironmentId>()?)
+            }
+        };
+        let mut list = self.relayed(&principal, after.as_ref()).await?;
+        self.add_direct(&mut list, &principal, after.as_ref());
+        Ok(ok(&list))
+    }
+
+    /// A page of what the store has.
+    async fn relayed(
+        &self,
+        principal: &Principal,
+        after: Option<&EnvironmentId>,
+    ) -> Result<EnvironmentList, Refusal> {
+        let store = &self.services.store;
+        let (mut after, mut looked_at) = (after.cloned(), 0);
+        let mut list = EnvironmentList::default();
+        while list.environments.len() < PAGE && looked_at < LOOKED_AT {
+            let room = PAGE - list.environments.len();
+            let page = store.registrations(after.as_ref(), room).await;
+            let page = page.map_err(|error| Refusal::store(&error))?;
+            looked_at += page.len();
+            let was_full = page.len() == room;
+            for registration in page {
+                after = Some(registration.environment.clone());
+                if principal.may_manage(&registration.environment, &registration.owner) {
+                    list.environments.push(self.status(registration).await?);
+                }
+            }
+            if !was_full {
+                return Ok(list);
+            }
+        }
+        list.next = after.map(|after| after.to_string());
+        Ok(list)
+    }
+
+    async fn status(&self, registration: Registration) -> Result<EnvironmentStatus, Refusal> {
+        let store = &self.services.store;
+        let presence = store.presence(&registration.environment).await;
+        let presence = presence.map_err(|error| Refusal::store(&error))?;
+        let presence = presence.filter(|seen| seen.registration == registration.id);
+        Ok(EnvironmentStatus {
+            environment_id: registration.environment.to_string(),
+            owner: registration.owner.to_string(),
+            registration_id: registration.id.to_string(),
+            transport: Transport::Noise,
+            online: presence.is_some(),
+            node: presence.map(|seen| seen.node.to_string()),
+            registered_at: Some(registration.created_at.rfc3339()),
+        })
+    }
+
+    /// Adds those of the direct ones that fall within the page.
+    fn add_direct(
+        &self,
+        list: &mut EnvironmentList,
+        principal: &Principal,
+        after: Option<&EnvironmentId>,
+    ) {
+        let within = |listed: &Listed| {
+            let id = listed.environment.as_str();
+            let begun = after.is_none_or(|after| listed.environment > *after);
+            begun && list.next.as_deref().is_none_or(|last| id <= last)
+        };
+        let direct = self.direct.list().into_iter();
+        let direct: Vec<_> = direct
+            .filter(|listed| principal.may_manage(&listed.environment, &listed.owner))
+            .filter(within)
+            .collect();
+        list.environments
+            .extend(direct.into_iter().map(|listed| EnvironmentStatus {
+                environment_id: listed.environment.to_string(),
+                owner: listed.owner.to_string(),
+                registration_id: listed.registration.to_string(),
+                transport: Transport::Direct,
+                online: listed.online,
+                node: None,
+                registered_at: None,
+            }));
+        let by_id = |one: &EnvironmentStatus| one.environment_id.clone();
+        list.environments.sort_by_key(by_id);
+    }
+
+    async fn remove(
+        &self,
+        parts: &Parts,
+        peer: Peer,
+        moment: Moment,
+        environment: EnvironmentId,
+        event: &mut Event,
+    ) -> Result<Response<Full<Bytes>>, Refusal> {
+        let principal = self.admit(parts, peer, moment, event)?;
+        let services = &self.services;
+        let found = services.store.registration(&environment).await;
+        let found = found.map_err(|error| Refusal::store(&error))?;
+        let owners = [
+            found.map(|current| current.owner),
+            self.direct.owner(&environment),
+        ];
+        let mut owners = owners.into_iter().flatten().peekable();
+        if owners.peek().is_none() {
+            return Err(Refusal::unknown_environment());
+        }
+        if !owners.all(|owner| principal.may_manage(&environment, &owner)) {
+            return Err(Refusal::forbidden("this environment is not yours"));
+        }
+        self.direct.remove(&environment);
+        let removed = services.store.remove(&environment).await;
+        removed.map_err(|error| Refusal::store(&error))?;
+        services.exchange.supersede(environment, None).await;
+        Ok(ok(&json!({"removed": true})))
+    }
+}

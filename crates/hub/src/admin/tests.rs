@@ -1,0 +1,167 @@
+use exec_transport::http::site::Peer;
+use http::{Request, StatusCode};
+use std::sync::Arc;
+
+use super::{Admin, EnvironmentList, Transport};
+use crate::{
+    principal::Role,
+    registry::{
+        Moment, Refusal,
+        tests::{Bench, Reply, key},
+    },
+    tokens::Token,
+};
+
+async fn ask(bench: &Bench, method: &str, path: &str, token: &Token) -> Reply {
+    let admin = Admin::new(bench.services.clone(), Arc::clone(&bench.direct));
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header("authorization", format!("Bearer {}", token.expose()));
+    let (parts, ()) = request.body(()).unwrap().into_parts();
+    let peer = Peer::Network("192.0.2.9:9".parse().unwrap());
+    let moment: Moment = bench.moment;
+    let answered = admin.answer(&parts, peer, moment).await;
+    Reply::read(answered.unwrap_or_else(Refusal::into_response)).await
+}
+
+fn ids(reply: &Reply) -> Vec<String> {
+    let list: EnvironmentList = serde_json::from_value(reply.body.clone()).unwrap();
+    list.environments
+        .into_iter()
+        .map(|one| one.environment_id)
+        .collect()
+}
+
+const PATH: &str = "/hub/v1/environments";
+
+#[tokio::test]
+async fn admins_see_all_and_others_their_own() {
+    let bench = Bench::new().await;
+    let (alice, bob) = (bench.token("alice"), bench.token("bob"));
+    let root = bench.token_for("root", &[Role::Admin], &[]);
+    let registered = bench.register("env-a", &alice, &key()).await;
+    bench.attach("env-a", &registered).await;
+    bench.register("env-b", &bob, &key()).await;
+    let body = serde_json::json!({"transport": "direct_jsonrpc_v1"});
+    bench.post("env-aa/direct/register", &bob, &body).await;
+
+    assert_eq!(
+        ids(&ask(&bench, "GET", PATH, &root).await),
+        ["env-a", "env-aa", "env-b"]
+    );
+    assert_eq!(
+        ids(&ask(&bench, "GET", PATH, &bob).await),
+        ["env-aa", "env-b"]
+    );
+    assert!(ids(&ask(&bench, "GET", PATH, &bench.token("carol")).await).is_empty());
+
+    let reply = ask(&bench, "GET", PATH, &alice).await;
+    let list: EnvironmentList = serde_json::from_value(reply.body).unwrap();
+    let only = &list.environments[0];
+    assert_eq!((only.owner.as_str(), only.online), ("alice", true));
+    assert_eq!(
+        (only.node.as_deref(), only.transport),
+        (Some("n1"), Transport::Noise)
+    );
+    assert_eq!(
+        only.registered_at.as_deref(),
+        Some("2023-11-14T22:13:20.000Z")
+    );
+    assert_eq!(list.next, None);
+}
+
+#[tokio::test]
+async fn long_lists_come_page_by_page() {
+    let bench = Bench::new().await;
+    let (alice, mine) = (bench.token("alice"), key());
+    let registrations = (0..1200).map(|n| {
+        let (bench, alice, mine) = (&bench, &alice, &mine);
+        async move { bench.register(&format!("env-{n:04}"), alice, mine).await }
+    });
+    futures_util::future::join_all(registrations).await;
+    let (mut seen, mut path) = (Vec::new(), PATH.to_owned());
+    loop {
+        let reply = ask(&bench, "GET", &path, &alice).await;
+        assert_eq!(reply.status, StatusCode::OK);
+        seen.extend(ids(&reply));
+        let Some(next) = reply.body["next"].as_str() else {
+            break;
+        };
+        path = format!("{PATH}?after={next}");
+    }
+    assert_eq!(seen.len(), 1200);
+    assert!(seen.is_sorted());
+}
+
+#[tokio::test]
+async fn owners_and_admins_remove_and_nobody_else() {
+    let bench = Bench::new().await;
+    let (alice, bob) = (bench.token("alice"), bench.token("bob"));
+    let root = bench.token_for("root", &[Role::Admin], &[]);
+    let registered = bench.register("env-a", &alice, &key()).await;
+    bench.attach("env-a", &registered).await;
+    let path = format!("{PATH}/env-a");
+    assert_eq!(
+        ask(&bench, "DELETE", &path, &bob).await.refusal(),
+        (403, "forbidden")
+    );
+    bench.sockets.told();
+    assert_eq!(
+        ask(&bench, "DELETE", &path, &alice).await.status,
+        StatusCode::OK
+    );
+    assert_eq!(bench.sockets.told(), [("env-a".parse().unwrap(), None)]);
+    let gone = (404, "environment_not_found");
+    assert_eq!(ask(&bench, "DELETE", &path, &alice).await.refusal(), gone);
+    assert_eq!(
+        bench.register("env-a", &bob, &key()).await.status,
+        StatusCode::OK
+    );
+    assert_eq!(
+        ask(&bench, "DELETE", &path, &root).await.status,
+        StatusCode::OK
+    );
+}
+
+#[tokio::test]
+async fn odd_requests_are_refused() {
+    let bench = Bench::new().await;
+    let alice = bench.token("alice");
+    let not_found = (404, "not_found");
+    assert_eq!(
+        ask(&bench, "GET", "/hub/v1/other", &alice).await.refusal(),
+        not_found
+    );
+    assert_eq!(
+        ask(&bench, "GET", "/hub/v1/environmentsx", &alice)
+            .await
+            .refusal(),
+        not_found
+    );
+    let method = (405, "method_not_allowed");
+    assert_eq!(ask(&bench, "POST", PATH, &alice).await.refusal(), method);
+    assert_eq!(
+        ask(&bench, "GET", &format!("{PATH}/a"), &alice)
+            .await
+            .refusal(),
+        method
+    );
+    let id = (400, "invalid_environment_id");
+    assert_eq!(
+        ask(&bench, "DELETE", &format!("{PATH}/a/b"), &alice)
+            .await
+            .refusal(),
+        id
+    );
+    let query = format!("{PATH}?limit=7");
+    assert_eq!(
+        ask(&bench, "GET", &query, &alice).await.refusal(),
+        (400, "invalid_request")
+    );
+    let stranger = Bench::new().await.token("mallory");
+    assert_eq!(
+        ask(&bench, "GET", PATH, &stranger).await.refusal(),
+        (401, "unauthorized")
+    );
+}

@@ -1,0 +1,101 @@
+use std::{fs, os::unix::fs::PermissionsExt as _};
+
+use exec_transport::http::site::Peer;
+use serde_json::Value;
+
+use super::{Action, Audit, Event, Outcome};
+use crate::{
+    principal::{Environments, Evidence, Principal, Roles},
+    store::Timestamp,
+};
+
+fn event() -> Event {
+    let peer = Peer::Network("192.0.2.1:99".parse().unwrap());
+    Event::new(Timestamp::from_seconds(0), Action::Connect, peer)
+}
+
+#[test]
+fn a_line_says_who_did_what_when_and_from_where() {
+    let mut event = event();
+    event.by(&Principal {
+        name: "alice".parse().unwrap(),
+        roles: Roles::default(),
+        environments: Environments::default(),
+        evidence: Evidence::Token("ab12".to_owned()),
+    });
+    event.environment = Some("env-1".parse().unwrap());
+    event.registration = Some("reg-1".parse().unwrap());
+    event.outcome = Outcome::Refused("environment_offline");
+    let expected = r#"{"at":"1970-01-01T00:00:00.000Z","action":"connect","outcome":"refused","reason":"environment_offline","peer":"192.0.2.1:99","principal":"alice","evidence":"token:ab12","environment":"env-1","registration":"reg-1"}"#;
+    assert_eq!(event.line(), expected);
+}
+
+#[test]
+fn lines_are_appended_to_a_private_file_and_all_are_there_at_the_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("audit.log");
+    fs::write(&path, "{}\n").unwrap();
+    let audit = Audit::file(&path).unwrap();
+    for _ in 0..100 {
+        audit.record(&event());
+    }
+    drop(audit);
+    let text = fs::read_to_string(&path).unwrap();
+    let lines: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(lines.len(), 101);
+    assert_eq!(lines[100]["action"], "connect");
+
+    let fresh = directory.path().join("fresh.log");
+    drop(Audit::file(&fresh).unwrap());
+    assert_eq!(
+        fs::metadata(&fresh).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
+}
+
+#[test]
+fn a_flood_of_strangers_fills_no_disk_and_hides_nobody() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("audit.log");
+    let audit = Audit::file(&path).unwrap();
+    let mut refused = event();
+    refused.outcome = Outcome::Refused("unauthorized");
+    for _ in 0..50_000 {
+        audit.record(&refused);
+    }
+    let mut known = refused.clone();
+    known.principal = Some("alice".parse().unwrap());
+    audit.record(&known);
+    drop(audit);
+    let text = fs::read_to_string(&path).unwrap();
+    let lines: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let lost: u64 = lines.iter().filter_map(|line| line["lost"].as_u64()).sum();
+    let written = lines.iter().filter(|line| line["lost"].is_null()).count();
+    assert!(written < 2000, "{written} lines");
+    assert_eq!(written as u64 + lost, 50_001, "none is missing silently");
+    assert!(lines.iter().any(|line| line["principal"] == "alice"));
+}
+
+#[test]
+fn a_file_that_was_moved_away_is_made_anew() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("audit.log");
+    let audit = Audit::file(&path).unwrap();
+    fs::rename(&path, directory.path().join("audit.log.1")).unwrap();
+    audit.record(&event());
+    drop(audit);
+    assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 1);
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_said_at_the_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let error = Audit::file(directory.path()).unwrap_err().to_string();
+    assert!(error.contains("audit log"), "{error}");
+}

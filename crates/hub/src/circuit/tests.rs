@@ -1,0 +1,127 @@
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+
+use super::{Circuit, Ending, Room};
+
+const ROOM: Room = Room {
+    frames: 32,
+    bytes: 3200,
+};
+
+fn frame(number: usize) -> Bytes {
+    Bytes::from(format!("frame {number}"))
+}
+
+fn full(circuit: &mut Circuit) -> usize {
+    let cx = &mut Context::from_waker(Waker::noop());
+    (0..1000)
+        .take_while(|number| {
+            let ready = circuit.sender.poll_ready(cx) == Poll::Ready(Ok(()));
+            if ready {
+                circuit.sender.push(frame(*number)).unwrap();
+            }
+            ready
+        })
+        .count()
+}
+
+#[tokio::test]
+async fn frames_arrive_unchanged_and_in_order_both_ways() {
+    let (mut harness, mut executor) = Circuit::pair(ROOM, ROOM);
+    for number in 0..10 {
+        harness.sender.send(frame(number)).await.unwrap();
+        executor.sender.send(frame(number + 100)).await.unwrap();
+    }
+    for number in 0..10 {
+        assert_eq!(executor.receiver.frame().await, Ok(frame(number)));
+        assert_eq!(harness.receiver.frame().await, Ok(frame(number + 100)));
+    }
+    assert_eq!(executor.receiver.try_frame(), None);
+}
+
+#[tokio::test]
+async fn a_full_circuit_waits_until_a_part_of_it_is_free() {
+    let (mut harness, mut executor) = Circuit::pair(ROOM, ROOM);
+    assert_eq!(full(&mut harness), ROOM.frames);
+    let mut sending = Box::pin(harness.sender.send(frame(99)));
+    assert_eq!(sending.as_mut().now_or_never(), None);
+    for number in 0..2 {
+        assert_eq!(executor.receiver.frame().await, Ok(frame(number)));
+        assert_eq!(sending.as_mut().now_or_never(), None, "{number}");
+    }
+    assert_eq!(executor.receiver.frame().await, Ok(frame(2)));
+    assert_eq!(sending.await, Ok(()));
+}
+
+#[tokio::test]
+async fn bytes_fill_a_circuit_as_frames_do() {
+    let (mut harness, _executor) = Circuit::pair(ROOM, ROOM);
+    // One frame is always taken, however long it is.
+    let long = Bytes::from(vec![0; ROOM.bytes * 2]);
+    harness.sender.send(long).await.unwrap();
+    assert_eq!(full(&mut harness), 0);
+}
+
+#[tokio::test]
+async fn the_other_end_gets_what_was_sent_before_the_ending() {
+    let (mut harness, mut executor) = Circuit::pair(ROOM, ROOM);
+    executor.sender.send(frame(1)).await.unwrap();
+    executor.close(Ending::Replaced);
+    assert_eq!(harness.receiver.frame().await, Ok(frame(1)));
+    assert_eq!(harness.receiver.frame().await, Err(Ending::Replaced));
+    assert_eq!(harness.sender.send(frame(2)).await, Err(Ending::Replaced));
+}
+
+#[tokio::test]
+async fn a_dropped_end_says_which_one_it_was() {
+    let (mut harness, executor) = Circuit::pair(ROOM, ROOM);
+    drop(executor);
+    assert_eq!(harness.receiver.frame().await, Err(Ending::ExecutorGone));
+    let (harness, mut executor) = Circuit::pair(ROOM, ROOM);
+    drop(harness);
+    assert_eq!(executor.receiver.frame().await, Err(Ending::HarnessGone));
+    assert_eq!(executor.sender.push(frame(0)), Err(Ending::HarnessGone));
+}
+
+#[tokio::test]
+async fn the_first_reason_stays() {
+    let (mut harness, mut executor) = Circuit::pair(ROOM, ROOM);
+    executor.close(Ending::Stalled);
+    executor.close(Ending::Stopping);
+    drop(executor);
+    assert_eq!(harness.receiver.frame().await, Err(Ending::Stalled));
+}
+
+#[tokio::test]
+async fn an_ending_wakes_both_who_wait() {
+    let (mut harness, executor) = Circuit::pair(ROOM, ROOM);
+    full(&mut harness);
+    let (sender, receiver) = (&mut harness.sender, &mut harness.receiver);
+    let ended = tokio::join!(sender.send(frame(0)), receiver.frame(), async {
+        drop(executor);
+    });
+    let gone = Ending::ExecutorGone;
+    assert_eq!(ended, (Err(gone), Err(gone), ()));
+}
+
+#[tokio::test]
+async fn nothing_is_lost_between_two_threads() {
+    let (mut harness, mut executor) = Circuit::pair(ROOM, ROOM);
+    let sending = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            for number in 0..20_000 {
+                harness.sender.send(frame(number)).await.unwrap();
+            }
+        });
+    });
+    for number in 0..20_000 {
+        assert_eq!(executor.receiver.frame().await, Ok(frame(number)));
+    }
+    assert_eq!(executor.receiver.frame().await, Err(Ending::HarnessGone));
+    sending.join().unwrap();
+}

@@ -1,0 +1,195 @@
+//! `GET /direct/<environment>` for harnesses, `GET /direct/<environment>/executor` for executors.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use exec_transport::http::{site::Peer, wants_websocket};
+use http::{Method, Response, StatusCode, request::Parts};
+use http_body_util::Full;
+use tokio::time::{Instant, timeout_at};
+
+use super::{
+    Direct,
+    table::{Found, Handover, SitError},
+};
+use crate::{
+    audit::{Action, Event},
+    principal::Principal,
+    rate::Asked,
+    registry::{Moment, Refusal},
+    store::{EnvironmentId, RegistrationId},
+};
+
+const PREFIX: &str = "/direct/";
+/// How long a harness waits for an executor that dials again: that takes it less than a second.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A websocket that was agreed to.
+#[derive(Debug)]
+pub struct DirectUpgrade(pub(super) Side);
+
+#[derive(Debug)]
+pub(super) enum Side {
+    Executor {
+        environment: EnvironmentId,
+        registration: RegistrationId,
+    },
+    Harness(Handover),
+}
+
+impl Direct {
+    /// Whether a path is for direct sockets.
+    pub fn answers(path: &str) -> bool {
+        path.starts_with(PREFIX)
+    }
+
+    /// Decides on a websocket.
+    ///
+    /// # Errors
+    /// The answer to give instead.
+    pub async fn upgrade(
+        &self,
+        parts: &Parts,
+        peer: Peer,
+    ) -> Result<DirectUpgrade, Response<Full<Bytes>>> {
+        self.upgrade_at(parts, peer, Moment::now())
+            .await
+            .map_err(Refusal::into_response)
+    }
+
+    pub(super) async fn upgrade_at(
+        &self,
+        parts: &Parts,
+        peer: Peer,
+        moment: Moment,
+    ) -> Result<DirectUpgrade, Refusal> {
+        let rest = parts.uri.path().strip_prefix(PREFIX);
+        let rest = rest.ok_or_else(Refusal::not_found)?;
+        let (environment, action) = match rest.split_once('/') {
+            None => (rest, Action::DirectConnect),
+            Some((environment, "executor")) => (environment, Action::DirectExecutor),
+            Some(_) => return Err(Refusal::not_found()),
+        };
+        let environment: EnvironmentId = environment.parse()?;
+        if parts.method != Method::GET {
+            return Err(Refusal::method("GET"));
+        }
+        if !wants_websocket(&parts.headers) {
+            let message = "expected a websocket upgrade";
+            let status = StatusCode::UPGRADE_REQUIRED;
+            return Err(Refusal::new(status, "upgrade_required", message));
+        }
+        let mut event = Event::new(moment.at, action, peer);
+        event.environment = Some(environment.clone());
+        let decided = if action == Action::DirectExecutor {
+            self.admit_executor(parts, environment, moment, &mut event)
+        } else {
+            let gate = &self.services.gate;
+            match gate.address(peer, moment) {
+                Ok(()) => {
+                    self.admit_harness(parts, environment, moment, &mut event)
+                        .await
+                }
+                Err(refusal) => Err(refusal),
+            }
+        };
+        let decided = decided.map(DirectUpgrade);
+        self.services.gate.conclude(event, decided)
+    }
+
+    /// 409 makes an executor register again; any other refusal ends it.
+    fn admit_executor(
+        &self,
+        parts: &Parts,
+        environment: EnvironmentId,
+        moment: Moment,
+        event: &mut Event,
+    ) -> Result<Side, Refusal> {
+        let principal = self.identify(parts, &[], moment)?;
+        event.by(&principal);
+        let query = parts.uri.query().unwrap_or_default();
+        let registration = query.strip_prefix("registration=").unwrap_or_default();
+        let table = self.table();
+        let slot = table
+            .check(&environment, registration)
+            .map_err(|error| match error {
+                SitError::Superseded => {
+                    let message = "another executor has taken over this environment";
+                    Refusal::new(StatusCode::GONE, "registration_superseded", message)
+                }
+                SitError::Unknown => {
+                    let message = "this registration is not known; register again";
+                    Refusal::new(StatusCode::CONFLICT, "registration_unknown", message)
+                }
+            })?;
+        if !principal.may_register(&environment, &slot.owner) {
+            return Err(Refusal::forbidden("this environment is not yours"));
+        }
+        event.registration = Some(slot.registration.clone());
+        Ok(Side::Executor {
+            registration: slot.registration.clone(),
+            environment,
+        })
+    }
+
+    async fn admit_harness(
+        &self,
+        parts: &Parts,
+        environment: EnvironmentId,
+        moment: Moment,
+        event: &mut Event,
+    ) -> Result<Side, Refusal> {
+        let principal = self.identify(parts, &[], moment)?;
+        event.by(&principal);
+        self.services
+            .gate
+            .count(Asked::Direct, &principal, moment)?;
+        let owner = self.owner(&environment);
+        let owner = owner.ok_or_else(Refusal::unknown_environment)?;
+        if !principal.may_connect(&environment, &owner) {
+            return Err(Refusal::forbidden(
+                "you may not connect to this environment",
+            ));
+        }
+        let handover = self.wait_for_executor(&environment, &principal).await?;
+        Ok(Side::Harness(handover))
+    }
+
+    /// Takes the executor that waits, or the next that comes.
+    ///
+    /// A harness whose old socket is not known to be dead yet must not be kept out by it: the newer
+    /// one of the same principal wins.
+    async fn wait_for_executor(
+        &self,
+        environment: &EnvironmentId,
+        principal: &Principal,
+    ) -> Result<Handover, Refusal> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut arrivals = self.arrivals();
+        let mut may_evict = true;
+        loop {
+            arrivals.mark_unchanged();
+            let found = self.table().find(environment, &principal.name);
+            match found {
+                Found::Executor(handover) => return Ok(handover),
+                Found::Mine(stop) if may_evict => {
+                    stop.notify_one();
+                    may_evict = false;
+                }
+                Found::Busy => {
+                    let message = "another harness uses this environment";
+                    return Err(Refusal::new(
+                        StatusCode::CONFLICT,
+                        "environment_busy",
+                        message,
+                    ));
+                }
+                Found::Mine(_) | Found::Nobody => {}
+            }
+            let arrived = timeout_at(deadline, arrivals.changed()).await;
+            if !matches!(arrived, Ok(Ok(()))) {
+                return Err(Refusal::offline());
+            }
+        }
+    }
+}

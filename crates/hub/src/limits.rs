@@ -1,0 +1,84 @@
+//! Limits of the rendezvous, each with its reason.
+
+use std::time::Duration;
+
+use crate::circuit::Room;
+
+/// Largest websocket message taken from anyone: endpoints refuse more than this themselves, so
+/// nothing larger could be delivered.
+pub const MAX_FRAME_BYTES: usize = 256 << 10;
+
+/// What one harness may have on its way to the executor. A stock executor takes 128 messages per
+/// stream before it resets it; the rest waits in the harness's own socket.
+pub const TO_EXECUTOR: Room = Room {
+    frames: 512,
+    bytes: 1 << 20,
+};
+
+/// What may wait for one harness before the executor's socket is not read any more. Reliable
+/// endpoints have at most this much unacknowledged, so one that is slow does not pause the others.
+pub const TO_HARNESS: Room = Room {
+    frames: 4096,
+    bytes: 4 << 20,
+};
+
+/// What a socket's writer holds beyond the kernel's own buffer. The rest stays in its circuit, where
+/// it is counted; more than this gains no throughput.
+pub const WRITE_AHEAD_BYTES: usize = 256 << 10;
+
+/// Frames moved one way before a socket's task looks the other way, and flushes.
+pub const TURN_FRAMES: usize = 128;
+
+/// Frames of one harness before it is the next one's turn.
+pub const SHARE_FRAMES: usize = 16;
+
+/// Turns of a socket's task before others run.
+pub const TURNS: usize = 8;
+
+/// How long a harness may take nothing at all while frames wait for it. Also how long harnesses may
+/// hold up an executor's socket before it is asked how much went through.
+pub const STALL: Duration = Duration::from_secs(30);
+
+/// What must be read within [`STALL`] from an executor that is held up; if it is less, the harness
+/// that holds it up is closed. Pings and pongs lie in the socket behind frames, up to ten megabytes
+/// of them in the buffers of both systems: an executor that is read more slowly than this would
+/// hold the relay for dead, and all its harnesses would lose their streams for the one.
+pub const STALL_BYTES: usize = 8 << 20;
+
+/// How long an executor must be read without a break to count as not held up any more.
+pub const CAUGHT_UP: Duration = Duration::from_secs(1);
+
+/// How long a socket that was told to close may take for it.
+pub const CLOSE: Duration = Duration::from_secs(2);
+
+/// Stream ids that one harness socket may own at a time. Harnesses open one stream per socket.
+pub const STREAMS_PER_HARNESS: usize = 16;
+
+/// Handshakes of one harness socket that the executor has not answered yet.
+pub const UNANSWERED_HANDSHAKES: usize = 4;
+
+/// Handshakes of one harness socket that the executor answered with a reset. The harness is closed
+/// at the last one: eight of them on any sockets make an executor refuse everybody for ten seconds.
+pub const FAILED_HANDSHAKES: usize = 4;
+
+/// Handshakes that an environment takes at once: as many as an executor validates at a time, twice.
+pub const HANDSHAKE_BURST: u32 = 64;
+
+/// Time in which an environment earns another handshake. All 128 streams of an executor are back
+/// within seconds after its socket was lost, and nobody keeps it busy with handshakes alone.
+pub const HANDSHAKE_INTERVAL: Duration = Duration::from_millis(32);
+
+/// Harness sockets connected to one executor at a time. An executor admits 128 streams.
+pub const HARNESSES_PER_EXECUTOR: usize = 512;
+
+/// Circuits on their way to an executor's task.
+pub const PENDING_CIRCUITS: usize = 64;
+
+/// How long a harness URL may be used. The harness opens it at once; its budget is ten seconds.
+pub const HARNESS_URL_LIFETIME: Duration = Duration::from_secs(60);
+
+/// Connections open at once, requests included. A descriptor and at most 32 KiB each while idle.
+pub const MAX_CONNECTIONS: usize = 16 << 10;
+
+/// How long sockets have to say goodbye when the hub stops.
+pub const STOP: Duration = Duration::from_secs(5);

@@ -1,0 +1,230 @@
+//! What the hub counts, for Prometheus.
+//!
+//! Each hub has a recorder of its own, so that two in one process do not mix. Handles are made once;
+//! counting a batch of frames is one atomic addition.
+//! Not here: an HTTP listener; `hub` answers `/metrics` with [`Metrics::render`].
+
+use http::StatusCode;
+use metrics::{Counter, Gauge, Key, KeyName, Label, Level, Metadata, Recorder, Unit};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+
+use crate::rendezvous::Farewell;
+
+/// The hub's counters.
+pub struct Metrics {
+    recorder: PrometheusRecorder,
+    handle: PrometheusHandle,
+    /// Executor sockets that are open.
+    pub(crate) executors: Gauge,
+    /// Harness sockets that are open.
+    pub(crate) harnesses: Gauge,
+    /// Frames handed to executors.
+    pub(crate) to_executor: Traffic,
+    /// Frames handed to harnesses.
+    pub(crate) to_harness: Traffic,
+    /// Frames of a harness on a stream of another.
+    pub(crate) foreign: Counter,
+    /// Frames of an executor that no harness waits for.
+    pub(crate) unknown: Counter,
+    /// Messages that are no frames.
+    pub(crate) garbage: Counter,
+    /// Streams that the hub refused to a harness.
+    pub(crate) refused_streams: Counter,
+    /// Streams that ended because their harness's socket did.
+    pub(crate) lost_streams: Counter,
+}
+
+impl std::fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Metrics(..)")
+    }
+}
+
+/// Frames and bytes in one direction.
+#[derive(Debug)]
+pub(crate) struct Traffic {
+    frames: Counter,
+    bytes: Counter,
+}
+
+impl Traffic {
+    /// Adds a batch.
+    pub(crate) fn add(&self, moved: Moved) {
+        if moved.frames > 0 {
+            self.frames.increment(moved.frames);
+            self.bytes.increment(moved.bytes);
+        }
+    }
+}
+
+/// A batch of frames.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Moved {
+    frames: u64,
+    bytes: u64,
+}
+
+impl Moved {
+    /// Adds one frame.
+    pub(crate) fn add(&mut self, bytes: usize) {
+        self.frames += 1;
+        self.bytes += bytes as u64;
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Metrics {
+    /// Starts at zero.
+    pub fn new() -> Self {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let handle = recorder.handle();
+        for (name, unit, description) in DESCRIPTIONS {
+            let name = KeyName::from_const_str(name);
+            match unit {
+                None => recorder.describe_gauge(name, None, (*description).into()),
+                Some(unit) => recorder.describe_counter(name, Some(*unit), (*description).into()),
+            }
+        }
+        let gauge = |role| recorder.register_gauge(&key(SOCKETS, "role", role), &METADATA);
+        let counter = |name, label, value: &'static str| {
+            recorder.register_counter(&key(name, label, value), &METADATA)
+        };
+        let traffic = |to| Traffic {
+            frames: counter(FRAMES, "to", to),
+            bytes: counter(BYTES, "to", to),
+        };
+        Self {
+            executors: gauge("executor"),
+            harnesses: gauge("harness"),
+            to_executor: traffic("executor"),
+            to_harness: traffic("harness"),
+            foreign: counter(DROPPED, "reason", "foreign"),
+            unknown: counter(DROPPED, "reason", "unknown_stream"),
+            garbage: counter(DROPPED, "reason", "garbage"),
+            refused_streams: counter(RESETS, "reason", "refused"),
+            lost_streams: counter(RESETS, "reason", "harness_disconnected"),
+            recorder,
+            handle,
+        }
+    }
+
+    /// Counts an answer. `route` is a name of ours, never a path that a client chose.
+    pub fn answered(&self, route: &'static str, status: StatusCode) {
+        let labels = vec![
+            Label::new("route", route),
+            Label::new("status", status.as_str().to_owned()),
+        ];
+        let key = Key::from_parts(REQUESTS, labels);
+        self.recorder.register_counter(&key, &METADATA).increment(1);
+    }
+
+    /// Counts a socket that ended.
+    pub(crate) fn ended(&self, role: &'static str, why: Farewell) {
+        let labels = vec![Label::new("role", role), Label::new("reason", why.name())];
+        let key = Key::from_parts(ENDED, labels);
+        self.recorder.register_counter(&key, &METADATA).increment(1);
+    }
+
+    /// Notes how this node stands among the others.
+    pub(crate) fn mesh(&self, nodes: usize, circuits: usize) {
+        for (name, value) in [(NODES, nodes), (BRIDGED, circuits)] {
+            let gauge = self
+                .recorder
+                .register_gauge(&Key::from_name(name), &METADATA);
+            // Far below what a float counts exactly.
+            gauge.set(value as f64);
+        }
+    }
+
+    /// Returns everything in the text format of Prometheus.
+    pub fn render(&self) -> String {
+        self.handle.render()
+    }
+}
+
+const SOCKETS: &str = "exec_hub_sockets";
+const FRAMES: &str = "exec_hub_frames_total";
+const BYTES: &str = "exec_hub_frame_bytes_total";
+const DROPPED: &str = "exec_hub_frames_dropped_total";
+const RESETS: &str = "exec_hub_streams_reset_total";
+const ENDED: &str = "exec_hub_sockets_ended_total";
+const REQUESTS: &str = "exec_hub_requests_total";
+const NODES: &str = "exec_hub_nodes";
+const BRIDGED: &str = "exec_hub_bridged_circuits";
+
+const METADATA: Metadata<'_> = Metadata::new("exec_hub", Level::INFO, None);
+
+/// Names, kinds (gauges have no unit here) and explanations.
+const DESCRIPTIONS: &[(&str, Option<Unit>, &str)] = &[
+    (SOCKETS, None, "Websockets that are open, by role"),
+    (FRAMES, Some(Unit::Count), "Frames handed on, by receiver"),
+    (
+        BYTES,
+        Some(Unit::Count),
+        "Bytes of frames handed on, by receiver",
+    ),
+    (DROPPED, Some(Unit::Count), "Messages that went nowhere"),
+    (
+        RESETS,
+        Some(Unit::Count),
+        "Streams that the hub itself ended",
+    ),
+    (
+        ENDED,
+        Some(Unit::Count),
+        "Websockets that ended, by role and reason",
+    ),
+    (NODES, None, "Hub nodes that live, this one included"),
+    (BRIDGED, None, "Circuits that lead to other nodes"),
+    (
+        REQUESTS,
+        Some(Unit::Count),
+        "HTTP answers, by route and status",
+    ),
+];
+
+fn key(name: &'static str, label: &'static str, value: &'static str) -> Key {
+    Key::from_parts(name, vec![Label::from_static_parts(label, value)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_counted_is_rendered() {
+        let metrics = Metrics::new();
+        metrics.executors.increment(2);
+        metrics.executors.decrement(1);
+        let mut moved = Moved::default();
+        moved.add(10);
+        moved.add(5);
+        metrics.to_harness.add(moved);
+        metrics.answered("connect", StatusCode::CONFLICT);
+        metrics.ended("harness", Farewell::Garbage);
+        let text = metrics.render();
+        for line in [
+            "exec_hub_sockets{role=\"executor\"} 1",
+            "exec_hub_frames_total{to=\"harness\"} 2",
+            "exec_hub_frame_bytes_total{to=\"harness\"} 15",
+            "exec_hub_requests_total{route=\"connect\",status=\"409\"} 1",
+            "exec_hub_sockets_ended_total{role=\"harness\",reason=\"garbage\"} 1",
+        ] {
+            assert!(text.lines().any(|seen| seen == line), "{line}\n{text}");
+        }
+    }
+
+    #[test]
+    fn two_hubs_count_apart() {
+        let (one, two) = (Metrics::new(), Metrics::new());
+        one.foreign.increment(1);
+        let line = "exec_hub_frames_dropped_total{reason=\"foreign\"} 1";
+        assert!(one.render().contains(line));
+        assert!(!two.render().contains(line));
+    }
+}

@@ -1,0 +1,253 @@
+//! Packets from the other node.
+
+use std::{
+    collections::VecDeque,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+
+use crate::{
+    circuit::{Ending, Sender},
+    limits::{MAX_FRAME_BYTES, TURN_FRAMES},
+    nats::{
+        packet::{Body, Packet, PacketError, cost},
+        window::{Debt, Overrun},
+    },
+};
+
+/// One direction of a circuit, at its receiving end. It knows no broker.
+#[derive(Debug)]
+pub(super) struct Inbound {
+    next: u32,
+    debt: Debt,
+    inbox: VecDeque<Bytes>,
+    closed: Option<Ending>,
+}
+
+/// What a packet asks of the sending half.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Asks {
+    /// Nothing.
+    Nothing,
+    /// It may send this many bytes more.
+    Grant(u32),
+}
+
+impl Inbound {
+    /// Receives from a sender that was granted `window`.
+    pub(super) fn new(window: u32) -> Self {
+        Self {
+            next: 0,
+            debt: Debt::new(window),
+            inbox: VecDeque::new(),
+            closed: None,
+        }
+    }
+
+    /// Takes a message.
+    ///
+    /// # Errors
+    /// [`Fault`]: the circuit cannot go on.
+    pub(super) fn handle_message(&mut self, message: &Bytes) -> Result<Asks, Fault> {
+        let packet = Packet::decode(message)?;
+        if packet.seq != self.next {
+            return Err(Fault::Gap {
+                expected: self.next,
+                got: packet.seq,
+            });
+        }
+        self.next = self.next.wrapping_add(1);
+        match packet.body {
+            Body::Frames(frames) => {
+                if frames.iter().any(|frame| frame.len() > MAX_FRAME_BYTES) {
+                    return Err(Fault::Frame);
+                }
+                let total = frames.iter().map(cost).fold(0, u32::saturating_add);
+                self.debt.arrived(total)?;
+                self.inbox.extend(frames);
+                Ok(Asks::Nothing)
+            }
+            Body::Credit(bytes) => Ok(Asks::Grant(bytes)),
+            Body::Mark => Ok(Asks::Nothing),
+            Body::Close(ending) => {
+                self.closed = Some(ending);
+                Ok(Asks::Nothing)
+            }
+        }
+    }
+
+    /// Whether a frame waits for the local end.
+    pub(super) fn has_frames(&self) -> bool {
+        !self.inbox.is_empty()
+    }
+
+    /// Moves frames to the local end for as long as it takes them. Returns credit to give back.
+    pub(super) fn poll_forward(
+        &mut self,
+        sender: &mut Sender,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<u32>, Ending>> {
+        let mut credit = None;
+        let mut moved = 0;
+        while moved < TURN_FRAMES && self.has_frames() {
+            match sender.poll_ready(cx) {
+                Poll::Ready(ready) => ready?,
+                Poll::Pending if moved == 0 => return Poll::Pending,
+                Poll::Pending => break,
+            }
+            let Some(frame) = self.inbox.pop_front() else {
+                break;
+            };
+            if let Some(more) = self.debt.took(cost(&frame)) {
+                credit = Some(credit.unwrap_or(0_u32).saturating_add(more));
+            }
+            sender.push(frame)?;
+            moved += 1;
+        }
+        if self.inbox.is_empty() {
+            // A burst is over: an idle circuit keeps next to no memory.
+            self.inbox = VecDeque::new();
+        }
+        Poll::Ready(Ok(credit))
+    }
+
+    /// How the other end ended the circuit, once all its frames are taken.
+    pub(super) fn ending(&self) -> Option<Ending> {
+        self.closed.filter(|_| self.inbox.is_empty())
+    }
+}
+
+/// Peer: why a circuit cannot go on.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub(super) enum Fault {
+    /// A packet is missing.
+    #[error("packet {expected} between nodes was lost, {got} came")]
+    Gap {
+        /// The one that was due.
+        expected: u32,
+        /// The one that came.
+        got: u32,
+    },
+    /// A frame is larger than any websocket message.
+    #[error("a frame between nodes is too large")]
+    Frame,
+    /// See the source.
+    #[error(transparent)]
+    Packet(#[from] PacketError),
+    /// See the source.
+    #[error(transparent)]
+    Overrun(#[from] Overrun),
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+    use crate::{
+        circuit::{Circuit, Room},
+        nats::packet::{self, Batch},
+    };
+
+    fn frames(seq: u32, frame: &'static [u8]) -> Bytes {
+        Batch::new(seq, &Bytes::from_static(frame)).finish().0
+    }
+
+    #[test]
+    fn a_missing_packet_of_any_kind_is_a_gap() {
+        for lost in [frames(1, b"x"), packet::credit(1, 5), packet::mark(1)] {
+            let mut inbound = Inbound::new(1000);
+            inbound.handle_message(&frames(0, b"a")).expect("in order");
+            let after = packet::mark(2);
+            let gap = Fault::Gap {
+                expected: 1,
+                got: 2,
+            };
+            assert_eq!(inbound.clone_for_test().handle_message(&after), Err(gap));
+            inbound.handle_message(&lost).expect("in order");
+            inbound.handle_message(&after).expect("in order");
+            let twice = Fault::Gap {
+                expected: 3,
+                got: 2,
+            };
+            assert_eq!(inbound.handle_message(&after), Err(twice), "a duplicate");
+        }
+    }
+
+    #[test]
+    fn the_end_comes_after_the_frames_before_it() {
+        let mut inbound = Inbound::new(1000);
+        inbound.handle_message(&frames(0, b"a")).expect("in order");
+        inbound
+            .handle_message(&packet::close(1, Ending::Moved))
+            .expect("in order");
+        assert_eq!(inbound.ending(), None);
+        let room = Room {
+            frames: 4,
+            bytes: 100,
+        };
+        let (mut near, mut far) = Circuit::pair(room, room);
+        let mut cx = Context::from_waker(Waker::noop());
+        let moved = inbound.poll_forward(&mut near.sender, &mut cx);
+        assert_eq!(moved, Poll::Ready(Ok(None)));
+        assert_eq!(far.receiver.try_frame(), Some(Bytes::from_static(b"a")));
+        assert_eq!(inbound.ending(), Some(Ending::Moved));
+    }
+
+    #[test]
+    fn a_full_local_end_stops_the_credit() {
+        let mut inbound = Inbound::new(1000);
+        for seq in 0..4 {
+            inbound
+                .handle_message(&frames(seq, &[7; 100]))
+                .expect("has credit");
+        }
+        let room = Room {
+            frames: 2,
+            bytes: 1000,
+        };
+        let (mut near, mut far) = Circuit::pair(room, room);
+        let mut cx = Context::from_waker(Waker::noop());
+        let moved = inbound.poll_forward(&mut near.sender, &mut cx);
+        assert_eq!(moved, Poll::Ready(Ok(Some(328))), "credit for two frames");
+        assert_eq!(
+            inbound.poll_forward(&mut near.sender, &mut cx),
+            Poll::Pending
+        );
+        while far.receiver.try_frame().is_some() {}
+        let moved = inbound.poll_forward(&mut near.sender, &mut cx);
+        assert_eq!(moved, Poll::Ready(Ok(Some(328))));
+        assert!(!inbound.has_frames());
+        drop(far);
+        inbound
+            .handle_message(&frames(4, b"x"))
+            .expect("has credit");
+        let gone = inbound.poll_forward(&mut near.sender, &mut cx);
+        assert_eq!(gone, Poll::Ready(Err(Ending::ExecutorGone)));
+    }
+
+    #[test]
+    fn what_waits_is_bounded() {
+        let mut inbound = Inbound::new(100);
+        inbound
+            .handle_message(&frames(0, &[7; 90]))
+            .expect("has credit");
+        assert_eq!(
+            inbound.handle_message(&frames(1, b"x")),
+            Err(Fault::Overrun(Overrun))
+        );
+        let large = Bytes::from(vec![0; MAX_FRAME_BYTES + 1]);
+        let large = Batch::new(0, &large).finish().0;
+        assert_eq!(Inbound::new(100).handle_message(&large), Err(Fault::Frame));
+    }
+
+    impl Inbound {
+        fn clone_for_test(&self) -> Self {
+            Self {
+                next: self.next,
+                ..Self::new(1000)
+            }
+        }
+    }
+}

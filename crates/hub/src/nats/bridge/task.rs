@@ -1,0 +1,215 @@
+//! The task at one end.
+
+use std::{future::poll_fn, time::Duration};
+
+use async_nats::Subscriber;
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
+
+use super::{
+    inbound::{Asks, Inbound},
+    outbound::Outbound,
+};
+use crate::{
+    circuit::{Circuit, Ending},
+    nats::{
+        circuits::Place,
+        connection::{Connection, Link},
+        subjects::{Subjects, Towards, WireId},
+    },
+};
+
+/// What both nodes agreed on before frames flow.
+#[derive(Debug)]
+pub(in crate::nats) struct Opening {
+    /// The circuit.
+    pub(in crate::nats) wire: WireId,
+    /// The direction in which this end sends.
+    pub(in crate::nats) towards: Towards,
+    /// What the other end granted this one.
+    pub(in crate::nats) window: u32,
+    /// How often the connection had been lost when the subscription was made.
+    pub(in crate::nats) losses: u64,
+}
+
+/// Joins the local end of a circuit with the other node.
+#[derive(Debug)]
+pub(in crate::nats) struct Bridge {
+    circuit: Circuit,
+    outbound: Outbound,
+    inbound: Inbound,
+    packets: Subscriber,
+    place: Place,
+    link: watch::Receiver<Link>,
+    losses: u64,
+    /// When to send the mark behind the last burst.
+    mark: Option<Instant>,
+    /// Until when the other end must have said something.
+    opening: Option<Instant>,
+}
+
+impl Bridge {
+    /// Joins `circuit` with the other node. `packets` is the subscription of this end.
+    pub(in crate::nats) fn new(
+        circuit: Circuit,
+        connection: &Connection,
+        subjects: &Subjects,
+        packets: Subscriber,
+        place: Place,
+        opening: &Opening,
+    ) -> Self {
+        let subject = subjects.circuit(opening.wire, opening.towards);
+        let now = Instant::now();
+        Self {
+            circuit,
+            outbound: Outbound::new(connection.client.clone(), subject, opening.window),
+            inbound: Inbound::new(place.window),
+            packets,
+            place,
+            link: connection.watch(),
+            losses: opening.losses,
+            // The first packet is a mark: it tells the other end that this one is there.
+            mark: Some(now),
+            opening: Some(now + OPENING),
+        }
+    }
+
+    /// Carries frames until the circuit ends at either end, or one node loses the other.
+    pub(in crate::nats) async fn run(mut self) -> Ending {
+        let ending = match self.carry().await {
+            // The peer ended it, or nobody is there to be told.
+            End::Remote(ending) => ending,
+            End::Local(ending) => {
+                let last = self.outbound.close(ending);
+                if self.link.borrow().is_up {
+                    // The connection takes it or is broken; neither end waits for the other.
+                    let sent = tokio::time::timeout(FAREWELL, self.outbound.send(last)).await;
+                    tracing::trace!(?sent, "circuit closed");
+                }
+                ending
+            }
+        };
+        self.circuit.close(ending);
+        ending
+    }
+
+    async fn carry(&mut self) -> End {
+        loop {
+            if let Some(ending) = self.inbound.ending() {
+                return End::Remote(ending);
+            }
+            let event = tokio::select! {
+                ending = &mut self.place.stopped => return End::Local(stopped(ending)),
+                () = lost(&mut self.link, self.losses) => return End::Local(Ending::Unreachable),
+                message = self.packets.next() => Event::Message(message.map(|got| got.payload)),
+                moved = poll_fn(|cx| self.inbound.poll_forward(&mut self.circuit.sender, cx)),
+                    if self.inbound.has_frames() => Event::Moved(moved),
+                frame = self.circuit.receiver.frame(),
+                    if self.outbound.is_open() => Event::Frame(frame),
+                () = at(self.mark) => Event::Mark,
+                () = at(self.opening) => return End::Local(Ending::Unreachable),
+            };
+            let packet = match self.handle(event) {
+                Ok(packet) => packet,
+                Err(end) => return end,
+            };
+            if let Some(packet) = packet
+                && let Err(end) = self.send(packet).await
+            {
+                return end;
+            }
+        }
+    }
+
+    /// Handles one event, and returns the packet that answers it.
+    fn handle(&mut self, event: Event) -> Result<Option<Bytes>, End> {
+        match event {
+            Event::Message(Some(message)) => {
+                self.opening = None;
+                let asks = self.inbound.handle_message(&message).map_err(|fault| {
+                    tracing::error!(%fault, "circuit between nodes ends");
+                    End::Local(Ending::Unreachable)
+                })?;
+                match asks {
+                    Asks::Nothing => {}
+                    Asks::Grant(bytes) => self.outbound.grant(bytes),
+                }
+                Ok(None)
+            }
+            // The subscription ends only with the client.
+            Event::Message(None) => Err(End::Local(Ending::Stopping)),
+            Event::Moved(Err(ending)) | Event::Frame(Err(ending)) => Err(End::Local(ending)),
+            Event::Moved(Ok(credit)) => Ok(credit.map(|bytes| self.outbound.credit(bytes))),
+            Event::Frame(Ok(frame)) => {
+                self.mark = Some(Instant::now() + MARK);
+                Ok(Some(
+                    self.outbound.batch(&frame, &mut self.circuit.receiver),
+                ))
+            }
+            Event::Mark => {
+                self.mark = None;
+                Ok(Some(self.outbound.mark()))
+            }
+        }
+    }
+
+    /// Sends a packet, unless the circuit must end first.
+    async fn send(&mut self, packet: Bytes) -> Result<(), End> {
+        tokio::select! {
+            biased;
+            sent = self.outbound.send(packet) => sent.map_err(End::Local),
+            ending = &mut self.place.stopped => Err(End::Local(stopped(ending))),
+            () = lost(&mut self.link, self.losses) => Err(End::Local(Ending::Unreachable)),
+        }
+    }
+}
+
+enum Event {
+    /// A packet, or the end of the subscription.
+    Message(Option<Bytes>),
+    /// The local end took frames, for which credit may be due, or is gone.
+    Moved(Result<Option<u32>, Ending>),
+    /// The local end gave a frame, or is gone.
+    Frame(Result<Bytes, Ending>),
+    /// A burst was over a while ago.
+    Mark,
+}
+
+enum End {
+    /// The other end must be told.
+    Local(Ending),
+    /// The other end told.
+    Remote(Ending),
+}
+
+fn stopped(ending: Result<Ending, tokio::sync::oneshot::error::RecvError>) -> Ending {
+    ending.unwrap_or(Ending::Stopping)
+}
+
+/// Resolves when the connection was lost, even if it is back.
+async fn lost(link: &mut watch::Receiver<Link>, losses: u64) {
+    // An error means that the client is gone, which is a loss too.
+    let gone = link.wait_for(|link| link.losses != losses).await;
+    drop(gone);
+}
+
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// After a burst, a mark shows the other end within this time whether the burst's end was lost.
+const MARK: Duration = Duration::from_millis(500);
+
+/// How long the other end has to say something at first. The request for the circuit itself may
+/// take two seconds.
+const OPENING: Duration = Duration::from_secs(5);
+
+/// How long the last packet may take.
+const FAREWELL: Duration = Duration::from_secs(1);

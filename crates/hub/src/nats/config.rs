@@ -1,0 +1,283 @@
+//! Where the broker is, and how to get in.
+
+use std::{fmt, path::PathBuf, str::FromStr};
+
+use async_nats::ServerAddr;
+use url::Url;
+
+use crate::store::NodeName;
+
+/// How a node joins the others.
+#[derive(Clone, Debug)]
+pub struct NatsConfig {
+    /// The brokers.
+    pub servers: NatsServers,
+    /// A NATS credentials file (JWT and nkey), instead of a user in the URL.
+    pub credentials_file: Option<PathBuf>,
+    /// Certificates (PEM) to trust instead of the system's.
+    pub ca_file: Option<PathBuf>,
+    /// Begins every subject and bucket: hubs with different ones share a broker and nothing else.
+    pub prefix: Prefix,
+    /// What this node is called. Two of one name do no harm.
+    pub node: NodeName,
+    /// How many brokers keep each record, in a cluster of them.
+    pub replicas: Replicas,
+}
+
+impl NatsConfig {
+    /// The usual: prefix `exec-hub`, one replica, the system's certificates.
+    pub fn new(servers: NatsServers, node: NodeName) -> Self {
+        Self {
+            servers,
+            credentials_file: None,
+            ca_file: None,
+            prefix: Prefix::default(),
+            node,
+            replicas: Replicas::default(),
+        }
+    }
+}
+
+/// One or more brokers of one cluster: `nats://` or `tls://` URLs with commas between them, with
+/// `user:password@` or `token@` in the first.
+#[derive(Clone, Eq, PartialEq)]
+pub struct NatsServers {
+    addresses: Vec<ServerAddr>,
+    login: Login,
+}
+
+impl NatsServers {
+    pub(super) fn addresses(&self) -> &[ServerAddr] {
+        &self.addresses
+    }
+
+    pub(super) fn login(&self) -> &Login {
+        &self.login
+    }
+}
+
+impl FromStr for NatsServers {
+    type Err = NatsServersError;
+
+    fn from_str(text: &str) -> Result<Self, NatsServersError> {
+        let mut login = Login::None;
+        let mut addresses = Vec::new();
+        for part in text.split(',') {
+            let (address, user) = server(part.trim())?;
+            if addresses.is_empty() {
+                login = user;
+            } else if user != Login::None && user != login {
+                return Err(NatsServersError::ManyLogins);
+            }
+            addresses.push(address);
+        }
+        Ok(Self { addresses, login })
+    }
+}
+
+impl fmt::Display for NatsServers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, address) in self.addresses.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            let (scheme, host, port) = (address.scheme(), address.host(), address.port());
+            write!(f, "{comma}{scheme}://{host}:{port}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for NatsServers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NatsServers({self})")
+    }
+}
+
+/// What the broker is shown.
+#[derive(Clone, Eq, PartialEq)]
+pub(super) enum Login {
+    None,
+    Token(String),
+    User { name: String, password: String },
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Login(..)")
+    }
+}
+
+/// Caller: the text is no list of brokers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NatsServersError {
+    /// Not a URL with a host.
+    #[error("expected nats://HOST:PORT")]
+    Url,
+    /// Another scheme than `nats` and `tls`.
+    #[error("the scheme of a NATS URL is nats or tls")]
+    Scheme,
+    /// A path or a query.
+    #[error("a NATS URL has no path and no query")]
+    Path,
+    /// User or password do not decode to text.
+    #[error("user or password of the NATS URL is not percent-encoded text")]
+    Login,
+    /// The brokers of one cluster share one login.
+    #[error("the NATS URLs have different users")]
+    ManyLogins,
+}
+
+fn server(text: &str) -> Result<(ServerAddr, Login), NatsServersError> {
+    let mut url: Url = text.parse().map_err(|_| NatsServersError::Url)?;
+    if !matches!(url.scheme(), "nats" | "tls") {
+        return Err(NatsServersError::Scheme);
+    }
+    if url.host_str().is_none_or(str::is_empty) {
+        return Err(NatsServersError::Url);
+    }
+    if !matches!(url.path(), "" | "/") || url.query().is_some() || url.fragment().is_some() {
+        return Err(NatsServersError::Path);
+    }
+    let login = match (url.username(), url.password()) {
+        ("", None) => Login::None,
+        (token, None) => Login::Token(decode(token)?),
+        (name, Some(password)) => Login::User {
+            name: decode(name)?,
+            password: decode(password)?,
+        },
+    };
+    // The address goes into log lines; the login does not.
+    url.set_username("").map_err(|()| NatsServersError::Url)?;
+    url.set_password(None).map_err(|()| NatsServersError::Url)?;
+    let address = ServerAddr::from_url(url).map_err(|_| NatsServersError::Scheme)?;
+    Ok((address, login))
+}
+
+fn decode(text: &str) -> Result<String, NatsServersError> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(if byte == b'%' {
+            let mut digit = || char::from(rest.next()?).to_digit(16);
+            let value = digit().zip(digit()).map(|(high, low)| high * 16 + low);
+            value
+                .and_then(|value| u8::try_from(value).ok())
+                .ok_or(NatsServersError::Login)?
+        } else {
+            byte
+        });
+    }
+    String::from_utf8(bytes).map_err(|_| NatsServersError::Login)
+}
+
+/// Begins the names of a hub in its broker: 1 to 32 of the characters `A-Z a-z 0-9 _ -`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Prefix(String);
+
+impl Prefix {
+    /// The prefix as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for Prefix {
+    fn default() -> Self {
+        Self("exec-hub".to_owned())
+    }
+}
+
+impl FromStr for Prefix {
+    type Err = PrefixError;
+
+    fn from_str(text: &str) -> Result<Self, PrefixError> {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+        if text.is_empty() || text.len() > 32 || !text.bytes().all(allowed) {
+            return Err(PrefixError);
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+/// Caller: the text is no prefix.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("expected 1 to 32 characters out of A-Z, a-z, 0-9, `_` and `-`")]
+pub struct PrefixError;
+
+/// How many brokers of a cluster keep each record.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Replicas {
+    /// One: a single broker.
+    #[default]
+    One,
+    /// Three: any one of them may be lost.
+    Three,
+    /// Five: any two of them may be lost.
+    Five,
+}
+
+impl Replicas {
+    pub(super) fn count(self) -> usize {
+        match self {
+            Self::One => 1,
+            Self::Three => 3,
+            Self::Five => 5,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn login(text: &str) -> Login {
+        text.parse::<NatsServers>().expect("parses").login
+    }
+
+    #[test]
+    fn logins_are_taken_out_of_the_url_and_never_shown() {
+        assert_eq!(login("nats://h:4222"), Login::None);
+        assert_eq!(
+            login("nats://s%2Fcret@h"),
+            Login::Token("s/cret".to_owned())
+        );
+        let user = Login::User {
+            name: "u".to_owned(),
+            password: "p:w@".to_owned(),
+        };
+        assert_eq!(login("tls://u:p%3Aw%40@h, tls://u:p%3Aw%40@i:9"), user);
+        let servers: NatsServers = "nats://u:hidden@h,nats://i:9".parse().expect("parses");
+        assert_eq!(servers.to_string(), "nats://h:4222,nats://i:9");
+        assert!(!format!("{servers:?} {:?}", servers.login).contains("hidden"));
+        assert!(!servers.addresses[0].as_url_str().contains("hidden"));
+    }
+
+    #[test]
+    fn what_is_no_broker_is_refused() {
+        for (text, error) in [
+            ("", NatsServersError::Url),
+            ("h:4222", NatsServersError::Scheme),
+            ("http://h", NatsServersError::Scheme),
+            ("nats://", NatsServersError::Url),
+            ("nats://h,", NatsServersError::Url),
+            ("nats://h/x", NatsServersError::Path),
+            ("nats://h?x", NatsServersError::Path),
+            ("nats://a%zz@h", NatsServersError::Login),
+            ("nats://a:b%ff@h", NatsServersError::Login),
+            ("nats://a:b@h,nats://c:d@i", NatsServersError::ManyLogins),
+        ] {
+            assert_eq!(text.parse::<NatsServers>(), Err(error), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_prefix_is_safe_in_subjects_and_buckets() {
+        assert_eq!(
+            Prefix::default().as_str().parse::<Prefix>(),
+            Ok(Prefix::default())
+        );
+        for bad in ["", "a.b", "a b", "*", ">", "ä", &"x".repeat(33)] {
+            assert_eq!(bad.parse::<Prefix>(), Err(PrefixError), "{bad:?}");
+        }
+    }
+}

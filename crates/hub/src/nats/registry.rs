@@ -1,0 +1,213 @@
+//! Owners, registrations and the signing key, in one bucket that keeps them for ever.
+
+use bytes::Bytes;
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::bucket::{Bucket, Shape, Slot, WriteError};
+use crate::store::{
+    EnvironmentId, NewRegistration, Presence, Record, RegisterError, Registration, SigningKey,
+    StoreError,
+};
+
+/// The bucket of owners and registrations.
+pub(super) const SHAPE: Shape = Shape {
+    name: "registry",
+    description: "environments: owners and current registrations",
+    max_age: None,
+    max_bytes: 1024 * 1024 * 1024,
+};
+
+/// Owners, registrations and the signing key.
+#[derive(Clone, Debug)]
+pub(super) struct Registry {
+    bucket: Bucket,
+}
+
+impl Registry {
+    /// Keeps them in `bucket`.
+    pub(super) fn new(bucket: Bucket) -> Self {
+        Self { bucket }
+    }
+
+    /// Makes the bucket again if the broker lost it.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub(super) async fn restore(&self) -> Result<(), StoreError> {
+        self.bucket.restore().await
+    }
+
+    /// The key all nodes sign with: the first node's.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub(super) async fn signing_key(&self) -> Result<SigningKey, StoreError> {
+        for _ in 0..ATTEMPTS {
+            let slot = self.bucket.read(SIGNING_KEY).await?;
+            if let Some(bytes) = &slot.value {
+                let damaged = || StoreError::Damaged {
+                    what: "the signing key".to_owned(),
+                };
+                return SigningKey::from_bytes(bytes).ok_or_else(damaged);
+            }
+            let key = SigningKey::generate().map_err(StoreError::unavailable)?;
+            let bytes = key.as_bytes().to_vec();
+            match self.bucket.write(SIGNING_KEY, bytes, slot.revision).await {
+                Ok(_) => return Ok(key),
+                Err(WriteError::Raced) => {}
+                Err(WriteError::Full) => return Err(StoreError::unavailable(Full)),
+                Err(WriteError::Store(error)) => return Err(error),
+            }
+        }
+        Err(StoreError::unavailable(Contended))
+    }
+
+    /// Writes down the key that this node signs with, if the broker lost it: a node that comes later
+    /// would make another, and refuse the URLs of all others.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub(super) async fn keep_signing_key(&self, key: &SigningKey) -> Result<(), StoreError> {
+        let slot = self.bucket.read(SIGNING_KEY).await?;
+        if let Some(bytes) = &slot.value {
+            if SigningKey::from_bytes(bytes).as_ref() != Some(key) {
+                tracing::error!("this node signs with another key than new nodes: restart it");
+            }
+            return Ok(());
+        }
+        let bytes = key.as_bytes().to_vec();
+        match self.bucket.write(SIGNING_KEY, bytes, slot.revision).await {
+            // Raced: another node was first; the next look compares.
+            Ok(_) | Err(WriteError::Raced) => Ok(()),
+            Err(WriteError::Full) => Err(StoreError::unavailable(Full)),
+            Err(WriteError::Store(error)) => Err(error),
+        }
+    }
+
+    /// Registers by the rules of [`Record::register`].
+    ///
+    /// # Errors
+    /// [`RegisterError`].
+    pub(super) async fn register(
+        &self,
+        new: NewRegistration,
+        presence: Option<Presence>,
+    ) -> Result<Registration, RegisterError> {
+        let key = record_key(&new.environment);
+        for _ in 0..ATTEMPTS {
+            let slot = self.bucket.read(&key).await?;
+            let previous = parse::<Record>(&slot, "an environment")?;
+            if previous.is_none() && self.bucket.count().await? >= MAX_ENVIRONMENTS {
+                return Err(RegisterError::Full);
+            }
+            let record = Record::register(previous.as_ref(), presence.as_ref(), new.clone())?;
+            match self.bucket.write(&key, json(&record)?, slot.revision).await {
+                Ok(_) => return Ok(record.current),
+                // Another node registered the environment meanwhile: decide again.
+                Err(WriteError::Raced) => {}
+                Err(WriteError::Full) => return Err(RegisterError::Full),
+                Err(WriteError::Store(error)) => return Err(error.into()),
+            }
+        }
+        Err(StoreError::unavailable(Contended).into())
+    }
+
+    /// The current registration.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub(super) async fn registration(
+        &self,
+        environment: &EnvironmentId,
+    ) -> Result<Option<Registration>, StoreError> {
+        let slot = self.bucket.read(&record_key(environment)).await?;
+        Ok(parse::<Record>(&slot, "an environment")?.map(|record| record.current))
+    }
+
+    /// Current registrations in the order of their environments.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub(super) async fn registrations(
+        &self,
+        after: Option<&EnvironmentId>,
+        limit: usize,
+    ) -> Result<Vec<Registration>, StoreError> {
+        let mut page = Vec::new();
+        for key in self.bucket.keys(RECORDS).await? {
+            if page.len() >= limit {
+                break;
+            }
+            // Only ids are ever written; what else there may be is not ours.
+            let Ok(environment) = key.parse::<EnvironmentId>() else {
+                continue;
+            };
+            if after.is_none_or(|after| environment > *after) {
+                page.extend(self.registration(&environment).await?);
+            }
+        }
+        Ok(page)
+    }
+
+    /// Forgets an environment. False: there was none.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub(super) async fn remove(&self, environment: &EnvironmentId) -> Result<bool, StoreError> {
+        let key = record_key(environment);
+        for _ in 0..ATTEMPTS {
+            let slot = self.bucket.read(&key).await?;
+            if slot.value.is_none() {
+                return Ok(false);
+            }
+            match self.bucket.delete(&key, slot.revision).await {
+                Ok(()) => return Ok(true),
+                Err(WriteError::Raced) => {}
+                Err(WriteError::Full) => return Err(StoreError::unavailable(Full)),
+                Err(WriteError::Store(error)) => return Err(error),
+            }
+        }
+        Err(StoreError::unavailable(Contended))
+    }
+}
+
+/// Reads a record as what it should be.
+pub(super) fn parse<T: DeserializeOwned>(
+    slot: &Slot,
+    what: &'static str,
+) -> Result<Option<T>, StoreError> {
+    let parse = |value: &Bytes| {
+        serde_json::from_slice(value).map_err(|_| StoreError::Damaged {
+            what: what.to_owned(),
+        })
+    };
+    slot.value.as_ref().map(parse).transpose()
+}
+
+/// Writes a record as it is read.
+pub(super) fn json<T: Serialize>(value: &T) -> Result<Vec<u8>, StoreError> {
+    serde_json::to_vec(value).map_err(StoreError::unavailable)
+}
+
+/// Host: the bucket holds all it may.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the NATS bucket is full")]
+pub(super) struct Full;
+
+/// Host: other nodes write the same record without a pause.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("too many nodes change one record at once")]
+pub(super) struct Contended;
+
+fn record_key(environment: &EnvironmentId) -> String {
+    format!("{RECORDS}.{environment}")
+}
+
+const SIGNING_KEY: &str = "signing-key";
+const RECORDS: &str = "environment";
+
+/// Each lost race means that somebody else won one: this many in a row do not happen by chance.
+pub(super) const ATTEMPTS: usize = 16;
+
+/// As many environments as one hub keeps. Their records are about 3 KiB each.
+const MAX_ENVIRONMENTS: u64 = 100_000;

@@ -1,0 +1,81 @@
+//! The names of subjects. All parts are checked ids, so no name can reach into another.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use uuid::Uuid;
+
+use super::config::Prefix;
+use crate::store::NodeName;
+
+/// Names subjects behind the hub's prefix.
+#[derive(Clone, Debug)]
+pub(super) struct Subjects {
+    prefix: Prefix,
+}
+
+impl Subjects {
+    /// Names those of one hub.
+    pub(super) fn new(prefix: Prefix) -> Self {
+        Self { prefix }
+    }
+
+    /// Heartbeats of all nodes.
+    pub(super) fn nodes(&self) -> String {
+        format!("{}.nodes", self.prefix.as_str())
+    }
+
+    /// What all nodes must know of executors.
+    pub(super) fn executors(&self) -> String {
+        format!("{}.executors", self.prefix.as_str())
+    }
+
+    /// Requests for a circuit to an executor of one node.
+    pub(super) fn dial(&self, node: &NodeName) -> String {
+        format!("{}.dial.{node}", self.prefix.as_str())
+    }
+
+    /// Packets of one circuit in one direction.
+    pub(super) fn circuit(&self, wire: WireId, towards: Towards) -> String {
+        let towards = match towards {
+            Towards::Executor => "executor",
+            Towards::Harness => "harness",
+        };
+        format!(
+            "{}.circuit.{}.{towards}",
+            self.prefix.as_str(),
+            wire.0.simple()
+        )
+    }
+}
+
+/// A circuit between two nodes. Unguessable, never used again.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub(super) struct WireId(Uuid);
+
+impl WireId {
+    /// Makes a new one.
+    pub(super) fn generate() -> Self {
+        Self(Uuid::new_v4())
+    }
+}
+
+impl Serialize for WireId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0.simple())
+    }
+}
+
+impl<'de> Deserialize<'de> for WireId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map(Self).map_err(D::Error::custom)
+    }
+}
+
+/// A direction of a circuit.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Towards {
+    /// From the harness's node to the executor's.
+    Executor,
+    /// From the executor's node to the harness's.
+    Harness,
+}

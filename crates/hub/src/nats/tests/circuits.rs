@@ -1,0 +1,190 @@
+//! Circuits between two nodes.
+
+use futures_util::StreamExt as _;
+
+use super::*;
+
+#[tokio::test]
+async fn frames_cross_nodes_both_ways() {
+    let broker = Broker::start().await;
+    let Across {
+        mut near,
+        mut far,
+        nodes,
+        ..
+    } = Across::new(&broker).await;
+    for _ in 0..100 {
+        echo(&mut near, &mut far).await;
+    }
+    let circuits = nodes.each_ref().map(|node| node.mesh.circuits());
+    assert_eq!(circuits, [1, 1, 0]);
+}
+
+#[tokio::test]
+async fn a_circuit_within_a_node_does_not_touch_the_broker() {
+    let broker = Broker::start().await;
+    let node = Node::join(&broker.config()).await;
+    let registration = node.register("env").await;
+    let mut executor = node.connect(&registration).await;
+    let mut near = node.dial(&registration).await.unwrap();
+    let mut far = executor.accept().await;
+    echo(&mut near, &mut far).await;
+    assert_eq!(node.mesh.circuits(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn frames_of_all_sizes_arrive_unchanged_and_in_order() {
+    let broker = Broker::start().await;
+    let across = Across::new(&broker).await;
+    let (mut near, mut far) = (across.near, across.far);
+    let frame = |n: usize| {
+        let size = [1, 40, 300, 61_500, 5, 262_144, 9_000][n % 7];
+        let mut frame = vec![u8::try_from(n % 251).unwrap(); size];
+        let number = n.to_be_bytes();
+        let room = number.len().min(size);
+        frame[..room].copy_from_slice(&number[number.len() - room..]);
+        Bytes::from(frame)
+    };
+    let count = 2_000;
+    let send = tokio::spawn(async move {
+        for n in 0..count {
+            far.sender.send(frame(n)).await.unwrap();
+        }
+        far
+    });
+    for n in 0..count {
+        assert_eq!(
+            within(near.receiver.frame()).await.unwrap(),
+            frame(n),
+            "{n}"
+        );
+    }
+    drop(send.await.unwrap());
+    assert_eq!(ending(&mut near).await, Ending::ExecutorGone);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_harness_that_takes_nothing_stops_its_executor_and_loses_nothing() {
+    let broker = Broker::start().await;
+    let across = Across::new(&broker).await;
+    let (mut near, mut far) = (across.near, across.far);
+    let frame = Bytes::from(vec![9; 32 * 1024]);
+    let mut sent = 0_usize;
+    // What the lanes and the window hold: well below what is tried here.
+    let stalled = loop {
+        let send = far.sender.send(frame.clone());
+        match tokio::time::timeout(Duration::from_millis(500), send).await {
+            Ok(result) => result.unwrap(),
+            Err(_) => break true,
+        }
+        sent += frame.len();
+        if sent > 64 << 20 {
+            break false;
+        }
+    };
+    assert!(stalled, "{sent} bytes were taken without a reader");
+    assert!(sent <= 8 << 20, "{sent} bytes wait for one harness");
+    // The other direction is not held up by that.
+    near.sender
+        .send(Bytes::from_static(b"still here"))
+        .await
+        .unwrap();
+    assert_eq!(
+        within(far.receiver.frame()).await,
+        Ok(Bytes::from_static(b"still here"))
+    );
+    drop(far);
+    let mut received = 0;
+    while let Ok(frame) = within(near.receiver.frame()).await {
+        received += frame.len();
+    }
+    assert_eq!(received, sent);
+}
+
+#[tokio::test]
+async fn how_a_circuit_ended_is_told_across() {
+    let broker = Broker::start().await;
+    let mut across = Across::new(&broker).await;
+    for reason in [Ending::Moved, Ending::Refused, Ending::Stalled] {
+        let mut near = across.nodes[1].dial(&across.registration).await.unwrap();
+        let mut far = across.executor.accept().await;
+        far.sender.send(Bytes::from_static(b"last")).await.unwrap();
+        far.close(reason);
+        assert_eq!(
+            within(near.receiver.frame()).await,
+            Ok(Bytes::from_static(b"last"))
+        );
+        assert_eq!(ending(&mut near).await, reason);
+    }
+    let near = across.nodes[1].dial(&across.registration).await.unwrap();
+    let mut far = across.executor.accept().await;
+    drop(near);
+    assert_eq!(ending(&mut far).await, Ending::HarnessGone);
+    eventually(async || across.nodes[0].mesh.circuits() == 1).await;
+    echo(&mut across.near, &mut across.far).await;
+}
+
+#[tokio::test]
+async fn a_dial_that_is_given_up_leaves_no_circuit() {
+    let broker = Broker::start().await;
+    let mut across = Across::new(&broker).await;
+    for _ in 0..10 {
+        let mut dial = Box::pin(across.nodes[1].dial(&across.registration));
+        let mut polls = 0;
+        while polls < 3 && futures_util::poll!(&mut dial).is_pending() {
+            polls += 1;
+            across.nodes[2]
+                .presence(&across.registration.environment)
+                .await;
+        }
+        drop(dial);
+    }
+    eventually(async || {
+        across.nodes[0].mesh.circuits() == 1 && across.nodes[1].mesh.circuits() == 1
+    })
+    .await;
+    echo(&mut across.near, &mut across.far).await;
+}
+
+#[tokio::test]
+async fn there_is_no_circuit_to_an_executor_that_is_not_there() {
+    let broker = Broker::start().await;
+    let across = Across::new(&broker).await;
+    let mut other = across.registration.clone();
+    other.id = RegistrationId::generate();
+    assert_eq!(
+        across.nodes[1].dial(&other).await.unwrap_err(),
+        DialError::Offline
+    );
+    other.environment = "nowhere".parse().unwrap();
+    assert_eq!(
+        across.nodes[1].dial(&other).await.unwrap_err(),
+        DialError::Offline
+    );
+    // Its socket is gone; its presence is not yet.
+    drop(across.executor);
+    let gone = across.nodes[1].dial(&across.registration).await;
+    assert_eq!(gone.unwrap_err(), DialError::Offline);
+}
+
+#[tokio::test]
+async fn a_packet_too_many_ends_the_circuit_at_both_ends_and_no_other() {
+    let broker = Broker::start().await;
+    let mut across = Across::new(&broker).await;
+    let intruder = broker.client().await;
+    let mut seen = intruder.subscribe("exec-hub.circuit.>").await.unwrap();
+    intruder.flush().await.unwrap();
+    let mut near = across.nodes[1].dial(&across.registration).await.unwrap();
+    let mut far = across.executor.accept().await;
+    echo(&mut near, &mut far).await;
+    let subject = within(seen.next()).await.unwrap().subject;
+    for packet in [&b"garbage"[..], b""] {
+        intruder
+            .publish(subject.clone(), Bytes::copy_from_slice(packet))
+            .await
+            .unwrap();
+    }
+    assert_eq!(ending(&mut near).await, Ending::Unreachable);
+    assert_eq!(ending(&mut far).await, Ending::Unreachable);
+    echo(&mut across.near, &mut across.far).await;
+}

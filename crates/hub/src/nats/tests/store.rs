@@ -1,0 +1,252 @@
+//! The promises of a store, with the two sides of each on different nodes.
+
+use std::sync::Arc;
+
+use tokio::task::JoinSet;
+
+use super::*;
+use crate::{
+    nats::NatsStore,
+    store::{AttachError, Authorization, RegisterError, TokenHash},
+};
+
+async fn two_stores(broker: &Broker) -> ([Node; 2], [Arc<NatsStore>; 2]) {
+    let nodes = [
+        Node::join(&broker.config()).await,
+        Node::join(&broker.config()).await,
+    ];
+    let stores = [nodes[0].mesh.store(), nodes[1].mesh.store()];
+    (nodes, stores)
+}
+
+fn presence(node: &Node, registration: &Registration) -> Presence {
+    Presence {
+        environment: registration.environment.clone(),
+        registration: registration.id.clone(),
+        node: node.mesh.node().clone(),
+        connection: ConnectionId::generate(),
+    }
+}
+
+fn authorization(expires_at: Timestamp) -> Authorization {
+    Authorization {
+        environment: "env".parse().unwrap(),
+        registration: "reg".parse().unwrap(),
+        harness_key: key(),
+        principal: "alice".parse().unwrap(),
+        expires_at,
+    }
+}
+
+#[tokio::test]
+async fn a_registration_on_one_node_is_current_on_the_other() {
+    let broker = Broker::start().await;
+    let (_nodes, [one, two]) = two_stores(&broker).await;
+    let environment = "env".parse().unwrap();
+    assert_eq!(two.registration(&environment).await.unwrap(), None);
+    let mine = key();
+    let first = one.register(new("env", "alice", &mine)).await.unwrap();
+    assert_eq!(
+        two.registration(&environment).await.unwrap(),
+        Some(first.clone())
+    );
+    let second = two.register(new("env", "alice", &mine)).await.unwrap();
+    assert_ne!(first.id, second.id);
+    assert_eq!(one.registration(&environment).await.unwrap(), Some(second));
+}
+
+#[tokio::test]
+async fn an_environment_has_one_owner_on_all_nodes_until_it_is_removed() {
+    let broker = Broker::start().await;
+    let (_nodes, [one, two]) = two_stores(&broker).await;
+    one.register(new("env", "alice", &key())).await.unwrap();
+    let foreign = two.register(new("env", "bob", &key())).await;
+    assert!(matches!(foreign, Err(RegisterError::Foreign)));
+    let environment = "env".parse().unwrap();
+    assert!(two.remove(&environment).await.unwrap());
+    assert!(!one.remove(&environment).await.unwrap());
+    one.register(new("env", "bob", &key())).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_first_registrations_one_makes_the_owner() {
+    let broker = Broker::start().await;
+    let (_nodes, stores) = two_stores(&broker).await;
+    let mine = key();
+    let mut tasks = JoinSet::new();
+    for n in 0..16 {
+        let (store, mine) = (Arc::clone(&stores[n % 2]), mine.clone());
+        tasks.spawn(async move { store.register(new("env", &format!("p{n}"), &mine)).await });
+    }
+    let results = tasks.join_all().await;
+    let owners = results.iter().filter(|result| result.is_ok()).count();
+    let foreign = results
+        .iter()
+        .filter(|result| matches!(result, Err(RegisterError::Foreign)))
+        .count();
+    assert_eq!((owners, foreign), (1, 15));
+}
+
+#[tokio::test]
+async fn registrations_are_listed_in_order_and_in_pages() {
+    let broker = Broker::start().await;
+    let (_nodes, [one, two]) = two_stores(&broker).await;
+    for name in ["c", "a", "d", "b", "a-2"] {
+        one.register(new(name, "alice", &key())).await.unwrap();
+    }
+    one.remove(&"b".parse().unwrap()).await.unwrap();
+    let page = |after: Option<&'static str>, limit| {
+        let two = Arc::clone(&two);
+        async move {
+            let after = after.map(|id| id.parse().unwrap());
+            let page = two.registrations(after.as_ref(), limit).await.unwrap();
+            page.iter()
+                .map(|found| found.environment.to_string())
+                .collect::<Vec<_>>()
+        }
+    };
+    assert_eq!(page(None, 3).await, ["a", "a-2", "c"]);
+    assert_eq!(page(Some("c"), 3).await, ["d"]);
+    assert_eq!(page(Some("b"), 1).await, ["c"]);
+}
+
+#[tokio::test]
+async fn all_nodes_sign_with_one_key() {
+    let broker = Broker::start().await;
+    let (_nodes, [one, two]) = two_stores(&broker).await;
+    let (first, second) = tokio::join!(one.signing_key(), two.signing_key());
+    assert_eq!(first.unwrap(), second.unwrap());
+    let late = Node::join(&broker.config()).await;
+    assert_eq!(
+        late.mesh.store().signing_key().await.unwrap(),
+        one.signing_key().await.unwrap()
+    );
+}
+
+#[tokio::test]
+async fn only_the_current_registration_is_attached_and_only_the_last_socket_detaches() {
+    let broker = Broker::start().await;
+    let ([here, there], [one, two]) = two_stores(&broker).await;
+    let mine = key();
+    let old = one.register(new("env", "alice", &mine)).await.unwrap();
+    one.attach(presence(&here, &old)).await.unwrap();
+    let current = two.register(new("env", "alice", &mine)).await.unwrap();
+    let late = one.attach(presence(&here, &old)).await;
+    assert!(matches!(late, Err(AttachError::Superseded)));
+
+    let first = presence(&here, &current);
+    let second = presence(&there, &current);
+    one.attach(first.clone()).await.unwrap();
+    assert_eq!(here.presence(&first.environment).await, Some(first.clone()));
+    two.attach(second.clone()).await.unwrap();
+    one.detach(&first).await.unwrap();
+    assert_eq!(
+        here.presence(&first.environment).await,
+        Some(second.clone())
+    );
+    assert_eq!(
+        there.presence(&first.environment).await,
+        Some(second.clone())
+    );
+    two.detach(&second).await.unwrap();
+    assert_eq!(here.presence(&first.environment).await, None);
+}
+
+#[tokio::test]
+async fn removing_an_environment_forgets_its_presence() {
+    let broker = Broker::start().await;
+    let ([here, there], [one, two]) = two_stores(&broker).await;
+    let current = one.register(new("env", "alice", &key())).await.unwrap();
+    let presence = presence(&here, &current);
+    one.attach(presence.clone()).await.unwrap();
+    two.remove(&presence.environment).await.unwrap();
+    assert_eq!(there.presence(&presence.environment).await, None);
+    assert!(matches!(
+        one.attach(presence).await,
+        Err(AttachError::Superseded)
+    ));
+}
+
+#[tokio::test]
+async fn an_attach_that_is_given_up_leaves_no_presence() {
+    let broker = Broker::start().await;
+    let ([here, there], [one, _two]) = two_stores(&broker).await;
+    let current = one.register(new("env", "alice", &key())).await.unwrap();
+    for _ in 0..20 {
+        let presence = presence(&here, &current);
+        let mut attach = one.attach(presence.clone());
+        // Up to a few round trips: it is dropped before, between and after its writes.
+        for _ in 0..4 {
+            let polled = futures_util::poll!(&mut attach);
+            if polled.is_ready() {
+                one.detach(&presence).await.unwrap();
+                break;
+            }
+            one.registration(&presence.environment).await.unwrap();
+        }
+        drop(attach);
+        assert_eq!(here.presence(&presence.environment).await, None);
+        eventually(async || there.presence(&presence.environment).await.is_none()).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_nodes_that_redeem_a_token_exactly_one_wins() {
+    let broker = Broker::start().await;
+    let (_nodes, [one, two]) = two_stores(&broker).await;
+    let now = Timestamp::now();
+    let authorization = authorization(now.plus(Duration::from_secs(60)));
+    for n in 0..100 {
+        let token = TokenHash::of(&authorization.environment, &format!("token-{n}"));
+        one.authorize(token, authorization.clone(), now)
+            .await
+            .unwrap();
+        let redeem = |store: &Arc<NatsStore>| {
+            let store = Arc::clone(store);
+            tokio::spawn(async move { store.redeem(token, now).await.unwrap() })
+        };
+        let (first, second) = (redeem(&one), redeem(&two));
+        let won = [first.await.unwrap(), second.await.unwrap()];
+        assert_eq!(
+            won.iter().flatten().collect::<Vec<_>>(),
+            [&authorization],
+            "{n}"
+        );
+        assert_eq!(two.redeem(token, now).await.unwrap(), None, "{n}");
+    }
+}
+
+#[tokio::test]
+async fn an_expired_or_unknown_authorization_is_worth_nothing() {
+    let broker = Broker::start().await;
+    let (_nodes, [one, two]) = two_stores(&broker).await;
+    let now = Timestamp::now();
+    let authorization = authorization(now);
+    let token = TokenHash::of(&authorization.environment, "token");
+    assert_eq!(two.redeem(token, now).await.unwrap(), None);
+    one.authorize(token, authorization, now).await.unwrap();
+    assert_eq!(two.redeem(token, now).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn hubs_of_different_prefixes_share_nothing() {
+    let broker = Broker::start().await;
+    let ours = Node::join(&broker.config()).await;
+    let mut config = broker.config();
+    config.prefix = "other".parse().unwrap();
+    let theirs = Node::join(&config).await;
+    let registration = ours.register("env").await;
+    let _executor = ours.connect(&registration).await;
+    assert_eq!(theirs.presence(&registration.environment).await, None);
+    assert_eq!(
+        theirs.dial(&registration).await.unwrap_err(),
+        DialError::Offline
+    );
+    theirs
+        .mesh
+        .store()
+        .register(new("env", "bob", &key()))
+        .await
+        .unwrap();
+    assert_eq!(theirs.mesh.nodes().max(1), 1);
+}

@@ -1,0 +1,96 @@
+//! What every request passes: how often, and who.
+
+use exec_transport::http::site::Peer;
+use http::HeaderMap;
+
+use super::{Moment, Refusal};
+use crate::{
+    audit::{Audit, Event, Outcome},
+    principal::Principal,
+    rate::{Asked, RateLimits},
+    tokens::Authenticator,
+};
+
+/// Lets requests in and keeps the log of it.
+#[derive(Debug)]
+pub struct Gate {
+    authenticator: Authenticator,
+    rates: RateLimits,
+    audit: Audit,
+}
+
+impl Gate {
+    /// Takes what it judges by.
+    pub fn new(authenticator: Authenticator, rates: RateLimits, audit: Audit) -> Self {
+        Self {
+            authenticator,
+            rates,
+            audit,
+        }
+    }
+
+    /// The log.
+    pub fn audit(&self) -> &Audit {
+        &self.audit
+    }
+
+    /// Who may come in.
+    pub fn authenticator(&self) -> &Authenticator {
+        &self.authenticator
+    }
+
+    /// Counts a request of an address.
+    pub(crate) fn address(&self, peer: Peer, moment: Moment) -> Result<(), Refusal> {
+        match peer {
+            Peer::Network(address) => Ok(self.rates.address(address.ip(), moment.instant)?),
+            // Accounts of this machine are let in by the operator, one by one.
+            Peer::Account(_) => Ok(()),
+        }
+    }
+
+    /// Finds out who it is, and counts it.
+    pub(crate) fn admit(
+        &self,
+        headers: &HeaderMap,
+        asked: Asked,
+        moment: Moment,
+    ) -> Result<Principal, Refusal> {
+        let principal = self.authenticate(headers, moment)?;
+        self.count(asked, &principal, moment)?;
+        Ok(principal)
+    }
+
+    /// Finds out who it is.
+    pub(crate) fn authenticate(
+        &self,
+        headers: &HeaderMap,
+        moment: Moment,
+    ) -> Result<Principal, Refusal> {
+        Ok(self.authenticator.authenticate(headers, moment.at)?)
+    }
+
+    /// Counts a request of a principal.
+    pub(crate) fn count(
+        &self,
+        asked: Asked,
+        principal: &Principal,
+        moment: Moment,
+    ) -> Result<(), Refusal> {
+        Ok(self
+            .rates
+            .principal(asked, &principal.name, moment.instant)?)
+    }
+
+    /// Writes down what came of a request, and hands it on.
+    pub(crate) fn conclude<T>(
+        &self,
+        mut event: Event,
+        result: Result<T, Refusal>,
+    ) -> Result<T, Refusal> {
+        if let Err(refusal) = &result {
+            event.outcome = Outcome::Refused(refusal.code);
+        }
+        self.audit.record(&event);
+        result
+    }
+}

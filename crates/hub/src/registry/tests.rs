@@ -1,0 +1,241 @@
+//! The registry as executors and harnesses see it, without a socket.
+
+mod admission;
+mod connecting;
+mod input;
+mod registering;
+mod validating;
+
+use std::{
+    fs,
+    path::PathBuf,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use exec_relay::identity::{Identity, PublicKey};
+use exec_transport::http::site::Peer;
+use futures_util::future::{BoxFuture, FutureExt as _, ready};
+use http::{HeaderMap, Method, Request, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use serde_json::{Value, json};
+
+use super::{Gate, Moment, Registry, Services};
+use crate::{
+    audit::Audit,
+    circuit::Circuit,
+    direct::{AccessKeys, Direct},
+    exchange::{Dial, DialError, Exchange},
+    principal::{Environments, Role, Roles},
+    rate::{RateLimits, RateRules},
+    store::{ConnectionId, EnvironmentId, Presence, RedbStore, RegistrationId, Store, Timestamp},
+    tokens::{Authenticator, NewToken, Token, Tokens, create},
+    url::{PublicUrl, Signer},
+};
+
+/// Notes whom it was told to close, and connects nobody.
+#[derive(Debug, Default)]
+pub(crate) struct Sockets(Mutex<Vec<(EnvironmentId, Option<RegistrationId>)>>);
+
+impl Exchange for Sockets {
+    fn dial(&self, _: Dial) -> BoxFuture<'_, Result<Circuit, DialError>> {
+        ready(Err(DialError::Offline)).boxed()
+    }
+
+    fn supersede(
+        &self,
+        environment: EnvironmentId,
+        current: Option<RegistrationId>,
+    ) -> BoxFuture<'_, ()> {
+        self.0.lock().unwrap().push((environment, current));
+        ready(()).boxed()
+    }
+}
+
+impl Sockets {
+    /// What it was told since the last time.
+    pub(crate) fn told(&self) -> Vec<(EnvironmentId, Option<RegistrationId>)> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+/// A hub without sockets, and the people who use it.
+pub(crate) struct Bench {
+    directory: tempfile::TempDir,
+    pub(crate) services: Services,
+    pub(crate) direct: Arc<Direct>,
+    pub(crate) sockets: Arc<Sockets>,
+    registry: Registry,
+    /// The clock.
+    pub(crate) moment: Moment,
+}
+
+impl Bench {
+    pub(crate) async fn new() -> Self {
+        Self::with(RateRules::default(), None).await
+    }
+
+    pub(crate) async fn with(rules: RateRules, keys: Option<AccessKeys>) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let tokens = directory.path().join("tokens.toml");
+        let authenticator = Authenticator::new(Tokens::open(&tokens).unwrap(), None);
+        let audit = Audit::file(&directory.path().join("audit.log")).unwrap();
+        let store = Arc::new(RedbStore::open(directory.path()).unwrap());
+        let sockets = Arc::new(Sockets::default());
+        let services = Services {
+            gate: Arc::new(Gate::new(authenticator, RateLimits::new(rules), audit)),
+            signer: Arc::new(Signer::new(&store.signing_key().await.unwrap())),
+            store,
+            exchange: Arc::clone(&sockets) as Arc<dyn Exchange>,
+            address: PublicUrl::plain(),
+        };
+        let direct = Arc::new(Direct::new(services.clone(), keys));
+        Self {
+            registry: Registry::new(services.clone(), Arc::clone(&direct)),
+            directory,
+            services,
+            direct,
+            sockets,
+            moment: Moment {
+                at: Timestamp::from_seconds(1_700_000_000),
+                instant: Instant::now(),
+            },
+        }
+    }
+
+    pub(crate) fn advance(&mut self, by: Duration) {
+        self.moment.at = self.moment.at.plus(by);
+        self.moment.instant += by;
+    }
+
+    /// Makes a token of somebody who may run executors and use them.
+    pub(crate) fn token(&self, principal: &str) -> Token {
+        self.token_for(principal, &[Role::Executor, Role::Harness], &[])
+    }
+
+    pub(crate) fn token_for(&self, principal: &str, roles: &[Role], globs: &[&str]) -> Token {
+        let new = NewToken {
+            principal: principal.parse().unwrap(),
+            roles: Roles::new(roles.iter().copied()),
+            environments: Environments::new(globs.iter().map(|&glob| glob.to_owned()).collect())
+                .unwrap(),
+            expires_at: None,
+        };
+        let path = self.directory.path().join("tokens.toml");
+        let (_, token) = create(&path, new, self.moment.at).unwrap();
+        self.services.gate.authenticator().tokens().look();
+        token
+    }
+
+    /// Posts a JSON value.
+    pub(crate) async fn post(&self, path: &str, token: &Token, body: &Value) -> Reply {
+        let request = Request::post(format!("/cloud/environment/{path}"))
+            .header("host", "hub.example:8765")
+            .header("authorization", format!("Bearer {}", token.expose()))
+            .header("content-type", "application/json")
+            .body(body.to_string());
+        self.send(request.unwrap()).await
+    }
+
+    pub(crate) async fn send(&self, request: Request<String>) -> Reply {
+        let peer = Peer::Network("192.0.2.7:1234".parse().unwrap());
+        self.send_from(request, peer).await
+    }
+
+    async fn send_from(&self, request: Request<String>, peer: Peer) -> Reply {
+        let request = request.map(|body| Full::new(Bytes::from(body)));
+        let response = self.registry.serve_at(request, peer, self.moment).await;
+        Reply::read(response).await
+    }
+
+    pub(crate) async fn register(
+        &self,
+        environment: &str,
+        token: &Token,
+        key: &PublicKey,
+    ) -> Reply {
+        let body = json!({"security_profile": "noise_hybrid_ik_v1", "executor_public_key": key});
+        self.post(&format!("{environment}/register"), token, &body)
+            .await
+    }
+
+    pub(crate) async fn connect(&self, environment: &str, token: &Token, key: &PublicKey) -> Reply {
+        let body = json!({"harness_public_key": key});
+        self.post(&format!("{environment}/connect"), token, &body)
+            .await
+    }
+
+    /// Opens the executor's socket, as far as the store is concerned.
+    pub(crate) async fn attach(&self, environment: &str, registered: &Reply) {
+        let presence = Presence {
+            environment: environment.parse().unwrap(),
+            registration: registered.text("executor_registration_id").parse().unwrap(),
+            node: "n1".parse().unwrap(),
+            connection: ConnectionId::generate(),
+        };
+        self.services.store.attach(presence).await.unwrap();
+    }
+
+    /// The audit log, once the hub is gone.
+    fn audited(self) -> Vec<Value> {
+        let path: PathBuf = self.directory.path().join("audit.log");
+        let Self {
+            directory,
+            services,
+            direct,
+            registry,
+            ..
+        } = self;
+        drop((services, direct, registry));
+        let text = fs::read_to_string(path).unwrap();
+        drop(directory);
+        text.lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+}
+
+/// An answer.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Value,
+}
+
+impl Reply {
+    pub(crate) async fn read(response: http::Response<Full<Bytes>>) -> Self {
+        let (parts, body) = response.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        Self {
+            status: parts.status,
+            headers: parts.headers,
+            body: serde_json::from_slice(&body).unwrap(),
+        }
+    }
+
+    pub(crate) fn text(&self, member: &str) -> &str {
+        self.body[member]
+            .as_str()
+            .unwrap_or_else(|| panic!("{member} of {self:?}"))
+    }
+
+    /// Status and code of a refusal.
+    pub(crate) fn refusal(&self) -> (u16, &str) {
+        let error = &self.body["error"];
+        assert!(error["message"].is_string(), "{self:?}");
+        (self.status.as_u16(), error["code"].as_str().unwrap())
+    }
+}
+
+pub(crate) fn key() -> PublicKey {
+    Identity::generate().public_key().clone()
+}
+
+fn plain(method: Method, path: &str) -> http::request::Builder {
+    Request::builder()
+        .method(method)
+        .uri(path)
+        .header("host", "hub.example")
+}

@@ -1,0 +1,88 @@
+use std::time::Duration;
+
+use exec_remote::api::Connected;
+use http::StatusCode;
+
+use super::{Bench, key};
+use crate::{
+    principal::Role,
+    url::{Pass, PassError},
+};
+
+#[tokio::test]
+async fn a_harness_gets_everything_of_one_registration() {
+    let bench = Bench::new().await;
+    let (alice, executor, harness) = (bench.token("alice"), key(), key());
+    let registered = bench.register("env-1", &alice, &executor).await;
+    bench.attach("env-1", &registered).await;
+    let reply = bench.connect("env-1", &alice, &harness).await;
+    assert_eq!(reply.status, StatusCode::OK);
+    let connected: Connected = serde_json::from_value(reply.body).unwrap();
+    assert_eq!(connected.environment_id, "env-1");
+    assert_eq!(connected.executor_public_key, executor);
+    let id = registered.text("executor_registration_id");
+    assert_eq!(connected.executor_registration_id, id);
+    assert!(connected.harness_key_authorization.expose().len() >= 43);
+
+    let url = url::Url::parse(connected.url.expose()).unwrap();
+    let check = |now| bench.services.signer.check(url.path(), url.query(), now);
+    assert!(matches!(check(bench.moment.at), Ok(Pass::Harness { .. })));
+    let late = bench.moment.at.plus(Duration::from_secs(61));
+    assert_eq!(check(late), Err(PassError::Expired));
+}
+
+#[tokio::test]
+async fn without_an_executor_of_the_current_registration_the_environment_is_offline() {
+    let bench = Bench::new().await;
+    let (alice, executor) = (bench.token("alice"), key());
+    let offline = (409, "environment_offline");
+    let unknown = bench.connect("env-1", &alice, &key()).await;
+    assert_eq!(unknown.refusal(), offline, "nobody has registered it yet");
+    for token in [
+        bench.token_for("bob", &[Role::Executor], &[]),
+        bench.token_for("bob", &[Role::Harness], &["box-*"]),
+    ] {
+        let never = bench.connect("env-1", &token, &key()).await;
+        assert_eq!(never.refusal(), (403, "forbidden"));
+    }
+
+    let first = bench.register("env-1", &alice, &executor).await;
+    assert_eq!(
+        bench.connect("env-1", &alice, &key()).await.refusal(),
+        offline
+    );
+    bench.attach("env-1", &first).await;
+    assert_eq!(
+        bench.connect("env-1", &alice, &key()).await.status,
+        StatusCode::OK
+    );
+    // The socket of the first one is still there; it could not answer the second one's handshakes.
+    bench.register("env-1", &alice, &executor).await;
+    assert_eq!(
+        bench.connect("env-1", &alice, &key()).await.refusal(),
+        offline
+    );
+}
+
+#[tokio::test]
+async fn owners_and_tokens_that_name_the_environment_may_connect() {
+    let bench = Bench::new().await;
+    let alice = bench.token("alice");
+    let registered = bench.register("env-1", &alice, &key()).await;
+    bench.attach("env-1", &registered).await;
+    let named = bench.token_for("bob", &[Role::Harness], &["env-*"]);
+    assert_eq!(
+        bench.connect("env-1", &named, &key()).await.status,
+        StatusCode::OK
+    );
+    let refused = [
+        bench.token_for("bob", &[Role::Harness], &[]),
+        bench.token_for("bob", &[Role::Harness], &["box-*"]),
+        bench.token_for("alice", &[Role::Executor], &[]),
+        bench.token_for("root", &[Role::Admin], &["*"]),
+    ];
+    for token in refused {
+        let reply = bench.connect("env-1", &token, &key()).await;
+        assert_eq!(reply.refusal(), (403, "forbidden"));
+    }
+}

@@ -1,0 +1,131 @@
+use std::time::Duration;
+
+use exec_remote::api::Registered;
+use http::StatusCode;
+use serde_json::json;
+
+use super::{Bench, key};
+use crate::{principal::Role, url::Pass};
+
+#[tokio::test]
+async fn an_executor_gets_a_url_that_is_signed_for_its_registration() {
+    let bench = Bench::new().await;
+    let reply = bench.register("env-1", &bench.token("alice"), &key()).await;
+    assert_eq!(reply.status, StatusCode::OK);
+    let registered: Registered = serde_json::from_value(reply.body).unwrap();
+    assert_eq!(registered.environment_id, "env-1");
+    assert_eq!(registered.security_profile, "noise_hybrid_ik_v1");
+    let url = url::Url::parse(registered.url.expose()).unwrap();
+    assert_eq!(url.origin().ascii_serialization(), "ws://hub.example:8765");
+    let pass = bench
+        .services
+        .signer
+        .check(url.path(), url.query(), bench.moment.at);
+    let expected = Pass::Executor {
+        environment: "env-1".parse().unwrap(),
+        registration: registered.executor_registration_id.parse().unwrap(),
+    };
+    assert_eq!(pass, Ok(expected));
+    assert_eq!(reply.headers["cache-control"], "no-store");
+}
+
+#[tokio::test]
+async fn an_executor_that_registers_twice_supersedes_itself() {
+    let bench = Bench::new().await;
+    let (alice, mine) = (bench.token("alice"), key());
+    let first = bench.register("env-1", &alice, &mine).await;
+    bench.attach("env-1", &first).await;
+    let second = bench.register("env-1", &alice, &mine).await;
+    let id = second.text("executor_registration_id");
+    assert_ne!(first.text("executor_registration_id"), id);
+    let told = bench.sockets.told();
+    let last = ("env-1".parse().unwrap(), Some(id.parse().unwrap()));
+    assert_eq!(
+        told.last(),
+        Some(&last),
+        "sockets of other registrations are closed"
+    );
+}
+
+#[tokio::test]
+async fn of_two_executors_the_newer_wins_and_the_older_waits_until_it_is_gone() {
+    let mut bench = Bench::new().await;
+    let (alice, old, young) = (bench.token("alice"), key(), key());
+    let first = bench.register("env-1", &alice, &old).await;
+    bench.attach("env-1", &first).await;
+    let second = bench.register("env-1", &alice, &young).await;
+    assert_eq!(second.status, StatusCode::OK);
+    let conflict = (503, "registration_conflict");
+    assert_eq!(
+        bench.register("env-1", &alice, &old).await.refusal(),
+        conflict
+    );
+    bench.attach("env-1", &second).await;
+    bench.advance(Duration::from_secs(3600));
+    assert_eq!(
+        bench.register("env-1", &alice, &old).await.refusal(),
+        conflict
+    );
+
+    let environment = "env-1".parse().unwrap();
+    let presence = bench
+        .services
+        .store
+        .presence(&environment)
+        .await
+        .unwrap()
+        .unwrap();
+    bench.services.store.detach(&presence).await.unwrap();
+    assert_eq!(
+        bench.register("env-1", &alice, &old).await.status,
+        StatusCode::OK
+    );
+}
+
+#[tokio::test]
+async fn only_the_owner_registers_and_globs_bound_what_may_be_claimed() {
+    let bench = Bench::new().await;
+    let forbidden = (403, "forbidden");
+    let alice = bench.token("alice");
+    assert_eq!(
+        bench.register("env-1", &alice, &key()).await.status,
+        StatusCode::OK
+    );
+    let bob = bench.token_for("bob", &[Role::Executor, Role::Admin], &["*"]);
+    assert_eq!(
+        bench.register("env-1", &bob, &key()).await.refusal(),
+        forbidden
+    );
+    let narrow = bench.token_for("carol", &[Role::Executor], &["box-*"]);
+    assert_eq!(
+        bench.register("env-2", &narrow, &key()).await.refusal(),
+        forbidden
+    );
+    assert_eq!(
+        bench.register("box-2", &narrow, &key()).await.status,
+        StatusCode::OK
+    );
+    let harness = bench.token_for("dave", &[Role::Harness], &[]);
+    assert_eq!(
+        bench.register("env-3", &harness, &key()).await.refusal(),
+        forbidden
+    );
+    let same_person = bench.token_for("alice", &[Role::Harness], &[]);
+    assert_eq!(
+        bench
+            .register("env-1", &same_person, &key())
+            .await
+            .refusal(),
+        forbidden
+    );
+}
+
+#[tokio::test]
+async fn another_security_profile_is_refused() {
+    let bench = Bench::new().await;
+    let body = json!({"security_profile": "plain", "executor_public_key": key()});
+    let reply = bench
+        .post("env-1/register", &bench.token("alice"), &body)
+        .await;
+    assert_eq!(reply.refusal(), (400, "unsupported_security_profile"));
+}

@@ -1,0 +1,64 @@
+//! `validate`: an executor asks whether a harness may come in.
+
+use bytes::Bytes;
+use exec_relay::limits::AUTHORIZATION_BYTES;
+use exec_remote::api::{Validate, Validated};
+use http::Response;
+use http_body_util::Full;
+
+use super::{Posted, Refusal, Registry, ok, service::Call};
+use crate::{
+    audit::{Event, Outcome},
+    principal::Principal,
+    store::TokenHash,
+};
+
+impl Registry {
+    /// Says yes once for each authorization, and only if everything is as it was when it was made.
+    ///
+    /// Whatever is asked with a token uses it up, fitting or not: who asks with a wrong key holds
+    /// what was meant for another.
+    pub(super) async fn validate(
+        &self,
+        call: &Call<'_>,
+        principal: &Principal,
+        posted: &Posted,
+        event: &mut Event,
+    ) -> Result<Response<Full<Bytes>>, Refusal> {
+        let asked: Validate = posted.parse()?;
+        let store = &self.services.store;
+        let found = store.registration(&call.environment).await;
+        let found = found.map_err(|error| Refusal::store(&error))?;
+        let current = found.ok_or_else(Refusal::unknown_environment)?;
+        if !principal.may_register(&call.environment, &current.owner) {
+            return Err(Refusal::forbidden("this environment is not yours"));
+        }
+        event.registration = Some(current.id.clone());
+        if asked.executor_registration_id != current.id.as_str() {
+            return Ok(no(event, "registration_superseded"));
+        }
+        let token = asked.harness_key_authorization.expose();
+        if token.len() > AUTHORIZATION_BYTES {
+            return Ok(no(event, "invalid_authorization"));
+        }
+        let hash = TokenHash::of(&call.environment, token);
+        let redeemed = store.redeem(hash, call.moment.at).await;
+        let redeemed = redeemed.map_err(|error| Refusal::store(&error))?;
+        let Some(authorization) = redeemed else {
+            return Ok(no(event, "invalid_authorization"));
+        };
+        event.harness = Some(authorization.principal.clone());
+        let fits = authorization.environment == call.environment
+            && authorization.registration == current.id
+            && authorization.harness_key == asked.harness_public_key;
+        if !fits {
+            return Ok(no(event, "foreign_authorization"));
+        }
+        Ok(ok(&Validated { valid: true }))
+    }
+}
+
+fn no(event: &mut Event, reason: &'static str) -> Response<Full<Bytes>> {
+    event.outcome = Outcome::Refused(reason);
+    ok(&Validated { valid: false })
+}

@@ -1,0 +1,334 @@
+//! The task of an executor socket: its frames to the circuits they belong to, and theirs to it.
+
+use std::{
+    collections::HashMap,
+    future::{Future, poll_fn},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, Wake, Waker},
+    time::Instant,
+};
+
+use bytes::Bytes;
+use exec_relay::{
+    frame::{Body, Frame, StreamId},
+    route::Route,
+};
+use exec_transport::websocket::socket::{Raw, Socket};
+use tokio::{
+    sync::OwnedSemaphorePermit,
+    time::{Sleep, sleep_until},
+};
+
+use super::{
+    Farewell,
+    behind::Behind,
+    flush::{Flush, flush},
+    ready::{Bell, ReadyList},
+};
+use crate::{
+    circuit::{Circuit, Ending},
+    limits,
+    metrics::{Metrics, Moved},
+    switch::{Arrival, Attachment, CircuitId, Delivery, Port, Verdict},
+};
+
+/// What an executor reads when the harness of a stream is gone.
+const DISCONNECTED: &str = "harness_disconnected";
+/// What a harness reads when the hub does not let its stream through.
+const REFUSED: &str = "relay_limit";
+
+/// Carries frames until the socket or its place in the switch is lost, and returns why. All of its
+/// circuits end with it.
+pub(super) async fn relay(
+    socket: &mut Socket,
+    attachment: &mut Attachment,
+    metrics: &Metrics,
+) -> Farewell {
+    let mut relay = Relay {
+        socket,
+        attachment,
+        port: Port::new(Instant::now()),
+        lines: HashMap::new(),
+        ready: Arc::default(),
+        blocked: None,
+        behind: None,
+        metrics,
+    };
+    let farewell = poll_fn(|cx| relay.poll(cx)).await;
+    relay.end(farewell);
+    farewell
+}
+
+struct Relay<'a> {
+    socket: &'a mut Socket,
+    attachment: &'a mut Attachment,
+    port: Port,
+    lines: HashMap<CircuitId, Line>,
+    ready: Arc<ReadyList>,
+    blocked: Option<Blocked>,
+    behind: Option<Behind>,
+    metrics: &'a Metrics,
+}
+
+/// A circuit.
+struct Line {
+    circuit: Circuit,
+    bell: Arc<Bell>,
+    /// The same bell, as its receiver is polled with it.
+    waker: Waker,
+    _slot: OwnedSemaphorePermit,
+}
+
+/// A frame whose circuit has no room. Nothing is read from the executor until it has.
+struct Blocked {
+    to: Delivery,
+    id: CircuitId,
+    frame: Bytes,
+    /// When it is time to ask how much was read meanwhile.
+    deadline: Pin<Box<Sleep>>,
+}
+
+impl Relay<'_> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Farewell> {
+        if let Poll::Ready(evicted) = Pin::new(&mut self.attachment.evicted).poll(cx) {
+            return Poll::Ready(evicted.unwrap_or(Ending::Stopping).into());
+        }
+        match self.turn(cx) {
+            Ok(()) => Poll::Pending,
+            Err(farewell) => Poll::Ready(farewell),
+        }
+    }
+
+    /// Does what can be done now; everything that cannot has registered `cx`.
+    fn turn(&mut self, cx: &mut Context<'_>) -> Result<(), Farewell> {
+        for _ in 0..limits::TURNS {
+            self.welcome(cx);
+            let read = self.read(cx)?;
+            let taken = self.take(cx);
+            // What was not taken for want of room in the socket goes on when that has taken some.
+            let flushed = flush(&mut self.socket.writer, cx)? == Flush::Done;
+            if !(read || taken && flushed) {
+                return Ok(());
+            }
+        }
+        cx.waker().wake_by_ref();
+        Ok(())
+    }
+
+    /// Takes in new circuits.
+    fn welcome(&mut self, cx: &mut Context<'_>) {
+        while let Poll::Ready(Some(arrival)) = self.attachment.arrivals.poll_recv(cx) {
+            let Arrival {
+                circuit,
+                harness,
+                slot,
+            } = arrival;
+            let id = self.port.admit(harness);
+            let (bell, waker) = Bell::new(id, &self.ready);
+            let line = Line {
+                circuit,
+                bell,
+                waker,
+                _slot: slot,
+            };
+            self.lines.insert(id, line);
+        }
+    }
+
+    /// Reads from the socket. Returns whether there may be more.
+    fn read(&mut self, cx: &mut Context<'_>) -> Result<bool, Farewell> {
+        for _ in 0..limits::TURN_FRAMES {
+            if !self.unblock(cx) {
+                return Ok(false);
+            }
+            let Poll::Ready(message) = self.socket.reader.poll_message(cx) else {
+                return Ok(false);
+            };
+            match message.map_err(|error| Farewell::unreadable(&error))? {
+                None => return Err(Farewell::Peer),
+                Some(Raw::Text) => self.metrics.garbage.increment(1),
+                Some(Raw::Binary(frame)) => self.deliver(frame, cx),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Hands a frame of the executor to its circuit, or keeps it until that has room.
+    fn deliver(&mut self, frame: Bytes, cx: &mut Context<'_>) {
+        let Ok(route) = Route::peek(&frame) else {
+            self.metrics.garbage.increment(1);
+            return;
+        };
+        if let Some(behind) = &mut self.behind {
+            behind.add(frame.len());
+        }
+        let to = self.port.deliver(&route);
+        let (Delivery::Forward(id) | Delivery::ForwardAndRefuse(id)) = to else {
+            self.metrics.unknown.increment(1);
+            return;
+        };
+        let Some(line) = self.lines.get_mut(&id) else {
+            return;
+        };
+        match line.circuit.sender.poll_ready(cx) {
+            Poll::Ready(_) => self.push(to, id, frame),
+            Poll::Pending => {
+                let behind = self.behind.get_or_insert_with(Behind::begin);
+                behind.go_on();
+                self.blocked = Some(Blocked {
+                    to,
+                    id,
+                    frame,
+                    deadline: Box::pin(sleep_until(behind.deadline())),
+                });
+            }
+        }
+    }
+
+    fn push(&mut self, to: Delivery, id: CircuitId, frame: Bytes) {
+        if let Some(line) = self.lines.get_mut(&id) {
+            // A circuit that has ended is noticed when it is read.
+            let _ended = line.circuit.sender.push(frame);
+        }
+        if matches!(to, Delivery::ForwardAndRefuse(_)) {
+            self.close(id, Ending::Refused);
+        }
+    }
+
+    /// Delivers the frame that waits for room. Returns whether the executor may be read.
+    fn unblock(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some(blocked) = &mut self.blocked else {
+            return true;
+        };
+        let id = blocked.id;
+        if let Some(line) = self.lines.get_mut(&id)
+            && line.circuit.sender.poll_ready(cx).is_pending()
+        {
+            while blocked.deadline.as_mut().poll(cx).is_ready() {
+                if self.behind.take().is_none_or(|behind| behind.is_too_slow()) {
+                    self.blocked = None;
+                    self.close(id, Ending::Stalled);
+                    return true;
+                }
+                let behind = self.behind.insert(Behind::begin());
+                blocked.deadline.as_mut().reset(behind.deadline());
+            }
+            return false;
+        }
+        if let Some(Blocked { to, frame, .. }) = self.blocked.take() {
+            self.push(to, id, frame);
+        }
+        if let Some(behind) = &mut self.behind {
+            behind.resume();
+        }
+        true
+    }
+
+    /// Takes frames out of the circuits. Returns whether there may be more.
+    fn take(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut moved = Moved::default();
+        let mut left = limits::TURN_FRAMES;
+        let more = loop {
+            if left == 0 || self.socket.writer.buffered() >= limits::WRITE_AHEAD_BYTES {
+                break true;
+            }
+            let Some(id) = self.ready.poll_next(cx) else {
+                break false;
+            };
+            left = left.saturating_sub(self.serve(id, cx, &mut moved));
+        };
+        self.metrics.to_executor.add(moved);
+        more
+    }
+
+    /// Gives one circuit its share. Returns how many frames it had.
+    fn serve(&mut self, id: CircuitId, cx: &mut Context<'_>, moved: &mut Moved) -> usize {
+        for count in 0..limits::SHARE_FRAMES {
+            let Some(line) = self.lines.get_mut(&id) else {
+                return count;
+            };
+            if count == 0 {
+                line.bell.reset();
+            }
+            let mut ring = Context::from_waker(&line.waker);
+            match line.circuit.receiver.poll_frame(&mut ring) {
+                Poll::Pending => return count,
+                Poll::Ready(Ok(frame)) => self.forward(id, frame, cx, moved),
+                Poll::Ready(Err(ending)) => {
+                    self.close(id, ending);
+                    return count;
+                }
+            }
+        }
+        if let Some(line) = self.lines.get(&id) {
+            line.bell.wake_by_ref();
+        }
+        limits::SHARE_FRAMES
+    }
+
+    /// Judges a harness's frame and forwards it, or not.
+    fn forward(&mut self, id: CircuitId, frame: Bytes, cx: &mut Context<'_>, moved: &mut Moved) {
+        let Ok(route) = Route::peek(&frame) else {
+            // The harness's socket would have been closed for it; another node forwards as it likes.
+            self.metrics.garbage.increment(1);
+            return;
+        };
+        match self.port.judge(id, &route, Instant::now()) {
+            Verdict::Forward => {}
+            Verdict::Overtake(other) => self.close(other, Ending::Moved),
+            Verdict::Foreign => return self.metrics.foreign.increment(1),
+            Verdict::Reset => {
+                self.metrics.refused_streams.increment(1);
+                // Best effort: a harness that does not read what it is told is not waited for.
+                if let Some(line) = self.lines.get_mut(&id)
+                    && line.circuit.sender.poll_ready(cx).is_ready()
+                    && let Some(reset) = reset(route.stream_id, REFUSED)
+                {
+                    let _ended = line.circuit.sender.push(reset);
+                }
+                return;
+            }
+        }
+        moved.add(frame.len());
+        self.socket.writer.push(frame);
+    }
+
+    /// Ends a circuit, and tells the executor that its streams are over.
+    fn close(&mut self, id: CircuitId, ending: Ending) {
+        if let Some(mut line) = self.lines.remove(&id) {
+            line.circuit.close(ending);
+        }
+        for stream in self.port.remove(id) {
+            self.metrics.lost_streams.increment(1);
+            if let Some(reset) = reset(&stream, DISCONNECTED) {
+                self.socket.writer.push(reset);
+            }
+        }
+    }
+
+    /// Ends all circuits: the executor is gone.
+    fn end(&mut self, farewell: Farewell) {
+        let ending = match farewell {
+            Farewell::Circuit(ending) => ending,
+            Farewell::Peer
+            | Farewell::Lost
+            | Farewell::Protocol
+            | Farewell::TooLong
+            | Farewell::Garbage
+            | Farewell::Text
+            | Farewell::NoExecutor
+            | Farewell::Busy
+            | Farewell::Superseded
+            | Farewell::Store => Ending::ExecutorGone,
+        };
+        for line in self.lines.values_mut() {
+            line.circuit.close(ending);
+        }
+    }
+}
+
+fn reset(stream_id: &str, reason: &str) -> Option<Bytes> {
+    let reason = reason.into();
+    Some(Frame::new(StreamId::new(stream_id).ok()?, Body::Reset { reason }).encode())
+}

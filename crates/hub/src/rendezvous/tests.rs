@@ -1,0 +1,6 @@
+//! Both kinds of websocket, over memory, with a clock that is paused.
+
+mod executor;
+mod harness;
+mod pressure;
+mod rig;

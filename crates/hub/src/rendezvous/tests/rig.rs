@@ -1,0 +1,326 @@
+//! A rendezvous, with sockets in memory and a store that knows one environment.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use exec_relay::{
+    frame::{Body, Data, Frame, StreamId},
+    identity::{Identity, PublicKey},
+};
+use exec_transport::{
+    link::Role,
+    websocket::socket::{Socket, SocketLimits},
+};
+use futures_util::{SinkExt as _, StreamExt as _, future::BoxFuture};
+use tokio::{io::DuplexStream, sync::watch, task::JoinHandle, time::timeout};
+use tokio_tungstenite::{
+    WebSocketStream,
+    tungstenite::{Message, protocol},
+};
+
+use super::super::{Refusal, Rendezvous};
+use crate::{
+    metrics::Metrics,
+    store::{
+        AttachError, Authorization, AuthorizeError, EnvironmentId, NewRegistration, Presence,
+        RegisterError, Registration, RegistrationId, SigningKey, Store, StoreError, Timestamp,
+        TokenHash,
+    },
+    switch::Switch,
+    url::{Pass, Signer},
+};
+
+/// Longer than anything here takes. The clock stands still, so nobody waits for it.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// What fits into the sockets themselves.
+pub(super) const SOCKET_BYTES: usize = 64 << 10;
+const NOW: Timestamp = Timestamp::from_seconds(1_800_000_000);
+
+pub(super) struct Rig {
+    pub(super) rendezvous: Arc<Rendezvous>,
+    pub(super) store: Arc<OneEnvironment>,
+    pub(super) stop: watch::Sender<bool>,
+    harness: PublicKey,
+}
+
+impl Rig {
+    pub(super) fn new() -> Self {
+        let store = Arc::new(OneEnvironment::default());
+        let switch = Arc::new(Switch::default());
+        let (stop, stopping) = watch::channel(false);
+        let key = SigningKey::from_bytes(&[7; SigningKey::LEN]).unwrap();
+        let rendezvous = Rendezvous {
+            signer: Arc::new(Signer::new(&key)),
+            store: Arc::clone(&store) as Arc<dyn Store>,
+            exchange: Arc::clone(&switch) as _,
+            switch,
+            node: "node".parse().unwrap(),
+            metrics: Arc::new(Metrics::new()),
+            stopping,
+        };
+        Self {
+            rendezvous: Arc::new(rendezvous),
+            store,
+            stop,
+            harness: Identity::generate().public_key().clone(),
+        }
+    }
+
+    pub(super) fn executor_url(&self, registration: &str) -> String {
+        let registration = registration.parse().unwrap();
+        let signer = &self.rendezvous.signer;
+        signer.executor_url("ws://h", &environment(), &registration)
+    }
+
+    pub(super) fn harness_url(&self) -> String {
+        let signer = &self.rendezvous.signer;
+        let registration = "reg-1".parse().unwrap();
+        signer.harness_url("ws://h", &environment(), &registration, &self.harness, NOW)
+    }
+
+    pub(super) async fn admit(&self, url: &str) -> Result<Pass, Refusal> {
+        let url = url::Url::parse(url).unwrap();
+        self.rendezvous.admit(url.path(), url.query(), NOW).await
+    }
+
+    /// Opens a socket that was let in, or would have been a moment ago.
+    pub(super) async fn open(&self, pass: Pass) -> Client {
+        let (ours, theirs) = tokio::io::duplex(SOCKET_BYTES);
+        let (input, output) = tokio::io::split(theirs);
+        let limits = SocketLimits {
+            write_timeout: crate::limits::STALL,
+            ..SocketLimits::default()
+        };
+        let socket = Socket::new(input, output, &[], Role::Server, limits);
+        let rendezvous = Arc::clone(&self.rendezvous);
+        let serving = tokio::spawn(async move { rendezvous.serve(pass, socket).await });
+        let socket = WebSocketStream::from_raw_socket(ours, protocol::Role::Client, None).await;
+        Client { socket, serving }
+    }
+
+    /// Connects the executor, and waits until it is there.
+    pub(super) async fn executor(&self) -> Client {
+        let pass = self.admit(&self.executor_url("reg-1")).await.unwrap();
+        let client = self.open(pass).await;
+        self.store.attached.notified().await;
+        client
+    }
+
+    /// Connects a harness.
+    pub(super) async fn harness(&self) -> Client {
+        let pass = self.admit(&self.harness_url()).await.unwrap();
+        self.open(pass).await
+    }
+
+    /// Connects a harness, which opens a stream that the executor hears of.
+    pub(super) async fn stream(&self, executor: &mut Client, id: &str) -> Client {
+        let mut harness = self.harness().await;
+        harness.send(resume(id)).await;
+        assert_eq!(executor.next().await, Ok(resume(id)));
+        harness
+    }
+
+    pub(super) fn counts(&self, line: &str) -> bool {
+        let text = self.rendezvous.metrics.render();
+        text.lines().any(|seen| seen == line)
+    }
+}
+
+pub(super) fn environment() -> EnvironmentId {
+    "env-1".parse().unwrap()
+}
+
+fn frame(id: &str, body: Body) -> Bytes {
+    Frame::new(StreamId::new(id).unwrap(), body).encode()
+}
+
+pub(super) fn resume(id: &str) -> Bytes {
+    frame(id, Body::Resume { next_seq: 0 })
+}
+
+pub(super) fn handshake(id: &str) -> Bytes {
+    frame(id, Body::Handshake(Bytes::from_static(b"m")))
+}
+
+pub(super) fn reset(id: &str, reason: &str) -> Bytes {
+    let reason = reason.into();
+    frame(id, Body::Reset { reason })
+}
+
+pub(super) fn data(id: &str, seq: u32, length: usize) -> Bytes {
+    let data = Data {
+        seq,
+        segment_index: 0,
+        segment_count: 1,
+        payload: Bytes::from(vec![b'x'; length]),
+    };
+    frame(id, Body::Data(data))
+}
+
+/// The far end of a socket.
+pub(super) struct Client {
+    pub(super) socket: WebSocketStream<DuplexStream>,
+    /// The rendezvous's task.
+    pub(super) serving: JoinHandle<()>,
+}
+
+impl Client {
+    pub(super) async fn send(&mut self, frame: Bytes) {
+        self.send_message(Message::Binary(frame)).await;
+    }
+
+    pub(super) async fn send_message(&mut self, message: Message) {
+        timeout(PATIENCE, self.socket.send(message))
+            .await
+            .unwrap()
+            .unwrap();
+    }
+
+    /// Returns the next frame, or the code with which the socket was closed.
+    pub(super) async fn next(&mut self) -> Result<Bytes, Option<u16>> {
+        timeout(PATIENCE, self.read()).await.unwrap()
+    }
+
+    async fn read(&mut self) -> Result<Bytes, Option<u16>> {
+        loop {
+            match self.socket.next().await {
+                Some(Ok(Message::Binary(frame))) => return Ok(frame),
+                Some(Ok(Message::Close(close))) => {
+                    return Err(close.map(|close| close.code.into()));
+                }
+                Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// Cuts the connection without a word, and waits until the rendezvous is done with it.
+    pub(super) async fn cut(self) {
+        drop(self.socket);
+        timeout(PATIENCE, self.serving).await.unwrap().unwrap();
+    }
+}
+
+/// How a store fails after it wrote something down.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Broken {
+    Fails,
+    Hangs,
+}
+
+/// A store that knows one environment, with the registration `reg-1`.
+#[derive(Debug)]
+pub(super) struct OneEnvironment {
+    pub(super) current: Mutex<RegistrationId>,
+    pub(super) presence: Mutex<Option<Presence>>,
+    /// What has become of those who are written down, if not that they are told so.
+    pub(super) broken: Mutex<Option<Broken>>,
+    attached: tokio::sync::Notify,
+    executor: PublicKey,
+}
+
+impl Default for OneEnvironment {
+    fn default() -> Self {
+        Self {
+            current: Mutex::new("reg-1".parse().unwrap()),
+            presence: Mutex::default(),
+            broken: Mutex::default(),
+            attached: tokio::sync::Notify::new(),
+            executor: Identity::generate().public_key().clone(),
+        }
+    }
+}
+
+impl OneEnvironment {
+    pub(super) fn is_attached(&self) -> bool {
+        self.presence.lock().unwrap().is_some()
+    }
+}
+
+fn ready<'a, T: Send + 'a>(value: T) -> BoxFuture<'a, T> {
+    Box::pin(std::future::ready(value))
+}
+
+impl Store for OneEnvironment {
+    fn signing_key(&self) -> BoxFuture<'_, Result<SigningKey, StoreError>> {
+        ready(Err(StoreError::Closed))
+    }
+
+    fn register(&self, _: NewRegistration) -> BoxFuture<'_, Result<Registration, RegisterError>> {
+        ready(Err(StoreError::Closed.into()))
+    }
+
+    fn registration<'a>(
+        &'a self,
+        environment: &'a EnvironmentId,
+    ) -> BoxFuture<'a, Result<Option<Registration>, StoreError>> {
+        ready(Ok(Some(Registration {
+            environment: environment.clone(),
+            id: self.current.lock().unwrap().clone(),
+            executor_key: self.executor.clone(),
+            owner: "somebody".parse().unwrap(),
+            created_at: NOW,
+        })))
+    }
+
+    fn registrations<'a>(
+        &'a self,
+        _: Option<&'a EnvironmentId>,
+        _: usize,
+    ) -> BoxFuture<'a, Result<Vec<Registration>, StoreError>> {
+        ready(Err(StoreError::Closed))
+    }
+
+    fn remove<'a>(&'a self, _: &'a EnvironmentId) -> BoxFuture<'a, Result<bool, StoreError>> {
+        ready(Err(StoreError::Closed))
+    }
+
+    fn attach(&self, presence: Presence) -> BoxFuture<'_, Result<(), AttachError>> {
+        if *self.current.lock().unwrap() != presence.registration {
+            return ready(Err(AttachError::Superseded));
+        }
+        *self.presence.lock().unwrap() = Some(presence);
+        match *self.broken.lock().unwrap() {
+            None => {}
+            Some(Broken::Fails) => return ready(Err(StoreError::Closed.into())),
+            Some(Broken::Hangs) => return Box::pin(std::future::pending()),
+        }
+        self.attached.notify_one();
+        ready(Ok(()))
+    }
+
+    fn detach<'a>(&'a self, presence: &'a Presence) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.presence
+            .lock()
+            .unwrap()
+            .take_if(|known| known == presence);
+        ready(Ok(()))
+    }
+
+    fn presence<'a>(
+        &'a self,
+        _: &'a EnvironmentId,
+    ) -> BoxFuture<'a, Result<Option<Presence>, StoreError>> {
+        ready(Ok(self.presence.lock().unwrap().clone()))
+    }
+
+    fn authorize(
+        &self,
+        _: TokenHash,
+        _: Authorization,
+        _: Timestamp,
+    ) -> BoxFuture<'_, Result<(), AuthorizeError>> {
+        ready(Err(StoreError::Closed.into()))
+    }
+
+    fn redeem(
+        &self,
+        _: TokenHash,
+        _: Timestamp,
+    ) -> BoxFuture<'_, Result<Option<Authorization>, StoreError>> {
+        ready(Err(StoreError::Closed))
+    }
+}

@@ -1,0 +1,125 @@
+//! The promises of a store.
+
+use std::fmt;
+
+use exec_relay::identity::PublicKey;
+use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    AttachError, AuthorizeError, ConnectionId, EnvironmentId, NodeName, RegisterError,
+    Registration, RegistrationId, SigningKey, StoreError, Timestamp, TokenHash,
+};
+use crate::principal::PrincipalName;
+
+/// Keeps the hub's state. Nodes that share a store are one hub.
+///
+/// Every call is atomic: of two that race, one happens before the other, on whichever nodes they
+/// are made. A call that is dropped midway has happened or not; it is never half done.
+pub trait Store: fmt::Debug + Send + Sync {
+    /// The key that signs rendezvous URLs: made on first use, then the same for ever.
+    fn signing_key(&self) -> BoxFuture<'_, Result<SigningKey, StoreError>>;
+
+    /// Makes `new` the current registration of its environment, by the rules of
+    /// [`Record::register`](super::Record::register).
+    ///
+    /// The first principal to register an environment owns it. What was registered before is
+    /// superseded: it can no longer be attached.
+    fn register(&self, new: NewRegistration) -> BoxFuture<'_, Result<Registration, RegisterError>>;
+
+    /// The current registration. `None`: there never was one, or it was removed.
+    fn registration<'a>(
+        &'a self,
+        environment: &'a EnvironmentId,
+    ) -> BoxFuture<'a, Result<Option<Registration>, StoreError>>;
+
+    /// Up to `limit` current registrations in the order of their environments, those after `after`.
+    fn registrations<'a>(
+        &'a self,
+        after: Option<&'a EnvironmentId>,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<Registration>, StoreError>>;
+
+    /// Forgets the environment, its owner included. False: there was none.
+    fn remove<'a>(
+        &'a self,
+        environment: &'a EnvironmentId,
+    ) -> BoxFuture<'a, Result<bool, StoreError>>;
+
+    /// Notes that an executor's socket is connected, in place of any other of its environment.
+    fn attach(&self, presence: Presence) -> BoxFuture<'_, Result<(), AttachError>>;
+
+    /// Notes that this very socket is gone. Nothing happens when another has taken its place.
+    fn detach<'a>(&'a self, presence: &'a Presence) -> BoxFuture<'a, Result<(), StoreError>>;
+
+    /// Where the executor is connected. `None`: nowhere.
+    ///
+    /// The presence may be that of a superseded registration for the moment until its socket is
+    /// closed; the caller compares.
+    fn presence<'a>(
+        &'a self,
+        environment: &'a EnvironmentId,
+    ) -> BoxFuture<'a, Result<Option<Presence>, StoreError>>;
+
+    /// Keeps an authorization, made `now`, until it is redeemed or expires.
+    fn authorize(
+        &self,
+        token: TokenHash,
+        authorization: Authorization,
+        now: Timestamp,
+    ) -> BoxFuture<'_, Result<(), AuthorizeError>>;
+
+    /// Takes an authorization out. Of all who ask for one token, one gets it, once.
+    ///
+    /// `None`: never made, used, or expired at `now`.
+    fn redeem(
+        &self,
+        token: TokenHash,
+        now: Timestamp,
+    ) -> BoxFuture<'_, Result<Option<Authorization>, StoreError>>;
+}
+
+/// A registration as it is asked for.
+#[derive(Clone, Debug)]
+pub struct NewRegistration {
+    /// The environment.
+    pub environment: EnvironmentId,
+    /// The id it shall have: a fresh one.
+    pub id: RegistrationId,
+    /// The executor's static keys.
+    pub executor_key: PublicKey,
+    /// Who asks.
+    pub principal: PrincipalName,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// An executor's websocket, connected somewhere.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Presence {
+    /// The environment.
+    pub environment: EnvironmentId,
+    /// The registration whose URL opened the socket.
+    pub registration: RegistrationId,
+    /// The node that holds the socket.
+    pub node: NodeName,
+    /// The socket.
+    pub connection: ConnectionId,
+}
+
+/// What a harness authorization allows, once, until it expires.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Authorization {
+    /// The environment.
+    pub environment: EnvironmentId,
+    /// The registration that was current.
+    pub registration: RegistrationId,
+    /// The harness's static keys.
+    pub harness_key: PublicKey,
+    /// Who asked for it.
+    pub principal: PrincipalName,
+    /// The first moment at which it is worth nothing.
+    pub expires_at: Timestamp,
+}

@@ -1,0 +1,70 @@
+//! Why a store did not do what it was asked.
+
+use std::{error::Error, sync::Arc};
+
+/// Why the store cannot serve at all right now.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// Host: the store is unreachable or cannot write. Asking again later may work.
+    #[error("the store is unavailable")]
+    Unavailable(#[source] Arc<dyn Error + Send + Sync>),
+    /// Host: what the store holds is not what the hub wrote.
+    #[error("the store holds a damaged record of {what}")]
+    Damaged {
+        /// Which record, without its content.
+        what: String,
+    },
+    /// We: the store is shutting down.
+    #[error("the store is closed")]
+    Closed,
+}
+
+impl StoreError {
+    /// Wraps what the storage underneath said.
+    pub fn unavailable(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Unavailable(Arc::from(cause.into()))
+    }
+}
+
+/// Why a registration was not made. In every case the current one stays.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegisterError {
+    /// Caller: another principal owns the environment.
+    #[error("the environment belongs to another principal")]
+    Foreign,
+    /// Caller: another executor took this one's place and still holds it. Waiting may help.
+    #[error("another executor has taken over this environment")]
+    Conflict,
+    /// Caller: the hub keeps no more environments.
+    #[error("the hub holds as many environments as it can")]
+    Full,
+    /// Host: see the source.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Why an executor's socket was not attached.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// Peer: its registration is not the current one, or the environment is gone.
+    #[error("the registration is not current")]
+    Superseded,
+    /// Host: see the source.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Why an authorization was not kept.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AuthorizeError {
+    /// Caller: too many wait for their use. They expire within a minute.
+    #[error("too many harness authorizations are waiting")]
+    Full,
+    /// Host: see the source.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}

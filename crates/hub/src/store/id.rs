@@ -1,0 +1,145 @@
+//! The names of things in the hub. Each is checked where it enters, and nowhere deeper.
+
+use std::{fmt, str::FromStr, sync::Arc};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use uuid::Uuid;
+
+/// Caller: the text is no id: 1 to 128 of the characters `A-Z a-z 0-9 _ -`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("expected 1 to {MAX_BYTES} characters out of A-Z, a-z, 0-9, `_` and `-`")]
+pub struct IdError;
+
+/// The longest id. It goes into URLs, subjects and log lines.
+const MAX_BYTES: usize = 128;
+
+/// Only what needs no escaping in a URL, a NATS subject or a log line.
+fn check(text: &str) -> Result<(), IdError> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    if text.is_empty() || text.len() > MAX_BYTES || !text.bytes().all(allowed) {
+        return Err(IdError);
+    }
+    Ok(())
+}
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Eq, Hash, Ord, PartialEq, PartialOrd)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// The id as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = IdError;
+
+            fn from_str(text: &str) -> Result<Self, IdError> {
+                check(text)?;
+                Ok(Self(text.into()))
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}({})", stringify!($name), self.0)
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(&self.0)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(deserializer)?;
+                text.parse().map_err(D::Error::custom)
+            }
+        }
+    };
+}
+
+id! {
+    /// An environment, as its owner named it. Safe in URLs and NATS subjects.
+    EnvironmentId
+}
+id! {
+    /// One registration of an executor. Unguessable.
+    RegistrationId
+}
+id! {
+    /// One websocket of an executor, unique among all nodes.
+    ConnectionId
+}
+id! {
+    /// One hub process among those that share a store.
+    NodeName
+}
+
+impl RegistrationId {
+    /// Makes a new one: `reg-` and 122 random bits.
+    pub fn generate() -> Self {
+        Self(format!("reg-{}", Uuid::new_v4().simple()).into())
+    }
+}
+
+impl ConnectionId {
+    /// Makes a new one.
+    pub fn generate() -> Self {
+        Self(Uuid::new_v4().simple().to_string().into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_plain_and_bounded() {
+        let longest = "x".repeat(MAX_BYTES);
+        for good in ["a", "env-1", "A_b-9", longest.as_str()] {
+            assert_eq!(good.parse::<EnvironmentId>().unwrap().as_str(), good);
+        }
+        let too_long = "x".repeat(MAX_BYTES + 1);
+        for bad in [
+            "",
+            " a",
+            "a b",
+            "a/b",
+            "..",
+            "a.b",
+            "a*",
+            "a>",
+            "ä",
+            "a\n",
+            too_long.as_str(),
+        ] {
+            assert_eq!(bad.parse::<EnvironmentId>(), Err(IdError), "{bad:?}");
+            let json = serde_json::to_string(bad).unwrap();
+            assert!(
+                serde_json::from_str::<EnvironmentId>(&json).is_err(),
+                "{bad:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn generated_ids_are_ids_and_differ() {
+        let (one, two) = (RegistrationId::generate(), RegistrationId::generate());
+        assert_ne!(one, two);
+        assert_eq!(one.as_str().parse::<RegistrationId>(), Ok(one.clone()));
+        assert_ne!(ConnectionId::generate(), ConnectionId::generate());
+    }
+}

@@ -1,0 +1,137 @@
+//! One environment as a store keeps it, and the rules by which a registration replaces another.
+//! Pure: stores bring the old record, who is connected, and the time.
+
+use std::time::Duration;
+
+use exec_relay::identity::PublicKey;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::{EnvironmentId, NewRegistration, Presence, RegisterError, RegistrationId, Timestamp};
+use crate::principal::PrincipalName;
+
+/// The current registration of an environment.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Registration {
+    /// The environment.
+    pub environment: EnvironmentId,
+    /// Its id.
+    pub id: RegistrationId,
+    /// The executor's static keys.
+    pub executor_key: PublicKey,
+    /// The principal that owns the environment, and made this registration.
+    pub owner: PrincipalName,
+    /// When it was made.
+    pub created_at: Timestamp,
+}
+
+/// An environment: its current registration, and who lost it lately.
+///
+/// Executors have one key per process. The newest process wins. A process that was superseded and
+/// comes back is told to wait for as long as its successor is connected, and in any case for
+/// [`Record::SETTLE`]: otherwise two executors of one name would throw each other out for ever.
+/// Those who wait are the standby: when the successor leaves, the first to ask takes over.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Record {
+    /// The current registration.
+    pub current: Registration,
+    /// Executors that lost the environment, the latest last. At most [`Record::MAX_SUPERSEDED`].
+    pub superseded: Vec<Superseded>,
+}
+
+impl Record {
+    /// How long a superseded executor waits although its successor is not connected: the time the
+    /// successor has to open its socket, or to open it again.
+    pub const SETTLE: Duration = Duration::from_secs(30);
+
+    /// How many losers are remembered. More executors of one name than this may alternate.
+    pub const MAX_SUPERSEDED: usize = 8;
+
+    /// Decides on a registration: the record to store in place of `previous`.
+    ///
+    /// `presence` is the connected executor of the environment, if any.
+    ///
+    /// # Errors
+    /// [`RegisterError::Foreign`] and [`RegisterError::Conflict`]; the record stays as it is.
+    pub fn register(
+        previous: Option<&Self>,
+        presence: Option<&Presence>,
+        new: NewRegistration,
+    ) -> Result<Self, RegisterError> {
+        let current = Registration {
+            environment: new.environment,
+            id: new.id,
+            executor_key: new.executor_key,
+            owner: new.principal,
+            created_at: new.at,
+        };
+        let Some(previous) = previous else {
+            return Ok(Self {
+                current,
+                superseded: Vec::new(),
+            });
+        };
+        if previous.current.owner != current.owner {
+            return Err(RegisterError::Foreign);
+        }
+        let mut superseded = previous.superseded.clone();
+        if previous.current.executor_key != current.executor_key {
+            let newcomer = KeyPrint::of(&current.executor_key);
+            if let Some(loss) = superseded.iter().find(|loss| loss.key == newcomer)
+                && previous.holds_against(loss, presence, new.at)
+            {
+                return Err(RegisterError::Conflict);
+            }
+            superseded.retain(|loss| loss.key != newcomer);
+            superseded.push(Superseded {
+                key: KeyPrint::of(&previous.current.executor_key),
+                at: new.at,
+            });
+            if superseded.len() > Self::MAX_SUPERSEDED {
+                superseded.remove(0);
+            }
+        }
+        Ok(Self {
+            current,
+            superseded,
+        })
+    }
+
+    fn holds_against(
+        &self,
+        loss: &Superseded,
+        presence: Option<&Presence>,
+        now: Timestamp,
+    ) -> bool {
+        let connected = presence.is_some_and(|seen| seen.registration == self.current.id);
+        connected || now.since(loss.at) < Self::SETTLE
+    }
+}
+
+/// An executor that lost its environment to another.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Superseded {
+    /// Its key.
+    pub key: KeyPrint,
+    /// When it lost.
+    pub at: Timestamp,
+}
+
+/// The first 128 bits of a key's SHA-256, in hexadecimal: enough to know it again.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct KeyPrint(String);
+
+impl KeyPrint {
+    /// Takes the print of a key.
+    pub fn of(key: &PublicKey) -> Self {
+        // The JSON of a key is canonical: three strings of fixed length.
+        let json = serde_json::to_vec(key).unwrap_or_default();
+        let digest = Sha256::digest(json);
+        let digits = digest.iter().take(16).map(|byte| format!("{byte:02x}"));
+        Self(digits.collect())
+    }
+}

@@ -1,0 +1,164 @@
+//! Opening the file: creating it, knowing it again, refusing what is not ours.
+
+use std::{
+    fs::{DirBuilder, File, OpenOptions},
+    io,
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+};
+
+use redb::{Database, DatabaseError, ReadableTable as _, StorageError};
+
+use super::tables::{ENVIRONMENTS, META};
+use crate::store::{SigningKey, StoreError};
+
+/// The file in the data directory.
+const FILE: &str = "hub.redb";
+/// Says whose file it is, and of which layout.
+const FORMAT: (&str, &[u8]) = ("format", b"exec-hub/1");
+const KEY: &str = "signing-key";
+/// Registrations are small and read one at a time; the default would be a gigabyte.
+const CACHE_BYTES: usize = 16 << 20;
+
+/// Why the store did not open. The file is as it was.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Host: the directory or the file cannot be made or opened.
+    #[error("cannot open the hub's store {path}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Caller: another hub runs on this directory.
+    #[error("the hub's store {path} is in use by another process")]
+    InUse {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Caller: the file is something else, or of another version, or damaged. Another data
+    /// directory, or removing the file, helps; removing it forgets who owns what.
+    #[error("{path} is not a usable hub store: {why}")]
+    NotOurs {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Host: no randomness for the signing key.
+    #[error("the host gave no randomness for the signing key")]
+    Randomness,
+}
+
+/// Opens the store in `directory`, making both when they are not there.
+pub(super) fn open(directory: &Path) -> Result<(Database, SigningKey), OpenError> {
+    let path = directory.join(FILE);
+    let file = file(directory, &path).map_err(|source| OpenError::Io {
+        path: path.clone(),
+        source,
+    })?;
+    // The database trusts its pages: some damage makes it panic.
+    let loaded = catch_unwind(AssertUnwindSafe(|| load(file, &path)));
+    loaded.unwrap_or_else(|_| {
+        let why = "it is damaged".to_owned();
+        Err(OpenError::NotOurs { path, why })
+    })
+}
+
+fn load(file: File, path: &Path) -> Result<(Database, SigningKey), OpenError> {
+    let fresh = file.metadata().is_ok_and(|metadata| metadata.len() == 0);
+    let mut database = redb::Builder::new()
+        .set_cache_size(CACHE_BYTES)
+        .create_file(file)
+        .map_err(|error| refused(path, error))?;
+    // All of it is looked at now: otherwise damage shows when an executor asks for the page.
+    let is_whole = database.check_integrity();
+    if !is_whole.map_err(|error| refused(path, error))? {
+        tracing::warn!(path = %path.display(), "the hub's store was damaged and has been repaired");
+    }
+    let key = identify(&database, fresh).map_err(|problem| match problem {
+        Problem::Randomness => OpenError::Randomness,
+        Problem::NotOurs(why) => OpenError::NotOurs {
+            path: path.to_owned(),
+            why,
+        },
+    })?;
+    Ok((database, key))
+}
+
+/// The file holds the signing key: nobody else may read it.
+fn file(directory: &Path, path: &Path) -> io::Result<File> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)?;
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
+}
+
+fn refused(path: &Path, error: DatabaseError) -> OpenError {
+    let (path, why) = (path.to_owned(), error.to_string());
+    if let DatabaseError::DatabaseAlreadyOpen = error {
+        return OpenError::InUse { path };
+    }
+    // A file that is no database at all is reported as invalid data.
+    if let DatabaseError::Storage(StorageError::Io(source)) = error
+        && source.kind() != io::ErrorKind::InvalidData
+    {
+        return OpenError::Io { path, source };
+    }
+    OpenError::NotOurs { path, why }
+}
+
+enum Problem {
+    NotOurs(String),
+    Randomness,
+}
+
+impl<E: std::error::Error> From<E> for Problem {
+    fn from(error: E) -> Self {
+        Self::NotOurs(error.to_string())
+    }
+}
+
+/// Reads the marks of the file, or sets them in a fresh one.
+fn identify(database: &Database, fresh: bool) -> Result<SigningKey, Problem> {
+    let writing = database.begin_write()?;
+    let key = {
+        let mut meta = writing.open_table(META)?;
+        // The table must be there for readers, who cannot make it.
+        drop(writing.open_table(ENVIRONMENTS)?);
+        let format = meta.get(FORMAT.0)?.map(|value| value.value().to_vec());
+        match format {
+            Some(format) if format == FORMAT.1 => {
+                let stored = meta.get(KEY)?;
+                stored
+                    .and_then(|value| SigningKey::from_bytes(value.value()))
+                    .ok_or(StoreError::Damaged {
+                        what: "the signing key".to_owned(),
+                    })?
+            }
+            None if fresh => {
+                let key = SigningKey::generate().map_err(|_| Problem::Randomness)?;
+                meta.insert(FORMAT.0, FORMAT.1)?;
+                meta.insert(KEY, key.as_bytes().as_slice())?;
+                key
+            }
+            Some(format) => {
+                let format = String::from_utf8_lossy(&format).into_owned();
+                return Err(Problem::NotOurs(format!("its format is {format:?}")));
+            }
+            None => return Err(Problem::NotOurs("another program made it".to_owned())),
+        }
+    };
+    writing.commit()?;
+    Ok(key)
+}

@@ -1,0 +1,162 @@
+//! The store itself: reads answer at once, writes go to the writing thread.
+
+use std::{
+    fmt,
+    path::Path,
+    sync::{Arc, Mutex},
+    thread::JoinHandle,
+};
+
+use futures_util::future::{BoxFuture, FutureExt as _, ready};
+use redb::Database;
+use tokio::sync::{mpsc, oneshot};
+
+use super::{
+    live::Live,
+    open::{self, OpenError},
+    tables,
+    writer::{self, Job, Reply, lock},
+};
+use crate::store::{
+    AttachError, Authorization, AuthorizeError, EnvironmentId, NewRegistration, Presence,
+    RegisterError, Registration, SigningKey, Store, StoreError, Timestamp, TokenHash,
+};
+
+/// How many writes may wait. Beyond, whoever asks waits for a place.
+const QUEUE: usize = 1024;
+
+/// A store in one file. Dropping it waits for the write under way and frees the file.
+pub struct RedbStore {
+    database: Arc<Database>,
+    live: Arc<Mutex<Live>>,
+    key: SigningKey,
+    jobs: Option<mpsc::Sender<Job>>,
+    writer: Option<JoinHandle<()>>,
+}
+
+impl RedbStore {
+    /// Opens the store in `directory`, making both when they are not there. Blocks.
+    ///
+    /// # Errors
+    /// When the file is in use, is not ours, or the host does not let us have it.
+    pub fn open(directory: &Path) -> Result<Self, OpenError> {
+        let (database, key) = open::open(directory)?;
+        let (database, live) = (Arc::new(database), Arc::new(Mutex::new(Live::default())));
+        let (jobs, waiting) = mpsc::channel(QUEUE);
+        let writer = writer::spawn(Arc::clone(&database), Arc::clone(&live), waiting);
+        let writer = writer.map_err(|source| OpenError::Io {
+            path: directory.to_owned(),
+            source,
+        })?;
+        Ok(Self {
+            database,
+            live,
+            key,
+            jobs: Some(jobs),
+            writer: Some(writer),
+        })
+    }
+
+    /// Has the writing thread do something, and waits for its answer.
+    async fn write<T, E: From<StoreError>>(
+        &self,
+        job: impl FnOnce(Reply<T, E>) -> Job,
+    ) -> Result<T, E> {
+        let (reply, answer) = oneshot::channel();
+        let jobs = self.jobs.as_ref().ok_or(StoreError::Closed)?;
+        let sent = jobs.send(job(reply)).await;
+        sent.map_err(|_| StoreError::Closed)?;
+        answer.await.map_err(|_| StoreError::Closed)?
+    }
+}
+
+impl Store for RedbStore {
+    fn signing_key(&self) -> BoxFuture<'_, Result<SigningKey, StoreError>> {
+        ready(Ok(self.key.clone())).boxed()
+    }
+
+    fn register(&self, new: NewRegistration) -> BoxFuture<'_, Result<Registration, RegisterError>> {
+        self.write(|reply| Job::Register(new, reply)).boxed()
+    }
+
+    fn registration<'a>(
+        &'a self,
+        environment: &'a EnvironmentId,
+    ) -> BoxFuture<'a, Result<Option<Registration>, StoreError>> {
+        // A read never waits for a writer, and the pages are in memory: not worth a thread.
+        ready(tables::read(&self.database, environment)).boxed()
+    }
+
+    fn registrations<'a>(
+        &'a self,
+        after: Option<&'a EnvironmentId>,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<Registration>, StoreError>> {
+        let (database, after) = (Arc::clone(&self.database), after.cloned());
+        async move {
+            let page = move || tables::page(&database, after.as_ref(), limit);
+            let read = tokio::task::spawn_blocking(page).await;
+            read.map_err(StoreError::unavailable)?
+        }
+        .boxed()
+    }
+
+    fn remove<'a>(
+        &'a self,
+        environment: &'a EnvironmentId,
+    ) -> BoxFuture<'a, Result<bool, StoreError>> {
+        let environment = environment.clone();
+        self.write(|reply| Job::Remove(environment, reply)).boxed()
+    }
+
+    fn attach(&self, presence: Presence) -> BoxFuture<'_, Result<(), AttachError>> {
+        self.write(|reply| Job::Attach(presence, reply)).boxed()
+    }
+
+    fn detach<'a>(&'a self, presence: &'a Presence) -> BoxFuture<'a, Result<(), StoreError>> {
+        lock(&self.live).detach(presence);
+        ready(Ok(())).boxed()
+    }
+
+    fn presence<'a>(
+        &'a self,
+        environment: &'a EnvironmentId,
+    ) -> BoxFuture<'a, Result<Option<Presence>, StoreError>> {
+        let presence = lock(&self.live).presence(environment).cloned();
+        ready(Ok(presence)).boxed()
+    }
+
+    fn authorize(
+        &self,
+        token: TokenHash,
+        authorization: Authorization,
+        now: Timestamp,
+    ) -> BoxFuture<'_, Result<(), AuthorizeError>> {
+        ready(lock(&self.live).authorize(token, authorization, now)).boxed()
+    }
+
+    fn redeem(
+        &self,
+        token: TokenHash,
+        now: Timestamp,
+    ) -> BoxFuture<'_, Result<Option<Authorization>, StoreError>> {
+        ready(Ok(lock(&self.live).redeem(token, now))).boxed()
+    }
+}
+
+impl fmt::Debug for RedbStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedbStore").finish_non_exhaustive()
+    }
+}
+
+impl Drop for RedbStore {
+    fn drop(&mut self) {
+        // The thread ends when there is nobody left to ask it.
+        self.jobs = None;
+        if let Some(writer) = self.writer.take() {
+            // It has nothing to say; a panic was reported when it happened.
+            drop(writer.join());
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The thread that writes. It takes what has queued up, applies it in order within one
+//! transaction, and answers when that is on disk.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use redb::Database;
+use tokio::sync::{mpsc, oneshot};
+
+use super::{
+    live::Live,
+    tables::{self, ENVIRONMENTS, Environments},
+};
+use crate::store::{
+    AttachError, EnvironmentId, NewRegistration, Presence, Record, RegisterError, Registration,
+    StoreError,
+};
+
+/// How many jobs share a commit.
+const BATCH: usize = 256;
+/// How many environments the hub keeps: a few hundred megabytes of file at the very most.
+const MAX_ENVIRONMENTS: u64 = 65_536;
+
+/// Something to do in order with all other writes.
+#[derive(Debug)]
+pub(super) enum Job {
+    Register(NewRegistration, Reply<Registration, RegisterError>),
+    Remove(EnvironmentId, Reply<bool, StoreError>),
+    /// Writes nothing, but must not slip in before a registration that supersedes it.
+    Attach(Presence, Reply<(), AttachError>),
+}
+
+pub(super) type Reply<T, E> = oneshot::Sender<Result<T, E>>;
+
+/// Writes until the last sender is gone.
+pub(super) fn run(database: &Database, live: &Mutex<Live>, mut jobs: mpsc::Receiver<Job>) {
+    let mut batch = Vec::new();
+    while let Some(job) = jobs.blocking_recv() {
+        batch.push(job);
+        while batch.len() < BATCH
+            && let Ok(job) = jobs.try_recv()
+        {
+            batch.push(job);
+        }
+        write(database, live, &mut batch);
+    }
+}
+
+fn write(database: &Database, live: &Mutex<Live>, batch: &mut Vec<Job>) {
+    let mut answers = Vec::with_capacity(batch.len());
+    let committed = (|| {
+        let writing = database.begin_write().map_err(StoreError::unavailable)?;
+        {
+            let mut table = writing
+                .open_table(ENVIRONMENTS)
+                .map_err(StoreError::unavailable)?;
+            for job in batch.drain(..) {
+                answers.push(apply(&mut table, live, job));
+            }
+        }
+        writing.commit().map_err(StoreError::unavailable)
+    })();
+    if let Err(error) = &committed {
+        tracing::error!(%error, "the hub's store cannot write");
+    }
+    // Jobs that were not reached are answered by the loss of their sender.
+    batch.clear();
+    for answer in answers {
+        answer(committed.clone());
+    }
+}
+
+/// Tells whoever asked, once it is known whether the transaction holds.
+type Answer = Box<dyn FnOnce(Result<(), StoreError>)>;
+
+fn answer<T: 'static, E: From<StoreError> + 'static>(
+    reply: Reply<T, E>,
+    result: Result<T, E>,
+) -> Answer {
+    Box::new(move |committed| {
+        let result = match committed {
+            Ok(()) => result,
+            Err(error) => Err(error.into()),
+        };
+        // Whoever asked may have gone.
+        drop(reply.send(result));
+    })
+}
+
+fn apply(table: &mut Environments<'_>, live: &Mutex<Live>, job: Job) -> Answer {
+    match job {
+        Job::Register(new, reply) => {
+            let result = register(table, live, new);
+            answer(reply, result)
+        }
+        Job::Remove(environment, reply) => {
+            let result = remove(table, live, &environment);
+            answer(reply, result)
+        }
+        // Whoever gave up waiting has closed the socket.
+        Job::Attach(_, reply) if reply.is_closed() => Box::new(|_| {}),
+        Job::Attach(presence, reply) => {
+            let result = attach(table, live, presence);
+            answer(reply, result)
+        }
+    }
+}
+
+fn register(
+    table: &mut Environments<'_>,
+    live: &Mutex<Live>,
+    new: NewRegistration,
+) -> Result<Registration, RegisterError> {
+    let previous = tables::get(table, &new.environment)?;
+    if previous.is_none() && tables::count(table)? >= MAX_ENVIRONMENTS {
+        return Err(RegisterError::Full);
+    }
+    let presence = lock(live).presence(&new.environment).cloned();
+    let record = Record::register(previous.as_ref(), presence.as_ref(), new)?;
+    tables::put(table, &record)?;
+    Ok(record.current)
+}
+
+fn remove(
+    table: &mut Environments<'_>,
+    live: &Mutex<Live>,
+    environment: &EnvironmentId,
+) -> Result<bool, StoreError> {
+    let removed = table
+        .remove(environment.as_str())
+        .map_err(StoreError::unavailable)?
+        .is_some();
+    lock(live).forget(environment);
+    Ok(removed)
+}
+
+fn attach(
+    table: &Environments<'_>,
+    live: &Mutex<Live>,
+    presence: Presence,
+) -> Result<(), AttachError> {
+    let current = tables::get(table, &presence.environment)?;
+    if current.is_none_or(|record| record.current.id != presence.registration) {
+        return Err(AttachError::Superseded);
+    }
+    lock(live).attach(presence);
+    Ok(())
+}
+
+/// The tables stay consistent between any two statements, so a panic elsewhere poisons nothing.
+pub(super) fn lock(live: &Mutex<Live>) -> std::sync::MutexGuard<'_, Live> {
+    live.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Starts the thread.
+pub(super) fn spawn(
+    database: Arc<Database>,
+    live: Arc<Mutex<Live>>,
+    jobs: mpsc::Receiver<Job>,
+) -> std::io::Result<std::thread::JoinHandle<()>> {
+    std::thread::Builder::new()
+        .name("hub-store".to_owned())
+        .spawn(move || run(&database, &live, jobs))
+}

@@ -1,0 +1,228 @@
+//! Which frame goes where, at one executor socket.
+//!
+//! Invariant: a stream id belongs to one circuit at a time: the first that used it, until it ends,
+//! or until the same harness continues the stream on another socket.
+
+use std::{collections::HashMap, sync::Arc, time::Instant};
+
+use exec_relay::route::{Kind, Route};
+
+use super::bucket::Bucket;
+use crate::{exchange::HarnessTag, limits};
+
+/// A circuit at one executor socket.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub(crate) struct CircuitId(pub(super) u64);
+
+/// What becomes of a harness's frame.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Verdict {
+    /// It goes to the executor.
+    Forward,
+    /// It goes to the executor, and the harness's other circuit, which has no streams left, ends.
+    Overtake(CircuitId),
+    /// It goes nowhere, and the harness is told that the stream is over.
+    Reset,
+    /// It goes nowhere: the stream belongs to another harness.
+    Foreign,
+}
+
+/// What becomes of an executor's frame.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Delivery {
+    /// It goes to this circuit.
+    Forward(CircuitId),
+    /// It goes to this circuit, which then ends: it has failed too often.
+    ForwardAndRefuse(CircuitId),
+    /// It goes nowhere: the stream belongs to nobody.
+    Unknown,
+}
+
+/// The circuits and streams of one executor socket.
+#[derive(Debug)]
+pub(crate) struct Port {
+    circuits: HashMap<CircuitId, Member>,
+    streams: HashMap<Arc<str>, Stream>,
+    handshakes: Bucket,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Member {
+    harness: HarnessTag,
+    streams: Vec<Arc<str>>,
+    /// Handshakes that the executor has not answered.
+    unanswered: usize,
+    /// Handshakes that the executor answered with a reset.
+    failed: usize,
+}
+
+#[derive(Debug)]
+struct Stream {
+    circuit: CircuitId,
+    /// Its share of the circuit's unanswered handshakes.
+    unanswered: usize,
+    /// Whether the executor has answered a handshake with one of its own, or sent data.
+    is_open: bool,
+}
+
+impl Port {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self {
+            circuits: HashMap::new(),
+            streams: HashMap::new(),
+            handshakes: Bucket::new(limits::HANDSHAKE_BURST, limits::HANDSHAKE_INTERVAL, now),
+            next: 0,
+        }
+    }
+
+    /// Notes a new circuit.
+    pub(crate) fn admit(&mut self, harness: HarnessTag) -> CircuitId {
+        let id = CircuitId(self.next);
+        self.next += 1;
+        let member = Member {
+            harness,
+            streams: Vec::new(),
+            unanswered: 0,
+            failed: 0,
+        };
+        self.circuits.insert(id, member);
+        id
+    }
+
+    /// Forgets a circuit. Returns its streams: the executor must hear that each is over.
+    pub(crate) fn remove(&mut self, id: CircuitId) -> Vec<Arc<str>> {
+        let streams = self
+            .circuits
+            .remove(&id)
+            .map_or_else(Vec::new, |gone| gone.streams);
+        for stream in &streams {
+            self.streams.remove(stream);
+        }
+        streams
+    }
+
+    /// Judges a frame from a harness.
+    pub(crate) fn judge(&mut self, from: CircuitId, frame: &Route<'_>, now: Instant) -> Verdict {
+        let owner = self
+            .streams
+            .get(frame.stream_id)
+            .map(|stream| stream.circuit);
+        let verdict = match owner {
+            Some(owner) if owner == from => Verdict::Forward,
+            Some(owner) => match self.overtake(owner, from, frame) {
+                Some(verdict) => verdict,
+                None => return Verdict::Foreign,
+            },
+            None if frame.kind == Kind::Reset => Verdict::Forward,
+            None if self.own(from, frame.stream_id) => Verdict::Forward,
+            None => return Verdict::Reset,
+        };
+        match frame.kind {
+            Kind::Handshake if !self.allow_handshake(from, frame.stream_id, now) => Verdict::Reset,
+            Kind::Reset => {
+                self.forget(frame.stream_id);
+                verdict
+            }
+            Kind::Handshake | Kind::Data | Kind::Ack | Kind::Resume | Kind::Heartbeat => verdict,
+        }
+    }
+
+    /// Finds the circuit that an executor's frame belongs to.
+    pub(crate) fn deliver(&mut self, frame: &Route<'_>) -> Delivery {
+        let Some(stream) = self.streams.get_mut(frame.stream_id) else {
+            return Delivery::Unknown;
+        };
+        let id = stream.circuit;
+        stream.is_open |= matches!(frame.kind, Kind::Handshake | Kind::Data);
+        if !matches!(frame.kind, Kind::Handshake | Kind::Reset) {
+            return Delivery::Forward(id);
+        }
+        let answered = std::mem::take(&mut stream.unanswered);
+        // A handshake on a stream that is open is answered by a reset, and the stream goes on: it
+        // stays its harness's, so that the executor hears when that is gone.
+        let goes_on = stream.is_open && answered > 0;
+        let member = self.circuits.get_mut(&id);
+        let mut refuse = false;
+        if let Some(member) = member {
+            member.unanswered = member.unanswered.saturating_sub(answered);
+            if frame.kind == Kind::Reset {
+                member.failed += answered;
+                refuse = member.failed >= limits::FAILED_HANDSHAKES;
+            }
+        }
+        if frame.kind == Kind::Reset && !goes_on {
+            self.forget(frame.stream_id);
+        }
+        if refuse {
+            Delivery::ForwardAndRefuse(id)
+        } else {
+            Delivery::Forward(id)
+        }
+    }
+
+    /// Gives a free stream id to a circuit, unless that has enough of them.
+    fn own(&mut self, circuit: CircuitId, stream_id: &str) -> bool {
+        let Some(member) = self.circuits.get_mut(&circuit) else {
+            return false;
+        };
+        if member.streams.len() >= limits::STREAMS_PER_HARNESS {
+            return false;
+        }
+        let id: Arc<str> = stream_id.into();
+        member.streams.push(Arc::clone(&id));
+        let stream = Stream {
+            circuit,
+            unanswered: 0,
+            is_open: false,
+        };
+        self.streams.insert(id, stream);
+        true
+    }
+
+    /// Moves a stream to the socket on which its harness continues. The old socket may look alive
+    /// for as long as nobody has noticed that its network is gone.
+    fn overtake(&mut self, old: CircuitId, new: CircuitId, frame: &Route<'_>) -> Option<Verdict> {
+        let owner = self.circuits.get(&old)?.harness;
+        let same = self.circuits.get(&new)?.harness == owner;
+        if frame.kind != Kind::Resume || !same {
+            return None;
+        }
+        self.forget(frame.stream_id);
+        if !self.own(new, frame.stream_id) {
+            return Some(Verdict::Reset);
+        }
+        let idle = self.circuits.get(&old)?.streams.is_empty();
+        Some(if idle {
+            Verdict::Overtake(old)
+        } else {
+            Verdict::Forward
+        })
+    }
+
+    fn allow_handshake(&mut self, circuit: CircuitId, stream_id: &str, now: Instant) -> bool {
+        let (Some(member), Some(stream)) = (
+            self.circuits.get_mut(&circuit),
+            self.streams.get_mut(stream_id),
+        ) else {
+            return false;
+        };
+        if member.unanswered >= limits::UNANSWERED_HANDSHAKES || !self.handshakes.take(now) {
+            return false;
+        }
+        member.unanswered += 1;
+        stream.unanswered += 1;
+        true
+    }
+
+    fn forget(&mut self, stream_id: &str) {
+        let Some(stream) = self.streams.remove(stream_id) else {
+            return;
+        };
+        // Handshakes that nobody answered stay counted: a harness that takes its own back would
+        // otherwise have as many as it likes.
+        if let Some(member) = self.circuits.get_mut(&stream.circuit) {
+            member.streams.retain(|id| **id != *stream_id);
+        }
+    }
+}

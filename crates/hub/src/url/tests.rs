@@ -1,0 +1,209 @@
+use exec_relay::identity::Identity;
+use http::StatusCode;
+
+use super::{HostError, Pass, PassError, PublicUrl, Signer};
+use crate::{
+    limits,
+    store::{EnvironmentId, RegistrationId, SigningKey, Timestamp},
+};
+
+const NOW: Timestamp = Timestamp::from_seconds(1_800_000_000);
+
+fn signer(seed: u8) -> Signer {
+    Signer::new(&SigningKey::from_bytes(&[seed; SigningKey::LEN]).unwrap())
+}
+
+fn names() -> (EnvironmentId, RegistrationId) {
+    ("env-1".parse().unwrap(), "reg-1".parse().unwrap())
+}
+
+fn executor_url(signer: &Signer) -> String {
+    let (environment, registration) = names();
+    signer.executor_url("ws://h:1", &environment, &registration)
+}
+
+fn harness_url(signer: &Signer, harness: &Identity) -> String {
+    let (environment, registration) = names();
+    signer.harness_url(
+        "ws://h:1",
+        &environment,
+        &registration,
+        harness.public_key(),
+        NOW,
+    )
+}
+
+fn check(signer: &Signer, url: &str, now: Timestamp) -> Result<Pass, PassError> {
+    let url = url::Url::parse(url).unwrap();
+    signer.check(url.path(), url.query(), now)
+}
+
+#[test]
+fn a_url_opens_what_it_was_made_for() {
+    let signer = signer(1);
+    let (environment, registration) = names();
+    let executor = Pass::Executor {
+        environment: environment.clone(),
+        registration: registration.clone(),
+    };
+    assert_eq!(check(&signer, &executor_url(&signer), NOW), Ok(executor));
+    let harness = Identity::generate();
+    let pass = |url: &str| match check(&signer, url, NOW).unwrap() {
+        Pass::Harness {
+            environment: to,
+            registration: of,
+            harness,
+        } => {
+            assert_eq!((to, of), (environment.clone(), registration.clone()));
+            harness
+        }
+        executor @ Pass::Executor { .. } => panic!("{executor:?}"),
+    };
+    let (one, two) = (
+        harness_url(&signer, &harness),
+        harness_url(&signer, &harness),
+    );
+    assert_ne!(one, two);
+    assert_eq!(pass(&one), pass(&two), "one harness has one tag");
+    assert_ne!(
+        pass(&one),
+        pass(&harness_url(&signer, &Identity::generate()))
+    );
+}
+
+#[test]
+fn an_executor_url_does_not_expire_and_a_harness_url_does() {
+    let signer = signer(1);
+    let end = Timestamp::from_seconds(u64::MAX);
+    assert!(check(&signer, &executor_url(&signer), end).is_ok());
+    let url = harness_url(&signer, &Identity::generate());
+    let over = NOW.plus(limits::HARNESS_URL_LIFETIME);
+    let last = Timestamp::from_millis(over.millis() - 1);
+    assert!(check(&signer, &url, last).is_ok());
+    assert_eq!(check(&signer, &url, over), Err(PassError::Expired));
+    assert_eq!(PassError::Expired.status(), StatusCode::UNAUTHORIZED);
+}
+
+#[test]
+fn whatever_is_changed_makes_it_a_forgery() {
+    let signer = signer(1);
+    let executor = executor_url(&signer);
+    for (from, to) in [
+        ("env-1?", "env-2?"),
+        ("registration=reg-1", "registration=reg-2"),
+        ("sig=", "sig=A"),
+        ("sig=", "x=1&sig="),
+        ("role=environment", "role=environment&role=environment"),
+    ] {
+        let forged = executor.replace(from, to);
+        assert_ne!(forged, executor);
+        let error = check(&signer, &forged, NOW).unwrap_err();
+        assert!(error.status().is_client_error(), "{forged}: {error:?}");
+    }
+    let tampered = executor.replace("env-1?", "env-2?");
+    assert_eq!(
+        check(&signer, &tampered, NOW),
+        Err(PassError::ForgedExecutor)
+    );
+    assert_eq!(PassError::ForgedExecutor.status(), StatusCode::FORBIDDEN);
+
+    let harness = harness_url(&signer, &Identity::generate());
+    for (from, to) in [
+        ("env-1?", "env-2?"),
+        ("registration=reg-1", "registration=reg-2"),
+        ("expires=18", "expires=19"),
+        ("nonce=", "nonce=0"),
+        ("sig=", "sig=A"),
+        ("&nonce=", "&nonce=&x="),
+    ] {
+        let forged = harness.replace(from, to);
+        let error = check(&signer, &forged, NOW).unwrap_err();
+        let expected = [PassError::ForgedHarness, PassError::Unknown];
+        assert!(expected.contains(&error), "{forged}: {error:?}");
+    }
+    assert_eq!(PassError::ForgedHarness.status(), StatusCode::UNAUTHORIZED);
+}
+
+#[test]
+fn a_url_of_one_role_is_worth_nothing_in_the_other() {
+    let signer = signer(1);
+    let executor = executor_url(&signer).replace("role=environment", "role=harness");
+    assert_eq!(
+        check(&signer, &executor, NOW),
+        Err(PassError::ForgedHarness)
+    );
+    let harness = harness_url(&signer, &Identity::generate());
+    let harness = harness.replace("role=harness", "role=environment");
+    assert_eq!(
+        check(&signer, &harness, NOW),
+        Err(PassError::ForgedExecutor)
+    );
+}
+
+#[test]
+fn a_url_of_another_hub_is_a_forgery() {
+    let url = executor_url(&signer(1));
+    assert_eq!(check(&signer(2), &url, NOW), Err(PassError::ForgedExecutor));
+}
+
+#[test]
+fn other_urls_are_unknown() {
+    let signer = signer(1);
+    let long = format!("/rendezvous/env-1?role=harness&sig={}", "A".repeat(2000));
+    for url in [
+        "/",
+        "/rendezvous",
+        "/rendezvous/env-1",
+        "/rendezvous/env-1?role=",
+        "/rendezvous/env-1?role=admin",
+        "/rendezvous/env-1?sig=x",
+        long.as_str(),
+    ] {
+        let found = check(&signer, &format!("ws://h:1{url}"), NOW);
+        assert_eq!(found, Err(PassError::Unknown), "{url}");
+    }
+}
+
+#[test]
+fn the_public_url_wins_over_the_host_header() {
+    let fixed = |url| PublicUrl::fixed(url).map(|url| url.websocket(Some("other:9")).unwrap());
+    for (url, websocket) in [
+        ("http://hub.example", "ws://hub.example"),
+        (" https://hub.example:8443/ ", "wss://hub.example:8443"),
+        ("https://proxy.example/hub/", "wss://proxy.example/hub"),
+        ("wss://[::1]:9", "wss://[::1]:9"),
+    ] {
+        assert_eq!(fixed(url).as_deref(), Ok(websocket));
+    }
+    for bad in [
+        "",
+        "hub",
+        "ftp://h",
+        "http://u:p@h",
+        "http://h?x",
+        "http://h#x",
+    ] {
+        assert_eq!(fixed(bad), Err(HostError::Public), "{bad}");
+    }
+}
+
+#[test]
+fn the_host_header_is_used_as_it_is_if_it_is_one() {
+    let url = |host| PublicUrl::tls().websocket(host);
+    assert_eq!(url(Some("hub:8765")).as_deref(), Ok("wss://hub:8765"));
+    assert_eq!(url(Some("[::1]:1")).as_deref(), Ok("wss://[::1]:1"));
+    assert_eq!(
+        PublicUrl::plain().websocket(Some("h")).as_deref(),
+        Ok("ws://h")
+    );
+    for bad in [
+        None,
+        Some(""),
+        Some("a/b"),
+        Some("a b"),
+        Some("u@h"),
+        Some(":80"),
+    ] {
+        assert_eq!(url(bad), Err(HostError::Host), "{bad:?}");
+    }
+}

@@ -1,0 +1,8 @@
+//! Three whole hub nodes at a real broker, with our executors and harnesses at different ones.
+#![expect(clippy::unwrap_used, reason = "the functions below are parts of tests")]
+
+mod cluster;
+mod crossing;
+mod door;
+mod killing;
+mod load;

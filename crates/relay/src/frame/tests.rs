@@ -1,0 +1,273 @@
+//! The codec against the schema, against the bytes of stock endpoints, and against itself.
+
+use std::path::Path;
+
+use bytes::Bytes;
+use proptest::{option, prelude::*};
+
+use super::{encode::DataHeader, *};
+use crate::{
+    limits,
+    route::{Kind, Route},
+};
+
+const ID: &str = "11111111-2222-4333-8444-555555555555";
+
+fn id() -> StreamId {
+    StreamId::new(ID).unwrap()
+}
+
+/// The start of every frame: version 1 and the stream.
+fn envelope(rest: &[u8]) -> Bytes {
+    [b"\x08\x01\x12\x24", ID.as_bytes(), rest].concat().into()
+}
+
+fn refused(rest: &[u8]) -> FrameError {
+    Frame::decode(envelope(rest)).unwrap_err()
+}
+
+prop_compose! {
+    fn any_data()(
+        seq: u32,
+        count in 1..=limits::SEGMENTS,
+        place: prop::sample::Index,
+        payload in prop::collection::vec(any::<u8>(), 1..400),
+    ) -> Data {
+        Data {
+            seq,
+            segment_index: u32::try_from(place.index(count as usize)).unwrap(),
+            segment_count: count,
+            payload: payload.into(),
+        }
+    }
+}
+
+fn any_body() -> impl Strategy<Value = Body> {
+    prop_oneof![
+        any_data().prop_map(Body::Data),
+        Just(Body::Ack),
+        any::<u32>().prop_map(|next_seq| Body::Resume { next_seq }),
+        ".{1,80}".prop_map(|reason| Body::Reset { reason }),
+        Just(Body::Heartbeat),
+        prop::collection::vec(any::<u8>(), 1..400).prop_map(|bytes| Body::Handshake(bytes.into())),
+    ]
+}
+
+prop_compose! {
+    fn any_frame()(
+        stream_id in "[!-~]{1,40}",
+        ack: u32,
+        ack_bits: u32,
+        body in any_body(),
+        trace in option::of((option::of(".{0,20}"), option::of(".{0,20}"))),
+    ) -> Frame {
+        let trace = trace.map(|(parent, state)| Trace { parent, state });
+        Frame {
+            stream_id: StreamId::new(&stream_id).unwrap(),
+            ack,
+            ack_bits,
+            body,
+            trace: trace.filter(|trace| *trace != Trace::default()),
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_frame_survives_its_encoding_and_is_routed_alike(frame in any_frame()) {
+        let bytes = frame.encode();
+        let route = Route::peek(&bytes).unwrap();
+        prop_assert_eq!(route.stream_id, frame.stream_id.as_str());
+        prop_assert_eq!(route.kind, frame.body.kind());
+        prop_assert_eq!(Frame::decode(bytes.clone()), Ok(frame));
+    }
+
+    #[test]
+    fn a_header_by_hand_is_what_the_schema_writes(
+        data in any_data(),
+        stream_id in "[!-~]{1,200}",
+        ack in prop_oneof![Just(0), Just(NOTHING_RECEIVED), any::<u32>()],
+        ack_bits in prop_oneof![Just(0), any::<u32>()],
+    ) {
+        let frame = Frame {
+            ack,
+            ack_bits,
+            ..Frame::new(StreamId::new(&stream_id).unwrap(), Body::Data(data.clone()))
+        };
+        let header = DataHeader {
+            stream_id: &frame.stream_id,
+            ack,
+            ack_bits,
+            seq: data.seq,
+            segment_index: data.segment_index,
+            segment_count: data.segment_count,
+        };
+        let mut bytes = header.start(data.payload.len());
+        let room = bytes.capacity();
+        bytes.extend_from_slice(&data.payload);
+        prop_assert_eq!(bytes.capacity(), room, "one allocation");
+        prop_assert_eq!(bytes, frame.encode());
+    }
+
+    #[test]
+    fn what_is_cut_or_changed_is_refused_or_agrees_with_the_route(
+        frame in any_frame(),
+        keep: prop::sample::Index,
+        change in option::of((any::<prop::sample::Index>(), any::<u8>())),
+    ) {
+        let mut bytes = frame.encode().to_vec();
+        bytes.truncate(keep.index(bytes.len() + 1));
+        if let Some((at, value)) = change && !bytes.is_empty() {
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+        }
+        let route = Route::peek(&bytes);
+        if let Ok(frame) = Frame::decode(bytes.clone().into()) {
+            let route = route.unwrap();
+            prop_assert_eq!(route.stream_id, frame.stream_id.as_str());
+            prop_assert_eq!(route.kind, frame.body.kind());
+        }
+    }
+}
+
+#[test]
+fn frames_have_the_bytes_of_stock_endpoints() {
+    let resume = Frame::new(id(), Body::Resume { next_seq: 0 });
+    assert_eq!(resume.encode(), envelope(b"\x3a\x00"));
+    assert_eq!(resume.encode().len(), 42);
+    let handshake = Frame::new(id(), Body::Handshake(Bytes::from_static(b"abc")));
+    assert_eq!(handshake.encode(), envelope(b"\x52\x05\x0a\x03abc"));
+    let mut data = Data {
+        seq: 0,
+        segment_index: 0,
+        segment_count: 1,
+        payload: Bytes::from_static(b"abc"),
+    };
+    let first = Frame::new(id(), Body::Data(data.clone()));
+    assert_eq!(first.encode(), envelope(b"\x2a\x07\x18\x01\x22\x03abc"));
+    data.seq = 5;
+    let sixth = Frame::new(id(), Body::Data(data));
+    assert_eq!(
+        sixth.encode(),
+        envelope(b"\x2a\x09\x08\x05\x18\x01\x22\x03abc")
+    );
+    let reset = Frame::new(
+        id(),
+        Body::Reset {
+            reason: RESET_PROTOCOL_ERROR.to_owned(),
+        },
+    );
+    assert_eq!(
+        reset.encode(),
+        envelope(b"\x42\x1c\x0a\x1anoise_relay_protocol_error")
+    );
+    for frame in [resume, handshake, first, sixth, reset] {
+        assert!(frame.is_plain());
+        assert_eq!(Frame::decode(frame.encode()), Ok(frame));
+    }
+}
+
+#[test]
+fn an_announcement_is_an_acknowledgement_of_nothing() {
+    let frame = Frame::announcement(id());
+    assert_eq!(
+        frame.encode(),
+        envelope(b"\x18\xff\xff\xff\xff\x0f\x32\x00")
+    );
+    assert!(frame.is_announcement());
+    assert!(!Frame::new(id(), Body::Ack).is_announcement());
+}
+
+#[test]
+fn a_payload_is_a_slice_of_the_message_and_its_only_holder() {
+    let bytes = envelope(b"\x2a\x07\x18\x01\x22\x03abc");
+    let end = bytes.as_ptr_range().end;
+    let frame = Frame::decode(bytes).unwrap();
+    let Body::Data(data) = frame.body else {
+        panic!("a record");
+    };
+    assert_eq!(data.payload.as_ptr_range().end, end);
+    assert!(data.payload.is_unique(), "it can be opened in place");
+}
+
+#[test]
+fn fields_come_in_any_order_and_unknown_ones_are_skipped() {
+    let mut bytes = b"\x32\x00\xa8\x06\x07\xb2\x06\x01x\xa1\x06\x01\x02\x03\x04\x05\x06\x07\x08\
+        \xad\x06\x01\x02\x03\x04\x12\x01s"
+        .to_vec();
+    bytes.extend_from_slice(b"\x08\x01");
+    let frame = Frame::decode(bytes.into()).unwrap();
+    assert_eq!(frame, Frame::new(StreamId::new("s").unwrap(), Body::Ack));
+}
+
+#[test]
+fn of_two_bodies_the_last_one_counts() {
+    let bytes = envelope(b"\x3a\x00\x4a\x00");
+    assert_eq!(Route::peek(&bytes).unwrap().kind, Kind::Heartbeat);
+    assert_eq!(Frame::decode(bytes).unwrap().body, Body::Heartbeat);
+}
+
+#[test]
+fn what_is_not_valid_is_refused() {
+    assert_eq!(refused(b""), FrameError::NoBody);
+    assert_eq!(refused(b"\x08\x02\x32\x00"), FrameError::Version(2));
+    assert_eq!(
+        refused(b"\x12\x02 \t\x32\x00"),
+        FrameError::StreamId(StreamIdError::Blank)
+    );
+    let long = [&b"\x12\x81\x02"[..], &[b'x'; 257], b"\x32\x00"].concat();
+    assert_eq!(
+        refused(&long),
+        FrameError::StreamId(StreamIdError::TooLong(257))
+    );
+    assert_eq!(refused(b"\x12\x01\xff\x32\x00"), FrameError::Malformed);
+    assert_eq!(refused(b"\x52\x00"), FrameError::NoPayload);
+    assert_eq!(refused(b"\x2a\x02\x18\x01"), FrameError::NoPayload);
+    assert_eq!(refused(b"\x42\x00"), FrameError::NoReason);
+    for (index, count) in [(0, 0), (1, 1), (2, 2), (0, limits::SEGMENTS + 1)] {
+        let data = Data {
+            seq: 0,
+            segment_index: index,
+            segment_count: count,
+            payload: Bytes::from_static(b"x"),
+        };
+        let frame = Frame::new(id(), Body::Data(data));
+        assert_eq!(
+            Frame::decode(frame.encode()),
+            Err(FrameError::Segments { index, count })
+        );
+    }
+    // Cut off, of a wrong type, a group, and garbage.
+    for rest in [
+        &b"\x2a\x07\x18\x01\x22\x03ab"[..],
+        b"\x2a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+        b"\x30\x00",
+        b"\x0a\x00\x32\x00",
+        b"\xa3\x06\xa4\x06\x32\x00",
+        b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff",
+        b"\x00\x00\x32\x00",
+    ] {
+        assert_eq!(refused(rest), FrameError::Malformed, "{rest:x?}");
+    }
+    assert_eq!(Frame::decode(Bytes::new()), Err(FrameError::Version(0)));
+}
+
+/// Generates the types of the schema, as text.
+fn generated() -> String {
+    let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("proto");
+    let file = schema.join("codex.exec_server.relay.v1.proto");
+    let descriptors = protox::compile([file], [schema]).unwrap();
+    let out = tempfile::tempdir().unwrap();
+    prost_build::Config::new()
+        .bytes(["."])
+        .out_dir(out.path())
+        .compile_fds(descriptors)
+        .unwrap();
+    std::fs::read_to_string(out.path().join("codex.exec_server.relay.v1.rs")).unwrap()
+}
+
+#[test]
+fn the_types_are_those_of_the_schema() {
+    // To be replaced by what this test generates, whenever the schema changes.
+    assert_eq!(include_str!("proto.rs"), generated());
+}

@@ -1,0 +1,175 @@
+//! The handshake as the Noise library has it, for any source of randomness.
+
+use bytes::Bytes;
+use clatter::{
+    HybridHandshakeCore, HybridHandshakeParams,
+    bytearray::ByteArray,
+    crypto::{cipher::AesGcm, dh::X25519, hash::Sha256, kem::rust_crypto_ml_kem::MlKem768},
+    handshakepattern::noise_hybrid_ik,
+    traits::{Handshaker, Kem, Rng},
+};
+
+use crate::{
+    channel::{Channel, Opener, Sealer},
+    identity::{Identity, PublicKey},
+    limits,
+};
+
+/// What a handshake is for. Both endpoints use the values that the registry issued, and the stream id
+/// of the frame.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Scope<'a> {
+    /// The environment.
+    pub environment_id: &'a str,
+    /// The executor's current registration.
+    pub registration_id: &'a str,
+    /// The stream.
+    pub stream_id: &'a str,
+}
+
+impl Scope<'_> {
+    /// Returns what both sides mix into the transcript first.
+    pub(super) fn prologue(&self) -> Vec<u8> {
+        let mut prologue = Vec::new();
+        for part in [
+            DOMAIN,
+            self.environment_id,
+            self.registration_id,
+            self.stream_id,
+        ] {
+            prologue.extend_from_slice(&(part.len() as u64).to_be_bytes());
+            prologue.extend_from_slice(part.as_bytes());
+        }
+        prologue
+    }
+}
+
+/// One side of a handshake.
+pub(super) struct Noise<R: Rng>(HybridHandshakeCore<X25519, MlKem768, MlKem768, AesGcm, Sha256, R>);
+
+impl<R: Rng> Noise<R> {
+    pub(super) fn initiator(
+        identity: &Identity,
+        executor: &PublicKey,
+        scope: Scope<'_>,
+    ) -> Result<Self, HandshakeError> {
+        let prologue = scope.prologue();
+        let params = HybridHandshakeParams::new(noise_hybrid_ik(), true)
+            .with_prologue(&prologue)
+            .with_s(identity.dh().clone())
+            .with_s_kem(identity.kem().clone())
+            .with_rs(*executor.x25519())
+            .with_rs_kem(<MlKem768 as Kem>::PubKey::from_slice(executor.mlkem768()));
+        HybridHandshakeCore::new(params)
+            .map(Self)
+            .map_err(|_| HandshakeError::Rejected)
+    }
+
+    pub(super) fn responder(identity: &Identity, scope: Scope<'_>) -> Result<Self, HandshakeError> {
+        let prologue = scope.prologue();
+        let params = HybridHandshakeParams::new(noise_hybrid_ik(), false)
+            .with_prologue(&prologue)
+            .with_s(identity.dh().clone())
+            .with_s_kem(identity.kem().clone());
+        HybridHandshakeCore::new(params)
+            .map(Self)
+            .map_err(|_| HandshakeError::Rejected)
+    }
+
+    /// Writes the first message.
+    pub(super) fn write_first(&mut self, authorization: &str) -> Result<Bytes, HandshakeError> {
+        if authorization.len() > limits::AUTHORIZATION_BYTES {
+            return Err(HandshakeError::AuthorizationTooLong(authorization.len()));
+        }
+        self.write(authorization.as_bytes(), FIRST_BYTES)
+    }
+
+    /// Reads the first message and returns the authorization in it.
+    pub(super) fn read_first(&mut self, message: &[u8]) -> Result<String, HandshakeError> {
+        if !(FIRST_BYTES..=FIRST_BYTES + limits::AUTHORIZATION_BYTES).contains(&message.len()) {
+            return Err(HandshakeError::Length(message.len()));
+        }
+        let mut authorization = vec![0; message.len() - FIRST_BYTES];
+        self.0
+            .read_message(message, &mut authorization)
+            .map_err(|_| HandshakeError::Rejected)?;
+        String::from_utf8(authorization).map_err(|_| HandshakeError::AuthorizationNotText)
+    }
+
+    /// Writes the second message.
+    pub(super) fn write_second(&mut self) -> Result<Bytes, HandshakeError> {
+        self.write(&[], SECOND_BYTES)
+    }
+
+    /// Reads the second message. It carries nothing: a longer one is refused by its length.
+    pub(super) fn read_second(&mut self, message: &[u8]) -> Result<(), HandshakeError> {
+        if message.len() != SECOND_BYTES {
+            return Err(HandshakeError::Length(message.len()));
+        }
+        self.0
+            .read_message(message, &mut [])
+            .map(drop)
+            .map_err(|_| HandshakeError::Rejected)
+    }
+
+    /// Returns the peer's static key, once a message proved that it holds it.
+    pub(super) fn peer(&self) -> Result<PublicKey, HandshakeError> {
+        let key = self.0.get_remote_static().ok_or(HandshakeError::Rejected)?;
+        PublicKey::from_raw(key.dh(), key.kem().as_slice()).map_err(|_| HandshakeError::Rejected)
+    }
+
+    /// Takes the keys out of a finished handshake.
+    pub(super) fn split(self) -> Result<Channel, HandshakeError> {
+        let initiator = self.0.is_initiator();
+        let transport = self.0.finalize().map_err(|_| HandshakeError::Rejected)?;
+        let states = transport.take();
+        let (up, _) = states.initiator_to_responder.take();
+        let (down, _) = states.responder_to_initiator.take();
+        let (seal, open) = if initiator { (up, down) } else { (down, up) };
+        Ok(Channel {
+            sealer: Sealer::new(&seal),
+            opener: Opener::new(&open),
+        })
+    }
+
+    /// Writes a first message with any payload.
+    #[cfg(test)]
+    pub(super) fn write_raw(&mut self, payload: &[u8]) -> Result<Bytes, HandshakeError> {
+        self.write(payload, FIRST_BYTES)
+    }
+
+    fn write(&mut self, payload: &[u8], overhead: usize) -> Result<Bytes, HandshakeError> {
+        let mut message = vec![0; overhead + payload.len()];
+        let written = self
+            .0
+            .write_message(payload, &mut message)
+            .map_err(|_| HandshakeError::Rejected)?;
+        debug_assert_eq!(written, message.len());
+        Ok(message.into())
+    }
+}
+
+/// Why a handshake came to nothing.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HandshakeError {
+    /// Caller: the authorization does not fit into the first message.
+    #[error("authorization of {0} bytes is too long")]
+    AuthorizationTooLong(usize),
+    /// Peer: no handshake message has this length.
+    #[error("handshake message of {0} bytes")]
+    Length(usize),
+    /// Peer: keys, scope or bytes are not those that the message was made for.
+    #[error("handshake message is not authentic")]
+    Rejected,
+    /// Peer: the authorization is not UTF-8.
+    #[error("authorization is not text")]
+    AuthorizationNotText,
+}
+
+/// First part of every prologue.
+const DOMAIN: &str = "codex-exec-server-relay-noise/v1";
+/// Length of the first message, without the authorization.
+const FIRST_BYTES: usize = 1088 + 32 + 1184 + 48 + 1200 + 16;
+/// Length of the second message.
+const SECOND_BYTES: usize = 1088 + 1104 + 32 + 1184 + 16;

@@ -1,0 +1,124 @@
+//! What a relay reads of a frame: whose it is, and of which kind.
+//!
+//! Invariant: a frame that [`crate::frame::Frame::decode`] takes has the same stream and kind here.
+//! Payloads are skipped, nothing is allocated.
+
+use crate::frame::{FrameError, VERSION, check_stream_id};
+
+/// The envelope of a frame.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Route<'a> {
+    /// The stream it belongs to: not blank, bounded. Untrusted text.
+    pub stream_id: &'a str,
+    /// Which body it has.
+    pub kind: Kind,
+}
+
+impl<'a> Route<'a> {
+    /// Reads the envelope of one websocket message. What the body says is not checked.
+    pub fn peek(message: &'a [u8]) -> Result<Self, FrameError> {
+        let mut rest = Cursor(message);
+        let (mut version, mut stream_id, mut kind) = (0, &b""[..], None);
+        while !rest.0.is_empty() {
+            let tag = rest.varint()?;
+            match (tag >> 3, tag & 7) {
+                // As the schema's decoder: a longer number is cut to 32 bits.
+                (1, VARINT) => version = rest.varint()? & u64::from(u32::MAX),
+                (2, BYTES) => stream_id = rest.bytes()?,
+                (field @ 5..=10, BYTES) => {
+                    // The last one counts, as in every decoder of the schema.
+                    kind = Kind::of_field(field);
+                    rest.bytes()?;
+                }
+                (11 | 12, BYTES) => rest.bytes().map(drop)?,
+                (3 | 4, VARINT) => rest.varint().map(drop)?,
+                // A field of a later schema.
+                (13.., VARINT) => rest.varint().map(drop)?,
+                (13.., BYTES) => rest.bytes().map(drop)?,
+                (13.., FIXED_64) => rest.take(8).map(drop)?,
+                (13.., FIXED_32) => rest.take(4).map(drop)?,
+                _ => return Err(FrameError::Malformed),
+            }
+        }
+        if version != u64::from(VERSION) {
+            let version = u32::try_from(version).unwrap_or(u32::MAX);
+            return Err(FrameError::Version(version));
+        }
+        let stream_id = str::from_utf8(stream_id).map_err(|_| FrameError::Malformed)?;
+        check_stream_id(stream_id)?;
+        Ok(Self {
+            stream_id,
+            kind: kind.ok_or(FrameError::NoBody)?,
+        })
+    }
+}
+
+/// Which body a frame has.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Kind {
+    /// A sealed record.
+    Data,
+    /// Acknowledgement fields alone.
+    Ack,
+    /// The stream goes on, on a new connection.
+    Resume,
+    /// The stream, or its path, is over.
+    Reset,
+    /// A sign of life.
+    Heartbeat,
+    /// A handshake message.
+    Handshake,
+}
+
+impl Kind {
+    /// Returns the body that has this number in the schema.
+    fn of_field(field: u64) -> Option<Self> {
+        match field {
+            5 => Some(Self::Data),
+            6 => Some(Self::Ack),
+            7 => Some(Self::Resume),
+            8 => Some(Self::Reset),
+            9 => Some(Self::Heartbeat),
+            10 => Some(Self::Handshake),
+            _ => None,
+        }
+    }
+}
+
+/// What is left to read.
+struct Cursor<'a>(&'a [u8]);
+
+impl<'a> Cursor<'a> {
+    fn varint(&mut self) -> Result<u64, FrameError> {
+        let mut value = 0;
+        // 64 bits, seven at a time.
+        for shift in (0..64).step_by(7) {
+            let (&byte, rest) = self.0.split_first().ok_or(FrameError::Malformed)?;
+            self.0 = rest;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                // The tenth byte has room for one bit only.
+                let fits = shift < 63 || byte < 2;
+                return fits.then_some(value).ok_or(FrameError::Malformed);
+            }
+        }
+        Err(FrameError::Malformed)
+    }
+
+    fn bytes(&mut self) -> Result<&'a [u8], FrameError> {
+        let len = self.varint()?;
+        self.take(usize::try_from(len).map_err(|_| FrameError::Malformed)?)
+    }
+
+    fn take(&mut self, len: usize) -> Result<&'a [u8], FrameError> {
+        let (taken, rest) = self.0.split_at_checked(len).ok_or(FrameError::Malformed)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+}
+
+/// Wire types of the encoding.
+const VARINT: u64 = 0;
+const FIXED_64: u64 = 1;
+const BYTES: u64 = 2;
+const FIXED_32: u64 = 5;

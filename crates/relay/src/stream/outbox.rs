@@ -1,0 +1,233 @@
+//! Messages on their way into records.
+//!
+//! Invariant: `bytes[head..]` is the messages of `lengths`, each behind its prefix, of which the first
+//! may have been taken in part.
+
+use std::{collections::VecDeque, ops::Range};
+
+use crate::limits::{self, MESSAGE_BYTES, PREFIX_BYTES, RECORD_BYTES};
+
+/// Messages that are not sealed yet.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    bytes: Vec<u8>,
+    head: usize,
+    /// Bytes left of each message, prefix included.
+    lengths: VecDeque<usize>,
+    /// Which segment of the first message is next. 0 unless it is longer than a record.
+    segment: u32,
+}
+
+impl Outbox {
+    /// Has one message appended behind its prefix.
+    pub(super) fn push(&mut self, encode: impl FnOnce(&mut Vec<u8>)) -> Result<(), PushError> {
+        self.compact();
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(&[0; PREFIX_BYTES]);
+        encode(&mut self.bytes);
+        let total = self.bytes.len().saturating_sub(start);
+        let len = total.saturating_sub(PREFIX_BYTES);
+        let prefix = match u32::try_from(len) {
+            Ok(0) => Err(PushError::Empty),
+            Ok(prefix) if len <= MESSAGE_BYTES => Ok(prefix.to_be_bytes()),
+            _ => Err(PushError::TooLong(len)),
+        };
+        match prefix {
+            Ok(prefix) => {
+                self.bytes[start..start + PREFIX_BYTES].copy_from_slice(&prefix);
+                self.lengths.push_back(total);
+                Ok(())
+            }
+            Err(error) => {
+                self.bytes.truncate(start);
+                Err(error)
+            }
+        }
+    }
+
+    /// Forgets a piece that was sealed.
+    pub(super) fn advance(&mut self, piece: &Piece) {
+        self.head = piece.range.end;
+        let mut left = piece.range.len();
+        while left > 0
+            && let Some(first) = self.lengths.front_mut()
+        {
+            let taken = left.min(*first);
+            *first -= taken;
+            left -= taken;
+            if *first == 0 {
+                self.lengths.pop_front();
+            }
+        }
+        self.segment = piece.next_segment;
+        if self.lengths.is_empty() {
+            self.head = 0;
+            if self.bytes.capacity() > KEPT_BYTES {
+                self.bytes = Vec::new();
+            } else {
+                self.bytes.clear();
+            }
+        }
+    }
+
+    /// Returns what the next record holds.
+    pub(super) fn next(&self, packing: Packing) -> Option<Piece> {
+        let &first = self.lengths.front()?;
+        let len = match packing {
+            Packing::OneMessage => first.min(RECORD_BYTES),
+            Packing::WholeMessages if self.segment > 0 || first > RECORD_BYTES => {
+                return Some(self.next_segment(first));
+            }
+            Packing::WholeMessages => {
+                let mut len = 0;
+                for more in &self.lengths {
+                    if len + more > RECORD_BYTES {
+                        break;
+                    }
+                    len += more;
+                }
+                len
+            }
+        };
+        Some(Piece {
+            range: self.head..self.head + len,
+            segment_index: 0,
+            segment_count: 1,
+            next_segment: 0,
+        })
+    }
+
+    pub(super) fn bytes(&self, piece: &Piece) -> &[u8] {
+        self.bytes.get(piece.range.clone()).unwrap_or_default()
+    }
+
+    /// Returns how many bytes are not sealed, prefixes included.
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len() - self.head
+    }
+
+    fn next_segment(&self, left: usize) -> Piece {
+        let len = left.min(RECORD_BYTES);
+        // The limit of a message bounds both by `limits::SEGMENTS`.
+        let more = u32::try_from(left.div_ceil(RECORD_BYTES)).unwrap_or(limits::SEGMENTS);
+        Piece {
+            range: self.head..self.head + len,
+            segment_index: self.segment,
+            segment_count: self.segment + more,
+            next_segment: if more == 1 { 0 } else { self.segment + 1 },
+        }
+    }
+
+    /// Moves what is left to the front, if that is little compared to what is gone.
+    fn compact(&mut self) {
+        if self.head > self.bytes.len() / 2 {
+            self.bytes.drain(..self.head);
+            self.head = 0;
+        }
+    }
+}
+
+/// What one record holds.
+#[derive(Debug)]
+pub(super) struct Piece {
+    range: Range<usize>,
+    pub(super) segment_index: u32,
+    pub(super) segment_count: u32,
+    next_segment: u32,
+}
+
+impl Piece {
+    pub(super) fn len(&self) -> usize {
+        self.range.len()
+    }
+}
+
+/// How messages are put into records.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Packing {
+    /// Each message starts a record, as stock senders do.
+    OneMessage,
+    /// Short messages share a record; longer ones are cut into segments.
+    WholeMessages,
+}
+
+/// Why a message was not taken. The stream goes on without it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PushError {
+    /// Caller: no message is empty.
+    #[error("message is empty")]
+    Empty,
+    /// Caller: no peer takes as much.
+    #[error("message of {0} bytes exceeds {MESSAGE_BYTES}")]
+    TooLong(usize),
+}
+
+/// Memory that an empty outbox keeps for the next messages.
+const KEPT_BYTES: usize = 256 << 10;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::LazyLock;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A message of `len` bytes that differ from their neighbours.
+    fn message(len: usize) -> &'static [u8] {
+        static LONGEST: LazyLock<Vec<u8>> =
+            LazyLock::new(|| (0..=250).cycle().take(200_000).collect());
+        &LONGEST[..len]
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_are_the_messages_in_order_whatever_comes_between(
+            lengths in prop::collection::vec(
+                prop_oneof![1..200usize, 61_400..61_500usize, 100_000..200_000usize],
+                1..12,
+            ),
+            takes in prop::collection::vec(0..4usize, 12),
+            packing in prop_oneof![Just(Packing::OneMessage), Just(Packing::WholeMessages)],
+        ) {
+            let mut outbox = Outbox::default();
+            let (mut pushed, mut taken) = (Vec::new(), Vec::new());
+            let mut take = |outbox: &mut Outbox| {
+                let Some(piece) = outbox.next(packing) else {
+                    return false;
+                };
+                assert!((1..=RECORD_BYTES).contains(&piece.len()));
+                taken.extend_from_slice(outbox.bytes(&piece));
+                outbox.advance(&piece);
+                true
+            };
+            for (len, takes) in lengths.into_iter().zip(takes) {
+                outbox.push(|bytes| bytes.extend_from_slice(message(len))).unwrap();
+                pushed.extend(u32::try_from(len).unwrap().to_be_bytes());
+                pushed.extend_from_slice(message(len));
+                for _ in 0..takes {
+                    take(&mut outbox);
+                }
+            }
+            while take(&mut outbox) {}
+            prop_assert_eq!(outbox.len(), 0);
+            prop_assert!(pushed == taken);
+        }
+    }
+
+    #[test]
+    fn what_is_gone_is_not_kept_behind_a_long_queue() {
+        let mut outbox = Outbox::default();
+        for _ in 0..1000 {
+            outbox
+                .push(|bytes| bytes.extend_from_slice(message(50_000)))
+                .unwrap();
+            if outbox.len() > 200_000 {
+                let piece = outbox.next(Packing::WholeMessages).unwrap();
+                outbox.advance(&piece);
+            }
+        }
+        assert!(outbox.bytes.len() < 600_000);
+    }
+}

@@ -1,0 +1,98 @@
+//! Streams: alone against crafted frames, and in pairs over links that fail.
+
+use std::{
+    sync::LazyLock,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+
+use crate::{
+    channel::{Channel, Sealer},
+    frame::{Body, Data, Frame, StreamId},
+    stream::{Delivery, Stream},
+};
+
+mod link;
+mod pair;
+mod plain;
+mod reliable;
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one clock that tests take theirs from"
+)]
+fn epoch() -> Instant {
+    static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
+    *EPOCH
+}
+
+fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+fn id() -> StreamId {
+    StreamId::new("11111111-2222-4333-8444-555555555555").unwrap()
+}
+
+/// Both ends of a stream.
+fn ends(delivery: Delivery) -> (Stream, Stream) {
+    let (a, b) = Channel::pair();
+    let end = |channel| Stream::new(id(), channel, delivery, epoch());
+    (end(a), end(b))
+}
+
+/// One end, and what seals records for it.
+fn end_and_sealer(delivery: Delivery) -> (Stream, Sealer) {
+    let (a, b) = Channel::pair();
+    (Stream::new(id(), a, delivery, epoch()), b.sealer)
+}
+
+/// Seals the next record.
+fn seal(sealer: &mut Sealer, plaintext: &[u8]) -> Data {
+    let seq = sealer.next_seq();
+    let mut buffer = plaintext.to_vec();
+    sealer.seal(&mut buffer, 0).unwrap();
+    Data {
+        seq,
+        segment_index: 0,
+        segment_count: 1,
+        payload: buffer.into(),
+    }
+}
+
+fn frame(data: Data) -> Frame {
+    Frame::new(id(), Body::Data(data))
+}
+
+/// A message behind its prefix.
+fn framed(message: &[u8]) -> Vec<u8> {
+    let mut framed = u32::try_from(message.len()).unwrap().to_be_bytes().to_vec();
+    framed.extend_from_slice(message);
+    framed
+}
+
+fn push(stream: &mut Stream, message: &[u8]) {
+    stream
+        .push(|buffer| buffer.extend_from_slice(message))
+        .unwrap();
+}
+
+/// All frames that a stream has ready.
+fn frames(stream: &mut Stream, now: Instant) -> Vec<Frame> {
+    std::iter::from_fn(|| stream.poll_frame(now))
+        .map(|bytes| Frame::decode(bytes).unwrap())
+        .collect()
+}
+
+/// All messages that a stream has ready.
+fn messages(stream: &mut Stream) -> Vec<Bytes> {
+    std::iter::from_fn(|| stream.poll_message()).collect()
+}
+
+fn data(frame: &Frame) -> &Data {
+    let Body::Data(data) = &frame.body else {
+        panic!("{frame:?} is a record");
+    };
+    data
+}

@@ -1,0 +1,346 @@
+//! Two ends over faulty links, in virtual time: every message arrives once, whole and in order.
+
+use super::{
+    link::{Dice, Faults, Link},
+    *,
+};
+
+const PERFECT: Faults = Faults {
+    delay: 1,
+    jitter: 0,
+    drop_percent: 0,
+    duplicate_percent: 0,
+};
+
+/// What a run is made of.
+#[derive(Clone, Copy)]
+struct Plan {
+    faults: Faults,
+    /// Messages in each direction.
+    messages: u64,
+    /// Chance, per message, that the connection is lost about then.
+    cut_percent: u64,
+    /// Chance, per look, that an application does not read for a while.
+    stall_percent: u64,
+}
+
+/// Two ends, their links, and their applications.
+struct Pair {
+    ends: [Stream; 2],
+    /// From the end with the same index.
+    links: [Link; 2],
+    sent: [u64; 2],
+    received: [u64; 2],
+    /// Until when an application has nothing to say.
+    pausing: [Instant; 2],
+    /// Until when an application does not read.
+    stalled: [Instant; 2],
+    /// When the connection is made again; absent: it is there.
+    reconnect: Option<Instant>,
+    cuts: u64,
+    /// The next new record of each end, and how often an old one was sent.
+    records: [u32; 2],
+    repeats: u64,
+    now: Instant,
+    dice: Dice,
+    plan: Plan,
+}
+
+impl Pair {
+    fn new(plan: Plan, seed: u64) -> Self {
+        let (a, b) = ends(Delivery::Reliable);
+        Self {
+            ends: [a, b],
+            links: [
+                Link::new(plan.faults, !seed),
+                Link::new(plan.faults, seed ^ 0x5555),
+            ],
+            sent: [0; 2],
+            received: [0; 2],
+            pausing: [epoch(); 2],
+            stalled: [epoch(); 2],
+            reconnect: None,
+            cuts: 0,
+            records: [0; 2],
+            repeats: 0,
+            now: epoch(),
+            dice: Dice::new(seed),
+            plan,
+        }
+    }
+
+    /// Runs until all is delivered and acknowledged.
+    fn run(mut self, seed: u64) -> Self {
+        let limit = epoch() + Duration::from_secs(3600);
+        while !self.is_done() {
+            self.exchange(seed);
+            // What came in is read, and what that makes ready is sent, at the same time.
+            self.applications();
+            self.exchange(seed);
+            if self.is_done() {
+                break;
+            }
+            let next = self.next_event();
+            assert!(next < limit, "seed {seed} stalls: {:?}", self.received);
+            self.now = self.now.max(next);
+        }
+        self
+    }
+
+    fn is_done(&self) -> bool {
+        self.received == [self.plan.messages; 2]
+            && self.ends.iter().all(|end| end.unacknowledged() == 0)
+    }
+
+    fn applications(&mut self) {
+        for side in 0..2 {
+            while self.wants_to_push(side) {
+                let message = message(side, self.sent[side]);
+                push(&mut self.ends[side], &message);
+                self.sent[side] += 1;
+                if self.dice.percent(20) {
+                    self.pausing[side] = self.now + ms(self.dice.below(200));
+                }
+                if self.reconnect.is_none() && self.dice.percent(self.plan.cut_percent) {
+                    self.cut();
+                }
+            }
+            if self.stalled[side] > self.now {
+                continue;
+            }
+            while let Some(received) = self.ends[side].poll_message() {
+                let expected = message(1 - side, self.received[side]);
+                assert!(received == expected, "message {}", self.received[side]);
+                self.received[side] += 1;
+                if self.dice.percent(self.plan.stall_percent) {
+                    self.stalled[side] = self.now + ms(self.dice.below(3000));
+                    break;
+                }
+            }
+        }
+    }
+
+    fn wants_to_push(&self, side: usize) -> bool {
+        self.sent[side] < self.plan.messages
+            && self.pausing[side] <= self.now
+            && self.ends[side].buffered() < 1 << 20
+    }
+
+    /// Loses the connection. An end may not notice; the first is the one that connects again.
+    fn cut(&mut self) {
+        self.cuts += 1;
+        for link in &mut self.links {
+            link.cut();
+        }
+        self.ends[0].handle_disconnect(self.now);
+        if self.dice.percent(70) {
+            self.ends[1].handle_disconnect(self.now);
+        }
+        self.reconnect = Some(self.now + ms(self.dice.below(400)));
+    }
+
+    fn exchange(&mut self, seed: u64) {
+        if self.reconnect.is_some_and(|at| at <= self.now) {
+            self.reconnect = None;
+            self.ends[0].handle_reconnect(self.now);
+            // The other end learns it from its own connection, or from `Resume` alone.
+            if self.dice.percent(50) {
+                self.ends[1].handle_reconnect(self.now);
+            }
+        }
+        for side in 0..2 {
+            while let Some(bytes) = self.links[side].receive(self.now) {
+                let frame = Frame::decode(bytes).unwrap();
+                let result = self.ends[1 - side].handle_frame(frame, self.now);
+                assert_eq!(result, Ok(()), "seed {seed}");
+            }
+            if self.ends[side]
+                .poll_timeout()
+                .is_some_and(|at| at <= self.now)
+            {
+                let result = self.ends[side].handle_timeout(self.now);
+                assert_eq!(result, Ok(()), "seed {seed}");
+            }
+            assert!(
+                self.ends[side]
+                    .poll_timeout()
+                    .is_none_or(|at| at > self.now),
+                "seed {seed}: a driver would spin"
+            );
+        }
+        for side in 0..2 {
+            while let Some(frame) = self.ends[side].poll_frame(self.now) {
+                self.count(side, &frame);
+                if self.reconnect.is_none() {
+                    self.links[side].send(frame, self.now);
+                }
+            }
+        }
+    }
+
+    fn count(&mut self, side: usize, frame: &Bytes) {
+        let Body::Data(data) = Frame::decode(frame.clone()).unwrap().body else {
+            return;
+        };
+        if data.seq == self.records[side] {
+            self.records[side] += 1;
+        } else {
+            self.repeats += 1;
+        }
+    }
+
+    fn next_event(&self) -> Instant {
+        let links = self.links.iter().filter_map(Link::next);
+        let timers = self.ends.iter().filter_map(Stream::poll_timeout);
+        let stalls = self.stalled.into_iter().filter(|at| *at > self.now);
+        let pauses = (0..2)
+            .filter(|side| self.sent[*side] < self.plan.messages)
+            .map(|side| self.pausing[side])
+            .filter(|at| *at > self.now);
+        let pushes = (0..2).any(|side| self.wants_to_push(side));
+        links
+            .chain(timers)
+            .chain(stalls)
+            .chain(self.reconnect)
+            .chain(pauses)
+            .chain(pushes.then_some(self.now))
+            .min()
+            .unwrap_or(self.now + ms(1))
+            .max(self.now)
+    }
+}
+
+/// The n-th message of a side: any length, and no two alike.
+fn message(side: usize, n: u64) -> Vec<u8> {
+    let side = u8::try_from(side).unwrap();
+    let mut dice = Dice::new(n << 1 | u64::from(side));
+    let len = match dice.below(20) {
+        0 => 60_000 + dice.below(3000),
+        1 => dice.below(300_000),
+        _ => dice.below(300),
+    };
+    let mut message = n.to_le_bytes().to_vec();
+    message.resize(message.len() + usize::try_from(len).unwrap(), side | 0x40);
+    message
+}
+
+/// Runs a plan with many seeds; returns how often connections were lost.
+fn run_seeds(seeds: u64, plan: Plan) -> u64 {
+    (0..seeds)
+        .map(|seed| Pair::new(plan, seed).run(seed).cuts)
+        .sum()
+}
+
+const STEADY: Plan = Plan {
+    faults: PERFECT,
+    messages: 100,
+    cut_percent: 0,
+    stall_percent: 0,
+};
+
+#[test]
+fn a_perfect_link_carries_nothing_twice() {
+    for delay in [1, 90] {
+        let faults = Faults { delay, ..PERFECT };
+        let pair = Pair::new(Plan { faults, ..STEADY }, 1).run(1);
+        assert_eq!((pair.received, pair.repeats), ([100; 2], 0));
+    }
+}
+
+#[test]
+fn what_is_lost_is_sent_again_and_little_else() {
+    let faults = Faults {
+        delay: 10,
+        drop_percent: 2,
+        ..PERFECT
+    };
+    let plan = Plan {
+        faults,
+        messages: 1000,
+        ..STEADY
+    };
+    let pair = Pair::new(plan, 1).run(1);
+    let records = u64::from(pair.records[0] + pair.records[1]);
+    assert!(pair.repeats > records / 100);
+    assert!(pair.repeats < records / 5, "{} of {records}", pair.repeats);
+}
+
+#[test]
+fn messages_survive_delay_and_reordering() {
+    let faults = Faults {
+        delay: 20,
+        jitter: 40,
+        ..PERFECT
+    };
+    run_seeds(60, Plan { faults, ..STEADY });
+}
+
+#[test]
+fn messages_survive_loss() {
+    for drop_percent in [1, 10, 30] {
+        let faults = Faults {
+            delay: 10,
+            drop_percent,
+            ..PERFECT
+        };
+        run_seeds(40, Plan { faults, ..STEADY });
+    }
+}
+
+#[test]
+fn messages_survive_duplication() {
+    let faults = Faults {
+        delay: 5,
+        jitter: 50,
+        duplicate_percent: 50,
+        ..PERFECT
+    };
+    run_seeds(40, Plan { faults, ..STEADY });
+}
+
+#[test]
+fn messages_survive_cuts_without_a_byte_lost_or_doubled() {
+    let faults = Faults {
+        delay: 15,
+        ..PERFECT
+    };
+    let cuts = run_seeds(
+        60,
+        Plan {
+            faults,
+            cut_percent: 5,
+            ..STEADY
+        },
+    );
+    assert!(cuts > 200, "{cuts}");
+}
+
+#[test]
+fn messages_survive_applications_that_stop_reading() {
+    run_seeds(
+        40,
+        Plan {
+            stall_percent: 5,
+            messages: 300,
+            ..STEADY
+        },
+    );
+}
+
+#[test]
+fn messages_survive_everything_at_once() {
+    let faults = Faults {
+        delay: 10,
+        jitter: 30,
+        drop_percent: 10,
+        duplicate_percent: 10,
+    };
+    let plan = Plan {
+        faults,
+        messages: 150,
+        cut_percent: 3,
+        stall_percent: 3,
+    };
+    let cuts = run_seeds(100, plan);
+    assert!(cuts > 300, "{cuts}");
+}

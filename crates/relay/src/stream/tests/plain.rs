@@ -1,0 +1,278 @@
+//! Plain streams, row by row as stock endpoints behave.
+
+use super::*;
+use crate::{
+    channel::OpenError,
+    limits::{MESSAGE_BYTES, RECORD_BYTES, TAG_BYTES},
+    stream::{PushError, StreamError},
+};
+
+fn refused(stream: &mut Stream, data: Data, expected: StreamError) {
+    assert_eq!(stream.handle_frame(frame(data), epoch()), Err(expected));
+    // After the end every call says why.
+    let heartbeat = Frame::new(id(), Body::Heartbeat);
+    assert_eq!(stream.handle_frame(heartbeat, epoch()), Err(expected));
+    assert_eq!(stream.handle_timeout(epoch()), Err(expected));
+    assert_eq!(stream.error(), Some(expected));
+    assert_eq!(stream.poll_timeout(), Some(epoch()));
+    push(stream, b"too late");
+    assert_eq!(stream.poll_frame(epoch()), None);
+}
+
+#[test]
+fn each_message_starts_a_record_of_at_most_60_kib() {
+    let (mut a, _) = ends(Delivery::Plain);
+    push(&mut a, b"one");
+    push(&mut a, &vec![7; 2 * RECORD_BYTES]);
+    push(&mut a, b"two");
+    assert_eq!(a.buffered(), 3 * 4 + 6 + 2 * RECORD_BYTES);
+    let sent = frames(&mut a, epoch());
+    let lengths: Vec<_> = sent
+        .iter()
+        .map(|frame| {
+            assert_eq!((frame.ack, frame.ack_bits), (0, 0));
+            assert!(frame.is_plain());
+            (data(frame).seq, data(frame).payload.len() - TAG_BYTES)
+        })
+        .collect();
+    assert_eq!(
+        lengths,
+        [(0, 7), (1, RECORD_BYTES), (2, RECORD_BYTES), (3, 4), (4, 7)]
+    );
+    assert_eq!(a.buffered(), 0);
+    assert_eq!(a.poll_timeout(), None);
+}
+
+#[test]
+fn messages_come_out_as_they_went_in() {
+    let (mut a, mut b) = ends(Delivery::Plain);
+    let sent: Vec<Vec<u8>> = [1, 3, 61_436, 61_437, 200_000]
+        .map(|len| vec![9; len])
+        .into();
+    for message in &sent {
+        push(&mut a, message);
+    }
+    for frame in frames(&mut a, epoch()) {
+        b.handle_frame(frame, epoch()).unwrap();
+    }
+    assert_eq!(messages(&mut b), sent);
+    assert_eq!(b.poll_frame(epoch()), None, "nothing is acknowledged");
+}
+
+#[test]
+fn any_cut_of_the_byte_stream_is_taken() {
+    let (mut stream, mut sealer) = end_and_sealer(Delivery::Plain);
+    let mut bytes = framed(b"first");
+    bytes.extend(framed(b"second, longer"));
+    bytes.extend(framed(b"3"));
+    // Whole, in a prefix, byte by byte, and with nothing in a record.
+    for piece in [
+        &bytes[..11],
+        &bytes[11..12],
+        &[],
+        &bytes[12..20],
+        &bytes[20..29],
+        &bytes[29..],
+    ] {
+        let data = seal(&mut sealer, piece);
+        stream.handle_frame(frame(data), epoch()).unwrap();
+    }
+    assert_eq!(
+        messages(&mut stream),
+        [&b"first"[..], b"second, longer", b"3"]
+    );
+}
+
+#[test]
+fn records_are_put_in_order_and_the_first_copy_wins() {
+    let (mut stream, mut sealer) = end_and_sealer(Delivery::Plain);
+    let records: Vec<_> = (0..4u8).map(|n| seal(&mut sealer, &framed(&[n]))).collect();
+    let mut forged = records[2].clone();
+    forged.payload = vec![0; 40].into();
+    for data in [&records[2], &forged, &records[3], &records[0], &forged] {
+        stream.handle_frame(frame(data.clone()), epoch()).unwrap();
+    }
+    assert_eq!(messages(&mut stream), [[0]].map(Vec::from));
+    stream
+        .handle_frame(frame(records[1].clone()), epoch())
+        .unwrap();
+    assert_eq!(messages(&mut stream), [[1], [2], [3]].map(Vec::from));
+    // Of a number that was delivered nothing is read, not even its seal.
+    stream.handle_frame(frame(forged), epoch()).unwrap();
+    assert_eq!(messages(&mut stream), [] as [Bytes; 0]);
+}
+
+#[test]
+fn a_record_64_ahead_is_kept_and_one_65_ahead_ends_the_stream() {
+    for (ahead, ends) in [(64, false), (65, true)] {
+        let (mut stream, mut sealer) = end_and_sealer(Delivery::Plain);
+        sealer.skip_to(ahead);
+        let data = seal(&mut sealer, &framed(b"x"));
+        if ends {
+            refused(
+                &mut stream,
+                data,
+                StreamError::OutOfWindow { seq: 65, next: 0 },
+            );
+        } else {
+            stream.handle_frame(frame(data), epoch()).unwrap();
+        }
+    }
+}
+
+#[test]
+fn one_mebibyte_of_ciphertext_may_wait_and_not_a_byte_more() {
+    let full = vec![0; 65_536 - TAG_BYTES];
+    for (last, ends) in [(65_536, false), (65_537, true)] {
+        let (mut stream, mut sealer) = end_and_sealer(Delivery::Plain);
+        sealer.skip_to(1);
+        for _ in 0..15 {
+            let mut data = seal(&mut sealer, b"");
+            // Lengths are looked at when it is the record's turn.
+            data.payload = full.clone().into_iter().chain([0; TAG_BYTES]).collect();
+            stream.handle_frame(frame(data), epoch()).unwrap();
+        }
+        let mut data = seal(&mut sealer, b"");
+        data.payload = vec![0; last].into();
+        if ends {
+            refused(&mut stream, data, StreamError::ReorderFull { next: 0 });
+        } else {
+            stream.handle_frame(frame(data), epoch()).unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_was_tampered_with_ends_the_stream() {
+    for flip in [0, 5, 20] {
+        let (mut stream, mut sealer) = end_and_sealer(Delivery::Plain);
+        let mut data = seal(&mut sealer, &framed(b"x"));
+        let mut bytes = data.payload.to_vec();
+        bytes[flip] ^= 1;
+        data.payload = bytes.into();
+        refused(&mut stream, data, OpenError::Forged(0).into());
+    }
+    // The number is the nonce: a record under another number is forged as well.
+    let (mut stream, mut sealer) = end_and_sealer(Delivery::Plain);
+    sealer.skip_to(1);
+    let mut data = seal(&mut sealer, &framed(b"x"));
+    data.seq = 0;
+    refused(&mut stream, data, OpenError::Forged(0).into());
+}
+
+#[test]
+fn a_record_shorter_than_its_tag_or_longer_than_60_kib_ends_the_stream() {
+    for (len, error) in [
+        (TAG_BYTES - 1, OpenError::TooShort(TAG_BYTES - 1)),
+        (
+            RECORD_BYTES + TAG_BYTES + 1,
+            OpenError::TooLong(RECORD_BYTES + 1),
+        ),
+    ] {
+        let (mut stream, mut sealer) = end_and_sealer(Delivery::Plain);
+        let mut data = seal(&mut sealer, b"");
+        data.payload = vec![0; len].into();
+        refused(&mut stream, data, error.into());
+    }
+}
+
+#[test]
+fn a_declared_length_of_nothing_or_above_64_mib_ends_the_stream() {
+    for (len, expected) in [
+        (0u32, StreamError::EmptyMessage),
+        ((64 << 20) + 1, StreamError::LongMessage(MESSAGE_BYTES + 1)),
+    ] {
+        let (mut stream, mut sealer) = end_and_sealer(Delivery::Plain);
+        let data = seal(&mut sealer, &len.to_be_bytes());
+        refused(&mut stream, data, expected);
+    }
+    let (mut stream, mut sealer) = end_and_sealer(Delivery::Plain);
+    let data = seal(&mut sealer, &(64u32 << 20).to_be_bytes());
+    stream.handle_frame(frame(data), epoch()).unwrap();
+}
+
+#[test]
+fn the_129th_message_that_nobody_takes_ends_the_stream() {
+    let (mut stream, mut sealer) = end_and_sealer(Delivery::Plain);
+    for _ in 0..128 {
+        let data = seal(&mut sealer, &framed(b"x"));
+        stream.handle_frame(frame(data), epoch()).unwrap();
+    }
+    let data = seal(&mut sealer, &framed(b"x"));
+    refused(&mut stream, data, StreamError::InboxFull);
+}
+
+#[test]
+fn segments_resets_and_handshakes_end_a_plain_stream_and_the_rest_is_ignored() {
+    let (mut stream, mut sealer) = end_and_sealer(Delivery::Plain);
+    for body in [Body::Ack, Body::Heartbeat, Body::Resume { next_seq: 9 }] {
+        let mut frame = Frame::new(id(), body);
+        (frame.ack, frame.ack_bits) = (77, 88);
+        stream.handle_frame(frame, epoch()).unwrap();
+    }
+    let mut foreign = Frame::new(
+        StreamId::new("other").unwrap(),
+        Body::Reset {
+            reason: "x".to_owned(),
+        },
+    );
+    stream.handle_frame(foreign.clone(), epoch()).unwrap();
+    foreign.stream_id = id();
+    assert_eq!(
+        stream.handle_frame(foreign, epoch()),
+        Err(StreamError::Reset)
+    );
+
+    let (mut stream, _) = end_and_sealer(Delivery::Plain);
+    let handshake = Frame::new(id(), Body::Handshake(Bytes::from_static(b"x")));
+    assert_eq!(
+        stream.handle_frame(handshake, epoch()),
+        Err(StreamError::Handshake)
+    );
+
+    let (mut stream, _) = end_and_sealer(Delivery::Plain);
+    let mut data = seal(&mut sealer, b"");
+    data.segment_count = 2;
+    refused(&mut stream, data, StreamError::Segments(0));
+}
+
+#[test]
+fn the_last_record_number_is_used_and_then_the_stream_ends() {
+    let (mut channel, _) = Channel::pair();
+    channel.sealer.skip_to(u32::MAX - 1);
+    let mut stream = Stream::new(id(), channel, Delivery::Plain, epoch());
+    push(&mut stream, b"last");
+    push(&mut stream, b"one too many");
+    let sent = frames(&mut stream, epoch());
+    assert_eq!(sent.len(), 1);
+    assert_eq!(data(&sent[0]).seq, u32::MAX - 1);
+    assert_eq!(stream.poll_timeout(), Some(epoch()));
+    assert_eq!(stream.handle_timeout(epoch()), Err(StreamError::Exhausted));
+}
+
+#[test]
+fn a_plain_stream_ends_with_its_connection() {
+    let (mut stream, _) = ends(Delivery::Plain);
+    stream.handle_disconnect(epoch());
+    stream.handle_reconnect(epoch());
+    assert_eq!(
+        stream.handle_timeout(epoch()),
+        Err(StreamError::Disconnected)
+    );
+}
+
+#[test]
+fn what_is_no_message_is_not_pushed_and_leaves_the_rest_as_it_was() {
+    let (mut a, mut b) = ends(Delivery::Plain);
+    push(&mut a, b"before");
+    assert_eq!(a.push(|_| {}), Err(PushError::Empty));
+    assert_eq!(
+        a.push(|buffer| buffer.resize(buffer.len() + MESSAGE_BYTES + 1, 0)),
+        Err(PushError::TooLong(MESSAGE_BYTES + 1))
+    );
+    push(&mut a, b"after");
+    for frame in frames(&mut a, epoch()) {
+        b.handle_frame(frame, epoch()).unwrap();
+    }
+    assert_eq!(messages(&mut b), [&b"before"[..], b"after"]);
+}

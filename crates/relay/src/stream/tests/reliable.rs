@@ -1,0 +1,392 @@
+//! Reliable streams against crafted frames and chosen losses.
+
+use super::*;
+use crate::{
+    frame::NOTHING_RECEIVED,
+    limits::{MESSAGE_BYTES, RECORD_BYTES, SEGMENTS, WINDOW_BYTES, WINDOW_RECORDS},
+    stream::StreamError,
+};
+
+/// Hands all frames of one end to the other.
+fn carry(from: &mut Stream, to: &mut Stream, now: Instant) -> usize {
+    let frames = frames(from, now);
+    let count = frames.len();
+    for frame in frames {
+        to.handle_frame(frame, now).unwrap();
+    }
+    count
+}
+
+#[test]
+fn short_messages_share_a_record_and_long_ones_are_cut_into_segments() {
+    let (mut a, mut b) = ends(Delivery::Reliable);
+    push(&mut a, b"one");
+    push(&mut a, b"two");
+    push(&mut a, &vec![7; 2 * RECORD_BYTES]);
+    push(&mut a, b"three");
+    let sent = frames(&mut a, epoch());
+    let places: Vec<_> = sent
+        .iter()
+        .map(|frame| {
+            assert_eq!((frame.ack, frame.ack_bits), (NOTHING_RECEIVED, 0));
+            let data = data(frame);
+            (data.seq, data.segment_index, data.segment_count)
+        })
+        .collect();
+    assert_eq!(
+        places,
+        [(0, 0, 1), (1, 0, 3), (2, 1, 3), (3, 2, 3), (4, 0, 1)]
+    );
+    for frame in sent {
+        b.handle_frame(frame, epoch()).unwrap();
+    }
+    let received = messages(&mut b);
+    assert_eq!(received.len(), 4);
+    assert_eq!(received[..2], [&b"one"[..], b"two"]);
+    assert_eq!(received[2].len(), 2 * RECORD_BYTES);
+}
+
+#[test]
+fn the_longest_message_has_as_many_segments_as_the_limit_says() {
+    assert_eq!(
+        (MESSAGE_BYTES + 4).div_ceil(RECORD_BYTES),
+        usize::try_from(SEGMENTS).unwrap()
+    );
+    let (mut a, mut b) = ends(Delivery::Reliable);
+    a.push(|buffer| buffer.resize(buffer.len() + MESSAGE_BYTES, 7))
+        .unwrap();
+    while carry(&mut a, &mut b, epoch()) > 0 {
+        carry(&mut b, &mut a, epoch());
+    }
+    assert_eq!(b.poll_message().unwrap().len(), MESSAGE_BYTES);
+}
+
+#[test]
+fn segments_that_do_not_fit_together_end_the_stream() {
+    // Records as (plaintext, index, count); the last one is refused.
+    let long = framed(&[7; 10]);
+    let cases: [&[(&[u8], u32, u32)]; 8] = [
+        &[(&long[..5], 0, 1)],
+        &[(&long[..5], 1, 2)],
+        &[(&long[..5], 0, 2), (&long[5..], 0, 1)],
+        &[(&long[..5], 0, 3), (&long[5..], 2, 3)],
+        &[(&long[..5], 0, 2), (&long[5..], 1, 3)],
+        &[(&long[..5], 0, 2), (&long[5..9], 1, 2)],
+        &[(&long[..5], 0, 3), (&long[5..], 1, 3)],
+        &[(&long, 0, 2)],
+    ];
+    for case in cases {
+        let (mut stream, mut sealer) = end_and_sealer(Delivery::Reliable);
+        let mut results = Vec::new();
+        for (plaintext, index, count) in case {
+            let mut data = seal(&mut sealer, plaintext);
+            (data.segment_index, data.segment_count) = (*index, *count);
+            let mut frame = frame(data);
+            frame.ack = NOTHING_RECEIVED;
+            results.push(stream.handle_frame(frame, epoch()));
+        }
+        let last = u32::try_from(case.len()).unwrap() - 1;
+        assert_eq!(results.pop(), Some(Err(StreamError::Segments(last))));
+        assert!(results.iter().all(Result::is_ok));
+    }
+}
+
+#[test]
+fn an_acknowledgement_waits_for_eight_records_or_25_ms_or_a_frame_to_ride_on() {
+    let (mut a, mut b) = ends(Delivery::Reliable);
+    for _ in 0..7 {
+        push(&mut a, b"x");
+        carry(&mut a, &mut b, epoch());
+    }
+    assert_eq!(frames(&mut b, epoch()), []);
+    assert_eq!(b.poll_timeout(), Some(epoch() + ms(25)));
+    b.handle_timeout(epoch() + ms(25)).unwrap();
+    let told = frames(&mut b, epoch() + ms(25));
+    assert_eq!(told.len(), 1);
+    assert_eq!((told[0].body.clone(), told[0].ack), (Body::Ack, 6));
+
+    for _ in 0..8 {
+        push(&mut a, b"x");
+        carry(&mut a, &mut b, epoch());
+    }
+    assert_eq!(frames(&mut b, epoch())[0].ack, 14);
+
+    push(&mut a, b"x");
+    carry(&mut a, &mut b, epoch());
+    push(&mut b, b"y");
+    let told = frames(&mut b, epoch());
+    assert_eq!((data(&told[0]).seq, told[0].ack), (0, 15));
+    b.handle_timeout(epoch() + ms(30)).unwrap();
+    assert_eq!(frames(&mut b, epoch() + ms(30)), [], "told once");
+}
+
+#[test]
+fn a_hole_is_filled_at_once_and_once_per_round_trip() {
+    let (mut a, mut b) = ends(Delivery::Reliable);
+    let mut sent = Vec::new();
+    for n in 0..5u8 {
+        push(&mut a, &[n]);
+        sent.extend(frames(&mut a, epoch()));
+    }
+    let lost = sent.remove(1);
+    let now = epoch() + ms(10);
+    for frame in sent {
+        b.handle_frame(frame, now).unwrap();
+    }
+    let told = frames(&mut b, now);
+    assert_eq!((told[0].ack, told[0].ack_bits), (0, 0b1110));
+    a.handle_frame(told[0].clone(), now + ms(10)).unwrap();
+    let again = frames(&mut a, now + ms(10));
+    assert_eq!(again, [lost], "the very same frame, and no other");
+    a.handle_frame(told[0].clone(), now + ms(11)).unwrap();
+    assert_eq!(frames(&mut a, now + ms(11)), []);
+    a.handle_frame(told[0].clone(), now + ms(40)).unwrap();
+    assert_eq!(frames(&mut a, now + ms(40)), again);
+    b.handle_frame(again[0].clone(), now).unwrap();
+    assert_eq!(messages(&mut b), [[0], [1], [2], [3], [4]].map(Vec::from));
+}
+
+#[test]
+fn the_timer_sends_only_the_oldest_record_again_and_ever_less_often() {
+    let (mut a, _) = ends(Delivery::Reliable);
+    for n in 0..5u8 {
+        push(&mut a, &[n]);
+        frames(&mut a, epoch());
+    }
+    let mut now = epoch();
+    for wait in [1000, 2000, 4000, 5000, 5000] {
+        now += ms(wait);
+        assert_eq!(a.poll_timeout().unwrap().min(now), now, "nothing before");
+        a.handle_timeout(now).unwrap();
+        let again: Vec<_> = frames(&mut a, now)
+            .into_iter()
+            .filter(|frame| frame.body != Body::Heartbeat)
+            .collect();
+        assert_eq!(again.len(), 1);
+        assert_eq!(data(&again[0]).seq, 0);
+    }
+}
+
+#[test]
+fn what_was_dropped_behind_a_probe_follows_without_a_timer_each() {
+    let (mut a, mut b) = ends(Delivery::Reliable);
+    for n in 0..40u8 {
+        push(&mut a, &[n]);
+        frames(&mut a, epoch());
+    }
+    // All are lost. One question later, the rest follows at the pace of acknowledgements.
+    let mut now = epoch() + ms(1000);
+    a.handle_timeout(now).unwrap();
+    let mut received = Vec::new();
+    for _ in 0..10 {
+        carry(&mut a, &mut b, now);
+        now += ms(30);
+        b.handle_timeout(now).unwrap();
+        carry(&mut b, &mut a, now);
+        received.extend(messages(&mut b));
+    }
+    assert_eq!(received.len(), 40);
+    assert!(now < epoch() + ms(1400));
+}
+
+#[test]
+fn an_acknowledgement_of_what_was_never_sent_ends_the_stream() {
+    for (ack, bits, last) in [(1, 0, 1), (NOTHING_RECEIVED, 0b10, 1), (0, 1 << 31, 32)] {
+        let (mut a, _) = ends(Delivery::Reliable);
+        push(&mut a, b"x");
+        frames(&mut a, epoch());
+        let mut frame = Frame::new(id(), Body::Heartbeat);
+        (frame.ack, frame.ack_bits) = (ack, bits);
+        assert_eq!(
+            a.handle_frame(frame, epoch()),
+            Err(StreamError::AckOfUnsent(last))
+        );
+    }
+    let (mut a, _) = ends(Delivery::Reliable);
+    let mut frame = Frame::new(id(), Body::Heartbeat);
+    assert_eq!(
+        a.handle_frame(frame.clone(), epoch()),
+        Err(StreamError::AckOfUnsent(0))
+    );
+    let (mut a, _) = ends(Delivery::Reliable);
+    frame.ack = NOTHING_RECEIVED;
+    a.handle_frame(frame, epoch()).unwrap();
+}
+
+#[test]
+fn an_application_that_does_not_read_holds_the_sender_back() {
+    let (mut a, mut b) = ends(Delivery::Reliable);
+    let message = vec![7; 50_000];
+    for _ in 0..400 {
+        push(&mut a, &message);
+    }
+    let mut now = epoch();
+    let mut sent = 0;
+    for _ in 0..300 {
+        now += ms(30);
+        a.handle_timeout(now).unwrap();
+        b.handle_timeout(now).unwrap();
+        sent += carry(&mut a, &mut b, now);
+        carry(&mut b, &mut a, now);
+    }
+    assert!(a.unacknowledged() > 80);
+    assert!(a.unacknowledged() * 50_020 <= WINDOW_BYTES);
+    let waiting = 400 - a.buffered() / 50_004;
+    assert!(waiting * 50_000 < WINDOW_BYTES + (1 << 20) + 100_000);
+    // Nine seconds without room cost a few questions, and no retransmission beyond.
+    assert!(sent < waiting + 10, "{sent} frames for {waiting} records");
+    // As soon as it reads, all comes.
+    let mut received = 0;
+    for _ in 0..200 {
+        received += messages(&mut b).len();
+        carry(&mut b, &mut a, now);
+        carry(&mut a, &mut b, now);
+    }
+    assert_eq!(received, 400);
+}
+
+#[test]
+fn tiny_messages_that_nobody_takes_are_bounded_and_not_lost() {
+    let (mut a, mut b) = ends(Delivery::Reliable);
+    for _ in 0..1_000_000 {
+        push(&mut a, b"x");
+    }
+    let mut now = epoch();
+    for _ in 0..20 {
+        now += ms(30);
+        b.handle_timeout(now).unwrap();
+        carry(&mut a, &mut b, now);
+        carry(&mut b, &mut a, now);
+    }
+    let mut received = messages(&mut b).len();
+    assert!(received < 1_000_000);
+    for _ in 0..200 {
+        now += ms(30);
+        a.handle_timeout(now).unwrap();
+        b.handle_timeout(now).unwrap();
+        carry(&mut b, &mut a, now);
+        carry(&mut a, &mut b, now);
+        received += messages(&mut b).len();
+    }
+    assert_eq!(received, 1_000_000);
+}
+
+#[test]
+fn the_window_counts_records_too() {
+    let (mut a, _) = ends(Delivery::Reliable);
+    for _ in 0..WINDOW_RECORDS + 10 {
+        push(&mut a, b"x");
+        // One record each: nothing to share with.
+        frames(&mut a, epoch());
+    }
+    assert_eq!(a.unacknowledged(), WINDOW_RECORDS);
+    assert_eq!(a.buffered(), 10 * 5);
+}
+
+#[test]
+fn records_out_of_the_window_are_dropped_and_told_at_once() {
+    let (mut stream, mut sealer) = end_and_sealer(Delivery::Reliable);
+    sealer.skip_to(65);
+    let mut far = frame(seal(&mut sealer, &framed(b"x")));
+    far.ack = NOTHING_RECEIVED;
+    stream.handle_frame(far, epoch()).unwrap();
+    let told = frames(&mut stream, epoch());
+    assert_eq!((told[0].ack, told[0].ack_bits), (NOTHING_RECEIVED, 0));
+}
+
+#[test]
+fn heartbeats_keep_an_idle_stream_and_silence_ends_it() {
+    let (mut a, mut b) = ends(Delivery::Reliable);
+    assert_eq!(a.poll_timeout(), Some(epoch() + ms(10_000)));
+    let mut now = epoch();
+    for _ in 0..10 {
+        now += ms(10_000);
+        for end in [&mut a, &mut b] {
+            end.handle_timeout(now).unwrap();
+        }
+        assert_eq!(carry(&mut a, &mut b, now), 1);
+        assert_eq!(carry(&mut b, &mut a, now), 1);
+    }
+    assert_eq!(a.handle_timeout(now + ms(29_999)), Ok(()));
+    assert_eq!(a.handle_timeout(now + ms(30_000)), Err(StreamError::Silent));
+    // Without a connection nobody is expected to speak.
+    b.handle_disconnect(now);
+    assert_eq!(b.poll_timeout(), None);
+    assert_eq!(b.handle_timeout(now + ms(60_000)), Ok(()));
+    assert_eq!(frames(&mut b, now + ms(60_000)), []);
+}
+
+#[test]
+fn after_a_cut_resume_goes_first_and_then_what_the_peer_lacks() {
+    let (mut a, mut b) = ends(Delivery::Reliable);
+    for n in 0..3u8 {
+        push(&mut a, &[n]);
+        let frame = frames(&mut a, epoch()).remove(0);
+        if n != 1 {
+            b.handle_frame(frame, epoch()).unwrap();
+        }
+    }
+    push(&mut b, b"down");
+    frames(&mut b, epoch());
+    a.handle_disconnect(epoch());
+    b.handle_disconnect(epoch());
+    push(&mut a, &[3]);
+    assert_eq!(frames(&mut a, epoch()), []);
+
+    let now = epoch() + ms(500);
+    a.handle_reconnect(now);
+    let resume = frames(&mut a, now);
+    assert_eq!(resume.len(), 1, "nothing else before the peer is heard");
+    assert_eq!(resume[0].body, Body::Resume { next_seq: 3 });
+    assert_eq!((resume[0].ack, resume[0].ack_bits), (NOTHING_RECEIVED, 0));
+    b.handle_reconnect(now);
+    b.handle_frame(resume[0].clone(), now).unwrap();
+    let answer = frames(&mut b, now);
+    assert_eq!(answer.len(), 2);
+    assert_eq!((answer[0].ack, answer[0].ack_bits), (0, 0b10));
+    assert_eq!(data(&answer[1]).seq, 0);
+    for frame in answer {
+        a.handle_frame(frame, now).unwrap();
+    }
+    let rest = frames(&mut a, now);
+    let seqs: Vec<_> = rest
+        .iter()
+        .filter(|frame| frame.body != Body::Ack)
+        .map(|frame| data(frame).seq)
+        .collect();
+    assert_eq!(seqs, [1, 3]);
+    for frame in rest {
+        b.handle_frame(frame, now).unwrap();
+    }
+    assert_eq!(messages(&mut a), [&b"down"[..]]);
+    assert_eq!(messages(&mut b), [[0], [1], [2], [3]].map(Vec::from));
+}
+
+#[test]
+fn a_resume_that_is_not_answered_is_sent_again() {
+    let (mut a, _) = ends(Delivery::Reliable);
+    a.handle_disconnect(epoch());
+    a.handle_reconnect(epoch());
+    assert_eq!(frames(&mut a, epoch()).len(), 1);
+    assert_eq!(a.poll_timeout(), Some(epoch() + ms(1000)));
+    a.handle_timeout(epoch() + ms(1000)).unwrap();
+    let again = frames(&mut a, epoch() + ms(1000));
+    assert_eq!(again[0].body, Body::Resume { next_seq: 0 });
+}
+
+#[test]
+fn a_late_copy_of_a_resume_changes_nothing() {
+    let (mut a, mut b) = ends(Delivery::Reliable);
+    a.handle_reconnect(epoch());
+    let resume = frames(&mut a, epoch()).remove(0);
+    b.handle_frame(resume.clone(), epoch()).unwrap();
+    carry(&mut b, &mut a, epoch());
+    push(&mut a, b"up");
+    carry(&mut a, &mut b, epoch());
+    push(&mut b, b"down");
+    assert_eq!(frames(&mut b, epoch()).len(), 1);
+    b.handle_frame(resume, epoch()).unwrap();
+    let answer = frames(&mut b, epoch());
+    assert_eq!(answer.len(), 1, "nothing is sent again");
+    assert_eq!((&answer[0].body, answer[0].ack), (&Body::Ack, 0));
+}

@@ -1,0 +1,220 @@
+//! Every place that keys and regions are looked for, in its turn.
+
+use tempfile::TempDir;
+
+use super::{Chain, EnvironmentValues, KeysError, RegionError, Settings};
+use crate::sigv4::{Keys, SecretKey, SessionToken};
+
+const CONFIG: &str = "[default]\nregion = eu-central-1\n[profile work]\nregion = us-west-2\n\
+                      [profile tool]\ncredential_process = echo '{\"Version\":1,\"AccessKeyId\":\"tool\",\"SecretAccessKey\":\"s\"}'\n\
+                      [profile role]\nrole_arn = arn:aws:iam::1:role/x\nsource_profile = work\n\
+                      [profile sso]\nsso_session = corp\n[profile slash]\nregion = a/b\n";
+const CREDENTIALS: &str = "[default]\naws_access_key_id = file\naws_secret_access_key = s\n\
+                           [work]\naws_access_key_id = work\naws_secret_access_key = s\naws_session_token = t\n\
+                           [role]\naws_access_key_id = r\naws_secret_access_key = s\n\
+                           [half]\naws_access_key_id = half\n";
+
+struct Files(TempDir);
+
+impl Files {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("config"), CONFIG).unwrap();
+        std::fs::write(dir.path().join("credentials"), CREDENTIALS).unwrap();
+        Self(dir)
+    }
+
+    fn settings(&self) -> Settings {
+        Settings {
+            config_file: Some(self.0.path().join("config")),
+            credentials_file: Some(self.0.path().join("credentials")),
+            ..Settings::default()
+        }
+    }
+
+    fn profile(&self, name: &str) -> Chain {
+        Chain::new(Settings {
+            profile: Some(name.to_owned()),
+            ..self.settings()
+        })
+    }
+}
+
+fn some(text: &str) -> Option<String> {
+    Some(text.to_owned())
+}
+
+fn environment() -> EnvironmentValues {
+    EnvironmentValues {
+        access_key_id: some("env"),
+        secret_access_key: some("s"),
+        session_token: some("t"),
+        ..EnvironmentValues::default()
+    }
+}
+
+fn keys(id: &str, token: Option<&str>) -> Keys {
+    Keys {
+        access_key_id: id.to_owned(),
+        secret_key: SecretKey::new("s"),
+        session_token: token.map(SessionToken::new),
+    }
+}
+
+#[tokio::test]
+async fn keys_come_from_the_first_place_that_has_some() {
+    let files = Files::new();
+    let both = Settings {
+        environment: environment(),
+        ..files.settings()
+    };
+    let found = Chain::new(both.clone()).keys().await.unwrap();
+    assert_eq!(found, keys("env", Some("t")));
+    let named = Settings {
+        profile: some("work"),
+        ..both.clone()
+    };
+    let found = Chain::new(named).keys().await.unwrap();
+    assert_eq!(found, keys("work", Some("t")));
+    let chosen = Settings {
+        environment: EnvironmentValues {
+            profile: some("work"),
+            ..EnvironmentValues::default()
+        },
+        ..files.settings()
+    };
+    let found = Chain::new(chosen).keys().await.unwrap();
+    assert_eq!(found, keys("work", Some("t")));
+    let blank = Settings {
+        environment: EnvironmentValues {
+            access_key_id: some(" "),
+            secret_access_key: some(""),
+            profile: some(""),
+            ..EnvironmentValues::default()
+        },
+        ..files.settings()
+    };
+    let found = Chain::new(blank).keys().await.unwrap();
+    assert_eq!(found, keys("file", None));
+    let found = files.profile("tool").keys().await.unwrap();
+    assert_eq!(found, keys("tool", None));
+}
+
+#[tokio::test]
+async fn rotated_keys_are_seen() {
+    let files = Files::new();
+    let chain = files.profile("work");
+    assert_eq!(chain.keys().await.unwrap(), keys("work", Some("t")));
+    let rotated = "[work]\naws_access_key_id = new\naws_secret_access_key = s\n";
+    std::fs::write(files.0.path().join("credentials"), rotated).unwrap();
+    assert_eq!(chain.keys().await.unwrap(), keys("new", None));
+}
+
+#[tokio::test]
+async fn what_gives_no_keys_is_told() {
+    let files = Files::new();
+    for (profile, told) in [
+        ("none", "there is no AWS profile `none`"),
+        (
+            "half",
+            "AWS profile `half` has `aws_access_key_id` but no `aws_secret_access_key`",
+        ),
+        (
+            "role",
+            "AWS profile `role` uses `role_arn`, which is not supported here",
+        ),
+        (
+            "sso",
+            "AWS profile `sso` uses `sso_session`, which is not supported here",
+        ),
+    ] {
+        let error = files.profile(profile).keys().await.unwrap_err();
+        assert_eq!(error.to_string(), told);
+    }
+    let nothing = Chain::new(Settings::default()).keys().await.unwrap_err();
+    assert!(matches!(nothing, KeysError::NotFound(profile) if profile == "default"));
+    let half = Settings {
+        environment: EnvironmentValues {
+            session_token: some("t"),
+            access_key_id: None,
+            ..environment()
+        },
+        ..files.settings()
+    };
+    let error = Chain::new(half).keys().await.unwrap_err();
+    let told = "the environment has `AWS_SECRET_ACCESS_KEY` but no `AWS_ACCESS_KEY_ID`";
+    assert_eq!(error.to_string(), told);
+}
+
+#[tokio::test]
+async fn files_that_are_of_no_use_are_told() {
+    let files = Files::new();
+    let path = files.0.path().join("credentials");
+    std::fs::write(&path, "[default]\ns3cret without a sign\n").unwrap();
+    let error = Chain::new(files.settings()).keys().await.unwrap_err();
+    assert!(
+        matches!(error, KeysError::Syntax { line: 2, .. }),
+        "{error:?}"
+    );
+    assert!(!format!("{error} {error:?}").contains("s3cret"));
+    std::fs::write(&path, "#".repeat((1 << 20) + 1)).unwrap();
+    let error = Chain::new(files.settings()).keys().await.unwrap_err();
+    assert!(matches!(error, KeysError::TooLong { .. }), "{error:?}");
+    let directory = Settings {
+        config_file: Some(files.0.path().to_owned()),
+        ..Settings::default()
+    };
+    let error = Chain::new(directory).keys().await.unwrap_err();
+    assert!(matches!(error, KeysError::Read { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn regions_come_from_the_first_place_that_names_one() {
+    let files = Files::new();
+    let mut settings = Settings {
+        profile: some("work"),
+        region: some("flag"),
+        environment: EnvironmentValues {
+            region: some("env"),
+            default_region: some("env-default"),
+            ..EnvironmentValues::default()
+        },
+        ..files.settings()
+    };
+    let mut found = Vec::new();
+    for step in 0..5 {
+        match step {
+            0 => {}
+            1 => settings.region = None,
+            2 => settings.environment.region = some("  "),
+            3 => settings.environment.default_region = None,
+            _ => settings.profile = None,
+        }
+        found.push(Chain::new(settings.clone()).region().await.unwrap());
+    }
+    let expected = ["flag", "env", "env-default", "us-west-2", "eu-central-1"];
+    assert_eq!(found, expected);
+    let missing = Chain::new(Settings::default()).region().await.unwrap_err();
+    assert!(matches!(missing, RegionError::Missing));
+    let malformed = files.profile("slash").region().await.unwrap_err();
+    assert!(matches!(malformed, RegionError::Malformed(region) if region == "a/b"));
+}
+
+#[test]
+fn keys_of_the_environment_are_not_shown() {
+    let shown = format!(
+        "{:?}",
+        Settings {
+            environment: EnvironmentValues {
+                secret_access_key: some("s3cret"),
+                session_token: some("t0ken"),
+                ..EnvironmentValues::default()
+            },
+            ..Settings::default()
+        }
+    );
+    assert!(
+        !shown.contains("s3cret") && !shown.contains("t0ken"),
+        "{shown}"
+    );
+}

@@ -1,0 +1,171 @@
+//! A pipe as executors use it.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use http::header;
+use tokio::{
+    io::{AsyncWriteExt, DuplexStream, duplex},
+    time::{Duration, Instant},
+};
+
+use super::{CredentialPipe, PipeEnd, PipeError, credential::FIRST_FRAME_TIMEOUT};
+use crate::{
+    api::EnvironmentId,
+    credentials::{Bodies, CredentialError, Credentials, Reach},
+};
+
+/// A parent, and a clock that it sets.
+struct Parent {
+    pipe: DuplexStream,
+    now: Arc<AtomicU64>,
+}
+
+impl Parent {
+    async fn write(&mut self, text: &str) {
+        self.pipe.write_all(text.as_bytes()).await.unwrap();
+    }
+}
+
+fn frame(token: &str, expires_at: u64) -> String {
+    let head = r#"{"version":1,"environment_id":"env-1""#;
+    format!("{head},\"token\":\"{token}\",\"expires_at\":{expires_at}}}\n")
+}
+
+fn environment() -> EnvironmentId {
+    EnvironmentId::new("env-1").unwrap()
+}
+
+async fn open() -> (Parent, CredentialPipe, PipeEnd) {
+    let (mut parent, child) = duplex(64 << 10);
+    parent
+        .write_all(frame("one", 100).as_bytes())
+        .await
+        .unwrap();
+    let now = Arc::new(AtomicU64::new(50));
+    let clock = Arc::clone(&now);
+    let clock = Arc::new(move || clock.load(Ordering::Relaxed));
+    let opened = CredentialPipe::open_by(child, environment(), clock).await;
+    let (pipe, end) = opened.unwrap();
+    let parent = Parent { pipe: parent, now };
+    (parent, pipe, end)
+}
+
+async fn token(pipe: &CredentialPipe) -> Result<String, CredentialError> {
+    let headers = pipe.headers().await?;
+    let value = headers[header::AUTHORIZATION].to_str().unwrap();
+    Ok(value.strip_prefix("Bearer ").unwrap().to_owned())
+}
+
+/// Waits until the reader has taken what was written.
+async fn taken(pipe: &mut CredentialPipe) {
+    pipe.newest.changed().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_newest_token_counts_until_it_expires() {
+    let (mut parent, mut pipe, _end) = open().await;
+    assert_eq!(token(&pipe).await.unwrap(), "one");
+    parent.now.store(100, Ordering::Relaxed);
+    assert!(matches!(token(&pipe).await, Err(CredentialError::Expired)));
+    parent.write(&frame("two", 300)).await;
+    taken(&mut pipe).await;
+    assert_eq!(token(&pipe).await.unwrap(), "two");
+    // The newest counts, also when it ends sooner.
+    parent.write(&frame("three", 101)).await;
+    taken(&mut pipe).await;
+    assert_eq!(token(&pipe).await.unwrap(), "three");
+    assert_eq!(
+        (pipe.reach(), pipe.bodies()),
+        (Reach::Private, Bodies::Hidden)
+    );
+    assert!(!format!("{pipe:?}").contains("three"));
+}
+
+#[tokio::test]
+async fn the_end_of_input_is_the_end_in_order() {
+    let (parent, pipe, end) = open().await;
+    drop(parent);
+    end.await.unwrap();
+    assert_eq!(token(&pipe).await.unwrap(), "one");
+}
+
+#[tokio::test]
+async fn input_that_ends_within_a_line_is_an_error_and_the_line_does_not_count() {
+    let (mut parent, pipe, end) = open().await;
+    parent.write(frame("two", 300).trim_end()).await;
+    drop(parent);
+    assert!(matches!(end.await, Err(PipeError::Invalid)));
+    assert_eq!(token(&pipe).await.unwrap(), "one");
+}
+
+#[tokio::test]
+async fn input_that_ends_before_a_token_is_an_error() {
+    let opened = CredentialPipe::open(&b""[..], environment()).await;
+    assert!(matches!(opened, Err(PipeError::Closed)));
+    let opened = CredentialPipe::open(&b"{\"version\""[..], environment()).await;
+    assert!(matches!(opened, Err(PipeError::Invalid)));
+}
+
+#[tokio::test]
+async fn a_wrong_line_ends_the_pipe() {
+    let expired = frame("two", 50);
+    let other = frame("two", 300).replace("env-1", "env-2");
+    let long = format!("{}\n", "x".repeat(16_384));
+    type Is = fn(&PipeError) -> bool;
+    let table: [(&str, Is); 5] = [
+        ("\n", |error| matches!(error, PipeError::Invalid)),
+        ("{}\n", |error| matches!(error, PipeError::Invalid)),
+        (&expired, |error| matches!(error, PipeError::Expired)),
+        (&other, |error| matches!(error, PipeError::OtherEnvironment)),
+        (&long, |error| matches!(error, PipeError::TooLong(_))),
+    ];
+    for (line, expected) in table {
+        let (mut parent, pipe, end) = open().await;
+        parent.write(line).await;
+        let error = end.await.unwrap_err();
+        assert!(expected(&error), "{line}: {error}");
+        assert!(!error.to_string().contains("two"));
+        assert_eq!(token(&pipe).await.unwrap(), "one");
+        let first = CredentialPipe::open_by(
+            std::io::Cursor::new(line.to_owned()),
+            environment(),
+            Arc::new(|| 50),
+        );
+        assert!(expected(&first.await.unwrap_err()), "{line}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_line_comes_in_time_or_not_at_all() {
+    let (mut parent, child) = duplex(1024);
+    let begun = Instant::now();
+    parent.write_all(b"{\"version\":1").await.unwrap();
+    let late = CredentialPipe::open(child, environment()).await;
+    assert!(matches!(late, Err(PipeError::Late(FIRST_FRAME_TIMEOUT))));
+    assert!(begun.elapsed() - FIRST_FRAME_TIMEOUT < Duration::from_millis(2));
+}
+
+#[tokio::test]
+async fn the_real_clock_is_used_by_default() {
+    let past = std::io::Cursor::new(frame("one", 1_700_000_000));
+    let refused = CredentialPipe::open(past, environment()).await;
+    assert!(matches!(refused, Err(PipeError::Expired)));
+    let future = std::io::Cursor::new(frame("one", 1 << 40));
+    let opened = CredentialPipe::open(future, environment()).await;
+    let (pipe, _end) = opened.unwrap();
+    assert_eq!(token(&pipe).await.unwrap(), "one");
+}
+
+#[tokio::test]
+async fn dropping_the_end_stops_the_reading() {
+    let (mut parent, mut pipe, end) = open().await;
+    drop(end);
+    // The task is gone, and with it whoever would replace the token.
+    assert!(pipe.newest.changed().await.is_err());
+    let written = parent.pipe.write_all(b"x").await;
+    assert!(written.is_err());
+    assert_eq!(token(&pipe).await.unwrap(), "one");
+}

@@ -1,0 +1,305 @@
+//! The sign-in that another program keeps in a file.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
+
+use base64_simd::URL_SAFE_NO_PAD;
+use futures_util::future::{BoxFuture, FutureExt};
+use http::HeaderMap;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::task::spawn_blocking;
+
+use super::{AccountId, ApiKey, CredentialError, Credentials, Fedramp, Reach, Token, TokenError};
+use crate::api::{Secret, read_object};
+
+/// Longest file. Tokens are a few kilobytes each.
+const MAX_BYTES: u64 = 1 << 20;
+/// What the vendor's identity tokens keep their own claims under.
+const CLAIMS: &str = "https://api.openai.com/auth";
+
+/// Authenticates with a stored sign-in. The file is read for each request: another program renews it.
+#[derive(Debug)]
+pub struct SignIn {
+    file: PathBuf,
+    reach: Reach,
+}
+
+impl SignIn {
+    /// Reads the file for the first time.
+    ///
+    /// # Errors
+    /// When there is no sign-in in it.
+    pub async fn open(file: impl Into<PathBuf>) -> Result<Self, SignInError> {
+        let file = file.into();
+        let reach = load(file.clone()).await?.reach();
+        Ok(Self { file, reach })
+    }
+}
+
+impl Credentials for SignIn {
+    fn headers(&self) -> BoxFuture<'_, Result<HeaderMap, CredentialError>> {
+        async {
+            let stored = load(self.file.clone()).await?;
+            if stored.reach() == Reach::Vendor && self.reach != Reach::Vendor {
+                // A key took the place of an account, and this URL was not checked for it.
+                return Err(SignInError::OtherKind.into());
+            }
+            Ok(stored.headers())
+        }
+        .boxed()
+    }
+
+    fn reach(&self) -> Reach {
+        self.reach
+    }
+}
+
+/// A sign-in that was stored.
+#[derive(Debug)]
+enum Stored {
+    ApiKey(ApiKey),
+    Account {
+        token: Token,
+        account: Option<AccountId>,
+        fedramp: Fedramp,
+    },
+}
+
+impl Stored {
+    fn parse(text: &[u8]) -> Result<Self, SignInError> {
+        // The library's words repeat values, so they are not kept.
+        let state: State = read_object(text).map_err(|_| SignInError::Malformed)?;
+        let key = state.openai_api_key.filter(|key| !key.is_blank());
+        let by_account = state
+            .auth_mode
+            .as_deref()
+            .is_some_and(|mode| mode != API_KEY_MODE);
+        match (key, state.tokens) {
+            (Some(key), None) => Self::api_key(&key),
+            (Some(key), Some(_)) if !by_account => Self::api_key(&key),
+            (_, Some(tokens)) => Self::account(&tokens),
+            (None, None) => Err(SignInError::SignedOut),
+        }
+    }
+
+    fn api_key(key: &Secret) -> Result<Self, SignInError> {
+        Ok(Self::ApiKey(ApiKey::new(Token::new(key.expose())?)))
+    }
+
+    fn account(tokens: &Tokens) -> Result<Self, SignInError> {
+        let account = tokens.account_id.as_deref().map(AccountId::new);
+        Ok(Self::Account {
+            token: Token::new(tokens.access_token.expose())?,
+            account: account.transpose()?,
+            fedramp: tokens.id_token.as_ref().map_or(Fedramp::No, fedramp),
+        })
+    }
+
+    fn reach(&self) -> Reach {
+        match self {
+            Self::ApiKey(key) => key.reach(),
+            Self::Account { .. } => Reach::Anywhere,
+        }
+    }
+
+    fn headers(&self) -> HeaderMap {
+        match self {
+            Self::ApiKey(key) => key.token().headers(),
+            Self::Account {
+                token,
+                account,
+                fedramp,
+            } => {
+                let mut headers = token.headers();
+                if let Some(account) = account {
+                    account.add_to(&mut headers);
+                }
+                fedramp.add_to(&mut headers);
+                headers
+            }
+        }
+    }
+}
+
+/// How a state is marked whose API key counts.
+const API_KEY_MODE: &str = "apikey";
+
+/// What is in the file, as far as it matters here.
+#[derive(Deserialize)]
+struct State {
+    #[serde(default)]
+    auth_mode: Option<String>,
+    #[serde(default, rename = "OPENAI_API_KEY")]
+    openai_api_key: Option<Secret>,
+    #[serde(default)]
+    tokens: Option<Tokens>,
+}
+
+#[derive(Deserialize)]
+struct Tokens {
+    access_token: Secret,
+    #[serde(default)]
+    account_id: Option<String>,
+    /// A JWT of the vendor. Nobody checks it here: it only says where the account is served.
+    #[serde(default)]
+    id_token: Option<Secret>,
+}
+
+fn fedramp(id_token: &Secret) -> Fedramp {
+    let read = || {
+        let claims = id_token.expose().split('.').nth(1)?;
+        let claims = URL_SAFE_NO_PAD.decode_to_vec(claims).ok()?;
+        let claims: Value = serde_json::from_slice(&claims).ok()?;
+        claims
+            .get(CLAIMS)?
+            .get("chatgpt_account_is_fedramp")?
+            .as_bool()
+    };
+    read().unwrap_or(false).into()
+}
+
+async fn load(file: PathBuf) -> Result<Stored, SignInError> {
+    let read = spawn_blocking(move || read(&file)).await;
+    Stored::parse(&read.map_err(io::Error::other)??)
+}
+
+/// Reads a file of bounded length. Blocks.
+fn read(file: &Path) -> Result<Vec<u8>, SignInError> {
+    let mut text = Vec::new();
+    let file = File::open(file)?;
+    let read = file.take(MAX_BYTES + 1).read_to_end(&mut text)?;
+    if u64::try_from(read).is_ok_and(|read| read <= MAX_BYTES) {
+        Ok(text)
+    } else {
+        Err(SignInError::Malformed)
+    }
+}
+
+/// Caller: there is no sign-in that could be used. Nothing of it is repeated.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SignInError {
+    /// The file cannot be read.
+    #[error("file of the sign-in cannot be read")]
+    Read(#[from] io::Error),
+    /// The file is none of a sign-in.
+    #[error("file of the sign-in is malformed")]
+    Malformed,
+    /// Nobody is signed in.
+    #[error("nobody is signed in")]
+    SignedOut,
+    /// What is in it cannot be sent.
+    #[error("sign-in cannot be sent")]
+    Token(#[from] TokenError),
+    /// An API key took the place of an account since the start.
+    #[error("sign-in by an API key took the place of an account; start again")]
+    OtherKind,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(state: &str) -> Result<HeaderMap, SignInError> {
+        Ok(Stored::parse(state.as_bytes())?.headers())
+    }
+
+    #[test]
+    fn an_account_is_named_with_its_token() {
+        let claims = r#"{"https://api.openai.com/auth":{"chatgpt_account_is_fedramp":true}}"#;
+        let id_token = format!("e30.{}.sig", URL_SAFE_NO_PAD.encode_to_string(claims));
+        let state = format!(
+            r#"{{"auth_mode":"chatgpt","OPENAI_API_KEY":null,"last_refresh":"x","tokens":{{
+                "id_token":"{id_token}","access_token":"tok-1","refresh_token":"r","account_id":"acc-1"}}}}"#
+        );
+        let headers = headers(&state).unwrap();
+        assert_eq!(headers["authorization"], "Bearer tok-1");
+        assert_eq!(headers["chatgpt-account-id"], "acc-1");
+        assert_eq!(headers["x-openai-fedramp"], "true");
+        assert_eq!(headers.len(), 3);
+        let stored = Stored::parse(state.as_bytes()).unwrap();
+        assert_eq!(stored.reach(), Reach::Anywhere);
+        assert!(!format!("{stored:?}").contains("tok-1"));
+    }
+
+    #[test]
+    fn an_api_key_keeps_to_its_places() {
+        let state = r#"{"OPENAI_API_KEY":"key-1"}"#;
+        let stored = Stored::parse(state.as_bytes()).unwrap();
+        assert_eq!(stored.headers()["authorization"], "Bearer key-1");
+        assert_eq!((stored.headers().len(), stored.reach()), (1, Reach::Vendor));
+    }
+
+    #[test]
+    fn the_mode_decides_between_the_two() {
+        let both = |mode: &str| {
+            let state = format!(
+                r#"{{{mode}"OPENAI_API_KEY":"key-1","tokens":{{"access_token":"tok-1"}}}}"#
+            );
+            headers(&state).unwrap()["authorization"].clone()
+        };
+        assert_eq!(both(""), "Bearer key-1");
+        assert_eq!(both(r#""auth_mode":"apikey","#), "Bearer key-1");
+        assert_eq!(both(r#""auth_mode":"chatgpt","#), "Bearer tok-1");
+    }
+
+    #[test]
+    fn without_a_sign_in_there_are_no_headers() {
+        for state in ["{}", r#"{"OPENAI_API_KEY":" "}"#, r#"{"tokens":null}"#] {
+            assert!(
+                matches!(headers(state), Err(SignInError::SignedOut)),
+                "{state}"
+            );
+        }
+        for state in [
+            "",
+            "[]",
+            r#"{"tokens":{}}"#,
+            r#"{"tokens":{"access_token":7}}"#,
+        ] {
+            assert!(
+                matches!(headers(state), Err(SignInError::Malformed)),
+                "{state}"
+            );
+        }
+        let broken = r#"{"tokens":{"access_token":"a\nb"}}"#;
+        assert!(matches!(headers(broken), Err(SignInError::Token(_))));
+    }
+
+    #[tokio::test]
+    async fn the_file_is_read_for_each_request() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("auth.json");
+        assert!(matches!(
+            SignIn::open(&file).await,
+            Err(SignInError::Read(_))
+        ));
+        std::fs::write(&file, r#"{"tokens":{"access_token":"one"}}"#).unwrap();
+        let sign_in = SignIn::open(&file).await.unwrap();
+        assert_eq!(
+            sign_in.headers().await.unwrap()["authorization"],
+            "Bearer one"
+        );
+        std::fs::write(&file, r#"{"tokens":{"access_token":"two"}}"#).unwrap();
+        assert_eq!(
+            sign_in.headers().await.unwrap()["authorization"],
+            "Bearer two"
+        );
+        // An API key is not for the registries that an account's token was for.
+        std::fs::write(&file, r#"{"OPENAI_API_KEY":"key"}"#).unwrap();
+        let error = sign_in.headers().await.unwrap_err();
+        assert!(matches!(
+            error,
+            CredentialError::SignIn(SignInError::OtherKind)
+        ));
+        std::fs::write(&file, vec![b' '; (1 << 20) + 1]).unwrap();
+        assert!(matches!(
+            SignIn::open(&file).await,
+            Err(SignInError::Malformed)
+        ));
+    }
+}

@@ -1,0 +1,151 @@
+//! Sending a request and reading the whole answer.
+
+use std::{
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::{Bytes, BytesMut};
+use reqwest::{Client, ClientBuilder, Response, redirect::Policy};
+use tokio::time::timeout;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs};
+use url::Url;
+
+use super::{
+    ExchangeError, HttpError,
+    call::{Call, Connection, Reply},
+    is_near,
+};
+
+/// Connections to one host that are kept for the next request, and for how long.
+const IDLE_PER_HOST: usize = 4;
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A client for HTTP/1.1. Clones share connections.
+///
+/// It takes the proxies of the system. Requests to this machine go around them, and `localhost` is
+/// this machine whatever a name server says: secrets are sent there in the clear.
+#[derive(Clone, Debug)]
+pub struct Http {
+    kept: Clients,
+    fresh: Clients,
+}
+
+impl Http {
+    /// Makes a client that accepts certificates as `tls` says.
+    ///
+    /// # Errors
+    /// When the library refuses the configuration.
+    pub fn new(tls: &Arc<ClientConfig>) -> Result<Self, HttpError> {
+        Ok(Self {
+            kept: Clients::new(tls, IDLE_PER_HOST)?,
+            fresh: Clients::new(tls, 0)?,
+        })
+    }
+
+    /// Makes a client that accepts no certificate at all: it is for `http://` only.
+    ///
+    /// # Errors
+    /// When the library refuses the configuration.
+    pub fn without_tls() -> Result<Self, HttpError> {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(HttpError::Tls)?
+            .with_root_certificates(RootCertStore::empty())
+            .with_no_client_auth();
+        Self::new(&Arc::new(config))
+    }
+
+    /// Sends a request and reads the answer. Dropping the future ends the connection.
+    pub(crate) async fn send(&self, call: Call) -> Result<Reply, ExchangeError> {
+        let within = call.within;
+        timeout(within, self.exchange(call))
+            .await
+            .unwrap_or(Err(ExchangeError::Timeout(within)))
+    }
+
+    async fn exchange(&self, call: Call) -> Result<Reply, ExchangeError> {
+        let clients = match call.connection {
+            Connection::Kept => &self.kept,
+            Connection::Fresh => &self.fresh,
+        };
+        let client = clients.for_url(&call.url);
+        let mut request = client.request(call.method, call.url).headers(call.headers);
+        if let Some(body) = call.body {
+            request = request.body(body);
+        }
+        let response = request.send().await.map_err(failed)?;
+        let status = response.status();
+        let body = body(response, call.limit).await;
+        match body {
+            // What is read of a refusal is for people, and its status counts however much they are told.
+            Err(ExchangeError::TooLarge(_)) if !status.is_success() => {
+                let body = Bytes::new();
+                Ok(Reply { status, body })
+            }
+            body => Ok(Reply {
+                status,
+                body: body?,
+            }),
+        }
+    }
+}
+
+/// Clients that keep the same number of connections.
+#[derive(Clone, Debug)]
+struct Clients {
+    away: Client,
+    near: Client,
+}
+
+impl Clients {
+    fn new(tls: &Arc<ClientConfig>, idle_per_host: usize) -> Result<Self, HttpError> {
+        let loopback = [
+            SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            SocketAddr::from((Ipv6Addr::LOCALHOST, 0)),
+        ];
+        let builder = || builder(tls).pool_max_idle_per_host(idle_per_host);
+        let near = builder()
+            .no_proxy()
+            .resolve_to_addrs("localhost", &loopback);
+        Ok(Self {
+            away: builder().build().map_err(HttpError::Client)?,
+            near: near.build().map_err(HttpError::Client)?,
+        })
+    }
+
+    fn for_url(&self, url: &Url) -> &Client {
+        if is_near(url) { &self.near } else { &self.away }
+    }
+}
+
+fn builder(tls: &Arc<ClientConfig>) -> ClientBuilder {
+    Client::builder()
+        .redirect(Policy::none())
+        .referer(false)
+        .http1_only()
+        .pool_idle_timeout(IDLE_TIMEOUT)
+        .tls_backend_preconfigured(ClientConfig::clone(tls))
+}
+
+async fn body(mut response: Response, limit: usize) -> Result<Bytes, ExchangeError> {
+    let mut body = BytesMut::new();
+    while let Some(chunk) = response.chunk().await.map_err(failed)? {
+        if body.len() + chunk.len() > limit {
+            return Err(ExchangeError::TooLarge(limit));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body.freeze())
+}
+
+fn failed(error: reqwest::Error) -> ExchangeError {
+    let error = error.without_url();
+    if error.is_connect() {
+        ExchangeError::Unreachable(error)
+    } else {
+        ExchangeError::Interrupted(error)
+    }
+}

@@ -1,0 +1,261 @@
+//! A server for tests, and what the client does with it.
+
+mod tls;
+
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, Response, header};
+use http_body_util::{BodyExt, Full};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+    task::{AbortHandle, JoinSet},
+    time::Instant,
+};
+use url::Url;
+
+use super::{Call, Connection, ExchangeError, Http};
+
+/// A request that came.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) method: Method,
+    pub(crate) target: String,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+    /// Who sent it: another port is another connection.
+    pub(crate) peer: SocketAddr,
+}
+
+impl Seen {
+    /// Returns the body as JSON.
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+}
+
+/// Answers a request; the number says how many came before it.
+type Answers = dyn Fn(usize, &Seen) -> Response<Full<Bytes>> + Send + Sync;
+
+/// A web server on loopback. It ends when it is dropped.
+pub(crate) struct Server {
+    port: u16,
+    seen: Arc<Mutex<Vec<Seen>>>,
+    task: AbortHandle,
+}
+
+impl Server {
+    pub(crate) async fn start(
+        answers: impl Fn(usize, &Seen) -> Response<Full<Bytes>> + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let shared: (Arc<Answers>, _) = (Arc::new(answers), Arc::clone(&seen));
+        let task = tokio::spawn(async move {
+            // They end with this task.
+            let mut connections = JoinSet::new();
+            loop {
+                let (stream, peer) = listener.accept().await.unwrap();
+                let (answers, seen) = shared.clone();
+                let service = service_fn(move |request: Request<Incoming>| {
+                    let (answers, seen) = (Arc::clone(&answers), Arc::clone(&seen));
+                    async move {
+                        let (head, body) = request.into_parts();
+                        let request = Seen {
+                            method: head.method,
+                            target: head.uri.to_string(),
+                            headers: head.headers,
+                            body: body.collect().await.unwrap().to_bytes(),
+                            peer,
+                        };
+                        let number = {
+                            let mut seen = seen.lock().unwrap();
+                            seen.push(request.clone());
+                            seen.len() - 1
+                        };
+                        Ok::<_, Infallible>(answers(number, &request))
+                    }
+                });
+                let serve = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+                connections.spawn(serve);
+            }
+        });
+        Self {
+            port,
+            seen,
+            task: task.abort_handle(),
+        }
+    }
+
+    /// Returns where it is.
+    pub(crate) fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// Returns what came so far.
+    pub(crate) fn seen(&self) -> Vec<Seen> {
+        self.seen.lock().unwrap().clone()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Makes an answer.
+pub(crate) fn answer(status: u16, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let response = Response::builder().status(status);
+    response.body(Full::new(body.into())).unwrap()
+}
+
+/// Makes a client.
+pub(crate) fn http() -> Http {
+    Http::without_tls().unwrap()
+}
+
+/// Takes connections, reads once, writes `said` and keeps them open, or not.
+async fn odd_server(said: &'static [u8], then: Then) -> Url {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        let mut kept = Vec::new();
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = [0; 4096];
+            let _: usize = stream.read(&mut request).await.unwrap();
+            stream.write_all(said).await.unwrap();
+            match then {
+                Then::Keep => kept.push(stream),
+                Then::Close => {}
+            }
+        }
+    });
+    Url::parse(&format!("http://127.0.0.1:{port}")).unwrap()
+}
+
+#[derive(Clone, Copy)]
+enum Then {
+    Keep,
+    Close,
+}
+
+fn get(url: Url) -> Call {
+    Call {
+        method: Method::GET,
+        url,
+        headers: HeaderMap::new(),
+        body: None,
+        connection: Connection::Kept,
+        within: Duration::from_secs(10),
+        limit: 100,
+    }
+}
+
+#[tokio::test]
+async fn requests_have_no_header_too_many() {
+    let server = Server::start(|_, _| answer(200, "yes")).await;
+    let reply = http().send(get(Url::parse(&server.url()).unwrap())).await;
+    assert_eq!(reply.unwrap().body, "yes");
+    let seen = &server.seen()[0];
+    let mut names: Vec<_> = seen
+        .headers
+        .keys()
+        .map(header::HeaderName::as_str)
+        .collect();
+    names.sort_unstable();
+    assert_eq!(names, ["accept", "host"]);
+    assert_eq!(seen.headers[header::ACCEPT], "*/*");
+}
+
+#[tokio::test]
+async fn redirects_are_not_followed() {
+    let server = Server::start(|_, _| {
+        let mut response = answer(307, "there");
+        let location = header::HeaderValue::from_static("/elsewhere");
+        response.headers_mut().insert(header::LOCATION, location);
+        response
+    })
+    .await;
+    let reply = http().send(get(Url::parse(&server.url()).unwrap())).await;
+    assert_eq!(reply.unwrap().status, 307);
+    assert_eq!(server.seen().len(), 1);
+}
+
+#[tokio::test]
+async fn localhost_is_this_machine() {
+    let server = Server::start(|_, _| answer(200, "yes")).await;
+    let url = server.url().replace("127.0.0.1", "localhost");
+    let reply = http().send(get(Url::parse(&url).unwrap())).await;
+    assert_eq!(reply.unwrap().body, "yes");
+}
+
+#[tokio::test]
+async fn long_answers_are_refused() {
+    let server = Server::start(|number, _| answer(200, vec![b'x'; 100 + number])).await;
+    let url = Url::parse(&server.url()).unwrap();
+    let fits = http().send(get(url.clone())).await.unwrap();
+    assert_eq!(fits.body.len(), 100);
+    let error = http().send(get(url)).await.unwrap_err();
+    assert!(matches!(error, ExchangeError::TooLarge(100)));
+    assert!(!error.is_passing());
+}
+
+#[tokio::test]
+async fn a_long_refusal_is_still_one() {
+    let server = Server::start(|_, _| answer(503, vec![b'x'; 101])).await;
+    let url = Url::parse(&server.url()).unwrap();
+    let reply = http().send(get(url)).await.unwrap();
+    assert_eq!((reply.status.as_u16(), reply.body.len()), (503, 0));
+}
+
+#[tokio::test]
+async fn where_nobody_listens_nothing_is_sent() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    drop(listener);
+    let url = format!("http://127.0.0.1:{port}/secret-path");
+    let error = http()
+        .send(get(Url::parse(&url).unwrap()))
+        .await
+        .unwrap_err();
+    assert!(matches!(error, ExchangeError::Unreachable(_)));
+    assert!(error.is_passing());
+    assert!(!format!("{error:?}").contains("secret-path"));
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_off_is_interrupted() {
+    for said in [
+        &b""[..],
+        b"HTTP/1.1 200 OK\r\ncontent-le",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nabc",
+    ] {
+        let url = odd_server(said, Then::Close).await;
+        let error = http().send(get(url)).await.unwrap_err();
+        assert!(matches!(error, ExchangeError::Interrupted(_)), "{error:?}");
+        assert!(error.is_passing());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_deadline_covers_head_and_body() {
+    for said in [&b""[..], b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nabc"] {
+        let url = odd_server(said, Then::Keep).await;
+        let begun = Instant::now();
+        let error = http().send(get(url)).await.unwrap_err();
+        assert!(matches!(error, ExchangeError::Timeout(_)), "{error:?}");
+        assert!(error.is_passing());
+        assert_eq!(begun.elapsed().as_secs(), 10);
+    }
+}

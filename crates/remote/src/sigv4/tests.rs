@@ -1,0 +1,407 @@
+//! Signatures against the published suite's values and against those of another implementation.
+
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderValue, header};
+use proptest::prelude::*;
+use url::Url;
+
+use super::{
+    Keys, Presented, Request, Scope, SecretKey, SessionToken, SignError, Signature, Timestamp,
+    VerifyError, verify,
+};
+
+const SECRET: &str = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY";
+const REGISTER: &[u8] = br#"{"transport":"direct_jsonrpc_v1"}"#;
+
+struct Case {
+    method: &'static str,
+    url: &'static str,
+    body: &'static [u8],
+    token: Option<&'static str>,
+    region: &'static str,
+    service: &'static str,
+    at: &'static str,
+    signed_headers: &'static str,
+    signature: &'static str,
+}
+
+/// The first two are `get-vanilla` and `get-vanilla-query-order-key-case` of the published suite; the
+/// others were signed by another implementation.
+const CASES: &[Case] = &[
+    Case {
+        method: "GET",
+        url: "https://example.amazonaws.com/",
+        body: b"",
+        token: None,
+        region: "us-east-1",
+        service: "service",
+        at: "20150830T123600Z",
+        signed_headers: "host;x-amz-date",
+        signature: "5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31",
+    },
+    Case {
+        method: "GET",
+        url: "https://example.amazonaws.com/?Param2=value2&Param1=value1",
+        body: b"",
+        token: None,
+        region: "us-east-1",
+        service: "service",
+        at: "20150830T123600Z",
+        signed_headers: "host;x-amz-date",
+        signature: "b97d918cfa904a5beff61c982a1b6f458b799221646efd99d3219ec94cdf2500",
+    },
+    Case {
+        method: "POST",
+        url: "https://registry.example/cloud/environment/env-1/direct/register",
+        body: REGISTER,
+        token: None,
+        region: "eu-west-1",
+        service: "execute-api",
+        at: "20261116T153000Z",
+        signed_headers: "content-type;host;x-amz-date",
+        signature: "00a39f5a9ac853113947d52c6fd2e2305c8b503eb8b6f9194b63d3d9f76fb657",
+    },
+    Case {
+        method: "POST",
+        url: "http://127.0.0.1:8765/cloud/environment/env-1/direct/register",
+        body: REGISTER,
+        token: Some("token+with/signs=="),
+        region: "eu-west-1",
+        service: "execute-api",
+        at: "20261116T153000Z",
+        signed_headers: "content-type;host;x-amz-date;x-amz-security-token",
+        signature: "995383837b34d02e1927ce04ffa72968cc863e2b0b3a5b964bb2fa0146e4fa99",
+    },
+    Case {
+        method: "GET",
+        url: "https://host.example:8443/executors/env%20one?b=2&a=x%2Fy",
+        body: b"",
+        token: Some("token+with/signs=="),
+        region: "us-gov-west-1",
+        service: "execute-api",
+        at: "20280229T000000Z",
+        signed_headers: "host;x-amz-date;x-amz-security-token",
+        signature: "6b4d7c0d4d0563b04b42c7e0d59f39ff5cbb9716484a9d1b861f106443554d57",
+    },
+];
+
+impl Case {
+    fn access_key_id(&self) -> &'static str {
+        self.token.map_or("AKIDEXAMPLE", |_| "ASIAEXAMPLE")
+    }
+
+    fn at(&self) -> Timestamp {
+        Timestamp::parse(self.at).unwrap()
+    }
+
+    fn sign(&self, secret: &str) -> Signature {
+        let url = Url::parse(self.url).unwrap();
+        let json = [(header::CONTENT_TYPE, "application/json")];
+        let request = Request {
+            method: self.method,
+            url: &url,
+            headers: if self.body.is_empty() { &[] } else { &json },
+            body: self.body,
+        };
+        let keys = Keys {
+            access_key_id: self.access_key_id().to_owned(),
+            secret_key: SecretKey::new(secret),
+            session_token: self.token.map(SessionToken::new),
+        };
+        let scope = Scope {
+            region: self.region.to_owned(),
+            service: self.service.to_owned(),
+        };
+        Signature::new(request, &keys, &scope, &self.at()).unwrap()
+    }
+
+    /// The headers as a server sees them.
+    fn presented(&self) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        let url = Url::parse(self.url).unwrap();
+        let authority = url.authority().parse().unwrap();
+        headers.insert(header::HOST, authority);
+        if !self.body.is_empty() {
+            let json = HeaderValue::from_static("application/json");
+            headers.insert(header::CONTENT_TYPE, json);
+        }
+        headers.insert(header::ACCEPT, HeaderValue::from_static("*/*"));
+        self.sign(SECRET).apply(&mut headers);
+        headers
+    }
+
+    fn verify(&self, headers: &HeaderMap, now: &Timestamp) -> Result<String, VerifyError> {
+        let url = Url::parse(self.url).unwrap();
+        let request = Presented {
+            method: self.method,
+            path: url.path(),
+            query: url.query().unwrap_or_default(),
+            headers,
+            body: self.body,
+        };
+        verify(request, self.service, now, |id| self.secret(id))
+    }
+
+    fn secret(&self, id: &str) -> Option<SecretKey> {
+        (id == self.access_key_id()).then(|| SecretKey::new(SECRET))
+    }
+}
+
+#[test]
+fn signatures_are_those_that_others_make() {
+    for case in CASES {
+        let signature = case.sign(SECRET);
+        let expected = format!(
+            "AWS4-HMAC-SHA256 Credential={}/{}/{}/{}/aws4_request, SignedHeaders={}, Signature={}",
+            case.access_key_id(),
+            &case.at[..8],
+            case.region,
+            case.service,
+            case.signed_headers,
+            case.signature,
+        );
+        assert_eq!(signature.authorization(), &expected, "{}", case.url);
+        let others: Vec<_> = signature.others().collect();
+        assert_eq!(others[0].1, case.at);
+        assert_eq!(
+            others.get(1).map(|(_, value)| value.to_str().unwrap()),
+            case.token
+        );
+    }
+}
+
+#[test]
+fn a_signature_that_fits_is_accepted_within_the_skew() {
+    for case in CASES {
+        let headers = case.presented();
+        let at = case.at();
+        assert_eq!(
+            case.verify(&headers, &at),
+            Ok(case.access_key_id().to_owned())
+        );
+        for (seconds, accepted) in [(300, true), (301, false)] {
+            let system = |text: &Timestamp| {
+                let epoch = Timestamp::new(std::time::SystemTime::UNIX_EPOCH);
+                std::time::SystemTime::UNIX_EPOCH + text.distance(&epoch)
+            };
+            let apart = Duration::from_secs(seconds);
+            for now in [system(&at) + apart, system(&at) - apart] {
+                let checked = case.verify(&headers, &Timestamp::new(now));
+                let expected = accepted.then(|| case.access_key_id().to_owned());
+                assert_eq!(checked, expected.ok_or(VerifyError::Skew), "{now:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn whatever_is_changed_breaks_the_signature() {
+    let case = &CASES[3];
+    let (headers, at) = (case.presented(), case.at());
+    let url = Url::parse(case.url).unwrap();
+    let good = Presented {
+        method: case.method,
+        path: url.path(),
+        query: "",
+        headers: &headers,
+        body: case.body,
+    };
+    let mut other_host = headers.clone();
+    other_host.insert(header::HOST, HeaderValue::from_static("127.0.0.1:8766"));
+    let mut other_token = headers.clone();
+    other_token.insert("x-amz-security-token", HeaderValue::from_static("stolen"));
+    let mut other_type = headers.clone();
+    other_type.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    let mut later = headers.clone();
+    later.insert("x-amz-date", HeaderValue::from_static("20261116T153001Z"));
+    let mut without = headers.clone();
+    without.remove(header::CONTENT_TYPE);
+    for changed in [
+        Presented {
+            method: "PUT",
+            ..good
+        },
+        Presented {
+            path: "/cloud/environment/env-2/direct/register",
+            ..good
+        },
+        Presented {
+            query: "x=y",
+            ..good
+        },
+        Presented {
+            body: b"{}",
+            ..good
+        },
+        Presented {
+            headers: &other_host,
+            ..good
+        },
+        Presented {
+            headers: &other_token,
+            ..good
+        },
+        Presented {
+            headers: &other_type,
+            ..good
+        },
+        Presented {
+            headers: &later,
+            ..good
+        },
+        Presented {
+            headers: &without,
+            ..good
+        },
+    ] {
+        let checked = verify(changed, case.service, &at, |id| case.secret(id));
+        assert_eq!(checked, Err(VerifyError::Signature), "{changed:?}");
+    }
+    let checked =
+        |secret: Option<&str>| verify(good, case.service, &at, |_| secret.map(SecretKey::new));
+    assert_eq!(checked(Some(SECRET)), Ok("ASIAEXAMPLE".to_owned()));
+    assert_eq!(checked(Some("another")), Err(VerifyError::Signature));
+    assert_eq!(checked(None), Err(VerifyError::Signature));
+    let nobody = verify(
+        Presented {
+            headers: &signed_by_nobody(case),
+            ..good
+        },
+        case.service,
+        &at,
+        |_| None,
+    );
+    assert_eq!(nobody, Err(VerifyError::Signature));
+    let elsewhere = verify(good, "iam", &at, |id| case.secret(id));
+    assert_eq!(elsewhere, Err(VerifyError::Service));
+}
+
+/// Signed with what stands in for a key that is not known.
+fn signed_by_nobody(case: &Case) -> HeaderMap {
+    let mut headers = case.presented();
+    case.sign("nobody").apply(&mut headers);
+    headers
+}
+
+#[test]
+fn what_is_no_signature_is_refused() {
+    let case = &CASES[4];
+    let at = case.at();
+    let good = case.presented();
+    let line = good[header::AUTHORIZATION].to_str().unwrap().to_owned();
+    let change = |from: &str, to: &str| {
+        assert!(line.contains(from), "{from}");
+        line.replace(from, to)
+    };
+    for (authorization, error) in [
+        ("Bearer x".to_owned(), VerifyError::Unsigned),
+        ("AWS4-HMAC-SHA256".to_owned(), VerifyError::Unsigned),
+        ("AWS4-HMAC-SHA256 ".to_owned(), VerifyError::Malformed),
+        (change("Signature=", "Signature=0"), VerifyError::Malformed),
+        (
+            change("Signature=6b", "Signature=6B"),
+            VerifyError::Malformed,
+        ),
+        (
+            change("Signature=6b4", "Signature=6b5"),
+            VerifyError::Signature,
+        ),
+        (change("ASIAEXAMPLE", ""), VerifyError::Malformed),
+        (change("20280229/", "20280228/"), VerifyError::Malformed),
+        (
+            change("us-gov-west-1", "us-gov-west-2"),
+            VerifyError::Signature,
+        ),
+        (
+            change("aws4_request", "aws5_request"),
+            VerifyError::Malformed,
+        ),
+        (
+            change("host;x-amz-date", "x-amz-date"),
+            VerifyError::Uncovered,
+        ),
+        (change("host;x-amz-date", "host"), VerifyError::Uncovered),
+        (change(";x-amz-security-token", ""), VerifyError::Uncovered),
+        (
+            change("host;x-amz-date", "x-amz-date;host"),
+            VerifyError::Malformed,
+        ),
+        (change("host;", "host;host;"), VerifyError::Malformed),
+        (change("host;", "host;nowhere;"), VerifyError::Signature),
+        (
+            format!("{line}, Signature={}", case.signature),
+            VerifyError::Malformed,
+        ),
+        (format!("{line}, More=x"), VerifyError::Malformed),
+    ] {
+        let mut headers = good.clone();
+        headers.insert(header::AUTHORIZATION, authorization.parse().unwrap());
+        assert_eq!(case.verify(&headers, &at), Err(error), "{authorization}");
+    }
+    for name in ["authorization", "x-amz-date"] {
+        let mut headers = good.clone();
+        let again = headers[name].clone();
+        headers.append(name, again);
+        assert_eq!(
+            case.verify(&headers, &at),
+            Err(VerifyError::Unsigned),
+            "{name}"
+        );
+        headers.remove(name);
+        assert_eq!(
+            case.verify(&headers, &at),
+            Err(VerifyError::Unsigned),
+            "{name}"
+        );
+    }
+    let mut headers = good.clone();
+    headers.append(header::HOST, HeaderValue::from_static("other.example"));
+    assert_eq!(case.verify(&headers, &at), Err(VerifyError::Malformed));
+}
+
+proptest! {
+    #[test]
+    fn no_header_panics(text in "(AWS4-HMAC-SHA256 )?[ -~]{0,120}", date in "[0-9TZ]{15,17}") {
+        let case = &CASES[0];
+        let mut headers = case.presented();
+        headers.insert(header::AUTHORIZATION, text.parse().unwrap());
+        prop_assert!(case.verify(&headers, &case.at()).is_err());
+        headers = case.presented();
+        headers.insert("x-amz-date", date.parse().unwrap());
+        prop_assert!(case.verify(&headers, &case.at()).is_err());
+    }
+}
+
+#[test]
+fn what_cannot_be_signed_is_told_and_no_secret_is_shown() {
+    let scope = Scope {
+        region: "r".to_owned(),
+        service: "s".to_owned(),
+    };
+    let keys = Keys {
+        access_key_id: "id".to_owned(),
+        secret_key: SecretKey::new("s3cret"),
+        session_token: Some(SessionToken::new("t0ken")),
+    };
+    let sign = |url: &str, keys: &Keys| {
+        let url = Url::parse(url).unwrap();
+        let request = Request {
+            method: "GET",
+            url: &url,
+            headers: &[],
+            body: b"",
+        };
+        Signature::new(request, keys, &scope, &CASES[0].at())
+    };
+    assert_eq!(sign("data:x", &keys), Err(SignError::NoHost));
+    let broken = Keys {
+        access_key_id: "a\r\nb: c".to_owned(),
+        ..keys.clone()
+    };
+    assert_eq!(sign("https://a.test", &broken), Err(SignError::Header));
+    let shown = format!("{keys:?} {:?}", sign("https://a.test", &keys).unwrap());
+    for secret in ["s3cret", "t0ken", "Signature="] {
+        assert!(!shown.contains(secret), "{shown}");
+    }
+}

@@ -1,0 +1,139 @@
+//! A harness and the relay before it, in one: what it sends reaches the executor as it is.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use exec_relay::{
+    channel::Channel,
+    frame::{Body, Data, Frame, StreamId},
+    handshake::{Initiator, Scope},
+    identity::{Identity, PublicKey},
+};
+use exec_transport::websocket::socket::{Raw, Socket};
+use tokio::time::timeout;
+
+/// Longer than anything that a test waits for, in virtual time.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// The other end of an executor's websocket.
+pub(crate) struct Relay {
+    socket: Socket,
+}
+
+/// A stream that the executor let in. It acknowledges nothing, as stock harnesses do.
+pub(crate) struct Stream {
+    pub(crate) id: StreamId,
+    channel: Channel,
+    received: u32,
+}
+
+/// What a harness must know of the executor.
+pub(crate) struct Known {
+    pub(crate) key: PublicKey,
+    pub(crate) registration: String,
+}
+
+impl Relay {
+    pub(crate) fn new(socket: Socket) -> Self {
+        Self { socket }
+    }
+
+    pub(crate) async fn send(&mut self, frame: &Frame) {
+        self.socket.writer.push(frame.encode());
+        self.socket.writer.flush().await.unwrap();
+    }
+
+    pub(crate) async fn receive(&mut self) -> Frame {
+        let next = timeout(PATIENCE, self.socket.reader.next()).await;
+        let Some(Raw::Binary(message)) = next.expect("a frame").unwrap() else {
+            panic!("the executor is gone, or sends texts");
+        };
+        Frame::decode(message).unwrap()
+    }
+
+    /// Sends the first message of a handshake.
+    pub(crate) async fn knock(
+        &mut self,
+        known: &Known,
+        id: &str,
+        identity: &Identity,
+    ) -> Initiator {
+        let stream_id = StreamId::new(id).unwrap();
+        let scope = Scope {
+            environment_id: "env-1",
+            registration_id: &known.registration,
+            stream_id: id,
+        };
+        let (initiator, message) =
+            Initiator::start(identity, &known.key, scope, "authorization-1").unwrap();
+        let resume = Body::Resume { next_seq: 0 };
+        self.send(&Frame::new(stream_id.clone(), resume)).await;
+        self.send(&Frame::new(stream_id, Body::Handshake(message)))
+            .await;
+        initiator
+    }
+
+    /// Takes the answer to it.
+    pub(crate) async fn enter(&mut self, id: &str, initiator: Initiator) -> Stream {
+        let id = StreamId::new(id).unwrap();
+        let answer = self.receive().await;
+        assert_eq!(answer.stream_id, id);
+        let Body::Handshake(message) = answer.body else {
+            panic!("not let in: {answer:?}");
+        };
+        Stream {
+            id,
+            channel: initiator.finish(&message).unwrap(),
+            received: 0,
+        }
+    }
+
+    /// Sends a message on a stream, in as many records as it takes.
+    pub(crate) async fn say(&mut self, stream: &mut Stream, message: &[u8]) {
+        let length = u32::try_from(message.len()).unwrap();
+        let whole = [&length.to_be_bytes(), message].concat();
+        for piece in whole.chunks(exec_relay::limits::RECORD_BYTES) {
+            let seq = stream.channel.sealer.next_seq();
+            let mut record = piece.to_vec();
+            stream.channel.sealer.seal(&mut record, 0).unwrap();
+            let data = Data {
+                seq,
+                segment_index: 0,
+                segment_count: 1,
+                payload: record.into(),
+            };
+            let frame = Frame::new(stream.id.clone(), Body::Data(data));
+            self.send(&frame).await;
+        }
+    }
+
+    /// Waits for a message on a stream, which has no other traffic beside it.
+    pub(crate) async fn hear(&mut self, stream: &mut Stream) -> Vec<u8> {
+        let mut text = Vec::new();
+        loop {
+            let frame = self.receive().await;
+            assert_eq!(frame.stream_id, stream.id);
+            let Body::Data(data) = frame.body else {
+                panic!("no data: {frame:?}");
+            };
+            assert_eq!(data.seq, stream.received);
+            stream.received += 1;
+            let opened: Bytes = stream.channel.opener.open(data.seq, data.payload).unwrap();
+            text.extend_from_slice(&opened);
+            if let Some((length, message)) = text.split_first_chunk() {
+                let length = usize::try_from(u32::from_be_bytes(*length)).unwrap();
+                if message.len() == length {
+                    return message.to_vec();
+                }
+            }
+        }
+    }
+
+    /// Waits for the reset of a stream, the only one that executors send.
+    pub(crate) async fn expect_reset(&mut self, id: &str) {
+        let frame = self.receive().await;
+        assert_eq!(frame.stream_id.as_str(), id);
+        let reason = "noise_relay_protocol_error".to_owned();
+        assert_eq!(frame.body, Body::Reset { reason });
+    }
+}

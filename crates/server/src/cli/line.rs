@@ -1,0 +1,172 @@
+//! The whole line, and what to do.
+
+use std::{ffi::OsString, path::PathBuf};
+
+use clap::{Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
+
+use super::{Forward, Hub, Registration, Transport};
+use crate::config::{Override, Settings, Strictness, Switch};
+
+/// Runs commands and file operations for a client that lives elsewhere.
+///
+/// The client speaks JSON-RPC over a websocket, a unix socket or stdio. A websocket listener
+/// prints one line to stdout once it is bound, its URL with the real port; logs go to stderr.
+#[derive(Clone, Debug, Parser)]
+#[command(
+    name = "exec-server", version, after_help = AFTER_HELP, disable_help_subcommand = true,
+    mut_arg("remote", |remote| remote.conflicts_with_all(LISTENER)),
+)]
+pub struct Cli {
+    /// What to do instead of serving.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+
+    /// Options that can also come from the environment and from the configuration file.
+    #[command(flatten)]
+    pub settings: Settings,
+
+    /// Options of an executor that is reached through a registry.
+    #[command(flatten)]
+    pub registration: Registration,
+
+    /// How such an executor is reached.
+    #[command(flatten)]
+    pub transport: Transport,
+
+    /// Configuration file, in TOML, with the long options as keys, such as session_ttl = 30
+    /// [default: $EXEC_SERVER_HOME/config.toml or ~/.config/exec-server/config.toml, if it
+    /// exists].
+    #[arg(long, value_name = "FILE", help_heading = CONFIGURATION)]
+    pub config: Option<PathBuf>,
+
+    /// Sets one key of the configuration file, repeatable; the value is TOML, or else a string.
+    #[arg(short = 'c', value_name = "KEY=VALUE", help_heading = CONFIGURATION)]
+    pub overrides: Vec<Override>,
+
+    /// Refuses to start on unknown keys and on a broken configuration file, instead of warning.
+    #[arg(long, help_heading = CONFIGURATION)]
+    pub strict_config: bool,
+
+    /// Accepted for compatibility and ignored with a warning.
+    #[arg(long, value_name = "FEATURE", help_heading = CONFIGURATION, hide_short_help = true)]
+    pub enable: Vec<String>,
+
+    /// Accepted for compatibility and ignored with a warning.
+    #[arg(long, value_name = "FEATURE", help_heading = CONFIGURATION, hide_short_help = true)]
+    pub disable: Vec<String>,
+
+    /// Accepted for compatibility and ignored with a warning.
+    #[arg(
+        long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+        default_missing_value = "true", help_heading = CONFIGURATION, hide_short_help = true
+    )]
+    pub proxy_private_ips_via_upstream: Option<Switch>,
+}
+
+/// What to do instead of serving.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Tells what this machine can enforce, and what would help where it cannot.
+    ///
+    /// Everything is tried, as the server would do it, which takes at most 20 seconds. Options of
+    /// the server's count, before the command: `exec-server --sandbox-mechanism landlock doctor`
+    /// tells what Landlock alone would do. Run it where the server runs: under the same account, in
+    /// the same container.
+    #[command(after_help = DOCTOR_STATUS)]
+    Doctor(Doctor),
+    /// Offers a server that listens elsewhere through a registry.
+    ///
+    /// The executor's part is played here: registration, relay, encryption. What a harness sends is
+    /// handed on, message by message, over one websocket for each harness.
+    Forward(Box<Forward>),
+    /// Runs a hub: the registry and the relay through which harnesses reach executors.
+    ///
+    /// It prints one line to stdout once it is bound, its URL. Nobody gets in without a token:
+    /// `exec-server hub token create` makes one.
+    Hub(Box<Hub>),
+}
+
+/// Options of `exec-server doctor`.
+#[derive(Args, Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Doctor {
+    /// Prints one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Cli {
+    /// Reads a line whose first word is the name of the program.
+    ///
+    /// # Errors
+    /// When it is wrong, or asks for help. The error knows the status to end with.
+    pub fn read<I>(line: I) -> Result<Self, clap::Error>
+    where
+        I: IntoIterator<Item: Into<OsString> + Clone>,
+    {
+        let cli = Self::try_parse_from(line)?;
+        if cli.command.is_some() && cli.registration.remote.is_some() {
+            let text = "--remote before a command has no meaning; `forward` has its own";
+            return Err(Self::command().error(ErrorKind::ArgumentConflict, text));
+        }
+        cli.transport.check(&cli.registration)?;
+        Ok(cli)
+    }
+
+    /// What `--strict-config` asks for.
+    pub fn strictness(&self) -> Strictness {
+        if self.strict_config {
+            Strictness::Strict
+        } else {
+            Strictness::Lenient
+        }
+    }
+}
+
+const DOCTOR_STATUS: &str = "\
+Exit status: 0 if every kind of policy can be enforced, 1 if not, 2 for a wrong command line.";
+
+const CONFIGURATION: &str = "Configuration";
+
+/// Options of a listener, which an executor behind a relay has none of.
+const LISTENER: [&str; 11] = [
+    "listen",
+    "tls_cert",
+    "tls_key",
+    "ws_auth",
+    "ws_token_file",
+    "ws_token_sha256",
+    "ws_shared_secret_file",
+    "ws_issuer",
+    "ws_audience",
+    "ws_max_clock_skew_seconds",
+    "insecure_no_auth",
+];
+
+const AFTER_HELP: &str = "\
+Each option is looked for in four places, and the first one wins: its flag, `-c`, the environment \
+(EXEC_SERVER_ and the flag in upper case, such as EXEC_SERVER_SESSION_TTL), the configuration \
+file. Relative paths start at the working directory, wherever they are written. Options under \
+Remote are flags only.
+
+Examples:
+  exec-server
+      A free port of this machine, whose URL is printed
+  exec-server --listen stdio
+      One client, on stdin and stdout: for a parent process, or over ssh
+  exec-server --listen unix:///run/user/1000/exec.sock --session-ttl 600
+      A unix socket; processes survive ten minutes without their client
+  exec-server --listen wss://0.0.0.0:8443 --tls-cert cert.pem --tls-key key.pem \\
+              --ws-auth capability-token --ws-token-file token
+      Every interface, encrypted, for clients that hold the token
+  exec-server --listen ws://10.0.0.5:8080 \\
+              --ws-auth signed-bearer-token --ws-shared-secret-file secret --ws-audience box-7
+      For clients with a JWT, signed with the secret and meant for box-7
+  exec-server --remote https://hub.example --environment-id box-7 --remote-token-file token
+      For harnesses that reach the same hub; nothing listens here
+  exec-server hub
+      A hub for executors and harnesses, on port 8765 of this machine
+  exec-server doctor
+      What this machine can enforce of sandbox policies; serves nobody
+
+Exit status: 0 after SIGTERM or SIGINT, 1 if the server cannot start or go on, 2 for a wrong command \
+line.";

@@ -1,0 +1,154 @@
+//! Tokens, from the flags to the file and back.
+
+use std::ffi::OsString;
+
+use crate::{
+    cli::{Cli, Command, HubCommand},
+    hub::{edit_tokens, run},
+};
+
+/// Runs `hub token …` with files in `home`; returns what was asked for, and what was said.
+fn tokens(home: &std::path::Path, arguments: &[&str]) -> anyhow::Result<(String, String)> {
+    let line = ["exec-server", "hub", "token"];
+    let cli = Cli::read(line.iter().chain(arguments))?;
+    let Some(Command::Hub(hub)) = cli.command else {
+        anyhow::bail!("another command");
+    };
+    let Some(HubCommand::Token(command)) = hub.command else {
+        anyhow::bail!("another command");
+    };
+    let lookup = |name: &str| (name == "EXEC_SERVER_HOME").then(|| OsString::from(home));
+    let (mut out, mut aside) = (Vec::new(), Vec::new());
+    edit_tokens(&command, &lookup, &mut out, &mut aside)?;
+    Ok((String::from_utf8(out)?, String::from_utf8(aside)?))
+}
+
+#[test]
+fn a_token_is_printed_once_and_listed_until_it_is_revoked() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    let create = [
+        "create",
+        "--name=alice",
+        "--role=harness",
+        "--environment=dev-*",
+        "--expires-in=1h",
+    ];
+    let (token, said) = tokens(home, &create).unwrap();
+    let token = token.strip_suffix('\n').unwrap();
+    assert!(
+        !said.contains(token) && said.contains("alice: harness"),
+        "{said}"
+    );
+    let file = home.join("hub/tokens.toml");
+    let kept = std::fs::read_to_string(&file).unwrap();
+    assert!(!kept.contains(token), "{kept}");
+    assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+
+    let (json, _) = tokens(home, &["list", "--json"]).unwrap();
+    let rows: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let id = rows[0]["id"].as_str().unwrap();
+    assert_eq!(rows[0]["principal"], "alice");
+    assert_eq!(rows[0]["roles"], serde_json::json!(["harness"]));
+    assert_eq!(rows[0]["environments"], serde_json::json!(["dev-*"]));
+    assert!(rows[0]["expires_at"].as_str().unwrap().ends_with('Z'));
+    let (text, _) = tokens(home, &["list"]).unwrap();
+    assert_eq!(text.lines().count(), 2, "{text}");
+    assert!(text.contains(id) && !text.contains(token), "{text}");
+
+    tokens(home, &["revoke", id]).unwrap();
+    assert_eq!(tokens(home, &["list", "--json"]).unwrap().0, "[]\n");
+    let error = tokens(home, &["revoke", id]).unwrap_err().to_string();
+    assert_eq!(error, "no token has this id");
+}
+
+#[test]
+fn a_token_without_roles_in_the_flags_has_two() {
+    let home = tempfile::tempdir().unwrap();
+    let (_, said) = tokens(home.path(), &["create", "--name=a"]).unwrap();
+    assert!(
+        said.contains("a: executor, harness; until it is revoked"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_cannot_be_is_an_error() {
+    let home = tempfile::tempdir().unwrap();
+    let refused = |arguments: &[&str]| format!("{:#}", tokens(home.path(), arguments).unwrap_err());
+    assert!(refused(&["create", "--name=a", "--environment=["]).contains("is no glob"));
+    assert!(refused(&["revoke", "a b"]).contains("not the id of a token"));
+    std::fs::create_dir(home.path().join("hub")).unwrap();
+    std::fs::write(home.path().join("hub/tokens.toml"), "token = 3").unwrap();
+    assert!(refused(&["list"]).contains("is no token file"));
+    assert!(refused(&["create", "--name=a"]).contains("is no token file"));
+}
+
+/// What a hub with these flags would be, and what is odd about it.
+fn hub(home: &std::path::Path, arguments: &[&str]) -> (exec_hub::config::HubConfig, Vec<String>) {
+    let line = ["exec-server", "hub"];
+    let cli = Cli::read(line.iter().chain(arguments)).unwrap();
+    let Some(Command::Hub(hub)) = cli.command else {
+        panic!("another command");
+    };
+    let lookup = |name: &str| (name == "EXEC_SERVER_HOME").then(|| OsString::from(home));
+    let config = run::config(&hub.flags, &lookup).unwrap();
+    let warnings = run::warnings(&config, &hub.flags);
+    (config, warnings)
+}
+
+#[test]
+fn flags_become_a_configuration() {
+    let home = tempfile::tempdir().unwrap();
+    let (config, _) = hub(home.path(), &[]);
+    assert_eq!(config.token_file(), home.path().join("hub/tokens.toml"));
+    assert!(config.nats.is_none() && config.jwt.is_none() && config.tls.is_none());
+    let (config, _) = hub(
+        home.path(),
+        &[
+            "--nats=nats://127.0.0.1:4222",
+            "--node-name=n1",
+            "--nats-replicas=3",
+            "--jwt-secret-file=s",
+            "--jwt-issuer=i",
+            "--tls-cert=c",
+            "--tls-key=k",
+            "--token-file=t",
+            "--public-url=https://hub.example",
+        ],
+    );
+    let nats = config.nats.unwrap();
+    assert_eq!(nats.node.as_str(), "n1");
+    assert_eq!(config.jwt.unwrap().issuer.as_deref(), Some("i"));
+    assert_eq!(config.tls.unwrap().key.to_str(), Some("k"));
+    assert_eq!(config.token_file.unwrap().to_str(), Some("t"));
+    assert!(config.public_url.is_some());
+}
+
+#[test]
+fn a_hub_without_tokens_or_without_tls_is_warned_about() {
+    let home = tempfile::tempdir().unwrap();
+    let told = |flags: &[&str]| hub(home.path(), flags).1;
+    let nobody = told(&[]);
+    assert!(
+        nobody.len() == 1 && nobody[0].contains("nobody gets in"),
+        "{nobody:?}"
+    );
+    assert!(told(&["--jwt-secret-file=s"]).is_empty());
+    tokens(home.path(), &["create", "--name=a"]).unwrap();
+    assert!(told(&[]).is_empty());
+    let open = told(&["--listen=0.0.0.0:1"]);
+    assert!(
+        open.len() == 1 && open[0].contains("can read tokens"),
+        "{open:?}"
+    );
+    for safe in [
+        &["--tls-cert=c", "--tls-key=k"][..],
+        &["--public-url=https://hub.example"],
+    ] {
+        let flags: Vec<_> = ["--listen=0.0.0.0:1"].iter().chain(safe).copied().collect();
+        assert!(told(&flags).is_empty(), "{safe:?}");
+    }
+}

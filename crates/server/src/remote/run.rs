@@ -1,0 +1,218 @@
+//! Offering this machine until it is told to stop.
+
+use std::{io::Write, sync::Arc};
+
+use anyhow::Context;
+use exec_relay::identity::Identity;
+use exec_remote::{
+    api::EnvironmentId,
+    aws::Chain,
+    credentials::{
+        AccessToken, AgentIdentity, AgentIdentitySettings, ApiKey, Bearer, CredentialPipe,
+        Credentials, PipeEnd, SignIn,
+    },
+    direct::{self, DirectExecutor, Proof, SigV4},
+    executor::{self, Dialing, Presence, RemoteExecutor},
+    http::{BaseUrl, Http},
+    registry::Registry,
+    sigv4::Scope,
+};
+use tokio::sync::watch;
+
+use super::{AwsSettings, Network, RemoteCredentials, RemoteEnvironmentConfig, TokenFile};
+use crate::{cli::RemoteTransport, paths::ExecServerRuntimePaths, serving::Serving, stop::Stop};
+
+/// Offers this machine through a registry until SIGTERM or SIGINT, or until the end of standard input
+/// if tokens come on it or the configuration says so.
+///
+/// Nothing listens. At a rendezvous, one line is printed to stdout the first time that harnesses can
+/// reach it. Harnesses are served as clients of a listener would be. A
+/// connection that is lost is opened again, for as long as it takes; sessions outlive that. Dropping the
+/// future ends every connection, and kills what runs.
+///
+/// # Errors
+/// When the registry does not take this machine, at first or later, when there is nothing that could be
+/// presented to it, or this machine cannot be looked at.
+pub async fn run_remote_environment(
+    config: RemoteEnvironmentConfig,
+    paths: ExecServerRuntimePaths,
+) -> anyhow::Result<()> {
+    let mut serving = Serving::new(&config.server, &paths)?;
+    let stdin = config.credentials.leave_stdin(config.server.stdin_close);
+    let mut stop = Stop::new(stdin)?;
+    let offering = async {
+        let Opened { offer, pipe } = open(&config).await?;
+        serving.machine.warm_up().await;
+        let links = serving.serve_links();
+        let never = std::future::pending();
+        tokio::select! {
+            ended = ended(pipe) => ended,
+            failed = async {
+                match offer {
+                    Offer::Relay(executor) => {
+                        let online = announce(executor.presence(), &config.environment_id);
+                        let run = executor.run(links, never);
+                        tokio::try_join!(online, async { run.await.map_err(Into::into) }).map(drop)
+                    }
+                    Offer::Direct(executor) => executor.run(links, never).await.map_err(Into::into),
+                }
+            } => failed,
+        }
+    };
+    let outcome = tokio::select! {
+        outcome = offering => outcome,
+        // The websocket is cut without a word, as its streams end with it.
+        () = stop.asked() => Ok(()),
+    };
+    serving.shut_down(&mut stop).await;
+    outcome
+}
+
+/// Tells launchers that harnesses can reach this machine: one line, and nothing after it.
+async fn announce(
+    mut presence: watch::Receiver<Presence>,
+    environment: &EnvironmentId,
+) -> anyhow::Result<()> {
+    // An executor that is gone before it was there has told why.
+    if presence
+        .wait_for(|now| *now == Presence::Online)
+        .await
+        .is_ok()
+    {
+        let mut stdout = std::io::stdout().lock();
+        writeln!(stdout, "online {environment}")
+            .and_then(|()| stdout.flush())
+            .context("cannot write to stdout")?;
+    }
+    Ok(())
+}
+
+/// What offers this machine.
+enum Offer {
+    Relay(RemoteExecutor),
+    Direct(DirectExecutor),
+}
+
+struct Opened {
+    offer: Offer,
+    pipe: Option<PipeEnd>,
+}
+
+/// Makes what offers this machine.
+async fn open(config: &RemoteEnvironmentConfig) -> anyhow::Result<Opened> {
+    let RemoteEnvironmentConfig {
+        registry_url,
+        environment_id,
+        network,
+        ..
+    } = config;
+    let http = network.http(registry_url).await?;
+    let (proof, pipe) = proof(&config.credentials, environment_id, &http).await?;
+    let registry = Registry::new(registry_url.clone(), proof.credentials(), http)?;
+    let offer = match config.transport {
+        RemoteTransport::Noise => {
+            Offer::Relay(relay_executor(registry, environment_id.clone(), network))
+        }
+        RemoteTransport::Direct => Offer::Direct(DirectExecutor::new(direct::Settings {
+            registry,
+            base: registry_url.clone(),
+            environment: environment_id.clone(),
+            proof,
+            dialing: dialing(network),
+        })),
+    };
+    Ok(Opened { offer, pipe })
+}
+
+/// Makes an executor that waits at a rendezvous, with an identity of its own.
+pub(super) fn relay_executor(
+    registry: Registry,
+    environment: EnvironmentId,
+    network: &Network,
+) -> RemoteExecutor {
+    RemoteExecutor::new(executor::Settings {
+        registry,
+        environment,
+        identity: Arc::new(Identity::generate()),
+        dialing: dialing(network),
+    })
+}
+
+fn dialing(network: &Network) -> Dialing {
+    Dialing {
+        trust: network.trust.clone(),
+        proxy: network.proxy.clone(),
+        headers: network.headers.clone(),
+    }
+}
+
+/// Makes a registry's client.
+pub(super) async fn registry(
+    url: &BaseUrl,
+    environment: &EnvironmentId,
+    credentials: &RemoteCredentials,
+    network: &Network,
+) -> anyhow::Result<(Registry, Option<PipeEnd>)> {
+    let http = network.http(url).await?;
+    let (proof, pipe) = proof(credentials, environment, &http).await?;
+    Ok((Registry::new(url.clone(), proof.credentials(), http)?, pipe))
+}
+
+/// Makes what is presented, asking whoever has to vouch for it.
+async fn proof(
+    credentials: &RemoteCredentials,
+    environment: &EnvironmentId,
+    http: &Http,
+) -> anyhow::Result<(Proof, Option<PipeEnd>)> {
+    let credentials: Arc<dyn Credentials> = match credentials {
+        RemoteCredentials::Token(token) => Arc::new(Bearer::new(token.clone())),
+        RemoteCredentials::TokenFile(path) => Arc::new(TokenFile::open(path)?),
+        RemoteCredentials::ApiKey(key) => Arc::new(ApiKey::new(key.clone())),
+        RemoteCredentials::AccessToken(token, vendor) => {
+            Arc::new(AccessToken::establish(token.expose(), &vendor.issuer, http).await?)
+        }
+        RemoteCredentials::SignIn(path) => {
+            let told = || format!("cannot use the sign-in of `{}`", path.display());
+            Arc::new(SignIn::open(path.clone()).await.with_context(told)?)
+        }
+        RemoteCredentials::AgentIdentity(token, vendor) => {
+            let settings = AgentIdentitySettings {
+                token: token.clone(),
+                keys: vendor.keys.clone(),
+                tasks: vendor.tasks.clone(),
+            };
+            Arc::new(AgentIdentity::establish(&settings, http).await?)
+        }
+        RemoteCredentials::Stdin => {
+            let stdin = tokio::io::stdin();
+            let (pipe, end) = CredentialPipe::open(stdin, environment.clone()).await?;
+            return Ok((Proof::Token(Arc::new(pipe)), Some(end)));
+        }
+        RemoteCredentials::Aws(settings) => {
+            let signer = Arc::new(signer(settings).await?);
+            return Ok((Proof::Signature(signer), None));
+        }
+    };
+    Ok((Proof::Token(credentials), None))
+}
+
+async fn signer(settings: &AwsSettings) -> anyhow::Result<SigV4> {
+    let keys = Chain::new(settings.chain.clone());
+    // Looked for now, so that whoever starts the program is told at once.
+    keys.keys().await?;
+    Ok(SigV4 {
+        scope: Scope {
+            region: keys.region().await?,
+            service: settings.service.clone(),
+        },
+        keys,
+    })
+}
+
+/// Waits for the end of a pipe, if there is one.
+pub(super) async fn ended(pipe: Option<PipeEnd>) -> anyhow::Result<()> {
+    match pipe {
+        Some(end) => Ok(end.await?),
+        None => std::future::pending().await,
+    }
+}

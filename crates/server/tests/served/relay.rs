@@ -1,0 +1,189 @@
+//! Hub, executor and harness, each in a process of its own but for the last.
+
+pub(crate) mod cast;
+
+use exec_server::{
+    Command, Disconnect, ExecProcessEvent, ExecServerError, Follow, FollowFrom, OutputSeq, Pace,
+    PathUri, ProcessId, protocol::environment::ReadEnvironmentStatus,
+};
+use futures_util::StreamExt;
+use tokio::process::Command as Program;
+
+use self::cast::{Executor, Hub};
+use crate::program::{Server, clean, example, product, run, run_example, soon, text};
+
+#[tokio::test]
+async fn a_command_runs_behind_a_hub_and_everything_ends_in_order() {
+    let hub = Hub::start().await;
+    let executor = hub.executor("box");
+    let client = hub.connect("box").await;
+    let said = run(&client.environment(), "echo out; echo err >&2; exit 3").await;
+    assert_eq!(
+        (text(&said.stdout.data), text(&said.stderr.data)),
+        ("out\n", "err\n")
+    );
+    assert_eq!(said.exit.map(|exit| exit.code), Some(3));
+
+    let mut command = Program::new(product());
+    command.args(["hub", "environments", "--url", &hub.server.url]);
+    let command = clean(&mut command).env("EXEC_SERVER_HUB_TOKEN", &hub.token);
+    let listed = soon(command.output()).await.unwrap();
+    let lines: Vec<_> = text(&listed.stdout).lines().collect();
+    assert_eq!(lines.len(), 2, "{listed:?}");
+    let words: Vec<_> = lines[1].split_whitespace().collect();
+    assert_eq!(words[..4], ["box", "me", "online", "noise"]);
+
+    drop(client);
+    assert_eq!(executor.stop().await, Some(0));
+    assert_eq!(hub.server.stop().await, Some(0));
+}
+
+#[tokio::test]
+async fn a_hub_that_is_killed_and_comes_back_costs_no_byte_and_no_session() {
+    let mut hub = Hub::start().await;
+    let _executor = hub.executor("box");
+    let client = hub.connect("box").await;
+    let session = client.session().session_id.clone();
+    let script = "i=0; while [ $i -lt 400 ]; do i=$((i+1)); echo $i; sleep 0.005; done";
+    let argv = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
+    let command = Command::new(
+        ProcessId::new("count").unwrap(),
+        argv,
+        PathUri::parse("file:///").unwrap(),
+    );
+    let count = soon(client.environment().backend.start(command))
+        .await
+        .unwrap()
+        .process;
+    let mut events = count.follow(Follow {
+        from: FollowFrom::After(OutputSeq(0)),
+        pace: Pace::Held,
+    });
+    let (mut counted, mut restarted) = (String::new(), false);
+    while let Some(event) = soon(events.next()).await {
+        match event {
+            ExecProcessEvent::Output(chunk) => counted.push_str(text(&chunk.data)),
+            ExecProcessEvent::Exited(..) => {}
+            ExecProcessEvent::Closed(_) => break,
+            ExecProcessEvent::Failed(error) => panic!("{error}"),
+        }
+        if !restarted && counted.lines().count() >= 100 {
+            hub.restart().await;
+            restarted = true;
+        }
+    }
+    let expected: String = (1..=400).map(|number| format!("{number}\n")).collect();
+    assert!(restarted && counted == expected, "{counted}");
+    assert_eq!(client.session().session_id, session);
+}
+
+#[tokio::test]
+async fn another_executor_under_the_same_name_ends_the_session_and_serves_the_next() {
+    let hub = Hub::start().await;
+    let executor = hub.executor("box");
+    let client = hub.connect("box").await;
+    executor.kill().await;
+    let _another = hub.executor("box");
+    // What is asked meanwhile fails because of the session, and as soon as that is known.
+    let lost = soon(client.call(ReadEnvironmentStatus)).await;
+    assert!(
+        matches!(&lost, Err(ExecServerError::Disconnected(Disconnect::Session(reason)))
+            if reason.ends_with("session was not resumed: executor key changed")),
+        "{lost:?}"
+    );
+    assert_eq!(
+        text(&run(&client.environment(), "echo again").await.stdout.data),
+        "again\n"
+    );
+}
+
+#[tokio::test]
+async fn strangers_are_told_that_they_are() {
+    let hub = Hub::start().await;
+    let _executor = hub.executor("box");
+    drop(hub.connect("box").await);
+    for (token, said) in [(hub.stranger.as_str(), "403"), ("nonsense", "401")] {
+        let mut way = hub.way("box");
+        way.auth_token = exec_server::remote::Secret::new(token);
+        let error = exec_server::ExecServerClient::connect_relay(way)
+            .await
+            .unwrap_err();
+        assert!(error.to_string().contains(said), "{error}");
+        assert!(!error.to_string().contains(token), "{error}");
+    }
+    // Whoever owns the name keeps it.
+    let mut command = Program::new(product());
+    let flags = ["--remote", &hub.server.url, "--environment-id", "box"];
+    command
+        .args(flags)
+        .env("EXEC_SERVER_REMOTE_TOKEN", &hub.stranger);
+    let ended = soon(clean(&mut command).output()).await.unwrap();
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(text(&ended.stderr).contains("403"), "{ended:?}");
+}
+
+#[tokio::test]
+async fn a_forwarder_stands_for_a_server_that_listens() {
+    let hub = Hub::start().await;
+    let server = Server::start(&[]).await;
+    let mut command = Program::new(product());
+    command.args([
+        "forward",
+        "--connect",
+        &server.url,
+        "--remote",
+        &hub.server.url,
+    ]);
+    command
+        .args(["--environment-id", "far"])
+        .env("EXEC_SERVER_REMOTE_TOKEN", &hub.token);
+    let forwarder = Executor::of(command);
+    let client = hub.connect("far").await;
+    let environment = client.environment();
+    assert_eq!(
+        text(&run(&environment, "echo far").await.stdout.data),
+        "far\n"
+    );
+    drop((client, environment));
+    assert_eq!(forwarder.stop().await, Some(0));
+}
+
+#[tokio::test]
+async fn the_example_and_the_variables_lead_through_a_hub() {
+    let hub = Hub::start().await;
+    let _executor = hub.executor("box");
+    drop(hub.connect("box").await);
+    let arguments = [
+        hub.server.url.as_str(),
+        "box",
+        &hub.token,
+        "echo there; exit 4",
+    ];
+    let output = run_example("through_a_hub", &arguments).await;
+    assert_eq!(
+        (text(&output.stdout), output.status.code()),
+        ("there\n", Some(4)),
+        "{output:?}"
+    );
+
+    let mut command = Program::new(example("local_or_remote"));
+    let command = clean(&mut command)
+        .env("CODEX_EXEC_SERVER_NOISE_REGISTRY_URL", &hub.server.url)
+        .env("CODEX_EXEC_SERVER_NOISE_ENVIRONMENT_ID", "box")
+        .env("CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN", &hub.token);
+    let output = soon(command.output()).await.unwrap();
+    assert_eq!(text(&output.stdout), "*remote: HELLO\n", "{output:?}");
+
+    let home = tempfile::tempdir().unwrap();
+    std::fs::write(home.path().join("token"), &hub.token).unwrap();
+    let file = format!(
+        "default = 'box'\ninclude_local = false\n[[environments]]\nid = 'box'\n\
+         registry_url = '{}'\nauth_token_file = 'token'\n",
+        hub.server.url
+    );
+    std::fs::write(home.path().join("environments.toml"), file).unwrap();
+    let mut command = Program::new(example("local_or_remote"));
+    let command = clean(&mut command).env("CODEX_HOME", home.path());
+    let output = soon(command.output()).await.unwrap();
+    assert_eq!(text(&output.stdout), "*box: HELLO\n", "{output:?}");
+}

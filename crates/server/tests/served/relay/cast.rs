@@ -1,0 +1,107 @@
+//! A hub with its tokens, and executors that register with it.
+
+use std::process::Stdio;
+
+use exec_server::{ExecServerClient, RelayExecServerConnectArgs};
+use tokio::process::{Child, Command};
+
+use crate::program::{Server, clean, product, soon, text};
+
+/// A hub, and a token for everything on it. Dropping it kills it and forgets what it knew.
+pub(crate) struct Hub {
+    pub(crate) server: Server,
+    pub(crate) token: String,
+    /// Lets in somebody else.
+    pub(crate) stranger: String,
+    home: tempfile::TempDir,
+}
+
+impl Hub {
+    /// Starts one on a free port.
+    pub(crate) async fn start() -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let token = make_token(&home, &["--name=me", "--role=executor,harness,admin"]).await;
+        let stranger = make_token(&home, &["--name=stranger"]).await;
+        let server = serve(&home, "127.0.0.1:0").await;
+        Self {
+            server,
+            token,
+            stranger,
+            home,
+        }
+    }
+
+    /// Kills it, and starts another in its place that knows what it knew.
+    pub(crate) async fn restart(&mut self) {
+        let authority = self.server.authority().to_owned();
+        self.server.kill().await;
+        self.server = serve(&self.home, &authority).await;
+    }
+
+    /// Starts an executor.
+    pub(crate) fn executor(&self, environment: &str) -> Executor {
+        let mut command = Command::new(product());
+        let flags = [
+            "--remote",
+            &self.server.url,
+            "--environment-id",
+            environment,
+        ];
+        command
+            .args(flags)
+            .env("EXEC_SERVER_REMOTE_TOKEN", &self.token);
+        Executor::of(command)
+    }
+
+    /// Tells how a harness connects to an environment.
+    pub(crate) fn way(&self, environment: &str) -> RelayExecServerConnectArgs {
+        let (url, token) = (self.server.url.as_str(), self.token.as_str());
+        RelayExecServerConnectArgs::new(url, environment, token, "test")
+    }
+
+    /// Connects to an environment, once there is an executor of that name.
+    pub(crate) async fn connect(&self, environment: &str) -> ExecServerClient {
+        // A name that nobody has registered yet is offline, which is asked about again.
+        let connected = ExecServerClient::connect_relay(self.way(environment));
+        soon(connected).await.unwrap()
+    }
+}
+
+async fn serve(home: &tempfile::TempDir, listen: &str) -> Server {
+    let mut command = Command::new(product());
+    command
+        .args(["hub", "--listen", listen, "--data-dir"])
+        .arg(home.path());
+    Server::of(command).await
+}
+
+/// Makes a token.
+async fn make_token(home: &tempfile::TempDir, flags: &[&str]) -> String {
+    let mut command = Command::new(product());
+    let command = command.args(["hub", "token", "create"]).args(flags);
+    let command = command.arg("--data-dir").arg(home.path());
+    let output = soon(clean(command).output()).await.unwrap();
+    assert!(output.status.success(), "{output:?}");
+    text(&output.stdout).trim().to_owned()
+}
+
+/// An executor. Dropping it kills it.
+pub(crate) struct Executor(pub(crate) Child);
+
+impl Executor {
+    /// Starts a program that waits for harnesses.
+    pub(crate) fn of(mut command: Command) -> Self {
+        let child = clean(&mut command).stdin(Stdio::null()).spawn();
+        Self(child.unwrap())
+    }
+
+    /// Asks it to stop, and returns how it ended.
+    pub(crate) async fn stop(mut self) -> Option<i32> {
+        crate::program::stop(&mut self.0).await
+    }
+
+    /// Kills it.
+    pub(crate) async fn kill(mut self) {
+        soon(self.0.kill()).await.unwrap();
+    }
+}

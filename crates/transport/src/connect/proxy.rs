@@ -1,0 +1,206 @@
+//! A proxy that is asked for a tunnel (`CONNECT`, RFC 9110 section 9.3.6).
+//! Invariant: pure parsing; no text repeats its password.
+
+use std::{fmt, str::FromStr};
+
+use base64_simd::STANDARD;
+use http::Uri;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use super::ConnectError;
+
+/// Longest head of a proxy's answer.
+const MAX_HEAD_BYTES: usize = 16 << 10;
+/// Headers of an answer.
+const MAX_HEADERS: usize = 64;
+
+/// An HTTP proxy: `http://[USER:PASSWORD@]HOST[:PORT]`.
+#[derive(Clone, Eq, PartialEq)]
+pub struct Proxy {
+    /// Host and port, as a URL has them.
+    authority: String,
+    /// The value of `Proxy-Authorization`.
+    authorization: Option<String>,
+}
+
+impl Proxy {
+    /// Opens a tunnel to a host and port.
+    pub(super) async fn dial(&self, to: &str) -> Result<TcpStream, ConnectError> {
+        let unreachable = |source| ConnectError::Unreachable {
+            peer: format!("proxy {}", self.authority),
+            source,
+        };
+        let mut stream = TcpStream::connect(&self.authority)
+            .await
+            .map_err(unreachable)?;
+        stream.set_nodelay(true)?;
+        let mut request = format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n");
+        if let Some(authorization) = &self.authorization {
+            request.push_str("Proxy-Authorization: ");
+            request.push_str(authorization);
+            request.push_str("\r\n");
+        }
+        request.push_str("\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        read_answer(&mut stream).await?;
+        Ok(stream)
+    }
+}
+
+/// Reads the head of an answer and not a byte more: what follows belongs to the tunnel.
+async fn read_answer(stream: &mut TcpStream) -> Result<(), ConnectError> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        if head.len() >= MAX_HEAD_BYTES {
+            return Err(ConnectError::NotProxy("its answer is too long"));
+        }
+        match stream.read_u8().await {
+            Ok(byte) => head.push(byte),
+            Err(_) => return Err(ConnectError::NotProxy("it hung up")),
+        }
+    }
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut response = httparse::Response::new(&mut headers);
+    match (response.parse(&head), response.code) {
+        (Ok(httparse::Status::Complete(_)), Some(200..=299)) => Ok(()),
+        (Ok(httparse::Status::Complete(_)), Some(status)) => {
+            Err(ConnectError::ProxyRefused { status })
+        }
+        (Ok(_) | Err(_), _) => Err(ConnectError::NotProxy("its answer is not HTTP")),
+    }
+}
+
+impl FromStr for Proxy {
+    type Err = ProxyError;
+
+    fn from_str(url: &str) -> Result<Self, ProxyError> {
+        let uri: Uri = url.trim().parse().map_err(|_| ProxyError::Malformed)?;
+        if uri.scheme_str().is_some_and(|scheme| scheme != "http") {
+            return Err(ProxyError::Scheme);
+        }
+        let authority = uri.authority().ok_or(ProxyError::Malformed)?.as_str();
+        let (user, host) = match authority.rsplit_once('@') {
+            Some((user, host)) => (Some(user), host),
+            None => (None, authority),
+        };
+        let has_port = host
+            .rsplit_once(':')
+            .is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        let authority = if has_port {
+            host.to_owned()
+        } else {
+            format!("{host}:80")
+        };
+        let authorization = user
+            .map(|user| decode(user).ok_or(ProxyError::Malformed))
+            .transpose()?
+            .map(|user| format!("Basic {}", STANDARD.encode_to_string(user)));
+        Ok(Self {
+            authority,
+            authorization,
+        })
+    }
+}
+
+/// Undoes percent-encoding.
+fn decode(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = text.bytes();
+    let mut decoded = Vec::with_capacity(text.len());
+    while let Some(byte) = bytes.next() {
+        if byte != b'%' {
+            decoded.push(byte);
+            continue;
+        }
+        let mut digit = || char::from(bytes.next()?).to_digit(16);
+        let (high, low) = (digit()?, digit()?);
+        decoded.push(u8::try_from(high << 4 | low).ok()?);
+    }
+    Some(decoded)
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Proxy({})", self.authority)
+    }
+}
+
+/// Caller: the text is not the URL of a proxy. It is not repeated, because it may hold a password.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProxyError {
+    /// Its scheme is another one.
+    #[error("only http:// proxies are supported")]
+    Scheme,
+    /// It is no URL with a host.
+    #[error("expected http://HOST:PORT")]
+    Malformed,
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn urls_of_proxies_are_read_and_passwords_hidden() {
+        let proxy: Proxy = "http://me:s%40cret@p.test:3128".parse().unwrap();
+        assert_eq!(proxy.authority, "p.test:3128");
+        assert_eq!(proxy.authorization.as_deref(), Some("Basic bWU6c0BjcmV0"));
+        assert_eq!(format!("{proxy:?}"), "Proxy(p.test:3128)");
+        let plain: Proxy = "p.test:1".parse().unwrap();
+        assert_eq!(plain.authority, "p.test:1");
+        let short: Proxy = "http://[::1]/".parse().unwrap();
+        assert_eq!(short.authority, "[::1]:80");
+        assert_eq!("socks5://p:1".parse::<Proxy>(), Err(ProxyError::Scheme));
+        assert_eq!("http://".parse::<Proxy>(), Err(ProxyError::Malformed));
+        assert_eq!("http://a%zz@p".parse::<Proxy>(), Err(ProxyError::Malformed));
+    }
+
+    /// Answers one request; returns what was asked.
+    async fn answering(answer: &'static str) -> (Proxy, tokio::task::JoinHandle<String>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://u:p@{}", listener.local_addr().unwrap());
+        let asked = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                stream.read_buf(&mut request).await.unwrap();
+            }
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            String::from_utf8(request).unwrap()
+        });
+        (url.parse().unwrap(), asked)
+    }
+
+    #[tokio::test]
+    async fn a_tunnel_is_asked_for_and_its_first_bytes_are_left_alone() {
+        let (proxy, asked) = answering("HTTP/1.1 200 OK\r\nX: y\r\n\r\nfirst").await;
+        let mut stream = proxy.dial("h.test:443").await.unwrap();
+        let mut first = String::new();
+        stream.read_to_string(&mut first).await.unwrap();
+        assert_eq!(first, "first");
+        let asked = asked.await.unwrap();
+        assert!(
+            asked.starts_with("CONNECT h.test:443 HTTP/1.1\r\n"),
+            "{asked}"
+        );
+        assert!(
+            asked.contains("Proxy-Authorization: Basic dTpw\r\n"),
+            "{asked}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_proxy_that_refuses_is_told_from_one_that_is_none() {
+        let (proxy, _) = answering("HTTP/1.1 407 No\r\n\r\n").await;
+        let error = proxy.dial("h:1").await.unwrap_err();
+        assert!(matches!(error, ConnectError::ProxyRefused { status: 407 }));
+        let (proxy, _) = answering("hello\r\n\r\n").await;
+        let error = proxy.dial("h:1").await.unwrap_err();
+        assert!(matches!(error, ConnectError::NotProxy(_)), "{error}");
+    }
+}

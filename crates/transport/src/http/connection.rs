@@ -1,0 +1,118 @@
+//! One HTTP connection: requests are served until one of them becomes a websocket.
+
+use std::{
+    convert::Infallible,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use http::{Request, Response};
+use http_body_util::Full;
+use hyper::{
+    body::{Bytes, Incoming},
+    server::conn::http1,
+    service::Service,
+    upgrade::OnUpgrade,
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// How long a client may take to send the head of its request, the next one on the same connection
+/// included.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The halves of a stream.
+pub(crate) type Halves = (
+    Box<dyn AsyncRead + Send + Unpin>,
+    Box<dyn AsyncWrite + Send + Unpin>,
+);
+
+/// A stream that can be taken apart again after hyper has served requests on it.
+pub(crate) trait Splits: AsyncRead + AsyncWrite + Send + Unpin + 'static {
+    fn halves(self) -> Halves;
+}
+
+impl Splits for tokio::net::TcpStream {
+    fn halves(self) -> Halves {
+        let (read, write) = self.into_split();
+        (Box::new(read), Box::new(write))
+    }
+}
+
+impl Splits for tokio::net::UnixStream {
+    fn halves(self) -> Halves {
+        let (read, write) = self.into_split();
+        (Box::new(read), Box::new(write))
+    }
+}
+
+impl Splits for tokio_rustls::server::TlsStream<tokio::net::TcpStream> {
+    fn halves(self) -> Halves {
+        let (read, write) = tokio::io::split(self);
+        (Box::new(read), Box::new(write))
+    }
+}
+
+/// The request that becomes a websocket, and what is known of it.
+#[derive(Debug)]
+pub(super) struct Upgrades<T>(Mutex<Option<(OnUpgrade, T)>>);
+
+impl<T> Default for Upgrades<T> {
+    fn default() -> Self {
+        Self(Mutex::new(None))
+    }
+}
+
+impl<T> Upgrades<T> {
+    /// Notes that a request was answered with 101. It is the last one of its connection.
+    pub(super) fn expect(&self, request: &mut Request<Incoming>, what: T) {
+        self.expect_upgrade(hyper::upgrade::on(request), what);
+    }
+
+    /// The same for a request that was taken apart.
+    pub(super) fn expect_upgrade(&self, upgrade: OnUpgrade, what: T) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((upgrade, what));
+    }
+
+    fn take(&self) -> Option<(OnUpgrade, T)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// A connection that hyper is done with.
+pub(super) struct Upgraded<S> {
+    pub(super) stream: S,
+    /// What came behind the request.
+    pub(super) already_read: Bytes,
+}
+
+/// Serves requests until one becomes a websocket, or the client is done.
+pub(super) async fn serve_connection<S, V, T>(
+    stream: S,
+    service: V,
+    upgrades: &Upgrades<T>,
+    peer: &str,
+) -> Option<(Upgraded<S>, T)>
+where
+    S: Splits,
+    V: Service<Request<Incoming>, Response = Response<Full<Bytes>>, Error = Infallible>,
+    V::Future: Send,
+{
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades()
+        .await;
+    if let Err(error) = served {
+        tracing::debug!(peer, %error, "http connection failed");
+        return None;
+    }
+    let (upgrade, what) = upgrades.take()?;
+    let parts = upgrade.await.ok()?.downcast::<TokioIo<S>>().ok()?;
+    let upgraded = Upgraded {
+        stream: parts.io.into_inner(),
+        already_read: parts.read_buf,
+    };
+    Some((upgraded, what))
+}

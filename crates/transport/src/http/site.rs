@@ -1,0 +1,141 @@
+//! Requests that somebody else answers: the site says what, this says how.
+//! Invariant: a web page is let in nowhere; a request that takes too long is given up.
+//! Not here: routes, authentication, bodies and their limits.
+
+#[cfg(test)]
+mod tests;
+
+use std::{convert::Infallible, fmt, future::Future, net::SocketAddr, time::Duration};
+
+use futures_util::future::BoxFuture;
+use http::{Request, Response, StatusCode, header};
+use http_body_util::Full;
+use hyper::{
+    body::{Bytes, Incoming},
+    service::service_fn,
+};
+use tokio::time::timeout;
+
+use super::{
+    connection::{Splits, Upgrades, serve_connection},
+    upgrade::{plain, switch, wants_websocket},
+};
+use crate::{
+    link::Role,
+    websocket::socket::{Socket, SocketLimits},
+};
+
+/// Answers requests.
+pub trait Site: Send + Sync + 'static {
+    /// What the site knows of a websocket that it agreed to.
+    type Upgrade: Send + 'static;
+
+    /// Answers one request. What a body may hold is the site's business; the time is not, it is
+    /// limited by [`SiteOptions::request_timeout`].
+    fn answer(
+        &self,
+        request: Request<Incoming>,
+        peer: Peer,
+    ) -> BoxFuture<'_, Answer<Self::Upgrade>>;
+}
+
+/// What a site answers.
+#[derive(Debug)]
+pub enum Answer<U> {
+    /// This.
+    Reply(Response<Full<Bytes>>),
+    /// With a websocket. A request that asks for none is refused all the same; a site to which that
+    /// matters finds out with [`wants_websocket`](super::wants_websocket).
+    Upgrade(U),
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum Peer {
+    /// Somebody on a network.
+    Network(SocketAddr),
+    /// An account of this machine.
+    Account(u32),
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Network(address) => address.fmt(f),
+            Self::Account(uid) => write!(f, "unix uid {uid}"),
+        }
+    }
+}
+
+/// How a site is served.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct SiteOptions {
+    /// Connections that may be open at once, websockets included; further ones wait to be accepted.
+    pub max_connections: usize,
+    /// How long one request may take, its body and the site's answer included.
+    pub request_timeout: Duration,
+    /// What holds for its websockets.
+    pub socket: SocketLimits,
+}
+
+impl Default for SiteOptions {
+    fn default() -> Self {
+        Self {
+            max_connections: 16_384,
+            request_timeout: Duration::from_secs(30),
+            socket: SocketLimits::default(),
+        }
+    }
+}
+
+/// Serves requests on a new connection until one becomes a socket, or the client is done.
+pub(crate) fn serve<I: Splits, S: Site>(
+    stream: I,
+    site: &S,
+    peer: Peer,
+    options: SiteOptions,
+) -> impl Future<Output = Option<(S::Upgrade, Socket)>> + Send {
+    // In a box: it holds hyper's state, which the task keeps room for long after the upgrade.
+    Box::pin(async move {
+        let upgrades = Upgrades::default();
+        let service = service_fn(|request: Request<Incoming>| {
+            let answered = answer(site, request, peer, &upgrades);
+            async move {
+                let in_time = timeout(options.request_timeout, answered).await;
+                let late = |_| plain(StatusCode::REQUEST_TIMEOUT, "");
+                Ok::<_, Infallible>(in_time.unwrap_or_else(late))
+            }
+        });
+        let name = peer.to_string();
+        let (stream, what) = serve_connection(stream, service, &upgrades, &name).await?;
+        let (already_read, (input, output)) = (stream.already_read, stream.stream.halves());
+        let socket = Socket::boxed(input, output, &already_read, Role::Server, options.socket);
+        Some((what, socket))
+    })
+}
+
+async fn answer<S: Site>(
+    site: &S,
+    mut request: Request<Incoming>,
+    peer: Peer,
+    upgrades: &Upgrades<S::Upgrade>,
+) -> Response<Full<Bytes>> {
+    if request.headers().contains_key(header::ORIGIN) {
+        return plain(StatusCode::FORBIDDEN, "");
+    }
+    let agreed = if wants_websocket(request.headers()) {
+        switch(request.headers())
+    } else {
+        plain(StatusCode::UPGRADE_REQUIRED, "expected a websocket upgrade")
+    };
+    let upgrade = hyper::upgrade::on(&mut request);
+    match site.answer(request, peer).await {
+        Answer::Reply(response) => response,
+        Answer::Upgrade(what) => {
+            if agreed.status() == StatusCode::SWITCHING_PROTOCOLS {
+                upgrades.expect_upgrade(upgrade, what);
+            }
+            agreed
+        }
+    }
+}

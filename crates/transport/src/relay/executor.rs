@@ -1,0 +1,19 @@
+//! The executor's end of a relay: one websocket, many streams, each a link for whoever serves it.
+//!
+//! Invariant: nothing is answered to a harness that the [validator](Validator) has not approved but a
+//! reset that says nothing. Reliable streams outlive their connection, parked, for a while.
+
+mod admission;
+mod connection;
+mod inbound;
+mod pending;
+mod serve;
+mod streams;
+#[cfg(test)]
+mod tests;
+mod validate;
+
+pub use self::{
+    serve::{Ended, Executor},
+    validate::{Claim, Validator},
+};

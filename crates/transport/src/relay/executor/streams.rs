@@ -1,0 +1,178 @@
+//! The streams of an executor, active and parked.
+
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use exec_relay::{frame::StreamId, identity::PublicKey, stream::Delivery};
+
+use crate::relay::{bell::Bell, cell::Cell, end::End};
+
+/// Streams at once: as the stock executor. Parked ones make room for new ones.
+pub(super) const MAX_STREAMS: usize = 128;
+/// How long a reliable stream outlives its connection, or that of its harness. Less than the 25
+/// seconds in which a harness comes back, so that both agree when it does not.
+const PARK_TIME: Duration = Duration::from_secs(20);
+
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    /// What the drivers of all connections listen to.
+    pub(super) bell: Arc<Bell>,
+    entries: HashMap<StreamId, Entry>,
+}
+
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) cell: Arc<Cell>,
+    pub(super) delivery: Delivery,
+    harness_key: PublicKey,
+    parked_at: Option<Instant>,
+}
+
+impl Streams {
+    /// Tells whether there is room for one more stream. If only parked ones are in the way, the
+    /// oldest of them ends.
+    pub(super) fn make_room(&mut self) -> bool {
+        if self.entries.len() < MAX_STREAMS {
+            return true;
+        }
+        let parked = self.entries.iter().filter_map(|(id, entry)| {
+            let since = entry.parked_at?;
+            Some((since, id.clone()))
+        });
+        match parked.min() {
+            Some((_, oldest)) => {
+                self.end(&oldest, End::Lost);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Adds a stream. What its harness left parked will not be asked for again.
+    pub(super) fn insert(&mut self, cell: Arc<Cell>, delivery: Delivery, harness_key: PublicKey) {
+        self.entries.retain(|_, entry| {
+            let left = entry.parked_at.is_some() && entry.harness_key == harness_key;
+            if left {
+                entry.cell.end(End::Lost);
+            }
+            !left
+        });
+        let entry = Entry {
+            cell: Arc::clone(&cell),
+            delivery,
+            harness_key,
+            parked_at: None,
+        };
+        self.entries.insert(cell.id().clone(), entry);
+    }
+
+    /// Returns an active stream; one that is parked is woken: its harness is back.
+    pub(super) fn active(&mut self, id: &StreamId, now: Instant) -> Option<&Entry> {
+        let entry = self.entries.get_mut(id)?;
+        if entry.parked_at.take().is_some() {
+            entry.cell.handle_reconnect(now);
+        }
+        Some(entry)
+    }
+
+    pub(super) fn contains(&self, id: &StreamId) -> bool {
+        self.entries.contains_key(id)
+    }
+
+    /// The path to a harness is lost: its stream is parked, or ends.
+    pub(super) fn park(&mut self, id: &StreamId, now: Instant) {
+        match self.entries.get_mut(id) {
+            Some(entry) if entry.delivery == Delivery::Reliable => entry.park(now),
+            Some(_) => self.end(id, End::Reset),
+            None => {}
+        }
+    }
+
+    /// The executor's own connection is lost.
+    pub(super) fn park_all(&mut self, now: Instant) {
+        self.entries.retain(|_, entry| match entry.delivery {
+            Delivery::Reliable => {
+                entry.park(now);
+                true
+            }
+            Delivery::Plain => {
+                entry.cell.end(End::Lost);
+                false
+            }
+        });
+    }
+
+    /// Ends a stream and forgets it.
+    pub(super) fn end(&mut self, id: &StreamId, end: End) {
+        if let Some(entry) = self.entries.remove(id) {
+            entry.cell.end(end);
+        }
+    }
+
+    /// Ends a stream whose application is done; tells whether it was still there. Another one may
+    /// have its name by now.
+    pub(super) fn finish(&mut self, cell: &Arc<Cell>) -> bool {
+        let entry = self.entries.get(cell.id());
+        let is_there = entry.is_some_and(|entry| Arc::ptr_eq(&entry.cell, cell));
+        if is_there {
+            self.end(cell.id(), End::Closed);
+        }
+        is_there
+    }
+
+    /// Ends what was parked for too long.
+    pub(super) fn expire(&mut self, now: Instant) {
+        self.entries.retain(|_, entry| {
+            let is_over = entry.parked_until().is_some_and(|until| now >= until);
+            if is_over {
+                entry.cell.end(End::Lost);
+            }
+            !is_over
+        });
+    }
+
+    /// Returns when a parked stream is given up next.
+    pub(super) fn poll_expiry(&self) -> Option<Instant> {
+        self.entries.values().filter_map(Entry::parked_until).min()
+    }
+
+    /// Returns the streams whose clocks have run out.
+    pub(super) fn due(&self, now: Instant) -> Vec<Arc<Cell>> {
+        let is_due = |entry: &&Entry| {
+            let deadline = entry.cell.poll_timeout();
+            entry.parked_at.is_none() && deadline.is_some_and(|deadline| now >= deadline)
+        };
+        let due = self.entries.values().filter(is_due);
+        due.map(|entry| Arc::clone(&entry.cell)).collect()
+    }
+
+    /// Returns when something is to be done next.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let next = |entry: &Entry| entry.parked_until().or_else(|| entry.cell.poll_timeout());
+        self.entries.values().filter_map(next).min()
+    }
+}
+
+impl Entry {
+    fn park(&mut self, now: Instant) {
+        if self.parked_at.is_none() {
+            self.parked_at = Some(now);
+            self.cell.handle_disconnect(now);
+        }
+    }
+
+    fn parked_until(&self) -> Option<Instant> {
+        self.parked_at.map(|since| since + PARK_TIME)
+    }
+}
+
+impl Drop for Streams {
+    fn drop(&mut self) {
+        for entry in self.entries.values() {
+            entry.cell.end(End::Lost);
+        }
+    }
+}

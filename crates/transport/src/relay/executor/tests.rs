@@ -1,0 +1,281 @@
+//! An executor on one end of a pipe; on the other a relay and its harnesses, played by hand.
+
+mod admission;
+mod parking;
+mod sharing;
+mod streams;
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use exec_relay::{
+    frame::{Body, Data, Frame, RESET_PROTOCOL_ERROR, StreamId},
+    handshake::{Initiator, Scope},
+    identity::{Identity, PublicKey},
+    stream::{Delivery, Stream},
+};
+use exec_wire::outgoing::Outgoing;
+use futures_util::future::BoxFuture;
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+    time::{Instant, timeout},
+};
+
+use super::*;
+use crate::{
+    link::{Encoding, Link, ReadError, Role},
+    websocket::socket::{Raw, Socket, SocketLimits},
+};
+
+const ENVIRONMENT: &str = "env-1";
+const REGISTRATION: &str = "reg-1";
+
+/// Hands each claim to the test, which answers it.
+struct Asked(mpsc::UnboundedSender<(Claim, oneshot::Sender<bool>)>);
+
+impl Validator for Asked {
+    fn validate(&self, claim: Claim) -> BoxFuture<'static, bool> {
+        let (answer, answered) = oneshot::channel();
+        self.0.send((claim, answer)).unwrap();
+        Box::pin(async move { answered.await.unwrap_or(false) })
+    }
+}
+
+/// The executor's surroundings.
+struct Rig {
+    relay: Socket,
+    serving: JoinHandle<(Executor, Ended)>,
+    links: mpsc::Receiver<Link>,
+    claims: mpsc::UnboundedReceiver<(Claim, oneshot::Sender<bool>)>,
+    executor_key: PublicKey,
+    harness: Identity,
+}
+
+fn pipe(bytes: usize) -> [Socket; 2] {
+    let (server, client) = tokio::io::duplex(bytes);
+    [(server, Role::Server), (client, Role::Client)].map(socket)
+}
+
+fn socket((end, role): (tokio::io::DuplexStream, Role)) -> Socket {
+    let (input, output) = tokio::io::split(end);
+    Socket::new(input, output, &[], role, SocketLimits::default())
+}
+
+fn serve(mut executor: Executor, socket: Socket) -> JoinHandle<(Executor, Ended)> {
+    tokio::spawn(async move {
+        let ended = executor.serve(socket, REGISTRATION.to_owned()).await;
+        (executor, ended)
+    })
+}
+
+/// Starts an executor that is connected through a pipe of this many bytes.
+fn rig_with(bytes: usize) -> Rig {
+    let identity = Arc::new(Identity::generate());
+    let executor_key = identity.public_key().clone();
+    let (asked, claims) = mpsc::unbounded_channel();
+    let (links, accepted) = mpsc::channel(256);
+    let executor = Executor::new(identity, ENVIRONMENT.into(), Arc::new(Asked(asked)), links);
+    let [relay, socket] = pipe(bytes);
+    Rig {
+        relay,
+        serving: serve(executor, socket),
+        links: accepted,
+        claims,
+        executor_key,
+        harness: Identity::generate(),
+    }
+}
+
+fn rig() -> Rig {
+    rig_with(1 << 20)
+}
+
+fn id(name: &str) -> StreamId {
+    StreamId::new(name).unwrap()
+}
+
+fn now() -> std::time::Instant {
+    Instant::now().into_std()
+}
+
+fn reset(stream: &str) -> Frame {
+    let reason = RESET_PROTOCOL_ERROR.to_owned();
+    Frame::new(id(stream), Body::Reset { reason })
+}
+
+fn data(stream: &str, seq: u32) -> Frame {
+    let payload = Bytes::from_static(&[7; 40]);
+    let data = Data {
+        seq,
+        segment_index: 0,
+        segment_count: 1,
+        payload,
+    };
+    Frame::new(id(stream), Body::Data(data))
+}
+
+impl Rig {
+    async fn say(&mut self, frame: Frame) {
+        self.say_raw(frame.encode()).await;
+    }
+
+    async fn say_raw(&mut self, message: Bytes) {
+        self.relay.writer.push(message);
+        self.relay.writer.flush().await.unwrap();
+    }
+
+    /// The next frame of the executor.
+    async fn hear(&mut self) -> Frame {
+        match within("a frame", self.relay.reader.next()).await.unwrap() {
+            Some(Raw::Binary(message)) => Frame::decode(message).unwrap(),
+            other => panic!("no frame: {other:?}"),
+        }
+    }
+
+    /// Checks that the executor has nothing to say for a moment.
+    async fn expect_silence(&mut self) {
+        let heard = timeout(Duration::from_millis(1), self.relay.reader.next()).await;
+        assert!(heard.is_err(), "{heard:?}");
+    }
+
+    async fn expect_reset(&mut self, stream: &str) {
+        assert_eq!(self.hear().await, reset(stream));
+    }
+
+    /// The first message of a handshake for a stream.
+    fn first_message(&self, stream: &str) -> (Initiator, Frame) {
+        let scope = Scope {
+            environment_id: ENVIRONMENT,
+            registration_id: REGISTRATION,
+            stream_id: stream,
+        };
+        let (initiator, message) =
+            Initiator::start(&self.harness, &self.executor_key, scope, "let me in").unwrap();
+        (initiator, Frame::new(id(stream), Body::Handshake(message)))
+    }
+
+    /// Sends a handshake that the executor passes on to the validator.
+    async fn knock(&mut self, stream: &str) -> (Initiator, oneshot::Sender<bool>) {
+        let (initiator, frame) = self.first_message(stream);
+        self.say(frame).await;
+        let (claim, answer) = within("a claim", self.claims.recv()).await.unwrap();
+        assert_eq!(claim.stream_id, id(stream));
+        assert_eq!(claim.registration_id, REGISTRATION);
+        assert_eq!(claim.authorization, "let me in");
+        assert_eq!(claim.harness_key, *self.harness.public_key());
+        (initiator, answer)
+    }
+
+    /// Sends a handshake that nobody may look at.
+    async fn knock_in_vain(&mut self, stream: &str) {
+        let (_, frame) = self.first_message(stream);
+        self.say(frame).await;
+        self.expect_reset(stream).await;
+        assert!(self.claims.try_recv().is_err());
+    }
+
+    /// Sends what is no handshake message.
+    async fn botch(&mut self, stream: &str) {
+        let garbage = Body::Handshake(Bytes::from(vec![1; 4000]));
+        self.say(Frame::new(id(stream), garbage)).await;
+        self.expect_reset(stream).await;
+    }
+
+    /// Opens a stream; returns its harness's end and its executor's.
+    async fn admit(&mut self, stream: &str, delivery: Delivery) -> (Stream, Link) {
+        self.say(Frame::new(id(stream), Body::Resume { next_seq: 0 }))
+            .await;
+        if delivery == Delivery::Reliable {
+            self.say(Frame::announcement(id(stream))).await;
+        }
+        let (initiator, answer) = self.knock(stream).await;
+        answer.send(true).unwrap();
+        if delivery == Delivery::Reliable {
+            assert_eq!(self.hear().await, Frame::announcement(id(stream)));
+        }
+        let Body::Handshake(message) = self.hear().await.body else {
+            panic!("no second message");
+        };
+        let channel = initiator.finish(&message).unwrap();
+        let link = within("a link", self.links.recv()).await.unwrap();
+        (Stream::new(id(stream), channel, delivery, now()), link)
+    }
+
+    /// Sends a message of a harness.
+    async fn tell(&mut self, stream: &mut Stream, text: &str) {
+        stream
+            .push(|out| out.extend_from_slice(text.as_bytes()))
+            .unwrap();
+        self.send_all(stream).await;
+    }
+
+    async fn send_all(&mut self, stream: &mut Stream) {
+        while let Some(frame) = stream.poll_frame(now()) {
+            self.say_raw(frame).await;
+        }
+    }
+
+    /// The next message for a harness, whose frames are all that comes.
+    async fn told(&mut self, stream: &mut Stream) -> Bytes {
+        loop {
+            if let Some(message) = stream.poll_message() {
+                return message;
+            }
+            let frame = self.hear().await;
+            stream.handle_frame(frame, now()).unwrap();
+        }
+    }
+
+    /// Sends a message each way.
+    async fn echo(&mut self, stream: &mut Stream, link: &mut Link) {
+        self.tell(stream, "there").await;
+        assert_eq!(read(link).await, "there");
+        answer(link, "back").await;
+        assert_eq!(self.told(stream).await, note("back"));
+    }
+
+    /// Takes the executor's connection away and gives it another one.
+    async fn replace_relay(&mut self) -> Ended {
+        let [relay, socket] = pipe(1 << 20);
+        self.replace_relay_with(relay, socket).await
+    }
+
+    async fn replace_relay_with(&mut self, relay: Socket, socket: Socket) -> Ended {
+        self.relay = relay;
+        let gone = tokio::spawn(std::future::pending());
+        let serving = std::mem::replace(&mut self.serving, gone);
+        let (executor, ended) = within("the end", serving).await.unwrap();
+        self.serving = serve(executor, socket);
+        ended
+    }
+}
+
+fn note(what: &str) -> String {
+    format!(r#"{{"method":"{what}","params":null}}"#)
+}
+
+async fn read(link: &mut Link) -> Bytes {
+    within("a message", link.reader.next())
+        .await
+        .unwrap()
+        .unwrap()
+}
+
+async fn answer(link: &mut Link, what: &str) {
+    let message = Outgoing::notification(what, &());
+    link.writer.push(message, Encoding::Text);
+    within("flushed", link.writer.flush()).await.unwrap();
+}
+
+/// How a link ends for its reader.
+async fn end_of(link: &mut Link) -> Result<Option<Bytes>, ReadError> {
+    within("the end", link.reader.next()).await
+}
+
+/// Waits, but not forever. The clock stands while anything happens.
+async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+    timeout(Duration::from_secs(300), future)
+        .await
+        .unwrap_or_else(|_| panic!("{what}: not in time"))
+}

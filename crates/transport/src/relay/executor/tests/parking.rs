@@ -1,0 +1,151 @@
+//! Reliable streams whose path is lost, and comes back or does not.
+
+use exec_relay::frame::RESET_CLOSED;
+
+use super::*;
+
+/// A stream with a message under way in both directions when its path is cut.
+async fn cut(rig: &mut Rig) -> (Stream, Link) {
+    let (mut stream, mut link) = rig.admit("a", Delivery::Reliable).await;
+    rig.echo(&mut stream, &mut link).await;
+    stream
+        .push(|out| out.extend_from_slice(b"lost on its way"))
+        .unwrap();
+    while stream.poll_frame(now()).is_some() {}
+    answer(&mut link, "lost too").await;
+    assert_eq!(rig.hear().await.body.kind(), exec_relay::route::Kind::Data);
+    stream.handle_disconnect(now());
+    (stream, link)
+}
+
+/// Comes back on whatever connection there is, and takes what was lost.
+async fn come_back(rig: &mut Rig, stream: &mut Stream, link: &mut Link) {
+    stream.handle_reconnect(now());
+    rig.send_all(stream).await;
+    assert_eq!(rig.told(stream).await, note("lost too"));
+    rig.send_all(stream).await;
+    assert_eq!(read(link).await, "lost on its way");
+    rig.tell(stream, "there").await;
+    assert_eq!(read(link).await, "there");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reliable_stream_outlives_the_executors_connection() {
+    let mut rig = rig();
+    let (mut stream, mut link) = cut(&mut rig).await;
+    rig.replace_relay().await;
+    tokio::time::sleep(Duration::from_secs(19)).await;
+    come_back(&mut rig, &mut stream, &mut link).await;
+    assert!(rig.claims.try_recv().is_err(), "there is no new handshake");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reliable_stream_outlives_its_harnesss_connection() {
+    let mut rig = rig();
+    let (mut stream, mut link) = cut(&mut rig).await;
+    rig.say(reset("a")).await;
+    rig.expect_silence().await;
+    tokio::time::sleep(Duration::from_secs(19)).await;
+    come_back(&mut rig, &mut stream, &mut link).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_harness_may_be_back_before_its_loss_was_noticed() {
+    let mut rig = rig();
+    let (mut stream, mut link) = cut(&mut rig).await;
+    come_back(&mut rig, &mut stream, &mut link).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_parked_stream_ends_after_twenty_seconds_with_and_without_a_connection() {
+    let mut rig = rig();
+    let (_, mut link) = cut(&mut rig).await;
+    let start = Instant::now();
+    rig.say(reset("a")).await;
+    assert!(matches!(end_of(&mut link).await, Err(ReadError::Io(_))));
+    assert_eq!(start.elapsed().as_secs(), 20);
+
+    let (_, mut link) = rig.admit("b", Delivery::Reliable).await;
+    let start = Instant::now();
+    let [relay, _unserved] = pipe(1000);
+    rig.relay = relay;
+    assert!(matches!(end_of(&mut link).await, Err(ReadError::Io(_))));
+    assert_eq!(start.elapsed().as_secs(), 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_loss_of_the_executors_connection_prolongs_nothing() {
+    let mut rig = rig();
+    let (_, mut link) = cut(&mut rig).await;
+    let start = Instant::now();
+    rig.say(reset("a")).await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let [relay, _unserved] = pipe(1000);
+    rig.relay = relay;
+    assert!(matches!(end_of(&mut link).await, Err(ReadError::Io(_))));
+    assert_eq!(start.elapsed().as_secs(), 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_comes_back_too_late_is_reset() {
+    let mut rig = rig();
+    let (mut stream, _link) = cut(&mut rig).await;
+    rig.replace_relay().await;
+    tokio::time::sleep(Duration::from_secs(21)).await;
+    stream.handle_reconnect(now());
+    rig.send_all(&mut stream).await;
+    rig.expect_reset("a").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_harness_that_closes_on_purpose_leaves_nothing_parked() {
+    let mut rig = rig();
+    let (_, mut link) = rig.admit("a", Delivery::Reliable).await;
+    let start = Instant::now();
+    let reason = RESET_CLOSED.to_owned();
+    rig.say(Frame::new(id("a"), Body::Reset { reason })).await;
+    assert!(end_of(&mut link).await.is_err());
+    assert_eq!(start.elapsed().as_secs(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_stream_of_the_same_harness_ends_its_parked_ones() {
+    let mut rig = rig();
+    let (_, mut parked) = rig.admit("parked", Delivery::Reliable).await;
+    let (mut alive, mut alive_link) = rig.admit("alive", Delivery::Reliable).await;
+    rig.say(reset("parked")).await;
+    let start = Instant::now();
+    rig.admit("new", Delivery::Reliable).await;
+    assert!(end_of(&mut parked).await.is_err());
+    assert_eq!(start.elapsed().as_secs(), 0);
+    rig.tell(&mut alive, "there").await;
+    assert_eq!(read(&mut alive_link).await, "there");
+}
+
+#[tokio::test(start_paused = true)]
+async fn parked_streams_make_room_for_new_ones() {
+    let mut rig = rig();
+    let mut links = Vec::new();
+    for index in 0..128 {
+        let name = format!("parked {index}");
+        rig.harness = Identity::generate();
+        links.push(rig.admit(&name, Delivery::Reliable).await.1);
+        rig.say(reset(&name)).await;
+    }
+    rig.harness = Identity::generate();
+    rig.admit("new", Delivery::Reliable).await;
+    assert!(end_of(&mut links[0]).await.is_err(), "the oldest is gone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_executor_that_is_dropped_ends_what_it_has_parked() {
+    let mut rig = rig();
+    let (_, mut link) = cut(&mut rig).await;
+    let [relay, _unserved] = pipe(1000);
+    rig.relay = relay;
+    let (executor, _) = rig.serving.await.unwrap();
+    let start = Instant::now();
+    drop(executor);
+    assert!(end_of(&mut link).await.is_err());
+    assert_eq!(start.elapsed().as_secs(), 0);
+}

@@ -1,0 +1,192 @@
+//! Harnesses by hand over a pipe, and for real through a small relay on loopback.
+
+mod handshakes;
+mod links;
+mod loss;
+mod relay;
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use exec_relay::identity::{Identity, PublicKey};
+use exec_wire::outgoing::Outgoing;
+use futures_util::future::BoxFuture;
+use tokio::{sync::mpsc, time::timeout};
+
+use self::relay::Relay;
+use super::*;
+use crate::{
+    connect::{ConnectError, WebSocket},
+    link::{Encoding, Link, ReadError},
+    relay::executor::{Claim, Executor, Validator},
+};
+
+const ENVIRONMENT: &str = "env-1";
+const REGISTRATION: &str = "reg-1";
+
+/// Lets everybody in, and counts.
+#[derive(Default)]
+struct Welcome(Mutex<usize>);
+
+impl Validator for Welcome {
+    fn validate(&self, claim: Claim) -> BoxFuture<'static, bool> {
+        assert_eq!(claim.authorization, "let me in");
+        *self.0.lock().unwrap() += 1;
+        Box::pin(async { true })
+    }
+}
+
+/// Gives out tickets to a relay, and counts.
+struct Office {
+    url: String,
+    state: Mutex<OfficeState>,
+}
+
+struct OfficeState {
+    executor_key: PublicKey,
+    fetched: usize,
+    /// Whether the next tickets are refused, and whether that may pass.
+    refuses: Option<bool>,
+}
+
+impl Tickets for Office {
+    fn fetch(&self) -> BoxFuture<'_, Result<Ticket, ConnectError>> {
+        let mut state = self.state.lock().unwrap();
+        state.fetched += 1;
+        let ticket = match state.refuses {
+            Some(is_passing) => Err(ConnectError::Ticket {
+                fault: crate::connect::Fault::Peer,
+                is_passing,
+                source: "environment is offline".into(),
+            }),
+            None => Ok(Ticket {
+                url: self.url.clone(),
+                environment_id: ENVIRONMENT.to_owned(),
+                registration_id: REGISTRATION.to_owned(),
+                executor_key: state.executor_key.clone(),
+                authorization: "let me in".to_owned(),
+            }),
+        };
+        Box::pin(async { ticket })
+    }
+}
+
+/// A relay with an executor on it that always comes back.
+struct World {
+    relay: Relay,
+    office: Arc<Office>,
+    welcome: Arc<Welcome>,
+    links: mpsc::Receiver<Link>,
+}
+
+impl World {
+    async fn new() -> Self {
+        let relay = Relay::start().await;
+        let identity = Arc::new(Identity::generate());
+        let office = Office {
+            url: relay.url("harness"),
+            state: Mutex::new(OfficeState {
+                executor_key: identity.public_key().clone(),
+                fetched: 0,
+                refuses: None,
+            }),
+        };
+        let welcome = Arc::new(Welcome::default());
+        let (send, links) = mpsc::channel(16);
+        let validator = Arc::clone(&welcome) as Arc<dyn Validator>;
+        let mut executor = Executor::new(identity, ENVIRONMENT.to_owned(), validator, send);
+        let server = WebSocket::new(relay.url("executor").parse().unwrap());
+        tokio::spawn(async move {
+            loop {
+                if let Ok(socket) = server.open_socket().await {
+                    executor.serve(socket, REGISTRATION.to_owned()).await;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        });
+        relay.executor_is_there().await;
+        Self {
+            relay,
+            office: Arc::new(office),
+            welcome,
+            links,
+        }
+    }
+
+    async fn open(&self, options: HarnessOptions) -> Result<Link, ConnectError> {
+        let tickets = Arc::clone(&self.office) as Arc<dyn Tickets>;
+        let identity = Arc::new(Identity::generate());
+        within("a link", open(identity, tickets, options)).await
+    }
+
+    /// Opens a link; returns both its ends.
+    async fn pair(&mut self, options: HarnessOptions) -> (Link, Link) {
+        let near = self.open(options).await.unwrap();
+        let far = within("the other end", self.links.recv()).await.unwrap();
+        (near, far)
+    }
+
+    fn handshakes(&self) -> usize {
+        *self.welcome.0.lock().unwrap()
+    }
+
+    fn fetched(&self) -> usize {
+        self.office.state.lock().unwrap().fetched
+    }
+
+    fn refuse_tickets(&self, is_passing: bool) {
+        self.office.state.lock().unwrap().refuses = Some(is_passing);
+    }
+}
+
+fn reliable() -> HarnessOptions {
+    HarnessOptions::default()
+}
+
+fn plain() -> HarnessOptions {
+    HarnessOptions {
+        offer: Offer::Plain,
+        ..HarnessOptions::default()
+    }
+}
+
+/// A message that is known by its number.
+fn numbered(number: usize, bytes: usize) -> Vec<u8> {
+    let mut text = format!("{number} ").into_bytes();
+    text.resize(bytes.max(text.len()), b'.');
+    text
+}
+
+async fn send(link: &mut Link, text: Vec<u8>) {
+    link.writer.push(Outgoing::Text(text), Encoding::Text);
+    within("flushed", link.writer.flush()).await.unwrap();
+}
+
+async fn receive(link: &mut Link) -> Bytes {
+    within("a message", link.reader.next())
+        .await
+        .unwrap()
+        .unwrap()
+}
+
+/// Sends a message each way.
+async fn echo(near: &mut Link, far: &mut Link) {
+    send(near, b"there".to_vec()).await;
+    assert_eq!(receive(far).await, "there");
+    send(far, b"back".to_vec()).await;
+    assert_eq!(receive(near).await, "back");
+}
+
+async fn end_of(link: &mut Link) -> Result<Option<Bytes>, ReadError> {
+    within("the end", link.reader.next()).await
+}
+
+/// Waits, but not forever.
+async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+    timeout(Duration::from_secs(60), future)
+        .await
+        .unwrap_or_else(|_| panic!("{what}: not in time"))
+}

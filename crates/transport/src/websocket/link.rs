@@ -1,0 +1,80 @@
+//! A link over an upgraded connection.
+
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::{control::Control, output::Output, reader::Reader, writer::Writer};
+use crate::link::{Binary, Link, Role};
+
+/// What a link carries.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct LinkOptions {
+    /// How texts are sent.
+    pub sends: Sends,
+    /// Longest message that is taken in.
+    pub max_message_bytes: usize,
+}
+
+impl LinkOptions {
+    /// Returns what links of sessions use.
+    pub fn of(role: Role) -> Self {
+        Self {
+            sends: Sends::Text,
+            max_message_bytes: role.max_message_bytes(),
+        }
+    }
+}
+
+/// What the texts of a link are sent as. What is taken in may be either.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Sends {
+    /// Text messages.
+    Text,
+    /// Binary messages, for who passes on what it has not read.
+    Binary,
+}
+
+/// Makes a link of an upgraded connection. `already_read` came with the handshake.
+pub fn link<R, W>(input: R, output: W, already_read: &[u8], role: Role, peer: String) -> Link
+where
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
+{
+    boxed(Box::new(input), Box::new(output), already_read, role, peer)
+}
+
+/// The same of halves that are in boxes already.
+pub(crate) fn boxed(
+    input: Box<dyn AsyncRead + Send + Unpin>,
+    output: Box<dyn AsyncWrite + Send + Unpin>,
+    already_read: &[u8],
+    role: Role,
+    peer: String,
+) -> Link {
+    let options = LinkOptions::of(role);
+    boxed_with(input, output, already_read, role, peer, options)
+}
+
+/// The same with what it carries.
+pub(crate) fn boxed_with(
+    input: Box<dyn AsyncRead + Send + Unpin>,
+    output: Box<dyn AsyncWrite + Send + Unpin>,
+    already_read: &[u8],
+    role: Role,
+    peer: String,
+    options: LinkOptions,
+) -> Link {
+    let control = Arc::new(Control::default());
+    let most = options.max_message_bytes;
+    let buffer = BytesMut::from(already_read);
+    Link {
+        reader: Box::new(Reader::new(input, buffer, role, most, Arc::clone(&control))),
+        writer: Box::new(Writer::new(Output::new(output, role, control)).sending(options.sends)),
+        peer,
+        binary: Binary::Possible,
+        most_unanswered: usize::MAX,
+        slot: None,
+    }
+}

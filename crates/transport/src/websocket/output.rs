@@ -1,0 +1,314 @@
+//! Frames on their way out: encoded one behind the other, and handed to the system in as few calls
+//! as it takes them.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    io::{self, IoSlice},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use bytes::{Buf, Bytes};
+use tokio::io::AsyncWrite;
+
+use super::{
+    control::{Control, Owed},
+    frame::{Header, Opcode, apply_mask},
+    large::Large,
+};
+use crate::link::Role;
+
+/// Slices handed to the kernel in one call.
+const MAX_SLICES: usize = 64;
+/// What is kept of frames that were written before their memory is used again.
+const COMPACT_BYTES: usize = 64 << 10;
+
+pub(super) struct Output {
+    output: Box<dyn AsyncWrite + Send + Unpin>,
+    pub(super) role: Role,
+    pub(super) control: Arc<Control>,
+    /// Frames that are encoded here, one behind the other.
+    pub(super) encoded: Vec<u8>,
+    /// What is to be written, in order: parts of `encoded`, data that is not copied into it, and
+    /// messages that are not encoded yet.
+    parts: VecDeque<Part>,
+    /// The block of a large message that is being written.
+    block: Vec<u8>,
+    buffered: usize,
+    /// All that was ever taken by the system, to tell a slow peer from a stuck one.
+    written: u64,
+    closed: bool,
+}
+
+enum Part {
+    Encoded {
+        start: usize,
+        end: usize,
+    },
+    Shared(Bytes),
+    /// The rest of `block`, from here on. Always the first.
+    Block {
+        start: usize,
+    },
+    Large(Large),
+}
+
+impl fmt::Debug for Output {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Output")
+            .field("buffered", &self.buffered)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Output {
+    pub(super) fn new(
+        output: Box<dyn AsyncWrite + Send + Unpin>,
+        role: Role,
+        control: Arc<Control>,
+    ) -> Self {
+        Self {
+            output,
+            role,
+            control,
+            encoded: Vec::new(),
+            parts: VecDeque::new(),
+            block: Vec::new(),
+            buffered: 0,
+            written: 0,
+            closed: false,
+        }
+    }
+
+    /// Returns how many bytes wait to be written.
+    pub(super) fn buffered(&self) -> usize {
+        self.buffered
+    }
+
+    /// Returns how many bytes the system has taken.
+    pub(super) fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Returns where the next frame will start.
+    pub(super) fn begin(&mut self) -> usize {
+        self.compact();
+        self.encoded.len()
+    }
+
+    pub(super) fn frame(&mut self, opcode: Opcode, fin: bool, length: usize) -> Header {
+        let mask = (self.role == Role::Client).then(mask);
+        let header = Header {
+            fin,
+            opcode,
+            mask,
+            length: length as u64,
+        };
+        header.encode(&mut self.encoded);
+        header
+    }
+
+    /// A frame that `payload` encodes, whose length is known before.
+    pub(super) fn push_frame(
+        &mut self,
+        opcode: Opcode,
+        length: usize,
+        payload: impl FnOnce(&mut Vec<u8>),
+    ) {
+        let start = self.begin();
+        let header = self.frame(opcode, true, length);
+        let payload_start = self.encoded.len();
+        payload(&mut self.encoded);
+        debug_assert_eq!(
+            self.encoded.len() - payload_start,
+            length,
+            "lengths are exact"
+        );
+        if let Some(mask) = header.mask {
+            apply_mask(mask, &mut self.encoded[payload_start..]);
+        }
+        self.push_encoded(start);
+    }
+
+    /// A frame whose payload is not copied, unless it must be masked.
+    pub(super) fn push_whole(&mut self, opcode: Opcode, fin: bool, payload: Bytes) {
+        let start = self.begin();
+        let header = self.frame(opcode, fin, payload.len());
+        let Some(mask) = header.mask else {
+            self.push_encoded(start);
+            self.push_shared(payload);
+            return;
+        };
+        let payload_start = self.encoded.len();
+        self.encoded.extend_from_slice(&payload);
+        apply_mask(mask, &mut self.encoded[payload_start..]);
+        self.push_encoded(start);
+    }
+
+    pub(super) fn push_large(&mut self, large: Large) {
+        self.buffered += large.len();
+        self.parts.push_back(Part::Large(large));
+    }
+
+    /// Encodes the next block of a large message whose turn it is.
+    fn encode_block(&mut self) {
+        let Some(Part::Large(large)) = self.parts.front_mut() else {
+            return;
+        };
+        self.block.clear();
+        self.buffered -= large.len();
+        if large.encode_block(&mut self.block) {
+            self.buffered += large.len();
+        } else {
+            self.parts.pop_front();
+        }
+        self.buffered += self.block.len();
+        self.parts.push_front(Part::Block { start: 0 });
+    }
+
+    pub(super) fn push_encoded(&mut self, start: usize) {
+        let end = self.encoded.len();
+        self.buffered += end - start;
+        if let Some(Part::Encoded { end: last, .. }) = self.parts.back_mut()
+            && *last == start
+        {
+            *last = end;
+            return;
+        }
+        self.parts.push_back(Part::Encoded { start, end });
+    }
+
+    pub(super) fn push_shared(&mut self, data: Bytes) {
+        if !data.is_empty() {
+            self.buffered += data.len();
+            self.parts.push_back(Part::Shared(data));
+        }
+    }
+
+    pub(super) fn push_control(&mut self, opcode: Opcode, payload: &[u8]) {
+        self.push_frame(opcode, payload.len(), |out| out.extend_from_slice(payload));
+    }
+
+    /// Encodes what the reader owes the peer; returns what it has told.
+    pub(super) fn push_owed(&mut self) -> Owed {
+        let owed = self.control.take();
+        if let Some(payload) = &owed.pong {
+            self.push_control(Opcode::Pong, payload);
+        }
+        if owed.close {
+            self.push_close();
+        }
+        owed
+    }
+
+    /// Encodes the last frame, once.
+    fn push_close(&mut self) {
+        self.push_close_with(&[]);
+    }
+
+    /// Encodes the last frame, once, with a code and a reason.
+    pub(super) fn push_close_with(&mut self, payload: &[u8]) {
+        if !self.closed {
+            self.closed = true;
+            self.push_control(Opcode::Close, payload);
+        }
+    }
+
+    /// Hands what is encoded to the system. Up to `keep` bytes of memory are kept for the next.
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>, keep: usize) -> Poll<io::Result<()>> {
+        while !self.parts.is_empty() {
+            self.encode_block();
+            let mut slices = [IoSlice::new(&[]); MAX_SLICES];
+            let mut used = 0;
+            for (slice, part) in slices.iter_mut().zip(&self.parts) {
+                *slice = IoSlice::new(match part {
+                    Part::Encoded { start, end } => &self.encoded[*start..*end],
+                    Part::Shared(data) => data,
+                    Part::Block { start } => &self.block[*start..],
+                    Part::Large(_) => break,
+                });
+                used += 1;
+            }
+            let output = Pin::new(&mut self.output);
+            match ready!(output.poll_write_vectored(cx, &slices[..used]))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                count => self.advance(count),
+            }
+        }
+        self.encoded.clear();
+        self.encoded.shrink_to(keep);
+        self.block = Vec::new();
+        Pin::new(&mut self.output).poll_flush(cx)
+    }
+
+    /// Drops what was written, if it is most of what is kept: a peer that never takes everything
+    /// does not make it grow.
+    fn compact(&mut self) {
+        let first = self.parts.iter().find_map(|part| match part {
+            Part::Encoded { start, .. } => Some(*start),
+            Part::Shared(_) | Part::Block { .. } | Part::Large(_) => None,
+        });
+        let written = first.unwrap_or(self.encoded.len());
+        if written < COMPACT_BYTES || written * 2 < self.encoded.len() {
+            return;
+        }
+        self.encoded.drain(..written);
+        for part in &mut self.parts {
+            if let Part::Encoded { start, end } = part {
+                *start -= written;
+                *end -= written;
+            }
+        }
+    }
+
+    /// Gives back what an idle connection does not need.
+    pub(super) fn release(&mut self) {
+        if self.parts.is_empty() {
+            self.encoded = Vec::new();
+            self.parts = VecDeque::new();
+        }
+    }
+
+    /// Flushes and ends the connection.
+    pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.push_close();
+        ready!(self.poll_flush(cx, 0))?;
+        Pin::new(&mut self.output).poll_shutdown(cx)
+    }
+
+    fn advance(&mut self, mut count: usize) {
+        self.buffered -= count;
+        self.written += count as u64;
+        while count > 0 {
+            let Some(part) = self.parts.front_mut() else {
+                break;
+            };
+            let length = match part {
+                Part::Encoded { start, end } => *end - *start,
+                Part::Shared(data) => data.len(),
+                Part::Block { start } => self.block.len() - *start,
+                Part::Large(_) => break,
+            };
+            if count < length {
+                match part {
+                    Part::Encoded { start, .. } | Part::Block { start } => *start += count,
+                    Part::Shared(data) => data.advance(count),
+                    Part::Large(_) => {}
+                }
+                return;
+            }
+            count -= length;
+            self.parts.pop_front();
+        }
+    }
+}
+
+/// A mask for one frame. It protects proxies from content chosen by an attacker; it is no secret.
+pub(super) fn mask() -> [u8; 4] {
+    use std::hash::{BuildHasher, RandomState};
+
+    let [a, b, c, d, ..] = RandomState::new().hash_one(0).to_ne_bytes();
+    [a, b, c, d]
+}
