@@ -16,6 +16,7 @@ mod cli;
 mod content;
 mod emit;
 mod floors;
+mod hub;
 mod measures;
 mod plan;
 mod proc_stat;

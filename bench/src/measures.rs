@@ -4,6 +4,7 @@
 mod client;
 mod echo;
 mod files;
+mod hub;
 mod in_flight;
 mod memory;
 mod output;
@@ -32,7 +33,7 @@ pub(crate) struct Group {
 const BINARY: &str = "binaryData";
 
 /// All groups, in the order of the table.
-pub(crate) const GROUPS: [Group; 14] = [
+pub(crate) const GROUPS: [Group; 18] = [
     Group {
         name: "spawn",
         run: spawn::run,
@@ -88,5 +89,21 @@ pub(crate) const GROUPS: [Group; 14] = [
     Group {
         name: "client",
         run: client::run,
+    },
+    Group {
+        name: "relay",
+        run: hub::relay,
+    },
+    Group {
+        name: "hub-frames",
+        run: hub::frames,
+    },
+    Group {
+        name: "hub-crowd",
+        run: hub::crowd,
+    },
+    Group {
+        name: "hub-nodes",
+        run: hub::nodes,
     },
 ];

@@ -31,6 +31,12 @@ pub(crate) struct Plan {
     pub(crate) streams: usize,
     /// Bytes that each of them writes.
     pub(crate) stream_bytes: u64,
+    /// Frames that a hub routes in one block.
+    pub(crate) frames: u32,
+    /// Executors on one hub, with a harness each.
+    pub(crate) pairs: u32,
+    /// Writers that a killed node of a hub is between.
+    pub(crate) writers: usize,
     /// What is done with files.
     pub(crate) files: Files,
 }
@@ -87,6 +93,9 @@ impl Plan {
             },
             streams: 200,
             stream_bytes: 16 << 20,
+            frames: 300_000,
+            pairs: 1000,
+            writers: 12,
             files: Files {
                 calls: Budget {
                     count: 1000,
@@ -138,6 +147,9 @@ impl Plan {
             },
             streams: 20,
             stream_bytes: 512 << 10,
+            frames: 5000,
+            pairs: 30,
+            writers: 3,
             files: Files {
                 calls: Budget {
                     count: 100,

@@ -13,6 +13,8 @@ pub(crate) enum Unit {
     CpuPerGib,
     /// Memory or size; shown in MiB.
     Bytes,
+    /// Memory of something small; in bytes, shown in KiB.
+    Kibibytes,
     /// A number of things.
     Count,
     /// A part of a whole; shown in percent.
@@ -30,6 +32,7 @@ impl Unit {
             Self::BytesPerSecond => format!("{:.0} MiB/s", value / MIB),
             Self::CpuPerGib => format!("{value:.2} s/GiB"),
             Self::Bytes => format!("{:.1} MiB", value / MIB),
+            Self::Kibibytes => format!("{:.1} KiB", value / 1024.0),
             Self::Count => format!("{value:.0}"),
             Self::Share => format!("{:.0} %", value * 100.0),
         }
@@ -42,7 +45,7 @@ impl Unit {
             Self::PerSecond => "perSecond",
             Self::BytesPerSecond => "bytesPerSecond",
             Self::CpuPerGib => "cpuSecondsPerGib",
-            Self::Bytes => "bytes",
+            Self::Bytes | Self::Kibibytes => "bytes",
             Self::Count => "count",
             Self::Share => "share",
         }
@@ -52,7 +55,7 @@ impl Unit {
     pub(crate) const fn more_is_better(self) -> bool {
         match self {
             Self::PerSecond | Self::BytesPerSecond | Self::Share => true,
-            Self::Seconds | Self::CpuPerGib | Self::Bytes | Self::Count => false,
+            Self::Seconds | Self::CpuPerGib | Self::Bytes | Self::Kibibytes | Self::Count => false,
         }
     }
 }
