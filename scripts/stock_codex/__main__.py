@@ -18,6 +18,7 @@ import binaries
 import conformance
 import file_scenarios
 import parity
+import remote
 import sandbox_scenarios
 import scenarios
 from proxy import Trace
@@ -30,6 +31,7 @@ ALL = {
     **file_scenarios.ALL,
     **sandbox_scenarios.ALL,
     **parity.ALL,
+    **remote.ALL,
     **conformance.ALL,
 }
 BEYOND_STOCK = (*file_scenarios.BEYOND_STOCK, *sandbox_scenarios.BEYOND_STOCK)
@@ -41,18 +43,18 @@ def main() -> int:
     try:
         codex = options.codex or binaries.install_codex(options.codex_version)
         codex = codex.absolute()
+        ours = (options.server or binaries.build_server()).absolute()
         if options.control:
             server, name = [str(codex), "exec-server"], "its own exec-server"
         else:
-            ours = options.server or binaries.build_server()
-            server, name = [str(ours.absolute())], version_of(ours)
+            server, name = [str(ours)], version_of(ours)
         print(f"{version_of(codex)} against {name}", flush=True)
     except binaries.Missing as error:
         print(f"stock-codex: {error}", file=sys.stderr)
         return 1
     trace = Trace(options.trace) if options.trace else None
     report = Report()
-    setup = Setup(codex, server, report, trace)
+    setup = Setup(codex, server, ours, report, trace)
     for name in options.scenarios or default_scenarios(options.control):
         failed = report.failed
         run = Run(setup, name)

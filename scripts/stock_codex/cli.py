@@ -72,7 +72,9 @@ class Home:
             (home / "environments.toml").write_text(self.environments, encoding="utf-8")
 
 
-def run(codex: Path, folder: Path, model_port: int, url: Optional[str], home: Home) -> "Ended":
+def run(
+    codex: Path, folder: Path, model_port: int, variables: Dict[str, str], home: Home
+) -> "Ended":
     """Runs one prompt to its end; the CLI's own output goes to `codex.log`."""
     command = [str(codex), "exec", "--json", "--skip-git-repo-check"]
     if home.sandbox is None:
@@ -82,9 +84,7 @@ def run(codex: Path, folder: Path, model_port: int, url: Optional[str], home: Ho
     for setting in home.settings:
         command += ["-c", setting]
     command += ["--output-last-message", str(folder / "answer.txt"), "--cd", str(folder / "work")]
-    environment = environment_of_cli(folder, model_port)
-    if url is not None:
-        environment["CODEX_EXEC_SERVER_URL"] = url
+    environment = {**environment_of_cli(folder, model_port), **variables}
     with (folder / "codex.log").open("wb") as log:
         process = subprocess.Popen(
             [*command, "Do what the script says."],

@@ -12,7 +12,7 @@ import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Iterator, List, Optional
+from typing import Callable, Dict, Iterator, List, Optional
 
 import cli
 from binaries import CACHE
@@ -33,6 +33,8 @@ class Setup:
     codex: Path
     # The command of the server, before its flags.
     server: List[str]
+    # Our program, which is the hub whatever the server is.
+    ours: Path
     report: Report
     trace: Optional[Trace]
 
@@ -58,12 +60,16 @@ class Run:
         conversation: Callable[[Item], Conversation],
         home: cli.Home,
         url: Optional[str] = None,
+        variables: Optional[Dict[str, str]] = None,
     ) -> None:
         """Runs the CLI through `conversation` and checks that both come to their end."""
+        variables = {**(variables or {})}
+        if url is not None:
+            variables["CODEX_EXEC_SERVER_URL"] = url
         model = Model(conversation)
         try:
             home.write(self.folder, model.port)
-            ended = cli.run(self.setup.codex, self.folder, model.port, url, home)
+            ended = cli.run(self.setup.codex, self.folder, model.port, variables, home)
         finally:
             model.close()
         ended.save(model)

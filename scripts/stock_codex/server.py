@@ -1,4 +1,4 @@
-"""Our server as a child process, and the environment that only it has.
+"""Our programs as child processes, the server among them, and the environment that only they have.
 
 Not here: what the CLI is told about it (`cli`).
 """
@@ -21,41 +21,35 @@ class StartFailed(Exception):
     """The server did not print its URL."""
 
 
-class Server:
-    """A running exec-server on a free loopback port."""
+class Child:
+    """A child process that is ended by SIGTERM; its log is below the folder of the run."""
 
-    def __init__(self, command: List[str], nonce: str, folder: Path) -> None:
-        self._log = (folder / "server.log").open("wb")
+    def __init__(self, name: str, command: List[str], folder: Path, more: Dict[str, str]) -> None:
+        self._log = (folder / f"{name}.log").open("wb")
         self._process = subprocess.Popen(
-            [*command, "--listen", "ws://127.0.0.1:0"],
-            # Not the work directory: only the CLI names that one.
+            command,
             cwd=folder / "host",
-            env={**clean_environment(folder), NONCE: nonce},
+            env={**clean_environment(folder), **more},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._log,
         )
-        self._lines: List[str] = []
-        first = threading.Event()
-        self._reader = threading.Thread(target=self._read, args=(first,), daemon=True)
+        self.lines: List[str] = []
+        self._first = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        first.wait(STARTS_WITHIN)
-        if not self._lines or not self._lines[0].startswith("ws://127.0.0.1:"):
-            self.stop()
-            raise StartFailed(f"no URL on stdout but {self._lines}; see {folder / 'server.log'}")
 
-    @property
-    def port(self) -> int:
-        """Returns the port it listens on."""
-        return int(self._lines[0].rpartition(":")[2])
+    def first_line(self) -> Optional[str]:
+        """Waits for the first line that it prints."""
+        self._first.wait(STARTS_WITHIN)
+        return self.lines[0] if self.lines else None
 
-    @property
-    def lines(self) -> List[str]:
-        """Returns what it wrote to stdout; all of it after `stop`."""
-        return self._lines
+    def ended(self) -> Optional[int]:
+        """Returns its status if it has ended by itself."""
+        return self._process.poll()
 
     def stop(self) -> Optional[int]:
-        """Ends it by SIGTERM and returns its status; none if it had to be killed."""
+        """Ends it and returns its status; none if it had to be killed."""
         self._process.terminate()
         try:
             status: Optional[int] = self._process.wait(STOPS_WITHIN)
@@ -67,11 +61,30 @@ class Server:
         self._log.close()
         return status
 
-    def _read(self, first: threading.Event) -> None:
+    def _read(self) -> None:
         for line in self._process.stdout or ():
-            self._lines.append(line.decode("utf-8", "backslashreplace").rstrip("\n"))
-            first.set()
-        first.set()
+            self.lines.append(line.decode("utf-8", "backslashreplace").rstrip("\n"))
+            self._first.set()
+        self._first.set()
+
+
+class Server(Child):
+    """A running exec-server on a free loopback port."""
+
+    def __init__(self, command: List[str], nonce: str, folder: Path) -> None:
+        # Not the work directory: only the CLI names that one.
+        super().__init__(
+            "server", [*command, "--listen", "ws://127.0.0.1:0"], folder, {NONCE: nonce}
+        )
+        line = self.first_line()
+        if line is None or not line.startswith("ws://127.0.0.1:"):
+            self.stop()
+            raise StartFailed(f"no URL on stdout but {self.lines}; see {folder / 'server.log'}")
+
+    @property
+    def port(self) -> int:
+        """Returns the port it listens on."""
+        return int(self.lines[0].rpartition(":")[2])
 
 
 def clean_environment(folder: Path) -> Dict[str, str]:
