@@ -45,7 +45,7 @@ pub enum Answer<U> {
     /// This.
     Reply(Response<Full<Bytes>>),
     /// With a websocket. A request that asks for none is refused all the same; a site to which that
-    /// matters finds out with [`wants_websocket`](super::wants_websocket).
+    /// matters finds out with [`wants_websocket`].
     Upgrade(U),
 }
 
