@@ -15,6 +15,7 @@ use exec_env::process::{EventStream, ExecProcess, ExecProcessEvent};
 use exec_wire::environment::ReadEnvironmentStatus;
 use exec_wire::id::{OutputSeq, ProcessId};
 use futures_util::StreamExt;
+use futures_util::future::try_join_all;
 use futures_util::stream::{BoxStream, SelectAll};
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
@@ -161,14 +162,12 @@ fn stream_at_once(plan: &Plan, instance: &Instance) -> Result<Streamed> {
         }
         let began = Instant::now();
         // Taken while they are let go: an answer is behind the output that nobody takes.
-        let writes = async {
-            for process in &processes {
-                let line = Bytes::from_static(b"\n");
-                process.write(None, line).await.context("cannot write")?;
-            }
-            Ok(())
-        };
-        let (taken, slowest) = tokio::try_join!(take(events, plan), writes)?.0;
+        // All at once: an answer is behind the output of those that were let go before.
+        let writes = processes.iter().map(|process| {
+            let write = process.write(None, Bytes::from_static(b"\n"));
+            async { write.await.context("cannot write") }
+        });
+        let (taken, slowest) = tokio::try_join!(take(events, plan), try_join_all(writes))?.0;
         let bytes: u64 = taken.iter().sum();
         #[expect(clippy::cast_precision_loss, reason = "a share needs no more")]
         let streamed = Streamed {

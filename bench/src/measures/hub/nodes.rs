@@ -28,8 +28,9 @@ use crate::target::Target;
 
 /// Longest that all of it may take.
 const LIMIT: Duration = Duration::from_secs(90);
-/// Lines of each writer, one every 10 ms: long enough to see the recovery whole.
+/// Lines of each writer, one every 10 ms: long enough to see the recovery whole, or only that it works.
 const LINES: usize = 1500;
+const QUICK_LINES: usize = 500;
 /// Lines that come before the node is killed.
 const BEFORE: usize = 100;
 /// Longer than this without a line, and its node was the one that was killed.
@@ -48,6 +49,7 @@ pub(crate) fn run(plan: &Plan, targets: &[Target]) -> Vec<Row> {
             executors.push(nodes[0].executor(balancer.url(), &format!("writer-{pair}"))?);
         }
         let token = nodes[0].token().to_owned();
+        let lines = if plan.quick { QUICK_LINES } else { LINES };
         let runtime = Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             let begun = Arc::new(Barrier::new(plan.writers + 1));
@@ -58,7 +60,7 @@ pub(crate) fn run(plan: &Plan, targets: &[Target]) -> Vec<Row> {
                     &token,
                     "exec-bench",
                 );
-                write(args, Arc::clone(&begun))
+                write(args, lines, Arc::clone(&begun))
             });
             let kill = async {
                 begun.wait().await;
@@ -102,9 +104,9 @@ pub(crate) fn run(plan: &Plan, targets: &[Target]) -> Vec<Row> {
 }
 
 /// Takes the lines of one writer, each of which must come; returns the longest time without one.
-async fn write(args: RelayExecServerConnectArgs, begun: Arc<Barrier>) -> Result<f64> {
+async fn write(args: RelayExecServerConnectArgs, lines: usize, begun: Arc<Barrier>) -> Result<f64> {
     let client = ExecServerClient::connect_relay(args).await?;
-    let script = format!("i=0; while [ $i -lt {LINES} ]; do i=$((i+1)); echo $i; sleep 0.01; done");
+    let script = format!("i=0; while [ $i -lt {lines} ]; do i=$((i+1)); echo $i; sleep 0.01; done");
     let process = start(&client, 1, &script, Stdin::Null).await?;
     let mut events = follow(&process);
     let (mut text, mut longest, mut told) = (Vec::new(), 0.0_f64, false);
@@ -127,7 +129,7 @@ async fn write(args: RelayExecServerConnectArgs, begun: Arc<Barrier>) -> Result<
             ExecProcessEvent::Failed(error) => bail!("a writer failed: {error}"),
         }
     }
-    let expected: String = (1..=LINES).map(|line| format!("{line}\n")).collect();
+    let expected: String = (1..=lines).map(|line| format!("{line}\n")).collect();
     ensure!(text == expected.as_bytes(), "bytes were lost or repeated");
     Ok(longest)
 }
