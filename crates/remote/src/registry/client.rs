@@ -92,15 +92,10 @@ impl Registry {
             bodies: self.credentials.bodies(),
         };
         let answer: Connected = self.ask(asked, &request).await?;
-        same(
-            Member::EnvironmentId,
+        meant(
+            environment,
             &answer.environment_id,
-            environment.as_str(),
-        )?;
-        same(
-            Member::SecurityProfile,
             &answer.security_profile,
-            SECURITY_PROFILE,
         )?;
         there(Member::Url, answer.url.expose())?;
         there(Member::RegistrationId, &answer.executor_registration_id)?;
@@ -189,15 +184,10 @@ impl Registry {
             bodies: self.credentials.bodies(),
         };
         let answer: Registered = self.ask(asked, request).await?;
-        same(
-            Member::EnvironmentId,
+        meant(
+            environment,
             &answer.environment_id,
-            environment.as_str(),
-        )?;
-        same(
-            Member::SecurityProfile,
             &answer.security_profile,
-            SECURITY_PROFILE,
         )?;
         Ok(answer)
     }
@@ -250,6 +240,16 @@ struct Asked<'a> {
     stream_id: Option<HeaderValue>,
     connection: Connection,
     bodies: Bodies,
+}
+
+/// Sees that an answer is about what was asked, and means what we do.
+fn meant(
+    environment: &EnvironmentId,
+    environment_id: &str,
+    security_profile: &str,
+) -> Result<(), RegistryError> {
+    same(Member::EnvironmentId, environment_id, environment.as_str())?;
+    same(Member::SecurityProfile, security_profile, SECURITY_PROFILE)
 }
 
 fn same(member: Member, said: &str, expected: &str) -> Result<(), RegistryError> {
