@@ -31,8 +31,8 @@ pub(super) fn link(cell: Arc<Cell>, peer: String) -> Link {
 }
 
 /// Requests that are sent to a stock executor before one is answered. It handles one at a time, and ends
-/// a stream on which more than 128 messages wait; others than requests come on top.
-const PLAIN_UNANSWERED: usize = 64;
+/// a stream on which more than 128 messages wait; what nobody waits for, such as closing files, comes on top.
+const PLAIN_UNANSWERED: usize = 16;
 
 #[derive(Debug)]
 struct Reader(Arc<Cell>);
