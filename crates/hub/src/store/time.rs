@@ -3,6 +3,11 @@
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
+use time::{
+    OffsetDateTime,
+    format_description::{BorrowedFormatItem, well_known::Rfc3339},
+    macros::format_description,
+};
 
 /// A point in time: milliseconds since 1970-01-01T00:00:00Z.
 ///
@@ -54,37 +59,17 @@ impl Timestamp {
     /// Reads `2026-01-02T03:04:05Z`, with or without a fraction, in any offset. `None`: it is no
     /// such text, or before 1970.
     pub fn parse_rfc3339(text: &str) -> Option<Self> {
-        let (date, time) = text.split_once(['T', 't', ' '])?;
-        let [year, month, day] = numbers(date, '-')?;
-        let offset_at = time.find(['Z', 'z', '+', '-'])?;
-        let (time, offset) = time.split_at(offset_at);
-        let (time, fraction) = time.split_once('.').unwrap_or((time, ""));
-        let [hour, minute, second] = numbers(time, ':')?;
-        let month_is_known = (1..=12).contains(&month) && (1970..=9999).contains(&year);
-        if !month_is_known || hour > 23 || minute > 59 || second > 60 {
-            return None;
-        }
-        let days = days_before(year, month).checked_add(day.checked_sub(1)?)?;
-        if civil(days) != (year, month, day) {
-            return None;
-        }
-        let seconds = days * 86_400 + hour * 3600 + minute * 60 + second;
-        let seconds = match offset.split_at_checked(1)? {
-            ("Z" | "z", "") => seconds,
-            ("+", ahead) => seconds.checked_sub(offset_seconds(ahead)?)?,
-            ("-", behind) => seconds + offset_seconds(behind)?,
-            _ => return None,
-        };
-        Some(Self(seconds * 1000 + milliseconds(fraction)?))
+        let moment = OffsetDateTime::parse(text, &Rfc3339).ok()?;
+        let millis = moment.unix_timestamp_nanos().div_euclid(1_000_000);
+        u64::try_from(millis).ok().map(Self)
     }
 
-    /// `2026-01-02T03:04:05.678Z`.
+    /// `2026-01-02T03:04:05.678Z`. What lies after the year 9999 counts as its end.
     pub fn rfc3339(self) -> String {
-        let (seconds, millis) = (self.seconds(), self.0 % 1000);
-        let (day, second) = (seconds / 86_400, seconds % 86_400);
-        let (year, month, day) = civil(day);
-        let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-        format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
+        let millis = Duration::from_millis(self.0.min(LAST_MILLI));
+        let written = (OffsetDateTime::UNIX_EPOCH + millis).format(MILLIS);
+        // Every part that the format names is there.
+        written.unwrap_or_default()
     }
 }
 
@@ -98,64 +83,10 @@ impl From<SystemTime> for Timestamp {
     }
 }
 
-/// The proleptic Gregorian date of a day counted from 1970-01-01: (year, month, day of month).
-///
-/// Years are taken to begin in March, so that the leap day is the last of its year.
-const fn civil(day: u64) -> (u64, u64, u64) {
-    const DAYS_TO_1970: u64 = 719_468;
-    const DAYS_IN_ERA: u64 = 146_097;
-    let day = day.saturating_add(DAYS_TO_1970);
-    let (era, of_era) = (day / DAYS_IN_ERA, day % DAYS_IN_ERA);
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let march_month = (5 * of_year + 2) / 153;
-    let day_of_month = of_year - (153 * march_month + 2) / 5 + 1;
-    let month = if march_month < 10 {
-        march_month + 3
-    } else {
-        march_month - 9
-    };
-    let year = year_of_era + era * 400;
-    (
-        if month <= 2 { year + 1 } else { year },
-        month,
-        day_of_month,
-    )
-}
-
-/// The days from 1970-01-01 to the first of a month. The inverse of [`civil`].
-const fn days_before(year: u64, month: u64) -> u64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let (era, year_of_era) = (year / 400, year % 400);
-    let march_month = (month + 9) % 12;
-    let of_year = (153 * march_month + 2) / 5;
-    era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + of_year - 719_468
-}
-
-/// Three numbers of digits only.
-fn numbers(text: &str, between: char) -> Option<[u64; 3]> {
-    let mut parts = text.split(between).map(digits);
-    let three = [parts.next()??, parts.next()??, parts.next()??];
-    parts.next().is_none().then_some(three)
-}
-
-fn digits(text: &str) -> Option<u64> {
-    let short = (2..=4).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
-    short.then(|| text.parse().ok())?
-}
-
-fn offset_seconds(text: &str) -> Option<u64> {
-    let (hours, minutes) = text.split_once(':')?;
-    let (hours, minutes) = (digits(hours)?, digits(minutes)?);
-    (hours <= 23 && minutes <= 59).then_some(hours * 3600 + minutes * 60)
-}
-
-fn milliseconds(fraction: &str) -> Option<u64> {
-    if !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    format!("{fraction:0<3}").get(..3)?.parse().ok()
-}
+const MILLIS: &[BorrowedFormatItem<'_>] =
+    format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:3]Z");
+/// 9999-12-31T23:59:59.999Z: years have four digits.
+const LAST_MILLI: u64 = 253_402_300_799_999;
 
 #[cfg(test)]
 mod tests {
@@ -219,6 +150,6 @@ mod tests {
         let end = Timestamp::from_seconds(u64::MAX);
         assert_eq!(end.plus(Duration::MAX).millis(), u64::MAX);
         assert_eq!(Timestamp::default().since(end), Duration::ZERO);
-        assert!(!end.rfc3339().is_empty());
+        assert_eq!(end.rfc3339(), "9999-12-31T23:59:59.999Z");
     }
 }

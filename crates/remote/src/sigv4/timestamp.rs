@@ -5,6 +5,11 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use time::{
+    OffsetDateTime, PrimitiveDateTime, format_description::BorrowedFormatItem,
+    macros::format_description,
+};
+
 /// A moment, to the second.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Timestamp {
@@ -16,36 +21,21 @@ impl Timestamp {
     /// Takes a moment. What lies before 1970, or after the year 9999, counts as the nearest there is.
     pub fn new(at: SystemTime) -> Self {
         let since = at.duration_since(SystemTime::UNIX_EPOCH);
-        let seconds = since.unwrap_or_default().as_secs().min(LAST_SECOND);
-        let (days, rest) = (seconds / DAY, seconds % DAY);
-        let (year, month, day) = civil(days);
-        let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
+        let unix_seconds = since.unwrap_or_default().as_secs().min(LAST_SECOND);
+        let moment = OffsetDateTime::UNIX_EPOCH + Duration::from_secs(unix_seconds);
         Self {
-            text: format!("{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z"),
-            unix_seconds: seconds,
+            // Every part that the format names is there.
+            text: moment.format(BASIC).unwrap_or_default(),
+            unix_seconds,
         }
     }
 
     /// Reads a moment; `None` if there is no such one.
     pub fn parse(text: &str) -> Option<Self> {
-        let bytes = text.as_bytes();
-        if bytes.len() != TEXT_BYTES || bytes[8] != b'T' || bytes[15] != b'Z' {
-            return None;
-        }
-        let number = |from: usize, to: usize| {
-            let digits = &bytes[from..to];
-            let all = digits.iter().all(u8::is_ascii_digit);
-            all.then(|| digits.iter().fold(0, |n, d| n * 10 + u64::from(d - b'0')))
-        };
-        let (year, month, day) = (number(0, 4)?, number(4, 6)?, number(6, 8)?);
-        let (hour, minute, second) = (number(9, 11)?, number(11, 13)?, number(13, 15)?);
-        if hour > 23 || minute > 59 || second > 59 {
-            return None;
-        }
-        let days = days_since_epoch(year, month, day)?;
-        let unix_seconds = days * DAY + hour * 3600 + minute * 60 + second;
-        // A day that its month does not have comes back as another one.
+        let moment = PrimitiveDateTime::parse(text, BASIC).ok()?.assume_utc();
+        let unix_seconds = u64::try_from(moment.unix_timestamp()).ok()?;
         let read = Self::new(SystemTime::UNIX_EPOCH + Duration::from_secs(unix_seconds));
+        // Signatures are over the text: there is one for each moment.
         (read.text == text).then_some(read)
     }
 
@@ -71,46 +61,10 @@ impl fmt::Display for Timestamp {
     }
 }
 
-const TEXT_BYTES: usize = "20150830T123600Z".len();
-const DAY: u64 = 86_400;
+const BASIC: &[BorrowedFormatItem<'_>] =
+    format_description!("[year][month][day]T[hour][minute][second]Z");
 /// 9999-12-31T23:59:59Z: years have four digits.
 const LAST_SECOND: u64 = 253_402_300_799;
-/// Days of 400 years of the Gregorian calendar, and of the years 0000-03-01 to 1970-01-01.
-const ERA_DAYS: u64 = 146_097;
-const EPOCH_DAYS: u64 = 719_468;
-
-/// Year, month and day of a day since 1970. Years begin in March here, so that a leap day is the last.
-fn civil(days: u64) -> (u64, u64, u64) {
-    let days = days + EPOCH_DAYS;
-    let (era, day) = (days / ERA_DAYS, days % ERA_DAYS);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day_of_year = day - (365 * year + year / 4 - year / 100);
-    let march_month = (5 * day_of_year + 2) / 153;
-    let day_of_month = day_of_year - (153 * march_month + 2) / 5 + 1;
-    let month = if march_month < 10 {
-        march_month + 3
-    } else {
-        march_month - 9
-    };
-    let year = era * 400 + year + u64::from(month <= 2);
-    (year, month, day_of_month)
-}
-
-/// The other way round; `None` before 1970, or for a month or day that no year has.
-fn days_since_epoch(year: u64, month: u64, day: u64) -> Option<u64> {
-    if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
-        return None;
-    }
-    let (year, march_month) = if month <= 2 {
-        (year.checked_sub(1)?, month + 9)
-    } else {
-        (year, month - 3)
-    };
-    let (era, year) = (year / 400, year % 400);
-    let day_of_year = (153 * march_month + 2) / 5 + day - 1;
-    let day_of_era = year * 365 + year / 4 - year / 100 + day_of_year;
-    (era * ERA_DAYS + day_of_era).checked_sub(EPOCH_DAYS)
-}
 
 #[cfg(test)]
 mod tests {
