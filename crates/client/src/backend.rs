@@ -17,8 +17,12 @@ use exec_wire::{
 use futures_util::future::{BoxFuture, FutureExt};
 
 use crate::{
-    client::ExecServerClient, driver::Watch, error::ExecServerError, events::ProcessEvents,
-    peer::check_abilities, process::RemoteProcess,
+    client::ExecServerClient,
+    driver::Watch,
+    error::ExecServerError,
+    events::{Launch, Origin, Owner, ProcessEvents},
+    peer::check_abilities,
+    process::{RemoteProcess, Terminal},
 };
 
 /// Starts commands on the host of an exec-server.
@@ -33,34 +37,52 @@ impl RemoteBackend {
         Self { client }
     }
 
-    async fn start_process(&self, mut command: Command) -> Result<StartedProcess, StartError> {
+    pub(crate) async fn start_process(
+        &self,
+        mut command: Command,
+        owner: Owner,
+    ) -> Result<StartedProcess, StartError> {
         match command.argv.first() {
             None => return Err(StartError::EmptyArgv),
             Some(program) if program.is_empty() => return Err(StartError::EmptyProgram),
             Some(_) => {}
         }
-        self.client.peer().check_start(&command)?;
+        let peer = self.client.peer();
+        if owner == Owner::Server {
+            peer.check_detached()?;
+        }
+        peer.check_start(&command)?;
         if command.network.proxy.is_some() || command.shell_snapshot.is_some() {
             let info = self.client.info().await.map_err(start_error)?;
             check_abilities(&mut command, &info.capabilities)?;
         }
-        let since_epoch = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
-        let now_ms = u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX);
         let hub = Arc::clone(self.client.hub());
         let id = command.process_id.clone();
         let watch = Watch::new(&command.network);
-        let events = Arc::new(ProcessEvents::new(id, hub, watch, now_ms));
-        // Made before it runs: if this future is dropped, so is the handle, and that ends it.
-        let process = Arc::new(RemoteProcess::new(self.client.clone(), &events, command.io));
-        let started = self
-            .client
-            .start(params(command), events)
-            .await
-            .map_err(start_error)?;
+        let io = command.io;
+        let mut params = params(command);
+        // The handle is made before it runs: if this future is dropped, so is that, and ends it.
+        let client = self.client.clone();
+        let (events, process) = match owner {
+            Owner::Session => {
+                let events = Arc::new(ProcessEvents::new(id, hub, watch, now_ms()));
+                let process = RemoteProcess::new(client, &events, io);
+                (events, process)
+            }
+            Owner::Server => {
+                params.detached = true;
+                let origin = Origin::Started(Launch::of(&params, now_ms()));
+                let events = ProcessEvents::new_attached(id, hub, watch, now_ms(), origin);
+                let events = Arc::new(events);
+                let terminal = Terminal::of(params.tty);
+                let process = RemoteProcess::attached(client, &events, terminal);
+                (events, process)
+            }
+        };
+        let started = self.client.start(params, events).await;
+        let started = started.map_err(start_error)?;
         Ok(StartedProcess {
-            process,
+            process: Arc::new(process),
             sandbox_type: started.sandbox_type,
         })
     }
@@ -68,7 +90,7 @@ impl RemoteBackend {
 
 impl ExecBackend for RemoteBackend {
     fn start(&self, command: Command) -> BoxFuture<'_, Result<StartedProcess, StartError>> {
-        self.start_process(command).boxed()
+        self.start_process(command, Owner::Session).boxed()
     }
 
     fn info(&self) -> BoxFuture<'_, Result<EnvironmentInfo, RpcError>> {
@@ -76,6 +98,14 @@ impl ExecBackend for RemoteBackend {
         info.map(|info| info.map_err(ExecServerError::into_rpc))
             .boxed()
     }
+}
+
+/// Returns the time by this host's clock, until the server tells its own.
+pub(crate) fn now_ms() -> u64 {
+    let since_epoch = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// What the server is asked for. It retains as much output as it is set to: the wire has no member
@@ -105,7 +135,7 @@ fn params(command: Command) -> StartProcess {
         managed_network: command.network.managed,
         network_proxy: command.network.proxy,
         size,
-        mode: None,
+        mode: command.mode,
         limits: (limits != Limits::default()).then_some(limits),
         detached: false,
     }

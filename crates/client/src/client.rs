@@ -12,13 +12,13 @@ use exec_wire::{
     message::RequestId,
     method::{Method, MethodName},
     outgoing::Outgoing,
-    process::{StartProcess, Started, WriteProcess, WriteResult},
+    process::{AttachProcess, Attached, StartProcess, Started, WriteProcess, WriteResult},
 };
 use futures_util::future::{BoxFuture, FutureExt};
 use tokio::{
     sync::{
         mpsc::{self, error::TrySendError},
-        oneshot,
+        oneshot, watch,
     },
     time::timeout,
 };
@@ -26,8 +26,9 @@ use tokio::{
 use crate::{
     backend::RemoteBackend,
     catalog::RemoteCatalog,
+    connection::ConnectionState,
     connector::Connector,
-    driver::{Answered, Ask, Driver, QUEUE, Repeat, Reply, Request, Waiter, stopped},
+    driver::{Answered, Ask, Driver, Pending, QUEUE, Repeat, Reply, Request, Waiter, stopped},
     error::ExecServerError,
     events::ProcessEvents,
     filesystem::RemoteFileSystem,
@@ -36,6 +37,7 @@ use crate::{
     hub::{Current, Hub, QUEUED_BYTES},
     options::ExecServerClientConnectOptions,
     peer::Peer,
+    trace::TraceSource,
 };
 
 /// How long the server may take to describe its host, and to say that it is there: as the stock client.
@@ -53,6 +55,7 @@ pub struct ExecServerClient {
 struct Shared {
     asks: mpsc::Sender<Ask>,
     hub: Arc<Hub>,
+    trace: Option<TraceSource>,
 }
 
 impl ExecServerClient {
@@ -85,10 +88,11 @@ impl ExecServerClient {
     ) -> Self {
         let (asks, queue) = mpsc::channel(QUEUE);
         let hub = Arc::new(Hub::new(opened.session.clone()));
+        let trace = options.trace.clone();
         let driver = Driver::new(connector, options, queue, Arc::clone(&hub));
         tokio::spawn(driver.run(opened));
         Self {
-            shared: Arc::new(Shared { asks, hub }),
+            shared: Arc::new(Shared { asks, hub, trace }),
         }
     }
 
@@ -105,6 +109,12 @@ impl ExecServerClient {
             |current: &Current| current.lost.is_some() || current.session.session_id != session;
         // It ends only with the client, which is here.
         drop(current.wait_for(gone).await);
+    }
+
+    /// Returns whether there is a connection, and what becomes of it. Changes that follow each other
+    /// fast are seen as one; the last is always seen.
+    pub fn connection(&self) -> watch::Receiver<ConnectionState> {
+        self.shared.hub.connection().subscribe()
     }
 
     /// Presents the server as an environment.
@@ -148,7 +158,23 @@ impl ExecServerClient {
         M: Method + Send + 'static,
         M::Result: Send,
     {
-        self.ask(params, Waiter::Call)
+        self.call_about(params, None)
+    }
+
+    /// Asks the server for something, perhaps about a process that belongs to it.
+    pub(crate) fn call_about<M>(
+        &self,
+        params: M,
+        about: Option<Arc<ProcessEvents>>,
+    ) -> BoxFuture<'static, Result<M::Result, ExecServerError>>
+    where
+        M: Method + Send + 'static,
+        M::Result: Send,
+    {
+        let method = M::NAME;
+        let request = move |id: &RequestId| Outgoing::request(id, method.as_str(), &params);
+        let repeat = Repeat::of(method);
+        self.send(method, Box::new(request), repeat, about, Waiter::Call)
             .map(|reply| decode::<M>(&reply?))
             .boxed()
     }
@@ -163,19 +189,32 @@ impl ExecServerClient {
             .map(|reply| decode::<StartProcess>(&reply?))
     }
 
-    /// Writes to a process; the bytes travel raw if that was granted.
+    /// Takes the events of a process that belongs to the server, from the answer on or before.
+    pub(crate) fn ask_to_attach(
+        &self,
+        params: AttachProcess,
+        events: Arc<ProcessEvents>,
+    ) -> impl Future<Output = Result<Attached, ExecServerError>> + Send + use<> {
+        let after = params.after_seq.unwrap_or_default();
+        let waiter = move |reply| Waiter::Attach(Pending::Attach(reply), events, after);
+        self.ask(params, waiter)
+            .map(|reply| decode::<AttachProcess>(&reply?))
+    }
+
+    /// Writes to a process, perhaps one of the server; the bytes travel raw if that was granted.
     pub(crate) fn write(
         &self,
         process_id: ProcessId,
         write_id: WriteId,
         data: Bytes,
+        about: Option<Arc<ProcessEvents>>,
     ) -> impl Future<Output = Result<WriteResult, ExecServerError>> + Send + use<> {
         let params = WriteProcess {
             process_id,
             chunk: None,
             write_id,
         };
-        self.ask_with_data(params, "chunk", data, Waiter::Call)
+        self.ask_with_data_about(params, "chunk", data, about, Waiter::Call)
             .map(|reply| decode::<WriteProcess>(&reply?))
     }
 
@@ -191,7 +230,8 @@ impl ExecServerClient {
     {
         let method = M::NAME;
         let request = move |id: &RequestId| Outgoing::request(id, method.as_str(), &params);
-        self.send(method, Box::new(request), Repeat::of(method), waiter)
+        let repeat = Repeat::of(method);
+        self.send(method, Box::new(request), repeat, None, waiter)
     }
 
     /// Asks for something whose effect is the same however often it is asked, whatever is true of the
@@ -199,6 +239,7 @@ impl ExecServerClient {
     pub(crate) fn call_again<M>(
         &self,
         params: M,
+        about: Option<Arc<ProcessEvents>>,
     ) -> BoxFuture<'static, Result<M::Result, ExecServerError>>
     where
         M: Method + Send + 'static,
@@ -206,7 +247,8 @@ impl ExecServerClient {
     {
         let method = M::NAME;
         let request = move |id: &RequestId| Outgoing::request(id, method.as_str(), &params);
-        self.send(method, Box::new(request), Repeat::Always, Waiter::Call)
+        let repeat = Repeat::Always;
+        self.send(method, Box::new(request), repeat, about, Waiter::Call)
             .map(|reply| decode::<M>(&reply?))
             .boxed()
     }
@@ -217,6 +259,21 @@ impl ExecServerClient {
         params: M,
         member: &'static str,
         data: Bytes,
+        waiter: W,
+    ) -> impl Future<Output = Reply> + Send + use<M, W>
+    where
+        M: Method + Send + 'static,
+        W: FnOnce(oneshot::Sender<Reply>) -> Waiter,
+    {
+        self.ask_with_data_about(params, member, data, None, waiter)
+    }
+
+    fn ask_with_data_about<M, W>(
+        &self,
+        params: M,
+        member: &'static str,
+        data: Bytes,
+        about: Option<Arc<ProcessEvents>>,
         waiter: W,
     ) -> impl Future<Output = Reply> + Send + use<M, W>
     where
@@ -234,7 +291,8 @@ impl ExecServerClient {
                     let name = method.as_str();
                     Outgoing::request_with_data(id, name, &params, member, data.clone())
                 };
-                self.send(method, Box::new(request), Repeat::of(method), waiter)
+                let repeat = Repeat::of(method);
+                self.send(method, Box::new(request), repeat, about, waiter)
             });
         async move { sent?.await }
     }
@@ -248,6 +306,12 @@ impl ExecServerClient {
         Peer::of(&self.session())
     }
 
+    /// Fails if the server does not know a method that is ours.
+    pub(crate) fn check(&self, method: MethodName) -> Result<(), ExecServerError> {
+        let checked = self.peer().check_method(method);
+        checked.map_err(ExecServerError::Remote)
+    }
+
     /// Tells how data travels on this connection.
     pub(crate) fn encoding(&self) -> Encoding {
         encoding(&self.session())
@@ -258,13 +322,20 @@ impl ExecServerClient {
         method: MethodName,
         request: Request,
         repeat: Repeat,
+        about: Option<Arc<ProcessEvents>>,
         waiter: W,
     ) -> impl Future<Output = Reply> + Send + use<W> {
         let (reply, answer) = oneshot::channel();
+        let trace = self.shared.trace.as_ref().and_then(TraceSource::current);
+        let request = match trace {
+            None => request,
+            Some(trace) => Box::new(move |id: &RequestId| request(id).with_trace(&trace)),
+        };
         let ask = Ask {
             method,
             request,
             repeat,
+            about,
             waiter: waiter(reply),
         };
         let (shared, waiting) = (Arc::clone(&self.shared), self.shared.hub.wait());

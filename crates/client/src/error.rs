@@ -3,10 +3,11 @@
 use std::{error::Error, time::Duration};
 
 use exec_env::disconnect::Disconnect;
+use exec_remote::{api::Code, registry::RegistryError};
 use exec_transport::connect;
 use exec_wire::{
     error::{ErrorCode, RpcError},
-    id::{ProcessId, SessionId},
+    id::{OutputSeq, ProcessId, SessionId},
 };
 
 /// Why a call, or connecting, has no result.
@@ -25,6 +26,19 @@ pub enum ExecServerError {
     /// Caller: the id names a process that this client still follows.
     #[error("process id `{0}` is in use")]
     IdInUse(ProcessId),
+    /// Caller: the server has no process by this id, or none any more.
+    #[error("server has no process `{0}`")]
+    UnknownProcess(ProcessId),
+    /// Caller: the process has not come so far. It is another one than the number is from.
+    #[error("process `{process}` has no event {}: it came to {}", .after.0, .last.0)]
+    NoSuchEvent {
+        /// The process.
+        process: ProcessId,
+        /// The event that was to be gone on after.
+        after: OutputSeq,
+        /// The last one there is.
+        last: OutputSeq,
+    },
     /// Peer: the result does not have the method's form.
     #[error("result of `{method}` does not decode: {reason}")]
     Malformed {
@@ -76,7 +90,11 @@ impl ExecServerError {
     /// Tells who must act.
     pub fn fault(&self) -> Fault {
         match self {
-            Self::TooMany(_) | Self::NoRoom(_) | Self::IdInUse(_) => Fault::Caller,
+            Self::TooMany(_)
+            | Self::NoRoom(_)
+            | Self::IdInUse(_)
+            | Self::UnknownProcess(_)
+            | Self::NoSuchEvent { .. } => Fault::Caller,
             Self::Remote(_) | Self::Malformed { .. } | Self::Timeout { .. } => Fault::Peer,
             Self::Interrupted { .. } => Fault::Transport,
             Self::Connect(error) => error.fault(),
@@ -96,6 +114,8 @@ impl ExecServerError {
             Self::TooMany(_)
             | Self::NoRoom(_)
             | Self::IdInUse(_)
+            | Self::UnknownProcess(_)
+            | Self::NoSuchEvent { .. }
             | Self::Malformed { .. }
             | Self::Timeout { .. } => RpcError::internal(self.to_string()),
         }
@@ -111,6 +131,8 @@ impl ExecServerError {
             | Self::TooMany(_)
             | Self::NoRoom(_)
             | Self::IdInUse(_)
+            | Self::UnknownProcess(_)
+            | Self::NoSuchEvent { .. }
             | Self::Malformed { .. }
             | Self::Timeout { .. } => Err(self),
         }
@@ -136,6 +158,12 @@ pub enum ConnectError {
     /// Peer: it was reached, and there is no link to it for this client.
     #[error("{0}")]
     Unwelcome(String),
+    /// Caller: whoever was reached wants to be shown something else, such as another token.
+    #[error("{0}")]
+    Denied(String),
+    /// Peer: it is known where it would be, and it is not there.
+    #[error("{0}")]
+    Offline(String),
     /// Nobody: what answers there now is another server than the one that had the session.
     #[error("{0}")]
     Replaced(String),
@@ -165,7 +193,8 @@ impl ConnectError {
     /// Tells who must act.
     pub fn fault(&self) -> Fault {
         match self {
-            Self::Address(_) => Fault::Caller,
+            Self::Address(_) | Self::Denied(_) => Fault::Caller,
+            Self::Offline(_) => Fault::Peer,
             Self::Link(_) | Self::Broken(_) => Fault::Transport,
             Self::Replaced(_) => Fault::Session,
             Self::Refused(_) | Self::Timeout(_) | Self::Malformed(_) => Fault::Peer,
@@ -177,10 +206,12 @@ impl ConnectError {
     /// moment, or busy, or it may not know yet that the connection before is gone.
     pub(crate) fn is_passing(&self) -> bool {
         match self {
-            Self::Link(_) | Self::Busy(_) | Self::Timeout(_) | Self::Broken(_) => true,
+            Self::Link(_) | Self::Busy(_) | Self::Offline(_) => true,
+            Self::Timeout(_) | Self::Broken(_) => true,
             Self::Refused(_) => self.is_attached(),
             Self::Address(_)
             | Self::Unwelcome(_)
+            | Self::Denied(_)
             | Self::Replaced(_)
             | Self::Malformed(_)
             | Self::WrongSession { .. } => false,
@@ -202,6 +233,8 @@ impl ConnectError {
             | Self::Link(_)
             | Self::Busy(_)
             | Self::Unwelcome(_)
+            | Self::Denied(_)
+            | Self::Offline(_)
             | Self::Timeout(_)
             | Self::Broken(_) => Disconnect::Transport(text),
         }
@@ -214,12 +247,44 @@ impl From<connect::ConnectError> for ConnectError {
         if matches!(error, connect::ConnectError::ExecutorChanged) {
             return Self::Replaced(text);
         }
+        match answer(&error) {
+            Some(Answer::Denied) => return Self::Denied(text),
+            Some(Answer::Offline) => return Self::Offline(text),
+            None => {}
+        }
         match error.fault() {
             connect::Fault::Caller => Self::Address(text),
             connect::Fault::Transport => Self::Link(text),
             connect::Fault::Peer if error.is_passing() => Self::Busy(text),
             connect::Fault::Peer => Self::Unwelcome(text),
         }
+    }
+}
+
+/// What somebody said who knows the server, and whom a person can do something about.
+enum Answer {
+    Denied,
+    Offline,
+}
+
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "for all others it is the fault that tells, which names every variant"
+)]
+fn answer(error: &connect::ConnectError) -> Option<Answer> {
+    match error {
+        connect::ConnectError::Refused {
+            status: 401 | 403, ..
+        } => Some(Answer::Denied),
+        connect::ConnectError::Ticket { source, .. } => match source.downcast_ref()? {
+            RegistryError::Denied { .. } => Some(Answer::Denied),
+            RegistryError::Refused {
+                code: Some(Code::EnvironmentOffline),
+                ..
+            } => Some(Answer::Offline),
+            _ => None,
+        },
+        _ => None,
     }
 }
 
@@ -266,6 +331,42 @@ mod tests {
         for (error, fault) in faults {
             assert_eq!(error.fault(), fault, "{error:?}");
         }
+    }
+
+    #[test]
+    fn a_wrong_token_and_an_absent_executor_are_told_from_other_refusals() {
+        use connect::ConnectError as Error;
+        let refused = |status| {
+            let reason = String::new();
+            ConnectError::from(Error::Refused { status, reason })
+        };
+        let ticket = |source: RegistryError| {
+            ConnectError::from(Error::Ticket {
+                fault: connect::Fault::Peer,
+                is_passing: false,
+                source: Box::new(source),
+            })
+        };
+        let answered = |code| RegistryError::Refused {
+            status: 409,
+            code,
+            text: None,
+        };
+        let denied = RegistryError::Denied {
+            status: 403,
+            text: None,
+        };
+        assert!(matches!(refused(401), ConnectError::Denied(_)));
+        assert!(matches!(refused(403), ConnectError::Denied(_)));
+        assert!(matches!(refused(404), ConnectError::Unwelcome(_)));
+        assert!(matches!(refused(503), ConnectError::Busy(_)));
+        assert!(matches!(ticket(denied), ConnectError::Denied(_)));
+        let offline = ticket(answered(Some(Code::EnvironmentOffline)));
+        assert!(matches!(offline, ConnectError::Offline(_)) && offline.is_passing());
+        assert!(matches!(ticket(answered(None)), ConnectError::Unwelcome(_)));
+        assert!(!refused(401).is_passing());
+        assert_eq!(refused(401).fault(), Fault::Caller);
+        assert_eq!(offline.fault(), Fault::Peer);
     }
 
     #[test]

@@ -17,6 +17,7 @@ use crate::{
     connector::Connector,
     error::{ConnectError, chain},
     options::ExecServerClientConnectOptions,
+    trace::TraceSource,
 };
 
 /// Bytes of messages that may come before the answer to `initialize`: a resumed session's events do.
@@ -56,7 +57,7 @@ pub(crate) async fn shake_hands(
         extensions: Some(options.extensions.clone()),
     };
     let limit = options.initialize_timeout;
-    let (session, early) = timeout(limit, initialize(&mut link, params))
+    let (session, early) = timeout(limit, initialize(&mut link, params, options.trace.as_ref()))
         .await
         .map_err(|_| ConnectError::Timeout(limit))??;
     Ok(Opened {
@@ -69,14 +70,19 @@ pub(crate) async fn shake_hands(
 async fn initialize(
     link: &mut Link,
     params: InitializeParams,
+    trace: Option<&TraceSource>,
 ) -> Result<(InitializeResponse, Vec<Bytes>), ConnectError> {
     let broken = |error: &dyn std::error::Error| ConnectError::Broken(chain(error));
     let malformed = |error: &dyn std::error::Error| ConnectError::Malformed(chain(error));
     let mut calls = Calls::new(1);
     let id = calls.ask(()).map_err(|error| malformed(&error))?;
     let method = InitializeParams::NAME.as_str();
-    link.writer
-        .push(Outgoing::request(&id, method, &params), Encoding::Text);
+    let request = Outgoing::request(&id, method, &params);
+    let request = match trace.and_then(TraceSource::current) {
+        None => request,
+        Some(trace) => request.with_trace(&trace),
+    };
+    link.writer.push(request, Encoding::Text);
     link.writer.flush().await.map_err(|error| broken(&error))?;
     let mut early = Vec::new();
     let mut early_bytes = 0;

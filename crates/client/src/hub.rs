@@ -12,7 +12,7 @@ use exec_wire::{
 };
 use tokio::sync::{Notify, watch};
 
-use crate::{driver::ConnectionNumber, events::ProcessEvents};
+use crate::{connection::ConnectionState, driver::ConnectionNumber, events::ProcessEvents};
 
 /// Bytes of writes that may wait for the driver to take them.
 pub(crate) const QUEUED_BYTES: usize = 64 << 20;
@@ -22,6 +22,7 @@ pub(crate) const QUEUED_BYTES: usize = 64 << 20;
 pub(crate) struct Hub {
     /// The session, and whether it is lost.
     current: watch::Sender<Current>,
+    connection: watch::Sender<ConnectionState>,
     /// Wakes the driver: something here has changed.
     poke: Notify,
     /// The driver does not read: followers lag behind.
@@ -47,6 +48,8 @@ pub(crate) struct Hub {
 pub(crate) enum Released {
     /// A process, which is to be ended.
     Process(Arc<ProcessEvents>),
+    /// A process that belongs to the server, which runs on.
+    Attached(Arc<ProcessEvents>),
     /// A file of this connection, which is to be closed.
     File(HandleId, ConnectionNumber),
     /// A watch, which is over.
@@ -74,6 +77,7 @@ impl Hub {
         };
         Self {
             current: watch::Sender::new(current),
+            connection: watch::Sender::new(ConnectionState::Connected),
             poke: Notify::new(),
             full: AtomicBool::new(false),
             lag: AtomicU64::new(0),
@@ -92,6 +96,17 @@ impl Hub {
         &self.current
     }
 
+    /// Returns whether there is a connection.
+    pub(crate) fn connection(&self) -> &watch::Sender<ConnectionState> {
+        &self.connection
+    }
+
+    /// Says whether there is a connection, to those who have not heard it.
+    pub(crate) fn set_connection(&self, state: ConnectionState) {
+        self.connection
+            .send_if_modified(|before| std::mem::replace(before, state) != state);
+    }
+
     /// Wakes the driver.
     pub(crate) fn poke(&self) {
         self.poke.notify_one();
@@ -104,6 +119,7 @@ impl Hub {
             session: Arc::new(session),
             lost: None,
         });
+        self.set_connection(ConnectionState::Connected);
     }
 
     /// The session is lost.
@@ -186,7 +202,7 @@ impl Hub {
 
     /// Lets go of something.
     pub(crate) fn release(&self, released: Released) {
-        if let Released::Process(process) = &released {
+        if let Released::Process(process) | Released::Attached(process) = &released {
             process.release();
         }
         lock(&self.released).push(released);

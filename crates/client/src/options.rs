@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use exec_wire::id::SessionId;
 
+use crate::trace::TraceSource;
+
 /// How long a server may take to answer `initialize`: as the stock client.
 const INITIALIZE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -18,6 +20,8 @@ pub struct ExecServerClientConnectOptions {
     pub resume_session_id: Option<SessionId>,
     /// Extensions to ask for. What is not granted is done without.
     pub extensions: Vec<String>,
+    /// What requests belong to. Absent: they carry no trace.
+    pub trace: Option<TraceSource>,
 }
 
 impl Default for ExecServerClientConnectOptions {
@@ -28,6 +32,7 @@ impl Default for ExecServerClientConnectOptions {
             initialize_timeout: INITIALIZE_TIMEOUT,
             resume_session_id: None,
             extensions: extensions.map(str::to_owned).to_vec(),
+            trace: None,
         }
     }
 }

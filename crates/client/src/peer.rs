@@ -10,9 +10,10 @@ use exec_env::{
 };
 use exec_wire::{
     environment::Capabilities,
-    error::RpcError,
+    error::{ErrorCode, RpcError},
     fs::{OpenMode, WriteFile},
     initialize::InitializeResponse,
+    method::MethodName,
     process::{Limits, TerminalSize, TerminateMode},
 };
 
@@ -35,6 +36,25 @@ impl Peer {
             Self::Older
         } else {
             Self::Ours
+        }
+    }
+
+    /// Refuses a process that belongs to the server.
+    pub(crate) fn check_detached(self) -> Result<(), StartError> {
+        match self {
+            Self::Ours => Ok(()),
+            Self::Older => refused("detached", UNKNOWN),
+        }
+    }
+
+    /// Refuses to ask for a process that belongs to the server, or for all there are.
+    pub(crate) fn check_method(self, method: MethodName) -> Result<(), RpcError> {
+        match self {
+            Self::Ours => Ok(()),
+            Self::Older => {
+                let text = format!("`{}`: {UNKNOWN}", method.as_str());
+                Err(RpcError::new(ErrorCode::METHOD_NOT_FOUND, text))
+            }
         }
     }
 
@@ -65,6 +85,14 @@ impl Peer {
             _ => return Ok(()),
         };
         Err(FileError::Refused(format!("{member}: {UNKNOWN}")))
+    }
+
+    /// Refuses to write parts of a file that is kept.
+    pub(crate) fn check_open_mode(self, mode: OpenMode) -> Result<(), FileError> {
+        match (self, mode) {
+            (Self::Ours, _) | (Self::Older, OpenMode::Read | OpenMode::Replace) => Ok(()),
+            (Self::Older, OpenMode::Update) => Err(FileError::Refused(format!("mode: {UNKNOWN}"))),
+        }
     }
 
     /// Refuses to let a process end by itself.

@@ -1,6 +1,7 @@
 //! A process on a remote host: a thin proxy over the connection, and the events that came of it.
 
 use std::{
+    hash::{BuildHasher, Hasher, RandomState},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -20,9 +21,9 @@ use exec_wire::{
     limits,
     method::Method,
     process::{
-        CloseStdin, ProcessSignal, ReadProcess, ResizeProcess, SignalProcess, SnapshotProcess,
-        TerminalSize, TerminateMode, TerminateProcess, WaitProcess, WaitUntil, WriteResult,
-        WriteStatus,
+        CloseStdin, OutputPage, ProcessSignal, ReadProcess, ResizeProcess, SignalProcess,
+        SnapshotProcess, TerminalSize, TerminateMode, TerminateProcess, WaitProcess, WaitUntil,
+        WriteResult, WriteStatus,
     },
 };
 use futures_util::future::{BoxFuture, FutureExt, ready};
@@ -32,7 +33,7 @@ use crate::{
     client::ExecServerClient,
     error::ExecServerError,
     events::{Followed, Held, ProcessEvents, reached},
-    hub::Released,
+    hub::{Kept, Released},
     peer::Peer,
     snapshot::split_omitted,
 };
@@ -44,25 +45,69 @@ const MAX_WRITE_BYTES: usize = limits::MAX_MESSAGE_BYTES / 2;
 const LATE: Duration = Duration::from_millis(500);
 
 /// A process on the host of an exec-server. When the last handle is dropped, the server is told to
-/// end it.
+/// end it, unless it belongs to the server: then it is let go of.
 #[derive(Debug)]
 pub struct RemoteProcess {
     client: ExecServerClient,
     events: Arc<ProcessEvents>,
-    terminal: bool,
+    terminal: Terminal,
     /// Numbers the writes that the caller did not name.
     writes: AtomicU64,
+    /// Begins the names of those writes. Others may write to a process of the server.
+    writer: String,
+    /// Lets go of a process of the server.
+    kept: Option<Arc<Kept>>,
+}
+
+/// Whether a process has a terminal.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Terminal {
+    Has,
+    HasNot,
+    /// The server knows.
+    Unknown,
+}
+
+impl Terminal {
+    pub(crate) fn of(tty: bool) -> Self {
+        if tty { Self::Has } else { Self::HasNot }
+    }
 }
 
 impl RemoteProcess {
     pub(crate) fn new(client: ExecServerClient, events: &Arc<ProcessEvents>, io: Io) -> Self {
-        let terminal = matches!(io, Io::Terminal(_));
+        Self {
+            client,
+            events: Arc::clone(events),
+            terminal: Terminal::of(matches!(io, Io::Terminal(_))),
+            writes: AtomicU64::new(0),
+            writer: "exec-client".to_owned(),
+            kept: None,
+        }
+    }
+
+    /// A process that belongs to the server.
+    pub(crate) fn attached(
+        client: ExecServerClient,
+        events: &Arc<ProcessEvents>,
+        terminal: Terminal,
+    ) -> Self {
+        let released = Released::Attached(Arc::clone(events));
+        let kept = Kept::new(client.hub(), released);
+        let number = RandomState::new().build_hasher().finish();
         Self {
             client,
             events: Arc::clone(events),
             terminal,
             writes: AtomicU64::new(0),
+            writer: format!("exec-client-{number:016x}"),
+            kept: Some(Arc::new(kept)),
         }
+    }
+
+    /// Returns the process if it belongs to the server.
+    fn about(&self) -> Option<Arc<ProcessEvents>> {
+        self.kept.is_some().then(|| Arc::clone(&self.events))
     }
 
     /// Asks the server, unless the process's events are lost. If they are while it is asked, there may be
@@ -80,7 +125,8 @@ impl RemoteProcess {
         if let Err(error) = self.events.check_reachable() {
             return ready(Err(error)).boxed();
         }
-        let (call, events) = (self.client.call(params), Arc::clone(&self.events));
+        let call = self.client.call_about(params, self.about());
+        let events = Arc::clone(&self.events);
         async move {
             tokio::select! {
                 biased;
@@ -106,10 +152,25 @@ impl RemoteProcess {
         gone && self.events.is_over()
     }
 
+    /// Returns what a page of the server leaves out, if somebody here holds it: a process of the server
+    /// is not kept there for anybody.
+    fn held(&self, page: &OutputPage, read: Read) -> Option<Page> {
+        let first = page.chunks.first().map_or(page.next_seq, |chunk| chunk.seq);
+        let mut held = self.events.look(|log| log.page(read.after, read.max_bytes));
+        held.chunks.retain(|chunk| chunk.seq < first);
+        let last = held.chunks.last()?.seq;
+        Some(Page {
+            next_seq: last.next(),
+            exit_seq: page.exit_seq,
+            closed: page.closed,
+            ..held
+        })
+    }
+
     fn write_id(&self) -> WriteId {
         let number = self.writes.fetch_add(1, Ordering::Relaxed);
         #[expect(clippy::expect_used, reason = "the text is short and not empty")]
-        WriteId::new(&format!("exec-client-{number}")).expect("a short text is a write id")
+        WriteId::new(&format!("{}-{number}", self.writer)).expect("a short text is a write id")
     }
 }
 
@@ -123,7 +184,8 @@ impl ExecProcess for RemoteProcess {
     }
 
     fn follow(&self, follow: Follow) -> EventStream {
-        Box::pin(Followed::new(&self.events, follow, self.client.clone()))
+        let (client, kept) = (self.client.clone(), self.kept.clone());
+        Box::pin(Followed::new(&self.events, follow, client, kept))
     }
 
     fn hold(&self, after: OutputSeq) -> Box<dyn Hold> {
@@ -148,12 +210,16 @@ impl ExecProcess for RemoteProcess {
                 }
                 page => page?,
             };
+            let held = self.kept.as_ref().and_then(|_| self.held(&page, read));
             let exit = if page.exited {
                 // How it ended comes as an event, if not before the answer then behind it.
                 Some(self.events.until(|log| log.exit().cloned()).await?)
             } else {
                 None
             };
+            if let Some(held) = held {
+                return Ok(Page { exit, ..held });
+            }
             let chunks = page.chunks.into_iter().map(|chunk| OutputChunk {
                 seq: chunk.seq,
                 stream: chunk.stream,
@@ -184,7 +250,9 @@ impl ExecProcess for RemoteProcess {
             return ready(Err(error.into())).boxed();
         }
         let write_id = id.unwrap_or_else(|| self.write_id());
-        let written = self.client.write(self.id().clone(), write_id, data);
+        let written = self
+            .client
+            .write(self.id().clone(), write_id, data, self.about());
         let outcome = |result: Result<WriteResult, ExecServerError>| match result {
             Ok(result) => Ok(result.status),
             Err(ExecServerError::TooMany(_) | ExecServerError::NoRoom(_)) => {
@@ -209,7 +277,7 @@ impl ExecProcess for RemoteProcess {
 
     fn resize(&self, size: TerminalSize) -> BoxFuture<'static, Result<(), ProcessError>> {
         let TerminalSize { rows, cols } = size;
-        if !self.terminal {
+        if self.terminal == Terminal::HasNot {
             return ready(Err(ProcessError::NoTerminal(self.id().clone()))).boxed();
         }
         if rows == 0 || cols == 0 {
@@ -250,7 +318,7 @@ impl ExecProcess for RemoteProcess {
             return ready(Err(error)).boxed();
         }
         self.client
-            .call_again(params)
+            .call_again(params, self.about())
             .map(|result| result.map(|ended| ended.running).map_err(process_error))
             .boxed()
     }
@@ -274,7 +342,11 @@ impl ExecProcess for RemoteProcess {
             timeout_ms,
         };
         let answer = self.call(params, |result| result);
+        // Without them, no event would come any more.
+        let kept = self.kept.clone();
+        let attached = kept.map(|kept| (kept, self.client.clone()));
         async move {
+            let _attached = attached;
             let ended = async {
                 let answer = answer.await?;
                 // The events that the answer speaks of may be behind it.
@@ -322,8 +394,10 @@ impl ExecProcess for RemoteProcess {
 
 impl Drop for RemoteProcess {
     fn drop(&mut self) {
-        let released = Released::Process(Arc::clone(&self.events));
-        self.client.hub().release(released);
+        if self.kept.is_none() {
+            let released = Released::Process(Arc::clone(&self.events));
+            self.client.hub().release(released);
+        }
     }
 }
 

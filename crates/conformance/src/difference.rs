@@ -46,6 +46,8 @@ pub enum Difference {
     NoFind,
     /// There is no `fs/watch`.
     NoWatch,
+    /// `fs/open` has no `update`.
+    NoUpdate,
     /// `fs/writeFile` has no `createParents`, `atomic` and `mode`.
     PlainWrites,
     /// Writing to a pipe that nobody reads waits.
@@ -109,6 +111,7 @@ pub const STOCK: Capabilities = Capabilities {
         Difference::SerialRequests,
         Difference::ErrorsNameNothing,
         Difference::NoRename,
+        Difference::NoUpdate,
         Difference::NoSearch,
         Difference::NoFind,
         Difference::NoWatch,

@@ -225,6 +225,7 @@ macro_rules! conformance_suite {
                 replacing_creates_or_empties,
                 blocks_are_written_anywhere,
                 holes_are_empty,
+                an_update_keeps_what_it_does_not_write,
                 wrong_arguments_leave_the_file_open,
                 a_file_does_only_what_it_was_opened_for,
                 only_a_regular_file_is_opened,

@@ -94,7 +94,7 @@ async fn by_websocket_with_a_token_from_a_file() {
     ] {
         let refused = within("a refusal", ExecServerClient::connect_websocket(args)).await;
         let error = refused.unwrap_err();
-        assert_eq!(error.fault(), Fault::Peer);
+        assert_eq!(error.fault(), Fault::Caller);
         assert!(error.to_string().contains(words), "{error}");
     }
 }

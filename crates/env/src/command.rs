@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use exec_wire::{
     id::ProcessId,
     path_uri::PathUri,
-    process::{EnvPolicy, Limits, Metadata, ShellSnapshot, TerminalSize},
+    process::{EnvPolicy, ExecMode, Limits, Metadata, ShellSnapshot, TerminalSize},
     sandbox::Sandbox,
 };
 
@@ -40,6 +40,9 @@ pub struct Command {
     pub sandbox: Option<Box<Sandbox>>,
     /// What is managed of its network.
     pub network: Network,
+    /// Whether the caller has approved and enclosed it already. A server may take only such commands, or
+    /// none of them. Absent: it has not.
+    pub mode: Option<ExecMode>,
 }
 
 impl Command {
@@ -59,6 +62,7 @@ impl Command {
             retained_bytes: None,
             sandbox: None,
             network: Network::default(),
+            mode: None,
         }
     }
 }

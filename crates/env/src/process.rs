@@ -25,4 +25,5 @@ pub use self::{
         Allocated, Ended, OpenError, ProcessNumber, ProcessTable, Removed, Session, TableFull,
         WhenFull, Windowed,
     },
+    transcript::{Ends, HeadTailBuffer},
 };

@@ -29,7 +29,8 @@ pub struct BlockFile {
 }
 
 impl BlockFile {
-    /// Opens the file; in [`OpenMode::Replace`] it is created or emptied.
+    /// Opens the file; in [`OpenMode::Replace`] it is created or emptied, in [`OpenMode::Update`]
+    /// created or kept.
     ///
     /// # Errors
     /// Fails if it cannot be opened or is no regular file. Nothing is emptied then.
@@ -37,10 +38,12 @@ impl BlockFile {
         let path = native(path)?;
         let opened = match mode {
             OpenMode::Read => Regular::to_read(&path, Links::Follow)?,
-            OpenMode::Replace => {
+            OpenMode::Replace | OpenMode::Update => {
                 let opened = resolve::open(&path, Links::Follow, TO_WRITE, NEW_FILE);
                 let opened = Regular::to_write(opened, &path)?;
-                ftruncate(&opened.file, 0).map_err(|error| failed("empty", &path, error))?;
+                if mode == OpenMode::Replace {
+                    ftruncate(&opened.file, 0).map_err(|error| failed("empty", &path, error))?;
+                }
                 opened
             }
         };

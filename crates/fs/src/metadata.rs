@@ -69,6 +69,7 @@ pub(crate) fn from_statx(stat: &Statx, is_symlink: bool) -> FileMetadata {
             0
         },
         modified_at_ms: milliseconds(&stat.stx_mtime),
+        mode: Some(u32::from(stat.stx_mode) & PERMISSIONS),
     }
 }
 
@@ -79,6 +80,9 @@ fn milliseconds(time: &StatxTimestamp) -> i64 {
         .saturating_add(below_a_second)
 }
 
+/// The bits of a mode that are not the type of the file.
+const PERMISSIONS: u32 = 0o7777;
+
 /// What is asked of the kernel.
 const ASKED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 
@@ -86,6 +90,7 @@ const ASKED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 mod tests {
     use std::{
         fs::{self, File},
+        os::unix::fs::PermissionsExt,
         time::{Duration, SystemTime, UNIX_EPOCH},
     };
 
@@ -119,6 +124,16 @@ mod tests {
         let fifo = scratch.fifo("fifo");
         let fifo = within_seconds(move || of(&fifo)).unwrap();
         assert!(!fifo.is_directory && !fifo.is_file && !fifo.is_symlink);
+    }
+
+    #[test]
+    fn permission_bits_are_told_without_the_type() {
+        let scratch = Scratch::new();
+        let path = scratch.file("file", "");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o2751)).unwrap();
+        assert_eq!(of(&path).unwrap().mode, Some(0o2751));
+        let behind = of(&scratch.link("link", "file")).unwrap();
+        assert_eq!(behind.mode, Some(0o2751));
     }
 
     #[test]

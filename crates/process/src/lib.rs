@@ -7,6 +7,7 @@
     reason = "clone, exec and shared memory of supervisors; each block states its argument"
 )]
 
+mod descriptors;
 pub mod enclosure;
 mod input;
 mod owner;
@@ -21,6 +22,8 @@ pub mod spawner;
 mod text;
 
 pub use self::{
+    descriptors::keep_descriptors_from_programs,
     process::{Launch, LaunchIo, LocalProcess, Settings, launch},
+    register::register,
     text::give_back_startup_code,
 };

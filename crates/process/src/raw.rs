@@ -128,6 +128,15 @@ pub(crate) fn close_range(first: c_int, last: c_int) -> Result<usize, Errno> {
     numbers(libc::SYS_close_range, [int(first), int(last), 0, 0, 0, 0])
 }
 
+/// Has the descriptors closed when another program is executed. Since Linux 5.11.
+pub(crate) fn close_range_on_exec(first: c_int, last: c_int) -> Result<usize, Errno> {
+    let on_exec = usize::try_from(libc::CLOSE_RANGE_CLOEXEC).unwrap_or(0);
+    numbers(
+        libc::SYS_close_range,
+        [int(first), int(last), on_exec, 0, 0, 0],
+    )
+}
+
 pub(crate) fn set_controlling_terminal(fd: c_int) -> Result<usize, Errno> {
     let request = usize::try_from(libc::TIOCSCTTY).unwrap_or(0);
     numbers(libc::SYS_ioctl, [int(fd), request, 0, 0, 0, 0])

@@ -4,8 +4,11 @@ use std::{io, os::fd::OwnedFd};
 
 use tokio::io::{Interest, unix::AsyncFd};
 
-/// Registers a descriptor that is in non-blocking mode.
-pub(crate) fn register(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+/// Registers a descriptor. One that is not in non-blocking mode must be polled before it is used.
+///
+/// # Errors
+/// When it cannot be waited for, as a file cannot.
+pub fn register(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an `OwnedFd` returns the same descriptor for as long as it lives, and owns it.
     unsafe { AsyncFd::register_with_interest(fd, interest) }.map_err(Into::into)
 }

@@ -75,6 +75,7 @@ pub async fn run_main(config: ServerConfig, paths: ExecServerRuntimePaths) -> an
             let door = Door {
                 auth: Arc::new(config.auth.clone()),
                 draining: Arc::clone(&draining),
+                metrics: None,
             };
             let listener = bind(&listen).await?;
             announce(listener.address())?;

@@ -6,7 +6,7 @@ use exec_wire::{
     config::ReadEnvironmentConfig,
     discovery::{DiscoverCapabilities, DiscoverRoots},
     environment::{ReadEnvironmentInfo, ReadEnvironmentStatus},
-    error::{ErrorCode, RpcError},
+    error::RpcError,
     fs,
     http::{CancelHttpRequest, HttpRequest},
     id::{HandleId, ProcessId},
@@ -110,12 +110,56 @@ impl Call {
         }
     }
 
-    /// Decodes a request: the method must exist, then its parameters must fit.
-    pub(crate) fn decode(request: &mut Request<'_>) -> Result<(MethodName, Self), RpcError> {
-        let Some(method) = MethodName::parse(&request.method) else {
-            let message = format!("exec-server does not implement `{}`", request.method);
-            return Err(RpcError::new(ErrorCode::METHOD_NOT_FOUND, message));
-        };
+    /// Returns the process that the request is about.
+    pub(crate) fn process(&self) -> Option<&ProcessId> {
+        match self {
+            Self::Start(params) => Some(&params.process_id),
+            Self::Read(params) => Some(&params.process_id),
+            Self::Write(params, _) => Some(&params.process_id),
+            Self::CloseStdin(params) => Some(&params.process_id),
+            Self::Resize(params) => Some(&params.process_id),
+            Self::Signal(params) => Some(&params.process_id),
+            Self::Terminate(params) => Some(&params.process_id),
+            Self::Wait(params) => Some(&params.process_id),
+            Self::Snapshot(params) => Some(&params.process_id),
+            Self::Attach(params) => Some(&params.process_id),
+            Self::Release(params) => Some(&params.process_id),
+            Self::Exec(params) => Some(&params.process_id),
+            Self::ExecWrite(params) => Some(&params.process_id),
+            Self::ExecTerminate(params) => Some(&params.process_id),
+            Self::Initialize(_)
+            | Self::EnvironmentInfo
+            | Self::EnvironmentStatus
+            | Self::ReadConfig(_)
+            | Self::DiscoverRoots(_)
+            | Self::Discover(_)
+            | Self::Http(..)
+            | Self::CancelHttp(_)
+            | Self::List
+            | Self::ReadFile(_)
+            | Self::WriteFile(..)
+            | Self::CreateDirectory(_)
+            | Self::GetMetadata(_)
+            | Self::Canonicalize(_)
+            | Self::ReadDirectory(_)
+            | Self::Walk(_)
+            | Self::Remove(_)
+            | Self::Copy(_)
+            | Self::Rename(_)
+            | Self::OpenFile(_)
+            | Self::ReadBlock(..)
+            | Self::WriteBlock(..)
+            | Self::CloseFile(_)
+            | Self::WatchMissing(_)
+            | Self::Watch(_)
+            | Self::Unwatch(_)
+            | Self::Search(_)
+            | Self::Find(_) => None,
+        }
+    }
+
+    /// Decodes the parameters of a request, which must fit its method.
+    pub(crate) fn decode(method: MethodName, request: &mut Request<'_>) -> Result<Self, RpcError> {
         let data = request.data.take();
         if data.is_some() && !method.takes_data() {
             let message = format!("`{}` takes no raw data", request.method);
@@ -198,7 +242,7 @@ impl Call {
             MethodName::CommandExecWrite => Self::ExecWrite(decode(params)?),
             MethodName::CommandExecTerminate => Self::ExecTerminate(decode(params)?),
         };
-        Ok((method, call))
+        Ok(call)
     }
 }
 

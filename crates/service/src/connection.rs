@@ -7,15 +7,31 @@ use std::{sync::Arc, time::Duration};
 
 use exec_transport::link::Link;
 use tokio::time::timeout;
+use tracing::{Instrument, field::Empty};
 
 use self::{reader::Reader, writer::Writer};
-use crate::{outbox::Outbox, service::Shared};
+use crate::{meters::Held, outbox::Outbox, service::Shared};
 
 /// Serves a connection until its peer is done or it breaks.
 pub(crate) async fn serve(shared: Arc<Shared>, link: Link) {
+    let _open = Held::connection(&shared.meters);
+    let span = tracing::info_span!(
+        target: "exec_service::connection", "connection",
+        peer = link.peer, client = Empty, session = Empty,
+    );
+    async {
+        tracing::info!(target: "exec_service::connection", "connection opened");
+        run(shared, link).await;
+        tracing::info!(target: "exec_service::connection", "connection closed");
+    }
+    .instrument(span)
+    .await;
+}
+
+async fn run(shared: Arc<Shared>, link: Link) {
     let (outbox, items) = Outbox::new();
-    let outbox = Arc::new(outbox);
-    let writer = tokio::spawn(Writer::new(link.writer, items).run());
+    let (outbox, meters) = (Arc::new(outbox), Arc::clone(&shared.meters));
+    let writer = tokio::spawn(Writer::new(link.writer, items, meters).run());
     let mut reader = Reader::new(
         Arc::clone(&shared),
         Arc::clone(&outbox),

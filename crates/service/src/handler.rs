@@ -15,18 +15,21 @@ use exec_transport::link::Binary;
 use exec_wire::{
     environment::EnvironmentStatus,
     error::RpcError,
-    id::ProcessId,
+    id::{ProcessId, SessionId},
     initialize::{Extension, InitializeParams, InitializeResponse},
     message::RequestId,
-    outgoing::Outgoing,
     process::{Acknowledged, Empty},
 };
 use futures_util::future::{BoxFuture, FutureExt};
 use serde::Serialize;
+use tracing::Span;
 
 use crate::{
+    answer::{Answer, Reply},
     call::Call,
     files::ConnectionFiles,
+    meters::Outcome,
+    observed::shown,
     outbox::Outbox,
     service::Shared,
     session::{Found, Keeping, Process, Session},
@@ -36,13 +39,13 @@ use crate::{
 /// A request that has begun.
 pub(crate) enum Begun {
     /// It is done.
-    Done(Outgoing),
+    Done(Answer),
     /// It runs, and others that it could disturb wait for it. It may answer by itself.
-    Runs(BoxFuture<'static, Option<Outgoing>>),
+    Runs(BoxFuture<'static, Reply>),
     /// It has taken effect, or only reads, and waits: nobody waits for it.
-    Waits(BoxFuture<'static, Outgoing>),
+    Waits(BoxFuture<'static, Answer>),
     /// It waits as well, and answers by itself: something follows its answer.
-    Answers(BoxFuture<'static, ()>),
+    Answers(BoxFuture<'static, Outcome>),
 }
 
 /// The handlers of one connection.
@@ -54,6 +57,8 @@ pub(crate) struct Handler {
     binary: Binary,
     takes_binary: bool,
     session: Option<Arc<Session>>,
+    /// The span of the connection.
+    connection: Span,
 }
 
 impl Handler {
@@ -66,7 +71,13 @@ impl Handler {
             binary,
             takes_binary: false,
             session: None,
+            connection: Span::current(),
         }
+    }
+
+    /// Returns the session, once there is one.
+    pub(crate) fn session_id(&self) -> Option<&SessionId> {
+        self.session.as_ref().map(|session| &session.id)
     }
 
     pub(crate) fn takes_binary(&self) -> bool {
@@ -109,7 +120,18 @@ impl Handler {
             self.outbox.grant(*extension);
             self.takes_binary |= *extension == Extension::BinaryData;
         }
-        tracing::debug!(client = params.client_name, session = ?session.id, "client attached");
+        let (span, client) = (Span::current(), shown(&params.client_name));
+        span.record("session", session.id.shown());
+        self.connection.record("session", session.id.shown());
+        self.connection.record("client", client);
+        let how = if params.resume_session_id.is_some() {
+            self.shared.meters.sessions_resumed.increment();
+            "session resumed"
+        } else {
+            self.shared.meters.sessions_opened.increment();
+            "session begun"
+        };
+        tracing::info!(target: "exec_service::session", client, session = session.id.shown(), "{how}");
         let session_id = session.id.clone();
         self.session = Some(session);
         Ok(InitializeResponse {
@@ -145,7 +167,7 @@ impl Handler {
     pub(crate) fn begin(&self, id: RequestId, call: Call) -> Begun {
         let Some(session) = self.session.clone() else {
             let error = RpcError::invalid_request("connection has no session");
-            return Begun::Done(Outgoing::error(&id, &error));
+            return Begun::Done(Answer::error(&id, &error));
         };
         let handlers = Handlers {
             shared: &self.shared,
@@ -163,7 +185,7 @@ impl Handler {
             ),
             Call::EnvironmentInfo => {
                 let backend = Arc::clone(&handlers.session.environment.backend);
-                Begun::Waits(async move { answer(&id, &backend.info().await) }.boxed())
+                Begun::Waits(async move { Answer::new(&id, &backend.info().await) }.boxed())
             }
             Call::EnvironmentStatus => done(
                 &id,
@@ -254,16 +276,8 @@ impl Handlers<'_> {
     }
 }
 
-/// Encodes an answer.
-fn answer<T: Serialize>(id: &RequestId, result: &Result<T, RpcError>) -> Outgoing {
-    match result {
-        Ok(result) => Outgoing::result(id, result),
-        Err(error) => Outgoing::error(id, error),
-    }
-}
-
 fn done<T: Serialize>(id: &RequestId, result: Result<T, RpcError>) -> Begun {
-    Begun::Done(answer(id, &result))
+    Begun::Done(Answer::new(id, &result))
 }
 
 /// Answers at once if the future is ready, which it nearly always is; otherwise waits.
@@ -280,6 +294,6 @@ where
     let mut future = future;
     match (&mut future).now_or_never() {
         Some(outcome) => done(&id, result(outcome)),
-        None => Begun::Waits(async move { answer(&id, &result(future.await)) }.boxed()),
+        None => Begun::Waits(async move { Answer::new(&id, &result(future.await)) }.boxed()),
     }
 }

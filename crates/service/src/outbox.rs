@@ -167,6 +167,11 @@ impl Outbox {
         question.answer().await
     }
 
+    /// Returns what waits for the client to take it.
+    pub(crate) fn waiting_bytes(&self) -> usize {
+        limits::OUTBOX_BYTES.saturating_sub(self.room.available_permits())
+    }
+
     /// Returns what the client was asked.
     pub(crate) fn asked(&self) -> &Asked {
         &self.asked

@@ -15,6 +15,8 @@ use tokio::time::timeout;
 
 use crate::{
     connection,
+    meters::{Levels, Meters},
+    observed::ContinueTrace,
     session::{Registry, Session},
 };
 
@@ -64,6 +66,8 @@ pub(crate) struct Shared {
     pub(crate) sessions: Arc<Registry>,
     /// Processes that belong to the server.
     pub(crate) detached: Arc<Session>,
+    pub(crate) meters: Arc<Meters>,
+    pub(crate) continue_trace: ContinueTrace,
     open: Box<Open>,
 }
 
@@ -81,18 +85,36 @@ impl Service {
         config: ServiceConfig,
         open: impl Fn() -> Environment + Send + Sync + 'static,
     ) -> Self {
-        let sessions = Arc::new(Registry::new(config.session_ttl, config.max_processes));
+        Self::traced(config, open, |_, _| {})
+    }
+
+    /// Makes a service that has `continue_trace` make the span of a request part of the trace that the
+    /// request came with, and that of a process part of its start's, before anything happens in it.
+    pub fn traced(
+        config: ServiceConfig,
+        open: impl Fn() -> Environment + Send + Sync + 'static,
+        continue_trace: ContinueTrace,
+    ) -> Self {
+        let meters = Arc::new(Meters::default());
+        let sessions = Arc::new(Registry::new(
+            config.session_ttl,
+            config.max_processes,
+            Arc::clone(&meters),
+        ));
         let detached = Arc::new(Session::new(
             SessionId::new("detached"),
             open(),
             Lease::new(config.session_ttl),
             limits::MAX_DETACHED_PROCESSES,
+            Arc::clone(&meters),
         ));
         Self {
             shared: Arc::new(Shared {
                 config,
                 sessions,
                 detached,
+                meters,
+                continue_trace,
                 open: Box::new(open),
             }),
         }
@@ -101,6 +123,26 @@ impl Service {
     /// Serves one connection until it ends. Its session is then detached.
     pub async fn serve(&self, link: Link) {
         connection::serve(Arc::clone(&self.shared), link).await;
+    }
+
+    /// Returns what was counted so far.
+    pub fn meters(&self) -> &Meters {
+        &self.shared.meters
+    }
+
+    /// Counts what there is now. It takes time for each session and each process.
+    pub fn levels(&self) -> Levels {
+        let mut levels = Levels::default();
+        for session in self.shared.sessions.all() {
+            if session.is_attached() {
+                levels.sessions_attached += 1;
+            } else {
+                levels.sessions_detached += 1;
+            }
+            session.add_to(&mut levels);
+        }
+        self.shared.detached.add_to(&mut levels);
+        levels
     }
 
     /// Ends every process: with `grace`, they are asked first.
@@ -123,6 +165,18 @@ impl Service {
         for session in &sessions {
             session.clear();
         }
+    }
+
+    /// Waits until no process runs. What connections start meanwhile is not waited for.
+    pub async fn quiet(&self) {
+        let mut sessions = self.shared.sessions.all();
+        sessions.push(Arc::clone(&self.shared.detached));
+        all_ended(&sessions, WaitUntil::Exited).await;
+    }
+
+    /// Tells whether a detached process is there, be it one that has finished and can still be read.
+    pub fn keeps_detached(&self) -> bool {
+        !self.shared.detached.list().is_empty()
     }
 
     /// Kills every process, also those of sessions without a connection, and waits for nothing.

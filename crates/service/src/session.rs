@@ -2,6 +2,7 @@
 
 mod finished;
 mod kept;
+mod life;
 mod process;
 mod registry;
 mod state;
@@ -9,6 +10,7 @@ mod watcher;
 
 pub(crate) use self::{
     kept::{Keeping, Kept},
+    life::Life,
     process::{Found, Process},
     registry::Registry,
     state::{AdmitError, Session, follow},

@@ -1,10 +1,15 @@
-//! The HTTP faces of a listener: the [door](Door) of a server, which has three routes, and
+//! The HTTP faces of a listener: the [door](Door) of a server, which has four routes, and
 //! [sites](site) that bring their own.
 
 mod connection;
 mod door;
+mod exposition;
 pub mod site;
 mod upgrade;
 
-pub(crate) use self::door::serve as serve_door;
-pub use self::{door::Door, upgrade::wants_websocket};
+pub(crate) use self::door::{refuse, serve as serve_door};
+pub use self::{
+    door::Door,
+    exposition::{Exposition, Lookout},
+    upgrade::wants_websocket,
+};

@@ -4,6 +4,7 @@
 //! here. Not here: methods, sessions, order.
 
 pub mod auth;
+mod confined;
 pub mod connect;
 pub mod http;
 pub mod lines;

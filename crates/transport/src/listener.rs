@@ -18,8 +18,9 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use crate::{
+    confined::is_more_confined,
     http::{
-        Door, serve_door,
+        Door, refuse, serve_door,
         site::{self, Peer, Site, SiteOptions},
     },
     link::Link,
@@ -45,8 +46,9 @@ pub struct Listener {
 enum Socket {
     Tcp(TcpListener),
     Unix {
-        listener: UnixListener,
+        /// Goes first: once nobody listens, another server may put its own in this place.
         _file: SocketFile,
+        listener: UnixListener,
     },
 }
 
@@ -83,8 +85,8 @@ impl Listener {
         let address = ListenUrl::Unix(path.to_owned());
         Ok(Self {
             socket: Socket::Unix {
-                listener,
                 _file: file,
+                listener,
             },
             address,
         })
@@ -181,13 +183,17 @@ impl Listener {
             }
             Socket::Unix { listener, .. } => {
                 let (stream, _) = listener.accept().await?;
-                let peer = stream.peer_cred()?.uid();
+                let credentials = stream.peer_cred()?;
+                let peer = credentials.uid();
                 let ours = rustix::process::geteuid().as_raw();
                 if peer != ours && peer != 0 {
                     tracing::warn!(peer, "connection of another account refused");
                     return Ok(None);
                 }
-                Ok(Some(Stream::Unix(stream, peer)))
+                Ok(Some(match is_more_confined(credentials.pid()) {
+                    true => Stream::Confined(stream, peer),
+                    false => Stream::Unix(stream, peer),
+                }))
             }
         }
     }
@@ -196,6 +202,8 @@ impl Listener {
 enum Stream {
     Tcp(TcpStream, SocketAddr),
     Unix(UnixStream, u32),
+    /// Of a process that may do less than this one.
+    Confined(UnixStream, u32),
 }
 
 impl Stream {
@@ -208,6 +216,11 @@ impl Stream {
                 serve_door(stream, door, peer.to_string()).await
             }
             (Self::Unix(stream, _), _) => serve_door(stream, door, peer.to_string()).await,
+            (Self::Confined(stream, _), _) => {
+                tracing::warn!(%peer, "connection from a sandbox refused");
+                refuse(stream, CONFINED, &peer.to_string()).await;
+                None
+            }
         }
     }
 
@@ -224,14 +237,17 @@ impl Stream {
                 let stream = secure(stream, &tls, peer).await?;
                 site::serve(stream, site, peer, options).await
             }
-            (Self::Unix(stream, _), _) => site::serve(stream, site, peer, options).await,
+            // A site asks for credentials of its own.
+            (Self::Unix(stream, _) | Self::Confined(stream, _), _) => {
+                site::serve(stream, site, peer, options).await
+            }
         }
     }
 
     fn peer(&self) -> Peer {
         match self {
             Self::Tcp(_, address) => Peer::Network(*address),
-            Self::Unix(_, uid) => Peer::Account(*uid),
+            Self::Unix(_, uid) | Self::Confined(_, uid) => Peer::Account(*uid),
         }
     }
 }
@@ -246,6 +262,9 @@ async fn secure(stream: TcpStream, tls: &TlsAcceptor, peer: Peer) -> Option<TlsS
         Err(_) => None,
     }
 }
+
+/// Why a process in a sandbox is refused: what it would start here would not be in it.
+const CONFINED: &str = "you are more confined than the server, which would lead out of that";
 
 /// Removes the socket's file when the listener is gone.
 #[derive(Debug)]

@@ -279,7 +279,8 @@ async fn metadata_tells_what_a_path_names(transport: Transport) {
     ] {
         let metadata = scene.call("fs/getMetadata", name, json!({})).await;
         assert_eq!(kinds(&metadata), kind, "{name}: {metadata}");
-        assert_eq!(metadata.as_object().unwrap().len(), 6, "{metadata}");
+        assert_eq!(metadata.as_object().unwrap().len(), 7, "{metadata}");
+        assert!(metadata["mode"].is_u64(), "{metadata}");
         let found = metadata["size"].as_u64().unwrap();
         assert!(size.is_none_or(|size| size == found), "{name}: {metadata}");
     }

@@ -134,7 +134,7 @@ async fn other_paths_are_not_found(transport: Transport) {
         "//",
         "/.",
         "/READYZ",
-        "/metrics",
+        "/metrics/",
     ] {
         let answer = request(&server, &format!("GET {path}"), "").await;
         assert_eq!((answer.status, answer.body.as_str()), (404, ""), "{path}");

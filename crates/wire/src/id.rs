@@ -151,7 +151,7 @@ pub struct SessionId(Arc<str>);
 impl fmt::Debug for SessionId {
     /// Shows enough to tell sessions apart in a log, and not enough to resume one.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SessionId({}…)", self.0.get(..8).unwrap_or_default())
+        write!(f, "SessionId({}…)", self.shown())
     }
 }
 
@@ -159,6 +159,12 @@ impl SessionId {
     /// Wraps the text of a session id.
     pub fn new(text: &str) -> Self {
         Self(text.into())
+    }
+
+    /// Returns the beginning of the text: enough to tell sessions apart in a log or a span, and not enough
+    /// to resume one.
+    pub fn shown(&self) -> &str {
+        self.0.get(..8).unwrap_or_default()
     }
 
     /// Returns the text.

@@ -33,6 +33,9 @@ pub const MAX_PROCESS_ID_BYTES: usize = 1024;
 pub const MAX_SNAPSHOT_SCOPE_BYTES: usize = 256;
 /// How long a finished process stays readable.
 pub const CLOSED_RETENTION: Duration = Duration::from_secs(30);
+/// How long a finished detached process stays readable: nobody need be there when it ends, and whoever
+/// started it may be back only the next day.
+pub const DETACHED_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 /// How long a session outlives its connection, unless configured otherwise.
 pub const SESSION_TTL: Duration = Duration::from_secs(30);
 /// How often a websocket is pinged.

@@ -7,7 +7,7 @@ use crate::{
     bytes::encode_append,
     error::RpcError,
     id::{OutputSeq, ProcessId},
-    message::{RequestId, encode_binary_head, encode_json, encode_string},
+    message::{RequestId, Trace, encode_binary_head, encode_json, encode_string},
     method::notification,
     process::OutputStream,
 };
@@ -101,6 +101,23 @@ impl Outgoing {
         data: Bytes,
     ) -> Self {
         Self::notification(method, params).with_data(member, data)
+    }
+
+    /// Puts a trace context into a request. One without any member changes nothing.
+    pub fn with_trace(mut self, trace: &Trace) -> Self {
+        if trace.traceparent.is_none() && trace.tracestate.is_none() {
+            return self;
+        }
+        let text = match &mut self {
+            Self::Text(text) => text,
+            Self::Data(message) => &mut message.head,
+        };
+        let mut member = br#""trace":"#.to_vec();
+        encode_json(trace, &mut member);
+        member.push(b',');
+        // Before the others: data is behind them.
+        text.splice(1..1, member);
+        self
     }
 
     /// Puts a data member behind the last one of the object that a text ends with.
@@ -284,6 +301,7 @@ fn stream_member(stream: &str, head: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::Message;
 
     fn text(message: &Outgoing) -> String {
         let mut out = Vec::new();
@@ -373,6 +391,40 @@ mod tests {
             text(&message),
             r#"{"id":3,"method":"m","params":{"a":1,"chunk":"aGk="}}"#
         );
+    }
+
+    #[test]
+    fn a_request_carries_its_trace_whether_it_has_data_or_not() {
+        let id = RequestId::Number(3);
+        let trace = Trace {
+            traceparent: Some("00-ab-cd-01".to_owned()),
+            tracestate: None,
+        };
+        let nothing = Trace {
+            traceparent: None,
+            tracestate: None,
+        };
+        let params = crate::process::Empty {};
+        let plain = || Outgoing::request(&id, "m", &params);
+        let data = Bytes::from_static(b"hi");
+        let with_data = Outgoing::request_with_data(&id, "m", &params, "chunk", data);
+        for message in [plain(), with_data] {
+            let untraced = text(&message);
+            let message = message.with_trace(&trace);
+            assert_eq!(
+                text(&message),
+                untraced.replacen('{', r#"{"trace":{"traceparent":"00-ab-cd-01"},"#, 1)
+            );
+            let text = text(&message);
+            let Ok(Message::Request(request)) = Message::decode(text.as_bytes()) else {
+                panic!("a request decodes")
+            };
+            assert_eq!(
+                (request.id, request.trace),
+                (id.clone(), Some(trace.clone()))
+            );
+        }
+        assert_eq!(text(&plain().with_trace(&nothing)), text(&plain()));
     }
 
     #[test]

@@ -29,6 +29,7 @@ use crate::{
     connector::{Connector, Continuity, Pause},
     error::{ConnectError, ExecServerError, chain},
     options::ExecServerClientConnectOptions,
+    trace::TraceSource,
 };
 
 /// How long a session may stay attached to the stream of a harness that died: a server keeps such a
@@ -61,6 +62,8 @@ pub struct RelayExecServerConnectArgs {
     pub initialize_timeout: Duration,
     /// A detached session to take up again.
     pub resume_session_id: Option<SessionId>,
+    /// What requests belong to. Absent: they carry no trace.
+    pub trace: Option<TraceSource>,
 }
 
 impl RelayExecServerConnectArgs {
@@ -84,6 +87,7 @@ impl RelayExecServerConnectArgs {
             connect_timeout: CONNECT_TIMEOUT,
             initialize_timeout: options.initialize_timeout,
             resume_session_id: None,
+            trace: None,
         }
     }
 
@@ -128,6 +132,7 @@ impl RelayExecServerConnectArgs {
             client_name: self.client_name.clone(),
             initialize_timeout: self.initialize_timeout,
             resume_session_id: self.resume_session_id.clone(),
+            trace: self.trace.clone(),
             ..ExecServerClientConnectOptions::default()
         }
     }

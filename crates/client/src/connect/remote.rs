@@ -15,6 +15,7 @@ use crate::{
     connector::{Connector, Continuity},
     error::{ConnectError, ExecServerError},
     options::ExecServerClientConnectOptions,
+    trace::TraceSource,
 };
 
 /// How to connect to a server that listens. `Debug` hides what may be secret.
@@ -36,6 +37,8 @@ pub struct RemoteExecServerConnectArgs {
     pub initialize_timeout: Duration,
     /// A detached session to take up again.
     pub resume_session_id: Option<SessionId>,
+    /// What requests belong to. Absent: they carry no trace.
+    pub trace: Option<TraceSource>,
 }
 
 impl RemoteExecServerConnectArgs {
@@ -51,6 +54,7 @@ impl RemoteExecServerConnectArgs {
             connect_timeout: CONNECT_TIMEOUT,
             initialize_timeout: options.initialize_timeout,
             resume_session_id: None,
+            trace: None,
         }
     }
 
@@ -77,6 +81,7 @@ impl RemoteExecServerConnectArgs {
             client_name: self.client_name.clone(),
             initialize_timeout: self.initialize_timeout,
             resume_session_id: self.resume_session_id.clone(),
+            trace: self.trace.clone(),
             ..ExecServerClientConnectOptions::default()
         }
     }
@@ -93,6 +98,7 @@ impl fmt::Debug for RemoteExecServerConnectArgs {
             .field("connect_timeout", &self.connect_timeout)
             .field("initialize_timeout", &self.initialize_timeout)
             .field("resume_session_id", &self.resume_session_id)
+            .field("trace", &self.trace)
             .finish()
     }
 }

@@ -16,6 +16,7 @@ use crate::{
     connector::{Connector, Continuity},
     error::ExecServerError,
     options::ExecServerClientConnectOptions,
+    trace::TraceSource,
 };
 
 /// How to start a server that speaks on its standard input and output, such as `ssh` to a host that
@@ -34,6 +35,8 @@ pub struct StdioExecServerConnectArgs {
     pub client_name: String,
     /// How long the server may take to answer `initialize`; ten seconds by default.
     pub initialize_timeout: Duration,
+    /// What requests belong to. Absent: they carry no trace.
+    pub trace: Option<TraceSource>,
 }
 
 impl StdioExecServerConnectArgs {
@@ -51,6 +54,7 @@ impl StdioExecServerConnectArgs {
             cwd: None,
             client_name: client_name.into(),
             initialize_timeout: options.initialize_timeout,
+            trace: None,
         }
     }
 
@@ -71,6 +75,7 @@ impl StdioExecServerConnectArgs {
         ExecServerClientConnectOptions {
             client_name: self.client_name.clone(),
             initialize_timeout: self.initialize_timeout,
+            trace: self.trace.clone(),
             ..ExecServerClientConnectOptions::default()
         }
     }
@@ -82,6 +87,7 @@ impl fmt::Debug for StdioExecServerConnectArgs {
             .field("program", &self.connector().program)
             .field("client_name", &self.client_name)
             .field("initialize_timeout", &self.initialize_timeout)
+            .field("trace", &self.trace)
             .finish()
     }
 }

@@ -10,7 +10,7 @@ use super::{
     waiter::{Answered, Opens, Reply, Waiter},
 };
 use crate::{
-    events::ProcessEvents,
+    events::{Owner, ProcessEvents},
     hub::{Kept, Released},
 };
 
@@ -21,15 +21,24 @@ impl Connection {
             Waiter::Start(reply, process) => {
                 let started = result.is_ok();
                 self.has_started |= started;
+                process.handle_launched();
                 if !started {
                     self.processes.forget(&process);
                 }
                 // Nobody waits for it any more: it is to be ended.
                 if reply.send(result).is_err() && started {
                     self.terminate(&process);
+                    if process.owner() == Owner::Server {
+                        self.part_with(&process);
+                    }
                 }
             }
             Waiter::Adopt(reply, process) => self.handle_adopted(reply, &process, result),
+            Waiter::Attach(pending, process, after) => {
+                self.handle_attached(pending, &process, after, result);
+            }
+            Waiter::List(processes) => self.handle_listed(processes, &result),
+            Waiter::Release(id) => self.handle_released(&id),
             Waiter::Fill(process) => self.handle_page(&process, result),
             Waiter::End(process) => self.handle_ended(&process, result),
             Waiter::File(reply, opens) => {

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use exec_env::process::ProcessError;
 use exec_wire::{
+    error::RpcError,
     fs::{CloseFile, Unwatch, WatchMissing},
     http::CancelHttpRequest,
     id::{OutputSeq, ProcessId},
@@ -22,7 +24,7 @@ use super::{
 };
 use crate::{
     error::ExecServerError,
-    events::{Missing, ProcessEvents},
+    events::{Missing, Owner, ProcessEvents},
     hub::Released,
 };
 
@@ -33,11 +35,14 @@ impl Connection {
     /// Takes a call.
     pub(super) fn handle_ask(&mut self, ask: Ask) {
         // What nobody wants any more does not begin.
-        if let Waiter::File(reply, _) | Waiter::Start(reply, _) = &ask.waiter
-            && reply.is_closed()
+        if let Waiter::File(..) | Waiter::Start(..) | Waiter::Attach(..) = &ask.waiter
+            && !ask.waiter.is_awaited()
         {
             return;
         }
+        let Some(ask) = self.defer(ask) else {
+            return;
+        };
         if let Some(refusal) = self.refusal(&ask) {
             return ask.waiter.fail(refusal);
         }
@@ -45,6 +50,7 @@ impl Connection {
             method,
             request,
             repeat,
+            about,
             waiter,
         } = ask;
         let waiter = match waiter {
@@ -55,6 +61,9 @@ impl Connection {
             waiter @ (Waiter::Call(_)
             | Waiter::Start(..)
             | Waiter::Adopt(..)
+            | Waiter::Attach(..)
+            | Waiter::List(_)
+            | Waiter::Release(_)
             | Waiter::Fill(_)
             | Waiter::End(_)) => waiter,
         };
@@ -62,17 +71,25 @@ impl Connection {
             method,
             request,
             repeat,
+            about,
             waiter,
         });
     }
 
     fn refusal(&mut self, ask: &Ask) -> Option<ExecServerError> {
+        if let Some(process) = &ask.about
+            && let Err(error) = process.check()
+        {
+            return Some(given_up(error));
+        }
         match &ask.waiter {
             _ if self.unanswered >= limits::MAX_REQUESTS_IN_FLIGHT => {
                 Some(ExecServerError::TooMany(limits::MAX_REQUESTS_IN_FLIGHT))
             }
             // Registered before it is launched: its events may come before the answer.
-            Waiter::Start(_, process) if !self.register(process) => {
+            Waiter::Start(_, process) | Waiter::Attach(_, process, _)
+                if !self.register(process) =>
+            {
                 Some(ExecServerError::IdInUse(process.id().clone()))
             }
             Waiter::File(_, Opens::Uses(connection)) if *connection != self.number => {
@@ -84,6 +101,9 @@ impl Connection {
             Waiter::Call(_)
             | Waiter::Start(..)
             | Waiter::Adopt(..)
+            | Waiter::Attach(..)
+            | Waiter::List(_)
+            | Waiter::Release(_)
             | Waiter::Fill(_)
             | Waiter::End(_)
             | Waiter::File(..) => None,
@@ -105,6 +125,7 @@ impl Connection {
             method,
             request,
             repeat,
+            about,
             waiter,
         } = ask;
         let number = self.asked + 1;
@@ -116,6 +137,7 @@ impl Connection {
                 number,
                 method,
                 repeat,
+                about,
                 waiter,
                 again,
             }
@@ -127,12 +149,13 @@ impl Connection {
         }
     }
 
-    fn ask<M: Method + Send + 'static>(&mut self, params: M, waiter: Waiter) {
+    pub(super) fn ask<M: Method + Send + 'static>(&mut self, params: M, waiter: Waiter) {
         let method = M::NAME;
         self.send(Ask {
             method,
             request: Box::new(move |id| Outgoing::request(id, method.as_str(), &params)),
             repeat: Repeat::of(method),
+            about: None,
             waiter,
         });
     }
@@ -210,8 +233,10 @@ impl Connection {
     /// Looks what handles have to say.
     pub(super) fn handle_poked(&mut self) {
         for process in self.hub.take_due() {
-            if self.processes.knows(&process) {
-                self.acknowledge(&process);
+            match process.owner() {
+                Owner::Session if self.processes.knows(&process) => self.acknowledge(&process),
+                Owner::Session => {}
+                Owner::Server => self.take_turn(&process),
             }
         }
         for released in self.hub.take_released() {
@@ -226,6 +251,7 @@ impl Connection {
                         self.tidy(&process);
                     }
                 }
+                Released::Attached(process) => self.handle_parted(&process),
                 Released::File(handle_id, connection) => {
                     if connection == self.number {
                         self.tell(&CloseFile { handle_id });
@@ -274,6 +300,19 @@ impl Connection {
         if let Some(answer) = answer {
             self.link.writer.push(answer, self.encoding);
         }
+    }
+}
+
+/// Why nothing is asked about a process that has failed.
+fn given_up(error: ProcessError) -> ExecServerError {
+    match error {
+        ProcessError::Remote(error) => ExecServerError::Remote(error),
+        ProcessError::Disconnected(gone) => gone.into(),
+        ProcessError::Terminated
+        | ProcessError::StdinFull
+        | ProcessError::NoTerminal(_)
+        | ProcessError::EmptySize
+        | _ => ExecServerError::Remote(RpcError::internal(error.to_string())),
     }
 }
 

@@ -1,12 +1,16 @@
 //! One connection: what belongs to it, and what of it outlives it.
 
-use std::{fmt, io, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, fmt, io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use exec_core::peer::Calls;
 use exec_env::disconnect::Disconnect;
 use exec_transport::link::{Encoding, Link, ReadError};
-use exec_wire::{id::SessionId, initialize::Extension, method::MethodName};
+use exec_wire::{
+    id::{ProcessId, SessionId},
+    initialize::Extension,
+    method::MethodName,
+};
 use tokio::time::Instant;
 
 use super::{
@@ -16,11 +20,12 @@ use super::{
     repeat::Repeat,
     resume::Remains,
     room::Windows,
-    waiter::{Ask, ConnectionNumber, Request, Waiter},
+    waiter::{Ask, ConnectionNumber, Pending, Request, Waiter},
     watches::Watches,
 };
 use crate::{
     error::{ExecServerError, chain},
+    events::ProcessEvents,
     handshake::Opened,
     hub::Hub,
 };
@@ -39,6 +44,12 @@ pub(super) struct Connection {
     /// Messages that may be read although there is little room.
     pub(super) allowance: u32,
     pub(super) processes: Processes,
+    /// Processes of the server whose events are not wanted any more; what still comes is of before.
+    pub(super) releasing: BTreeSet<ProcessId>,
+    /// The server was asked which of its processes are still there.
+    pub(super) looking_up: bool,
+    /// Calls that wait for either. Bounded as those that are not answered.
+    pub(super) deferred: Vec<Ask>,
     pub(super) watches: Watches,
     pub(super) bodies: Bodies,
     pub(super) questions: Questions,
@@ -65,6 +76,8 @@ pub(super) struct Sent {
     pub(super) number: u64,
     pub(super) method: MethodName,
     pub(super) repeat: Repeat,
+    /// The process of the server that it is about, if it is about one.
+    pub(super) about: Option<Arc<ProcessEvents>>,
     pub(super) waiter: Waiter,
     /// Makes the request again, if it may be made again.
     pub(super) again: Option<Request>,
@@ -141,6 +154,9 @@ impl Connection {
             unanswered: 0,
             allowance: 0,
             processes: Processes::default(),
+            releasing: BTreeSet::new(),
+            looking_up: false,
+            deferred: Vec::new(),
             watches: Watches::default(),
             bodies: Bodies::default(),
             questions: Questions::default(),
@@ -184,12 +200,14 @@ impl Connection {
             cause: cause.to_string(),
             since: since.unwrap_or_else(Instant::now),
             processes: self.processes,
-            starts: Vec::new(),
+            pending: Vec::new(),
             repeats: Vec::new(),
+            unsent: self.deferred,
         };
         for Sent {
             method,
             repeat,
+            about,
             waiter,
             again,
             ..
@@ -197,12 +215,18 @@ impl Connection {
         {
             match (waiter, again) {
                 // They are asked about anew, if their processes are still of interest.
-                (Waiter::End(_), _) => {}
+                (Waiter::End(_) | Waiter::Release(_), _) => {}
+                (Waiter::Attach(pending, process, _), _) => {
+                    remains.pending.push((pending, process));
+                }
+                (Waiter::List(processes), _) => remains.pending.extend(processes),
                 (Waiter::Fill(process), _) => process.handle_unread(),
-                (Waiter::Start(reply, process), _) => remains.starts.push((reply, process)),
+                (Waiter::Start(reply, process), _) => {
+                    remains.pending.push((Pending::Start(reply), process));
+                }
                 (Waiter::Adopt(reply, process), _) => {
                     process.handle_unread();
-                    remains.starts.push((reply, process));
+                    remains.pending.push((Pending::Start(reply), process));
                 }
                 (waiter, Some(request)) => {
                     if waiter.is_awaited() || repeat == Repeat::Always {
@@ -210,6 +234,7 @@ impl Connection {
                             method,
                             request,
                             repeat,
+                            about,
                             waiter,
                         });
                     }

@@ -3,7 +3,7 @@
 use exec_env::disconnect::Disconnect;
 
 use super::task::{Driver, State};
-use crate::{error::ExecServerError, handshake::open};
+use crate::{connection::ConnectionState, error::ExecServerError, handshake::open};
 
 impl Driver {
     /// Waits for a call and begins another session for it. If that fails, the call does: whoever made
@@ -20,6 +20,7 @@ impl Driver {
             return State::Lost(gone);
         }
         self.queue.hold(ask);
+        self.hub.set_connection(ConnectionState::Reconnecting);
         let options = self.options.clone();
         let opening = open(&*connector, &options, None);
         match self.queue.hold_while(opening).await {
@@ -29,6 +30,7 @@ impl Driver {
                 self.begin(opened)
             }
             Some(Err(error)) => {
+                self.hub.set_connection(ConnectionState::Lost);
                 self.queue.fail(&ExecServerError::Connect(error));
                 State::Lost(gone)
             }

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     error::ExecServerError,
-    events::{Broken, Missing, ProcessEvents},
+    events::{Broken, Missing, Owner, ProcessEvents},
     notification::{self, Told, Undecodable},
 };
 
@@ -59,11 +59,13 @@ impl Connection {
     fn handle_notification(&mut self, told: &Notification<'_>) -> Result<(), Cause> {
         match notification::decode(told) {
             Ok(Told::Event(id, event)) => {
-                if let Some(process) = self.processes.find(&id) {
+                if !self.releasing.contains(&id)
+                    && let Some(process) = self.processes.find(&id)
+                {
                     let closed = matches!(event, Event::Closed(_));
                     let recorded = process.handle_event(event);
                     self.go_on(&process, recorded);
-                    if closed && process.is_failed() {
+                    if closed && process.is_failed() && process.owner() == Owner::Session {
                         self.let_go(&process);
                         self.processes.retire(&process);
                     }
@@ -117,16 +119,24 @@ impl Connection {
             }
             Err(broken) => self.give_up(process, &broken),
         }
-        self.acknowledge(process);
-        self.tidy(process);
+        match process.owner() {
+            Owner::Session => {
+                self.acknowledge(process);
+                self.tidy(process);
+            }
+            Owner::Server => self.take_turn(process),
+        }
     }
 
     /// Fails one process: its events are lost, the others are not concerned.
-    fn give_up(&mut self, process: &Arc<ProcessEvents>, broken: &Broken) {
+    pub(super) fn give_up(&mut self, process: &Arc<ProcessEvents>, broken: &Broken) {
         // The server is told once.
         if process.fail(broken.error(process.id())) {
             tracing::warn!(process = %process.id(), %broken, "process is given up");
-            self.end(process);
+            match process.owner() {
+                Owner::Session => self.end(process),
+                Owner::Server => self.part_with(process),
+            }
         }
     }
 }

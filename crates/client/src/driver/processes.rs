@@ -7,7 +7,7 @@ use exec_env::process::ProcessError;
 use exec_wire::id::ProcessId;
 
 use super::{past::Past, task::stopped};
-use crate::events::ProcessEvents;
+use crate::events::{Owner, ProcessEvents};
 
 #[derive(Debug, Default)]
 pub(super) struct Processes {
@@ -54,6 +54,20 @@ impl Processes {
     /// Returns all of them.
     pub(super) fn all(&self) -> Vec<Arc<ProcessEvents>> {
         self.table.values().cloned().collect()
+    }
+
+    /// Takes out those that belong to the server.
+    pub(super) fn take_attached(&mut self) -> Self {
+        let attached =
+            |_: &ProcessId, process: &mut Arc<ProcessEvents>| process.owner() == Owner::Server;
+        Self {
+            table: self.table.extract_if(.., attached).collect(),
+            past: Past::default(),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.table.is_empty()
     }
 
     /// Fails and forgets all of them.

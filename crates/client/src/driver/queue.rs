@@ -63,6 +63,19 @@ impl Queue {
         }
     }
 
+    /// Fails every call that waits, but those about processes of the server.
+    pub(super) fn fail_session(&mut self, error: &ExecServerError) {
+        let mut kept = VecDeque::new();
+        while let Some(ask) = self.try_next() {
+            if ask.about.is_some() {
+                kept.push_back(ask);
+            } else {
+                ask.waiter.fail(error.clone());
+            }
+        }
+        self.held = kept;
+    }
+
     /// Takes no further calls.
     pub(super) fn close(&mut self) {
         self.asks.close();

@@ -3,21 +3,25 @@
 use std::{sync::Arc, time::Duration};
 
 use exec_env::disconnect::Disconnect;
+use exec_wire::id::SessionId;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::{
+    attaching::Standing,
     connection::Connection,
     resume::Remains,
     task::{Driver, State},
 };
 use crate::{
+    connection::ConnectionState,
     connector::{Connector, Pause},
     error::ConnectError,
     handshake::{Opened, open},
 };
 
 /// How long is tried altogether: less than a server keeps a session without a connection.
-const WINDOW: Duration = Duration::from_secs(25);
+pub(super) const WINDOW: Duration = Duration::from_secs(25);
+
 /// An attempt that has not led to anything.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attempt {
@@ -37,6 +41,17 @@ impl Attempt {
     }
 }
 
+/// What attempts came to.
+pub(super) enum Reopened {
+    Opened(Box<Opened>),
+    /// The time is up. What the last attempt came to, if there was one.
+    OutOfTime(Option<ConnectError>),
+    /// Another attempt would come to nothing either.
+    Refused(ConnectError),
+    /// Nobody needs it any more.
+    Over,
+}
+
 impl Driver {
     /// Tries until the session is resumed, until it cannot be, or until the time is up.
     pub(super) async fn recover(&mut self, remains: Remains) -> State {
@@ -44,26 +59,47 @@ impl Driver {
             let gone = Disconnect::Transport(remains.cause.clone());
             return self.lose(remains, gone);
         };
-        let deadline = remains.since + WINDOW;
+        self.hub.set_connection(ConnectionState::Reconnecting);
+        let (session, deadline) = (remains.session.clone(), remains.since + WINDOW);
+        match self.reopen(&connector, Some(session), deadline).await {
+            Reopened::Opened(opened) => self.resume(*opened, remains, Standing::Resumed),
+            Reopened::OutOfTime(last) => {
+                let gone = out_of_time(&remains, last);
+                self.lose(remains, gone)
+            }
+            Reopened::Refused(error) => {
+                let gone = given_up(&remains, error);
+                self.lose(remains, gone)
+            }
+            Reopened::Over => State::Over,
+        }
+    }
+
+    /// Tries until there is a connection with this session on it, or with a new one.
+    pub(super) async fn reopen(
+        &mut self,
+        connector: &Arc<dyn Connector>,
+        session: Option<SessionId>,
+        deadline: Instant,
+    ) -> Reopened {
         let mut last = None;
         loop {
-            let (connector, options) = (Arc::clone(&connector), self.options.clone());
-            let session = remains.session.clone();
+            let (connector, options) = (Arc::clone(connector), self.options.clone());
+            let session = session.clone();
             let begin = self.attempted.map(|last| last.next(&*connector));
             let attempt = async {
                 if let Some(begin) = begin {
                     sleep_until(begin).await;
                 }
                 let begun = Instant::now();
-                (begun, open(&*connector, &options, Some(session)).await)
+                (begun, open(&*connector, &options, session).await)
             };
             let attempt = timeout_at(deadline, attempt);
             let Some(attempt) = self.queue.hold_while(attempt).await else {
-                return State::Over;
+                return Reopened::Over;
             };
             let Ok((begun, attempt)) = attempt else {
-                let gone = out_of_time(&remains, last);
-                return self.lose(remains, gone);
+                return Reopened::OutOfTime(last);
             };
             self.attempted = Some(Attempt {
                 begun,
@@ -73,28 +109,25 @@ impl Driver {
                     .map_or(0, |last| last.number.saturating_add(1)),
             });
             match attempt {
-                Ok(opened) => return self.resume(opened, remains),
+                Ok(opened) => return Reopened::Opened(Box::new(opened)),
                 Err(error) if error.is_passing() => {
                     tracing::debug!(%error, "session is not resumed yet");
                     last = Some(error);
                 }
-                Err(error) => {
-                    let gone = given_up(&remains, error);
-                    return self.lose(remains, gone);
-                }
+                Err(error) => return Reopened::Refused(error),
             }
         }
     }
 
-    fn resume(&mut self, opened: Opened, remains: Remains) -> State {
+    pub(super) fn resume(&mut self, opened: Opened, remains: Remains, standing: Standing) -> State {
         let number = self.next_connection();
-        let connection = Connection::resume(opened, number, &self.hub, remains);
+        let connection = Connection::resume(opened, number, &self.hub, remains, standing);
         State::Connected(Box::new(connection))
     }
 }
 
 /// Why it was not tried any longer.
-fn out_of_time(remains: &Remains, last: Option<ConnectError>) -> Disconnect {
+pub(super) fn out_of_time(remains: &Remains, last: Option<ConnectError>) -> Disconnect {
     let last = last.map_or_else(
         || "the server did not answer".to_owned(),
         |error| error.to_string(),
@@ -105,7 +138,7 @@ fn out_of_time(remains: &Remains, last: Option<ConnectError>) -> Disconnect {
 }
 
 /// Why it was not tried again.
-fn given_up(remains: &Remains, error: ConnectError) -> Disconnect {
+pub(super) fn given_up(remains: &Remains, error: ConnectError) -> Disconnect {
     let text = |text: String| format!("{}; session was not resumed: {text}", remains.cause);
     match error.disconnect() {
         Disconnect::Session(reason) => Disconnect::Session(text(reason)),

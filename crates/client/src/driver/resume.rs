@@ -8,26 +8,21 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use exec_env::{disconnect::Disconnect, process::ProcessError};
-use exec_wire::{
-    error::ErrorCode,
-    id::SessionId,
-    method::Method,
-    process::{StartProcess, Started},
-};
+use exec_wire::{error::ErrorCode, id::SessionId, method::Method, process::StartProcess};
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{
+    attaching::Standing,
     connection::Connection,
     past::Farewell,
     processes::Processes,
     room::Windows,
-    waiter::{Answered, Ask, ConnectionNumber, Reply, Waiter},
+    waiter::{Ask, ConnectionNumber, Pending, Reply, Waiter},
 };
 use crate::{
     error::ExecServerError,
-    events::{Broken, ProcessEvents},
+    events::{Broken, Owner, ProcessEvents},
     handshake::Opened,
     hub::Hub,
 };
@@ -41,10 +36,12 @@ pub(super) struct Remains {
     /// Since when there is none, or none that came to anything.
     pub(super) since: Instant,
     pub(super) processes: Processes,
-    /// Starts that were not answered.
-    pub(super) starts: Vec<(oneshot::Sender<Reply>, Arc<ProcessEvents>)>,
+    /// Starts that were not answered, and processes that were to be attached.
+    pub(super) pending: Vec<(Pending, Arc<ProcessEvents>)>,
     /// Calls that are made again.
     pub(super) repeats: Vec<Ask>,
+    /// Calls that were not made.
+    pub(super) unsent: Vec<Ask>,
 }
 
 impl Remains {
@@ -52,13 +49,34 @@ impl Remains {
     pub(super) fn fail(mut self, gone: &Disconnect) {
         self.processes
             .fail(&ProcessError::Disconnected(gone.clone()));
-        for (reply, _) in self.starts {
-            // A caller that gave up needs no answer.
-            drop(reply.send(Err(gone.clone().into())));
+        for (pending, _) in self.pending {
+            pending.fail(gone.clone().into());
         }
-        for ask in self.repeats {
+        for ask in self.repeats.into_iter().chain(self.unsent) {
             ask.waiter.fail(gone.clone().into());
         }
+    }
+
+    /// Fails what belongs to the session, and returns what does not.
+    pub(super) fn fail_session(mut self, gone: &Disconnect) -> Self {
+        let attached = self.processes.take_attached();
+        let of_server =
+            |(_, process): &mut (_, Arc<ProcessEvents>)| process.owner() == Owner::Server;
+        let pending = self.pending.extract_if(.., of_server).collect();
+        let of_server = |ask: &mut Ask| ask.about.is_some();
+        let repeats = self.repeats.extract_if(.., of_server).collect();
+        let unsent = self.unsent.extract_if(.., of_server).collect();
+        let kept = Self {
+            session: self.session.clone(),
+            cause: self.cause.clone(),
+            since: self.since,
+            processes: attached,
+            pending,
+            repeats,
+            unsent,
+        };
+        self.fail(gone);
+        kept
     }
 }
 
@@ -69,6 +87,7 @@ impl Connection {
         number: ConnectionNumber,
         hub: &Arc<Hub>,
         remains: Remains,
+        standing: Standing,
     ) -> Self {
         let mut connection = Self::new(opened, number, hub);
         connection.processes = remains.processes;
@@ -76,21 +95,34 @@ impl Connection {
         drop(hub.take_released());
         connection.cause = remains.cause;
         connection.say_farewells();
-        let mut starts = remains.starts;
+        let mut all_pending = remains.pending;
+        let mut unsure = Vec::new();
         let mut processes = connection.processes.all();
         if let Some(turns) = number.0.checked_rem(processes.len() as u64) {
             // Each is the first one at times: on connections that do not last, no other is answered.
             processes.rotate_left(usize::try_from(turns).unwrap_or_default());
         }
         for process in processes {
-            let start = starts
+            let pending = all_pending
                 .iter()
-                .position(|(_, started)| Arc::ptr_eq(started, &process));
-            let start = start.map(|index| starts.swap_remove(index).0);
-            connection.take_up(&process, start);
+                .position(|(_, pending)| Arc::ptr_eq(pending, &process));
+            let pending = pending.map_or(Pending::Nobody, |index| all_pending.swap_remove(index).0);
+            match process.owner() {
+                Owner::Session => connection.take_up(&process, pending),
+                Owner::Server => {
+                    unsure.extend(connection.take_up_attached(&process, pending, standing));
+                }
+            }
         }
+        connection.look_up(unsure);
         for ask in remains.repeats {
-            connection.send(ask);
+            match standing {
+                Standing::Resumed => connection.send(ask),
+                Standing::New => connection.handle_ask(ask),
+            }
+        }
+        for ask in remains.unsent {
+            connection.handle_ask(ask);
         }
         if connection.unanswered > 0 {
             connection.since = Some(remains.since);
@@ -110,7 +142,12 @@ impl Connection {
         }
     }
 
-    fn take_up(&mut self, process: &Arc<ProcessEvents>, start: Option<oneshot::Sender<Reply>>) {
+    fn take_up(&mut self, process: &Arc<ProcessEvents>, pending: Pending) {
+        let start = match pending {
+            Pending::Start(reply) => Some(reply),
+            // What is attached belongs to the server.
+            Pending::Nobody | Pending::Attach(_) => None,
+        };
         if start.is_some() && self.processes.past.knows(process.id()) {
             // What the server knows by this id may be the process of before.
             let gone = Disconnect::Transport(self.cause.clone());
@@ -144,17 +181,7 @@ impl Connection {
     ) {
         match page {
             Ok(page) => {
-                let started = Started {
-                    process_id: process.id().clone(),
-                    sandbox_type: None,
-                };
-                let result = serde_json::to_vec(&started).unwrap_or_default();
-                let answered = Answered {
-                    result: Bytes::from(result),
-                    data: None,
-                    kept: None,
-                    connection: self.number,
-                };
+                let answered = self.started(process.id());
                 self.has_started = true;
                 if reply.send(Ok(answered)).is_err() {
                     self.terminate(process);
@@ -170,7 +197,7 @@ impl Connection {
         }
     }
 
-    fn not_started(&self) -> ExecServerError {
+    pub(super) fn not_started(&self) -> ExecServerError {
         ExecServerError::Interrupted {
             method: StartProcess::NAME.as_str(),
             reason: self.cause.clone(),
@@ -183,11 +210,18 @@ impl Connection {
             Ok(page) => serde_json::from_slice(&page.result)
                 .map_err(|error| Broken::Malformed(format!("result of `process/read`: {error}")))
                 .and_then(|page| process.handle_page(page)),
-            Err(ExecServerError::Remote(error)) if error.code == ErrorCode::INVALID_REQUEST => {
-                Err(Broken::Unknown(error.message))
-            }
-            Err(error) => Err(Broken::Unread(error.to_string())),
+            Err(error) => Err(unread(error)),
         };
         self.go_on(process, recorded);
     }
+}
+
+/// What it means for a process that its events are not to be had.
+pub(super) fn unread(error: ExecServerError) -> Broken {
+    if let ExecServerError::Remote(error) = &error
+        && error.code == ErrorCode::INVALID_REQUEST
+    {
+        return Broken::Unknown(error.message.clone());
+    }
+    Broken::Unread(error.to_string())
 }

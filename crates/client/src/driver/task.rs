@@ -13,6 +13,7 @@ use super::{
     waiter::{Ask, ConnectionNumber},
 };
 use crate::{
+    connection::ConnectionState,
     connector::{Connector, Continuity},
     error::ExecServerError,
     handshake::Opened,
@@ -49,6 +50,7 @@ impl Drop for Driver {
         if self.hub.current().borrow().lost.is_none() {
             self.hub.handle_lost(&stopped());
         }
+        self.hub.set_connection(ConnectionState::Lost);
     }
 }
 
@@ -59,6 +61,8 @@ pub(super) enum State {
     Connected(Box<Connection>),
     /// There was one.
     Recovering(Remains),
+    /// There was a session, and processes are left that do not belong to it.
+    Renewing(Remains, Disconnect),
     /// There is no session.
     Lost(Disconnect),
     /// Nobody needs it any more.
@@ -90,6 +94,7 @@ impl Driver {
             state = match state {
                 State::Connected(connection) => self.drive(connection).await,
                 State::Recovering(remains) => self.recover(remains).await,
+                State::Renewing(remains, gone) => self.renew(remains, gone).await,
                 State::Lost(gone) => self.wait_for_use(gone).await,
                 State::Over => return,
             };
@@ -114,10 +119,7 @@ impl Driver {
             return State::Over;
         };
         tracing::debug!(%cause, "connection is given up");
-        let resumable = self
-            .connector
-            .as_ref()
-            .is_some_and(|connector| connector.continuity() == Continuity::Resumed);
+        let resumable = self.is_resumable();
         if connection.has_answered() {
             self.attempted = None;
         }
@@ -135,10 +137,30 @@ impl Driver {
         self.lose(connection.into_remains(&cause, Some(&gone)), gone)
     }
 
-    /// Fails everything that belongs to the session.
+    /// Tells whether a server outlives its connections.
+    fn is_resumable(&self) -> bool {
+        let connector = self.connector.as_ref();
+        connector.is_some_and(|connector| connector.continuity() == Continuity::Resumed)
+    }
+
+    /// Fails everything that belongs to the session. What belongs to the server goes on in another
+    /// one, unless the server is out of reach.
     pub(super) fn lose(&mut self, remains: Remains, gone: Disconnect) -> State {
         // Said first: whoever sees a process fail and asks again is not to wait for this session.
         self.hub.handle_lost(&gone);
+        let remains = remains.fail_session(&gone);
+        let renewable = matches!(gone, Disconnect::Session(_)) && self.is_resumable();
+        if !renewable || remains.processes.is_empty() {
+            return self.end(remains, gone);
+        }
+        let error = ExecServerError::Disconnected(gone.clone());
+        self.queue.fail_session(&error);
+        State::Renewing(remains, gone)
+    }
+
+    /// Fails everything there is.
+    pub(super) fn end(&mut self, remains: Remains, gone: Disconnect) -> State {
+        self.hub.set_connection(ConnectionState::Lost);
         remains.fail(&gone);
         if self.connector.is_none() {
             self.queue.close();

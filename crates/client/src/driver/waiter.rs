@@ -3,7 +3,12 @@
 use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
-use exec_wire::{id::HandleId, message::RequestId, method::MethodName, outgoing::Outgoing};
+use exec_wire::{
+    id::{HandleId, OutputSeq, ProcessId},
+    message::RequestId,
+    method::MethodName,
+    outgoing::Outgoing,
+};
 use tokio::sync::oneshot;
 
 use super::repeat::Repeat;
@@ -42,6 +47,9 @@ pub(crate) struct Ask {
     pub(crate) request: Request,
     /// Whether it is made again over another connection.
     pub(crate) repeat: Repeat,
+    /// The process of the server that it is about, if it is about one: another session may go on with
+    /// that.
+    pub(crate) about: Option<Arc<ProcessEvents>>,
     pub(crate) waiter: Waiter,
 }
 
@@ -66,6 +74,12 @@ pub(crate) enum Waiter {
     Adopt(oneshot::Sender<Reply>, Arc<ProcessEvents>),
     /// A process whose events have a gap.
     Fill(Arc<ProcessEvents>),
+    /// Whoever wants the events of a process of the server, after a number.
+    Attach(Pending, Arc<ProcessEvents>, OutputSeq),
+    /// Whoever wants to know which processes of the server are still there.
+    List(Vec<(Pending, Arc<ProcessEvents>)>),
+    /// Nobody; the events of a process of the server are not wanted any more.
+    Release(ProcessId),
     /// Nobody; a process that has failed is terminated.
     End(Arc<ProcessEvents>),
     /// A caller who works on files. If it gives up before the call is sent, it is not sent.
@@ -83,7 +97,13 @@ impl Waiter {
                 // A caller that gave up needs no answer.
                 drop(reply.send(Err(error)));
             }
-            Self::Fill(_) | Self::End(_) => {}
+            Self::Attach(pending, ..) => pending.fail(error),
+            Self::List(processes) => {
+                for (pending, _) in processes {
+                    pending.fail(error.clone());
+                }
+            }
+            Self::Fill(_) | Self::End(_) | Self::Release(_) => {}
         }
     }
 
@@ -94,7 +114,41 @@ impl Waiter {
             | Self::Start(reply, _)
             | Self::Adopt(reply, _)
             | Self::File(reply, _) => !reply.is_closed(),
-            Self::Fill(_) | Self::End(_) => true,
+            Self::Attach(pending, ..) => pending.is_awaited(),
+            Self::Fill(_) | Self::End(_) | Self::List(_) | Self::Release(_) => true,
+        }
+    }
+}
+
+/// Who waits for a process to be attached.
+#[derive(Debug)]
+pub(crate) enum Pending {
+    /// Nobody: it was before.
+    Nobody,
+    /// A caller.
+    Attach(oneshot::Sender<Reply>),
+    /// A caller whose start was not answered before the connection broke: if the server has the
+    /// process, it was started.
+    Start(oneshot::Sender<Reply>),
+}
+
+impl Pending {
+    pub(super) fn fail(self, error: ExecServerError) {
+        self.settle(Err(error));
+    }
+
+    pub(super) fn settle(self, result: Reply) {
+        match self {
+            Self::Nobody => {}
+            // A caller that gave up needs no answer.
+            Self::Attach(reply) | Self::Start(reply) => drop(reply.send(result)),
+        }
+    }
+
+    fn is_awaited(&self) -> bool {
+        match self {
+            Self::Nobody => true,
+            Self::Attach(reply) | Self::Start(reply) => !reply.is_closed(),
         }
     }
 }

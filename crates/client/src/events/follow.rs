@@ -12,7 +12,7 @@ use exec_wire::id::OutputSeq;
 use futures_util::Stream;
 
 use super::retained::ProcessEvents;
-use crate::client::ExecServerClient;
+use crate::{client::ExecServerClient, hub::Kept};
 
 /// A follower's stream of events. Ends with the close, or else with a failure.
 #[derive(Debug)]
@@ -22,6 +22,8 @@ pub(crate) struct Followed {
     failed: bool,
     /// Whoever follows keeps the connection open.
     _client: ExecServerClient,
+    /// And a process of the server attached.
+    _kept: Option<Arc<Kept>>,
 }
 
 impl Followed {
@@ -29,11 +31,13 @@ impl Followed {
         events: &Arc<ProcessEvents>,
         follow: Follow,
         client: ExecServerClient,
+        kept: Option<Arc<Kept>>,
     ) -> Self {
         Self {
             follower: Follower::new(events, events.follow(|log| log.follow(follow))),
             failed: false,
             _client: client,
+            _kept: kept,
         }
     }
 }

@@ -19,7 +19,7 @@ const MAX_EVENTS: usize = 65_536;
 /// Bytes of output that may wait for an earlier event.
 const MAX_BYTES: usize = 4 << 20;
 /// Largest chunk: as the stock client.
-const MAX_CHUNK_BYTES: usize = 1 << 20;
+pub(super) const MAX_CHUNK_BYTES: usize = 1 << 20;
 
 #[derive(Debug)]
 pub(crate) struct Reorder {
@@ -46,6 +46,8 @@ pub(crate) enum Broken {
     Malformed(String),
     #[error("server does not know it any more: {0}")]
     Unknown(String),
+    #[error("what the server knows by this id is another process")]
+    Another,
     #[error("its output cannot be read: {0}")]
     Unread(String),
 }

@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 
 use super::{
     acknowledged::Told,
+    attached::{Attachment, Owner},
     reorder::{Broken, Reorder},
 };
 use crate::{driver::Watch, hub::Hub};
@@ -25,6 +26,7 @@ pub(crate) struct ProcessEvents {
     id: ProcessId,
     hub: Arc<Hub>,
     watch: Option<Watch>,
+    owner: Owner,
     state: Mutex<State>,
     /// Wakes those who wait for something to be recorded.
     recorded: Notify,
@@ -33,7 +35,7 @@ pub(crate) struct ProcessEvents {
 }
 
 #[derive(Debug)]
-struct State {
+pub(super) struct State {
     order: Reorder,
     /// What `process/read` was asked for to fill a gap, until it is filled.
     filling: Option<Missing>,
@@ -44,22 +46,34 @@ struct State {
     /// A page did not come through before its connection broke: smaller ones may.
     pages: Pages,
     /// Numbers its events as the server does: both begin with 1 and have no holes.
-    followed: FollowedLog,
-    told: Told,
+    pub(super) followed: FollowedLog,
+    pub(super) told: Told,
+    /// What else is known of it, if it belongs to the server.
+    pub(super) attachment: Option<Attachment>,
     /// How far followers lag behind, as the hub knows it.
     lag: u64,
     written: [u64; 3],
     /// Why no further event will come, although the close has not.
-    failure: Option<ProcessError>,
+    pub(super) failure: Option<ProcessError>,
     /// Why the server cannot be asked about it any more, although it came to its close.
     orphaned: Option<ProcessError>,
     released: bool,
-    os_pid: Option<u32>,
-    started_at_ms: u64,
+    pub(super) os_pid: Option<u32>,
+    pub(super) started_at_ms: u64,
 }
 
 impl ProcessEvents {
     pub(crate) fn new(
+        id: ProcessId,
+        hub: Arc<Hub>,
+        watch: Option<Watch>,
+        started_at_ms: u64,
+    ) -> Self {
+        Self::of(Owner::Session, id, hub, watch, started_at_ms)
+    }
+
+    pub(super) fn of(
+        owner: Owner,
         id: ProcessId,
         hub: Arc<Hub>,
         watch: Option<Watch>,
@@ -73,6 +87,7 @@ impl ProcessEvents {
             pages: Pages::Whole,
             followed: FollowedLog::new(OutputLog::new(Retention::default())),
             told: Told::default(),
+            attachment: None,
             lag: 0,
             written: [0; 3],
             failure: None,
@@ -85,6 +100,7 @@ impl ProcessEvents {
             id,
             hub,
             watch,
+            owner,
             state: Mutex::new(state),
             recorded: Notify::new(),
             failed: Notify::new(),
@@ -93,6 +109,11 @@ impl ProcessEvents {
 
     pub(crate) fn id(&self) -> &ProcessId {
         &self.id
+    }
+
+    /// Returns who it belongs to.
+    pub(crate) fn owner(&self) -> Owner {
+        self.owner
     }
 
     /// Returns who watches its network, if anybody does.
@@ -105,6 +126,9 @@ impl ProcessEvents {
         let mut state = self.lock();
         if state.failure.is_some() {
             return Ok(None);
+        }
+        if self.owner == Owner::Server {
+            return self.handle_attached_event(state, event).map(|()| None);
         }
         state.order.handle_event(event)?;
         let gap = state.order.gap().filter(|_| state.filling.is_none());
@@ -155,9 +179,7 @@ impl ProcessEvents {
     }
 
     pub(crate) fn handle_started(&self, started: &ProcessStarted) {
-        let mut state = self.lock();
-        state.os_pid = started.os_pid;
-        state.started_at_ms = started.started_at_ms;
+        self.handle_born(started.started_at_ms, started.os_pid);
     }
 
     /// Nobody holds the process any more.
@@ -258,10 +280,11 @@ impl ProcessEvents {
         let mut state = self.lock();
         let acted = act(&mut state.followed);
         self.set_lag(&mut state);
-        let due = self.hub.acknowledges()
-            && !state.told.due
-            && state.failure.is_none()
-            && state.told.is_due(&state.followed);
+        let is_due = match &state.attachment {
+            None => self.hub.acknowledges() && state.told.is_due(&state.followed),
+            Some(attachment) => attachment.turn(state.followed.lag()).is_some(),
+        };
+        let due = is_due && !state.told.due && state.failure.is_none();
         state.told.due |= due;
         drop(state);
         if due {
@@ -274,7 +297,7 @@ impl ProcessEvents {
     pub(crate) fn take_due(&self) -> Option<OutputSeq> {
         let mut state = self.lock();
         state.told.due = false;
-        if !self.hub.acknowledges() || state.failure.is_some() {
+        if !self.is_acknowledged() || state.failure.is_some() {
             return None;
         }
         let State { told, followed, .. } = &mut *state;
@@ -285,8 +308,13 @@ impl ProcessEvents {
     pub(crate) fn take_rest(&self) -> Option<OutputSeq> {
         let mut state = self.lock();
         let State { told, followed, .. } = &mut *state;
-        let whole = self.hub.acknowledges() && followed.log().is_closed();
+        let whole = self.is_acknowledged() && followed.log().is_closed();
         whole.then(|| told.take_all(followed)).flatten()
+    }
+
+    /// Tells whether the server is told what was taken of it.
+    fn is_acknowledged(&self) -> bool {
+        self.owner == Owner::Session && self.hub.acknowledges()
     }
 
     /// Tells whether this number is that of the close.
@@ -302,7 +330,10 @@ impl ProcessEvents {
             closed: log.is_closed(),
             // Nobody tells when descendants that closed their output end.
             tree_alive: !log.is_closed() && state.failure.is_none(),
-            next_seq: log.next_seq(),
+            next_seq: state
+                .attachment
+                .as_ref()
+                .map_or(log.next_seq(), |attachment| attachment.next(log.next_seq())),
             retained_bytes: log.retained_bytes(),
             os_pid: state.os_pid,
             started_at_ms: state.started_at_ms,
@@ -314,30 +345,24 @@ impl ProcessEvents {
         self.lock().written
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing panics while it holds the lock; if something did, the state is still whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn record(&self, mut state: MutexGuard<'_, State>) -> Result<(), Broken> {
         while let Some(event) = state.order.poll_event() {
-            let seq = event.seq();
-            if let Event::Output(chunk) = &event {
-                state.written[chunk.stream as usize] += chunk.data.len() as u64;
-            }
-            let recorded = state.followed.record(|log| match event {
-                Event::Output(chunk) => log.append(chunk.stream, chunk.data),
-                Event::Exited(_, exit) => log.record_exit(exit),
-                Event::Closed(_) => log.record_close(),
-            });
-            if recorded != Some(seq) {
-                return Err(Broken::Impossible(seq));
-            }
+            state.record(event)?;
         }
+        self.handle_recorded(state);
+        Ok(())
+    }
+
+    /// Wakes whoever waits for something to be recorded.
+    pub(super) fn handle_recorded(&self, mut state: MutexGuard<'_, State>) {
         self.set_lag(&mut state);
         drop(state);
         self.recorded.notify_waiters();
-        Ok(())
     }
 
     /// Tells the hub how far followers lag behind. Those of a process that has failed hold up nobody.
@@ -352,6 +377,23 @@ impl ProcessEvents {
 }
 
 impl State {
+    pub(super) fn record(&mut self, event: Event) -> Result<(), Broken> {
+        let seq = event.seq();
+        if let Event::Output(chunk) = &event {
+            self.written[chunk.stream as usize] += chunk.data.len() as u64;
+        }
+        let recorded = self.followed.record(|log| match event {
+            Event::Output(chunk) => log.append(chunk.stream, chunk.data),
+            Event::Exited(_, exit) => log.record_exit(exit),
+            Event::Closed(_) => log.record_close(),
+        });
+        if recorded == Some(seq) {
+            Ok(())
+        } else {
+            Err(Broken::Impossible(seq))
+        }
+    }
+
     /// Notes that events after a number are asked for.
     fn fill(&mut self, after: OutputSeq) -> Missing {
         let max_bytes = match self.pages {

@@ -173,6 +173,9 @@ impl ExecutorFileSystem for RemoteFileSystem {
     }
 
     fn open(&self, open: Open) -> FileFuture<Arc<dyn OpenFile>> {
+        if let Err(error) = self.client.peer().check_open_mode(open.mode) {
+            return ready(Err(error)).boxed();
+        }
         if !is_gated(&open) {
             return self.open_file(open);
         }

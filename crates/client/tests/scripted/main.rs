@@ -6,7 +6,9 @@
 )]
 
 mod acknowledging;
+mod attaching;
 mod bodies;
+mod connection;
 mod doors;
 mod files;
 mod losing;
@@ -18,3 +20,4 @@ mod questions;
 mod recovering;
 mod repeating;
 mod server;
+mod tracing;

@@ -8,7 +8,8 @@ use exec_wire::{fs::OpenMode, limits};
 use futures_util::TryStreamExt;
 
 use crate::{
-    outcome::{done, host_fails, invalid, invalid_or_host_fails, not_found},
+    difference::Difference,
+    outcome::{done, host_fails, invalid, invalid_or_host_fails, not_found, refused},
     pattern,
     request::{open, read},
     scratch::Scratch,
@@ -100,6 +101,22 @@ pub async fn blocks_are_written_anywhere(subject: &Subject) {
     pattern::assert_same(&fs::read(&path).unwrap(), &content);
     done(file.write_block(3, Bytes::from_static(b"xyz"))).await;
     assert_eq!(&fs::read(&path).unwrap()[..8], b"000xyz00");
+}
+
+pub async fn an_update_keeps_what_it_does_not_write(subject: &Subject) {
+    let scratch = Scratch::new();
+    let path = scratch.file("file", "content");
+    if subject.differs(Difference::NoUpdate) {
+        refused(subject.files.open(open(&path, OpenMode::Update))).await;
+        assert_eq!(fs::read(&path).unwrap(), b"content");
+        return;
+    }
+    let file = opened(subject, &path, OpenMode::Update).await;
+    done(file.write_block(5, Bytes::from_static(b"NT, more"))).await;
+    assert_eq!(fs::read(&path).unwrap(), b"conteNT, more");
+    let created = scratch.path("created");
+    drop(opened(subject, &created, OpenMode::Update).await);
+    assert_eq!(fs::read(created).unwrap(), b"");
 }
 
 pub async fn holes_are_empty(subject: &Subject) {

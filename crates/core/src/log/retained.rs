@@ -140,6 +140,12 @@ impl OutputLog {
         Some(seq)
     }
 
+    /// Leaves out the numbers before `next`: what had them will not come. A number that was given
+    /// already changes nothing.
+    pub fn skip_to(&mut self, next: OutputSeq) {
+        self.next = self.next.max(next);
+    }
+
     /// Keeps output after `after` whatever the retention says: somebody is still to be sent it.
     /// `None` holds nothing.
     pub fn hold_after(&mut self, after: Option<OutputSeq>) {

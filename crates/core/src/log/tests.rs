@@ -53,6 +53,19 @@ fn numbers_are_shared_by_output_exit_and_close() {
 }
 
 #[test]
+fn numbers_that_are_left_out_are_missing_for_everyone() {
+    let mut log = log(100);
+    put(&mut log, "a");
+    log.skip_to(OutputSeq(5));
+    log.skip_to(OutputSeq(3));
+    assert_eq!(put(&mut log, "b"), OutputSeq(5));
+    let next = log.event_after(OutputSeq(1)).map(|event| event.seq());
+    assert_eq!(next, Some(OutputSeq(5)));
+    assert_eq!(texts(&log.page(OutputSeq(1), None)), ["b"]);
+    assert_eq!(log.next_seq(), OutputSeq(6));
+}
+
+#[test]
 fn the_close_waits_for_the_exit() {
     let mut log = log(100);
     assert_eq!(log.record_close(), None);

@@ -17,7 +17,7 @@ use futures_util::{FutureExt, StreamExt, future::BoxFuture, select_biased};
 use tokio::{task::coop::consume_budget, time};
 
 use super::{
-    error::ProcessError, event::ExecProcessEvent, handle::ExecProcess, transcript::Transcript,
+    error::ProcessError, event::ExecProcessEvent, handle::ExecProcess, transcript::HeadTailBuffer,
 };
 
 /// Input that is handed over at once. One piece waits for the child at a time, so this is also what
@@ -190,7 +190,7 @@ async fn queue(
 /// What a process has told so far.
 struct Taken {
     last: OutputSeq,
-    streams: [Transcript; 3],
+    streams: [HeadTailBuffer; 3],
     missed_chunks: u64,
     exit: Option<Exit>,
     closed: bool,
@@ -200,7 +200,7 @@ impl Taken {
     fn new(max_bytes: usize) -> Self {
         Self {
             last: OutputSeq(0),
-            streams: std::array::from_fn(|_| Transcript::new(max_bytes)),
+            streams: std::array::from_fn(|_| HeadTailBuffer::new(max_bytes)),
             missed_chunks: 0,
             exit: None,
             closed: false,
@@ -225,7 +225,7 @@ impl Taken {
     }
 
     fn into_communicated(self) -> Communicated {
-        let mut streams = self.streams.map(Transcript::into_head_tail);
+        let mut streams = self.streams.map(HeadTailBuffer::into_head_tail);
         let mut stream = |stream: OutputStream| std::mem::take(&mut streams[stream as usize]);
         Communicated {
             stdout: stream(OutputStream::Stdout),

@@ -30,7 +30,7 @@ pub enum ProcessError {
 
 impl ProcessError {
     /// Tells that a stream of events ended although the process was not over.
-    pub(super) fn ended_before_the_close() -> Self {
+    pub fn ended_before_the_close() -> Self {
         let broken = "events of a process ended before its close".to_owned();
         Self::Disconnected(Disconnect::Protocol(broken))
     }

@@ -6,7 +6,7 @@ use exec_core::log::HeadTail;
 
 /// Keeps the first and the last bytes it is given, half of the cap each.
 #[derive(Debug)]
-pub(super) struct Transcript {
+pub struct HeadTailBuffer {
     head: Vec<u8>,
     head_limit: usize,
     tail: VecDeque<u8>,
@@ -14,9 +14,20 @@ pub(super) struct Transcript {
     omitted: u64,
 }
 
-impl Transcript {
+/// What a buffer held: all of it, or its two ends.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Ends {
+    /// The beginning.
+    pub head: Vec<u8>,
+    /// What follows the beginning, or the end if something is missing in between.
+    pub tail: Vec<u8>,
+    /// Bytes missing between them.
+    pub omitted: u64,
+}
+
+impl HeadTailBuffer {
     /// Begins empty; at most `max_bytes` are kept.
-    pub(super) fn new(max_bytes: usize) -> Self {
+    pub fn new(max_bytes: usize) -> Self {
         let head_limit = max_bytes / 2;
         Self {
             head: Vec::new(),
@@ -28,7 +39,7 @@ impl Transcript {
     }
 
     /// Appends `data`; what no longer fits is dropped from the middle.
-    pub(super) fn push(&mut self, data: &[u8]) {
+    pub fn push(&mut self, data: &[u8]) {
         let room = self.head_limit - self.head.len();
         let (head, rest) = data.split_at(room.min(data.len()));
         self.head.extend_from_slice(head);
@@ -40,14 +51,46 @@ impl Transcript {
         self.omitted += (rest.len() - kept.len() + excess) as u64;
     }
 
-    /// Returns head and tail, one after the other, and how much is missing between them.
-    pub(super) fn into_head_tail(self) -> HeadTail {
-        let mut data = self.head;
-        data.extend(self.tail);
-        HeadTail {
-            data,
-            omitted: self.omitted,
+    /// Empties the buffer and returns what it held.
+    pub fn take(&mut self) -> Ends {
+        Ends {
+            head: std::mem::take(&mut self.head),
+            tail: std::mem::take(&mut self.tail).into(),
+            omitted: std::mem::take(&mut self.omitted),
         }
+    }
+
+    /// Returns what is kept of the beginning.
+    pub fn first(&self) -> &[u8] {
+        &self.head
+    }
+
+    /// Returns how many bytes were dropped from the middle.
+    pub fn omitted(&self) -> u64 {
+        self.omitted
+    }
+
+    /// Returns what is kept of the last `count` bytes.
+    pub fn last(&self, count: usize) -> Vec<u8> {
+        let from_tail = count.min(self.tail.len());
+        let mut last = Vec::new();
+        if self.omitted == 0 {
+            let from_head = (count - from_tail).min(self.head.len());
+            last.extend_from_slice(&self.head[self.head.len() - from_head..]);
+        }
+        last.extend(self.tail.range(self.tail.len() - from_tail..));
+        last
+    }
+
+    /// Returns head and tail, one after the other, and how much is missing between them.
+    pub(super) fn into_head_tail(mut self) -> HeadTail {
+        let Ends {
+            head: mut data,
+            tail,
+            omitted,
+        } = self.take();
+        data.extend(tail);
+        HeadTail { data, omitted }
     }
 }
 
@@ -56,11 +99,11 @@ mod tests {
     use super::*;
 
     fn kept(max_bytes: usize, pieces: &[&str]) -> (String, u64) {
-        let mut transcript = Transcript::new(max_bytes);
+        let mut buffer = HeadTailBuffer::new(max_bytes);
         for piece in pieces {
-            transcript.push(piece.as_bytes());
+            buffer.push(piece.as_bytes());
         }
-        let HeadTail { data, omitted } = transcript.into_head_tail();
+        let HeadTail { data, omitted } = buffer.into_head_tail();
         (String::from_utf8(data).unwrap(), omitted)
     }
 
@@ -83,5 +126,22 @@ mod tests {
     #[test]
     fn without_a_cap_nothing_is_kept() {
         assert_eq!(kept(0, &["abc", "d"]), (String::new(), 4));
+    }
+
+    #[test]
+    fn the_last_bytes_are_those_behind_the_gap_if_there_is_one() {
+        let mut buffer = HeadTailBuffer::new(6);
+        buffer.push(b"abcd");
+        assert_eq!(buffer.last(2), b"cd");
+        assert_eq!(buffer.last(9), b"abcd");
+        buffer.push(b"efgh");
+        assert_eq!(buffer.last(9), b"fgh");
+        let ends = Ends {
+            head: b"abc".to_vec(),
+            tail: b"fgh".to_vec(),
+            omitted: 2,
+        };
+        assert_eq!(buffer.take(), ends);
+        assert_eq!(buffer.take(), Ends::default());
     }
 }

@@ -42,6 +42,18 @@ fn blocks_are_written_anywhere() {
 }
 
 #[test]
+fn an_update_keeps_what_it_does_not_write() {
+    let scratch = Scratch::new();
+    let path = scratch.file("file", "content");
+    let file = open(&path, OpenMode::Update).unwrap();
+    file.write_block(5, b"NT and more").unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"conteNT and more");
+    let created = scratch.path("created");
+    open(&created, OpenMode::Update).unwrap();
+    assert_eq!(fs::read(created).unwrap(), b"");
+}
+
+#[test]
 fn what_no_file_can_hold_is_refused() {
     let scratch = Scratch::new();
     let path = scratch.file("file", "content");
@@ -109,7 +121,7 @@ fn only_regular_files_are_opened() {
     let directory = scratch.directory("directory");
     assert_eq!(outcome(open(&directory, OpenMode::Read)), Outcome::Invalid);
     assert_eq!(outcome(open(&directory, OpenMode::Replace)), Outcome::Host);
-    for mode in [OpenMode::Read, OpenMode::Replace] {
+    for mode in [OpenMode::Read, OpenMode::Replace, OpenMode::Update] {
         let device = open(Path::new("/dev/null"), mode);
         assert_eq!(outcome(device), Outcome::Invalid);
         let deeper = open(&scratch.path("none/file"), mode);

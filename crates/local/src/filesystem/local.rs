@@ -207,7 +207,7 @@ impl ExecutorFileSystem for LocalFileSystem {
         let (here, policies) = (self.here.clone(), self.policies.clone());
         let need = match open.mode {
             OpenMode::Read => Need::Read,
-            OpenMode::Replace => Need::Change,
+            OpenMode::Replace | OpenMode::Update => Need::Change,
         };
         // In line in either mode: what was called before is what is opened.
         self.here.in_line(move |_| {

@@ -75,7 +75,7 @@ impl Request {
             | Self::Remove(_)
             | Self::Copy(_)
             | Self::Rename(_) => true,
-            Self::Open { mode, .. } => *mode == OpenMode::Replace,
+            Self::Open { mode, .. } => *mode != OpenMode::Read,
             Self::ReadFile(_)
             | Self::Metadata(_)
             | Self::Canonicalize(_)

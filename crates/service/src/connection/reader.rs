@@ -13,11 +13,11 @@ use exec_core::{
 };
 use exec_transport::link::{Binary, MessageReader};
 use exec_wire::{
-    error::RpcError,
+    error::{ErrorCode, RpcError},
     id::HandleId,
     limits,
-    message::{Message, RequestId, split_binary},
-    method::Ordering,
+    message::{Message, RequestId, Trace, split_binary},
+    method::{MethodName, Ordering},
     outgoing::Outgoing,
 };
 use futures_util::{
@@ -26,10 +26,14 @@ use futures_util::{
     stream::FuturesUnordered,
 };
 use tokio::task::yield_now;
+use tracing::Instrument;
 
 use crate::{
+    answer::{Answer, Reply},
     call::Call,
     handler::{Begun, Handler},
+    meters::Outcome,
+    observed::Observed,
     outbox::Outbox,
     service::{Concurrency, Shared},
     session::Session,
@@ -38,6 +42,7 @@ use crate::{
 pub(super) struct Reader {
     peer: String,
     gate: Gate,
+    shared: Arc<Shared>,
     handler: Handler,
     outbox: Arc<Outbox>,
     serial: bool,
@@ -68,13 +73,20 @@ struct Over {
     crowded: usize,
 }
 
+/// A request that was admitted.
+struct Request {
+    id: RequestId,
+    call: Call,
+    observed: Observed,
+}
+
 struct Queued {
     work: Work,
     bytes: usize,
 }
 
 enum Work {
-    Call(RequestId, Call),
+    Call(Request),
     /// An answer that is ready, and comes in its turn.
     Answer(Outgoing),
 }
@@ -94,7 +106,8 @@ impl Reader {
         Self {
             peer: peer.to_owned(),
             gate: Gate::default(),
-            handler: Handler::new(shared, Arc::clone(&outbox), binary),
+            handler: Handler::new(Arc::clone(&shared), Arc::clone(&outbox), binary),
+            shared,
             outbox,
             serial,
             attention,
@@ -160,6 +173,9 @@ impl Reader {
 
     async fn handle_message(&mut self, frame: Bytes) {
         let bytes = frame.len();
+        let meters = Arc::clone(&self.shared.meters);
+        meters.messages_received.increment();
+        meters.received_bytes.add_bytes(bytes);
         let decoded = match split_binary(&frame) {
             None => Ok((frame, None)),
             Some(Ok((header, data))) => Ok((header, Some(data))),
@@ -174,9 +190,22 @@ impl Reader {
         match message.map(|message| self.gate.handle_message(message)) {
             Ok(Input::Request(mut request)) => {
                 let id = request.id.clone();
-                match self.admit(&mut request) {
-                    Ok((ordering, call)) => self.handle_call(id, ordering, call, bytes).await,
-                    Err(error) => self.answer(Outgoing::error(&id, &error)),
+                let method = MethodName::parse(&request.method);
+                let observed = method.map(|method| self.observe(method, request.trace.as_ref()));
+                match (self.admit(method, &mut request), observed) {
+                    (Ok((ordering, call)), Some(observed)) => {
+                        observed.names(call.process());
+                        let request = Request { id, call, observed };
+                        self.handle_call(request, ordering, bytes).await;
+                    }
+                    (Ok(_), None) => {}
+                    (Err(error), observed) => {
+                        match observed {
+                            Some(observed) => observed.finish(Outcome::of(&error)),
+                            None => meters.requests.unknown_methods.increment(),
+                        }
+                        self.answer(Outgoing::error(&id, &error));
+                    }
                 }
             }
             Ok(Input::Reply(reply)) => self.answer(reply),
@@ -184,10 +213,12 @@ impl Reader {
             Ok(Input::Answer(answer)) => {
                 if !self.outbox.asked().handle_answer(answer) {
                     self.gate.handle_unsolicited();
+                    meters.unsolicited_responses.increment();
                 }
             }
             Ok(Input::Nothing) => {}
             Err(reason) => {
+                meters.requests.malformed.increment();
                 let peer = &self.peer;
                 let text = format!("failed to parse JSON-RPC message from {peer}: {reason}");
                 let error = RpcError::invalid_request(text);
@@ -199,32 +230,46 @@ impl Reader {
     /// Checks a request in the order the protocol fixes: method, parameters, handshake.
     fn admit(
         &self,
+        method: Option<MethodName>,
         request: &mut exec_wire::message::Request<'_>,
     ) -> Result<(Ordering, Call), RpcError> {
         if request.data.is_some() && !self.handler.takes_binary() {
             return Err(RpcError::invalid_request("binary data was not granted"));
         }
-        let (method, call) = Call::decode(request)?;
+        let Some(method) = method else {
+            let message = format!("exec-server does not implement `{}`", request.method);
+            return Err(RpcError::new(ErrorCode::METHOD_NOT_FOUND, message));
+        };
+        let call = Call::decode(method, request)?;
         self.gate.admit(method)?;
         Ok((method.ordering(), call))
     }
 
-    async fn handle_call(
-        &mut self,
-        id: RequestId,
-        ordering: Ordering,
-        mut call: Call,
-        bytes: usize,
-    ) {
+    fn observe(&self, method: MethodName, trace: Option<&Trace>) -> Observed {
+        let Shared {
+            meters,
+            continue_trace,
+            ..
+        } = &*self.shared;
+        let session = self.handler.session_id();
+        Observed::begin(meters, method, session, trace, *continue_trace)
+    }
+
+    async fn handle_call(&mut self, request: Request, ordering: Ordering, bytes: usize) {
+        let Request {
+            id,
+            mut call,
+            observed,
+        } = request;
         if let Call::Initialize(params) = call {
-            let answer = match self.handler.initialize(params).await {
-                Ok(response) => {
-                    self.gate.handle_session(&response.extensions);
-                    Outgoing::result(&id, &response)
-                }
-                Err(error) => Outgoing::error(&id, &error),
-            };
-            return self.deliver(answer, None);
+            let begun = self.handler.initialize(params);
+            let begun = begun.instrument(observed.span.clone()).await;
+            if let Ok(response) = &begun {
+                self.gate.handle_session(&response.extensions);
+            }
+            let answer = Answer::new(&id, &begun);
+            observed.finish(answer.outcome);
+            return self.deliver(answer.message, None);
         }
         // In strict order, a name means what it means in its turn.
         let ordering = if self.serial {
@@ -234,15 +279,16 @@ impl Reader {
         };
         if ordering == Ordering::Control && !self.serial {
             // Never queues, and is never refused for the many that wait.
-            self.begin(id, call, None, 0);
+            self.begin(Request { id, call, observed }, None, 0);
         } else if self.is_busy() && !matches!(call, Call::Unwatch(_)) {
             let most = limits::MAX_REQUESTS_IN_FLIGHT;
             let error = RpcError::internal(format!("more than {most} requests are unanswered"));
+            observed.finish(Outcome::of(&error));
             self.deliver(Outgoing::error(&id, &error), None);
         } else {
             let starts = call.starts().cloned();
             let renames = call.renames().cloned();
-            let work = Work::Call(id, call);
+            let work = Work::Call(Request { id, call, observed });
             let ticket = self.enqueue(Claim { ordering, starts }, Queued { work, bytes });
             self.renamed.extend(renames.map(|id| (ticket, id)));
             self.start_ready();
@@ -269,10 +315,10 @@ impl Reader {
         }
         if let Call::CloseFile(close) = call {
             for queued in self.queued.values_mut() {
-                if let Work::Call(_, earlier) = &mut queued.work
-                    && earlier.handle() == Some(&close.handle_id)
+                if let Work::Call(earlier) = &mut queued.work
+                    && earlier.call.handle() == Some(&close.handle_id)
                 {
-                    self.handler.take_hold(earlier);
+                    self.handler.take_hold(&mut earlier.call);
                 }
             }
         } else {
@@ -328,7 +374,7 @@ impl Reader {
                 continue;
             };
             match work {
-                Work::Call(id, call) => self.begin(id, call, Some(ticket), bytes),
+                Work::Call(request) => self.begin(request, Some(ticket), bytes),
                 Work::Answer(answer) => {
                     self.held_bytes -= bytes;
                     self.deliver(answer, Some(ticket));
@@ -338,31 +384,42 @@ impl Reader {
     }
 
     /// Begins a request that takes `bytes` until it is done, or only waits.
-    fn begin(&mut self, id: RequestId, call: Call, ticket: Option<Ticket>, bytes: usize) {
-        let outbox = Arc::clone(&self.outbox);
-        match self.handler.begin(id, call) {
+    fn begin(&mut self, request: Request, ticket: Option<Ticket>, bytes: usize) {
+        let Request { id, call, observed } = request;
+        let (outbox, span) = (Arc::clone(&self.outbox), observed.span.clone());
+        match span.in_scope(|| self.handler.begin(id, call)) {
             Begun::Done(answer) => {
                 self.held_bytes -= bytes;
-                self.deliver(answer, ticket);
+                observed.finish(answer.outcome);
+                self.deliver(answer.message, ticket);
             }
-            Begun::Runs(answer) => self.running.push(
-                async move {
-                    if let Some(answer) = answer.await {
-                        outbox.send(answer).await;
+            Begun::Runs(reply) => {
+                let run = async move {
+                    let reply = reply.await;
+                    observed.finish(reply.outcome());
+                    if let Reply::Send(answer) = reply {
+                        outbox.send(answer.message).await;
                     }
                     Over {
                         ticket,
                         bytes,
                         crowded: 0,
                     }
-                }
-                .boxed(),
-            ),
-            Begun::Waits(answer) => {
-                let send = async move { outbox.send(answer.await).await };
-                self.wait(send.boxed(), ticket, bytes);
+                };
+                self.running.push(run.instrument(span).boxed());
             }
-            Begun::Answers(answers) => self.wait(answers, ticket, bytes),
+            Begun::Waits(answer) => {
+                let send = async move {
+                    let answer = answer.await;
+                    observed.finish(answer.outcome);
+                    outbox.send(answer.message).await;
+                };
+                self.wait(send.instrument(span).boxed(), ticket, bytes);
+            }
+            Begun::Answers(answers) => {
+                let send = async move { observed.finish(answers.await) };
+                self.wait(send.instrument(span).boxed(), ticket, bytes);
+            }
         }
     }
 

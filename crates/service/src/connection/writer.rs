@@ -5,15 +5,18 @@ use std::{
     future::poll_fn,
     io,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
+use exec_env::process::ExecProcessEvent;
 use exec_transport::link::{Encoding, MessageWriter};
 use exec_wire::outgoing::Outgoing;
 use futures_util::{Stream, StreamExt, stream::SelectAll};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use crate::{
+    meters::Meters,
     notify::notification,
     outbox::{Followed, Item},
 };
@@ -28,16 +31,22 @@ pub(super) struct Writer {
     encoding: Encoding,
     /// Room that is given back when the messages are flushed.
     room: Vec<OwnedSemaphorePermit>,
+    meters: Arc<Meters>,
 }
 
 impl Writer {
-    pub(super) fn new(link: Box<dyn MessageWriter>, items: mpsc::UnboundedReceiver<Item>) -> Self {
+    pub(super) fn new(
+        link: Box<dyn MessageWriter>,
+        items: mpsc::UnboundedReceiver<Item>,
+        meters: Arc<Meters>,
+    ) -> Self {
         Self {
             link,
             items,
             follows: SelectAll::new(),
             encoding: Encoding::Text,
             room: Vec::new(),
+            meters,
         }
     }
 
@@ -58,6 +67,7 @@ impl Writer {
     }
 
     async fn flush(&mut self) -> io::Result<()> {
+        self.meters.sent_bytes.add_bytes(self.link.buffered());
         self.link.flush().await?;
         self.room.clear();
         Ok(())
@@ -106,28 +116,38 @@ impl Writer {
                 self.room.extend(room);
             }
             Item::Binary => self.encoding = Encoding::Binary,
-            Item::Follow(followed) => self.follows.push(Notifications(followed)),
+            Item::Follow(followed) => {
+                let meters = Arc::clone(&self.meters);
+                self.follows.push(Notifications { followed, meters });
+            }
         }
     }
 }
 
 /// The events of one process, as messages.
-struct Notifications(Followed);
+struct Notifications {
+    followed: Followed,
+    meters: Arc<Meters>,
+}
 
 impl Stream for Notifications {
     type Item = Outgoing;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Outgoing>> {
+        let Self { followed, meters } = &mut *self;
         let Followed {
             id,
             dialect,
             events,
             ..
-        } = &mut self.0;
+        } = followed;
         loop {
             match ready!(events.poll_next_unpin(cx)) {
                 None => return Poll::Ready(None),
                 Some(event) => {
+                    if let ExecProcessEvent::Output(chunk) = &event {
+                        meters.output_bytes.add_bytes(chunk.data.len());
+                    }
                     if let Some(message) = notification(id, *dialect, event) {
                         return Poll::Ready(Some(message));
                     }

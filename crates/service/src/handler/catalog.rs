@@ -7,7 +7,8 @@ use exec_wire::{error::RpcError, message::RequestId};
 use futures_util::future::FutureExt;
 use serde::Serialize;
 
-use super::{Begun, Handlers, answer};
+use super::{Begun, Handlers};
+use crate::answer::{Answer, Reply};
 
 impl Handlers<'_> {
     /// Answers with something that may be long: few of those are in memory at a time.
@@ -22,10 +23,9 @@ impl Handlers<'_> {
             // The semaphore is never closed.
             let _room = files.lists.acquire().await;
             let found = operation(&*catalog).await;
-            outbox
-                .send(answer(&id, &found.map_err(RpcError::from)))
-                .await;
-            None
+            let answer = Answer::new(&id, &found.map_err(RpcError::from));
+            outbox.send(answer.message).await;
+            Reply::Sent(answer.outcome)
         };
         Begun::Runs(run.boxed())
     }

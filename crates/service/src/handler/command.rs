@@ -1,6 +1,6 @@
 //! The first dialect: `command/exec*`.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use exec_env::command::{Command, Io, Stdin};
 use exec_wire::{
@@ -62,11 +62,15 @@ impl Handlers<'_> {
             Err(error) => return done(&id, Err::<CommandWritten, _>(error)),
         };
         let process_id = params.process_id;
+        let (meters, bytes) = (Arc::clone(&self.shared.meters), params.chunk.0.len());
         settle(
             id,
             process.handle.write(None, params.chunk.0),
             move |outcome| match outcome.map_err(process_error)? {
-                WriteStatus::Accepted => Ok(CommandWritten { accepted: true }),
+                WriteStatus::Accepted => {
+                    meters.input_bytes.add_bytes(bytes);
+                    Ok(CommandWritten { accepted: true })
+                }
                 WriteStatus::UnknownProcess | WriteStatus::StdinClosed | WriteStatus::Starting => {
                     let message = format!("process {process_id} has no writable stdin");
                     Err(RpcError::invalid_request(message))

@@ -1,5 +1,7 @@
 //! Writing to processes, signalling and ending them.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use exec_env::process::ProcessError;
 use exec_wire::{
@@ -21,11 +23,14 @@ impl Handlers<'_> {
             Found::Starting(_) => return status(&id, WriteStatus::Starting),
             Found::Started(process) => process,
         };
-        settle(
-            id,
-            process.handle.write(Some(params.write_id), data),
-            written,
-        )
+        let (meters, bytes) = (Arc::clone(&self.shared.meters), data.len());
+        let writing = process.handle.write(Some(params.write_id), data);
+        settle(id, writing, move |outcome| {
+            if matches!(outcome, Ok(WriteStatus::Accepted)) {
+                meters.input_bytes.add_bytes(bytes);
+            }
+            written(outcome)
+        })
     }
 
     pub(super) fn close_stdin(&self, id: RequestId, params: CloseStdin) -> Begun {

@@ -13,14 +13,16 @@ use exec_wire::{
     },
     limits,
     message::RequestId,
-    outgoing::Outgoing,
     process::Empty,
 };
 use futures_util::future::{FutureExt, TryFutureExt};
 use serde::Serialize;
 
-use super::{Begun, Handlers, answer, done};
-use crate::files::{Opened, check_handle};
+use super::{Begun, Handlers, done};
+use crate::{
+    answer::{Answer, Reply},
+    files::{Opened, check_handle},
+};
 
 /// Data of a request: broken base64 is the request's fault, but not one of its form.
 pub(crate) type Data = Result<Bytes, Base64Error>;
@@ -31,20 +33,25 @@ impl Handlers<'_> {
     }
 
     pub(super) fn read_file(&self, id: RequestId, read: exec_wire::fs::ReadFile) -> Begun {
+        let meters = Arc::clone(&self.shared.meters);
         runs(
             self.file_system().read_file(read),
             move |content| match content {
                 Ok(data) => {
-                    Outgoing::result_with_data(&id, &FileContent::default(), "dataBase64", data)
+                    meters.file_read_bytes.add_bytes(data.len());
+                    Answer::with_data(&id, &FileContent::default(), "dataBase64", data)
                 }
-                Err(error) => Outgoing::error(&id, &error.into()),
+                Err(error) => Answer::error(&id, &error.into()),
             },
         )
     }
 
     pub(super) fn write_file(&self, id: RequestId, write: WriteFile, data: Data) -> Begun {
         match data {
-            Ok(data) => nothing(id, self.file_system().write_file(write, data)),
+            Ok(data) => {
+                let bytes = data.len();
+                self.written(id, bytes, self.file_system().write_file(write, data))
+            }
             Err(error) => refuse(&id, format!("dataBase64: {error}")),
         }
     }
@@ -80,10 +87,9 @@ impl Handlers<'_> {
             // The semaphore is never closed.
             let _room = files.lists.acquire().await;
             let list = operation(&*file_system).await;
-            outbox
-                .send(answer(&id, &list.map_err(RpcError::from)))
-                .await;
-            None
+            let answer = Answer::new(&id, &list.map_err(RpcError::from));
+            outbox.send(answer.message).await;
+            Reply::Sent(answer.outcome)
         };
         Begun::Runs(run.boxed())
     }
@@ -123,17 +129,18 @@ impl Handlers<'_> {
             Ok(opened) => opened,
             Err(error) => return done(&id, Err::<Empty, _>(error)),
         };
-        let files = Arc::clone(self.files);
+        let (files, meters) = (Arc::clone(self.files), Arc::clone(&self.shared.meters));
         let reading = opened.file.read_block(offset, length);
         runs(reading, move |block| match block {
             Ok(FileBlock { data, eof }) => {
                 let rest = Block { chunk: None, eof };
-                Outgoing::result_with_data(&id, &rest, "chunk", data)
+                meters.file_read_bytes.add_bytes(data.len());
+                Answer::with_data(&id, &rest, "chunk", data)
             }
             Err(error) => {
                 // What the host cannot read once is not read again.
                 files.fail(&handle_id, &opened);
-                Outgoing::error(&id, &error.into())
+                Answer::error(&id, &error.into())
             }
         })
     }
@@ -149,9 +156,21 @@ impl Handlers<'_> {
         let checked = check_handle(handle_id);
         let checked = checked.and_then(|()| check_block("write", offset, data.len()));
         match checked.and_then(|()| self.files.find(handle_id, file)) {
-            Ok(opened) => nothing(id, opened.file.write_block(offset, data)),
+            Ok(opened) => {
+                let bytes = data.len();
+                self.written(id, bytes, opened.file.write_block(offset, data))
+            }
             Err(error) => done(&id, Err::<Empty, _>(error)),
         }
+    }
+
+    /// Answers that content was written.
+    fn written(&self, id: RequestId, bytes: usize, operation: FileFuture<()>) -> Begun {
+        let meters = Arc::clone(&self.shared.meters);
+        result(id, operation, move |()| {
+            meters.file_written_bytes.add_bytes(bytes);
+            Empty {}
+        })
     }
 
     pub(super) fn close_file(&self, id: &RequestId, close: &CloseFile) -> Begun {
@@ -196,7 +215,7 @@ where
     R: Serialize,
 {
     runs(operation, move |outcome| {
-        answer(&id, &outcome.map(result).map_err(RpcError::from))
+        Answer::new(&id, &outcome.map(result).map_err(RpcError::from))
     })
 }
 
@@ -208,10 +227,10 @@ pub(super) fn nothing(id: RequestId, operation: FileFuture<()>) -> Begun {
 /// Answers at once if the operation is done, which it is if nothing had to be waited for.
 fn runs<T: Send + 'static>(
     mut operation: FileFuture<T>,
-    finish: impl FnOnce(Result<T, FileError>) -> Outgoing + Send + 'static,
+    finish: impl FnOnce(Result<T, FileError>) -> Answer + Send + 'static,
 ) -> Begun {
     match (&mut operation).now_or_never() {
         Some(outcome) => Begun::Done(finish(outcome)),
-        None => Begun::Runs(async move { Some(finish(operation.await)) }.boxed()),
+        None => Begun::Runs(async move { Reply::Send(finish(operation.await)) }.boxed()),
     }
 }

@@ -20,6 +20,8 @@ use tokio::sync::Semaphore;
 
 use super::{Begun, Handlers, done};
 use crate::{
+    answer::Answer,
+    meters::Outcome,
     outbox::Outbox,
     streams::{StreamPlace, Upload},
 };
@@ -84,7 +86,7 @@ impl Handlers<'_> {
             drop(upload);
             match response {
                 Ok(response) => answer(&id, response.status, response.headers, response.body),
-                Err(error) => Outgoing::error(&id, &error.into()),
+                Err(error) => Answer::error(&id, &error.into()),
             }
         };
         Begun::Waits(answer.boxed())
@@ -106,7 +108,7 @@ impl Handlers<'_> {
             drop(upload);
             let response = response?;
             let head = answer(&head_id, response.status, response.headers, Bytes::new());
-            head_outbox.send(head).await;
+            head_outbox.send(head.message).await;
             Ok(response.body)
         };
         let head = self.cancellable(place.id(), head.boxed());
@@ -114,8 +116,9 @@ impl Handlers<'_> {
             let body = match head.await {
                 Ok(body) => body,
                 Err(error) => {
-                    let refusal = Outgoing::error(&id, &error.into());
-                    return outbox.send_after(refusal, || place.release()).await;
+                    let refusal = Answer::error(&id, &error.into());
+                    outbox.send_after(refusal.message, || place.release()).await;
+                    return refusal.outcome;
                 }
             };
             let place = Arc::new(place);
@@ -126,6 +129,7 @@ impl Handlers<'_> {
                 place: Arc::clone(&place),
             };
             place.keep(tokio::spawn(stream.run(body)).abort_handle());
+            Outcome::Ok
         };
         Begun::Answers(begin.boxed())
     }
@@ -193,11 +197,11 @@ fn asked(request: HttpRequest, body: Option<Bytes>) -> Asked {
     }
 }
 
-fn answer(id: &RequestId, status: u16, headers: Vec<HttpResponseHeader>, body: Bytes) -> Outgoing {
+fn answer(id: &RequestId, status: u16, headers: Vec<HttpResponseHeader>, body: Bytes) -> Answer {
     let head = HttpResponse {
         status,
         headers,
         body_base64: None,
     };
-    Outgoing::result_with_data(id, &head, "bodyBase64", body)
+    Answer::with_data(id, &head, "bodyBase64", body)
 }

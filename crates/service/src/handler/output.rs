@@ -16,8 +16,8 @@ use exec_wire::{
 };
 use futures_util::future::FutureExt;
 
-use super::{Begun, Handlers, answer, control::process_error, done};
-use crate::session::follow;
+use super::{Begun, Handlers, control::process_error, done};
+use crate::{answer::Answer, session::follow};
 
 impl Handlers<'_> {
     pub(super) fn read(&self, id: RequestId, params: &ReadProcess) -> Begun {
@@ -33,9 +33,9 @@ impl Handlers<'_> {
         let mut page = async move { process.handle.read(read).await.map(page) }.boxed();
         match (&mut page).now_or_never() {
             Some(page) => done(&id, page.map_err(process_error)),
-            None => {
-                Begun::Waits(async move { answer(&id, &page.await.map_err(process_error)) }.boxed())
-            }
+            None => Begun::Waits(
+                async move { Answer::new(&id, &page.await.map_err(process_error)) }.boxed(),
+            ),
         }
     }
 

@@ -18,11 +18,14 @@ use exec_wire::{
 };
 use futures_util::future::FutureExt;
 
-use super::{Begun, Handlers, answer, done};
+use super::{Begun, Handlers, done};
 use crate::{
+    answer::{Answer, Reply},
+    meters::{Outcome, Refusal},
     notify::Dialect,
+    observed::shown,
     outbox::Outbox,
-    session::{AdmitError, Client, Found, Kept, Process, Session, Watcher, follow},
+    session::{AdmitError, Client, Found, Kept, Life, Process, Session, Watcher, follow},
 };
 
 /// Who will own a process, and how it will report.
@@ -37,7 +40,10 @@ impl Handlers<'_> {
     pub(super) fn start(&self, id: RequestId, params: StartProcess) -> Begun {
         let plan = match self.plan(params) {
             Ok(plan) => plan,
-            Err(error) => return done(&id, Err::<Started, _>(error)),
+            Err(error) => {
+                self.shared.meters.process_refusals.count(Refusal::Params);
+                return done(&id, Err::<Started, _>(error));
+            }
         };
         self.launch(id, plan, |process_id, started| Started {
             process_id,
@@ -72,17 +78,20 @@ impl Handlers<'_> {
         };
         if taken {
             let error = RpcError::invalid_request(AdmitError::Exists(process_id).to_string());
+            self.shared.meters.process_refusals.count(Refusal::Table);
             return done(&id, Err::<Started, _>(error));
         }
         let place = match owner.admit(&process_id) {
             Ok(place) => place,
             Err(error) => {
                 let error = RpcError::invalid_request(error.to_string());
+                self.shared.meters.process_refusals.count(Refusal::Table);
                 return done(&id, Err::<Started, _>(error));
             }
         };
         let owner: Arc<Session> = Arc::clone(owner);
-        let outbox = Arc::clone(self.outbox);
+        let (outbox, meters) = (Arc::clone(self.outbox), Arc::clone(&self.shared.meters));
+        let continue_trace = self.shared.continue_trace;
         let run = async move {
             let Plan {
                 command,
@@ -97,7 +106,19 @@ impl Handlers<'_> {
                 () = place.cancelled() => Err(StartError::Cancelled),
                 started = owner.environment.backend.start(command) => started,
             };
-            let started = started.map_err(start_error)?;
+            let started = match started {
+                Ok(started) => started,
+                Err(error) => {
+                    let refusal = Refusal::of(&error);
+                    meters.process_refusals.count(refusal);
+                    tracing::info!(
+                        target: "exec_service::process",
+                        process_id = shown(place.id().as_str()), ?refusal, %error,
+                        "process did not start"
+                    );
+                    return Err(start_error(error));
+                }
+            };
             let handle = Arc::clone(&started.process);
             let process = Arc::new(Process {
                 handle,
@@ -109,7 +130,8 @@ impl Handlers<'_> {
                 watcher,
                 kept: Kept::default(),
             });
-            if !place.finish(&process) {
+            let life = Life::begin(&process, &owner.id, continue_trace);
+            if !place.finish(&process, life) {
                 return Err(RpcError::invalid_request(
                     "session ended while the process started",
                 ));
@@ -124,11 +146,11 @@ impl Handlers<'_> {
                     // The answer first, then the events that belong to it.
                     outbox.send(text).await;
                     follow(&outbox, &process, From::After(OutputSeq(0)));
-                    None
+                    Reply::Sent(Outcome::Ok)
                 }
                 Err(error) => {
                     tell_failed(&outbox, &process_id, &error).await;
-                    Some(answer(&id, &Err::<Started, _>(error)))
+                    Reply::Send(Answer::error(&id, &error))
                 }
             }
         };
@@ -194,6 +216,7 @@ impl Handlers<'_> {
                     .clone()
                     .map(|watcher| watcher as Arc<dyn NetworkWatcher>),
             },
+            mode: params.mode,
         };
         Ok(Plan {
             command,
@@ -224,7 +247,9 @@ impl Handlers<'_> {
             Client::OfSession(Arc::downgrade(&self.session))
         };
         let budget = budget.map(Duration::from_millis);
-        Ok(Some(Arc::new(Watcher::new(id.clone(), client, budget))))
+        let meters = Arc::clone(&self.shared.meters);
+        let watcher = Watcher::new(id.clone(), client, budget, meters);
+        Ok(Some(Arc::new(watcher)))
     }
 }
 

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use exec_env::filesystem::{Changes, MissingPaths, WatchDepth, WatchPath};
 use exec_wire::{
-    error::RpcError,
     fs::{Changed, MissingChanged, Unwatch, Watch, WatchMissing, Watched, Watching},
     message::RequestId,
     method::notification,
@@ -14,6 +13,10 @@ use exec_wire::{
 use futures_util::{future::FutureExt, stream::StreamExt};
 
 use super::{Begun, Handlers, done};
+use crate::{
+    answer::{Answer, Reply},
+    meters::Outcome,
+};
 
 impl Handlers<'_> {
     pub(super) fn watch(&self, id: RequestId, watch: Watch) -> Begun {
@@ -36,7 +39,7 @@ impl Handlers<'_> {
         let begin = async move {
             let mut watcher = match watching.await {
                 Ok(watcher) => watcher,
-                Err(error) => return Some(Outgoing::error(&id, &RpcError::from(error))),
+                Err(error) => return Reply::Send(Answer::error(&id, &error.into())),
             };
             let path = watcher.path.clone();
             outbox.send(Outgoing::result(&id, &Watched { path })).await;
@@ -57,7 +60,7 @@ impl Handlers<'_> {
                 }
             };
             place.finish(tokio::spawn(tell).abort_handle());
-            None
+            Reply::Sent(Outcome::Ok)
         };
         Begun::Runs(begin.boxed())
     }
@@ -81,7 +84,7 @@ impl Handlers<'_> {
         let begin = async move {
             let fired = match watching.await {
                 Ok(fired) => fired,
-                Err(error) => return Some(Outgoing::error(&id, &RpcError::from(error))),
+                Err(error) => return Reply::Send(Answer::error(&id, &error.into())),
             };
             let watching = fired.is_some();
             outbox
@@ -96,7 +99,7 @@ impl Handlers<'_> {
                 };
                 files.keep_missing(tokio::spawn(tell).abort_handle());
             }
-            None
+            Reply::Sent(Outcome::Ok)
         };
         Begun::Runs(begin.boxed())
     }

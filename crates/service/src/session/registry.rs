@@ -17,13 +17,14 @@ use tokio::time::{Instant, sleep_until};
 use uuid::Uuid;
 
 use super::{kept::Keeping, state::Session};
-use crate::outbox::Outbox;
+use crate::{meters::Meters, outbox::Outbox};
 
 /// Sessions by id.
 #[derive(Debug)]
 pub(crate) struct Registry {
     ttl: Duration,
     most_processes: usize,
+    meters: Arc<Meters>,
     sessions: Mutex<BTreeMap<SessionId, Arc<Session>>>,
 }
 
@@ -53,10 +54,11 @@ impl From<AttachError> for RpcError {
 }
 
 impl Registry {
-    pub(crate) fn new(ttl: Duration, most_processes: usize) -> Self {
+    pub(crate) fn new(ttl: Duration, most_processes: usize, meters: Arc<Meters>) -> Self {
         Self {
             ttl,
             most_processes,
+            meters,
             sessions: Mutex::default(),
         }
     }
@@ -68,9 +70,17 @@ impl Registry {
         outbox: Arc<Outbox>,
         keeping: Keeping,
     ) -> Result<Arc<Session>, AttachError> {
+        // Declared before the lock is taken, so that it is dropped behind it.
+        let spare;
         let mut sessions = self.lock();
         if sessions.len() >= limits::MAX_SESSIONS {
-            return Err(AttachError::TooMany(limits::MAX_SESSIONS));
+            // Clients that come for one command each leave many behind.
+            spare = spare_id(&sessions).and_then(|id| sessions.remove(&id));
+            let Some(session) = &spare else {
+                return Err(AttachError::TooMany(limits::MAX_SESSIONS));
+            };
+            self.meters.sessions_expired.increment();
+            session.clear();
         }
         let id = SessionId::new(&Uuid::new_v4().to_string());
         let lease = Lease::new(self.ttl);
@@ -79,6 +89,7 @@ impl Registry {
             environment,
             lease,
             self.most_processes,
+            Arc::clone(&self.meters),
         ));
         session.attach(outbox, keeping);
         sessions.insert(id, Arc::clone(&session));
@@ -115,7 +126,11 @@ impl Registry {
             }
             sleep_until(detached.ends.into()).await;
             if session.is_expired(Instant::now().into_std()) && registry.remove(&session.id) {
-                tracing::debug!(session = ?session.id, "session ended");
+                registry.meters.sessions_expired.increment();
+                tracing::info!(
+                    target: "exec_service::session", session = session.id.shown(),
+                    "session ended: its client did not come back"
+                );
                 session.clear();
             }
         });
@@ -133,4 +148,13 @@ impl Registry {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<SessionId, Arc<Session>>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns the session without a client, and without anything that runs, that would end first.
+fn spare_id(sessions: &BTreeMap<SessionId, Arc<Session>>) -> Option<SessionId> {
+    let ends = sessions
+        .values()
+        .filter_map(|session| Some((session.spare_until()?, session)));
+    let (_, first) = ends.min_by_key(|(ends, _)| *ends)?;
+    Some(first.id.clone())
 }

@@ -19,9 +19,13 @@ use tokio::{sync::Notify, time::sleep};
 use super::{
     finished::Finished,
     kept::Keeping,
+    life::Life,
     process::{Entry, Found, Process, Table},
 };
-use crate::outbox::Outbox;
+use crate::{
+    meters::{Levels, Meters},
+    outbox::Outbox,
+};
 
 /// A session. When the last clone is dropped, the trees of its processes are killed.
 #[derive(Debug)]
@@ -29,6 +33,7 @@ pub(crate) struct Session {
     pub(crate) id: SessionId,
     pub(crate) environment: Environment,
     most_processes: usize,
+    meters: Arc<Meters>,
     state: Mutex<State>,
 }
 
@@ -72,6 +77,7 @@ impl Session {
         environment: Environment,
         lease: Lease,
         most_processes: usize,
+        meters: Arc<Meters>,
     ) -> Self {
         let state = State {
             lease,
@@ -86,13 +92,23 @@ impl Session {
             id,
             environment,
             most_processes,
+            meters,
             state: Mutex::new(state),
         }
     }
 
-    /// Takes a place for a process that is about to start.
+    /// Takes a place for a process that is about to start. A detached one that has finished gives its
+    /// id away: it is kept for long, and people use a name again.
     pub(crate) fn admit(self: &Arc<Self>, id: &ProcessId) -> Result<Starting, AdmitError> {
+        // Declared before the lock is taken, so that it is dropped behind it.
+        let finished;
         let mut state = self.lock();
+        if let Some(Entry::Started(process)) = state.table.get(id)
+            && process.detached
+        {
+            finished = Arc::clone(process);
+            state.forget(&finished);
+        }
         if state.table.contains_key(id) {
             return Err(AdmitError::Exists(id.clone()));
         }
@@ -201,6 +217,43 @@ impl Session {
         }
     }
 
+    /// Adds what is in this table to what is in others.
+    pub(crate) fn add_to(&self, levels: &mut Levels) {
+        let (processes, outbox) = {
+            let state = self.lock();
+            let processes: Vec<_> = state.started().cloned().collect();
+            (processes, state.outbox.clone())
+        };
+        for process in processes {
+            let status = process.handle.status();
+            levels.retained_bytes += status.retained_bytes;
+            if status.exit.is_some() {
+                levels.processes_finished += 1;
+            } else {
+                levels.processes_running += 1;
+                levels.detached_running += usize::from(process.detached);
+            }
+        }
+        levels.outbox_bytes += outbox.map_or(0, |outbox| outbox.waiting_bytes());
+    }
+
+    /// Tells whether a client is connected.
+    pub(crate) fn is_attached(&self) -> bool {
+        self.lock().outbox.is_some()
+    }
+
+    /// Returns when it ends, if nobody is connected and nothing runs: it is there only for a client
+    /// that may want to come back.
+    pub(crate) fn spare_until(&self) -> Option<Instant> {
+        let state = self.lock();
+        let ends = state.lease.poll_timeout()?;
+        let idle = |entry: &Entry| match entry {
+            Entry::Starting(_) => false,
+            Entry::Started(process) => process.handle.status().exit.is_some(),
+        };
+        state.table.values().all(idle).then_some(ends)
+    }
+
     /// Tells whether the time without a connection is up.
     pub(crate) fn is_expired(&self, now: Instant) -> bool {
         self.lock()
@@ -246,10 +299,14 @@ impl Session {
     }
 
     /// Drops a process from the table some time after its output ended.
-    fn forget_later(self: &Arc<Self>, process: &Arc<Process>) {
+    fn forget_later(self: &Arc<Self>, process: &Arc<Process>, life: Life) {
+        let exited = process.handle.wait(WaitUntil::Exited, None);
         let closed = process.handle.wait(WaitUntil::Closed, None);
+        let meters = Arc::clone(&self.meters);
         let (session, process) = (Arc::downgrade(self), Arc::downgrade(process));
         tokio::spawn(async move {
+            let exited = exited.await;
+            life.end(exited.ok().and_then(|status| status.exit), &meters);
             drop(closed.await);
             let (Some(session), Some(process)) = (session.upgrade(), process.upgrade()) else {
                 return;
@@ -258,10 +315,14 @@ impl Session {
             if let Some(watcher) = &process.watcher {
                 watcher.end();
             }
+            let retention = match process.detached {
+                true => limits::DETACHED_RETENTION,
+                false => limits::CLOSED_RETENTION,
+            };
             session.finish(process);
             drop(session);
             loop {
-                sleep(limits::CLOSED_RETENTION).await;
+                sleep(retention).await;
                 let (Some(session), Some(process)) = (weak.0.upgrade(), weak.1.upgrade()) else {
                     return;
                 };
@@ -343,13 +404,17 @@ pub(crate) struct Starting {
 }
 
 impl Starting {
+    pub(crate) fn id(&self) -> &ProcessId {
+        &self.id
+    }
+
     /// Resolves when the process is terminated before it runs.
     pub(crate) async fn cancelled(&self) {
         self.cancel.notified().await;
     }
 
     /// Fills the place. Returns `false` if the session ended meanwhile.
-    pub(crate) fn finish(mut self, process: &Arc<Process>) -> bool {
+    pub(crate) fn finish(mut self, process: &Arc<Process>, life: Life) -> bool {
         self.started = true;
         let mut state = self.session.lock();
         let Some(entry) = state.table.get_mut(&self.id) else {
@@ -360,7 +425,8 @@ impl Starting {
             process.keep();
         }
         drop(state);
-        self.session.forget_later(process);
+        self.session.meters.processes_started.increment();
+        self.session.forget_later(process, life);
         true
     }
 }

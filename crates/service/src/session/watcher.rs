@@ -16,7 +16,11 @@ use futures_util::future::{BoxFuture, FutureExt, ready};
 use tokio::{sync::watch, time::timeout};
 
 use super::state::Session;
-use crate::outbox::Outbox;
+use crate::{
+    meters::{Meters, Ruling},
+    observed::shown,
+    outbox::Outbox,
+};
 
 /// How much longer than its own budget a client may take to answer: as the stock server.
 const LATE: Duration = Duration::from_secs(5);
@@ -29,6 +33,7 @@ pub(crate) struct Watcher {
     /// The client's budget for a decision. Absent: it is not asked.
     budget: Option<Duration>,
     over: watch::Sender<bool>,
+    meters: Arc<Meters>,
 }
 
 /// Where the client of a process is.
@@ -50,12 +55,18 @@ impl Client {
 }
 
 impl Watcher {
-    pub(crate) fn new(process_id: ProcessId, client: Client, budget: Option<Duration>) -> Self {
+    pub(crate) fn new(
+        process_id: ProcessId,
+        client: Client,
+        budget: Option<Duration>,
+        meters: Arc<Meters>,
+    ) -> Self {
         Self {
             process_id,
             client,
             budget,
             over: watch::Sender::new(false),
+            meters,
         }
     }
 
@@ -91,6 +102,16 @@ impl NetworkWatcher for Watcher {
     }
 
     fn record(&self, decision: PolicyDecision) {
+        let ruling = Ruling::parse(&decision.decision);
+        if let Some(ruling) = ruling {
+            self.meters.network_decisions.count(ruling);
+        }
+        if ruling == Some(Ruling::Deny) {
+            tracing::info!(
+                target: "exec_service::process", process_id = shown(self.process_id.as_str()),
+                host = shown(&decision.host), port = decision.port, "network access denied"
+            );
+        }
         if let Some(outbox) = self.client.outbox() {
             let decision = PolicyDecision {
                 process_id: self.process_id.clone(),

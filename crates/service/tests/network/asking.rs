@@ -161,7 +161,7 @@ async fn what_is_asked_for_a_process_that_is_over_is_denied() {
     assert!(since.elapsed() < Duration::from_secs(5));
 }
 
-fn decided(host: &str) -> PolicyDecision {
+pub(crate) fn decided(host: &str) -> PolicyDecision {
     let decision = json!({
         "processId": "whoever", "timestamp": "2026-01-01T00:00:00.000Z", "scope": "domain",
         "decision": "deny", "source": "baseline_policy", "reason": "not_allowed",

@@ -10,6 +10,8 @@
 mod acknowledging;
 mod asking;
 mod client;
+mod counting;
+mod detached;
 mod fake;
 mod starting;
 mod written;

@@ -1,4 +1,4 @@
-//! The HTTP face of a server's listener: health, readiness, and the upgrade to a link.
+//! The HTTP face of a server's listener: health, readiness, numbers, and the upgrade to a link.
 
 use std::{
     convert::Infallible,
@@ -9,12 +9,13 @@ use std::{
     time::SystemTime,
 };
 
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::{body::Bytes, body::Incoming, service::service_fn};
 
 use super::{
     connection::{Splits, Upgrades, serve_connection},
+    exposition::{Exposition, only_read, readiness, reads},
     upgrade::{plain, switch, wants_websocket},
 };
 use crate::{
@@ -26,8 +27,10 @@ use crate::{
 /// What requests are judged by.
 #[derive(Clone, Debug)]
 pub struct Door {
-    /// Who may open a websocket.
+    /// Who may open a websocket, and see numbers.
     pub auth: Arc<Auth>,
+    /// What `/metrics` answers. Absent: there is no such route.
+    pub metrics: Option<Exposition>,
     /// Set while the server drains: it is alive, but not ready.
     pub draining: Arc<AtomicBool>,
 }
@@ -53,6 +56,14 @@ pub(crate) async fn serve<S: Splits>(stream: S, door: Door, peer: String) -> Opt
     ))
 }
 
+/// Answers every request on a new connection with the reason why none is served.
+pub(crate) async fn refuse<S: Splits>(stream: S, reason: &'static str, peer: &str) {
+    let service = service_fn(|_: Request<Incoming>| async {
+        Ok::<_, Infallible>(plain(StatusCode::FORBIDDEN, reason))
+    });
+    serve_connection(stream, service, &Upgrades::<Infallible>::default(), peer).await;
+}
+
 fn answer(door: &Door, request: &Request<Incoming>) -> Response<Full<Bytes>> {
     let headers = request.headers();
     if headers.contains_key(header::ORIGIN) {
@@ -60,34 +71,43 @@ fn answer(door: &Door, request: &Request<Incoming>) -> Response<Full<Bytes>> {
     }
     match request.uri().path() {
         "/" => upgrade(door, headers),
-        "/healthz" | "/readyz" if !matches!(*request.method(), Method::GET | Method::HEAD) => {
-            let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "");
-            response
-                .headers_mut()
-                .insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
-            response
-        }
+        "/metrics" if door.metrics.is_none() => plain(StatusCode::NOT_FOUND, ""),
+        "/healthz" | "/readyz" | "/metrics" if !reads(request.method()) => only_read(),
         "/healthz" => plain(StatusCode::OK, ""),
-        "/readyz" if door.draining.load(Ordering::Relaxed) => {
-            plain(StatusCode::SERVICE_UNAVAILABLE, "")
-        }
-        "/readyz" => plain(StatusCode::OK, ""),
+        "/readyz" => readiness(&door.draining),
+        "/metrics" => metrics(door, headers),
         _ => plain(StatusCode::NOT_FOUND, ""),
     }
+}
+
+/// The numbers tell what others do here, so they are for those who could do it, too.
+fn metrics(door: &Door, headers: &HeaderMap) -> Response<Full<Bytes>> {
+    match (check(door, headers), &door.metrics) {
+        (Err(refusal), _) => refusal,
+        (Ok(()), Some(metrics)) => metrics.answer(),
+        (Ok(()), None) => plain(StatusCode::NOT_FOUND, ""),
+    }
+}
+
+#[expect(
+    clippy::result_large_err,
+    reason = "the refusal is the answer, made once a request"
+)]
+fn check(door: &Door, headers: &HeaderMap) -> Result<(), Response<Full<Bytes>>> {
+    let authorization = headers
+        .get(header::AUTHORIZATION)
+        .map(HeaderValue::as_bytes);
+    door.auth
+        .check(authorization, UnixSeconds::from(SystemTime::now()))
+        .map_err(|rejection| plain(StatusCode::UNAUTHORIZED, rejection.to_string()))
 }
 
 fn upgrade(door: &Door, headers: &HeaderMap) -> Response<Full<Bytes>> {
     if !wants_websocket(headers) {
         return plain(StatusCode::BAD_REQUEST, "expected a websocket upgrade");
     }
-    let authorization = headers
-        .get(header::AUTHORIZATION)
-        .map(HeaderValue::as_bytes);
-    if let Err(rejection) = door
-        .auth
-        .check(authorization, UnixSeconds::from(SystemTime::now()))
-    {
-        return plain(StatusCode::UNAUTHORIZED, rejection.to_string());
+    if let Err(refusal) = check(door, headers) {
+        return refusal;
     }
     if door.draining.load(Ordering::Relaxed) {
         return plain(StatusCode::SERVICE_UNAVAILABLE, "server is shutting down");

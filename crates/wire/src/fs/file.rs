@@ -104,6 +104,9 @@ pub struct FileMetadata {
     pub created_at_ms: i64,
     /// Milliseconds since the Unix epoch; 0 if unknown.
     pub modified_at_ms: i64,
+    /// Permission bits; absent if the server does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<u32>,
 }
 
 /// `fs/canonicalize`: resolves every link of a path that exists.

@@ -41,6 +41,8 @@ pub enum OpenMode {
     Read,
     /// To write it anew: it is created or emptied.
     Replace,
+    /// To write parts of it: it is created or kept as it is.
+    Update,
 }
 
 /// An open file.

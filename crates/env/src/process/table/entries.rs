@@ -81,6 +81,8 @@ pub(super) struct Entries {
     pub(super) capacity: NonZeroUsize,
     pub(super) when_full: WhenFull,
     pub(super) by_number: BTreeMap<ProcessNumber, Entry>,
+    /// So many of those looked at last do not make room.
+    pub(super) protected: usize,
     looks: u64,
 }
 
@@ -90,6 +92,7 @@ impl Entries {
             capacity,
             when_full,
             by_number: BTreeMap::new(),
+            protected: 0,
             looks: 0,
         }
     }
@@ -125,20 +128,33 @@ impl Entries {
         self.by_number.len() < self.capacity.get()
     }
 
-    /// Removes the process that matters least: one that has ended, or as the policy says. One that a
-    /// session is open for is never removed.
-    pub(super) fn make_room(&mut self) -> Option<Removed> {
+    /// Returns the process that matters least: one that has ended, or as the policy says. It is never
+    /// one that a session is open for, nor one of those that are protected.
+    pub(super) fn least(&self) -> Option<ProcessNumber> {
+        let mut uses: Vec<u64> = self.by_number.values().map(|entry| entry.used).collect();
+        uses.sort_unstable_by(|one, other| other.cmp(one));
+        // The least recent of those that stay.
+        let protected = self.protected.checked_sub(1).map(|last| uses.get(last));
         let oldest = |ended: bool| {
-            let idle = self.by_number.iter().filter(|(_, entry)| !entry.busy);
+            let idle = self.by_number.iter().filter(|(_, entry)| {
+                let stays =
+                    protected.is_some_and(|last| last.is_none_or(|last| entry.used >= *last));
+                !entry.busy && !stays
+            });
             idle.filter(|(_, entry)| entry.process.status().exit.is_some() == ended)
                 .min_by_key(|(_, entry)| entry.used)
                 .map(|(number, _)| *number)
         };
-        let number = match (oldest(true), self.when_full) {
-            (Some(number), _) => number,
-            (None, WhenFull::Refuse) => return None,
-            (None, WhenFull::GiveUpLeastRecentlyUsed) => oldest(false)?,
-        };
+        match (oldest(true), self.when_full) {
+            (Some(number), _) => Some(number),
+            (None, WhenFull::Refuse) => None,
+            (None, WhenFull::GiveUpLeastRecentlyUsed) => oldest(false),
+        }
+    }
+
+    /// Removes the process that matters least.
+    pub(super) fn make_room(&mut self) -> Option<Removed> {
+        let number = self.least()?;
         let mut entry = self.by_number.remove(&number)?;
         let ended = entry.tell_end(number);
         Some(Removed {

@@ -80,6 +80,11 @@ impl Session {
         Ok(Windowed { collected, ended })
     }
 
+    /// Removes the process from the table.
+    pub fn forget(self) {
+        self.table.lock().entries.by_number.remove(&self.number);
+    }
+
     /// Returns the process, to write to it or to end it.
     pub fn process(&self) -> &Arc<dyn ExecProcess> {
         &self.process

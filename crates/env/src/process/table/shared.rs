@@ -78,6 +78,22 @@ impl ProcessTable {
         }
     }
 
+    /// Protects those that were looked at last: so many of them do not make room for others.
+    #[must_use]
+    pub fn protecting(self, most_recent: usize) -> Self {
+        self.lock().entries.protected = most_recent;
+        self
+    }
+
+    /// Tells whether one more process would be kept now. Asked before a start whose process could not be.
+    pub fn check_room(&self) -> Result<(), TableFull> {
+        let state = self.lock();
+        if state.entries.has_room() || state.entries.least().is_some() {
+            return Ok(());
+        }
+        Err(TableFull(state.entries.capacity))
+    }
+
     /// Gives out the next number, and an id `<number>-<suffix>`.
     pub fn allocate(&self) -> Result<Allocated, IdTooLong> {
         let mut state = self.lock();

@@ -162,6 +162,27 @@ fn a_full_table_gives_up_the_one_least_recently_used() {
     assert!(table.keep(allocated, &process, OutputSeq(0)).is_err());
 }
 
+#[test]
+fn those_used_last_do_not_make_room() {
+    let table = table(WhenFull::GiveUpLeastRecentlyUsed).protecting(1);
+    let [(first, _), (second, fake)] = [kept(&table), kept(&table)];
+    fake.exits(0);
+    assert_eq!(table.check_room(), Ok(()));
+    let (allocated, process) = one_more(&table);
+    let removed = table.keep(allocated, &process, OutputSeq(0)).unwrap();
+    assert_eq!(
+        removed.unwrap().number,
+        first,
+        "the ended one was used last"
+    );
+    table.open(second).unwrap().forget();
+    assert_eq!(table.open(second).unwrap_err(), OpenError::Unknown(second));
+    let table = table.protecting(2);
+    let _kept = kept(&table);
+    let full = TableFull(NonZeroUsize::new(2).unwrap());
+    assert_eq!(table.check_room(), Err(full));
+}
+
 #[tokio::test(start_paused = true)]
 async fn all_are_terminated_and_forgotten() {
     let table = table(WhenFull::Refuse);

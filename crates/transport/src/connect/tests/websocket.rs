@@ -33,6 +33,7 @@ pub(super) fn listen_secure(
     tls: Option<tokio_rustls::TlsAcceptor>,
 ) -> mpsc::Receiver<Link> {
     let door = Door {
+        metrics: None,
         auth: Arc::new(auth),
         draining: Arc::new(AtomicBool::new(false)),
     };

@@ -1,0 +1,33 @@
+//! Renewing: the session is gone, and another one is opened for the processes that outlive it.
+
+use exec_env::disconnect::Disconnect;
+use tokio::time::Instant;
+
+use super::{
+    attaching::Standing,
+    recovering::{Reopened, WINDOW},
+    resume::Remains,
+    task::{Driver, State},
+};
+
+impl Driver {
+    /// Tries until there is a session, until there can be none, or until the time is up.
+    pub(super) async fn renew(&mut self, remains: Remains, gone: Disconnect) -> State {
+        let Some(connector) = self.connector.clone() else {
+            return self.end(remains, gone);
+        };
+        let deadline = Instant::now() + WINDOW;
+        match self.reopen(&connector, None, deadline).await {
+            Reopened::Opened(opened) => self.resume(*opened, remains, Standing::New),
+            Reopened::Over => State::Over,
+            Reopened::OutOfTime(last) => {
+                tracing::debug!(?last, "no other session within {WINDOW:?}");
+                self.end(remains, gone)
+            }
+            Reopened::Refused(error) => {
+                tracing::debug!(%error, "no other session");
+                self.end(remains, gone)
+            }
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! What is special about a process that belongs to the server and not to a session.
+//!
+//! Its events come in the order of their numbers, and some may be missing: nobody holds it up, so that
+//! what its server does not retain any more is left out. Nothing is acknowledged. A follower here that
+//! lags too far behind has the server stop sending, until it has caught up.
+
+use exec_core::log::Event;
+use exec_wire::{
+    id::OutputSeq,
+    path_uri::PathUri,
+    process::{ProcessSummary, StartProcess},
+};
+
+use super::reorder::{Broken, MAX_CHUNK_BYTES};
+
+/// How far followers may lag behind before the server is to stop sending.
+const STOP_BYTES: u64 = 4 << 20;
+/// How far they must have caught up before it is to go on: what it retains is still there then.
+const GO_ON_BYTES: u64 = 1 << 20;
+
+/// How far the clocks of two hosts may be apart. What ended and was started longer before it was asked for is
+/// an earlier process by the same id, which a server keeps for long and replaces when it is asked to.
+const CLOCKS_MS: u64 = 60_000;
+
+/// Who a process belongs to.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Owner {
+    /// The session: it ends with that, and with its handle.
+    Session,
+    /// The server: it outlives both.
+    Server,
+}
+
+/// How a process of the server came to be known here.
+#[derive(Debug)]
+pub(crate) enum Origin {
+    /// This client starts it.
+    Started(Launch),
+    /// It was there.
+    Attached(Replay),
+}
+
+/// What is to be replayed of a process that was there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Replay {
+    /// Output up to here is not wanted.
+    pub(crate) after: OutputSeq,
+    /// Where the server is to begin: further back if the exit may be there.
+    pub(crate) begin: OutputSeq,
+}
+
+/// What was asked for, while it is not known whether that came to anything.
+#[derive(Debug, Eq, PartialEq)]
+pub(crate) struct Launch {
+    argv: Vec<String>,
+    cwd: PathUri,
+    tty: bool,
+    /// When, by the clock of this host.
+    asked_at_ms: u64,
+}
+
+impl Launch {
+    pub(crate) fn of(start: &StartProcess, asked_at_ms: u64) -> Self {
+        Self {
+            asked_at_ms,
+            argv: start.argv.clone(),
+            cwd: start.cwd.clone(),
+            tty: start.tty,
+        }
+    }
+
+    /// Tells whether this is what a process of the server was started with.
+    fn is_that_of(&self, summary: &ProcessSummary) -> bool {
+        let ProcessSummary { argv, cwd, tty, .. } = summary;
+        let is_recent = summary.started_at_ms.saturating_add(CLOCKS_MS) >= self.asked_at_ms;
+        let fits = (&self.argv, &self.cwd, self.tty) == (argv, cwd, *tty);
+        fits && (summary.running || is_recent)
+    }
+}
+
+/// What is known of a process of the server beside its events.
+#[derive(Debug)]
+pub(super) struct Attachment {
+    replay: Replay,
+    /// Until its start is answered.
+    launch: Option<Launch>,
+    /// When it was started, by the server's clock: tells it from another one by the same id.
+    born: Option<u64>,
+    flow: Flow,
+}
+
+/// Whether the server sends the events.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Flow {
+    Flowing,
+    Stopped,
+}
+
+/// What the server is to be told.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Turn {
+    Stop,
+    GoOn,
+}
+
+impl Attachment {
+    pub(super) fn new(origin: Origin) -> Self {
+        let (replay, launch) = match origin {
+            Origin::Started(launch) => (Replay::ALL, Some(launch)),
+            Origin::Attached(replay) => (replay, None),
+        };
+        Self {
+            replay,
+            launch,
+            born: None,
+            flow: Flow::Flowing,
+        }
+    }
+
+    /// Takes an event, if it is news. `next` is the number that is expected.
+    pub(super) fn admit(&self, event: Event, next: OutputSeq) -> Result<Option<Event>, Broken> {
+        if event.seq() < next {
+            return Ok(None);
+        }
+        match &event {
+            Event::Output(chunk) if chunk.seq <= self.replay.after => Ok(None),
+            Event::Output(chunk) if chunk.data.len() > MAX_CHUNK_BYTES => {
+                Err(Broken::Oversized(chunk.seq))
+            }
+            Event::Output(_) | Event::Exited(..) | Event::Closed(_) => Ok(Some(event)),
+        }
+    }
+
+    /// Returns what the server is asked to replay from, if this is expected next.
+    pub(super) fn last(&self, next: OutputSeq) -> OutputSeq {
+        OutputSeq(next.0 - 1).max(self.replay.begin)
+    }
+
+    /// Returns the next number that anybody could be shown.
+    pub(super) fn next(&self, next: OutputSeq) -> OutputSeq {
+        next.max(self.replay.after.next())
+    }
+
+    /// Its start was answered.
+    pub(super) fn handle_launched(&mut self) {
+        self.launch = None;
+    }
+
+    pub(super) fn is_starting(&self) -> bool {
+        self.launch.is_some()
+    }
+
+    pub(super) fn handle_born(&mut self, started_at_ms: u64) {
+        self.born = Some(started_at_ms);
+    }
+
+    /// Tells whether what the server knows by this id is this process.
+    pub(super) fn is(&self, summary: &ProcessSummary) -> bool {
+        let launched = self
+            .launch
+            .as_ref()
+            .is_none_or(|launch| launch.is_that_of(summary));
+        let born = self.born.is_none_or(|born| born == summary.started_at_ms);
+        summary.detached && launched && born
+    }
+
+    /// The server sends its events again.
+    pub(super) fn handle_attach(&mut self) {
+        self.flow = Flow::Flowing;
+    }
+
+    /// Returns what the server is to be told when followers lag behind so far.
+    pub(super) fn turn(&self, lag: u64) -> Option<Turn> {
+        match self.flow {
+            Flow::Flowing if lag >= STOP_BYTES => Some(Turn::Stop),
+            Flow::Stopped if lag < GO_ON_BYTES => Some(Turn::GoOn),
+            Flow::Flowing | Flow::Stopped => None,
+        }
+    }
+
+    /// The server is told to stop.
+    pub(super) fn handle_stop(&mut self) {
+        self.flow = Flow::Stopped;
+    }
+}
+
+impl Replay {
+    const ALL: Self = Self {
+        after: OutputSeq(0),
+        begin: OutputSeq(0),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use exec_core::log::OutputChunk;
+    use exec_wire::process::OutputStream;
+
+    use super::*;
+
+    fn output(seq: u64, bytes: usize) -> Event {
+        Event::Output(OutputChunk {
+            seq: OutputSeq(seq),
+            stream: OutputStream::Stdout,
+            data: Bytes::from(vec![b'x'; bytes]),
+        })
+    }
+
+    fn attached(after: u64, begin: u64) -> Attachment {
+        let (after, begin) = (OutputSeq(after), OutputSeq(begin));
+        Attachment::new(Origin::Attached(Replay { after, begin }))
+    }
+
+    #[test]
+    fn only_news_that_is_wanted_is_taken() {
+        let attachment = attached(4, 0);
+        let admitted = |event: Event, next| {
+            let admitted = attachment.admit(event, OutputSeq(next));
+            admitted.map(|event| event.map(|event| event.seq().0))
+        };
+        assert_eq!(admitted(output(4, 1), 1), Ok(None));
+        assert_eq!(admitted(Event::Closed(OutputSeq(4)), 1), Ok(Some(4)));
+        assert_eq!(admitted(output(9, 1), 5), Ok(Some(9)));
+        assert_eq!(admitted(output(9, 1), 10), Ok(None));
+        assert_eq!(
+            admitted(output(10, MAX_CHUNK_BYTES + 1), 10),
+            Err(Broken::Oversized(OutputSeq(10)))
+        );
+    }
+
+    #[test]
+    fn an_earlier_process_by_the_same_id_is_not_the_one_that_was_to_be_started() {
+        let asked_at_ms = 1_000_000;
+        let cwd = PathUri::parse("file:///work").unwrap();
+        let argv = vec!["make".to_owned()];
+        let attachment = Attachment::new(Origin::Started(Launch {
+            argv: argv.clone(),
+            cwd: cwd.clone(),
+            tty: false,
+            asked_at_ms,
+        }));
+        let is = |running, started_at_ms| {
+            attachment.is(&ProcessSummary {
+                process_id: exec_wire::id::ProcessId::new("build").unwrap(),
+                argv: argv.clone(),
+                cwd: cwd.clone(),
+                tty: false,
+                running,
+                exit_code: (!running).then_some(0),
+                started_at_ms,
+                os_pid: None,
+                detached: true,
+                usage: None,
+            })
+        };
+        assert!(is(true, asked_at_ms + 10) && is(false, asked_at_ms + 10));
+        assert!(is(false, asked_at_ms - CLOCKS_MS), "clocks differ");
+        assert!(!is(false, asked_at_ms - CLOCKS_MS - 1));
+    }
+
+    #[test]
+    fn it_goes_on_where_it_began_or_has_come_to() {
+        assert_eq!(attached(4, 0).last(OutputSeq(1)), OutputSeq(0));
+        assert_eq!(attached(4, 4).last(OutputSeq(1)), OutputSeq(4));
+        assert_eq!(attached(4, 4).last(OutputSeq(8)), OutputSeq(7));
+        assert_eq!(attached(4, 0).next(OutputSeq(1)), OutputSeq(5));
+        assert_eq!(attached(4, 0).next(OutputSeq(8)), OutputSeq(8));
+    }
+
+    #[test]
+    fn the_server_is_told_once_to_stop_and_once_to_go_on() {
+        let mut attachment = attached(0, 0);
+        assert_eq!(attachment.turn(STOP_BYTES - 1), None);
+        assert_eq!(attachment.turn(STOP_BYTES), Some(Turn::Stop));
+        attachment.handle_stop();
+        assert_eq!(attachment.turn(STOP_BYTES), None);
+        assert_eq!(attachment.turn(GO_ON_BYTES), None);
+        assert_eq!(attachment.turn(GO_ON_BYTES - 1), Some(Turn::GoOn));
+        attachment.handle_attach();
+        assert_eq!(attachment.turn(GO_ON_BYTES - 1), None);
+    }
+}

@@ -1,0 +1,449 @@
+//! Processes that belong to the server: started, attached, let go of, and found again.
+
+use std::sync::Arc;
+
+use exec_client::{client::ExecServerClient, connector::Continuity, error::ExecServerError};
+use exec_core::log::{Follow, From, Pace};
+use exec_env::{
+    backend::{StartError, StartedProcess},
+    disconnect::Disconnect,
+    process::{ExecProcess, ExecProcessEvent, ProcessError},
+};
+use exec_wire::{
+    error::{ErrorCode, RpcError},
+    id::{OutputSeq, ProcessId},
+    process::WriteStatus,
+};
+use futures_util::StreamExt;
+use serde_json::{Value, json};
+
+use crate::{
+    doors::House,
+    server::{ALL, Server, command, events, numbers, session, within},
+};
+
+fn id(id: &str) -> ProcessId {
+    ProcessId::new(id).unwrap()
+}
+
+/// What `process/list` tells of a process. `p` runs `true` in the root directory.
+fn summary(id: &str, running: bool) -> Value {
+    json!({"processId": id, "argv": ["true"], "cwd": "file:///", "tty": false, "running": running,
+        "exitCode": null, "startedAtMs": 7, "osPid": 42, "detached": true, "usage": null})
+}
+
+impl Server {
+    async fn list(&mut self, processes: Vec<Value>) {
+        let list = self.expect("process/list").await;
+        self.answer(&list, json!({ "processes": processes })).await;
+    }
+
+    /// Answers `process/attach`, and returns after which event it was to begin.
+    async fn attached(&mut self, id: &str, next: u64) -> u64 {
+        let attach = self.expect("process/attach").await;
+        assert_eq!(attach["params"]["processId"], id);
+        let answer = json!({"nextSeq": next, "running": true});
+        self.answer(&attach, answer).await;
+        attach["params"]["afterSeq"].as_u64().unwrap()
+    }
+
+    async fn released(&mut self, id: &str) {
+        let release = self.expect("process/release").await;
+        assert_eq!(release["params"]["processId"], id);
+        self.answer(&release, json!({})).await;
+    }
+
+    /// Has a client attach to process `p`, which came to event `next` exclusively.
+    async fn attach(
+        &mut self,
+        client: &ExecServerClient,
+        after: Option<u64>,
+        next: u64,
+    ) -> Arc<dyn ExecProcess> {
+        let accept = async {
+            self.list(vec![summary("p", true)]).await;
+            assert_eq!(self.attached("p", next).await, after.unwrap_or(0));
+        };
+        let attach = client.attach(id("p"), after.map(OutputSeq));
+        let (attached, ()) = futures_util::join!(attach, accept);
+        attached.unwrap()
+    }
+
+    /// Has a process of the server started.
+    async fn start_detached(&mut self, client: &ExecServerClient, id: &str) -> StartedProcess {
+        let accept = async {
+            let start = self.expect("process/start").await;
+            assert_eq!(start["params"]["detached"], true);
+            let started = json!({"processId": id, "osPid": 42, "startedAtMs": 7});
+            self.say(json!({"method": "process/started", "params": started}))
+                .await;
+            self.answer(&start, json!({"processId": id})).await;
+        };
+        let (started, ()) = futures_util::join!(client.start_detached(command(id)), accept);
+        started.unwrap()
+    }
+}
+
+/// Has a client whose session is lost begin session `t`.
+async fn renew(house: &mut House) -> Server {
+    let mut server = house.knock().await;
+    let initialize = server.expect("initialize").await;
+    assert_eq!(initialize["params"]["resumeSessionId"], "s");
+    server.refuse(&initialize, -32600, "unknown session").await;
+    let mut server = house.knock().await;
+    let initialize = server.shake_hands(session("t")).await;
+    assert_eq!(initialize["params"]["resumeSessionId"], Value::Null);
+    server
+}
+
+#[tokio::test]
+async fn a_dropped_handle_releases_its_process_and_does_not_end_it() {
+    let (mut server, client) = Server::connect().await;
+    let process = server.start_detached(&client, "p").await.process;
+    assert_eq!(process.status().os_pid, Some(42));
+    drop(process);
+    server.released("p").await;
+    let process = server.attach(&client, None, 1).await;
+    drop(process);
+    server.released("p").await;
+    drop(client);
+    assert!(within(server.0.reader.next()).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_stream_keeps_its_process_attached_though_the_handle_is_gone() {
+    let (mut server, client) = Server::connect().await;
+    let process = server.attach(&client, None, 1).await;
+    let mut stream = process.follow(ALL);
+    drop(process);
+    server.output("p", 1, "YQ==").await;
+    let event = within(stream.next()).await.unwrap();
+    assert_eq!(event.seq(), Some(OutputSeq(1)));
+    drop(stream);
+    server.released("p").await;
+}
+
+#[tokio::test]
+async fn what_is_not_retained_any_more_is_missing_from_the_numbers() {
+    let (mut server, client) = Server::connect().await;
+    let process = server.attach(&client, None, 60).await;
+    for seq in [57, 59, 63] {
+        server.output("p", seq, "YQ==").await;
+    }
+    server.exited("p", 64).await;
+    server.closed("p", 65).await;
+    assert_eq!(numbers(&events(&process).await), [57, 59, 63, 64, 65]);
+    assert_eq!(process.status().next_seq, OutputSeq(66));
+}
+
+#[tokio::test]
+async fn an_exit_that_was_seen_before_is_known_and_its_output_is_not_repeated() {
+    let (mut server, client) = Server::connect().await;
+    let accept = async {
+        server.list(vec![summary("p", false)]).await;
+        assert_eq!(server.attached("p", 5).await, 0, "the exit may be anywhere");
+    };
+    let attach = client.attach(id("p"), Some(OutputSeq(3)));
+    let (process, ()) = futures_util::join!(attach, accept);
+    let process = process.unwrap();
+    assert_eq!(process.status().next_seq, OutputSeq(4));
+    server.output("p", 1, "YQ==").await;
+    server.exited("p", 2).await;
+    server.output("p", 3, "YQ==").await;
+    server.closed("p", 4).await;
+    assert_eq!(numbers(&events(&process).await), [2, 4]);
+    assert!(process.status().exit.is_some());
+}
+
+#[tokio::test]
+async fn what_is_not_there_cannot_be_attached() {
+    let (mut server, client) = Server::connect().await;
+    let accept = async {
+        server.list(vec![]).await;
+        let attach = server.expect("process/attach").await;
+        server.refuse(&attach, -32600, "unknown process id p").await;
+    };
+    let (attached, ()) = futures_util::join!(client.attach(id("p"), None), accept);
+    assert_eq!(
+        attached.unwrap_err(),
+        ExecServerError::UnknownProcess(id("p"))
+    );
+    let accept = async {
+        server.list(vec![summary("p", true)]).await;
+        server.attached("p", 3).await;
+    };
+    let beyond = client.attach(id("p"), Some(OutputSeq(3)));
+    let (attached, ()) = futures_util::join!(beyond, accept);
+    let error = ExecServerError::NoSuchEvent {
+        process: id("p"),
+        after: OutputSeq(3),
+        last: OutputSeq(2),
+    };
+    assert_eq!(attached.unwrap_err(), error);
+    assert_eq!(
+        error.to_string(),
+        "process `p` has no event 3: it came to 2"
+    );
+    server.released("p").await;
+    let process = server.attach(&client, None, 1).await;
+    let accept = server.list(vec![summary("p", true)]);
+    let (twice, ()) = futures_util::join!(client.attach(id("p"), None), accept);
+    assert_eq!(twice.unwrap_err(), ExecServerError::IdInUse(id("p")));
+    drop(process);
+}
+
+#[tokio::test]
+async fn a_server_without_extensions_is_asked_nothing_of_the_kind() {
+    let (mut server, client) = Server::connect_as(json!({"sessionId": "s"})).await;
+    let started = within(client.start_detached(command("p"))).await;
+    let Err(StartError::Refused { field, reason }) = started else {
+        panic!("it is refused")
+    };
+    assert_eq!(
+        (field, &*reason),
+        ("detached", "this server does not know it")
+    );
+    let unknown = |method: &str| {
+        let text = format!("`{method}`: this server does not know it");
+        ExecServerError::Remote(RpcError::new(ErrorCode::METHOD_NOT_FOUND, text))
+    };
+    let attached = within(client.attach(id("p"), None)).await;
+    assert_eq!(attached.unwrap_err(), unknown("process/attach"));
+    assert_eq!(
+        within(client.processes()).await,
+        Err(unknown("process/list"))
+    );
+    drop(client);
+    assert!(within(server.0.reader.next()).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_cut_is_not_noticed() {
+    let (mut house, mut server, client) = House::connect().await;
+    let process = server.attach(&client, None, 3).await;
+    let mut stream = process.follow(ALL);
+    server.output("p", 2, "YQ==").await;
+    within(stream.next()).await.unwrap();
+    let write = process.write(None, bytes::Bytes::from_static(b"a"));
+    let first = server.expect("process/write").await;
+    drop(server);
+    let mut server = house.resume().await;
+    assert_eq!(server.attached("p", 4).await, 2, "after the last that came");
+    let again = server.expect("process/write").await;
+    assert_eq!(again["params"], first["params"]);
+    server.answer(&again, json!({"status": "accepted"})).await;
+    assert_eq!(within(write).await, Ok(WriteStatus::Accepted));
+    server.output("p", 2, "YQ==").await;
+    server.output("p", 3, "YQ==").await;
+    server.exited("p", 4).await;
+    server.closed("p", 5).await;
+    let rest: Vec<_> = within(stream.collect()).await;
+    assert_eq!(numbers(&rest), [3, 4, 5]);
+}
+
+#[tokio::test]
+async fn a_lost_session_is_not_noticed_either() {
+    let (mut house, mut server, client) = House::connect().await;
+    let process = server.start_detached(&client, "p").await.process;
+    let bound = server.start(&client, "bound").await.process;
+    server.output("p", 1, "YQ==").await;
+    let mut stream = process.follow(ALL);
+    within(stream.next()).await.unwrap();
+    let write = process.write(None, bytes::Bytes::from_static(b"a"));
+    server.expect("process/write").await;
+    drop(server);
+    let mut server = renew(&mut house).await;
+    // Whether it is the same process is looked at before anything is sent to it.
+    server.list(vec![summary("p", true)]).await;
+    assert_eq!(server.attached("p", 2).await, 1);
+    let again = server.expect("process/write").await;
+    server.answer(&again, json!({"status": "accepted"})).await;
+    assert_eq!(within(write).await, Ok(WriteStatus::Accepted));
+    server.exited("p", 2).await;
+    server.closed("p", 3).await;
+    let rest: Vec<_> = within(stream.collect()).await;
+    assert_eq!(numbers(&rest), [2, 3]);
+    // What belonged to the session is lost.
+    let lost = events(&bound).await;
+    assert!(
+        matches!(
+            lost[..],
+            [ExecProcessEvent::Failed(ProcessError::Disconnected(
+                Disconnect::Session(_)
+            ))]
+        ),
+        "{lost:?}"
+    );
+}
+
+/// Has a process attached and its session lost; returns what becomes of it if the server lists these.
+async fn after_a_restart(listed: Vec<Value>) -> (Server, ProcessError) {
+    let (mut house, mut server, client) = House::connect().await;
+    let process = server.attach(&client, None, 3).await;
+    let write = process.write(None, bytes::Bytes::from_static(b"a"));
+    server.expect("process/write").await;
+    drop(server);
+    let mut server = renew(&mut house).await;
+    server.list(listed).await;
+    let events = events(&process).await;
+    let [ExecProcessEvent::Failed(error)] = &events[..] else {
+        panic!("it fails: {events:?}")
+    };
+    assert_eq!(within(write).await.unwrap_err(), *error);
+    (server, error.clone())
+}
+
+#[tokio::test]
+async fn a_process_that_a_restarted_server_does_not_know_fails() {
+    let (_, error) = after_a_restart(vec![]).await;
+    assert_eq!(
+        error.to_string(),
+        "process p is given up: server does not know it any more: unknown process id p (-32603)"
+    );
+}
+
+#[tokio::test]
+async fn another_process_by_the_same_id_is_left_alone() {
+    let mut other = summary("p", true);
+    other["startedAtMs"] = json!(8);
+    let (mut server, error) = after_a_restart(vec![other]).await;
+    assert_eq!(
+        error.to_string(),
+        "process p is given up: what the server knows by this id is another process (-32603)"
+    );
+    // Not written to, not ended.
+    server.expect("process/release").await;
+    assert!(within(server.0.reader.next()).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_start_that_was_cut_off_is_found_again() {
+    let (mut house, mut server, client) = House::connect().await;
+    let starting = {
+        let client = client.clone();
+        tokio::spawn(async move { client.start_detached(command("p")).await })
+    };
+    server.expect("process/start").await;
+    drop(server);
+    let mut server = house.resume().await;
+    server.list(vec![summary("p", true)]).await;
+    assert_eq!(server.attached("p", 1).await, 0);
+    let started = within(starting).await.unwrap().unwrap();
+    assert_eq!(started.process.status().started_at_ms, 7);
+    server.output("p", 1, "YQ==").await;
+    let mut stream = started.process.follow(ALL);
+    assert_eq!(
+        within(stream.next()).await.unwrap().seq(),
+        Some(OutputSeq(1))
+    );
+}
+
+#[tokio::test]
+async fn a_start_that_was_cut_off_does_not_take_the_process_of_others() {
+    let (mut house, mut server, client) = House::connect().await;
+    for listed in [None, Some(json!(["false"]))] {
+        let starting = {
+            let client = client.clone();
+            tokio::spawn(async move { client.start_detached(command("p")).await })
+        };
+        server.expect("process/start").await;
+        drop(server);
+        server = house.resume().await;
+        let other = listed.map(|argv| {
+            let mut other = summary("p", true);
+            other["argv"] = argv;
+            other
+        });
+        server.list(other.into_iter().collect()).await;
+        let started = within(starting).await.unwrap();
+        assert!(
+            matches!(started, Err(StartError::Disconnected(_))),
+            "{started:?}"
+        );
+    }
+    drop(client);
+    // Nothing was ended that may belong to others.
+    assert!(within(server.0.reader.next()).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_start_that_nobody_waits_for_is_ended() {
+    let (mut server, client) = Server::connect().await;
+    let starting = {
+        let client = client.clone();
+        tokio::spawn(async move { client.start_detached(command("p")).await })
+    };
+    let start = server.expect("process/start").await;
+    starting.abort();
+    assert!(starting.await.unwrap_err().is_cancelled());
+    server.answer(&start, json!({"processId": "p"})).await;
+    let terminate = server.expect("process/terminate").await;
+    assert_eq!(terminate["params"]["processId"], "p");
+    server.released("p").await;
+}
+
+#[tokio::test]
+async fn attaching_waits_until_what_came_before_cannot_come_any_more() {
+    let (mut server, client) = Server::connect().await;
+    let process = server.attach(&client, None, 10).await;
+    drop(process);
+    let release = server.expect("process/release").await;
+    let attaching = {
+        let client = client.clone();
+        tokio::spawn(async move { client.attach(id("p"), None).await })
+    };
+    server.list(vec![summary("p", true)]).await;
+    // Sent before the release was seen.
+    server.output("p", 9, "YQ==").await;
+    server.answer(&release, json!({})).await;
+    assert_eq!(server.attached("p", 10).await, 0);
+    let process = within(attaching).await.unwrap().unwrap();
+    server.output("p", 4, "YQ==").await;
+    let mut stream = process.follow(ALL);
+    assert_eq!(
+        within(stream.next()).await.unwrap().seq(),
+        Some(OutputSeq(4))
+    );
+}
+
+#[tokio::test]
+async fn a_follower_that_lags_has_the_server_stop_until_it_caught_up() {
+    let (_house, mut server, client) = House::connect_to(Continuity::Resumed, {
+        let mut session = session("s");
+        session["extensions"] = json!(["acknowledge"]);
+        session
+    })
+    .await;
+    let process = server.attach(&client, None, 1).await;
+    let held = Follow {
+        from: From::After(OutputSeq(0)),
+        pace: Pace::Held,
+    };
+    let mut stream = process.follow(held);
+    let chunk = "YWFh".repeat((1 << 20) / 3 / 2);
+    for seq in 1..=9 {
+        server.output("p", seq, &chunk).await;
+    }
+    let release = server.expect("process/release").await;
+    server.answer(&release, json!({})).await;
+    for seq in 1..=6 {
+        let event = within(stream.next()).await.unwrap();
+        assert_eq!(event.seq(), Some(OutputSeq(seq)));
+    }
+    // It goes on after what came before it stopped, whatever is retained there.
+    let mut last = 6;
+    let after = loop {
+        let event = tokio::select! {
+            event = stream.next() => event.unwrap(),
+            after = server.attached("p", 99) => break after,
+        };
+        last = event.seq().unwrap().0;
+    };
+    assert!((8..=9).contains(&after), "{after}");
+    server.output("p", 50, "YQ==").await;
+    while last < after {
+        last = within(stream.next()).await.unwrap().seq().unwrap().0;
+    }
+    let event = within(stream.next()).await.unwrap();
+    assert_eq!(event.seq(), Some(OutputSeq(50)));
+}

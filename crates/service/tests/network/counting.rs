@@ -1,0 +1,111 @@
+//! What the service counts of sessions, requests and decisions.
+
+use std::time::Duration;
+
+use exec_service::meters::Outcome;
+use exec_wire::{limits, method::MethodName};
+use serde_json::json;
+use tokio::time::sleep;
+
+use crate::{
+    asking::decided,
+    client::{Server, params},
+};
+
+/// Waits for something that happens soon. Time is the test's own.
+async fn until(server: &Server, what: impl Fn(&Server) -> bool) {
+    for _ in 0..100 {
+        if what(server) {
+            return;
+        }
+        sleep(Duration::from_millis(1)).await;
+    }
+    panic!("{:?}", server.service.levels());
+}
+
+#[tokio::test(start_paused = true)]
+async fn sessions_are_counted_as_they_come_back_and_as_they_do_not() {
+    let server = Server::new();
+    let client = server.connect(None).await;
+    let session = client.session.clone();
+    assert_eq!(server.service.levels().sessions_attached, 1);
+    drop(client);
+    until(&server, |server| {
+        server.service.levels().sessions_detached == 1
+    })
+    .await;
+    let client = server.connect(Some(&session)).await;
+    let levels = server.service.levels();
+    assert_eq!((levels.sessions_attached, levels.sessions_detached), (1, 0));
+    drop(client);
+    sleep(limits::SESSION_TTL + Duration::from_secs(1)).await;
+    let (levels, meters) = (server.service.levels(), server.service.meters());
+    assert_eq!((levels.sessions_attached, levels.sessions_detached), (0, 0));
+    assert_eq!(meters.sessions_opened.value(), 1);
+    assert_eq!(meters.sessions_resumed.value(), 1);
+    assert_eq!(meters.sessions_expired.value(), 1);
+    assert_eq!(meters.connections_opened.value(), 2);
+    assert_eq!(meters.connections.value(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_whose_connection_ends_first_is_counted_as_cancelled() {
+    let mut server = Server::new();
+    let mut client = server.connect(None).await;
+    let _runs = server.start(&mut client, &params("p", None)).await;
+    let wait = json!({"id": 9, "method": "process/wait", "params": {"processId": "p"}});
+    client.say(wait).await;
+    until(&server, |server| {
+        server.service.meters().requests.in_flight.value() == 1
+    })
+    .await;
+    drop(client);
+    until(&server, |server| {
+        server.service.meters().requests.in_flight.value() == 0
+    })
+    .await;
+    let requests = &server.service.meters().requests;
+    let waits = requests
+        .used()
+        .find(|meter| meter.method == MethodName::ProcessWait);
+    let outcomes: Vec<_> = waits.unwrap().outcomes().collect();
+    assert_eq!(outcomes, [(Outcome::Cancelled, 1)]);
+    assert_eq!(waits.unwrap().latency.values().count, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn processes_and_decisions_about_them_are_counted() {
+    let mut server = Server::new();
+    let mut client = server.connect(None).await;
+    let process = server.start(&mut client, &params("p", None)).await;
+    let again = client.call("process/start", &params("p", None)).await;
+    assert!(again["error"].is_object(), "{again}");
+    process.watcher().record(decided("example.com"));
+    client.hear().await;
+    let levels = server.service.levels();
+    assert_eq!(
+        (levels.processes_running, levels.processes_finished),
+        (1, 0)
+    );
+    process.end();
+    let lost = |server: &Server| {
+        let ended = &server.service.meters().processes_ended;
+        ended.values().any(|ended| ended == ("lost", 1))
+    };
+    // This one ends without saying how.
+    until(&server, lost).await;
+    let meters = server.service.meters();
+    assert_eq!(meters.processes_started.value(), 1);
+    let refused: Vec<_> = meters
+        .process_refusals
+        .values()
+        .filter(|(_, count)| *count > 0)
+        .collect();
+    assert_eq!(refused, [("table", 1)]);
+    let decided: Vec<_> = meters
+        .network_decisions
+        .values()
+        .filter(|(_, count)| *count > 0)
+        .collect();
+    assert_eq!(decided, [("deny", 1)]);
+}

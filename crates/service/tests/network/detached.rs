@@ -1,0 +1,82 @@
+//! Detached processes that nobody watched, and sessions that nobody comes back to.
+
+use std::{sync::Arc, time::Duration};
+
+use exec_wire::limits;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::{
+    client::{Client, Server, params},
+    written::Written,
+};
+
+/// Starts a detached process.
+async fn start(server: &mut Server, client: &mut Client) -> Arc<Written> {
+    server.start(client, &detached()).await.written.unwrap()
+}
+
+/// Params of its start.
+fn detached() -> Value {
+    let mut params = params("build", None);
+    params["detached"] = true.into();
+    params["argv"] = json!(["write"]);
+    params
+}
+
+async fn listed(client: &mut Client) -> Vec<Value> {
+    let list = client.call("process/list", &json!({})).await;
+    list["result"]["processes"].as_array().unwrap().clone()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_detached_process_can_be_read_for_a_day_after_its_end() {
+    let mut server = Server::new();
+    let mut client = server.connect(None).await;
+    let process = start(&mut server, &mut client).await;
+    process.write(1);
+    process.close();
+    drop(client);
+    sleep(limits::DETACHED_RETENTION - Duration::from_secs(60)).await;
+    let mut client = server.connect(None).await;
+    assert_eq!(listed(&mut client).await.len(), 1);
+    let read = client
+        .call("process/read", &json!({"processId": "build"}))
+        .await;
+    assert_eq!(read["result"]["chunks"].as_array().unwrap().len(), 1);
+    assert!(server.service.keeps_detached());
+    sleep(Duration::from_secs(120)).await;
+    assert_eq!(listed(&mut client).await, Vec::<Value>::new());
+    assert!(!server.service.keeps_detached());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_detached_process_that_has_finished_gives_its_id_away() {
+    let mut server = Server::new();
+    let mut client = server.connect(None).await;
+    let first = start(&mut server, &mut client).await;
+    let refused = client.call("process/start", &detached()).await;
+    assert_eq!(refused["error"]["code"], -32600, "{refused}");
+    first.write(1);
+    first.close();
+    sleep(Duration::from_secs(1)).await;
+    let mut client = server.connect(None).await;
+    let _second = start(&mut server, &mut client).await;
+    let listed = listed(&mut client).await;
+    assert_eq!(listed.len(), 1);
+    assert_eq!(listed[0]["running"], true);
+}
+
+#[tokio::test(start_paused = true)]
+async fn sessions_of_those_who_left_make_room_but_not_those_in_which_something_runs() {
+    let mut server = Server::with_ttl(Duration::from_secs(3600));
+    let mut client = server.connect(None).await;
+    let _runs = server.start(&mut client, &params("p", None)).await;
+    let session = client.session.clone();
+    drop(client);
+    for _ in 0..limits::MAX_SESSIONS + 10 {
+        drop(server.connect(None).await);
+    }
+    let mut client = server.connect(Some(&session)).await;
+    assert_eq!(listed(&mut client).await.len(), 1);
+}
