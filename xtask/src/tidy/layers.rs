@@ -28,6 +28,7 @@ const MAP: &[Layer] = &[
     layer("exec-wire", 0, IO),
     layer("exec-core", 1, IO),
     layer("exec-relay", 1, IO),
+    layer("exec-terminal", 0, IO),
     layer("exec-env", 2, &["rustix", "libc", "hyper"]),
     layer("exec-process", 3, &[]),
     layer("exec-fs", 3, &[]),

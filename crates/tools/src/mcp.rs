@@ -1,0 +1,30 @@
+//! The MCP door: unified exec and files as tools of the Model Context Protocol, over pipes and over HTTP.
+//!
+//! Invariant: a command that fails is an answer; a call that cannot be made is an error that says what to
+//! do; a client that waits hears from us. Commands end with the client that started them.
+//! Not here: sockets, the check of tokens, the choice of the environment.
+
+mod answer;
+mod catalog;
+mod commands;
+mod files;
+mod http;
+mod patch;
+mod places;
+mod progress;
+mod server;
+mod session;
+mod stdio;
+#[cfg(test)]
+mod tests;
+mod tool;
+mod words;
+mod work;
+mod workspace;
+
+pub use self::{
+    http::{Admit, HttpDoor, HttpDoorOptions},
+    server::Tools,
+    stdio::StdioError,
+    workspace::{Enclosure, Network, Workspace},
+};

@@ -1,0 +1,112 @@
+//! What an agent is told: an answer, or a complaint.
+
+use exec_env::filesystem::FileError;
+use exec_wire::{bytes::encode_append, path_uri::JoinError};
+use rmcp::model::{CallToolResult, ContentBlock};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::patch::ParseError;
+use crate::unified::{ExecCommandError, WriteStdinError};
+
+/// What a tool came to.
+#[derive(Clone, Debug)]
+pub(super) struct Answer {
+    content: ContentBlock,
+    structured: Option<Value>,
+}
+
+impl Answer {
+    /// Text.
+    pub(super) fn text(text: impl Into<String>) -> Self {
+        Self {
+            content: ContentBlock::text(text),
+            structured: None,
+        }
+    }
+
+    /// A picture.
+    pub(super) fn image(data: &[u8], kind: &'static str) -> Self {
+        let mut text = Vec::new();
+        encode_append(data, &mut text);
+        Self {
+            content: ContentBlock::image(String::from_utf8_lossy(&text), kind),
+            structured: None,
+        }
+    }
+
+    /// Adds the same for programs.
+    #[must_use]
+    pub(super) fn with(mut self, structured: &impl Serialize) -> Self {
+        self.structured = serde_json::to_value(structured).ok();
+        self
+    }
+
+    /// Turns it into what travels.
+    pub(super) fn into_result(self) -> CallToolResult {
+        let mut result = CallToolResult::success(vec![self.content]);
+        result.structured_content = self.structured;
+        result
+    }
+}
+
+/// Why a tool did nothing, or not all of it: what the agent reads to do better.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Complaint(pub(super) String);
+
+impl Complaint {
+    /// Complains.
+    pub(super) fn new(what: impl Into<String>) -> Self {
+        Self(what.into())
+    }
+
+    /// Turns it into what travels.
+    pub(super) fn into_result(self) -> CallToolResult {
+        CallToolResult::error(vec![ContentBlock::text(self.0)])
+    }
+}
+
+impl From<FileError> for Complaint {
+    fn from(error: FileError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl From<JoinError> for Complaint {
+    fn from(error: JoinError) -> Self {
+        Self(format!("path: {error}"))
+    }
+}
+
+impl From<ParseError> for Complaint {
+    fn from(error: ParseError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl From<ExecCommandError> for Complaint {
+    fn from(error: ExecCommandError) -> Self {
+        Self(chain(&error))
+    }
+}
+
+impl From<WriteStdinError> for Complaint {
+    fn from(error: WriteStdinError) -> Self {
+        Self(chain(&error))
+    }
+}
+
+/// An error and what caused it, in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}

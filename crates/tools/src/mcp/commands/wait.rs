@@ -1,0 +1,90 @@
+//! How long a call waits, what for, and what it shows.
+
+use std::time::Duration;
+
+use regex::bytes::RegexBuilder;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::{
+    mcp::{
+        answer::Complaint,
+        work::{Patience, Work},
+    },
+    unified::{View, WaitFor},
+};
+
+/// Longest wait of a call whose client does not learn that it goes on: many give up after a minute.
+const UNTOLD: Duration = Duration::from_secs(50);
+/// Longest program of a pattern: bounds the memory of matching.
+const PATTERN_BYTES: usize = 1 << 20;
+
+/// What ends a wait early. At most one member may be given.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(inline)]
+pub(super) struct WaitForArgument {
+    /// Returns when no output came for so many milliseconds, after some did.
+    #[serde(default)]
+    idle_ms: Option<u64>,
+    /// Returns when the output of this call matches this regular expression (Rust syntax).
+    #[serde(default)]
+    pattern: Option<String>,
+    /// Returns when the call has seen so many bytes of output.
+    #[serde(default)]
+    bytes: Option<usize>,
+}
+
+impl WaitForArgument {
+    /// Reads it.
+    pub(super) fn read(argument: Option<Self>) -> Result<WaitFor, Complaint> {
+        let Some(argument) = argument else {
+            return Ok(WaitFor::Exit);
+        };
+        match (argument.idle_ms, argument.pattern, argument.bytes) {
+            (None, None, None) => Ok(WaitFor::Exit),
+            (Some(idle), None, None) => Ok(WaitFor::Idle(Duration::from_millis(idle))),
+            (None, Some(pattern), None) => RegexBuilder::new(&pattern)
+                .size_limit(PATTERN_BYTES)
+                .dfa_size_limit(PATTERN_BYTES)
+                .multi_line(true)
+                .build()
+                .map(WaitFor::Pattern)
+                .map_err(|error| Complaint(format!("`wait_for.pattern`: {error}"))),
+            (None, None, Some(bytes)) => Ok(WaitFor::Bytes(bytes)),
+            _ => Err(Complaint::new(
+                "`wait_for` takes one of `idle_ms`, `pattern` and `bytes`",
+            )),
+        }
+    }
+}
+
+/// How output is shown.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub(super) enum ViewArgument {
+    #[default]
+    Plain,
+    Raw,
+    Screen,
+}
+
+impl From<ViewArgument> for View {
+    fn from(view: ViewArgument) -> Self {
+        match view {
+            ViewArgument::Plain => Self::Plain,
+            ViewArgument::Raw => Self::Raw,
+            ViewArgument::Screen => Self::Screen,
+        }
+    }
+}
+
+/// How long to wait, as far as the client's patience is known to go.
+pub(super) fn window(work: &Work, asked: Option<u64>) -> Option<Duration> {
+    let asked = asked.map(Duration::from_millis);
+    match work.patience() {
+        Patience::Told => asked,
+        Patience::NotTold => asked.map(|asked| asked.min(UNTOLD)),
+    }
+}

@@ -1,0 +1,120 @@
+//! `search_files`.
+
+use std::fmt::Write;
+
+use exec_wire::{
+    fs::{Search, SearchMatch},
+    limits,
+};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::mcp::{
+    answer::{Answer, Complaint},
+    tool::{Effect, Tool},
+    work::Work,
+};
+
+const DEFAULT_MATCHES: usize = 100;
+const MAX_MATCHES: usize = 1000;
+/// Longest part of a line that is shown, in characters: lines of generated files can be enormous.
+const MAX_LINE: usize = 500;
+/// Text after which no further match is shown: a third of a small model's window.
+const MAX_BYTES: usize = 128 << 10;
+
+/// The arguments of `search_files`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::mcp) struct SearchFiles {
+    /// What to look for: a regular expression (Rust syntax), unless `literal` is set.
+    pattern: String,
+    /// Takes the pattern as plain text.
+    #[serde(default)]
+    literal: bool,
+    /// Directory or file to look in: absolute, or relative to the workspace. Default: the workspace.
+    #[serde(default)]
+    path: Option<String>,
+    /// Looks only at files whose path below the directory matches, such as `*.rs`.
+    #[serde(default)]
+    glob: Option<String>,
+    /// Takes upper and lower case for the same.
+    #[serde(default)]
+    ignore_case: bool,
+    /// Lines to show before and after each match. Default: 0.
+    #[serde(default)]
+    context_lines: usize,
+    /// How many matching lines to return at most. Default: 100; at most 1000.
+    #[serde(default)]
+    max_matches: Option<usize>,
+}
+
+impl Tool for SearchFiles {
+    const NAME: &'static str = "search_files";
+    const TITLE: &'static str = "Search in files";
+    const DESCRIPTION: &'static str = "Finds the lines of files that match a pattern, as \
+        `path:line:text`. Binary files, hidden files and what .gitignore excludes are left out.";
+    const EFFECT: Effect = Effect::Reads;
+
+    async fn call(self, work: &Work) -> Result<Answer, Complaint> {
+        let wanted = self.max_matches.unwrap_or(DEFAULT_MATCHES);
+        if !(1..=MAX_MATCHES).contains(&wanted) {
+            return Err(Complaint(format!(
+                "`max_matches` must be 1 to {MAX_MATCHES}"
+            )));
+        }
+        if self.context_lines > limits::MAX_CONTEXT_LINES {
+            let most = limits::MAX_CONTEXT_LINES;
+            return Err(Complaint(format!("`context_lines` must be at most {most}")));
+        }
+        let search = Search {
+            path: work.path(self.path.as_deref().unwrap_or("."))?,
+            pattern: self.pattern,
+            regex: !self.literal,
+            case_sensitive: !self.ignore_case,
+            glob: self.glob,
+            max_matches: wanted,
+            context_lines: self.context_lines,
+            sandbox: work.sandbox(),
+        };
+        let found = work.files().search(search).await?;
+        if found.matches.is_empty() {
+            return Ok(Answer::text("Nothing was found."));
+        }
+        let (mut text, mut shown) = (String::new(), 0);
+        for found in &found.matches {
+            if text.len() > MAX_BYTES {
+                break;
+            }
+            if shown > 0 && self.context_lines > 0 {
+                text.push_str("--\n");
+            }
+            show(&mut text, &work.show(&found.path), found);
+            shown += 1;
+        }
+        if found.truncated || shown < found.matches.len() {
+            let _ = writeln!(text, "[there are more than these {shown} matches]");
+        }
+        Ok(Answer::text(text))
+    }
+}
+
+/// Writes one match and its context, as grep does. Writing to a string cannot fail.
+fn show(text: &mut String, path: &str, found: &SearchMatch) {
+    let mut number = found.line.saturating_sub(found.before.len() as u64);
+    for line in &found.before {
+        let _ = writeln!(text, "{path}-{number}-{}", shortened(line));
+        number += 1;
+    }
+    let _ = writeln!(text, "{path}:{number}:{}", shortened(&found.text));
+    for line in &found.after {
+        number += 1;
+        let _ = writeln!(text, "{path}-{number}-{}", shortened(line));
+    }
+}
+
+fn shortened(line: &str) -> String {
+    match line.char_indices().nth(MAX_LINE) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line.to_owned(),
+    }
+}

@@ -1,0 +1,213 @@
+//! From the text of a file and its hunks to the new text.
+//!
+//! Lines are looked for as they are written, then without blanks at their ends, then without blanks
+//! around them, then with plain quotes and dashes: models do not copy those faithfully. Lines that stay
+//! keep the file's spelling and its line ends.
+
+use std::borrow::Cow;
+
+use super::parse::{Hunk, HunkLine};
+
+/// Why hunks do not fit a file. The caller must look at the file again.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("hunk {number} (patch line {line}): {what}")]
+pub(in crate::mcp) struct ApplyError {
+    number: usize,
+    line: usize,
+    what: String,
+}
+
+/// Applies every hunk, or none.
+pub(in crate::mcp) fn apply(text: &str, hunks: &[Hunk]) -> Result<String, ApplyError> {
+    let old: Vec<&str> = text.split_inclusive('\n').collect();
+    let ending = match old.first() {
+        Some(first) if first.ends_with("\r\n") => "\r\n",
+        _ => "\n",
+    };
+    let (mut new, mut done) = (Rewritten::new(text.len(), ending), 0);
+    for (index, hunk) in hunks.iter().enumerate() {
+        let fail = |what| ApplyError {
+            number: index + 1,
+            line: hunk.line,
+            what,
+        };
+        let mut lines = &hunk.lines[..];
+        let at = place(&old, done, hunk, lines).or_else(|missing| {
+            lines = hunk.without_blank_end();
+            place(&old, done, hunk, lines).map_err(|_| fail(missing))
+        })?;
+        new.keep_all(&old[done..at]);
+        let mut next = at;
+        for line in lines {
+            match line {
+                HunkLine::Keep(_) => {
+                    new.keep_all(&old[next..next + 1]);
+                    next += 1;
+                }
+                HunkLine::Remove(_) => next += 1,
+                HunkLine::Insert(line) => new.insert(line),
+            }
+        }
+        done = next;
+    }
+    new.keep_all(&old[done..]);
+    Ok(new.text)
+}
+
+/// Finds the line where a hunk begins, not before `from`.
+fn place(old: &[&str], from: usize, hunk: &Hunk, lines: &[HunkLine]) -> Result<usize, String> {
+    let mut from = from;
+    for header in &hunk.headers {
+        let found = find(old, from, &[header.as_str()]);
+        let found = found.ok_or_else(|| missing(old, from, &[header.as_str()]))?;
+        from = found + 1;
+    }
+    let expected: Vec<&str> = lines
+        .iter()
+        .filter_map(|line| match line {
+            HunkLine::Keep(line) | HunkLine::Remove(line) => Some(line.as_str()),
+            HunkLine::Insert(_) => None,
+        })
+        .collect();
+    if expected.is_empty() {
+        // Behind the header; without one, at the end.
+        let at_end = hunk.at_end || hunk.headers.is_empty();
+        return Ok(if at_end { old.len() } else { from });
+    }
+    let last = old.len().checked_sub(expected.len());
+    if let (true, Some(last)) = (hunk.at_end, last.filter(|last| *last >= from)) {
+        return match find(old, last, &expected) {
+            Some(at) => Ok(at),
+            None => Err(format!(
+                "the end of the file is not\n{}",
+                expected.join("\n")
+            )),
+        };
+    }
+    // What a header names may be the first line of the hunk, too.
+    let from = match (hunk.headers.last(), expected.first()) {
+        (Some(header), Some(first)) if from > 0 && header.trim() == first.trim() => from - 1,
+        _ => from,
+    };
+    find(old, from, &expected).ok_or_else(|| missing(old, from, &expected))
+}
+
+fn missing(old: &[&str], from: usize, expected: &[&str]) -> String {
+    let lines = expected.join("\n");
+    match find(old, 0, expected) {
+        Some(at) if at < from => format!(
+            "these lines are at line {}, before the hunk above it; hunks go from the beginning of a \
+             file to its end:\n{lines}",
+            at + 1
+        ),
+        _ => format!("these lines are not in the file:\n{lines}"),
+    }
+}
+
+/// Finds lines that follow each other. The most faithful way of comparing wins.
+fn find(old: &[&str], from: usize, expected: &[&str]) -> Option<usize> {
+    WAYS.iter().find_map(|way| {
+        let expected: Vec<Cow<'_, str>> = expected.iter().map(|line| way(line)).collect();
+        find_exactly(old.get(from..)?.iter().map(|line| way(line)), &expected).map(|at| from + at)
+    })
+}
+
+/// Finds a run of lines, looking at each line once (Knuth, Morris and Pratt): a file of equal lines would
+/// take for ever otherwise.
+fn find_exactly<'a>(
+    lines: impl Iterator<Item = Cow<'a, str>>,
+    expected: &[Cow<'_, str>],
+) -> Option<usize> {
+    let repeats = repeats(expected);
+    let mut found = 0;
+    for (at, line) in lines.enumerate() {
+        while found > 0 && expected[found] != line {
+            found = repeats[found - 1];
+        }
+        if expected.get(found)? == &line {
+            found += 1;
+        }
+        if found == expected.len() {
+            return Some(at + 1 - found);
+        }
+    }
+    None
+}
+
+/// For each beginning of some lines: how many of its last lines are its first ones again.
+fn repeats(expected: &[Cow<'_, str>]) -> Vec<usize> {
+    let mut repeats = vec![0; expected.len()];
+    let mut found = 0;
+    for at in 1..expected.len() {
+        while found > 0 && expected[found] != expected[at] {
+            found = repeats[found - 1];
+        }
+        if expected[found] == expected[at] {
+            found += 1;
+        }
+        repeats[at] = found;
+    }
+    repeats
+}
+
+/// A way of comparing lines.
+type Way = for<'a> fn(&'a str) -> Cow<'a, str>;
+
+/// Ways of comparing lines, from the most faithful one on.
+const WAYS: [Way; 4] = [
+    |line| Cow::Borrowed(without_end(line)),
+    |line| Cow::Borrowed(line.trim_end()),
+    |line| Cow::Borrowed(line.trim()),
+    |line| Cow::Owned(line.trim().chars().map(plain).collect()),
+];
+
+fn without_end(line: &str) -> &str {
+    let line = line.strip_suffix('\n').unwrap_or(line);
+    line.strip_suffix('\r').unwrap_or(line)
+}
+
+/// The character that a keyboard has for one that typesetting has.
+fn plain(character: char) -> char {
+    match character {
+        '\u{2010}'..='\u{2015}' | '\u{2212}' => '-',
+        '\u{2018}'..='\u{201b}' => '\'',
+        '\u{201c}'..='\u{201f}' => '"',
+        '\u{a0}' | '\u{2002}'..='\u{200a}' | '\u{202f}' | '\u{205f}' | '\u{3000}' => ' ',
+        other => other,
+    }
+}
+
+/// The new text in the making.
+struct Rewritten {
+    text: String,
+    ending: &'static str,
+}
+
+impl Rewritten {
+    fn new(size: usize, ending: &'static str) -> Self {
+        Self {
+            text: String::with_capacity(size),
+            ending,
+        }
+    }
+
+    fn keep_all(&mut self, lines: &[&str]) {
+        for line in lines {
+            self.end_line();
+            self.text.push_str(line);
+        }
+    }
+
+    fn insert(&mut self, line: &str) {
+        self.end_line();
+        self.text.push_str(line);
+        self.text.push_str(self.ending);
+    }
+
+    /// Ends a last line that had no end and is not the last any more.
+    fn end_line(&mut self) {
+        if !self.text.is_empty() && !self.text.ends_with('\n') {
+            self.text.push_str(self.ending);
+        }
+    }
+}

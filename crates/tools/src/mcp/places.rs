@@ -1,0 +1,90 @@
+//! The sessions that there are: bounded, and known, so that all can be ended.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use super::session::Session;
+
+/// Sessions at once. Each may run dozens of commands.
+const MAX_SESSIONS: usize = 64;
+
+/// Every session.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Places(Arc<Mutex<Taken>>);
+
+#[derive(Debug, Default)]
+struct Taken {
+    sessions: BTreeMap<u64, Arc<Session>>,
+    next: u64,
+}
+
+/// Why there is no place for a session. The client may come again.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("{MAX_SESSIONS} sessions are open already: end one, or come again later")]
+pub(super) struct NoPlace;
+
+impl Places {
+    /// Takes a place.
+    pub(super) fn take(&self, session: Session) -> Result<Place, NoPlace> {
+        let mut taken = self.lock();
+        if taken.sessions.len() >= MAX_SESSIONS {
+            return Err(NoPlace);
+        }
+        let (number, session) = (taken.next, Arc::new(session));
+        taken.next += 1;
+        taken.sessions.insert(number, session.clone());
+        Ok(Place {
+            places: self.clone(),
+            number,
+            session,
+        })
+    }
+
+    /// Whether one more is refused.
+    pub(super) fn are_full(&self) -> bool {
+        self.lock().sessions.len() >= MAX_SESSIONS
+    }
+
+    /// Lists the sessions.
+    pub(super) fn sessions(&self) -> Vec<Arc<Session>> {
+        self.lock().sessions.values().cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Taken> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A session with its place. Dropping it ends the session's commands.
+#[derive(Debug)]
+pub(super) struct Place {
+    places: Places,
+    number: u64,
+    session: Arc<Session>,
+}
+
+impl Place {
+    /// The session.
+    pub(super) fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let (places, number) = (self.places.clone(), self.number);
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            places.lock().sessions.remove(&number);
+            return;
+        };
+        // The place is free when nothing runs there any more. Calls that are under way may hold the session
+        // for a while; its commands must not wait for them.
+        let session = self.session.clone();
+        runtime.spawn(async move {
+            session.exec.shut_down().await;
+            places.lock().sessions.remove(&number);
+        });
+    }
+}

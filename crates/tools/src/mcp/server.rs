@@ -1,0 +1,226 @@
+//! What a client of the protocol talks to: says who we are, lists the tools, and calls them.
+
+use std::{
+    borrow::Cow,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use exec_env::environment::Environment;
+use rmcp::{
+    ErrorData, RoleServer, ServerHandler,
+    model::{
+        CallToolRequestParams, CallToolResponse, Implementation, InitializeRequestParams,
+        InitializeResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion,
+        ServerCapabilities, ServerConfig, Tool as Definition,
+    },
+    service::RequestContext,
+};
+
+use super::{
+    answer::Complaint,
+    catalog::{self, Listed},
+    places::{Place, Places},
+    progress,
+    session::{MAX_CALLS, Session},
+    work::{Patience, Work},
+    workspace::{Enclosure, Workspace},
+};
+use crate::unified::{Abandoned, Settings, Windows};
+
+/// What every client finds: an environment, a workspace in it, and tools.
+#[derive(Clone, Debug)]
+pub struct Tools {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    environment: Environment,
+    workspace: Arc<Workspace>,
+    tools: Vec<Listed>,
+    version: String,
+    places: Places,
+}
+
+impl Tools {
+    /// Makes the tools for a workspace in an environment. `version` is what clients are told of us.
+    pub fn new(environment: Environment, workspace: Workspace, version: &str) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                tools: catalog::tools(workspace.enclosure()),
+                environment,
+                workspace: Arc::new(workspace),
+                version: version.to_owned(),
+                places: Places::default(),
+            }),
+        }
+    }
+
+    /// Ends every command of every client.
+    pub async fn shut_down(&self) {
+        for session in self.shared.places.sessions() {
+            session.exec.shut_down().await;
+        }
+    }
+
+    /// Whether one more client is refused.
+    pub(super) fn are_full(&self) -> bool {
+        self.shared.places.are_full()
+    }
+
+    /// Makes what one client talks to.
+    pub(super) fn server(&self, door: Door) -> Server {
+        Server {
+            shared: self.shared.clone(),
+            door,
+            place: OnceLock::new(),
+        }
+    }
+}
+
+/// How a client came.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Door {
+    /// By pipes: the connection is the session.
+    Stdio,
+    /// By HTTP: sessions begin with `initialize`. The revision of the protocol without sessions is not
+    /// spoken here, since a command could not be found again.
+    Http,
+}
+
+/// What one client talks to. Its commands end when it is dropped.
+#[derive(Debug)]
+pub(super) struct Server {
+    shared: Arc<Shared>,
+    door: Door,
+    place: OnceLock<Place>,
+}
+
+impl Server {
+    /// The client's session, which begins with the first call.
+    fn session(&self) -> Result<Arc<Session>, ErrorData> {
+        if let Some(place) = self.place.get() {
+            return Ok(place.session().clone());
+        }
+        let session = Session::new(&self.shared.environment, &self.shared.workspace, settings());
+        let place = self.shared.places.take(session);
+        let place = place.map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
+        Ok(self.place.get_or_init(|| place).session().clone())
+    }
+
+    fn listed(&self, name: &str) -> Option<&Listed> {
+        let mut tools = self.shared.tools.iter();
+        tools.find(|tool| tool.definition().name == name)
+    }
+
+    fn instructions(&self) -> String {
+        let workspace = &self.shared.workspace;
+        let root = workspace.path("").map(|root| workspace.show(&root));
+        let root = root.unwrap_or_default();
+        let allowed = match workspace.enclosure() {
+            Enclosure::ReadOnly => "Nothing can be written: a sandbox keeps commands from it.",
+            Enclosure::WorkspaceWrite => {
+                "Files can be written below the workspace and in temporary directories; a sandbox keeps \
+                 commands and tools from writing anywhere else."
+            }
+            Enclosure::Open => {
+                "Commands and tools may do whatever the account may: there is no sandbox."
+            }
+        };
+        format!(
+            "Runs commands and works on files in {root}, the workspace. Relative paths start there. {allowed} \
+             exec_command returns when the command ends or when its time is up; it then goes on running, and \
+             write_stdin writes to it or waits for more. Prefer search_files, find_files and read_file to \
+             commands that do the same."
+        )
+    }
+}
+
+impl ServerHandler for Server {
+    fn get_info(&self) -> ServerConfig {
+        let capabilities = ServerCapabilities::builder().enable_tools().build();
+        let us = Implementation::new("exec-server", &self.shared.version)
+            .with_title("exec-server: commands and files");
+        InitializeResult::new(capabilities)
+            .with_server_info(us)
+            .with_instructions(self.instructions())
+    }
+
+    fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
+        match self.door {
+            Door::Stdio => Cow::Borrowed(ProtocolVersion::KNOWN_VERSIONS),
+            Door::Http => Cow::Borrowed(ProtocolVersion::known_up_to(
+                &ProtocolVersion::LATEST_WITH_INITIALIZE,
+            )),
+        }
+    }
+
+    async fn initialize(
+        &self,
+        request: InitializeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<InitializeResult, ErrorData> {
+        // Too many sessions are refused before a client relies on one.
+        self.session()?;
+        context.peer.set_peer_info(request.clone());
+        self.negotiate_initialize(&request)
+    }
+
+    async fn list_tools(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let tools = self.shared.tools.iter();
+        let tools = tools.map(|tool| tool.definition().clone()).collect();
+        Ok(ListToolsResult::with_all_items(tools))
+    }
+
+    fn get_tool(&self, name: &str) -> Option<Definition> {
+        self.listed(name).map(|tool| tool.definition().clone())
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let Some(tool) = self.listed(&request.name) else {
+            let unknown = format!("there is no tool `{}`", request.name);
+            return Err(ErrorData::invalid_params(unknown, None));
+        };
+        let session = self.session()?;
+        let Ok(_under_way) = session.calls.try_acquire() else {
+            let many = format!("{MAX_CALLS} calls are under way already");
+            return Ok(Complaint(many).into_result().into());
+        };
+        let patience = match context.meta.get_progress_token() {
+            Some(_) => Patience::Told,
+            None => Patience::NotTold,
+        };
+        let work = Work::new(session.clone(), patience);
+        let call = tool.call(request.arguments, &work);
+        let answered = progress::wait(call, &work, &context).await;
+        Ok(match answered {
+            Ok(answer) => answer.into_result().into(),
+            Err(complaint) => complaint.into_result().into(),
+        })
+    }
+}
+
+/// Longest wait of a call. Only clients that are told that it goes on may ask for it.
+const LONGEST: Duration = Duration::from_secs(600);
+
+/// A client that cancels a call, or gives up on it, finds the command in the list.
+fn settings() -> Settings {
+    Settings {
+        windows: Windows {
+            max: LONGEST,
+            max_patient: LONGEST,
+            ..Windows::default()
+        },
+        abandoned: Abandoned::RunsOn,
+        ..Settings::default()
+    }
+}

@@ -1,0 +1,56 @@
+//! One client, its commands, and the place where they run.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use exec_env::environment::Environment;
+use tokio::sync::Semaphore;
+
+use super::{words::LastWords, workspace::Workspace};
+use crate::unified::{CallId, Settings, UnifiedExec};
+
+/// Calls of one client that may be under way at once. More is a client that has lost count.
+pub(super) const MAX_CALLS: usize = 64;
+
+/// The commands of one client. They end with it.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) environment: Environment,
+    pub(super) workspace: Arc<Workspace>,
+    pub(super) exec: UnifiedExec,
+    pub(super) words: Arc<LastWords>,
+    pub(super) calls: Semaphore,
+    next_call: AtomicU64,
+}
+
+impl Session {
+    /// Begins a session. Nothing runs yet.
+    pub(super) fn new(
+        environment: &Environment,
+        workspace: &Arc<Workspace>,
+        settings: Settings,
+    ) -> Self {
+        let words = Arc::new(LastWords::default());
+        Self {
+            exec: UnifiedExec::new(
+                environment.clone(),
+                settings,
+                workspace.clone(),
+                words.clone(),
+            ),
+            environment: environment.clone(),
+            workspace: workspace.clone(),
+            words,
+            calls: Semaphore::new(MAX_CALLS),
+            next_call: AtomicU64::new(1),
+        }
+    }
+
+    /// Names one more call.
+    pub(super) fn next_call(&self) -> CallId {
+        let number = self.next_call.fetch_add(1, Ordering::Relaxed);
+        CallId(format!("call-{number}"))
+    }
+}

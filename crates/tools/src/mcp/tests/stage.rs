@@ -1,0 +1,128 @@
+//! A workspace in a directory of its own, and an agent that calls tools.
+
+use std::{collections::BTreeMap, ffi::OsString, fs, path::Path, sync::Arc};
+
+use exec_core::log::Retention;
+use exec_env::{catalog::NoCatalog, environment::Environment, http::NoHttpClient};
+use exec_local::{
+    backend::{LocalBackend, LocalConfig},
+    filesystem::LocalFileSystem,
+    host::{Host, HostFacts},
+};
+use exec_wire::path_uri::PathUri;
+use rmcp::model::{CallToolResult, ContentBlock};
+use serde_json::Value;
+
+use crate::{
+    mcp::{
+        Enclosure, Network, Tools, Workspace, catalog,
+        session::Session,
+        work::{Patience, Work},
+    },
+    unified::Settings,
+};
+
+/// Where an agent works. It has no sandbox: that would need a program beside the tests.
+pub(super) struct Stage {
+    pub(super) directory: tempfile::TempDir,
+    session: Arc<Session>,
+}
+
+impl Stage {
+    /// Sets it.
+    pub(super) fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let session = Session::new(
+            &environment(),
+            &Arc::new(workspace(directory.path())),
+            Settings::default(),
+        );
+        Self {
+            directory,
+            session: Arc::new(session),
+        }
+    }
+
+    /// Puts a file there.
+    pub(super) fn put(&self, name: &str, content: impl AsRef<[u8]>) {
+        let path = self.directory.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+
+    /// Reads a file.
+    pub(super) fn text(&self, name: &str) -> Option<String> {
+        fs::read_to_string(self.directory.path().join(name)).ok()
+    }
+
+    /// Calls a tool as a client does.
+    pub(super) async fn call(&self, name: &str, arguments: Value) -> CallToolResult {
+        let tools = catalog::tools(Enclosure::Open);
+        let tool = tools.iter().find(|tool| tool.definition().name == name);
+        let Value::Object(arguments) = arguments else {
+            panic!("arguments are an object");
+        };
+        let work = Work::new(Arc::clone(&self.session), Patience::NotTold);
+        match tool.unwrap().call(Some(arguments), &work).await {
+            Ok(answer) => answer.into_result(),
+            Err(complaint) => complaint.into_result(),
+        }
+    }
+
+    /// Calls a tool that answers with text.
+    pub(super) async fn told(&self, name: &str, arguments: Value) -> String {
+        let result = self.call(name, arguments).await;
+        assert_eq!(result.is_error, Some(false), "{result:?}");
+        text(&result)
+    }
+
+    /// Calls a tool that complains.
+    pub(super) async fn refused(&self, name: &str, arguments: Value) -> String {
+        let result = self.call(name, arguments).await;
+        assert_eq!(result.is_error, Some(true), "{result:?}");
+        text(&result)
+    }
+}
+
+/// The text of a result.
+fn text(result: &CallToolResult) -> String {
+    match &result.content[..] {
+        [ContentBlock::Text(text)] => text.text.clone(),
+        other => panic!("not one text: {other:?}"),
+    }
+}
+
+/// Tools for whoever comes.
+pub(super) fn tools(directory: &Path) -> Tools {
+    Tools::new(environment(), workspace(directory), "0.0.0")
+}
+
+fn workspace(directory: &Path) -> Workspace {
+    let root = PathUri::from_native(directory).unwrap();
+    Workspace::new(root, Enclosure::Open, Network::Open)
+}
+
+fn environment() -> Environment {
+    let env: BTreeMap<OsString, OsString> =
+        BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into())]);
+    let host = Host::new(&HostFacts {
+        env: &env,
+        passwd: "",
+        uid: 0,
+        cwd: Path::new("/"),
+        exists: &|path: &Path| path.exists(),
+    });
+    let backend = LocalBackend::new(LocalConfig {
+        env,
+        host,
+        version: "0.0.0".to_owned(),
+        retention: Retention::default(),
+        sandbox: exec_sandbox::Settings::default(),
+    });
+    Environment {
+        files: Arc::new(LocalFileSystem::default().with_policies_of(&backend)),
+        backend: Arc::new(backend),
+        http: Arc::new(NoHttpClient),
+        catalog: Arc::new(NoCatalog),
+    }
+}

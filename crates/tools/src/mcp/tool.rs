@@ -1,0 +1,145 @@
+//! What a tool is: a name, arguments that describe themselves, and a call.
+
+use std::sync::Arc;
+
+use rmcp::{
+    handler::server::common::schema_for_type,
+    model::{JsonObject, Tool as Definition, ToolAnnotations},
+};
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::{
+    answer::{Answer, Complaint},
+    work::Work,
+};
+
+/// A tool. The type is its arguments; what is written above a member is what an agent reads of it.
+pub(super) trait Tool: DeserializeOwned + JsonSchema + Send + 'static {
+    /// What agents call it.
+    const NAME: &'static str;
+    /// What people call it.
+    const TITLE: &'static str;
+    /// What an agent must know to use it.
+    const DESCRIPTION: &'static str;
+    /// What it does to the world.
+    const EFFECT: Effect;
+
+    /// Describes the structured part of its answers, if they have one.
+    fn answers() -> Option<Arc<JsonObject>> {
+        None
+    }
+
+    /// Does it.
+    fn call(self, work: &Work) -> impl Future<Output = Result<Answer, Complaint>> + Send;
+}
+
+/// What a tool does to the world.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Effect {
+    /// It looks.
+    Reads,
+    /// It changes files. The second time changes nothing more.
+    Replaces,
+    /// It changes files, each time.
+    Edits,
+    /// It runs programs, which do what they like.
+    Runs,
+    /// It ends programs.
+    Ends,
+}
+
+impl Effect {
+    /// Whether it is of no use where nothing can be written.
+    pub(super) fn writes_files(self) -> bool {
+        matches!(self, Self::Replaces | Self::Edits)
+    }
+
+    fn annotations(self, title: &str) -> ToolAnnotations {
+        ToolAnnotations::with_title(title)
+            .read_only(self == Self::Reads)
+            .destructive(self != Self::Reads)
+            .idempotent(matches!(self, Self::Reads | Self::Replaces | Self::Ends))
+            .open_world(self == Self::Runs)
+    }
+}
+
+/// What clients are told of a tool.
+pub(super) fn definition<T: Tool>() -> Definition {
+    let definition = Definition::new(T::NAME, T::DESCRIPTION, schema::<T>())
+        .with_title(T::TITLE)
+        .with_annotations(T::EFFECT.annotations(T::TITLE));
+    match T::answers() {
+        Some(schema) => definition.with_raw_output_schema(schema),
+        None => definition,
+    }
+}
+
+/// Reads the arguments and calls the tool.
+pub(super) async fn run<T: Tool>(
+    arguments: Option<JsonObject>,
+    work: &Work,
+) -> Result<Answer, Complaint> {
+    let arguments = Value::Object(arguments.unwrap_or_default());
+    let tool: T = serde_path_to_error::deserialize(arguments).map_err(|error| {
+        let path = error.path().to_string();
+        match path.as_str() {
+            "." => Complaint(format!("arguments of {}: {}", T::NAME, error.inner())),
+            path => Complaint(format!(
+                "argument `{path}` of {}: {}",
+                T::NAME,
+                error.inner()
+            )),
+        }
+    })?;
+    tool.call(work).await
+}
+
+/// The schema of a type, in the words that every client understands: an optional member is one that may
+/// be left out, not one that may be null. No member may be called like a word of schemas.
+pub(super) fn schema<T: JsonSchema + 'static>() -> Arc<JsonObject> {
+    let mut schema = (*schema_for_type::<T>()).clone();
+    schema.remove("title");
+    schema.remove("description");
+    schema.values_mut().for_each(simplify);
+    // Some clients do not take an object that does not say that it is empty.
+    let empty = || Value::Object(JsonObject::new());
+    schema.entry("properties").or_insert_with(empty);
+    Arc::new(schema)
+}
+
+fn simplify(value: &mut Value) {
+    match value {
+        Value::Object(object) => {
+            if let Some(Value::Array(types)) = object.get("type") {
+                let named = types.iter().find(|one| *one != "null").cloned();
+                object.insert("type".to_owned(), named.unwrap_or(Value::Null));
+            }
+            // `{"anyOf": [X, null]}` is how an optional object is written.
+            if let Some(Value::Array(choices)) = object.get_mut("anyOf")
+                && choices.len() == 2
+                && choices[1].get("type") == Some(&Value::from("null"))
+                && let Value::Object(choice) = choices.swap_remove(0)
+            {
+                object.remove("anyOf");
+                for (name, value) in choice {
+                    object.entry(name).or_insert(value);
+                }
+            }
+            // Every default is told in words, and one of `null` or of nothing only confuses.
+            for name in ["format", "default"] {
+                object.remove(name);
+            }
+            if let Some(Value::String(text)) = object.get_mut("description") {
+                *text = text.replace('\n', " ");
+            }
+            if let Some(Value::Array(choices)) = object.get_mut("enum") {
+                choices.retain(|choice| !choice.is_null());
+            }
+            object.values_mut().for_each(simplify);
+        }
+        Value::Array(values) => values.iter_mut().for_each(simplify),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}

@@ -1,0 +1,98 @@
+//! What a tool works with during one call.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use exec_env::filesystem::ExecutorFileSystem;
+use exec_wire::{
+    path_uri::{JoinError, PathUri},
+    sandbox::Sandbox,
+};
+
+use super::{session::Session, words::Speaker};
+use crate::unified::{CallId, UnifiedExec};
+
+/// One call of a client.
+#[derive(Clone, Debug)]
+pub(super) struct Work {
+    session: Arc<Session>,
+    call: CallId,
+    patience: Patience,
+    /// The command that the call waits for.
+    listens_to: Arc<Mutex<Option<Speaker>>>,
+}
+
+/// Whether a client learns that a call goes on.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Patience {
+    /// It is told, and waits.
+    Told,
+    /// It is not, and may give up.
+    NotTold,
+}
+
+impl Work {
+    /// Begins a call.
+    pub(super) fn new(session: Arc<Session>, patience: Patience) -> Self {
+        Self {
+            call: session.next_call(),
+            session,
+            patience,
+            listens_to: Arc::default(),
+        }
+    }
+
+    /// The call's name.
+    pub(super) fn call(&self) -> &CallId {
+        &self.call
+    }
+
+    /// Whether the client learns that the call goes on.
+    pub(super) fn patience(&self) -> Patience {
+        self.patience
+    }
+
+    /// The client's commands.
+    pub(super) fn exec(&self) -> &UnifiedExec {
+        &self.session.exec
+    }
+
+    /// The environment's files.
+    pub(super) fn files(&self) -> &(dyn ExecutorFileSystem + 'static) {
+        &*self.session.environment.files
+    }
+
+    /// What encloses everything.
+    pub(super) fn sandbox(&self) -> Option<Box<Sandbox>> {
+        self.session.workspace.sandbox()
+    }
+
+    /// What relative paths start from.
+    pub(super) fn root(&self) -> &PathUri {
+        self.session.workspace.root()
+    }
+
+    /// Reads a path as an agent writes it.
+    pub(super) fn path(&self, typed: &str) -> Result<PathUri, JoinError> {
+        self.session.workspace.path(typed)
+    }
+
+    /// Writes a path as an agent reads it.
+    pub(super) fn show(&self, path: &PathUri) -> String {
+        self.session.workspace.show(path)
+    }
+
+    /// Says which command the call waits for.
+    pub(super) fn listen_to(&self, speaker: Speaker) {
+        let listens_to = self.listens_to.lock();
+        *listens_to.unwrap_or_else(PoisonError::into_inner) = Some(speaker);
+    }
+
+    /// The last line of the command that the call waits for.
+    pub(super) fn last_words(&self) -> Option<String> {
+        let speaker = self
+            .listens_to
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        self.session.words.of(speaker.as_ref()?)
+    }
+}

@@ -1,0 +1,220 @@
+//! What a command has written and no call has shown yet, in each way that a call can ask for.
+//!
+//! Invariant: what is taken was not shown before, and what is not taken stays. Not here: following the
+//! process (`watcher`), waiting (`wait`).
+
+use exec_core::log::{Exit, OutputChunk};
+use exec_env::process::{Ends, HeadTailBuffer, ProcessError};
+use exec_wire::{
+    id::OutputSeq,
+    process::{OutputStream, TerminalSize},
+};
+use regex::bytes::Regex;
+use tokio::time::Instant;
+
+use super::{
+    call::View, output::Transcript, plain::Plain, screen::Screen, transcript::incomplete_end,
+};
+
+/// Text that a pattern is looked for in once more when something follows. A match that begins earlier
+/// was found before, or spans more than this.
+const MATCHED_BYTES: usize = 16 << 10;
+/// What is kept before that, so that a word or a line does not seem to begin there: a character.
+const CONTEXT_BYTES: usize = 4;
+
+/// What was gathered of a command.
+#[derive(Debug)]
+pub(super) struct Gathered {
+    /// As it was written, since the last call.
+    raw: HeadTailBuffer,
+    /// As text, since the last call; the last line is in `plain`.
+    text: HeadTailBuffer,
+    plain: Plain,
+    screen: Option<Screen>,
+    /// As it was written, from the start on.
+    whole: HeadTailBuffer,
+    /// The number of the last event.
+    pub(super) last_seq: OutputSeq,
+    /// Bytes from the start on.
+    pub(super) bytes: u64,
+    /// How many of them the last call had seen.
+    pub(super) shown: u64,
+    /// When the last of them came.
+    pub(super) last_output: Option<Instant>,
+    pattern: Option<Pattern>,
+    /// How it ended.
+    pub(super) exit: Option<Exit>,
+    /// Why nothing more will be known.
+    pub(super) failure: Option<ProcessError>,
+    /// Nothing follows.
+    pub(super) over: bool,
+}
+
+/// A pattern that a call waits for.
+#[derive(Debug)]
+struct Pattern {
+    regex: Regex,
+    /// The last settled text that it may match.
+    text: Vec<u8>,
+    /// Where in it a match may begin.
+    from: usize,
+    matched: bool,
+}
+
+/// Which output a pattern may match.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Since {
+    /// What no call has shown.
+    LastCall,
+    /// What comes from now on.
+    Now,
+}
+
+impl Gathered {
+    pub(super) fn new(retained_bytes: usize, terminal: Option<TerminalSize>) -> Self {
+        Self {
+            raw: HeadTailBuffer::new(retained_bytes),
+            text: HeadTailBuffer::new(retained_bytes),
+            plain: Plain::default(),
+            screen: terminal.map(Screen::new),
+            whole: HeadTailBuffer::new(retained_bytes),
+            last_seq: OutputSeq(0),
+            bytes: 0,
+            shown: 0,
+            last_output: None,
+            pattern: None,
+            exit: None,
+            failure: None,
+            over: false,
+        }
+    }
+
+    /// Takes output of the process.
+    pub(super) fn push(&mut self, chunk: &OutputChunk) {
+        let lost = chunk.seq.0.saturating_sub(self.last_seq.next().0);
+        self.last_seq = chunk.seq;
+        if lost > 0 {
+            let note = format!("\n[... {lost} pieces of output were lost on the way ...]\n");
+            self.append(chunk.stream, note.as_bytes());
+        }
+        self.append(chunk.stream, &chunk.data);
+        self.bytes += chunk.data.len() as u64;
+        self.last_output = Some(Instant::now());
+        self.look_for_pattern();
+    }
+
+    /// Takes note that nothing follows. Returns all that was written, as far as it is kept.
+    pub(super) fn finish(&mut self) -> Ends {
+        let mut settled = Vec::new();
+        self.plain.finish(&mut settled);
+        self.settled(&settled);
+        self.look_for_pattern();
+        self.whole.take()
+    }
+
+    /// Begins to look for a pattern.
+    pub(super) fn watch_for(&mut self, regex: Regex, since: Since) {
+        let mut matched = false;
+        let text = match since {
+            Since::LastCall => {
+                // The call shows both ends of what came.
+                matched = self.text.omitted() > 0 && regex.is_match(self.text.first());
+                self.text.last(usize::MAX)
+            }
+            Since::Now => {
+                // The line so far is not to match, so it may not be part of what comes.
+                let mut settled = Vec::new();
+                self.plain.settle(&mut settled);
+                self.settled(&settled);
+                Vec::new()
+            }
+        };
+        self.pattern = Some(Pattern {
+            regex,
+            from: if self.text.omitted() > 0 {
+                CONTEXT_BYTES.min(text.len())
+            } else {
+                0
+            },
+            text,
+            matched,
+        });
+        if let Since::LastCall = since {
+            self.look_for_pattern();
+        }
+    }
+
+    /// Stops looking for a pattern.
+    pub(super) fn stop_watching(&mut self) {
+        self.pattern = None;
+    }
+
+    /// Tells whether the pattern was found.
+    pub(super) fn matched(&self) -> bool {
+        self.pattern.as_ref().is_some_and(|pattern| pattern.matched)
+    }
+
+    /// Returns what no call has shown, and counts it as shown.
+    pub(super) fn take(&mut self, view: View, tokens: usize) -> Transcript {
+        let mut settled = Vec::new();
+        self.plain.settle(&mut settled);
+        self.settled(&settled);
+        let (text, mut raw) = (self.text.take(), self.raw.take());
+        if !self.over {
+            let end = if raw.tail.is_empty() {
+                &mut raw.head
+            } else {
+                &mut raw.tail
+            };
+            let begun = end.split_off(end.len() - incomplete_end(end));
+            self.raw.push(&begun);
+        }
+        self.shown = self.bytes;
+        let shown = match (view, &self.screen) {
+            (View::Plain, _) => text,
+            (View::Raw, _) => raw,
+            (View::Screen, screen) => Ends {
+                head: screen
+                    .as_ref()
+                    .map(Screen::render)
+                    .unwrap_or_default()
+                    .into_bytes(),
+                ..Ends::default()
+            },
+        };
+        Transcript::fitting(shown, tokens)
+    }
+
+    fn append(&mut self, stream: OutputStream, data: &[u8]) {
+        self.raw.push(data);
+        self.whole.push(data);
+        if let Some(screen) = &mut self.screen {
+            screen.feed(data);
+        }
+        let mut settled = Vec::with_capacity(data.len());
+        self.plain.feed(stream, data, &mut settled);
+        self.settled(&settled);
+    }
+
+    fn settled(&mut self, text: &[u8]) {
+        self.text.push(text);
+        if let Some(pattern) = self.pattern.as_mut().filter(|pattern| !pattern.matched) {
+            pattern.text.extend_from_slice(text);
+        }
+    }
+
+    fn look_for_pattern(&mut self) {
+        let Some(pattern) = self.pattern.as_mut().filter(|pattern| !pattern.matched) else {
+            return;
+        };
+        let settled = pattern.text.len();
+        pattern.text.extend_from_slice(self.plain.line());
+        pattern.matched = pattern.regex.is_match_at(&pattern.text, pattern.from);
+        pattern.text.truncate(settled);
+        let excess = settled.saturating_sub(MATCHED_BYTES + CONTEXT_BYTES);
+        if excess > 0 {
+            pattern.text.drain(..excess);
+            pattern.from = CONTEXT_BYTES;
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! What a harness is told, and in which order.
+
+use bytes::Bytes;
+use exec_core::log::OutputChunk;
+use exec_wire::{id::OutputSeq, process::OutputStream};
+
+use super::stage::{Stage, command, write};
+use crate::unified::{ExecCommand, Program, Settings, Unrestricted, View, buffer::Gathered};
+
+#[tokio::test(start_paused = true)]
+async fn events_come_in_their_order() {
+    let stage = Stage::new();
+    stage.backend.next(|fake| fake.prints("one\n"));
+    let call = ExecCommand {
+        program: Program::Shell {
+            line: "echo one".to_owned(),
+            shell: None,
+            login: true,
+        },
+        ..command()
+    };
+    let number = stage.run(call).await.running.unwrap();
+    let (_, fake) = stage.backend.started(0).await;
+    stage.exec.write_stdin(write(number, "go")).await.unwrap();
+    fake.writes(OutputStream::Stderr, "two\n");
+    fake.exits(0);
+    fake.closes();
+    stage.look(number).await.unwrap();
+    let told = stage.told.lines();
+    assert_eq!(
+        told,
+        [
+            "c begin 1 /bin/sh -lc echo one in file:///work",
+            "c Stdout one\n",
+            "c stdin 1 go",
+            "c stdin 1 ",
+            "c Stderr two\n",
+            "c end 1 Ok(0) \"one\\ntwo\\n\" 10250ms",
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn output_is_told_in_bounded_pieces_and_in_bounded_number() {
+    let settings = Settings {
+        delta_bytes: 4,
+        max_deltas: 3,
+        retained_bytes: 8,
+        ..Settings::default()
+    };
+    let stage = Stage::with(settings, std::sync::Arc::new(Unrestricted));
+    stage.backend.next(|fake| {
+        fake.prints("abcdef");
+        fake.prints("ghijkl");
+        fake.prints("mnop");
+        fake.exits(0);
+        fake.closes();
+    });
+    stage.run(command()).await;
+    let told = stage.told.lines();
+    let expected = ["c Stdout abcd", "c Stdout ef", "c Stdout ghij"];
+    assert_eq!(told[1..4], expected);
+    assert_eq!(told.len(), 5);
+    let whole = r#""abcd\n[... 2 tokens (8 bytes) left out ...]\nmnop""#;
+    assert!(told[4].contains(whole), "{told:?}");
+}
+
+#[test]
+fn output_that_was_lost_on_the_way_is_said_to_be() {
+    let mut gathered = Gathered::new(1000, None);
+    for (seq, text) in [(1, "one"), (5, "five")] {
+        gathered.push(&OutputChunk {
+            seq: OutputSeq(seq),
+            stream: OutputStream::Stdout,
+            data: Bytes::from_static(text.as_bytes()),
+        });
+    }
+    let text = gathered.take(View::Plain, 1000).text;
+    assert_eq!(
+        text,
+        "one\n[... 3 pieces of output were lost on the way ...]\nfive"
+    );
+}

@@ -1,0 +1,382 @@
+//! An environment whose processes do what a test tells them.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::Poll,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use exec_core::log::{Exit, Follow, FollowedLog, FollowerId, OutputLog, Page, Retention, Snapshot};
+use exec_env::{
+    backend::{ExecBackend, StartError, StartedProcess},
+    command::Command,
+    process::{EventStream, ExecProcess, ExecProcessEvent, Hold, ProcessError, Read, Status},
+};
+use exec_wire::{
+    environment::{EnvironmentInfo, Shell},
+    error::RpcError,
+    id::{OutputSeq, ProcessId, WriteId},
+    path_uri::PathUri,
+    process::{
+        ExitCause, OutputStream, ProcessSignal, TerminalSize, TerminateMode, WaitUntil, WriteStatus,
+    },
+};
+use futures_util::{
+    StreamExt,
+    future::{BoxFuture, FutureExt, pending, ready},
+    stream,
+};
+use tokio::sync::watch;
+
+/// What a process does when it starts.
+pub(super) type Script = Box<dyn FnOnce(&Fake) + Send>;
+
+/// Starts processes that follow scripts, and afterwards the test.
+#[derive(Default)]
+pub(super) struct Backend {
+    scripts: Mutex<VecDeque<Script>>,
+    started: watch::Sender<Vec<(Command, Fake)>>,
+    asked: AtomicUsize,
+    /// How many more are started, if not all are.
+    left: Mutex<Option<usize>>,
+}
+
+impl Backend {
+    /// Starts so many more and then none.
+    pub(super) fn starts_only(&self, count: usize) {
+        *self.left.lock().unwrap() = Some(count);
+    }
+
+    /// Has the next process do this at its start.
+    pub(super) fn next(&self, script: impl FnOnce(&Fake) + Send + 'static) {
+        self.scripts.lock().unwrap().push_back(Box::new(script));
+    }
+
+    /// Waits for the process of this index to be started.
+    pub(super) async fn started(&self, index: usize) -> (Command, Fake) {
+        let mut started = self.started.subscribe();
+        let started = started.wait_for(|started| started.len() > index);
+        started.await.unwrap()[index].clone()
+    }
+
+    /// Returns how many were started.
+    pub(super) fn count(&self) -> usize {
+        self.started.borrow().len()
+    }
+
+    /// Returns how often the host was asked about.
+    pub(super) fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
+}
+
+impl std::fmt::Debug for Backend {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Backend")
+    }
+}
+
+impl ExecBackend for Backend {
+    fn start(&self, command: Command) -> BoxFuture<'_, Result<StartedProcess, StartError>> {
+        if let Some(left) = &mut *self.left.lock().unwrap() {
+            match left.checked_sub(1) {
+                Some(rest) => *left = rest,
+                None => return ready(Err(StartError::EmptyArgv)).boxed(),
+            }
+        }
+        let fake = Fake::default();
+        if let Some(script) = self.scripts.lock().unwrap().pop_front() {
+            script(&fake);
+        }
+        let process = Handle {
+            id: command.process_id.clone(),
+            fake: fake.clone(),
+        };
+        self.started
+            .send_modify(|started| started.push((command, fake)));
+        let started = StartedProcess {
+            process: Arc::new(process),
+            sandbox_type: None,
+        };
+        ready(Ok(started)).boxed()
+    }
+
+    fn info(&self) -> BoxFuture<'_, Result<EnvironmentInfo, RpcError>> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let shell = Shell {
+            name: "sh".to_owned(),
+            path: "/bin/sh".to_owned(),
+        };
+        let info = EnvironmentInfo {
+            shell,
+            cwd: Some(PathUri::parse("file:///work").unwrap()),
+            executor_version: "0.0.0".to_owned(),
+            provider_id: None,
+            user_home_dir: None,
+            platform_os: None,
+            prepend_path_dirs: Vec::new(),
+            temporary_directories: None,
+            temp_dir: None,
+            capabilities: Default::default(),
+        };
+        ready(Ok(info)).boxed()
+    }
+}
+
+/// The strings of a process. The process itself is a [`Handle`].
+#[derive(Clone, Debug)]
+pub(super) struct Fake(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    log: FollowedLog,
+    failure: Option<ProcessError>,
+    answer: Option<WriteStatus>,
+    latency: Duration,
+    input: Vec<u8>,
+    closed: bool,
+    signals: Vec<ProcessSignal>,
+    stubborn: bool,
+    dropped: bool,
+}
+
+impl Default for Fake {
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(State {
+            log: FollowedLog::new(OutputLog::new(Retention::default())),
+            failure: None,
+            answer: Some(WriteStatus::Accepted),
+            latency: Duration::ZERO,
+            input: Vec::new(),
+            closed: false,
+            signals: Vec::new(),
+            stubborn: false,
+            dropped: false,
+        })))
+    }
+}
+
+impl Fake {
+    pub(super) fn prints(&self, text: impl AsRef<[u8]>) {
+        self.writes(OutputStream::Stdout, text);
+    }
+
+    pub(super) fn writes(&self, stream: OutputStream, text: impl AsRef<[u8]>) {
+        let data = Bytes::copy_from_slice(text.as_ref());
+        self.lock().log.record(|log| log.append(stream, data));
+    }
+
+    pub(super) fn exits(&self, code: i32) {
+        self.ends(code, ExitCause::Exit, false);
+    }
+
+    pub(super) fn is_denied(&self, code: i32) {
+        self.ends(code, ExitCause::Exit, true);
+        self.closes();
+    }
+
+    pub(super) fn closes(&self) {
+        self.lock().log.record(OutputLog::record_close);
+    }
+
+    pub(super) fn fails(&self, error: ProcessError) {
+        let mut state = self.lock();
+        state.failure = Some(error);
+        state.log.record(|_| ());
+    }
+
+    /// Answers writes so; `None` never answers.
+    pub(super) fn answers(&self, answer: Option<WriteStatus>) {
+        self.lock().answer = answer;
+    }
+
+    /// Takes so long to answer a write, as over a slow network.
+    pub(super) fn is_far_away(&self, latency: Duration) {
+        self.lock().latency = latency;
+    }
+
+    /// Does not end when it is terminated.
+    pub(super) fn is_stubborn(&self) {
+        self.lock().stubborn = true;
+    }
+
+    pub(super) fn input(&self) -> (String, bool) {
+        let state = self.lock();
+        (
+            String::from_utf8(state.input.clone()).unwrap(),
+            state.closed,
+        )
+    }
+
+    pub(super) fn signals(&self) -> Vec<ProcessSignal> {
+        self.lock().signals.clone()
+    }
+
+    /// Tells whether nobody holds the process any more.
+    pub(super) fn is_dropped(&self) -> bool {
+        self.lock().dropped
+    }
+
+    pub(super) fn has_exited(&self) -> bool {
+        self.lock().log.log().exit().is_some()
+    }
+
+    fn ends(&self, code: i32, cause: ExitCause, sandbox_denied: bool) {
+        let exit = Exit {
+            code,
+            signal: None,
+            cause,
+            usage: None,
+            sandbox_denied,
+        };
+        self.lock().log.record(|log| log.record_exit(exit));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+}
+
+/// The process that goes with the strings.
+#[derive(Debug)]
+struct Handle {
+    id: ProcessId,
+    fake: Fake,
+}
+
+impl Handle {
+    fn answer(
+        &self,
+        accept: impl FnOnce(&mut State),
+    ) -> BoxFuture<'static, Result<WriteStatus, ProcessError>> {
+        let mut state = self.fake.lock();
+        match state.answer {
+            None => pending().boxed(),
+            Some(answer) => {
+                if answer == WriteStatus::Accepted {
+                    accept(&mut state);
+                }
+                let latency = state.latency;
+                async move {
+                    if !latency.is_zero() {
+                        tokio::time::sleep(latency).await;
+                    }
+                    Ok(answer)
+                }
+                .boxed()
+            }
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.fake.lock().dropped = true;
+        self.fake.ends(137, ExitCause::Terminated, false);
+        self.fake.closes();
+    }
+}
+
+/// Follows until it is dropped.
+struct Follower(Fake, FollowerId);
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.0.lock().log.unfollow(self.1);
+    }
+}
+
+impl ExecProcess for Handle {
+    fn id(&self) -> &ProcessId {
+        &self.id
+    }
+
+    fn status(&self) -> Status {
+        let state = self.fake.lock();
+        let log = state.log.log();
+        Status {
+            exit: log.exit().cloned(),
+            closed: log.is_closed(),
+            tree_alive: false,
+            next_seq: log.next_seq(),
+            retained_bytes: log.retained_bytes(),
+            os_pid: None,
+            started_at_ms: 0,
+        }
+    }
+
+    fn follow(&self, follow: Follow) -> EventStream {
+        let id = self.fake.lock().log.follow(follow);
+        let follower = Follower(self.fake.clone(), id);
+        stream::poll_fn(move |cx| {
+            let Follower(fake, id) = &follower;
+            let mut state = fake.lock();
+            match state.log.poll_event(*id, cx) {
+                Poll::Ready(followed) => Poll::Ready(followed.event.map(ExecProcessEvent::from)),
+                Poll::Pending => match state.failure.clone() {
+                    None => Poll::Pending,
+                    Some(error) => Poll::Ready(Some(ExecProcessEvent::Failed(error))),
+                },
+            }
+        })
+        .boxed()
+    }
+
+    fn hold(&self, _: OutputSeq) -> Box<dyn Hold> {
+        unreachable!("nothing here holds")
+    }
+
+    fn read(&self, _: Read) -> BoxFuture<'_, Result<Page, ProcessError>> {
+        unreachable!("nothing here reads")
+    }
+
+    fn write(
+        &self,
+        _: Option<WriteId>,
+        data: Bytes,
+    ) -> BoxFuture<'static, Result<WriteStatus, ProcessError>> {
+        self.answer(|state| state.input.extend_from_slice(&data))
+    }
+
+    fn close_stdin(
+        &self,
+        _: Option<WriteId>,
+    ) -> BoxFuture<'static, Result<WriteStatus, ProcessError>> {
+        self.answer(|state| state.closed = true)
+    }
+
+    fn resize(&self, _: TerminalSize) -> BoxFuture<'static, Result<(), ProcessError>> {
+        unreachable!("nothing here resizes")
+    }
+
+    fn signal(&self, signal: ProcessSignal) -> BoxFuture<'static, Result<(), ProcessError>> {
+        self.fake.lock().signals.push(signal);
+        ready(Ok(())).boxed()
+    }
+
+    fn terminate(&self, _: TerminateMode) -> BoxFuture<'static, Result<bool, ProcessError>> {
+        let running = !self.fake.has_exited();
+        if !self.fake.lock().stubborn {
+            self.fake.ends(143, ExitCause::Terminated, false);
+            self.fake.closes();
+        }
+        ready(Ok(running)).boxed()
+    }
+
+    fn wait(
+        &self,
+        _: WaitUntil,
+        _: Option<Duration>,
+    ) -> BoxFuture<'static, Result<Status, ProcessError>> {
+        ready(Ok(self.status())).boxed()
+    }
+
+    fn snapshot(&self) -> BoxFuture<'_, Result<Snapshot, ProcessError>> {
+        unreachable!("nothing here takes snapshots")
+    }
+}

@@ -1,0 +1,88 @@
+//! Budgets.
+
+use exec_env::process::HeadTailBuffer;
+use proptest::prelude::*;
+
+use super::*;
+
+fn shown(retained: usize, written: &[u8], tokens: usize) -> Transcript {
+    let mut buffer = HeadTailBuffer::new(retained);
+    buffer.push(written);
+    Transcript::fitting(buffer.take(), tokens)
+}
+
+#[test]
+fn what_fits_is_shown_whole() {
+    let transcript = shown(1000, b"hello \xffworld", 10);
+    assert_eq!(transcript.text, "hello \u{fffd}world");
+    assert_eq!(
+        (transcript.original_tokens, transcript.omitted_bytes),
+        (4, 0)
+    );
+}
+
+#[test]
+fn the_middle_is_left_out_between_lines() {
+    let lines: String = (0..100).map(|line| format!("line {line:02}\n")).collect();
+    let transcript = shown(10_000, lines.as_bytes(), 10);
+    let expected =
+        "line 00\nline 01\n[... 192 tokens (768 bytes) left out ...]\nline 98\nline 99\n";
+    assert_eq!(transcript.text, expected);
+    assert_eq!(
+        (transcript.original_tokens, transcript.omitted_bytes),
+        (200, 768)
+    );
+}
+
+#[test]
+fn what_was_not_retained_counts_as_left_out() {
+    let transcript = shown(16, "ä".repeat(100).as_bytes(), 1000);
+    assert!(transcript.text.starts_with("ääää\n[... "), "{transcript:?}");
+    assert!(transcript.text.ends_with("...]\nääää"), "{transcript:?}");
+    assert_eq!(
+        (transcript.original_tokens, transcript.omitted_bytes),
+        (50, 184)
+    );
+    let cut = shown(15, "ä".repeat(100).as_bytes(), 1000);
+    assert!(!cut.text.contains('\u{fffd}'), "{cut:?}");
+}
+
+#[test]
+fn an_incomplete_character_is_found_at_the_end_only() {
+    for (bytes, count) in [
+        (&b""[..], 0),
+        (b"abc", 0),
+        (b"a\xe2\x82", 2),
+        (b"\xf0\x9f\x98", 3),
+        (b"a\xc3", 1),
+        (b"\xe2\x82\xac", 0),
+        (b"a\xff", 0),
+        (b"\x82\x82", 0),
+    ] {
+        assert_eq!(incomplete_end(bytes), count, "{bytes:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_budget_is_kept_and_everything_is_counted(
+        written in "[a-zä\u{1f600}\n]{0,400}",
+        retained in 8usize..600,
+        tokens in 0usize..150,
+    ) {
+        let transcript = shown(retained, written.as_bytes(), tokens);
+        let Transcript { text, original_tokens, omitted_bytes } = transcript;
+        if omitted_bytes == 0 {
+            prop_assert_eq!(&text, &written);
+            return Ok(());
+        }
+        let (from, to) = (text.find("[... ").unwrap(), text.find("...]\n").unwrap() + 5);
+        let last = &text[to..];
+        let first = written.len() - usize::try_from(omitted_bytes).unwrap() - last.len();
+        // A line that is not ended is ended before what says that something is left out.
+        prop_assert!(from == first || (from == first + 1 && !text[..first].ends_with('\n')));
+        prop_assert!(first + last.len() <= tokens * 4);
+        prop_assert!(written.starts_with(&text[..first]) && written.ends_with(last));
+        prop_assert_eq!(original_tokens, written.len().div_ceil(4));
+    }
+}

@@ -1,0 +1,131 @@
+//! `write_stdin`: writes to a command that runs on, or only looks at it, and shows what it says.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use exec_env::process::{OpenError, ProcessError, ProcessNumber};
+use exec_wire::process::{ProcessSignal, WriteStatus};
+use tokio::time::{Instant, timeout_at};
+
+use super::{
+    buffer::Since,
+    call::{View, WriteStdin},
+    event::ExecEvent,
+    held::Held,
+    manager::UnifiedExec,
+    output::ToolOutput,
+    process::UnifiedExecProcess,
+    settings::Before,
+    wait::Wait,
+};
+
+/// Input that is handed over at once.
+const PIECE_BYTES: usize = 256 << 10;
+/// How long a write may take to be accepted, whatever the window is: a network is slower than a window
+/// is short, and an agent that is told of a failure writes the same again.
+const ACCEPTED_WITHIN: Duration = Duration::from_secs(5);
+/// What Ctrl-C is.
+const INTERRUPT: &str = "\u{3}";
+
+/// Why nothing was written to a command, or it was not ended. What it wrote is shown by the next call.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WriteStdinError {
+    /// Caller: there is no such command, or somebody else waits for it.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// Caller: only a terminal has a screen.
+    #[error("process number {0} has no terminal, and so no screen")]
+    NoScreen(ProcessNumber),
+    /// Caller: its input was closed, or it never had one.
+    #[error("input of process number {0} is closed")]
+    InputClosed(ProcessNumber),
+    /// Caller: it does not read. What was written may reach it later.
+    #[error("process number {0} does not read its input")]
+    NotReading(ProcessNumber),
+    /// Host: it was killed, and its end is not told.
+    #[error("process number {0} does not end")]
+    NotEnding(ProcessNumber),
+    /// Whoever the inner error blames.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+}
+
+impl UnifiedExec {
+    /// Writes to a command, and shows what it says until it ends, the time is up, or what the call waits
+    /// for has come. Nothing is written to one that has ended meanwhile: its end is shown. Dropping the
+    /// future loses nothing: the next call shows what this one would have.
+    pub async fn write_stdin(&self, call: WriteStdin) -> Result<ToolOutput, WriteStdinError> {
+        let began = Instant::now();
+        let held = Held::open(&self.inner, call.number)?;
+        let process = held.process();
+        if call.view == View::Screen && !process.about.tty {
+            return Err(WriteStdinError::NoScreen(call.number));
+        }
+        let writes = !call.chars.is_empty() || call.close;
+        let (before, since) = if writes {
+            (Before::Write, Since::Now)
+        } else {
+            (Before::Look, Since::LastCall)
+        };
+        let settings = &self.inner.settings;
+        let window = settings.windows.window(before, call.yield_time, &call.wait);
+        if writes {
+            // What was there before the write is no answer to it.
+            process.catch_up().await;
+        }
+        let mut wait = Wait::begin(process, &call.wait, since, began + window);
+        let mut written = Ok(());
+        if writes {
+            let by = began + window.max(ACCEPTED_WITHIN);
+            let in_time = timeout_at(by, write(process, &call)).await;
+            written = in_time.unwrap_or(Err(WriteStdinError::NotReading(call.number)));
+            wait.extend(Instant::now() + window);
+        }
+        match written {
+            Ok(()) => self.tell_interaction(process, &call),
+            // It ended before it could read; that says more than the refusal.
+            Err(_) if process.process.status().exit.is_some() => {}
+            Err(error) => return Err(error),
+        }
+        wait.done().await;
+        Ok(held.show(began, call.view, settings.tokens(call.max_output_tokens)))
+    }
+
+    fn tell_interaction(&self, process: &UnifiedExecProcess, call: &WriteStdin) {
+        let event = ExecEvent::TerminalInteraction {
+            call_id: process.about.call_id.clone(),
+            number: call.number,
+            stdin: call.chars.clone(),
+        };
+        self.inner.events.handle_event(event);
+    }
+}
+
+/// Writes, and closes if that is asked for.
+async fn write(process: &UnifiedExecProcess, call: &WriteStdin) -> Result<(), WriteStdinError> {
+    let number = call.number;
+    if call.chars == INTERRUPT && !process.about.tty {
+        // Without a terminal nothing makes a signal of the character, and no program expects it in a pipe.
+        process.process.signal(ProcessSignal::Interrupt).await?;
+    } else {
+        let mut rest = Bytes::copy_from_slice(call.chars.as_bytes());
+        while !rest.is_empty() {
+            let piece = rest.split_to(PIECE_BYTES.min(rest.len()));
+            accepted(process.process.write(None, piece).await?, number)?;
+        }
+    }
+    if call.close {
+        accepted(process.process.close_stdin(None).await?, number)?;
+    }
+    Ok(())
+}
+
+fn accepted(status: WriteStatus, number: ProcessNumber) -> Result<(), WriteStdinError> {
+    match status {
+        WriteStatus::Accepted => Ok(()),
+        WriteStatus::StdinClosed => Err(WriteStdinError::InputClosed(number)),
+        WriteStatus::Starting => Err(WriteStdinError::NotReading(number)),
+        WriteStatus::UnknownProcess => Err(OpenError::Unknown(number).into()),
+    }
+}
