@@ -10,6 +10,7 @@ mod environment;
 mod error;
 mod file;
 mod load;
+mod observation;
 mod overrides;
 mod server;
 mod settings;
@@ -24,6 +25,10 @@ pub use environment::{Environment, Lookup};
 pub use error::{ConfigError, Place};
 pub use file::{ConfigFile, Strictness};
 pub use load::load;
+pub use observation::{
+    LogConfig, LogFormat, LogFormatParseError, LogLevel, LogLevelParseError, MetricsAddress,
+    MetricsAddressParseError,
+};
 pub use overrides::{Override, OverrideParseError};
 pub use server::{ServerConfig, TlsPaths, resolve};
 pub use settings::{SetError, Settings};

@@ -5,6 +5,7 @@
 
 mod advice;
 mod report;
+mod server;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -12,4 +13,5 @@ mod text;
 pub use self::{
     advice::{Advice, advice},
     report::{ExamineError, Report, examine},
+    server::LocalServer,
 };

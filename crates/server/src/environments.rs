@@ -17,6 +17,7 @@ mod select;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use self::open::ReachError;
 pub use self::{
     entry::Remote,
     error::{EnvironmentsError, Fault},

@@ -11,4 +11,5 @@ mod table;
 mod tests;
 mod tokens;
 
+pub(crate) use self::table::Table;
 pub use self::{environments::list_environments, run::run_hub, tokens::edit_tokens};

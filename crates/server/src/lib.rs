@@ -75,13 +75,16 @@
 //! travels; [`process`], [`manager`], [`roots`], [`capabilities`] and [`thread`] have every type of
 //! their subject.
 
+pub mod background;
 mod catalog;
 pub mod cli;
+pub mod command;
 pub mod config;
 pub mod doctor;
 pub mod environments;
 pub mod hub;
 mod local;
+pub mod observe;
 mod paths;
 pub mod protocol;
 pub mod remote;
@@ -96,11 +99,13 @@ pub use exec_client::{
     connect::{
         RelayExecServerConnectArgs, RemoteExecServerConnectArgs, StdioExecServerConnectArgs,
     },
+    connection::ConnectionState,
     error::{ConnectError, ExecServerError, Fault},
     filesystem::RemoteFileSystem,
     http::RemoteHttpClient,
     options::ExecServerClientConnectOptions,
     process::RemoteProcess,
+    trace::TraceSource,
 };
 pub use exec_core::log::{
     Exit, Follow, From as FollowFrom, HeadTail, OutputChunk, Pace, Page, Snapshot,
@@ -144,8 +149,9 @@ pub use exec_transport::{
 pub use exec_wire::{
     id::{OutputSeq, ProcessId, SessionId, WriteId},
     initialize::{InitializeParams, InitializeResponse},
+    message::Trace,
     path_uri::PathUri,
-    process::{ProcessSignal, TerminalSize, TerminateMode, WaitUntil, WriteStatus},
+    process::{ProcessSignal, ProcessSummary, TerminalSize, TerminateMode, WaitUntil, WriteStatus},
 };
 
 pub use self::{

@@ -4,13 +4,14 @@ use std::{io::Write, process::ExitCode};
 
 use anyhow::Context;
 use exec_server::{
-    ExecServerRuntimePaths, RemoteEnvironmentConfig,
+    ExecServerRuntimePaths, RemoteEnvironmentConfig, background,
     cli::{Cli, Command, Doctor, Hub, HubCommand},
-    config::{self, Lookup, ServerConfig},
+    command::Failure,
+    config::{self, LogConfig, Lookup, ServerConfig},
     doctor, hub,
+    observe::Telemetry,
     remote::{self, ForwardConfig, RemoteConfigError},
 };
-use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
 
 fn main() -> ExitCode {
     exec_server::run_if_helper();
@@ -18,7 +19,9 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => error.exit(),
     };
-    log_to_stderr();
+    if cli.background {
+        background::leave_terminal();
+    }
     match start(cli) {
         Ok(code) => code,
         Err(error) => {
@@ -31,6 +34,9 @@ fn main() -> ExitCode {
 
 /// A line that asks for what cannot be is told from a failure of what can.
 fn status(error: &anyhow::Error) -> ExitCode {
+    if let Some(failure) = error.downcast_ref::<Failure>() {
+        return failure.kind.into();
+    }
     let wrong_line = error
         .downcast_ref::<RemoteConfigError>()
         .is_some_and(RemoteConfigError::is_usage);
@@ -46,12 +52,23 @@ const WRONG_LINE: u8 = 2;
 
 fn start(cli: Cli) -> anyhow::Result<ExitCode> {
     let lookup: Lookup<'_> = &|name| std::env::var_os(name);
+    if let Some(command) = &cli.command {
+        let logs = LogConfig::of_command(&cli.settings, lookup);
+        // What is not asked for is not set up: a person waits for the first byte.
+        if !matches!(command, Command::People(_)) || logs.level.is_some() {
+            Telemetry::logs(&logs).end();
+        }
+    }
     match &cli.command {
         Some(Command::Forward(forward)) => {
             let config = ForwardConfig::find(forward, lookup)?;
             return on_one_thread(done(remote::run_forward(config)));
         }
         Some(Command::Hub(hub)) => return run_hub(hub, lookup),
+        Some(Command::People(line)) => {
+            let line = line.clone();
+            return on_one_thread(async { Ok(line.run().await?) });
+        }
         Some(Command::Doctor(_)) | None => {}
     }
     let (registration, transport) = (cli.registration.clone(), cli.transport.clone());
@@ -60,11 +77,15 @@ fn start(cli: Cli) -> anyhow::Result<ExitCode> {
     if let Some(Command::Doctor(doctor)) = command {
         return on_one_thread(examine(config, doctor));
     }
+    let telemetry = Telemetry::begin(&config.logs, lookup)?;
     let paths = ExecServerRuntimePaths::default();
-    match RemoteEnvironmentConfig::find(&registration, &transport, config.clone(), lookup)? {
+    let remote = RemoteEnvironmentConfig::find(&registration, &transport, config.clone(), lookup)?;
+    let outcome = match remote {
         Some(remote) => on_one_thread(done(exec_server::run_remote_environment(remote, paths))),
         None => on_one_thread(done(exec_server::run_main(config, paths))),
-    }
+    };
+    telemetry.end();
+    outcome
 }
 
 /// Ends well if it ends without an error.
@@ -135,21 +156,13 @@ fn print(text: &str) -> anyhow::Result<()> {
 /// touch it are stuck until it is back, and others need theirs.
 const MAX_BLOCKING_THREADS: usize = 4096;
 
-/// Logs go to stderr: stdout carries one line, or the protocol.
-fn log_to_stderr() {
-    let filter = EnvFilter::builder()
-        .with_default_directive(tracing::level_filters::LevelFilter::ERROR.into())
-        .from_env_lossy();
-    tracing_subscriber::registry()
-        .with(fmt::layer().with_writer(std::io::stderr).with_ansi(false))
-        .with(filter)
-        .init();
-}
-
 #[expect(
     clippy::print_stderr,
     reason = "the last words of a command-line program"
 )]
 fn report(error: &anyhow::Error) {
-    eprintln!("Error: {error:#}");
+    match error.downcast_ref::<Failure>() {
+        Some(failure) => eprintln!("error: {failure}"),
+        None => eprintln!("Error: {error:#}"),
+    }
 }

@@ -1,12 +1,6 @@
 //! Running a server: builds the environment, listens, and stops when it is told to.
 
-use std::{
-    io::Write,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::{io::Write, sync::Arc};
 
 use anyhow::Context;
 use exec_transport::{http::Door, lines, link::Role, listen::ListenUrl, listener::Listener, tls};
@@ -47,7 +41,7 @@ pub async fn run_main(config: ServerConfig, paths: ExecServerRuntimePaths) -> an
         false => config.stdin_close,
     };
     let mut stop = Stop::new(stdin)?;
-    let draining = Arc::new(AtomicBool::new(false));
+    serving.look_out(&config).await?;
     match config.listen.clone() {
         ListenUrl::Stdio => {
             serving.machine.warm_up().await;
@@ -74,19 +68,23 @@ pub async fn run_main(config: ServerConfig, paths: ExecServerRuntimePaths) -> an
             };
             let door = Door {
                 auth: Arc::new(config.auth.clone()),
-                draining: Arc::clone(&draining),
-                metrics: None,
+                draining: Arc::clone(&serving.draining),
+                metrics: Some(serving.metrics()),
             };
             let listener = bind(&listen).await?;
             announce(listener.address())?;
+            tracing::info!(address = %listener.address(), "listening");
             serving.machine.warm_up().await;
             let links = serving.serve_links();
             // It goes on while the server drains: it is alive, and says that it is not ready.
-            serving.tasks.spawn(listener.run(door, tls, links));
-            stop.asked().await;
+            let listening = serving.tasks.spawn(listener.run(door, tls, links));
+            tokio::select! {
+                () = stop.asked() => {}
+                // Whoever comes now finds nobody, and starts another.
+                () = serving.idle() => listening.abort(),
+            }
         }
     }
-    draining.store(true, Ordering::Relaxed);
     serving.shut_down(&mut stop).await;
     Ok(())
 }

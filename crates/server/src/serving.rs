@@ -1,15 +1,28 @@
 //! This machine at the service of clients, wherever their links come from.
 
-use std::{num::NonZeroUsize, time::Duration};
+use std::{
+    future::pending,
+    num::NonZeroUsize,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use exec_service::{Concurrency, Service, ServiceConfig};
-use exec_transport::link::Link;
+use exec_transport::{http::Exposition, link::Link};
 use exec_wire::initialize::ServerName;
-use tokio::{sync::mpsc, task::JoinSet};
+use tokio::{
+    sync::{Notify, mpsc},
+    task::JoinSet,
+    time::sleep,
+};
 
 use crate::{
     config::{ConcurrentRequests, ServerConfig},
     local::{LocalMachine, LocalSettings},
+    observe::{Exhibit, continue_trace, look_out},
     paths::{ExecServerRuntimePaths, run_if_helper},
     stop::Stop,
 };
@@ -31,7 +44,12 @@ pub(crate) struct Serving {
     pub(crate) service: Service,
     /// Ended with this value, not with the runtime, which belongs to the embedder.
     pub(crate) tasks: JoinSet<()>,
+    /// Set when it stops: it is alive, but not ready.
+    pub(crate) draining: Arc<AtomicBool>,
+    exhibit: Exhibit,
     shutdown_grace: Duration,
+    idle_exit: Option<Duration>,
+    idle: Arc<Notify>,
 }
 
 impl Serving {
@@ -50,27 +68,57 @@ impl Serving {
             sandbox: config.sandbox,
         };
         let machine = LocalMachine::for_a_server(settings, paths)?;
-        let service = Service::new(service_config(config), {
+        let open = {
             let machine = machine.clone();
             move || machine.environment()
-        });
+        };
+        let service = Service::traced(service_config(config), open, continue_trace);
         Ok(Self {
             machine,
+            exhibit: Exhibit::new(service.clone()),
             service,
             tasks: JoinSet::new(),
+            draining: Arc::default(),
             shutdown_grace: config.shutdown_grace,
+            idle_exit: config.idle_exit,
+            idle: Arc::default(),
         })
     }
 
     /// Serves whatever links come, until this value is dropped.
     pub(crate) fn serve_links(&mut self) -> mpsc::Sender<Link> {
         let (links, incoming) = mpsc::channel(LINKS);
-        self.tasks.spawn(serve_all(self.service.clone(), incoming));
+        let (service, idle) = (self.service.clone(), Arc::clone(&self.idle));
+        self.tasks
+            .spawn(serve_all(service, incoming, self.idle_exit, idle));
         links
+    }
+
+    /// Waits until nobody has been connected and nothing has run for as long as configured. Never, if
+    /// nothing is, or if no links are served.
+    pub(crate) async fn idle(&self) {
+        self.idle.notified().await;
+    }
+
+    /// Returns what a listener shows of this.
+    pub(crate) fn metrics(&self) -> Exposition {
+        self.exhibit.exposition()
+    }
+
+    /// Has those who watch from this machine look, if the configuration says where.
+    pub(crate) async fn look_out(&mut self, config: &ServerConfig) -> anyhow::Result<()> {
+        if let Some(address) = config.metrics_listen {
+            let draining = Arc::clone(&self.draining);
+            let watched = look_out(address, self.metrics(), draining).await?;
+            self.tasks.spawn(watched);
+        }
+        Ok(())
     }
 
     /// Lets processes finish, as long as they may, or until it is asked a second time.
     pub(crate) async fn shut_down(self, stop: &mut Stop) {
+        self.draining.store(true, Ordering::Relaxed);
+        tracing::info!(levels = ?self.service.levels(), "stopping");
         tokio::select! {
             () = self.service.shut_down(self.shutdown_grace) => {}
             // Asked twice: at once. What runs dies with its supervisors' sockets.
@@ -87,7 +135,12 @@ impl Drop for Serving {
     }
 }
 
-async fn serve_all(service: Service, mut incoming: mpsc::Receiver<Link>) {
+async fn serve_all(
+    service: Service,
+    mut incoming: mpsc::Receiver<Link>,
+    idle_exit: Option<Duration>,
+    idle: Arc<Notify>,
+) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
@@ -98,9 +151,28 @@ async fn serve_all(service: Service, mut incoming: mpsc::Receiver<Link>) {
             }
             // What has ended is taken out, or the set would grow for ever.
             Some(_ended) = connections.join_next() => {}
+            () = unused(&service, idle_exit), if connections.is_empty() => {
+                idle.notify_one();
+                break;
+            }
         }
     }
     while connections.join_next().await.is_some() {}
+}
+
+/// Waits until nothing has run for a while, and nobody can want to read what did. Without a connection
+/// nothing is started meanwhile.
+async fn unused(service: &Service, idle_exit: Option<Duration>) {
+    match idle_exit {
+        Some(idle_exit) => {
+            service.quiet().await;
+            sleep(idle_exit).await;
+            while service.keeps_detached() {
+                sleep(idle_exit).await;
+            }
+        }
+        None => pending().await,
+    }
 }
 
 fn service_config(config: &ServerConfig) -> ServiceConfig {

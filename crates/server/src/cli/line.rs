@@ -5,12 +5,17 @@ use std::{ffi::OsString, path::PathBuf};
 use clap::{Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
 
 use super::{Forward, Hub, Registration, Transport};
-use crate::config::{Override, Settings, Strictness, Switch};
+use crate::{
+    command::Line,
+    config::{Override, Settings, Strictness, Switch},
+};
 
-/// Runs commands and file operations for a client that lives elsewhere.
+/// Runs commands and file operations where the code lives: here, on a server, or behind a hub.
 ///
-/// The client speaks JSON-RPC over a websocket, a unix socket or stdio. A websocket listener
-/// prints one line to stdout once it is bound, its URL with the real port; logs go to stderr.
+/// With a command it works in an environment, which --env chooses; this machine is one, without
+/// anything to set up. Without a command it is the server: clients speak JSON-RPC over a websocket, a
+/// unix socket or stdio. A listener prints one line to stdout once it is bound, its URL with the
+/// real port; logs go to stderr.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "exec-server", version, after_help = AFTER_HELP, disable_help_subcommand = true,
@@ -47,6 +52,11 @@ pub struct Cli {
     #[arg(long, help_heading = CONFIGURATION)]
     pub strict_config: bool,
 
+    /// Serves the commands for people on this machine: in a session of its own, with nothing that
+    /// environment or file say of a listener, which is another's, and not for ever.
+    #[arg(long, hide = true, requires = "listen")]
+    pub background: bool,
+
     /// Accepted for compatibility and ignored with a warning.
     #[arg(long, value_name = "FEATURE", help_heading = CONFIGURATION, hide_short_help = true)]
     pub enable: Vec<String>,
@@ -66,6 +76,9 @@ pub struct Cli {
 /// What to do instead of serving.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
+    /// Works in an environment.
+    #[command(flatten)]
+    People(Line),
     /// Tells what this machine can enforce, and what would help where it cannot.
     ///
     /// Everything is tried, as the server would do it, which takes at most 20 seconds. Options of
@@ -128,8 +141,9 @@ Exit status: 0 if every kind of policy can be enforced, 1 if not, 2 for a wrong 
 const CONFIGURATION: &str = "Configuration";
 
 /// Options of a listener, which an executor behind a relay has none of.
-const LISTENER: [&str; 11] = [
+const LISTENER: [&str; 12] = [
     "listen",
+    "idle_exit",
     "tls_cert",
     "tls_key",
     "ws_auth",
@@ -143,12 +157,23 @@ const LISTENER: [&str; 11] = [
 ];
 
 const AFTER_HELP: &str = "\
-Each option is looked for in four places, and the first one wins: its flag, `-c`, the environment \
-(EXEC_SERVER_ and the flag in upper case, such as EXEC_SERVER_SESSION_TTL), the configuration \
-file. Relative paths start at the working directory, wherever they are written. Options under \
-Remote are flags only.
+Each option of the server is looked for in four places, and the first one wins: its flag, `-c`, the \
+environment (EXEC_SERVER_ and the flag in upper case, such as EXEC_SERVER_SESSION_TTL), the \
+configuration file. Relative paths start at the working directory, wherever they are written. \
+Options under Remote are flags only.
 
-Examples:
+Examples, for people:
+  exec-server run -- make test
+      A command on this machine; its server is started if there is none, and ends when idle
+  exec-server run --env wss://devbox.example:8443 --token-file token -- make test
+      The same on a server
+  exec-server env add box --hub https://hub.example --token-file token --default
+      An environment behind a hub, used from now on when none is named
+  exec-server shell
+  exec-server cp -r src/ box:work/
+  exec-server env status
+
+Examples, for servers:
   exec-server
       A free port of this machine, whose URL is printed
   exec-server --listen stdio
@@ -168,5 +193,14 @@ Examples:
   exec-server doctor
       What this machine can enforce of sandbox policies; serves nobody
 
-Exit status: 0 after SIGTERM or SIGINT, 1 if the server cannot start or go on, 2 for a wrong command \
-line.";
+Exit status of a server: 0 after SIGTERM or SIGINT, 1 if it cannot start or go on, 2 for a wrong \
+command line.
+
+Exit status of a command for people: that of the command it ran (128 and the signal's number if one \
+ended it), or
+    1  something else failed              2  wrong command line
+   66  no such file or process           69  environment not reachable
+   75  connection lost for good          77  token missing or wrong
+   78  no such environment              124  time was up
+  126  command cannot be executed       127  command not found
+  130  Ctrl-C";

@@ -38,6 +38,7 @@ fn every_flag_is_accepted() {
         "--retained-output-bytes=1",
         "--max-processes=1",
         "--shutdown-grace=1",
+        "--idle-exit=1",
         "--allow-direct-exec=false",
         "--allow-prepared-exec=false",
         "--insecure-no-auth",
@@ -93,7 +94,7 @@ fn doctor_takes_the_servers_options_before_it() {
         let cli = Cli::read(line).unwrap();
         let doctor = cli.command.map(|command| match command {
             Command::Doctor(doctor) => doctor.json,
-            Command::Forward(_) | Command::Hub(_) => panic!("another command"),
+            Command::Forward(_) | Command::Hub(_) | Command::People(_) => panic!("another command"),
         });
         (doctor, cli.settings.sandbox_mechanism)
     };
@@ -125,7 +126,9 @@ fn help_has_headings_defaults_and_examples() {
         "doctor",
         "forward",
         "hub",
-        "Examples:",
+        "Examples, for people:",
+        "Examples, for servers:",
+        "Exit status",
     ] {
         assert!(help.contains(text), "{text}\n{help}");
     }

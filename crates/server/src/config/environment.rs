@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use super::{ConfigError, Place, SetError, Settings, Strictness, Switch};
+use super::{ConfigError, LogLevel, Place, SetError, Settings, Strictness, Switch};
 
 /// Gives the value of an environment variable, as `std::env::var_os` does.
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
@@ -40,6 +40,7 @@ impl Environment {
                     .map_err(|source| invalid(&variable, source))?;
             }
         }
+        settings.log_level = settings.log_level.or_else(|| LogLevel::of_others(lookup));
         Ok(Self {
             settings,
             config: path(lookup, "EXEC_SERVER_CONFIG"),

@@ -15,7 +15,9 @@ pub fn load(mut cli: Cli, lookup: Lookup<'_>) -> Result<ServerConfig, ConfigErro
     cli.proxy_private_ips_via_upstream = cli
         .proxy_private_ips_via_upstream
         .or(environment.proxy_private_ips_via_upstream);
-    cli.registration.exit_on_stdin_close |= environment.exit_on_stdin_close.is_some_and(|on| on.0);
+    // In the background there is no standard input; what ends the process of somebody else does not end us.
+    let exit_on_stdin_close = environment.exit_on_stdin_close.filter(|_| !cli.background);
+    cli.registration.exit_on_stdin_close |= exit_on_stdin_close.is_some_and(|on| on.0);
     let named = cli.config.clone().or(environment.config);
     let file = ConfigFile::find(named, environment.default_config, cli.strictness())?;
     resolve(cli, environment.settings, file)

@@ -7,7 +7,10 @@ use exec_transport::auth::Auth;
 use exec_transport::listen::ListenUrl;
 use exec_wire::limits;
 
-use super::{ConcurrentRequests, ConfigError, ConfigFile, Settings, auth, overrides};
+use super::{
+    ConcurrentRequests, ConfigError, ConfigFile, LogConfig, MetricsAddress, Settings, auth,
+    overrides,
+};
 use crate::{cli::Cli, stop::StdinClose};
 
 /// All that the server needs to know to start. Made by [`resolve`], which checked it.
@@ -27,6 +30,8 @@ pub struct ServerConfig {
     pub max_processes: usize,
     /// How long processes may finish when the server is told to stop.
     pub shutdown_grace: Duration,
+    /// How long a listener goes on with no connection and no running process. Absent: for ever.
+    pub idle_exit: Option<Duration>,
     /// Whether clients may start raw commands.
     pub allow_direct_exec: bool,
     /// Whether clients may start commands that they have resolved themselves.
@@ -39,6 +44,10 @@ pub struct ServerConfig {
     pub stdin_close: StdinClose,
     /// How policies are enforced.
     pub sandbox: exec_sandbox::Settings,
+    /// What is logged, and how. For whoever sets up logging: serving does not.
+    pub logs: LogConfig,
+    /// Where those who watch the server may ask without a token.
+    pub metrics_listen: Option<MetricsAddress>,
     /// What to log before serving: ignored keys and flags, and dangerous choices.
     pub warnings: Vec<String>,
 }
@@ -76,11 +85,11 @@ pub fn resolve(
     if cli.proxy_private_ips_via_upstream.is_some_and(|on| on.0) {
         warnings.push("--proxy-private-ips-via-upstream has no effect".to_owned());
     }
-    let settings = cli
-        .settings
-        .over(overrides)
-        .over(environment)
-        .over(file.settings);
+    let mut lower = environment.over(file.settings);
+    if cli.background {
+        lower = lower.without_listener();
+    }
+    let settings = cli.settings.over(overrides).over(lower);
 
     let (listen, auth, tls) = match &cli.registration.remote {
         // There is no listener, and what the environment or the file says of one is for other starts.
@@ -120,6 +129,11 @@ pub fn resolve(
         shutdown_grace: settings
             .shutdown_grace
             .map_or(Duration::ZERO, |grace| grace.0),
+        idle_exit: settings
+            .idle_exit
+            .map(|idle| idle.0)
+            .or(cli.background.then_some(BACKGROUND_IDLE_EXIT))
+            .filter(|idle| !idle.is_zero()),
         allow_direct_exec: settings.allow_direct_exec.is_none_or(|switch| switch.0),
         allow_prepared_exec: settings.allow_prepared_exec.is_none_or(|switch| switch.0),
         concurrent_requests: settings.concurrent_requests.unwrap_or_default(),
@@ -138,9 +152,17 @@ pub fn resolve(
                 .map(Into::into)
                 .unwrap_or_default(),
         },
+        logs: LogConfig {
+            level: settings.log_level,
+            format: settings.log_format.unwrap_or_default(),
+        },
+        metrics_listen: settings.metrics_listen,
         warnings,
     })
 }
+
+/// How long a server that was started because somebody needed one goes on when nobody does.
+const BACKGROUND_IDLE_EXIT: Duration = Duration::from_secs(900);
 
 fn tls(settings: &Settings, listen: &ListenUrl) -> Result<Option<TlsPaths>, ConfigError> {
     let files = (settings.tls_cert.clone(), settings.tls_key.clone());

@@ -9,7 +9,10 @@ use clap::Args;
 use exec_transport::auth::TokenDigest;
 use exec_transport::listen::ListenUrl;
 
-use super::{ConcurrentRequests, PidNamespace, SandboxMechanism, Seconds, Switch, WsAuth};
+use super::{
+    ConcurrentRequests, LogFormat, LogLevel, MetricsAddress, PidNamespace, SandboxMechanism,
+    Seconds, Switch, WsAuth,
+};
 
 /// The options that flags, environment and file share. A field's name is its key in the file;
 /// its comment is its help text.
@@ -90,6 +93,11 @@ pub struct Settings {
     #[arg(long, value_name = "SECONDS", help_heading = SESSIONS)]
     pub shutdown_grace: Option<Seconds>,
 
+    /// How long a listener with no connection and no running process goes on before it ends by
+    /// itself; 0 is for ever [default: 0].
+    #[arg(long, value_name = "SECONDS", help_heading = SESSIONS)]
+    pub idle_exit: Option<Seconds>,
+
     /// Whether clients may start raw commands (mode "direct") [default: true].
     #[arg(long, value_name = "BOOL", help_heading = SESSIONS)]
     pub allow_direct_exec: Option<Switch>,
@@ -108,11 +116,27 @@ pub struct Settings {
     /// Whether sandboxed commands see their own processes only, or the host's [default: isolate].
     #[arg(long, value_name = "CHOICE", help_heading = SANDBOX)]
     pub linux_sandbox_pid_namespace: Option<PidNamespace>,
+
+    /// How much is logged to stderr: off, error, warn, info, debug, trace, or filters such as
+    /// `info,exec_service=debug` [default: $RUST_LOG, or error].
+    #[arg(long, value_name = "LEVEL", help_heading = OBSERVATION)]
+    pub log_level: Option<LogLevel>,
+
+    /// How it is written: text for people, or json, one object a line [default: text].
+    #[arg(long, value_name = "FORMAT", help_heading = OBSERVATION)]
+    pub log_format: Option<LogFormat>,
+
+    /// Serves /metrics, /healthz and /readyz, and nothing else, on an address of this machine such as
+    /// 127.0.0.1:9464 [default: only on the listener].
+    ///
+    /// It asks for no token, so other machines must not reach it.
+    #[arg(long, value_name = "IP:PORT", help_heading = OBSERVATION)]
+    pub metrics_listen: Option<MetricsAddress>,
 }
 
 impl Settings {
     /// Every key, in the order of the fields.
-    pub const KEYS: [&str; 20] = [
+    pub const KEYS: [&str; 24] = [
         "listen",
         "tls_cert",
         "tls_key",
@@ -129,10 +153,14 @@ impl Settings {
         "retained_output_bytes",
         "max_processes",
         "shutdown_grace",
+        "idle_exit",
         "allow_direct_exec",
         "allow_prepared_exec",
         "sandbox_mechanism",
         "linux_sandbox_pid_namespace",
+        "log_level",
+        "log_format",
+        "metrics_listen",
     ];
 
     /// Sets the option that `key` names, replacing what it was.
@@ -157,10 +185,14 @@ impl Settings {
             "retained_output_bytes" => put(&mut self.retained_output_bytes, text),
             "max_processes" => put(&mut self.max_processes, text),
             "shutdown_grace" => put(&mut self.shutdown_grace, text),
+            "idle_exit" => put(&mut self.idle_exit, text),
             "allow_direct_exec" => put(&mut self.allow_direct_exec, text),
             "allow_prepared_exec" => put(&mut self.allow_prepared_exec, text),
             "sandbox_mechanism" => put(&mut self.sandbox_mechanism, text),
             "linux_sandbox_pid_namespace" => put(&mut self.linux_sandbox_pid_namespace, text),
+            "log_level" => put(&mut self.log_level, text),
+            "log_format" => put(&mut self.log_format, text),
+            "metrics_listen" => put(&mut self.metrics_listen, text),
             _ => Err(SetError::UnknownKey),
         }
     }
@@ -196,12 +228,36 @@ impl Settings {
             retained_output_bytes: self.retained_output_bytes.or(lower.retained_output_bytes),
             max_processes: self.max_processes.or(lower.max_processes),
             shutdown_grace: self.shutdown_grace.or(lower.shutdown_grace),
+            idle_exit: self.idle_exit.or(lower.idle_exit),
             allow_direct_exec: self.allow_direct_exec.or(lower.allow_direct_exec),
             allow_prepared_exec: self.allow_prepared_exec.or(lower.allow_prepared_exec),
             sandbox_mechanism: self.sandbox_mechanism.or(lower.sandbox_mechanism),
             linux_sandbox_pid_namespace: self
                 .linux_sandbox_pid_namespace
                 .or(lower.linux_sandbox_pid_namespace),
+            log_level: self.log_level.or(lower.log_level),
+            log_format: self.log_format.or(lower.log_format),
+            metrics_listen: self.metrics_listen.or(lower.metrics_listen),
+        }
+    }
+
+    /// Leaves out what is about a listener, which is another's.
+    #[must_use]
+    pub(super) fn without_listener(self) -> Self {
+        Self {
+            listen: None,
+            tls_cert: None,
+            tls_key: None,
+            ws_auth: None,
+            ws_token_file: None,
+            ws_token_sha256: None,
+            ws_shared_secret_file: None,
+            ws_issuer: None,
+            ws_audience: None,
+            ws_max_clock_skew_seconds: None,
+            insecure_no_auth: None,
+            metrics_listen: None,
+            ..self
         }
     }
 }
@@ -233,6 +289,7 @@ const LISTENER: &str = "Listener";
 const AUTHENTICATION: &str = "Authentication";
 const SESSIONS: &str = "Sessions and processes";
 const SANDBOX: &str = "Sandbox";
+const OBSERVATION: &str = "Logs and metrics";
 
 #[cfg(test)]
 mod tests {

@@ -10,7 +10,10 @@ use exec_sandbox::{
 use serde::Serialize;
 use tokio::time::timeout;
 
-use super::advice::{Advice, advice};
+use super::{
+    advice::{Advice, advice},
+    server::LocalServer,
+};
 
 /// How long finding out may take. The tries themselves give up earlier, and say which one hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -29,6 +32,9 @@ pub struct Report {
     pub outlook: Vec<Outlook>,
     /// What blocks the rest, and how to unblock it.
     pub advice: Vec<Advice>,
+    /// The server of the commands for people, if it was looked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub local_server: Option<LocalServer>,
 }
 
 impl Report {
@@ -47,6 +53,7 @@ impl Report {
             advice: advice(&abilities),
             outlook,
             abilities,
+            local_server: None,
         }
     }
 }
@@ -59,7 +66,10 @@ pub async fn examine(settings: Settings) -> Result<Report, ExamineError> {
     let spawner = Spawner::default();
     let found = timeout(PATIENCE, probe(&spawner, Thoroughness::All)).await;
     let abilities = found.map_err(|_| ExamineError)?;
-    Ok(Report::new(abilities, settings))
+    Ok(Report {
+        local_server: Some(LocalServer::look(&|name| std::env::var_os(name))),
+        ..Report::new(abilities, settings)
+    })
 }
 
 /// Host: something hangs.

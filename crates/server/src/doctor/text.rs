@@ -64,6 +64,10 @@ impl fmt::Display for Report {
                 paragraph(f, "    - ", remedy)?;
             }
         }
+        if let Some(server) = &self.local_server {
+            writeln!(f, "\nCommands for people")?;
+            paragraph(f, "  ", &server.to_string())?;
+        }
         let conclusion = if self.enforceable {
             "Every kind of policy can be enforced here."
         } else {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, ffi::OsString, path::Path, time::Duration};
 
 use exec_env::manager::EnvironmentId;
-use exec_transport::connect::{BearerToken, CONNECT_TIMEOUT, Program};
+use exec_transport::connect::{Address, BearerToken, CONNECT_TIMEOUT, Program};
 
 use super::{
     EnvironmentsError, Facts, Fault, ProgramReach, Reach, UrlReach,
@@ -53,8 +53,8 @@ const OWNED: [(&str, &[&str]); 9] = [
     ("cwd", &["program"]),
     ("environment_id", &["registry_url"]),
     ("auth_token", &["registry_url"]),
-    ("auth_token_env", &["registry_url"]),
-    ("auth_token_file", &["registry_url"]),
+    ("auth_token_env", &["url", "registry_url"]),
+    ("auth_token_file", &["url", "registry_url"]),
 ];
 
 /// What a file is read with.
@@ -108,25 +108,52 @@ fn reach(
     match way {
         "program" => program_reach(section, item, around.home).map(Reach::Program),
         "registry_url" => relay::read(section, item, id, around).map(Reach::Relay),
-        _ => url_reach(section, item).map(Reach::Url),
+        _ => url_reach(section, item, around).map(Reach::Url),
     }
 }
 
-fn url_reach(section: &Section<'_>, item: &Item<'_>) -> Result<UrlReach, EnvironmentsError> {
+fn url_reach(
+    section: &Section<'_>,
+    item: &Item<'_>,
+    around: Around<'_>,
+) -> Result<UrlReach, EnvironmentsError> {
     let url = item.text()?;
     let address = network_address(url).ok_or_else(|| item.wrong(Fault::Url))?;
-    let token = |token: &Item<'_>| {
-        if !address.is_private() {
-            return Err(token.wrong(Fault::TokenInClear("wss://")));
-        }
-        BearerToken::new(token.text()?).map_err(|error| token.wrong(error.into()))
-    };
     Ok(UrlReach {
-        auth_bearer_token: section.item("auth_bearer_token").map(token).transpose()?,
+        auth_bearer_token: bearer_token(section, &address, around)?,
         connect_timeout: timeout(section, "connect_timeout_sec", CONNECT_TIMEOUT)?,
         initialize_timeout: timeout(section, "initialize_timeout_sec", INITIALIZE_TIMEOUT)?,
         url: url.to_owned(),
     })
+}
+
+/// Reads the token of a server that listens, wherever it is.
+fn bearer_token(
+    section: &Section<'_>,
+    address: &Address,
+    around: Around<'_>,
+) -> Result<Option<BearerToken>, EnvironmentsError> {
+    let keys = ["auth_bearer_token", "auth_token_env", "auth_token_file"];
+    let mut given: Vec<_> = keys
+        .iter()
+        .filter_map(|key| Some((*key, section.item(key)?)))
+        .collect();
+    given.sort_by_key(|(_, item)| item.place());
+    let (key, item) = match given[..] {
+        [] => return Ok(None),
+        [only] => only,
+        [_, (_, second), ..] => return Err(second.misplaced(Fault::ManyTokens)),
+    };
+    if !address.is_private() {
+        return Err(item.wrong(Fault::TokenInClear("wss://")));
+    }
+    let text = match key {
+        "auth_token_env" => relay::variable(item, around)?,
+        "auth_token_file" => relay::file(item, around)?.1,
+        _ => item.text()?.to_owned(),
+    };
+    let token = BearerToken::new(&text);
+    token.map(Some).map_err(|error| item.wrong(error.into()))
 }
 
 fn program_reach(

@@ -82,6 +82,9 @@ pub enum Fault {
     /// The token is given not at all, or twice.
     #[error("expected one of `auth_token`, `auth_token_env` and `auth_token_file`")]
     TokenSource,
+    /// The token of a server that listens is given twice.
+    #[error("expected one of `auth_bearer_token`, `auth_token_env` and `auth_token_file`")]
+    ManyTokens,
     /// The variable that is to hold the token does not.
     #[error("environment variable `{0}` is not set, or is no text")]
     TokenVariable(String),

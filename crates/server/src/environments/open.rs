@@ -8,6 +8,7 @@ use exec_client::{
     connect::{
         RelayExecServerConnectArgs, RemoteExecServerConnectArgs, StdioExecServerConnectArgs,
     },
+    error::ExecServerError,
 };
 use exec_env::{
     environment::Environment,
@@ -83,21 +84,58 @@ impl EnvironmentSource for RemoteSource {
     fn open(&self) -> BoxFuture<'static, Result<Environment, OpenError>> {
         let reach = self.reach.clone();
         let connect = async move {
-            let client = match reach {
-                Reach::Url(url) => ExecServerClient::connect_websocket(url.into()).await,
-                Reach::Program(program) => ExecServerClient::connect_stdio(program.into()).await,
-                Reach::Relay(relay) => {
-                    let args = relay_args(relay).map_err(OpenError::Connect)?;
-                    ExecServerClient::connect_relay(args).await
-                }
-            };
-            match client {
+            match reach.connect(CLIENT_NAME).await {
                 Ok(client) => Ok(client.environment()),
-                Err(error) => Err(OpenError::Connect(error.into())),
+                Err(ReachError::Settings(error)) => Err(OpenError::Connect(error)),
+                Err(ReachError::Connect(error)) => Err(OpenError::Connect(error.into())),
             }
         };
         connect.boxed()
     }
+}
+
+impl Reach {
+    /// Connects to the server, under this client's name. Files and variables that say how are read now,
+    /// for each connection. Dropping the future leaves nothing open.
+    pub(crate) async fn connect(self, client_name: &str) -> Result<ExecServerClient, ReachError> {
+        let client_name = client_name.to_owned();
+        let client = match self {
+            Self::Url(url) => {
+                let args = RemoteExecServerConnectArgs {
+                    client_name,
+                    trust: Network::trust(&|name| std::env::var_os(name)),
+                    ..url.into()
+                };
+                ExecServerClient::connect_websocket(args).await
+            }
+            Self::Program(program) => {
+                let args = StdioExecServerConnectArgs {
+                    client_name,
+                    ..program.into()
+                };
+                ExecServerClient::connect_stdio(args).await
+            }
+            Self::Relay(relay) => {
+                let args = RelayExecServerConnectArgs {
+                    client_name,
+                    ..relay_args(relay).map_err(ReachError::Settings)?
+                };
+                ExecServerClient::connect_relay(args).await
+            }
+        };
+        Ok(client?)
+    }
+}
+
+/// Why there is no connection to the server of an environment.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReachError {
+    /// Caller: a file or a variable that says how to connect is no use.
+    #[error(transparent)]
+    Settings(Box<dyn std::error::Error + Send + Sync>),
+    /// As the client says.
+    #[error(transparent)]
+    Connect(#[from] ExecServerError),
 }
 
 /// Puts together what a relay's server is reached with, now: files and variables are read for each

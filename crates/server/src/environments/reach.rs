@@ -36,7 +36,7 @@ pub struct UrlReach {
 
 impl UrlReach {
     /// A server without a token, with the usual patience.
-    pub(super) fn new(url: &str) -> Self {
+    pub(crate) fn new(url: &str) -> Self {
         Self {
             url: url.to_owned(),
             auth_bearer_token: None,

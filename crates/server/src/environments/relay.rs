@@ -1,6 +1,6 @@
 //! An environment behind a relay: its keys in the file, and the variables that select it.
 
-use std::ffi::OsString;
+use std::{ffi::OsString, path::PathBuf};
 
 use exec_env::manager::EnvironmentId;
 use exec_remote::{
@@ -97,22 +97,35 @@ fn auth_token(
     }
     let token = |text: &str| Token::new(text).map_err(|error| item.wrong(error.into()));
     match key {
-        "auth_token_env" => {
-            let name = item.name()?;
-            let value = (around.facts.lookup)(name).map(OsString::into_string);
-            let missing = || item.wrong(Fault::TokenVariable(name.to_owned()));
-            let text = value.and_then(Result::ok).ok_or_else(missing)?;
-            token(&text).map(AuthToken::Value)
-        }
+        "auth_token_env" => token(&variable(item, around)?).map(AuthToken::Value),
         "auth_token_file" => {
-            let path = around.home.join(item.name()?);
-            let text = (around.facts.read)(&path).map_err(|error| {
-                let (path, reason) = (path.clone(), error.to_string());
-                item.wrong(Fault::TokenFile { path, reason })
-            })?;
+            let (path, text) = file(item, around)?;
             token(&text).map(|_| AuthToken::File(path))
         }
         _ => token(item.text()?).map(AuthToken::Value),
+    }
+}
+
+/// Reads the variable that a key names.
+pub(super) fn variable(item: &Item<'_>, around: Around<'_>) -> Result<String, EnvironmentsError> {
+    let name = item.name()?;
+    let value = (around.facts.lookup)(name).map(OsString::into_string);
+    let missing = || item.wrong(Fault::TokenVariable(name.to_owned()));
+    value.and_then(Result::ok).ok_or_else(missing)
+}
+
+/// Reads the file that a key names.
+pub(super) fn file(
+    item: &Item<'_>,
+    around: Around<'_>,
+) -> Result<(PathBuf, String), EnvironmentsError> {
+    let path = around.home.join(item.name()?);
+    match (around.facts.read)(&path) {
+        Ok(text) => Ok((path, text)),
+        Err(error) => {
+            let reason = error.to_string();
+            Err(item.wrong(Fault::TokenFile { path, reason }))
+        }
     }
 }
 

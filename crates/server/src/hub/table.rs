@@ -4,16 +4,16 @@ use std::fmt;
 
 /// A table: the first row is its head.
 #[derive(Clone, Debug)]
-pub(super) struct Table(Vec<Vec<String>>);
+pub(crate) struct Table(Vec<Vec<String>>);
 
 impl Table {
     /// A table without rows.
-    pub(super) fn new(head: &[&str]) -> Self {
+    pub(crate) fn new(head: &[&str]) -> Self {
         Self(vec![head.iter().map(|&cell| cell.to_owned()).collect()])
     }
 
     /// Adds a row. A cell with nothing in it is shown as a dash.
-    pub(super) fn push(&mut self, row: impl IntoIterator<Item = String>) {
+    pub(crate) fn push(&mut self, row: impl IntoIterator<Item = String>) {
         let shown = |cell: String| {
             if cell.is_empty() {
                 "-".to_owned()

@@ -28,12 +28,6 @@ impl Network {
     /// `SSL_CERT_FILE` takes the place of the host's roots, and `CODEX_CA_CERTIFICATE` is trusted
     /// beside them. A proxy is found as others find it; what is on this machine needs none.
     pub(crate) fn find(lookup: Lookup<'_>, registry: &BaseUrl) -> Result<Self, RemoteConfigError> {
-        let file = |name| lookup(name).filter(|value| !value.is_empty());
-        let roots = file("SSL_CERT_FILE").map_or_else(Trust::platform, Trust::only);
-        let trust = match file("CODEX_CA_CERTIFICATE") {
-            Some(more) => roots.and(more),
-            None => roots,
-        };
         let mut headers = Headers::default();
         for (header, variable) in AUXILIARY {
             let Some(value) = lookup(variable).filter(|value| !value.is_empty()) else {
@@ -46,10 +40,20 @@ impl Network {
             }
         }
         Ok(Self {
-            trust,
+            trust: Self::trust(lookup),
             proxy: proxy(lookup, registry)?,
             headers,
         })
+    }
+
+    /// Reads whose certificates are accepted.
+    pub(crate) fn trust(lookup: Lookup<'_>) -> Trust {
+        let file = |name| lookup(name).filter(|value| !value.is_empty());
+        let roots = file("SSL_CERT_FILE").map_or_else(Trust::platform, Trust::only);
+        match file("CODEX_CA_CERTIFICATE") {
+            Some(more) => roots.and(more),
+            None => roots,
+        }
     }
 
     /// Makes a client for requests to a registry, and to others that vouch. Reads certificates; where

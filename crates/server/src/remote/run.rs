@@ -40,6 +40,7 @@ pub async fn run_remote_environment(
     let mut serving = Serving::new(&config.server, &paths)?;
     let stdin = config.credentials.leave_stdin(config.server.stdin_close);
     let mut stop = Stop::new(stdin)?;
+    serving.look_out(&config.server).await?;
     let offering = async {
         let Opened { offer, pipe } = open(&config).await?;
         serving.machine.warm_up().await;

@@ -11,7 +11,9 @@ fn hub(arguments: &[&str]) -> Hub {
     let cli = Cli::read(line.iter().chain(arguments)).unwrap();
     match cli.command {
         Some(Command::Hub(hub)) => *hub,
-        Some(Command::Doctor(_) | Command::Forward(_)) | None => panic!("another command"),
+        Some(Command::Doctor(_) | Command::Forward(_) | Command::People(_)) | None => {
+            panic!("another command")
+        }
     }
 }
 

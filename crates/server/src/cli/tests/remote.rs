@@ -53,6 +53,7 @@ fn every_flag_of_an_executor_is_accepted() {
 fn what_does_not_go_together_is_a_wrong_line() {
     for more in [
         &["--listen=ws://127.0.0.1:0"][..],
+        &["--idle-exit=1"],
         &["--ws-auth=capability-token"],
         &["--ws-token-file=f"],
         &["--ws-shared-secret-file=f"],

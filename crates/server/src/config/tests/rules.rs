@@ -284,3 +284,26 @@ fn the_end_of_standard_input_counts_by_flag_or_variable() {
         format!("environment variable {variable}: invalid value: expected true or false")
     );
 }
+
+#[test]
+fn a_server_in_the_background_ends_when_idle_and_has_no_other_listener() {
+    let idle = |start: &Start, line: &[&str]| start.run(line).unwrap().idle_exit;
+    let seconds = |seconds| Some(Duration::from_secs(seconds));
+    let plain = Start::new();
+    assert_eq!(idle(&plain, &[]), None);
+    assert_eq!(idle(&plain, &["--idle-exit", "0"]), None);
+    assert_eq!(idle(&plain, &["--idle-exit", "5"]), seconds(5));
+    let background = ["--background", "--listen", "unix:///x.sock"];
+    assert_eq!(idle(&plain, &background), seconds(900));
+    for (set, span) in [("7", seconds(7)), ("0", None)] {
+        let start = Start::new().variable("EXEC_SERVER_IDLE_EXIT", set);
+        assert_eq!(idle(&start, &background), span);
+    }
+    let file = "ws_auth = 'capability-token'\nws_token_file = '/nowhere'\ntls_cert = 'c'\n\
+                metrics_listen = '127.0.0.1:9'\nsession_ttl = 5\n";
+    let config = Start::with_file(file).run(&background).unwrap();
+    assert_eq!(config.listen, ListenUrl::Unix("/x.sock".into()));
+    assert_eq!(config.session_ttl, Duration::from_secs(5));
+    assert!(config.metrics_listen.is_none());
+    assert!(Start::with_file(file).run(&background[1..]).is_err());
+}

@@ -188,8 +188,6 @@ fn keys_of_the_other_way_are_refused() {
         (PROGRAM, "auth_bearer_token = 's3cret'", "url"),
         (PROGRAM, "connect_timeout_sec = 1", "url` or `registry_url"),
         (URL, "auth_token = 's3cret'", "registry_url"),
-        (URL, "auth_token_env = 'X'", "registry_url"),
-        (URL, "auth_token_file = 'x'", "registry_url"),
         (PROGRAM, "environment_id = 'x'", "registry_url"),
     ] {
         let key = format!("environments.{}", value.split(' ').next().unwrap());

@@ -149,3 +149,43 @@ fn a_token_may_go_where_nobody_else_reads_it() {
         assert!(!shown.contains("secret"), "{shown}");
     }
 }
+
+#[test]
+fn the_token_of_a_url_may_be_elsewhere() {
+    let scene = Scene::default()
+        .variable("BOX_TOKEN", " t0ken ")
+        .file("/codex/tokens/box", "t0ken\n");
+    let url = "[[environments]]\nid = 'a'\nurl = 'ws://127.0.0.1:1'\n";
+    for line in [
+        "auth_token_env = 'BOX_TOKEN'",
+        "auth_token_file = 'tokens/box'",
+    ] {
+        let selection = scene.parse(&format!("{url}{line}\n")).unwrap();
+        let Reach::Url(reach) = &selection.remotes[0].reach else {
+            panic!("{selection:?}");
+        };
+        let token = BearerToken::new("t0ken").unwrap();
+        assert_eq!(reach.auth_bearer_token, Some(token), "{line}");
+    }
+    for (lines, said) in [
+        (
+            "auth_token_env = 'BOX_TOKEN'\nauth_bearer_token = 's3cret'",
+            "5:1: `environments.auth_bearer_token`: expected one of",
+        ),
+        (
+            "auth_token_file = 'nowhere'",
+            "4:19: `environments.auth_token_file`: cannot read `/codex/nowhere`",
+        ),
+        (
+            "auth_token_env = 'NONE'",
+            "4:18: `environments.auth_token_env`: environment variable `NONE`",
+        ),
+    ] {
+        let error = scene.parse(&format!("{url}{lines}\n")).unwrap_err();
+        let error = error.to_string();
+        assert!(error.contains(said) && !error.contains("s3cret"), "{error}");
+    }
+    let clear = "[[environments]]\nid = 'a'\nurl = 'ws://box'\nauth_token_env = 'BOX_TOKEN'\n";
+    let error = scene.parse(clear).unwrap_err().to_string();
+    assert!(error.contains("wss://"), "{error}");
+}

@@ -1,0 +1,62 @@
+//! The commands for people: each does one thing in an environment, and ends with a status that tells
+//! what became of it.
+//! Invariant: what goes wrong is one line that says what, why and what to do next.
+
+mod amount;
+mod attach;
+mod bench;
+mod cat;
+mod completions;
+mod cp;
+mod detached;
+mod edit;
+mod env;
+mod failure;
+mod files;
+mod find;
+mod grep;
+mod kill;
+mod launch;
+mod line;
+mod logs;
+mod ls;
+mod man;
+mod mcp;
+mod place;
+mod print;
+mod ps;
+mod run;
+mod shell;
+mod stream;
+mod terminal;
+mod wait;
+mod watch;
+
+pub(crate) use self::place::Socket as LocalSocket;
+pub use self::{
+    amount::{AmountError, Size, Span},
+    attach::Attach,
+    bench::Bench,
+    cat::Cat,
+    completions::Completions,
+    cp::Cp,
+    edit::Edit,
+    env::Env,
+    failure::{Failure, FailureKind},
+    find::Find,
+    grep::Grep,
+    kill::{Kill, NamedSignal},
+    launch::{SandboxChoice, Setting, Surroundings},
+    line::Line,
+    logs::Logs,
+    ls::Ls,
+    man::Man,
+    mcp::Mcp,
+    place::Where,
+    ps::Ps,
+    run::Run,
+    shell::Shell,
+    stream::{DetachKeys, DetachKeysError},
+    wait::Wait,
+    watch::Watch,
+};

@@ -1,0 +1,124 @@
+//! Spans of time and numbers of bytes, as people type them.
+
+use std::{str::FromStr, time::Duration};
+
+/// A span of time that is not nothing, such as `90`, `1.5s`, `200ms`, `10m`, `2h` or `1d`.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Span(pub Duration);
+
+impl Span {
+    /// Returns it in milliseconds.
+    pub(crate) fn millis(self) -> u64 {
+        u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+impl FromStr for Span {
+    type Err = AmountError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (number, unit) = split(text);
+        let seconds = match unit {
+            "ms" => 0.001,
+            "" | "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            "d" => 86_400.0,
+            _ => return Err(AmountError::Span(text.to_owned())),
+        };
+        let number: f64 = number
+            .parse()
+            .map_err(|_| AmountError::Span(text.to_owned()))?;
+        match Duration::try_from_secs_f64(number * seconds) {
+            Ok(span) if (SHORTEST..=LONGEST).contains(&span) => Ok(Self(span)),
+            Ok(_) | Err(_) => Err(AmountError::Span(text.to_owned())),
+        }
+    }
+}
+
+/// The wire counts milliseconds.
+const SHORTEST: Duration = Duration::from_millis(1);
+/// A century: what is longer is a slip, and clocks can still add it.
+const LONGEST: Duration = Duration::from_secs(100 * 366 * 86_400);
+
+/// A number of bytes, such as `4096`, `512M` or `2G`; the units are powers of 1024.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Size(pub u64);
+
+impl FromStr for Size {
+    type Err = AmountError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = || AmountError::Size(text.to_owned());
+        let (number, unit) = split(text);
+        let shift = match unit.to_ascii_uppercase().as_str() {
+            "" | "B" => 0,
+            "K" | "KB" | "KIB" => 10,
+            "M" | "MB" | "MIB" => 20,
+            "G" | "GB" | "GIB" => 30,
+            "T" | "TB" | "TIB" => 40,
+            _ => return Err(wrong()),
+        };
+        let number: u64 = number.parse().map_err(|_| wrong())?;
+        match number.checked_mul(1 << shift) {
+            Some(bytes @ 1..) => Ok(Self(bytes)),
+            Some(0) | None => Err(wrong()),
+        }
+    }
+}
+
+fn split(text: &str) -> (&str, &str) {
+    let unit = text.find(|sign: char| sign.is_ascii_alphabetic());
+    text.split_at(unit.unwrap_or(text.len()))
+}
+
+/// Why a text is no amount.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AmountError {
+    /// Caller: no span of time.
+    #[error("`{0}` is no span of time: expected a number and ms, s, m, h or d, such as 90s")]
+    Span(String),
+    /// Caller: no number of bytes.
+    #[error("`{0}` is no number of bytes: expected one, and K, M, G or T, such as 512M")]
+    Size(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_have_units_and_are_not_nothing() {
+        for (text, millis) in [
+            ("90", 90_000),
+            ("1.5s", 1500),
+            ("200ms", 200),
+            ("10m", 600_000),
+            ("2h", 7_200_000),
+            ("1d", 86_400_000),
+        ] {
+            assert_eq!(text.parse::<Span>().map(Span::millis), Ok(millis), "{text}");
+        }
+        for wrong in [
+            "", "s", "0", "-1", "1x", "1s2", "inf", "nan", "1e300d", "0.1ms",
+        ] {
+            assert!(wrong.parse::<Span>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_powers_of_1024() {
+        for (text, bytes) in [
+            ("1", 1),
+            ("4k", 4096),
+            ("512M", 512 << 20),
+            ("2GiB", 2 << 30),
+        ] {
+            assert_eq!(text.parse(), Ok(Size(bytes)), "{text}");
+        }
+        for wrong in ["", "0", "M", "1.5M", "-1", "1X", "99999999999T"] {
+            assert!(wrong.parse::<Size>().is_err(), "{wrong}");
+        }
+    }
+}

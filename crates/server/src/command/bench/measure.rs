@@ -1,0 +1,278 @@
+//! The measurements.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use exec_core::log::{Follow, From as FollowFrom, Pace};
+use exec_env::{
+    command::{Command, Io},
+    filesystem::{FileError, Open, OpenFile},
+    process::{EventStream, ExecProcess, ExecProcessEvent},
+};
+use exec_wire::{
+    fs::{OpenMode, Remove},
+    id::{OutputSeq, ProcessId},
+    limits,
+    path_uri::PathUri,
+    process::{EnvInherit, EnvPolicy, Limits, TerminalSize, TerminateMode, WaitUntil},
+};
+use futures_util::{StreamExt, stream};
+use tokio::time::timeout;
+
+use super::{report::Outcome, samples::Samples};
+use crate::command::{
+    failure::{Failure, FailureKind},
+    place::Place,
+};
+
+/// Longest that one run of anything may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Bytes of the file, at most.
+const FILE: u64 = 256 << 20;
+/// Blocks of a file that are under way at once.
+const AT_ONCE: usize = 8;
+
+/// Measures one environment.
+#[derive(Debug)]
+pub(super) struct Measure {
+    place: Place,
+    /// How long one measurement takes.
+    span: Duration,
+    commands: AtomicU64,
+}
+
+impl Measure {
+    /// Measures an environment, each of its sides for so long.
+    pub(super) fn new(place: Place, span: Duration) -> Self {
+        Self {
+            place,
+            span,
+            commands: AtomicU64::new(0),
+        }
+    }
+
+    /// Measures a call that does nothing.
+    pub(super) async fn call(&self) -> Result<Outcome, Failure> {
+        let mut samples = Samples::default();
+        let until = Instant::now() + self.span;
+        while Instant::now() < until && !samples.is_full() {
+            let asked = Instant::now();
+            self.place.client.status().await?;
+            samples.push(asked.elapsed());
+        }
+        Ok(Outcome::of_times(samples))
+    }
+
+    /// Measures a command that does nothing, from start to exit.
+    pub(super) async fn command(&self) -> Result<Outcome, Failure> {
+        let mut samples = Samples::default();
+        let until = Instant::now() + self.span;
+        while Instant::now() < until && !samples.is_full() {
+            let asked = Instant::now();
+            let process = self.start(&["true"], None).await?;
+            let ended = process.wait(WaitUntil::Exited, Some(PATIENCE)).await;
+            let status = ended.map_err(failed)?;
+            let code = status.exit.map(|exit| exit.code);
+            if code != Some(0) {
+                return Err(failed(format!("`true` ended with {code:?}")));
+            }
+            samples.push(asked.elapsed());
+        }
+        Ok(Outcome::of_times(samples))
+    }
+
+    /// Measures a keystroke, until what a terminal makes of it is here.
+    pub(super) async fn keystroke(&self) -> Result<Outcome, Failure> {
+        let cat = self
+            .start(&["cat"], Some(TerminalSize { rows: 24, cols: 80 }))
+            .await?;
+        let mut events = follow(&*cat);
+        let mut samples = Samples::default();
+        let until = Instant::now() + self.span;
+        while Instant::now() < until && !samples.is_full() {
+            let typed = Instant::now();
+            let queued = cat.write(None, Bytes::from_static(b"x")).await;
+            queued.map_err(failed)?;
+            next_output(&mut events).await?;
+            samples.push(typed.elapsed());
+        }
+        end(&*cat).await?;
+        Ok(Outcome::of_times(samples))
+    }
+
+    /// Measures how much output of a command comes here.
+    pub(super) async fn output(&self) -> Result<Outcome, Failure> {
+        let zeros = self.start(&["cat", "/dev/zero"], None).await?;
+        let mut events = follow(&*zeros);
+        next_output(&mut events).await?;
+        let (begun, mut bytes) = (Instant::now(), 0);
+        while begun.elapsed() < self.span {
+            bytes += next_output(&mut events).await?;
+        }
+        let took = begun.elapsed();
+        end(&*zeros).await?;
+        Ok(Outcome::of_bytes(bytes, took))
+    }
+
+    /// Measures how fast a file is written.
+    pub(super) async fn write(&self) -> Result<Outcome, Failure> {
+        let path = self.scratch()?;
+        let written = self.write_file(&path).await;
+        self.remove(&path).await?;
+        let (bytes, took) = written?;
+        Ok(Outcome::of_bytes(bytes, took))
+    }
+
+    /// Measures how fast a file is read.
+    pub(super) async fn read(&self) -> Result<Outcome, Failure> {
+        let path = self.scratch()?;
+        let read = self.read_file(&path).await;
+        self.remove(&path).await?;
+        let (bytes, took) = read?;
+        Ok(Outcome::of_bytes(bytes, took))
+    }
+
+    async fn write_file(&self, path: &PathUri) -> Result<(u64, Duration), Failure> {
+        let file = self.open(path, OpenMode::Replace).await?;
+        let block = Bytes::from(vec![b'x'; limits::MAX_BLOCK_BYTES]);
+        let begun = Instant::now();
+        let size = block.len() as u64;
+        let is_time = |_: &u64| begun.elapsed() < self.span;
+        let offsets = (0..FILE / size)
+            .map(|index| index * size)
+            .take_while(is_time);
+        let mut writes = stream::iter(offsets)
+            .map(|offset| file.write_block(offset, block.clone()))
+            .buffer_unordered(AT_ONCE);
+        let mut bytes = 0;
+        while let Some(written) = within(writes.next()).await? {
+            written.map_err(failed)?;
+            bytes += size;
+        }
+        Ok((bytes, begun.elapsed()))
+    }
+
+    async fn read_file(&self, path: &PathUri) -> Result<(u64, Duration), Failure> {
+        let (size, _) = self.write_file(path).await?;
+        let file = self.open(path, OpenMode::Read).await?;
+        let (begun, mut bytes) = (Instant::now(), 0);
+        while begun.elapsed() < self.span && bytes < FILE.max(size) * PASSES {
+            let step = limits::MAX_BLOCK_BYTES;
+            let offsets = (0..size).step_by(step);
+            let mut reads = stream::iter(offsets)
+                .map(|offset| file.read_block(offset, step))
+                .buffer_unordered(AT_ONCE);
+            while let Some(read) = within(reads.next()).await? {
+                bytes += read.map_err(failed)?.data.len() as u64;
+            }
+        }
+        Ok((bytes, begun.elapsed()))
+    }
+
+    async fn open(
+        &self,
+        path: &PathUri,
+        mode: OpenMode,
+    ) -> Result<std::sync::Arc<dyn OpenFile>, Failure> {
+        let open = Open {
+            path: path.clone(),
+            mode,
+            sandbox: None,
+        };
+        within(self.place.environment().files.open(open))
+            .await?
+            .map_err(failed)
+    }
+
+    async fn remove(&self, path: &PathUri) -> Result<(), Failure> {
+        let remove = Remove {
+            path: path.clone(),
+            recursive: Some(false),
+            force: Some(true),
+            follow_symlinks: None,
+            sandbox: None,
+        };
+        let removed: Result<(), FileError> =
+            within(self.place.environment().files.remove(remove)).await?;
+        removed.map_err(failed)
+    }
+
+    /// Names a file that nobody else has, where files do not stay.
+    fn scratch(&self) -> Result<PathUri, Failure> {
+        let info = &self.place.info;
+        let directory = match &info.temp_dir {
+            Some(directory) => directory.clone(),
+            None => self.place.path("/tmp")?,
+        };
+        let name = format!("exec-server-bench-{}", uuid::Uuid::new_v4().simple());
+        directory.join(&name).map_err(failed)
+    }
+
+    async fn start(
+        &self,
+        argv: &[&str],
+        terminal: Option<TerminalSize>,
+    ) -> Result<std::sync::Arc<dyn ExecProcess>, Failure> {
+        let number = self.commands.fetch_add(1, Ordering::Relaxed);
+        let id = ProcessId::new(&format!("bench-{number}")).map_err(failed)?;
+        let argv = argv.iter().map(|&word| word.to_owned()).collect();
+        let mut command = Command::new(id, argv, self.place.path("/")?);
+        if let Some(size) = terminal {
+            command.io = Io::Terminal(size);
+        }
+        command.env_policy = Some(EnvPolicy {
+            inherit: EnvInherit::Core,
+            ignore_default_excludes: false,
+            exclude: Vec::new(),
+            set: Default::default(),
+            include_only: Vec::new(),
+        });
+        command.limits = Limits {
+            wall_ms: Some(u64::try_from((self.span + PATIENCE).as_millis()).unwrap_or(u64::MAX)),
+            ..Limits::default()
+        };
+        let started = within(self.place.environment().backend.start(command)).await?;
+        Ok(started.map_err(failed)?.process)
+    }
+}
+
+fn follow(process: &dyn ExecProcess) -> EventStream {
+    process.follow(Follow {
+        from: FollowFrom::After(OutputSeq(0)),
+        pace: Pace::Held,
+    })
+}
+
+/// Waits for output, and returns how many bytes it has.
+async fn next_output(events: &mut EventStream) -> Result<u64, Failure> {
+    match within(events.next()).await? {
+        Some(ExecProcessEvent::Output(chunk)) => Ok(chunk.data.len() as u64),
+        Some(ExecProcessEvent::Failed(error)) => Err(failed(error)),
+        other => Err(failed(format!("the command ended: {other:?}"))),
+    }
+}
+
+async fn end(process: &dyn ExecProcess) -> Result<(), Failure> {
+    let ended = within(process.terminate(TerminateMode::Force)).await?;
+    ended.map(drop).map_err(failed)
+}
+
+async fn within<T>(what: impl Future<Output = T>) -> Result<T, Failure> {
+    let late = |_| {
+        failed(format!(
+            "nothing came within {} seconds",
+            PATIENCE.as_secs()
+        ))
+    };
+    timeout(PATIENCE, what).await.map_err(late)
+}
+
+fn failed(error: impl std::fmt::Display) -> Failure {
+    Failure::new(FailureKind::Failed, error)
+}
+
+/// How often a file is read at most.
+const PASSES: u64 = 64;

@@ -1,0 +1,20 @@
+//! `exec-server cp`: copies files and directories between this machine and environments.
+//!
+//! Both ends are file systems behind the same trait, so that there is one way to copy, in either
+//! direction and between two environments. Content goes to a hidden part beside its target, and takes
+//! the target's name when it is whole.
+//! Invariant: under the target's name there is the old file or the new one, never a piece.
+//! Not here: links, which are followed as `scp` follows them; owners; times on a server.
+
+mod arguments;
+mod blocks;
+mod copier;
+mod job;
+mod meter;
+mod operand;
+mod part;
+mod scan;
+mod side;
+mod target;
+
+pub use self::arguments::Cp;

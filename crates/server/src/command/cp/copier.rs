@@ -1,0 +1,387 @@
+//! One file at a time: to its part, and from there to its name.
+
+use std::{cell::RefCell, collections::BTreeSet, fs, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use exec_env::filesystem::{ExecutorFileSystem, FileError, Open, OpenFile};
+use exec_wire::{
+    fs::{Copy, OpenMode, ReadFile, Remove, Rename, WriteFile},
+    limits,
+    path_uri::PathUri,
+};
+use tokio::sync::Semaphore;
+
+use super::{
+    blocks::{Blocks, Trouble, copy_blocks, same_blocks},
+    meter::Meter,
+    part::part_of,
+    scan::Job,
+    side::Side,
+};
+use crate::command::{
+    failure::{Failure, FailureKind},
+    files::{ATTEMPTS, Identity, file_failure, look, persist},
+};
+
+/// Files up to this size are read and written whole: two calls and a rename.
+const SMALL_BYTES: u64 = limits::MAX_BLOCK_BYTES as u64;
+/// How much of the end of a part is compared before it is taken: more than is under way at once.
+const COMPARED_BYTES: u64 = 8 << 20;
+/// How long tidying up may take when everything is given up.
+const TIDYING: Duration = Duration::from_secs(2);
+
+/// Whether parts that an earlier run left are used.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Resume {
+    /// If they are the beginning of the file.
+    Parts,
+    /// Everything is copied anew.
+    Nothing,
+}
+
+/// Copies files from one end to the other.
+#[derive(Debug)]
+pub(super) struct Copier<'a> {
+    from: &'a Side,
+    to: &'a Side,
+    resume: Resume,
+    meter: &'a Meter,
+    /// One large file at a time: it fills the way by itself.
+    large: Semaphore,
+    /// Parts of small files that are being written. They are not worth to be kept.
+    small: RefCell<BTreeSet<PathUri>>,
+}
+
+impl<'a> Copier<'a> {
+    pub(super) fn new(from: &'a Side, to: &'a Side, resume: Resume, meter: &'a Meter) -> Self {
+        Self {
+            from,
+            to,
+            resume,
+            meter,
+            large: Semaphore::new(1),
+            small: RefCell::default(),
+        }
+    }
+
+    /// Copies one file. Fails only if the way is lost; everything else is told.
+    pub(super) async fn copy(&self, job: Job) -> Result<(), Failure> {
+        let Some(part) = part_of(&job.target, job.found.into()) else {
+            let what = format!("`{}` is no name for a file", self.to.shows(&job.target));
+            self.meter.fail(Failure::new(FailureKind::Usage, what));
+            return Ok(());
+        };
+        let copied = if self.from.is(self.to) && !job.found.is_symlink {
+            self.copy_there(&job, &part).await
+        } else if job.found.size <= SMALL_BYTES {
+            self.copy_small(&job, &part).await
+        } else {
+            self.copy_large(&job, &part).await
+        };
+        match copied {
+            Ok(()) => self.meter.file(job.found.size),
+            Err(failure) if failure.kind == FailureKind::Lost => return Err(failure),
+            Err(failure) => self.meter.fail(failure),
+        }
+        Ok(())
+    }
+
+    /// Removes what is not worth to be kept, after everything was given up.
+    pub(super) async fn tidy(&self) {
+        let parts = self.small.take();
+        let removed = async {
+            for part in parts {
+                self.remove(&part).await;
+            }
+        };
+        drop(tokio::time::timeout(TIDYING, removed).await);
+    }
+
+    /// Has the one environment copy by itself.
+    async fn copy_there(&self, job: &Job, part: &PathUri) -> Result<(), Failure> {
+        let copy = Copy {
+            source_path: job.source.clone(),
+            destination_path: part.clone(),
+            recursive: false,
+            sandbox: None,
+        };
+        let copied = persist(|| self.to.files.copy(copy.clone())).await;
+        if let Err(error) = copied {
+            self.remove(part).await;
+            return Err(file_failure(&error));
+        }
+        self.meter.written(job.found.size);
+        self.finish(job, part).await
+    }
+
+    async fn copy_small(&self, job: &Job, part: &PathUri) -> Result<(), Failure> {
+        self.small.borrow_mut().insert(part.clone());
+        let copied = self.copy_whole(job, part).await;
+        if copied.is_err() {
+            self.remove(part).await;
+        }
+        self.small.borrow_mut().remove(part);
+        copied
+    }
+
+    async fn copy_whole(&self, job: &Job, part: &PathUri) -> Result<(), Failure> {
+        let read = ReadFile {
+            path: job.source.clone(),
+            follow_symlinks: None,
+            sandbox: None,
+        };
+        let data = persist(|| self.from.files.read_file(read.clone())).await;
+        let data = data.map_err(|error| file_failure(&error))?;
+        let length = data.len() as u64;
+        let write = whole(part, job.found.mode.map(|mode| mode & 0o777));
+        let written = persist(|| write_with_mode(&self.to.files, &write, &data)).await;
+        written.map_err(|error| file_failure(&error))?;
+        self.meter.written(length);
+        self.finish(job, part).await
+    }
+
+    async fn copy_large(&self, job: &Job, part: &PathUri) -> Result<(), Failure> {
+        // It is never closed.
+        let _turn = self.large.acquire().await;
+        self.meter.begin(&name_of(&job.target));
+        let mut done = self
+            .resumable(job, part)
+            .await
+            .map_err(|error| file_failure(&error))?;
+        self.meter.resumed(done);
+        let mut failures = 0;
+        loop {
+            let before = done;
+            let blocks = match failures {
+                0 => Blocks::Large,
+                _ => Blocks::Small,
+            };
+            let trouble = match self.continue_part(job, part, &mut done, blocks).await {
+                Ok(()) => break,
+                Err(trouble) => trouble,
+            };
+            failures = if done > before { 0 } else { failures + 1 };
+            if !trouble.is_cut() || failures > ATTEMPTS {
+                return Err(self.give_up(job, part, trouble).await);
+            }
+        }
+        if !self.is_unchanged(job).await? {
+            return Err(self.give_up(job, part, Trouble::Shorter).await);
+        }
+        self.finish(job, part).await
+    }
+
+    /// Returns how much of a part that an earlier run left can be used.
+    async fn resumable(&self, job: &Job, part: &PathUri) -> Result<u64, FileError> {
+        if self.resume == Resume::Nothing {
+            return Ok(0);
+        }
+        let length = match look(&*self.to.files, part).await? {
+            Some(found) if found.is_file && found.size <= job.found.size => found.size,
+            Some(_) | None => return Ok(0),
+        };
+        let begin = length.saturating_sub(COMPARED_BYTES);
+        let mut left = ATTEMPTS;
+        loop {
+            let compared = async {
+                let source = open(&self.from.files, &job.source, OpenMode::Read).await?;
+                let target = open(&self.to.files, part, OpenMode::Read).await?;
+                same_blocks(&source, &target, begin, length).await
+            };
+            return match compared.await {
+                Ok(true) => Ok(length),
+                Ok(false) => Ok(0),
+                Err(FileError::Disconnected(_)) if left > 0 => {
+                    left -= 1;
+                    continue;
+                }
+                Err(error @ FileError::Disconnected(_)) => Err(error),
+                // What cannot be read back is written anew.
+                Err(_) => Ok(0),
+            };
+        }
+    }
+
+    /// Opens both ends and copies what is not done.
+    async fn continue_part(
+        &self,
+        job: &Job,
+        part: &PathUri,
+        done: &mut u64,
+        blocks: Blocks,
+    ) -> Result<(), Trouble> {
+        let source = open(&self.from.files, &job.source, OpenMode::Read).await;
+        let source = source.map_err(Trouble::Source)?;
+        let target = self
+            .open_part(job, part, done)
+            .await
+            .map_err(Trouble::Target)?;
+        let missing = (*done, job.found.size);
+        copy_blocks(&source, &target, missing, blocks, |length| {
+            *done += length;
+            self.meter.written(length);
+        })
+        .await
+    }
+
+    async fn open_part(
+        &self,
+        job: &Job,
+        part: &PathUri,
+        done: &mut u64,
+    ) -> Result<Arc<dyn OpenFile>, FileError> {
+        if *done > 0 {
+            match open(&self.to.files, part, OpenMode::Update).await {
+                // An older server writes files only from their beginning.
+                Err(FileError::Refused(_)) => *done = 0,
+                opened => return opened,
+            }
+        }
+        // It must be ours to write until it is whole.
+        let mode = job.found.mode.map(|mode| mode & 0o777 | 0o200);
+        let empty = whole(part, mode);
+        persist(|| write_with_mode(&self.to.files, &empty, &Bytes::new())).await?;
+        open(&self.to.files, part, OpenMode::Replace).await
+    }
+
+    async fn is_unchanged(&self, job: &Job) -> Result<bool, Failure> {
+        let now = look(&*self.from.files, &job.source).await;
+        let now = now.map_err(|error| file_failure(&error))?;
+        let before = Identity::from(job.found);
+        Ok(now.is_some_and(|now| Identity::from(now) == before))
+    }
+
+    /// Says why a file is not copied. Its part is kept if the next run can go on with it.
+    async fn give_up(&self, job: &Job, part: &PathUri, trouble: Trouble) -> Failure {
+        match trouble {
+            Trouble::Source(error @ FileError::Disconnected(_))
+            | Trouble::Target(error @ FileError::Disconnected(_)) => file_failure(&error),
+            Trouble::Source(error) => file_failure(&error),
+            Trouble::Target(error) => {
+                // A block after the one that failed may have been written.
+                self.remove(part).await;
+                file_failure(&error)
+            }
+            Trouble::Shorter => {
+                self.remove(part).await;
+                let shown = self.from.shows(&job.source);
+                let what = format!("`{shown}` changed while it was copied");
+                Failure::new(FailureKind::Failed, what).next("copy it again when it is at rest")
+            }
+        }
+    }
+
+    /// Gives the whole part the name of its target.
+    async fn finish(&self, job: &Job, part: &PathUri) -> Result<(), Failure> {
+        if self.to.place.is_none() {
+            dress(job, part);
+        }
+        let rename = Rename {
+            source_path: part.clone(),
+            destination_path: job.target.clone(),
+            overwrite: true,
+            sandbox: None,
+        };
+        let renamed = persist(|| self.to.files.rename(rename.clone())).await;
+        let outcome = match renamed {
+            // Asked a second time after a cut, it may have been done the first time.
+            Err(FileError::NotFound(text)) => match look(&*self.to.files, &job.target).await {
+                Ok(Some(found)) if found.size == job.found.size => Ok(()),
+                Ok(_) => Err(FileError::NotFound(text)),
+                Err(error) => Err(error),
+            },
+            outcome => outcome,
+        };
+        if let Err(error) = outcome {
+            if !matches!(error, FileError::Disconnected(_)) {
+                self.remove(part).await;
+            }
+            return Err(file_failure(&error));
+        }
+        Ok(())
+    }
+
+    /// Removes a part. Nobody can be helped if that fails.
+    async fn remove(&self, part: &PathUri) {
+        let remove = Remove {
+            path: part.clone(),
+            recursive: Some(false),
+            force: Some(true),
+            follow_symlinks: None,
+            sandbox: None,
+        };
+        drop(self.to.files.remove(remove).await);
+    }
+}
+
+/// Gives a part here the time and the exact mode of its source.
+fn dress(job: &Job, part: &PathUri) {
+    use std::os::unix::fs::PermissionsExt;
+    let Ok(path) = part.to_native() else { return };
+    // Where times or modes cannot be set, the content is still worth to have.
+    if let (Ok(file), Ok(since)) = (
+        fs::File::options().write(true).open(&path),
+        u64::try_from(job.found.modified_at_ms),
+    ) {
+        drop(file.set_modified(std::time::UNIX_EPOCH + Duration::from_millis(since)));
+    }
+    if let Some(mode) = job.found.mode {
+        drop(fs::set_permissions(
+            &path,
+            fs::Permissions::from_mode(mode & 0o777),
+        ));
+    }
+}
+
+fn name_of(path: &PathUri) -> String {
+    let name = path.file_name().unwrap_or_default();
+    String::from_utf8_lossy(&name).into_owned()
+}
+
+fn whole(path: &PathUri, mode: Option<u32>) -> WriteFile {
+    WriteFile {
+        path: path.clone(),
+        data_base64: None,
+        follow_symlinks: None,
+        create_parents: false,
+        atomic: false,
+        mode,
+        sandbox: None,
+    }
+}
+
+/// Writes a whole file; where modes cannot be set, without one.
+fn write_with_mode(
+    files: &Arc<dyn ExecutorFileSystem>,
+    write: &WriteFile,
+    data: &Bytes,
+) -> exec_env::filesystem::FileFuture<()> {
+    use futures_util::future::FutureExt;
+    let (files, write, data) = (Arc::clone(files), write.clone(), data.clone());
+    async move {
+        match files.write_file(write.clone(), data.clone()).await {
+            Err(FileError::Refused(_)) if write.mode.is_some() => {
+                let plain = WriteFile {
+                    mode: None,
+                    ..write
+                };
+                files.write_file(plain, data).await
+            }
+            outcome => outcome,
+        }
+    }
+    .boxed()
+}
+
+async fn open(
+    files: &Arc<dyn ExecutorFileSystem>,
+    path: &PathUri,
+    mode: OpenMode,
+) -> Result<Arc<dyn OpenFile>, FileError> {
+    let open = Open {
+        path: path.clone(),
+        mode,
+        sandbox: None,
+    };
+    persist(|| files.open(open.clone())).await
+}

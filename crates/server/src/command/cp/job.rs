@@ -1,0 +1,104 @@
+//! The whole copy: what is found is copied, several files at once.
+
+use std::convert::Infallible;
+
+use futures_util::{
+    StreamExt, TryStreamExt, future,
+    stream::{self, FuturesUnordered},
+};
+use tokio::sync::mpsc;
+
+use super::{
+    copier::{Copier, Resume},
+    meter::Meter,
+    scan::Scan,
+    side::Side,
+    target::Pair,
+};
+use crate::command::{
+    failure::{Failure, FailureKind},
+    stream::Notice,
+};
+
+/// Files that are copied at once.
+const AT_ONCE: usize = 16;
+/// Files that were found and wait.
+const FOUND: usize = 256;
+
+/// Copies sources of one end. Ctrl-C ends it: what was not worth to be kept is removed.
+pub(super) async fn copy_all(
+    from: &Side,
+    to: &Side,
+    pairs: Vec<Pair>,
+    resume: Resume,
+    meter: &Meter,
+) -> Result<(), Failure> {
+    let copier = Copier::new(from, to, resume, meter);
+    let sides = [from, to];
+    let outcome = tokio::select! {
+        biased;
+        pressed = tokio::signal::ctrl_c() => Err(interrupted(pressed)),
+        copied = scan_and_copy(from, to, pairs, &copier, meter) => copied,
+        never = tell_outages(&sides, meter) => match never {},
+    };
+    if outcome.is_err() {
+        copier.tidy().await;
+    }
+    outcome
+}
+
+async fn scan_and_copy(
+    from: &Side,
+    to: &Side,
+    pairs: Vec<Pair>,
+    copier: &Copier<'_>,
+    meter: &Meter,
+) -> Result<(), Failure> {
+    let (jobs, mut found) = mpsc::channel(FOUND);
+    let scan = async {
+        let scan = Scan {
+            from,
+            to,
+            meter,
+            jobs,
+        };
+        for pair in pairs {
+            scan.run(pair).await?;
+        }
+        Ok(())
+    };
+    let copy = stream::poll_fn(|cx| found.poll_recv(cx))
+        .map(|job| copier.copy(job))
+        .buffer_unordered(AT_ONCE)
+        .try_for_each(|()| future::ready(Ok(())));
+    futures_util::try_join!(scan, copy).map(|_| ())
+}
+
+fn interrupted(pressed: std::io::Result<()>) -> Failure {
+    match pressed {
+        Ok(()) => Failure::new(FailureKind::Interrupted, "interrupted")
+            .next("run the same command again to go on where it ended"),
+        Err(error) => {
+            let what = format!("cannot listen for Ctrl-C: {error}");
+            Failure::new(FailureKind::Failed, what)
+        }
+    }
+}
+
+/// Says that a connection is out, and back: in the bar, or by a line where there is none.
+async fn tell_outages(sides: &[&Side], meter: &Meter) -> Infallible {
+    let places = sides.iter().filter_map(|side| side.place.as_ref());
+    let watches: FuturesUnordered<_> = places
+        .map(|place| async {
+            let (mut connection, mut notice) = (place.client.connection(), Notice::new());
+            while connection.changed().await.is_ok() {
+                let state = *connection.borrow_and_update();
+                if !meter.connection(state) {
+                    notice.show(state);
+                }
+            }
+        })
+        .collect();
+    watches.for_each(|()| future::ready(())).await;
+    future::pending().await
+}

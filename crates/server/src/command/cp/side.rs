@@ -1,0 +1,89 @@
+//! The two ends of a copy.
+
+use std::{fs, path::Path, sync::Arc};
+
+use exec_env::filesystem::ExecutorFileSystem;
+use exec_local::filesystem::LocalFileSystem;
+use exec_wire::path_uri::PathUri;
+
+use super::operand::Operand;
+use crate::command::{
+    failure::{Failure, FailureKind},
+    files::shown,
+    place::Place,
+};
+
+/// One end: this machine's own files, or those of an environment.
+#[derive(Clone, Debug)]
+pub(super) struct Side {
+    /// The files.
+    pub(super) files: Arc<dyn ExecutorFileSystem>,
+    /// The environment; none if it is this machine without a server in between.
+    pub(super) place: Option<Place>,
+}
+
+impl Side {
+    /// This machine.
+    pub(super) fn here() -> Self {
+        Self {
+            files: Arc::new(LocalFileSystem::default()),
+            place: None,
+        }
+    }
+
+    /// An environment.
+    pub(super) fn there(place: Place) -> Self {
+        Self {
+            files: place.environment().files,
+            place: Some(place),
+        }
+    }
+
+    /// Tells whether its files are this machine's, with or without a server in between.
+    pub(super) fn is_this_machine(&self) -> bool {
+        self.place.as_ref().is_none_or(|place| place.here)
+    }
+
+    /// Tells whether both are the same environment.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        match (&self.place, &other.place) {
+            (None, None) => true,
+            (Some(one), Some(other)) => one.name == other.name,
+            (None, Some(_)) | (Some(_), None) => false,
+        }
+    }
+
+    /// Reads a path as it was typed.
+    pub(super) fn path(&self, operand: &Operand) -> Result<PathUri, Failure> {
+        match &self.place {
+            Some(place) => place.path(operand.path()),
+            None => here(Path::new(operand.path())),
+        }
+    }
+
+    /// Returns a path as people name it.
+    pub(super) fn shows(&self, path: &PathUri) -> String {
+        match &self.place {
+            Some(place) => format!("{}:{}", place.name, shown(path)),
+            None => shown(path),
+        }
+    }
+}
+
+/// Makes a path of this machine absolute. What is before a `..` may be a link, and is looked through.
+fn here(path: &Path) -> Result<PathUri, Failure> {
+    let wrong = |error: &dyn std::fmt::Display| {
+        let what = format!("cannot use `{}`: {error}", path.display());
+        Failure::new(FailureKind::NotFound, what)
+    };
+    let goes_up = path.components().any(|part| part.as_os_str() == "..");
+    let absolute = match path.parent() {
+        Some(parent) if goes_up && path.file_name().is_some() => {
+            let parent = fs::canonicalize(parent).map_err(|error| wrong(&error))?;
+            parent.join(path.file_name().unwrap_or_default())
+        }
+        _ if goes_up => fs::canonicalize(path).map_err(|error| wrong(&error))?,
+        _ => std::path::absolute(path).map_err(|error| wrong(&error))?,
+    };
+    PathUri::from_native(&absolute).map_err(|error| wrong(&error))
+}

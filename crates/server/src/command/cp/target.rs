@@ -1,0 +1,186 @@
+//! What a source becomes.
+
+use exec_env::filesystem::{ExecutorFileSystem, FileError};
+use exec_wire::{
+    fs::{Canonicalize, FileMetadata},
+    path_uri::PathUri,
+};
+
+use super::{operand::Operand, side::Side};
+use crate::command::{
+    failure::{Failure, FailureKind},
+    files::{below, file_failure, look, persist},
+};
+
+/// Where sources go.
+#[derive(Debug)]
+pub(super) struct Target {
+    /// The end that it is on.
+    pub(super) side: Side,
+    path: PathUri,
+    /// What is there now.
+    found: Option<FileMetadata>,
+}
+
+/// A source and what it becomes.
+#[derive(Clone, Debug)]
+pub(super) struct Pair {
+    /// The source.
+    pub(super) source: PathUri,
+    /// What is known of it.
+    pub(super) found: FileMetadata,
+    /// What it becomes.
+    pub(super) target: PathUri,
+}
+
+impl Target {
+    /// Looks at the target: several sources need a directory.
+    pub(super) async fn find(
+        side: Side,
+        operand: &Operand,
+        sources: usize,
+    ) -> Result<Self, Failure> {
+        let path = side.path(operand)?;
+        let found = look(&*side.files, &path).await;
+        let found = found.map_err(|error| file_failure(&error))?;
+        let shown = side.shows(&path);
+        let must_be_directory = sources > 1 || operand.is_directory();
+        match found {
+            Some(found) if must_be_directory && !found.is_directory => {
+                let what = format!("`{shown}` is not a directory");
+                return Err(Failure::new(FailureKind::Failed, what)
+                    .next("name a directory to copy several sources into"));
+            }
+            None if must_be_directory => {
+                let what = format!("directory `{shown}` is not there");
+                return Err(Failure::new(FailureKind::NotFound, what).next("make it first"));
+            }
+            Some(_) | None => {}
+        }
+        Ok(Self { side, path, found })
+    }
+
+    /// Finds a source, and what it becomes. A directory needs the leave to copy trees.
+    pub(super) async fn pair(
+        &self,
+        from: &Side,
+        operand: &Operand,
+        trees: Trees,
+    ) -> Result<Pair, Failure> {
+        let source = from.path(operand)?;
+        let shown = from.shows(&source);
+        let found = look(&*from.files, &source).await;
+        let found = found.map_err(|error| file_failure(&error))?;
+        let found = found.ok_or_else(|| {
+            let what = format!("cannot copy `{shown}`: nothing is there");
+            Failure::new(FailureKind::NotFound, what)
+        })?;
+        match (found.is_directory, found.is_file) {
+            (true, _) if trees == Trees::Refused => {
+                let what = format!("`{shown}` is a directory");
+                return Err(Failure::new(FailureKind::Failed, what).next("copy it with -r"));
+            }
+            (false, true) if operand.is_directory() => {
+                let what = format!("`{shown}` is not a directory");
+                return Err(Failure::new(FailureKind::Failed, what));
+            }
+            (false, false) => {
+                let what = format!("`{shown}` is neither a file nor a directory");
+                return Err(Failure::new(FailureKind::Failed, what));
+            }
+            (true, _) | (false, true) => {}
+        }
+        let target = self.becomes(&source, operand, found)?;
+        let pair = Pair {
+            source,
+            found,
+            target,
+        };
+        if from.is(&self.side) || (from.is_this_machine() && self.side.is_this_machine()) {
+            self.check_overlap(from, &pair).await?;
+        }
+        Ok(pair)
+    }
+
+    fn becomes(
+        &self,
+        source: &PathUri,
+        operand: &Operand,
+        found: FileMetadata,
+    ) -> Result<PathUri, Failure> {
+        let shown = self.side.shows(&self.path);
+        match self.found {
+            Some(target) if target.is_directory && operand.has_name() => {
+                let below = source.file_name().and_then(|name| below(&self.path, &name));
+                below.ok_or_else(|| {
+                    let what = format!("`{}` has no name below `{shown}`", source.as_str());
+                    Failure::new(FailureKind::Usage, what)
+                })
+            }
+            Some(target) if found.is_directory && !target.is_directory => {
+                let what = format!("`{shown}` is a file, and a directory cannot replace it");
+                Err(Failure::new(FailureKind::Failed, what).next("name another target"))
+            }
+            Some(_) | None => Ok(self.path.clone()),
+        }
+    }
+
+    /// Refuses to copy something onto or into itself.
+    async fn check_overlap(&self, from: &Side, pair: &Pair) -> Result<(), Failure> {
+        let failed = |error| file_failure(&error);
+        let source = real(&*from.files, &pair.source).await.map_err(failed)?;
+        let target = real(&*self.side.files, &pair.target)
+            .await
+            .map_err(failed)?;
+        let (Some(source), Some(target)) = (source, target) else {
+            return Ok(());
+        };
+        let shown = (from.shows(&pair.source), self.side.shows(&pair.target));
+        let what = if source == target {
+            format!("`{}` and `{}` are the same", shown.0, shown.1)
+        } else if pair.found.is_directory && source.contains(&target) {
+            format!("`{}` is inside `{}`", shown.1, shown.0)
+        } else {
+            return Ok(());
+        };
+        Err(Failure::new(FailureKind::Failed, what).next("name another target"))
+    }
+}
+
+/// Whether directories are copied.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Trees {
+    /// With everything in them.
+    Copied,
+    /// Not without being asked to.
+    Refused,
+}
+
+/// Returns a path without links; of one that is missing, the nearest directory above it is looked at.
+async fn real(
+    files: &dyn ExecutorFileSystem,
+    path: &PathUri,
+) -> Result<Option<PathUri>, FileError> {
+    let mut missing = Vec::new();
+    let mut existing = path.clone();
+    loop {
+        let request = Canonicalize {
+            path: existing.clone(),
+            sandbox: None,
+        };
+        match persist(|| files.canonicalize(request.clone())).await {
+            Ok(real) => {
+                let mut names = missing.iter().rev();
+                return Ok(names.try_fold(real, |path, name: &Vec<u8>| below(&path, name)));
+            }
+            Err(FileError::NotFound(_)) => {
+                let (Some(parent), Some(name)) = (existing.parent(), existing.file_name()) else {
+                    return Ok(None);
+                };
+                missing.push(name);
+                existing = parent;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The processes that belong to the server, found by what a person types.
+
+use exec_client::{client::ExecServerClient, error::ExecServerError};
+use exec_wire::process::ProcessSummary;
+
+use super::failure::{Failure, FailureKind};
+
+/// Returns every detached process.
+pub(crate) async fn list(client: &ExecServerClient) -> Result<Vec<ProcessSummary>, Failure> {
+    let mut processes = client.processes().await.map_err(call_failed)?;
+    processes.retain(|process| process.detached);
+    Ok(processes)
+}
+
+/// Finds the process that each text names: its id, or a beginning of it that no other id has.
+pub(crate) async fn find(
+    client: &ExecServerClient,
+    typed: &[String],
+) -> Result<Vec<ProcessSummary>, Failure> {
+    let processes = list(client).await?;
+    typed.iter().map(|typed| pick(&processes, typed)).collect()
+}
+
+/// Finds one process.
+pub(crate) async fn find_one(
+    client: &ExecServerClient,
+    typed: &str,
+) -> Result<ProcessSummary, Failure> {
+    pick(&list(client).await?, typed)
+}
+
+fn pick(processes: &[ProcessSummary], typed: &str) -> Result<ProcessSummary, Failure> {
+    let id = |process: &ProcessSummary| process.process_id.as_str().to_owned();
+    if let Some(exact) = processes.iter().find(|process| id(process) == typed) {
+        return Ok(exact.clone());
+    }
+    let begins = |process: &&ProcessSummary| !typed.is_empty() && id(process).starts_with(typed);
+    let found: Vec<_> = processes.iter().filter(begins).collect();
+    let typed = typed.escape_default();
+    match found[..] {
+        [one] => Ok(one.clone()),
+        [] => Err(unknown(&typed.to_string())),
+        [one, other, ..] => {
+            let what = format!("`{typed}` could be `{}` or `{}`", id(one), id(other));
+            Err(Failure::new(FailureKind::Usage, what).next("type more of the id"))
+        }
+    }
+}
+
+fn unknown(id: &str) -> Failure {
+    let what = format!("there is no detached process `{id}`");
+    Failure::new(FailureKind::NotFound, what)
+        .next("`exec-server ps` lists them; one that has ended is forgotten after a while")
+}
+
+/// Tells a person why a call came to nothing.
+pub(crate) fn call_failed(error: ExecServerError) -> Failure {
+    if let ExecServerError::UnknownProcess(id) = &error {
+        return unknown(id.as_str());
+    }
+    if let ExecServerError::Remote(error) = &error {
+        return match error.message.strip_prefix("unknown process id ") {
+            Some(id) => unknown(id),
+            None => Failure::new(FailureKind::Failed, &error.message),
+        };
+    }
+    let failure = Failure::from(error);
+    if failure.kind == FailureKind::Lost {
+        return failure.next("detached processes go on as long as the server does");
+    }
+    failure
+}
+
+#[cfg(test)]
+mod tests {
+    use exec_wire::{id::ProcessId, path_uri::PathUri};
+
+    use super::*;
+
+    fn process(id: &str) -> ProcessSummary {
+        ProcessSummary {
+            process_id: ProcessId::new(id).unwrap(),
+            argv: vec!["true".to_owned()],
+            cwd: PathUri::parse("file:///").unwrap(),
+            tty: false,
+            running: true,
+            exit_code: None,
+            started_at_ms: 0,
+            os_pid: None,
+            detached: true,
+            usage: None,
+        }
+    }
+
+    #[test]
+    fn a_beginning_is_enough_if_it_is_the_only_one_and_an_id_is_always() {
+        let processes = ["build", "build-2", "serve"].map(process);
+        let picked = |typed| pick(&processes, typed).map(|process| process.process_id.to_string());
+        assert_eq!(picked("s"), Ok("serve".to_owned()));
+        assert_eq!(picked("build"), Ok("build".to_owned()));
+        assert_eq!(picked("b").unwrap_err().kind, FailureKind::Usage);
+        for wrong in ["", "x", "serve-"] {
+            let failure = picked(wrong).unwrap_err();
+            assert_eq!(failure.kind, FailureKind::NotFound, "{wrong}");
+            assert!(failure.to_string().contains("exec-server ps"));
+        }
+    }
+}

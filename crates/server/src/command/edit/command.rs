@@ -1,0 +1,159 @@
+//! What is edited, and how it goes back.
+
+use std::{
+    ffi::{OsStr, OsString},
+    process::ExitCode,
+};
+
+use bytes::Bytes;
+use clap::Args;
+use exec_env::filesystem::{ExecutorFileSystem, FileError};
+use exec_wire::{
+    fs::{ReadFile, WriteFile},
+    path_uri::PathUri,
+};
+
+use super::draft::Draft;
+use crate::command::{
+    failure::{Failure, FailureKind},
+    files::{file_failure, look, persist, shown},
+    place::{Place, Where},
+    stream::{complain, telling},
+};
+
+/// Largest file that is edited: it is in memory twice, and goes back in one message.
+const MAX_BYTES: u64 = 32 << 20;
+
+/// Opens a file in an editor here and puts it back.
+///
+/// The editor is $VISUAL, $EDITOR or vi. The file is replaced in one step, if it was changed here; if it
+/// was changed there meanwhile, it is left alone, and the edited copy is kept here.
+#[derive(Args, Clone, Debug)]
+pub struct Edit {
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub place: Where,
+
+    /// The file; one that is not there is made.
+    #[arg(value_name = "FILE")]
+    pub file: OsString,
+}
+
+impl Edit {
+    /// Opens a file in an editor here and puts it back.
+    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
+        let place = Place::open(&self.place).await?;
+        let path = place.path(&self.file)?;
+        let Some(name) = path.file_name() else {
+            let what = format!("`{}` is no file", shown(&path));
+            return Err(Failure::new(FailureKind::Usage, what));
+        };
+        let files = place.environment().files;
+        let before = telling(&place.client, content(&*files, &path)).await?;
+        let failed = |what: &str, error: std::io::Error| {
+            Failure::new(FailureKind::Failed, format!("cannot {what}: {error}"))
+        };
+        let draft = Draft::write(&name, before.as_deref().unwrap_or_default())
+            .map_err(|error| failed("keep a copy here", error))?;
+        let edited = draft.edit(&editor()).await;
+        let kept = |failure: Failure| {
+            let kept = draft.path().display();
+            failure.next(format!(
+                "what you wrote is kept in {kept}; `exec-server cp {kept} :{}` puts it there",
+                shown(&path)
+            ))
+        };
+        let after = draft.read();
+        let is_same = match (&after, &before) {
+            (Ok(after), Some(before)) => after[..] == before[..],
+            (Ok(after), None) => after.is_empty(),
+            (Err(_), _) => false,
+        };
+        let trouble = match edited {
+            Ok(status) if status.success() => None,
+            Ok(status) => Some(format!("the editor failed ({status})")),
+            Err(error) => Some(format!("cannot start the editor: {error}")),
+        };
+        if let Some(what) = trouble {
+            let failure = Failure::new(FailureKind::Failed, what);
+            if is_same {
+                draft.remove();
+                return Err(failure.next("nothing was changed; set $VISUAL or $EDITOR to another"));
+            }
+            return Err(kept(failure));
+        }
+        if is_same {
+            draft.remove();
+            complain(&format!("`{}` is unchanged", shown(&path)));
+            return Ok(ExitCode::SUCCESS);
+        }
+        let after = after.map_err(|error| kept(failed("read the edited copy", error)))?;
+        let back = put_back(&*files, &path, before.as_ref(), Bytes::from(after));
+        telling(&place.client, back).await.map_err(kept)?;
+        draft.remove();
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Reads the file; `None` if it is not there.
+async fn content(files: &dyn ExecutorFileSystem, path: &PathUri) -> Result<Option<Bytes>, Failure> {
+    let failed = |error: FileError| file_failure(&error);
+    let Some(found) = look(files, path).await.map_err(failed)? else {
+        return Ok(None);
+    };
+    if found.is_directory {
+        let what = format!("`{}` is a directory", shown(path));
+        return Err(Failure::new(FailureKind::Failed, what).next("name a file in it"));
+    }
+    if found.size > MAX_BYTES {
+        let most = MAX_BYTES >> 20;
+        let what = format!("`{}` is larger than {most} MiB", shown(path));
+        return Err(Failure::new(FailureKind::Failed, what).next("copy it here with `cp`"));
+    }
+    let read = ReadFile {
+        path: path.clone(),
+        follow_symlinks: None,
+        sandbox: None,
+    };
+    match persist(|| files.read_file(read.clone())).await {
+        Ok(content) => Ok(Some(content)),
+        Err(FileError::NotFound(_)) => Ok(None),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Replaces the file, if it still holds what was edited.
+async fn put_back(
+    files: &dyn ExecutorFileSystem,
+    path: &PathUri,
+    before: Option<&Bytes>,
+    after: Bytes,
+) -> Result<(), Failure> {
+    if content(files, path).await?.as_ref() != before {
+        let what = format!(
+            "`{}` was changed there meanwhile, and is left alone",
+            shown(path)
+        );
+        return Err(Failure::new(FailureKind::Failed, what));
+    }
+    let write = WriteFile {
+        path: path.clone(),
+        data_base64: None,
+        follow_symlinks: None,
+        create_parents: false,
+        atomic: true,
+        mode: None,
+        sandbox: None,
+    };
+    let written = persist(|| files.write_file(write.clone(), after.clone())).await;
+    written.map_err(|error| file_failure(&error))
+}
+
+/// Returns the editor that was chosen.
+fn editor() -> OsString {
+    let chosen = ["VISUAL", "EDITOR"].into_iter().find_map(|name| {
+        let editor = std::env::var_os(name);
+        editor.filter(|editor| !editor.is_empty())
+    });
+    chosen.unwrap_or_else(|| OsStr::new("vi").to_owned())
+}

@@ -1,0 +1,136 @@
+//! `exec-server env add`.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::{ArgGroup, Args};
+use exec_env::manager::EnvironmentId;
+use toml::Value;
+
+use super::{
+    entry::{appended, with_default},
+    file::EnvironmentsFile,
+};
+use crate::command::{
+    failure::{Failure, FailureKind},
+    place::select,
+    print::say,
+};
+
+/// Adds an environment to environments.toml.
+///
+/// It is reached at a URL, through a hub, or by a command whose standard input and output it speaks
+/// on. Tokens stay where they are: the file names the file or the variable.
+#[derive(Args, Clone, Debug)]
+#[command(
+    group = ArgGroup::new("way").required(true).args(["url", "hub", "command"]),
+    after_help = EXAMPLES
+)]
+pub(crate) struct Add {
+    /// Name of the environment: letters, digits, `_` and `-`.
+    pub(crate) name: String,
+
+    /// Where its server listens: ws://HOST:PORT or wss://HOST:PORT.
+    pub(crate) url: Option<String>,
+
+    /// The hub that knows it: http://HOST:PORT or https://HOST:PORT.
+    #[arg(long, value_name = "URL")]
+    pub(crate) hub: Option<String>,
+
+    /// What the hub knows it by [default: NAME].
+    #[arg(long, value_name = "ID", requires = "hub")]
+    pub(crate) environment_id: Option<String>,
+
+    /// File with the token that server or hub asks for.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["token_env", "command"])]
+    pub(crate) token_file: Option<PathBuf>,
+
+    /// Variable with the token that server or hub asks for.
+    #[arg(long, value_name = "VARIABLE", conflicts_with = "command")]
+    pub(crate) token_env: Option<String>,
+
+    /// Makes it the one that is used when none is named.
+    #[arg(long)]
+    pub(crate) default: bool,
+
+    /// Command that is started when the environment is needed, with everything behind it.
+    #[arg(
+        long,
+        value_name = "COMMAND",
+        num_args = 1..,
+        allow_hyphen_values = true
+    )]
+    pub(crate) command: Vec<String>,
+}
+
+impl Add {
+    /// Adds it.
+    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+        let lookup = &|name: &str| std::env::var_os(name);
+        let usage = |what: String| Failure::new(FailureKind::Usage, what);
+        let id = EnvironmentId::chosen(&self.name).map_err(|error| usage(error.to_string()))?;
+        if self.hub.is_some() && self.token_file.is_none() && self.token_env.is_none() {
+            return Err(usage("a hub asks for a token".to_owned())
+                .next("pass --token-file FILE or --token-env VARIABLE"));
+        }
+        let file = EnvironmentsFile::open(lookup)?;
+        if file.selection().remotes.iter().any(|known| known.id == id) {
+            let what = format!("`{id}` is in `{}` already", file.path().display());
+            return Err(Failure::new(FailureKind::Failed, what)
+                .next(format!("take it out first: exec-server env remove {id}")));
+        }
+        let mut text = appended(file.text(), &self.keys()?);
+        if self.default {
+            text = with_default(&text, id.as_str());
+        }
+        let understood = file.understand(&text, lookup)?;
+        if understood.remotes.len() != file.selection().remotes.len() + 1 {
+            let what = format!("`{}` cannot be added to", file.path().display());
+            return Err(Failure::new(FailureKind::Failed, what).next("edit it by hand"));
+        }
+        file.replace(&text)?;
+        let selected = select(lookup)?;
+        if selected.remotes.iter().all(|known| known.id != id) {
+            say("note: variables choose the environments at the moment, not the file");
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Returns what the file says of it.
+    fn keys(&self) -> Result<Vec<(&'static str, Value)>, Failure> {
+        let text = |text: &str| Value::String(text.to_owned());
+        let mut keys = vec![("id", text(&self.name))];
+        if let Some(url) = &self.url {
+            keys.push(("url", text(url)));
+        }
+        if let Some(hub) = &self.hub {
+            keys.push(("registry_url", text(hub)));
+        }
+        if let Some(id) = &self.environment_id {
+            keys.push(("environment_id", text(id)));
+        }
+        if let Some(variable) = &self.token_env {
+            keys.push(("auth_token_env", text(variable)));
+        }
+        if let Some(path) = &self.token_file {
+            // In the file, a path is relative to the file.
+            let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+            let path = path.to_str().ok_or_else(|| {
+                let what = format!("path `{}` is not UTF-8", path.display());
+                Failure::new(FailureKind::Usage, what)
+            })?;
+            keys.push(("auth_token_file", text(path)));
+        }
+        if let [program, args @ ..] = &self.command[..] {
+            keys.push(("program", text(program)));
+            let args = args.iter().map(|arg| text(arg)).collect();
+            keys.push(("args", Value::Array(args)));
+        }
+        Ok(keys)
+    }
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  exec-server env add devbox wss://devbox.example:8443 --token-file ~/.devbox-token --default
+  exec-server env add box --hub https://hub.example --token-file ~/.hub-token
+  exec-server env add build --command ssh build.example exec-server --listen stdio";

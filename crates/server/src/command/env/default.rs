@@ -1,0 +1,27 @@
+//! `exec-server env default`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::{entry::with_default, file::EnvironmentsFile};
+use crate::command::failure::Failure;
+
+/// Makes an environment the one that is used when none is named.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Default {
+    /// Name of the environment: one of environments.toml, `local`, or `none`.
+    pub(crate) name: String,
+}
+
+impl Default {
+    /// Writes it down.
+    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+        let lookup = &|name: &str| std::env::var_os(name);
+        let file = EnvironmentsFile::open(lookup)?;
+        let text = with_default(file.text(), &self.name);
+        file.understand(&text, lookup)?;
+        file.replace(&text)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -1,0 +1,142 @@
+//! `environments.toml`: read, changed as a text, checked, and put back whole.
+//! Invariant: what people wrote there stays as they wrote it, comments included.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use crate::{
+    command::failure::{Failure, FailureKind},
+    config::{self, Lookup},
+    environments::{self, CodexHome, Facts, Selection},
+};
+
+/// How long somebody else may take with the file.
+const PATIENCE: Duration = Duration::from_secs(5);
+const GLANCE: Duration = Duration::from_millis(5);
+
+/// The file, which nobody else of ours changes as long as this value lives.
+#[derive(Debug)]
+pub(super) struct EnvironmentsFile {
+    path: PathBuf,
+    text: Option<String>,
+    selection: Selection,
+    _lock: File,
+}
+
+impl EnvironmentsFile {
+    /// Reads it, if it is there.
+    pub(super) fn open(lookup: Lookup<'_>) -> Result<Self, Failure> {
+        let home = CodexHome::find(lookup).ok_or_else(|| {
+            Failure::new(
+                FailureKind::Failed,
+                "there is no home for environments.toml",
+            )
+            .next("set HOME or CODEX_HOME")
+        })?;
+        let path = home.path().join("environments.toml");
+        let failed = |error: io::Error| failed(&path, &error);
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(home.path())
+            .map_err(failed)?;
+        let lock = lock(home.path()).map_err(failed)?;
+        // Some keep their settings elsewhere, behind a link, which stays.
+        let path = fs::canonicalize(&path).unwrap_or(path);
+        let text = match config::read_text(&path) {
+            Ok(text) => Some(text),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(self::failed(&path, &error)),
+        };
+        let selection = parse(&path, text.as_deref().unwrap_or_default(), lookup)?;
+        Ok(Self {
+            path,
+            text,
+            selection,
+            _lock: lock,
+        })
+    }
+
+    /// Returns its path.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns what it says.
+    pub(super) fn text(&self) -> &str {
+        self.text.as_deref().unwrap_or_default()
+    }
+
+    /// Returns what it selects.
+    pub(super) fn selection(&self) -> &Selection {
+        &self.selection
+    }
+
+    /// Reads a text as if it were this file's.
+    pub(super) fn understand(&self, text: &str, lookup: Lookup<'_>) -> Result<Selection, Failure> {
+        parse(&self.path, text, lookup)
+    }
+
+    /// Replaces it. The text must be one that is understood.
+    pub(super) fn replace(self, text: &str) -> Result<(), Failure> {
+        let failed = |error: io::Error| failed(&self.path, &error);
+        let mode = fs::metadata(&self.path).map_or(0o600, |old| old.permissions().mode());
+        let draft = self
+            .path
+            .with_extension(format!("toml.{}", std::process::id()));
+        let written = write(&draft, text, mode).and_then(|()| fs::rename(&draft, &self.path));
+        if written.is_err() {
+            // It may not even have come into being.
+            drop(fs::remove_file(&draft));
+        }
+        written.map_err(failed)
+    }
+}
+
+fn parse(path: &Path, text: &str, lookup: Lookup<'_>) -> Result<Selection, Failure> {
+    let facts = Facts {
+        lookup,
+        read: &config::read_text,
+    };
+    environments::parse(path, text, facts)
+        .map_err(|error| Failure::new(FailureKind::UnknownEnvironment, error))
+}
+
+fn write(draft: &Path, text: &str, mode: u32) -> io::Result<()> {
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(draft)?;
+    file.write_all(text.as_bytes())?;
+    file.set_permissions(fs::Permissions::from_mode(mode & 0o7777))?;
+    file.sync_all()
+}
+
+/// Locks the directory, so that of two who change the file at once none loses what they wrote.
+fn lock(directory: &Path) -> io::Result<File> {
+    let file = File::open(directory)?;
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(fs::TryLockError::Error(error)) => return Err(error),
+            Err(fs::TryLockError::WouldBlock) if Instant::now() < until => {
+                std::thread::sleep(GLANCE);
+            }
+            Err(fs::TryLockError::WouldBlock) => {
+                return Err(io::Error::other("somebody else is changing it"));
+            }
+        }
+    }
+}
+
+fn failed(path: &Path, error: &io::Error) -> Failure {
+    let what = format!("cannot change `{}`: {error}", path.display());
+    Failure::new(FailureKind::Failed, what)
+}

@@ -1,0 +1,46 @@
+//! `exec-server env list`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::row::rows;
+use crate::{
+    command::{failure::Failure, place::select, print::print},
+    hub::Table,
+};
+
+/// Lists the environments that --env can name.
+///
+/// They come from environments.toml of the Codex home ($CODEX_HOME, or ~/.codex), or from variables.
+/// Nothing is connected to: `exec-server env status` does that.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct List {
+    /// Prints a JSON array instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl List {
+    /// Prints them.
+    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+        let lookup = &|name: &str| std::env::var_os(name);
+        let rows = rows(&select(lookup)?, lookup);
+        if self.json {
+            print(&crate::command::print::json(&rows)?)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let mut table = Table::new(&["NAME", "KIND", "WHERE", "DEFAULT"]);
+        for row in rows {
+            let default = if row.default { "default" } else { "" };
+            table.push([
+                row.name,
+                row.kind.as_str().to_owned(),
+                row.place,
+                default.to_owned(),
+            ]);
+        }
+        print(&table.to_string())?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -1,0 +1,118 @@
+//! What a directory holds, links and odd names included.
+//!
+//! `fs/walk` names everything exactly and leaves out links to files; `fs/readDirectory` has those, but
+//! not the bytes of names that are no text. Together they have nearly everything.
+//! Not here: links that lead nowhere, which neither of them lists.
+
+use std::collections::BTreeMap;
+
+use exec_env::filesystem::{ExecutorFileSystem, FileError};
+use exec_wire::{
+    fs::{self, ReadDirectory, Walk, WalkError, WalkOptions},
+    limits,
+    path_uri::PathUri,
+};
+use futures_util::future::join;
+
+use super::{cut::persist, shown::below};
+
+/// What a directory holds.
+#[derive(Debug, Default)]
+pub(crate) struct Entries {
+    /// By name.
+    pub(crate) entries: Vec<Entry>,
+    /// What could not be read.
+    pub(crate) errors: Vec<WalkError>,
+    /// There is more than can be listed.
+    pub(crate) truncated: bool,
+}
+
+/// One name in a directory.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Entry {
+    /// The bytes of the name.
+    pub(crate) name: Vec<u8>,
+    /// The directory and the name.
+    pub(crate) path: PathUri,
+    /// What it is, perhaps behind a link.
+    pub(crate) kind: EntryKind,
+}
+
+/// What a name in a directory stands for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum EntryKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A pipe, a socket or a device.
+    Other,
+}
+
+/// Lists a directory.
+pub(crate) async fn entries(
+    files: &dyn ExecutorFileSystem,
+    directory: &PathUri,
+) -> Result<Entries, FileError> {
+    let walk = Walk {
+        path: directory.clone(),
+        options: WalkOptions {
+            max_depth: 0,
+            max_directories: 1,
+            max_entries: limits::MAX_WALK_ENTRIES,
+            follow_directory_symlinks: true,
+            prune_hidden_directories: false,
+        },
+        sandbox: None,
+    };
+    let read = ReadDirectory {
+        path: directory.clone(),
+        sandbox: None,
+    };
+    let walked = persist(|| files.walk(walk.clone()));
+    let listed = persist(|| files.read_directory(read.clone()));
+    let (walked, listed) = join(walked, listed).await;
+    let (walked, listed) = (walked?, listed?);
+    let mut found = BTreeMap::new();
+    for entry in walked.entries {
+        let Some(name) = entry.path.file_name() else {
+            continue;
+        };
+        let kind = match entry.kind {
+            fs::EntryKind::File => EntryKind::File,
+            fs::EntryKind::Directory => EntryKind::Directory,
+        };
+        found.insert(name, (entry.path, kind));
+    }
+    for entry in listed {
+        // The walk has the names that were not text.
+        let name = entry.file_name.into_bytes();
+        let is_known = found.contains_key(&name) || is_replaced(&name);
+        let Some(path) = below(directory, &name).filter(|_| !is_known) else {
+            continue;
+        };
+        let kind = match (entry.is_file, entry.is_directory) {
+            (true, _) => EntryKind::File,
+            (_, true) => EntryKind::Directory,
+            (false, false) => EntryKind::Other,
+        };
+        found.insert(name, (path, kind));
+    }
+    Ok(Entries {
+        entries: found
+            .into_iter()
+            .map(|(name, (path, kind))| Entry { name, path, kind })
+            .collect(),
+        errors: walked.errors,
+        truncated: walked.truncated,
+    })
+}
+
+/// Tells whether a name may stand for bytes that are no text.
+fn is_replaced(name: &[u8]) -> bool {
+    name.windows(REPLACEMENT.len())
+        .any(|part| part == REPLACEMENT)
+}
+
+/// U+FFFD in UTF-8.
+const REPLACEMENT: &[u8] = "\u{fffd}".as_bytes();

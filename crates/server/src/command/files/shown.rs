@@ -1,0 +1,75 @@
+//! Paths as people read them.
+
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+
+use exec_wire::path_uri::PathUri;
+
+/// Returns the path that a URI names, as its host writes it; what is no path of a host of this kind is
+/// shown as a URI.
+pub(crate) fn shown(path: &PathUri) -> String {
+    match path.to_native() {
+        Ok(native) => native.to_string_lossy().into_owned(),
+        Err(_) => path.as_str().to_owned(),
+    }
+}
+
+/// Returns a path below a root as it is reached from what was typed for the root.
+pub(crate) fn relative(typed: &str, root: &PathUri, path: &PathUri) -> String {
+    let (root_path, path) = (shown(root), shown(path));
+    let below = path.strip_prefix(&root_path).filter(|_| root_path != "/");
+    match below.and_then(|below| below.strip_prefix('/')) {
+        Some(below) if typed == "." => below.to_owned(),
+        Some(below) => format!("{}/{below}", typed.trim_end_matches('/')),
+        None => path,
+    }
+}
+
+/// Returns the path of something in a directory.
+pub(crate) fn below(directory: &PathUri, name: &[u8]) -> Option<PathUri> {
+    let child = directory.child(OsStr::from_bytes(name));
+    child.or_else(|| directory.join(std::str::from_utf8(name).ok()?).ok())
+}
+
+/// Returns a name that does nothing to a terminal and stays on its line.
+pub(crate) fn printable(text: &str) -> String {
+    let visible = |c: char| if c.is_control() { '?' } else { c };
+    text.chars().map(visible).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_shown_as_its_host_writes_it() {
+        let path = PathUri::parse("file:///srv/a%20b").unwrap();
+        assert_eq!(shown(&path), "/srv/a b");
+        let windows = PathUri::parse("file:///C:/x").unwrap();
+        assert_eq!(shown(&windows), "file:///C:/x");
+    }
+
+    #[test]
+    fn a_path_is_shown_from_what_was_typed() {
+        let uri = |text: &str| PathUri::parse(text).unwrap();
+        let (root, path) = (uri("file:///srv/app"), uri("file:///srv/app/a/b"));
+        assert_eq!(relative(".", &root, &path), "a/b");
+        assert_eq!(relative("app/", &root, &path), "app/a/b");
+        assert_eq!(relative("/", &uri("file:///"), &path), "/srv/app/a/b");
+        assert_eq!(relative("x", &uri("file:///sr"), &path), "/srv/app/a/b");
+        assert_eq!(relative("app", &path, &path), "/srv/app/a/b");
+    }
+
+    #[test]
+    fn a_name_is_put_below_a_directory_of_either_kind() {
+        let path = PathUri::parse("file:///srv").unwrap();
+        assert_eq!(below(&path, b"a b").unwrap().as_str(), "file:///srv/a%20b");
+        let windows = PathUri::parse("file:///C:/x").unwrap();
+        assert_eq!(below(&windows, b"y").unwrap().as_str(), "file:///C:/x/y");
+        assert_eq!(below(&windows, b"\xff"), None);
+    }
+
+    #[test]
+    fn a_name_cannot_command_a_terminal() {
+        assert_eq!(printable("a\x1b[2J\nb"), "a?[2J?b");
+    }
+}

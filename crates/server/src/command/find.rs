@@ -1,0 +1,95 @@
+//! `exec-server find`.
+
+use std::{ffi::OsString, process::ExitCode};
+
+use clap::Args;
+use exec_wire::{
+    fs::{self, FoundPaths},
+    limits,
+    path_uri::PathUri,
+};
+use serde_json::json;
+
+use super::{
+    failure::Failure,
+    files::{file_failure, persist, printable, relative, shown},
+    place::{Place, Where},
+    stream::{complain, say, telling},
+    terminal::Standard,
+};
+
+/// Finds files by their names.
+///
+/// Files and directories that dots or ignore files hide are not found.
+#[derive(Args, Clone, Debug)]
+pub struct Find {
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub place: Where,
+
+    /// Finds what a glob matches: without a slash the name, else the path below PATH.
+    #[arg(short, long, value_name = "GLOB", conflicts_with = "name")]
+    pub glob: Option<String>,
+
+    /// Finds what has these letters in this order, the best first.
+    #[arg(short, long, value_name = "QUERY")]
+    pub name: Option<String>,
+
+    /// Most paths.
+    #[arg(
+        long, value_name = "NUMBER", default_value_t = limits::DEFAULT_FIND_RESULTS as u64,
+        value_parser = clap::value_parser!(u64).range(1..=limits::MAX_FIND_RESULTS as u64)
+    )]
+    pub limit: u64,
+
+    /// Prints one JSON object.
+    #[arg(long)]
+    pub json: bool,
+
+    /// Where to look.
+    #[arg(default_value = ".", value_name = "PATH")]
+    pub path: OsString,
+}
+
+impl Find {
+    /// Finds files by their names.
+    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
+        let place = Place::open(&self.place).await?;
+        let path = place.path(&self.path)?;
+        let files = place.environment().files;
+        let find = fs::Find {
+            path: path.clone(),
+            glob: match self.name {
+                Some(_) => None,
+                None => Some(self.glob.clone().unwrap_or_else(|| "*".to_owned())),
+            },
+            query: self.name.clone(),
+            max_results: usize::try_from(self.limit).unwrap_or(usize::MAX),
+            sandbox: None,
+        };
+        let found = persist(|| files.find(find.clone()));
+        let found = telling(&place.client, found).await;
+        let found = found.map_err(|error| file_failure(&error))?;
+        self.print(&path, &found)
+    }
+
+    fn print(&self, root: &PathUri, found: &FoundPaths) -> Result<ExitCode, Failure> {
+        if self.json {
+            let path = |path: &PathUri| json!({"path": shown(path), "uri": path});
+            let paths: Vec<_> = found.paths.iter().map(path).collect();
+            let text = json!({"paths": paths, "truncated": found.truncated});
+            return say(&format!("{text}\n"));
+        }
+        let typed = self.path.to_string_lossy();
+        let line = |path: &PathUri| match Standard::Output.is_terminal() {
+            true => printable(&relative(&typed, root, path)) + "\n",
+            false => relative(&typed, root, path) + "\n",
+        };
+        let text: String = found.paths.iter().map(line).collect();
+        let said = say(&text);
+        if found.truncated {
+            complain("there is more; --limit shows more of it");
+        }
+        said
+    }
+}

@@ -1,0 +1,6 @@
+//! `exec-server grep`.
+
+mod command;
+mod lines;
+
+pub use self::command::Grep;

@@ -1,0 +1,145 @@
+//! `exec-server kill`.
+
+use std::{process::ExitCode, str::FromStr, time::Duration};
+
+use clap::Args;
+use exec_client::client::ExecServerClient;
+use exec_wire::{
+    id::ProcessId,
+    process::{
+        ProcessSignal, SignalProcess, TerminateMode, TerminateProcess, WaitProcess, WaitUntil,
+    },
+};
+use futures_util::future::try_join_all;
+
+use super::{
+    amount::Span,
+    detached::{self, call_failed},
+    failure::{Failure, FailureKind},
+    place::{Place, Where},
+    stream::telling,
+};
+
+/// Ends a detached process, or signals it.
+///
+/// Without a signal, the process and everything that it started get SIGTERM, and SIGKILL when the time
+/// is up; the command returns when it has ended. A signal goes to its group, and nothing is waited for.
+#[derive(Args, Clone, Debug)]
+pub struct Kill {
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub place: Where,
+
+    /// Sends this instead: INT, TERM, KILL, HUP, QUIT, STOP, CONT, USR1 or USR2.
+    #[arg(short, long, value_name = "SIGNAL")]
+    pub signal: Option<NamedSignal>,
+
+    /// Time between SIGTERM and SIGKILL.
+    #[arg(
+        long,
+        value_name = "SPAN",
+        default_value = "10s",
+        conflicts_with = "signal"
+    )]
+    pub timeout: Span,
+
+    /// Ids that `run --detach` printed, or beginnings of them.
+    #[arg(required = true, value_name = "ID")]
+    pub ids: Vec<String>,
+}
+
+/// A signal, by its name or number.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct NamedSignal(ProcessSignal);
+
+impl FromStr for NamedSignal {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let name = text.to_ascii_uppercase();
+        let signal = match name.strip_prefix("SIG").unwrap_or(&name) {
+            "HUP" | "1" => ProcessSignal::Hangup,
+            "INT" | "2" => ProcessSignal::Interrupt,
+            "QUIT" | "3" => ProcessSignal::Quit,
+            "KILL" | "9" => ProcessSignal::Kill,
+            "USR1" => ProcessSignal::User1,
+            "USR2" => ProcessSignal::User2,
+            "TERM" | "15" => ProcessSignal::Terminate,
+            "CONT" => ProcessSignal::Continue,
+            "STOP" => ProcessSignal::Stop,
+            _ => return Err("expected INT, TERM, KILL, HUP, QUIT, STOP, CONT, USR1 or USR2"),
+        };
+        Ok(Self(signal))
+    }
+}
+
+impl Kill {
+    /// Ends a detached process, or signals it.
+    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
+        let place = Place::open(&self.place).await?;
+        let client = &place.client;
+        telling(client, async {
+            // All are found before the first one is touched.
+            let found = detached::find(client, &self.ids).await?;
+            let ids = found.into_iter().map(|process| process.process_id);
+            match self.signal {
+                Some(NamedSignal(signal)) => {
+                    try_join_all(ids.map(|id| send(client, id, signal))).await
+                }
+                None => try_join_all(ids.map(|id| end(client, id, self.timeout))).await,
+            }
+        })
+        .await?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+async fn send(
+    client: &ExecServerClient,
+    process_id: ProcessId,
+    signal: ProcessSignal,
+) -> Result<(), Failure> {
+    let sent = client.call(SignalProcess { process_id, signal });
+    sent.await.map(drop).map_err(call_failed)
+}
+
+async fn end(client: &ExecServerClient, id: ProcessId, grace: Span) -> Result<(), Failure> {
+    let asked = client.call(TerminateProcess {
+        process_id: id.clone(),
+        mode: Some(TerminateMode::Graceful {
+            timeout_ms: grace.millis(),
+        }),
+    });
+    asked.await.map_err(call_failed)?;
+    let ended = client.call(WaitProcess {
+        process_id: id.clone(),
+        until: WaitUntil::Exited,
+        timeout_ms: Some(Span(grace.0 + DYING).millis()),
+    });
+    match ended.await.map_err(call_failed)? {
+        ended if ended.exited => Ok(()),
+        _ => {
+            let what = format!("`{id}` was killed, and has not ended yet");
+            Err(Failure::new(FailureKind::TimedOut, what)
+                .next("the system may be waiting for a disk; `exec-server ps` shows it"))
+        }
+    }
+}
+
+/// What a process that was killed may take to be gone.
+const DYING: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_have_names_and_numbers() {
+        for text in ["KILL", "sigkill", "SIGKILL", "9"] {
+            assert_eq!(text.parse(), Ok(NamedSignal(ProcessSignal::Kill)), "{text}");
+        }
+        for wrong in ["", "SIG", "64", "SEGV"] {
+            assert!(wrong.parse::<NamedSignal>().is_err(), "{wrong}");
+        }
+    }
+}

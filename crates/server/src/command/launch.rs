@@ -1,0 +1,8 @@
+//! What to start for a person, and where: the map of it.
+
+mod refused;
+mod start;
+mod surroundings;
+
+pub(crate) use self::start::{Launch, detach, new_id, run, run_without_input};
+pub use self::surroundings::{SandboxChoice, Setting, Surroundings};

@@ -1,0 +1,111 @@
+//! What is listed.
+
+use std::{ffi::OsString, process::ExitCode};
+
+use clap::Args;
+use exec_env::filesystem::ExecutorFileSystem;
+use exec_wire::path_uri::PathUri;
+use futures_util::{StreamExt, stream};
+
+use super::row::{Paint, Row};
+use crate::command::{
+    failure::{Failure, FailureKind},
+    files::{entries, file_failure, look, shown},
+    place::{Place, Where},
+    stream::{complain, say, telling},
+    terminal::Standard,
+};
+
+/// Entries that are looked at together.
+const LOOKS: usize = 32;
+
+/// Lists a directory.
+#[derive(Args, Clone, Debug)]
+pub struct Ls {
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub place: Where,
+
+    /// Shows mode, size and time (UTC) as well.
+    #[arg(short, long)]
+    pub long: bool,
+
+    /// Shows names that begin with a dot, too.
+    #[arg(short, long)]
+    pub all: bool,
+
+    /// Prints one JSON array.
+    #[arg(long)]
+    pub json: bool,
+
+    /// A directory, or a file.
+    #[arg(default_value = ".", value_name = "PATH")]
+    pub path: OsString,
+}
+
+impl Ls {
+    /// Lists a directory.
+    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
+        let place = Place::open(&self.place).await?;
+        let path = place.path(&self.path)?;
+        let files = place.environment().files;
+        let rows = telling(&place.client, self.rows(&*files, &path)).await?;
+        if self.json {
+            let text = serde_json::to_string_pretty(&rows);
+            let text = text.map_err(|error| Failure::new(FailureKind::Failed, error))?;
+            return say(&(text + "\n"));
+        }
+        let paint = match Standard::Output.is_terminal() {
+            true => Paint::Terminal,
+            false => Paint::Plain,
+        };
+        let line = |row: &Row| match self.long {
+            true => row.long(paint) + "\n",
+            false => row.short(paint) + "\n",
+        };
+        say(&rows.iter().map(line).collect::<String>())
+    }
+
+    async fn rows(
+        &self,
+        files: &dyn ExecutorFileSystem,
+        path: &PathUri,
+    ) -> Result<Vec<Row>, Failure> {
+        let failed = |error| file_failure(&error);
+        let found = look(files, path).await.map_err(failed)?;
+        let found = found.ok_or_else(|| {
+            let what = format!("cannot list `{}`: nothing is there", shown(path));
+            Failure::new(FailureKind::NotFound, what)
+        })?;
+        if !found.is_directory {
+            let name = path.file_name().unwrap_or_default();
+            return Ok(vec![Row::new(&name, path.clone(), found)]);
+        }
+        let listed = entries(files, path).await.map_err(failed)?;
+        if let Some(error) = listed.errors.first().filter(|_| listed.entries.is_empty()) {
+            return Err(Failure::new(FailureKind::Failed, &error.message));
+        }
+        if listed.truncated {
+            complain("there is more than can be listed; `find` looks for names");
+        }
+        let visible = |name: &[u8]| self.all || !name.starts_with(b".");
+        let shown = listed
+            .entries
+            .into_iter()
+            .filter(|entry| visible(&entry.name));
+        let mut looked = stream::iter(shown)
+            .map(|entry| async {
+                let found = look(files, &entry.path).await;
+                (entry, found)
+            })
+            .buffered(LOOKS);
+        let mut rows = Vec::new();
+        while let Some((entry, found)) = looked.next().await {
+            // One that is gone meanwhile is not listed.
+            if let Some(found) = found.map_err(failed)? {
+                rows.push(Row::new(&entry.name, entry.path, found));
+            }
+        }
+        Ok(rows)
+    }
+}

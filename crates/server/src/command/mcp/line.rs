@@ -1,0 +1,128 @@
+//! The line, and what it does.
+
+use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
+
+use clap::{Args, ValueEnum};
+use exec_tools::mcp::{Enclosure, Network, Tools};
+
+use super::{http, scene::Scene};
+use crate::{
+    command::{
+        failure::{Failure, FailureKind},
+        place::Where,
+    },
+    stop::{StdinClose, Stop},
+};
+
+/// Serves the tools for agents as an MCP server.
+///
+/// Without --http it speaks to one client on its standard input and output, and ends with it. Whatever
+/// a client has left running ends with its session. Without --env it works on this machine, in its own
+/// process: no server is needed.
+#[derive(Args, Clone, Debug)]
+pub struct Mcp {
+    #[command(flatten)]
+    place: Where,
+
+    /// Directory to work in, repeatable: relative paths start in the first, all may be written [default:
+    /// this one on this machine; elsewhere the server's].
+    #[arg(short = 'w', long, value_name = "DIR")]
+    workspace: Vec<PathBuf>,
+
+    /// What commands and tools may write. Everything can be read.
+    #[arg(long, value_name = "POLICY", default_value = "workspace-write")]
+    sandbox: Sandbox,
+
+    /// Opens the network to commands in a sandbox.
+    #[arg(long)]
+    network: bool,
+
+    /// Address to serve streamable HTTP on, such as 127.0.0.1:8931; port 0 takes a free one. The URL is
+    /// printed.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    http: Option<SocketAddr>,
+
+    /// File with the token that clients must present as `Authorization: Bearer`. Needed for any address
+    /// but loopback.
+    #[arg(long, value_name = "FILE", requires = "http")]
+    http_token_file: Option<PathBuf>,
+
+    /// Name by which clients call this machine, repeatable; loopback names and the address itself are
+    /// known. Requests for any other are refused.
+    #[arg(long, value_name = "HOST[:PORT]", requires = "http")]
+    http_host: Vec<String>,
+}
+
+/// What commands and tools may write.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(super) enum Sandbox {
+    /// Nothing. The tools that write are not offered.
+    ReadOnly,
+    /// The workspace, and directories for temporary files.
+    WorkspaceWrite,
+    /// Whatever this account may write: there is no sandbox.
+    None,
+}
+
+impl Mcp {
+    /// Serves the tools for agents as an MCP server.
+    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
+        let door = match self.http {
+            Some(address) => Some(http::Door::open(address, &self)?),
+            None => None,
+        };
+        let scene = Scene::open(&self.place).await?;
+        let workspace = scene.workspace(&self.workspace, self.enclosure(), self.network())?;
+        let tools = Tools::new(scene.environment, workspace, env!("CARGO_PKG_VERSION"));
+        let mut stop = Stop::new(StdinClose::Ignored)
+            .map_err(|error| Failure::new(FailureKind::Failed, error))?;
+        match door {
+            Some(door) => door.serve(tools, &mut stop).await?,
+            None => {
+                let served = tokio::select! {
+                    served = tools.serve(tokio::io::stdin(), tokio::io::stdout()) => served,
+                    () = stop.asked() => Ok(()),
+                };
+                tools.shut_down().await;
+                served.map_err(refused)?;
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// The file with the token that clients must present.
+    pub(super) fn token_file(&self) -> Option<&PathBuf> {
+        self.http_token_file.as_ref()
+    }
+
+    /// More names of this machine.
+    pub(super) fn hosts(&self) -> &[String] {
+        &self.http_host
+    }
+
+    fn enclosure(&self) -> Enclosure {
+        match self.sandbox {
+            Sandbox::ReadOnly => Enclosure::ReadOnly,
+            Sandbox::WorkspaceWrite => Enclosure::WorkspaceWrite,
+            Sandbox::None => Enclosure::Open,
+        }
+    }
+
+    fn network(&self) -> Network {
+        match self.network {
+            true => Network::Open,
+            false => Network::Closed,
+        }
+    }
+}
+
+/// A person who types this into a terminal sees that a program should have.
+fn refused(error: exec_tools::mcp::StdioError) -> Failure {
+    use std::error::Error;
+    let what = match error.source() {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    };
+    Failure::new(FailureKind::Failed, what)
+        .next("an MCP client starts this command; --http serves several")
+}

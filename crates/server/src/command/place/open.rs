@@ -1,0 +1,95 @@
+//! An environment that somebody is connected to.
+
+use std::ffi::OsStr;
+
+use exec_client::client::ExecServerClient;
+use exec_env::environment::Environment;
+use exec_terminal::Terminal;
+use exec_wire::{environment::EnvironmentInfo, path_uri::PathUri};
+
+use super::{
+    launch, refusal,
+    route::{Route, Way},
+    typed,
+    wanted::Where,
+};
+use crate::{
+    command::failure::{Failure, FailureKind},
+    environments::Reach,
+};
+
+/// An environment that somebody is connected to.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    /// What people call it.
+    pub(crate) name: String,
+    /// The connection.
+    pub(crate) client: ExecServerClient,
+    /// The host of the server.
+    pub(crate) info: EnvironmentInfo,
+    /// Whether it is this machine: commands then begin in this directory, with these variables.
+    pub(crate) here: bool,
+}
+
+impl Place {
+    /// Connects to the environment that was asked for. This machine's own server is started if nobody
+    /// listens.
+    pub(crate) async fn open(wanted: &Where) -> Result<Self, Failure> {
+        Self::reach(Route::find(wanted, &|name| std::env::var_os(name))?).await
+    }
+
+    /// Connects to the environment at the end of a way.
+    pub(crate) async fn reach(route: Route) -> Result<Self, Failure> {
+        let Route { name, way } = route;
+        let (client, here) = match way {
+            Way::Here(socket) => (launch::connect(&socket, &client_name()).await?, true),
+            Way::Named(reach) => (connect(&name, reach, refusal::Asked::Named).await?, false),
+            Way::Typed(url) => {
+                let reach = Reach::Url(url);
+                (connect(&name, reach, refusal::Asked::Typed).await?, false)
+            }
+        };
+        let info = client.info().await.map_err(Failure::from)?;
+        Ok(Self {
+            name,
+            client,
+            info,
+            here,
+        })
+    }
+
+    /// Returns the environment.
+    pub(crate) fn environment(&self) -> Environment {
+        self.client.environment()
+    }
+
+    /// Reads a path as it was typed: a `file:` URI, absolute, below the home (`~/x`), or relative to
+    /// this directory if the environment is this machine, else to the server's. Bytes that are no
+    /// text are kept.
+    pub(crate) fn path(&self, typed: impl AsRef<OsStr>) -> Result<PathUri, Failure> {
+        let base = match self.here {
+            true => Some(std::env::current_dir().map_err(|error| {
+                let what = format!("cannot find the working directory: {error}");
+                Failure::new(FailureKind::Failed, what)
+            })?),
+            false => None,
+        };
+        typed::read(typed.as_ref(), base, &self.info)
+    }
+}
+
+async fn connect(
+    name: &str,
+    reach: Reach,
+    asked: refusal::Asked,
+) -> Result<ExecServerClient, Failure> {
+    let connecting = reach.clone().connect(&client_name()).await;
+    connecting.map_err(|error| refusal::explain(name, &reach, asked, error))
+}
+
+/// Returns how servers know this program in their logs.
+pub(super) fn client_name() -> String {
+    let terminal = Terminal::detect(&|name| std::env::var_os(name));
+    let version = env!("CARGO_PKG_VERSION");
+    format!("exec-server/{version} ({})", terminal.token())
+}

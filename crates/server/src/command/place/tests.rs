@@ -1,0 +1,136 @@
+//! Ways that are found, and paths as they are typed.
+
+use std::{ffi::OsStr, ffi::OsString, os::unix::ffi::OsStrExt, path::PathBuf};
+
+use exec_wire::environment::EnvironmentInfo;
+
+use super::{
+    here::Socket,
+    route::{Route, Way},
+    typed,
+    wanted::Where,
+};
+use crate::{command::failure::FailureKind, config::Lookup, environments::UrlReach};
+
+fn info(cwd: Option<&str>, home: Option<&str>) -> EnvironmentInfo {
+    let mut info = serde_json::json!({ "shell": { "name": "sh", "path": "/bin/sh" } });
+    info["cwd"] = cwd.into();
+    info["userHomeDir"] = home.into();
+    serde_json::from_value(info).unwrap()
+}
+
+fn read(typed: &str, base: Option<&str>, info: &EnvironmentInfo) -> Result<String, FailureKind> {
+    let read = typed::read(OsStr::new(typed), base.map(PathBuf::from), info);
+    read.map(|path| path.to_string())
+        .map_err(|failure| failure.kind)
+}
+
+#[test]
+fn paths_start_here_or_there_or_at_home() {
+    let there = info(Some("file:///srv/app"), Some("file:///home/me"));
+    for (typed, base, path) in [
+        ("a/b", None, "file:///srv/app/a/b"),
+        ("a/b", Some("/work"), "file:///work/a/b"),
+        (".", Some("/work"), "file:///work"),
+        ("../x", Some("/work/y"), "file:///work/x"),
+        ("/etc", Some("/work"), "file:///etc"),
+        ("~", Some("/work"), "file:///home/me"),
+        ("~/x y", None, "file:///home/me/x%20y"),
+        ("~other", None, "file:///srv/app/~other"),
+        ("file:///a%20b", Some("/work"), "file:///a%20b"),
+        ("100%", None, "file:///srv/app/100%25"),
+        ("a?b#c", None, "file:///srv/app/a%3Fb%23c"),
+    ] {
+        assert_eq!(read(typed, base, &there).as_deref(), Ok(path), "{typed}");
+    }
+    assert_eq!(
+        read("x", None, &info(None, None)).as_deref(),
+        Ok("file:///x")
+    );
+    for typed in ["", "~/x"] {
+        let refused = read(typed, None, &info(None, None));
+        assert_eq!(refused, Err(FailureKind::Usage), "{typed}");
+    }
+}
+
+#[test]
+fn bytes_that_are_no_text_are_kept() {
+    let odd = OsStr::from_bytes(b"a\xff");
+    let path = typed::read(odd, Some(PathBuf::from("/work")), &info(None, None)).unwrap();
+    let native = path.to_native().unwrap();
+    assert_eq!(native.as_os_str().as_bytes(), b"/work/a\xff");
+    // The other kind of host has text, and its own way to join it.
+    let windows = info(Some("file:///C:/srv"), Some("file:///C:/Users/me"));
+    let joined = read("a\\b", None, &windows);
+    assert_eq!(joined.as_deref(), Ok("file:///C:/srv/a/b"));
+    assert!(typed::read(odd, None, &windows).is_err());
+}
+
+fn variables<'a>(set: &'a [(&'a str, &'a str)]) -> impl Fn(&str) -> Option<OsString> + 'a {
+    |name| {
+        let found = set.iter().find(|(variable, _)| *variable == name);
+        found.map(|(_, value)| OsString::from(value))
+    }
+}
+
+#[test]
+fn the_socket_is_where_the_account_has_its_own_files() {
+    let uid = rustix::process::geteuid().as_raw();
+    let shared = format!("/tmp/exec-server-{uid}/server.sock");
+    let runtime = tempfile::tempdir().unwrap();
+    let runtime = runtime.path().to_str().unwrap();
+    let own = format!("{runtime}/exec-server/server.sock");
+    for (set, path) in [
+        (&[][..], shared.as_str()),
+        (&[("XDG_RUNTIME_DIR", runtime)], &own),
+        (&[("XDG_RUNTIME_DIR", "/nonexistent")], &shared),
+        (&[("XDG_RUNTIME_DIR", "run")], &shared),
+        (&[("EXEC_SERVER_SOCKET", "/x/y.sock")], "/x/y.sock"),
+        (&[("EXEC_SERVER_SOCKET", "")], &shared),
+    ] {
+        let found = Socket::find(&variables(set));
+        assert_eq!(found.path(), PathBuf::from(path), "{set:?}");
+    }
+}
+
+fn route(env: Option<&str>, lookup: Lookup<'_>) -> Result<Route, FailureKind> {
+    let wanted = Where {
+        env: env.map(str::to_owned),
+        token_file: None,
+    };
+    Route::find(&wanted, lookup).map_err(|failure| failure.kind)
+}
+
+#[test]
+fn a_url_a_name_and_nothing_lead_somewhere() {
+    let set = [("EXEC_SERVER_TOKEN", "t0ken")];
+    let there = route(Some("wss://h:1/secret"), &variables(&set)).unwrap();
+    assert_eq!(there.name, "wss://h:1");
+    let Way::Typed(UrlReach {
+        auth_bearer_token: Some(_),
+        url,
+        ..
+    }) = there.way
+    else {
+        panic!("{:?}", there.way);
+    };
+    assert_eq!(url, "wss://h:1/secret");
+    for env in [None, Some(""), Some("local")] {
+        let here = route(env, &variables(&[])).unwrap();
+        assert!(matches!(here.way, Way::Here(_)), "{env:?}");
+    }
+    // What a setting cannot say of this machine, somebody who names it can.
+    let nowhere = [("CODEX_EXEC_SERVER_URL", "none")];
+    assert!(route(Some("local"), &variables(&nowhere)).is_ok());
+    for (env, kind) in [
+        (None, FailureKind::UnknownEnvironment),
+        (Some("box"), FailureKind::UnknownEnvironment),
+        (Some("ftp://h"), FailureKind::Usage),
+    ] {
+        let refused = route(env, &variables(&nowhere));
+        assert_eq!(refused.map(|route| route.name), Err(kind), "{env:?}");
+    }
+    let remote = [("CODEX_EXEC_SERVER_URL", "ws://127.0.0.1:1")];
+    let there = route(None, &variables(&remote)).unwrap();
+    assert!(matches!(there.way, Way::Named(_)), "{:?}", there.way);
+}

@@ -1,0 +1,31 @@
+//! The options that choose an environment.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// Which environment.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Where {
+    /// Environment: a name of environments.toml, `local`, or the ws://, wss:// or unix:// URL of a
+    /// server [default: the file's default, or this machine].
+    #[arg(
+        short = 'E',
+        long = "env",
+        value_name = "NAME|URL",
+        env = "EXEC_SERVER_ENV",
+        help_heading = ENVIRONMENT
+    )]
+    pub env: Option<String>,
+
+    /// File with the token that a server at a URL asks for; EXEC_SERVER_TOKEN is the token itself.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "EXEC_SERVER_TOKEN_FILE",
+        help_heading = ENVIRONMENT
+    )]
+    pub token_file: Option<PathBuf>,
+}
+
+const ENVIRONMENT: &str = "Environment";

@@ -1,0 +1,112 @@
+//! `exec-server run`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use exec_env::command::Stdin;
+use exec_wire::id::ProcessId;
+
+use super::{
+    amount::Span,
+    failure::{Failure, FailureKind},
+    launch::{self, Launch, Surroundings},
+    place::{Place, Where},
+    stream::{Terminal, say},
+};
+
+/// Runs a command, and ends as it ends.
+///
+/// Its output is ours, its input is ours, and so is its status: 128 and n after signal n. SIGINT,
+/// SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on; Ctrl-Z stops both. The third Ctrl-C
+/// within two seconds, and the second SIGTERM or SIGHUP, end the command at once, and us.
+///
+/// If the connection is lost, the command goes on; what it writes meanwhile comes when the connection
+/// is back.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = STATUS)]
+pub struct Run {
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub place: Where,
+
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub surroundings: Surroundings,
+
+    /// Runs it on a terminal of its own, of the size of ours.
+    #[arg(short, long)]
+    pub tty: bool,
+
+    /// Leaves it running, and prints its id; `logs`, `attach`, `wait` and `kill` take it.
+    #[arg(short, long)]
+    pub detach: bool,
+
+    /// Id of a detached command [default: a random one].
+    #[arg(long, value_name = "ID", requires = "detach")]
+    pub name: Option<String>,
+
+    /// Keeps the input of a detached command open, for `attach` to write to.
+    #[arg(short, long, requires = "detach")]
+    pub interactive: bool,
+
+    /// Ends the command after this time, such as 90s or 10m: with SIGTERM, and five seconds later with
+    /// SIGKILL; a detached one with SIGKILL.
+    #[arg(long, value_name = "SPAN")]
+    pub timeout: Option<Span>,
+
+    /// The command and its arguments; what follows its name is its own.
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    pub command: Vec<String>,
+}
+
+const STATUS: &str = "\
+Exit status: the command's own; 124 if its time was up, 126 if it cannot be executed, 127 if it is not \
+there, 141 if nobody reads our output; 66 if the directory is not there, 69 if nobody answers, 75 if the \
+connection was lost for good, 77 without the right token, 78 for an unknown environment, 2 for a wrong \
+line.";
+
+impl Run {
+    /// Runs a command, and ends as it ends.
+    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
+        let id = match &self.name {
+            Some(name) => named(name)?,
+            None => launch::new_id(),
+        };
+        let place = Place::open(&self.place).await?;
+        let launch = Launch {
+            place: &place,
+            surroundings: &self.surroundings,
+            id: id.clone(),
+            argv: self.command,
+            terminal: match self.tty {
+                true => Terminal::Theirs,
+                false => Terminal::None,
+            },
+            limit: self.timeout,
+        };
+        if !self.detach {
+            return launch::run(launch).await;
+        }
+        let stdin = match self.interactive {
+            true => Stdin::Piped,
+            false => Stdin::Null,
+        };
+        launch::detach(launch, stdin).await?;
+        say(&format!("{id}\n"))
+    }
+}
+
+/// Takes an id that can be typed again, and stand in a table.
+fn named(name: &str) -> Result<ProcessId, Failure> {
+    let plain = |sign: char| sign.is_ascii_alphanumeric() || "-_.".contains(sign);
+    let wrong = || {
+        let what = format!("`{}` is no id", name.escape_default());
+        Failure::new(FailureKind::Usage, what)
+            .next("--name takes up to 64 letters, digits, `-`, `_` and `.`, the first no `-`")
+    };
+    let fits = (1..=64).contains(&name.len()) && !name.starts_with('-');
+    match fits && name.chars().all(plain) {
+        true => ProcessId::new(name).map_err(|_| wrong()),
+        false => Err(wrong()),
+    }
+}

@@ -1,0 +1,77 @@
+//! Standard output and standard error, written in order.
+//! Invariant: a write that may wait does so on a thread of its own; signals and the connection are
+//! looked after meanwhile.
+
+use std::{io, os::fd::BorrowedFd, process::ExitCode};
+
+use bytes::Bytes;
+use exec_wire::process::OutputStream;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+};
+
+use super::ending::unwritten;
+use crate::command::{failure::Failure, terminal::Standard};
+
+/// What a pipe that is ready takes without waiting: the smallest `PIPE_BUF` of Linux.
+const SMALL_BYTES: usize = 4096;
+
+/// Where the output of a process goes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sink;
+
+impl Sink {
+    /// Writes a piece of output, whole, to where its stream goes.
+    pub(crate) async fn write(self, stream: OutputStream, data: Bytes) -> io::Result<()> {
+        let fd = match stream {
+            OutputStream::Stdout | OutputStream::Pty => Standard::Output.fd(),
+            OutputStream::Stderr => Standard::Error.fd(),
+        };
+        if data.len() <= SMALL_BYTES && is_writable(fd)? {
+            return write_all(fd, &data);
+        }
+        let written = tokio::task::spawn_blocking(move || write_all(fd, &data)).await;
+        written.map_err(io::Error::other)?
+    }
+}
+
+/// Writes everything, also to a descriptor that somebody else made non-blocking.
+pub(super) fn write_all(fd: BorrowedFd<'_>, mut data: &[u8]) -> io::Result<()> {
+    while !data.is_empty() {
+        match rustix::io::write(fd, data) {
+            Ok(written) => data = &data[written..],
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => wait(fd, None).map(drop)?,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+fn is_writable(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    Ok(wait(fd, Some(&Timespec::default()))? > 0)
+}
+
+fn wait(fd: BorrowedFd<'_>, limit: Option<&Timespec>) -> io::Result<usize> {
+    let mut asked = [PollFd::new(&fd, PollFlags::OUT)];
+    match poll(&mut asked, limit) {
+        Err(Errno::INTR) => Ok(0),
+        outcome => Ok(outcome?),
+    }
+}
+
+/// Says a line on standard error, beside what the process says there.
+pub(crate) fn complain(text: &str) {
+    let line = format!("exec-server: {text}\n");
+    // Nobody can be told that standard error is gone.
+    drop(write_all(Standard::Error.fd(), line.as_bytes()));
+}
+
+/// Prints the result of a command that has one.
+pub(crate) fn say(text: &str) -> Result<ExitCode, Failure> {
+    match write_all(Standard::Output.fd(), text.as_bytes()) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error) => unwritten(&error),
+    }
+}

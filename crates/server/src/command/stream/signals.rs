@@ -1,0 +1,155 @@
+//! The signals that we get instead of the process, and how long we are patient with them.
+
+use std::{collections::VecDeque, io, time::Duration};
+
+use exec_wire::process::ProcessSignal;
+use rustix::process::Signal;
+use tokio::{
+    signal::unix::{self, SignalKind, signal},
+    time::Instant,
+};
+
+/// Signals to this program.
+#[derive(Debug)]
+pub(super) struct Signals {
+    passed: Vec<(Passed, unix::Signal)>,
+    window: unix::Signal,
+    stop: unix::Signal,
+}
+
+/// A signal to this program.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Heard {
+    /// One that is for the process.
+    Passed(Passed),
+    /// The window has another size.
+    Window,
+    /// Somebody pressed Ctrl-Z, or means the same.
+    Stop,
+}
+
+/// A signal that is passed on.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Passed {
+    /// What the process gets.
+    pub(super) signal: ProcessSignal,
+    /// Its number here.
+    pub(super) number: i32,
+}
+
+/// What is passed on. Others have no name on the wire.
+const PASSED: [(Signal, ProcessSignal); 6] = [
+    (Signal::INT, ProcessSignal::Interrupt),
+    (Signal::TERM, ProcessSignal::Terminate),
+    (Signal::HUP, ProcessSignal::Hangup),
+    (Signal::QUIT, ProcessSignal::Quit),
+    (Signal::USR1, ProcessSignal::User1),
+    (Signal::USR2, ProcessSignal::User2),
+];
+
+impl Signals {
+    /// Takes them from now on.
+    pub(super) fn listen() -> io::Result<Self> {
+        let listen = |one: Signal| signal(SignalKind::from_raw(one.as_raw()));
+        let passed = PASSED.into_iter().map(|(ours, theirs)| {
+            let passed = Passed {
+                signal: theirs,
+                number: ours.as_raw(),
+            };
+            Ok((passed, listen(ours)?))
+        });
+        Ok(Self {
+            passed: passed.collect::<io::Result<_>>()?,
+            window: listen(Signal::WINCH)?,
+            stop: listen(Signal::TSTP)?,
+        })
+    }
+
+    /// Waits for the next one. Dropping the future loses none.
+    pub(super) async fn next(&mut self) -> Heard {
+        std::future::poll_fn(|context| {
+            for (passed, signal) in &mut self.passed {
+                if signal.poll_recv(context).is_ready() {
+                    return Heard::Passed(*passed).into();
+                }
+            }
+            if self.window.poll_recv(context).is_ready() {
+                return Heard::Window.into();
+            }
+            match self.stop.poll_recv(context).is_ready() {
+                true => Heard::Stop.into(),
+                false => std::task::Poll::Pending,
+            }
+        })
+        .await
+    }
+}
+
+/// How many Ctrl-C within a moment end us.
+const PRESSES: usize = 3;
+/// The moment.
+const MOMENT: Duration = Duration::from_secs(2);
+
+/// How often a person asked for the end: a process may have its reasons to go on, and a person not to
+/// wait for them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Patience {
+    pressed: VecDeque<Instant>,
+    told: Vec<ProcessSignal>,
+}
+
+impl Patience {
+    /// Tells whether this one is for us: the third Ctrl-C or Ctrl-\ within a moment, or the second
+    /// SIGTERM or SIGHUP.
+    pub(super) fn is_over(&mut self, signal: ProcessSignal, now: Instant) -> bool {
+        match signal {
+            ProcessSignal::Interrupt | ProcessSignal::Quit => {
+                self.pressed.push_back(now);
+                self.pressed.retain(|then| now - *then <= MOMENT);
+                self.pressed.len() >= PRESSES
+            }
+            ProcessSignal::Terminate | ProcessSignal::Hangup => {
+                let again = self.told.contains(&signal);
+                self.told.push(signal);
+                again
+            }
+            ProcessSignal::Kill
+            | ProcessSignal::Stop
+            | ProcessSignal::Continue
+            | ProcessSignal::User1
+            | ProcessSignal::User2 => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_interrupts_within_a_moment_are_for_us_and_slower_ones_are_not() {
+        let (mut patience, now) = (Patience::default(), Instant::now());
+        let press = ProcessSignal::Interrupt;
+        assert!(!patience.is_over(press, now));
+        assert!(!patience.is_over(press, now + MOMENT / 2));
+        assert!(patience.is_over(press, now + MOMENT));
+        let mut patience = Patience::default();
+        for presses in 0..10 {
+            assert!(
+                !patience.is_over(press, now + presses * MOMENT),
+                "{presses}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_second_request_to_terminate_is_for_us_and_user_signals_never_are() {
+        let (mut patience, now) = (Patience::default(), Instant::now());
+        assert!(!patience.is_over(ProcessSignal::Terminate, now));
+        assert!(!patience.is_over(ProcessSignal::Hangup, now));
+        for _ in 0..5 {
+            assert!(!patience.is_over(ProcessSignal::User1, now));
+        }
+        assert!(patience.is_over(ProcessSignal::Terminate, now + 100 * MOMENT));
+    }
+}

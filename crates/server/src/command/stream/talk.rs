@@ -1,0 +1,298 @@
+//! The talk itself: one loop that takes events, input, signals, the clock and the connection's state
+//! as they come.
+
+use std::{cell::RefCell, io, pin::pin, sync::Arc, time::Duration};
+
+use exec_client::client::ExecServerClient;
+use exec_core::log::{Exit, Follow, From as FollowFrom, Pace};
+use exec_env::process::{EventStream, ExecProcess, ExecProcessEvent, ProcessError};
+use exec_wire::{
+    id::OutputSeq,
+    process::{ProcessSignal, TerminateMode, WaitUntil},
+};
+use futures_util::StreamExt;
+use rustix::process::{Signal, getpid, kill_process};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::{
+    feed::{Fed, Feed},
+    input::Input,
+    keys::DetachKeys,
+    notice::Notice,
+    output::{Sink, complain},
+    signals::{Heard, Passed, Patience, Signals},
+};
+use crate::command::terminal::{self, CALM, RawTerminal, Standard};
+
+/// What a command may take to end after it was asked to, before it is killed.
+pub(crate) const GRACE: Duration = Duration::from_secs(5);
+/// How long the server may take to do what nobody can wait for any longer.
+const PARTING: Duration = Duration::from_secs(2);
+
+/// A talk with a process, about to begin.
+#[derive(Debug)]
+pub(crate) struct Talk {
+    /// The connection.
+    pub(crate) client: ExecServerClient,
+    /// The process.
+    pub(crate) process: Arc<dyn ExecProcess>,
+    /// The last event that is not to be shown.
+    pub(crate) after: OutputSeq,
+    /// Whose process it is.
+    pub(crate) owner: Owner,
+    /// What is passed on to it.
+    pub(crate) input: Option<Input>,
+    /// Whether it has a terminal, whose size is ours.
+    pub(crate) terminal: Terminal,
+    /// What leaves it alone.
+    pub(crate) keys: Option<DetachKeys>,
+    /// How long it may take.
+    pub(crate) limit: Option<Duration>,
+}
+
+/// Whose a process is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Owner {
+    /// Ours: it gets our signals, and does not go on without us.
+    Us,
+    /// The server's: it goes on when we leave.
+    Server,
+}
+
+/// What a process has as its standard descriptors.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Terminal {
+    /// Pipes.
+    None,
+    /// A terminal. Ours is made raw, if there is one.
+    Theirs,
+}
+
+/// How a talk ended.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// The process ended, and its output did.
+    Exited(Exit),
+    /// Its output ended; how it ended itself was told before we listened.
+    Closed,
+    /// The time was up. It was ended.
+    TimedOut,
+    /// A signal of this number was for us. A process of ours was ended.
+    Signalled(i32),
+    /// Somebody typed the keys for it.
+    Detached,
+    /// Our output cannot be written; nobody may read it any more. A process of ours was ended.
+    Unwritten(io::Error),
+    /// Nothing more can be learned of the process.
+    Lost(ProcessError),
+}
+
+impl Talk {
+    /// Talks until there is no more to say. The terminal is as it was then. Dropping the future gives
+    /// it back, too.
+    pub(crate) async fn run(mut self) -> io::Result<End> {
+        let signals = Signals::listen()?;
+        let raw = match (self.terminal, &self.input) {
+            (Terminal::Theirs, Some(_)) => RawTerminal::take()?,
+            (Terminal::None, _) | (_, None) => None,
+        };
+        let end = self.go_on(signals, raw.as_ref()).await;
+        if raw.is_some()
+            && !matches!(end, End::Exited(_) | End::Closed)
+            && Standard::Output.is_terminal()
+        {
+            drop(super::output::write_all(Standard::Output.fd(), CALM));
+        }
+        Ok(end)
+    }
+
+    async fn go_on(&mut self, mut signals: Signals, raw: Option<&RawTerminal>) -> End {
+        let process = Arc::clone(&self.process);
+        let events = process.follow(Follow {
+            from: FollowFrom::After(self.after),
+            pace: Pace::Held,
+        });
+        let (exited, notice) = (RefCell::new(None), RefCell::new(Notice::new()));
+        let mut output = pin!(show(events, self.after, &exited));
+        let feed = self.input.take().map(|input| Feed {
+            process: &*process,
+            input,
+            keys: self.keys.take(),
+            raw: raw.is_some(),
+            notice: &notice,
+        });
+        let feeding = feed.is_some();
+        let mut input = pin!(async move {
+            match feed {
+                Some(feed) => feed.run().await,
+                None => Fed::Ended,
+            }
+        });
+        let mut feeding = feeding.then_some(());
+        let mut connection = self.client.connection();
+        notice.borrow_mut().show(*connection.borrow_and_update());
+        let mut patience = Patience::default();
+        let mut deadline = self.limit.map(|limit| Instant::now() + limit);
+        let mut timed_out = false;
+        loop {
+            tokio::select! {
+                biased;
+                end = &mut output => {
+                    if matches!(end, End::Unwritten(_)) {
+                        self.end_gently().await;
+                    }
+                    let over = matches!(end, End::Exited(_) | End::Closed);
+                    return if over && timed_out { End::TimedOut } else { end };
+                }
+                heard = signals.next() => match heard {
+                    Heard::Window => self.follow_window(),
+                    Heard::Stop => self.stop(raw).await,
+                    Heard::Passed(passed) => {
+                        if let Some(end) = self.hear(passed, &exited, &mut patience).await {
+                            return end;
+                        }
+                    }
+                },
+                Ok(()) = connection.changed() => {
+                    let state = *connection.borrow_and_update();
+                    notice.borrow_mut().show(state);
+                }
+                fed = &mut input, if feeding.is_some() => match fed {
+                    Fed::Ended => feeding = None,
+                    Fed::Detached => return End::Detached,
+                    Fed::GivenUp => return self.give_up(Signal::INT.as_raw()).await,
+                    Fed::Failed(error) => return End::Lost(error),
+                },
+                () = until(deadline) => {
+                    if timed_out {
+                        self.end_now().await;
+                        return End::TimedOut;
+                    }
+                    timed_out = true;
+                    deadline = Some(Instant::now() + GRACE + PARTING);
+                    drop(self.process.terminate(graceful(GRACE)));
+                }
+            }
+        }
+    }
+
+    /// Passes a signal on, or ends the talk if it is meant for us.
+    async fn hear(
+        &self,
+        passed: Passed,
+        exited: &RefCell<Option<Exit>>,
+        patience: &mut Patience,
+    ) -> Option<End> {
+        let ends = match passed.signal {
+            ProcessSignal::User1 | ProcessSignal::User2 => false,
+            ProcessSignal::Interrupt
+            | ProcessSignal::Terminate
+            | ProcessSignal::Hangup
+            | ProcessSignal::Quit
+            | ProcessSignal::Kill
+            | ProcessSignal::Stop
+            | ProcessSignal::Continue => true,
+        };
+        if self.owner == Owner::Server {
+            return ends.then_some(End::Signalled(passed.number));
+        }
+        // It is over, and something that it started still holds its output.
+        let over = exited.borrow().clone();
+        if let Some(exit) = over.filter(|_| ends) {
+            self.end_now().await;
+            return Some(End::Exited(exit));
+        }
+        if patience.is_over(passed.signal, Instant::now()) {
+            return Some(self.give_up(passed.number).await);
+        }
+        // The request is sent by asking; there is nothing to be learned from the answer.
+        drop(self.process.signal(passed.signal));
+        None
+    }
+
+    /// Leaves; a process of ours is ended.
+    async fn give_up(&self, number: i32) -> End {
+        self.end_now().await;
+        End::Signalled(number)
+    }
+
+    async fn end_now(&self) {
+        if self.owner == Owner::Us {
+            let ended = self.process.terminate(TerminateMode::Force);
+            drop(timeout(PARTING, ended).await);
+        }
+    }
+
+    /// Ends it as a signal would that it gets for writing to nobody.
+    async fn end_gently(&self) {
+        if self.owner == Owner::Us {
+            let asked = self.process.terminate(graceful(PARTING));
+            let ended = self.process.wait(WaitUntil::Exited, Some(PARTING * 2));
+            drop(timeout(PARTING * 2, async { (asked.await, ended.await) }).await);
+        }
+    }
+
+    fn follow_window(&self) {
+        if let (Terminal::Theirs, Some(size)) = (self.terminal, terminal::size()) {
+            drop(self.process.resize(size));
+        }
+    }
+
+    /// Stops, and the process with us if it is ours; goes on when somebody lets us.
+    async fn stop(&self, raw: Option<&RawTerminal>) {
+        if let Some(raw) = raw {
+            raw.give_back();
+        }
+        if self.owner == Owner::Us {
+            let stopped = self.process.signal(ProcessSignal::Stop);
+            drop(timeout(PARTING, stopped).await);
+        }
+        // Nothing runs here until SIGCONT.
+        let _sent = kill_process(getpid(), Signal::STOP);
+        if let Some(raw) = raw {
+            drop(raw.make_raw());
+        }
+        if self.owner == Owner::Us {
+            drop(self.process.signal(ProcessSignal::Continue));
+        }
+        self.follow_window();
+    }
+}
+
+/// Shows what the process writes, until it is over.
+async fn show(mut events: EventStream, after: OutputSeq, exited: &RefCell<Option<Exit>>) -> End {
+    let mut last = after;
+    while let Some(event) = events.next().await {
+        if let Some(seq) = event.seq() {
+            if seq > last.next() {
+                complain("some output was written too fast to be kept, and is missing here");
+            }
+            last = seq;
+        }
+        match event {
+            ExecProcessEvent::Output(chunk) => match Sink.write(chunk.stream, chunk.data).await {
+                Ok(()) => {}
+                Err(error) => return End::Unwritten(error),
+            },
+            ExecProcessEvent::Exited(_, exit) => *exited.borrow_mut() = Some(exit),
+            ExecProcessEvent::Closed(_) => break,
+            ExecProcessEvent::Failed(error) => return End::Lost(error),
+        }
+    }
+    match exited.borrow_mut().take() {
+        Some(exit) => End::Exited(exit),
+        None => End::Closed,
+    }
+}
+
+fn graceful(grace: Duration) -> TerminateMode {
+    let timeout_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+    TerminateMode::Graceful { timeout_ms }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}

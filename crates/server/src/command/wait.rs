@@ -1,0 +1,63 @@
+//! `exec-server wait`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use exec_wire::process::{WaitProcess, WaitUntil};
+use tokio::time::Instant;
+
+use super::{
+    amount::Span,
+    detached::{self, call_failed},
+    failure::{Failure, FailureKind},
+    place::{Place, Where},
+    stream::{byte, telling},
+};
+
+/// Waits for a detached process, and ends as it ended.
+///
+/// With several, for all of them; the status is that of the last one named.
+#[derive(Args, Clone, Debug)]
+pub struct Wait {
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub place: Where,
+
+    /// Waits no longer than this altogether; the status is 124 then, and the processes go on.
+    #[arg(long, value_name = "SPAN")]
+    pub timeout: Option<Span>,
+
+    /// Ids that `run --detach` printed, or beginnings of them.
+    #[arg(required = true, value_name = "ID")]
+    pub ids: Vec<String>,
+}
+
+impl Wait {
+    /// Waits for a detached process, and ends as it ended.
+    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
+        let place = Place::open(&self.place).await?;
+        let deadline = self.timeout.map(|Span(limit)| Instant::now() + limit);
+        let client = &place.client;
+        telling(client, async {
+            let mut status = ExitCode::SUCCESS;
+            for process in detached::find(client, &self.ids).await? {
+                let left = deadline.map(|end| Span(end.saturating_duration_since(Instant::now())));
+                let ended = client.call(WaitProcess {
+                    process_id: process.process_id.clone(),
+                    until: WaitUntil::Exited,
+                    timeout_ms: left.map(Span::millis),
+                });
+                let ended = ended.await.map_err(call_failed)?;
+                if !ended.exited {
+                    let id = &process.process_id;
+                    let what = format!("`{id}` has not ended in time, and goes on");
+                    return Err(Failure::new(FailureKind::TimedOut, what)
+                        .next(format_args!("`exec-server kill {id}` ends it")));
+                }
+                status = ExitCode::from(ended.exit_code.map_or(1, byte));
+            }
+            Ok(status)
+        })
+        .await
+    }
+}

@@ -1,0 +1,196 @@
+//! Whether changes are worth another run. No clock, no input: what is told is decided on.
+//!
+//! A command may write into what is watched. What changes in three runs in a row is taken for its own
+//! from then on, for as long as every run changes it; so are new names in a directory in which three
+//! runs in a row made some. Everything else may be somebody's edit, and leads to another run.
+//! Invariant: a command is not run for ever because of what it writes itself.
+
+use std::collections::BTreeMap;
+
+use exec_wire::{
+    fs::{Change, ChangeKind},
+    path_uri::PathUri,
+};
+
+/// Runs in a row that must change something before it is the command's own.
+const OWN: u32 = 3;
+/// Runs that may follow each other without a pause.
+const MAX_IN_A_ROW: u32 = 10;
+/// Paths that are remembered of one run. More are as good as lost ones.
+const MAX_REMEMBERED: usize = 16_384;
+
+/// Remembers what the command itself seems to write.
+#[derive(Debug, Default)]
+pub(super) struct Trigger {
+    /// What the last run changed, and how many runs in a row did.
+    paths: BTreeMap<PathUri, u32>,
+    /// Directories in which the last run made or removed something.
+    directories: BTreeMap<PathUri, u32>,
+    /// How many runs in a row changed more than was told.
+    lost: u32,
+    in_a_row: u32,
+}
+
+/// What to do.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Next {
+    /// Run the command.
+    Run,
+    /// Wait for changes.
+    Wait,
+    /// Wait for changes: every run brings new ones, and that would go on for ever.
+    Stop,
+}
+
+impl Trigger {
+    /// Takes what changed while nothing ran.
+    pub(super) fn handle_idle(&mut self, changed: &[Change], lost: Lost) -> Next {
+        if changed.is_empty() && lost == Lost::None {
+            return Next::Wait;
+        }
+        self.in_a_row = 0;
+        Next::Run
+    }
+
+    /// Takes what changed during a run.
+    pub(super) fn handle_run(&mut self, changed: &[Change], lost: Lost) -> Next {
+        let lost = match changed.len() > MAX_REMEMBERED {
+            true => Lost::Some,
+            false => lost,
+        };
+        self.lost = match lost {
+            Lost::Some => self.lost + 1,
+            Lost::None => 0,
+        };
+        let (mut paths, mut directories) = (BTreeMap::new(), BTreeMap::new());
+        let mut news = (1..OWN).contains(&self.lost);
+        for change in changed.iter().take(MAX_REMEMBERED) {
+            let runs = self.paths.get(&change.path).unwrap_or(&0) + 1;
+            let is_new = runs < OWN && !paths.contains_key(&change.path);
+            let is_name = match change.kind {
+                ChangeKind::Modified => false,
+                ChangeKind::Created
+                | ChangeKind::Removed
+                | ChangeKind::Renamed
+                | ChangeKind::Unknown => true,
+            };
+            news |= is_new && !(is_name && self.is_own_directory(&change.path));
+            if let Some(directory) = change.path.parent().filter(|_| is_name) {
+                let runs = self.directories.get(&directory).unwrap_or(&0) + 1;
+                directories.insert(directory, runs);
+            }
+            paths.insert(change.path.clone(), runs);
+        }
+        (self.paths, self.directories) = (paths, directories);
+        self.in_a_row += 1;
+        match news {
+            true if self.in_a_row < MAX_IN_A_ROW => Next::Run,
+            true => Next::Stop,
+            false => Next::Wait,
+        }
+    }
+
+    /// Tells whether the last runs made names in a directory above this path.
+    fn is_own_directory(&self, path: &PathUri) -> bool {
+        let mut above = path.parent();
+        while let Some(directory) = above {
+            // This run is one more.
+            if self
+                .directories
+                .get(&directory)
+                .is_some_and(|&runs| runs + 1 >= OWN)
+            {
+                return true;
+            }
+            above = directory.parent();
+        }
+        false
+    }
+}
+
+/// Whether changes were lost on the way.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Lost {
+    /// All were told.
+    None,
+    /// There were more.
+    Some,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(name: &str, kind: ChangeKind) -> Change {
+        let path = PathUri::parse(&format!("file:///tree/{name}")).unwrap();
+        Change { path, kind }
+    }
+
+    fn modified(names: &[&str]) -> Vec<Change> {
+        let change = |name: &&str| change(name, ChangeKind::Modified);
+        names.iter().map(change).collect()
+    }
+
+    #[test]
+    fn a_change_while_nothing_runs_is_a_run() {
+        let mut trigger = Trigger::default();
+        assert_eq!(trigger.handle_idle(&[], Lost::None), Next::Wait);
+        assert_eq!(
+            trigger.handle_idle(&modified(&["a"]), Lost::None),
+            Next::Run
+        );
+        assert_eq!(trigger.handle_idle(&[], Lost::Some), Next::Run);
+    }
+
+    #[test]
+    fn what_every_run_changes_is_the_commands_own_after_three() {
+        let mut trigger = Trigger::default();
+        let mut run = |names: &[&str]| trigger.handle_run(&modified(names), Lost::None);
+        assert_eq!(run(&["out"]), Next::Run);
+        assert_eq!(run(&["out"]), Next::Run);
+        assert_eq!(run(&["out"]), Next::Wait);
+        assert_eq!(run(&["out"]), Next::Wait);
+        assert_eq!(run(&["out", "edited"]), Next::Run);
+        assert_eq!(run(&["out"]), Next::Wait);
+        assert_eq!(run(&["edited"]), Next::Run);
+        assert_eq!(run(&["out"]), Next::Run);
+    }
+
+    #[test]
+    fn new_names_in_the_same_directory_are_the_commands_own_after_three() {
+        let mut trigger = Trigger::default();
+        let mut run = |name: &str| {
+            let change = change(name, ChangeKind::Created);
+            trigger.handle_run(&[change], Lost::None)
+        };
+        assert_eq!(run("temporary-1"), Next::Run);
+        assert_eq!(run("temporary-2"), Next::Run);
+        assert_eq!(run("temporary-3"), Next::Wait);
+        assert_eq!(run("temporary-4/below"), Next::Wait);
+    }
+
+    #[test]
+    fn whatever_else_it_writes_it_is_not_run_for_ever() {
+        let mut trigger = Trigger::default();
+        let runs = |trigger: &mut Trigger| {
+            let next = (0..100).map(|number| {
+                let name = format!("rotated-{}", number % 50);
+                trigger.handle_run(&modified(&[&name]), Lost::None)
+            });
+            next.take_while(|next| *next == Next::Run).count()
+        };
+        assert_eq!(runs(&mut trigger), MAX_IN_A_ROW as usize - 1);
+        assert_eq!(
+            trigger.handle_idle(&modified(&["src"]), Lost::None),
+            Next::Run
+        );
+        assert_eq!(runs(&mut trigger), MAX_IN_A_ROW as usize - 1);
+    }
+
+    #[test]
+    fn changes_that_are_lost_in_every_run_stop_too() {
+        let mut trigger = Trigger::default();
+        let mut run = || trigger.handle_run(&[], Lost::Some);
+        assert_eq!([run(), run(), run()], [Next::Run, Next::Run, Next::Wait]);
+    }
+}

@@ -1,0 +1,118 @@
+//! `watch`: a command that runs again when files change.
+
+use std::{fs, process::Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::{
+    io::{AsyncBufReadExt, BufReader, Lines},
+    process::{Child, ChildStdout},
+};
+
+use super::{Scene, write};
+use crate::cast::soon;
+
+/// A watch, and what its command prints.
+struct Rerun {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+/// Puts a file in its place in one step, so that there is one change.
+fn put(scene: &Scene, name: &str, content: &str) {
+    write(&scene.here("new"), content);
+    fs::rename(scene.here("new"), scene.there(name)).unwrap();
+}
+
+impl Rerun {
+    fn start(scene: &Scene, script: &str) -> Self {
+        Self::below(scene, "", script)
+    }
+
+    fn below(scene: &Scene, name: &str, script: &str) -> Self {
+        let root = scene.there(name);
+        let root = root.to_str().unwrap();
+        let line = ["--debounce", "20ms", "-C", root, "sh", "-c", script];
+        let mut command = scene.person.command(scene.line("watch", &line));
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    async fn says(&mut self, expected: &str) {
+        let line = soon(self.lines.next_line()).await.unwrap();
+        assert_eq!(line.as_deref(), Some(expected));
+    }
+
+    /// Presses Ctrl-C, and asserts that nothing more was printed.
+    async fn end(mut self) {
+        let pid = i32::try_from(self.child.id().unwrap()).unwrap();
+        kill_process(Pid::from_raw(pid).unwrap(), Signal::INT).unwrap();
+        assert_eq!(soon(self.lines.next_line()).await.unwrap(), None);
+        let ended = soon(self.child.wait()).await.unwrap();
+        assert_eq!(ended.code(), Some(130));
+    }
+}
+
+#[tokio::test]
+async fn a_command_runs_at_once_and_after_each_change_that_counts() {
+    let scene = Scene::new().await;
+    write(&scene.there("file"), "one");
+    write(&scene.there(".gitignore"), "*.log\n");
+    fs::create_dir(scene.there(".git")).unwrap();
+    let mut rerun = Rerun::start(&scene, "cat file; echo; test -e file");
+    rerun.says("one").await;
+    put(&scene, "file", "two");
+    rerun.says("two").await;
+    // Neither of these is worth a run. Somebody else sees when they have been told.
+    let mut other = Rerun::below(&scene, ".git", "echo seen");
+    other.says("seen").await;
+    write(&scene.there("some.log"), "");
+    write(&scene.there(".git/index"), "");
+    other.says("seen").await;
+    put(&scene, "file", "three");
+    rerun.says("three").await;
+    rerun.end().await;
+}
+
+#[tokio::test]
+async fn what_the_command_writes_itself_does_not_run_it_for_ever() {
+    let scene = Scene::new().await;
+    write(&scene.there("file"), "one");
+    let mut rerun = Rerun::start(&scene, "cat file; echo; date +%N >out");
+    // The first two times it could have been anybody who wrote that.
+    for _ in 0..3 {
+        rerun.says("one").await;
+    }
+    put(&scene, "file", "two");
+    rerun.says("two").await;
+    put(&scene, "file", "three");
+    rerun.says("three").await;
+    rerun.end().await;
+}
+
+#[tokio::test]
+async fn a_command_that_fails_is_run_again_and_ctrl_c_ends_one_that_runs() {
+    let scene = Scene::new().await;
+    write(&scene.there("file"), "exit 7");
+    let mut rerun = Rerun::start(&scene, "echo runs; . ./file");
+    rerun.says("runs").await;
+    put(&scene, "file", "echo waits; sleep 1000");
+    rerun.says("runs").await;
+    rerun.says("waits").await;
+    rerun.end().await;
+}
+
+#[tokio::test]
+async fn what_is_not_there_cannot_be_watched() {
+    let scene = Scene::new().await;
+    let none = scene.there("none");
+    let line = ["--path", none.to_str().unwrap(), "true"];
+    scene
+        .run("watch", &line)
+        .await
+        .failed(66, &["cannot watch", "none"]);
+    scene
+        .run("watch", &["no-such-program-here"])
+        .await
+        .failed(127, &["no-such-program-here"]);
+}

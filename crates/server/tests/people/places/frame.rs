@@ -1,0 +1,124 @@
+//! What is around the commands: help, completions, the manual, measurements.
+
+use std::process::Stdio;
+
+use serde_json::Value;
+use tokio::process::Command;
+
+use crate::cast::{OutputSoon, Person};
+
+const COMMANDS: [&str; 22] = [
+    "run",
+    "shell",
+    "ps",
+    "logs",
+    "attach",
+    "kill",
+    "wait",
+    "cp",
+    "ls",
+    "cat",
+    "edit",
+    "find",
+    "grep",
+    "watch",
+    "env",
+    "mcp",
+    "bench",
+    "completions",
+    "man",
+    "doctor",
+    "forward",
+    "hub",
+];
+
+#[tokio::test]
+async fn shells_take_the_completions() {
+    let person = Person::new();
+    for shell in ["bash", "zsh"] {
+        let script = person.run(["completions", shell]).await.well();
+        for command in COMMANDS {
+            assert!(script.contains(command), "{shell}: {command}");
+        }
+        let file = person.keep("completions", &script);
+        let mut check = Command::new(shell);
+        let checked = check.arg("-n").arg(&file).stdin(Stdio::null());
+        let checked = checked.output_soon().await;
+        assert_eq!(checked.well(), "", "{shell}");
+    }
+    let fish = person.run(["completions", "fish"]).await.well();
+    for command in COMMANDS {
+        assert!(fish.contains(&format!("-a \"{command}\"")), "{command}");
+    }
+    let unknown = person.run(["completions", "tcsh"]).await;
+    assert_eq!(unknown.status, Some(2), "{unknown:?}");
+}
+
+#[tokio::test]
+async fn the_manual_has_every_command() {
+    let person = Person::new();
+    let page = person.run(["man"]).await.well();
+    assert!(page.contains(".TH exec-server 1"), "{page}");
+    assert!(
+        page.contains("EXIT STATUS") || page.contains("Exit status"),
+        "{page}"
+    );
+    let directory = person.home().join("man1");
+    let written = person
+        .run(["man", "--dir", directory.to_str().unwrap()])
+        .await;
+    assert_eq!(written.well(), "");
+    for command in COMMANDS {
+        assert!(
+            page.contains(&format!("exec\\-server\\-{command}(1)")),
+            "{command}"
+        );
+        let own = std::fs::read_to_string(directory.join(format!("exec-server-{command}.1")));
+        assert!(own.unwrap().contains(".SH SYNOPSIS"), "{command}");
+    }
+    assert!(directory.join("exec-server-env-add.1").exists());
+}
+
+#[tokio::test]
+async fn help_names_what_people_use_before_what_servers_do() {
+    let person = Person::new();
+    let help = person.run(["--help"]).await.well();
+    let at = |text: &str| {
+        help.find(text)
+            .unwrap_or_else(|| panic!("{text} in {help}"))
+    };
+    assert!(at("  run ") < at("  env ") && at("  env ") < at("  doctor "));
+    assert!(
+        at("exec-server run") < at("127  command not found"),
+        "{help}"
+    );
+    for command in COMMANDS {
+        let own = person.run([command, "--help"]).await.well();
+        assert!(own.contains("Usage: exec-server"), "{own}");
+    }
+}
+
+#[tokio::test]
+async fn a_bench_measures_every_side_and_leaves_nothing() {
+    let person = Person::new();
+    let scratch = person.home().join("scratch");
+    std::fs::create_dir(&scratch).unwrap();
+    let person = person.with("TMPDIR", scratch.to_str().unwrap());
+    let said = person
+        .run(["bench", "--seconds", "1", "--json"])
+        .await
+        .well();
+    let said: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(said["environment"], "local");
+    let measured = said["measured"].as_array().unwrap();
+    assert_eq!(measured.len(), 6, "{said}");
+    for one in measured {
+        let count = one["p50Micros"].as_u64().or(one["bytesPerSecond"].as_u64());
+        assert!(count.unwrap_or_default() > 0, "{one}");
+    }
+    assert_eq!(std::fs::read_dir(&scratch).unwrap().count(), 0);
+    let table = person.run(["bench", "--seconds", "1"]).await.well();
+    assert_eq!(table.lines().count(), 8, "{table}");
+    let wrong = person.run(["bench", "--seconds", "0"]).await;
+    assert_eq!(wrong.status, Some(2), "{wrong:?}");
+}

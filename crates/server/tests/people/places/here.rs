@@ -1,0 +1,190 @@
+//! The server of this machine, which nobody has to start.
+
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Stdio};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, getsid, pidfd_open},
+};
+use tokio::process::Command;
+
+use crate::cast::{OutputSoon, PATIENCE, Person, product};
+
+#[tokio::test]
+async fn the_first_command_starts_a_server_and_the_next_one_uses_it() {
+    let person = Person::new();
+    assert_eq!(person.local_server(), None);
+    let said = person.run(["run", "--", "echo", "hello"]).await.well();
+    assert_eq!(said, "hello\n");
+    let server = person.local_server().unwrap();
+    person.run(["run", "--", "true"]).await.well();
+    assert_eq!(person.local_server(), Some(server));
+
+    // It has left the terminal, its directory is the person's alone, and it is in nobody's way.
+    assert_eq!(getsid(Some(server)), Ok(server));
+    let directory = person.socket().parent().unwrap().to_owned();
+    let mode = |path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(directory.as_path()), 0o700);
+    assert_eq!(mode(person.socket().as_path()), 0o600);
+    let cwd = fs::read_link(format!("/proc/{}/cwd", server.as_raw_nonzero())).unwrap();
+    assert_eq!(cwd.to_str(), Some("/"));
+}
+
+#[tokio::test]
+async fn two_commands_at_once_start_one_server() {
+    let person = Person::new();
+    let run = || person.run(["run", "--", "echo", "hello"]);
+    let said = tokio::join!(run(), run(), run(), run());
+    for ended in [said.0, said.1, said.2, said.3] {
+        assert_eq!(ended.well(), "hello\n");
+    }
+    let servers = servers_on(&person);
+    assert_eq!(servers.len(), 1, "{servers:?}");
+    // A second one would have said that the socket is in use.
+    let log = fs::read_to_string(person.socket().with_extension("log")).unwrap();
+    assert_eq!(log, "");
+    assert_eq!(servers.first().copied(), person.local_server());
+}
+
+#[tokio::test]
+async fn a_server_that_nobody_uses_ends_itself_and_another_takes_its_place() {
+    let person = Person::new().with("EXEC_SERVER_IDLE_EXIT", "0.2");
+    person.run(["run", "--", "true"]).await.well();
+    if let Some(server) = person.local_server() {
+        wait_for_end(server).await;
+    }
+    assert!(!person.socket().exists());
+    let said = person.run(["run", "--", "echo", "again"]).await.well();
+    assert_eq!(said, "again\n");
+}
+
+#[tokio::test]
+async fn a_running_process_keeps_the_server() {
+    let person = Person::new().with("EXEC_SERVER_IDLE_EXIT", "0.1");
+    let (told, asked) = (person.work().join("told"), person.work().join("asked"));
+    for fifo in [&told, &asked] {
+        let made = Command::new("mkfifo").arg(fifo).status();
+        assert!(made.await.unwrap().success());
+    }
+    // Nobody is connected for longer than the server would wait.
+    let script = "sleep 0.6; echo alive > told; read line < asked; exit 3";
+    let line = ["run", "--detach", "--", "/bin/sh", "-c", script];
+    let id = person.run(line).await.well();
+    let server = person.local_server().unwrap();
+    let mut read = Command::new("cat");
+    let read = read.arg(told).kill_on_drop(true).output_soon().await;
+    assert_eq!(read.well(), "alive\n");
+    assert_eq!(person.local_server(), Some(server));
+    let mut write = Command::new("tee");
+    let write = write.arg(asked).stdin(Stdio::null()).kill_on_drop(true);
+    write.output_soon().await.well();
+    let waited = person.run(["wait", id.trim()]).await;
+    assert_eq!(waited.status, Some(3), "{waited:?}");
+    assert_eq!(person.local_server(), Some(server));
+}
+
+#[tokio::test]
+async fn settings_of_another_listener_are_not_the_local_servers() {
+    let person = Person::new()
+        .with("EXEC_SERVER_LISTEN", "wss://127.0.0.1:1")
+        .with("EXEC_SERVER_WS_AUTH", "capability-token")
+        .with("EXEC_SERVER_TLS_CERT", "/nowhere")
+        .with("CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE", "1");
+    let said = person.run(["run", "--", "echo", "hello"]).await.well();
+    assert_eq!(said, "hello\n");
+}
+
+#[tokio::test]
+async fn the_server_keeps_nothing_that_its_starter_had_open_and_no_token() {
+    let person = Person::new().with("EXEC_SERVER_TOKEN", "secret");
+    let script = "exec \"$0\" run -- true 9>>held";
+    let line = ["-c", script, product().to_str().unwrap()];
+    let mut started = person.program(Path::new("/bin/sh"), line);
+    started.output_soon().await.well();
+
+    let server = person.local_server().unwrap().as_raw_nonzero();
+    let held = person.work().join("held");
+    let open = fs::read_dir(format!("/proc/{server}/fd")).unwrap();
+    let open = open.filter_map(|entry| fs::read_link(entry.unwrap().path()).ok());
+    assert!(open.into_iter().all(|path| path != held));
+    let variables = fs::read(format!("/proc/{server}/environ")).unwrap();
+    assert!(!String::from_utf8_lossy(&variables).contains("EXEC_SERVER_TOKEN"));
+}
+
+#[tokio::test]
+async fn a_command_in_a_sandbox_does_not_get_out_through_the_server() {
+    let person = Person::new();
+    let out = person.home().join("out");
+    let again = [product(), "run".as_ref(), "--".as_ref(), "touch".as_ref()];
+    for sandbox in ["read-only", "workspace-write"] {
+        let mut line = person.command(["run", "--sandbox", sandbox, "--network", "--"]);
+        let ended = line.args(again).arg(&out).output_soon().await;
+        ended.failed(69, &["more confined"]);
+        assert!(!out.exists(), "{sandbox}");
+    }
+    person
+        .run([again[1], again[2], again[3], out.as_path()])
+        .await
+        .well();
+    assert!(out.exists());
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_start_says_why() {
+    let person = Person::new().with("EXEC_SERVER_SESSION_TTL", "never");
+    let ended = person.run(["run", "--", "true"]).await;
+    ended.failed(69, &["EXEC_SERVER_SESSION_TTL", "server.log"]);
+}
+
+#[tokio::test]
+async fn a_directory_that_others_can_use_is_refused() {
+    let person = Person::new();
+    let directory = person.socket().parent().unwrap().to_owned();
+    let elsewhere = person.home().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    fs::set_permissions(&elsewhere, fs::Permissions::from_mode(0o700)).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, &directory).unwrap();
+    let linked = person.run(["run", "--", "true"]).await;
+    linked.failed(69, &["it is no directory", "0700"]);
+
+    fs::remove_file(&directory).unwrap();
+    fs::create_dir(&directory).unwrap();
+    fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).unwrap();
+    let open = person.run(["run", "--", "true"]).await;
+    open.failed(69, &["other accounts can use it"]);
+    assert_eq!(person.local_server(), None);
+}
+
+/// Lists the processes that were started to listen on a person's socket.
+fn servers_on(person: &Person) -> Vec<Pid> {
+    let socket = format!("unix://{}", person.socket().display());
+    let listens = |pid: &Pid| {
+        let line = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero()));
+        let line = line.unwrap_or_default();
+        line.split(|&byte| byte == 0)
+            .any(|word| word == socket.as_bytes())
+    };
+    let entries = fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap());
+    entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter_map(Pid::from_raw)
+        .filter(listens)
+        .collect()
+}
+
+/// Waits until a process that is not ours has ended.
+async fn wait_for_end(process: Pid) {
+    let Ok(process) = pidfd_open(process, PidfdFlags::empty()) else {
+        return;
+    };
+    let seconds = i64::try_from(PATIENCE.as_secs()).unwrap();
+    let ended = tokio::task::spawn_blocking(move || {
+        let mut watched = [PollFd::new(&process, PollFlags::IN)];
+        let patience = Timespec {
+            tv_sec: seconds,
+            tv_nsec: 0,
+        };
+        poll(&mut watched, Some(&patience)).unwrap()
+    });
+    assert_eq!(ended.await.unwrap(), 1, "it goes on");
+}

@@ -1,0 +1,92 @@
+//! Processes, as people run, leave, find and end them.
+
+mod detached;
+mod outages;
+mod signals;
+mod starts;
+mod streams;
+mod terminals;
+mod window;
+mod wire;
+
+use std::{
+    fs,
+    path::Path,
+    process::{ExitStatus, Stdio},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open},
+};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, BufReader, Lines},
+    process::{Child, ChildStdout, Command},
+};
+
+use crate::cast::{PATIENCE, soon};
+
+/// A program that runs, with what it prints line by line.
+struct Running {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Running {
+    fn start(command: &mut Command) -> Self {
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    /// Waits for the next line, which must be this one.
+    async fn says(&mut self, line: &str) {
+        let said = soon(self.lines.next_line()).await.unwrap();
+        assert_eq!(said.as_deref(), Some(line));
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(pid(&self.child), signal).unwrap();
+    }
+
+    /// Waits for its end, and returns what it said besides.
+    async fn end(&mut self) -> (ExitStatus, String) {
+        let mut said = String::new();
+        let mut stderr = self.child.stderr.take().unwrap();
+        soon(stderr.read_to_string(&mut said)).await.unwrap();
+        (soon(self.child.wait()).await.unwrap(), said)
+    }
+}
+
+fn pid(child: &Child) -> Pid {
+    Pid::from_raw(i32::try_from(child.id().unwrap()).unwrap()).unwrap()
+}
+
+/// Waits until a process is gone whose number a command wrote into a file.
+fn gone(file: &Path) {
+    let number = fs::read_to_string(file).unwrap();
+    let pid = Pid::from_raw(number.trim().parse().unwrap()).unwrap();
+    // One that is gone already has no descriptor.
+    if let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) {
+        let mut ended = [PollFd::new(&process, PollFlags::IN)];
+        let limit = Timespec::try_from(PATIENCE).unwrap();
+        assert_eq!(
+            poll(&mut ended, Some(&limit)).unwrap(),
+            1,
+            "{pid:?} is alive"
+        );
+    }
+}
+
+/// Bytes of every value, in no simple pattern.
+fn noise(length: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed;
+    let mut next = || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        u8::try_from(state >> 56).unwrap()
+    };
+    (0..length).map(|_| next()).collect()
+}

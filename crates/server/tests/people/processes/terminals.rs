@@ -1,0 +1,92 @@
+//! Commands on a terminal of their own.
+
+use rustix::process::{Signal, kill_process};
+
+use super::window::Window;
+use crate::cast::Person;
+
+fn person() -> Person {
+    Person::new().with("TERM", "xterm").with("SHELL", "/bin/sh")
+}
+
+#[tokio::test]
+async fn a_terminal_has_the_size_of_ours_and_follows_it() {
+    let person = person();
+    let script = "trap 'stty size' WINCH; stty size; echo $TERM; while :; do sleep 0.02; done";
+    let run = person.command(["run", "--tty", "sh", "-c", script]);
+    let mut window = Window::open(&run, (40, 100));
+    let before = window.settings();
+    window.shows("40 100\r\nxterm\r\n").await;
+    assert!(window.is_raw());
+    window.resize((50, 120));
+    window.shows("50 120\r\n").await;
+    // What Ctrl-C is; their terminal makes a signal of it.
+    window.types("\x03");
+    assert_eq!(window.end().await.code(), Some(130));
+    assert_eq!(window.settings(), before);
+}
+
+#[tokio::test]
+async fn keys_reach_the_command_as_they_are_pressed() {
+    let person = person();
+    let script = "stty raw -echo; echo ready; dd bs=1 count=3 2>/dev/null | od -An -tx1";
+    let run = person.command(["run", "-t", "sh", "-c", script]);
+    let mut window = Window::open(&run, (24, 80));
+    window.shows("ready").await;
+    // Ctrl-Z, Ctrl-S and Escape.
+    window.types("\x1a\x13\x1b");
+    window.shows("1a 13 1b").await;
+    assert_eq!(window.end().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn the_terminal_is_given_back_when_a_signal_ends_us() {
+    let person = person();
+    let script = "trap 'echo no' TERM; echo ready; while :; do sleep 0.02; done";
+    let run = person.command(["run", "-t", "sh", "-c", script]);
+    let mut window = Window::open(&run, (24, 80));
+    let before = window.settings();
+    window.shows("ready").await;
+    assert!(window.is_raw());
+    kill_process(super::pid(&window.child), Signal::TERM).unwrap();
+    window.shows("no").await;
+    kill_process(super::pid(&window.child), Signal::TERM).unwrap();
+    assert_eq!(window.end().await.code(), Some(143));
+    assert_eq!(window.settings(), before);
+}
+
+#[tokio::test]
+async fn a_command_that_does_not_start_leaves_the_terminal_alone() {
+    let person = person();
+    let run = person.command(["run", "-t", "no-such-program"]);
+    let mut window = Window::open(&run, (24, 80));
+    let before = window.settings();
+    window.shows("no-such-program").await;
+    assert_eq!(window.end().await.code(), Some(127));
+    assert_eq!(window.settings(), before);
+}
+
+#[tokio::test]
+async fn a_shell_is_the_login_shell_on_a_terminal_or_on_our_pipe() {
+    let person = person();
+    let mut window = Window::open(&person.command(["shell"]), (24, 80));
+    window.types("echo $((6 * 7)); tty; exit 5\r");
+    window.shows("42\r\n/dev/pts/").await;
+    assert_eq!(window.end().await.code(), Some(5));
+    let piped = person
+        .run_with(["shell"], b"echo $((6 * 7))\nexit 4\n")
+        .await;
+    assert_eq!((piped.status, piped.stdout.as_str()), (Some(4), "42\n"));
+}
+
+#[tokio::test]
+async fn a_terminal_without_ours_has_a_size_and_an_end_of_input() {
+    let person = person();
+    let script = "stty -echo; stty size; wc -l";
+    let told = person
+        .run_with(["run", "-t", "sh", "-c", script], b"a\nb\n")
+        .await;
+    assert_eq!(told.status, Some(0), "{told:?}");
+    assert!(told.stdout.contains("24 80\r\n"), "{told:?}");
+    assert!(told.stdout.trim_end().ends_with('2'), "{told:?}");
+}
