@@ -8,14 +8,16 @@ mod hub;
 mod in_flight;
 mod memory;
 mod output;
+mod people;
 mod sandbox;
 mod spawn;
 mod stalled;
 mod startup;
+mod tools;
 mod transfer;
 
 use crate::plan::Plan;
-use crate::report::Row;
+use crate::report::{Cell, Row};
 use crate::target::Target;
 
 pub(crate) use transfer::Transfer;
@@ -33,7 +35,7 @@ pub(crate) struct Group {
 const BINARY: &str = "binaryData";
 
 /// All groups, in the order of the table.
-pub(crate) const GROUPS: [Group; 18] = [
+pub(crate) const GROUPS: [Group; 20] = [
     Group {
         name: "spawn",
         run: spawn::run,
@@ -91,6 +93,14 @@ pub(crate) const GROUPS: [Group; 18] = [
         run: client::run,
     },
     Group {
+        name: "tools",
+        run: tools::run,
+    },
+    Group {
+        name: "people",
+        run: people::run,
+    },
+    Group {
         name: "relay",
         run: hub::relay,
     },
@@ -107,3 +117,12 @@ pub(crate) const GROUPS: [Group; 18] = [
         run: hub::nodes,
     },
 ];
+
+/// What one measure takes more than another.
+fn difference((more, less): (&Cell, &Cell)) -> Cell {
+    match (more.value(), less.value()) {
+        (Some(more), Some(less)) => Cell::Value((more - less).max(0.0)),
+        (None, _) => more.clone(),
+        (_, None) => less.clone(),
+    }
+}

@@ -31,6 +31,8 @@ pub(crate) struct Plan {
     pub(crate) streams: usize,
     /// Bytes that each of them writes.
     pub(crate) stream_bytes: u64,
+    /// Bytes of the file that `cp` copies.
+    pub(crate) copy_bytes: u64,
     /// Frames that a hub routes in one block.
     pub(crate) frames: u32,
     /// Executors on one hub, with a harness each.
@@ -93,6 +95,7 @@ impl Plan {
             },
             streams: 200,
             stream_bytes: 16 << 20,
+            copy_bytes: 1 << 30,
             frames: 300_000,
             pairs: 1000,
             writers: 12,
@@ -147,6 +150,7 @@ impl Plan {
             },
             streams: 20,
             stream_bytes: 512 << 10,
+            copy_bytes: 8 << 20,
             frames: 5000,
             pairs: 30,
             writers: 3,

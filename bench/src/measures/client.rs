@@ -21,6 +21,7 @@ use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
+use super::difference;
 use crate::plan::Plan;
 use crate::report::{Cell, Reach, Row, Unit};
 use crate::rpc::Request;
@@ -96,15 +97,7 @@ fn client_calls<'a>(plan: &'a Plan, instance: &Instance) -> Result<Lane<'a, f64>
     }))
 }
 
-fn difference((through, bare): (&Cell, &Cell)) -> Cell {
-    match (through.value(), bare.value()) {
-        (Some(through), Some(bare)) => Cell::Value((through - bare).max(0.0)),
-        (None, _) => through.clone(),
-        (_, None) => bare.clone(),
-    }
-}
-
-fn connect(instance: &Instance) -> Result<(Runtime, ExecServerClient)> {
+pub(super) fn connect(instance: &Instance) -> Result<(Runtime, ExecServerClient)> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let args = RemoteExecServerConnectArgs::new(instance.url(), "exec-bench");
     let client = runtime.block_on(ExecServerClient::connect_websocket(args))?;
@@ -224,7 +217,7 @@ async fn start(
     Ok(client.environment().backend.start(command).await?.process)
 }
 
-fn follow(process: &Arc<dyn ExecProcess>) -> EventStream {
+pub(super) fn follow(process: &Arc<dyn ExecProcess>) -> EventStream {
     process.follow(Follow {
         from: From::After(OutputSeq(0)),
         pace: Pace::Held,
