@@ -34,6 +34,8 @@ pub enum Difference {
     TerminalsRunArg0,
     /// A process that is given a terminal under a policy does not get one that it controls.
     SandboxedTerminalsAreNotControlling,
+    /// What a command left in its sandbox is killed when it exits.
+    SandboxesEndWithTheirCommand,
     /// One request is handled after the other: one that waits holds up all others.
     SerialRequests,
     /// Errors do not name what they are about; those of terminals may.
@@ -108,6 +110,7 @@ pub const STOCK: Capabilities = Capabilities {
         Difference::TerminalsStartAnywhere,
         Difference::TerminalsRunArg0,
         Difference::SandboxedTerminalsAreNotControlling,
+        Difference::SandboxesEndWithTheirCommand,
         Difference::SerialRequests,
         Difference::ErrorsNameNothing,
         Difference::NoRename,

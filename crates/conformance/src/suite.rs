@@ -356,6 +356,7 @@ macro_rules! conformance_suite {
                 input_and_output_pass_through_a_sandbox,
                 terminate_ends_everything_in_a_sandbox,
                 dropping_the_last_handle_ends_everything_in_a_sandbox,
+                what_a_command_left_in_a_sandbox_goes_on_writing,
                 many_sandboxes_run_at_once,
                 a_policy_that_cannot_be_is_refused_a_sandbox;
             sandboxed_files:

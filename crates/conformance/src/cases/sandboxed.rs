@@ -260,6 +260,24 @@ pub async fn dropping_the_last_handle_ends_everything_in_a_sandbox(subject: &Sub
     lifeline.gone().await;
 }
 
+pub async fn what_a_command_left_in_a_sandbox_goes_on_writing(subject: &Subject) {
+    for which in 0..5 {
+        let scratch = Scratch::new();
+        let gate = scratch.gate();
+        let policy = &policies(scratch.root())[which];
+        let script = r#"(read line <"$1"; echo late) & exit 3"#;
+        let command = policy.around(subject.sh(script, &[gate.path()]));
+        let mut running = subject.start(command).await;
+        assert_eq!(running.exit().await.code, 3);
+        if !subject.differs(Difference::SandboxesEndWithTheirCommand) {
+            gate.open();
+            assert_eq!(running.finish().await.text(), "late\n");
+        } else {
+            assert_eq!(running.finish().await.text(), "");
+        }
+    }
+}
+
 pub async fn many_sandboxes_run_at_once(subject: &Subject) {
     let scratch = Scratch::new();
     let runs = (0..16).map(|number| {

@@ -140,7 +140,7 @@ fn attend(mut watch: Watch, child: c_int) -> ! {
         let _ = raw::kill(child, libc::SIGKILL);
         ended()
     };
-    watch.close_others(wake);
+    watch.close_others([wake]);
     let _ = super::keep_only_tracing();
     watch.attend(wake, || true);
     ended()

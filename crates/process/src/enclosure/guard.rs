@@ -87,13 +87,13 @@ impl Watch {
         }
     }
 
-    /// Closes all descriptors but its own and one more.
-    pub(crate) fn close_others(&self, kept: c_int) {
+    /// Closes all descriptors but its own and some more.
+    pub(crate) fn close_others<const N: usize>(&self, kept: [c_int; N]) {
         let mut first = 0;
         loop {
             let directories = self.directories[..self.directory_count].iter().copied();
-            let own = directories.chain([self.listener, self.processes, kept]);
-            let Some(next) = own.filter(|fd| *fd >= first).min() else {
+            let own = directories.chain([self.listener, self.processes]);
+            let Some(next) = own.chain(kept).filter(|fd| *fd >= first).min() else {
                 break;
             };
             if next > first {

@@ -1,5 +1,5 @@
 //! The first process in an enclosed command's namespaces: makes them, starts the command, reaps,
-//! and ends with the command. Shares the spawner's memory; nothing here allocates, locks or returns.
+//! and ends when nothing is left. Shares the spawner's memory; nothing here allocates, locks or returns.
 //!
 //! It keeps its permitted capabilities, so that the command, which has none, can neither trace it
 //! nor look into it.
@@ -15,7 +15,7 @@ use super::{
     handle::Stage,
     job::Job,
     progress::{self, Failure},
-    supervise::Started,
+    supervise::{Started, close_all_but},
 };
 use crate::{
     enclosure::{
@@ -41,6 +41,8 @@ pub(super) fn start(job: &Job, namespaces: NamespaceParts) -> Result<Started, Fa
     let own = raw::pidfd_open(raw::getpid()).map_err(refused)?;
     // Init looks at it once, to learn whether this process still lived when it began.
     job.progress.for_child.outside.store(own, SeqCst);
+    let [bell, rope] = raw::socket_pair().map_err(refused)?;
+    job.progress.rope.store(rope, SeqCst);
     let argument = ptr::from_ref(job).cast_mut().cast();
     let word = ptr::from_ref(job.progress.word());
     // SAFETY: the stack is init's own; the region is kept until this process was reaped, which does
@@ -55,6 +57,7 @@ pub(super) fn start(job: &Job, namespaces: NamespaceParts) -> Result<Started, Fa
             child: init,
             command,
             held,
+            bell,
         }),
         None => {
             raw::wait_for(init);
@@ -125,6 +128,10 @@ fn prepare(job: &Job, parts: &Parts<'_>) -> Result<Option<Watch>, Refusal> {
     }
     let outside = open_outside_processes().map_err(&refused)?;
     for_child.outside.store(outside, SeqCst);
+    if !namespaces.processes {
+        // What the command leaves behind is reaped here all the same.
+        raw::prctl(libc::PR_SET_CHILD_SUBREAPER, 1).map_err(&refused)?;
+    }
     if namespaces.user {
         map_account(job.account.0, job.account.1).map_err(At::Account.refused())?;
     }
@@ -142,36 +149,53 @@ fn prepare(job: &Job, parts: &Parts<'_>) -> Result<Option<Watch>, Refusal> {
     Watch::open(parts, processes)
 }
 
-/// Reaps until the command has ended. What is left in a namespace of processes ends with its first.
+/// Reaps until nothing is left. What the command left behind may still have something to say: its end
+/// is told at once, and the rest is the supervisor's to kill.
 fn attend(job: &Job, command: i32, watch: Option<Watch>) -> ! {
     let mut watch = watch;
+    let rope = job.progress.rope.load(SeqCst);
     let received = watch.as_mut().map_or(Ok(()), Watch::receive);
+    // The ends of the command's pipes must not stay open here.
     match &watch {
-        Some(watch) => watch.close_others(job.signals),
-        // The ends of the command's pipes must not stay open here.
-        None => drop(raw::close_range(0, c_int::MAX)),
+        Some(watch) => watch.close_others([job.signals, rope]),
+        None => close_all_but([rope]),
     }
     // Without a listener the command is lost, and without its capabilities in check so is this.
     if received.is_err() || keep_only_tracing().is_err() {
         raw::exit(1);
     }
+    let mut told = false;
+    let mut is_over = || {
+        let is_over = !reap_ended(job, command);
+        if !is_over && !told && job.progress.has_ended() {
+            told = true;
+            let _ = raw::send(rope, &[0]);
+        }
+        is_over
+    };
     if let Some(watch) = &mut watch {
         watch.attend(job.signals, || {
             let mut record = [0; size_of::<libc::signalfd_siginfo>()];
             while raw::read(job.signals, &mut record).is_ok() {}
-            while let Ok(true) = reap(job, command, raw::wait_any) {}
-            job.progress.has_ended()
+            is_over()
         });
     } else {
-        while !job.progress.has_ended() {
-            if let Err(errno) = reap(job, command, raw::wait_next)
-                && errno != libc::EINTR
-            {
-                break;
-            }
+        while !is_over() {
+            let _ = reap(job, command, raw::wait_next);
         }
     }
     raw::exit(0)
+}
+
+/// Reaps what has ended. Tells whether anything is left.
+fn reap_ended(job: &Job, command: i32) -> bool {
+    loop {
+        match reap(job, command, raw::wait_any) {
+            Ok(true) | Err(libc::EINTR) => {}
+            Ok(false) => return true,
+            Err(_) => return false,
+        }
+    }
 }
 
 type Wait = fn(&mut c_int, &mut libc::rusage) -> Result<i32, Errno>;

@@ -22,6 +22,8 @@ pub(super) struct Progress {
     command: AtomicI32,
     failure: [AtomicU32; 4],
     end: End,
+    /// Where init tells that the command has ended, and that something is left.
+    pub(super) rope: AtomicI32,
     /// What the child needs to know of init.
     pub(super) for_child: ForChild,
 }
@@ -67,6 +69,7 @@ impl Progress {
                 system_us: AtomicU64::new(0),
                 max_rss_kib: AtomicU64::new(0),
             },
+            rope: AtomicI32::new(-1),
             for_child: ForChild {
                 outside: AtomicI32::new(-1),
                 watch: AtomicI32::new(-1),

@@ -44,6 +44,7 @@ pub(super) extern "C" fn enter(argument: *mut c_void) -> c_int {
         child,
         command,
         held,
+        bell,
     } = match started {
         Ok(started) => started,
         Err((stage, errno, part)) => {
@@ -52,12 +53,14 @@ pub(super) extern "C" fn enter(argument: *mut c_void) -> c_int {
         }
     };
     // The ends of the command's pipes must not stay open here, nor the spawner's socket.
-    close_all_but([job.control, job.signals, held]);
+    close_all_but([job.control, job.signals, held, bell]);
     tell(job.control, Report::Started(command.unsigned_abs()));
     Supervisor {
         job,
         child,
         command,
+        bell,
+        told: false,
         reaped: false,
         killing: false,
         orphaned: false,
@@ -75,6 +78,8 @@ pub(super) struct Started {
     pub(super) command: i32,
     /// A descriptor that is kept as long as the supervisor lives, if it is one.
     pub(super) held: c_int,
+    /// Readable when the command has ended before its init, if it is a descriptor.
+    pub(super) bell: c_int,
 }
 
 /// Starts a command that has no init: child and command are the same.
@@ -93,6 +98,7 @@ fn start(job: &Job) -> Result<Started, Failure> {
             child,
             command: child,
             held: -1,
+            bell: -1,
         }),
     }
 }
@@ -103,6 +109,10 @@ struct Supervisor<'a> {
     child: i32,
     /// The command, and its process group.
     command: i32,
+    /// Readable when the command has ended before its init. Negative: that is not waited for.
+    bell: c_int,
+    /// The command's end was told.
+    told: bool,
     /// The child has ended, and with it the command.
     reaped: bool,
     /// Everything is to die.
@@ -127,6 +137,11 @@ impl Supervisor<'_> {
                     events: libc::POLLIN,
                     revents: 0,
                 },
+                libc::pollfd {
+                    fd: self.bell,
+                    events: libc::POLLIN,
+                    revents: 0,
+                },
             ];
             if self.orphaned {
                 fds[1].fd = -1;
@@ -146,6 +161,13 @@ impl Supervisor<'_> {
             }
             if fds[0].revents != 0 {
                 self.take_signals();
+            }
+            if fds[2].revents != 0 {
+                // It rings once, also when init has ended.
+                self.bell = -1;
+                if self.job.progress.has_ended() {
+                    self.tell_end(0, &mut raw::empty_usage());
+                }
             }
             self.reap();
             if self.killing {
@@ -196,15 +218,21 @@ impl Supervisor<'_> {
                 Ok(0) | Err(libc::EINTR) => return,
                 Ok(pid) if pid == self.child && !self.reaped => {
                     self.reaped = true;
-                    self.job.progress.correct(&mut status, &mut usage);
-                    tell(
-                        self.job.control,
-                        Report::Exited(exit_report(status, &usage)),
-                    );
+                    self.tell_end(status, &mut usage);
                 }
                 Ok(_) => {}
                 Err(_) => raw::exit(0),
             }
+        }
+    }
+
+    /// Tells how the command ended, once: like its child, unless init knows better.
+    fn tell_end(&mut self, mut status: i32, usage: &mut libc::rusage) {
+        if !self.told {
+            self.told = true;
+            self.job.progress.correct(&mut status, usage);
+            let report = Report::Exited(exit_report(status, usage));
+            tell(self.job.control, report);
         }
     }
 
@@ -309,7 +337,8 @@ fn tell(control: c_int, report: Report) {
     while raw::send(control, &report.encode()) == Err(libc::EINTR) {}
 }
 
-fn close_all_but(kept: [c_int; 3]) {
+/// Closes all descriptors but these.
+pub(super) fn close_all_but<const N: usize>(kept: [c_int; N]) {
     let mut first = 0;
     while let Some(next) = kept.into_iter().filter(|fd| *fd >= first).min() {
         if next > first {

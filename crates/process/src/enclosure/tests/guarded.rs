@@ -149,7 +149,7 @@ async fn sockets_are_bound_but_to_guarded_names() {
 }
 
 #[tokio::test]
-async fn descendants_of_a_guarded_command_die_with_it() {
+async fn what_a_guarded_command_left_lives_until_the_tree_is_killed() {
     let Some(landlock) = nothing_can_be_made() else {
         return;
     };
@@ -159,15 +159,17 @@ async fn descendants_of_a_guarded_command_die_with_it() {
     let spawner = Spawner::default();
     let script = "setsid sleep 1000 & echo ready; kill -9 $$";
     let (child, output) = start(&spawner, enclosure, script).await.unwrap();
+    let Some(Report::Exited(exit)) = child.report().await else {
+        panic!("an exit is reported")
+    };
+    assert_eq!(exit.status, libc::SIGKILL);
+    child.kill_tree();
+    assert_eq!(child.report().await, None);
     let mut text = String::new();
     std::fs::File::from(output)
         .read_to_string(&mut text)
         .unwrap();
     assert_eq!(text, "ready\n");
-    let Some(Report::Exited(exit)) = child.report().await else {
-        panic!("an exit is reported")
-    };
-    assert_eq!(exit.status, libc::SIGKILL);
 }
 
 #[tokio::test]

@@ -66,7 +66,7 @@ async fn the_reported_number_is_the_one_outside() {
 }
 
 #[tokio::test]
-async fn descendants_die_with_the_command() {
+async fn what_the_command_left_lives_until_the_tree_is_killed() {
     let spawner = Spawner::default();
     let script = "setsid sleep 1000 & (setsid sleep 1000 &) ; exit 3";
     let (child, output) = start(&spawner, namespaces(read_only()), script)
@@ -76,10 +76,34 @@ async fn descendants_die_with_the_command() {
         panic!("an exit is reported")
     };
     assert_eq!(exit.status, 3 << 8);
-    // Each of them held the pipe, and none lives once the exit is reported.
+    // Each of them holds the pipe.
     rustix::io::ioctl_fionbio(&output, true).unwrap();
     let mut rest = [0; 1];
+    let held = rustix::io::read(&output, &mut rest);
+    assert_eq!(held, Err(rustix::io::Errno::AGAIN));
+    child.kill_tree();
+    // The exit is told once.
+    assert_eq!(child.report().await, None);
     assert_eq!(rustix::io::read(&output, &mut rest), Ok(0));
+}
+
+#[tokio::test]
+async fn what_the_command_left_is_reaped_and_ends_by_itself() {
+    let spawner = Spawner::default();
+    let script = "exec 2>&1; (trap '' TERM; sleep 0.05; echo late) & exit 4";
+    let (child, output) = start(&spawner, namespaces(read_only()), script)
+        .await
+        .unwrap();
+    let Some(Report::Exited(exit)) = child.report().await else {
+        panic!("an exit is reported")
+    };
+    assert_eq!(exit.status, 4 << 8);
+    assert_eq!(child.report().await, None);
+    let mut text = String::new();
+    std::fs::File::from(output)
+        .read_to_string(&mut text)
+        .unwrap();
+    assert_eq!(text, "late\n");
 }
 
 #[tokio::test]
@@ -125,9 +149,9 @@ async fn init_can_be_neither_signalled_nor_looked_into() {
 
 #[tokio::test]
 async fn only_standard_descriptors_are_inherited() {
-    let script = "ls /proc/self/fd; ls /proc/1/fd 2>/dev/null";
+    let script = "ls /proc/self/fd; readlink /proc/1/fd/* 2>/dev/null";
     let outcome = run(namespaces(read_only()), script).await;
-    // `ls` itself opens the directory.
+    // `ls` itself opens the directory. Those of init can be counted at most, not used.
     assert_eq!(outcome.output, "0\n1\n2\n3\n");
 }
 
