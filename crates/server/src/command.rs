@@ -11,6 +11,7 @@ mod cp;
 mod detached;
 mod edit;
 mod env;
+mod examine;
 mod failure;
 mod files;
 mod find;
@@ -42,6 +43,7 @@ pub use self::{
     cp::Cp,
     edit::Edit,
     env::Env,
+    examine::examine,
     failure::{Failure, FailureKind},
     find::Find,
     grep::Grep,

@@ -6,7 +6,7 @@ use anyhow::Context;
 use exec_server::{
     ExecServerRuntimePaths, RemoteEnvironmentConfig, background,
     cli::{Cli, Command, Doctor, Hub, HubCommand},
-    command::Failure,
+    command::{Failure, examine as examine_there},
     config::{self, LogConfig, Lookup, ServerConfig},
     doctor, hub,
     observe::Telemetry,
@@ -68,6 +68,11 @@ fn start(cli: Cli) -> anyhow::Result<ExitCode> {
         Some(Command::People(line)) => {
             let line = line.clone();
             return on_one_thread(async { Ok(line.run().await?) });
+        }
+        Some(Command::Doctor(doctor)) if doctor.place.env.is_some() => {
+            let Doctor { place, json } = doctor.clone();
+            let options: &[&str] = if json { &["--json"] } else { &[] };
+            return on_one_thread(async move { Ok(examine_there(&place, options).await?) });
         }
         Some(Command::Doctor(_)) | None => {}
     }
@@ -156,13 +161,11 @@ fn print(text: &str) -> anyhow::Result<()> {
 /// touch it are stuck until it is back, and others need theirs.
 const MAX_BLOCKING_THREADS: usize = 4096;
 
-#[expect(
-    clippy::print_stderr,
-    reason = "the last words of a command-line program"
-)]
+/// Says the last words. If nobody can hear them, the status is still told.
 fn report(error: &anyhow::Error) {
-    match error.downcast_ref::<Failure>() {
-        Some(failure) => eprintln!("error: {failure}"),
-        None => eprintln!("Error: {error:#}"),
-    }
+    let mut stderr = std::io::stderr().lock();
+    drop(match error.downcast_ref::<Failure>() {
+        Some(failure) => writeln!(stderr, "error: {failure}"),
+        None => writeln!(stderr, "Error: {error:#}"),
+    });
 }

@@ -6,7 +6,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
 
 use super::{Forward, Hub, Registration, Transport};
 use crate::{
-    command::Line,
+    command::{Line, Where},
     config::{Override, Settings, Strictness, Switch},
 };
 
@@ -84,7 +84,7 @@ pub enum Command {
     /// Everything is tried, as the server would do it, which takes at most 20 seconds. Options of
     /// the server's count, before the command: `exec-server --sandbox-mechanism landlock doctor`
     /// tells what Landlock alone would do. Run it where the server runs: under the same account, in
-    /// the same container.
+    /// the same container; --env has the server of an environment do it.
     #[command(after_help = DOCTOR_STATUS)]
     Doctor(Doctor),
     /// Offers a server that listens elsewhere through a registry.
@@ -100,8 +100,13 @@ pub enum Command {
 }
 
 /// Options of `exec-server doctor`.
-#[derive(Args, Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Args, Clone, Debug)]
 pub struct Doctor {
+    /// Whose machine; this one if it is not said.
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub place: Where,
+
     /// Prints one JSON object instead of text.
     #[arg(long)]
     pub json: bool,

@@ -6,14 +6,14 @@ use clap::Args;
 use exec_env::process::ExecProcess;
 use exec_wire::{
     id::OutputSeq,
-    process::{ProcessSummary, ReadProcess, TerminalSize},
+    process::{ProcessSummary, TerminalSize},
 };
 
 use super::{
     detached::{self, call_failed},
     failure::{Failure, FailureKind},
     place::{Place, Where},
-    stream::{DetachKeys, Input, Owner, Talk, Terminal, byte, complain, telling},
+    stream::{DetachKeys, Input, Owner, Signals, Talk, Terminal, byte, complain, telling},
     terminal,
 };
 
@@ -49,19 +49,13 @@ impl Attach {
         let found = telling(client, detached::find_one(client, &self.id)).await?;
         let id = found.process_id.clone();
         if !found.running {
-            return Ok(ended(&found));
+            return Ok(ended(&place, &found));
         }
-        let now = client.call(ReadProcess {
-            process_id: id.clone(),
-            after_seq: Some(LAST),
-            max_bytes: None,
-            wait_ms: None,
-        });
-        let now = telling(client, now).await.map_err(call_failed)?;
+        let now = telling(client, detached::now(client, &id)).await?;
         let after = OutputSeq(now.next_seq.0.saturating_sub(1));
         if now.exited {
             let exit_code = now.exit_code;
-            return Ok(ended(&ProcessSummary { exit_code, ..found }));
+            return Ok(ended(&place, &ProcessSummary { exit_code, ..found }));
         }
         let process = telling(client, client.attach(id.clone(), Some(after))).await;
         let process = process.map_err(call_failed)?;
@@ -80,6 +74,7 @@ impl Attach {
         let talk = Talk {
             client: client.clone(),
             process: Arc::clone(&process),
+            signals: Signals::listen().map_err(failed)?,
             after,
             owner: Owner::Server,
             input,
@@ -88,12 +83,9 @@ impl Attach {
             limit: None,
         };
         let end = talk.run().await.map_err(failed)?;
-        end.status(Owner::Server, &id)
+        end.status(Owner::Server, &id, &place)
     }
 }
-
-/// A number that no event has: nothing is replayed after it.
-const LAST: OutputSeq = OutputSeq(u64::MAX - 1);
 
 /// Lets a program draw its screen again, in our size. It only does so when the size changes.
 fn repaint(process: &dyn ExecProcess) {
@@ -109,10 +101,9 @@ fn repaint(process: &dyn ExecProcess) {
     drop(process.resize(size));
 }
 
-fn ended(process: &ProcessSummary) -> ExitCode {
+fn ended(place: &Place, process: &ProcessSummary) -> ExitCode {
     let id = &process.process_id;
-    complain(&format!(
-        "`{id}` has ended; `exec-server logs {id}` prints what it wrote"
-    ));
+    let logs = place.line("logs", &[id.as_str()]);
+    complain(&format!("`{id}` has ended; `{logs}` prints what it wrote"));
     ExitCode::from(process.exit_code.map_or(1, byte))
 }

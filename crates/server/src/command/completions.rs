@@ -22,6 +22,12 @@ impl Completions {
         let mut script = Vec::new();
         let mut command = Cli::command();
         clap_complete::generate(self.shell, &mut command, NAME, &mut script);
+        if self.shell == Shell::Bash {
+            // Words of the line are looked up by one spelling of the name, and listed by another, if there is
+            // a hyphen in it.
+            let text = String::from_utf8_lossy(&script);
+            script = text.replace("exec__subcmd__server", "exec__server").into();
+        }
         print_bytes(&script)?;
         Ok(ExitCode::SUCCESS)
     }

@@ -1,7 +1,10 @@
 //! The processes that belong to the server, found by what a person types.
 
 use exec_client::{client::ExecServerClient, error::ExecServerError};
-use exec_wire::process::ProcessSummary;
+use exec_wire::{
+    id::{OutputSeq, ProcessId},
+    process::{OutputPage, ProcessSummary, ReadProcess},
+};
 
 use super::failure::{Failure, FailureKind};
 
@@ -29,6 +32,20 @@ pub(crate) async fn find_one(
     pick(&list(client).await?, typed)
 }
 
+/// Returns how far a process has come: where its output ends at the moment, and how it ended.
+pub(crate) async fn now(client: &ExecServerClient, id: &ProcessId) -> Result<OutputPage, Failure> {
+    let now = client.call(ReadProcess {
+        process_id: id.clone(),
+        after_seq: Some(LAST),
+        max_bytes: None,
+        wait_ms: None,
+    });
+    now.await.map_err(call_failed)
+}
+
+/// A number that no event has: nothing is replayed after it.
+const LAST: OutputSeq = OutputSeq(u64::MAX - 1);
+
 fn pick(processes: &[ProcessSummary], typed: &str) -> Result<ProcessSummary, Failure> {
     let id = |process: &ProcessSummary| process.process_id.as_str().to_owned();
     if let Some(exact) = processes.iter().find(|process| id(process) == typed) {
@@ -50,7 +67,7 @@ fn pick(processes: &[ProcessSummary], typed: &str) -> Result<ProcessSummary, Fai
 fn unknown(id: &str) -> Failure {
     let what = format!("there is no detached process `{id}`");
     Failure::new(FailureKind::NotFound, what)
-        .next("`exec-server ps` lists them; one that has ended is forgotten after a while")
+        .next("`exec-server ps`, with the same --env, lists them; one that has ended is forgotten after a while")
 }
 
 /// Tells a person why a call came to nothing.

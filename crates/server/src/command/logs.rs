@@ -17,7 +17,7 @@ use super::{
     detached::{self, call_failed},
     failure::{Failure, FailureKind},
     place::{Place, Where},
-    stream::{End, Owner, Sink, Talk, Terminal, complain, telling, unwritten},
+    stream::{End, Owner, Signals, Sink, Talk, Terminal, complain, telling, unwritten},
 };
 
 /// Prints what a detached process wrote.
@@ -68,13 +68,18 @@ impl Logs {
                 return unwritten(&error);
             }
         }
+        if kept.gap {
+            complain("some output was written too fast to be kept, and is missing here");
+        }
         if !self.follow || kept.closed {
             return Ok(ExitCode::SUCCESS);
         }
         let attached = telling(client, client.attach(id.clone(), Some(kept.last))).await;
+        let failed = |error| Failure::new(FailureKind::Failed, error);
         let talk = Talk {
             client: client.clone(),
             process: attached.map_err(call_failed)?,
+            signals: Signals::listen().map_err(failed)?,
             after: kept.last,
             owner: Owner::Server,
             input: None,
@@ -82,13 +87,12 @@ impl Logs {
             keys: None,
             limit: None,
         };
-        let end = talk.run().await;
-        let end = end.map_err(|error| Failure::new(FailureKind::Failed, error))?;
+        let end = talk.run().await.map_err(failed)?;
         // What it ended with is for `wait` to tell.
         if matches!(end, End::Exited(_) | End::Closed) {
             return Ok(ExitCode::SUCCESS);
         }
-        end.status(Owner::Server, &id)
+        end.status(Owner::Server, &id, &place)
     }
 }
 
@@ -100,6 +104,8 @@ struct Kept {
     last: OutputSeq,
     /// There was more before.
     incomplete: bool,
+    /// There was more in between.
+    gap: bool,
     /// There will be no more.
     closed: bool,
 }
@@ -110,8 +116,11 @@ impl Kept {
             pieces: Vec::new(),
             last: OutputSeq(0),
             incomplete: false,
+            gap: false,
             closed: false,
         };
+        // What is written from now on is not waited for: there may always be more.
+        let now = detached::now(client, id).await?;
         loop {
             let page = client.call(ReadProcess {
                 process_id: id.clone(),
@@ -123,9 +132,11 @@ impl Kept {
             let first = page.chunks.first().map(|chunk| chunk.seq);
             // Its end has a number, too: only what it wrote at the beginning can be missing.
             let beginning = kept.pieces.is_empty() && !kept.incomplete;
-            kept.incomplete |= beginning && first.is_some_and(|seq| seq > OutputSeq(1));
+            let missing = first.is_some_and(|seq| seq > kept.last.next());
+            kept.incomplete |= beginning && missing;
+            kept.gap |= !beginning && missing;
             let last = OutputSeq(page.next_seq.0.saturating_sub(1));
-            let over = page.chunks.is_empty() || last <= kept.last;
+            let over = page.chunks.is_empty() || last <= kept.last || last.next() >= now.next_seq;
             kept.last = kept.last.max(last);
             let pieces = page.chunks.into_iter();
             kept.pieces

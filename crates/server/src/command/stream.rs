@@ -14,9 +14,10 @@ mod talk;
 
 pub use self::keys::{DetachKeys, DetachKeysError};
 pub(crate) use self::{
-    ending::{byte, unwritten},
+    ending::{byte, timed_out, unwritten},
     input::Input,
     notice::{Notice, telling},
     output::{Sink, complain, say},
+    signals::Signals,
     talk::{End, GRACE, Owner, Talk, Terminal},
 };

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use exec_wire::process::{WaitProcess, WaitUntil};
+use exec_wire::process::{ExitCause, WaitProcess, WaitUntil};
 use tokio::time::Instant;
 
 use super::{
@@ -11,7 +11,7 @@ use super::{
     detached::{self, call_failed},
     failure::{Failure, FailureKind},
     place::{Place, Where},
-    stream::{byte, telling},
+    stream::{byte, telling, timed_out},
 };
 
 /// Waits for a detached process, and ends as it ended.
@@ -51,8 +51,13 @@ impl Wait {
                 if !ended.exited {
                     let id = &process.process_id;
                     let what = format!("`{id}` has not ended in time, and goes on");
+                    let kill = place.line("kill", &[id.as_str()]);
                     return Err(Failure::new(FailureKind::TimedOut, what)
-                        .next(format_args!("`exec-server kill {id}` ends it")));
+                        .next(format_args!("`{kill}` ends it")));
+                }
+                let now = detached::now(client, &process.process_id).await?;
+                if now.cause == Some(ExitCause::WallLimit) {
+                    return Err(timed_out());
                 }
                 status = ExitCode::from(ended.exit_code.map_or(1, byte));
             }

@@ -6,6 +6,7 @@
 
 mod command;
 mod ignored;
+mod leaving;
 mod trigger;
 
 pub use self::command::Watch;

@@ -3,7 +3,7 @@
 
 mod behind;
 mod collector;
-mod http;
+pub(crate) mod http;
 mod logs;
 mod numbers;
 mod papers;

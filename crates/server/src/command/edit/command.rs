@@ -57,10 +57,10 @@ impl Edit {
             .map_err(|error| failed("keep a copy here", error))?;
         let edited = draft.edit(&editor()).await;
         let kept = |failure: Failure| {
-            let kept = draft.path().display();
+            let kept = draft.path().display().to_string();
+            let line = place.line("cp", &[&kept, &format!(":{}", shown(&path))]);
             failure.next(format!(
-                "what you wrote is kept in {kept}; `exec-server cp {kept} :{}` puts it there",
-                shown(&path)
+                "what you wrote is kept in {kept}; `{line}` puts it there"
             ))
         };
         let after = draft.read();

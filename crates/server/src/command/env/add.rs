@@ -10,10 +10,13 @@ use super::{
     entry::{appended, with_default},
     file::EnvironmentsFile,
 };
-use crate::command::{
-    failure::{Failure, FailureKind},
-    place::select,
-    print::say,
+use crate::{
+    command::{
+        failure::{Failure, FailureKind},
+        place::select,
+        print::say,
+    },
+    environments::Fault,
 };
 
 /// Adds an environment to environments.toml.
@@ -82,7 +85,17 @@ impl Add {
         if self.default {
             text = with_default(&text, id.as_str());
         }
-        let understood = file.understand(&text, lookup)?;
+        let understood = file.understand(&text, lookup);
+        let understood = understood.map_err(|error| {
+            // The file is written in a way that nothing can be put behind.
+            if matches!(error.fault, Fault::Syntax(_)) {
+                return Failure::new(FailureKind::UnknownEnvironment, error)
+                    .next("edit it by hand");
+            }
+            // What was there is understood: the line is what is wrong.
+            usage(format!("`{id}` cannot be added: {}", error.fault))
+                .next("`exec-server env add --help` shows examples")
+        })?;
         if understood.remotes.len() != file.selection().remotes.len() + 1 {
             let what = format!("`{}` cannot be added to", file.path().display());
             return Err(Failure::new(FailureKind::Failed, what).next("edit it by hand"));

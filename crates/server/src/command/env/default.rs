@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::{entry::with_default, file::EnvironmentsFile};
-use crate::command::failure::Failure;
+use crate::command::failure::{Failure, FailureKind};
 
 /// Makes an environment the one that is used when none is named.
 #[derive(Args, Clone, Debug)]
@@ -20,7 +20,8 @@ impl Default {
         let lookup = &|name: &str| std::env::var_os(name);
         let file = EnvironmentsFile::open(lookup)?;
         let text = with_default(file.text(), &self.name);
-        file.understand(&text, lookup)?;
+        file.understand(&text, lookup)
+            .map_err(|error| Failure::new(FailureKind::UnknownEnvironment, error))?;
         file.replace(&text)?;
         Ok(ExitCode::SUCCESS)
     }

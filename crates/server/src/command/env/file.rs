@@ -12,7 +12,7 @@ use std::{
 use crate::{
     command::failure::{Failure, FailureKind},
     config::{self, Lookup},
-    environments::{self, CodexHome, Facts, Selection},
+    environments::{self, CodexHome, EnvironmentsError, Facts, Selection},
 };
 
 /// How long somebody else may take with the file.
@@ -53,7 +53,8 @@ impl EnvironmentsFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(self::failed(&path, &error)),
         };
-        let selection = parse(&path, text.as_deref().unwrap_or_default(), lookup)?;
+        let selection = parse(&path, text.as_deref().unwrap_or_default(), lookup)
+            .map_err(|error| Failure::new(FailureKind::UnknownEnvironment, error))?;
         Ok(Self {
             path,
             text,
@@ -78,7 +79,11 @@ impl EnvironmentsFile {
     }
 
     /// Reads a text as if it were this file's.
-    pub(super) fn understand(&self, text: &str, lookup: Lookup<'_>) -> Result<Selection, Failure> {
+    pub(super) fn understand(
+        &self,
+        text: &str,
+        lookup: Lookup<'_>,
+    ) -> Result<Selection, EnvironmentsError> {
         parse(&self.path, text, lookup)
     }
 
@@ -98,13 +103,12 @@ impl EnvironmentsFile {
     }
 }
 
-fn parse(path: &Path, text: &str, lookup: Lookup<'_>) -> Result<Selection, Failure> {
+fn parse(path: &Path, text: &str, lookup: Lookup<'_>) -> Result<Selection, EnvironmentsError> {
     let facts = Facts {
         lookup,
         read: &config::read_text,
     };
     environments::parse(path, text, facts)
-        .map_err(|error| Failure::new(FailureKind::UnknownEnvironment, error))
 }
 
 fn write(draft: &Path, text: &str, mode: u32) -> io::Result<()> {

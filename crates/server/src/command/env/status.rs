@@ -48,7 +48,7 @@ impl Status {
         let found = join_all(asked.into_iter().map(examine)).await;
         let text = match self.json {
             true => json(&found.iter().map(|(shown, _)| shown).collect::<Vec<_>>())?,
-            false => table(found.iter().map(|(shown, _)| shown)).to_string(),
+            false => text(found.iter().map(|(shown, _)| shown)),
         };
         print(&text)?;
         let failed = found.iter().find_map(|(_, failed)| *failed);
@@ -134,22 +134,28 @@ async fn ask(route: Route) -> Result<Shown, Failure> {
     })
 }
 
-fn table<'a>(found: impl Iterator<Item = &'a Shown>) -> Table {
+/// Returns a table, and below it why those are not reached that are not.
+fn text<'a>(found: impl Iterator<Item = &'a Shown>) -> String {
     let mut table = Table::new(&["NAME", "ROUND TRIP", "VERSION", "OS", "CWD"]);
+    let mut errors = String::new();
     for shown in found {
         let cell = |cell: &Option<String>| cell.clone().unwrap_or_default();
-        match (&shown.error, shown.round_trip_micros) {
-            (Some(error), _) => table.push([shown.name.clone(), error.clone()]),
-            (None, micros) => table.push([
-                shown.name.clone(),
-                micros.map(span).unwrap_or_default(),
-                cell(&shown.version),
-                cell(&shown.os),
-                cell(&shown.cwd),
-            ]),
-        }
+        let reached = match &shown.error {
+            Some(error) => {
+                errors.push_str(&format!("{}: {error}\n", shown.name));
+                "unreachable".to_owned()
+            }
+            None => shown.round_trip_micros.map(span).unwrap_or_default(),
+        };
+        table.push([
+            shown.name.clone(),
+            reached,
+            cell(&shown.version),
+            cell(&shown.os),
+            cell(&shown.cwd),
+        ]);
     }
-    table
+    format!("{table}{errors}")
 }
 
 fn span(micros: u64) -> String {

@@ -16,7 +16,7 @@ use crate::command::{
     files::{file_failure, persist, shown},
     place::{Place, Where},
     stream::{complain, say, telling},
-    terminal::Standard,
+    terminal::{Standard, has_colours},
 };
 
 /// Finds lines that match.
@@ -112,7 +112,8 @@ impl Grep {
             return say(&format!("{text}\n"));
         }
         let paint = match Standard::Output.is_terminal() {
-            true => Paint::Terminal,
+            true if has_colours(Standard::Output) => Paint::Terminal,
+            true => Paint::Sober,
             false => Paint::Plain,
         };
         let typed = self.path.to_string_lossy();

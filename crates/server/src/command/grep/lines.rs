@@ -9,6 +9,8 @@ use crate::command::files::{printable, relative};
 pub(super) enum Paint {
     /// With colours, and nothing that a terminal would take for a command.
     Terminal,
+    /// The same without colours.
+    Sober,
     /// As they are.
     Plain,
 }
@@ -56,6 +58,10 @@ pub(super) fn lines(
 fn add(text: &mut String, name: &str, line: u64, mark: char, content: &str, paint: Paint) {
     text.push_str(&match paint {
         Paint::Plain => format!("{name}{mark}{line}{mark}{content}\n"),
+        Paint::Sober => {
+            let (name, content) = (printable(name), without_commands(content));
+            format!("{name}{mark}{line}{mark}{content}\n")
+        }
         Paint::Terminal => {
             let (name, content) = (printable(name), without_commands(content));
             format!("\x1b[35m{name}\x1b[0m{mark}\x1b[32m{line}\x1b[0m{mark}{content}\n")

@@ -10,7 +10,7 @@ use crate::command::{
     amount::Span,
     failure::{Failure, FailureKind},
     place::Place,
-    stream::{GRACE, Input, Owner, Talk, Terminal},
+    stream::{GRACE, Input, Owner, Signals, Talk, Terminal},
     terminal,
 };
 
@@ -58,11 +58,13 @@ async fn talk(launch: Launch<'_>, input: Option<Input>) -> Result<ExitCode, Fail
         .limit
         .map(|limit| Span(limit.0 + GRACE + MARGIN).millis());
     let (place, id) = (launch.place, launch.id.clone());
+    let signals = Signals::listen().map_err(failed)?;
     let started = place.environment().backend.start(command).await;
     let started = started.map_err(|error| refused(error, place))?;
     let talk = Talk {
         client: place.client.clone(),
         process: started.process,
+        signals,
         after: OutputSeq(0),
         owner: Owner::Us,
         input,
@@ -71,7 +73,7 @@ async fn talk(launch: Launch<'_>, input: Option<Input>) -> Result<ExitCode, Fail
         limit: launch.limit.map(|Span(limit)| limit),
     };
     let end = talk.run().await.map_err(failed)?;
-    end.status(Owner::Us, &id)
+    end.status(Owner::Us, &id, place)
 }
 
 /// Starts a command that outlives us. With `Stdin::Piped`, whoever attaches to it can write to it.

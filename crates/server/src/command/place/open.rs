@@ -23,6 +23,8 @@ use crate::{
 pub(crate) struct Place {
     /// What people call it.
     pub(crate) name: String,
+    /// How it was asked for, if it was.
+    asked: Option<String>,
     /// The connection.
     pub(crate) client: ExecServerClient,
     /// The host of the server.
@@ -35,7 +37,9 @@ impl Place {
     /// Connects to the environment that was asked for. This machine's own server is started if nobody
     /// listens.
     pub(crate) async fn open(wanted: &Where) -> Result<Self, Failure> {
-        Self::reach(Route::find(wanted, &|name| std::env::var_os(name))?).await
+        let place = Self::reach(Route::find(wanted, &|name| std::env::var_os(name))?).await?;
+        let asked = wanted.env.clone();
+        Ok(Self { asked, ..place })
     }
 
     /// Connects to the environment at the end of a way.
@@ -52,10 +56,25 @@ impl Place {
         let info = client.info().await.map_err(Failure::from)?;
         Ok(Self {
             name,
+            asked: None,
             client,
             info,
             here,
         })
+    }
+
+    /// Returns a line that a person may type next, for this environment.
+    pub(crate) fn line(&self, command: &str, arguments: &[&str]) -> String {
+        let mut line = format!("exec-server {command}");
+        for word in self.asked.iter().flat_map(|asked| ["-E", asked]) {
+            line.push(' ');
+            line.push_str(&quoted(word));
+        }
+        for word in arguments {
+            line.push(' ');
+            line.push_str(&quoted(word));
+        }
+        line
     }
 
     /// Returns the environment.
@@ -75,6 +94,15 @@ impl Place {
             false => None,
         };
         typed::read(typed.as_ref(), base, &self.info)
+    }
+}
+
+/// Returns a word as a shell reads it.
+fn quoted(word: &str) -> String {
+    let plain = |sign: char| sign.is_ascii_alphanumeric() || "-_./:=@%+,".contains(sign);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
     }
 }
 

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::command::{
     failure::{Failure, FailureKind},
+    place::Place,
     terminal::Standard,
 };
 
@@ -20,18 +21,24 @@ const BROKEN_PIPE: u8 = 128 + 13;
 
 impl End {
     /// Returns the status to end with.
-    pub(crate) fn status(self, owner: Owner, id: &ProcessId) -> Result<ExitCode, Failure> {
+    pub(crate) fn status(
+        self,
+        owner: Owner,
+        id: &ProcessId,
+        place: &Place,
+    ) -> Result<ExitCode, Failure> {
+        let attach = || place.line("attach", &[id.as_str()]);
         match self {
             Self::Exited(exit) => exit_status(&exit),
             Self::TimedOut => Err(timed_out()),
             Self::Signalled(number) => Ok(ExitCode::from(byte(128 + number))),
             Self::Detached => {
-                complain(&format!("left `{id}`; `exec-server attach {id}` returns"));
+                complain(&format!("left `{id}`; `{}` returns", attach()));
                 Ok(ExitCode::SUCCESS)
             }
             Self::Closed => Ok(ExitCode::SUCCESS),
             Self::Unwritten(error) => unwritten(&error),
-            Self::Lost(error) => Err(lost(&error, owner, id)),
+            Self::Lost(error) => Err(lost(&error, owner, &attach())),
         }
     }
 }
@@ -60,7 +67,8 @@ pub(crate) fn unwritten(error: &io::Error) -> Result<ExitCode, Failure> {
     Err(Failure::new(FailureKind::Failed, what))
 }
 
-fn timed_out() -> Failure {
+/// What became of a command whose time was up.
+pub(crate) fn timed_out() -> Failure {
     Failure::new(
         FailureKind::TimedOut,
         "the command did not end in time, and was ended",
@@ -68,7 +76,7 @@ fn timed_out() -> Failure {
     .next("--timeout gives it longer")
 }
 
-fn lost(error: &ProcessError, owner: Owner, id: &ProcessId) -> Failure {
+fn lost(error: &ProcessError, owner: Owner, attach: &str) -> Failure {
     let lost = Failure::new(FailureKind::Lost, error);
     match (owner, error) {
         (Owner::Us, ProcessError::Disconnected(Disconnect::Session(_))) => {
@@ -79,7 +87,7 @@ fn lost(error: &ProcessError, owner: Owner, id: &ProcessId) -> Failure {
              one that outlives it",
         ),
         (Owner::Server, ProcessError::Disconnected(_)) => lost.next(format_args!(
-            "the process goes on as long as the server does; `exec-server attach {id}` returns to it"
+            "the process goes on as long as the server does; `{attach}` returns to it"
         )),
         (Owner::Us | Owner::Server, _) => Failure::new(FailureKind::Failed, error),
     }

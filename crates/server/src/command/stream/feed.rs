@@ -2,19 +2,19 @@
 //! Invariant: what was read is written in its order, and no more is read than the process may still
 //! take; at the end of our input, its input ends.
 
-use std::cell::RefCell;
-
+use exec_client::connection::ConnectionState;
 use exec_env::process::{ExecProcess, ProcessError};
 use exec_wire::process::{ProcessSignal, WriteStatus};
 use futures_util::{StreamExt, stream::FuturesOrdered};
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 
 use super::{
     input::Input,
     keys::{DetachKeys, Typed},
-    notice::Notice,
+    output::write_all,
     signals::Patience,
 };
+use crate::command::terminal::Standard;
 
 /// Writes that may be on their way: enough to fill a long line, and few enough that a process which
 /// does not read soon pauses whoever writes to us.
@@ -23,6 +23,7 @@ const ON_THE_WAY: usize = 8;
 const KEYS_ON_THE_WAY: usize = 64;
 /// What Ctrl-C is on a raw terminal.
 const INTERRUPT: u8 = 3;
+const BELL: &[u8] = b"\x07";
 
 /// Our input, on its way to a process.
 #[derive(Debug)]
@@ -32,7 +33,7 @@ pub(super) struct Feed<'a> {
     pub(super) keys: Option<DetachKeys>,
     /// Keys come as they are pressed.
     pub(super) raw: bool,
-    pub(super) notice: &'a RefCell<Notice>,
+    pub(super) connection: watch::Receiver<ConnectionState>,
 }
 
 /// Why nothing more is passed on.
@@ -48,6 +49,11 @@ pub(super) enum Fed {
     Failed(ProcessError),
 }
 
+/// Tells that a key was lost, as a terminal does when it has no room for one.
+fn ring() {
+    drop(write_all(Standard::Error.fd(), BELL));
+}
+
 impl Feed<'_> {
     pub(super) async fn run(mut self) -> Fed {
         let mut writes = FuturesOrdered::new();
@@ -59,17 +65,24 @@ impl Feed<'_> {
         };
         let mut detached = false;
         loop {
-            if detached && writes.is_empty() {
+            let out = self.is_out();
+            if detached && (out || writes.is_empty()) {
                 return Fed::Detached;
             }
+            let full = writes.len() >= most;
             tokio::select! {
                 biased;
+                // Who may leave changes with it.
+                Ok(()) = self.connection.changed() => {}
                 Some(written) = writes.next(), if !writes.is_empty() => match written {
                     Ok(WriteStatus::Accepted) => {}
                     Ok(WriteStatus::StdinClosed | WriteStatus::UnknownProcess | WriteStatus::Starting)
                     | Err(ProcessError::Terminated | ProcessError::Disconnected(_)) if detached => {
                         return Fed::Detached;
                     }
+                    // A key that was on its way when the connection broke. Others may follow, if only those
+                    // that leave.
+                    Err(ProcessError::Disconnected(_)) if self.raw => ring(),
                     Ok(WriteStatus::StdinClosed | WriteStatus::UnknownProcess | WriteStatus::Starting)
                     // What became of the process is told by its events.
                     | Err(ProcessError::Terminated | ProcessError::Disconnected(_)) => {
@@ -77,7 +90,7 @@ impl Feed<'_> {
                     }
                     Err(error) => return Fed::Failed(error),
                 },
-                read = self.input.read(), if !detached && writes.len() < most => {
+                read = self.input.read(), if !detached && (!full || out && self.raw) => {
                     // There is nothing to be read where nothing can be.
                     let mut data = read.unwrap_or_default();
                     if data.is_empty() {
@@ -95,7 +108,9 @@ impl Feed<'_> {
                             }
                         };
                     }
-                    if !data.is_empty() {
+                    if full {
+                        ring();
+                    } else if !data.is_empty() {
                         writes.push_back(self.process.write(None, data));
                     }
                 }
@@ -113,9 +128,13 @@ impl Feed<'_> {
         Fed::Ended
     }
 
+    fn is_out(&self) -> bool {
+        *self.connection.borrow() == ConnectionState::Reconnecting
+    }
+
     /// Keys reach nobody while the connection is out: Ctrl-C is then for us.
     fn is_given_up(&self, keys: &[u8], patience: &mut Patience) -> bool {
-        if !self.raw || !self.notice.borrow().is_out() {
+        if !self.raw || !self.is_out() {
             return false;
         }
         let now = Instant::now();

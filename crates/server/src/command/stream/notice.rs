@@ -23,11 +23,6 @@ impl Notice {
         }
     }
 
-    /// Tells whether the connection is out at the moment.
-    pub(crate) fn is_out(self) -> bool {
-        self.shown
-    }
-
     /// Says what changed, once.
     pub(crate) fn show(&mut self, state: ConnectionState) {
         let out = match state {

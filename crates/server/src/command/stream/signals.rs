@@ -11,7 +11,7 @@ use tokio::{
 
 /// Signals to this program.
 #[derive(Debug)]
-pub(super) struct Signals {
+pub(crate) struct Signals {
     passed: Vec<(Passed, unix::Signal)>,
     window: unix::Signal,
     stop: unix::Signal,
@@ -49,7 +49,7 @@ const PASSED: [(Signal, ProcessSignal); 6] = [
 
 impl Signals {
     /// Takes them from now on.
-    pub(super) fn listen() -> io::Result<Self> {
+    pub(crate) fn listen() -> io::Result<Self> {
         let listen = |one: Signal| signal(SignalKind::from_raw(one.as_raw()));
         let passed = PASSED.into_iter().map(|(ours, theirs)| {
             let passed = Passed {

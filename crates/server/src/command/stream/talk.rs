@@ -36,6 +36,8 @@ pub(crate) struct Talk {
     pub(crate) client: ExecServerClient,
     /// The process.
     pub(crate) process: Arc<dyn ExecProcess>,
+    /// Taken since before there was a process: one that comes early is not lost on it.
+    pub(crate) signals: Signals,
     /// The last event that is not to be shown.
     pub(crate) after: OutputSeq,
     /// Whose process it is.
@@ -91,12 +93,11 @@ impl Talk {
     /// Talks until there is no more to say. The terminal is as it was then. Dropping the future gives
     /// it back, too.
     pub(crate) async fn run(mut self) -> io::Result<End> {
-        let signals = Signals::listen()?;
         let raw = match (self.terminal, &self.input) {
             (Terminal::Theirs, Some(_)) => RawTerminal::take()?,
             (Terminal::None, _) | (_, None) => None,
         };
-        let end = self.go_on(signals, raw.as_ref()).await;
+        let end = self.go_on(raw.as_ref()).await;
         if raw.is_some()
             && !matches!(end, End::Exited(_) | End::Closed)
             && Standard::Output.is_terminal()
@@ -106,20 +107,20 @@ impl Talk {
         Ok(end)
     }
 
-    async fn go_on(&mut self, mut signals: Signals, raw: Option<&RawTerminal>) -> End {
+    async fn go_on(&mut self, raw: Option<&RawTerminal>) -> End {
         let process = Arc::clone(&self.process);
         let events = process.follow(Follow {
             from: FollowFrom::After(self.after),
             pace: Pace::Held,
         });
-        let (exited, notice) = (RefCell::new(None), RefCell::new(Notice::new()));
+        let (exited, mut notice) = (RefCell::new(None), Notice::new());
         let mut output = pin!(show(events, self.after, &exited));
         let feed = self.input.take().map(|input| Feed {
             process: &*process,
             input,
             keys: self.keys.take(),
             raw: raw.is_some(),
-            notice: &notice,
+            connection: self.client.connection(),
         });
         let feeding = feed.is_some();
         let mut input = pin!(async move {
@@ -130,7 +131,7 @@ impl Talk {
         });
         let mut feeding = feeding.then_some(());
         let mut connection = self.client.connection();
-        notice.borrow_mut().show(*connection.borrow_and_update());
+        notice.show(*connection.borrow_and_update());
         let mut patience = Patience::default();
         let mut deadline = self.limit.map(|limit| Instant::now() + limit);
         let mut timed_out = false;
@@ -144,7 +145,7 @@ impl Talk {
                     let over = matches!(end, End::Exited(_) | End::Closed);
                     return if over && timed_out { End::TimedOut } else { end };
                 }
-                heard = signals.next() => match heard {
+                heard = self.signals.next() => match heard {
                     Heard::Window => self.follow_window(),
                     Heard::Stop => self.stop(raw).await,
                     Heard::Passed(passed) => {
@@ -154,8 +155,7 @@ impl Talk {
                     }
                 },
                 Ok(()) = connection.changed() => {
-                    let state = *connection.borrow_and_update();
-                    notice.borrow_mut().show(state);
+                    notice.show(*connection.borrow_and_update());
                 }
                 fed = &mut input, if feeding.is_some() => match fed {
                     Fed::Ended => feeding = None,
@@ -164,9 +164,11 @@ impl Talk {
                     Fed::Failed(error) => return End::Lost(error),
                 },
                 () = until(deadline) => {
-                    if timed_out {
+                    // It ended in time, and only what it left behind did not.
+                    let over = exited.borrow().clone().filter(|_| !timed_out);
+                    if timed_out || over.is_some() {
                         self.end_now().await;
-                        return End::TimedOut;
+                        return over.map_or(End::TimedOut, End::Exited);
                     }
                     timed_out = true;
                     deadline = Some(Instant::now() + GRACE + PARTING);

@@ -9,18 +9,16 @@ use futures_util::{
     StreamExt,
     stream::{BoxStream, SelectAll, select_all},
 };
-use tokio::{
-    signal::unix::{Signal, SignalKind, signal},
-    time::{Instant, timeout},
-};
+use tokio::time::{Instant, timeout};
 
 use super::{
     ignored::Ignored,
+    leaving::Leaving,
     trigger::{Lost, Next, Trigger},
 };
 use crate::command::{
     amount::Span,
-    failure::{Failure, FailureKind},
+    failure::Failure,
     files::{file_failure, persist, shown},
     launch::{self, Launch, Surroundings},
     place::{Place, Where},
@@ -41,7 +39,7 @@ const MAX_CHANGES: usize = 16_384;
 /// What changes while it runs leads to one more run; what changes in three runs in a row is taken for
 /// the command's own, and does not count while it runs.
 /// Changes in .git, and of what a .gitignore or .ignore in a watched directory names, do not count. It
-/// ends with Ctrl-C.
+/// ends with Ctrl-C, or another signal.
 #[derive(Args, Clone, Debug)]
 pub struct Watch {
     #[command(flatten)]
@@ -73,10 +71,7 @@ impl Watch {
     /// Runs a command again whenever files change.
     pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
         let place = Place::open(&self.place).await?;
-        let mut interrupts = signal(SignalKind::interrupt()).map_err(|error| {
-            let what = format!("cannot listen for Ctrl-C: {error}");
-            Failure::new(FailureKind::Failed, what)
-        })?;
+        let mut leaving = Leaving::listen()?;
         let roots = self.roots(&place)?;
         let files = place.environment().files;
         // Watched before the first run: no change in between is missed.
@@ -84,10 +79,14 @@ impl Watch {
         let mut trigger = Trigger::default();
         loop {
             self.run_once(&place).await?;
-            if was_pressed(&mut interrupts) {
-                return Ok(FailureKind::Interrupted.into());
+            if let Some(status) = leaving.was_asked() {
+                return Ok(status);
             }
-            let (changed, lost) = watched.gather(AFTERMATH.max(self.debounce.0)).await;
+            let (changed, lost) = tokio::select! {
+                biased;
+                status = leaving.asked() => return Ok(status),
+                gathered = watched.gather(AFTERMATH.max(self.debounce.0)) => gathered,
+            };
             let mut next = trigger.handle_run(&changed, lost);
             if next == Next::Stop {
                 complain("each run changes other files; waiting for a change after this one");
@@ -95,7 +94,7 @@ impl Watch {
             while next != Next::Run {
                 let first = tokio::select! {
                     biased;
-                    _ = interrupts.recv() => return Ok(FailureKind::Interrupted.into()),
+                    status = leaving.asked() => return Ok(status),
                     first = telling(&place.client, watched.next()) => first,
                 };
                 let Some(first) = first else {
@@ -105,7 +104,11 @@ impl Watch {
                     continue;
                 };
                 watched.take(first);
-                let (changed, lost) = watched.gather(self.debounce.0).await;
+                let (changed, lost) = tokio::select! {
+                    biased;
+                    status = leaving.asked() => return Ok(status),
+                    gathered = watched.gather(self.debounce.0) => gathered,
+                };
                 next = trigger.handle_idle(&changed, lost);
             }
         }
@@ -136,12 +139,6 @@ impl Watch {
         }
         Ok(())
     }
-}
-
-/// Tells whether somebody pressed Ctrl-C meanwhile.
-fn was_pressed(interrupts: &mut Signal) -> bool {
-    use futures_util::future::FutureExt;
-    interrupts.recv().now_or_never().is_some()
 }
 
 /// Everything that is watched.

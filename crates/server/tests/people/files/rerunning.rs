@@ -44,12 +44,16 @@ impl Rerun {
     }
 
     /// Presses Ctrl-C, and asserts that nothing more was printed.
-    async fn end(mut self) {
+    async fn end(self) {
+        self.end_by(Signal::INT).await;
+    }
+
+    async fn end_by(mut self, signal: Signal) {
         let pid = i32::try_from(self.child.id().unwrap()).unwrap();
-        kill_process(Pid::from_raw(pid).unwrap(), Signal::INT).unwrap();
+        kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
         assert_eq!(soon(self.lines.next_line()).await.unwrap(), None);
         let ended = soon(self.child.wait()).await.unwrap();
-        assert_eq!(ended.code(), Some(130));
+        assert_eq!(ended.code(), Some(128 + signal.as_raw()));
     }
 }
 
@@ -100,6 +104,23 @@ async fn a_command_that_fails_is_run_again_and_ctrl_c_ends_one_that_runs() {
     rerun.says("runs").await;
     rerun.says("waits").await;
     rerun.end().await;
+}
+
+#[tokio::test]
+async fn every_signal_that_asks_for_the_end_ends_a_watch() {
+    let scene = Scene::new().await;
+    write(&scene.there("file"), "");
+    for signal in [Signal::TERM, Signal::HUP, Signal::QUIT] {
+        // One that waits for changes, one that gathers them, one whose command runs.
+        let mut idle = Rerun::start(&scene, "echo ran");
+        idle.says("ran").await;
+        put(&scene, "file", "more");
+        idle.says("ran").await;
+        idle.end_by(signal).await;
+        let mut running = Rerun::start(&scene, "echo runs; exec sleep 1000");
+        running.says("runs").await;
+        running.end_by(signal).await;
+    }
 }
 
 #[tokio::test]

@@ -55,6 +55,47 @@ async fn shells_take_the_completions() {
 }
 
 #[tokio::test]
+async fn bash_completes_options_of_commands() {
+    let person = Person::new();
+    let script = person.run(["completions", "bash"]).await.well();
+    let file = person.keep("completions", &script);
+    for (line, expected) in [
+        ("run --sand", "--sandbox"),
+        ("run --sandbox read", "read-only"),
+        ("env add --token-f", "--token-file"),
+    ] {
+        let typed = format!(
+            ". '{}'; COMP_WORDS=(exec-server {line}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
+             _exec__server exec-server \"${{COMP_WORDS[-1]}}\" \"${{COMP_WORDS[-2]}}\"; \
+             echo \"${{COMPREPLY[@]}}\"",
+            file.display()
+        );
+        let mut bash = Command::new("bash");
+        let completed = bash.args(["--norc", "-c", &typed]).stdin(Stdio::null());
+        let completed = completed.output_soon().await.well();
+        assert_eq!(completed.trim(), expected, "{line}");
+    }
+}
+
+#[tokio::test]
+async fn a_doctor_examines_the_machine_of_an_environment() {
+    let person = Person::new();
+    let server = person.server(&[]).await;
+    let line = ["doctor", "--json", "-E", &server.url];
+    let there = person.run(line).await;
+    let here = person.run(["doctor", "--json"]).await;
+    let report = |ended: &crate::cast::Ended| -> Value {
+        serde_json::from_str(&ended.stdout).unwrap_or_else(|_| panic!("{ended:?}"))
+    };
+    let (there, here) = ((there.status, report(&there)), (here.status, report(&here)));
+    assert_eq!(there.0, here.0);
+    assert!(there.1["abilities"].is_object(), "{}", there.1);
+    assert_eq!(there.1["abilities"], here.1["abilities"]);
+    let unknown = person.run(["doctor", "--env", "nowhere"]).await;
+    unknown.failed(78, &["nowhere"]);
+}
+
+#[tokio::test]
 async fn the_manual_has_every_command() {
     let person = Person::new();
     let page = person.run(["man"]).await.well();

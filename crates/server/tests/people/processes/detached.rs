@@ -205,3 +205,38 @@ async fn appears(person: &Person, name: &str) {
     assert_eq!(watch.status, Some(0));
     assert!(fs::exists(person.work().join(name)).unwrap());
 }
+
+#[tokio::test]
+async fn the_log_of_what_never_stops_writing_ends_where_it_is() {
+    let person = Person::new();
+    person.run(["run", "-d", "--name=y", "yes"]).await.well();
+    for line in [&["logs", "y"][..], &["logs", "-n", "3", "y"]] {
+        let logs = person.run(line.iter().copied()).await;
+        assert_eq!(logs.status, Some(0), "{}", logs.stderr);
+        assert!(logs.stdout.starts_with("y\n"), "{}", logs.stdout.len());
+    }
+    person.run(["kill", "--timeout=0s", "y"]).await;
+}
+
+#[tokio::test]
+async fn waiting_for_one_whose_time_was_up_tells_so() {
+    let person = Person::new();
+    let line = ["run", "-d", "--timeout=50ms", "sleep", "1000"];
+    let id = person.run(line).await.well();
+    let waited = person.run(["wait", id.trim()]).await;
+    waited.failed(124, &["in time"]);
+}
+
+#[tokio::test]
+async fn hints_name_the_environment_that_was_asked_for() {
+    let person = Person::new();
+    let server = person.unix_server(&[]).await;
+    let asked = ["-E", &server.url];
+    let line = ["run", "-d", "--name=job"];
+    let job = line.iter().chain(&asked).chain(&["sleep", "1000"]);
+    person.run(job).await.well();
+    let wait = ["wait", "--timeout=1ms", "job"];
+    let waited = person.run(wait.iter().chain(&asked)).await;
+    let hint = format!("`exec-server kill -E {} job` ends it", server.url);
+    waited.failed(124, &[&hint]);
+}

@@ -5,7 +5,10 @@ use std::{fs, process::Stdio};
 use tokio::io::AsyncReadExt;
 
 use super::{Running, noise, window::Window, wire::Wire};
-use crate::cast::{Person, soon};
+use crate::{
+    cast::{Person, soon},
+    watching::http::Samples,
+};
 
 const MEBI: usize = 1 << 20;
 
@@ -108,6 +111,13 @@ async fn a_detached_process_is_followed_through_outages() {
     let wait = ["wait", "-E", &wire.url, "job"];
     let mut wait = Running::start(&mut person.command(wait));
     logs.says("ready").await;
+    // A client that is not there yet would be refused.
+    let authority = server.url.strip_prefix("ws://").unwrap();
+    let waits = async || {
+        let waiting = "exec_server_requests_in_flight";
+        while Samples::of(authority).await.value(waiting) < 1.0 {}
+    };
+    soon(waits()).await;
     wire.cut();
     let write = tokio::task::spawn_blocking(move || fs::write(fifo, "on\n").unwrap());
     logs.says("on").await;
@@ -116,4 +126,36 @@ async fn a_detached_process_is_followed_through_outages() {
     assert_eq!(status.code(), Some(0), "{said}");
     assert!(said.contains("reconnecting…"), "{said}");
     assert_eq!(wait.end().await.0.code(), Some(6));
+}
+
+#[tokio::test]
+async fn one_can_leave_while_the_connection_is_out() {
+    let person = Person::new().with("TERM", "xterm");
+    let server = person.server(&[]).await;
+    let wire = Wire::to(&server).await;
+    let line = ["run", "-E", &wire.url, "-dt", "--name=job", "cat"];
+    person.run(line).await.well();
+    let attach = ["attach", "-E", &wire.url, "job"];
+    let mut attached = Window::open(&person.command(attach), (24, 80));
+    let shell = ["run", "-E", &wire.url, "-t", "sh", "-c", "echo ready; cat"];
+    let mut shell = Window::open(&person.command(shell), (24, 80));
+    attached.types("there\r");
+    // The second time it is not our own terminal that shows it.
+    for _ in 0..2 {
+        attached.shows("there\r\n").await;
+    }
+    shell.shows("ready\r\n").await;
+    wire.end();
+    for window in [&mut attached, &mut shell] {
+        window.shows("reconnecting…").await;
+        // More than is kept for when the connection is back.
+        for _ in 0..100 {
+            window.types("x");
+        }
+    }
+    attached.types("\x10\x11");
+    let left = attached.end().await;
+    assert_eq!(left.code(), Some(0), "{}", attached.rest());
+    shell.types("\x03\x03\x03");
+    assert_eq!(shell.end().await.code(), Some(130));
 }

@@ -1,5 +1,7 @@
 //! Signals that the program gets, and the command should.
 
+use std::fs;
+
 use rustix::process::Signal;
 
 use super::{Running, gone};
@@ -74,10 +76,18 @@ async fn ctrl_z_stops_both_and_both_go_on() {
     };
     let stopped = crate::cast::soon(tokio::task::spawn_blocking(stopped)).await;
     assert!(stopped.unwrap().stopped());
-    let number = std::fs::read_to_string(person.work().join("number")).unwrap();
+    let number = fs::read_to_string(person.work().join("number")).unwrap();
     let status = format!("/proc/{}/status", number.trim());
-    let state = std::fs::read_to_string(status).unwrap();
-    assert!(state.contains("State:\tT (stopped)"), "{state}");
+    // The signal is on its way to it when we stop.
+    let its = async || {
+        while !fs::read_to_string(&status)
+            .unwrap()
+            .contains("State:\tT (stopped)")
+        {
+            tokio::task::yield_now().await;
+        }
+    };
+    crate::cast::soon(its()).await;
     running.signal(Signal::CONT);
     let mut stdin = running.child.stdin.take().unwrap();
     tokio::io::AsyncWriteExt::write_all(&mut stdin, b"on\n")

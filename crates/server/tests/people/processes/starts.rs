@@ -88,6 +88,16 @@ async fn a_command_whose_time_is_up_is_asked_to_end_and_then_killed() {
     ended.failed(124, &["in time", "--timeout"]);
     let in_time = person.run(["run", "--timeout", "1m", "sh", "-c", "exit 4"]);
     assert_eq!(in_time.await.status, Some(4));
+    // What it left behind is not the command, whose status is known.
+    let left = [
+        "run",
+        "--timeout",
+        "200ms",
+        "sh",
+        "-c",
+        "sleep 1000 & exit 5",
+    ];
+    assert_eq!(person.run(left).await.status, Some(5));
     let wrong = person.run(["run", "--timeout", "soon", "true"]).await;
     assert_eq!(wrong.status, Some(2), "{wrong:?}");
 }
@@ -117,4 +127,14 @@ async fn a_sandbox_refuses_what_it_does_not_allow() {
     assert!(!target.exists());
     let wrong = person.run(["run", "--network", "true"]).await;
     assert_eq!(wrong.status, Some(2), "{wrong:?}");
+}
+
+#[tokio::test]
+async fn the_status_is_told_when_nobody_hears_the_reason() {
+    let person = Person::new();
+    let mut run = person.command(["run", "no-such-program-here"]);
+    let full = fs::OpenOptions::new().write(true).open("/dev/full");
+    let child = run.stderr(full.unwrap()).status();
+    let ended = crate::cast::soon(child).await.unwrap();
+    assert_eq!(ended.code(), Some(127));
 }

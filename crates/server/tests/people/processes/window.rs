@@ -117,6 +117,13 @@ impl Window {
         Ok(())
     }
 
+    /// Returns what was shown and not looked at.
+    pub(super) fn rest(&self) -> String {
+        String::from_utf8_lossy(&self.shown)
+            .escape_debug()
+            .to_string()
+    }
+
     /// Waits for the end of the program, and shows what it shows meanwhile.
     pub(super) async fn end(&mut self) -> ExitStatus {
         let ended = soon(async {

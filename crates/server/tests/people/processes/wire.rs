@@ -43,6 +43,12 @@ impl Wire {
         self.cuts.send_modify(|cuts| *cuts += 1);
     }
 
+    /// Cuts it for good: whoever dials again is refused.
+    pub(super) fn end(&self) {
+        self.accepting.abort();
+        self.cut();
+    }
+
     /// Cuts it, and lays it to another server.
     pub(super) fn relay_to(&self, server: &Server) {
         *self.end.lock().unwrap() = address(server);

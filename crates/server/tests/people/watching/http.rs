@@ -11,19 +11,19 @@ use crate::cast::soon;
 
 /// What was answered.
 #[derive(Debug)]
-pub(super) struct Answer {
-    pub(super) status: u16,
-    pub(super) head: String,
-    pub(super) body: String,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
 }
 
 /// Asks with a line such as `GET /metrics`, and headers with their line ends.
-pub(super) async fn ask(authority: &str, line: &str, headers: &str) -> Answer {
+pub(crate) async fn ask(authority: &str, line: &str, headers: &str) -> Answer {
     exchange(TcpStream::connect(authority).await.unwrap(), line, headers).await
 }
 
 /// The same on a unix socket.
-pub(super) async fn ask_unix(socket: &Path, line: &str) -> Answer {
+pub(crate) async fn ask_unix(socket: &Path, line: &str) -> Answer {
     exchange(UnixStream::connect(socket).await.unwrap(), line, "").await
 }
 
@@ -47,18 +47,18 @@ async fn exchange(
 
 /// The samples of a page.
 #[derive(Clone, Debug)]
-pub(super) struct Samples(pub(super) BTreeMap<String, f64>);
+pub(crate) struct Samples(pub(crate) BTreeMap<String, f64>);
 
 impl Samples {
     /// Asks for them.
-    pub(super) async fn of(authority: &str) -> Self {
+    pub(crate) async fn of(authority: &str) -> Self {
         let answer = ask(authority, "GET /metrics", "").await;
         assert_eq!(answer.status, 200, "{answer:?}");
         Self::read(&answer.body)
     }
 
     /// Reads a page, each line of which must be a comment or a sample.
-    pub(super) fn read(page: &str) -> Self {
+    pub(crate) fn read(page: &str) -> Self {
         let samples = page.lines().filter(|line| !line.starts_with('#'));
         let samples = samples.map(|line| {
             let (name, value) = line.rsplit_once(' ').unwrap();
@@ -68,7 +68,7 @@ impl Samples {
     }
 
     /// Returns one of them. What was not counted yet may be absent.
-    pub(super) fn value(&self, name: &str) -> f64 {
+    pub(crate) fn value(&self, name: &str) -> f64 {
         self.0.get(name).copied().unwrap_or_default()
     }
 }
