@@ -5,8 +5,9 @@
 //! ends, the other is closed, and the executor dials again.
 //! **This path is not end-to-end encrypted**: the hub can read every message. TLS guards the two
 //! ways to it. Who needs more takes the relay.
-//! Invariant: of two executors the newer wins, and the older is told to end; registrations are
-//! memory of this process, so executor and harness must come to the same node.
+//! Invariant: of two executors the newer wins, and the older is told to end. Whose an environment is
+//! the store knows; the table here holds sockets and who registered them, so that losing it costs a
+//! reconnect and nothing else. Executor and harness must come to the same node.
 
 mod identify;
 mod keys;

@@ -15,8 +15,8 @@ mod secret;
 mod tests;
 mod time;
 
-pub use contract::{Authorization, NewRegistration, Presence, Store};
-pub use error::{AttachError, AuthorizeError, RegisterError, StoreError};
+pub use contract::{Authorization, NewRegistration, Owned, Presence, Store};
+pub use error::{AttachError, AuthorizeError, ClaimError, RegisterError, StoreError};
 pub use id::{ConnectionId, EnvironmentId, IdError, NodeName, RegistrationId};
 pub use record::{KeyPrint, Record, Registration, Superseded};
 pub use redb::{OpenError, RedbStore};

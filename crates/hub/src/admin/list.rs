@@ -19,8 +19,9 @@ pub struct EnvironmentStatus {
     pub environment_id: String,
     /// The principal that owns it.
     pub owner: String,
-    /// Its current registration.
-    pub registration_id: String,
+    /// Its current registration. Absent: a direct one that this node knows nothing of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registration_id: Option<String>,
     /// How its executor is reached.
     pub transport: Transport,
     /// Whether its executor is connected.

@@ -11,11 +11,11 @@ use serde_json::json;
 use super::{EnvironmentList, EnvironmentStatus, Transport};
 use crate::{
     audit::{Action, Event},
-    direct::{Direct, Listed},
+    direct::Direct,
     principal::Principal,
     rate::Asked,
     registry::{Moment, Refusal, Services, ok},
-    store::{EnvironmentId, Registration},
+    store::{EnvironmentId, Owned, Registration},
 };
 
 const PATH: &str = "/hub/v1/environments";
@@ -110,13 +110,11 @@ impl Admin {
                 Some(after.parse::<EnvironmentId>()?)
             }
         };
-        let mut list = self.relayed(&principal, after.as_ref()).await?;
-        self.add_direct(&mut list, &principal, after.as_ref());
-        Ok(ok(&list))
+        Ok(ok(&self.page(&principal, after.as_ref()).await?))
     }
 
     /// A page of what the store has.
-    async fn relayed(
+    async fn page(
         &self,
         principal: &Principal,
         after: Option<&EnvironmentId>,
@@ -126,14 +124,17 @@ impl Admin {
         let mut list = EnvironmentList::default();
         while list.environments.len() < PAGE && looked_at < LOOKED_AT {
             let room = PAGE - list.environments.len();
-            let page = store.registrations(after.as_ref(), room).await;
+            let page = store.environments(after.as_ref(), room).await;
             let page = page.map_err(|error| Refusal::store(&error))?;
             looked_at += page.len();
             let was_full = page.len() == room;
-            for registration in page {
-                after = Some(registration.environment.clone());
-                if principal.may_manage(&registration.environment, &registration.owner) {
-                    list.environments.push(self.status(registration).await?);
+            for owned in page {
+                after = Some(owned.environment.clone());
+                if principal.may_manage(&owned.environment, &owned.owner) {
+                    list.environments.extend(self.direct(&owned));
+                    if let Some(registration) = owned.current {
+                        list.environments.push(self.relayed(registration).await?);
+                    }
                 }
             }
             if !was_full {
@@ -144,7 +145,7 @@ impl Admin {
         Ok(list)
     }
 
-    async fn status(&self, registration: Registration) -> Result<EnvironmentStatus, Refusal> {
+    async fn relayed(&self, registration: Registration) -> Result<EnvironmentStatus, Refusal> {
         let store = &self.services.store;
         let presence = store.presence(&registration.environment).await;
         let presence = presence.map_err(|error| Refusal::store(&error))?;
@@ -152,7 +153,7 @@ impl Admin {
         Ok(EnvironmentStatus {
             environment_id: registration.environment.to_string(),
             owner: registration.owner.to_string(),
-            registration_id: registration.id.to_string(),
+            registration_id: Some(registration.id.to_string()),
             transport: Transport::Noise,
             online: presence.is_some(),
             node: presence.map(|seen| seen.node.to_string()),
@@ -160,35 +161,22 @@ impl Admin {
         })
     }
 
-    /// Adds those of the direct ones that fall within the page.
-    fn add_direct(
-        &self,
-        list: &mut EnvironmentList,
-        principal: &Principal,
-        after: Option<&EnvironmentId>,
-    ) {
-        let within = |listed: &Listed| {
-            let id = listed.environment.as_str();
-            let begun = after.is_none_or(|after| listed.environment > *after);
-            begun && list.next.as_deref().is_none_or(|last| id <= last)
-        };
-        let direct = self.direct.list().into_iter();
-        let direct: Vec<_> = direct
-            .filter(|listed| principal.may_manage(&listed.environment, &listed.owner))
-            .filter(within)
-            .collect();
-        list.environments
-            .extend(direct.into_iter().map(|listed| EnvironmentStatus {
-                environment_id: listed.environment.to_string(),
-                owner: listed.owner.to_string(),
-                registration_id: listed.registration.to_string(),
-                transport: Transport::Direct,
-                online: listed.online,
-                node: None,
-                registered_at: None,
-            }));
-        let by_id = |one: &EnvironmentStatus| one.environment_id.clone();
-        list.environments.sort_by_key(by_id);
+    /// Its direct executor, as far as this node knows one. What nobody has registered with the
+    /// relay either was registered for one, here before a restart or on another node.
+    fn direct(&self, owned: &Owned) -> Option<EnvironmentStatus> {
+        let found = self.direct.find(&owned.environment, &owned.owner);
+        if found.is_none() && owned.current.is_some() {
+            return None;
+        }
+        Some(EnvironmentStatus {
+            environment_id: owned.environment.to_string(),
+            owner: owned.owner.to_string(),
+            online: found.as_ref().is_some_and(|found| found.online),
+            registration_id: found.map(|found| found.registration.to_string()),
+            transport: Transport::Direct,
+            node: None,
+            registered_at: None,
+        })
     }
 
     async fn remove(
@@ -201,17 +189,10 @@ impl Admin {
     ) -> Result<Response<Full<Bytes>>, Refusal> {
         let principal = self.admit(parts, peer, moment, event)?;
         let services = &self.services;
-        let found = services.store.registration(&environment).await;
-        let found = found.map_err(|error| Refusal::store(&error))?;
-        let owners = [
-            found.map(|current| current.owner),
-            self.direct.owner(&environment),
-        ];
-        let mut owners = owners.into_iter().flatten().peekable();
-        if owners.peek().is_none() {
-            return Err(Refusal::unknown_environment());
-        }
-        if !owners.all(|owner| principal.may_manage(&environment, &owner)) {
+        let owner = services.store.owner(&environment).await;
+        let owner = owner.map_err(|error| Refusal::store(&error))?;
+        let owner = owner.ok_or_else(Refusal::unknown_environment)?;
+        if !principal.may_manage(&environment, &owner) {
             return Err(Refusal::forbidden("this environment is not yours"));
         }
         self.direct.remove(&environment);

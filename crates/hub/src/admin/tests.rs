@@ -165,3 +165,21 @@ async fn odd_requests_are_refused() {
         (401, "unauthorized")
     );
 }
+
+#[tokio::test]
+async fn a_direct_environment_that_nobody_serves_is_listed_and_removed() {
+    let bench = Bench::new().await;
+    let (alice, bob) = (bench.token("alice"), bench.token("bob"));
+    let body = serde_json::json!({"transport": "direct_jsonrpc_v1"});
+    bench.post("box/direct/register", &alice, &body).await;
+    let bench = bench.restart().await;
+    let reply = ask(&bench, "GET", PATH, &alice).await;
+    let list: EnvironmentList = serde_json::from_value(reply.body).unwrap();
+    let only = &list.environments[0];
+    assert_eq!((only.transport, only.online), (Transport::Direct, false));
+    assert_eq!(only.registration_id, None);
+    let removed = ask(&bench, "DELETE", &format!("{PATH}/box"), &alice).await;
+    assert_eq!(removed.status, StatusCode::OK);
+    let claimed = bench.post("box/direct/register", &bob, &body).await;
+    assert_eq!(claimed.status, StatusCode::OK);
+}

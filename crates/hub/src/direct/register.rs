@@ -9,7 +9,7 @@ use super::{Direct, table::Full as TableFull};
 use crate::{
     audit::Event,
     registry::{Moment, Posted, Refusal, host, ok},
-    store::{EnvironmentId, RegistrationId},
+    store::{ClaimError, EnvironmentId, RegistrationId},
 };
 
 impl Direct {
@@ -30,31 +30,19 @@ impl Direct {
             return Err(Refusal::new(status, "unsupported_transport", message));
         }
         let websocket = self.services.address.websocket(host(&parts.headers))?;
-        let relayed = self.services.store.registration(environment).await;
-        let relayed = relayed.map_err(|error| Refusal::store(&error))?;
-        let registration = RegistrationId::generate();
-        {
-            // Judged and registered in one go: of two who come first, one is.
-            let mut table = self.table();
-            let owner = relayed.map(|current| current.owner);
-            let owner = owner.or_else(|| table.owner(environment).cloned());
-            let allowed = match &owner {
-                Some(owner) => principal.may_register(environment, owner),
-                None => principal.may_claim(environment),
-            };
-            if !allowed {
-                return Err(Refusal::forbidden(
-                    "this environment is not yours to register",
-                ));
-            }
-            let (environment, registration) = (environment.clone(), registration.clone());
-            table
-                .register(environment, principal.name, registration)
-                .map_err(|TableFull| {
-                    let message = "the hub holds as many direct environments as it can";
-                    Refusal::new(StatusCode::FORBIDDEN, "environment_limit", message)
-                })?;
+        if !principal.may_claim(environment) {
+            return Err(refuse(ClaimError::Foreign));
         }
+        // The store decides: of two who come first, on whichever nodes, one is.
+        let claimed = self.services.store.claim(environment, &principal.name);
+        claimed.await.map_err(refuse)?;
+        let registration = RegistrationId::generate();
+        self.table()
+            .register(environment.clone(), principal.name, registration.clone())
+            .map_err(|TableFull| {
+                let message = "the hub holds as many direct environments as it can";
+                Refusal::new(StatusCode::FORBIDDEN, "environment_limit", message)
+            })?;
         event.registration = Some(registration.clone());
         let url = format!("{websocket}/direct/{environment}/executor?registration={registration}");
         Ok(ok(&DirectRegistered {
@@ -63,5 +51,13 @@ impl Direct {
             registration_id: registration.to_string(),
             url: Secret::new(url),
         }))
+    }
+}
+
+fn refuse(error: ClaimError) -> Refusal {
+    match error {
+        ClaimError::Foreign => Refusal::forbidden("this environment is not yours to register"),
+        ClaimError::Full => Refusal::new(StatusCode::FORBIDDEN, "environment_limit", error),
+        ClaimError::Store(error) => Refusal::store(&error),
     }
 }

@@ -21,13 +21,9 @@ pub struct Direct {
     arrivals: watch::Sender<u64>,
 }
 
-/// A direct environment, for lists.
+/// What is known of a direct environment, for lists.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Listed {
-    /// The environment.
-    pub environment: EnvironmentId,
-    /// Whose it is.
-    pub owner: PrincipalName,
     /// Its current registration.
     pub registration: RegistrationId,
     /// Whether its executor is connected.
@@ -45,24 +41,18 @@ impl Direct {
         }
     }
 
-    /// Who owns a direct environment. `None`: it is not registered here.
-    pub fn owner(&self, environment: &EnvironmentId) -> Option<PrincipalName> {
-        self.table().owner(environment).cloned()
-    }
-
-    /// All direct environments of this process, in order.
-    pub fn list(&self) -> Vec<Listed> {
+    /// What this process knows of an environment of `owner`. `None`: it has not been registered
+    /// here since the start, or had to make room.
+    pub fn find(&self, environment: &EnvironmentId, owner: &PrincipalName) -> Option<Listed> {
         let table = self.table();
-        let listed = table.iter().map(|(environment, slot)| Listed {
-            environment: environment.clone(),
-            owner: slot.owner.clone(),
+        let slot = table.get(environment, owner)?;
+        Some(Listed {
             registration: slot.registration.clone(),
             online: slot.is_online(),
-        });
-        listed.collect()
+        })
     }
 
-    /// Forgets a direct environment and closes its sockets. False: there was none.
+    /// Forgets a registration and closes its sockets. False: there was none.
     pub fn remove(&self, environment: &EnvironmentId) -> bool {
         self.table().remove(environment)
     }

@@ -1,4 +1,6 @@
 //! Who is registered, who waits, and who is joined. Bounded; no call in here waits.
+//! Not here: whose an environment is. That is in the store, and a slot that is dropped or out of date
+//! changes nothing about it.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -28,6 +30,7 @@ pub(super) struct Table(BTreeMap<EnvironmentId, Slot>);
 
 #[derive(Debug)]
 pub(super) struct Slot {
+    /// Who registered. The store may know another owner by now: then nobody is joined here.
     pub(super) owner: PrincipalName,
     pub(super) registration: RegistrationId,
     past: VecDeque<RegistrationId>,
@@ -85,10 +88,6 @@ pub(super) enum Found {
 }
 
 impl Table {
-    pub(super) fn owner(&self, environment: &EnvironmentId) -> Option<&PrincipalName> {
-        self.0.get(environment).map(|slot| &slot.owner)
-    }
-
     /// Makes a registration the current one, and tells the executor of the one before to go.
     pub(super) fn register(
         &mut self,
@@ -96,13 +95,16 @@ impl Table {
         owner: PrincipalName,
         registration: RegistrationId,
     ) -> Result<(), Full> {
+        // What another principal left behind is over: its executor must not serve this one.
+        if self.get(&environment, &owner).is_none() {
+            self.remove(&environment);
+        }
         if let Some(slot) = self.0.get_mut(&environment) {
             slot.past
                 .push_back(std::mem::replace(&mut slot.registration, registration));
             if slot.past.len() > PAST {
                 slot.past.pop_front();
             }
-            slot.owner = owner;
             if let Some(seat) = slot.seat.take() {
                 seat.stop.notify_one();
             }
@@ -178,9 +180,15 @@ impl Table {
         waits
     }
 
-    /// Looks for an executor. One that waits is taken.
-    pub(super) fn find(&mut self, environment: &EnvironmentId, principal: &PrincipalName) -> Found {
+    /// Looks for an executor of the owner. One that waits is taken.
+    pub(super) fn find(
+        &mut self,
+        environment: &EnvironmentId,
+        owner: &PrincipalName,
+        principal: &PrincipalName,
+    ) -> Found {
         let slot = self.0.get_mut(environment);
+        let slot = slot.filter(|slot| slot.owner == *owner);
         let Some(seat) = slot.and_then(|slot| slot.seat.as_mut()) else {
             return Found::Nobody;
         };
@@ -225,8 +233,15 @@ impl Table {
         slot.is_some()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&EnvironmentId, &Slot)> {
-        self.0.iter()
+    /// What `owner` registered.
+    pub(super) fn get(&self, environment: &EnvironmentId, owner: &PrincipalName) -> Option<&Slot> {
+        let slot = self.0.get(environment);
+        slot.filter(|slot| slot.owner == *owner)
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
     }
 
     fn seat(&mut self, environment: &EnvironmentId, id: SeatId) -> Option<&mut Seat> {

@@ -2,6 +2,7 @@
 
 mod joining;
 mod keys;
+mod owning;
 mod registering;
 
 use std::sync::Arc;
@@ -106,4 +107,11 @@ async fn say(link: &mut Link, text: &str) {
 async fn hear(link: &mut Link) -> Option<String> {
     let message = link.reader.next().await.ok()??;
     Some(String::from_utf8(message.to_vec()).unwrap())
+}
+
+/// Whether the executor of alice is connected.
+fn is_online(bench: &Bench) -> bool {
+    let (environment, alice) = ("env-1".parse().unwrap(), "alice".parse().unwrap());
+    let found = bench.direct.find(&environment, &alice);
+    found.is_some_and(|found| found.online)
 }

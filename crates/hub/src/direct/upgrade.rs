@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     audit::{Action, Event},
-    principal::Principal,
+    principal::{Principal, PrincipalName},
     rate::Asked,
     registry::{Moment, Refusal},
     store::{EnvironmentId, RegistrationId},
@@ -83,6 +83,7 @@ impl Direct {
         event.environment = Some(environment.clone());
         let decided = if action == Action::DirectExecutor {
             self.admit_executor(parts, environment, moment, &mut event)
+                .await
         } else {
             let gate = &self.services.gate;
             match gate.address(peer, moment) {
@@ -97,8 +98,8 @@ impl Direct {
         self.services.gate.conclude(event, decided)
     }
 
-    /// 409 makes an executor register again; any other refusal ends it.
-    fn admit_executor(
+    /// 409 makes an executor register again; any other refusal but a 5xx ends it.
+    async fn admit_executor(
         &self,
         parts: &Parts,
         environment: EnvironmentId,
@@ -109,21 +110,17 @@ impl Direct {
         event.by(&principal);
         let query = parts.uri.query().unwrap_or_default();
         let registration = query.strip_prefix("registration=").unwrap_or_default();
+        let owner = self.owner(&environment).await?;
         let table = self.table();
         let slot = table
             .check(&environment, registration)
-            .map_err(|error| match error {
-                SitError::Superseded => {
-                    let message = "another executor has taken over this environment";
-                    Refusal::new(StatusCode::GONE, "registration_superseded", message)
-                }
-                SitError::Unknown => {
-                    let message = "this registration is not known; register again";
-                    Refusal::new(StatusCode::CONFLICT, "registration_unknown", message)
-                }
-            })?;
+            .map_err(SitError::into_refusal)?;
         if !principal.may_register(&environment, &slot.owner) {
             return Err(Refusal::forbidden("this environment is not yours"));
+        }
+        // It was removed meanwhile, perhaps on another node: whoever registers now owns it.
+        if owner.as_ref() != Some(&slot.owner) {
+            return Err(SitError::Unknown.into_refusal());
         }
         event.registration = Some(slot.registration.clone());
         Ok(Side::Executor {
@@ -144,15 +141,22 @@ impl Direct {
         self.services
             .gate
             .count(Asked::Direct, &principal, moment)?;
-        let owner = self.owner(&environment);
+        let owner = self.owner(&environment).await?;
         let owner = owner.ok_or_else(Refusal::unknown_environment)?;
         if !principal.may_connect(&environment, &owner) {
             return Err(Refusal::forbidden(
                 "you may not connect to this environment",
             ));
         }
-        let handover = self.wait_for_executor(&environment, &principal).await?;
+        let handover = self
+            .wait_for_executor(&environment, &owner, &principal)
+            .await?;
         Ok(Side::Harness(handover))
+    }
+
+    async fn owner(&self, environment: &EnvironmentId) -> Result<Option<PrincipalName>, Refusal> {
+        let owner = self.services.store.owner(environment).await;
+        owner.map_err(|error| Refusal::store(&error))
     }
 
     /// Takes the executor that waits, or the next that comes.
@@ -162,6 +166,7 @@ impl Direct {
     async fn wait_for_executor(
         &self,
         environment: &EnvironmentId,
+        owner: &PrincipalName,
         principal: &Principal,
     ) -> Result<Handover, Refusal> {
         let deadline = Instant::now() + PATIENCE;
@@ -169,7 +174,7 @@ impl Direct {
         let mut may_evict = true;
         loop {
             arrivals.mark_unchanged();
-            let found = self.table().find(environment, &principal.name);
+            let found = self.table().find(environment, owner, &principal.name);
             match found {
                 Found::Executor(handover) => return Ok(handover),
                 Found::Mine(stop) if may_evict => {
@@ -189,6 +194,21 @@ impl Direct {
             let arrived = timeout_at(deadline, arrivals.changed()).await;
             if !matches!(arrived, Ok(Ok(()))) {
                 return Err(Refusal::offline());
+            }
+        }
+    }
+}
+
+impl SitError {
+    fn into_refusal(self) -> Refusal {
+        match self {
+            Self::Superseded => {
+                let message = "another executor has taken over this environment";
+                Refusal::new(StatusCode::GONE, "registration_superseded", message)
+            }
+            Self::Unknown => {
+                let message = "this registration is not known; register again";
+                Refusal::new(StatusCode::CONFLICT, "registration_unknown", message)
             }
         }
     }

@@ -4,9 +4,12 @@ use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::bucket::{Bucket, Shape, Slot, WriteError};
-use crate::store::{
-    EnvironmentId, NewRegistration, Presence, Record, RegisterError, Registration, SigningKey,
-    StoreError,
+use crate::{
+    principal::PrincipalName,
+    store::{
+        ClaimError, EnvironmentId, NewRegistration, Owned, Presence, Record, RegisterError,
+        Registration, SigningKey, StoreError,
+    },
 };
 
 /// The bucket of owners and registrations.
@@ -84,6 +87,42 @@ impl Registry {
         }
     }
 
+    /// Makes an environment the principal's own, by the rules of [`Record::claim`].
+    ///
+    /// # Errors
+    /// [`ClaimError`].
+    pub(super) async fn claim(
+        &self,
+        environment: &EnvironmentId,
+        principal: &PrincipalName,
+    ) -> Result<(), ClaimError> {
+        let key = record_key(environment);
+        for _ in 0..ATTEMPTS {
+            let slot = self.bucket.read(&key).await?;
+            let previous = parse::<Record>(&slot, "an environment")?;
+            let Some(record) = Record::claim(previous.as_ref(), principal)? else {
+                return Ok(());
+            };
+            self.make_room().await?;
+            match self.bucket.write(&key, json(&record)?, slot.revision).await {
+                Ok(_) => return Ok(()),
+                // Another node claimed the environment meanwhile: decide again.
+                Err(WriteError::Raced) => {}
+                Err(WriteError::Full) => return Err(ClaimError::Full),
+                Err(WriteError::Store(error)) => return Err(error.into()),
+            }
+        }
+        Err(StoreError::unavailable(Contended).into())
+    }
+
+    /// Looks whether there is room for one more environment.
+    async fn make_room(&self) -> Result<(), ClaimError> {
+        if self.bucket.count().await? >= MAX_ENVIRONMENTS {
+            return Err(ClaimError::Full);
+        }
+        Ok(())
+    }
+
     /// Registers by the rules of [`Record::register`].
     ///
     /// # Errors
@@ -97,12 +136,13 @@ impl Registry {
         for _ in 0..ATTEMPTS {
             let slot = self.bucket.read(&key).await?;
             let previous = parse::<Record>(&slot, "an environment")?;
-            if previous.is_none() && self.bucket.count().await? >= MAX_ENVIRONMENTS {
-                return Err(RegisterError::Full);
+            if previous.is_none() {
+                self.make_room().await?;
             }
-            let record = Record::register(previous.as_ref(), presence.as_ref(), new.clone())?;
+            let (record, made) =
+                Record::register(previous.as_ref(), presence.as_ref(), new.clone())?;
             match self.bucket.write(&key, json(&record)?, slot.revision).await {
-                Ok(_) => return Ok(record.current),
+                Ok(_) => return Ok(made),
                 // Another node registered the environment meanwhile: decide again.
                 Err(WriteError::Raced) => {}
                 Err(WriteError::Full) => return Err(RegisterError::Full),
@@ -120,19 +160,31 @@ impl Registry {
         &self,
         environment: &EnvironmentId,
     ) -> Result<Option<Registration>, StoreError> {
-        let slot = self.bucket.read(&record_key(environment)).await?;
-        Ok(parse::<Record>(&slot, "an environment")?.map(|record| record.current))
+        let record = self.record(environment).await?;
+        Ok(record.and_then(|record| record.current))
     }
 
-    /// Current registrations in the order of their environments.
+    /// What is known of an environment.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub(super) async fn registrations(
+    pub(super) async fn record(
+        &self,
+        environment: &EnvironmentId,
+    ) -> Result<Option<Record>, StoreError> {
+        let slot = self.bucket.read(&record_key(environment)).await?;
+        parse(&slot, "an environment")
+    }
+
+    /// Environments in the order of their ids.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub(super) async fn environments(
         &self,
         after: Option<&EnvironmentId>,
         limit: usize,
-    ) -> Result<Vec<Registration>, StoreError> {
+    ) -> Result<Vec<Owned>, StoreError> {
         let mut page = Vec::new();
         for key in self.bucket.keys(RECORDS).await? {
             if page.len() >= limit {
@@ -143,7 +195,12 @@ impl Registry {
                 continue;
             };
             if after.is_none_or(|after| environment > *after) {
-                page.extend(self.registration(&environment).await?);
+                let record = self.record(&environment).await?;
+                page.extend(record.map(|record| Owned {
+                    environment,
+                    owner: record.owner,
+                    current: record.current,
+                }));
             }
         }
         Ok(page)

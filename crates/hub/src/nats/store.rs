@@ -13,9 +13,13 @@ use super::{
     registry::{self, Registry},
     subjects::Subjects,
 };
-use crate::store::{
-    AttachError, Authorization, AuthorizeError, EnvironmentId, NewRegistration, Presence,
-    RegisterError, Registration, SigningKey, Store, StoreError, Timestamp, TokenHash,
+use crate::{
+    principal::PrincipalName,
+    store::{
+        AttachError, Authorization, AuthorizeError, ClaimError, EnvironmentId, NewRegistration,
+        Owned, Presence, RegisterError, Registration, SigningKey, Store, StoreError, Timestamp,
+        TokenHash,
+    },
 };
 
 /// Keeps the hub's state where all nodes see it.
@@ -83,6 +87,24 @@ impl Store for NatsStore {
         })
     }
 
+    fn claim<'a>(
+        &'a self,
+        environment: &'a EnvironmentId,
+        principal: &'a PrincipalName,
+    ) -> BoxFuture<'a, Result<(), ClaimError>> {
+        Box::pin(self.registry.claim(environment, principal))
+    }
+
+    fn owner<'a>(
+        &'a self,
+        environment: &'a EnvironmentId,
+    ) -> BoxFuture<'a, Result<Option<PrincipalName>, StoreError>> {
+        Box::pin(async {
+            let record = self.registry.record(environment).await?;
+            Ok(record.map(|record| record.owner))
+        })
+    }
+
     fn register(&self, new: NewRegistration) -> BoxFuture<'_, Result<Registration, RegisterError>> {
         Box::pin(async {
             let presence = self.presence(&new.environment).await?;
@@ -97,12 +119,12 @@ impl Store for NatsStore {
         Box::pin(self.registry.registration(environment))
     }
 
-    fn registrations<'a>(
+    fn environments<'a>(
         &'a self,
         after: Option<&'a EnvironmentId>,
         limit: usize,
-    ) -> BoxFuture<'a, Result<Vec<Registration>, StoreError>> {
-        Box::pin(self.registry.registrations(after, limit))
+    ) -> BoxFuture<'a, Result<Vec<Owned>, StoreError>> {
+        Box::pin(self.registry.environments(after, limit))
     }
 
     fn remove<'a>(

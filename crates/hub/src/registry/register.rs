@@ -37,19 +37,9 @@ impl Registry {
         }
         let services = &self.services;
         let websocket = call.websocket(&services.address)?;
-        let known = services.store.registration(&call.environment).await;
-        let owner = match known.map_err(|error| later(&error))? {
-            Some(current) => Some(current.owner),
-            None => self.direct.owner(&call.environment),
-        };
-        let allowed = match &owner {
-            Some(owner) => principal.may_register(&call.environment, owner),
-            None => principal.may_claim(&call.environment),
-        };
-        if !allowed {
-            return Err(Refusal::forbidden(
-                "this environment is not yours to register",
-            ));
+        // Whether it is another principal's already the store decides, in one go with the rest.
+        if !principal.may_claim(&call.environment) {
+            return Err(refuse(RegisterError::Foreign));
         }
         let new = NewRegistration {
             environment: call.environment.clone(),

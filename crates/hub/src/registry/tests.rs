@@ -77,7 +77,34 @@ impl Bench {
     }
 
     pub(crate) async fn with(rules: RateRules, keys: Option<AccessKeys>) -> Self {
-        let directory = tempfile::tempdir().unwrap();
+        Self::open(tempfile::tempdir().unwrap(), rules, keys).await
+    }
+
+    /// The same hub, started again.
+    pub(crate) async fn restart(self) -> Self {
+        let Self {
+            directory,
+            services,
+            direct,
+            registry,
+            ..
+        } = self;
+        drop((services, direct, registry));
+        Self::open(directory, RateRules::default(), None).await
+    }
+
+    /// Another node of the same hub: it shares the store, and nothing that is in memory.
+    pub(crate) fn second_node(&self) -> (Registry, Arc<Direct>) {
+        let direct = Arc::new(Direct::new(self.services.clone(), None));
+        let registry = Registry::new(self.services.clone(), Arc::clone(&direct));
+        (registry, direct)
+    }
+
+    async fn open(
+        directory: tempfile::TempDir,
+        rules: RateRules,
+        keys: Option<AccessKeys>,
+    ) -> Self {
         let tokens = directory.path().join("tokens.toml");
         let authenticator = Authenticator::new(Tokens::open(&tokens).unwrap(), None);
         let audit = Audit::file(&directory.path().join("audit.log")).unwrap();
@@ -130,12 +157,20 @@ impl Bench {
 
     /// Posts a JSON value.
     pub(crate) async fn post(&self, path: &str, token: &Token, body: &Value) -> Reply {
-        let request = Request::post(format!("/cloud/environment/{path}"))
-            .header("host", "hub.example:8765")
-            .header("authorization", format!("Bearer {}", token.expose()))
-            .header("content-type", "application/json")
-            .body(body.to_string());
-        self.send(request.unwrap()).await
+        self.send(post(path, token, body)).await
+    }
+
+    /// Posts a JSON value to another node.
+    pub(crate) async fn post_to(
+        &self,
+        node: &Registry,
+        path: &str,
+        token: &Token,
+        body: &Value,
+    ) -> Reply {
+        let request = post(path, token, body).map(|body| Full::new(Bytes::from(body)));
+        let peer = Peer::Network("192.0.2.7:1234".parse().unwrap());
+        Reply::read(node.serve_at(request, peer, self.moment).await).await
     }
 
     pub(crate) async fn send(&self, request: Request<String>) -> Reply {
@@ -227,6 +262,15 @@ impl Reply {
         assert!(error["message"].is_string(), "{self:?}");
         (self.status.as_u16(), error["code"].as_str().unwrap())
     }
+}
+
+fn post(path: &str, token: &Token, body: &Value) -> Request<String> {
+    Request::post(format!("/cloud/environment/{path}"))
+        .header("host", "hub.example:8765")
+        .header("authorization", format!("Bearer {}", token.expose()))
+        .header("content-type", "application/json")
+        .body(body.to_string())
+        .unwrap()
 }
 
 pub(crate) fn key() -> PublicKey {

@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AttachError, AuthorizeError, ConnectionId, EnvironmentId, NodeName, RegisterError,
+    AttachError, AuthorizeError, ClaimError, ConnectionId, EnvironmentId, NodeName, RegisterError,
     Registration, RegistrationId, SigningKey, StoreError, Timestamp, TokenHash,
 };
 use crate::principal::PrincipalName;
@@ -19,6 +19,20 @@ use crate::principal::PrincipalName;
 pub trait Store: fmt::Debug + Send + Sync {
     /// The key that signs rendezvous URLs: made on first use, then the same for ever.
     fn signing_key(&self) -> BoxFuture<'_, Result<SigningKey, StoreError>>;
+
+    /// Makes an environment the principal's own, by the rules of
+    /// [`Record::claim`](super::Record::claim). Nothing happens when it is already.
+    fn claim<'a>(
+        &'a self,
+        environment: &'a EnvironmentId,
+        principal: &'a PrincipalName,
+    ) -> BoxFuture<'a, Result<(), ClaimError>>;
+
+    /// Whose an environment is. `None`: nobody's; the first to claim or register it owns it.
+    fn owner<'a>(
+        &'a self,
+        environment: &'a EnvironmentId,
+    ) -> BoxFuture<'a, Result<Option<PrincipalName>, StoreError>>;
 
     /// Makes `new` the current registration of its environment, by the rules of
     /// [`Record::register`](super::Record::register).
@@ -33,12 +47,12 @@ pub trait Store: fmt::Debug + Send + Sync {
         environment: &'a EnvironmentId,
     ) -> BoxFuture<'a, Result<Option<Registration>, StoreError>>;
 
-    /// Up to `limit` current registrations in the order of their environments, those after `after`.
-    fn registrations<'a>(
+    /// Up to `limit` environments in the order of their ids, those after `after`.
+    fn environments<'a>(
         &'a self,
         after: Option<&'a EnvironmentId>,
         limit: usize,
-    ) -> BoxFuture<'a, Result<Vec<Registration>, StoreError>>;
+    ) -> BoxFuture<'a, Result<Vec<Owned>, StoreError>>;
 
     /// Forgets the environment, its owner included. False: there was none.
     fn remove<'a>(
@@ -77,6 +91,17 @@ pub trait Store: fmt::Debug + Send + Sync {
         token: TokenHash,
         now: Timestamp,
     ) -> BoxFuture<'_, Result<Option<Authorization>, StoreError>>;
+}
+
+/// An environment and whose it is.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Owned {
+    /// The environment.
+    pub environment: EnvironmentId,
+    /// Its owner.
+    pub owner: PrincipalName,
+    /// Its current registration. `None`: only direct executors have come so far.
+    pub current: Option<Registration>,
 }
 
 /// A registration as it is asked for.

@@ -27,6 +27,21 @@ impl StoreError {
     }
 }
 
+/// Why an environment was not made somebody's. In every case it is whose it was.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClaimError {
+    /// Caller: another principal owns the environment.
+    #[error("the environment belongs to another principal")]
+    Foreign,
+    /// Caller: the hub keeps no more environments.
+    #[error("the hub holds as many environments as it can")]
+    Full,
+    /// Host: see the source.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
 /// Why a registration was not made. In every case the current one stays.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -43,6 +58,16 @@ pub enum RegisterError {
     /// Host: see the source.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+impl From<ClaimError> for RegisterError {
+    fn from(error: ClaimError) -> Self {
+        match error {
+            ClaimError::Foreign => Self::Foreign,
+            ClaimError::Full => Self::Full,
+            ClaimError::Store(error) => Self::Store(error),
+        }
+    }
 }
 
 /// Why an executor's socket was not attached.

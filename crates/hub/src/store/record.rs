@@ -1,4 +1,5 @@
-//! One environment as a store keeps it, and the rules by which a registration replaces another.
+//! One environment as a store keeps it: whose it is, and the rules by which a registration replaces
+//! another.
 //! Pure: stores bring the old record, who is connected, and the time.
 
 use std::time::Duration;
@@ -7,7 +8,9 @@ use exec_relay::identity::PublicKey;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::{EnvironmentId, NewRegistration, Presence, RegisterError, RegistrationId, Timestamp};
+use super::{
+    ClaimError, EnvironmentId, NewRegistration, Presence, RegisterError, RegistrationId, Timestamp,
+};
 use crate::principal::PrincipalName;
 
 /// The current registration of an environment.
@@ -26,8 +29,21 @@ pub struct Registration {
     pub created_at: Timestamp,
 }
 
-/// An environment: its current registration, and who lost it lately.
+impl Registration {
+    fn holds_against(
+        &self,
+        loss: &Superseded,
+        presence: Option<&Presence>,
+        now: Timestamp,
+    ) -> bool {
+        let connected = presence.is_some_and(|seen| seen.registration == self.id);
+        connected || now.since(loss.at) < Record::SETTLE
+    }
+}
+
+/// An environment: its owner, its current registration, and who lost it lately.
 ///
+/// The first principal to register it in whichever way owns it, until it is removed.
 /// Executors have one key per process. The newest process wins. A process that was superseded and
 /// comes back is told to wait for as long as its successor is connected, and in any case for
 /// [`Record::SETTLE`]: otherwise two executors of one name would throw each other out for ever.
@@ -35,8 +51,10 @@ pub struct Registration {
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
-    /// The current registration.
-    pub current: Registration,
+    /// Whose it is.
+    pub owner: PrincipalName,
+    /// The current registration. `None`: only direct executors have come so far.
+    pub current: Option<Registration>,
     /// Executors that lost the environment, the latest last. At most [`Record::MAX_SUPERSEDED`].
     pub superseded: Vec<Superseded>,
 }
@@ -49,7 +67,28 @@ impl Record {
     /// How many losers are remembered. More executors of one name than this may alternate.
     pub const MAX_SUPERSEDED: usize = 8;
 
-    /// Decides on a registration: the record to store in place of `previous`.
+    /// Decides whose an environment is: the record to store, or `None` when the principal owns it
+    /// already.
+    ///
+    /// # Errors
+    /// [`ClaimError::Foreign`]; the record stays as it is.
+    pub fn claim(
+        previous: Option<&Self>,
+        principal: &PrincipalName,
+    ) -> Result<Option<Self>, ClaimError> {
+        match previous {
+            Some(record) if record.owner == *principal => Ok(None),
+            Some(_) => Err(ClaimError::Foreign),
+            None => Ok(Some(Self {
+                owner: principal.clone(),
+                current: None,
+                superseded: Vec::new(),
+            })),
+        }
+    }
+
+    /// Decides on a registration: the record to store in place of `previous`, and what is current
+    /// in it.
     ///
     /// `presence` is the connected executor of the environment, if any.
     ///
@@ -59,7 +98,12 @@ impl Record {
         previous: Option<&Self>,
         presence: Option<&Presence>,
         new: NewRegistration,
-    ) -> Result<Self, RegisterError> {
+    ) -> Result<(Self, Registration), RegisterError> {
+        let mut record = match (Self::claim(previous, &new.principal)?, previous) {
+            (None, Some(previous)) => previous.clone(),
+            (Some(fresh), _) => fresh,
+            (None, None) => return Err(RegisterError::Foreign),
+        };
         let current = Registration {
             environment: new.environment,
             id: new.id,
@@ -67,46 +111,27 @@ impl Record {
             owner: new.principal,
             created_at: new.at,
         };
-        let Some(previous) = previous else {
-            return Ok(Self {
-                current,
-                superseded: Vec::new(),
-            });
-        };
-        if previous.current.owner != current.owner {
-            return Err(RegisterError::Foreign);
-        }
-        let mut superseded = previous.superseded.clone();
-        if previous.current.executor_key != current.executor_key {
+        if let Some(before) = &record.current
+            && before.executor_key != current.executor_key
+        {
             let newcomer = KeyPrint::of(&current.executor_key);
+            let superseded = &mut record.superseded;
             if let Some(loss) = superseded.iter().find(|loss| loss.key == newcomer)
-                && previous.holds_against(loss, presence, new.at)
+                && before.holds_against(loss, presence, new.at)
             {
                 return Err(RegisterError::Conflict);
             }
             superseded.retain(|loss| loss.key != newcomer);
             superseded.push(Superseded {
-                key: KeyPrint::of(&previous.current.executor_key),
+                key: KeyPrint::of(&before.executor_key),
                 at: new.at,
             });
             if superseded.len() > Self::MAX_SUPERSEDED {
                 superseded.remove(0);
             }
         }
-        Ok(Self {
-            current,
-            superseded,
-        })
-    }
-
-    fn holds_against(
-        &self,
-        loss: &Superseded,
-        presence: Option<&Presence>,
-        now: Timestamp,
-    ) -> bool {
-        let connected = presence.is_some_and(|seen| seen.registration == self.current.id);
-        connected || now.since(loss.at) < Self::SETTLE
+        record.current = Some(current.clone());
+        Ok((record, current))
     }
 }
 

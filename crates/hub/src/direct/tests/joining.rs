@@ -5,7 +5,9 @@ use exec_transport::link::Encoding;
 use exec_wire::outgoing::Outgoing;
 use tokio::time::Instant;
 
-use super::{ask, bearer, dial, executor, harness, hear, path, refused, register, say, upgrade};
+use super::{
+    ask, bearer, dial, executor, harness, hear, is_online, path, refused, register, say, upgrade,
+};
 use crate::{principal::Role, registry::tests::Bench};
 
 #[tokio::test]
@@ -60,7 +62,7 @@ async fn when_the_executor_ends_the_harness_is_closed() {
     assert_eq!(hear(&mut harness).await, None);
     drop(harness);
     served.await.unwrap();
-    assert!(!bench.direct.list()[0].online);
+    assert!(!is_online(&bench));
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 use super::*;
 use crate::{
     nats::NatsStore,
-    store::{AttachError, Authorization, RegisterError, TokenHash},
+    store::{AttachError, Authorization, ClaimError, RegisterError, TokenHash},
 };
 
 async fn two_stores(broker: &Broker) -> ([Node; 2], [Arc<NatsStore>; 2]) {
@@ -99,7 +99,7 @@ async fn registrations_are_listed_in_order_and_in_pages() {
         let two = Arc::clone(&two);
         async move {
             let after = after.map(|id| id.parse().unwrap());
-            let page = two.registrations(after.as_ref(), limit).await.unwrap();
+            let page = two.environments(after.as_ref(), limit).await.unwrap();
             page.iter()
                 .map(|found| found.environment.to_string())
                 .collect::<Vec<_>>()
@@ -249,4 +249,23 @@ async fn hubs_of_different_prefixes_share_nothing() {
         .await
         .unwrap();
     assert_eq!(theirs.mesh.nodes().max(1), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_on_one_node_holds_on_the_other() {
+    let broker = Broker::start().await;
+    let (_nodes, [one, two]) = two_stores(&broker).await;
+    let (environment, alice) = ("env".parse().unwrap(), "alice".parse().unwrap());
+    one.claim(&environment, &alice).await.unwrap();
+    two.claim(&environment, &alice).await.unwrap();
+    let foreign = two.claim(&environment, &"bob".parse().unwrap()).await;
+    assert!(matches!(foreign, Err(ClaimError::Foreign)));
+    let foreign = two.register(new("env", "bob", &key())).await;
+    assert!(matches!(foreign, Err(RegisterError::Foreign)));
+    assert_eq!(two.owner(&environment).await.unwrap(), Some(alice));
+    assert_eq!(two.registration(&environment).await.unwrap(), None);
+    assert_eq!(two.environments(None, 10).await.unwrap().len(), 1);
+    two.register(new("env", "alice", &key())).await.unwrap();
+    assert!(two.remove(&environment).await.unwrap());
+    assert_eq!(one.owner(&environment).await.unwrap(), None);
 }

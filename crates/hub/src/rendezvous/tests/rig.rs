@@ -24,10 +24,11 @@ use tokio_tungstenite::{
 use super::super::{Refusal, Rendezvous};
 use crate::{
     metrics::Metrics,
+    principal::PrincipalName,
     store::{
-        AttachError, Authorization, AuthorizeError, EnvironmentId, NewRegistration, Presence,
-        RegisterError, Registration, RegistrationId, SigningKey, Store, StoreError, Timestamp,
-        TokenHash,
+        AttachError, Authorization, AuthorizeError, ClaimError, EnvironmentId, NewRegistration,
+        Owned, Presence, RegisterError, Registration, RegistrationId, SigningKey, Store,
+        StoreError, Timestamp, TokenHash,
     },
     switch::Switch,
     url::{Pass, Signer},
@@ -249,6 +250,21 @@ impl Store for OneEnvironment {
         ready(Err(StoreError::Closed))
     }
 
+    fn claim<'a>(
+        &'a self,
+        _: &'a EnvironmentId,
+        _: &'a PrincipalName,
+    ) -> BoxFuture<'a, Result<(), ClaimError>> {
+        ready(Err(StoreError::Closed.into()))
+    }
+
+    fn owner<'a>(
+        &'a self,
+        _: &'a EnvironmentId,
+    ) -> BoxFuture<'a, Result<Option<PrincipalName>, StoreError>> {
+        ready(Err(StoreError::Closed))
+    }
+
     fn register(&self, _: NewRegistration) -> BoxFuture<'_, Result<Registration, RegisterError>> {
         ready(Err(StoreError::Closed.into()))
     }
@@ -266,11 +282,11 @@ impl Store for OneEnvironment {
         })))
     }
 
-    fn registrations<'a>(
+    fn environments<'a>(
         &'a self,
         _: Option<&'a EnvironmentId>,
         _: usize,
-    ) -> BoxFuture<'a, Result<Vec<Registration>, StoreError>> {
+    ) -> BoxFuture<'a, Result<Vec<Owned>, StoreError>> {
         ready(Err(StoreError::Closed))
     }
 

@@ -16,7 +16,7 @@ use crate::store::{SigningKey, StoreError};
 /// The file in the data directory.
 const FILE: &str = "hub.redb";
 /// Says whose file it is, and of which layout.
-const FORMAT: (&str, &[u8]) = ("format", b"exec-hub/1");
+const FORMAT: (&str, &[u8]) = ("format", b"exec-hub/2");
 const KEY: &str = "signing-key";
 /// Registrations are small and read one at a time; the default would be a gigabyte.
 const CACHE_BYTES: usize = 16 << 20;

@@ -17,9 +17,13 @@ use super::{
     tables,
     writer::{self, Job, Reply, lock},
 };
-use crate::store::{
-    AttachError, Authorization, AuthorizeError, EnvironmentId, NewRegistration, Presence,
-    RegisterError, Registration, SigningKey, Store, StoreError, Timestamp, TokenHash,
+use crate::{
+    principal::PrincipalName,
+    store::{
+        AttachError, Authorization, AuthorizeError, ClaimError, EnvironmentId, NewRegistration,
+        Owned, Presence, RegisterError, Registration, SigningKey, Store, StoreError, Timestamp,
+        TokenHash,
+    },
 };
 
 /// How many writes may wait. Beyond, whoever asks waits for a place.
@@ -75,6 +79,24 @@ impl Store for RedbStore {
         ready(Ok(self.key.clone())).boxed()
     }
 
+    fn claim<'a>(
+        &'a self,
+        environment: &'a EnvironmentId,
+        principal: &'a PrincipalName,
+    ) -> BoxFuture<'a, Result<(), ClaimError>> {
+        let (environment, principal) = (environment.clone(), principal.clone());
+        self.write(|reply| Job::Claim(environment, principal, reply))
+            .boxed()
+    }
+
+    fn owner<'a>(
+        &'a self,
+        environment: &'a EnvironmentId,
+    ) -> BoxFuture<'a, Result<Option<PrincipalName>, StoreError>> {
+        let read = tables::read(&self.database, environment);
+        ready(read.map(|found| found.map(|record| record.owner))).boxed()
+    }
+
     fn register(&self, new: NewRegistration) -> BoxFuture<'_, Result<Registration, RegisterError>> {
         self.write(|reply| Job::Register(new, reply)).boxed()
     }
@@ -84,14 +106,15 @@ impl Store for RedbStore {
         environment: &'a EnvironmentId,
     ) -> BoxFuture<'a, Result<Option<Registration>, StoreError>> {
         // A read never waits for a writer, and the pages are in memory: not worth a thread.
-        ready(tables::read(&self.database, environment)).boxed()
+        let read = tables::read(&self.database, environment);
+        ready(read.map(|found| found.and_then(|record| record.current))).boxed()
     }
 
-    fn registrations<'a>(
+    fn environments<'a>(
         &'a self,
         after: Option<&'a EnvironmentId>,
         limit: usize,
-    ) -> BoxFuture<'a, Result<Vec<Registration>, StoreError>> {
+    ) -> BoxFuture<'a, Result<Vec<Owned>, StoreError>> {
         let (database, after) = (Arc::clone(&self.database), after.cloned());
         async move {
             let page = move || tables::page(&database, after.as_ref(), limit);

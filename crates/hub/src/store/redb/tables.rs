@@ -4,7 +4,7 @@ use redb::{
     Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, Table, TableDefinition,
 };
 
-use crate::store::{EnvironmentId, Record, Registration, StoreError};
+use crate::store::{EnvironmentId, Owned, Record, StoreError};
 
 /// Facts about the file itself.
 pub(super) const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
@@ -27,10 +27,14 @@ pub(super) fn get(
         .transpose()
 }
 
-pub(super) fn put(table: &mut Environments<'_>, record: &Record) -> Result<(), StoreError> {
+pub(super) fn put(
+    table: &mut Environments<'_>,
+    environment: &EnvironmentId,
+    record: &Record,
+) -> Result<(), StoreError> {
     let json = serde_json::to_vec(record).map_err(StoreError::unavailable)?;
     table
-        .insert(record.current.environment.as_str(), json.as_slice())
+        .insert(environment.as_str(), json.as_slice())
         .map_err(StoreError::unavailable)?;
     Ok(())
 }
@@ -43,12 +47,12 @@ pub(super) fn count(table: &Environments<'_>) -> Result<u64, StoreError> {
 pub(super) fn read(
     database: &Database,
     environment: &EnvironmentId,
-) -> Result<Option<Registration>, StoreError> {
+) -> Result<Option<Record>, StoreError> {
     let reading = database.begin_read().map_err(StoreError::unavailable)?;
     let table = reading
         .open_table(ENVIRONMENTS)
         .map_err(StoreError::unavailable)?;
-    Ok(get(&table, environment)?.map(|record| record.current))
+    get(&table, environment)
 }
 
 /// Reads up to `limit` environments, those after `after`, in order.
@@ -56,7 +60,7 @@ pub(super) fn page(
     database: &Database,
     after: Option<&EnvironmentId>,
     limit: usize,
-) -> Result<Vec<Registration>, StoreError> {
+) -> Result<Vec<Owned>, StoreError> {
     use std::ops::Bound::{Excluded, Unbounded};
     let reading = database.begin_read().map_err(StoreError::unavailable)?;
     let table = reading
@@ -68,14 +72,24 @@ pub(super) fn page(
         .map_err(StoreError::unavailable)?;
     rows.take(limit)
         .map(|row| {
-            let (environment, value) = row.map_err(StoreError::unavailable)?;
-            Ok(decode(environment.value(), value.value())?.current)
+            let (id, value) = row.map_err(StoreError::unavailable)?;
+            let record = decode(id.value(), value.value())?;
+            let environment = id.value().parse().map_err(|_| damaged(id.value()))?;
+            Ok(Owned {
+                environment,
+                owner: record.owner,
+                current: record.current,
+            })
         })
         .collect()
 }
 
 fn decode(environment: &str, json: &[u8]) -> Result<Record, StoreError> {
-    serde_json::from_slice(json).map_err(|_| StoreError::Damaged {
+    serde_json::from_slice(json).map_err(|_| damaged(environment))
+}
+
+fn damaged(environment: &str) -> StoreError {
+    StoreError::Damaged {
         what: format!("environment `{environment}`"),
-    })
+    }
 }

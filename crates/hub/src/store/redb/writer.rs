@@ -10,9 +10,12 @@ use super::{
     live::Live,
     tables::{self, ENVIRONMENTS, Environments},
 };
-use crate::store::{
-    AttachError, EnvironmentId, NewRegistration, Presence, Record, RegisterError, Registration,
-    StoreError,
+use crate::{
+    principal::PrincipalName,
+    store::{
+        AttachError, ClaimError, EnvironmentId, NewRegistration, Presence, Record, RegisterError,
+        Registration, StoreError,
+    },
 };
 
 /// How many jobs share a commit.
@@ -23,6 +26,7 @@ const MAX_ENVIRONMENTS: u64 = 65_536;
 /// Something to do in order with all other writes.
 #[derive(Debug)]
 pub(super) enum Job {
+    Claim(EnvironmentId, PrincipalName, Reply<(), ClaimError>),
     Register(NewRegistration, Reply<Registration, RegisterError>),
     Remove(EnvironmentId, Reply<bool, StoreError>),
     /// Writes nothing, but must not slip in before a registration that supersedes it.
@@ -88,6 +92,10 @@ fn answer<T: 'static, E: From<StoreError> + 'static>(
 
 fn apply(table: &mut Environments<'_>, live: &Mutex<Live>, job: Job) -> Answer {
     match job {
+        Job::Claim(environment, principal, reply) => {
+            let result = claim(table, &environment, &principal);
+            answer(reply, result)
+        }
         Job::Register(new, reply) => {
             let result = register(table, live, new);
             answer(reply, result)
@@ -105,19 +113,41 @@ fn apply(table: &mut Environments<'_>, live: &Mutex<Live>, job: Job) -> Answer {
     }
 }
 
+fn claim(
+    table: &mut Environments<'_>,
+    environment: &EnvironmentId,
+    principal: &PrincipalName,
+) -> Result<(), ClaimError> {
+    let previous = tables::get(table, environment)?;
+    let Some(record) = Record::claim(previous.as_ref(), principal)? else {
+        return Ok(());
+    };
+    make_room(table)?;
+    Ok(tables::put(table, environment, &record)?)
+}
+
+/// Looks whether there is room for one more environment.
+fn make_room(table: &Environments<'_>) -> Result<(), ClaimError> {
+    if tables::count(table)? >= MAX_ENVIRONMENTS {
+        return Err(ClaimError::Full);
+    }
+    Ok(())
+}
+
 fn register(
     table: &mut Environments<'_>,
     live: &Mutex<Live>,
     new: NewRegistration,
 ) -> Result<Registration, RegisterError> {
-    let previous = tables::get(table, &new.environment)?;
-    if previous.is_none() && tables::count(table)? >= MAX_ENVIRONMENTS {
-        return Err(RegisterError::Full);
+    let environment = new.environment.clone();
+    let previous = tables::get(table, &environment)?;
+    if previous.is_none() {
+        make_room(table)?;
     }
-    let presence = lock(live).presence(&new.environment).cloned();
-    let record = Record::register(previous.as_ref(), presence.as_ref(), new)?;
-    tables::put(table, &record)?;
-    Ok(record.current)
+    let presence = lock(live).presence(&environment).cloned();
+    let (record, made) = Record::register(previous.as_ref(), presence.as_ref(), new)?;
+    tables::put(table, &environment, &record)?;
+    Ok(made)
 }
 
 fn remove(
@@ -138,8 +168,9 @@ fn attach(
     live: &Mutex<Live>,
     presence: Presence,
 ) -> Result<(), AttachError> {
-    let current = tables::get(table, &presence.environment)?;
-    if current.is_none_or(|record| record.current.id != presence.registration) {
+    let record = tables::get(table, &presence.environment)?;
+    let current = record.and_then(|record| record.current);
+    if current.is_none_or(|current| current.id != presence.registration) {
         return Err(AttachError::Superseded);
     }
     lock(live).attach(presence);

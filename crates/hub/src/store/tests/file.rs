@@ -135,10 +135,10 @@ fn a_database_of_another_program_or_version_is_refused() {
     let database = redb::Database::create(&path).unwrap();
     let writing = database.begin_write().unwrap();
     let mut meta = writing.open_table(META).unwrap();
-    meta.insert("format", &b"exec-hub/2"[..]).unwrap();
+    meta.insert("format", &b"exec-hub/1"[..]).unwrap();
     drop(meta);
     writing.commit().unwrap();
     drop(database);
     let opened = RedbStore::open(directory.path()).unwrap_err().to_string();
-    assert!(opened.contains("exec-hub/2"), "{opened}");
+    assert!(opened.contains("exec-hub/1"), "{opened}");
 }

@@ -1,7 +1,9 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{epoch, key, new, presence};
-use crate::store::{AttachError, Authorization, RedbStore, RegisterError, Store, TokenHash};
+use crate::store::{
+    AttachError, Authorization, EnvironmentId, Owned, RedbStore, RegisterError, Store, TokenHash,
+};
 
 fn store() -> (tempfile::TempDir, Arc<RedbStore>) {
     let directory = tempfile::tempdir().unwrap();
@@ -168,7 +170,7 @@ async fn registrations_are_listed_page_by_page() {
     let mut seen = Vec::new();
     let mut after = None;
     loop {
-        let page = store.registrations(after.as_ref(), 3).await.unwrap();
+        let page = store.environments(after.as_ref(), 3).await.unwrap();
         assert!(page.len() <= 3);
         let Some(last) = page.last() else { break };
         after = Some(last.environment.clone());
@@ -196,5 +198,50 @@ async fn a_thousand_executors_register_at_once() {
     tokio::time::timeout(Duration::from_secs(10), tasks.join_all())
         .await
         .unwrap();
-    assert_eq!(store.registrations(None, 2000).await.unwrap().len(), 1000);
+    assert_eq!(store.environments(None, 2000).await.unwrap().len(), 1000);
+}
+
+#[tokio::test]
+async fn of_many_who_claim_an_environment_one_owns_it_whichever_way_they_came() {
+    let (_directory, store) = store();
+    let (mine, environment) = (key(), "env".parse().unwrap());
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..32 {
+        let (store, mine, environment) = (
+            Arc::clone(&store),
+            mine.clone(),
+            EnvironmentId::clone(&environment),
+        );
+        let principal = format!("p{n}");
+        tasks.spawn(async move {
+            if n % 2 == 0 {
+                let registered = store.register(new("env", &principal, &mine, epoch()));
+                registered.await.is_ok()
+            } else {
+                let principal = principal.parse().unwrap();
+                store.claim(&environment, &principal).await.is_ok()
+            }
+        });
+    }
+    let results = tasks.join_all().await;
+    assert_eq!(results.iter().filter(|won| **won).count(), 1);
+    assert!(store.owner(&environment).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn what_was_only_claimed_is_listed_and_removed_like_the_rest() {
+    let (_directory, store) = store();
+    let (environment, alice) = ("env".parse().unwrap(), "alice".parse().unwrap());
+    store.claim(&environment, &alice).await.unwrap();
+    store.claim(&environment, &alice).await.unwrap();
+    assert_eq!(store.registration(&environment).await.unwrap(), None);
+    let listed = store.environments(None, 10).await.unwrap();
+    let expected = Owned {
+        environment: environment.clone(),
+        owner: alice,
+        current: None,
+    };
+    assert_eq!(listed, [expected]);
+    assert!(store.remove(&environment).await.unwrap());
+    assert_eq!(store.owner(&environment).await.unwrap(), None);
 }

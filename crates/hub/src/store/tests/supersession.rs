@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::{epoch, key, new, presence};
-use crate::store::{Record, RegisterError, Timestamp};
+use crate::store::{ClaimError, Record, RegisterError, Registration, Timestamp};
 
 fn register(
     previous: &Record,
@@ -9,12 +9,20 @@ fn register(
     by: &exec_relay::identity::PublicKey,
     at: Timestamp,
 ) -> Result<Record, RegisterError> {
-    let presence = connected.then(|| presence(&previous.current));
-    Record::register(
-        Some(previous),
-        presence.as_ref(),
-        new("env", "alice", by, at),
-    )
+    let presence = connected.then(|| presence(current(previous)));
+    let new = new("env", "alice", by, at);
+    let (record, made) = Record::register(Some(previous), presence.as_ref(), new)?;
+    assert_eq!(record.current.as_ref(), Some(&made));
+    Ok(record)
+}
+
+fn first(by: &exec_relay::identity::PublicKey) -> Record {
+    let new = new("env", "alice", by, epoch());
+    Record::register(None, None, new).unwrap().0
+}
+
+fn current(record: &Record) -> &Registration {
+    record.current.as_ref().unwrap()
 }
 
 fn after(seconds: u64) -> Timestamp {
@@ -24,9 +32,9 @@ fn after(seconds: u64) -> Timestamp {
 #[test]
 fn the_newest_executor_wins_and_the_loser_waits_while_it_is_connected() {
     let (old, young) = (key(), key());
-    let first = Record::register(None, None, new("env", "alice", &old, after(0))).unwrap();
+    let first = first(&old);
     let second = register(&first, true, &young, after(100)).unwrap();
-    assert_eq!(second.current.executor_key, young);
+    assert_eq!(current(&second).executor_key, young);
     for (seconds, connected) in [(101, false), (129, false), (101, true), (100_000, true)] {
         let refused = register(&second, connected, &old, after(seconds));
         assert!(
@@ -35,7 +43,7 @@ fn the_newest_executor_wins_and_the_loser_waits_while_it_is_connected() {
         );
     }
     let third = register(&second, false, &old, after(130)).unwrap();
-    assert_eq!(third.current.executor_key, old);
+    assert_eq!(current(&third).executor_key, old);
     let refused = register(&third, true, &young, after(131));
     assert!(matches!(refused, Err(RegisterError::Conflict)));
 }
@@ -43,18 +51,18 @@ fn the_newest_executor_wins_and_the_loser_waits_while_it_is_connected() {
 #[test]
 fn the_same_executor_registers_again_at_any_time() {
     let mine = key();
-    let first = Record::register(None, None, new("env", "alice", &mine, after(0))).unwrap();
+    let first = first(&mine);
     let again = register(&first, true, &mine, after(1)).unwrap();
-    assert_ne!(again.current.id, first.current.id);
+    assert_ne!(current(&again).id, current(&first).id);
     assert!(again.superseded.is_empty());
 }
 
 #[test]
 fn a_presence_of_an_older_registration_does_not_hold_the_place() {
     let (old, young) = (key(), key());
-    let first = Record::register(None, None, new("env", "alice", &old, after(0))).unwrap();
+    let first = first(&old);
     let second = register(&first, true, &young, after(0)).unwrap();
-    let stale = presence(&first.current);
+    let stale = presence(current(&first));
     let back = new("env", "alice", &old, after(30));
     assert!(Record::register(Some(&second), Some(&stale), back).is_ok());
 }
@@ -62,7 +70,7 @@ fn a_presence_of_an_older_registration_does_not_hold_the_place() {
 #[test]
 fn of_three_executors_both_losers_wait() {
     let keys = [key(), key(), key()];
-    let first = Record::register(None, None, new("env", "alice", &keys[0], after(0))).unwrap();
+    let first = first(&keys[0]);
     let second = register(&first, true, &keys[1], after(1)).unwrap();
     let third = register(&second, true, &keys[2], after(2)).unwrap();
     for loser in &keys[..2] {
@@ -73,7 +81,7 @@ fn of_three_executors_both_losers_wait() {
 
 #[test]
 fn losers_are_remembered_up_to_a_bound() {
-    let mut record = Record::register(None, None, new("env", "alice", &key(), after(0))).unwrap();
+    let mut record = first(&key());
     for seconds in 0..20 {
         record = register(&record, true, &key(), after(seconds)).unwrap();
         assert!(record.superseded.len() <= Record::MAX_SUPERSEDED);
@@ -84,7 +92,26 @@ fn losers_are_remembered_up_to_a_bound() {
 
 #[test]
 fn somebody_else_registers_nothing_here() {
-    let first = Record::register(None, None, new("env", "alice", &key(), after(0))).unwrap();
+    let first = first(&key());
     let refused = Record::register(Some(&first), None, new("env", "bob", &key(), after(9999)));
     assert!(matches!(refused, Err(RegisterError::Foreign)));
+}
+
+#[test]
+fn who_claims_an_environment_owns_it_without_a_registration() {
+    let (alice, bob) = ("alice".parse().unwrap(), "bob".parse().unwrap());
+    let claimed = Record::claim(None, &alice).unwrap().unwrap();
+    assert_eq!((&claimed.owner, &claimed.current), (&alice, &None));
+    assert_eq!(Record::claim(Some(&claimed), &alice).unwrap(), None);
+    let foreign = Record::claim(Some(&claimed), &bob);
+    assert!(matches!(foreign, Err(ClaimError::Foreign)));
+    let foreign = Record::register(Some(&claimed), None, new("env", "bob", &key(), epoch()));
+    assert!(matches!(foreign, Err(RegisterError::Foreign)));
+    let registered = register_first(&claimed);
+    assert_eq!(current(&registered).owner, alice);
+}
+
+fn register_first(claimed: &Record) -> Record {
+    let new = new("env", "alice", &key(), epoch());
+    Record::register(Some(claimed), None, new).unwrap().0
 }
