@@ -1,8 +1,12 @@
-//! Limits of the rendezvous, each with its reason.
+//! Limits of the hub, each with its reason.
 
 use std::time::Duration;
 
 use crate::circuit::Room;
+
+/// Environments that one principal may own, in whichever way they were registered: more than a fleet
+/// has, and few enough that one principal does not use up what the hub keeps.
+pub const ENVIRONMENTS_PER_PRINCIPAL: usize = 1024;
 
 /// Largest websocket message taken from anyone: endpoints refuse more than this themselves, so
 /// nothing larger could be delivered.

@@ -15,6 +15,7 @@ mod connection;
 mod dial;
 mod mesh;
 mod nodes;
+mod owned;
 mod packet;
 mod presences;
 mod registry;

@@ -57,7 +57,9 @@ impl Direct {
 fn refuse(error: ClaimError) -> Refusal {
     match error {
         ClaimError::Foreign => Refusal::forbidden("this environment is not yours to register"),
-        ClaimError::Full => Refusal::new(StatusCode::FORBIDDEN, "environment_limit", error),
+        ClaimError::Limit | ClaimError::Full => {
+            Refusal::new(StatusCode::FORBIDDEN, "environment_limit", error)
+        }
         ClaimError::Store(error) => Refusal::store(&error),
     }
 }

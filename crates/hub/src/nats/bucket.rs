@@ -202,6 +202,20 @@ impl Bucket {
         deleted.map_err(write_error)
     }
 
+    /// Takes a record out and leaves no marker of it, unless it was written after `seen`.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub(super) async fn purge(&self, key: &str, seen: Revision) -> Result<(), StoreError> {
+        self.reachable()?;
+        let subject = format!("{}{key}", self.store.prefix);
+        let purge = self.store.stream.purge();
+        // The broker takes the first number that stays.
+        let purged = purge.sequence(seen.0 + 1).filter(subject).await;
+        purged.map_err(StoreError::unavailable)?;
+        Ok(())
+    }
+
     /// The keys that begin with `<family>.`, without that, in order. Some may be deleted records.
     ///
     /// # Errors

@@ -3,11 +3,15 @@
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::bucket::{Bucket, Shape, Slot, WriteError};
+use super::{
+    bucket::{Bucket, Revision, Shape, Slot, WriteError},
+    owned::Owned,
+};
 use crate::{
+    limits,
     principal::PrincipalName,
     store::{
-        ClaimError, EnvironmentId, NewRegistration, Owned, Presence, Record, RegisterError,
+        self, ClaimError, EnvironmentId, NewRegistration, Presence, Record, RegisterError,
         Registration, SigningKey, StoreError,
     },
 };
@@ -24,12 +28,16 @@ pub(super) const SHAPE: Shape = Shape {
 #[derive(Clone, Debug)]
 pub(super) struct Registry {
     bucket: Bucket,
+    owned: Owned,
 }
 
 impl Registry {
     /// Keeps them in `bucket`.
     pub(super) fn new(bucket: Bucket) -> Self {
-        Self { bucket }
+        Self {
+            owned: Owned::new(bucket.clone()),
+            bucket,
+        }
     }
 
     /// Makes the bucket again if the broker lost it.
@@ -96,31 +104,11 @@ impl Registry {
         environment: &EnvironmentId,
         principal: &PrincipalName,
     ) -> Result<(), ClaimError> {
-        let key = record_key(environment);
-        for _ in 0..ATTEMPTS {
-            let slot = self.bucket.read(&key).await?;
-            let previous = parse::<Record>(&slot, "an environment")?;
-            let Some(record) = Record::claim(previous.as_ref(), principal)? else {
-                return Ok(());
-            };
-            self.make_room().await?;
-            match self.bucket.write(&key, json(&record)?, slot.revision).await {
-                Ok(_) => return Ok(()),
-                // Another node claimed the environment meanwhile: decide again.
-                Err(WriteError::Raced) => {}
-                Err(WriteError::Full) => return Err(ClaimError::Full),
-                Err(WriteError::Store(error)) => return Err(error.into()),
-            }
-        }
-        Err(StoreError::unavailable(Contended).into())
-    }
-
-    /// Looks whether there is room for one more environment.
-    async fn make_room(&self) -> Result<(), ClaimError> {
-        if self.bucket.count().await? >= MAX_ENVIRONMENTS {
-            return Err(ClaimError::Full);
-        }
-        Ok(())
+        let decide = |previous: Option<&Record>| {
+            let record = Record::claim(previous, principal)?;
+            Ok((record, ()))
+        };
+        self.change(environment, principal, decide).await
     }
 
     /// Registers by the rules of [`Record::register`].
@@ -132,24 +120,75 @@ impl Registry {
         new: NewRegistration,
         presence: Option<Presence>,
     ) -> Result<Registration, RegisterError> {
-        let key = record_key(&new.environment);
+        let (environment, principal) = (new.environment.clone(), new.principal.clone());
+        let decide = |previous: Option<&Record>| {
+            let (record, made) = Record::register(previous, presence.as_ref(), new.clone())?;
+            Ok((Some(record), made))
+        };
+        self.change(&environment, &principal, decide).await
+    }
+
+    /// Writes what `decide` makes of a record, and decides again when another node was faster.
+    async fn change<T, E: From<ClaimError>>(
+        &self,
+        environment: &EnvironmentId,
+        principal: &PrincipalName,
+        decide: impl Fn(Option<&Record>) -> Result<(Option<Record>, T), E>,
+    ) -> Result<T, E> {
+        let mut entry = None;
         for _ in 0..ATTEMPTS {
-            let slot = self.bucket.read(&key).await?;
-            let previous = parse::<Record>(&slot, "an environment")?;
-            if previous.is_none() {
-                self.make_room().await?;
+            let (previous, seen) = self.read(environment).await.map_err(ClaimError::from)?;
+            let decided = match decide(previous.as_ref()) {
+                Ok((Some(record), made)) if previous.is_none() && entry.is_none() => {
+                    let entered = self.owned.enter(principal, environment).await?;
+                    entry = Some(entered);
+                    let room = self.check_room(principal).await;
+                    room.map(|()| (Some(record), made)).map_err(E::from)
+                }
+                decided => decided,
+            };
+            let written = match decided {
+                Ok((Some(record), made)) => {
+                    let json = json(&record).map_err(ClaimError::from)?;
+                    let key = record_key(environment);
+                    match self.bucket.write(&key, json, seen).await {
+                        Ok(_) => Ok(made),
+                        // Another node was faster: decide again.
+                        Err(WriteError::Raced) => continue,
+                        Err(WriteError::Full) => Err(ClaimError::Full.into()),
+                        // It may have been written: what counts it stays.
+                        Err(WriteError::Store(error)) => return Err(ClaimError::from(error).into()),
+                    }
+                }
+                Ok((None, made)) => Ok(made),
+                Err(error) => Err(error),
+            };
+            // It may be the principal's all the same, by another request.
+            let is_theirs = previous.is_some_and(|record| record.owner == *principal);
+            if let (Err(_), Some(entry), false) = (&written, entry, is_theirs) {
+                self.owned.leave(principal, environment, entry).await;
             }
-            let (record, made) =
-                Record::register(previous.as_ref(), presence.as_ref(), new.clone())?;
-            match self.bucket.write(&key, json(&record)?, slot.revision).await {
-                Ok(_) => return Ok(made),
-                // Another node registered the environment meanwhile: decide again.
-                Err(WriteError::Raced) => {}
-                Err(WriteError::Full) => return Err(RegisterError::Full),
-                Err(WriteError::Store(error)) => return Err(error.into()),
-            }
+            return written;
         }
-        Err(StoreError::unavailable(Contended).into())
+        Err(ClaimError::from(StoreError::unavailable(Contended)).into())
+    }
+
+    /// How many records there are, whatever they are.
+    #[cfg(test)]
+    pub(super) async fn records(&self) -> Result<u64, StoreError> {
+        self.bucket.count().await
+    }
+
+    /// Looks whether there is room for the environment that was entered last.
+    async fn check_room(&self, principal: &PrincipalName) -> Result<(), ClaimError> {
+        if self.owned.count(principal).await? > limits::ENVIRONMENTS_PER_PRINCIPAL {
+            return Err(ClaimError::Limit);
+        }
+        // Each has a record and an entry.
+        if self.bucket.count().await? > MAX_ENVIRONMENTS * 2 {
+            return Err(ClaimError::Full);
+        }
+        Ok(())
     }
 
     /// The current registration.
@@ -172,8 +211,15 @@ impl Registry {
         &self,
         environment: &EnvironmentId,
     ) -> Result<Option<Record>, StoreError> {
+        Ok(self.read(environment).await?.0)
+    }
+
+    async fn read(
+        &self,
+        environment: &EnvironmentId,
+    ) -> Result<(Option<Record>, Revision), StoreError> {
         let slot = self.bucket.read(&record_key(environment)).await?;
-        parse(&slot, "an environment")
+        Ok((parse(&slot, "an environment")?, slot.revision))
     }
 
     /// Environments in the order of their ids.
@@ -184,7 +230,7 @@ impl Registry {
         &self,
         after: Option<&EnvironmentId>,
         limit: usize,
-    ) -> Result<Vec<Owned>, StoreError> {
+    ) -> Result<Vec<store::Owned>, StoreError> {
         let mut page = Vec::new();
         for key in self.bucket.keys(RECORDS).await? {
             if page.len() >= limit {
@@ -196,7 +242,7 @@ impl Registry {
             };
             if after.is_none_or(|after| environment > *after) {
                 let record = self.record(&environment).await?;
-                page.extend(record.map(|record| Owned {
+                page.extend(record.map(|record| store::Owned {
                     environment,
                     owner: record.owner,
                     current: record.current,
@@ -213,18 +259,35 @@ impl Registry {
     pub(super) async fn remove(&self, environment: &EnvironmentId) -> Result<bool, StoreError> {
         let key = record_key(environment);
         for _ in 0..ATTEMPTS {
-            let slot = self.bucket.read(&key).await?;
-            if slot.value.is_none() {
+            let (record, seen) = self.read(environment).await?;
+            let Some(record) = record else {
                 return Ok(false);
-            }
-            match self.bucket.delete(&key, slot.revision).await {
-                Ok(()) => return Ok(true),
+            };
+            match self.bucket.delete(&key, seen).await {
+                Ok(()) => {
+                    self.owned.leave(&record.owner, environment, seen).await;
+                    self.sweep(environment).await;
+                    return Ok(true);
+                }
                 Err(WriteError::Raced) => {}
                 Err(WriteError::Full) => return Err(StoreError::unavailable(Full)),
                 Err(WriteError::Store(error)) => return Err(error),
             }
         }
         Err(StoreError::unavailable(Contended))
+    }
+
+    /// Takes out the marker that a removal leaves, so that removed environments are not counted.
+    async fn sweep(&self, environment: &EnvironmentId) {
+        let swept = match self.read(environment).await {
+            Ok((None, marker)) => self.bucket.purge(&record_key(environment), marker).await,
+            // Somebody has claimed it since.
+            Ok((Some(_), _)) => Ok(()),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = swept {
+            tracing::warn!(%environment, %error, "an environment that is gone is still counted");
+        }
     }
 }
 

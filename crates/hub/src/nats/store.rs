@@ -61,6 +61,12 @@ impl NatsStore {
         })
     }
 
+    /// How many records the registry has, whatever they are.
+    #[cfg(test)]
+    pub(super) async fn records(&self) -> Result<u64, StoreError> {
+        self.registry.records().await
+    }
+
     /// Where executors are connected.
     pub(super) fn presences(&self) -> &Presences {
         &self.presences

@@ -74,7 +74,9 @@ fn refuse(error: RegisterError) -> Refusal {
             let status = StatusCode::SERVICE_UNAVAILABLE;
             Refusal::new(status, Code::RegistrationConflict.as_str(), error)
         }
-        RegisterError::Full => Refusal::new(StatusCode::FORBIDDEN, "environment_limit", error),
+        RegisterError::Limit | RegisterError::Full => {
+            Refusal::new(StatusCode::FORBIDDEN, "environment_limit", error)
+        }
         RegisterError::Store(error) => later(&error),
     }
 }

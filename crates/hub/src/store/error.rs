@@ -2,6 +2,8 @@
 
 use std::{error::Error, sync::Arc};
 
+use crate::limits;
+
 /// Why the store cannot serve at all right now.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -34,6 +36,12 @@ pub enum ClaimError {
     /// Caller: another principal owns the environment.
     #[error("the environment belongs to another principal")]
     Foreign,
+    /// Caller: it owns as many environments as one principal may.
+    #[error(
+        "this principal owns {} environments, which is as many as one may own; remove one first",
+        limits::ENVIRONMENTS_PER_PRINCIPAL
+    )]
+    Limit,
     /// Caller: the hub keeps no more environments.
     #[error("the hub holds as many environments as it can")]
     Full,
@@ -52,6 +60,12 @@ pub enum RegisterError {
     /// Caller: another executor took this one's place and still holds it. Waiting may help.
     #[error("another executor has taken over this environment")]
     Conflict,
+    /// Caller: it owns as many environments as one principal may.
+    #[error(
+        "this principal owns {} environments, which is as many as one may own; remove one first",
+        limits::ENVIRONMENTS_PER_PRINCIPAL
+    )]
+    Limit,
     /// Caller: the hub keeps no more environments.
     #[error("the hub holds as many environments as it can")]
     Full,
@@ -64,6 +78,7 @@ impl From<ClaimError> for RegisterError {
     fn from(error: ClaimError) -> Self {
         match error {
             ClaimError::Foreign => Self::Foreign,
+            ClaimError::Limit => Self::Limit,
             ClaimError::Full => Self::Full,
             ClaimError::Store(error) => Self::Store(error),
         }

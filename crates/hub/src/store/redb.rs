@@ -6,6 +6,7 @@
 
 mod live;
 mod open;
+mod owned;
 mod store;
 mod tables;
 mod writer;

@@ -269,3 +269,40 @@ async fn a_claim_on_one_node_holds_on_the_other() {
     assert!(two.remove(&environment).await.unwrap());
     assert_eq!(one.owner(&environment).await.unwrap(), None);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_principal_has_so_many_environments_on_all_nodes() {
+    let broker = Broker::start().await;
+    let (_nodes, [one, two]) = two_stores(&broker).await;
+    let alice = "alice".parse().unwrap();
+    let most = crate::limits::ENVIRONMENTS_PER_PRINCIPAL;
+    for n in 0..most {
+        let environment = format!("env-{n}").parse().unwrap();
+        one.claim(&environment, &alice).await.unwrap();
+    }
+    let more = "more".parse().unwrap();
+    for _ in 0..2 {
+        let claimed = two.claim(&more, &alice).await;
+        assert!(matches!(claimed, Err(ClaimError::Limit)), "{claimed:?}");
+        let registered = two.register(new("more", "alice", &key())).await;
+        assert!(matches!(registered, Err(RegisterError::Limit)));
+    }
+    two.register(new("env-7", "alice", &key())).await.unwrap();
+    let foreign = two.register(new("env-7", "bob", &key())).await;
+    assert!(matches!(foreign, Err(RegisterError::Foreign)));
+    two.register(new("more", "bob", &key())).await.unwrap();
+    // What is removed makes room, for the principal and for all.
+    let before = one.records().await.unwrap();
+    for n in 0..10 {
+        let environment = format!("env-{n}").parse().unwrap();
+        assert!(two.remove(&environment).await.unwrap());
+    }
+    assert_eq!(one.records().await.unwrap(), before - 20);
+    for n in 0..10 {
+        let environment = format!("again-{n}").parse().unwrap();
+        one.claim(&environment, &alice).await.unwrap();
+    }
+    let more = "still-more".parse().unwrap();
+    let claimed = one.claim(&more, &alice).await;
+    assert!(matches!(claimed, Err(ClaimError::Limit)), "{claimed:?}");
+}

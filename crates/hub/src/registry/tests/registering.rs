@@ -129,3 +129,41 @@ async fn another_security_profile_is_refused() {
         .await;
     assert_eq!(reply.refusal(), (400, "unsupported_security_profile"));
 }
+
+#[tokio::test]
+async fn one_principal_has_so_many_environments_and_the_others_have_theirs() {
+    let bench = Bench::new().await;
+    let (mallory, bob, mine) = (bench.token("mallory"), bench.token("bob"), key());
+    let direct = json!({"transport": "direct_jsonrpc_v1"});
+    let claims = (0..1024).map(|n| {
+        let (bench, mallory, mine, direct) = (&bench, &mallory, &mine, &direct);
+        async move {
+            if n % 2 == 0 {
+                bench.register(&format!("env-{n}"), mallory, mine).await
+            } else {
+                let path = format!("env-{n}/direct/register");
+                bench.post(&path, mallory, direct).await
+            }
+        }
+    });
+    for reply in futures_util::future::join_all(claims).await {
+        assert_eq!(reply.status, StatusCode::OK);
+    }
+    let limit = (403, "environment_limit");
+    let more = bench.register("more", &mallory, &mine).await;
+    assert_eq!(more.refusal(), limit);
+    let more = bench.post("more/direct/register", &mallory, &direct).await;
+    assert_eq!(more.refusal(), limit);
+    // What is there already is registered again, and others are not disturbed.
+    let again = bench.register("env-0", &mallory, &mine).await;
+    assert_eq!(again.status, StatusCode::OK);
+    let other = bench.register("more", &bob, &mine).await;
+    assert_eq!(other.status, StatusCode::OK);
+    let removed = bench.services.store.remove(&"env-7".parse().unwrap()).await;
+    assert!(removed.unwrap());
+    let room = bench.register("room", &mallory, &mine).await;
+    assert_eq!(room.status, StatusCode::OK);
+    let bench = bench.restart().await;
+    let more = bench.register("more-still", &mallory, &mine).await;
+    assert_eq!(more.refusal(), limit, "a restart counts the same");
+}

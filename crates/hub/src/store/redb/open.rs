@@ -10,7 +10,10 @@ use std::{
 
 use redb::{Database, DatabaseError, ReadableTable as _, StorageError};
 
-use super::tables::{ENVIRONMENTS, META};
+use super::{
+    owned::OWNED,
+    tables::{ENVIRONMENTS, META},
+};
 use crate::store::{SigningKey, StoreError};
 
 /// The file in the data directory.
@@ -134,8 +137,9 @@ fn identify(database: &Database, fresh: bool) -> Result<SigningKey, Problem> {
     let writing = database.begin_write()?;
     let key = {
         let mut meta = writing.open_table(META)?;
-        // The table must be there for readers, who cannot make it.
+        // Tables must be there for readers, who cannot make them.
         drop(writing.open_table(ENVIRONMENTS)?);
+        drop(writing.open_table(OWNED)?);
         let format = meta.get(FORMAT.0)?.map(|value| value.value().to_vec());
         match format {
             Some(format) if format == FORMAT.1 => {

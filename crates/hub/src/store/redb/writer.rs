@@ -8,9 +8,11 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{
     live::Live,
+    owned::{self, Counts, OWNED},
     tables::{self, ENVIRONMENTS, Environments},
 };
 use crate::{
+    limits,
     principal::PrincipalName,
     store::{
         AttachError, ClaimError, EnvironmentId, NewRegistration, Presence, Record, RegisterError,
@@ -54,11 +56,14 @@ fn write(database: &Database, live: &Mutex<Live>, batch: &mut Vec<Job>) {
     let committed = (|| {
         let writing = database.begin_write().map_err(StoreError::unavailable)?;
         {
-            let mut table = writing
-                .open_table(ENVIRONMENTS)
-                .map_err(StoreError::unavailable)?;
+            let environments = writing.open_table(ENVIRONMENTS);
+            let owned = writing.open_table(OWNED);
+            let mut tables = Tables {
+                environments: environments.map_err(StoreError::unavailable)?,
+                owned: owned.map_err(StoreError::unavailable)?,
+            };
             for job in batch.drain(..) {
-                answers.push(apply(&mut table, live, job));
+                answers.push(apply(&mut tables, live, job));
             }
         }
         writing.commit().map_err(StoreError::unavailable)
@@ -71,6 +76,12 @@ fn write(database: &Database, live: &Mutex<Live>, batch: &mut Vec<Job>) {
     for answer in answers {
         answer(committed.clone());
     }
+}
+
+/// What a transaction changes.
+struct Tables<'txn> {
+    environments: Environments<'txn>,
+    owned: Counts<'txn>,
 }
 
 /// Tells whoever asked, once it is known whether the transaction holds.
@@ -90,77 +101,82 @@ fn answer<T: 'static, E: From<StoreError> + 'static>(
     })
 }
 
-fn apply(table: &mut Environments<'_>, live: &Mutex<Live>, job: Job) -> Answer {
+fn apply(tables: &mut Tables<'_>, live: &Mutex<Live>, job: Job) -> Answer {
     match job {
         Job::Claim(environment, principal, reply) => {
-            let result = claim(table, &environment, &principal);
+            let result = claim(tables, &environment, &principal);
             answer(reply, result)
         }
         Job::Register(new, reply) => {
-            let result = register(table, live, new);
+            let result = register(tables, live, new);
             answer(reply, result)
         }
         Job::Remove(environment, reply) => {
-            let result = remove(table, live, &environment);
+            let result = remove(tables, live, &environment);
             answer(reply, result)
         }
         // Whoever gave up waiting has closed the socket.
         Job::Attach(_, reply) if reply.is_closed() => Box::new(|_| {}),
         Job::Attach(presence, reply) => {
-            let result = attach(table, live, presence);
+            let result = attach(&tables.environments, live, presence);
             answer(reply, result)
         }
     }
 }
 
 fn claim(
-    table: &mut Environments<'_>,
+    tables: &mut Tables<'_>,
     environment: &EnvironmentId,
     principal: &PrincipalName,
 ) -> Result<(), ClaimError> {
-    let previous = tables::get(table, environment)?;
+    let previous = tables::get(&tables.environments, environment)?;
     let Some(record) = Record::claim(previous.as_ref(), principal)? else {
         return Ok(());
     };
-    make_room(table)?;
-    Ok(tables::put(table, environment, &record)?)
+    make_room(tables, principal)?;
+    Ok(tables::put(&mut tables.environments, environment, &record)?)
 }
 
-/// Looks whether there is room for one more environment.
-fn make_room(table: &Environments<'_>) -> Result<(), ClaimError> {
-    if tables::count(table)? >= MAX_ENVIRONMENTS {
+/// Counts one more environment of a principal, if there is room for it.
+fn make_room(tables: &mut Tables<'_>, principal: &PrincipalName) -> Result<(), ClaimError> {
+    if owned::count(&tables.owned, principal)? >= limits::ENVIRONMENTS_PER_PRINCIPAL as u64 {
+        return Err(ClaimError::Limit);
+    }
+    if tables::count(&tables.environments)? >= MAX_ENVIRONMENTS {
         return Err(ClaimError::Full);
     }
-    Ok(())
+    Ok(owned::add(&mut tables.owned, principal)?)
 }
 
 fn register(
-    table: &mut Environments<'_>,
+    tables: &mut Tables<'_>,
     live: &Mutex<Live>,
     new: NewRegistration,
 ) -> Result<Registration, RegisterError> {
     let environment = new.environment.clone();
-    let previous = tables::get(table, &environment)?;
-    if previous.is_none() {
-        make_room(table)?;
-    }
+    let previous = tables::get(&tables.environments, &environment)?;
     let presence = lock(live).presence(&environment).cloned();
     let (record, made) = Record::register(previous.as_ref(), presence.as_ref(), new)?;
-    tables::put(table, &environment, &record)?;
+    if previous.is_none() {
+        make_room(tables, &record.owner)?;
+    }
+    tables::put(&mut tables.environments, &environment, &record)?;
     Ok(made)
 }
 
 fn remove(
-    table: &mut Environments<'_>,
+    tables: &mut Tables<'_>,
     live: &Mutex<Live>,
     environment: &EnvironmentId,
 ) -> Result<bool, StoreError> {
-    let removed = table
-        .remove(environment.as_str())
-        .map_err(StoreError::unavailable)?
-        .is_some();
     lock(live).forget(environment);
-    Ok(removed)
+    let Some(record) = tables::get(&tables.environments, environment)? else {
+        return Ok(false);
+    };
+    let removed = tables.environments.remove(environment.as_str());
+    drop(removed.map_err(StoreError::unavailable)?);
+    owned::subtract(&mut tables.owned, &record.owner)?;
+    Ok(true)
 }
 
 fn attach(
