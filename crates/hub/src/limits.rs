@@ -8,6 +8,10 @@ use crate::circuit::Room;
 /// has, and few enough that one principal does not use up what the hub keeps.
 pub const ENVIRONMENTS_PER_PRINCIPAL: usize = 1024;
 
+/// Authorizations of one principal that wait for their use: as many harnesses as come at once. Each
+/// is used within seconds, or lives for a minute.
+pub const AUTHORIZATIONS_PER_PRINCIPAL: usize = 1024;
+
 /// Largest websocket message taken from anyone: endpoints refuse more than this themselves, so
 /// nothing larger could be delivered.
 pub const MAX_FRAME_BYTES: usize = 256 << 10;

@@ -14,6 +14,7 @@ mod secret;
 #[cfg(test)]
 mod tests;
 mod time;
+mod waiting;
 
 pub use contract::{Authorization, NewRegistration, Owned, Presence, Store};
 pub use error::{AttachError, AuthorizeError, ClaimError, RegisterError, StoreError};
@@ -22,3 +23,4 @@ pub use record::{KeyPrint, Record, Registration, Superseded};
 pub use redb::{OpenError, RedbStore};
 pub use secret::{SigningKey, TokenHash};
 pub use time::Timestamp;
+pub(crate) use waiting::Waiting;

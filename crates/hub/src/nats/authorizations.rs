@@ -1,12 +1,15 @@
 //! Harness authorizations that wait for their one use, on whichever node that is.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use super::{
     bucket::{Bucket, Revision, Shape, WriteError},
     registry::{Contended, Full, json, parse},
 };
-use crate::store::{Authorization, AuthorizeError, StoreError, Timestamp, TokenHash};
+use crate::store::{Authorization, AuthorizeError, StoreError, Timestamp, TokenHash, Waiting};
 
 /// The bucket of authorizations. They live for a minute; the broker forgets them after two, and
 /// with them the markers that redeemed ones leave.
@@ -21,12 +24,18 @@ pub(super) const SHAPE: Shape = Shape {
 #[derive(Clone, Debug)]
 pub(super) struct Authorizations {
     bucket: Bucket,
+    /// Those that this node made. What is redeemed on another counts here until it expires: the
+    /// broker could count for all nodes, but not cheaply enough for each harness that comes.
+    waiting: Arc<Mutex<Waiting>>,
 }
 
 impl Authorizations {
     /// Keeps them in `bucket`.
     pub(super) fn new(bucket: Bucket) -> Self {
-        Self { bucket }
+        Self {
+            bucket,
+            waiting: Arc::new(Mutex::new(Waiting::new(CAPACITY))),
+        }
     }
 
     /// Makes the bucket again if the broker lost it.
@@ -45,7 +54,13 @@ impl Authorizations {
         &self,
         token: TokenHash,
         authorization: &Authorization,
+        now: Timestamp,
     ) -> Result<(), AuthorizeError> {
+        {
+            let mut waiting = self.waiting();
+            while waiting.expired(now).is_some() {}
+            waiting.add(token, &authorization.principal, authorization.expires_at)?;
+        }
         // Tokens are random: there never was one of this name.
         let never = Revision::default();
         match self
@@ -54,7 +69,10 @@ impl Authorizations {
             .await
         {
             Ok(_) => Ok(()),
-            Err(WriteError::Full) => Err(AuthorizeError::Full),
+            Err(WriteError::Full) => {
+                self.waiting().remove(token);
+                Err(AuthorizeError::Full)
+            }
             Err(WriteError::Raced) => Err(StoreError::unavailable(Contended).into()),
             Err(WriteError::Store(error)) => Err(error.into()),
         }
@@ -69,6 +87,7 @@ impl Authorizations {
         token: TokenHash,
         now: Timestamp,
     ) -> Result<Option<Authorization>, StoreError> {
+        self.waiting().remove(token);
         let slot = self.bucket.read(&token.to_hex()).await?;
         let Some(authorization) = parse::<Authorization>(&slot, "an authorization")? else {
             return Ok(None);
@@ -80,4 +99,12 @@ impl Authorizations {
             Err(WriteError::Store(error)) => Err(error),
         }
     }
+
+    /// Never held across a wait.
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
+
+/// More than the bucket holds, at some hundred bytes each.
+const CAPACITY: usize = 65_536;

@@ -166,10 +166,13 @@ impl Store for NatsStore {
         &self,
         token: TokenHash,
         authorization: Authorization,
-        _now: Timestamp,
+        now: Timestamp,
     ) -> BoxFuture<'_, Result<(), AuthorizeError>> {
         // The broker forgets those that expired by its own clock.
-        Box::pin(async move { self.authorizations.authorize(token, &authorization).await })
+        Box::pin(async move {
+            let authorizations = &self.authorizations;
+            authorizations.authorize(token, &authorization, now).await
+        })
     }
 
     fn redeem(

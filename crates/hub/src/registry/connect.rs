@@ -94,7 +94,7 @@ fn token() -> Result<Secret, Refusal> {
 
 fn refuse(error: AuthorizeError) -> Refusal {
     match error {
-        AuthorizeError::Full => Refusal::limited(Limited {
+        AuthorizeError::Limit | AuthorizeError::Full => Refusal::limited(Limited {
             retry_after: Duration::from_secs(1),
         }),
         AuthorizeError::Store(error) => Refusal::store(&error),

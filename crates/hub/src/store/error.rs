@@ -101,7 +101,10 @@ pub enum AttachError {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuthorizeError {
-    /// Caller: too many wait for their use. They expire within a minute.
+    /// Caller: too many of its own wait for their use. They expire within a minute.
+    #[error("too many harness authorizations of this principal are waiting")]
+    Limit,
+    /// Host: too many of all principals wait. They expire within a minute.
     #[error("too many harness authorizations are waiting")]
     Full,
     /// Host: see the source.

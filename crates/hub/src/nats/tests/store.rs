@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 use super::*;
 use crate::{
     nats::NatsStore,
-    store::{AttachError, Authorization, ClaimError, RegisterError, TokenHash},
+    store::{AttachError, Authorization, AuthorizeError, ClaimError, RegisterError, TokenHash},
 };
 
 async fn two_stores(broker: &Broker) -> ([Node; 2], [Arc<NatsStore>; 2]) {
@@ -305,4 +305,31 @@ async fn one_principal_has_so_many_environments_on_all_nodes() {
     let more = "still-more".parse().unwrap();
     let claimed = one.claim(&more, &alice).await;
     assert!(matches!(claimed, Err(ClaimError::Limit)), "{claimed:?}");
+}
+
+#[tokio::test]
+async fn a_node_makes_so_many_authorizations_for_one_principal() {
+    let broker = Broker::start().await;
+    let (_nodes, [one, two]) = two_stores(&broker).await;
+    let now = Timestamp::now();
+    let mine = authorization(now.plus(Duration::from_secs(60)));
+    let hash = |n: usize| TokenHash::of(&mine.environment, &n.to_string());
+    let most = crate::limits::AUTHORIZATIONS_PER_PRINCIPAL;
+    for n in 0..most {
+        one.authorize(hash(n), mine.clone(), now).await.unwrap();
+    }
+    let more = one.authorize(hash(most), mine.clone(), now).await;
+    assert!(matches!(more, Err(AuthorizeError::Limit)));
+    let other = Authorization {
+        principal: "bob".parse().unwrap(),
+        ..mine.clone()
+    };
+    one.authorize(hash(most), other, now).await.unwrap();
+    two.authorize(hash(most + 1), mine.clone(), now)
+        .await
+        .unwrap();
+    assert!(one.redeem(hash(0), now).await.unwrap().is_some());
+    one.authorize(hash(most + 2), mine.clone(), now)
+        .await
+        .unwrap();
 }

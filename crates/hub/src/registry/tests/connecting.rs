@@ -86,3 +86,27 @@ async fn owners_and_tokens_that_name_the_environment_may_connect() {
         assert_eq!(reply.refusal(), (403, "forbidden"));
     }
 }
+
+#[tokio::test]
+async fn one_who_uses_no_authorization_gets_no_more_and_others_get_theirs() {
+    let mut bench = Bench::new().await;
+    let (alice, mallory) = (
+        bench.token("alice"),
+        bench.token_for("mallory", &[Role::Harness], &["*"]),
+    );
+    let registered = bench.register("env-1", &alice, &key()).await;
+    bench.attach("env-1", &registered).await;
+    let harness = key();
+    for _ in 0..1024 {
+        let reply = bench.connect("env-1", &mallory, &harness).await;
+        assert_eq!(reply.status, StatusCode::OK);
+    }
+    let reply = bench.connect("env-1", &mallory, &harness).await;
+    assert_eq!(reply.refusal(), (429, "too_many_requests"));
+    assert!(reply.headers.contains_key("retry-after"));
+    let other = bench.connect("env-1", &alice, &harness).await;
+    assert_eq!(other.status, StatusCode::OK);
+    bench.advance(Duration::from_secs(60));
+    let later = bench.connect("env-1", &mallory, &harness).await;
+    assert_eq!(later.status, StatusCode::OK);
+}

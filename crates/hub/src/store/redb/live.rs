@@ -1,20 +1,32 @@
 //! What lives as long as the process: connected executors, and authorizations that wait.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
-use crate::store::{Authorization, AuthorizeError, EnvironmentId, Presence, Timestamp, TokenHash};
+use crate::store::{
+    Authorization, AuthorizeError, EnvironmentId, Presence, Timestamp, TokenHash, Waiting,
+};
 
 /// How many authorizations may wait at once. Each lives for a minute and holds a public key.
 const MAX_AUTHORIZATIONS: usize = 16_384;
 
 /// Presence and authorizations. Bounded: the first by the environments there are, the second by
-/// [`MAX_AUTHORIZATIONS`].
-#[derive(Debug, Default)]
+/// [`Waiting`].
+#[derive(Debug)]
 pub(super) struct Live {
     presences: BTreeMap<EnvironmentId, Presence>,
     authorizations: HashMap<TokenHash, Authorization>,
-    /// The same authorizations by their end, so that the dead are found without a search.
-    expiries: BTreeSet<(Timestamp, TokenHash)>,
+    /// The same authorizations, as they are counted.
+    waiting: Waiting,
+}
+
+impl Default for Live {
+    fn default() -> Self {
+        Self {
+            presences: BTreeMap::new(),
+            authorizations: HashMap::new(),
+            waiting: Waiting::new(MAX_AUTHORIZATIONS),
+        }
+    }
 }
 
 impl Live {
@@ -44,28 +56,19 @@ impl Live {
         authorization: Authorization,
         now: Timestamp,
     ) -> Result<(), AuthorizeError> {
-        self.purge(now);
-        if self.authorizations.len() >= MAX_AUTHORIZATIONS {
-            return Err(AuthorizeError::Full);
+        while let Some(expired) = self.waiting.expired(now) {
+            self.authorizations.remove(&expired);
         }
-        self.expiries.insert((authorization.expires_at, token));
+        let (principal, expires_at) = (&authorization.principal, authorization.expires_at);
+        self.waiting.add(token, principal, expires_at)?;
         self.authorizations.insert(token, authorization);
         Ok(())
     }
 
     pub(super) fn redeem(&mut self, token: TokenHash, now: Timestamp) -> Option<Authorization> {
         let authorization = self.authorizations.remove(&token)?;
-        self.expiries.remove(&(authorization.expires_at, token));
+        self.waiting.remove(token);
         (now < authorization.expires_at).then_some(authorization)
-    }
-
-    fn purge(&mut self, now: Timestamp) {
-        while let Some((expires_at, token)) = self.expiries.first().copied()
-            && expires_at <= now
-        {
-            self.expiries.pop_first();
-            self.authorizations.remove(&token);
-        }
     }
 }
 
@@ -78,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn authorizations_are_bounded_and_the_expired_make_room() {
+    fn the_expired_make_room_and_used_ones_are_worth_nothing() {
         let mut live = Live::default();
         let (t0, environment) = (Timestamp::from_seconds(1000), "env".parse().unwrap());
         let authorization = Authorization {
@@ -89,21 +92,41 @@ mod tests {
             expires_at: t0.plus(Duration::from_secs(60)),
         };
         let hash = |n: usize| TokenHash::of(&authorization.environment, &n.to_string());
-        for n in 0..MAX_AUTHORIZATIONS {
+        for n in 0..100 {
             live.authorize(hash(n), authorization.clone(), t0).unwrap();
         }
-        let one_more = live.authorize(hash(usize::MAX), authorization.clone(), t0);
-        assert!(matches!(one_more, Err(AuthorizeError::Full)));
         assert!(live.redeem(hash(0), t0).is_some());
         assert!(live.redeem(hash(0), t0).is_none());
         assert!(live.redeem(hash(1), authorization.expires_at).is_none());
+        let later = authorization.expires_at;
+        live.authorize(hash(usize::MAX), authorization.clone(), later)
+            .unwrap();
+        assert_eq!(live.authorizations.len(), 1);
+    }
 
-        live.authorize(
-            hash(usize::MAX),
-            authorization.clone(),
-            authorization.expires_at,
-        )
-        .unwrap();
-        assert_eq!((live.authorizations.len(), live.expiries.len()), (1, 1));
+    #[test]
+    fn it_takes_many_principals_to_use_up_all_authorizations() {
+        let mut live = Live::default();
+        let now = Timestamp::from_seconds(1000);
+        let harness_key = Identity::generate().public_key().clone();
+        let mut refused = None;
+        for n in 0..=MAX_AUTHORIZATIONS {
+            let authorization = Authorization {
+                environment: "env".parse().unwrap(),
+                registration: "reg".parse().unwrap(),
+                harness_key: harness_key.clone(),
+                principal: format!("p{}", n / 1024).parse().unwrap(),
+                expires_at: now.plus(Duration::from_secs(60)),
+            };
+            let token = TokenHash::of(&authorization.environment, &n.to_string());
+            refused = live
+                .authorize(token, authorization, now)
+                .err()
+                .map(|error| (n, error));
+        }
+        assert!(matches!(
+            refused,
+            Some((MAX_AUTHORIZATIONS, AuthorizeError::Full))
+        ));
     }
 }
