@@ -65,9 +65,26 @@ pub const STREAMS_PER_HARNESS: usize = 16;
 /// Handshakes of one harness socket that the executor has not answered yet.
 pub const UNANSWERED_HANDSHAKES: usize = 4;
 
-/// Handshakes of one harness socket that the executor answered with a reset. The harness is closed
-/// at the last one: eight of them on any sockets make an executor refuse everybody for ten seconds.
+/// Handshakes of one harness, on all of its sockets, that the executor answered with a reset within
+/// [`REFUSAL`]. The socket is closed at the last one, and no other gets a handshake through.
 pub const FAILED_HANDSHAKES: usize = 4;
+
+/// How long a harness is refused whose handshakes failed.
+pub const REFUSAL: Duration = Duration::from_secs(60);
+
+/// Failed handshakes of all harnesses at which an executor refuses everybody, for
+/// [`EXECUTOR_COOLDOWN`].
+pub const EXECUTOR_FAILURES: usize = 8;
+
+/// See [`EXECUTOR_FAILURES`].
+pub const EXECUTOR_COOLDOWN: Duration = Duration::from_secs(10);
+
+/// Handshakes of one harness, on all of its sockets, that failed or may yet fail: one harness alone
+/// does not make an executor refuse everybody.
+pub const HANDSHAKES_AT_STAKE: usize = EXECUTOR_FAILURES - 1;
+
+/// How long an executor takes to answer a handshake, at the most.
+pub const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// Handshakes that an environment takes at once: as many as an executor validates at a time, twice.
 pub const HANDSHAKE_BURST: u32 = 64;

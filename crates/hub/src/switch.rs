@@ -5,6 +5,7 @@
 //! Not here: sockets (`rendezvous`), other nodes (`nats`).
 
 mod bucket;
+mod conduct;
 mod port;
 mod table;
 #[cfg(test)]

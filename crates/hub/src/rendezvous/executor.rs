@@ -163,7 +163,7 @@ impl Relay<'_> {
         if let Some(behind) = &mut self.behind {
             behind.add(frame.len());
         }
-        let to = self.port.deliver(&route);
+        let to = self.port.deliver(&route, Instant::now());
         let (Delivery::Forward(id) | Delivery::ForwardAndRefuse(id)) = to else {
             self.metrics.unknown.increment(1);
             return;

@@ -7,7 +7,7 @@ use std::{collections::HashMap, sync::Arc, time::Instant};
 
 use exec_relay::route::{Kind, Route};
 
-use super::bucket::Bucket;
+use super::{bucket::Bucket, conduct::Conduct};
 use crate::{exchange::HarnessTag, limits};
 
 /// A circuit at one executor socket.
@@ -32,7 +32,7 @@ pub(crate) enum Verdict {
 pub(crate) enum Delivery {
     /// It goes to this circuit.
     Forward(CircuitId),
-    /// It goes to this circuit, which then ends: it has failed too often.
+    /// It goes to this circuit, which then ends: its harness has failed too often.
     ForwardAndRefuse(CircuitId),
     /// It goes nowhere: the stream belongs to nobody.
     Unknown,
@@ -44,6 +44,7 @@ pub(crate) struct Port {
     circuits: HashMap<CircuitId, Member>,
     streams: HashMap<Arc<str>, Stream>,
     handshakes: Bucket,
+    conduct: Conduct,
     next: u64,
 }
 
@@ -53,8 +54,6 @@ struct Member {
     streams: Vec<Arc<str>>,
     /// Handshakes that the executor has not answered.
     unanswered: usize,
-    /// Handshakes that the executor answered with a reset.
-    failed: usize,
 }
 
 #[derive(Debug)]
@@ -72,6 +71,7 @@ impl Port {
             circuits: HashMap::new(),
             streams: HashMap::new(),
             handshakes: Bucket::new(limits::HANDSHAKE_BURST, limits::HANDSHAKE_INTERVAL, now),
+            conduct: Conduct::default(),
             next: 0,
         }
     }
@@ -84,7 +84,6 @@ impl Port {
             harness,
             streams: Vec::new(),
             unanswered: 0,
-            failed: 0,
         };
         self.circuits.insert(id, member);
         id
@@ -129,7 +128,7 @@ impl Port {
     }
 
     /// Finds the circuit that an executor's frame belongs to.
-    pub(crate) fn deliver(&mut self, frame: &Route<'_>) -> Delivery {
+    pub(crate) fn deliver(&mut self, frame: &Route<'_>, now: Instant) -> Delivery {
         let Some(stream) = self.streams.get_mut(frame.stream_id) else {
             return Delivery::Unknown;
         };
@@ -146,9 +145,9 @@ impl Port {
         let mut refuse = false;
         if let Some(member) = member {
             member.unanswered = member.unanswered.saturating_sub(answered);
+            self.conduct.answered(member.harness, answered);
             if frame.kind == Kind::Reset {
-                member.failed += answered;
-                refuse = member.failed >= limits::FAILED_HANDSHAKES;
+                refuse = self.conduct.failed(member.harness, answered, now);
             }
         }
         if frame.kind == Kind::Reset && !goes_on {
@@ -207,7 +206,14 @@ impl Port {
         ) else {
             return false;
         };
-        if member.unanswered >= limits::UNANSWERED_HANDSHAKES || !self.handshakes.take(now) {
+        // One that is refused uses up nothing that the others need.
+        if member.unanswered >= limits::UNANSWERED_HANDSHAKES
+            || !self.conduct.allow(member.harness, now)
+        {
+            return false;
+        }
+        if !self.handshakes.take(now) {
+            self.conduct.take_back(member.harness);
             return false;
         }
         member.unanswered += 1;

@@ -37,7 +37,7 @@ impl Bench {
     }
 
     fn answers(&mut self, stream_id: &str, kind: Kind) -> Delivery {
-        self.port.deliver(&frame(stream_id, kind))
+        self.port.deliver(&frame(stream_id, kind), self.now)
     }
 }
 
@@ -150,6 +150,77 @@ fn a_socket_whose_handshakes_fail_is_refused() {
     }
     assert_eq!(bench.sends(bob, "t", Kind::Handshake), Verdict::Forward);
     assert_eq!(bench.answers("t", Kind::Handshake), Delivery::Forward(bob));
+}
+
+#[test]
+fn a_harness_whose_handshakes_fail_on_any_sockets_is_refused_for_a_minute() {
+    let mut bench = Bench::new();
+    let bob = bench.port.admit(BOB);
+    for _ in 0..limits::FAILED_HANDSHAKES {
+        let socket = bench.port.admit(ALICE);
+        assert_eq!(bench.sends(socket, "s", Kind::Handshake), Verdict::Forward);
+        bench.answers("s", Kind::Reset);
+        bench.port.remove(socket);
+    }
+    let another = bench.port.admit(ALICE);
+    assert_eq!(bench.sends(another, "s", Kind::Handshake), Verdict::Reset);
+    assert_eq!(bench.sends(bob, "t", Kind::Handshake), Verdict::Forward);
+    bench.now += Duration::from_secs(59);
+    assert_eq!(bench.sends(another, "s", Kind::Handshake), Verdict::Reset);
+    bench.now += Duration::from_secs(1);
+    assert_eq!(bench.sends(another, "s", Kind::Handshake), Verdict::Forward);
+}
+
+#[test]
+fn one_harness_alone_does_not_make_an_executor_refuse_everybody() {
+    let mut bench = Bench::new();
+    let mut through = 0;
+    for number in 0..100 {
+        let socket = bench.port.admit(ALICE);
+        let stream = number.to_string();
+        if bench.sends(socket, &stream, Kind::Handshake) == Verdict::Forward {
+            through += 1;
+        }
+        // Sockets that are gone give no handshake back.
+        if number % 2 == 0 {
+            bench.port.remove(socket);
+        }
+    }
+    assert_eq!(through, limits::EXECUTOR_FAILURES - 1);
+    bench.now += limits::HANDSHAKE;
+    let socket = bench.port.admit(ALICE);
+    assert_eq!(bench.sends(socket, "s", Kind::Handshake), Verdict::Forward);
+}
+
+#[test]
+fn what_an_executor_refuses_while_it_refuses_everybody_counts_against_nobody() {
+    let mut bench = Bench::new();
+    for tag in 10..12 {
+        let socket = bench.port.admit(HarnessTag::from_bytes([tag; 16]));
+        for _ in 0..limits::FAILED_HANDSHAKES {
+            bench.sends(socket, "s", Kind::Handshake);
+            bench.answers("s", Kind::Reset);
+        }
+        bench.port.remove(socket);
+    }
+    let alice = bench.port.admit(ALICE);
+    for _ in 0..limits::FAILED_HANDSHAKES * 2 {
+        assert_eq!(bench.sends(alice, "s", Kind::Handshake), Verdict::Forward);
+        assert_eq!(bench.answers("s", Kind::Reset), Delivery::Forward(alice));
+        bench.now += Duration::from_secs(1);
+    }
+}
+
+#[test]
+fn a_harness_that_is_refused_uses_up_nobodys_handshakes() {
+    let mut bench = Bench::new();
+    for _ in 0..1000 {
+        let socket = bench.port.admit(ALICE);
+        bench.sends(socket, "s", Kind::Handshake);
+        bench.port.remove(socket);
+    }
+    let bob = bench.port.admit(BOB);
+    assert_eq!(bench.sends(bob, "t", Kind::Handshake), Verdict::Forward);
 }
 
 #[test]
