@@ -65,6 +65,13 @@ struct Stream {
     is_open: bool,
 }
 
+impl Member {
+    /// Whether it owns as many streams as it may.
+    fn is_full(&self) -> bool {
+        self.streams.len() >= limits::STREAMS_PER_HARNESS
+    }
+}
+
 impl Port {
     pub(crate) fn new(now: Instant) -> Self {
         Self {
@@ -165,7 +172,7 @@ impl Port {
         let Some(member) = self.circuits.get_mut(&circuit) else {
             return false;
         };
-        if member.streams.len() >= limits::STREAMS_PER_HARNESS {
+        if member.is_full() {
             return false;
         }
         let id: Arc<str> = stream_id.into();
@@ -186,6 +193,10 @@ impl Port {
         let same = self.circuits.get(&new)?.harness == owner;
         if frame.kind != Kind::Resume || !same {
             return None;
+        }
+        // Before the old one loses it: a stream of nobody's would never be reset.
+        if self.circuits.get(&new)?.is_full() {
+            return Some(Verdict::Reset);
         }
         self.forget(frame.stream_id);
         if !self.own(new, frame.stream_id) {

@@ -106,6 +106,23 @@ fn a_socket_owns_a_bounded_number_of_streams() {
 }
 
 #[test]
+fn a_socket_without_room_for_a_stream_leaves_it_where_it_is() {
+    let mut bench = Bench::new();
+    let (old, new) = (bench.port.admit(ALICE), bench.port.admit(ALICE));
+    bench.sends(old, "s", Kind::Resume);
+    for number in 0..limits::STREAMS_PER_HARNESS {
+        bench.sends(new, &number.to_string(), Kind::Resume);
+    }
+    assert_eq!(bench.sends(new, "s", Kind::Resume), Verdict::Reset);
+    assert_eq!(bench.answers("s", Kind::Data), Delivery::Forward(old));
+    assert_eq!(
+        bench.port.remove(old),
+        ["s".into()],
+        "the executor hears of its end"
+    );
+}
+
+#[test]
 fn handshakes_wait_for_their_answers() {
     let mut bench = Bench::new();
     let alice = bench.port.admit(ALICE);
