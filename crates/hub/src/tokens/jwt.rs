@@ -52,7 +52,10 @@ impl JwtAuthority {
             .decode_to_vec(payload)
             .map_err(|_| JwtError::Claims)?;
         let claims: Claims = serde_json::from_slice(&payload).map_err(|_| JwtError::Claims)?;
-        if claims.roles.as_ref().is_some_and(Vec::is_empty) {
+        // Absent means the usual. An empty list is somebody who meant to allow nothing.
+        if claims.roles.as_ref().is_some_and(Vec::is_empty)
+            || claims.environments.as_ref().is_some_and(Vec::is_empty)
+        {
             return Err(JwtError::Claims);
         }
         Ok(Principal {

@@ -101,6 +101,7 @@ fn claims_that_make_no_principal_are_refused() {
         json!({"sub": "ci", "exp": exp, "roles": ["root"]}),
         json!({"sub": "ci", "exp": exp, "roles": "admin"}),
         json!({"sub": "ci", "exp": exp, "roles": []}),
+        json!({"sub": "ci", "exp": exp, "environments": []}),
         json!({"sub": "ci", "exp": exp, "environments": ["["]}),
         json!({"sub": "ci", "exp": exp, "environments": "*"}),
     ] {
