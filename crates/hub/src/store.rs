@@ -21,6 +21,8 @@ pub use error::{AttachError, AuthorizeError, ClaimError, RegisterError, StoreErr
 pub use id::{ConnectionId, EnvironmentId, IdError, NodeName, RegistrationId};
 pub use record::{KeyPrint, Record, Registration, Superseded};
 pub use redb::{OpenError, RedbStore};
+#[cfg(test)]
+pub(crate) use redb::{lose_writer, on_disk};
 pub use secret::{SigningKey, TokenHash};
 pub use time::Timestamp;
 pub(crate) use waiting::Waiting;

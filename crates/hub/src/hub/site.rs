@@ -1,6 +1,6 @@
 //! Which endpoint answers a request.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use exec_transport::http::{
@@ -11,6 +11,7 @@ use futures_util::future::BoxFuture;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
+use tokio::time::timeout;
 
 use super::busy::Busy;
 use crate::{
@@ -21,7 +22,7 @@ use crate::{
     nats::Mesh,
     registry::{Refusal, Registry},
     rendezvous::{self, Rendezvous},
-    store::Timestamp,
+    store::{Store, Timestamp},
     url::Pass,
 };
 
@@ -47,6 +48,9 @@ pub(super) enum Upgrade {
     /// Of a direct executor, or of its harness.
     Direct(DirectUpgrade, Peer),
 }
+
+/// How long the store may take to say how it is. Whoever asks waits for some seconds at the most.
+const STORE_TIMEOUT: Duration = Duration::from_secs(1);
 
 type Reply = Response<Full<Bytes>>;
 
@@ -77,7 +81,7 @@ impl Endpoints {
                 Refusal::method("GET, HEAD").into_response()
             }
             Route::Health => text(StatusCode::OK, "ok\n"),
-            Route::Ready => self.ready(),
+            Route::Ready => self.ready().await,
             Route::Metrics => self.metrics(),
             Route::Rendezvous => return self.rendezvous(&request, peer).await,
             Route::Registry | Route::Admin | Route::Direct if self.is_stopping() => stopping(),
@@ -94,14 +98,14 @@ impl Endpoints {
         })
     }
 
-    fn ready(&self) -> Reply {
+    async fn ready(&self) -> Reply {
         if self.is_stopping() {
             return text(StatusCode::SERVICE_UNAVAILABLE, "stopping\n");
         }
         if self.mesh.as_ref().is_some_and(|mesh| !mesh.is_connected()) {
             return text(StatusCode::SERVICE_UNAVAILABLE, "not connected to NATS\n");
         }
-        text(StatusCode::OK, "ready\n")
+        store_readiness(&*self.rendezvous.store).await
     }
 
     fn metrics(&self) -> Reply {
@@ -157,6 +161,17 @@ impl Endpoints {
 
     fn is_stopping(&self) -> bool {
         *self.rendezvous.stopping.borrow()
+    }
+}
+
+/// A store that hangs is as bad as one that fails.
+async fn store_readiness(store: &dyn Store) -> Reply {
+    match timeout(STORE_TIMEOUT, store.check()).await {
+        Ok(Ok(())) => text(StatusCode::OK, "ready\n"),
+        Ok(Err(_)) | Err(_) => {
+            let message = "the store cannot write\n";
+            text(StatusCode::SERVICE_UNAVAILABLE, message)
+        }
     }
 }
 
@@ -229,5 +244,26 @@ impl Route {
             Self::Direct => "direct",
             Self::Unknown => "unknown",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{lose_writer, on_disk};
+
+    #[tokio::test]
+    async fn a_hub_whose_store_cannot_write_is_not_ready() {
+        let (environment, alice) = ("env".parse().unwrap(), "alice".parse().unwrap());
+        let (store, disk) = on_disk();
+        assert_eq!(store_readiness(&store).await.status(), StatusCode::OK);
+        disk.fail();
+        assert!(store.claim(&environment, &alice).await.is_err());
+        let unready = StatusCode::SERVICE_UNAVAILABLE;
+        assert_eq!(store_readiness(&store).await.status(), unready);
+
+        let (store, disk) = on_disk();
+        lose_writer(&store, &disk).await;
+        assert_eq!(store_readiness(&store).await.status(), unready);
     }
 }

@@ -254,7 +254,10 @@ impl Bucket {
 
     /// Without a connection the library would wait for one; a caller with a request to answer
     /// does not.
-    fn reachable(&self) -> Result<(), StoreError> {
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub(super) fn reachable(&self) -> Result<(), StoreError> {
         if self.connection.link().is_up {
             Ok(())
         } else {

@@ -40,6 +40,14 @@ impl Registry {
         }
     }
 
+    /// Whether the broker can be asked.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub(super) fn check(&self) -> Result<(), StoreError> {
+        self.bucket.reachable()
+    }
+
     /// Makes the bucket again if the broker lost it.
     ///
     /// # Errors

@@ -83,6 +83,10 @@ impl NatsStore {
 }
 
 impl Store for NatsStore {
+    fn check(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(std::future::ready(self.registry.check()))
+    }
+
     fn signing_key(&self) -> BoxFuture<'_, Result<SigningKey, StoreError>> {
         Box::pin(async {
             let key = self

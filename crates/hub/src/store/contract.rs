@@ -17,6 +17,10 @@ use crate::principal::PrincipalName;
 /// Every call is atomic: of two that race, one happens before the other, on whichever nodes they
 /// are made. A call that is dropped midway has happened or not; it is never half done.
 pub trait Store: fmt::Debug + Send + Sync {
+    /// Whether the store can keep what it is asked to, as far as is known without asking for it. One
+    /// that failed is tried again.
+    fn check(&self) -> BoxFuture<'_, Result<(), StoreError>>;
+
     /// The key that signs rendezvous URLs: made on first use, then the same for ever.
     fn signing_key(&self) -> BoxFuture<'_, Result<SigningKey, StoreError>>;
 

@@ -13,3 +13,5 @@ mod writer;
 
 pub use open::OpenError;
 pub use store::RedbStore;
+#[cfg(test)]
+pub(crate) use store::tests::{lose_writer, on_disk};

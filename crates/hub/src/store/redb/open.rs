@@ -121,7 +121,7 @@ fn refused(path: &Path, error: DatabaseError) -> OpenError {
     OpenError::NotOurs { path, why }
 }
 
-enum Problem {
+pub(super) enum Problem {
     NotOurs(String),
     Randomness,
 }
@@ -133,7 +133,7 @@ impl<E: std::error::Error> From<E> for Problem {
 }
 
 /// Reads the marks of the file, or sets them in a fresh one.
-fn identify(database: &Database, fresh: bool) -> Result<SigningKey, Problem> {
+pub(super) fn identify(database: &Database, fresh: bool) -> Result<SigningKey, Problem> {
     let writing = database.begin_write()?;
     let key = {
         let mut meta = writing.open_table(META)?;

@@ -1,9 +1,12 @@
 //! The store itself: reads answer at once, writes go to the writing thread.
 
 use std::{
-    fmt,
+    fmt, io,
     path::Path,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     thread::JoinHandle,
 };
 
@@ -26,6 +29,9 @@ use crate::{
     },
 };
 
+#[cfg(test)]
+pub(crate) mod tests;
+
 /// How many writes may wait. Beyond, whoever asks waits for a place.
 const QUEUE: usize = 1024;
 
@@ -33,6 +39,8 @@ const QUEUE: usize = 1024;
 pub struct RedbStore {
     database: Arc<Database>,
     live: Arc<Mutex<Live>>,
+    /// Whether the last commit went through.
+    wrote: Arc<AtomicBool>,
     key: SigningKey,
     jobs: Option<mpsc::Sender<Job>>,
     writer: Option<JoinHandle<()>>,
@@ -45,16 +53,26 @@ impl RedbStore {
     /// When the file is in use, is not ours, or the host does not let us have it.
     pub fn open(directory: &Path) -> Result<Self, OpenError> {
         let (database, key) = open::open(directory)?;
-        let (database, live) = (Arc::new(database), Arc::new(Mutex::new(Live::default())));
-        let (jobs, waiting) = mpsc::channel(QUEUE);
-        let writer = writer::spawn(Arc::clone(&database), Arc::clone(&live), waiting);
-        let writer = writer.map_err(|source| OpenError::Io {
+        Self::start(database, key).map_err(|source| OpenError::Io {
             path: directory.to_owned(),
             source,
-        })?;
+        })
+    }
+
+    fn start(database: Database, key: SigningKey) -> io::Result<Self> {
+        let (database, live) = (Arc::new(database), Arc::new(Mutex::new(Live::default())));
+        let wrote = Arc::new(AtomicBool::new(true));
+        let (jobs, waiting) = mpsc::channel(QUEUE);
+        let writer = writer::spawn(
+            Arc::clone(&database),
+            Arc::clone(&live),
+            Arc::clone(&wrote),
+            waiting,
+        )?;
         Ok(Self {
             database,
             live,
+            wrote,
             key,
             jobs: Some(jobs),
             writer: Some(writer),
@@ -75,6 +93,14 @@ impl RedbStore {
 }
 
 impl Store for RedbStore {
+    fn check(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        let writes = self.jobs.as_ref().is_some_and(|jobs| !jobs.is_closed());
+        if writes && self.wrote.load(Ordering::Relaxed) {
+            return ready(Ok(())).boxed();
+        }
+        self.write(Job::Check).boxed()
+    }
+
     fn signing_key(&self) -> BoxFuture<'_, Result<SigningKey, StoreError>> {
         ready(Ok(self.key.clone())).boxed()
     }

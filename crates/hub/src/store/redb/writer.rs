@@ -1,7 +1,10 @@
 //! The thread that writes. It takes what has queued up, applies it in order within one
 //! transaction, and answers when that is on disk.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicBool, Ordering},
+};
 
 use redb::Database;
 use tokio::sync::{mpsc, oneshot};
@@ -33,12 +36,19 @@ pub(super) enum Job {
     Remove(EnvironmentId, Reply<bool, StoreError>),
     /// Writes nothing, but must not slip in before a registration that supersedes it.
     Attach(Presence, Reply<(), AttachError>),
+    /// Changes nothing, but tells whether a commit goes through.
+    Check(Reply<(), StoreError>),
 }
 
 pub(super) type Reply<T, E> = oneshot::Sender<Result<T, E>>;
 
 /// Writes until the last sender is gone.
-pub(super) fn run(database: &Database, live: &Mutex<Live>, mut jobs: mpsc::Receiver<Job>) {
+pub(super) fn run(
+    database: &Database,
+    live: &Mutex<Live>,
+    wrote: &AtomicBool,
+    mut jobs: mpsc::Receiver<Job>,
+) {
     let mut batch = Vec::new();
     while let Some(job) = jobs.blocking_recv() {
         batch.push(job);
@@ -47,11 +57,11 @@ pub(super) fn run(database: &Database, live: &Mutex<Live>, mut jobs: mpsc::Recei
         {
             batch.push(job);
         }
-        write(database, live, &mut batch);
+        write(database, live, wrote, &mut batch);
     }
 }
 
-fn write(database: &Database, live: &Mutex<Live>, batch: &mut Vec<Job>) {
+fn write(database: &Database, live: &Mutex<Live>, wrote: &AtomicBool, batch: &mut Vec<Job>) {
     let mut answers = Vec::with_capacity(batch.len());
     let committed = (|| {
         let writing = database.begin_write().map_err(StoreError::unavailable)?;
@@ -68,6 +78,7 @@ fn write(database: &Database, live: &Mutex<Live>, batch: &mut Vec<Job>) {
         }
         writing.commit().map_err(StoreError::unavailable)
     })();
+    wrote.store(committed.is_ok(), Ordering::Relaxed);
     if let Err(error) = &committed {
         tracing::error!(%error, "the hub's store cannot write");
     }
@@ -115,6 +126,7 @@ fn apply(tables: &mut Tables<'_>, live: &Mutex<Live>, job: Job) -> Answer {
             let result = remove(tables, live, &environment);
             answer(reply, result)
         }
+        Job::Check(reply) => answer(reply, Ok(())),
         // Whoever gave up waiting has closed the socket.
         Job::Attach(_, reply) if reply.is_closed() => Box::new(|_| {}),
         Job::Attach(presence, reply) => {
@@ -198,13 +210,14 @@ pub(super) fn lock(live: &Mutex<Live>) -> std::sync::MutexGuard<'_, Live> {
     live.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts the thread.
+/// Starts the thread. `wrote` tells whether its last commit went through.
 pub(super) fn spawn(
     database: Arc<Database>,
     live: Arc<Mutex<Live>>,
+    wrote: Arc<AtomicBool>,
     jobs: mpsc::Receiver<Job>,
 ) -> std::io::Result<std::thread::JoinHandle<()>> {
     std::thread::Builder::new()
         .name("hub-store".to_owned())
-        .spawn(move || run(&database, &live, jobs))
+        .spawn(move || run(&database, &live, &wrote, jobs))
 }
