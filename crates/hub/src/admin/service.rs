@@ -193,7 +193,7 @@ impl Admin {
         let owner = owner.map_err(|error| Refusal::store(&error))?;
         let owner = owner.ok_or_else(Refusal::unknown_environment)?;
         if !principal.may_manage(&environment, &owner) {
-            return Err(Refusal::forbidden("this environment is not yours"));
+            return Err(Refusal::unknown_environment().hiding("forbidden"));
         }
         self.direct.remove(&environment);
         let removed = services.store.remove(&environment).await;

@@ -104,17 +104,14 @@ async fn owners_and_admins_remove_and_nobody_else() {
     let registered = bench.register("env-a", &alice, &key()).await;
     bench.attach("env-a", &registered).await;
     let path = format!("{PATH}/env-a");
-    assert_eq!(
-        ask(&bench, "DELETE", &path, &bob).await.refusal(),
-        (403, "forbidden")
-    );
+    let gone = (404, "environment_not_found");
+    assert_eq!(ask(&bench, "DELETE", &path, &bob).await.refusal(), gone);
     bench.sockets.told();
     assert_eq!(
         ask(&bench, "DELETE", &path, &alice).await.status,
         StatusCode::OK
     );
     assert_eq!(bench.sockets.told(), [("env-a".parse().unwrap(), None)]);
-    let gone = (404, "environment_not_found");
     assert_eq!(ask(&bench, "DELETE", &path, &alice).await.refusal(), gone);
     assert_eq!(
         bench.register("env-a", &bob, &key()).await.status,
@@ -184,4 +181,17 @@ async fn a_direct_environment_that_nobody_serves_is_listed_and_removed() {
     assert_eq!(removed.status, StatusCode::OK);
     let claimed = bench.post("box/direct/register", &bob, &body).await;
     assert_eq!(claimed.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn removing_tells_nobody_which_environments_of_others_exist() {
+    let bench = Bench::new().await;
+    bench.register("env-a", &bench.token("alice"), &key()).await;
+    let bob = bench.token_for("bob", &[Role::Harness], &[]);
+    let foreign = ask(&bench, "DELETE", &format!("{PATH}/env-a"), &bob).await;
+    let unknown = ask(&bench, "DELETE", &format!("{PATH}/env-b"), &bob).await;
+    assert_eq!(
+        (foreign.status, foreign.body),
+        (unknown.status, unknown.body)
+    );
 }

@@ -142,12 +142,16 @@ impl Direct {
             .gate
             .count(Asked::Direct, &principal, moment)?;
         let owner = self.owner(&environment).await?;
-        let owner = owner.ok_or_else(Refusal::unknown_environment)?;
-        if !principal.may_connect(&environment, &owner) {
-            return Err(Refusal::forbidden(
-                "you may not connect to this environment",
-            ));
-        }
+        let owner = match owner {
+            Some(owner) if principal.may_connect(&environment, &owner) => owner,
+            _ if !principal.may_await(&environment) => {
+                return Err(Refusal::forbidden(
+                    "you may not connect to this environment",
+                ));
+            }
+            None => return Err(Refusal::unknown_environment()),
+            Some(_) => return Err(Refusal::unknown_environment().hiding("forbidden")),
+        };
         let handover = self
             .wait_for_executor(&environment, &owner, &principal)
             .await?;

@@ -33,18 +33,18 @@ impl Registry {
         let websocket = call.websocket(&services.address)?;
         let found = services.store.registration(&call.environment).await;
         let found = found.map_err(|error| Refusal::store(&error))?;
-        let allowed = match &found {
-            Some(current) => principal.may_connect(&call.environment, &current.owner),
-            None => principal.may_await(&call.environment),
+        let current = match found {
+            Some(current) if principal.may_connect(&call.environment, &current.owner) => current,
+            _ if !principal.may_await(&call.environment) => {
+                return Err(Refusal::forbidden(
+                    "you may not connect to this environment",
+                ));
+            }
+            // A harness may be started before its executor: it asks again after this answer, and
+            // takes any other for good.
+            None => return Err(Refusal::offline()),
+            Some(_) => return Err(Refusal::offline().hiding("forbidden")),
         };
-        if !allowed {
-            return Err(Refusal::forbidden(
-                "you may not connect to this environment",
-            ));
-        }
-        // A harness may be started before its executor: it asks again after this answer, and takes
-        // any other for good.
-        let current = found.ok_or_else(Refusal::offline)?;
         event.registration = Some(current.id.clone());
         let presence = services.store.presence(&call.environment).await;
         let presence = presence.map_err(|error| Refusal::store(&error))?;

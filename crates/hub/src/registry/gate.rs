@@ -88,7 +88,7 @@ impl Gate {
         result: Result<T, Refusal>,
     ) -> Result<T, Refusal> {
         if let Err(refusal) = &result {
-            event.outcome = Outcome::Refused(refusal.code);
+            event.outcome = Outcome::Refused(refusal.hidden.unwrap_or(refusal.code));
         }
         self.audit.record(&event);
         result

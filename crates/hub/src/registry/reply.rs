@@ -40,6 +40,8 @@ pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
     /// For programs, and for the audit log.
     pub(crate) code: &'static str,
+    /// What the audit log says instead, where the answer must not tell.
+    pub(crate) hidden: Option<&'static str>,
     /// For people.
     message: String,
     retry_after: Option<Duration>,
@@ -51,6 +53,7 @@ impl Refusal {
         Self {
             status,
             code,
+            hidden: None,
             message: message.to_string(),
             retry_after: None,
             allow: None,
@@ -62,7 +65,7 @@ impl Refusal {
     }
 
     pub(crate) fn unknown_environment() -> Self {
-        let message = "no executor has ever registered this environment";
+        let message = "there is no such environment, or none of yours";
         Self::new(StatusCode::NOT_FOUND, "environment_not_found", message)
     }
 
@@ -84,7 +87,17 @@ impl Refusal {
 
     pub(crate) fn offline() -> Self {
         let code = Code::EnvironmentOffline.as_str();
-        Self::new(StatusCode::CONFLICT, code, "no executor is connected")
+        let message = "no executor that you may use is connected";
+        Self::new(StatusCode::CONFLICT, code, message)
+    }
+
+    /// The same answer, for an environment that exists and is somebody else's: who may not use it
+    /// shall not learn of it. The log tells the difference.
+    pub(crate) fn hiding(self, reason: &'static str) -> Self {
+        Self {
+            hidden: Some(reason),
+            ..self
+        }
     }
 
     pub(crate) fn invalid(message: impl ToString) -> Self {

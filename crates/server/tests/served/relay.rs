@@ -102,7 +102,10 @@ async fn strangers_are_told_that_they_are() {
     let hub = Hub::start().await;
     let _executor = hub.executor("box");
     drop(hub.connect("box").await);
-    for (token, said) in [(hub.stranger.as_str(), "403"), ("nonsense", "401")] {
+    for (token, said) in [
+        (hub.stranger.as_str(), "no executor that you may use"),
+        ("nonsense", "401"),
+    ] {
         let mut way = hub.way("box");
         way.auth_token = exec_server::remote::Secret::new(token);
         let error = exec_server::ExecServerClient::connect_relay(way)

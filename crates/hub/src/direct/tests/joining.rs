@@ -172,3 +172,15 @@ async fn an_executor_that_waits_is_pinged_every_half_minute() {
     ping.await;
     assert_eq!(start.elapsed().as_secs(), 30);
 }
+
+#[tokio::test]
+async fn a_harness_does_not_learn_which_environments_of_others_exist() {
+    let bench = Bench::new().await;
+    let _executor = executor(&bench, &bench.token("alice")).await;
+    for globs in [&[][..], &["box-*"]] {
+        let bob = bench.token_for("bob", &[Role::Harness], globs);
+        let foreign = refused(&bench, &upgrade("/direct/env-1", bearer(&bob))).await;
+        let unknown = refused(&bench, &upgrade("/direct/env-2", bearer(&bob))).await;
+        assert_eq!(foreign, unknown);
+    }
+}

@@ -110,7 +110,7 @@ async fn forged_foreign_and_odd_sockets_are_refused() {
     );
     assert_eq!(
         refused(&bench, &upgrade("/direct/env-1", bearer(&bob))).await,
-        (403, "forbidden")
+        (404, "environment_not_found")
     );
     let nobody = http::HeaderMap::new();
     for path in [path.as_str(), "/direct/env-1"] {

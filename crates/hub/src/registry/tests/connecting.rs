@@ -75,8 +75,12 @@ async fn owners_and_tokens_that_name_the_environment_may_connect() {
         bench.connect("env-1", &named, &key()).await.status,
         StatusCode::OK
     );
+    let stranger = bench.token_for("bob", &[Role::Harness], &[]);
+    assert_eq!(
+        bench.connect("env-1", &stranger, &key()).await.refusal(),
+        (409, "environment_offline")
+    );
     let refused = [
-        bench.token_for("bob", &[Role::Harness], &[]),
         bench.token_for("bob", &[Role::Harness], &["box-*"]),
         bench.token_for("alice", &[Role::Executor], &[]),
         bench.token_for("root", &[Role::Admin], &["*"]),
@@ -109,4 +113,27 @@ async fn one_who_uses_no_authorization_gets_no_more_and_others_get_theirs() {
     bench.advance(Duration::from_secs(60));
     let later = bench.connect("env-1", &mallory, &harness).await;
     assert_eq!(later.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn nobody_learns_which_environments_of_others_exist() {
+    let bench = Bench::new().await;
+    let alice = bench.token("alice");
+    let registered = bench.register("env-1", &alice, &key()).await;
+    bench.attach("env-1", &registered).await;
+    for token in [
+        bench.token_for("bob", &[Role::Harness], &[]),
+        bench.token_for("bob", &[Role::Harness], &["box-*"]),
+    ] {
+        let foreign = bench.connect("env-1", &token, &key()).await;
+        let unknown = bench.connect("env-2", &token, &key()).await;
+        assert_eq!(
+            (foreign.status, foreign.body),
+            (unknown.status, unknown.body)
+        );
+    }
+    let lines = bench.audited();
+    let reasons: Vec<_> = lines.iter().map(|line| &line["reason"]).collect();
+    let expected = ["forbidden", "environment_offline", "forbidden", "forbidden"];
+    assert_eq!(reasons[1..], expected, "the log tells the operator");
 }
