@@ -20,5 +20,5 @@ pub(crate) use body::Posted;
 pub use gate::Gate;
 pub(crate) use moment::Moment;
 pub(crate) use reply::{Refusal, ok};
-pub(crate) use service::host;
+pub(crate) use service::Call;
 pub use service::{Registry, Services};

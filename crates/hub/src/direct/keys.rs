@@ -9,6 +9,7 @@ use std::{
 };
 
 use exec_remote::sigv4::{self, Presented, SecretKey, VerifyError};
+use http::HeaderValue;
 use serde::Deserialize;
 
 use crate::{
@@ -85,6 +86,14 @@ impl AccessKeys {
             service: document.service,
             keys,
         })
+    }
+
+    /// Whether a signature names one of the keys. That says nothing about who made it.
+    pub(super) fn are_named_by(&self, authorization: &HeaderValue) -> bool {
+        let text = authorization.to_str().unwrap_or_default();
+        let credential = text.split_once("Credential=").map(|(_, rest)| rest);
+        let id = credential.and_then(|credential| credential.split('/').next());
+        id.is_some_and(|id| self.keys.contains_key(id))
     }
 
     /// Finds out who signed a request.

@@ -2,34 +2,33 @@
 
 use bytes::Bytes;
 use exec_remote::api::{DIRECT_TRANSPORT, DirectRegister, DirectRegistered, Secret};
-use http::{Response, StatusCode, request::Parts};
+use http::{Response, StatusCode};
 use http_body_util::Full;
 
 use super::{Direct, table::Full as TableFull};
 use crate::{
     audit::Event,
-    registry::{Moment, Posted, Refusal, host, ok},
-    store::{ClaimError, EnvironmentId, RegistrationId},
+    principal::Principal,
+    registry::{Call, Posted, Refusal, ok},
+    store::{ClaimError, RegistrationId},
 };
 
 impl Direct {
     pub(crate) async fn register(
         &self,
-        parts: &Parts,
-        environment: &EnvironmentId,
+        call: &Call<'_>,
+        principal: Principal,
         posted: &Posted,
-        moment: Moment,
         event: &mut Event,
     ) -> Result<Response<Full<Bytes>>, Refusal> {
-        let principal = self.identify(parts, posted.bytes(), moment)?;
-        event.by(&principal);
+        let environment = &call.environment;
         let wanted: DirectRegister = posted.parse()?;
         if wanted.transport != DIRECT_TRANSPORT {
             let message = format!("the only direct transport here is {DIRECT_TRANSPORT}");
             let status = StatusCode::BAD_REQUEST;
             return Err(Refusal::new(status, "unsupported_transport", message));
         }
-        let websocket = self.services.address.websocket(host(&parts.headers))?;
+        let websocket = call.websocket(&self.services.address)?;
         if !principal.may_claim(environment) {
             return Err(refuse(ClaimError::Foreign));
         }

@@ -82,7 +82,7 @@ impl Direct {
         let mut event = Event::new(moment.at, action, peer);
         event.environment = Some(environment.clone());
         let decided = if action == Action::DirectExecutor {
-            self.admit_executor(parts, environment, moment, &mut event)
+            self.admit_executor(parts, peer, environment, moment, &mut event)
                 .await
         } else {
             let gate = &self.services.gate;
@@ -102,11 +102,15 @@ impl Direct {
     async fn admit_executor(
         &self,
         parts: &Parts,
+        peer: Peer,
         environment: EnvironmentId,
         moment: Moment,
         event: &mut Event,
     ) -> Result<Side, Refusal> {
-        let principal = self.identify(parts, &[], moment)?;
+        // Counted only when it fails: an executor takes most refusals for good.
+        let principal = self
+            .identify(parts, moment)
+            .map_err(|refusal| self.services.gate.stranger(refusal, peer, moment))?;
         event.by(&principal);
         let query = parts.uri.query().unwrap_or_default();
         let registration = query.strip_prefix("registration=").unwrap_or_default();
@@ -136,7 +140,7 @@ impl Direct {
         moment: Moment,
         event: &mut Event,
     ) -> Result<Side, Refusal> {
-        let principal = self.identify(parts, &[], moment)?;
+        let principal = self.identify(parts, moment)?;
         event.by(&principal);
         self.services
             .gate

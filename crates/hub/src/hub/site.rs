@@ -16,13 +16,13 @@ use tokio::time::timeout;
 use super::busy::Busy;
 use crate::{
     admin::Admin,
-    audit::{Action, Audit, Event, Outcome},
+    audit::{Action, Event, Outcome},
     direct::{Direct, DirectUpgrade},
     metrics::Metrics,
     nats::Mesh,
-    registry::{Refusal, Registry},
+    registry::{Gate, Moment, Refusal, Registry},
     rendezvous::{self, Rendezvous},
-    store::{Store, Timestamp},
+    store::Store,
     url::Pass,
 };
 
@@ -34,7 +34,7 @@ pub(super) struct Endpoints {
     pub(super) direct: Arc<Direct>,
     pub(super) rendezvous: Arc<Rendezvous>,
     pub(super) metrics: Arc<Metrics>,
-    pub(super) audit: Audit,
+    pub(super) gate: Arc<Gate>,
     pub(super) mesh: Option<Arc<Mesh>>,
     /// Requests that are being answered.
     pub(super) requests: Busy,
@@ -126,7 +126,8 @@ impl Endpoints {
             let refusal = Refusal::new(status, "upgrade_required", message);
             return Answer::Reply(refusal.into_response());
         }
-        let now = Timestamp::now();
+        let moment = Moment::now();
+        let now = moment.at;
         let uri = request.uri();
         let admitted = self.rendezvous.admit(uri.path(), uri.query(), now).await;
         match admitted {
@@ -145,18 +146,30 @@ impl Endpoints {
                 let mut event = Event::new(now, action, peer);
                 event.environment = Some(environment.clone());
                 event.registration = Some(registration.clone());
-                self.audit.record(&event);
+                self.gate.audit().record(&event);
                 Answer::Upgrade(Upgrade::Relay(pass))
             }
             Err(refusal) => {
                 if let Some(action) = refused_action(uri.query()) {
                     let mut event = Event::new(now, action, peer);
                     event.outcome = Outcome::Refused(refusal.code());
-                    self.audit.record(&event);
+                    self.gate.audit().record(&event);
                 }
-                Answer::Reply(refuse(&refusal))
+                Answer::Reply(self.refuse(&refusal, peer, moment))
             }
         }
+    }
+
+    /// Who comes with a URL that opens nothing is counted.
+    fn refuse(&self, refusal: &rendezvous::Refusal, peer: Peer, moment: Moment) -> Reply {
+        let answer = Refusal::new(refusal.status(), refusal.code(), refusal);
+        let answer = match refusal {
+            rendezvous::Refusal::Url(_) => self.gate.stranger(answer, peer, moment),
+            rendezvous::Refusal::Superseded
+            | rendezvous::Refusal::Store
+            | rendezvous::Refusal::Stopping => answer,
+        };
+        answer.into_response()
     }
 
     fn is_stopping(&self) -> bool {
@@ -185,10 +198,6 @@ fn refused_action(query: Option<&str>) -> Option<Action> {
     } else {
         None
     }
-}
-
-fn refuse(refusal: &rendezvous::Refusal) -> Reply {
-    Refusal::new(refusal.status(), refusal.code(), refusal).into_response()
 }
 
 /// 502 with this code makes executors ask again, where they would take any other refusal for good;

@@ -157,7 +157,7 @@ pub(super) async fn start(config: HubConfig) -> Result<Hub, StartError> {
     let authenticator = Authenticator::new(files.tokens.clone(), files.jwt);
     let rates = RateLimits::new(config.rates);
     let services = Services {
-        gate: Arc::new(Gate::new(authenticator, rates, files.audit.clone())),
+        gate: Arc::new(Gate::new(authenticator, rates, files.audit)),
         store: Arc::clone(&backing.store),
         exchange: Arc::clone(&backing.exchange),
         signer: Arc::clone(&signer),
@@ -175,12 +175,12 @@ pub(super) async fn start(config: HubConfig) -> Result<Hub, StartError> {
     });
     let (requests, sockets) = (Busy::default(), Busy::default());
     let endpoints = Endpoints {
+        gate: Arc::clone(&services.gate),
         registry: Registry::new(services.clone(), Arc::clone(&direct)),
         admin: Admin::new(services, Arc::clone(&direct)),
         direct: Arc::clone(&direct),
         rendezvous: Arc::clone(&rendezvous),
         metrics,
-        audit: files.audit,
         mesh: backing.mesh.clone(),
         requests: requests.clone(),
     };

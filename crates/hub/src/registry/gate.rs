@@ -60,7 +60,13 @@ impl Gate {
         Ok(principal)
     }
 
-    /// Finds out who it is.
+    /// Counts somebody who could not say who they are, where not all requests of an address are
+    /// counted. Returns the answer: the refusal, or that there were too many of them.
+    pub(crate) fn stranger(&self, refusal: Refusal, peer: Peer, moment: Moment) -> Refusal {
+        self.address(peer, moment).err().unwrap_or(refusal)
+    }
+
+    /// Finds out who it is. Who fails is to be counted by the caller, unless that was done before.
     pub(crate) fn authenticate(
         &self,
         headers: &HeaderMap,

@@ -121,9 +121,12 @@ impl Registry {
         let gate = &self.services.gate;
         let (headers, moment) = (&call.parts.headers, call.moment);
         match operation {
-            // Executors take any refusal for good, so nobody counts how often they register.
+            // Executors take any refusal for good, so nobody counts how often they register. Those
+            // who cannot say who they are are no executors.
             Operation::Register => {
-                let principal = gate.authenticate(headers, moment)?;
+                let principal = gate.authenticate(headers, moment);
+                let principal =
+                    principal.map_err(|refusal| gate.stranger(refusal, call.peer, moment))?;
                 event.by(&principal);
                 let posted = Posted::read(headers, body).await?;
                 self.register(call, &principal, &posted, event).await
@@ -143,12 +146,14 @@ impl Registry {
                 self.validate(call, &principal, &posted, event).await
             }
             Operation::DirectRegister => {
-                // A signature covers the body, so that comes first.
+                let caller = self.direct.greet(call.parts, moment);
+                let caller = caller.map_err(|refusal| gate.stranger(refusal, call.peer, moment))?;
                 let posted = Posted::read(headers, body).await?;
-                let request = call.parts;
-                self.direct
-                    .register(request, &call.environment, &posted, moment, event)
-                    .await
+                let principal = self.direct.admit(caller, call.parts, &posted, moment);
+                let principal =
+                    principal.map_err(|refusal| gate.stranger(refusal, call.peer, moment))?;
+                event.by(&principal);
+                self.direct.register(call, principal, &posted, event).await
             }
         }
     }
@@ -156,20 +161,20 @@ impl Registry {
 
 /// A request, as far as all operations look at it.
 #[derive(Debug)]
-pub(super) struct Call<'a> {
+pub(crate) struct Call<'a> {
     pub(super) parts: &'a Parts,
-    pub(super) environment: EnvironmentId,
+    pub(crate) environment: EnvironmentId,
     pub(super) peer: Peer,
     pub(super) moment: Moment,
 }
 
 impl Call<'_> {
     /// The hub's own websocket URL, as the client knows it.
-    pub(super) fn websocket(&self, address: &PublicUrl) -> Result<String, Refusal> {
+    pub(crate) fn websocket(&self, address: &PublicUrl) -> Result<String, Refusal> {
         Ok(address.websocket(host(&self.parts.headers))?)
     }
 }
 
-pub(crate) fn host(headers: &HeaderMap) -> Option<&str> {
+fn host(headers: &HeaderMap) -> Option<&str> {
     headers.get(header::HOST)?.to_str().ok()
 }

@@ -7,6 +7,7 @@ use exec_hub::{
     config::HubConfig,
     hub::Hub,
     principal::{Environments, Roles},
+    rate::RateRules,
     store::Timestamp,
     tokens::{self, NewToken},
 };
@@ -44,8 +45,16 @@ pub(crate) struct Rig {
 impl Rig {
     /// Starts a hub that knows the token of one principal.
     pub(crate) async fn start() -> Self {
+        Self::start_with(RateRules::default()).await
+    }
+
+    /// The same, with other rules of how often somebody may ask.
+    pub(crate) async fn start_with(rates: RateRules) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let config = config(&directory);
+        let config = HubConfig {
+            rates,
+            ..config(&directory)
+        };
         let token = token(&config, "somebody");
         let hub = Hub::start(config).await.unwrap();
         Self {

@@ -1,5 +1,6 @@
 //! What a hub answers.
 
+use exec_hub::rate::{RateRules, Rule};
 use exec_relay::{frame::Body, identity::Identity};
 
 use crate::rig::{Client, Rig, frame, resume};
@@ -83,4 +84,26 @@ async fn registering_again_closes_the_socket_of_the_registration_before() {
     let mut harness = rig.harness("env").await;
     harness.send(resume("s")).await;
     assert_eq!(new.next().await, Ok(resume("s")));
+}
+
+#[tokio::test]
+async fn urls_that_open_nothing_are_counted() {
+    let few = Rule {
+        burst: 2,
+        per_second: 1,
+    };
+    let rates = RateRules {
+        address: few,
+        ..RateRules::default()
+    };
+    let rig = Rig::start_with(rates).await;
+    let executor = rig.register("env", &Identity::generate()).await;
+    let forged = executor.replace("sig=", "sig=x");
+    let mut answers = Vec::new();
+    // One more may come each second, and this takes less than ten.
+    while answers.len() < 12 && !answers.contains(&Some(429)) {
+        answers.push(Client::open(&forged).await.err());
+    }
+    assert!(answers.contains(&Some(429)), "{answers:?}");
+    assert!(Client::open(&executor).await.is_ok());
 }

@@ -7,7 +7,7 @@ use url::Url;
 use super::{ask, refused, upgrade};
 use crate::{
     direct::{AccessKeys, KeysError},
-    rate::RateRules,
+    rate::{RateRules, Rule},
     registry::tests::{Bench, Reply},
 };
 
@@ -190,4 +190,50 @@ fn broken_files_are_refused_without_showing_their_secrets() {
     assert!(matches!(AccessKeys::read(&path), Err(KeysError::Io { .. })));
     fs::write(&path, FILE).unwrap();
     assert!(AccessKeys::read(&path).is_ok());
+}
+
+#[tokio::test]
+async fn a_body_is_read_for_those_only_who_name_a_key() {
+    let bench = bench().await;
+    let large = "x".repeat(1 << 20);
+    for (id, expected) in [("OTHER", 401), ("AKID", 413)] {
+        let signed = sign(
+            &bench,
+            &keys(id, "guess"),
+            "execute-api",
+            "POST",
+            &url("build-1"),
+            BODY,
+        );
+        let reply = register(&bench, "build-1", signed, &large).await;
+        assert_eq!(reply.refusal().0, expected, "{id}");
+    }
+}
+
+#[tokio::test]
+async fn forged_signatures_are_counted() {
+    let few = Rule {
+        burst: 2,
+        per_second: 1,
+    };
+    let rules = RateRules {
+        address: few,
+        principal: few,
+    };
+    let bench = Bench::with(rules, Some(AccessKeys::parse(FILE).unwrap())).await;
+    let mut answers = Vec::new();
+    for _ in 0..3 {
+        let forged = keys("AKID", "guess");
+        let signed = sign(
+            &bench,
+            &forged,
+            "execute-api",
+            "POST",
+            &url("build-1"),
+            BODY,
+        );
+        let reply = register(&bench, "build-1", signed, BODY).await;
+        answers.push(reply.refusal().0);
+    }
+    assert_eq!(answers, [401, 401, 429]);
 }

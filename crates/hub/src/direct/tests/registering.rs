@@ -1,10 +1,11 @@
-use http::{Method, StatusCode};
+use http::{HeaderMap, Method, StatusCode, header::AUTHORIZATION};
 use serde_json::json;
 
 use super::{ask, bearer, dial, executor, hear, is_online, path, refused, register, upgrade};
 use crate::{
     direct::table::CAPACITY,
     principal::Role,
+    rate::{RateRules, Rule},
     registry::tests::{Bench, key},
 };
 
@@ -153,4 +154,27 @@ async fn the_table_is_bounded_and_those_without_a_socket_make_room() {
     }
     assert_eq!(bench.direct.table().len(), CAPACITY);
     assert!(is_online(&bench), "who is connected stays");
+}
+
+#[tokio::test]
+async fn executors_with_wrong_tokens_are_counted() {
+    let few = Rule {
+        burst: 2,
+        per_second: 1,
+    };
+    let rules = RateRules {
+        address: few,
+        principal: few,
+    };
+    let bench = Bench::with(rules, None).await;
+    let alice = bench.token("alice");
+    let registered = register(&bench, "env-1", &alice).await;
+    let forged = [(AUTHORIZATION, "Bearer exh_forged".parse().unwrap())];
+    let forged = upgrade(&path(&registered), HeaderMap::from_iter(forged));
+    for _ in 0..2 {
+        assert_eq!(refused(&bench, &forged).await, (401, "unauthorized"));
+    }
+    assert_eq!(refused(&bench, &forged).await, (429, "too_many_requests"));
+    let own = upgrade(&path(&registered), bearer(&alice));
+    assert!(ask(&bench, &own).await.is_ok());
 }

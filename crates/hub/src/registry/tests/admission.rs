@@ -149,3 +149,45 @@ async fn registering_is_never_limited() {
         assert_eq!(reply.status, StatusCode::OK);
     }
 }
+
+#[tokio::test]
+async fn wrong_tokens_are_counted_wherever_they_are_presented() {
+    let rules = RateRules {
+        address: FEW,
+        principal: MANY,
+    };
+    for operation in ["register", "direct/register", "connect", "validate"] {
+        let bench = Bench::with(rules, None).await;
+        let alice = bench.token("alice");
+        let guess = || {
+            let path = format!("/cloud/environment/env-1/{operation}");
+            let request = plain(Method::POST, &path)
+                .header("content-type", "application/json")
+                .header("authorization", "Bearer exh_forged");
+            bench.send(request.body("{}".to_owned()).unwrap())
+        };
+        for _ in 0..2 {
+            assert_eq!(guess().await.refusal(), (401, "unauthorized"));
+        }
+        let limited = (429, "too_many_requests");
+        assert_eq!(guess().await.refusal(), limited, "{operation}");
+        // An executor takes a refusal for good: who has a token is let in.
+        let registered = bench.register("env-1", &alice, &key()).await;
+        assert_eq!(registered.status, StatusCode::OK);
+    }
+}
+
+#[tokio::test]
+async fn nobody_is_read_before_they_say_who_they_are() {
+    let bench = Bench::new().await;
+    for operation in ["register", "direct/register", "connect", "validate"] {
+        let path = format!("/cloud/environment/env-1/{operation}");
+        let request = plain(Method::POST, &path)
+            .header("content-type", "application/json")
+            .header("authorization", "Bearer exh_forged")
+            .header("content-length", "1000000")
+            .body("x".repeat(1_000_000));
+        let reply = bench.send(request.unwrap()).await;
+        assert_eq!(reply.refusal(), (401, "unauthorized"), "{operation}");
+    }
+}
