@@ -12,6 +12,7 @@ mod streams;
 #[cfg(test)]
 mod tests;
 mod validate;
+mod vigil;
 
 pub use self::{
     serve::{Ended, Executor},

@@ -31,6 +31,15 @@ enum Ping {
     Sent,
 }
 
+/// When the peer was asked for a pong.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Asked {
+    /// The ping is to be sent.
+    Now,
+    /// One is under way.
+    Before,
+}
+
 #[derive(Debug)]
 struct Stall {
     /// What was written when the peer was last seen to take something.
@@ -67,15 +76,24 @@ impl Deadlines {
         }
     }
 
+    /// A ping is wanted now.
+    pub(super) fn ping(&mut self) -> Asked {
+        if self.ping != Ping::Idle {
+            return Asked::Before;
+        }
+        self.ping = Ping::Queued;
+        // The flush sets it anew; a write that never ends is told by `poll_stalled`.
+        let late = Instant::now() + self.limits.write_timeout + self.limits.pong_timeout;
+        self.timer.as_mut().reset(late);
+        Asked::Now
+    }
+
     /// Resolves when a ping is to be sent.
     pub(super) fn poll_ping(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match (self.timer.as_mut().poll(cx), self.ping) {
             (Poll::Pending, _) => Poll::Pending,
             (Poll::Ready(()), Ping::Idle) => {
-                self.ping = Ping::Queued;
-                // The flush sets it anew; a write that never ends is told by `poll_stalled`.
-                let late = Instant::now() + self.limits.write_timeout + self.limits.pong_timeout;
-                self.timer.as_mut().reset(late);
+                self.ping();
                 Poll::Ready(Ok(()))
             }
             (Poll::Ready(()), Ping::Queued | Ping::Sent) => {

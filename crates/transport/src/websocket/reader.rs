@@ -33,6 +33,8 @@ pub(super) struct Reader {
     message: Option<(Kind, BytesMut)>,
     /// What the next read asks for, beside what is known to come.
     appetite: usize,
+    /// All that was ever read.
+    received: u64,
     role: Role,
     /// Longest message that is taken in.
     most: usize,
@@ -69,6 +71,7 @@ impl Reader {
             header: None,
             message: None,
             appetite: READ_BYTES,
+            received: 0,
             role,
             most,
             control,
@@ -79,6 +82,11 @@ impl Reader {
     /// Takes messages of another length from here on.
     pub(super) fn with_limit(self, most: usize) -> Self {
         Self { most, ..self }
+    }
+
+    /// Returns how many bytes were read.
+    pub(super) fn received(&self) -> u64 {
+        self.received
     }
 
     /// Takes the next message that is complete in the buffer.
@@ -218,6 +226,7 @@ impl Reader {
         let mut space = (&mut self.buffer).limit(wanted);
         let read = pin!(self.input.read_buf(&mut space));
         let read = ready!(read.poll(cx))?;
+        self.received += read as u64;
         self.appetite = if read == wanted {
             (self.appetite * 4).min(BUSY_READ_BYTES)
         } else {

@@ -22,7 +22,7 @@ use tokio::{
 
 use super::{
     control::Control,
-    deadlines::Deadlines,
+    deadlines::{Asked, Deadlines},
     frame::Opcode,
     output::Output,
     reader::{Kind, Reader},
@@ -160,6 +160,11 @@ impl SocketReader {
         })))
     }
 
+    /// Returns how many bytes have come so far, of whatever kind.
+    pub fn received(&self) -> u64 {
+        self.0.received()
+    }
+
     /// Waits for the next message.
     pub async fn next(&mut self) -> Result<Option<Raw>, ReadError> {
         poll_fn(|cx| self.poll_message(cx)).await
@@ -200,6 +205,13 @@ impl SocketWriter {
                 .deadlines
                 .poll_stalled(cx, self.output.written())
                 .map(Err),
+        }
+    }
+
+    /// Asks the peer for a sign of life now, unless a ping is unanswered already.
+    pub fn ping(&mut self) {
+        if self.deadlines.ping() == Asked::Now {
+            self.output.push_control(Opcode::Ping, &[]);
         }
     }
 

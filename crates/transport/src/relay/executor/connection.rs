@@ -8,7 +8,10 @@ use std::{
     task::{Context, Poll},
 };
 
-use exec_relay::frame::{Body, Frame, RESET_PROTOCOL_ERROR, StreamId};
+use exec_relay::{
+    frame::{Body, Frame, RESET_PROTOCOL_ERROR, StreamId},
+    stream::Delivery,
+};
 use tokio::time::Instant;
 
 use super::{
@@ -16,6 +19,7 @@ use super::{
     pending::Pending,
     serve::{Ended, Executor, lock},
     streams::Streams,
+    vigil::{Outlook, Vigil},
 };
 use crate::{
     relay::{
@@ -35,6 +39,7 @@ pub(super) struct Connection<'a> {
     socket: Socket,
     /// Wakes when a stream's clock runs out.
     alarm: Alarm,
+    vigil: Vigil,
 }
 
 impl<'a> Connection<'a> {
@@ -52,6 +57,7 @@ impl<'a> Connection<'a> {
             streams,
             socket,
             alarm: Alarm::default(),
+            vigil: Vigil::new(Instant::now().into_std()),
         }
     }
 
@@ -92,8 +98,10 @@ impl<'a> Connection<'a> {
             if let Err(error) = sent {
                 return Poll::Ready(Ended::Write(error));
             }
-            if self.tick(&mut streams, cx) == Tick::Due {
-                continue;
+            match self.tick(&mut streams, cx) {
+                Ok(Tick::Due) => continue,
+                Ok(Tick::Later) => {}
+                Err(error) => return Poll::Ready(Ended::Write(error)),
             }
             if read == READ_AT_ONCE {
                 cx.waker().wake_by_ref();
@@ -137,15 +145,31 @@ impl<'a> Connection<'a> {
         Ok(())
     }
 
-    /// Looks at the clocks of the streams, and sees to it that they are looked at again.
-    fn tick(&mut self, streams: &mut Streams, cx: &mut Context<'_>) -> Tick {
-        let Some(next) = streams.poll_timeout() else {
-            return Tick::Later;
-        };
+    /// Looks at the clocks of the streams and of the connection, and sees to it that they are looked at
+    /// again.
+    fn tick(&mut self, streams: &mut Streams, cx: &mut Context<'_>) -> io::Result<Tick> {
         let now = Instant::now().into_std();
+        self.vigil
+            .handle_received(self.socket.reader.received(), now);
+        // Plain streams would not outlive the connection, so nothing is gained by looking closer.
+        let watched = streams.has_active(Delivery::Reliable);
+        let vigil = watched.then(|| self.vigil.poll_timeout());
+        let Some(next) = vigil.into_iter().chain(streams.poll_timeout()).min() else {
+            return Ok(Tick::Later);
+        };
         if now < next {
             self.alarm.set(next.into(), cx);
-            return Tick::Later;
+            return Ok(Tick::Later);
+        }
+        if watched {
+            match self.vigil.handle_timeout(now) {
+                Outlook::Fine => {}
+                Outlook::Ask => self.socket.writer.ping(),
+                Outlook::Dead => {
+                    let what = "relay gives no sign of life";
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, what));
+                }
+            }
         }
         for cell in streams.due(now) {
             if let Err(error) = cell.handle_timeout(now) {
@@ -155,7 +179,7 @@ impl<'a> Connection<'a> {
             }
         }
         streams.expire(now);
-        Tick::Due
+        Ok(Tick::Due)
     }
 
     /// Tells a harness that its stream is over, or never was. Best effort: a relay that takes nothing

@@ -82,6 +82,12 @@ impl Streams {
         self.entries.contains_key(id)
     }
 
+    /// Tells whether there is such a stream that is not parked.
+    pub(super) fn has_active(&self, delivery: Delivery) -> bool {
+        let mut entries = self.entries.values();
+        entries.any(|entry| entry.delivery == delivery && entry.parked_at.is_none())
+    }
+
     /// The path to a harness is lost: its stream is parked, or ends.
     pub(super) fn park(&mut self, id: &StreamId, now: Instant) {
         match self.entries.get_mut(id) {

@@ -3,6 +3,7 @@
 mod admission;
 mod parking;
 mod sharing;
+mod silence;
 mod streams;
 
 use std::{sync::Arc, time::Duration};

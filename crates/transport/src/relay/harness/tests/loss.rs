@@ -145,6 +145,23 @@ async fn a_path_that_dies_without_a_word_is_replaced_in_time() {
     assert_eq!(world.handshakes(), 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_executors_path_that_dies_without_a_word_is_replaced_in_time() {
+    let mut world = World::new().await;
+    let (mut near, mut far) = world.pair(reliable()).await;
+    echo(&mut near, &mut far).await;
+    world.relay.hold_executor();
+    send(&mut near, b"lost".to_vec()).await;
+    send(&mut far, b"lost too".to_vec()).await;
+    let start = tokio::time::Instant::now();
+    assert_eq!(receive(&mut far).await, "lost");
+    assert_eq!(receive(&mut near).await, "lost too");
+    let took = start.elapsed().as_secs();
+    assert!((14..30).contains(&took), "{took} s");
+    echo(&mut near, &mut far).await;
+    assert_eq!(world.handshakes(), 1);
+}
+
 #[tokio::test]
 async fn a_relay_that_takes_nobody_is_not_asked_without_a_pause_nor_for_longer() {
     let mut world = World::new().await;

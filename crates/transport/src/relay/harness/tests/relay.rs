@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    future::poll_fn,
     sync::{Arc, Mutex},
 };
 
@@ -46,6 +47,8 @@ struct State {
     next: u64,
     /// Harnesses up to this number are cut off, and do not know it.
     held: u64,
+    /// The executor that is there is cut off, and does not know it.
+    executor_is_held: bool,
     is_closed_to_executors: bool,
     /// Statuses that the next harnesses are refused with.
     refusals: Vec<u16>,
@@ -111,7 +114,17 @@ impl Relay {
         self.state(|state| state.held = state.next);
     }
 
-    /// The same for all that are to come.
+    /// Loses all that the executor says, pings among it, and all that it is told, until it comes anew.
+    pub(super) fn hold_executor(&self) {
+        self.state(|state| {
+            state.executor_is_held = true;
+            // Who reads nothing answers nothing; the socket stays open.
+            let [reading, _] = &state.executor.as_ref().unwrap().tasks;
+            reading.abort();
+        });
+    }
+
+    /// The same for all harnesses that are to come.
     pub(super) fn hold_everybody(&self) {
         self.state(|state| state.held = u64::MAX);
     }
@@ -211,7 +224,11 @@ impl Routes {
         };
         match role {
             Role::Executor => {
-                state.executor = Some(connected);
+                if state.executor.replace(connected).is_some() {
+                    // It knows of no loss, so the harnesses have to find one.
+                    state.harnesses.clear();
+                }
+                state.executor_is_held = false;
                 self.executor_is_there.send_replace(true);
             }
             Role::Harness => {
@@ -240,6 +257,9 @@ impl Routes {
                     Role::Harness => {
                         state.said.push(kind);
                         state.streams.insert(stream_id.to_owned(), number);
+                        if state.executor_is_held {
+                            continue;
+                        }
                         state.executor.as_ref().map(|one| one.out.clone())
                     }
                 }
@@ -264,7 +284,9 @@ impl Routes {
             let reason = "harness_disconnected".to_owned();
             let id = StreamId::new(stream).unwrap();
             let reset = Frame::new(id, Body::Reset { reason }).encode();
-            if let Some(executor) = &state.executor {
+            if let Some(executor) = &state.executor
+                && !state.executor_is_held
+            {
                 executor.out.try_send(reset).unwrap();
             }
         }
@@ -282,8 +304,16 @@ impl Routes {
 }
 
 async fn write(mut writer: SocketWriter, mut waiting: mpsc::Receiver<Bytes>) {
-    while let Some(message) = waiting.recv().await {
-        writer.push(message);
+    loop {
+        tokio::select! {
+            message = waiting.recv() => match message {
+                Some(message) => writer.push(message),
+                None => return,
+            },
+            alive = poll_fn(|cx| writer.poll_upkeep(cx)) => if alive.is_err() {
+                return;
+            },
+        }
         while let Ok(message) = waiting.try_recv() {
             writer.push(message);
         }
