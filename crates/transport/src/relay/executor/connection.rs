@@ -118,6 +118,8 @@ impl<'a> Connection<'a> {
         for _ in 0..FLUSHES_AT_ONCE {
             let now = Instant::now().into_std();
             let mut visited = false;
+            // Streams that found no room before get some by the flush.
+            let full = self.socket.writer.buffered() >= SOCKET_BYTES;
             while self.socket.writer.buffered() < SOCKET_BYTES
                 && let Some(cell) = streams.bell.next()
             {
@@ -137,7 +139,7 @@ impl<'a> Connection<'a> {
                     Poll::Pending => return Ok(()),
                 }
             }
-            if !visited {
+            if !visited && !full {
                 return Ok(());
             }
         }

@@ -200,6 +200,8 @@ impl Driver {
         };
         for _ in 0..FLUSHES_AT_ONCE {
             let mut visited = false;
+            // What found no room before gets some by the flush.
+            let full = socket.writer.buffered() >= SOCKET_BYTES;
             while socket.writer.buffered() < SOCKET_BYTES && self.bell.next().is_some() {
                 visited = true;
                 let room = SOCKET_BYTES - socket.writer.buffered();
@@ -223,7 +225,7 @@ impl Driver {
                     Poll::Pending => return Ok(Poll::Pending),
                 }
             }
-            if !visited {
+            if !visited && !full {
                 return Ok(Poll::Ready(()));
             }
         }
