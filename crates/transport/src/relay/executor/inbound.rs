@@ -79,8 +79,9 @@ impl Connection<'_> {
             self.admission.handle_failure(now);
             return self.reset(stream_id);
         }
-        // An active stream is not harmed by somebody who knows its name.
-        if streams.contains(&stream_id) || self.pending.is_full() || !streams.make_room() {
+        // An active stream is not harmed by somebody who knows its name, nor a parked one by somebody
+        // whom nobody has approved yet.
+        if streams.contains(&stream_id) || self.pending.is_full() || !streams.has_room() {
             return self.reset(stream_id);
         }
         let scope = Scope {
@@ -121,7 +122,7 @@ impl Connection<'_> {
             return self.reset(stream_id);
         }
         // Others may have come in while this one was looked at.
-        if !streams.make_room() {
+        if !streams.has_room() {
             return self.reset(stream_id);
         }
         let harness_key = responder.harness_key().clone();

@@ -32,26 +32,27 @@ pub(super) struct Entry {
 }
 
 impl Streams {
-    /// Tells whether there is room for one more stream. If only parked ones are in the way, the
-    /// oldest of them ends.
-    pub(super) fn make_room(&mut self) -> bool {
+    /// Tells whether there is room for one more stream, or will be: parked ones are not in the way.
+    pub(super) fn has_room(&self) -> bool {
+        let mut entries = self.entries.values();
+        self.entries.len() < MAX_STREAMS || entries.any(|entry| entry.parked_at.is_some())
+    }
+
+    /// Ends the one that is parked for the longest, if there are too many for one more.
+    fn make_room(&mut self) {
         if self.entries.len() < MAX_STREAMS {
-            return true;
+            return;
         }
         let parked = self.entries.iter().filter_map(|(id, entry)| {
             let since = entry.parked_at?;
             Some((since, id.clone()))
         });
-        match parked.min() {
-            Some((_, oldest)) => {
-                self.end(&oldest, End::Lost);
-                true
-            }
-            None => false,
+        if let Some((_, oldest)) = parked.min() {
+            self.end(&oldest, End::Lost);
         }
     }
 
-    /// Adds a stream. What its harness left parked will not be asked for again.
+    /// Adds a stream, for which there is room. What its harness left parked will not be asked for again.
     pub(super) fn insert(&mut self, cell: Arc<Cell>, delivery: Delivery, harness_key: PublicKey) {
         self.entries.retain(|_, entry| {
             let left = entry.parked_at.is_some() && entry.harness_key == harness_key;
@@ -60,6 +61,7 @@ impl Streams {
             }
             !left
         });
+        self.make_room();
         let entry = Entry {
             cell: Arc::clone(&cell),
             delivery,

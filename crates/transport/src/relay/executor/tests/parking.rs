@@ -122,8 +122,8 @@ async fn a_new_stream_of_the_same_harness_ends_its_parked_ones() {
     assert_eq!(read(&mut alive_link).await, "there");
 }
 
-#[tokio::test(start_paused = true)]
-async fn parked_streams_make_room_for_new_ones() {
+/// An executor that has nothing but parked streams, and as many as it may.
+async fn crowd() -> (Rig, Vec<Link>) {
     let mut rig = rig();
     let mut links = Vec::new();
     for index in 0..128 {
@@ -133,8 +133,29 @@ async fn parked_streams_make_room_for_new_ones() {
         rig.say(reset(&name)).await;
     }
     rig.harness = Identity::generate();
+    (rig, links)
+}
+
+#[tokio::test(start_paused = true)]
+async fn parked_streams_make_room_for_new_ones() {
+    let (mut rig, mut links) = crowd().await;
     rig.admit("new", Delivery::Reliable).await;
     assert!(end_of(&mut links[0]).await.is_err(), "the oldest is gone");
+    let next = timeout(Duration::from_millis(1), links[1].reader.next());
+    assert!(next.await.is_err(), "and no other");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_not_let_in_ends_no_parked_stream() {
+    let (mut rig, mut links) = crowd().await;
+    rig.botch("garbage").await;
+    let (_, answer) = rig.knock("a stranger").await;
+    answer.send(false).unwrap();
+    rig.expect_reset("a stranger").await;
+    for link in &mut links[..3] {
+        let end = timeout(Duration::from_millis(1), link.reader.next()).await;
+        assert!(end.is_err(), "{end:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
