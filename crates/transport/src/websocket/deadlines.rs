@@ -61,6 +61,13 @@ impl Deadlines {
     pub(super) fn handle_pong(&mut self) {
         if self.ping != Ping::Idle {
             self.ping = Ping::Idle;
+            self.put_off_ping();
+        }
+    }
+
+    /// The time until the next ping begins anew, unless one is unanswered.
+    pub(super) fn put_off_ping(&mut self) {
+        if self.ping == Ping::Idle {
             let next = Instant::now() + self.limits.ping_interval;
             self.timer.as_mut().reset(next);
         }

@@ -215,6 +215,11 @@ impl SocketWriter {
         }
     }
 
+    /// Lets the time until the next ping begin anew, unless one is unanswered.
+    pub fn put_off_ping(&mut self) {
+        self.deadlines.put_off_ping();
+    }
+
     /// Resolves when the socket itself has something to flush, such as a ping.
     ///
     /// # Errors

@@ -31,6 +31,8 @@ use crate::{
 /// heartbeat every ten seconds, and gives us up after thirty: a path that died without a word is
 /// replaced in time for the stream to live on.
 const STALE: Duration = Duration::from_secs(15);
+/// Messages that may be in front of the answer to a ping: as the stock harness.
+const LOOKED_AT: usize = 32;
 
 pub(super) struct Driver {
     cell: Arc<Cell>,
@@ -159,15 +161,20 @@ impl Driver {
         }
     }
 
-    /// Handles the next message of the relay.
+    /// Handles the next message of the relay, if there is room for it.
     fn read(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
-        let Line::Up(socket) = &mut self.line else {
-            return Poll::Pending;
-        };
         // A stock executor sends on and on; what holds it up is a socket that nobody reads.
         if self.cell.is_crowded() {
             return Poll::Pending;
         }
+        self.take(cx)
+    }
+
+    /// Handles the next message of the relay.
+    fn take(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+        let Line::Up(socket) = &mut self.line else {
+            return Poll::Pending;
+        };
         let message = match ready!(socket.reader.poll_message(cx)) {
             Ok(Some(Raw::Binary(message))) => message,
             Ok(Some(Raw::Text)) => return over("relay sends text"),
@@ -195,10 +202,11 @@ impl Driver {
 
     /// Sends what the stream has, until the socket takes no more. Ready when everything is sent.
     fn send(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, Broken> {
-        let Line::Up(socket) = &mut self.line else {
-            return Ok(Poll::Pending);
-        };
         for _ in 0..FLUSHES_AT_ONCE {
+            self.upkeep(cx)?;
+            let Line::Up(socket) = &mut self.line else {
+                return Ok(Poll::Pending);
+            };
             let mut visited = false;
             // What found no room before gets some by the flush.
             let full = socket.writer.buffered() >= SOCKET_BYTES;
@@ -216,9 +224,6 @@ impl Driver {
                     }
                 }
             }
-            if let Poll::Ready(alive) = socket.writer.poll_upkeep(cx) {
-                alive?;
-            }
             if socket.writer.buffered() > 0 {
                 match socket.writer.poll_flush(cx) {
                     Poll::Ready(flushed) => flushed?,
@@ -231,6 +236,31 @@ impl Driver {
         }
         cx.waker().wake_by_ref();
         Ok(Poll::Pending)
+    }
+
+    /// Sees to pings and their answers. Before a relay is given up for answering none, messages that are
+    /// here already are looked at, wanted or not: the answer may wait behind them.
+    fn upkeep(&mut self, cx: &mut Context<'_>) -> Result<(), Broken> {
+        let mut looked_at = 0;
+        loop {
+            let Line::Up(socket) = &mut self.line else {
+                return Ok(());
+            };
+            let Poll::Ready(Err(error)) = socket.writer.poll_upkeep(cx) else {
+                return Ok(());
+            };
+            if looked_at == LOOKED_AT {
+                return Err(error.into());
+            }
+            match self.take(cx) {
+                Poll::Ready(taken) => {
+                    taken?;
+                    looked_at += 1;
+                }
+                // The answer may have been the last that was here.
+                Poll::Pending => looked_at = LOOKED_AT,
+            }
+        }
     }
 
     /// Looks at the clock of the stream, and sees to it that it is looked at again.

@@ -107,13 +107,14 @@ async fn reach(
     }
 }
 
-/// Starts the driver of a stream.
-pub(super) fn drive(socket: Socket, accepted: Accepted, reopen: Reopen, peer: String) -> Link {
+/// Starts the driver of a stream. From now on the relay is pinged, as by the stock harness.
+pub(super) fn drive(mut socket: Socket, accepted: Accepted, reopen: Reopen, peer: String) -> Link {
     let Accepted {
         stream_id,
         channel,
         delivery,
     } = accepted;
+    socket.writer.put_off_ping();
     let bell = Arc::new(Bell::default());
     let now = Instant::now().into_std();
     let stream = Stream::new(stream_id.clone(), channel, delivery, now);

@@ -100,6 +100,27 @@ async fn one_ping_is_out_at_a_time_and_its_answer_starts_the_next_wait() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_ping_can_be_put_off_and_wanted_at_once_and_still_one_is_out_at_a_time() {
+    let [mut server, _client] = ends(1000);
+    let start = Instant::now();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    server.writer.put_off_ping();
+    upkeep(&mut server.writer).await.unwrap();
+    assert_eq!(start.elapsed().as_secs(), 40);
+    let one = server.writer.buffered();
+    server.writer.ping();
+    assert_eq!(server.writer.buffered(), one, "it is out already");
+    server.writer.flush().await.unwrap();
+    server.writer.put_off_ping();
+    assert!(upkeep(&mut server.writer).await.is_err());
+    assert_eq!(start.elapsed().as_secs(), 100, "that puts no answer off");
+
+    let [mut server, _client] = ends(1000);
+    server.writer.ping();
+    assert_eq!(server.writer.buffered(), one);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_peer_that_answers_no_ping_is_given_up_after_a_minute() {
     let [mut server, _client] = ends(1000);
     let start = Instant::now();

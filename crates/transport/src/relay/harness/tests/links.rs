@@ -174,3 +174,18 @@ async fn a_plain_link_that_is_not_read_holds_the_executor_up_and_loses_nothing()
     // A driver that goes to sleep with something to send is woken by its next ping.
     assert!(start.elapsed() < Duration::from_secs(20));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_plain_link_that_is_not_read_still_hears_that_the_relay_answers() {
+    let mut world = World::new().await;
+    let (mut near, mut far) = world.pair(plain()).await;
+    for number in 0..40 {
+        send(&mut far, numbered(number, 100)).await;
+    }
+    // Pings are sent meanwhile, and their answers come behind messages that are not wanted yet.
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    for number in 0..40 {
+        assert_eq!(receive(&mut near).await, numbered(number, 100));
+    }
+    echo(&mut near, &mut far).await;
+}

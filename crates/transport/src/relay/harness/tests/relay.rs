@@ -4,6 +4,7 @@ use std::{
     collections::HashMap,
     future::poll_fn,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -303,8 +304,10 @@ impl Routes {
     }
 }
 
+/// Writes what waits, and answers to pings. It sends none: who falls silent is for the ends to find out.
 async fn write(mut writer: SocketWriter, mut waiting: mpsc::Receiver<Bytes>) {
     loop {
+        writer.put_off_ping();
         tokio::select! {
             message = waiting.recv() => match message {
                 Some(message) => writer.push(message),
@@ -313,6 +316,7 @@ async fn write(mut writer: SocketWriter, mut waiting: mpsc::Receiver<Bytes>) {
             alive = poll_fn(|cx| writer.poll_upkeep(cx)) => if alive.is_err() {
                 return;
             },
+            () = tokio::time::sleep(Duration::from_secs(20)) => continue,
         }
         while let Ok(message) = waiting.try_recv() {
             writer.push(message);
