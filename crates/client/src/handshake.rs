@@ -11,7 +11,7 @@ use exec_wire::{
     outgoing::Outgoing,
     process::Empty,
 };
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use crate::{
     connector::Connector,
@@ -57,7 +57,9 @@ pub(crate) async fn shake_hands(
         extensions: Some(options.extensions.clone()),
     };
     let limit = options.initialize_timeout;
-    let (session, early) = timeout(limit, initialize(&mut link, params, options.trace.as_ref()))
+    let began = link.handshake_began.unwrap_or_else(Instant::now);
+    let initialized = initialize(&mut link, params, options.trace.as_ref());
+    let (session, early) = timeout_at(began + limit, initialized)
         .await
         .map_err(|_| ConnectError::Timeout(limit))??;
     Ok(Opened {

@@ -44,6 +44,7 @@ where
         binary: Binary::Refused,
         most_unanswered: usize::MAX,
         slot: None,
+        handshake_began: None,
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
 use bytes::Bytes;
 use exec_relay::stream::StreamError;
 use exec_wire::{limits, outgoing::Outgoing};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
 use crate::connect::Exit;
 
@@ -29,6 +29,9 @@ pub struct Link {
     pub most_unanswered: usize,
     /// Its place among the connections of a listener, given back when the link is dropped.
     pub slot: Option<OwnedSemaphorePermit>,
+    /// When its ends began to shake hands, if they did. What else has to be settled before the link is
+    /// of use shares the time that this may take.
+    pub handshake_began: Option<Instant>,
 }
 
 /// Which end of a link this is: clients mask what they send, servers ping and take in less.

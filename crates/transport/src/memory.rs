@@ -33,6 +33,7 @@ fn end(out: mpsc::Sender<Bytes>, from: mpsc::Receiver<Bytes>) -> Link {
         binary: Binary::Possible,
         most_unanswered: usize::MAX,
         slot: None,
+        handshake_began: None,
     }
 }
 

@@ -57,8 +57,8 @@ pub struct RelayExecServerConnectArgs {
     pub client_name: String,
     /// How long a connection to the relay may take; ten seconds by default.
     pub connect_timeout: Duration,
-    /// How long the server may take for its part of the key exchange, and to answer `initialize`; ten
-    /// seconds each by default.
+    /// How long the server may take for its part of the key exchange and to answer `initialize`, both
+    /// together; ten seconds by default.
     pub initialize_timeout: Duration,
     /// A detached session to take up again.
     pub resume_session_id: Option<SessionId>,

@@ -210,3 +210,15 @@ async fn a_server_in_the_same_process_is_connected_to() {
     let client = within("a client", connecting).await.unwrap();
     assert_eq!(client.session().session_id.to_string(), "m");
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_time_for_an_answer_includes_that_of_the_links_own_handshake() {
+    let (mut link, _silent) = memory::pair();
+    let begun = tokio::time::Instant::now();
+    link.handshake_began = Some(begun);
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    let options = ExecServerClientConnectOptions::default();
+    let (_, text) = fault(ExecServerClient::connect(link, options)).await;
+    assert!(text.contains("10s"), "{text}");
+    assert_eq!(begun.elapsed().as_secs(), 10);
+}

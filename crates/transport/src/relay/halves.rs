@@ -27,6 +27,7 @@ pub(super) fn link(cell: Arc<Cell>, peer: String) -> Link {
         binary: Binary::Possible,
         most_unanswered,
         slot: None,
+        handshake_began: None,
     }
 }
 

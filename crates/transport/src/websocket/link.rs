@@ -76,5 +76,6 @@ pub(crate) fn boxed_with(
         binary: Binary::Possible,
         most_unanswered: usize::MAX,
         slot: None,
+        handshake_began: None,
     }
 }

@@ -127,6 +127,7 @@ impl Socket {
             binary: Binary::Possible,
             most_unanswered: usize::MAX,
             slot: None,
+            handshake_began: None,
         }
     }
 

@@ -31,7 +31,8 @@ pub struct HarnessOptions {
     pub headers: Headers,
     /// How long opening a websocket may take.
     pub connect_timeout: Duration,
-    /// How long the executor may take to answer.
+    /// How long the executor may take to answer. Whoever uses the link counts from the same moment:
+    /// [`Link::handshake_began`].
     pub handshake_timeout: Duration,
     /// How long a reliable link may be without a websocket. Longer than an executor keeps a stream
     /// whose harness is away, and less than it keeps a session.
@@ -76,6 +77,7 @@ pub async fn open(
 ) -> Result<Link, ConnectError> {
     let (ticket, mut socket) = reach(&*tickets, &options).await?;
     let within = options.handshake_timeout;
+    let began = Instant::now();
     let shaken = shake_hands(&mut socket, &identity, &ticket, options.offer);
     let accepted = timeout(within, shaken).await.unwrap_or_else(|_| {
         Err(ConnectError::Timeout {
@@ -89,7 +91,10 @@ pub async fn open(
         options,
         executor_key: ticket.executor_key,
     };
-    Ok(drive(socket, accepted, reopen, peer))
+    Ok(Link {
+        handshake_began: Some(began),
+        ..drive(socket, accepted, reopen, peer)
+    })
 }
 
 async fn reach(

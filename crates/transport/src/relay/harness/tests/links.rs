@@ -26,6 +26,15 @@ async fn messages_of_any_size_arrive_both_ways() {
 }
 
 #[tokio::test]
+async fn a_link_tells_since_when_its_executor_is_waited_for() {
+    let world = World::new().await;
+    let before = tokio::time::Instant::now();
+    let link = world.open(reliable()).await.unwrap();
+    let began = link.handshake_began.unwrap();
+    assert!(before <= began && began <= tokio::time::Instant::now());
+}
+
+#[tokio::test]
 async fn raw_data_travels_as_raw_data() {
     let mut world = World::new().await;
     let (mut near, mut far) = world.pair(reliable()).await;
