@@ -111,6 +111,21 @@ impl ExecServerClient {
         drop(current.wait_for(gone).await);
     }
 
+    /// Returns what resolves when there is no connection any more. It keeps none open: when everybody
+    /// who needs it has let go, last words are said, for which a peer has a second. A program that ends
+    /// before has left without them.
+    pub fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut connection = self.connection();
+        async move {
+            // An error says that the driver is gone, too.
+            drop(
+                connection
+                    .wait_for(|state| *state == ConnectionState::Lost)
+                    .await,
+            );
+        }
+    }
+
     /// Returns whether there is a connection, and what becomes of it. Changes that follow each other
     /// fast are seen as one; the last is always seen.
     pub fn connection(&self) -> watch::Receiver<ConnectionState> {

@@ -84,3 +84,17 @@ async fn whoever_watches_does_not_keep_the_connection() {
     drop(lost);
     assert_eq!(*states.borrow(), ConnectionState::Lost);
 }
+
+#[tokio::test]
+async fn a_client_ends_once_everybody_has_let_go_and_its_last_words_are_said() {
+    let (_house, mut server, client) = House::connect().await;
+    let (ended, another) = (client.ended(), client.clone());
+    let mut ended = std::pin::pin!(ended);
+    drop(client);
+    let early = tokio::time::timeout(std::time::Duration::from_millis(20), &mut ended).await;
+    assert!(early.is_err(), "somebody still needs it");
+    drop(another);
+    within(ended).await;
+    // By then the server has all that there was to say.
+    assert!(matches!(server.0.reader.next().await, Ok(None)));
+}
