@@ -7,7 +7,7 @@ use clap::Subcommand;
 use super::{
     attach::Attach, bench::Bench, cat::Cat, completions::Completions, cp::Cp, edit::Edit, env::Env,
     failure::Failure, find::Find, grep::Grep, kill::Kill, logs::Logs, ls::Ls, man::Man, mcp::Mcp,
-    ps::Ps, run::Run, shell::Shell, wait::Wait, watch::Watch,
+    place::parting, ps::Ps, run::Run, shell::Shell, wait::Wait, watch::Watch,
 };
 
 /// A command for people.
@@ -54,8 +54,12 @@ pub enum Line {
 }
 
 impl Line {
-    /// Does it.
+    /// Does it. Servers are left with last words.
     pub async fn run(self) -> Result<ExitCode, Failure> {
+        parting(self.dispatch()).await
+    }
+
+    async fn dispatch(self) -> Result<ExitCode, Failure> {
         match self {
             Self::Run(command) => command.run().await,
             Self::Shell(command) => command.run().await,

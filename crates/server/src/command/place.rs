@@ -6,6 +6,7 @@
 mod here;
 mod launch;
 mod open;
+mod parting;
 mod refusal;
 mod route;
 #[cfg(test)]
@@ -17,5 +18,6 @@ pub use self::wanted::Where;
 pub(crate) use self::{
     here::Socket,
     open::Place,
+    parting::parting,
     route::{Route, select},
 };

@@ -8,7 +8,9 @@ use exec_terminal::Terminal;
 use exec_wire::{environment::EnvironmentInfo, path_uri::PathUri};
 
 use super::{
-    launch, refusal,
+    launch,
+    parting::part_from,
+    refusal,
     route::{Route, Way},
     typed,
     wanted::Where,
@@ -112,7 +114,11 @@ async fn connect(
     asked: refusal::Asked,
 ) -> Result<ExecServerClient, Failure> {
     let connecting = reach.clone().connect(&client_name()).await;
-    connecting.map_err(|error| refusal::explain(name, &reach, asked, error))
+    let client = connecting.map_err(|error| refusal::explain(name, &reach, asked, error))?;
+    if matches!(reach, Reach::Relay(_)) {
+        part_from(&client);
+    }
+    Ok(client)
 }
 
 /// Returns how servers know this program in their logs.
