@@ -12,6 +12,6 @@ mod validator;
 
 pub use self::{
     dialing::Dialing,
-    error::{ExecutorError, Failure},
+    error::ExecutorError,
     remote::{Presence, RemoteExecutor, Settings},
 };

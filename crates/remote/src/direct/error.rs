@@ -2,9 +2,7 @@
 
 use exec_transport::connect::{AddressError, ConnectError, HeaderError};
 
-use crate::{
-    api::EnvironmentId, credentials::CredentialError, executor::Failure, registry::RegistryError,
-};
+use crate::{api::EnvironmentId, credentials::CredentialError, registry::RegistryError};
 
 /// Why a direct executor gave up. Everything else it outlives.
 #[derive(Debug, thiserror::Error)]
@@ -33,17 +31,4 @@ pub enum DirectError {
     /// We: nobody takes the links any more.
     #[error("nobody serves the connections of this executor any more")]
     Abandoned,
-}
-
-impl DirectError {
-    /// Tells what kind of failure it is.
-    pub fn failure(&self) -> Failure {
-        match self {
-            Self::Register { source, .. } => Failure::of(source),
-            Self::Header(_) | Self::Credential(CredentialError::Reach(_)) => Failure::Usage,
-            Self::Credential(_) | Self::Address(_) | Self::Refused(_) | Self::Abandoned => {
-                Failure::Runtime
-            }
-        }
-    }
 }

@@ -1,6 +1,6 @@
 //! Why an executor gave up.
 
-use crate::{api::EnvironmentId, credentials::CredentialError, registry::RegistryError};
+use crate::{api::EnvironmentId, registry::RegistryError};
 
 /// Why an executor gave up. Everything else it outlives.
 #[derive(Debug, thiserror::Error)]
@@ -18,36 +18,4 @@ pub enum ExecutorError {
     /// We: nobody takes the links any more.
     #[error("nobody serves the connections of this executor any more")]
     Abandoned,
-}
-
-impl ExecutorError {
-    /// Tells what kind of failure it is.
-    pub fn failure(&self) -> Failure {
-        match self {
-            Self::Register { source, .. } => Failure::of(source),
-            Self::Abandoned => Failure::Runtime,
-        }
-    }
-}
-
-/// What a program that fails says with its exit status.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Failure {
-    /// What was asked for cannot work; nothing was tried.
-    Usage,
-    /// It was tried.
-    Runtime,
-}
-
-impl Failure {
-    /// Tells what kind of failure a request to a registry had.
-    pub fn of(error: &RegistryError) -> Self {
-        let is_usage = matches!(
-            error,
-            RegistryError::Url(_)
-                | RegistryError::InTheClear(_)
-                | RegistryError::Credential(CredentialError::Reach(_))
-        );
-        if is_usage { Self::Usage } else { Self::Runtime }
-    }
 }

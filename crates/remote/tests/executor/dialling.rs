@@ -8,7 +8,7 @@ use exec_remote::{
     credentials::{Bearer, Token},
     delay::RegistryDelay,
     direct::{DEFAULT_SERVICE, DirectError, DirectExecutor, Proof, Settings, SigV4},
-    executor::{Dialing, Failure},
+    executor::Dialing,
     http::{BaseUrl, Http},
     registry::Registry,
     sigv4::{Presented, SecretKey, Timestamp, VerifyError, verify},
@@ -249,7 +249,6 @@ async fn who_is_not_wanted_gives_up() {
             matches!(error, DirectError::Refused(_)),
             "{status}: {error:?}"
         );
-        assert_eq!(error.failure(), Failure::Runtime);
     }
 }
 
@@ -269,7 +268,6 @@ async fn a_registration_is_not_tried_twice() {
             matches!(error, DirectError::Register { .. }),
             "{status}: {error:?}"
         );
-        assert_eq!(error.failure(), Failure::Runtime);
     }
 }
 
