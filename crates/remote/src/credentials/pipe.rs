@@ -1,7 +1,8 @@
 //! Tokens that a parent process writes to our standard input, one line each, the newest counts.
 //!
-//! What the parent writes is checked to the letter: a line that is wrong ends the pipe with an error,
-//! and so does an end before the first line or within one; any other end is in order. Not here: standard input itself, any reader will do.
+//! What the parent writes is checked to the letter: a line that is wrong ends the pipe with an error. The
+//! end of the pipe is in order, whenever it comes: who closes it wants no executor any more, and half a
+//! line is none. Not here: standard input itself, any reader will do.
 
 mod credential;
 mod error;

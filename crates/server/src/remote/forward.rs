@@ -9,7 +9,7 @@ use exec_remote::{
 use super::{
     Network, RemoteConfigError, RemoteCredentials,
     config::text,
-    run::{ended, registry, relay_executor},
+    run::{ended, registry, relay_executor, unless_unwanted},
 };
 use crate::{
     cli::{Forward, Registration, Transport},
@@ -91,8 +91,11 @@ pub async fn run_forward(config: ForwardConfig) -> anyhow::Result<()> {
     } = config;
     let mut stop = Stop::new(credentials.leave_stdin(stdin_close))?;
     let forwarding = async {
-        let (registry, pipe) =
-            registry(&registry_url, &environment_id, &credentials, &network).await?;
+        let opened = registry(&registry_url, &environment_id, &credentials, &network).await;
+        let (registry, pipe) = match opened {
+            Ok(opened) => opened,
+            Err(error) => return unless_unwanted(error),
+        };
         let executor = relay_executor(registry, environment_id, &network);
         let forwarder = Forwarder::new(executor, destination, network.trust.clone());
         tokio::select! {

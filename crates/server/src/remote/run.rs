@@ -9,7 +9,7 @@ use exec_remote::{
     aws::Chain,
     credentials::{
         AccessToken, AgentIdentity, AgentIdentitySettings, ApiKey, Bearer, CredentialPipe,
-        Credentials, PipeEnd, SignIn,
+        Credentials, PipeEnd, PipeError, SignIn,
     },
     direct::{self, DirectExecutor, Proof, SigV4},
     executor::{self, Dialing, Presence, RemoteExecutor},
@@ -42,7 +42,10 @@ pub async fn run_remote_environment(
     let mut stop = Stop::new(stdin)?;
     serving.look_out(&config.server).await?;
     let offering = async {
-        let Opened { offer, pipe } = open(&config).await?;
+        let Opened { offer, pipe } = match open(&config).await {
+            Ok(opened) => opened,
+            Err(error) => return unless_unwanted(error),
+        };
         serving.machine.warm_up().await;
         let links = serving.serve_links();
         let never = std::future::pending();
@@ -208,6 +211,15 @@ async fn signer(settings: &AwsSettings) -> anyhow::Result<SigV4> {
         },
         keys,
     })
+}
+
+/// Tells whether an error is one. A parent that closes the pipe of tokens ends this program in order,
+/// also before the first of them.
+pub(super) fn unless_unwanted(error: anyhow::Error) -> anyhow::Result<()> {
+    match error.downcast_ref() {
+        Some(PipeError::Closed) => Ok(()),
+        Some(_) | None => Err(error),
+    }
 }
 
 /// Waits for the end of a pipe, if there is one.

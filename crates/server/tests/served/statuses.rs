@@ -133,14 +133,13 @@ async fn tokens_on_standard_input_are_used_until_it_ends() {
     );
     assert!(!text(&output.stderr).contains("s3cret"), "{output:?}");
 
-    // Whoever started it had no token for it.
-    for (written, said) in [("", "before the first"), ("{\"version\":1", "invalid")] {
+    // Whoever started it does not want it any more, and half a line is no token.
+    for written in ["", "{\"version\":1"] {
         let mut early = start(&flags, &[]);
         let mut stdin = early.stdin.take().unwrap();
         stdin.write_all(written.as_bytes()).await.unwrap();
         drop(stdin);
         let output = end(early).await;
-        assert_eq!(output.status.code(), Some(1), "{output:?}");
-        assert!(text(&output.stderr).contains(said), "{output:?}");
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
     }
 }

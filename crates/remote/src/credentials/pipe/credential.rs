@@ -36,7 +36,7 @@ impl CredentialPipe {
     /// Waits for the first token, and reads on from then.
     ///
     /// # Errors
-    /// When the first line is late, or wrong, or does not come.
+    /// When the first line is late, or wrong, or the pipe ends before it.
     pub async fn open<R>(
         reader: R,
         environment: EnvironmentId,

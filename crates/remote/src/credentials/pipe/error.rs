@@ -9,13 +9,13 @@ pub enum PipeError {
     /// Caller: no line came in time.
     #[error("no executor credential within {0:?}")]
     Late(Duration),
-    /// Caller: the pipe ended before the first line.
+    /// Nobody: the pipe ended before the first line. There is nothing to be done, and nothing is wrong.
     #[error("executor credential pipe closed before the first credential")]
     Closed,
     /// Caller: a line is longer than any credential.
     #[error("executor credential frame is longer than {0} bytes")]
     TooLong(usize),
-    /// Caller: a line is no credential, or the pipe ended within one.
+    /// Caller: a line is no credential.
     #[error("invalid executor credential frame")]
     Invalid,
     /// Caller: the credential had expired when it came.

@@ -93,20 +93,20 @@ async fn the_end_of_input_is_the_end_in_order() {
 }
 
 #[tokio::test]
-async fn input_that_ends_within_a_line_is_an_error_and_the_line_does_not_count() {
+async fn input_that_ends_within_a_line_ends_in_order_and_the_line_does_not_count() {
     let (mut parent, pipe, end) = open().await;
     parent.write(frame("two", 300).trim_end()).await;
     drop(parent);
-    assert!(matches!(end.await, Err(PipeError::Invalid)));
+    end.await.unwrap();
     assert_eq!(token(&pipe).await.unwrap(), "one");
 }
 
 #[tokio::test]
-async fn input_that_ends_before_a_token_is_an_error() {
-    let opened = CredentialPipe::open(&b""[..], environment()).await;
-    assert!(matches!(opened, Err(PipeError::Closed)));
-    let opened = CredentialPipe::open(&b"{\"version\""[..], environment()).await;
-    assert!(matches!(opened, Err(PipeError::Invalid)));
+async fn input_that_ends_before_a_token_is_told_from_what_is_wrong() {
+    for input in [&b""[..], b"{\"version\""] {
+        let opened = CredentialPipe::open(input, environment()).await;
+        assert!(matches!(opened, Err(PipeError::Closed)));
+    }
 }
 
 #[tokio::test]
