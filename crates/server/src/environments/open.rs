@@ -145,7 +145,9 @@ fn relay_args(
 ) -> Result<RelayExecServerConnectArgs, Box<dyn std::error::Error + Send + Sync>> {
     let network = Network::find(&|name| std::env::var_os(name), &reach.registry_url)?;
     let credentials: Arc<dyn Credentials> = match reach.auth_token {
-        AuthToken::Value(token) => Arc::new(HarnessToken::new(token, reach.chatgpt_account_id)),
+        AuthToken::Value(token) | AuthToken::Variable(_, token) => {
+            Arc::new(HarnessToken::new(token, reach.chatgpt_account_id))
+        }
         AuthToken::File(path) => Arc::new(TokenFile::open(&path)?),
     };
     let (registry, environment) = (reach.registry_url.to_string(), reach.environment_id);

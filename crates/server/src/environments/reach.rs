@@ -88,6 +88,8 @@ pub struct RelayReach {
 pub enum AuthToken {
     /// Here.
     Value(Token),
+    /// In the variable of this name, which was read.
+    Variable(String, Token),
     /// In this file, which is read for each connection: somebody may put a fresh one there.
     File(PathBuf),
 }

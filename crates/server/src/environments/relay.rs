@@ -97,7 +97,10 @@ fn auth_token(
     }
     let token = |text: &str| Token::new(text).map_err(|error| item.wrong(error.into()));
     match key {
-        "auth_token_env" => token(&variable(item, around)?).map(AuthToken::Value),
+        "auth_token_env" => {
+            let value = token(&variable(item, around)?)?;
+            Ok(AuthToken::Variable(item.name()?.to_owned(), value))
+        }
         "auth_token_file" => {
             let (path, text) = file(item, around)?;
             token(&text).map(|_| AuthToken::File(path))
@@ -166,7 +169,7 @@ pub(super) fn of_variables(lookup: Lookup<'_>) -> Result<Option<RelayReach>, Sel
         environment_id: EnvironmentName::new(environment_id)
             .map_err(|error| refused(VARIABLES[1], error.into()))?,
         auth_token: Token::new(token)
-            .map(AuthToken::Value)
+            .map(|token| AuthToken::Variable(VARIABLES[2].to_owned(), token))
             .map_err(|error| refused(VARIABLES[2], error.into()))?,
         chatgpt_account_id: account
             .transpose()

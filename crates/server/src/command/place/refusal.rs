@@ -5,7 +5,7 @@ use exec_transport::connect::{Address, Scheme};
 
 use crate::{
     command::failure::{Failure, FailureKind},
-    environments::{Reach, ReachError},
+    environments::{AuthToken, Reach, ReachError},
 };
 
 /// How the environment was asked for.
@@ -33,8 +33,10 @@ pub(super) fn explain(name: &str, reach: &Reach, asked: Asked, error: ReachError
     let failure = |kind| Failure::new(kind, format!("cannot reach `{name}`: {error}"));
     match &error {
         ConnectError::Denied(_) => failure(FailureKind::NotAllowed).next(match asked {
-            Asked::Typed => "pass its token with --token-file FILE, or in EXEC_SERVER_TOKEN",
-            Asked::Named => "check its token in environments.toml",
+            Asked::Typed => {
+                "pass its token with --token-file FILE, or in EXEC_SERVER_TOKEN".to_owned()
+            }
+            Asked::Named => denied(reach),
         }),
         ConnectError::Offline(_) => failure(FailureKind::Unreachable).next(offline(reach)),
         ConnectError::Address(_) => match reach {
@@ -59,6 +61,24 @@ pub(super) fn explain(name: &str, reach: &Reach, asked: Asked, error: ReachError
         | ConnectError::Malformed(_)
         | ConnectError::WrongSession { .. }
         | _ => failure(FailureKind::Unreachable).next("check that an exec-server answers there"),
+    }
+}
+
+/// Says where the token came from.
+fn denied(reach: &Reach) -> String {
+    match reach {
+        Reach::Relay(relay) => match &relay.auth_token {
+            AuthToken::Variable(name, _) => format!("check the token in {name}"),
+            AuthToken::File(path) => {
+                let path = path.display();
+                format!("check the token in {path}, which environments.toml names")
+            }
+            AuthToken::Value(_) => "check its token in environments.toml".to_owned(),
+        },
+        Reach::Url(url) if url.auth_bearer_token.is_none() => {
+            "it wants a token, which environments.toml can name for it".to_owned()
+        }
+        Reach::Url(_) | Reach::Program(_) => "check its token in environments.toml".to_owned(),
     }
 }
 

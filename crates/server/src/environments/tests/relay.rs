@@ -37,6 +37,10 @@ fn token(text: &str) -> AuthToken {
     AuthToken::Value(Token::new(text).unwrap())
 }
 
+fn from(variable: &str, text: &str) -> AuthToken {
+    AuthToken::Variable(variable.to_owned(), Token::new(text).unwrap())
+}
+
 /// A process with some of the variables, whose other settings make no sense.
 fn with(variables: &[(&'static str, &str)]) -> Scene {
     let broken = Scene::default()
@@ -59,7 +63,8 @@ fn all_three_variables_decide_before_everything_else() {
             required_skills: Vec::new(),
         }],
     };
-    let plain = reach("http://hub.example", "env/1", token("t0ken"));
+    let told = from(VARIABLES[2].0, "t0ken");
+    let plain = reach("http://hub.example", "env/1", told);
     let scene = with(&VARIABLES);
     assert_eq!(scene.find().unwrap(), selected(plain.clone()));
     let scene = scene.variable(ACCOUNT, " acct ");
@@ -147,7 +152,11 @@ fn the_file_has_entries_with_the_token_in_three_places() {
     let b = RelayReach {
         connect_timeout: Duration::from_secs(1),
         initialize_timeout: Duration::from_secs(2),
-        ..reach("http://127.0.0.1:1", "env-1", token("from-variable"))
+        ..reach(
+            "http://127.0.0.1:1",
+            "env-1",
+            from("HUB_TOKEN", "from-variable"),
+        )
     };
     let file = AuthToken::File("/codex/tokens/hub".into());
     assert_eq!(

@@ -122,5 +122,14 @@ async fn a_hub_without_the_executor_tells_how_to_start_it() {
     ended.failed(69, &["offline", "--environment-id box"]);
     std::fs::write(&hub.token_file, "nonsense").unwrap();
     let ended = person.run(["run", "-E", "box", "--", "true"]).await;
-    ended.failed(77, &["401", "environments.toml"]);
+    ended.failed(77, &["401", token, "environments.toml"]);
+
+    let told = "CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN";
+    let person = Person::new()
+        .with("CODEX_EXEC_SERVER_NOISE_REGISTRY_URL", &hub.server.url)
+        .with("CODEX_EXEC_SERVER_NOISE_ENVIRONMENT_ID", "box")
+        .with(told, "nonsense");
+    let ended = person.run(["run", "--", "true"]).await;
+    ended.failed(77, &["401", told]);
+    assert!(!ended.stderr.contains("environments.toml"), "{ended:?}");
 }
