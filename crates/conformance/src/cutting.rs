@@ -1,7 +1,8 @@
 //! A proxy that cuts connections at random points, to see what a client makes of it.
 //!
 //! Every connection has a budget of bytes, both directions together; when it is used up, both ends are
-//! closed at once, in the middle of whatever travels. The points follow from a seed.
+//! closed at once, in the middle of whatever travels. The points follow from a seed. It can also let
+//! connections die without a word: they stay open, and nothing comes through.
 
 use std::{
     net::SocketAddr,
@@ -42,6 +43,10 @@ struct State {
     cuts: AtomicUsize,
     cut: Notify,
     random: AtomicU64,
+    /// Connections so far.
+    accepted: AtomicUsize,
+    /// How many of the first of them swallow everything.
+    swallowing: AtomicUsize,
 }
 
 impl CuttingProxy {
@@ -62,6 +67,8 @@ impl CuttingProxy {
             cuts: AtomicUsize::new(0),
             cut: Notify::new(),
             random: AtomicU64::new(seed),
+            accepted: AtomicUsize::new(0),
+            swallowing: AtomicUsize::new(0),
         });
         let accepting = tokio::spawn(accept(listener, Arc::clone(&state))).abort_handle();
         Self {
@@ -79,6 +86,13 @@ impl CuttingProxy {
     /// How many connections were cut so far.
     pub fn cuts(&self) -> usize {
         self.state.cuts.load(Ordering::Relaxed)
+    }
+
+    /// Lets all connections that there are swallow everything from now on. Their ends hear nothing of
+    /// it; new ones work.
+    pub fn swallow(&self) {
+        let accepted = self.state.accepted.load(Ordering::Relaxed);
+        self.state.swallowing.store(accepted, Ordering::Relaxed);
     }
 
     /// Waits until `cuts` connections were cut.
@@ -109,6 +123,7 @@ async fn accept(listener: TcpListener, state: Arc<State>) {
 }
 
 async fn pass(client: TcpStream, state: Arc<State>) {
+    let number = state.accepted.fetch_add(1, Ordering::Relaxed);
     let Ok(server) = TcpStream::connect(state.upstream).await else {
         return;
     };
@@ -116,11 +131,12 @@ async fn pass(client: TcpStream, state: Arc<State>) {
     let cut = !take_one(&state.spared) && take_one(&state.left);
     let budget = if cut { state.budget() } else { u64::MAX };
     let used = AtomicU64::new(0);
+    let swallows = || number < state.swallowing.load(Ordering::Relaxed);
     let ((from_client, to_client), (from_server, to_server)) =
         (client.into_split(), server.into_split());
     tokio::select! {
-        () = copy(from_client, to_server, budget, &used) => {}
-        () = copy(from_server, to_client, budget, &used) => {}
+        () = copy(from_client, to_server, budget, &used, swallows) => {}
+        () = copy(from_server, to_client, budget, &used, swallows) => {}
     }
     // Both ends are dropped here: what was not passed on yet is gone.
     if cut {
@@ -137,11 +153,25 @@ fn take_one(left: &AtomicUsize) -> bool {
     .is_ok()
 }
 
-/// Passes bytes on until the budget is used up; of the last piece only what is in the budget.
-async fn copy(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, budget: u64, used: &AtomicU64) {
+/// Passes bytes on until the budget is used up; of the last piece only what is in the budget. What is
+/// swallowed is gone, and so is the end of a connection.
+async fn copy(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    budget: u64,
+    used: &AtomicU64,
+    swallows: impl Fn() -> bool,
+) {
     let mut buffer = vec![0; READ_BYTES];
     loop {
-        let Ok(read @ 1..) = from.read(&mut buffer).await else {
+        let read = from.read(&mut buffer).await;
+        if swallows() {
+            match read {
+                Ok(1..) => continue,
+                Ok(0) | Err(_) => std::future::pending().await,
+            }
+        }
+        let Ok(read @ 1..) = read else {
             return;
         };
         let before = used.fetch_add(read as u64, Ordering::Relaxed);

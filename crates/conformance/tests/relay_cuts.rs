@@ -7,12 +7,18 @@
 
 use std::{net::SocketAddr, time::Duration};
 
+use bytes::Bytes;
 use exec_client::{client::ExecServerClient, connect::RelayExecServerConnectArgs};
 use exec_conformance::{
     cutting::CuttingProxy,
     hub::{ENVIRONMENT, Executor, Hub},
     load::Load,
 };
+use exec_env::{
+    command::{Command, Io, Stdin},
+    process::Communicate,
+};
+use exec_wire::{id::ProcessId, path_uri::PathUri};
 use tokio::{runtime::Builder, time::timeout};
 
 /// Connections of the harness that are cut, requests to the registry among them.
@@ -38,6 +44,33 @@ async fn an_executor_that_is_cut_off_goes_on_with_its_streams() {
     let proxy = before(&hub, 1, EXECUTOR_CUTS).await;
     let _executor = Executor::start(&url(&proxy), &hub.token, ENVIRONMENT).await;
     survive(&hub, &hub.url, &proxy, EXECUTOR_CUTS).await;
+}
+
+#[tokio::test]
+async fn a_command_outlives_a_path_of_its_executor_that_dies_without_a_word() {
+    let hub = Hub::start().await;
+    let proxy = before(&hub, 0, 0).await;
+    let _executor = Executor::start(&url(&proxy), &hub.token, ENVIRONMENT).await;
+    let client = connect(&hub.url, &hub.token).await;
+    let began = client.session().session_id.clone();
+    let argv = ["cat"].map(str::to_owned).to_vec();
+    let command = Command {
+        io: Io::Pipes {
+            stdin: Stdin::Piped,
+        },
+        ..Command::new(
+            ProcessId::new("cat").unwrap(),
+            argv,
+            PathUri::parse("file:///").unwrap(),
+        )
+    };
+    let started = client.environment().backend.start(command).await;
+    let cat = started.unwrap().process;
+    proxy.swallow();
+    let said = cat.communicate(Bytes::from_static(b"still there"), Communicate::default());
+    let said = timeout(PATIENCE, said).await.unwrap().unwrap();
+    assert_eq!(said.stdout.data, b"still there");
+    assert_eq!(client.session().session_id, began);
 }
 
 #[test]
