@@ -22,7 +22,7 @@ use super::{
     catalog::{self, Listed},
     places::{Place, Places},
     progress,
-    session::{MAX_CALLS, Session},
+    session::{Edits, MAX_CALLS, Session},
     work::{Patience, Work},
     workspace::{Enclosure, Workspace},
 };
@@ -41,6 +41,7 @@ struct Shared {
     tools: Vec<Listed>,
     version: String,
     places: Places,
+    edits: Edits,
 }
 
 impl Tools {
@@ -53,6 +54,7 @@ impl Tools {
                 workspace: Arc::new(workspace),
                 version: version.to_owned(),
                 places: Places::default(),
+                edits: Edits::default(),
             }),
         }
     }
@@ -103,7 +105,13 @@ impl Server {
         if let Some(place) = self.place.get() {
             return Ok(place.session().clone());
         }
-        let session = Session::new(&self.shared.environment, &self.shared.workspace, settings());
+        let shared = &self.shared;
+        let session = Session::new(
+            &shared.environment,
+            &shared.workspace,
+            &shared.edits,
+            settings(),
+        );
         let place = self.shared.places.take(session);
         let place = place.map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
         Ok(self.place.get_or_init(|| place).session().clone())

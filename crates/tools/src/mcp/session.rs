@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use exec_env::environment::Environment;
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, OwnedMutexGuard, Semaphore};
 
 use super::{words::LastWords, workspace::Workspace};
 use crate::unified::{CallId, Settings, UnifiedExec};
@@ -22,6 +22,7 @@ pub(super) struct Session {
     pub(super) exec: UnifiedExec,
     pub(super) words: Arc<LastWords>,
     pub(super) calls: Semaphore,
+    edits: Edits,
     next_call: AtomicU64,
 }
 
@@ -30,6 +31,7 @@ impl Session {
     pub(super) fn new(
         environment: &Environment,
         workspace: &Arc<Workspace>,
+        edits: &Edits,
         settings: Settings,
     ) -> Self {
         let words = Arc::new(LastWords::default());
@@ -44,6 +46,7 @@ impl Session {
             workspace: workspace.clone(),
             words,
             calls: Semaphore::new(MAX_CALLS),
+            edits: edits.clone(),
             next_call: AtomicU64::new(1),
         }
     }
@@ -53,4 +56,14 @@ impl Session {
         let number = self.next_call.fetch_add(1, Ordering::Relaxed);
         CallId(format!("call-{number}"))
     }
+
+    /// Waits until nobody else changes files.
+    pub(super) async fn editing(&self) -> OwnedMutexGuard<()> {
+        self.edits.0.clone().lock_owned().await
+    }
 }
+
+/// Whose turn it is to change files, among all clients of one server. Between the moment a tool reads a
+/// file and the moment it writes it nobody else may: of two changes one would be lost.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Edits(Arc<Mutex<()>>);

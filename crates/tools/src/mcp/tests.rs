@@ -4,3 +4,4 @@ mod door;
 mod files;
 mod patches;
 mod stage;
+mod together;

@@ -7,6 +7,7 @@ use exec_wire::{
     path_uri::{JoinError, PathUri},
     sandbox::Sandbox,
 };
+use tokio::sync::OwnedMutexGuard;
 
 use super::{session::Session, words::Speaker};
 use crate::unified::{CallId, UnifiedExec};
@@ -64,6 +65,11 @@ impl Work {
     /// What encloses everything.
     pub(super) fn sandbox(&self) -> Option<Box<Sandbox>> {
         self.session.workspace.sandbox()
+    }
+
+    /// Waits until nobody else changes files. Held from reading a file to writing it.
+    pub(super) async fn editing(&self) -> OwnedMutexGuard<()> {
+        self.session.editing().await
     }
 
     /// What relative paths start from.

@@ -44,6 +44,7 @@ impl Tool for EditFile {
         if self.old == self.new {
             return Err(Complaint::new("`old` and `new` are the same"));
         }
+        let _turn = work.editing().await;
         let text = read_text(work, &path).await?;
         let places: Vec<usize> = text.match_indices(&self.old).map(|(at, _)| at).collect();
         match (places.len(), self.replace_all) {

@@ -43,6 +43,7 @@ impl Tool for ApplyPatch {
 
     async fn call(self, work: &Work) -> Result<Answer, Complaint> {
         let patch = Patch::parse(&self.patch)?;
+        let turn = work.editing().await;
         let mut plan = Plan::default();
         for operation in &patch.operations {
             plan.add(work, operation).await?;
@@ -50,7 +51,10 @@ impl Tool for ApplyPatch {
         let summary = plan.summary.join("\n");
         // In a task, which whoever waits no longer does not end: half of a patch is worse than all of it.
         let work = work.clone();
-        let carried_out = tokio::spawn(async move { plan.carry_out(&work).await });
+        let carried_out = tokio::spawn(async move {
+            let _turn = turn;
+            plan.carry_out(&work).await
+        });
         carried_out
             .await
             .map_err(|error| Complaint(format!("the patch was not carried out: {error}")))??;

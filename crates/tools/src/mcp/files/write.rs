@@ -31,6 +31,7 @@ impl Tool for WriteFileTool {
 
     async fn call(self, work: &Work) -> Result<Answer, Complaint> {
         let path = work.path(&self.path)?;
+        let _turn = work.editing().await;
         let before = work.files().metadata(GetMetadata {
             path: path.clone(),
             follow_symlinks: None,

@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::{
     mcp::{
         Enclosure, Network, Tools, Workspace, catalog,
-        session::Session,
+        session::{Edits, Session},
         work::{Patience, Work},
     },
     unified::Settings,
@@ -35,6 +35,7 @@ impl Stage {
         let session = Session::new(
             &environment(),
             &Arc::new(workspace(directory.path())),
+            &Edits::default(),
             Settings::default(),
         );
         Self {
