@@ -12,6 +12,7 @@ mod http;
 mod patch;
 mod places;
 mod progress;
+mod receipts;
 mod server;
 mod session;
 mod stdio;

@@ -6,6 +6,7 @@
 
 mod buffer;
 mod call;
+mod departed;
 mod event;
 mod exec;
 mod held;
@@ -18,6 +19,7 @@ mod process;
 mod program;
 mod screen;
 mod settings;
+mod show;
 mod transcript;
 mod variables;
 mod wait;

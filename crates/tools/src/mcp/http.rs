@@ -4,6 +4,8 @@
 //! web pages, names that this machine has, bodies and sessions that are bounded, and sessions that end when
 //! nobody uses them.
 
+mod delivery;
+
 use std::{convert::Infallible, fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -14,6 +16,7 @@ use rmcp::transport::streamable_http_server::{
 };
 use tokio::time::timeout;
 
+pub(super) use self::delivery::Delivery;
 use super::server::{Door, Server, Tools};
 
 /// Largest request: what a file of a few MiB takes as a JSON string.
@@ -82,7 +85,7 @@ impl HttpDoor {
     }
 
     /// Answers one request.
-    pub async fn answer<B>(&self, request: Request<B>) -> Response<BoxBody<Bytes, Infallible>>
+    pub async fn answer<B>(&self, mut request: Request<B>) -> Response<BoxBody<Bytes, Infallible>>
     where
         B: BodyExt + Send + 'static,
         B::Error: fmt::Display,
@@ -109,6 +112,10 @@ impl HttpDoor {
             return response;
         }
         let ends_session = request.method() == Method::DELETE;
+        let delivery = Delivery::default();
+        if request.method() == Method::POST {
+            request.extensions_mut().insert(delivery.clone());
+        }
         let answered = timeout(ANSWER_TIMEOUT, self.service.handle(request)).await;
         let mut response =
             answered.unwrap_or_else(|_| plain(StatusCode::REQUEST_TIMEOUT, String::new()));
@@ -116,7 +123,7 @@ impl HttpDoor {
         if ends_session && response.status() == StatusCode::ACCEPTED {
             *response.status_mut() = StatusCode::NO_CONTENT;
         }
-        response
+        delivery.watch(response)
     }
 
     /// Ends every session and what runs in it.

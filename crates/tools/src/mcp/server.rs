@@ -10,18 +10,20 @@ use exec_env::environment::Environment;
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
-        CallToolRequestParams, CallToolResponse, Implementation, InitializeRequestParams,
-        InitializeResult, ListToolsResult, PaginatedRequestParams, ProtocolVersion,
-        ServerCapabilities, ServerConfig, Tool as Definition,
+        CallToolRequestParams, CallToolResponse, CancelledNotificationParam, Implementation,
+        InitializeRequestParams, InitializeResult, ListToolsResult, PaginatedRequestParams,
+        ProtocolVersion, ServerCapabilities, ServerConfig, Tool as Definition,
     },
-    service::RequestContext,
+    service::{NotificationContext, RequestContext},
 };
 
 use super::{
     answer::Complaint,
     catalog::{self, Listed},
+    http::Delivery,
     places::{Place, Places},
     progress,
+    receipts::Receipts,
     session::{Edits, MAX_CALLS, Session},
     work::{Patience, Work},
     workspace::{Enclosure, Workspace},
@@ -77,6 +79,7 @@ impl Tools {
             shared: self.shared.clone(),
             door,
             place: OnceLock::new(),
+            receipts: Receipts::default(),
         }
     }
 }
@@ -97,6 +100,7 @@ pub(super) struct Server {
     shared: Arc<Shared>,
     door: Door,
     place: OnceLock<Place>,
+    receipts: Receipts,
 }
 
 impl Server {
@@ -208,12 +212,33 @@ impl ServerHandler for Server {
             None => Patience::NotTold,
         };
         let work = Work::new(session.clone(), patience);
+        self.receipts.add(context.id.clone(), work.call().clone());
         let call = tool.call(request.arguments, &work);
         let answered = progress::wait(call, &work, &context).await;
+        // One that is cancelled from here on is heard of in `on_cancelled`.
+        if context.ct.is_cancelled() {
+            session.exec.was_not_received(work.call());
+        }
+        if let Some(delivery) = Delivery::of(&context) {
+            let (exec, call) = (session.exec.clone(), work.call().clone());
+            delivery.if_it_fails(move || exec.was_not_received(&call));
+        }
         Ok(match answered {
             Ok(answer) => answer.into_result().into(),
             Err(complaint) => complaint.into_result().into(),
         })
+    }
+
+    async fn on_cancelled(
+        &self,
+        notification: CancelledNotificationParam,
+        _context: NotificationContext<RoleServer>,
+    ) {
+        let request = notification.request_id.as_ref();
+        let call = request.and_then(|request| self.receipts.call(request));
+        if let (Some(call), Ok(session)) = (call, self.session()) {
+            session.exec.was_not_received(&call);
+        }
     }
 }
 

@@ -3,5 +3,6 @@
 mod door;
 mod files;
 mod patches;
+mod received;
 mod stage;
 mod together;

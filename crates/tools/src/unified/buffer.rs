@@ -1,7 +1,8 @@
 //! What a command has written and no call has shown yet, in each way that a call can ask for.
 //!
-//! Invariant: what is taken was not shown before, and what is not taken stays. Not here: following the
-//! process (`watcher`), waiting (`wait`).
+//! Invariant: what is taken was not shown before, and what is not taken stays. What the last call took can
+//! be put back until the next one takes, for an answer that nobody received. Not here: following the process
+//! (`watcher`), waiting (`wait`).
 
 use exec_core::log::{Exit, OutputChunk};
 use exec_env::process::{Ends, HeadTailBuffer, ProcessError};
@@ -13,7 +14,11 @@ use regex::bytes::Regex;
 use tokio::time::Instant;
 
 use super::{
-    call::View, output::Transcript, plain::Plain, screen::Screen, transcript::incomplete_end,
+    call::{CallId, View},
+    output::Transcript,
+    plain::Plain,
+    screen::Screen,
+    transcript::incomplete_end,
 };
 
 /// Text that a pattern is looked for in once more when something follows. A match that begins earlier
@@ -42,12 +47,24 @@ pub(super) struct Gathered {
     /// When the last of them came.
     pub(super) last_output: Option<Instant>,
     pattern: Option<Pattern>,
+    /// What the last call took.
+    taken: Option<Taken>,
     /// How it ended.
     pub(super) exit: Option<Exit>,
     /// Why nothing more will be known.
     pub(super) failure: Option<ProcessError>,
     /// Nothing follows.
     pub(super) over: bool,
+}
+
+/// What a call took.
+#[derive(Debug)]
+struct Taken {
+    by: CallId,
+    text: Ends,
+    raw: Ends,
+    /// How many bytes the call before it had seen.
+    shown: u64,
 }
 
 /// A pattern that a call waits for.
@@ -70,6 +87,15 @@ pub(super) enum Since {
     Now,
 }
 
+/// Whether something was put back.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum PutBack {
+    /// The next call takes it.
+    Done,
+    /// Another call took something since, or the call took nothing here.
+    NotItsOwn,
+}
+
 impl Gathered {
     pub(super) fn new(retained_bytes: usize, terminal: Option<TerminalSize>) -> Self {
         Self {
@@ -83,6 +109,7 @@ impl Gathered {
             shown: 0,
             last_output: None,
             pattern: None,
+            taken: None,
             exit: None,
             failure: None,
             over: false,
@@ -154,8 +181,8 @@ impl Gathered {
         self.pattern.as_ref().is_some_and(|pattern| pattern.matched)
     }
 
-    /// Returns what no call has shown, and counts it as shown.
-    pub(super) fn take(&mut self, view: View, tokens: usize) -> Transcript {
+    /// Returns what no call has shown, and counts it as shown by this one.
+    pub(super) fn take(&mut self, by: &CallId, view: View, tokens: usize) -> Transcript {
         let mut settled = Vec::new();
         self.plain.settle(&mut settled);
         self.settled(&settled);
@@ -169,7 +196,12 @@ impl Gathered {
             let begun = end.split_off(end.len() - incomplete_end(end));
             self.raw.push(&begun);
         }
-        self.shown = self.bytes;
+        self.taken = Some(Taken {
+            by: by.clone(),
+            text: text.clone(),
+            raw: raw.clone(),
+            shown: std::mem::replace(&mut self.shown, self.bytes),
+        });
         let shown = match (view, &self.screen) {
             (View::Plain, _) => text,
             (View::Raw, _) => raw,
@@ -183,6 +215,17 @@ impl Gathered {
             },
         };
         Transcript::fitting(shown, tokens)
+    }
+
+    /// Puts back what this call took, if it was the last to take something.
+    pub(super) fn put_back(&mut self, by: &CallId) -> PutBack {
+        let Some(taken) = self.taken.take_if(|taken| taken.by == *by) else {
+            return PutBack::NotItsOwn;
+        };
+        refill(&mut self.text, &taken.text);
+        refill(&mut self.raw, &taken.raw);
+        self.shown = taken.shown;
+        PutBack::Done
     }
 
     fn append(&mut self, stream: OutputStream, data: &[u8]) {
@@ -216,5 +259,18 @@ impl Gathered {
             pattern.text.drain(..excess);
             pattern.from = CONTEXT_BYTES;
         }
+    }
+}
+
+/// Puts some output in front of what a buffer holds.
+fn refill(buffer: &mut HeadTailBuffer, before: &Ends) {
+    let behind = buffer.take();
+    for ends in [before, &behind] {
+        buffer.push(&ends.head);
+        if ends.omitted > 0 {
+            let note = format!("\n[... {} bytes left out ...]\n", ends.omitted);
+            buffer.push(note.as_bytes());
+        }
+        buffer.push(&ends.tail);
     }
 }

@@ -26,6 +26,7 @@ use super::{
     process::{About, Shared, UnifiedExecProcess},
     program,
     settings::Before,
+    show::Show,
     variables::{self, Terminal},
     wait::Wait,
     watcher::Watcher,
@@ -129,7 +130,12 @@ impl UnifiedExec {
         Wait::begin(held.process(), &call.wait, Since::LastCall, deadline)
             .done()
             .await;
-        Ok(held.show(began, call.view, settings.tokens(call.max_output_tokens)))
+        Ok(held.show(&Show {
+            call: &call.call_id,
+            began,
+            view: call.view,
+            tokens: settings.tokens(call.max_output_tokens),
+        }))
     }
 
     /// Starts a command, tells so, and has it watched.

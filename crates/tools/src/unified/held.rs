@@ -8,14 +8,13 @@ use std::sync::Arc;
 
 use exec_env::process::{OpenError, ProcessNumber, Removed, Session, TableFull};
 use exec_wire::id::OutputSeq;
-use tokio::time::Instant;
 
 use super::{
-    call::View,
     manager::{Inner, give_up},
     output::ToolOutput,
     process::UnifiedExecProcess,
     settings::Abandoned,
+    show::Show,
 };
 
 /// A command that nobody else looks at meanwhile.
@@ -81,24 +80,18 @@ impl<'a> Held<'a> {
         &self.process
     }
 
-    /// Shows what no call has shown. A command that is over is forgotten with it.
-    pub(super) fn show(mut self, began: Instant, view: View, tokens: usize) -> ToolOutput {
-        let mut gathered = self.process.shared.lock();
-        let transcript = gathered.take(view, tokens);
-        let over = gathered.over;
-        let (exit, failure) = (gathered.exit.clone(), gathered.failure.clone());
-        drop(gathered);
+    /// Shows what no call has shown. A command that is over is forgotten with it, unless the answer turns
+    /// out not to be received.
+    pub(super) fn show(mut self, show: &Show<'_>) -> ToolOutput {
+        let (about, shared) = (&self.process.about, &self.process.shared);
+        let output = show.output(about, shared);
         self.number = Number::Told;
-        if over {
+        if output.running.is_none() {
+            let (about, shared) = (about.clone(), Arc::clone(shared));
+            self.inner.departed.add(about, shared);
             self.forget();
         }
-        ToolOutput {
-            wall_time: began.elapsed(),
-            transcript,
-            running: (!over).then_some(self.process.about.number),
-            exit,
-            failure,
-        }
+        output
     }
 
     /// Ends the command, and has its end told.

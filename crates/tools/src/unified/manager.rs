@@ -25,13 +25,16 @@ use tokio::{
 use uuid::Uuid;
 
 use super::{
-    call::View,
+    buffer::PutBack,
+    call::{CallId, View},
+    departed::Departed,
     event::EventSink,
     held::Held,
     output::{ToolOutput, Transcript},
     policy::ToolPolicy,
     process::{ProcessSummary, UnifiedExecProcess},
     settings::Settings,
+    show::Show,
     write::WriteStdinError,
 };
 
@@ -53,6 +56,7 @@ pub(super) struct Inner {
     pub(super) events: Arc<dyn EventSink>,
     pub(super) table: ProcessTable,
     running: Mutex<BTreeMap<ProcessNumber, Arc<UnifiedExecProcess>>>,
+    pub(super) departed: Departed,
     info: OnceCell<EnvironmentInfo>,
     is_shut_down: AtomicBool,
 }
@@ -78,6 +82,7 @@ impl UnifiedExec {
             events,
             table: table.protecting(protected),
             running: Mutex::default(),
+            departed: Departed::default(),
             info: OnceCell::new(),
             is_shut_down: AtomicBool::new(false),
         };
@@ -89,19 +94,29 @@ impl UnifiedExec {
     /// Ends a command and its tree: by a warning first, and by force when some time has passed. Returns
     /// what it wrote since the last call, and how it ended. A call that waits for it returns, too, and is
     /// then the one that shows the output.
-    pub async fn terminate(&self, number: ProcessNumber) -> Result<ToolOutput, WriteStdinError> {
+    pub async fn terminate(
+        &self,
+        call: &CallId,
+        number: ProcessNumber,
+    ) -> Result<ToolOutput, WriteStdinError> {
         let began = Instant::now();
+        let show = Show {
+            call,
+            began,
+            view: View::Plain,
+            tokens: self.inner.settings.tokens(None),
+        };
         let (process, held) = match Held::open(&self.inner, number) {
             Ok(held) => (Arc::clone(held.process()), Some(held)),
             Err(OpenError::Busy(_)) => {
                 let process = self.inner.lock().get(&number).cloned();
                 (process.ok_or(OpenError::Unknown(number))?, None)
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => return Ok(self.inner.show_again(number, &show).ok_or(error)?),
         };
         self.inner.end(&process).await?;
         Ok(match held {
-            Some(held) => held.show(began, View::Plain, self.inner.settings.tokens(None)),
+            Some(held) => held.show(&show),
             None => {
                 let gathered = process.shared.lock();
                 ToolOutput {
@@ -125,10 +140,26 @@ impl UnifiedExec {
         join_all(running.into_values().map(give_up)).await;
     }
 
-    /// Returns the commands that are kept, by their numbers.
+    /// Takes note that what this call answered was not received: the next call for its command shows it
+    /// again, and a command whose end it had shown is known again. Of no effect if another call for the
+    /// command was answered since, or if it was one of the first of many that have ended since.
+    pub fn was_not_received(&self, call: &CallId) {
+        let running: Vec<_> = self.inner.lock().values().cloned().collect();
+        let put_back = |process: &Arc<UnifiedExecProcess>| {
+            process.shared.lock().put_back(call) == PutBack::Done
+        };
+        if !running.iter().any(put_back) {
+            self.inner.departed.put_back(call);
+        }
+    }
+
+    /// Returns the commands that are kept, by their numbers, and those whose end was not received.
     pub fn processes(&self) -> Vec<ProcessSummary> {
+        let mut processes = self.inner.departed.not_received();
         let running = self.inner.lock();
-        running.values().map(|process| process.summary()).collect()
+        processes.extend(running.values().map(|process| process.summary()));
+        processes.sort_by_key(|process| process.number);
+        processes
     }
 
     /// Returns a command that is kept. Whoever holds the handle keeps what is left of it alive.
@@ -142,6 +173,14 @@ impl Inner {
     pub(super) async fn info(&self) -> Result<&EnvironmentInfo, RpcError> {
         let backend = &self.environment.backend;
         self.info.get_or_try_init(|| backend.info()).await
+    }
+
+    /// Shows the end of a command that was shown before, and not received.
+    pub(super) fn show_again(&self, number: ProcessNumber, show: &Show<'_>) -> Option<ToolOutput> {
+        let (about, shared) = self.departed.take(number)?;
+        let output = show.output(&about, &shared);
+        self.departed.add(about, shared);
+        Some(output)
     }
 
     /// Ends a command, and waits until that is told.

@@ -90,23 +90,7 @@ impl UnifiedExecProcess {
 
     /// Returns it as a list shows it.
     pub fn summary(&self) -> ProcessSummary {
-        let About {
-            number,
-            call_id,
-            argv,
-            cwd,
-            tty,
-            started,
-        } = self.about.clone();
-        ProcessSummary {
-            number,
-            call_id,
-            argv,
-            cwd,
-            tty,
-            started,
-            state: self.state(),
-        }
+        self.about.summary(self.state())
     }
 
     /// Waits until its end was told.
@@ -133,6 +117,29 @@ impl UnifiedExecProcess {
             if timeout_at(by, changed).await.is_err() {
                 return;
             }
+        }
+    }
+}
+
+impl About {
+    /// Returns a command as a list shows it.
+    pub(super) fn summary(&self, state: ProcessState) -> ProcessSummary {
+        let Self {
+            number,
+            call_id,
+            argv,
+            cwd,
+            tty,
+            started,
+        } = self.clone();
+        ProcessSummary {
+            number,
+            call_id,
+            argv,
+            cwd,
+            tty,
+            started,
+            state,
         }
     }
 }

@@ -4,6 +4,7 @@ mod ending;
 mod events;
 mod fake;
 mod limits;
+mod received;
 mod retrying;
 mod sink;
 mod stage;

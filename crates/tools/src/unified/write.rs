@@ -16,6 +16,7 @@ use super::{
     output::ToolOutput,
     process::UnifiedExecProcess,
     settings::Before,
+    show::Show,
     wait::Wait,
 };
 
@@ -57,7 +58,17 @@ impl UnifiedExec {
     /// future loses nothing: the next call shows what this one would have.
     pub async fn write_stdin(&self, call: WriteStdin) -> Result<ToolOutput, WriteStdinError> {
         let began = Instant::now();
-        let held = Held::open(&self.inner, call.number)?;
+        let settings = &self.inner.settings;
+        let show = Show {
+            call: &call.call_id,
+            began,
+            view: call.view,
+            tokens: settings.tokens(call.max_output_tokens),
+        };
+        let held = match Held::open(&self.inner, call.number) {
+            Ok(held) => held,
+            Err(error) => return Ok(self.inner.show_again(call.number, &show).ok_or(error)?),
+        };
         let process = held.process();
         if call.view == View::Screen && !process.about.tty {
             return Err(WriteStdinError::NoScreen(call.number));
@@ -68,7 +79,6 @@ impl UnifiedExec {
         } else {
             (Before::Look, Since::LastCall)
         };
-        let settings = &self.inner.settings;
         let window = settings.windows.window(before, call.yield_time, &call.wait);
         if writes {
             // What was there before the write is no answer to it.
@@ -89,7 +99,7 @@ impl UnifiedExec {
             Err(error) => return Err(error),
         }
         wait.done().await;
-        Ok(held.show(began, call.view, settings.tokens(call.max_output_tokens)))
+        Ok(held.show(&show))
     }
 
     fn tell_interaction(&self, process: &UnifiedExecProcess, call: &WriteStdin) {

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use exec_env::environment::Environment;
 use exec_tools::unified::{
-    AskNothing, ExecCommand, ExecCommandError, ExecEvent, Program, View, WaitFor,
+    AskNothing, CallId, ExecCommand, ExecCommandError, ExecEvent, Program, View, WaitFor,
 };
 use exec_wire::path_uri::PathUri;
 
@@ -212,6 +212,7 @@ pub(crate) async fn terminating_ends_the_tree(place: Environment) {
     let wait = until("both");
     let line = "trap '' TERM; sleep 1000 & echo both; sleep 1000";
     let output = stage.run(ExecCommand { wait, ..sh(line) }).await;
-    let output = stage.exec.terminate(output.running.unwrap()).await.unwrap();
+    let (call, number) = (CallId("t".to_owned()), output.running.unwrap());
+    let output = stage.exec.terminate(&call, number).await.unwrap();
     assert_eq!((code(&output), output.running), (Some(137), None));
 }

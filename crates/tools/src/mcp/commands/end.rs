@@ -34,7 +34,9 @@ impl Tool for TerminateProcess {
     }
 
     async fn call(self, work: &Work) -> Result<Answer, Complaint> {
-        let ended = work.exec().terminate(ProcessNumber(self.session_id)).await;
-        Ok(answer(ended?))
+        let ended = work
+            .exec()
+            .terminate(work.call(), ProcessNumber(self.session_id));
+        Ok(answer(ended.await?))
     }
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::stage;
 use crate::mcp::{HttpDoor, HttpDoorOptions};
 
-fn door(directory: &tempfile::TempDir) -> HttpDoor {
+pub(super) fn door(directory: &tempfile::TempDir) -> HttpDoor {
     let options = HttpDoorOptions {
         admit: Arc::new(|authorization| match authorization {
             Some(b"Bearer right") => Ok(()),
@@ -37,15 +37,15 @@ fn request(differs: &[(&str, &str)]) -> http::request::Builder {
     })
 }
 
-fn post() -> http::request::Builder {
+pub(super) fn post() -> http::request::Builder {
     request(&[])
 }
 
-fn with(name: &str, value: &str) -> http::request::Builder {
+pub(super) fn with(name: &str, value: &str) -> http::request::Builder {
     request(&[(name, value)])
 }
 
-fn initialize() -> Value {
+pub(super) fn initialize() -> Value {
     json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
         "protocolVersion": "2025-06-18",
         "capabilities": {},
@@ -53,7 +53,7 @@ fn initialize() -> Value {
     }})
 }
 
-fn body(value: &Value) -> Full<Bytes> {
+pub(super) fn body(value: &Value) -> Full<Bytes> {
     Full::new(Bytes::from(value.to_string()))
 }
 

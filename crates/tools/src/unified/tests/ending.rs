@@ -10,10 +10,15 @@ use tokio::time::{Instant, timeout};
 
 use super::stage::{Stage, command, seen, write};
 use crate::unified::{
-    Abandoned, ExecCommandError, ProcessState, Settings, Unrestricted, WriteStdinError,
+    Abandoned, CallId, ExecCommandError, ProcessState, Settings, Unrestricted, WriteStdinError,
 };
 
 const MOMENT: Duration = Duration::from_millis(100);
+
+/// A call that ends a command.
+fn by() -> CallId {
+    CallId("t".to_owned())
+}
 
 fn unknown(number: ProcessNumber) -> WriteStdinError {
     OpenError::Unknown(number).into()
@@ -112,10 +117,10 @@ async fn terminating_shows_the_last_output() {
     let number = stage.running().await;
     let (_, fake) = stage.backend.started(0).await;
     fake.prints("bye");
-    let output = stage.exec.terminate(number).await.unwrap();
+    let output = stage.exec.terminate(&by(), number).await.unwrap();
     assert_eq!(seen(&output), ("bye", Some(143), false));
     assert_eq!(
-        stage.exec.terminate(number).await.unwrap_err(),
+        stage.exec.terminate(&by(), number).await.unwrap_err(),
         unknown(number)
     );
 }
@@ -130,7 +135,7 @@ async fn terminating_also_ends_a_call_that_waits() {
         tokio::task::yield_now().await;
         let busy = stage.exec.write_stdin(write(number, "x")).await;
         assert_eq!(busy.unwrap_err(), OpenError::Busy(number).into());
-        stage.exec.terminate(number).await
+        stage.exec.terminate(&by(), number).await
     });
     assert_eq!(seen(&looked.unwrap()), ("seen once", Some(143), false));
     assert_eq!(seen(&terminated.unwrap()), ("", Some(143), false));
@@ -143,7 +148,7 @@ async fn a_command_that_cannot_be_killed_is_said_so_and_kept() {
     let (_, fake) = stage.backend.started(0).await;
     fake.is_stubborn();
     let began = Instant::now();
-    let error = stage.exec.terminate(number).await.unwrap_err();
+    let error = stage.exec.terminate(&by(), number).await.unwrap_err();
     assert_eq!(error, WriteStdinError::NotEnding(number));
     assert_eq!(began.elapsed(), Duration::from_millis(5500));
     assert_eq!(stage.exec.processes().len(), 1);

@@ -5,7 +5,9 @@ use exec_core::log::OutputChunk;
 use exec_wire::{id::OutputSeq, process::OutputStream};
 
 use super::stage::{Stage, command, write};
-use crate::unified::{ExecCommand, Program, Settings, Unrestricted, View, buffer::Gathered};
+use crate::unified::{
+    CallId, ExecCommand, Program, Settings, Unrestricted, View, buffer::Gathered,
+};
 
 #[tokio::test(start_paused = true)]
 async fn events_come_in_their_order() {
@@ -75,7 +77,8 @@ fn output_that_was_lost_on_the_way_is_said_to_be() {
             data: Bytes::from_static(text.as_bytes()),
         });
     }
-    let text = gathered.take(View::Plain, 1000).text;
+    let call = CallId("c".to_owned());
+    let text = gathered.take(&call, View::Plain, 1000).text;
     assert_eq!(
         text,
         "one\n[... 3 pieces of output were lost on the way ...]\nfive"
