@@ -120,6 +120,21 @@ async def runs_commands(agent: Agent) -> None:
     assert answer["output"].startswith("1\n2\n") and "100000" in answer["output"]
 
 
+async def answers_fit_into_a_message(agent: Agent) -> None:
+    escapes = "printf first; head -c 300000 /dev/zero | tr '\\0' '\\033'; printf last; exit 3"
+    answer = await agent.command(escapes, view="raw", max_output_tokens=50_000)
+    assert answer["exit_code"] == 3, answer["exit_code"]
+    assert answer["output"].startswith("first") and answer["output"].endswith("last")
+    picture = agent.workspace / "large.png"
+    picture.write_bytes(PNG + bytes(700 * 1024 - len(PNG)))
+    result = await agent.call("read_file", {"path": "large.png"})
+    assert result.content[0].type == "image", result.content[0].type
+    picture.write_bytes(PNG + bytes(5 << 20))
+    text = await agent.text("read_file", path="large.png")
+    assert "make a smaller copy" in text, text
+    picture.unlink()
+
+
 async def tells_progress(agent: Agent) -> None:
     told: list[tuple[float, str | None]] = []
 
@@ -268,6 +283,7 @@ async def stays_in_its_sandbox(agent: Agent) -> None:
 CASES = [
     introduces_itself,
     runs_commands,
+    answers_fit_into_a_message,
     tells_progress,
     a_client_that_gives_up_leaves_the_command_running,
     talks_to_commands,

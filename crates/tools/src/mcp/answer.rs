@@ -6,7 +6,10 @@ use rmcp::model::{CallToolResult, ContentBlock};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::patch::ParseError;
+use super::{
+    patch::ParseError,
+    weight::{MAX_ANSWER_BYTES, fitting},
+};
 use crate::unified::{ExecCommandError, WriteStdinError};
 
 /// What a tool came to.
@@ -17,10 +20,11 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// Text.
+    /// Text. Its middle is left out if it is more than an answer holds.
     pub(super) fn text(text: impl Into<String>) -> Self {
+        let text = text.into();
         Self {
-            content: ContentBlock::text(text),
+            content: ContentBlock::text(fitting(&text, MAX_ANSWER_BYTES)),
             structured: None,
         }
     }
@@ -35,7 +39,7 @@ impl Answer {
         }
     }
 
-    /// Adds the same for programs.
+    /// Adds the same for programs. Both together must weigh no more than an answer may.
     #[must_use]
     pub(super) fn with(mut self, structured: &impl Serialize) -> Self {
         self.structured = serde_json::to_value(structured).ok();
@@ -63,7 +67,8 @@ impl Complaint {
 
     /// Turns it into what travels.
     pub(super) fn into_result(self) -> CallToolResult {
-        CallToolResult::error(vec![ContentBlock::text(self.0)])
+        let text = fitting(&self.0, MAX_ANSWER_BYTES);
+        CallToolResult::error(vec![ContentBlock::text(text)])
     }
 }
 

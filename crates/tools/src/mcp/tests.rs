@@ -4,5 +4,6 @@ mod door;
 mod files;
 mod patches;
 mod received;
+mod sizes;
 mod stage;
 mod together;

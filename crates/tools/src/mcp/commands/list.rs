@@ -14,10 +14,16 @@ use crate::{
     mcp::{
         answer::{Answer, Complaint},
         tool::{self, Effect, Tool},
+        weight::fitting,
         work::Work,
     },
     unified::ProcessSummary,
 };
+
+/// What the command of one entry may weigh, and its directory. 64 of them, twice each, fit into an answer.
+const SHOWN_BYTES: usize = 2 << 10;
+/// Arguments that are shown.
+const SHOWN_ARGUMENTS: usize = 8;
 
 /// The arguments of `list_processes`: none.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
@@ -97,11 +103,20 @@ fn describe(process: &ProcessSummary, now: SystemTime, work: &Work) -> Process {
         .unwrap_or(Duration::ZERO);
     Process {
         session_id: process.number.0,
-        command: process.argv.clone(),
-        workdir: work.show(&process.cwd),
+        command: shortened(&process.argv),
+        workdir: fitting(&work.show(&process.cwd), SHOWN_BYTES).into_owned(),
         tty: process.tty,
         started_seconds_ago: age.as_secs(),
         running: !process.state.has_exited && process.state.failure.is_none(),
         exit_code: process.state.exit_code,
     }
+}
+
+/// Program and arguments, as far as a list shows them.
+fn shortened(argv: &[String]) -> Vec<String> {
+    let most = SHOWN_BYTES / argv.len().clamp(1, SHOWN_ARGUMENTS);
+    let shown = argv.iter().take(SHOWN_ARGUMENTS);
+    shown
+        .map(|argument| fitting(argument, most).into_owned())
+        .collect()
 }

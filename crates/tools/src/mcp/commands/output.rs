@@ -5,7 +5,17 @@ use std::fmt::Write;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::{mcp::answer::Answer, unified::ToolOutput};
+use crate::{
+    mcp::{
+        answer::Answer,
+        weight::{MAX_ANSWER_BYTES, fitting},
+    },
+    unified::ToolOutput,
+};
+
+/// What the output may weigh, which stands in the text and beside it. Some is left for what stands around
+/// it.
+const OUTPUT_BYTES: usize = MAX_ANSWER_BYTES / 2 - (16 << 10);
 
 /// The same, for programs.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
@@ -45,7 +55,7 @@ pub(super) fn answer(output: ToolOutput) -> Answer {
         lost: output.failure.as_ref().map(ToString::to_string),
         wall_time_seconds: (output.wall_time.as_secs_f64() * 1000.0).round() / 1000.0,
         original_token_count: output.transcript.original_tokens,
-        output: output.transcript.text,
+        output: fitting(&output.transcript.text, OUTPUT_BYTES).into_owned(),
     };
     Answer::text(text(&structured)).with(&structured)
 }

@@ -22,8 +22,8 @@ use crate::mcp::{
 const DEFAULT_LINES: usize = 2000;
 /// Larger files are read by blocks, and only as far as is needed.
 const WHOLE_BYTES: u64 = 8 << 20;
-/// Largest picture that is shown.
-const IMAGE_BYTES: usize = 5 << 20;
+/// Largest picture that is shown: a third larger in base64, it fits into an answer.
+const IMAGE_BYTES: usize = 700 << 10;
 /// How far to look for what only binary files hold.
 const PROBE_BYTES: usize = 8 << 10;
 
@@ -48,8 +48,8 @@ impl Tool for ReadFileTool {
     const NAME: &'static str = "read_file";
     const TITLE: &'static str = "Read a file";
     const DESCRIPTION: &'static str = "Shows the lines of a text file, from offset on; at most 128 KiB at \
-        a time, and says where to go on. PNG, JPEG, GIF and WebP files are shown as pictures; other binary \
-        files are only described.";
+        a time, and says where to go on. PNG, JPEG, GIF and WebP files of up to 700 KiB are shown as pictures; \
+        other binary files are only described.";
     const EFFECT: Effect = Effect::Reads;
 
     async fn call(self, work: &Work) -> Result<Answer, Complaint> {
@@ -77,15 +77,20 @@ impl Tool for ReadFileTool {
         }
         let mut blocks = blocks(work, path, metadata.size).await?;
         let start = blocks.try_next().await?.unwrap_or_default();
-        if let Some(kind) = image(&start)
-            && metadata.size <= IMAGE_BYTES as u64
-        {
-            return Ok(Answer::image(&start, kind));
+        if let Some(kind) = image(&start) {
+            let size = metadata.size;
+            if start.len() <= IMAGE_BYTES && start.len() as u64 == size {
+                return Ok(Answer::image(&start, kind));
+            }
+            return Ok(Answer::text(format!(
+                "[{kind} file of {size} bytes: {shown}; at most {IMAGE_BYTES} can be shown: make a smaller \
+                 copy with a command and read that]"
+            )));
         }
         if is_binary(&start) {
-            let (kind, size) = (image(&start).unwrap_or("binary"), metadata.size);
+            let size = metadata.size;
             return Ok(Answer::text(format!(
-                "[{kind} file of {size} bytes: {shown}]"
+                "[binary file of {size} bytes: {shown}]"
             )));
         }
         let numbers = match self.line_numbers {
