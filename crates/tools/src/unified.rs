@@ -12,6 +12,7 @@ mod exec;
 mod held;
 mod manager;
 mod output;
+mod pattern;
 mod plain;
 mod policy;
 mod presets;

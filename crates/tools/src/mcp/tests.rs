@@ -1,5 +1,6 @@
 //! The tools on this machine, without a client; and the door, without a socket.
 
+mod commands;
 mod door;
 mod files;
 mod patches;

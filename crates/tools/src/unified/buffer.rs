@@ -16,16 +16,11 @@ use tokio::time::Instant;
 use super::{
     call::{CallId, View},
     output::Transcript,
+    pattern::{Begins, Pattern, Sought},
     plain::Plain,
     screen::Screen,
     transcript::incomplete_end,
 };
-
-/// Text that a pattern is looked for in once more when something follows. A match that begins earlier
-/// was found before, or spans more than this.
-const MATCHED_BYTES: usize = 16 << 10;
-/// What is kept before that, so that a word or a line does not seem to begin there: a character.
-const CONTEXT_BYTES: usize = 4;
 
 /// What was gathered of a command.
 #[derive(Debug)]
@@ -65,17 +60,6 @@ struct Taken {
     raw: Ends,
     /// How many bytes the call before it had seen.
     shown: u64,
-}
-
-/// A pattern that a call waits for.
-#[derive(Debug)]
-struct Pattern {
-    regex: Regex,
-    /// The last settled text that it may match.
-    text: Vec<u8>,
-    /// Where in it a match may begin.
-    from: usize,
-    matched: bool,
 }
 
 /// Which output a pattern may match.
@@ -127,7 +111,9 @@ impl Gathered {
         self.append(chunk.stream, &chunk.data);
         self.bytes += chunk.data.len() as u64;
         self.last_output = Some(Instant::now());
-        self.look_for_pattern();
+        if let Some(pattern) = &mut self.pattern {
+            pattern.changed(self.plain.line());
+        }
     }
 
     /// Takes note that nothing follows. Returns all that was written, as far as it is kept.
@@ -135,40 +121,34 @@ impl Gathered {
         let mut settled = Vec::new();
         self.plain.finish(&mut settled);
         self.settled(&settled);
-        self.look_for_pattern();
         self.whole.take()
     }
 
     /// Begins to look for a pattern.
     pub(super) fn watch_for(&mut self, regex: Regex, since: Since) {
-        let mut matched = false;
-        let text = match since {
-            Since::LastCall => {
+        self.pattern = Some(match since {
+            Since::LastCall if self.text.omitted() > 0 => {
                 // The call shows both ends of what came.
-                matched = self.text.omitted() > 0 && regex.is_match(self.text.first());
-                self.text.last(usize::MAX)
+                let last = self.text.last(usize::MAX);
+                let mut pattern = Pattern::new(regex, last, Begins::Earlier);
+                pattern.look_in(self.text.first());
+                pattern
+            }
+            Since::LastCall => {
+                let mut pattern = Pattern::new(regex, self.text.last(usize::MAX), Begins::Here);
+                if !self.plain.line().is_empty() {
+                    pattern.changed(self.plain.line());
+                }
+                pattern
             }
             Since::Now => {
                 // The line so far is not to match, so it may not be part of what comes.
                 let mut settled = Vec::new();
                 self.plain.settle(&mut settled);
                 self.settled(&settled);
-                Vec::new()
+                Pattern::new(regex, Vec::new(), Begins::Here)
             }
-        };
-        self.pattern = Some(Pattern {
-            regex,
-            from: if self.text.omitted() > 0 {
-                CONTEXT_BYTES.min(text.len())
-            } else {
-                0
-            },
-            text,
-            matched,
         });
-        if let Since::LastCall = since {
-            self.look_for_pattern();
-        }
     }
 
     /// Stops looking for a pattern.
@@ -176,9 +156,12 @@ impl Gathered {
         self.pattern = None;
     }
 
-    /// Tells whether the pattern was found.
-    pub(super) fn matched(&self) -> bool {
-        self.pattern.as_ref().is_some_and(|pattern| pattern.matched)
+    /// Looks for the pattern, if it is time.
+    pub(super) fn sought(&mut self) -> Sought {
+        match &mut self.pattern {
+            Some(pattern) => pattern.sought(self.plain.line()),
+            None => Sought::NotYet,
+        }
     }
 
     /// Returns what no call has shown, and counts it as shown by this one.
@@ -241,23 +224,8 @@ impl Gathered {
 
     fn settled(&mut self, text: &[u8]) {
         self.text.push(text);
-        if let Some(pattern) = self.pattern.as_mut().filter(|pattern| !pattern.matched) {
-            pattern.text.extend_from_slice(text);
-        }
-    }
-
-    fn look_for_pattern(&mut self) {
-        let Some(pattern) = self.pattern.as_mut().filter(|pattern| !pattern.matched) else {
-            return;
-        };
-        let settled = pattern.text.len();
-        pattern.text.extend_from_slice(self.plain.line());
-        pattern.matched = pattern.regex.is_match_at(&pattern.text, pattern.from);
-        pattern.text.truncate(settled);
-        let excess = settled.saturating_sub(MATCHED_BYTES + CONTEXT_BYTES);
-        if excess > 0 {
-            pattern.text.drain(..excess);
-            pattern.from = CONTEXT_BYTES;
+        if let Some(pattern) = &mut self.pattern {
+            pattern.push(text);
         }
     }
 }

@@ -10,6 +10,7 @@ use tokio::{
 use super::{
     buffer::{Gathered, Since},
     call::WaitFor,
+    pattern::Sought,
     process::UnifiedExecProcess,
 };
 
@@ -59,7 +60,7 @@ impl<'a> Wait<'a> {
         loop {
             let changed = shared.changed.notified();
             pin!(changed);
-            let until = match self.look(&shared.lock()) {
+            let until = match self.look(&mut shared.lock()) {
                 Found::Done => return,
                 Found::NotYet(until) => until,
             };
@@ -71,11 +72,15 @@ impl<'a> Wait<'a> {
         self.process.catch_up().await;
     }
 
-    fn look(&self, gathered: &Gathered) -> Found {
+    fn look(&self, gathered: &mut Gathered) -> Found {
         let done = gathered.over
             || match self.wait {
                 WaitFor::Exit => false,
-                WaitFor::Pattern(_) => gathered.matched(),
+                WaitFor::Pattern(_) => match gathered.sought() {
+                    Sought::Found => true,
+                    Sought::NotYet => false,
+                    Sought::LookAt(then) => return Found::NotYet(then.min(self.deadline)),
+                },
                 WaitFor::Bytes(count) => gathered.bytes - self.from >= *count as u64,
                 WaitFor::Idle(pause) => {
                     let last = gathered.last_output.filter(|_| gathered.bytes > self.from);

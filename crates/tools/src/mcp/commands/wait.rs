@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use regex::bytes::RegexBuilder;
+use regex::{Error, bytes::RegexBuilder};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -16,8 +16,11 @@ use crate::{
 
 /// Longest wait of a call whose client does not learn that it goes on: many give up after a minute.
 const UNTOLD: Duration = Duration::from_secs(50);
-/// Longest program of a pattern: bounds the memory of matching.
-const PATTERN_BYTES: usize = 1 << 20;
+/// Largest program of a pattern: bounds the time that a look takes, and the memory. A `\w` takes 50 KiB,
+/// `.{1,80}` takes 100.
+const PATTERN_BYTES: usize = 256 << 10;
+/// Memory that matching may take to be faster.
+const CACHE_BYTES: usize = 1 << 20;
 
 /// What ends a wait early. At most one member may be given.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
@@ -46,11 +49,17 @@ impl WaitForArgument {
             (Some(idle), None, None) => Ok(WaitFor::Idle(Duration::from_millis(idle))),
             (None, Some(pattern), None) => RegexBuilder::new(&pattern)
                 .size_limit(PATTERN_BYTES)
-                .dfa_size_limit(PATTERN_BYTES)
+                .dfa_size_limit(CACHE_BYTES)
                 .multi_line(true)
                 .build()
                 .map(WaitFor::Pattern)
-                .map_err(|error| Complaint(format!("`wait_for.pattern`: {error}"))),
+                .map_err(|error| match error {
+                    Error::CompiledTooBig(_) => Complaint::new(
+                        "`wait_for.pattern` is too large to be looked for quickly: use smaller numbers in \
+                         `{}`, or `(?-u)` and classes such as `[a-z]` in place of `\\w`",
+                    ),
+                    error => Complaint(format!("`wait_for.pattern`: {error}")),
+                }),
             (None, None, Some(bytes)) => Ok(WaitFor::Bytes(bytes)),
             _ => Err(Complaint::new(
                 "`wait_for` takes one of `idle_ms`, `pattern` and `bytes`",

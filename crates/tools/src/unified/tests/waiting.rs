@@ -292,3 +292,34 @@ async fn the_beginning_of_a_line_is_not_found_in_the_midst_of_one() {
     });
     assert_eq!(output.wall_time, 10 * SECOND);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_pattern_is_not_looked_for_at_every_line() {
+    let stage = Stage::new();
+    let number = stage.running().await;
+    let (_, fake) = stage.backend.started(0).await;
+    // Each `a` may begin a match, and none of them does before the end.
+    let regex = Regex::new("(?-u)a[^z]{3000}c").unwrap();
+    let began = std::time::Instant::now();
+    let (output, ()) = tokio::join!(
+        stage.exec.write_stdin(WriteStdin {
+            wait: WaitFor::Pattern(regex),
+            yield_time: Some(Duration::from_secs(60)),
+            ..write(number, "")
+        }),
+        async {
+            for _ in 0..2000 {
+                fake.prints("abababababababab\n");
+                tokio::task::yield_now().await;
+            }
+            fake.prints("c\n");
+        }
+    );
+    assert!(
+        began.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        began.elapsed()
+    );
+    let waited = output.unwrap().wall_time;
+    assert!(waited < Duration::from_secs(1), "it was found: {waited:?}");
+}
