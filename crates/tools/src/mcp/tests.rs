@@ -3,6 +3,7 @@
 mod commands;
 mod door;
 mod files;
+mod listing;
 mod patches;
 mod received;
 mod sizes;

@@ -57,7 +57,13 @@ impl Tool for FindFiles {
         };
         let found = work.files().find(find).await?;
         if found.paths.is_empty() {
-            return Ok(Answer::text("Nothing was found."));
+            return Ok(Answer::text(match found.truncated {
+                false => "Nothing was found.",
+                true => {
+                    "Nothing was found, but there are too many files to look at all of them: name a \
+                     directory further down."
+                }
+            }));
         }
         let mut lines: Vec<String> = found.paths.iter().map(|path| work.show(path)).collect();
         if found.truncated {

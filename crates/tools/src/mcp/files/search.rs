@@ -3,9 +3,11 @@
 use std::fmt::Write;
 
 use exec_wire::{
-    fs::{Search, SearchMatch},
+    fs::{GetMetadata, ReadFile, Search, SearchMatch, SearchResult},
     limits,
+    path_uri::PathUri,
 };
+use futures_util::{StreamExt, TryStreamExt};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -21,6 +23,8 @@ const MAX_MATCHES: usize = 1000;
 const MAX_LINE: usize = 500;
 /// Text after which no further match is shown: a third of a small model's window.
 const MAX_BYTES: usize = 128 << 10;
+/// Blocks of a file that are looked at for what only binary files hold.
+const PROBED_BLOCKS: usize = 4;
 
 /// The arguments of `search_files`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -76,9 +80,10 @@ impl Tool for SearchFiles {
             context_lines: self.context_lines,
             sandbox: work.sandbox(),
         };
+        let path = search.path.clone();
         let found = work.files().search(search).await?;
         if found.matches.is_empty() {
-            return Ok(Answer::text("Nothing was found."));
+            return nothing(work, &path, &found).await;
         }
         let (mut text, mut shown) = (String::new(), 0);
         for found in &found.matches {
@@ -96,6 +101,53 @@ impl Tool for SearchFiles {
         }
         Ok(Answer::text(text))
     }
+}
+
+/// Says that nothing was found, and what that is worth.
+async fn nothing(work: &Work, path: &PathUri, found: &SearchResult) -> Result<Answer, Complaint> {
+    if found.truncated {
+        return Ok(Answer::text(
+            "Nothing was found, but not everything could be searched: there are too many files, or lines \
+             that are too long. Name a directory further down, or a glob.",
+        ));
+    }
+    if holds_nul(work, path).await? {
+        let shown = work.show(path);
+        return Ok(Answer::text(format!(
+            "Nothing was found before the first NUL byte: `{shown}` is a binary file, and is not searched \
+             further. A command such as `grep -a` searches all of it."
+        )));
+    }
+    Ok(Answer::text("Nothing was found."))
+}
+
+/// Whether this is a file, not a directory, that ends a search by being binary, as far as its first blocks
+/// tell.
+async fn holds_nul(work: &Work, path: &PathUri) -> Result<bool, Complaint> {
+    let metadata = work.files().metadata(GetMetadata {
+        path: path.clone(),
+        follow_symlinks: None,
+        sandbox: work.sandbox(),
+    });
+    if !metadata.await?.is_file {
+        return Ok(false);
+    }
+    let read = ReadFile {
+        path: path.clone(),
+        follow_symlinks: None,
+        sandbox: work.sandbox(),
+    };
+    let mut blocks = work
+        .files()
+        .read_file_stream(read)
+        .await?
+        .take(PROBED_BLOCKS);
+    while let Some(block) = blocks.try_next().await? {
+        if block.contains(&0) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Writes one match and its context, as grep does. Writing to a string cannot fail.

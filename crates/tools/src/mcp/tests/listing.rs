@@ -1,0 +1,33 @@
+//! What is listed, found and searched, and what is said of the rest.
+
+use std::{os::unix::fs::symlink, time::Duration};
+
+use serde_json::json;
+use tokio::time::timeout;
+
+use super::stage::Stage;
+
+#[tokio::test]
+async fn a_search_that_gave_up_does_not_say_that_there_is_nothing() {
+    let stage = Stage::new();
+    stage.put("wide.json", "x".repeat(9 << 20));
+    let told = stage
+        .told("search_files", json!({"pattern": "needle"}))
+        .await;
+    assert!(told.contains("not everything could be searched"), "{told}");
+}
+
+#[tokio::test]
+async fn a_binary_file_that_was_named_is_said_to_be_binary() {
+    let stage = Stage::new();
+    stage.put("b", b"a\0needle\n");
+    stage.put("t", b"hay\n");
+    let search = json!({"pattern": "needle", "path": "b"});
+    let told = stage.told("search_files", search).await;
+    assert!(told.contains("`b` is a binary file"), "{told}");
+    let search = json!({"pattern": "needle", "path": "t"});
+    assert_eq!(
+        stage.told("search_files", search).await,
+        "Nothing was found."
+    );
+}
