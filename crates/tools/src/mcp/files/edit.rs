@@ -1,5 +1,7 @@
 //! `edit_file`.
 
+use std::borrow::Cow;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -19,7 +21,8 @@ const NAMED_PLACES: usize = 10;
 pub(in crate::mcp) struct EditFile {
     /// File to change: absolute, or relative to the workspace.
     path: String,
-    /// Text to replace, exactly as it is in the file, blanks and line ends included.
+    /// Text to replace, exactly as it is in the file, blanks included; "\n" also stands for the line ends
+    /// of a file that has "\r\n".
     old: String,
     /// Text to put in its place.
     new: String,
@@ -46,7 +49,8 @@ impl Tool for EditFile {
         }
         let _turn = work.editing().await;
         let text = read_text(work, &path).await?;
-        let places: Vec<usize> = text.match_indices(&self.old).map(|(at, _)| at).collect();
+        let (old, new) = in_its_line_ends(&text, &self.old, &self.new);
+        let places: Vec<usize> = text.match_indices(&*old).map(|(at, _)| at).collect();
         match (places.len(), self.replace_all) {
             (0, _) => return Err(Complaint(format!("`old` does not occur in `{shown}`"))),
             (1, _) | (_, true) => {}
@@ -62,20 +66,37 @@ impl Tool for EditFile {
             }
         }
         let count = places.len();
-        let rest = text.len() - count * self.old.len();
-        let size = self.new.len().saturating_mul(count).saturating_add(rest);
+        let rest = text.len() - count * old.len();
+        let size = new.len().saturating_mul(count).saturating_add(rest);
         if size as u64 > MAX_TEXT_BYTES {
             return Err(Complaint(format!(
                 "`{shown}` would become too large: {size} bytes, at most {MAX_TEXT_BYTES}"
             )));
         }
-        write_text(work, &path, &text.replace(&self.old, &self.new)).await?;
+        write_text(work, &path, &text.replace(&*old, &new)).await?;
         let line = line_of(&text, places[0]);
         Ok(Answer::text(match count {
             1 => format!("Edited {shown} at line {line}"),
             _ => format!("Edited {shown} in {count} places, the first at line {line}"),
         }))
     }
+}
+
+/// What to replace by what in a file whose lines end with CR LF, for those who write LF. Whoever writes a CR
+/// means what is written.
+fn in_its_line_ends<'a>(text: &str, old: &'a str, new: &'a str) -> (Cow<'a, str>, Cow<'a, str>) {
+    let first = text.find('\n').map(|end| &text[..end]);
+    let is_crlf = first.is_some_and(|line| line.ends_with('\r'));
+    if !is_crlf || old.contains('\r') || new.contains('\r') {
+        return (Cow::Borrowed(old), Cow::Borrowed(new));
+    }
+    // Lines with another end than the first one are found as they are.
+    let with_cr = old.replace('\n', "\r\n");
+    let old = match text.contains(&with_cr) {
+        true => Cow::Owned(with_cr),
+        false => Cow::Borrowed(old),
+    };
+    (old, Cow::Owned(new.replace('\n', "\r\n")))
 }
 
 /// The line of a byte, counted from 1.

@@ -300,3 +300,24 @@ async fn an_edit_that_would_blow_a_file_up_is_refused() {
     assert!(refused.contains("too large"), "{refused}");
     assert_eq!(stage.text("a.txt").unwrap(), before);
 }
+
+#[tokio::test]
+async fn an_edit_keeps_the_line_ends_of_the_file() {
+    let stage = Stage::new();
+    stage.put("f", "one\r\ntwo\r\nthree\r\n");
+    let edit = json!({"path": "f", "old": "one\ntwo\n", "new": "1\n2\n2b\n"});
+    let told = stage.told("edit_file", edit).await;
+    assert_eq!(told, "Edited f at line 1");
+    assert_eq!(stage.text("f").unwrap(), "1\r\n2\r\n2b\r\nthree\r\n");
+    let edit = json!({"path": "f", "old": "three", "new": "3\n4"});
+    stage.told("edit_file", edit).await;
+    assert_eq!(stage.text("f").unwrap(), "1\r\n2\r\n2b\r\n3\r\n4\r\n");
+    // Whoever writes them as they are means them.
+    let edit = json!({"path": "f", "old": "3\r\n4", "new": "5\r\n6"});
+    stage.told("edit_file", edit).await;
+    assert_eq!(stage.text("f").unwrap(), "1\r\n2\r\n2b\r\n5\r\n6\r\n");
+    stage.put("g", "one\ntwo\r\n");
+    let edit = json!({"path": "g", "old": "one", "new": "1\n1b"});
+    stage.told("edit_file", edit).await;
+    assert_eq!(stage.text("g").unwrap(), "1\n1b\ntwo\r\n");
+}
