@@ -19,6 +19,7 @@ mod stdio;
 #[cfg(test)]
 mod tests;
 mod tool;
+mod typed;
 mod weight;
 mod words;
 mod work;

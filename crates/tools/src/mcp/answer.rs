@@ -1,13 +1,14 @@
 //! What an agent is told: an answer, or a complaint.
 
 use exec_env::filesystem::FileError;
-use exec_wire::{bytes::encode_append, path_uri::JoinError};
+use exec_wire::bytes::encode_append;
 use rmcp::model::{CallToolResult, ContentBlock};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::{
     patch::ParseError,
+    typed::PathError,
     weight::{MAX_ANSWER_BYTES, fitting},
 };
 use crate::unified::{ExecCommandError, WriteStdinError};
@@ -78,9 +79,9 @@ impl From<FileError> for Complaint {
     }
 }
 
-impl From<JoinError> for Complaint {
-    fn from(error: JoinError) -> Self {
-        Self(format!("path: {error}"))
+impl From<PathError> for Complaint {
+    fn from(error: PathError) -> Self {
+        Self(error.to_string())
     }
 }
 

@@ -128,8 +128,7 @@ impl Server {
 
     fn instructions(&self) -> String {
         let workspace = &self.shared.workspace;
-        let root = workspace.path("").map(|root| workspace.show(&root));
-        let root = root.unwrap_or_default();
+        let root = workspace.show(workspace.root());
         let allowed = match workspace.enclosure() {
             Enclosure::ReadOnly => "Nothing can be written: a sandbox keeps commands from it.",
             Enclosure::WorkspaceWrite => {

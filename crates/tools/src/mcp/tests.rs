@@ -5,6 +5,7 @@ mod door;
 mod files;
 mod listing;
 mod patches;
+mod paths;
 mod received;
 mod sizes;
 mod stage;

@@ -3,13 +3,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use exec_env::filesystem::ExecutorFileSystem;
-use exec_wire::{
-    path_uri::{JoinError, PathUri},
-    sandbox::Sandbox,
-};
+use exec_wire::{path_uri::PathUri, sandbox::Sandbox};
 use tokio::sync::OwnedMutexGuard;
 
-use super::{session::Session, words::Speaker};
+use super::{session::Session, typed::PathError, words::Speaker};
 use crate::unified::{CallId, UnifiedExec};
 
 /// One call of a client.
@@ -78,8 +75,13 @@ impl Work {
     }
 
     /// Reads a path as an agent writes it.
-    pub(super) fn path(&self, typed: &str) -> Result<PathUri, JoinError> {
-        self.session.workspace.path(typed)
+    pub(super) fn path(&self, typed: &str) -> Result<PathUri, PathError> {
+        self.session.workspace.base().path(typed)
+    }
+
+    /// Reads the path of a file that is to be written.
+    pub(super) fn file(&self, typed: &str) -> Result<PathUri, PathError> {
+        self.session.workspace.base().file(typed)
     }
 
     /// Writes a path as an agent reads it.

@@ -3,7 +3,7 @@
 
 use exec_wire::{
     environment::EnvironmentInfo,
-    path_uri::{JoinError, PathUri},
+    path_uri::PathUri,
     sandbox::{
         Access, Entry, EntryPath, FileSystemPolicy, MissingPathBehavior, NetworkAccess,
         Permissions, Sandbox, SpecialPath, WindowsSandboxLevel,
@@ -11,6 +11,7 @@ use exec_wire::{
 };
 use futures_util::future::{self, BoxFuture, FutureExt};
 
+use super::typed::Base;
 use crate::unified::{Approval, ApprovalRequest, Denied, SandboxChoice, ToolPolicy};
 
 /// The directories of an agent, and what encloses it.
@@ -82,12 +83,12 @@ impl Workspace {
         self.enclosure
     }
 
-    /// Reads a path as an agent writes it: absolute, or relative to the workspace.
-    ///
-    /// # Errors
-    /// When it does not name one certain path.
-    pub(super) fn path(&self, typed: &str) -> Result<PathUri, JoinError> {
-        self.root.join(typed)
+    /// What paths begin with, as an agent writes them.
+    pub(super) fn base(&self) -> Base<'_> {
+        Base {
+            root: &self.root,
+            home: self.home.as_ref(),
+        }
     }
 
     /// Writes a path as an agent reads it: relative if it is below the workspace, else absolute.
@@ -194,11 +195,10 @@ mod tests {
             ("/work/a bc", "file:///work/a%20bc", "/work/a bc"),
             (".", "file:///work/a%20b", "/work/a b"),
         ] {
-            let path = workspace.path(typed).unwrap();
+            let path = workspace.base().path(typed).unwrap();
             assert_eq!(path.as_str(), uri);
             assert_eq!(workspace.show(&path), shown);
         }
-        assert_eq!(workspace.path("a\0"), Err(JoinError::Nul));
     }
 
     #[test]

@@ -39,7 +39,7 @@ impl Tool for EditFile {
     const EFFECT: Effect = Effect::Edits;
 
     async fn call(self, work: &Work) -> Result<Answer, Complaint> {
-        let path = work.path(&self.path)?;
+        let path = work.file(&self.path)?;
         let shown = work.show(&path);
         if self.old.is_empty() {
             return Err(Complaint::new("`old` must not be empty"));

@@ -86,13 +86,13 @@ impl Plan {
     async fn add(&mut self, work: &Work, operation: &Operation) -> Result<(), Complaint> {
         match operation {
             Operation::Add { path, content } => {
-                let path = work.path(path)?;
+                let path = work.file(path)?;
                 self.expect_none(work, &path).await?;
                 self.put(&path, Some(content.clone()));
                 self.summary.push(format!("A {}", work.show(&path)));
             }
             Operation::Delete { path } => {
-                let path = work.path(path)?;
+                let path = work.file(path)?;
                 self.text(work, &path).await?;
                 self.put(&path, None);
                 self.summary.push(format!("D {}", work.show(&path)));
@@ -102,7 +102,7 @@ impl Plan {
                 move_to,
                 hunks,
             } => {
-                let path = work.path(path)?;
+                let path = work.file(path)?;
                 let old = self.text(work, &path).await?;
                 let shown = work.show(&path);
                 let new =
@@ -113,7 +113,7 @@ impl Plan {
                         self.summary.push(format!("M {shown}"));
                     }
                     Some(to) => {
-                        let to = work.path(to)?;
+                        let to = work.file(to)?;
                         self.expect_none(work, &to).await?;
                         self.put(&path, None);
                         self.put(&to, Some(new));

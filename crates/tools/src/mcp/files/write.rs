@@ -30,7 +30,7 @@ impl Tool for WriteFileTool {
     const EFFECT: Effect = Effect::Replaces;
 
     async fn call(self, work: &Work) -> Result<Answer, Complaint> {
-        let path = work.path(&self.path)?;
+        let path = work.file(&self.path)?;
         let _turn = work.editing().await;
         let before = work.files().metadata(GetMetadata {
             path: path.clone(),
