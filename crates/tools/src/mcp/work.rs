@@ -1,6 +1,9 @@
 //! What a tool works with during one call.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use exec_env::filesystem::ExecutorFileSystem;
 use exec_wire::{path_uri::PathUri, sandbox::Sandbox};
@@ -26,6 +29,19 @@ pub(super) enum Patience {
     Told,
     /// It is not, and may give up.
     NotTold,
+}
+
+/// Longest wait of a call whose client does not learn that it goes on: many give up after a minute.
+const UNTOLD: Duration = Duration::from_secs(50);
+
+impl Patience {
+    /// Returns a wait as far as the client's patience is known to go.
+    pub(super) fn at_most(self, wait: Duration) -> Duration {
+        match self {
+            Self::Told => wait,
+            Self::NotTold => wait.min(UNTOLD),
+        }
+    }
 }
 
 impl Work {

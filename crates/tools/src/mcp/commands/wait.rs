@@ -7,15 +7,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::{
-    mcp::{
-        answer::Complaint,
-        work::{Patience, Work},
-    },
+    mcp::{answer::Complaint, work::Work},
     unified::{View, WaitFor},
 };
 
-/// Longest wait of a call whose client does not learn that it goes on: many give up after a minute.
-const UNTOLD: Duration = Duration::from_secs(50);
 /// Largest program of a pattern: bounds the time that a look takes, and the memory. A `\w` takes 50 KiB,
 /// `.{1,80}` takes 100.
 const PATTERN_BYTES: usize = 256 << 10;
@@ -92,8 +87,5 @@ impl From<ViewArgument> for View {
 /// How long to wait, as far as the client's patience is known to go.
 pub(super) fn window(work: &Work, asked: Option<u64>) -> Option<Duration> {
     let asked = asked.map(Duration::from_millis);
-    match work.patience() {
-        Patience::Told => asked,
-        Patience::NotTold => asked.map(|asked| asked.min(UNTOLD)),
-    }
+    asked.map(|asked| work.patience().at_most(asked))
 }

@@ -32,7 +32,8 @@ pub(in crate::mcp) struct WatchFiles {
     /// Watches only the directory's own entries, not everything below it.
     #[serde(default)]
     entries_only: bool,
-    /// How long to wait for a change, in milliseconds. Default: 30000; at most 600000.
+    /// How long to wait for a change, in milliseconds. Default: 30000; at most 600000, or 50000 if the
+    /// client takes no notifications of progress.
     #[serde(default)]
     timeout_ms: Option<u64>,
 }
@@ -52,6 +53,7 @@ impl Tool for WatchFiles {
             let most = MAX_TIMEOUT.as_millis();
             return Err(Complaint(format!("`timeout_ms` must be at most {most}")));
         }
+        let wait = work.patience().at_most(wait);
         let watch = WatchPath {
             path: work.path(self.path.as_deref().unwrap_or("."))?,
             depth: match self.entries_only {

@@ -31,3 +31,11 @@ async fn a_binary_file_that_was_named_is_said_to_be_binary() {
         "Nothing was found."
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_does_not_outlast_the_patience_of_its_client() {
+    let stage = Stage::new();
+    let watch = stage.told("watch_files", json!({"timeout_ms": 120_000}));
+    let told = timeout(Duration::from_secs(60), watch).await.unwrap();
+    assert_eq!(told, "Nothing has changed for 50.0 seconds.");
+}
