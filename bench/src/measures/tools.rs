@@ -107,6 +107,7 @@ fn call(runtime: &Runtime, unified: &UnifiedExec, count: u64) -> Result<()> {
         workdir: Some("file:///".parse()?),
         env: Default::default(),
         tty: false,
+        stdin: None,
         yield_time: None,
         wait: WaitFor::Exit,
         max_output_tokens: None,

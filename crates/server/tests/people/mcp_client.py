@@ -177,7 +177,9 @@ async def talks_to_commands(agent: Agent) -> None:
     answer = await agent.write(answer["session_id"], chars="you\n", yield_time_ms=20_000)
     assert answer["exit_code"] == 0 and "hello you" in answer["output"], answer
 
-    answer = await agent.command("wc -c", yield_time_ms=250)
+    answer = await agent.command("wc -c", yield_time_ms=20_000)
+    assert answer["exit_code"] == 0 and answer["output"].strip() == "0", answer
+    answer = await agent.command("wc -c", open_stdin=True, yield_time_ms=250)
     answer = await agent.write(answer["session_id"], chars="12345", close_stdin=True, yield_time_ms=20_000)
     assert answer["exit_code"] == 0 and answer["output"].strip() == "5", answer
 

@@ -99,6 +99,12 @@ impl From<ExecCommandError> for Complaint {
 
 impl From<WriteStdinError> for Complaint {
     fn from(error: WriteStdinError) -> Self {
+        if let WriteStdinError::NoInput(number) = error {
+            return Self(format!(
+                "the command with session_id {number} was started without an input: start it with \
+                 `open_stdin`, or with `tty` if it prompts"
+            ));
+        }
         Self(chain(&error))
     }
 }

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use exec_env::environment::Environment;
+use exec_env::{command::Stdin, environment::Environment};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
@@ -244,8 +244,9 @@ impl ServerHandler for Server {
 /// Longest wait of a call. Only clients that are told that it goes on may ask for it.
 const LONGEST: Duration = Duration::from_secs(600);
 
-/// A client that cancels a call, or gives up on it, finds the command in the list.
-fn settings() -> Settings {
+/// A client that cancels a call, or gives up on it, finds the command in the list. Programs that read their
+/// input only because there is one would wait for it, and agents seldom mean to write to them.
+pub(super) fn settings() -> Settings {
     Settings {
         windows: Windows {
             max: LONGEST,
@@ -253,6 +254,7 @@ fn settings() -> Settings {
             ..Windows::default()
         },
         abandoned: Abandoned::RunsOn,
+        stdin: Stdin::Null,
         ..Settings::default()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
-use exec_env::process::ProcessNumber;
+use exec_env::{command::Stdin, process::ProcessNumber};
 use exec_wire::path_uri::PathUri;
 use regex::bytes::Regex;
 
@@ -27,8 +27,10 @@ pub struct ExecCommand {
     pub workdir: Option<PathUri>,
     /// Laid over the environment's variables.
     pub env: BTreeMap<String, String>,
-    /// Gives it a terminal; without one it gets pipes, and an input that can be written.
+    /// Gives it a terminal; without one it gets pipes.
     pub tty: bool,
+    /// What it reads without a terminal. Absent: as the settings say.
+    pub stdin: Option<Stdin>,
     /// How long to wait for the end of what is waited for. Absent: 10 s; at least 250 ms, at most what
     /// the settings allow.
     pub yield_time: Option<Duration>,

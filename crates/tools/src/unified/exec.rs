@@ -6,7 +6,7 @@ use std::{sync::Arc, time::SystemTime};
 use exec_core::log::{Follow, From, Pace};
 use exec_env::{
     backend::StartError,
-    command::{Command, Io},
+    command::{Command, Io, Stdin},
     process::TableFull,
 };
 use exec_wire::{
@@ -23,7 +23,7 @@ use super::{
     manager::UnifiedExec,
     output::ToolOutput,
     policy::{Approval, ApprovalRequest, Denied, SandboxChoice},
-    process::{About, Shared, UnifiedExecProcess},
+    process::{About, Input, Shared, UnifiedExecProcess},
     program,
     settings::Before,
     show::Show,
@@ -158,12 +158,16 @@ impl UnifiedExec {
             argv: argv.clone(),
             cwd: cwd.clone(),
             tty: call.tty,
+            input: match call.stdin.unwrap_or(inner.settings.stdin) {
+                Stdin::Null if !call.tty => Input::None,
+                Stdin::Null | Stdin::Piped => Input::Open,
+            },
             started: SystemTime::now(),
         };
         let (io, terminal) = if call.tty {
             (Io::Terminal(inner.settings.terminal), Terminal::Given)
         } else {
-            let stdin = inner.settings.stdin;
+            let stdin = call.stdin.unwrap_or(inner.settings.stdin);
             (Io::Pipes { stdin }, Terminal::None)
         };
         let command = Command {

@@ -44,7 +44,15 @@ pub(super) struct About {
     pub(super) argv: Vec<String>,
     pub(super) cwd: PathUri,
     pub(super) tty: bool,
+    pub(super) input: Input,
     pub(super) started: SystemTime,
+}
+
+/// Whether a command was given something to read.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Input {
+    Open,
+    None,
 }
 
 /// What the watcher of a command keeps for others. It outlives the handle, so that an end is told.
@@ -130,6 +138,7 @@ impl About {
             argv,
             cwd,
             tty,
+            input: _,
             started,
         } = self.clone();
         ProcessSummary {

@@ -14,7 +14,7 @@ use super::{
     held::Held,
     manager::UnifiedExec,
     output::ToolOutput,
-    process::UnifiedExecProcess,
+    process::{Input, UnifiedExecProcess},
     settings::Before,
     show::Show,
     wait::Wait,
@@ -38,9 +38,12 @@ pub enum WriteStdinError {
     /// Caller: only a terminal has a screen.
     #[error("process number {0} has no terminal, and so no screen")]
     NoScreen(ProcessNumber),
-    /// Caller: its input was closed, or it never had one.
+    /// Caller: its input was closed.
     #[error("input of process number {0} is closed")]
     InputClosed(ProcessNumber),
+    /// Caller: it was started without an input.
+    #[error("process number {0} was started without an input")]
+    NoInput(ProcessNumber),
     /// Caller: it does not read. What was written may reach it later.
     #[error("process number {0} does not read its input")]
     NotReading(ProcessNumber),
@@ -118,7 +121,14 @@ async fn write(process: &UnifiedExecProcess, call: &WriteStdin) -> Result<(), Wr
     if call.chars == INTERRUPT && !process.about.tty {
         // Without a terminal nothing makes a signal of the character, and no program expects it in a pipe.
         process.process.signal(ProcessSignal::Interrupt).await?;
-    } else {
+        if !call.close {
+            return Ok(());
+        }
+    }
+    if process.about.input == Input::None {
+        return Err(WriteStdinError::NoInput(number));
+    }
+    if call.chars != INTERRUPT || process.about.tty {
         let mut rest = Bytes::copy_from_slice(call.chars.as_bytes());
         while !rest.is_empty() {
             let piece = rest.split_to(PIECE_BYTES.min(rest.len()));

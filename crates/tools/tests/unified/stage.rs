@@ -75,6 +75,7 @@ pub(crate) fn sh(line: &str) -> ExecCommand {
         workdir: None,
         env: Default::default(),
         tty: false,
+        stdin: None,
         yield_time: Some(Duration::from_secs(30)),
         wait: WaitFor::Exit,
         max_output_tokens: None,

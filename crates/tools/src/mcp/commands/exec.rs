@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use exec_env::command::Stdin;
 use rmcp::model::JsonObject;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -35,9 +36,14 @@ pub(in crate::mcp) struct ExecCommandTool {
     /// Runs the shell as a login shell, which reads the profile. Default: false.
     #[serde(default)]
     login: bool,
-    /// Gives the command a terminal. Needed by full-screen and prompting programs. Default: false, pipes.
+    /// Gives the command a terminal, which write_stdin types into. Needed by full-screen and prompting
+    /// programs. Default: false, pipes.
     #[serde(default)]
     tty: bool,
+    /// Lets write_stdin write to a command without a terminal. Default: false: it reads nothing, and
+    /// programs that read to the end of their input do not wait for it.
+    #[serde(default)]
+    open_stdin: bool,
     /// How long to wait for its end before returning with what it has said so far, in milliseconds.
     /// Default: 10000; 250 to 600000, or to 50000 if the client takes no notifications of progress.
     #[serde(default)]
@@ -91,6 +97,7 @@ impl Tool for ExecCommandTool {
             workdir: Some(workdir),
             env: self.env,
             tty: self.tty,
+            stdin: self.open_stdin.then_some(Stdin::Piped),
             yield_time: window(work, self.yield_time_ms),
             wait: WaitForArgument::read(self.wait_for)?,
             max_output_tokens: self.max_output_tokens,

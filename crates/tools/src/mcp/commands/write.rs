@@ -53,7 +53,8 @@ impl Tool for WriteStdinTool {
     const NAME: &'static str = "write_stdin";
     const TITLE: &'static str = "Write to a running command";
     const DESCRIPTION: &'static str = "Writes to a command that exec_command left running, or only waits \
-        for it, and returns its output since the last call and, if it ended, its exit code.";
+        for it, and returns its output since the last call and, if it ended, its exit code. It can write to \
+        commands that were started with tty or open_stdin, and interrupt every one.";
     const EFFECT: Effect = Effect::Runs;
 
     fn answers() -> Option<Arc<JsonObject>> {

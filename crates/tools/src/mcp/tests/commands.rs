@@ -26,3 +26,29 @@ async fn a_pattern_that_would_be_slow_is_refused_and_common_ones_are_not() {
         stage.told("exec_command", wait(pattern)).await;
     }
 }
+
+#[tokio::test]
+async fn a_command_has_no_input_unless_it_is_asked_for() {
+    let stage = Stage::new();
+    let command = json!({"cmd": "cat; echo read", "yield_time_ms": 40_000});
+    let told = timeout(SOON, stage.told("exec_command", command)).await;
+    assert!(told.unwrap().ends_with("Output:\nread\n"));
+
+    let command = json!({"cmd": "sleep 600", "yield_time_ms": 250});
+    let started = stage.call("exec_command", command).await;
+    let session = started.structured_content.unwrap()["session_id"].clone();
+    let write = json!({"session_id": session, "chars": "x"});
+    let refused = stage.refused("write_stdin", write).await;
+    assert!(refused.contains("`open_stdin`"), "{refused}");
+    let interrupt = json!({"session_id": session, "chars": "\u{3}", "yield_time_ms": 40_000});
+    let told = timeout(SOON, stage.told("write_stdin", interrupt)).await;
+    assert!(told.unwrap().contains("exited with code 130"));
+
+    let command = json!({"cmd": "cat", "open_stdin": true, "yield_time_ms": 250});
+    let started = stage.call("exec_command", command).await;
+    let session = started.structured_content.unwrap()["session_id"].clone();
+    let write =
+        json!({"session_id": session, "chars": "x", "close_stdin": true, "yield_time_ms": 40_000});
+    let told = timeout(SOON, stage.told("write_stdin", write)).await;
+    assert!(told.unwrap().ends_with("Output:\nx"));
+}

@@ -13,13 +13,11 @@ use exec_wire::path_uri::PathUri;
 use rmcp::model::{CallToolResult, ContentBlock};
 use serde_json::Value;
 
-use crate::{
-    mcp::{
-        Enclosure, Network, Tools, Workspace, catalog,
-        session::{Edits, Session},
-        work::{Patience, Work},
-    },
-    unified::Settings,
+use crate::mcp::{
+    Enclosure, Network, Tools, Workspace, catalog,
+    server::settings,
+    session::{Edits, Session},
+    work::{Patience, Work},
 };
 
 /// Where an agent works. It has no sandbox: that would need a program beside the tests.
@@ -36,7 +34,7 @@ impl Stage {
             &environment(),
             &Arc::new(workspace(directory.path())),
             &Edits::default(),
-            Settings::default(),
+            settings(),
         );
         Self {
             directory,

@@ -65,6 +65,7 @@ pub(super) fn command() -> ExecCommand {
         workdir: None,
         env: Default::default(),
         tty: false,
+        stdin: None,
         yield_time: None,
         wait: WaitFor::Exit,
         max_output_tokens: None,
