@@ -39,3 +39,24 @@ async fn a_watch_does_not_outlast_the_patience_of_its_client() {
     let told = timeout(Duration::from_secs(60), watch).await.unwrap();
     assert_eq!(told, "Nothing has changed for 50.0 seconds.");
 }
+
+#[tokio::test]
+async fn links_are_listed_and_names_begin_where_the_listing_does() {
+    let stage = Stage::new();
+    stage.put("top/dir/file", "");
+    stage.put("top/plain", "");
+    let at = |name: &str| stage.directory.path().join(name);
+    symlink("plain", at("top/link")).unwrap();
+    symlink("dir", at("top/ways")).unwrap();
+    symlink("../plain", at("top/dir/back")).unwrap();
+    assert_eq!(
+        stage.told("list_directory", json!({"path": "top"})).await,
+        "dir/\nlink@\nplain\nways@/"
+    );
+    assert_eq!(
+        stage
+            .told("list_directory", json!({"path": "top", "depth": 3}))
+            .await,
+        "dir/\ndir/back@\ndir/file\nlink@\nplain\nways@/"
+    );
+}
