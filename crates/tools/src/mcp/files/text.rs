@@ -1,4 +1,4 @@
-//! Text files: those that an agent can read and change.
+//! Whole files: those that an agent can read and change.
 
 use bytes::Bytes;
 use exec_wire::{
@@ -8,55 +8,70 @@ use exec_wire::{
 
 use crate::mcp::{answer::Complaint, work::Work};
 
-/// Largest file that is changed as text: it is held several times.
+/// Largest file that is changed as text, or kept to be put back: it is held several times.
 pub(super) const MAX_TEXT_BYTES: u64 = 16 << 20;
 
 /// Permission bits, if the environment tells them.
 pub(super) type Mode = Option<u32>;
 
-/// Reads a whole file as text. Complains if it is too large, or no text.
-pub(super) async fn read_text(work: &Work, path: &PathUri) -> Result<String, Complaint> {
-    Ok(read_text_and_mode(work, path).await?.0)
+/// What a file holds.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Content {
+    /// All of it.
+    Whole(Bytes),
+    /// So many bytes, which are more than is read.
+    TooLarge(u64),
 }
 
-/// Reads a whole file as text, and who may use it. Complains if it is too large, or no text.
-pub(super) async fn read_text_and_mode(
-    work: &Work,
-    path: &PathUri,
-) -> Result<(String, Mode), Complaint> {
+impl Content {
+    /// Returns it as text. Complains if it is too large, or no text.
+    pub(super) fn text(&self, shown: &str) -> Result<&str, Complaint> {
+        match self {
+            Self::Whole(data) => {
+                str::from_utf8(data).map_err(|_| Complaint(format!("`{shown}` is not UTF-8 text")))
+            }
+            Self::TooLarge(size) => Err(Complaint(format!(
+                "`{shown}` is too large to be edited as text: {size} bytes, at most {MAX_TEXT_BYTES}"
+            ))),
+        }
+    }
+}
+
+/// Reads a file, and who may use it.
+pub(super) async fn read(work: &Work, path: &PathUri) -> Result<(Content, Mode), Complaint> {
     let metadata = work.files().metadata(GetMetadata {
         path: path.clone(),
         follow_symlinks: None,
         sandbox: work.sandbox(),
     });
-    let shown = work.show(path);
     let metadata = metadata.await?;
-    let size = metadata.size;
-    if size > MAX_TEXT_BYTES {
-        return Err(Complaint(format!(
-            "`{shown}` is too large to be edited as text: {size} bytes, at most {MAX_TEXT_BYTES}"
-        )));
+    if metadata.is_file && metadata.size > MAX_TEXT_BYTES {
+        return Ok((Content::TooLarge(metadata.size), metadata.mode));
     }
     let read = work.files().read_file(ReadFile {
         path: path.clone(),
         follow_symlinks: None,
         sandbox: work.sandbox(),
     });
-    let text = String::from_utf8(Vec::from(read.await?))
-        .map_err(|_| Complaint(format!("`{shown}` is not UTF-8 text")))?;
-    Ok((text, metadata.mode))
+    Ok((Content::Whole(read.await?), metadata.mode))
+}
+
+/// Reads a whole file as text. Complains if it is too large, or no text.
+pub(super) async fn read_text(work: &Work, path: &PathUri) -> Result<String, Complaint> {
+    let (content, _) = read(work, path).await?;
+    Ok(content.text(&work.show(path))?.to_owned())
 }
 
 /// Writes a whole file, which keeps its mode. Readers see the old content or the new.
 pub(super) async fn write_text(work: &Work, path: &PathUri, text: &str) -> Result<(), Complaint> {
-    write_text_with_mode(work, path, text, None).await
+    write(work, path, Bytes::copy_from_slice(text.as_bytes()), None).await
 }
 
 /// Writes a whole file, and lets it have this mode.
-pub(super) async fn write_text_with_mode(
+pub(super) async fn write(
     work: &Work,
     path: &PathUri,
-    text: &str,
+    data: Bytes,
     mode: Mode,
 ) -> Result<(), Complaint> {
     let write = WriteFile {
@@ -68,6 +83,5 @@ pub(super) async fn write_text_with_mode(
         mode,
         sandbox: work.sandbox(),
     };
-    let data = Bytes::copy_from_slice(text.as_bytes());
     Ok(work.files().write_file(write, data).await?)
 }

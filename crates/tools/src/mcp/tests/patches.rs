@@ -149,3 +149,89 @@ async fn a_call_that_is_dropped_while_files_are_written_writes_them_all() {
     let all = tokio::time::timeout(Duration::from_secs(20), there("f199"));
     all.await.unwrap();
 }
+
+#[tokio::test]
+async fn what_is_deleted_or_moved_need_not_be_text() {
+    let stage = Stage::new();
+    stage.put("binary", b"\xff\0");
+    stage.put("moved", b"\xfe\0");
+    stage.put("large", vec![b'x'; (16 << 20) + 1]);
+    let told = stage.told(
+        "apply_patch",
+        patch(
+            "*** Delete File: binary\n*** Update File: moved\n*** Move to: there\n*** Delete File: large\n",
+        ),
+    );
+    assert_eq!(told.await, "D binary\nR moved -> there\nD large");
+    let path = |name: &str| stage.directory.path().join(name);
+    assert!(!path("binary").exists() && !path("large").exists() && !path("moved").exists());
+    assert_eq!(fs::read(path("there")).unwrap(), b"\xfe\0");
+}
+
+#[tokio::test]
+async fn of_files_that_are_too_large_to_be_put_back_one_patch_deletes_one() {
+    let stage = Stage::new();
+    stage.put("a", b"\xff\0");
+    for name in ["large", "large2"] {
+        stage.put(name, vec![b'x'; (16 << 20) + 1]);
+    }
+    let both = patch("*** Delete File: a\n*** Delete File: large\n*** Delete File: large2\n");
+    let refused = stage.refused("apply_patch", both).await;
+    assert!(refused.contains("`large2`"), "{refused}");
+    let path = |name: &str| stage.directory.path().join(name);
+    assert!(path("a").exists() && path("large").exists());
+    let moved = patch("*** Update File: large\n*** Move to: there\n");
+    let refused = stage.refused("apply_patch", moved).await;
+    assert!(refused.contains("too large to be moved"), "{refused}");
+}
+
+#[tokio::test]
+async fn one_new_file_under_two_names_is_refused() {
+    let stage = Stage::new();
+    stage.put("d/old", "x\n");
+    std::os::unix::fs::symlink("d", stage.directory.path().join("dl")).unwrap();
+    for (one, other) in [("d/new", "dl/new"), ("d/deep/new", "dl/deep/new")] {
+        let refused = stage.refused(
+            "apply_patch",
+            patch(&format!(
+                "*** Add File: {one}\n+1\n*** Add File: {other}\n+2\n"
+            )),
+        );
+        let refused = refused.await;
+        assert!(refused.contains("are the same file"), "{refused}");
+        assert_eq!(stage.text(one), None);
+    }
+    let refused = stage.refused(
+        "apply_patch",
+        patch("*** Add File: d/new\n+1\n*** Update File: d/old\n*** Move to: dl/new\n"),
+    );
+    assert!(refused.await.contains("are the same file"));
+}
+
+#[tokio::test]
+async fn a_file_that_is_there_is_not_added_and_what_to_do_is_said() {
+    let stage = Stage::new();
+    stage.put("a.txt", "one\n");
+    let refused = stage.refused("apply_patch", patch("*** Add File: a.txt\n+x\n"));
+    let refused = refused.await;
+    assert!(refused.contains("use `*** Update File:`"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_patch_that_was_undone_leaves_no_directory_behind() {
+    let stage = Stage::new();
+    stage.put("old/a.txt", "one\n");
+    let long = "z".repeat(250);
+    let refused = stage.refused(
+        "apply_patch",
+        patch(&format!(
+            "*** Add File: fresh/deep/f\n+x\n*** Add File: old/fresh/f\n+x\n*** Add File: {long}/{long}{long}\n+x\n"
+        )),
+    );
+    let refused = refused.await;
+    assert!(refused.ends_with("; no file was changed"), "{refused}");
+    assert!(!stage.directory.path().join("fresh").exists());
+    assert!(!stage.directory.path().join("old/fresh").exists());
+    assert!(!stage.directory.path().join(long).exists());
+    assert!(stage.directory.path().join("old").exists());
+}
