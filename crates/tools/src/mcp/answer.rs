@@ -11,7 +11,7 @@ use super::{
     typed::PathError,
     weight::{MAX_ANSWER_BYTES, fitting},
 };
-use crate::unified::{ExecCommandError, WriteStdinError};
+use crate::unified::ExecCommandError;
 
 /// What a tool came to.
 #[derive(Clone, Debug)]
@@ -97,20 +97,8 @@ impl From<ExecCommandError> for Complaint {
     }
 }
 
-impl From<WriteStdinError> for Complaint {
-    fn from(error: WriteStdinError) -> Self {
-        if let WriteStdinError::NoInput(number) = error {
-            return Self(format!(
-                "the command with session_id {number} was started without an input: start it with \
-                 `open_stdin`, or with `tty` if it prompts"
-            ));
-        }
-        Self(chain(&error))
-    }
-}
-
 /// An error and what caused it, in one line.
-fn chain(error: &dyn std::error::Error) -> String {
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

@@ -4,6 +4,7 @@ mod end;
 mod exec;
 mod list;
 mod output;
+mod refusal;
 mod wait;
 mod write;
 

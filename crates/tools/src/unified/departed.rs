@@ -1,4 +1,4 @@
-//! Commands whose end was shown a short while ago.
+//! Commands that are no longer kept: those whose end was shown a short while ago, and those that made room.
 //!
 //! The answer that showed it may not have been received; then the end is shown once more. No handle of a
 //! process is kept here: what a command left behind ends when its end is shown, whoever reads that.
@@ -19,9 +19,15 @@ use super::{
 /// Commands that are remembered. Each keeps what its last call showed.
 const REMEMBERED: usize = 16;
 
-/// Commands whose end was shown, the last one behind the others.
+/// Commands that made room, whose numbers are remembered.
+const REMOVED: usize = 256;
+
+/// Commands that are no longer kept, the last one behind the others.
 #[derive(Debug, Default)]
-pub(super) struct Departed(Mutex<VecDeque<Gone>>);
+pub(super) struct Departed {
+    gone: Mutex<VecDeque<Gone>>,
+    removed: Mutex<VecDeque<ProcessNumber>>,
+}
 
 #[derive(Debug)]
 struct Gone {
@@ -81,7 +87,22 @@ impl Departed {
         unknown.map(summary).collect()
     }
 
+    /// Remembers that a command made room.
+    pub(super) fn add_removed(&self, number: ProcessNumber) {
+        let mut removed = self.removed.lock().unwrap_or_else(PoisonError::into_inner);
+        if removed.len() >= REMOVED {
+            removed.pop_front();
+        }
+        removed.push_back(number);
+    }
+
+    /// Tells whether a command is known to have made room.
+    pub(super) fn made_room(&self, number: ProcessNumber) -> bool {
+        let removed = self.removed.lock().unwrap_or_else(PoisonError::into_inner);
+        removed.contains(&number)
+    }
+
     fn lock(&self) -> MutexGuard<'_, VecDeque<Gone>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.gone.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

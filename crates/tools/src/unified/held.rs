@@ -58,6 +58,7 @@ impl<'a> Held<'a> {
         match kept {
             Ok(None) => {}
             Ok(Some(Removed { number, .. })) => {
+                inner.departed.add_removed(number);
                 let removed = inner.lock().remove(&number);
                 removed.map(|removed| tokio::spawn(give_up(removed)));
             }

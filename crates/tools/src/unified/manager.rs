@@ -112,7 +112,10 @@ impl UnifiedExec {
                 let process = self.inner.lock().get(&number).cloned();
                 (process.ok_or(OpenError::Unknown(number))?, None)
             }
-            Err(error) => return Ok(self.inner.show_again(number, &show).ok_or(error)?),
+            Err(error) => {
+                let shown = self.inner.show_again(number, &show);
+                return shown.ok_or_else(|| self.inner.refusal(error));
+            }
         };
         self.inner.end(&process).await?;
         Ok(match held {
@@ -181,6 +184,16 @@ impl Inner {
         let output = show.output(&about, &shared);
         self.departed.add(about, shared);
         Some(output)
+    }
+
+    /// Tells why a command cannot be looked at.
+    pub(super) fn refusal(&self, error: OpenError) -> WriteStdinError {
+        match error {
+            OpenError::Unknown(number) if self.departed.made_room(number) => {
+                WriteStdinError::MadeRoom(number, self.settings.max_processes)
+            }
+            error => error.into(),
+        }
     }
 
     /// Ends a command, and waits until that is told.

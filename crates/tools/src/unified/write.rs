@@ -1,6 +1,6 @@
 //! `write_stdin`: writes to a command that runs on, or only looks at it, and shows what it says.
 
-use std::time::Duration;
+use std::{num::NonZeroUsize, time::Duration};
 
 use bytes::Bytes;
 use exec_env::process::{OpenError, ProcessError, ProcessNumber};
@@ -35,6 +35,9 @@ pub enum WriteStdinError {
     /// Caller: there is no such command, or somebody else waits for it.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// Caller: it made room for another command.
+    #[error("process number {0} made room for another: at most {1} are kept")]
+    MadeRoom(ProcessNumber, NonZeroUsize),
     /// Caller: only a terminal has a screen.
     #[error("process number {0} has no terminal, and so no screen")]
     NoScreen(ProcessNumber),
@@ -70,7 +73,10 @@ impl UnifiedExec {
         };
         let held = match Held::open(&self.inner, call.number) {
             Ok(held) => held,
-            Err(error) => return Ok(self.inner.show_again(call.number, &show).ok_or(error)?),
+            Err(error) => {
+                let shown = self.inner.show_again(call.number, &show);
+                return shown.ok_or_else(|| self.inner.refusal(error));
+            }
         };
         let process = held.process();
         if call.view == View::Screen && !process.about.tty {

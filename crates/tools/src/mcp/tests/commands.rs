@@ -52,3 +52,30 @@ async fn a_command_has_no_input_unless_it_is_asked_for() {
     let told = timeout(SOON, stage.told("write_stdin", write)).await;
     assert!(told.unwrap().ends_with("Output:\nx"));
 }
+
+#[tokio::test]
+async fn a_command_that_is_not_there_is_called_as_the_tools_call_it() {
+    let stage = Stage::new();
+    for tool in ["write_stdin", "terminate_process"] {
+        let refused = stage.refused(tool, json!({"session_id": 77})).await;
+        assert_eq!(refused, "there is no command with session_id 77");
+    }
+    let command = json!({"cmd": "sleep 600", "yield_time_ms": 250});
+    let started = stage.call("exec_command", command).await;
+    let session = started.structured_content.unwrap()["session_id"].clone();
+    let long = json!({"session_id": session, "yield_time_ms": 40_000});
+    let waiting = stage.told("write_stdin", long);
+    let other = async {
+        let refused = stage.refused("write_stdin", json!({"session_id": session}));
+        let refused = refused.await;
+        stage
+            .told("terminate_process", json!({"session_id": session}))
+            .await;
+        refused
+    };
+    let (_, refused) = tokio::join!(waiting, other);
+    assert!(
+        refused.contains("another call waits for the command with session_id"),
+        "{refused}"
+    );
+}

@@ -2,11 +2,10 @@
 
 use std::{num::NonZeroUsize, sync::Arc};
 
-use exec_env::process::OpenError;
 use tokio::task::yield_now;
 
 use super::stage::{Stage, command, quick, write};
-use crate::unified::{ExecCommandError, Settings, Unrestricted};
+use crate::unified::{ExecCommandError, Settings, Unrestricted, WriteStdinError};
 
 fn stage(max: usize, protected: usize) -> Stage {
     let settings = Settings {
@@ -32,7 +31,16 @@ async fn the_one_used_least_recently_makes_room_and_its_end_is_told() {
         .unwrap();
     stage.running().await;
     let gone = stage.look(second).await.unwrap_err();
-    assert_eq!(gone, OpenError::Unknown(second).into());
+    let three = NonZeroUsize::new(3).unwrap();
+    assert_eq!(gone, WriteStdinError::MadeRoom(second, three));
+    assert_eq!(
+        stage
+            .exec
+            .terminate(&command().call_id, second)
+            .await
+            .unwrap_err(),
+        gone
+    );
     let told = stage.told.lines();
     assert!(
         told.iter().any(|line| line.starts_with("c end 2 Ok(143)")),
