@@ -48,7 +48,9 @@ pub(super) struct Gathered {
     pub(super) exit: Option<Exit>,
     /// Why nothing more will be known.
     pub(super) failure: Option<ProcessError>,
-    /// Nothing follows.
+    /// All output was taken; the end is about to be told.
+    pub(super) finished: bool,
+    /// Nothing follows: the end was told.
     pub(super) over: bool,
 }
 
@@ -96,6 +98,7 @@ impl Gathered {
             taken: None,
             exit: None,
             failure: None,
+            finished: false,
             over: false,
         }
     }
@@ -118,6 +121,7 @@ impl Gathered {
 
     /// Takes note that nothing follows. Returns all that was written, as far as it is kept.
     pub(super) fn finish(&mut self) -> Ends {
+        self.finished = true;
         let mut settled = Vec::new();
         self.plain.finish(&mut settled);
         self.settled(&settled);

@@ -46,13 +46,13 @@ pub enum ExecEvent {
         /// What.
         chunk: Bytes,
     },
-    /// Something was written to it, or it was looked at.
+    /// Something is about to be written to it, or it is looked at. Never behind its end.
     TerminalInteraction {
         /// The call that started it.
         call_id: CallId,
         /// Its number.
         number: ProcessNumber,
-        /// What was written.
+        /// What is written.
         stdin: String,
     },
     /// It is over.

@@ -95,6 +95,7 @@ impl UnifiedExec {
         }
         let mut wait = Wait::begin(process, &call.wait, since, began + window);
         let mut written = Ok(());
+        self.tell_interaction(process, &call);
         if writes {
             let by = began + window.max(ACCEPTED_WITHIN);
             let in_time = timeout_at(by, write(process, &call)).await;
@@ -102,7 +103,7 @@ impl UnifiedExec {
             wait.extend(Instant::now() + window);
         }
         match written {
-            Ok(()) => self.tell_interaction(process, &call),
+            Ok(()) => {}
             // It ended before it could read; that says more than the refusal.
             Err(_) if process.process.status().exit.is_some() => {}
             Err(error) => return Err(error),
@@ -111,7 +112,15 @@ impl UnifiedExec {
         Ok(held.show(&show))
     }
 
+    /// Tells what is about to be written, or that the command is looked at; not of one that has ended, nor
+    /// of what it has no input for.
     fn tell_interaction(&self, process: &UnifiedExecProcess, call: &WriteStdin) {
+        let is_told = process.process.status().exit.is_none() && !lacks_input(process, call);
+        // Locked until it is told: the end is told behind it, or was told before.
+        let gathered = process.shared.lock();
+        if !is_told || gathered.finished {
+            return;
+        }
         let event = ExecEvent::TerminalInteraction {
             call_id: process.about.call_id.clone(),
             number: call.number,
@@ -119,6 +128,12 @@ impl UnifiedExec {
         };
         self.inner.events.handle_event(event);
     }
+}
+
+/// Whether there is something to write or to close, and nothing that takes it. A signal needs no input.
+fn lacks_input(process: &UnifiedExecProcess, call: &WriteStdin) -> bool {
+    let writes = !call.chars.is_empty() && call.chars != INTERRUPT;
+    process.about.input == Input::None && (writes || call.close)
 }
 
 /// Writes, and closes if that is asked for.
@@ -131,7 +146,7 @@ async fn write(process: &UnifiedExecProcess, call: &WriteStdin) -> Result<(), Wr
             return Ok(());
         }
     }
-    if process.about.input == Input::None {
+    if lacks_input(process, call) {
         return Err(WriteStdinError::NoInput(number));
     }
     if call.chars != INTERRUPT || process.about.tty {

@@ -1,5 +1,7 @@
 //! What a harness is told, and in which order.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use exec_core::log::OutputChunk;
 use exec_wire::{id::OutputSeq, process::OutputStream};
@@ -35,7 +37,6 @@ async fn events_come_in_their_order() {
             "c begin 1 /bin/sh -lc echo one in file:///work",
             "c Stdout one\n",
             "c stdin 1 go",
-            "c stdin 1 ",
             "c Stderr two\n",
             "c end 1 Ok(0) \"one\\ntwo\\n\" 10250ms",
         ]
@@ -83,4 +84,40 @@ fn output_that_was_lost_on_the_way_is_said_to_be() {
         text,
         "one\n[... 3 pieces of output were lost on the way ...]\nfive"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_written_is_told_before_the_end_that_it_causes() {
+    let stage = Stage::new();
+    let number = stage.running().await;
+    let (_, fake) = stage.backend.started(0).await;
+    // It answers late, as over a network, and has ended by then.
+    let latency = Duration::from_millis(400);
+    fake.is_far_away(latency);
+    let (output, ()) = tokio::join!(stage.exec.write_stdin(write(number, "quit")), async {
+        tokio::time::sleep(latency / 2).await;
+        fake.exits(0);
+        fake.closes();
+    });
+    assert_eq!(output.unwrap().exit.unwrap().code, 0);
+    let told = stage.told.lines();
+    let [_, stdin, end] = &told[..] else {
+        panic!("{told:?}");
+    };
+    assert_eq!(stdin, "c stdin 1 quit");
+    assert!(end.starts_with("c end 1"), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_is_told_of_a_command_that_runs_and_not_of_one_that_has_ended() {
+    let stage = Stage::new();
+    let number = stage.running().await;
+    let (_, fake) = stage.backend.started(0).await;
+    stage.look(number).await.unwrap();
+    assert_eq!(stage.told.lines()[1..], ["c stdin 1 "]);
+    fake.exits(0);
+    fake.closes();
+    stage.told.until(3).await;
+    stage.look(number).await.unwrap();
+    assert_eq!(stage.told.lines().len(), 3);
 }
