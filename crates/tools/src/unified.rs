@@ -30,6 +30,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use self::plain::Plain;
 pub use self::{
     call::{CallId, ExecCommand, Program, View, WaitFor, WriteStdin},
     event::{EventSink, ExecEvent, NoEvents},

@@ -6,11 +6,14 @@ use std::{
 };
 
 use exec_env::process::ProcessNumber;
+use exec_wire::process::OutputStream;
 
-use crate::unified::{CallId, EventSink, ExecEvent};
+use crate::unified::{CallId, EventSink, ExecEvent, Plain};
 
 /// Longest line that is kept, in bytes: it is a message beside a progress bar.
 const MAX_LINE: usize = 200;
+/// What is looked at of a chunk.
+const MAX_TAIL: usize = 4 << 10;
 
 /// Remembers last lines. A command is forgotten when it ends; how many run is bounded elsewhere.
 #[derive(Debug, Default)]
@@ -28,10 +31,9 @@ pub(super) enum Speaker {
 #[derive(Debug)]
 struct Words {
     number: ProcessNumber,
-    /// The last line that is not blank.
+    plain: Plain,
+    /// The last line that is not blank and has ended.
     line: Vec<u8>,
-    /// The next output begins a line.
-    ended: bool,
 }
 
 impl LastWords {
@@ -42,12 +44,8 @@ impl LastWords {
             Speaker::Call(call) => words.get(&call.0)?,
             Speaker::Number(number) => words.values().find(|words| words.number == *number)?,
         };
-        let line: String = String::from_utf8_lossy(&words.line)
-            .chars()
-            .filter(|character| !character.is_control())
-            .collect();
-        let line = line.trim();
-        (!line.is_empty()).then(|| line.to_owned())
+        let line = words.line();
+        (!line.is_empty()).then_some(line)
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Words>> {
@@ -63,14 +61,18 @@ impl EventSink for LastWords {
             } => {
                 let words = Words {
                     number,
+                    plain: Plain::default(),
                     line: Vec::new(),
-                    ended: true,
                 };
                 self.lock().insert(call_id.0, words);
             }
-            ExecEvent::ExecCommandOutputDelta { call_id, chunk, .. } => {
+            ExecEvent::ExecCommandOutputDelta {
+                call_id,
+                stream,
+                chunk,
+            } => {
                 if let Some(words) = self.lock().get_mut(&call_id.0) {
-                    words.add(&chunk);
+                    words.add(stream, &chunk);
                 }
             }
             ExecEvent::TerminalInteraction { .. } => {}
@@ -82,26 +84,34 @@ impl EventSink for LastWords {
 }
 
 impl Words {
-    fn add(&mut self, chunk: &[u8]) {
-        // Earlier lines of a large chunk are of no interest.
-        let tail = &chunk[chunk.len().saturating_sub(MAX_LINE * 4)..];
-        for part in tail.split_inclusive(|byte| matches!(byte, b'\n' | b'\r')) {
-            let text = part.trim_ascii();
-            if self.ended && !text.is_empty() {
-                self.line.clear();
-            }
-            let room = MAX_LINE.saturating_sub(self.line.len());
-            if !self.ended || !text.is_empty() {
-                self.line.extend_from_slice(&text[..text.len().min(room)]);
-                self.ended = part.ends_with(b"\n") || part.ends_with(b"\r");
-            }
+    fn add(&mut self, stream: OutputStream, chunk: &[u8]) {
+        // Earlier lines of a large chunk are of no interest. What an escape code began there does not
+        // matter behind the end of a line.
+        let tail = &chunk[chunk.len().saturating_sub(MAX_TAIL)..];
+        if tail.len() < chunk.len() {
+            self.plain = Plain::default();
         }
+        let mut settled = Vec::new();
+        self.plain.feed(stream, tail, &mut settled);
+        let mut lines = settled.rsplit(|byte| *byte == b'\n');
+        if let Some(last) = lines.find(|line| !line.trim_ascii().is_empty()) {
+            self.line.clear();
+            self.line.extend_from_slice(last);
+        }
+    }
+
+    fn line(&self) -> String {
+        let begun = self.plain.line().trim_ascii();
+        let line = if begun.is_empty() { &self.line } else { begun };
+        let line = String::from_utf8_lossy(line);
+        let line = line.trim();
+        line[..line.floor_char_boundary(MAX_LINE)].to_owned()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use exec_wire::{path_uri::PathUri, process::OutputStream};
+    use exec_wire::path_uri::PathUri;
 
     use super::*;
 
@@ -137,6 +147,13 @@ mod tests {
         assert_eq!(heard(&["one\ntwo\n\n"]).as_deref(), Some("two"));
         assert_eq!(heard(&["one\ntw", "o"]).as_deref(), Some("two"));
         assert_eq!(heard(&["10%\r", "20%\r"]).as_deref(), Some("20%"));
+    }
+
+    #[test]
+    fn nothing_is_left_of_escape_codes() {
+        let coloured = ["\x1b[32mstep\x1b", "[0m 1\x1b]0;title\x07\x1b[K\n"];
+        assert_eq!(heard(&coloured).as_deref(), Some("step 1"));
+        assert_eq!(heard(&["10%\x1b[2K\r20%"]).as_deref(), Some("20%"));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use self::{escape::Escapes, line::Line};
 
 /// Turns output into text.
 #[derive(Debug, Default)]
-pub(super) struct Plain {
+pub(crate) struct Plain {
     streams: [Escapes; 3],
     line: Line,
 }
@@ -24,7 +24,7 @@ pub(super) struct Plain {
 impl Plain {
     /// Takes output, and appends to `text` what it settles. The last line is not settled before it ends:
     /// it can still be overwritten.
-    pub(super) fn feed(&mut self, stream: OutputStream, bytes: &[u8], text: &mut Vec<u8>) {
+    pub(crate) fn feed(&mut self, stream: OutputStream, bytes: &[u8], text: &mut Vec<u8>) {
         self.streams[stream as usize].feed(bytes, &mut self.line, text);
     }
 
@@ -43,7 +43,7 @@ impl Plain {
     }
 
     /// Returns what there is of the last line.
-    pub(super) fn line(&self) -> &[u8] {
+    pub(crate) fn line(&self) -> &[u8] {
         self.line.text()
     }
 }
