@@ -81,7 +81,8 @@ pub(super) async fn run<T: Tool>(
     arguments: Option<JsonObject>,
     work: &Work,
 ) -> Result<Answer, Complaint> {
-    let arguments = Value::Object(arguments.unwrap_or_default());
+    let mut arguments = Value::Object(arguments.unwrap_or_default());
+    drop_nulls(&mut arguments);
     let tool: T = serde_path_to_error::deserialize(arguments).map_err(|error| {
         let path = error.path().to_string();
         match path.as_str() {
@@ -94,6 +95,14 @@ pub(super) async fn run<T: Tool>(
         }
     })?;
     tool.call(work).await
+}
+
+/// Leaves out members that are null: some clients send every argument that there is.
+fn drop_nulls(value: &mut Value) {
+    if let Value::Object(object) = value {
+        object.retain(|_, member| !member.is_null());
+        object.values_mut().for_each(drop_nulls);
+    }
 }
 
 /// The schema of a type, in the words that every client understands: an optional member is one that may

@@ -79,3 +79,19 @@ async fn a_command_that_is_not_there_is_called_as_the_tools_call_it() {
         "{refused}"
     );
 }
+
+#[tokio::test]
+async fn an_argument_that_is_null_is_one_that_was_left_out() {
+    let stage = Stage::new();
+    let command = json!({
+        "cmd": "echo hello",
+        "workdir": null,
+        "tty": null,
+        "env": null,
+        "wait_for": {"idle_ms": null, "pattern": "hello", "bytes": null},
+    });
+    let told = stage.told("exec_command", command).await;
+    assert!(told.contains("hello"), "{told}");
+    let refused = stage.refused("read_file", json!({"path": null})).await;
+    assert!(refused.contains("missing field `path`"), "{refused}");
+}
