@@ -7,6 +7,7 @@ mod apply;
 mod parse;
 #[cfg(test)]
 mod tests;
+mod wrapper;
 
 pub(super) use self::{
     apply::apply,

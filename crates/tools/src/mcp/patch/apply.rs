@@ -8,6 +8,8 @@ use std::borrow::Cow;
 
 use super::parse::{Hunk, HunkLine};
 
+const BYTE_ORDER_MARK: char = '\u{feff}';
+
 /// Why hunks do not fit a file. The caller must look at the file again.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("hunk {number} (patch line {line}): {what}")]
@@ -19,6 +21,14 @@ pub(in crate::mcp) struct ApplyError {
 
 /// Applies every hunk, or none.
 pub(in crate::mcp) fn apply(text: &str, hunks: &[Hunk]) -> Result<String, ApplyError> {
+    // A byte order mark is no part of the first line, for those who read it.
+    match text.strip_prefix(BYTE_ORDER_MARK) {
+        Some(rest) => Ok(format!("{BYTE_ORDER_MARK}{}", apply_to_lines(rest, hunks)?)),
+        None => apply_to_lines(text, hunks),
+    }
+}
+
+fn apply_to_lines(text: &str, hunks: &[Hunk]) -> Result<String, ApplyError> {
     let old: Vec<&str> = text.split_inclusive('\n').collect();
     let ending = match old.first() {
         Some(first) if first.ends_with("\r\n") => "\r\n",

@@ -1,5 +1,7 @@
 //! From text to what is to be done.
 
+use super::wrapper::Wrappers;
+
 /// What is to be done, in the order in which it was written.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(in crate::mcp) struct Patch {
@@ -75,10 +77,11 @@ const MOVE: &str = "*** Move to: ";
 const END_OF_FILE: &str = "*** End of File";
 
 impl Patch {
-    /// Reads a patch. Blank lines around it do not count.
+    /// Reads a patch. Blank lines around it do not count, nor does what it was wrapped in.
     pub(in crate::mcp) fn parse(text: &str) -> Result<Self, ParseError> {
         let mut lines = Lines::new(text);
-        while lines.peek().is_some_and(|line| line.trim().is_empty()) {
+        let mut wrappers = Wrappers::default();
+        while lines.peek().is_some_and(|line| wrappers.open(line)) {
             lines.next();
         }
         if lines.next().map(str::trim_end) != Some(BEGIN) {
@@ -98,7 +101,7 @@ impl Patch {
             operations.push(operation(line, &mut lines)?);
         }
         while let Some(line) = lines.next() {
-            if !line.trim().is_empty() {
+            if !wrappers.close(line) {
                 return Err(lines.error(format!("nothing may follow `{END}`")));
             }
         }
@@ -265,7 +268,25 @@ fn is_marker(line: &str) -> bool {
 /// The text behind `@@`, if that is what the line is.
 fn header(line: &str) -> Option<&str> {
     let rest = line.strip_prefix("@@")?;
-    Some(rest.strip_prefix(' ').unwrap_or(rest).trim_end())
+    let text = rest.strip_prefix(' ').unwrap_or(rest).trim_end();
+    Some(if is_range(text) { "" } else { text })
+}
+
+/// Whether a header is one of a unified diff: `-1,3 +1,3 @@`. Its numbers are wrong as often as not.
+fn is_range(text: &str) -> bool {
+    let mut parts = text.split(' ');
+    let numbers = |part: Option<&str>, mark| {
+        let numbers = part.and_then(|part| part.strip_prefix(mark));
+        numbers.is_some_and(|numbers| {
+            let mut numbers = numbers.splitn(2, ',');
+            numbers.all(|number| {
+                !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+            })
+        })
+    };
+    numbers(parts.next(), '-')
+        && numbers(parts.next(), '+')
+        && parts.next().is_none_or(|end| end == "@@")
 }
 
 fn shortened(line: &str) -> String {

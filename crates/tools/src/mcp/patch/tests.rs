@@ -216,3 +216,52 @@ proptest! {
         drop(Patch::parse(&text.replace("***", "\n***")));
     }
 }
+
+#[test]
+fn line_numbers_behind_a_header_are_not_looked_for() {
+    for header in [
+        "@@ -1,3 +1,3 @@",
+        "@@ -1 +1 @@",
+        "@@ -10,0 +11,2 @@ fn main() {",
+        "@@ -1,3 +1,3",
+    ] {
+        let body = format!("{header}\n-one\n+1\n");
+        assert_eq!(
+            patched("fn main() {\none\n", &body).unwrap(),
+            "fn main() {\n1\n",
+            "{header}"
+        );
+    }
+}
+
+#[test]
+fn what_is_wrapped_around_a_patch_is_taken_off() {
+    let patch = "*** Begin Patch\n*** Delete File: f\n*** End Patch";
+    let expected = Patch::parse(patch).unwrap();
+    for (before, behind) in [
+        ("```\n", "\n```\n"),
+        ("```diff\n", "\n```"),
+        ("<<'EOF'\n", "\nEOF\n"),
+        ("<<EOF\n", "\nEOF"),
+        ("apply_patch <<\"PATCH\"\n", "\nPATCH\n"),
+        ("```sh\napply_patch <<'EOF'\n", "\nEOF\n```\n"),
+    ] {
+        let wrapped = format!("{before}{patch}{behind}");
+        assert_eq!(Patch::parse(&wrapped).unwrap(), expected, "{wrapped}");
+    }
+    assert!(refused(&format!("{patch}\nmore\n")).contains("nothing may follow"));
+    assert!(refused(&format!("<<'EOF'\n{patch}\nrm -rf x\nEOF\n")).contains("nothing may follow"));
+}
+
+#[test]
+fn a_byte_order_mark_stays_and_hides_nothing() {
+    let old = "\u{feff}one\ntwo\n";
+    assert_eq!(
+        patched(old, "@@\n-one\n+1\n two\n").unwrap(),
+        "\u{feff}1\ntwo\n"
+    );
+    assert_eq!(
+        patched(old, "@@ one\n-two\n+2\n").unwrap(),
+        "\u{feff}one\n2\n"
+    );
+}
