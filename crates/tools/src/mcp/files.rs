@@ -3,6 +3,7 @@
 
 mod edit;
 mod find;
+mod glob;
 mod list;
 mod patch;
 mod read;

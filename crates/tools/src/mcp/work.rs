@@ -9,7 +9,7 @@ use exec_env::filesystem::ExecutorFileSystem;
 use exec_wire::{path_uri::PathUri, sandbox::Sandbox};
 use tokio::sync::OwnedMutexGuard;
 
-use super::{session::Session, typed::PathError, words::Speaker};
+use super::{session::Session, typed::PathError, words::Speaker, workspace};
 use crate::unified::{CallId, UnifiedExec};
 
 /// One call of a client.
@@ -103,6 +103,11 @@ impl Work {
     /// Writes a path as an agent reads it.
     pub(super) fn show(&self, path: &PathUri) -> String {
         self.session.workspace.show(path)
+    }
+
+    /// Writes a path as its host does, from the root on.
+    pub(super) fn native(&self, path: &PathUri) -> String {
+        workspace::native(path)
     }
 
     /// Says which command the call waits for.

@@ -170,7 +170,7 @@ fn entry(value: SpecialPath, access: Access) -> Entry {
 }
 
 /// The path as its host writes it. A path that is not UTF-8, or of another convention, stays a URI.
-fn native(path: &PathUri) -> String {
+pub(super) fn native(path: &PathUri) -> String {
     let native = path.to_native().ok();
     let text = native.and_then(|native| native.into_os_string().into_string().ok());
     text.unwrap_or_else(|| path.as_str().to_owned())

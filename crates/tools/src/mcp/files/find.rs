@@ -4,6 +4,7 @@ use exec_wire::fs::Find;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::glob::glob;
 use crate::mcp::{
     answer::{Answer, Complaint},
     tool::{Effect, Tool},
@@ -20,7 +21,8 @@ pub(in crate::mcp) struct FindFiles {
     /// Directory to look below: absolute, or relative to the workspace. Default: the workspace.
     #[serde(default)]
     path: Option<String>,
-    /// Glob that the path below the directory matches, such as `**/*.rs` or `src/*/mod.py`.
+    /// Glob that the path below the directory matches, such as `**/*.rs` or `src/*/mod.py`. One without a
+    /// slash matches names at any depth; `./*.rs` only those in the directory itself.
     #[serde(default)]
     glob: Option<String>,
     /// Letters that the path contains in this order (fuzzy); the best matches come first.
@@ -35,7 +37,8 @@ impl Tool for FindFiles {
     const NAME: &'static str = "find_files";
     const TITLE: &'static str = "Find files by name";
     const DESCRIPTION: &'static str = "Finds files and directories by their names: give either glob or \
-        query. What .gitignore and similar files exclude is left out.";
+        query. Hidden files, and what .gitignore and similar files exclude, are left out: \
+        list_directory shows those.";
     const EFFECT: Effect = Effect::Reads;
 
     async fn call(self, work: &Work) -> Result<Answer, Complaint> {
@@ -48,9 +51,11 @@ impl Tool for FindFiles {
                 "`max_results` must be 1 to {MAX_RESULTS}"
             )));
         }
+        let path = work.path(self.path.as_deref().unwrap_or("."))?;
+        let glob = self.glob.map(|typed| glob(work, &path, &typed));
         let find = Find {
-            path: work.path(self.path.as_deref().unwrap_or("."))?,
-            glob: self.glob,
+            path,
+            glob: glob.transpose()?,
             query: self.query,
             max_results: wanted,
             sandbox: work.sandbox(),

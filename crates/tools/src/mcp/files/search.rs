@@ -11,6 +11,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::glob::glob;
 use crate::mcp::{
     answer::{Answer, Complaint},
     tool::{Effect, Tool},
@@ -70,17 +71,18 @@ impl Tool for SearchFiles {
             let most = limits::MAX_CONTEXT_LINES;
             return Err(Complaint(format!("`context_lines` must be at most {most}")));
         }
+        let path = work.path(self.path.as_deref().unwrap_or("."))?;
+        let glob = self.glob.map(|typed| glob(work, &path, &typed));
         let search = Search {
-            path: work.path(self.path.as_deref().unwrap_or("."))?,
+            path: path.clone(),
             pattern: self.pattern,
             regex: !self.literal,
             case_sensitive: !self.ignore_case,
-            glob: self.glob,
+            glob: glob.transpose()?,
             max_matches: wanted,
             context_lines: self.context_lines,
             sandbox: work.sandbox(),
         };
-        let path = search.path.clone();
         let found = work.files().search(search).await?;
         if found.matches.is_empty() {
             return nothing(work, &path, &found).await;

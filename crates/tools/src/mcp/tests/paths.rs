@@ -51,3 +51,28 @@ async fn a_directory_is_not_written_as_a_file() {
     assert!(refused.contains("names a directory"), "{refused}");
     assert!(!stage.directory.path().join("new").exists());
 }
+
+#[tokio::test]
+async fn globs_are_understood_as_they_are_typed() {
+    let stage = Stage::new();
+    stage.put("src/a.rs", "needle\n");
+    stage.put("src/deep/b.rs", "needle\n");
+    let root = stage.directory.path().display().to_string();
+    for (glob, found) in [
+        ("./src/*.rs", "src/a.rs"),
+        (&*format!("{root}/src/*.rs"), "src/a.rs"),
+        ("src//*.rs", "src/a.rs"),
+    ] {
+        let told = stage.told("find_files", json!({"glob": glob})).await;
+        assert_eq!(told, found, "{glob}");
+        let search = json!({"pattern": "needle", "glob": glob});
+        let told = stage.told("search_files", search).await;
+        assert_eq!(told, format!("{found}:1:needle\n"), "{glob}");
+    }
+    let below = json!({"path": "src", "glob": format!("{root}/src/deep/*.rs")});
+    assert_eq!(stage.told("find_files", below).await, "src/deep/b.rs");
+    for glob in ["!*.rs", "/nowhere/*.rs", "../*.rs"] {
+        let refused = stage.refused("find_files", json!({"glob": glob})).await;
+        assert!(refused.contains("`glob`"), "{glob}: {refused}");
+    }
+}
