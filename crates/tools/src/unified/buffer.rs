@@ -62,6 +62,8 @@ struct Taken {
     raw: Ends,
     /// How many bytes the call before it had seen.
     shown: u64,
+    /// Lines that had left the screen.
+    scrolled: u64,
 }
 
 /// Which output a pattern may match.
@@ -183,7 +185,9 @@ impl Gathered {
             let begun = end.split_off(end.len() - incomplete_end(end));
             self.raw.push(&begun);
         }
+        let scrolled = self.screen.as_mut().map_or(0, Screen::take_scrolled);
         self.taken = Some(Taken {
+            scrolled,
             by: by.clone(),
             text: text.clone(),
             raw: raw.clone(),
@@ -195,7 +199,7 @@ impl Gathered {
             (View::Screen, screen) => Ends {
                 head: screen
                     .as_ref()
-                    .map(Screen::render)
+                    .map(|screen| rendered(screen, scrolled))
                     .unwrap_or_default()
                     .into_bytes(),
                 ..Ends::default()
@@ -212,6 +216,9 @@ impl Gathered {
         refill(&mut self.text, &taken.text);
         refill(&mut self.raw, &taken.raw);
         self.shown = taken.shown;
+        if let Some(screen) = &mut self.screen {
+            screen.put_back_scrolled(taken.scrolled);
+        }
         PutBack::Done
     }
 
@@ -231,6 +238,17 @@ impl Gathered {
         if let Some(pattern) = &mut self.pattern {
             pattern.push(text);
         }
+    }
+}
+
+/// What a screen shows, and what it does not.
+fn rendered(screen: &Screen, scrolled: u64) -> String {
+    match scrolled {
+        0 => screen.render(),
+        lines => format!(
+            "[{lines} lines have scrolled off the screen since the last call and are not shown]\n{}",
+            screen.render()
+        ),
     }
 }
 

@@ -19,6 +19,8 @@ pub(super) struct Screen {
     place: Place,
     /// The parameters of the control sequence that the output is in. The parser gets them with its end.
     parameters: Vec<u8>,
+    /// Lines that have left the screen at its top since somebody looked.
+    scrolled: u64,
 }
 
 /// Where the output is.
@@ -40,6 +42,7 @@ impl Screen {
             parser: vt100::Parser::new(rows, cols, 0),
             place: Place::Text,
             parameters: Vec::new(),
+            scrolled: 0,
         }
     }
 
@@ -72,6 +75,12 @@ impl Screen {
                     self.parameters.clear();
                     Place::Text
                 }
+                (Place::Text, b'\n') => {
+                    self.parser.process(&bytes[from..index]);
+                    from = index;
+                    self.count_scroll();
+                    Place::Text
+                }
                 (Place::Sequence, _) => Place::Sequence,
                 (Place::Escape | Place::Text, _) => Place::Text,
                 (Place::String(length), _) => {
@@ -85,6 +94,27 @@ impl Screen {
             };
         }
         self.parser.process(&bytes[from..]);
+    }
+
+    /// Counts a line that the end of the last one is about to push off the screen. Full-screen programs draw
+    /// on a screen that nothing scrolls off.
+    fn count_scroll(&mut self) {
+        let screen = self.parser.screen();
+        let (rows, _) = screen.size();
+        if !screen.alternate_screen() && screen.cursor_position().0 + 1 == rows {
+            self.scrolled += 1;
+        }
+    }
+
+    /// Returns how many lines have left the screen at its top since this was asked, and counts anew. Lines
+    /// that scroll because another one is too long are not counted.
+    pub(super) fn take_scrolled(&mut self) -> u64 {
+        std::mem::take(&mut self.scrolled)
+    }
+
+    /// Counts lines that nobody was told of.
+    pub(super) fn put_back_scrolled(&mut self, lines: u64) {
+        self.scrolled += lines;
     }
 
     /// Hands over the parameters of a sequence. The parser inserts lines and cells as often as it is
@@ -162,6 +192,18 @@ mod tests {
         );
         screen.feed(b"\x1b[?25l\x1b[2J");
         assert_eq!(screen.render(), "[cursor at row 2, column 5, hidden]\n");
+    }
+
+    #[test]
+    fn lines_that_leave_the_screen_are_counted() {
+        let mut screen = screen();
+        screen.feed(b"1\r\n2\r\n3\r\n4");
+        assert_eq!(screen.take_scrolled(), 0);
+        screen.feed(b"\r\n5\r\n6\r\n");
+        assert_eq!(screen.render(), "4\n5\n6\n[cursor at row 4, column 1]\n");
+        assert_eq!(screen.take_scrolled(), 3);
+        screen.feed(b"\x1b[?1049h\x1b[4;1Hstatus\n\n\x1b[?1049l");
+        assert_eq!(screen.take_scrolled(), 0);
     }
 
     #[test]

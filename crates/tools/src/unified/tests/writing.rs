@@ -132,3 +132,31 @@ async fn a_write_over_a_slow_network_is_no_failure_and_its_answer_is_waited_for(
     assert_eq!(seen(&output), ("answer", None, true));
     assert_eq!(output.wall_time, latency + Duration::from_millis(250));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_screen_says_how_many_lines_it_has_lost() {
+    let stage = Stage::new();
+    stage.backend.next(|fake| {
+        let lines: String = (0..100).map(|line| format!("{line}\r\n")).collect();
+        fake.writes(OutputStream::Pty, lines);
+    });
+    let screen = ExecCommand {
+        view: View::Screen,
+        tty: true,
+        ..command()
+    };
+    let output = stage.run(screen).await;
+    let (number, text) = (output.running.unwrap(), output.transcript.text);
+    let lost =
+        "[77 lines have scrolled off the screen since the last call and are not shown]\n77\n";
+    assert!(text.starts_with(lost), "{text}");
+    stage.exec.was_not_received(&command().call_id);
+    let look = WriteStdin {
+        view: View::Screen,
+        ..write(number, "")
+    };
+    let again = stage.exec.write_stdin(look.clone()).await.unwrap();
+    assert_eq!(again.transcript.text, text);
+    let later = stage.exec.write_stdin(look).await.unwrap();
+    assert!(later.transcript.text.starts_with("77\n"));
+}
