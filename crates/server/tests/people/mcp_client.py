@@ -273,7 +273,7 @@ async def stays_in_its_sandbox(agent: Agent) -> None:
     answer = await agent.command(f"echo x > {forbidden}")
     assert answer["exit_code"] != 0, answer
     text = await agent.refused("write_file", path=str(forbidden), content="x")
-    assert "forbidden" in text, text
+    assert "forbidden" in text and "outside the workspace" in text and "sandbox" in text, text
     patch = f"*** Begin Patch\n*** Add File: {forbidden}\n+x\n*** End Patch"
     await agent.refused("apply_patch", patch=patch)
     assert not forbidden.exists()

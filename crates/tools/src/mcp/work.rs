@@ -5,11 +5,11 @@ use std::{
     time::Duration,
 };
 
-use exec_env::filesystem::ExecutorFileSystem;
+use exec_env::filesystem::{ExecutorFileSystem, FileError};
 use exec_wire::{path_uri::PathUri, sandbox::Sandbox};
 use tokio::sync::OwnedMutexGuard;
 
-use super::{session::Session, typed::PathError, words::Speaker, workspace};
+use super::{answer::Complaint, session::Session, typed::PathError, words::Speaker, workspace};
 use crate::unified::{CallId, UnifiedExec};
 
 /// One call of a client.
@@ -83,6 +83,14 @@ impl Work {
     /// Waits until nobody else changes files. Held from reading a file to writing it.
     pub(super) async fn editing(&self) -> OwnedMutexGuard<()> {
         self.session.editing().await
+    }
+
+    /// Complains that a file could not be changed.
+    pub(super) fn not_changed(&self, path: &PathUri, error: &FileError) -> Complaint {
+        Complaint(match self.session.workspace.forbids(path) {
+            Some(why) => format!("{error}; {why}"),
+            None => error.to_string(),
+        })
     }
 
     /// What relative paths start from.

@@ -101,6 +101,29 @@ impl Workspace {
         }
     }
 
+    /// Tells why a file may not be changed, if it is the enclosure that forbids it.
+    pub(super) fn forbids(&self, path: &PathUri) -> Option<String> {
+        let contains = |directory: &PathUri| directory.contains(path);
+        let is_temporary = || {
+            let temporary = self.temporary.iter().flatten();
+            let slash_tmp = self.root.join("/tmp").ok();
+            temporary.chain(slash_tmp.as_ref()).any(contains)
+        };
+        match self.enclosure {
+            Enclosure::Open => None,
+            Enclosure::ReadOnly => Some("the sandbox lets nothing be written".to_owned()),
+            Enclosure::WorkspaceWrite if self.roots.iter().any(contains) || is_temporary() => None,
+            Enclosure::WorkspaceWrite => {
+                let roots: Vec<String> = self.roots.iter().map(native).collect();
+                Some(format!(
+                    "it is outside the workspace: the sandbox lets files be written only below `{}` and in \
+                     temporary directories",
+                    roots.join("`, `")
+                ))
+            }
+        }
+    }
+
     /// What encloses commands and file operations.
     pub(super) fn sandbox(&self) -> Option<Box<Sandbox>> {
         let writable: &[SpecialPath] = match self.enclosure {
@@ -199,6 +222,22 @@ mod tests {
             assert_eq!(path.as_str(), uri);
             assert_eq!(workspace.show(&path), shown);
         }
+    }
+
+    #[test]
+    fn what_the_enclosure_forbids_is_said_to_be_its_doing() {
+        let forbidden = |enclosure, uri: &str| {
+            let more = PathUri::parse("file:///more").unwrap();
+            let workspace = workspace(enclosure).with_more([more]);
+            workspace.forbids(&PathUri::parse(uri).unwrap())
+        };
+        for inside in ["file:///work/a%20b/x", "file:///more/x", "file:///tmp/x"] {
+            assert_eq!(forbidden(Enclosure::WorkspaceWrite, inside), None);
+            assert!(forbidden(Enclosure::ReadOnly, inside).is_some());
+        }
+        let outside = forbidden(Enclosure::WorkspaceWrite, "file:///work/c").unwrap();
+        assert!(outside.contains("sandbox") && outside.contains("`/work/a b`, `/more`"));
+        assert_eq!(forbidden(Enclosure::Open, "file:///work/c"), None);
     }
 
     #[test]

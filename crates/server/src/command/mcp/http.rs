@@ -9,7 +9,7 @@ use std::{
 };
 
 use exec_tools::mcp::{HttpDoor, HttpDoorOptions, Tools};
-use exec_transport::auth::{Auth, TokenDigest, UnixSeconds};
+use exec_transport::auth::{Auth, AuthRejection, TokenDigest, UnixSeconds};
 use http::Request;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -94,8 +94,7 @@ impl Door {
         let options = HttpDoorOptions {
             admit: Arc::new(move |authorization| {
                 let now = UnixSeconds::from(SystemTime::now());
-                auth.check(authorization, now)
-                    .map_err(|error| error.to_string())
+                auth.check(authorization, now).map_err(refused)
             }),
             hosts: self.hosts,
         };
@@ -139,6 +138,16 @@ async fn next(
     }
 }
 
+/// Why a client is not let in, in the words of this door.
+fn refused(rejection: AuthRejection) -> String {
+    let what = match rejection {
+        AuthRejection::MissingToken => "the bearer token is missing",
+        AuthRejection::InvalidHeader => "the authorization header is not `Bearer` and a token",
+        _ => "the bearer token is wrong",
+    };
+    format!("{what}: send `Authorization: Bearer` and the token of --http-token-file\n")
+}
+
 async fn connection(stream: TcpStream, door: HttpDoor) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "no delay cannot be set");
@@ -154,5 +163,23 @@ async fn connection(stream: TcpStream, door: HttpDoor) {
         .await;
     if let Err(error) = served {
         tracing::debug!(%error, "http connection failed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_without_the_token_is_told_what_to_send() {
+        for rejection in [
+            AuthRejection::MissingToken,
+            AuthRejection::InvalidHeader,
+            AuthRejection::InvalidToken,
+        ] {
+            let text = refused(rejection);
+            assert!(text.contains("Authorization: Bearer"), "{text}");
+            assert!(!text.contains("websocket"), "{text}");
+        }
     }
 }

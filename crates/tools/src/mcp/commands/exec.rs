@@ -71,7 +71,8 @@ impl Tool for ExecCommandTool {
     const TITLE: &'static str = "Run a command";
     const DESCRIPTION: &'static str = "Runs a shell command. Returns its output and its exit code, or, if \
         it still runs when yield_time_ms is over, its output so far and a session ID: go on with write_stdin. \
-        A command that fails is not an error of the tool: look at the exit code.";
+        A command that fails is not an error of the tool: look at the exit code. What a command leaves in \
+        the background (`server &`) is ended when its end is shown: run a server as a command of its own.";
     const EFFECT: Effect = Effect::Runs;
 
     fn answers() -> Option<Arc<JsonObject>> {

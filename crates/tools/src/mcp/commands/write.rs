@@ -27,15 +27,15 @@ use crate::{
 pub(in crate::mcp) struct WriteStdinTool {
     /// Session ID that exec_command returned.
     session_id: u64,
-    /// Characters to write, such as "y\n"; "\u0003" interrupts a command that has a terminal. Default:
-    /// none, only looks.
+    /// Characters to write, such as "y\n"; "\u0003" alone (Ctrl-C) interrupts every command, also one
+    /// without a terminal. Default: none, only looks.
     #[serde(default)]
     chars: String,
     /// Ends the input behind that, for commands that read to the end. Default: false.
     #[serde(default)]
     close_stdin: bool,
     /// How long to wait for more output, in milliseconds. Default: 250 after writing, else 5000; 250 to
-    /// 600000.
+    /// 600000, or to 50000 if the client takes no notifications of progress.
     #[serde(default)]
     yield_time_ms: Option<u64>,
     /// Most tokens of output to show. Default: 10000.

@@ -83,5 +83,6 @@ pub(super) async fn write(
         mode,
         sandbox: work.sandbox(),
     };
-    Ok(work.files().write_file(write, data).await?)
+    let written = work.files().write_file(write, data).await;
+    written.map_err(|error| work.not_changed(path, &error))
 }

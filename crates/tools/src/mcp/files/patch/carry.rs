@@ -94,5 +94,6 @@ async fn remove(work: &Work, path: &PathUri) -> Result<(), Complaint> {
         follow_symlinks: None,
         sandbox: work.sandbox(),
     };
-    Ok(work.files().remove(remove).await?)
+    let removed = work.files().remove(remove).await;
+    removed.map_err(|error| work.not_changed(path, &error))
 }
