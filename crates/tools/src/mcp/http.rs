@@ -5,6 +5,7 @@
 //! nobody uses them.
 
 mod delivery;
+mod guests;
 
 use std::{convert::Infallible, fmt, sync::Arc, time::Duration};
 
@@ -12,11 +13,13 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, combinators::BoxBody};
 use rmcp::transport::streamable_http_server::{
-    StreamableHttpServerConfig, StreamableHttpService, session::local::LocalSessionManager,
+    StreamableHttpServerConfig, StreamableHttpService,
+    session::{SessionManager, local::LocalSessionManager},
 };
 use tokio::time::timeout;
 
-pub(super) use self::delivery::Delivery;
+use self::guests::Guests;
+pub(super) use self::{delivery::Delivery, guests::Visitor};
 use super::server::{Door, Server, Tools};
 
 /// Largest request: what a file of a few MiB takes as a JSON string.
@@ -25,6 +28,8 @@ const MAX_BODY_BYTES: usize = 16 << 20;
 const IDLE: Duration = Duration::from_secs(30 * 60);
 /// How long a request and the head of its answer may take. What a call says comes behind that.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a session that runs nothing may take to end.
+const ROOM_TIMEOUT: Duration = Duration::from_secs(5);
 /// The header that names a session.
 const SESSION: &str = "mcp-session-id";
 
@@ -54,6 +59,8 @@ impl fmt::Debug for HttpDoorOptions {
 pub struct HttpDoor {
     tools: Tools,
     admit: Admit,
+    guests: Arc<Guests>,
+    sessions: Arc<LocalSessionManager>,
     service: StreamableHttpService<Server, LocalSessionManager>,
 }
 
@@ -77,10 +84,13 @@ impl HttpDoor {
         config.allowed_hosts.extend(options.hosts);
         let servers = tools.clone();
         let server = move || Ok(servers.server(Door::Http));
+        let sessions = Arc::new(sessions);
         Self {
             tools,
             admit: options.admit,
-            service: StreamableHttpService::new(server, Arc::new(sessions), config),
+            guests: Arc::default(),
+            sessions: sessions.clone(),
+            service: StreamableHttpService::new(server, sessions, config),
         }
     }
 
@@ -103,8 +113,12 @@ impl HttpDoor {
             return response;
         }
         // A client that has a session may go on; said here, since the library would call it our fault.
-        let is_new = !request.headers().contains_key(SESSION);
-        if request.method() == Method::POST && is_new && self.tools.are_full() {
+        let guest = request.headers().get(SESSION);
+        let is_new = guest.is_none() && request.method() == Method::POST;
+        if let Some(name) = guest.and_then(|name| name.to_str().ok()) {
+            self.guests.seen(name);
+        }
+        if is_new && !self.has_room().await {
             let text = "too many sessions\n".to_owned();
             let mut response = plain(StatusCode::SERVICE_UNAVAILABLE, text);
             let seconds = HeaderValue::from_static("60");
@@ -116,14 +130,38 @@ impl HttpDoor {
         if request.method() == Method::POST {
             request.extensions_mut().insert(delivery.clone());
         }
+        let visitor = Visitor::default();
+        if is_new {
+            request.extensions_mut().insert(visitor.clone());
+        }
         let answered = timeout(ANSWER_TIMEOUT, self.service.handle(request)).await;
         let mut response =
             answered.unwrap_or_else(|_| plain(StatusCode::REQUEST_TIMEOUT, String::new()));
+        let named = response.headers().get(SESSION);
+        if let (true, Some(name)) = (is_new, named.and_then(|name| name.to_str().ok())) {
+            self.guests.come(name, &visitor);
+        }
         // Clients take 202 for a session that has not ended.
         if ends_session && response.status() == StatusCode::ACCEPTED {
             *response.status_mut() = StatusCode::NO_CONTENT;
         }
         delivery.watch(response)
+    }
+
+    /// Tells whether one more session may begin. If there are too many, the one that was idle for the longest
+    /// time ends for it: clients come and go without a word, and one that comes back begins anew.
+    async fn has_room(&self) -> bool {
+        if !self.tools.are_full() {
+            return true;
+        }
+        let Some(name) = self.guests.take_idlest() else {
+            return false;
+        };
+        tracing::debug!(session = name, "idle session ends to make room");
+        if let Err(error) = self.sessions.close_session(&name.into()).await {
+            tracing::warn!(%error, "idle session was not ended");
+        }
+        timeout(ROOM_TIMEOUT, self.tools.room()).await.is_ok()
     }
 
     /// Ends every session and what runs in it.

@@ -5,6 +5,8 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use tokio::sync::Notify;
+
 use super::session::Session;
 
 /// Sessions at once. Each may run dozens of commands.
@@ -12,7 +14,11 @@ const MAX_SESSIONS: usize = 64;
 
 /// Every session.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Places(Arc<Mutex<Taken>>);
+pub(super) struct Places {
+    taken: Arc<Mutex<Taken>>,
+    /// Told when a place was given back.
+    freed: Arc<Notify>,
+}
 
 #[derive(Debug, Default)]
 struct Taken {
@@ -47,13 +53,32 @@ impl Places {
         self.lock().sessions.len() >= MAX_SESSIONS
     }
 
+    /// Waits until one more is not refused.
+    pub(super) async fn room(&self) {
+        loop {
+            let freed = self.freed.notified();
+            tokio::pin!(freed);
+            // Registered before looking: what is given back meanwhile is heard of.
+            freed.as_mut().enable();
+            if !self.are_full() {
+                return;
+            }
+            freed.await;
+        }
+    }
+
     /// Lists the sessions.
     pub(super) fn sessions(&self) -> Vec<Arc<Session>> {
         self.lock().sessions.values().cloned().collect()
     }
 
+    fn give_back(&self, number: u64) {
+        self.lock().sessions.remove(&number);
+        self.freed.notify_waiters();
+    }
+
     fn lock(&self) -> MutexGuard<'_, Taken> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -76,7 +101,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         let (places, number) = (self.places.clone(), self.number);
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
-            places.lock().sessions.remove(&number);
+            places.give_back(number);
             return;
         };
         // The place is free when nothing runs there any more. Calls that are under way may hold the session
@@ -84,7 +109,7 @@ impl Drop for Place {
         let session = self.session.clone();
         runtime.spawn(async move {
             session.exec.shut_down().await;
-            places.lock().sessions.remove(&number);
+            places.give_back(number);
         });
     }
 }

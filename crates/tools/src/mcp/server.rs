@@ -20,7 +20,7 @@ use rmcp::{
 use super::{
     answer::Complaint,
     catalog::{self, Listed},
-    http::Delivery,
+    http::{Delivery, Visitor},
     places::{Place, Places},
     progress,
     receipts::Receipts,
@@ -71,6 +71,11 @@ impl Tools {
     /// Whether one more client is refused.
     pub(super) fn are_full(&self) -> bool {
         self.shared.places.are_full()
+    }
+
+    /// Waits until one more client is let in.
+    pub(super) async fn room(&self) {
+        self.shared.places.room().await;
     }
 
     /// Makes what one client talks to.
@@ -173,7 +178,7 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<InitializeResult, ErrorData> {
         // Too many sessions are refused before a client relies on one.
-        self.session()?;
+        Visitor::begin(&context, &self.session()?);
         context.peer.set_peer_info(request.clone());
         self.negotiate_initialize(&request)
     }

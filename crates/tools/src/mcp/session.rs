@@ -57,6 +57,11 @@ impl Session {
         CallId(format!("call-{number}"))
     }
 
+    /// Whether nothing runs here, no call is under way, and no end is left to be shown.
+    pub(super) fn is_idle(&self) -> bool {
+        self.calls.available_permits() == MAX_CALLS && self.exec.processes().is_empty()
+    }
+
     /// Waits until nobody else changes files.
     pub(super) async fn editing(&self) -> OwnedMutexGuard<()> {
         self.edits.0.clone().lock_owned().await

@@ -1,14 +1,18 @@
 //! Who is let in over HTTP.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{Request, StatusCode};
+use futures_util::future::join_all;
+use http::{HeaderValue, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use super::stage;
 use crate::mcp::{HttpDoor, HttpDoorOptions};
+
+const SOON: Duration = Duration::from_secs(20);
 
 pub(super) fn door(directory: &tempfile::TempDir) -> HttpDoor {
     let options = HttpDoorOptions {
@@ -97,40 +101,78 @@ async fn a_request_that_is_too_large_is_refused() {
     assert_eq!(answer.status(), StatusCode::PAYLOAD_TOO_LARGE);
 }
 
+/// Begins a session, and returns its name.
+async fn begun(door: &HttpDoor) -> Result<HeaderValue, StatusCode> {
+    let answer = door.answer(post().body(body(&initialize())).unwrap()).await;
+    let (status, name) = (
+        answer.status(),
+        answer.headers().get("mcp-session-id").cloned(),
+    );
+    let _said = answer.into_body().collect().await.unwrap();
+    name.ok_or(status)
+}
+
+/// Sends a message in a session.
+async fn sent(door: &HttpDoor, session: &HeaderValue, message: &Value) -> StatusCode {
+    let request = with("mcp-session-id", session.to_str().unwrap());
+    let answer = door.answer(request.body(body(message)).unwrap()).await;
+    let status = answer.status();
+    let _said = answer.into_body().collect().await.unwrap();
+    status
+}
+
 #[tokio::test]
-async fn one_session_too_many_is_refused_until_another_ends() {
+async fn the_session_that_was_idle_for_the_longest_time_makes_room() {
     let directory = tempfile::tempdir().unwrap();
     let door = door(&directory);
-    let init = initialize();
-    let mut last = None;
+    let mut sessions = Vec::new();
     for _ in 0..64 {
-        let answer = door.answer(post().body(body(&init)).unwrap()).await;
-        assert_eq!(answer.status(), StatusCode::OK);
-        last = answer.headers().get("mcp-session-id").cloned();
-        let _said = answer.into_body().collect().await.unwrap();
+        sessions.push(begun(&door).await.unwrap());
     }
-    let answer = door.answer(post().body(body(&init)).unwrap()).await;
-    assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+    let ping = json!({"jsonrpc": "2.0", "id": 2, "method": "ping"});
+    assert_eq!(sent(&door, &sessions[0], &ping).await, StatusCode::OK);
+    let came = timeout(SOON, begun(&door)).await.unwrap().unwrap();
+    assert_eq!(
+        sent(&door, &sessions[1], &ping).await,
+        StatusCode::NOT_FOUND
+    );
+    for stays in [&sessions[0], &sessions[2], &came] {
+        assert_eq!(sent(&door, stays, &ping).await, StatusCode::OK);
+    }
+}
+
+#[tokio::test]
+async fn one_session_too_many_is_refused_if_all_are_at_work_until_one_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let door = door(&directory);
+    let mut sessions = Vec::new();
+    for _ in 0..64 {
+        sessions.push(begun(&door).await.unwrap());
+    }
+    let command = json!({"cmd": "sleep 600", "yield_time_ms": 250});
+    let call = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {
+        "name": "exec_command",
+        "arguments": command,
+    }});
+    let started = sessions.iter().map(|session| sent(&door, session, &call));
+    for status in join_all(started).await {
+        assert_eq!(status, StatusCode::OK);
+    }
+    assert_eq!(begun(&door).await, Err(StatusCode::SERVICE_UNAVAILABLE));
     let end = Request::delete("/mcp")
         .header("host", "localhost")
         .header("authorization", "Bearer right")
-        .header("mcp-session-id", last.unwrap());
+        .header("mcp-session-id", &sessions[7]);
     let answer = door
         .answer(end.body(Full::new(Bytes::new())).unwrap())
         .await;
     assert_eq!(answer.status(), StatusCode::NO_CONTENT);
     // Its place is free when nothing runs there any more.
     let free = async {
-        while door
-            .answer(post().body(body(&init)).unwrap())
-            .await
-            .status()
-            != StatusCode::OK
-        {
+        while begun(&door).await.is_err() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(std::time::Duration::from_secs(20), free)
-        .await
-        .unwrap();
+    timeout(SOON, free).await.unwrap();
+    door.close().await;
 }
