@@ -229,6 +229,20 @@ async def works_on_files(agent: Agent) -> None:
     assert base64.b64decode(result.content[0].data) == PNG
 
 
+async def changes_at_once_are_all_made(agent: Agent) -> None:
+    lines = [f"line {number};\n" for number in range(10)]
+    shared = agent.workspace / "shared.txt"
+    shared.write_text("".join(lines))
+
+    async def edit(number: int) -> None:
+        await agent.text("edit_file", path="shared.txt", old=f"line {number};", new=f"new {number};")
+
+    async with anyio.create_task_group() as group:
+        for number in range(10):
+            group.start_soon(edit, number)
+    assert shared.read_text() == "".join(lines).replace("line", "new"), shared.read_text()
+
+
 async def waits_for_changes(agent: Agent) -> None:
     told: list[str] = []
 
@@ -290,6 +304,7 @@ CASES = [
     a_client_that_gives_up_leaves_the_command_running,
     talks_to_commands,
     works_on_files,
+    changes_at_once_are_all_made,
     waits_for_changes,
     explains_errors,
     stays_in_its_sandbox,
