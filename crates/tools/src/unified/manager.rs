@@ -188,12 +188,12 @@ impl Inner {
 
     /// Tells why a command cannot be looked at.
     pub(super) fn refusal(&self, error: OpenError) -> WriteStdinError {
-        match error {
-            OpenError::Unknown(number) if self.departed.made_room(number) => {
-                WriteStdinError::MadeRoom(number, self.settings.max_processes)
-            }
-            error => error.into(),
+        if let OpenError::Unknown(number) = error
+            && self.departed.made_room(number)
+        {
+            return WriteStdinError::MadeRoom(number, self.settings.max_processes);
         }
+        error.into()
     }
 
     /// Ends a command, and waits until that is told.

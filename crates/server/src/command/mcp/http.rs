@@ -143,7 +143,13 @@ fn refused(rejection: AuthRejection) -> String {
     let what = match rejection {
         AuthRejection::MissingToken => "the bearer token is missing",
         AuthRejection::InvalidHeader => "the authorization header is not `Bearer` and a token",
-        _ => "the bearer token is wrong",
+        AuthRejection::InvalidToken
+        | AuthRejection::InvalidJwt
+        | AuthRejection::ExpiredJwt
+        | AuthRejection::JwtNotYetValid
+        | AuthRejection::IssuerMismatch
+        | AuthRejection::AudienceMismatch
+        | _ => "the bearer token is wrong",
     };
     format!("{what}: send `Authorization: Bearer` and the token of --http-token-file\n")
 }

@@ -53,7 +53,9 @@ impl WaitForArgument {
                         "`wait_for.pattern` is too large to be looked for quickly: use smaller numbers in \
                          `{}`, or `(?-u)` and classes such as `[a-z]` in place of `\\w`",
                     ),
-                    error => Complaint(format!("`wait_for.pattern`: {error}")),
+                    error @ (Error::Syntax(_) | _) => {
+                        Complaint(format!("`wait_for.pattern`: {error}"))
+                    }
                 }),
             (None, None, Some(bytes)) => Ok(WaitFor::Bytes(bytes)),
             _ => Err(Complaint::new(

@@ -94,8 +94,8 @@ impl Plan {
                              {MAX_TEXT_BYTES}; use a command"
                         )));
                     }
-                    whole if hunks.is_empty() => whole,
-                    old => {
+                    whole @ Content::Whole(_) if hunks.is_empty() => whole,
+                    old @ (Content::Whole(_) | Content::TooLarge(_)) => {
                         let new = apply(old.text(&shown)?, hunks);
                         let new = new.map_err(|error| Complaint(format!("`{shown}`: {error}")))?;
                         Content::Whole(Bytes::from(new))
