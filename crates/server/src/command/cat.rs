@@ -37,7 +37,7 @@ impl Cat {
         let place = Place::open(&self.place).await?;
         let files = place.environment().files;
         for typed in &self.files {
-            let path = place.path(typed)?;
+            let path = place.path(typed).await?;
             match telling(&place.client, print(&*files, &path)).await {
                 Ok(()) => {}
                 Err(Stopped::Output(error)) => return unwritten(&error),

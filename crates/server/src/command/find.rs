@@ -55,7 +55,7 @@ impl Find {
     /// Finds files by their names.
     pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
         let place = Place::open(&self.place).await?;
-        let path = place.path(&self.path)?;
+        let path = place.path(&self.path).await?;
         let files = place.environment().files;
         let find = fs::Find {
             path: path.clone(),

@@ -2,6 +2,7 @@
 
 mod copying;
 mod editing;
+mod links;
 mod looking;
 mod rerunning;
 mod resuming;

@@ -119,7 +119,7 @@ impl Measure {
 
     /// Measures how fast a file is written.
     pub(super) async fn write(&self) -> Result<Outcome, Failure> {
-        let path = self.scratch()?;
+        let path = self.scratch().await?;
         let written = self.write_file(&path).await;
         self.remove(&path).await?;
         let (bytes, took) = written?;
@@ -128,7 +128,7 @@ impl Measure {
 
     /// Measures how fast a file is read.
     pub(super) async fn read(&self) -> Result<Outcome, Failure> {
-        let path = self.scratch()?;
+        let path = self.scratch().await?;
         let read = self.read_file(&path).await;
         self.remove(&path).await?;
         let (bytes, took) = read?;
@@ -201,11 +201,11 @@ impl Measure {
     }
 
     /// Names a file that nobody else has, where files do not stay.
-    fn scratch(&self) -> Result<PathUri, Failure> {
+    async fn scratch(&self) -> Result<PathUri, Failure> {
         let info = &self.place.info;
         let directory = match &info.temp_dir {
             Some(directory) => directory.clone(),
-            None => self.place.path("/tmp")?,
+            None => self.place.path("/tmp").await?,
         };
         let name = format!("exec-server-bench-{}", uuid::Uuid::new_v4().simple());
         directory.join(&name).map_err(failed)
@@ -219,7 +219,7 @@ impl Measure {
         let number = self.commands.fetch_add(1, Ordering::Relaxed);
         let id = ProcessId::new(&format!("bench-{number}")).map_err(failed)?;
         let argv = argv.iter().map(|&word| word.to_owned()).collect();
-        let mut command = Command::new(id, argv, self.place.path("/")?);
+        let mut command = Command::new(id, argv, self.place.path("/").await?);
         if let Some(size) = terminal {
             command.io = Io::Terminal(size);
         }

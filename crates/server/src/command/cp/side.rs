@@ -54,9 +54,9 @@ impl Side {
     }
 
     /// Reads a path as it was typed.
-    pub(super) fn path(&self, operand: &Operand) -> Result<PathUri, Failure> {
+    pub(super) async fn path(&self, operand: &Operand) -> Result<PathUri, Failure> {
         match &self.place {
-            Some(place) => place.path(operand.path()),
+            Some(place) => place.path(operand.path()).await,
             None => here(Path::new(operand.path())),
         }
     }

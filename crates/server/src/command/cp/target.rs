@@ -40,7 +40,7 @@ impl Target {
         operand: &Operand,
         sources: usize,
     ) -> Result<Self, Failure> {
-        let path = side.path(operand)?;
+        let path = side.path(operand).await?;
         let found = look(&*side.files, &path).await;
         let found = found.map_err(|error| file_failure(&error))?;
         let shown = side.shows(&path);
@@ -67,7 +67,7 @@ impl Target {
         operand: &Operand,
         trees: Trees,
     ) -> Result<Pair, Failure> {
-        let source = from.path(operand)?;
+        let source = from.path(operand).await?;
         let shown = from.shows(&source);
         let found = look(&*from.files, &source).await;
         let found = found.map_err(|error| file_failure(&error))?;

@@ -43,7 +43,7 @@ impl Edit {
     /// Opens a file in an editor here and puts it back.
     pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
         let place = Place::open(&self.place).await?;
-        let path = place.path(&self.file)?;
+        let path = place.path(&self.file).await?;
         let Some(name) = path.file_name() else {
             let what = format!("`{}` is no file", shown(&path));
             return Err(Failure::new(FailureKind::Usage, what));

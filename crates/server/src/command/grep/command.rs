@@ -72,7 +72,7 @@ impl Grep {
     /// Finds lines that match.
     pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
         let place = Place::open(&self.place).await?;
-        let path = place.path(&self.path)?;
+        let path = place.path(&self.path).await?;
         let files = place.environment().files;
         let search = Search {
             path: path.clone(),

@@ -53,7 +53,7 @@ async fn talk(launch: Launch<'_>, input: Option<Input>) -> Result<ExitCode, Fail
         Some(_) => Stdin::Piped,
         None => Stdin::Null,
     };
-    let mut command = launch.command(stdin)?;
+    let mut command = launch.command(stdin).await?;
     command.limits.wall_ms = launch
         .limit
         .map(|limit| Span(limit.0 + GRACE + MARGIN).millis());
@@ -78,7 +78,7 @@ async fn talk(launch: Launch<'_>, input: Option<Input>) -> Result<ExitCode, Fail
 
 /// Starts a command that outlives us. With `Stdin::Piped`, whoever attaches to it can write to it.
 pub(crate) async fn detach(launch: Launch<'_>, stdin: Stdin) -> Result<(), Failure> {
-    let mut command = launch.command(stdin)?;
+    let mut command = launch.command(stdin).await?;
     command.limits.wall_ms = launch.limit.map(Span::millis);
     let started = launch.place.client.start_detached(command).await;
     started
@@ -87,8 +87,8 @@ pub(crate) async fn detach(launch: Launch<'_>, stdin: Stdin) -> Result<(), Failu
 }
 
 impl Launch<'_> {
-    fn command(&self, stdin: Stdin) -> Result<Command, Failure> {
-        let directory = self.surroundings.directory(self.place)?;
+    async fn command(&self, stdin: Stdin) -> Result<Command, Failure> {
+        let directory = self.surroundings.directory(self.place).await?;
         let io = match self.terminal {
             Terminal::None => Io::Pipes { stdin },
             Terminal::Theirs => Io::Terminal(terminal::size().unwrap_or_default()),

@@ -83,9 +83,9 @@ impl FromStr for Setting {
 
 impl Surroundings {
     /// Returns the directory to run in.
-    pub(crate) fn directory(&self, place: &Place) -> Result<PathUri, Failure> {
+    pub(crate) async fn directory(&self, place: &Place) -> Result<PathUri, Failure> {
         if let Some(typed) = &self.cwd {
-            return place.path(typed);
+            return place.path(typed).await;
         }
         if place.here {
             let here = std::env::current_dir().map_err(|error| {

@@ -47,7 +47,7 @@ impl Ls {
     /// Lists a directory.
     pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
         let place = Place::open(&self.place).await?;
-        let path = place.path(&self.path)?;
+        let path = place.path(&self.path).await?;
         let files = place.environment().files;
         let rows = telling(&place.client, self.rows(&*files, &path)).await?;
         if self.json {

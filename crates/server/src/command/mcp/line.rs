@@ -72,7 +72,8 @@ impl Mcp {
             None => None,
         };
         let scene = Scene::open(&self.place).await?;
-        let workspace = scene.workspace(&self.workspace, self.enclosure(), self.network())?;
+        let workspace = scene.workspace(&self.workspace, self.enclosure(), self.network());
+        let workspace = workspace.await?;
         let tools = Tools::new(scene.environment, workspace, env!("CARGO_PKG_VERSION"));
         let mut stop = Stop::new(StdinClose::Ignored)
             .map_err(|error| Failure::new(FailureKind::Failed, error))?;

@@ -47,26 +47,27 @@ impl Scene {
     }
 
     /// Makes the workspace of some directories.
-    pub(super) fn workspace(
+    pub(super) async fn workspace(
         &self,
         directories: &[PathBuf],
         enclosure: Enclosure,
         network: Network,
     ) -> Result<Workspace, Failure> {
-        let read = |typed: &PathBuf| self.path(typed);
-        let mut directories: Vec<PathUri> =
-            directories.iter().map(read).collect::<Result<_, _>>()?;
-        if directories.is_empty() {
-            directories.push(self.here()?);
+        let mut roots = Vec::new();
+        for typed in directories {
+            roots.push(self.path(typed).await?);
         }
-        let root = directories.remove(0);
+        if roots.is_empty() {
+            roots.push(self.here().await?);
+        }
+        let root = roots.remove(0);
         let workspace = Workspace::new(root, enclosure, network);
-        Ok(workspace.with_more(directories).on(&self.info))
+        Ok(workspace.with_more(roots).on(&self.info))
     }
 
-    fn path(&self, typed: &PathBuf) -> Result<PathUri, Failure> {
+    async fn path(&self, typed: &PathBuf) -> Result<PathUri, Failure> {
         match &self.place {
-            Some(place) => place.path(typed),
+            Some(place) => place.path(typed).await,
             None => {
                 let wrong = |error: &dyn std::fmt::Display| {
                     let what = format!("workspace `{}`: {error}", typed.display());
@@ -83,9 +84,9 @@ impl Scene {
         }
     }
 
-    fn here(&self) -> Result<PathUri, Failure> {
+    async fn here(&self) -> Result<PathUri, Failure> {
         if self.place.as_ref().is_none_or(|place| place.here) {
-            return self.path(&PathBuf::from("."));
+            return self.path(&PathBuf::from(".")).await;
         }
         let info = &self.info;
         let theirs = info.cwd.clone().or_else(|| info.user_home_dir.clone());

@@ -86,8 +86,8 @@ impl Place {
 
     /// Reads a path as it was typed: a `file:` URI, absolute, below the home (`~/x`), or relative to
     /// this directory if the environment is this machine, else to the server's. Bytes that are no
-    /// text are kept.
-    pub(crate) fn path(&self, typed: impl AsRef<OsStr>) -> Result<PathUri, Failure> {
+    /// text are kept; a `..` behind a link is what the host makes of it.
+    pub(crate) async fn path(&self, typed: impl AsRef<OsStr>) -> Result<PathUri, Failure> {
         let base = match self.here {
             true => Some(std::env::current_dir().map_err(|error| {
                 let what = format!("cannot find the working directory: {error}");
@@ -95,7 +95,8 @@ impl Place {
             })?),
             false => None,
         };
-        typed::read(typed.as_ref(), base, &self.info)
+        let files = self.environment().files;
+        typed::read(typed.as_ref(), base, &self.info, &*files).await
     }
 }
 

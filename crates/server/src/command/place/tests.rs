@@ -2,6 +2,7 @@
 
 use std::{ffi::OsStr, ffi::OsString, os::unix::ffi::OsStrExt, path::PathBuf};
 
+use exec_local::filesystem::LocalFileSystem;
 use exec_wire::environment::EnvironmentInfo;
 
 use super::{
@@ -19,20 +20,24 @@ fn info(cwd: Option<&str>, home: Option<&str>) -> EnvironmentInfo {
     serde_json::from_value(info).unwrap()
 }
 
-fn read(typed: &str, base: Option<&str>, info: &EnvironmentInfo) -> Result<String, FailureKind> {
-    let read = typed::read(OsStr::new(typed), base.map(PathBuf::from), info);
+async fn read(
+    typed: &str,
+    base: Option<&str>,
+    info: &EnvironmentInfo,
+) -> Result<String, FailureKind> {
+    let (base, files) = (base.map(PathBuf::from), LocalFileSystem::default());
+    let read = typed::read(OsStr::new(typed), base, info, &files).await;
     read.map(|path| path.to_string())
         .map_err(|failure| failure.kind)
 }
 
-#[test]
-fn paths_start_here_or_there_or_at_home() {
+#[tokio::test]
+async fn paths_start_here_or_there_or_at_home() {
     let there = info(Some("file:///srv/app"), Some("file:///home/me"));
     for (typed, base, path) in [
         ("a/b", None, "file:///srv/app/a/b"),
         ("a/b", Some("/work"), "file:///work/a/b"),
         (".", Some("/work"), "file:///work"),
-        ("../x", Some("/work/y"), "file:///work/x"),
         ("/etc", Some("/work"), "file:///etc"),
         ("~", Some("/work"), "file:///home/me"),
         ("~/x y", None, "file:///home/me/x%20y"),
@@ -41,29 +46,58 @@ fn paths_start_here_or_there_or_at_home() {
         ("100%", None, "file:///srv/app/100%25"),
         ("a?b#c", None, "file:///srv/app/a%3Fb%23c"),
     ] {
-        assert_eq!(read(typed, base, &there).as_deref(), Ok(path), "{typed}");
+        assert_eq!(
+            read(typed, base, &there).await.as_deref(),
+            Ok(path),
+            "{typed}"
+        );
     }
     assert_eq!(
-        read("x", None, &info(None, None)).as_deref(),
+        read("x", None, &info(None, None)).await.as_deref(),
         Ok("file:///x")
     );
     for typed in ["", "~/x"] {
-        let refused = read(typed, None, &info(None, None));
+        let refused = read(typed, None, &info(None, None)).await;
         assert_eq!(refused, Err(FailureKind::Usage), "{typed}");
     }
 }
 
-#[test]
-fn bytes_that_are_no_text_are_kept() {
+#[tokio::test]
+async fn what_stands_before_two_dots_is_looked_through() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().canonicalize().unwrap();
+    std::fs::create_dir_all(root.join("real/deep")).unwrap();
+    std::os::unix::fs::symlink("real/deep", root.join("lk")).unwrap();
+    let (info, base) = (info(None, None), root.to_str());
+    let at = |name: &str| Ok(format!("file://{}{name}", root.display()));
+    for (typed, path) in [
+        ("lk/../x", "/real/x"),
+        ("lk/.././x", "/real/x"),
+        ("lk/../../x", "/x"),
+        ("lk/../deep/../x", "/real/x"),
+        ("real/../x", "/x"),
+        ("lk/x", "/lk/x"),
+    ] {
+        assert_eq!(read(typed, base, &info).await, at(path), "{typed}");
+    }
+    assert_eq!(read("/..", base, &info).await.as_deref(), Ok("file:///"));
+    let missing = read("none/../x", base, &info).await;
+    assert_eq!(missing, Err(FailureKind::NotFound));
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_text_are_kept() {
     let odd = OsStr::from_bytes(b"a\xff");
-    let path = typed::read(odd, Some(PathBuf::from("/work")), &info(None, None)).unwrap();
+    let (base, files) = (Some(PathBuf::from("/work")), LocalFileSystem::default());
+    let kept = typed::read(odd, base, &info(None, None), &files).await;
+    let path = kept.unwrap();
     let native = path.to_native().unwrap();
     assert_eq!(native.as_os_str().as_bytes(), b"/work/a\xff");
     // The other kind of host has text, and its own way to join it.
     let windows = info(Some("file:///C:/srv"), Some("file:///C:/Users/me"));
-    let joined = read("a\\b", None, &windows);
+    let joined = read("a\\b", None, &windows).await;
     assert_eq!(joined.as_deref(), Ok("file:///C:/srv/a/b"));
-    assert!(typed::read(odd, None, &windows).is_err());
+    assert!(typed::read(odd, None, &windows, &files).await.is_err());
 }
 
 fn variables<'a>(set: &'a [(&'a str, &'a str)]) -> impl Fn(&str) -> Option<OsString> + 'a {

@@ -72,7 +72,7 @@ impl Watch {
     pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
         let place = Place::open(&self.place).await?;
         let mut leaving = Leaving::listen()?;
-        let roots = self.roots(&place)?;
+        let roots = self.roots(&place).await?;
         let files = place.environment().files;
         // Watched before the first run: no change in between is missed.
         let mut watched = Watched::begin(&*files, &roots).await?;
@@ -114,11 +114,15 @@ impl Watch {
         }
     }
 
-    fn roots(&self, place: &Place) -> Result<Vec<PathUri>, Failure> {
-        match self.paths.is_empty() {
-            true => Ok(vec![self.surroundings.directory(place)?]),
-            false => self.paths.iter().map(|path| place.path(path)).collect(),
+    async fn roots(&self, place: &Place) -> Result<Vec<PathUri>, Failure> {
+        if self.paths.is_empty() {
+            return Ok(vec![self.surroundings.directory(place).await?]);
         }
+        let mut roots = Vec::new();
+        for path in &self.paths {
+            roots.push(place.path(path).await?);
+        }
+        Ok(roots)
     }
 
     async fn run_once(&self, place: &Place) -> Result<(), Failure> {

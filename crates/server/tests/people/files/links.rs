@@ -1,0 +1,38 @@
+//! Links in paths that are typed, and in trees.
+
+use std::{fs, os::unix::fs::symlink};
+
+use super::{Scene, write};
+use crate::cast::OutputSoon;
+
+#[tokio::test]
+async fn two_dots_behind_a_link_are_the_directory_above_where_it_leads() {
+    let scene = Scene::new().await;
+    write(&scene.there("real/x"), "right");
+    write(&scene.there("x"), "wrong");
+    fs::create_dir(scene.there("real/deep")).unwrap();
+    symlink("real/deep", scene.there("lk")).unwrap();
+    let path = format!("{}/lk/../x", scene.there.path().display());
+    let path = path.as_str();
+    assert_eq!(scene.run("cat", &[path]).await.well(), "right");
+    let remote = format!(":{path}");
+    scene.run("cp", &[&remote, "copy"]).await.well();
+    assert_eq!(fs::read(scene.here("copy")).unwrap(), b"right");
+    write(&scene.here("new"), "new");
+    scene.run("cp", &["new", &remote]).await.well();
+    let found = scene.run("grep", &["new", path]).await.well();
+    assert!(found.ends_with(":1:new\n"), "{found}");
+    let mut edit = scene.person.command(scene.line("edit", &[path]));
+    let edited = edit
+        .env("EDITOR", "sh -c 'echo edited >\"$0\"'")
+        .env_remove("VISUAL");
+    edited.output_soon().await.well();
+    assert_eq!(fs::read(scene.there("real/x")).unwrap(), b"edited\n");
+    assert_eq!(fs::read(scene.there("x")).unwrap(), b"wrong");
+    let cwd = path.trim_end_matches("/x");
+    let printed = scene.run("run", &["-C", cwd, "--", "cat", "x"]).await;
+    assert_eq!(printed.well(), "edited\n");
+    let missing = format!("{}/none/../x", scene.there.path().display());
+    let ended = scene.run("cat", &[&missing]).await;
+    ended.failed(66, &["none"]);
+}
