@@ -13,5 +13,5 @@ pub(crate) use self::{
     entries::{Entries, Entry, EntryKind, entries},
     failure::file_failure,
     kept::{Identity, look},
-    shown::{below, printable, relative, shown},
+    shown::{below, printable, relative, relative_bytes, shown},
 };

@@ -1,6 +1,6 @@
 //! `exec-server find`.
 
-use std::{ffi::OsString, process::ExitCode};
+use std::{ffi::OsString, os::unix::ffi::OsStrExt, process::ExitCode};
 
 use clap::Args;
 use exec_wire::{
@@ -12,9 +12,9 @@ use serde_json::json;
 
 use super::{
     failure::Failure,
-    files::{file_failure, persist, printable, relative, shown},
+    files::{file_failure, persist, printable, relative_bytes, shown},
     place::{Place, Where},
-    stream::{complain, say, telling},
+    stream::{complain, say, say_bytes, telling},
     terminal::Standard,
 };
 
@@ -80,13 +80,19 @@ impl Find {
             let text = json!({"paths": paths, "truncated": found.truncated});
             return say(&format!("{text}\n"));
         }
-        let typed = self.path.to_string_lossy();
-        let line = |path: &PathUri| match Standard::Output.is_terminal() {
-            true => printable(&relative(&typed, root, path)) + "\n",
-            false => relative(&typed, root, path) + "\n",
-        };
-        let text: String = found.paths.iter().map(line).collect();
-        let said = say(&text);
+        let typed = self.path.as_bytes();
+        let is_terminal = Standard::Output.is_terminal();
+        let mut text = Vec::new();
+        for path in &found.paths {
+            let line = relative_bytes(typed, root, path);
+            match is_terminal {
+                true => text.extend(printable(&String::from_utf8_lossy(&line)).into_bytes()),
+                // Whoever reads it may look for the file.
+                false => text.extend(line),
+            }
+            text.push(b'\n');
+        }
+        let said = say_bytes(&text);
         if found.truncated {
             complain("there is more; --limit shows more of it");
         }

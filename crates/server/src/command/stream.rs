@@ -17,7 +17,7 @@ pub(crate) use self::{
     ending::{byte, timed_out, unwritten},
     input::Input,
     notice::{Notice, telling},
-    output::{Sink, complain, say},
+    output::{Sink, complain, say, say_bytes},
     signals::Signals,
     talk::{End, GRACE, Owner, Talk, Terminal},
 };

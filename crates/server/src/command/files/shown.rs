@@ -1,6 +1,9 @@
 //! Paths as people read them.
 
-use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+use std::{
+    ffi::OsStr,
+    os::unix::ffi::{OsStrExt, OsStringExt},
+};
 
 use exec_wire::path_uri::PathUri;
 
@@ -13,13 +16,33 @@ pub(crate) fn shown(path: &PathUri) -> String {
     }
 }
 
+/// Returns the same path byte by byte: programs take it for what it is.
+pub(crate) fn exact(path: &PathUri) -> Vec<u8> {
+    match path.to_native() {
+        Ok(native) => native.into_os_string().into_vec(),
+        Err(_) => path.as_str().as_bytes().to_vec(),
+    }
+}
+
 /// Returns a path below a root as it is reached from what was typed for the root.
 pub(crate) fn relative(typed: &str, root: &PathUri, path: &PathUri) -> String {
-    let (root_path, path) = (shown(root), shown(path));
-    let below = path.strip_prefix(&root_path).filter(|_| root_path != "/");
-    match below.and_then(|below| below.strip_prefix('/')) {
-        Some(below) if typed == "." => below.to_owned(),
-        Some(below) => format!("{}/{below}", typed.trim_end_matches('/')),
+    let bytes = relative_bytes(typed.as_bytes(), root, path);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Returns the same path byte by byte.
+pub(crate) fn relative_bytes(typed: &[u8], root: &PathUri, path: &PathUri) -> Vec<u8> {
+    let (root_path, path) = (exact(root), exact(path));
+    let below = path
+        .strip_prefix(&root_path[..])
+        .filter(|_| root_path != b"/");
+    match below.and_then(|below| below.strip_prefix(b"/")) {
+        Some(below) if typed == b"." => below.to_vec(),
+        Some(below) => {
+            let end = typed.iter().rposition(|&byte| byte != b'/');
+            let typed = &typed[..end.map_or(0, |end| end + 1)];
+            [typed, b"/", below].concat()
+        }
         None => path,
     }
 }
@@ -57,6 +80,15 @@ mod tests {
         assert_eq!(relative("/", &uri("file:///"), &path), "/srv/app/a/b");
         assert_eq!(relative("x", &uri("file:///sr"), &path), "/srv/app/a/b");
         assert_eq!(relative("app", &path, &path), "/srv/app/a/b");
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_kept_for_programs() {
+        let uri = |text: &str| PathUri::parse(text).unwrap();
+        let (root, path) = (uri("file:///srv/%FF"), uri("file:///srv/%FF/a%FEb"));
+        assert_eq!(relative_bytes(b".", &root, &path), b"a\xfeb");
+        assert_eq!(relative_bytes(b"x\xff/", &root, &path), b"x\xff/a\xfeb");
+        assert_eq!(exact(&path), b"/srv/\xff/a\xfeb");
     }
 
     #[test]

@@ -12,8 +12,8 @@ use crate::command::{
     failure::{Failure, FailureKind},
     files::{entries, file_failure, look, shown},
     place::{Place, Where},
-    stream::{complain, say, telling},
-    terminal::Standard,
+    stream::{complain, say, say_bytes, telling},
+    terminal::{Standard, has_colours},
 };
 
 /// Entries that are looked at together.
@@ -55,15 +55,23 @@ impl Ls {
             let text = text.map_err(|error| Failure::new(FailureKind::Failed, error))?;
             return say(&(text + "\n"));
         }
-        let paint = match Standard::Output.is_terminal() {
-            true => Paint::Terminal,
-            false => Paint::Plain,
+        let paint = match (
+            Standard::Output.is_terminal(),
+            has_colours(Standard::Output),
+        ) {
+            (true, true) => Paint::Colours,
+            (true, false) => Paint::Harmless,
+            (false, _) => Paint::Plain,
         };
-        let line = |row: &Row| match self.long {
-            true => row.long(paint) + "\n",
-            false => row.short(paint) + "\n",
-        };
-        say(&rows.iter().map(line).collect::<String>())
+        let mut text = Vec::new();
+        for row in &rows {
+            text.extend(match self.long {
+                true => row.long(paint),
+                false => row.short(paint),
+            });
+            text.push(b'\n');
+        }
+        say_bytes(&text)
     }
 
     async fn rows(

@@ -10,6 +10,9 @@ use crate::command::files::{printable, shown};
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Row {
+    /// Its name, byte by byte.
+    #[serde(skip)]
+    bytes: Vec<u8>,
     /// Its name.
     pub(super) name: String,
     /// Its path.
@@ -33,7 +36,9 @@ pub(super) struct Row {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Paint {
     /// It has, and nothing that a terminal would take for a command.
-    Terminal,
+    Colours,
+    /// It has none, and nothing that a terminal would take for a command.
+    Harmless,
     /// It is as it is.
     Plain,
 }
@@ -41,6 +46,7 @@ pub(super) enum Paint {
 impl Row {
     pub(super) fn new(name: &[u8], uri: PathUri, found: FileMetadata) -> Self {
         Self {
+            bytes: name.to_vec(),
             name: String::from_utf8_lossy(name).into_owned(),
             path: shown(&uri),
             uri,
@@ -57,23 +63,25 @@ impl Row {
     }
 
     /// Returns its name alone.
-    pub(super) fn short(&self, paint: Paint) -> String {
+    pub(super) fn short(&self, paint: Paint) -> Vec<u8> {
         let mark = match (self.kind, self.link) {
             ("directory", _) => "/",
             (_, true) => "@",
             _ => "",
         };
-        match (paint, self.kind) {
-            (Paint::Plain, _) => self.name.clone(),
-            (Paint::Terminal, "directory") => {
+        let text = match (paint, self.kind) {
+            // Whoever reads it may look for the file.
+            (Paint::Plain, _) => return self.bytes.clone(),
+            (Paint::Colours, "directory") => {
                 format!("\x1b[1;34m{}\x1b[0m{mark}", printable(&self.name))
             }
-            (Paint::Terminal, _) => format!("{}{mark}", printable(&self.name)),
-        }
+            (Paint::Colours | Paint::Harmless, _) => format!("{}{mark}", printable(&self.name)),
+        };
+        text.into_bytes()
     }
 
     /// Returns mode, size, time and name.
-    pub(super) fn long(&self, paint: Paint) -> String {
+    pub(super) fn long(&self, paint: Paint) -> Vec<u8> {
         let kind = match (self.link, self.kind) {
             (true, _) => 'l',
             (_, "directory") => 'd',
@@ -82,8 +90,9 @@ impl Row {
         };
         let mode = self.mode.map_or_else(|| "?????????".to_owned(), letters);
         let time = minute(self.modified_at_ms);
-        let name = self.short(paint);
-        format!("{kind}{mode} {:>12} {time} {name}", self.size)
+        let mut line = format!("{kind}{mode} {:>12} {time} ", self.size).into_bytes();
+        line.extend(self.short(paint));
+        line
     }
 }
 
@@ -124,13 +133,13 @@ mod tests {
     fn a_long_line_has_mode_size_time_and_name() {
         assert_eq!(
             row("x", FILE).long(Paint::Plain),
-            "-rwxr-xr--           42 1970-01-01 00:00 x"
+            b"-rwxr-xr--           42 1970-01-01 00:00 x"
         );
         let unknown = FileMetadata { mode: None, ..FILE };
         assert!(
             row("x", unknown)
                 .long(Paint::Plain)
-                .starts_with("-?????????")
+                .starts_with(b"-?????????")
         );
     }
 
@@ -140,7 +149,25 @@ mod tests {
             is_symlink: true,
             ..FILE
         };
-        assert_eq!(row("a\nb", link).short(Paint::Plain), "a\nb");
-        assert_eq!(row("a\nb", link).short(Paint::Terminal), "a?b@");
+        assert_eq!(row("a\nb", link).short(Paint::Plain), b"a\nb");
+        assert_eq!(row("a\nb", link).short(Paint::Harmless), b"a?b@");
+    }
+
+    #[test]
+    fn directories_have_a_colour_where_colours_are_wanted() {
+        let directory = FileMetadata {
+            is_directory: true,
+            is_file: false,
+            ..FILE
+        };
+        let row = row("d", directory);
+        assert_eq!(row.short(Paint::Colours), b"\x1b[1;34md\x1b[0m/");
+        assert_eq!(row.short(Paint::Harmless), b"d/");
+    }
+
+    #[test]
+    fn a_name_that_is_no_text_is_printed_as_it_is() {
+        let uri = PathUri::parse("file:///srv/%FF").unwrap();
+        assert_eq!(Row::new(b"\xff", uri, FILE).short(Paint::Plain), b"\xff");
     }
 }

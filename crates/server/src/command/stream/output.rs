@@ -70,7 +70,12 @@ pub(crate) fn complain(text: &str) {
 
 /// Prints the result of a command that has one.
 pub(crate) fn say(text: &str) -> Result<ExitCode, Failure> {
-    match write_all(Standard::Output.fd(), text.as_bytes()) {
+    say_bytes(text.as_bytes())
+}
+
+/// Prints a result that need not be text.
+pub(crate) fn say_bytes(bytes: &[u8]) -> Result<ExitCode, Failure> {
+    match write_all(Standard::Output.fd(), bytes) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => unwritten(&error),
     }

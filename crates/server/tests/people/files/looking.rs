@@ -1,8 +1,12 @@
 //! What is there: `ls`, `cat`, `find` and `grep`.
 
 use std::{
+    ffi::OsStr,
     fs,
-    os::unix::fs::{PermissionsExt, symlink},
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{PermissionsExt, symlink},
+    },
     process::Stdio,
 };
 
@@ -69,6 +73,22 @@ async fn files_are_printed_byte_by_byte_one_after_the_other() {
     assert_eq!((ended.status, &*ended.stderr), (Some(0), ""));
     let expected = [b"small\n", &large[..], b"small\n"].concat();
     assert!(ended.bytes == expected);
+}
+
+#[tokio::test]
+async fn names_that_are_no_text_reach_a_pipe_byte_by_byte() {
+    let scene = Scene::new().await;
+    write(
+        &scene.there.path().join(OsStr::from_bytes(b"not \xff text")),
+        "",
+    );
+    let root = scene.there("");
+    let root = root.to_str().unwrap().trim_end_matches('/');
+    let listed = scene.run("ls", &[root]).await;
+    assert_eq!(listed.bytes, b"not \xff text\n", "{listed:?}");
+    let found = scene.run("find", &[root]).await;
+    let expected = [root.as_bytes(), b"/not \xff text\n"].concat();
+    assert_eq!(found.bytes, expected, "{found:?}");
 }
 
 #[tokio::test]
