@@ -6,6 +6,7 @@ mod cut;
 mod entries;
 mod failure;
 mod kept;
+mod nowhere;
 mod shown;
 
 pub(crate) use self::{
@@ -13,5 +14,6 @@ pub(crate) use self::{
     entries::{Entries, Entry, EntryKind, entries},
     failure::file_failure,
     kept::{Identity, look},
+    nowhere::leads_nowhere,
     shown::{below, printable, relative, relative_bytes, shown},
 };

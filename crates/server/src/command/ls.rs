@@ -1,5 +1,5 @@
 //! `exec-server ls`.
-//! Not here: links that lead nowhere, which servers do not list.
+//! Not here: links that lead nowhere in a directory, which servers do not list; one that is named is shown.
 
 mod clock;
 mod command;

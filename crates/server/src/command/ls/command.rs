@@ -10,7 +10,7 @@ use futures_util::{StreamExt, stream};
 use super::row::{Paint, Row};
 use crate::command::{
     failure::{Failure, FailureKind},
-    files::{entries, file_failure, look, shown},
+    files::{entries, file_failure, leads_nowhere, look, shown},
     place::{Place, Where},
     stream::{complain, say, say_bytes, telling},
     terminal::{Standard, has_colours},
@@ -81,12 +81,16 @@ impl Ls {
     ) -> Result<Vec<Row>, Failure> {
         let failed = |error| file_failure(&error);
         let found = look(files, path).await.map_err(failed)?;
-        let found = found.ok_or_else(|| {
+        let name = path.file_name().unwrap_or_default();
+        let Some(found) = found else {
+            if leads_nowhere(files, path).await.map_err(failed)? {
+                return Ok(vec![Row::nowhere(&name, path.clone())]);
+            }
             let what = format!("cannot list `{}`: nothing is there", shown(path));
-            Failure::new(FailureKind::NotFound, what)
-        })?;
+            return Err(Failure::new(FailureKind::NotFound, what)
+                .next("`exec-server ls` of the directory above shows what is"));
+        };
         if !found.is_directory {
-            let name = path.file_name().unwrap_or_default();
             return Ok(vec![Row::new(&name, path.clone(), found)]);
         }
         let listed = entries(files, path).await.map_err(failed)?;

@@ -19,7 +19,7 @@ pub(super) struct Row {
     pub(super) path: String,
     /// Its path as a URI, which has every byte of it.
     pub(super) uri: PathUri,
-    /// `file`, `directory` or `other`, of what is behind a link.
+    /// `file`, `directory` or `other`, of what is behind a link; `nowhere` if nothing is.
     pub(super) kind: &'static str,
     /// Whether it is a link.
     pub(super) link: bool,
@@ -59,6 +59,23 @@ impl Row {
             size: found.size,
             modified_at_ms: found.modified_at_ms,
             mode: found.mode,
+        }
+    }
+
+    /// A link that leads nowhere, of which nothing more is known.
+    pub(super) fn nowhere(name: &[u8], uri: PathUri) -> Self {
+        let unknown = FileMetadata {
+            is_directory: false,
+            is_file: false,
+            is_symlink: true,
+            size: 0,
+            created_at_ms: 0,
+            modified_at_ms: 0,
+            mode: None,
+        };
+        Self {
+            kind: "nowhere",
+            ..Self::new(name, uri, unknown)
         }
     }
 

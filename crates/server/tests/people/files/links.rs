@@ -36,3 +36,15 @@ async fn two_dots_behind_a_link_are_the_directory_above_where_it_leads() {
     let ended = scene.run("cat", &[&missing]).await;
     ended.failed(66, &["none"]);
 }
+
+#[tokio::test]
+async fn a_link_that_leads_nowhere_is_listed_when_it_is_named() {
+    let scene = Scene::new().await;
+    symlink("none", scene.there("dead")).unwrap();
+    let path = scene.there("dead");
+    let listed = scene.run("ls", &["-l", path.to_str().unwrap()]).await;
+    let line = listed.well();
+    assert!(line.starts_with('l') && line.ends_with(" dead\n"), "{line}");
+    let told = scene.json("ls", &["--json", path.to_str().unwrap()]).await;
+    assert_eq!(told[0]["kind"], "nowhere", "{told}");
+}
