@@ -6,6 +6,7 @@ mod cut;
 mod entries;
 mod failure;
 mod kept;
+mod native;
 mod nowhere;
 mod shown;
 
@@ -14,6 +15,7 @@ pub(crate) use self::{
     entries::{Entries, Entry, EntryKind, entries},
     failure::file_failure,
     kept::{Identity, look},
+    native::native_entries,
     nowhere::leads_nowhere,
     shown::{below, printable, relative, relative_bytes, shown},
 };

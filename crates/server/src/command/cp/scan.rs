@@ -3,20 +3,18 @@
 //! Directories are made as they are found, and files are handed on at once: copying begins before the
 //! tree is known. Links are looked through, and one that leads back up is left out.
 
-use std::{collections::BTreeSet, path::Path};
-
 use exec_env::filesystem::FileError;
 use exec_wire::{
     fs::{Canonicalize, CreateDirectory, FileMetadata},
     path_uri::PathUri,
 };
-use futures_util::{StreamExt, future::join3, stream};
+use futures_util::{StreamExt, future::join, stream};
 use tokio::sync::mpsc;
 
 use super::{meter::Meter, side::Side, target::Pair};
 use crate::command::{
     failure::{Failure, FailureKind},
-    files::{Entries, Entry, EntryKind, below, entries, file_failure, look, persist},
+    files::{Entries, Entry, EntryKind, below, file_failure, look, persist},
 };
 
 /// Deepest tree: as far as `fs/walk` goes.
@@ -91,22 +89,24 @@ impl Scan<'_> {
             path: level.source.clone(),
             sandbox: None,
         };
-        let (made, real, found) = join3(
-            persist(|| self.to.files.create_directory(create.clone())),
+        let (real, found) = join(
             persist(|| self.from.files.canonicalize(canonicalize.clone())),
-            entries(&*self.from.files, &level.source),
+            self.from.entries(&level.source),
         )
         .await;
         let (real, found) = (real?, found?);
-        made?;
         if level.above.contains(&real) {
             let shown = self.from.shows(&level.source);
             self.meter
                 .skip(&format!("`{shown}` leads back to a directory above it"));
             return Ok(Vec::new());
         }
+        if let Err(failure) = self.check(level, &found) {
+            self.meter.fail(failure);
+            return Ok(Vec::new());
+        }
+        persist(|| self.to.files.create_directory(create.clone())).await?;
         self.meter.directory();
-        self.tell(level, &found);
         let mut above = level.above.clone();
         above.push(real);
         let mut directories = Vec::new();
@@ -127,6 +127,10 @@ impl Scan<'_> {
                     above: above.clone(),
                 }),
                 EntryKind::Other => self.skip(&entry, "it is neither a file nor a directory"),
+                EntryKind::Nowhere => {
+                    let shown = self.from.shows(&entry.path);
+                    self.meter.skip(&format!("link `{shown}` leads nowhere"));
+                }
             }
         }
         // The last one is taken first.
@@ -146,27 +150,26 @@ impl Scan<'_> {
         Ok(directories)
     }
 
-    /// Says what of a directory is not seen.
-    fn tell(&self, level: &Level, found: &Entries) {
+    /// Says what of a directory is not seen. One that is not seen whole is not copied.
+    fn check(&self, level: &Level, found: &Entries) -> Result<(), Failure> {
         for error in &found.errors {
             let failure = Failure::new(FailureKind::Failed, &error.message);
             self.meter.fail(failure);
         }
-        if found.truncated {
-            let what = format!(
-                "directory `{}` has too many entries to be listed whole",
-                self.from.shows(&level.source)
-            );
-            self.meter.fail(Failure::new(FailureKind::Failed, what));
+        if !found.truncated {
+            return Ok(());
         }
-        if let (None, Ok(path)) = (&self.from.place, level.source.to_native()) {
-            let seen: BTreeSet<_> = found.entries.iter().map(|entry| &*entry.name).collect();
-            for name in unseen(&path, &seen) {
-                let shown = path.join(name);
-                let shown = shown.display();
-                self.meter.skip(&format!("link `{shown}` leads nowhere"));
-            }
-        }
+        let shown = self.from.shows(&level.source);
+        let what = format!("directory `{shown}` has too many entries to be listed");
+        let failure = Failure::new(FailureKind::Failed, what);
+        Err(match (&self.from.place, level.source.to_native()) {
+            (Some(place), Ok(path)) => failure.next(format!(
+                "`exec-server run -E {} -- tar -C {} -cf - . | tar -xf -` brings it here",
+                place.name,
+                path.display()
+            )),
+            _ => failure.next("copy it with `tar`"),
+        })
     }
 
     fn skip(&self, entry: &Entry, why: &str) {
@@ -189,15 +192,4 @@ impl Scan<'_> {
         let gone = |_| Failure::new(FailureKind::Failed, "copying was given up");
         self.jobs.send(job).await.map_err(gone)
     }
-}
-
-/// Returns the links of a directory here that were not listed.
-fn unseen(directory: &Path, seen: &BTreeSet<&[u8]>) -> Vec<std::ffi::OsString> {
-    use std::os::unix::ffi::OsStrExt;
-    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    entries
-        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_symlink()))
-        .map(|entry| entry.file_name())
-        .filter(|name| !seen.contains(name.as_bytes()))
-        .collect()
 }

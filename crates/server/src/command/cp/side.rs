@@ -2,14 +2,14 @@
 
 use std::{fs, path::Path, sync::Arc};
 
-use exec_env::filesystem::ExecutorFileSystem;
+use exec_env::filesystem::{ExecutorFileSystem, FileError};
 use exec_local::filesystem::LocalFileSystem;
 use exec_wire::path_uri::PathUri;
 
 use super::operand::Operand;
 use crate::command::{
     failure::{Failure, FailureKind},
-    files::shown,
+    files::{Entries, entries, native_entries, shown},
     place::Place,
 };
 
@@ -50,6 +50,19 @@ impl Side {
             (None, None) => true,
             (Some(one), Some(other)) => one.name == other.name,
             (None, Some(_)) | (Some(_), None) => false,
+        }
+    }
+
+    /// Tells whether files of the one are files of the other.
+    pub(super) fn is_where(&self, other: &Self) -> bool {
+        self.is(other) || self.is_this_machine() && other.is_this_machine()
+    }
+
+    /// Lists a directory. Only on a server its size matters.
+    pub(super) async fn entries(&self, directory: &PathUri) -> Result<Entries, FileError> {
+        match (&self.place, directory.to_native()) {
+            (None, Ok(native)) => native_entries(native).await,
+            _ => entries(&*self.files, directory).await,
         }
     }
 

@@ -96,7 +96,7 @@ impl Target {
             found,
             target,
         };
-        if from.is(&self.side) || (from.is_this_machine() && self.side.is_this_machine()) {
+        if from.is_where(&self.side) {
             self.check_overlap(from, &pair).await?;
         }
         Ok(pair)

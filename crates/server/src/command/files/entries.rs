@@ -2,7 +2,8 @@
 //!
 //! `fs/walk` names everything exactly and leaves out links to files; `fs/readDirectory` has those, but
 //! not the bytes of names that are no text. Together they have nearly everything.
-//! Not here: links that lead nowhere, which neither of them lists.
+//! Not here: links that lead nowhere, which neither of them lists; directories of this machine, which
+//! need no server (`native`).
 
 use std::collections::BTreeMap;
 
@@ -47,6 +48,8 @@ pub(crate) enum EntryKind {
     Directory,
     /// A pipe, a socket or a device.
     Other,
+    /// Nothing: a link leads nowhere.
+    Nowhere,
 }
 
 /// Lists a directory.
@@ -72,7 +75,14 @@ pub(crate) async fn entries(
     let walked = persist(|| files.walk(walk.clone()));
     let listed = persist(|| files.read_directory(read.clone()));
     let (walked, listed) = join(walked, listed).await;
-    let (walked, listed) = (walked?, listed?);
+    let walked = walked?;
+    let listed = match listed {
+        // A server lists so much and no more; the walk has a beginning of it.
+        Err(FileError::Host(_)) if walked.truncated => None,
+        listed => Some(listed?),
+    };
+    // A list that is whole lacks nothing but names that are no text.
+    let mut is_whole = listed.is_some();
     let mut found = BTreeMap::new();
     for entry in walked.entries {
         let Some(name) = entry.path.file_name() else {
@@ -84,10 +94,12 @@ pub(crate) async fn entries(
         };
         found.insert(name, (entry.path, kind));
     }
-    for entry in listed {
+    for entry in listed.into_iter().flatten() {
         // The walk has the names that were not text.
         let name = entry.file_name.into_bytes();
-        let is_known = found.contains_key(&name) || is_replaced(&name);
+        let is_odd = is_replaced(&name);
+        is_whole &= !is_odd;
+        let is_known = is_odd || found.contains_key(&name);
         let Some(path) = below(directory, &name).filter(|_| !is_known) else {
             continue;
         };
@@ -104,7 +116,7 @@ pub(crate) async fn entries(
             .map(|(name, (path, kind))| Entry { name, path, kind })
             .collect(),
         errors: walked.errors,
-        truncated: walked.truncated,
+        truncated: walked.truncated && !is_whole,
     })
 }
 

@@ -98,7 +98,7 @@ impl Ls {
             return Err(Failure::new(FailureKind::Failed, &error.message));
         }
         if listed.truncated {
-            complain("there is more than can be listed; `find` looks for names");
+            complain("there is more than can be listed; `exec-server find --glob` looks for names");
         }
         let visible = |name: &[u8]| self.all || !name.starts_with(b".");
         let shown = listed

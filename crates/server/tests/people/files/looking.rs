@@ -13,7 +13,7 @@ use std::{
 use serde_json::json;
 use tokio::io::AsyncReadExt;
 
-use super::{Scene, noise, write};
+use super::{Scene, names, noise, write};
 use crate::cast::soon;
 
 #[tokio::test]
@@ -89,6 +89,27 @@ async fn names_that_are_no_text_reach_a_pipe_byte_by_byte() {
     let found = scene.run("find", &[root]).await;
     let expected = [root.as_bytes(), b"/not \xff text\n"].concat();
     assert_eq!(found.bytes, expected, "{found:?}");
+}
+
+#[tokio::test]
+async fn a_directory_that_cannot_be_listed_whole_is_told_with_the_next_step() {
+    let scene = Scene::new().await;
+    fs::create_dir(scene.there("many")).unwrap();
+    for number in 0..50_001 {
+        fs::write(scene.there(&format!("many/{number}")), "").unwrap();
+    }
+    let many = scene.there("many");
+    let listed = scene.run("ls", &[many.to_str().unwrap()]).await;
+    assert_eq!(listed.status, Some(0), "{}", listed.stderr);
+    assert!(listed.stdout.lines().count() > 1000);
+    assert!(listed.stderr.contains("find --glob"), "{}", listed.stderr);
+    let source = scene.remote("many");
+    let ended = scene.run("cp", &["-r", &source, "."]).await;
+    ended.failed(1, &["many` has too many entries", "tar -C"]);
+    assert_eq!(names(&scene.person.work()), [""; 0]);
+    let none = scene.there("none");
+    let ended = scene.run("ls", &[none.to_str().unwrap()]).await;
+    ended.failed(66, &["nothing is there; ", "the directory above"]);
 }
 
 #[tokio::test]
