@@ -3,13 +3,15 @@
 //! Both ends are file systems behind the same trait, so that there is one way to copy, in either
 //! direction and between two environments. Content goes to a hidden part beside its target, and takes
 //! the target's name when it is whole.
-//! Invariant: under the target's name there is the old file or the new one, never a piece.
+//! Invariant: under the target's name there is the old file or the new one, never a piece; what is no file is
+//! never replaced.
 //! Not here: links, which are followed as `scp` follows them; owners; times on a server.
 
 mod arguments;
 mod blocks;
 mod copier;
 mod job;
+mod landing;
 mod meter;
 mod operand;
 mod part;

@@ -6,6 +6,7 @@ mod links;
 mod looking;
 mod rerunning;
 mod resuming;
+mod targets;
 mod trees;
 
 use std::{

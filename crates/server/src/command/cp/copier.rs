@@ -13,6 +13,7 @@ use tokio::sync::Semaphore;
 
 use super::{
     blocks::{Blocks, Trouble, copy_blocks, same_blocks},
+    landing::Landing,
     meter::Meter,
     part::part_of,
     scan::Job,
@@ -65,7 +66,16 @@ impl<'a> Copier<'a> {
     }
 
     /// Copies one file. Fails only if the way is lost; everything else is told.
-    pub(super) async fn copy(&self, job: Job) -> Result<(), Failure> {
+    pub(super) async fn copy(&self, mut job: Job) -> Result<(), Failure> {
+        let landing = Landing::find(self.to, job.target).await;
+        job.target = match landing.and_then(|landing| landing.for_file(self.to)) {
+            Ok(target) => target,
+            Err(failure) if failure.kind == FailureKind::Lost => return Err(failure),
+            Err(failure) => {
+                self.meter.fail(failure);
+                return Ok(());
+            }
+        };
         let Some(part) = part_of(&job.target, job.found.into()) else {
             let what = format!("`{}` is no name for a file", self.to.shows(&job.target));
             self.meter.fail(Failure::new(FailureKind::Usage, what));

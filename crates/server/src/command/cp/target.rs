@@ -6,10 +6,10 @@ use exec_wire::{
     path_uri::PathUri,
 };
 
-use super::{operand::Operand, side::Side};
+use super::{landing::Landing, operand::Operand, side::Side};
 use crate::command::{
     failure::{Failure, FailureKind},
-    files::{below, file_failure, look, persist},
+    files::{below, file_failure, leads_nowhere, look, persist},
 };
 
 /// Where sources go.
@@ -55,7 +55,8 @@ impl Target {
                 let what = format!("directory `{shown}` is not there");
                 return Err(Failure::new(FailureKind::NotFound, what).next("make it first"));
             }
-            Some(_) | None => {}
+            None => need_directory_above(&side, &path).await?,
+            Some(_) => {}
         }
         Ok(Self { side, path, found })
     }
@@ -71,10 +72,9 @@ impl Target {
         let shown = from.shows(&source);
         let found = look(&*from.files, &source).await;
         let found = found.map_err(|error| file_failure(&error))?;
-        let found = found.ok_or_else(|| {
-            let what = format!("cannot copy `{shown}`: nothing is there");
-            Failure::new(FailureKind::NotFound, what)
-        })?;
+        let Some(found) = found else {
+            return Err(nothing(from, &source).await);
+        };
         match (found.is_directory, found.is_file) {
             (true, _) if trees == Trees::Refused => {
                 let what = format!("`{shown}` is a directory");
@@ -82,15 +82,27 @@ impl Target {
             }
             (false, true) if operand.is_directory() => {
                 let what = format!("`{shown}` is not a directory");
-                return Err(Failure::new(FailureKind::Failed, what));
+                return Err(Failure::new(FailureKind::Failed, what)
+                    .next("leave the slash at its end away to copy the file"));
             }
             (false, false) => {
                 let what = format!("`{shown}` is neither a file nor a directory");
-                return Err(Failure::new(FailureKind::Failed, what));
+                return Err(Failure::new(FailureKind::Failed, what)
+                    .next("only files and directories are copied"));
             }
             (true, _) | (false, true) => {}
         }
-        let target = self.becomes(&source, operand, found)?;
+        let target = self.becomes(&source, operand)?;
+        let landing = Landing::find(&self.side, target).await?;
+        let target = match (found.is_directory, landing) {
+            (false, landing) => landing.for_file(&self.side)?,
+            (true, Landing::Free(path) | Landing::Directory(path)) => path,
+            (true, Landing::File(path)) => {
+                let shown = self.side.shows(&path);
+                let what = format!("`{shown}` is a file, and a directory cannot replace it");
+                return Err(Failure::new(FailureKind::Failed, what).next("name another target"));
+            }
+        };
         let pair = Pair {
             source,
             found,
@@ -102,12 +114,7 @@ impl Target {
         Ok(pair)
     }
 
-    fn becomes(
-        &self,
-        source: &PathUri,
-        operand: &Operand,
-        found: FileMetadata,
-    ) -> Result<PathUri, Failure> {
+    fn becomes(&self, source: &PathUri, operand: &Operand) -> Result<PathUri, Failure> {
         let shown = self.side.shows(&self.path);
         match self.found {
             Some(target) if target.is_directory && operand.has_name() => {
@@ -116,10 +123,6 @@ impl Target {
                     let what = format!("`{}` has no name below `{shown}`", source.as_str());
                     Failure::new(FailureKind::Usage, what)
                 })
-            }
-            Some(target) if found.is_directory && !target.is_directory => {
-                let what = format!("`{shown}` is a file, and a directory cannot replace it");
-                Err(Failure::new(FailureKind::Failed, what).next("name another target"))
             }
             Some(_) | None => Ok(self.path.clone()),
         }
@@ -145,6 +148,38 @@ impl Target {
         };
         Err(Failure::new(FailureKind::Failed, what).next("name another target"))
     }
+}
+
+/// Says that nothing is where a source should be.
+async fn nothing(from: &Side, source: &PathUri) -> Failure {
+    let shown = from.shows(source);
+    let is_dead = leads_nowhere(&*from.files, source).await;
+    let what = match is_dead {
+        Ok(true) => format!("cannot copy `{shown}`: it is a link that leads nowhere"),
+        Ok(false) | Err(_) => format!("cannot copy `{shown}`: nothing is there"),
+    };
+    let failure = Failure::new(FailureKind::NotFound, what);
+    match &from.place {
+        Some(_) => failure.next("`exec-server ls` shows what is in a directory there"),
+        None => failure.next("`:` before a path names one in the environment"),
+    }
+}
+
+/// A target that is not there needs a directory to be in.
+async fn need_directory_above(side: &Side, path: &PathUri) -> Result<(), Failure> {
+    let Some(above) = path.parent() else {
+        return Ok(());
+    };
+    let found = look(&*side.files, &above).await;
+    let what = match found.map_err(|error| file_failure(&error))? {
+        Some(found) if found.is_directory => return Ok(()),
+        Some(_) => format!("`{}` is not a directory", side.shows(&above)),
+        None => {
+            let what = format!("directory `{}` is not there", side.shows(&above));
+            return Err(Failure::new(FailureKind::NotFound, what).next("make it first"));
+        }
+    };
+    Err(Failure::new(FailureKind::Failed, what).next("name another target"))
 }
 
 /// Whether directories are copied.
