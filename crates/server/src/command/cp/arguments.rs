@@ -10,7 +10,7 @@ use super::{
     meter::{Meter, Show, Summary},
     operand::Operand,
     side::Side,
-    target::{Target, Trees},
+    target::{Target, Trees, check_twins},
 };
 use crate::command::{
     failure::{Failure, FailureKind},
@@ -88,10 +88,15 @@ impl Cp {
             false => Trees::Refused,
         };
         // Everything is looked at before anything is copied.
-        let mut groups: Vec<(Side, Vec<_>)> = Vec::new();
+        let mut pairs = Vec::new();
         for source in sources {
             let from = side_of(source).ok_or_else(missing)?;
             let pair = target.pair(&from, source, trees).await?;
+            pairs.push((from, pair));
+        }
+        check_twins(&pairs, &target.side)?;
+        let mut groups: Vec<(Side, Vec<_>)> = Vec::new();
+        for (from, pair) in pairs {
             match groups.last_mut().filter(|(side, _)| side.is(&from)) {
                 Some((_, pairs)) => pairs.push(pair),
                 None => groups.push((from, vec![pair])),

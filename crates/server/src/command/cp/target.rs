@@ -1,5 +1,7 @@
 //! What a source becomes.
 
+use std::collections::BTreeMap;
+
 use exec_env::filesystem::{ExecutorFileSystem, FileError};
 use exec_wire::{
     fs::{Canonicalize, FileMetadata},
@@ -148,6 +150,25 @@ impl Target {
         };
         Err(Failure::new(FailureKind::Failed, what).next("name another target"))
     }
+}
+
+/// Refuses sources that would become the same: whichever came last would be there.
+pub(super) fn check_twins(pairs: &[(Side, Pair)], to: &Side) -> Result<(), Failure> {
+    let mut known = BTreeMap::new();
+    for (from, pair) in pairs {
+        let Some((other, twin)) = known.insert(&pair.target, (from, pair)) else {
+            continue;
+        };
+        let what = format!(
+            "`{}` and `{}` would both become `{}`",
+            other.shows(&twin.source),
+            from.shows(&pair.source),
+            to.shows(&pair.target)
+        );
+        return Err(Failure::new(FailureKind::Usage, what)
+            .next("copy them one after the other, or to different targets"));
+    }
+    Ok(())
 }
 
 /// Says that nothing is where a source should be.

@@ -92,6 +92,20 @@ async fn what_is_no_file_is_not_replaced() {
 }
 
 #[tokio::test]
+async fn two_sources_of_one_name_are_refused_before_anything_is_copied() {
+    let scene = Scene::new().await;
+    for name in ["x/f", "y/f", "z"] {
+        write(&scene.here(name), name);
+    }
+    let target = scene.remote("");
+    let ended = scene.run("cp", &["z", "x/f", "y/f", &target]).await;
+    ended.failed(2, &["x/f`", "y/f`", "would both become", "one after"]);
+    let ended = scene.run("cp", &["-r", "x/.", "y/.", &target]).await;
+    ended.failed(2, &["would both become"]);
+    assert_eq!(names(scene.there.path()), [""; 0]);
+}
+
+#[tokio::test]
 async fn what_is_missing_is_named_with_the_next_step() {
     let scene = Scene::new().await;
     write(&scene.here("one"), "x");
