@@ -2,7 +2,7 @@
 //!
 //! Both ends are file systems behind the same trait, so that there is one way to copy, in either
 //! direction and between two environments. Content goes to a hidden part beside its target, and takes
-//! the target's name when it is whole.
+//! the target's name when it is whole; so does a tree that is copied to where nothing is.
 //! Invariant: under the target's name there is the old file or the new one, never a piece; what is no file is
 //! never replaced.
 //! Not here: links, which are followed as `scp` follows them; owners; times on a server.
@@ -11,6 +11,7 @@ mod arguments;
 mod blocks;
 mod copier;
 mod job;
+mod journal;
 mod landing;
 mod meter;
 mod operand;
@@ -18,5 +19,6 @@ mod part;
 mod scan;
 mod side;
 mod target;
+mod tree;
 
 pub use self::arguments::Cp;

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::command::{
     failure::{Failure, FailureKind},
-    place::{Place, Where},
+    place::Where,
     terminal::Standard,
 };
 
@@ -25,7 +25,9 @@ use crate::command::{
     after_help = "A path in the environment has a colon before it: `cp -E box notes.txt :/srv/`, \
                   `cp -r box:logs .`. A file here with a colon in its name needs `./` before it.\n\n\
                   What is interrupted leaves a hidden part beside its target; the same command goes on \
-                  with it. Modes of files are kept, times where the target is here. Links are followed."
+                  with it. Modes of files are kept, times where the target is here. Links are followed.\n\n\
+                  A directory goes into a target that is a directory already, and keeps its name there; \
+                  `cp -r src/. :dst` brings `dst` up to date instead."
 )]
 pub struct Cp {
     #[command(flatten)]
@@ -135,21 +137,20 @@ impl Cp {
         }
         match operand {
             Operand::Here(_) => Ok(Side::here()),
-            Operand::There(None, _) => Ok(Side::there(Place::open(&self.place).await?)),
+            Operand::There(None, _) => Side::there(&self.place).await,
             Operand::There(Some(name), path) => {
                 let wanted = Where {
                     env: Some(name.clone()),
                     token_file: self.place.token_file.clone(),
                 };
-                let place = Place::open(&wanted).await.map_err(|failure| {
+                Side::there(&wanted).await.map_err(|failure| {
                     let is_unknown = failure.kind == FailureKind::UnknownEnvironment;
                     let file = format!("{name}:{}", path.display());
                     match is_unknown && std::path::Path::new(&file).exists() {
                         true => failure.next(format!("write `./{file}` for the file here")),
                         false => failure,
                     }
-                })?;
-                Ok(Side::there(place))
+                })
             }
         }
     }

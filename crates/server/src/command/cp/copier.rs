@@ -1,6 +1,6 @@
 //! One file at a time: to its part, and from there to its name.
 
-use std::{cell::RefCell, collections::BTreeSet, fs, sync::Arc, time::Duration};
+use std::{cell::RefCell, collections::BTreeSet, fs, rc::Rc, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use exec_env::filesystem::{ExecutorFileSystem, FileError, Open, OpenFile};
@@ -9,15 +9,18 @@ use exec_wire::{
     limits,
     path_uri::PathUri,
 };
+use futures_util::future;
 use tokio::sync::Semaphore;
 
 use super::{
     blocks::{Blocks, Trouble, copy_blocks, same_blocks},
+    journal::Number,
     landing::Landing,
     meter::Meter,
     part::part_of,
     scan::Job,
     side::Side,
+    tree::{Ground, Tree},
 };
 use crate::command::{
     failure::{Failure, FailureKind},
@@ -29,7 +32,7 @@ const SMALL_BYTES: u64 = limits::MAX_BLOCK_BYTES as u64;
 /// How much of the end of a part is compared before it is taken: more than is under way at once.
 const COMPARED_BYTES: u64 = 8 << 20;
 /// How long tidying up may take when everything is given up.
-const TIDYING: Duration = Duration::from_secs(2);
+const TIDYING: Duration = Duration::from_secs(5);
 
 /// Whether parts that an earlier run left are used.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -49,8 +52,8 @@ pub(super) struct Copier<'a> {
     meter: &'a Meter,
     /// One large file at a time: it fills the way by itself.
     large: Semaphore,
-    /// Parts of small files that are being written. They are not worth to be kept.
-    small: RefCell<BTreeSet<PathUri>>,
+    /// Parts that are written in one step, and so not worth to be kept.
+    unkept: RefCell<BTreeSet<PathUri>>,
 }
 
 impl<'a> Copier<'a> {
@@ -61,50 +64,78 @@ impl<'a> Copier<'a> {
             resume,
             meter,
             large: Semaphore::new(1),
-            small: RefCell::default(),
+            unkept: RefCell::default(),
         }
     }
 
     /// Copies one file. Fails only if the way is lost; everything else is told.
-    pub(super) async fn copy(&self, mut job: Job) -> Result<(), Failure> {
-        let landing = Landing::find(self.to, job.target).await;
-        job.target = match landing.and_then(|landing| landing.for_file(self.to)) {
-            Ok(target) => target,
-            Err(failure) if failure.kind == FailureKind::Lost => return Err(failure),
-            Err(failure) => {
-                self.meter.fail(failure);
-                return Ok(());
-            }
-        };
-        let Some(part) = part_of(&job.target, job.found.into()) else {
-            let what = format!("`{}` is no name for a file", self.to.shows(&job.target));
-            self.meter.fail(Failure::new(FailureKind::Usage, what));
-            return Ok(());
-        };
-        let copied = if self.from.is(self.to) && !job.found.is_symlink {
-            self.copy_there(&job, &part).await
-        } else if job.found.size <= SMALL_BYTES {
-            self.copy_small(&job, &part).await
-        } else {
-            self.copy_large(&job, &part).await
-        };
-        match copied {
-            Ok(()) => self.meter.file(job.found.size),
+    pub(super) async fn copy(&self, job: Job) -> Result<(), Failure> {
+        match self.copy_job(job).await {
             Err(failure) if failure.kind == FailureKind::Lost => return Err(failure),
             Err(failure) => self.meter.fail(failure),
+            Ok(()) => {}
         }
         Ok(())
     }
 
-    /// Removes what is not worth to be kept, after everything was given up.
-    pub(super) async fn tidy(&self) {
-        let parts = self.small.take();
-        let removed = async {
-            for part in parts {
-                self.remove(&part).await;
+    async fn copy_job(&self, mut job: Job) -> Result<(), Failure> {
+        if job.ground == Ground::Taken {
+            let landing = Landing::find(self.to, job.target).await?;
+            job.target = landing.for_file(self.to)?;
+        }
+        let number = Number::of(&job.target, job.found.into());
+        if self.is_copied(&job, number).await? {
+            self.meter.resumed(job.found.size);
+            self.meter.file(job.found.size);
+            return Ok(());
+        }
+        let Some(part) = part_of(&job.target, job.found.into()) else {
+            let what = format!("`{}` is no name for a file", self.to.shows(&job.target));
+            return Err(Failure::new(FailureKind::Usage, what));
+        };
+        if self.from.is(self.to) && !job.found.is_symlink {
+            self.copy_there(&job, &part).await?;
+        } else if job.found.size <= SMALL_BYTES {
+            self.copy_small(&job, &part).await?;
+        } else {
+            self.copy_large(&job, &part).await?;
+        }
+        self.meter.file(job.found.size);
+        if let Some(tree) = &job.tree {
+            tree.journal.note(number).await;
+        }
+        Ok(())
+    }
+
+    /// Tells whether an earlier run has copied a file, and it is still there.
+    async fn is_copied(&self, job: &Job, number: Number) -> Result<bool, Failure> {
+        if !job
+            .tree
+            .as_ref()
+            .is_some_and(|tree| tree.journal.knows(number))
+        {
+            return Ok(false);
+        }
+        let found = look(&*self.to.files, &job.target).await;
+        let found = found.map_err(|error| file_failure(&error))?;
+        Ok(found.is_some_and(|found| found.is_file && found.size == job.found.size))
+    }
+
+    /// Removes what is not worth to be kept, after everything was given up, and notes the rest.
+    pub(super) async fn tidy(&self, trees: &[Rc<Tree>]) {
+        let parts = self.unkept.take();
+        let noted = async {
+            for tree in trees {
+                tree.journal.write().await;
             }
         };
-        drop(tokio::time::timeout(TIDYING, removed).await);
+        let removed = async {
+            for part in &parts {
+                self.remove(part).await;
+            }
+        };
+        let tidied = future::join(noted, removed);
+        drop(tokio::time::timeout(TIDYING, tidied).await);
     }
 
     /// Has the one environment copy by itself.
@@ -125,12 +156,12 @@ impl<'a> Copier<'a> {
     }
 
     async fn copy_small(&self, job: &Job, part: &PathUri) -> Result<(), Failure> {
-        self.small.borrow_mut().insert(part.clone());
+        self.unkept.borrow_mut().insert(part.clone());
         let copied = self.copy_whole(job, part).await;
         if copied.is_err() {
             self.remove(part).await;
         }
-        self.small.borrow_mut().remove(part);
+        self.unkept.borrow_mut().remove(part);
         copied
     }
 

@@ -35,43 +35,38 @@ pub(super) async fn copy_all(
 ) -> Result<(), Failure> {
     let copier = Copier::new(from, to, resume, meter);
     let sides = [from, to];
+    let scan = Scan::new(from, to, resume, meter);
     let outcome = tokio::select! {
         biased;
         pressed = tokio::signal::ctrl_c() => Err(interrupted(pressed)),
-        copied = scan_and_copy(from, to, pairs, &copier, meter) => copied,
+        copied = scan_and_copy(&scan, pairs, &copier) => copied,
         never = tell_outages(&sides, meter) => match never {},
     };
     if outcome.is_err() {
-        copier.tidy().await;
+        copier.tidy(&scan.trees()).await;
     }
     outcome
 }
 
 async fn scan_and_copy(
-    from: &Side,
-    to: &Side,
+    scan: &Scan<'_>,
     pairs: Vec<Pair>,
     copier: &Copier<'_>,
-    meter: &Meter,
 ) -> Result<(), Failure> {
     let (jobs, mut found) = mpsc::channel(FOUND);
-    let scan = async {
-        let scan = Scan {
-            from,
-            to,
-            meter,
-            jobs,
-        };
+    let find = async {
         for pair in pairs {
-            scan.run(pair).await?;
+            scan.run(pair, &jobs).await?;
         }
+        drop(jobs);
         Ok(())
     };
     let copy = stream::poll_fn(|cx| found.poll_recv(cx))
         .map(|job| copier.copy(job))
         .buffer_unordered(AT_ONCE)
         .try_for_each(|()| future::ready(Ok(())));
-    futures_util::try_join!(scan, copy).map(|_| ())
+    futures_util::try_join!(find, copy)?;
+    scan.finish().await
 }
 
 fn interrupted(pressed: std::io::Result<()>) -> Failure {

@@ -10,14 +10,38 @@ const NAME_BYTES: usize = 200;
 /// Returns the path of the part beside its target. It is the same for the same target and the same
 /// state of the source, and so the next run finds it; another state has another one.
 pub(super) fn part_of(target: &PathUri, source: Identity) -> Option<PathUri> {
-    let (directory, name) = (target.parent()?, target.file_name()?);
     let mut hash = Hash::default();
-    hash.add(&name);
-    hash.add(&source.size.to_be_bytes());
-    hash.add(&source.modified_at_ms.to_be_bytes());
+    hash.add(&target.file_name()?);
+    hash.add_identity(source);
+    beside(target, &hash, "part")
+}
+
+/// Where a tree waits until it is whole, and the journal of it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct TreeParts {
+    /// The tree.
+    pub(super) part: PathUri,
+    /// Which files of it are copied.
+    pub(super) journal: PathUri,
+}
+
+/// Returns what waits beside the target of a tree. It is the same for the same target and the same
+/// source, in whatever state: a tree is never at rest, and the journal knows the states of its files.
+pub(super) fn tree_parts(target: &PathUri, source: &str) -> Option<TreeParts> {
+    let mut hash = Hash::default();
+    hash.add(&target.file_name()?);
+    hash.add(source.as_bytes());
+    Some(TreeParts {
+        part: beside(target, &hash, "part")?,
+        journal: beside(target, &hash, "copied")?,
+    })
+}
+
+fn beside(target: &PathUri, hash: &Hash, end: &str) -> Option<PathUri> {
+    let (directory, name) = (target.parent()?, target.file_name()?);
     let mut part = vec![b'.'];
     part.extend_from_slice(kept(&name));
-    part.extend_from_slice(format!(".{:016x}.part", hash.0).as_bytes());
+    part.extend_from_slice(format!(".{:016x}.{end}", hash.0).as_bytes());
     below(&directory, &part)
 }
 
@@ -34,7 +58,8 @@ fn kept(name: &[u8]) -> &[u8] {
 }
 
 /// FNV-1a: the same in every build.
-struct Hash(u64);
+#[derive(Clone, Debug)]
+pub(super) struct Hash(u64);
 
 impl Default for Hash {
     fn default() -> Self {
@@ -43,10 +68,19 @@ impl Default for Hash {
 }
 
 impl Hash {
-    fn add(&mut self, bytes: &[u8]) {
+    pub(super) fn add(&mut self, bytes: &[u8]) {
         for &byte in bytes {
             self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         }
+    }
+
+    pub(super) fn add_identity(&mut self, source: Identity) {
+        self.add(&source.size.to_be_bytes());
+        self.add(&source.modified_at_ms.to_be_bytes());
+    }
+
+    pub(super) fn value(&self) -> u64 {
+        self.0
     }
 }
 

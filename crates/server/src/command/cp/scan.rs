@@ -3,6 +3,12 @@
 //! Directories are made as they are found, and files are handed on at once: copying begins before the
 //! tree is known. Links are looked through, and one that leads back up is left out.
 
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+};
+
 use exec_env::filesystem::FileError;
 use exec_wire::{
     fs::{Canonicalize, CreateDirectory, FileMetadata},
@@ -11,7 +17,14 @@ use exec_wire::{
 use futures_util::{StreamExt, future::join, stream};
 use tokio::sync::mpsc;
 
-use super::{meter::Meter, side::Side, target::Pair};
+use super::{
+    copier::Resume,
+    meter::Meter,
+    part::part_of,
+    side::Side,
+    target::Pair,
+    tree::{Ground, Tree, remove},
+};
 use crate::command::{
     failure::{Failure, FailureKind},
     files::{Entries, Entry, EntryKind, below, file_failure, look, persist},
@@ -31,60 +44,112 @@ pub(super) struct Job {
     pub(super) target: PathUri,
     /// What is known of it.
     pub(super) found: FileMetadata,
+    /// What is at its target.
+    pub(super) ground: Ground,
+    /// The tree that it belongs to, if that grows beside its target.
+    pub(super) tree: Option<Rc<Tree>>,
 }
 
 /// Looks for what is to be copied.
 #[derive(Debug)]
 pub(super) struct Scan<'a> {
-    /// Where it is.
-    pub(super) from: &'a Side,
-    /// Where it goes.
-    pub(super) to: &'a Side,
-    /// What is told.
-    pub(super) meter: &'a Meter,
-    /// Where files are handed on to; it holds back the scan when they are not copied so fast.
-    pub(super) jobs: mpsc::Sender<Job>,
+    from: &'a Side,
+    to: &'a Side,
+    resume: Resume,
+    meter: &'a Meter,
+    trees: RefCell<Vec<Rc<Tree>>>,
 }
 
 /// A directory that is still to be listed.
 struct Level {
     source: PathUri,
     target: PathUri,
+    ground: Ground,
+    tree: Option<Rc<Tree>>,
     /// The real directories above it.
     above: Vec<PathUri>,
 }
 
-impl Scan<'_> {
+impl<'a> Scan<'a> {
+    pub(super) fn new(from: &'a Side, to: &'a Side, resume: Resume, meter: &'a Meter) -> Self {
+        Self {
+            from,
+            to,
+            resume,
+            meter,
+            trees: RefCell::default(),
+        }
+    }
+
     /// Finds everything of a source. What cannot be read is told, and the rest goes on; fails only if
     /// nothing can go on.
-    pub(super) async fn run(&self, pair: Pair) -> Result<(), Failure> {
+    pub(super) async fn run(&self, pair: Pair, jobs: &mpsc::Sender<Job>) -> Result<(), Failure> {
         if !pair.found.is_directory {
-            return self.hand_on(pair.source, pair.target, pair.found).await;
+            let job = Job {
+                source: pair.source,
+                target: pair.target,
+                found: pair.found,
+                ground: pair.ground,
+                tree: None,
+            };
+            return self.hand_on(job, jobs).await;
         }
-        let mut levels = vec![Level {
-            source: pair.source,
-            target: pair.target,
-            above: Vec::new(),
-        }];
+        let mut levels = vec![self.root(pair).await?];
         while let Some(level) = levels.pop() {
-            match self.list(&level).await {
+            match self.list(&level, jobs).await {
                 Ok(below) => levels.extend(below),
-                Err(error @ FileError::Disconnected(_)) => return Err(file_failure(&error)),
-                Err(error) => self.meter.fail(file_failure(&error)),
+                Err(failure) if failure.kind == FailureKind::Lost => return Err(failure),
+                Err(failure) => self.meter.fail(failure),
             }
         }
         Ok(())
     }
 
-    /// Makes one directory, hands on its files, and returns the directories in it.
-    async fn list(&self, level: &Level) -> Result<Vec<Level>, FileError> {
-        let create = CreateDirectory {
-            path: level.target.clone(),
-            // One that is there is taken, also after a cut.
-            recursive: Some(true),
-            follow_symlinks: None,
-            sandbox: None,
+    /// Gives what grew beside its target its name, after everything was copied.
+    pub(super) async fn finish(&self) -> Result<(), Failure> {
+        let told = |outcome: Result<(), Failure>| match outcome {
+            Err(failure) if failure.kind == FailureKind::Lost => Err(failure),
+            Err(failure) => {
+                self.meter.fail(failure);
+                Ok(())
+            }
+            Ok(()) => Ok(()),
         };
+        for tree in self.trees() {
+            told(tree.finish(self.to).await)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the trees that grow beside their targets.
+    pub(super) fn trees(&self) -> Vec<Rc<Tree>> {
+        self.trees.borrow().clone()
+    }
+
+    async fn root(&self, pair: Pair) -> Result<Level, Failure> {
+        let mut root = Level {
+            source: pair.source,
+            target: pair.target,
+            ground: pair.ground,
+            tree: None,
+            above: Vec::new(),
+        };
+        if pair.ground == Ground::Taken {
+            return Ok(root);
+        }
+        let source = self.from.shows(&root.source);
+        let (tree, ground) = Tree::begin(self.to, &root.target, &source, self.resume).await?;
+        let tree = Rc::new(tree);
+        self.trees.borrow_mut().push(Rc::clone(&tree));
+        root.target = tree.part.clone();
+        root.ground = ground;
+        root.tree = Some(tree);
+        Ok(root)
+    }
+
+    /// Makes one directory, hands on its files, and returns the directories in it.
+    async fn list(&self, level: &Level, jobs: &mpsc::Sender<Job>) -> Result<Vec<Level>, Failure> {
+        let failed = |error: FileError| file_failure(&error);
         let canonicalize = Canonicalize {
             path: level.source.clone(),
             sandbox: None,
@@ -94,23 +159,24 @@ impl Scan<'_> {
             self.from.entries(&level.source),
         )
         .await;
-        let (real, found) = (real?, found?);
+        let (real, found) = (real.map_err(failed)?, found.map_err(failed)?);
         if level.above.contains(&real) {
             let shown = self.from.shows(&level.source);
             self.meter
                 .skip(&format!("`{shown}` leads back to a directory above it"));
             return Ok(Vec::new());
         }
-        if let Err(failure) = self.check(level, &found) {
-            self.meter.fail(failure);
-            return Ok(Vec::new());
+        self.check(level, &found)?;
+        let ground = self.make(level).await?;
+        if let Some(tree) = level.tree.as_ref().filter(|_| level.above.is_empty()) {
+            tree.has_root.set(true);
         }
-        persist(|| self.to.files.create_directory(create.clone())).await?;
         self.meter.directory();
         let mut above = level.above.clone();
         above.push(real);
         let mut directories = Vec::new();
         let mut files = Vec::new();
+        let mut names = BTreeMap::new();
         for entry in found.entries {
             let Some(target) = below(&level.target, &entry.name) else {
                 self.skip(&entry, "its name cannot be written there");
@@ -120,18 +186,26 @@ impl Scan<'_> {
                 EntryKind::File => files.push((entry.path, target)),
                 EntryKind::Directory if above.len() >= MAX_DEPTH => {
                     self.skip(&entry, "it lies too deep");
+                    continue;
                 }
                 EntryKind::Directory => directories.push(Level {
                     source: entry.path,
                     target,
+                    ground,
+                    tree: level.tree.clone(),
                     above: above.clone(),
                 }),
-                EntryKind::Other => self.skip(&entry, "it is neither a file nor a directory"),
+                EntryKind::Other => {
+                    self.skip(&entry, "it is neither a file nor a directory");
+                    continue;
+                }
                 EntryKind::Nowhere => {
                     let shown = self.from.shows(&entry.path);
                     self.meter.skip(&format!("link `{shown}` leads nowhere"));
+                    continue;
                 }
             }
+            names.insert(entry.name, entry.kind);
         }
         // The last one is taken first.
         directories.reverse();
@@ -141,13 +215,81 @@ impl Scan<'_> {
                 (source, target, found)
             })
             .buffered(LOOKS);
+        let mut ready = Vec::new();
         while let Some((source, target, found)) = looked.next().await {
             // One that is gone meanwhile is not there to be copied.
-            let Some(found) = found? else { continue };
-            // Whoever copies is gone only if everything is given up.
-            drop(self.hand_on(source, target, found).await);
+            let Some(found) = found.map_err(failed)? else {
+                continue;
+            };
+            let job = Job {
+                source,
+                target,
+                found,
+                ground,
+                tree: level.tree.clone(),
+            };
+            match ground {
+                Ground::Begun => ready.push(job),
+                // Whoever copies is gone only if everything is given up.
+                Ground::Bare | Ground::Taken => drop(self.hand_on(job, jobs).await),
+            }
+        }
+        if ground == Ground::Begun {
+            self.clear(level, &names, &ready).await.map_err(failed)?;
+        }
+        for job in ready {
+            drop(self.hand_on(job, jobs).await);
         }
         Ok(directories)
+    }
+
+    /// Makes the directory, if it is not there.
+    async fn make(&self, level: &Level) -> Result<Ground, Failure> {
+        let failed = |error: FileError| file_failure(&error);
+        if level.ground == Ground::Taken {
+            let found = look(&*self.to.files, &level.target).await;
+            if found
+                .map_err(failed)?
+                .is_some_and(|found| found.is_directory)
+            {
+                return Ok(Ground::Taken);
+            }
+        }
+        let create = CreateDirectory {
+            path: level.target.clone(),
+            // One that is there is taken, also after a cut.
+            recursive: Some(true),
+            follow_symlinks: None,
+            sandbox: None,
+        };
+        let made = persist(|| self.to.files.create_directory(create.clone())).await;
+        made.map_err(failed)?;
+        Ok(match level.ground {
+            Ground::Taken | Ground::Bare => Ground::Bare,
+            Ground::Begun => Ground::Begun,
+        })
+    }
+
+    /// Removes what an earlier run left, and is in the source no more.
+    async fn clear(
+        &self,
+        level: &Level,
+        names: &BTreeMap<Vec<u8>, EntryKind>,
+        jobs: &[Job],
+    ) -> Result<(), FileError> {
+        let parts = jobs.iter().filter_map(|job| {
+            let part = part_of(&job.target, job.found.into())?;
+            part.file_name()
+        });
+        let parts: BTreeSet<_> = parts.collect();
+        for entry in self.to.entries(&level.target).await?.entries {
+            let is_part = entry.kind == EntryKind::File && parts.contains(&entry.name);
+            let is_wanted = is_part || names.get(&entry.name) == Some(&entry.kind);
+            if !is_wanted {
+                remove(self.to, &entry.path).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Says what of a directory is not seen. One that is not seen whole is not copied.
@@ -177,19 +319,10 @@ impl Scan<'_> {
         self.meter.skip(&format!("`{shown}` is left out: {why}"));
     }
 
-    async fn hand_on(
-        &self,
-        source: PathUri,
-        target: PathUri,
-        found: FileMetadata,
-    ) -> Result<(), Failure> {
-        self.meter.expect(found.size);
-        let job = Job {
-            source,
-            target,
-            found,
-        };
+    /// Hands a file on to be copied; waits when they are not copied so fast.
+    async fn hand_on(&self, job: Job, jobs: &mpsc::Sender<Job>) -> Result<(), Failure> {
+        self.meter.expect(job.found.size);
         let gone = |_| Failure::new(FailureKind::Failed, "copying was given up");
-        self.jobs.send(job).await.map_err(gone)
+        jobs.send(job).await.map_err(gone)
     }
 }

@@ -10,7 +10,7 @@ use super::operand::Operand;
 use crate::command::{
     failure::{Failure, FailureKind},
     files::{Entries, entries, native_entries, shown},
-    place::Place,
+    place::{Place, Where},
 };
 
 /// One end: this machine's own files, or those of an environment.
@@ -31,12 +31,13 @@ impl Side {
         }
     }
 
-    /// An environment.
-    pub(super) fn there(place: Place) -> Self {
-        Self {
+    /// Connects to an environment.
+    pub(super) async fn there(wanted: &Where) -> Result<Self, Failure> {
+        let place = Place::open(wanted).await?;
+        Ok(Self {
             files: place.environment().files,
             place: Some(place),
-        }
+        })
     }
 
     /// Tells whether its files are this machine's, with or without a server in between.

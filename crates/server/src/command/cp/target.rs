@@ -8,7 +8,7 @@ use exec_wire::{
     path_uri::PathUri,
 };
 
-use super::{landing::Landing, operand::Operand, side::Side};
+use super::{landing::Landing, operand::Operand, side::Side, tree::Ground};
 use crate::command::{
     failure::{Failure, FailureKind},
     files::{below, file_failure, leads_nowhere, look, persist},
@@ -33,6 +33,8 @@ pub(super) struct Pair {
     pub(super) found: FileMetadata,
     /// What it becomes.
     pub(super) target: PathUri,
+    /// What is there now.
+    pub(super) ground: Ground,
 }
 
 impl Target {
@@ -96,9 +98,10 @@ impl Target {
         }
         let target = self.becomes(&source, operand)?;
         let landing = Landing::find(&self.side, target).await?;
-        let target = match (found.is_directory, landing) {
-            (false, landing) => landing.for_file(&self.side)?,
-            (true, Landing::Free(path) | Landing::Directory(path)) => path,
+        let (target, ground) = match (found.is_directory, landing) {
+            (false, landing) => (landing.for_file(&self.side)?, Ground::Bare),
+            (true, Landing::Free(path)) => (path, Ground::Bare),
+            (true, Landing::Directory(path)) => (path, Ground::Taken),
             (true, Landing::File(path)) => {
                 let shown = self.side.shows(&path);
                 let what = format!("`{shown}` is a file, and a directory cannot replace it");
@@ -109,6 +112,7 @@ impl Target {
             source,
             found,
             target,
+            ground,
         };
         if from.is_where(&self.side) {
             self.check_overlap(from, &pair).await?;

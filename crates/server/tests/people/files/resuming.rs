@@ -13,19 +13,23 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tokio::time::sleep;
 
-use super::{Scene, names, noise};
+use super::{Scene, names, noise, write};
 use crate::cast::{Ended, soon};
 
 const SIZE: usize = 256 << 20;
 /// What is surely there when somebody presses Ctrl-C.
 const BEGUN: u64 = 16 << 20;
 
-/// Returns the one part in a directory, if there is one.
+/// Returns the one part of a file in a directory, or in the part of a tree there, if there is one.
 fn part(directory: &Path) -> Option<PathBuf> {
-    let entries = fs::read_dir(directory).unwrap();
-    let paths = entries.map(|entry| entry.unwrap().path());
+    let paths = fs::read_dir(directory).ok()?;
+    let paths = paths.map(|entry| entry.unwrap().path());
     let is_part = |path: &PathBuf| path.extension().is_some_and(|end| end == "part");
-    paths.into_iter().find(is_part)
+    let found = paths.into_iter().find(is_part)?;
+    match found.is_dir() {
+        true => part(&found),
+        false => Some(found),
+    }
 }
 
 /// Starts a copy, presses Ctrl-C when some of it is there, and returns how it ended.
@@ -90,6 +94,67 @@ async fn a_download_is_resumed_as_well() {
     assert_resumed(&summary(scene.run("cp", &line).await));
     assert_eq!(names(&scene.person.work()), ["large"]);
     assert!(fs::read(scene.here("large")).unwrap() == content);
+}
+
+/// Copies a tree that is interrupted and changed, and copied by the same command.
+async fn resume_tree(scene: &Scene, line: &[&str], source: &Path, target: &Path) {
+    let (large, changed) = (noise(SIZE), noise(5));
+    for name in ["a/kept", "a/changed", "a/gone", "a/gone-too/x"] {
+        write(&source.join(name), "small");
+    }
+    fs::write(source.join("large"), &large).unwrap();
+    let directory = target.parent().unwrap();
+    let ended = interrupt(scene, line, directory).await;
+    ended.failed(130, &["interrupted", "again"]);
+    assert!(!target.exists(), "half a tree");
+    fs::remove_file(source.join("a/gone")).unwrap();
+    fs::remove_dir_all(source.join("a/gone-too")).unwrap();
+    fs::write(source.join("a/changed"), &changed).unwrap();
+    let later = std::time::UNIX_EPOCH + Duration::from_secs(1_234_567_890);
+    let file = fs::File::options()
+        .write(true)
+        .open(source.join("a/changed"));
+    file.unwrap().set_modified(later).unwrap();
+    let told = summary(scene.run("cp", line).await);
+    let (resumed, written) = (
+        told["resumedBytes"].as_u64().unwrap(),
+        told["writtenBytes"].as_u64().unwrap(),
+    );
+    assert!(resumed >= BEGUN, "{told}");
+    assert_eq!(resumed + written, (SIZE + 10) as u64, "{told}");
+    let name = target.file_name().unwrap();
+    assert_eq!(names(directory), [name.to_str().unwrap()]);
+    assert_eq!(names(target), ["a", "large"]);
+    assert_eq!(names(&target.join("a")), ["changed", "kept"]);
+    assert!(fs::read(target.join("large")).unwrap() == large);
+    assert!(fs::read(target.join("a/changed")).unwrap() == changed);
+}
+
+#[tokio::test]
+async fn an_interrupted_tree_is_finished_in_its_place_by_the_same_command() {
+    let scene = Scene::new().await;
+    fs::create_dir(scene.there("up")).unwrap();
+    let target = scene.remote("up/tree");
+    let line = ["-r", "--json", "tree", &target];
+    let (here, there) = (scene.here("tree"), scene.there("up/tree"));
+    resume_tree(&scene, &line, &here, &there).await;
+    fs::create_dir(scene.here("down")).unwrap();
+    let source = scene.remote("tree");
+    let line = ["-r", "--json", &source, "down"];
+    let (here, there) = (scene.here("down/tree"), scene.there("tree"));
+    resume_tree(&scene, &line, &there, &here).await;
+}
+
+#[tokio::test]
+async fn without_leave_a_tree_is_begun_anew() {
+    let scene = Scene::new().await;
+    write(&scene.here("tree/large"), noise(SIZE));
+    let target = scene.remote("new");
+    let line = ["-r", "--json", "--no-resume", "tree", &target];
+    interrupt(&scene, &line, scene.there.path()).await;
+    let told = summary(scene.run("cp", &line).await);
+    assert_eq!(told["resumedBytes"], 0, "{told}");
+    assert_eq!(names(scene.there.path()), ["new"]);
 }
 
 #[tokio::test]

@@ -97,6 +97,35 @@ async fn a_tree_without_a_name_of_its_own_is_merged_into_the_target() {
 }
 
 #[tokio::test]
+async fn a_tree_copied_again_goes_into_its_target_and_one_without_a_name_updates_it() {
+    let scene = Scene::new().await;
+    write(&scene.here("src/file"), "old");
+    let target = scene.remote("dst");
+    scene.run("cp", &["-r", "src", &target]).await.well();
+    assert_eq!(names(&scene.there("dst")), ["file"]);
+    write(&scene.here("src/file"), "new");
+    scene.run("cp", &["-r", "src/.", &target]).await.well();
+    assert_eq!(names(&scene.there("dst")), ["file"]);
+    assert_eq!(fs::read(scene.there("dst/file")).unwrap(), b"new");
+    scene.run("cp", &["-r", "src", &target]).await.well();
+    assert_eq!(names(&scene.there("dst")), ["file", "src"]);
+    assert_eq!(names(&scene.there("dst/src")), ["file"]);
+}
+
+#[tokio::test]
+async fn what_fails_in_a_new_tree_is_told_and_the_rest_has_its_name() {
+    let scene = Scene::new().await;
+    write(&scene.here("tree/fine"), "fine");
+    symlink("nowhere", scene.here("tree/dangling")).unwrap();
+    fs::set_permissions(scene.here("tree"), fs::Permissions::from_mode(0o750)).unwrap();
+    let ended = scene.run("cp", &["-r", "tree", &scene.remote("new")]).await;
+    assert_eq!(ended.status, Some(0), "{ended:?}");
+    assert!(ended.stderr.contains("leads nowhere"), "{ended:?}");
+    assert_eq!(names(scene.there.path()), ["new"]);
+    assert_eq!(names(&scene.there("new")), ["fine"]);
+}
+
+#[tokio::test]
 async fn what_fails_in_a_tree_is_told_and_the_rest_is_copied() {
     let scene = Scene::new().await;
     write(&scene.here("tree/fine"), "fine");
