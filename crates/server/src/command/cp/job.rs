@@ -36,6 +36,7 @@ pub(super) async fn copy_all(
     let copier = Copier::new(from, to, resume, meter);
     let sides = [from, to];
     let scan = Scan::new(from, to, resume, meter);
+    let scan = scan.avoiding(&pairs).await?;
     let outcome = tokio::select! {
         biased;
         pressed = tokio::signal::ctrl_c() => Err(interrupted(pressed)),

@@ -1,7 +1,8 @@
 //! What there is to copy: a file, or a tree, directory by directory.
 //!
 //! Directories are made as they are found, and files are handed on at once: copying begins before the
-//! tree is known. Links are looked through, and one that leads back up is left out.
+//! tree is known. Links are looked through. One that leads back up, or to where everything is copied to,
+//! is left out, and so is what links lead to again and again.
 
 use std::{
     cell::RefCell,
@@ -20,9 +21,9 @@ use tokio::sync::mpsc;
 use super::{
     copier::Resume,
     meter::Meter,
-    part::part_of,
+    part::{part_of, tree_parts},
     side::Side,
-    target::Pair,
+    target::{Pair, real},
     tree::{Ground, Tree, remove},
 };
 use crate::command::{
@@ -32,6 +33,8 @@ use crate::command::{
 
 /// Deepest tree: as far as `fs/walk` goes.
 const MAX_DEPTH: usize = exec_wire::limits::MAX_WALK_DEPTH;
+/// How often links may lead to one directory: a few links that cross can name it without end.
+const MAX_REPEATS: u32 = 16;
 /// Files that are looked at together.
 const LOOKS: usize = 32;
 
@@ -57,6 +60,10 @@ pub(super) struct Scan<'a> {
     to: &'a Side,
     resume: Resume,
     meter: &'a Meter,
+    /// Real directories that are copied to, if they are where it is copied from.
+    avoided: Vec<PathUri>,
+    /// How often links led to a directory.
+    repeats: RefCell<BTreeMap<PathUri, u32>>,
     trees: RefCell<Vec<Rc<Tree>>>,
 }
 
@@ -68,6 +75,8 @@ struct Level {
     tree: Option<Rc<Tree>>,
     /// The real directories above it.
     above: Vec<PathUri>,
+    /// Whether a link led here, or to a directory above.
+    is_linked: bool,
 }
 
 impl<'a> Scan<'a> {
@@ -77,8 +86,27 @@ impl<'a> Scan<'a> {
             to,
             resume,
             meter,
+            avoided: Vec::new(),
+            repeats: RefCell::default(),
             trees: RefCell::default(),
         }
+    }
+
+    /// Keeps out of the directories that are copied to.
+    pub(super) async fn avoiding(mut self, pairs: &[Pair]) -> Result<Self, Failure> {
+        if !self.from.is_where(self.to) {
+            return Ok(self);
+        }
+        for pair in pairs.iter().filter(|pair| pair.found.is_directory) {
+            let parts = tree_parts(&pair.target, &self.from.shows(&pair.source));
+            let part = parts.map(|parts| parts.part);
+            for path in part.iter().chain([&pair.target]) {
+                let real = real(&*self.to.files, path).await;
+                let real = real.map_err(|error| file_failure(&error))?;
+                self.avoided.extend(real);
+            }
+        }
+        Ok(self)
     }
 
     /// Finds everything of a source. What cannot be read is told, and the rest goes on; fails only if
@@ -133,6 +161,7 @@ impl<'a> Scan<'a> {
             ground: pair.ground,
             tree: None,
             above: Vec::new(),
+            is_linked: false,
         };
         if pair.ground == Ground::Taken {
             return Ok(root);
@@ -160,10 +189,10 @@ impl<'a> Scan<'a> {
         )
         .await;
         let (real, found) = (real.map_err(failed)?, found.map_err(failed)?);
-        if level.above.contains(&real) {
+        let is_linked = level.is_linked || is_elsewhere(&real, level);
+        if let Some(why) = self.why_not(&real, level, is_linked) {
             let shown = self.from.shows(&level.source);
-            self.meter
-                .skip(&format!("`{shown}` leads back to a directory above it"));
+            self.meter.skip(&format!("`{shown}` {why}"));
             return Ok(Vec::new());
         }
         self.check(level, &found)?;
@@ -194,6 +223,7 @@ impl<'a> Scan<'a> {
                     ground,
                     tree: level.tree.clone(),
                     above: above.clone(),
+                    is_linked,
                 }),
                 EntryKind::Other => {
                     self.skip(&entry, "it is neither a file nor a directory");
@@ -241,6 +271,23 @@ impl<'a> Scan<'a> {
             drop(self.hand_on(job, jobs).await);
         }
         Ok(directories)
+    }
+
+    /// Says why a directory is not entered.
+    fn why_not(&self, real: &PathUri, level: &Level, is_linked: bool) -> Option<&'static str> {
+        if level.above.iter().any(|above| real.contains(above)) {
+            return Some("leads back to a directory above it");
+        }
+        if self.avoided.contains(real) {
+            return Some("is where it is copied to");
+        }
+        if !is_linked {
+            return None;
+        }
+        let mut repeats = self.repeats.borrow_mut();
+        let times = repeats.entry(real.clone()).or_default();
+        *times += 1;
+        (*times > MAX_REPEATS).then_some("is left out: links lead to it again and again")
     }
 
     /// Makes the directory, if it is not there.
@@ -325,4 +372,13 @@ impl<'a> Scan<'a> {
         let gone = |_| Failure::new(FailureKind::Failed, "copying was given up");
         jobs.send(job).await.map_err(gone)
     }
+}
+
+/// Tells whether a directory is not where its name is: a link led to it.
+fn is_elsewhere(real: &PathUri, level: &Level) -> bool {
+    let Some(above) = level.above.last() else {
+        return false;
+    };
+    let name = level.source.file_name();
+    name.and_then(|name| below(above, &name)).as_ref() != Some(real)
 }

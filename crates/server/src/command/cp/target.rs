@@ -217,7 +217,7 @@ pub(super) enum Trees {
 }
 
 /// Returns a path without links; of one that is missing, the nearest directory above it is looked at.
-async fn real(
+pub(super) async fn real(
     files: &dyn ExecutorFileSystem,
     path: &PathUri,
 ) -> Result<Option<PathUri>, FileError> {

@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::fs::symlink};
 
-use super::{Scene, write};
+use super::{Scene, names, write};
 use crate::cast::OutputSoon;
 
 #[tokio::test]
@@ -35,6 +35,51 @@ async fn two_dots_behind_a_link_are_the_directory_above_where_it_leads() {
     let missing = format!("{}/none/../x", scene.there.path().display());
     let ended = scene.run("cat", &[&missing]).await;
     ended.failed(66, &["none"]);
+}
+
+#[tokio::test]
+async fn a_link_up_leads_into_neither_the_target_nor_the_tree_again() {
+    let scene = Scene::new().await;
+    write(&scene.here("all/tr/file"), "x");
+    write(&scene.here("all/other/file"), "y");
+    symlink("..", scene.here("all/tr/up")).unwrap();
+    symlink("../dst", scene.here("all/tr/target")).unwrap();
+    symlink("../other", scene.here("all/tr/beside")).unwrap();
+    fs::create_dir(scene.here("all/dst")).unwrap();
+    for target in [":all/new", ":all/dst", ":all/dst"] {
+        let ended = scene.person.run(["cp", "-r", "all/tr", target]).await;
+        assert_eq!(ended.status, Some(0), "{ended:?}");
+        assert!(ended.stderr.contains("up` leads back"), "{ended:?}");
+    }
+    assert_eq!(names(&scene.here("all")), ["dst", "new", "other", "tr"]);
+    assert_eq!(names(&scene.here("all/new/beside")), ["file"]);
+    assert_eq!(names(&scene.here("all/dst")), ["tr"]);
+    // What the link leads to holds the target, and that is not copied into itself.
+    let tree = names(&scene.here("all/dst/tr"));
+    assert_eq!(tree, ["beside", "file", "target"]);
+    assert_eq!(names(&scene.here("all/dst/tr/target")), [""; 0]);
+}
+
+#[tokio::test]
+async fn links_that_cross_do_not_multiply_a_tree_without_end() {
+    let scene = Scene::new().await;
+    const STAGES: usize = 12;
+    for stage in 0..STAGES {
+        write(&scene.here(&format!("tree/{stage}/file")), "x");
+        for link in ["a", "b", "c"] {
+            let to = format!("../{}", stage + 1);
+            symlink(to, scene.here(&format!("tree/{stage}/{link}"))).unwrap();
+        }
+    }
+    write(&scene.here(&format!("tree/{STAGES}/file")), "x");
+    let target = scene.remote("");
+    let ended = scene.run("cp", &["-r", "--json", "tree", &target]).await;
+    assert_eq!(ended.status, Some(0), "{ended:?}");
+    assert!(ended.stderr.contains("again and again"), "{ended:?}");
+    let told: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    let files = told["files"].as_u64().unwrap();
+    assert!(files <= 17 * (STAGES as u64 + 1), "{told}");
+    assert_eq!(names(&scene.there("tree/0/a/a")), ["a", "b", "c", "file"]);
 }
 
 #[tokio::test]
