@@ -4,6 +4,7 @@ mod copying;
 mod editing;
 mod links;
 mod looking;
+mod modes;
 mod rerunning;
 mod resuming;
 mod targets;

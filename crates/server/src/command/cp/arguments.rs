@@ -25,7 +25,7 @@ use crate::command::{
     after_help = "A path in the environment has a colon before it: `cp -E box notes.txt :/srv/`, \
                   `cp -r box:logs .`. A file here with a colon in its name needs `./` before it.\n\n\
                   What is interrupted leaves a hidden part beside its target; the same command goes on \
-                  with it. Modes of files are kept, times where the target is here. Links are followed.\n\n\
+                  with it. Modes are kept, times where the target is here. Links are followed.\n\n\
                   A directory goes into a target that is a directory already, and keeps its name there; \
                   `cp -r src/. :dst` brings `dst` up to date instead."
 )]

@@ -17,6 +17,7 @@ use super::{
     journal::Number,
     landing::Landing,
     meter::Meter,
+    modes::Modes,
     part::part_of,
     scan::Job,
     side::Side,
@@ -31,6 +32,8 @@ use crate::command::{
 const SMALL_BYTES: u64 = limits::MAX_BLOCK_BYTES as u64;
 /// How much of the end of a part is compared before it is taken: more than is under way at once.
 const COMPARED_BYTES: u64 = 8 << 20;
+/// What an owner needs to go on with a part.
+const OWNER: u32 = 0o600;
 /// How long tidying up may take when everything is given up.
 const TIDYING: Duration = Duration::from_secs(5);
 
@@ -175,7 +178,12 @@ impl<'a> Copier<'a> {
         let data = data.map_err(|error| file_failure(&error))?;
         let length = data.len() as u64;
         let write = whole(part, job.found.mode.map(|mode| mode & 0o777));
-        let written = persist(|| write_with_mode(&self.to.files, &write, &data)).await;
+        let mut written = persist(|| write_with_mode(&self.to.files, &write, &data)).await;
+        if let (Err(FileError::Invalid(_)), Some(_)) = (&written, write.mode) {
+            // Before a cut it may have got a mode that lets nobody write.
+            self.remove(part).await;
+            written = persist(|| write_with_mode(&self.to.files, &write, &data)).await;
+        }
         written.map_err(|error| file_failure(&error))?;
         self.meter.written(length);
         self.finish(job, part).await
@@ -209,7 +217,14 @@ impl<'a> Copier<'a> {
         if !self.is_unchanged(job).await? {
             return Err(self.give_up(job, part, Trouble::Shorter).await);
         }
-        self.finish(job, part).await
+        let dressed = match job.found.mode {
+            Some(mode) if self.to.place.is_some() && mode & OWNER != OWNER => {
+                Modes::new(self.to).dress(part, mode).await
+            }
+            Some(_) | None => Ok(()),
+        };
+        self.finish(job, part).await?;
+        dressed
     }
 
     /// Returns how much of a part that an earlier run left can be used.
@@ -278,8 +293,8 @@ impl<'a> Copier<'a> {
                 opened => return opened,
             }
         }
-        // It must be ours to write until it is whole.
-        let mode = job.found.mode.map(|mode| mode & 0o777 | 0o200);
+        // It must be ours to write, and to compare, until it is whole.
+        let mode = job.found.mode.map(|mode| mode & 0o777 | OWNER);
         let empty = whole(part, mode);
         persist(|| write_with_mode(&self.to.files, &empty, &Bytes::new())).await?;
         open(&self.to.files, part, OpenMode::Replace).await

@@ -15,12 +15,13 @@ use exec_wire::{
     fs::{Canonicalize, CreateDirectory, FileMetadata},
     path_uri::PathUri,
 };
-use futures_util::{StreamExt, future::join, stream};
+use futures_util::{StreamExt, future::join3, stream};
 use tokio::sync::mpsc;
 
 use super::{
     copier::Resume,
     meter::Meter,
+    modes::{Modes, Reach},
     part::{part_of, tree_parts},
     side::Side,
     target::{Pair, real},
@@ -60,6 +61,7 @@ pub(super) struct Scan<'a> {
     to: &'a Side,
     resume: Resume,
     meter: &'a Meter,
+    modes: Modes<'a>,
     /// Real directories that are copied to, if they are where it is copied from.
     avoided: Vec<PathUri>,
     /// How often links led to a directory.
@@ -73,6 +75,8 @@ struct Level {
     target: PathUri,
     ground: Ground,
     tree: Option<Rc<Tree>>,
+    /// Who can come to its target.
+    reach: Reach,
     /// The real directories above it.
     above: Vec<PathUri>,
     /// Whether a link led here, or to a directory above.
@@ -86,6 +90,7 @@ impl<'a> Scan<'a> {
             to,
             resume,
             meter,
+            modes: Modes::new(to),
             avoided: Vec::new(),
             repeats: RefCell::default(),
             trees: RefCell::default(),
@@ -143,6 +148,7 @@ impl<'a> Scan<'a> {
             }
             Ok(()) => Ok(()),
         };
+        told(self.modes.settle().await)?;
         for tree in self.trees() {
             told(tree.finish(self.to).await)?;
         }
@@ -160,6 +166,7 @@ impl<'a> Scan<'a> {
             target: pair.target,
             ground: pair.ground,
             tree: None,
+            reach: Reach::Open,
             above: Vec::new(),
             is_linked: false,
         };
@@ -183,12 +190,14 @@ impl<'a> Scan<'a> {
             path: level.source.clone(),
             sandbox: None,
         };
-        let (real, found) = join(
+        let (real, found, source) = join3(
             persist(|| self.from.files.canonicalize(canonicalize.clone())),
             self.from.entries(&level.source),
+            look(&*self.from.files, &level.source),
         )
         .await;
         let (real, found) = (real.map_err(failed)?, found.map_err(failed)?);
+        let mode = source.map_err(failed)?.and_then(|source| source.mode);
         let is_linked = level.is_linked || is_elsewhere(&real, level);
         if let Some(why) = self.why_not(&real, level, is_linked) {
             let shown = self.from.shows(&level.source);
@@ -196,7 +205,7 @@ impl<'a> Scan<'a> {
             return Ok(Vec::new());
         }
         self.check(level, &found)?;
-        let ground = self.make(level).await?;
+        let (ground, reach) = self.make(level, mode).await?;
         if let Some(tree) = level.tree.as_ref().filter(|_| level.above.is_empty()) {
             tree.has_root.set(true);
         }
@@ -222,6 +231,7 @@ impl<'a> Scan<'a> {
                     target,
                     ground,
                     tree: level.tree.clone(),
+                    reach,
                     above: above.clone(),
                     is_linked,
                 }),
@@ -291,7 +301,7 @@ impl<'a> Scan<'a> {
     }
 
     /// Makes the directory, if it is not there.
-    async fn make(&self, level: &Level) -> Result<Ground, Failure> {
+    async fn make(&self, level: &Level, mode: Option<u32>) -> Result<(Ground, Reach), Failure> {
         let failed = |error: FileError| file_failure(&error);
         if level.ground == Ground::Taken {
             let found = look(&*self.to.files, &level.target).await;
@@ -299,7 +309,7 @@ impl<'a> Scan<'a> {
                 .map_err(failed)?
                 .is_some_and(|found| found.is_directory)
             {
-                return Ok(Ground::Taken);
+                return Ok((Ground::Taken, level.reach));
             }
         }
         let create = CreateDirectory {
@@ -311,10 +321,12 @@ impl<'a> Scan<'a> {
         };
         let made = persist(|| self.to.files.create_directory(create.clone())).await;
         made.map_err(failed)?;
-        Ok(match level.ground {
+        let ground = match level.ground {
             Ground::Taken | Ground::Bare => Ground::Bare,
             Ground::Begun => Ground::Begun,
-        })
+        };
+        let made = self.modes.made(&level.target, mode, ground, level.reach);
+        Ok((ground, made.await?))
     }
 
     /// Removes what an earlier run left, and is in the source no more.
