@@ -72,6 +72,8 @@ pub enum FailureKind {
     CommandNotFound,
     /// Somebody pressed Ctrl-C.
     Interrupted,
+    /// Another signal with this number ended it.
+    Signalled(u8),
 }
 
 impl FailureKind {
@@ -89,6 +91,7 @@ impl FailureKind {
             Self::NotExecutable => 126,
             Self::CommandNotFound => 127,
             Self::Interrupted => 130,
+            Self::Signalled(number) => 128_u8.saturating_add(number),
         }
     }
 }

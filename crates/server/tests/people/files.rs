@@ -7,6 +7,7 @@ mod looking;
 mod modes;
 mod rerunning;
 mod resuming;
+mod stopping;
 mod targets;
 mod trees;
 

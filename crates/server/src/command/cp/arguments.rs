@@ -137,13 +137,13 @@ impl Cp {
         }
         match operand {
             Operand::Here(_) => Ok(Side::here()),
-            Operand::There(None, _) => Side::there(&self.place).await,
+            Operand::There(None, _) => Side::there(self.place.clone()).await,
             Operand::There(Some(name), path) => {
                 let wanted = Where {
                     env: Some(name.clone()),
                     token_file: self.place.token_file.clone(),
                 };
-                Side::there(&wanted).await.map_err(|failure| {
+                Side::there(wanted).await.map_err(|failure| {
                     let is_unknown = failure.kind == FailureKind::UnknownEnvironment;
                     let file = format!("{name}:{}", path.display());
                     match is_unknown && std::path::Path::new(&file).exists() {

@@ -133,8 +133,14 @@ impl<'a> Copier<'a> {
             }
         };
         let removed = async {
+            // What an environment copies by itself holds up everything else on this connection.
+            let again = match self.from.is(self.to) && !parts.is_empty() {
+                true => self.to.again().await.ok(),
+                false => None,
+            };
+            let to = again.as_ref().unwrap_or(self.to);
             for part in &parts {
-                self.remove(part).await;
+                remove(to, part).await;
             }
         };
         let tidied = future::join(noted, removed);
@@ -143,6 +149,13 @@ impl<'a> Copier<'a> {
 
     /// Has the one environment copy by itself.
     async fn copy_there(&self, job: &Job, part: &PathUri) -> Result<(), Failure> {
+        self.unkept.borrow_mut().insert(part.clone());
+        let copied = self.copy_within(job, part).await;
+        self.unkept.borrow_mut().remove(part);
+        copied
+    }
+
+    async fn copy_within(&self, job: &Job, part: &PathUri) -> Result<(), Failure> {
         let copy = Copy {
             source_path: job.source.clone(),
             destination_path: part.clone(),
@@ -357,17 +370,21 @@ impl<'a> Copier<'a> {
         Ok(())
     }
 
-    /// Removes a part. Nobody can be helped if that fails.
     async fn remove(&self, part: &PathUri) {
-        let remove = Remove {
-            path: part.clone(),
-            recursive: Some(false),
-            force: Some(true),
-            follow_symlinks: None,
-            sandbox: None,
-        };
-        drop(self.to.files.remove(remove).await);
+        remove(self.to, part).await;
     }
+}
+
+/// Removes a part. Nobody can be helped if that fails.
+async fn remove(to: &Side, part: &PathUri) {
+    let remove = Remove {
+        path: part.clone(),
+        recursive: Some(false),
+        force: Some(true),
+        follow_symlinks: None,
+        sandbox: None,
+    };
+    drop(to.files.remove(remove).await);
 }
 
 /// Gives a part here the time and the exact mode of its source.

@@ -1,12 +1,15 @@
 //! The whole copy: what is found is copied, several files at once.
 
-use std::convert::Infallible;
+use std::{convert::Infallible, io, task::Poll};
 
 use futures_util::{
     StreamExt, TryStreamExt, future,
     stream::{self, FuturesUnordered},
 };
-use tokio::sync::mpsc;
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    sync::mpsc,
+};
 
 use super::{
     copier::{Copier, Resume},
@@ -25,7 +28,7 @@ const AT_ONCE: usize = 16;
 /// Files that were found and wait.
 const FOUND: usize = 256;
 
-/// Copies sources of one end. Ctrl-C ends it: what was not worth to be kept is removed.
+/// Copies sources of one end. Ctrl-C, SIGTERM and SIGHUP end it: what was not worth to be kept is removed.
 pub(super) async fn copy_all(
     from: &Side,
     to: &Side,
@@ -33,13 +36,18 @@ pub(super) async fn copy_all(
     resume: Resume,
     meter: &Meter,
 ) -> Result<(), Failure> {
+    let failed = |error: io::Error| {
+        let what = format!("cannot listen for signals: {error}");
+        Failure::new(FailureKind::Failed, what)
+    };
+    let mut signals = Signals::listen().map_err(failed)?;
     let copier = Copier::new(from, to, resume, meter);
     let sides = [from, to];
     let scan = Scan::new(from, to, resume, meter);
     let scan = scan.avoiding(&pairs).await?;
     let outcome = tokio::select! {
         biased;
-        pressed = tokio::signal::ctrl_c() => Err(interrupted(pressed)),
+        kind = signals.next() => Err(ended(kind, from, to)),
         copied = scan_and_copy(&scan, pairs, &copier) => copied,
         never = tell_outages(&sides, meter) => match never {},
     };
@@ -70,14 +78,47 @@ async fn scan_and_copy(
     scan.finish().await
 }
 
-fn interrupted(pressed: std::io::Result<()>) -> Failure {
-    match pressed {
-        Ok(()) => Failure::new(FailureKind::Interrupted, "interrupted")
-            .next("run the same command again to go on where it ended"),
-        Err(error) => {
-            let what = format!("cannot listen for Ctrl-C: {error}");
-            Failure::new(FailureKind::Failed, what)
-        }
+fn ended(kind: FailureKind, from: &Side, to: &Side) -> Failure {
+    let what = match kind == FailureKind::Interrupted {
+        true => "interrupted",
+        false => "ended by a signal",
+    };
+    let next = match from.is(to) {
+        // The environment copies files by itself, each of them in one step.
+        true => "run the same command again",
+        false => "run the same command again to go on where it ended",
+    };
+    Failure::new(kind, what).next(next)
+}
+
+/// The signals that end a copy.
+struct Signals(Vec<(FailureKind, Signal)>);
+
+impl Signals {
+    fn listen() -> io::Result<Self> {
+        let heard = [
+            (SignalKind::interrupt(), FailureKind::Interrupted),
+            (SignalKind::terminate(), FailureKind::Signalled(15)),
+            (SignalKind::hangup(), FailureKind::Signalled(1)),
+        ];
+        let listen = |(which, kind)| Ok((kind, signal(which)?));
+        heard
+            .into_iter()
+            .map(listen)
+            .collect::<io::Result<_>>()
+            .map(Self)
+    }
+
+    async fn next(&mut self) -> FailureKind {
+        future::poll_fn(|context| {
+            for (kind, signal) in &mut self.0 {
+                if signal.poll_recv(context).is_ready() {
+                    return Poll::Ready(*kind);
+                }
+            }
+            Poll::Pending
+        })
+        .await
     }
 }
 

@@ -20,6 +20,8 @@ pub(super) struct Side {
     pub(super) files: Arc<dyn ExecutorFileSystem>,
     /// The environment; none if it is this machine without a server in between.
     pub(super) place: Option<Place>,
+    /// How the environment was asked for.
+    wanted: Option<Where>,
 }
 
 impl Side {
@@ -28,16 +30,26 @@ impl Side {
         Self {
             files: Arc::new(LocalFileSystem::default()),
             place: None,
+            wanted: None,
         }
     }
 
     /// Connects to an environment.
-    pub(super) async fn there(wanted: &Where) -> Result<Self, Failure> {
-        let place = Place::open(wanted).await?;
+    pub(super) async fn there(wanted: Where) -> Result<Self, Failure> {
+        let place = Place::open(&wanted).await?;
         Ok(Self {
             files: place.environment().files,
             place: Some(place),
+            wanted: Some(wanted),
         })
+    }
+
+    /// The same end by another connection, on which nothing waits for what is under way on this one.
+    pub(super) async fn again(&self) -> Result<Self, Failure> {
+        match &self.wanted {
+            Some(wanted) => Self::there(wanted.clone()).await,
+            None => Ok(Self::here()),
+        }
     }
 
     /// Tells whether its files are this machine's, with or without a server in between.
