@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, os::unix::ffi::OsStrExt, time::Duration};
 use bytes::Bytes;
 use exec_env::{
     command::{Command, Io, Stdin},
-    process::Communicate,
+    process::{Communicate, Communicated},
 };
 use exec_wire::{
     id::ProcessId,
@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How often one is started: a connection may be cut meanwhile.
 const ATTEMPTS: usize = 3;
 /// What is kept of what it says.
-const KEPT_BYTES: usize = 4 << 10;
+const KEPT_BYTES: usize = 256 << 10;
 
 /// Runs a program with paths behind its other words; doing it twice must be as good as once. Paths are
 /// bytes, and words are text: so they go through `xargs`. Fails with one line.
@@ -38,15 +38,32 @@ pub(super) async fn run_with_paths(
     let input = Bytes::from(input);
     let mut outcome = Ok(());
     for _ in 0..ATTEMPTS {
-        outcome = run_once(place, words, input.clone()).await;
-        if outcome.is_ok() {
-            break;
-        }
+        outcome = match run_once(place, words, input.clone()).await {
+            Ok(said) if said.exit.as_ref().is_some_and(|exit| exit.code == 0) => return Ok(()),
+            Ok(said) => Err(why(words, &said)),
+            Err(error) => Err(error),
+        };
     }
     outcome
 }
 
-async fn run_once(place: &Place, words: &[&str], input: Bytes) -> Result<(), String> {
+/// Finds the links below a directory that lead nowhere, which no method lists. Directories behind links are
+/// not entered, and what cannot be read is left out.
+pub(super) async fn dead_links(place: &Place, root: &PathUri) -> Result<Vec<Vec<u8>>, String> {
+    let native = root.to_native().map_err(|error| error.to_string())?;
+    // With the slash, a root that is a link is looked through.
+    let input = [native.as_os_str().as_bytes(), b"/\0"].concat();
+    let words = [
+        "-I", "@ROOT@", "find", "@ROOT@", "-type", "l", "!", "-exec", "test", "-e", "{}", ";",
+        "-print0",
+    ];
+    let said = run_once(place, &words, Bytes::from(input)).await?;
+    let paths = said.stdout.data.split(|&byte| byte == 0);
+    let paths = paths.filter(|path| !path.is_empty());
+    Ok(paths.map(<[u8]>::to_vec).collect())
+}
+
+async fn run_once(place: &Place, words: &[&str], input: Bytes) -> Result<Communicated, String> {
     let id = format!("cp-{}", uuid::Uuid::new_v4().simple());
     let id = ProcessId::new(&id).map_err(|error| error.to_string())?;
     let mut argv = vec!["xargs", "-0"];
@@ -67,16 +84,18 @@ async fn run_once(place: &Place, words: &[&str], input: Bytes) -> Result<(), Str
         time_limit: Some(PATIENCE),
     };
     let said = started.process.communicate(input, communicate).await;
-    let said = said.map_err(|error| error.to_string())?;
-    match said.exit {
-        Some(exit) if exit.code == 0 => Ok(()),
-        Some(exit) => {
-            let text = String::from_utf8_lossy(&said.stderr.data).into_owned();
-            let line = text.lines().next().map(str::to_owned);
-            let why = line.unwrap_or_else(|| format!("`{}` ended with {}", words[0], exit.code));
-            Err(why)
-        }
-        None => Err(format!("`{}` did not end in time", words[0])),
+    said.map_err(|error| error.to_string())
+}
+
+/// Says in one line why a program failed.
+fn why(words: &[&str], said: &Communicated) -> String {
+    let Some(exit) = &said.exit else {
+        return format!("`{}` did not end in time", words[0]);
+    };
+    let text = String::from_utf8_lossy(&said.stderr.data);
+    match text.lines().next() {
+        Some(line) => line.to_owned(),
+        None => format!("`{}` ended with {}", words[0], exit.code),
     }
 }
 

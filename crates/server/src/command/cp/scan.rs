@@ -23,6 +23,7 @@ use super::{
     meter::Meter,
     modes::{Modes, Reach},
     part::{part_of, tree_parts},
+    program::dead_links,
     side::Side,
     target::{Pair, real},
     tree::{Ground, Tree, remove},
@@ -67,6 +68,8 @@ pub(super) struct Scan<'a> {
     /// How often links led to a directory.
     repeats: RefCell<BTreeMap<PathUri, u32>>,
     trees: RefCell<Vec<Rc<Tree>>>,
+    /// The sources that are directories.
+    roots: RefCell<Vec<PathUri>>,
 }
 
 /// A directory that is still to be listed.
@@ -94,6 +97,7 @@ impl<'a> Scan<'a> {
             avoided: Vec::new(),
             repeats: RefCell::default(),
             trees: RefCell::default(),
+            roots: RefCell::default(),
         }
     }
 
@@ -127,6 +131,7 @@ impl<'a> Scan<'a> {
             };
             return self.hand_on(job, jobs).await;
         }
+        self.roots.borrow_mut().push(pair.source.clone());
         let mut levels = vec![self.root(pair).await?];
         while let Some(level) = levels.pop() {
             match self.list(&level, jobs).await {
@@ -148,11 +153,27 @@ impl<'a> Scan<'a> {
             }
             Ok(()) => Ok(()),
         };
+        self.tell_dead().await;
         told(self.modes.settle().await)?;
         for tree in self.trees() {
             told(tree.finish(self.to).await)?;
         }
         Ok(())
+    }
+
+    /// Says which links on a server lead nowhere: it lists none of them.
+    async fn tell_dead(&self) {
+        let Some(place) = &self.from.place else {
+            return;
+        };
+        for root in self.roots.take() {
+            // Where there is no `find`, nobody can say.
+            for path in dead_links(place, &root).await.unwrap_or_default() {
+                let path = String::from_utf8_lossy(&path);
+                self.meter
+                    .skip(&format!("link `{}:{path}` leads nowhere", place.name));
+            }
+        }
     }
 
     /// Returns the trees that grow beside their targets.

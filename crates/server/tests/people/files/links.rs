@@ -83,6 +83,28 @@ async fn links_that_cross_do_not_multiply_a_tree_without_end() {
 }
 
 #[tokio::test]
+async fn links_of_a_tree_that_lead_nowhere_are_told_in_both_directions() {
+    let scene = Scene::new().await;
+    for root in [scene.here("up"), scene.there("down")] {
+        write(&root.join("a/file"), "x");
+        symlink("file", root.join("a/fine")).unwrap();
+        symlink("none", root.join("a/dead")).unwrap();
+    }
+    let (source, target) = (scene.remote("down"), scene.remote("new"));
+    for line in [
+        ["-r", "--json", "up", &target],
+        ["-r", "--json", &source, "."],
+    ] {
+        let ended = scene.run("cp", &line).await;
+        assert_eq!(ended.status, Some(0), "{ended:?}");
+        assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
+        assert!(ended.stderr.contains("a/dead` leads nowhere"), "{ended:?}");
+        let told: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+        assert_eq!((&told["files"], &told["skipped"]), (&2.into(), &1.into()));
+    }
+}
+
+#[tokio::test]
 async fn a_link_that_leads_nowhere_is_listed_when_it_is_named() {
     let scene = Scene::new().await;
     symlink("none", scene.there("dead")).unwrap();
