@@ -351,8 +351,7 @@ impl<'a> Copier<'a> {
             overwrite: true,
             sandbox: None,
         };
-        let renamed = persist(|| self.to.files.rename(rename.clone())).await;
-        let outcome = match renamed {
+        let outcome = match self.to.rename(&rename).await {
             // Asked a second time after a cut, it may have been done the first time.
             Err(FileError::NotFound(text)) => match look(&*self.to.files, &job.target).await {
                 Ok(Some(found)) if found.size == job.found.size => Ok(()),

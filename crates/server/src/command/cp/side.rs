@@ -4,12 +4,16 @@ use std::{fs, path::Path, sync::Arc};
 
 use exec_env::filesystem::{ExecutorFileSystem, FileError};
 use exec_local::filesystem::LocalFileSystem;
-use exec_wire::path_uri::PathUri;
+use exec_wire::{
+    error::ErrorCode,
+    fs::{Copy, Rename},
+    path_uri::PathUri,
+};
 
-use super::operand::Operand;
+use super::{operand::Operand, tree::remove};
 use crate::command::{
     failure::{Failure, FailureKind},
-    files::{Entries, entries, native_entries, shown},
+    files::{Entries, entries, native_entries, persist, shown},
     place::{Place, Where},
 };
 
@@ -49,6 +53,24 @@ impl Side {
         match &self.wanted {
             Some(wanted) => Self::there(wanted.clone()).await,
             None => Ok(Self::here()),
+        }
+    }
+
+    /// Gives something another name. A server that cannot do that, such as a stock one, copies it there, which
+    /// is not one step.
+    pub(super) async fn rename(&self, rename: &Rename) -> Result<(), FileError> {
+        match persist(|| self.files.rename(rename.clone())).await {
+            Err(FileError::Remote(error)) if error.code == ErrorCode::METHOD_NOT_FOUND => {
+                let copy = Copy {
+                    source_path: rename.source_path.clone(),
+                    destination_path: rename.destination_path.clone(),
+                    recursive: true,
+                    sandbox: None,
+                };
+                persist(|| self.files.copy(copy.clone())).await?;
+                remove(self, &rename.source_path).await
+            }
+            outcome => outcome,
         }
     }
 

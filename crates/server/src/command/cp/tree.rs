@@ -97,8 +97,7 @@ impl Tree {
             overwrite: false,
             sandbox: None,
         };
-        let renamed = persist(|| to.files.rename(rename.clone())).await;
-        let outcome = match renamed {
+        let outcome = match to.rename(&rename).await {
             // Asked a second time after a cut, it may have been done the first time.
             Err(FileError::NotFound(text)) => match look(&*to.files, &self.target).await {
                 Ok(Some(found)) if found.is_directory => Ok(()),
