@@ -230,6 +230,10 @@ impl Owner {
         if self.exited && self.sources.is_empty() && !self.shared.lock().log().is_closed() {
             self.shared.lock().input.deafen();
             self.shared.record(|log| log.record_close());
+            // A policy holds for one command: what goes on in silence behind it has no business.
+            if self.sandboxed {
+                self.child.kill_tree();
+            }
         }
     }
 

@@ -5,14 +5,14 @@ use serde_json::{Value, json};
 
 use super::{
     ground::{Ground, as_every_user, processes},
-    policies::{Kind, Network, Policy},
+    policies::Policy,
 };
 use crate::server::{Watched, until};
 
 as_every_user!(
     nothing_survives_the_server,
     nothing_survives_a_terminated_command,
-    what_a_command_leaves_behind_ends_when_it_is_terminated,
+    what_a_command_leaves_behind_ends_with_the_output,
     a_command_can_be_ended_while_it_starts,
     signals_of_the_client_reach_the_command,
 );
@@ -95,22 +95,18 @@ async fn nothing_survives_a_terminated_command(ground: &mut Ground) {
     }
 }
 
-/// The exit of a command ends nothing else, here as elsewhere.
-async fn what_a_command_leaves_behind_ends_when_it_is_terminated(ground: &mut Ground) {
-    let policy = Policy::new(ground, Kind::Workspace, Network::Restricted);
-    let word = format!("left-{}", ground.server.pid());
-    let probe = ground.probe().display().to_string();
-    let script = format!("setsid {probe} wait {word} >/dev/null 2>&1 & exit 4");
-    let mut params = ground.params(Some(&policy), &[]);
-    params["argv"] = json!(["sh", "-c", script]);
-    let id = params["processId"].clone();
-    let events = ground.finish(params).await;
-    assert_eq!(events.code(), 4);
-    until("the rest runs", || !processes(&word).is_empty()).await;
-    // With a mode, what is left is ended as well.
-    let terminate = json!({"processId": id, "mode": {"type": "force"}});
-    ground.client.call("process/terminate", terminate).await;
-    until("the rest ends", || processes(&word).is_empty()).await;
+/// What says nothing any more ends at once, without having to be asked.
+async fn what_a_command_leaves_behind_ends_with_the_output(ground: &mut Ground) {
+    for policy in Policy::all(ground) {
+        let word = format!("left-{}", ground.server.pid());
+        let probe = ground.probe().display().to_string();
+        let script = format!("setsid {probe} wait {word} >/dev/null 2>&1 & exit 4");
+        let mut params = ground.params(Some(&policy), &[]);
+        params["argv"] = json!(["sh", "-c", script]);
+        let events = ground.finish(params).await;
+        assert_eq!(events.code(), 4, "{}", policy.name);
+        until("the rest ends", || processes(&word).is_empty()).await;
+    }
 }
 
 async fn a_command_can_be_ended_while_it_starts(ground: &mut Ground) {
