@@ -54,7 +54,7 @@ fn commands(plan: &Plan, targets: &[Target], program: &Path) -> Vec<Row> {
     vec![
         Row::new(
             "run-true",
-            "`exec-server run -- true`: more than `true` itself",
+            "exec-server run -- true: more than true itself",
             Unit::Seconds,
         )
         .reach(Reach::AtMost(0.005))
@@ -92,7 +92,7 @@ fn copies(plan: &Plan, targets: &[Target], program: &Path) -> Vec<Row> {
         Ok(prepared) => prepared,
         Err(error) => {
             let cells = vec![Cell::without(&error); targets.len()];
-            return vec![Row::new("cp", "`exec-server cp`", Unit::BytesPerSecond).cells(&cells)];
+            return vec![Row::new("cp", "exec-server cp", Unit::BytesPerSecond).cells(&cells)];
         }
     };
     let there = |path: &Path| format!(":{}", path.display());
@@ -127,8 +127,8 @@ fn copies(plan: &Plan, targets: &[Target], program: &Path) -> Vec<Row> {
             .cells(cells)
     };
     vec![
-        row("cp-up", "`exec-server cp` to the server", up),
-        row("cp-down", "`exec-server cp` from the server", down),
+        row("cp-up", "exec-server cp to the server", up),
+        row("cp-down", "exec-server cp from the server", down),
     ]
 }
 

@@ -41,7 +41,7 @@ pub(crate) fn run(plan: &Plan, targets: &[Target]) -> Vec<Row> {
     vec![
         Row::new(
             "exec-command",
-            "`exec_command`: more than start → closed",
+            "exec_command: more than start → closed",
             Unit::Seconds,
         )
         .reach(Reach::AtMost(0.001))
@@ -54,7 +54,7 @@ pub(crate) fn run(plan: &Plan, targets: &[Target]) -> Vec<Row> {
         .cells(starts),
         Row::new(
             "exec-command-all",
-            "  in all: `exec_command`",
+            "  in all: exec_command",
             Unit::Seconds,
         )
         .cells(calls),
