@@ -52,12 +52,7 @@ pub(crate) fn run(plan: &Plan, targets: &[Target]) -> Vec<Row> {
             Unit::Seconds,
         )
         .cells(starts),
-        Row::new(
-            "exec-command-all",
-            "  in all: exec_command",
-            Unit::Seconds,
-        )
-        .cells(calls),
+        Row::new("exec-command-all", "  in all: exec_command", Unit::Seconds).cells(calls),
     ]
 }
 

@@ -10,7 +10,10 @@ use std::{
 use bytes::Bytes;
 use exec_relay::stream::StreamError;
 use exec_wire::{limits, outgoing::Outgoing};
-use tokio::{sync::OwnedSemaphorePermit, time::Instant};
+use tokio::{
+    sync::{OwnedSemaphorePermit, watch},
+    time::Instant,
+};
 
 use crate::connect::Exit;
 
@@ -32,6 +35,17 @@ pub struct Link {
     /// When its ends began to shake hands, if they did. What else has to be settled before the link is
     /// of use shares the time that this may take.
     pub handshake_began: Option<Instant>,
+    /// What it travels on, if that can be lost and found again below the link. People are told.
+    pub path: Option<watch::Receiver<Path>>,
+}
+
+/// Whether a link that survives the loss of what it travels on has anything to travel on.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Path {
+    /// The peer is heard.
+    There,
+    /// Another one is looked for.
+    Lost,
 }
 
 /// Which end of a link this is: clients mask what they send, servers ping and take in less.

@@ -2,9 +2,10 @@
 
 use std::{future::poll_fn, io, time::Duration};
 
-use exec_transport::link::MessageWriter;
+use exec_transport::link::{MessageWriter, Path};
 use futures_util::FutureExt;
 use tokio::{
+    sync::watch,
     task::yield_now,
     time::{sleep, timeout},
 };
@@ -14,6 +15,7 @@ use super::{
     queue::Queue,
     room::{Room, SLOW_MESSAGES, SLOW_PERIOD},
 };
+use crate::connection::ConnectionState;
 
 /// What is encoded before it is flushed although more is asked.
 const GATHER_BYTES: usize = 256 << 10;
@@ -68,6 +70,10 @@ impl Connection {
                     self.say(answer);
                 }
                 () = self.hub.poked() => self.handle_poked(),
+                path = changed(&mut self.link.path) => self.hub.set_connection(match path {
+                    Path::There => ConnectionState::Connected,
+                    Path::Lost => ConnectionState::Reconnecting,
+                }),
             }
         }
     }
@@ -113,6 +119,17 @@ impl Connection {
         // Looked at again: who caught up before it was said that this matters told nobody.
         if full { look() } else { Room::Enough }
     }
+}
+
+/// Waits until the path below a link is lost, or found again.
+async fn changed(path: &mut Option<watch::Receiver<Path>>) -> Path {
+    if let Some(watched) = path
+        && watched.changed().await.is_ok()
+    {
+        return *watched.borrow_and_update();
+    }
+    // There is none, or it is over: so is the link then, and it says so itself.
+    std::future::pending().await
 }
 
 fn hung_up() -> Cause {

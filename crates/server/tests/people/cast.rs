@@ -1,6 +1,5 @@
 //! A person with a home of their own, the servers they use, and what the program says to them.
 //! Everything that is started here ends with the value that started it.
-#![expect(dead_code, reason = "each module of tests uses its part")]
 
 use std::{
     ffi::OsStr,
@@ -311,6 +310,15 @@ impl Hub {
         let mut serve = person.command(["hub", "--listen", "127.0.0.1:0", "--data-dir"]);
         let server = Server::of(serve.arg(data)).await;
         Self { server, token_file }
+    }
+
+    /// Kills it, and starts another one in its place.
+    pub(crate) async fn restart(&mut self, person: &Person) {
+        self.server.kill().await;
+        let address = self.server.url.strip_prefix("http://").unwrap();
+        let mut serve = person.command(["hub", "--listen", address, "--data-dir"]);
+        let data = person.home().join("hub");
+        self.server = Server::of(serve.arg(data)).await;
     }
 
     /// Starts an executor with this name on it. Dropping it kills it.

@@ -77,5 +77,6 @@ pub(crate) fn boxed_with(
         most_unanswered: usize::MAX,
         slot: None,
         handshake_began: None,
+        path: None,
     }
 }

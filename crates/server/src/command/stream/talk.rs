@@ -3,7 +3,7 @@
 
 use std::{cell::RefCell, io, pin::pin, sync::Arc, time::Duration};
 
-use exec_client::client::ExecServerClient;
+use exec_client::{client::ExecServerClient, connection::ConnectionState};
 use exec_core::log::{Exit, Follow, From as FollowFrom, Pace};
 use exec_env::process::{EventStream, ExecProcess, ExecProcessEvent, ProcessError};
 use exec_wire::{
@@ -143,6 +143,10 @@ impl Talk {
                         self.end_gently().await;
                     }
                     let over = matches!(end, End::Exited(_) | End::Closed);
+                    if over {
+                        // Its end has come over the connection.
+                        notice.show(ConnectionState::Connected);
+                    }
                     return if over && timed_out { End::TimedOut } else { end };
                 }
                 heard = self.signals.next() => match heard {

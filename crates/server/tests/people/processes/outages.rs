@@ -6,7 +6,7 @@ use tokio::io::AsyncReadExt;
 
 use super::{Running, noise, window::Window, wire::Wire};
 use crate::{
-    cast::{Person, soon},
+    cast::{Hub, Person, soon},
     watching::http::Samples,
 };
 
@@ -158,4 +158,28 @@ async fn one_can_leave_while_the_connection_is_out() {
     assert_eq!(left.code(), Some(0), "{}", attached.rest());
     shell.types("\x03\x03\x03");
     assert_eq!(shell.end().await.code(), Some(130));
+}
+
+#[tokio::test]
+async fn a_command_goes_on_when_its_hub_is_restarted_and_that_is_told() {
+    let person = Person::new();
+    let mut hub = Hub::start(&person).await;
+    let _executor = hub.executor(&person, "box");
+    let token = hub.token_file.to_str().unwrap();
+    let add = ["env", "add", "box", "--hub", &hub.server.url];
+    let add = add.into_iter().chain(["--token-file", token]);
+    person.run(add).await.well();
+    let script = "mkfifo fifo; echo ready; read line < fifo; echo $line; exit 6";
+    let line = ["run", "-E", "box", "sh", "-c", script];
+    let mut running = Running::start(&mut person.command(line));
+    running.says("ready").await;
+    hub.restart(&person).await;
+    let fifo = person.work().join("fifo");
+    let write = tokio::task::spawn_blocking(move || fs::write(fifo, "on\n").unwrap());
+    running.says("on").await;
+    soon(write).await.unwrap();
+    let (status, said) = running.end().await;
+    assert_eq!(status.code(), Some(6), "{said}");
+    assert!(said.starts_with("exec-server: reconnecting…\n"), "{said}");
+    assert!(said.ends_with("exec-server: reconnected\n"), "{said}");
 }

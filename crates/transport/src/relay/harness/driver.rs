@@ -13,10 +13,11 @@ use exec_relay::{
     stream::Delivery,
 };
 use futures_util::future::BoxFuture;
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 
 use super::reopen::{Reopen, Search};
 use crate::{
+    link::Path,
     relay::{
         alarm::Alarm,
         bell::Bell,
@@ -46,6 +47,8 @@ pub(super) struct Driver {
     heard: Instant,
     /// Set from the loss of a websocket until the executor is heard on another.
     search: Option<Search>,
+    /// The same, for others.
+    path: watch::Sender<Path>,
     is_closing: bool,
 }
 
@@ -75,6 +78,7 @@ impl Driver {
         delivery: Delivery,
         socket: Socket,
         reopen: Reopen,
+        path: watch::Sender<Path>,
     ) -> Self {
         Self {
             cell,
@@ -85,6 +89,7 @@ impl Driver {
             alarm: Alarm::default(),
             heard: Instant::now(),
             search: None,
+            path,
             is_closing: false,
         }
     }
@@ -107,6 +112,7 @@ impl Driver {
                     }
                     Broken::Lost => {
                         self.cell.handle_disconnect(Instant::now().into_std());
+                        self.set_path(Path::Lost);
                         let search = self.search.unwrap_or_else(|| self.reopen.search());
                         self.line = Line::Down(Box::pin(self.reopen.clone().run(search)));
                     }
@@ -161,6 +167,11 @@ impl Driver {
         }
     }
 
+    fn set_path(&self, path: Path) {
+        self.path
+            .send_if_modified(|before| std::mem::replace(before, path) != path);
+    }
+
     /// Handles the next message of the relay, if there is room for it.
     fn read(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
         // A stock executor sends on and on; what holds it up is a socket that nobody reads.
@@ -195,7 +206,9 @@ impl Driver {
             Body::Data(_) | Body::Ack | Body::Resume { .. } | Body::Heartbeat => {}
         }
         self.heard = Instant::now();
-        self.search = None;
+        if self.search.take().is_some() {
+            self.set_path(Path::There);
+        }
         let handled = self.cell.handle_frame(frame, self.heard.into_std());
         Poll::Ready(handled.map_err(|error| Broken::Over(error.into())))
     }

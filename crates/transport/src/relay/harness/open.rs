@@ -3,7 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use exec_relay::{identity::Identity, stream::Stream};
-use tokio::time::{Instant, timeout};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout},
+};
 
 use super::{
     Ticket, Tickets,
@@ -14,7 +17,7 @@ use super::{
 };
 use crate::{
     connect::{CONNECT_TIMEOUT, ConnectError, Headers, Proxy},
-    link::Link,
+    link::{Link, Path},
     relay::{bell::Bell, cell::Cell, halves},
     tls::Trust,
     websocket::socket::Socket,
@@ -125,9 +128,13 @@ pub(super) fn drive(mut socket: Socket, accepted: Accepted, reopen: Reopen, peer
     let stream = Stream::new(stream_id.clone(), channel, delivery, now);
     let cell = Cell::new(stream_id, stream, Arc::clone(&bell));
     let link = halves::link(Arc::clone(&cell), peer);
-    let driver = Driver::new(cell, bell, delivery, socket, reopen);
+    let (path, watched) = watch::channel(Path::There);
+    let driver = Driver::new(cell, bell, delivery, socket, reopen, path);
     drop(tokio::spawn(driver.run()));
-    link
+    Link {
+        path: Some(watched),
+        ..link
+    }
 }
 
 fn peer(ticket: &Ticket) -> String {

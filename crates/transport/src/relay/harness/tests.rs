@@ -20,7 +20,7 @@ use self::relay::Relay;
 use super::*;
 use crate::{
     connect::{ConnectError, WebSocket},
-    link::{Encoding, Link, ReadError},
+    link::{Encoding, Link, Path, ReadError},
     relay::executor::{Claim, Executor, Validator},
 };
 

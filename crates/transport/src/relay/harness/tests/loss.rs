@@ -61,6 +61,23 @@ async fn a_reliable_link_loses_nothing_when_the_executors_websocket_is_cut() {
 }
 
 #[tokio::test]
+async fn a_link_tells_that_its_path_is_lost_and_found_again() {
+    let mut world = World::new().await;
+    let (mut near, mut far) = world.pair(reliable()).await;
+    echo(&mut near, &mut far).await;
+    let mut path = near.path.clone().unwrap();
+    assert_eq!(*path.borrow_and_update(), Path::There);
+    // Nobody is let in at once, so that the loss can be seen.
+    world.relay.refuse(&[503, 503]);
+    world.relay.cut_harnesses();
+    for expected in [Path::Lost, Path::There] {
+        let seen = within("a change", path.wait_for(|path| *path == expected)).await;
+        assert_eq!(seen.map(|path| *path).ok(), Some(expected));
+    }
+    echo(&mut near, &mut far).await;
+}
+
+#[tokio::test]
 async fn a_plain_link_ends_with_its_websocket() {
     let mut world = World::new().await;
     let (mut near, mut far) = world.pair(plain()).await;
