@@ -186,12 +186,7 @@ impl ExecServerClient {
         M: Method + Send + 'static,
         M::Result: Send,
     {
-        let method = M::NAME;
-        let request = move |id: &RequestId| Outgoing::request(id, method.as_str(), &params);
-        let repeat = Repeat::of(method);
-        self.send(method, Box::new(request), repeat, about, Waiter::Call)
-            .map(|reply| decode::<M>(&reply?))
-            .boxed()
+        self.call_repeated(params, about, Repeat::of(M::NAME))
     }
 
     /// Starts a process whose events are taken from the first one on.
@@ -260,9 +255,21 @@ impl ExecServerClient {
         M: Method + Send + 'static,
         M::Result: Send,
     {
+        self.call_repeated(params, about, Repeat::Always)
+    }
+
+    fn call_repeated<M>(
+        &self,
+        params: M,
+        about: Option<Arc<ProcessEvents>>,
+        repeat: Repeat,
+    ) -> BoxFuture<'static, Result<M::Result, ExecServerError>>
+    where
+        M: Method + Send + 'static,
+        M::Result: Send,
+    {
         let method = M::NAME;
         let request = move |id: &RequestId| Outgoing::request(id, method.as_str(), &params);
-        let repeat = Repeat::Always;
         self.send(method, Box::new(request), repeat, about, Waiter::Call)
             .map(|reply| decode::<M>(&reply?))
             .boxed()
