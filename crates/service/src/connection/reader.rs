@@ -190,20 +190,22 @@ impl Reader {
         match message.map(|message| self.gate.handle_message(message)) {
             Ok(Input::Request(mut request)) => {
                 let id = request.id.clone();
-                let method = MethodName::parse(&request.method);
-                let observed = method.map(|method| self.observe(method, request.trace.as_ref()));
-                match (self.admit(method, &mut request), observed) {
-                    (Ok((ordering, call)), Some(observed)) => {
+                let Some(method) = MethodName::parse(&request.method) else {
+                    meters.requests.unknown_methods.increment();
+                    let message = format!("exec-server does not implement `{}`", request.method);
+                    let unknown = RpcError::new(ErrorCode::METHOD_NOT_FOUND, message);
+                    let error = self.check_data(&request).err().unwrap_or(unknown);
+                    return self.answer(Outgoing::error(&id, &error));
+                };
+                let observed = self.observe(method, request.trace.as_ref());
+                match self.admit(method, &mut request) {
+                    Ok((ordering, call)) => {
                         observed.names(call.process());
                         let request = Request { id, call, observed };
                         self.handle_call(request, ordering, bytes).await;
                     }
-                    (Ok(_), None) => {}
-                    (Err(error), observed) => {
-                        match observed {
-                            Some(observed) => observed.finish(Outcome::of(&error)),
-                            None => meters.requests.unknown_methods.increment(),
-                        }
+                    Err(error) => {
+                        observed.finish(Outcome::of(&error));
                         self.answer(Outgoing::error(&id, &error));
                     }
                 }
@@ -227,19 +229,21 @@ impl Reader {
         }
     }
 
-    /// Checks a request in the order the protocol fixes: method, parameters, handshake.
+    /// Checks that raw data came from a peer that may send it.
+    fn check_data(&self, request: &exec_wire::message::Request<'_>) -> Result<(), RpcError> {
+        match request.data.is_some() && !self.handler.takes_binary() {
+            true => Err(RpcError::invalid_request("binary data was not granted")),
+            false => Ok(()),
+        }
+    }
+
+    /// Checks a request whose method there is in the order the protocol fixes: parameters, handshake.
     fn admit(
         &self,
-        method: Option<MethodName>,
+        method: MethodName,
         request: &mut exec_wire::message::Request<'_>,
     ) -> Result<(Ordering, Call), RpcError> {
-        if request.data.is_some() && !self.handler.takes_binary() {
-            return Err(RpcError::invalid_request("binary data was not granted"));
-        }
-        let Some(method) = method else {
-            let message = format!("exec-server does not implement `{}`", request.method);
-            return Err(RpcError::new(ErrorCode::METHOD_NOT_FOUND, message));
-        };
+        self.check_data(request)?;
         let call = Call::decode(method, request)?;
         self.gate.admit(method)?;
         Ok((method.ordering(), call))
