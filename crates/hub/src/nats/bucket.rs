@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     config::{Prefix, Replicas},
-    connection::{Connection, NatsError, REQUEST},
+    connection::{Connection, Link, NatsError, REQUEST, lost},
 };
 use crate::store::StoreError;
 
@@ -117,9 +117,8 @@ impl Bucket {
     /// # Errors
     /// [`StoreError::Unavailable`].
     pub(super) async fn restore(&self) -> Result<(), StoreError> {
-        self.reachable()?;
-        make(&self.context, &self.config)
-            .await
+        self.ask(make(&self.context, &self.config))
+            .await?
             .map_err(StoreError::unavailable)
     }
 
@@ -128,14 +127,9 @@ impl Bucket {
     /// # Errors
     /// [`StoreError::Unavailable`].
     pub(super) async fn read(&self, key: &str) -> Result<Slot, StoreError> {
-        self.reachable()?;
         let subject = format!("{}{key}", self.store.prefix);
-        let message = match self
-            .store
-            .stream
-            .get_last_raw_message_by_subject(&subject)
-            .await
-        {
+        let read = self.store.stream.get_last_raw_message_by_subject(&subject);
+        let message = match self.ask(read).await? {
             Ok(message) => message,
             Err(error) => {
                 return match error.kind() {
@@ -167,8 +161,8 @@ impl Bucket {
         value: Vec<u8>,
         seen: Revision,
     ) -> Result<Revision, WriteError> {
-        self.reachable().map_err(WriteError::Store)?;
-        let written = self.store.update(key, value.into(), seen.0).await;
+        let write = self.store.update(key, value.into(), seen.0);
+        let written = self.ask(write).await.map_err(WriteError::Store)?;
         written.map(Revision).map_err(write_error)
     }
 
@@ -181,8 +175,8 @@ impl Bucket {
         key: &str,
         value: Vec<u8>,
     ) -> Result<Revision, WriteError> {
-        self.reachable().map_err(WriteError::Store)?;
-        let written = self.store.put(key, value.into()).await;
+        let write = self.store.put(key, value.into());
+        let written = self.ask(write).await.map_err(WriteError::Store)?;
         written.map(Revision).map_err(|error| {
             if is_full(&error) {
                 WriteError::Full
@@ -197,8 +191,8 @@ impl Bucket {
     /// # Errors
     /// [`WriteError`].
     pub(super) async fn delete(&self, key: &str, seen: Revision) -> Result<(), WriteError> {
-        self.reachable().map_err(WriteError::Store)?;
-        let deleted = self.store.purge_expect_revision(key, Some(seen.0)).await;
+        let delete = self.store.purge_expect_revision(key, Some(seen.0));
+        let deleted = self.ask(delete).await.map_err(WriteError::Store)?;
         deleted.map_err(write_error)
     }
 
@@ -207,11 +201,11 @@ impl Bucket {
     /// # Errors
     /// [`StoreError::Unavailable`].
     pub(super) async fn purge(&self, key: &str, seen: Revision) -> Result<(), StoreError> {
-        self.reachable()?;
         let subject = format!("{}{key}", self.store.prefix);
         let purge = self.store.stream.purge();
         // The broker takes the first number that stays.
-        let purged = purge.sequence(seen.0 + 1).filter(subject).await;
+        let purge = purge.sequence(seen.0 + 1).filter(subject);
+        let purged = self.ask(purge.into_future()).await?;
         purged.map_err(StoreError::unavailable)?;
         Ok(())
     }
@@ -221,20 +215,21 @@ impl Bucket {
     /// # Errors
     /// [`StoreError::Unavailable`].
     pub(super) async fn keys(&self, family: &str) -> Result<Vec<String>, StoreError> {
-        self.reachable()?;
         let begin = format!("{}{family}.", self.store.prefix);
-        let subjects = self
-            .store
-            .stream
-            .info_with_subjects(format!("{begin}>"))
-            .await;
-        let mut subjects = subjects.map_err(StoreError::unavailable)?;
-        let mut keys = Vec::new();
-        while let Some((subject, _)) = subjects.try_next().await.map_err(StoreError::unavailable)? {
-            keys.extend(subject.strip_prefix(&begin).map(str::to_owned));
-        }
-        keys.sort_unstable();
-        Ok(keys)
+        let list = async {
+            let stream = &self.store.stream;
+            let subjects = stream.info_with_subjects(format!("{begin}>")).await;
+            let mut subjects = subjects.map_err(StoreError::unavailable)?;
+            let mut keys = Vec::new();
+            while let Some((subject, _)) =
+                subjects.try_next().await.map_err(StoreError::unavailable)?
+            {
+                keys.extend(subject.strip_prefix(&begin).map(str::to_owned));
+            }
+            keys.sort_unstable();
+            Ok(keys)
+        };
+        self.ask(list).await?
     }
 
     /// How many records there are, those deleted lately included.
@@ -242,26 +237,34 @@ impl Bucket {
     /// # Errors
     /// [`StoreError::Unavailable`].
     pub(super) async fn count(&self) -> Result<u64, StoreError> {
-        self.reachable()?;
-        let info = self
-            .store
-            .stream
-            .get_info()
-            .await
-            .map_err(StoreError::unavailable)?;
-        Ok(info.state.messages)
+        let info = self.ask(self.store.stream.get_info()).await?;
+        Ok(info.map_err(StoreError::unavailable)?.state.messages)
     }
 
-    /// Without a connection the library would wait for one; a caller with a request to answer
-    /// does not.
+    /// Asks the broker something. Without a connection the library would wait for one, and when it is
+    /// lost, for the answer's time; a caller with a request to answer does not.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`]: what was asked for may have happened.
+    async fn ask<T>(&self, question: impl Future<Output = T>) -> Result<T, StoreError> {
+        let link = self.reachable()?;
+        let mut watch = self.connection.watch();
+        tokio::select! {
+            biased;
+            answer = question => Ok(answer),
+            () = lost(&mut watch, link.losses) => Err(StoreError::unavailable(Disconnected)),
+        }
+    }
+
+    /// The connection's state if it stands.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
-    pub(super) fn reachable(&self) -> Result<(), StoreError> {
-        if self.connection.link().is_up {
-            Ok(())
-        } else {
-            Err(StoreError::unavailable(Disconnected))
+    pub(super) fn reachable(&self) -> Result<Link, StoreError> {
+        let link = self.connection.link();
+        match link.is_up {
+            true => Ok(link),
+            false => Err(StoreError::unavailable(Disconnected)),
         }
     }
 }

@@ -67,6 +67,13 @@ impl Connection {
     }
 }
 
+/// Resolves when the connection was lost once more than `losses`, even if it is back.
+pub(super) async fn lost(link: &mut watch::Receiver<Link>, losses: u64) {
+    // An error means that the client is gone, which is a loss too.
+    let gone = link.wait_for(|link| link.losses != losses).await;
+    drop(gone);
+}
+
 /// Why a node could not join.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -45,7 +45,7 @@ impl Registry {
     /// # Errors
     /// [`StoreError::Unavailable`].
     pub(super) fn check(&self) -> Result<(), StoreError> {
-        self.bucket.reachable()
+        self.bucket.reachable().map(drop)
     }
 
     /// Makes the bucket again if the broker lost it.

@@ -18,7 +18,7 @@ use crate::{
     circuit::{Circuit, Ending},
     nats::{
         circuits::Place,
-        connection::{Connection, Link},
+        connection::{Connection, Link, lost},
         subjects::{Subjects, Towards, WireId},
     },
 };
@@ -188,13 +188,6 @@ enum End {
 
 fn stopped(ending: Result<Ending, tokio::sync::oneshot::error::RecvError>) -> Ending {
     ending.unwrap_or(Ending::Stopping)
-}
-
-/// Resolves when the connection was lost, even if it is back.
-async fn lost(link: &mut watch::Receiver<Link>, losses: u64) {
-    // An error means that the client is gone, which is a loss too.
-    let gone = link.wait_for(|link| link.losses != losses).await;
-    drop(gone);
 }
 
 async fn at(time: Option<Instant>) {
