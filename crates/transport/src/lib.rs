@@ -14,4 +14,5 @@ pub mod listener;
 pub mod memory;
 pub mod relay;
 pub mod tls;
+pub mod trace;
 pub mod websocket;

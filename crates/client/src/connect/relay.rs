@@ -62,7 +62,7 @@ pub struct RelayExecServerConnectArgs {
     pub initialize_timeout: Duration,
     /// A detached session to take up again.
     pub resume_session_id: Option<SessionId>,
-    /// What requests belong to. Absent: they carry no trace.
+    /// What requests belong to, those to registry and relay included. Absent: they carry no trace.
     pub trace: Option<TraceSource>,
 }
 
@@ -111,6 +111,7 @@ impl RelayExecServerConnectArgs {
         let options = HarnessOptions {
             trust: self.trust.clone(),
             proxy: self.proxy.clone(),
+            trace: self.trace.clone(),
             connect_timeout: self.connect_timeout,
             handshake_timeout: self.initialize_timeout,
             ..HarnessOptions::default()
@@ -183,7 +184,8 @@ impl RelayConnector {
         };
         let http = http.map_err(|error| unusable(error.into()))?;
         let registry = Registry::new(self.registry.clone(), Arc::clone(&self.credentials), http)
-            .map_err(|error| unusable(error.into()))?;
+            .map_err(|error| unusable(error.into()))?
+            .with_trace(self.options.trace.clone());
         Ok(Arc::new(RegistryTickets::new(
             registry,
             self.environment.clone(),

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use exec_relay::identity::PublicKey;
+use exec_transport::trace::TraceSource;
 use http::{HeaderMap, HeaderValue, Method, header};
 use serde::{Serialize, de::DeserializeOwned};
 use url::Url;
@@ -31,6 +32,7 @@ pub struct Registry {
     base: BaseUrl,
     credentials: Arc<dyn Credentials>,
     http: Http,
+    trace: Option<TraceSource>,
 }
 
 impl Registry {
@@ -51,7 +53,14 @@ impl Registry {
             base,
             credentials,
             http,
+            trace: None,
         })
+    }
+
+    /// Tells the registry what each request belongs to.
+    pub fn with_trace(mut self, trace: Option<TraceSource>) -> Self {
+        self.trace = trace;
+        self
     }
 
     /// Offers an environment. Tries again for as long as the registry says that it would help.
@@ -210,6 +219,7 @@ impl Registry {
             body: &body,
         };
         let mut headers: HeaderMap = self.credentials.headers_for(outgoing).await?;
+        headers.extend(self.trace.iter().flat_map(TraceSource::headers));
         let json = HeaderValue::from_static("application/json");
         headers.insert(header::CONTENT_TYPE, json);
         if let Some(stream_id) = asked.stream_id {

@@ -1,5 +1,7 @@
 //! What is sent.
 
+use exec_transport::trace::TraceSource;
+use exec_wire::message::Trace;
 use http::{Method, header};
 
 use super::*;
@@ -65,6 +67,24 @@ async fn connect_sends_the_key_and_keeps_the_answer_together() {
     assert_eq!(seen.json(), json!({"harness_public_key": key}));
     assert_eq!(seen.body.len(), 1751);
     assert_eq!(seen.headers["chatgpt-account-id"], "acc-1");
+    assert!(!seen.headers.contains_key("traceparent"));
+}
+
+#[tokio::test]
+async fn requests_say_what_they_belong_to() {
+    let server = Server::start(|_, _| json(200, &connected())).await;
+    let trace = TraceSource::new(|| {
+        Some(Trace {
+            traceparent: Some("00-ab-cd-01".to_owned()),
+            tracestate: Some("a=b".to_owned()),
+        })
+    });
+    let registry = registry(&server).with_trace(Some(trace));
+    registry.connect(&environment(), &key()).await.unwrap();
+    let seen = &server.seen()[0];
+    assert_eq!(seen.headers["traceparent"], "00-ab-cd-01");
+    assert_eq!(seen.headers["tracestate"], "a=b");
+    assert_eq!(seen.headers[header::AUTHORIZATION], "Bearer tok-1");
 }
 
 #[tokio::test]

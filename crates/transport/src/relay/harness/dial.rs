@@ -3,6 +3,7 @@
 use super::{HarnessOptions, Ticket};
 use crate::{
     connect::{Address, ConnectError, WebSocket},
+    trace::TraceSource,
     websocket::socket::Socket,
 };
 
@@ -11,8 +12,13 @@ pub(super) async fn dial(
     ticket: &Ticket,
     options: &HarnessOptions,
 ) -> Result<Socket, ConnectError> {
+    let mut headers = options.headers.clone();
+    for (name, value) in options.trace.iter().flat_map(TraceSource::headers) {
+        // A connection is worth more than the trace that finds no room.
+        drop(headers.add(name.as_str(), value.to_str().unwrap_or_default()));
+    }
     let server = WebSocket {
-        headers: options.headers.clone(),
+        headers,
         trust: options.trust.clone(),
         connect_timeout: options.connect_timeout,
         ..WebSocket::new(ticket.url.parse::<Address>()?)

@@ -20,6 +20,7 @@ use crate::{
     link::{Link, Path},
     relay::{bell::Bell, cell::Cell, halves},
     tls::Trust,
+    trace::TraceSource,
     websocket::socket::Socket,
 };
 
@@ -32,6 +33,8 @@ pub struct HarnessOptions {
     pub proxy: Option<Proxy>,
     /// What is sent with the request for a websocket.
     pub headers: Headers,
+    /// What the requests for websockets belong to. Absent: they carry no trace.
+    pub trace: Option<TraceSource>,
     /// How long opening a websocket may take.
     pub connect_timeout: Duration,
     /// How long the executor may take to answer. Whoever uses the link counts from the same moment:
@@ -59,6 +62,7 @@ impl Default for HarnessOptions {
             trust: Trust::default(),
             proxy: None,
             headers: Headers::default(),
+            trace: None,
             connect_timeout: CONNECT_TIMEOUT,
             handshake_timeout: Duration::from_secs(10),
             recovery: Duration::from_secs(25),

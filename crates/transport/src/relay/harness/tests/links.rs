@@ -4,8 +4,10 @@ use exec_relay::{
     frame::{Body, Frame, StreamId},
     route::Kind,
 };
+use exec_wire::message::Trace;
 
 use super::*;
+use crate::trace::TraceSource;
 
 #[tokio::test]
 async fn messages_of_any_size_arrive_both_ways() {
@@ -32,6 +34,25 @@ async fn a_link_tells_since_when_its_executor_is_waited_for() {
     let link = world.open(reliable()).await.unwrap();
     let began = link.handshake_began.unwrap();
     assert!(before <= began && began <= tokio::time::Instant::now());
+}
+
+#[tokio::test]
+async fn a_websocket_is_asked_for_with_what_it_belongs_to() {
+    let mut world = World::new().await;
+    let _pair = world.pair(plain()).await;
+    assert_eq!(world.relay.traceparent(), None);
+    let trace = TraceSource::new(|| {
+        Some(Trace {
+            traceparent: Some("00-ab-cd-01".to_owned()),
+            tracestate: None,
+        })
+    });
+    let options = HarnessOptions {
+        trace: Some(trace),
+        ..plain()
+    };
+    let _pair = world.pair(options).await;
+    assert_eq!(world.relay.traceparent().unwrap(), "00-ab-cd-01");
 }
 
 #[tokio::test]

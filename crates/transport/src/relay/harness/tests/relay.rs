@@ -13,7 +13,7 @@ use exec_relay::{
     route::{Kind, Route},
 };
 use futures_util::future::BoxFuture;
-use http::{Request, Response, StatusCode};
+use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use tokio::{
@@ -55,6 +55,8 @@ struct State {
     refusals: Vec<u16>,
     /// What harnesses have sent.
     said: Vec<Kind>,
+    /// What the last harness said that it belongs to.
+    traceparent: Option<HeaderValue>,
 }
 
 struct Connected {
@@ -145,6 +147,11 @@ impl Relay {
         self.state(|state| state.said.clone())
     }
 
+    /// What the last harness said that it belongs to.
+    pub(super) fn traceparent(&self) -> Option<HeaderValue> {
+        self.state(|state| state.traceparent.clone())
+    }
+
     /// Sends a message to every harness.
     pub(super) async fn tell_harnesses(&self, message: Bytes) {
         let outs: Vec<_> = self.state(|state| {
@@ -195,10 +202,13 @@ impl Site for Door {
         let answer = match request.uri().path() {
             "/executor" if state.is_closed_to_executors => refusal(503),
             "/executor" => Answer::Upgrade(Role::Executor),
-            _ => match state.refusals.pop() {
-                None => Answer::Upgrade(Role::Harness),
-                Some(status) => refusal(status),
-            },
+            _ => {
+                state.traceparent = request.headers().get("traceparent").cloned();
+                match state.refusals.pop() {
+                    None => Answer::Upgrade(Role::Harness),
+                    Some(status) => refusal(status),
+                }
+            }
         };
         Box::pin(async { answer })
     }

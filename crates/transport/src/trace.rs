@@ -1,0 +1,62 @@
+//! Where the trace context of requests comes from, those for a connection included.
+
+use std::{fmt, sync::Arc};
+
+use exec_wire::message::Trace;
+use http::{HeaderName, HeaderValue};
+
+/// Tells what a request belongs to. Asked for every request, on the task that makes it.
+#[derive(Clone)]
+pub struct TraceSource(Arc<dyn Fn() -> Option<Trace> + Send + Sync>);
+
+impl TraceSource {
+    /// Asks `source`, which is not to block. `None` sends the request without a trace.
+    pub fn new(source: impl Fn() -> Option<Trace> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(source))
+    }
+
+    /// Returns what the request that is being made belongs to.
+    pub fn current(&self) -> Option<Trace> {
+        (self.0)()
+    }
+
+    /// The same, as the headers of an HTTP request. What cannot be one is left out.
+    pub fn headers(&self) -> impl Iterator<Item = (HeaderName, HeaderValue)> + use<> {
+        let (parent, state) = match self.current() {
+            Some(trace) => (trace.traceparent, trace.tracestate),
+            None => (None, None),
+        };
+        let named = [(TRACEPARENT, parent), (TRACESTATE, state)];
+        named
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, HeaderValue::try_from(value?).ok()?)))
+    }
+}
+
+impl fmt::Debug for TraceSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TraceSource").finish_non_exhaustive()
+    }
+}
+
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_a_header_is_left_out() {
+        let source = TraceSource::new(|| {
+            Some(Trace {
+                traceparent: Some("00-ab-cd-01".to_owned()),
+                tracestate: Some("a=b\r\nhost: elsewhere".to_owned()),
+            })
+        });
+        let headers: Vec<_> = source.headers().collect();
+        let expected = HeaderValue::from_static("00-ab-cd-01");
+        assert_eq!(headers, [(TRACEPARENT, expected)]);
+        assert_eq!(TraceSource::new(|| None).headers().count(), 0);
+    }
+}
