@@ -47,7 +47,7 @@ impl Tool for EditFile {
         if self.old == self.new {
             return Err(Complaint::new("`old` and `new` are the same"));
         }
-        let _turn = work.editing().await;
+        let turn = work.editing().await;
         let text = read_text(work, &path).await?;
         let (old, new) = in_its_line_ends(&text, &self.old, &self.new);
         let places: Vec<usize> = text.match_indices(&*old).map(|(at, _)| at).collect();
@@ -73,7 +73,7 @@ impl Tool for EditFile {
                 "`{shown}` would become too large: {size} bytes, at most {MAX_TEXT_BYTES}"
             )));
         }
-        write_text(work, &path, &text.replace(&*old, &new)).await?;
+        write_text(work, &path, text.replace(&*old, &new), turn).await?;
         let line = line_of(&text, places[0]);
         Ok(Answer::text(match count {
             1 => format!("Edited {shown} at line {line}"),

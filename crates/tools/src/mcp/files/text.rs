@@ -1,10 +1,12 @@
 //! Whole files: those that an agent can read and change.
 
 use bytes::Bytes;
+use exec_env::filesystem::FileError;
 use exec_wire::{
     fs::{GetMetadata, ReadFile, WriteFile},
     path_uri::PathUri,
 };
+use tokio::sync::OwnedMutexGuard;
 
 use crate::mcp::{answer::Complaint, work::Work};
 
@@ -62,18 +64,35 @@ pub(super) async fn read_text(work: &Work, path: &PathUri) -> Result<String, Com
     Ok(content.text(&work.show(path))?.to_owned())
 }
 
-/// Writes a whole file, which keeps its mode. Readers see the old content or the new.
-pub(super) async fn write_text(work: &Work, path: &PathUri, text: &str) -> Result<(), Complaint> {
-    write(work, path, Bytes::copy_from_slice(text.as_bytes()), None).await
+/// Writes a whole file, which keeps its mode. Readers see the old content or the new. A call that is
+/// cancelled meanwhile goes on with it, and only then gives its turn away.
+pub(super) async fn write_text(
+    work: &Work,
+    path: &PathUri,
+    text: String,
+    turn: OwnedMutexGuard<()>,
+) -> Result<(), Complaint> {
+    // In a task, which whoever waits no longer does not end: the host may be at it all the same, and would
+    // replace what the next one has written.
+    let (task_work, task_path) = (work.clone(), path.clone());
+    let written = tokio::spawn(async move {
+        let _turn = turn;
+        write(&task_work, &task_path, Bytes::from(text), None).await
+    });
+    written
+        .await
+        .map_err(|error| Complaint(format!("the file was not written: {error}")))?
+        .map_err(|error| work.not_changed(path, &error))
 }
 
-/// Writes a whole file, and lets it have this mode.
+/// Writes a whole file, and lets it have this mode. The error's kind tells whether it may be written all the
+/// same.
 pub(super) async fn write(
     work: &Work,
     path: &PathUri,
     data: Bytes,
     mode: Mode,
-) -> Result<(), Complaint> {
+) -> Result<(), FileError> {
     let write = WriteFile {
         path: path.clone(),
         data_base64: None,
@@ -83,6 +102,5 @@ pub(super) async fn write(
         mode,
         sandbox: work.sandbox(),
     };
-    let written = work.files().write_file(write, data).await;
-    written.map_err(|error| work.not_changed(path, &error))
+    work.files().write_file(write, data).await
 }

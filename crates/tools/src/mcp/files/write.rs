@@ -31,7 +31,7 @@ impl Tool for WriteFileTool {
 
     async fn call(self, work: &Work) -> Result<Answer, Complaint> {
         let path = work.file(&self.path)?;
-        let _turn = work.editing().await;
+        let turn = work.editing().await;
         let before = work.files().metadata(GetMetadata {
             path: path.clone(),
             follow_symlinks: None,
@@ -46,8 +46,8 @@ impl Tool for WriteFileTool {
             Err(FileError::NotFound(_)) => "Created",
             Err(error) => return Err(error.into()),
         };
-        write_text(work, &path, &self.content).await?;
         let (shown, size) = (work.show(&path), self.content.len());
+        write_text(work, &path, self.content, turn).await?;
         Ok(Answer::text(format!("{verb} {shown} ({size} bytes)")))
     }
 }

@@ -13,6 +13,7 @@ use exec_wire::path_uri::PathUri;
 use rmcp::model::{CallToolResult, ContentBlock};
 use serde_json::Value;
 
+use super::faulty::{Fault, Faulty};
 use crate::mcp::{
     Enclosure, Network, Tools, Workspace, catalog,
     server::settings,
@@ -29,9 +30,21 @@ pub(super) struct Stage {
 impl Stage {
     /// Sets it.
     pub(super) fn new() -> Self {
+        Self::over(&environment())
+    }
+
+    /// Sets it behind a connection with a fault.
+    pub(super) fn with_fault(fault: Fault) -> (Self, Arc<Faulty>) {
+        let mut environment = environment();
+        let files = Arc::new(Faulty::new(environment.files, fault));
+        environment.files = files.clone();
+        (Self::over(&environment), files)
+    }
+
+    fn over(environment: &Environment) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let session = Session::new(
-            &environment(),
+            environment,
             &Arc::new(workspace(directory.path())),
             &Edits::default(),
             settings(),

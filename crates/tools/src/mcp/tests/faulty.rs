@@ -1,0 +1,159 @@
+//! This machine's files behind a connection that a test cuts or holds up.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use bytes::Bytes;
+use exec_env::{
+    disconnect::Disconnect,
+    filesystem::{
+        ExecutorFileSystem, FileError, FileFuture, MissingPaths, MissingWatch, Open, OpenFile,
+        WatchPath, Watcher,
+    },
+};
+use exec_wire::{
+    fs::{
+        Canonicalize, Copy, CreateDirectory, DirectoryEntry, FileMetadata, Find, FoundPaths,
+        GetMetadata, ReadDirectory, ReadFile, Remove, Rename, Search, SearchResult, Walk,
+        WalkResult, WriteFile,
+    },
+    path_uri::PathUri,
+};
+use futures_util::future::{FutureExt, ready};
+use tokio::sync::Semaphore;
+
+/// What goes wrong. Changes of every kind are counted together, from 1.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Fault {
+    /// This one is done, and its answer is lost.
+    Unanswered(usize),
+    /// This one is done, and its answer is lost; those behind it are not even done.
+    CutBehind(usize),
+    /// This one is done when the gate is opened, also if nobody waits for it any more.
+    Held(usize),
+}
+
+/// Files with a fault.
+#[derive(Debug)]
+pub(super) struct Faulty {
+    files: Arc<dyn ExecutorFileSystem>,
+    fault: Fault,
+    changes: AtomicUsize,
+    looks: AtomicUsize,
+    held: Arc<Semaphore>,
+    gate: Arc<Semaphore>,
+}
+
+impl Faulty {
+    pub(super) fn new(files: Arc<dyn ExecutorFileSystem>, fault: Fault) -> Self {
+        Self {
+            files,
+            fault,
+            changes: AtomicUsize::new(0),
+            looks: AtomicUsize::new(0),
+            held: Arc::new(Semaphore::new(0)),
+            gate: Arc::new(Semaphore::new(0)),
+        }
+    }
+
+    /// Waits until a change is held up.
+    pub(super) async fn is_held(&self) {
+        self.held.acquire().await.unwrap().forget();
+    }
+
+    /// Lets the change go on that is held up.
+    pub(super) fn open_gate(&self) {
+        self.gate.add_permits(1);
+    }
+
+    /// How often anything was looked at.
+    pub(super) fn looks(&self) -> usize {
+        self.looks.load(Ordering::Relaxed)
+    }
+
+    fn look(&self) -> &dyn ExecutorFileSystem {
+        self.looks.fetch_add(1, Ordering::Relaxed);
+        &*self.files
+    }
+
+    fn change(
+        &self,
+        begin: impl FnOnce(&dyn ExecutorFileSystem) -> FileFuture<()> + Send + 'static,
+    ) -> FileFuture<()> {
+        let number = self.changes.fetch_add(1, Ordering::Relaxed) + 1;
+        match self.fault {
+            Fault::Unanswered(at) | Fault::CutBehind(at) if number == at => {
+                let change = begin(&*self.files);
+                change
+                    .map(|done| done.and_then(|()| Err(disconnected())))
+                    .boxed()
+            }
+            Fault::CutBehind(at) if number > at => ready(Err(disconnected())).boxed(),
+            Fault::Held(at) if number == at => {
+                let (files, held, gate) =
+                    (self.files.clone(), self.held.clone(), self.gate.clone());
+                let change = tokio::spawn(async move {
+                    held.add_permits(1);
+                    gate.acquire().await.unwrap().forget();
+                    begin(&*files).await
+                });
+                change.map(Result::unwrap).boxed()
+            }
+            Fault::Unanswered(_) | Fault::CutBehind(_) | Fault::Held(_) => begin(&*self.files),
+        }
+    }
+}
+
+fn disconnected() -> FileError {
+    Disconnect::Transport("cut on purpose".to_owned()).into()
+}
+
+impl ExecutorFileSystem for Faulty {
+    fn read_file(&self, read: ReadFile) -> FileFuture<Bytes> {
+        self.look().read_file(read)
+    }
+    fn write_file(&self, write: WriteFile, data: Bytes) -> FileFuture<()> {
+        self.change(|files| files.write_file(write, data))
+    }
+    fn create_directory(&self, create: CreateDirectory) -> FileFuture<()> {
+        self.change(|files| files.create_directory(create))
+    }
+    fn metadata(&self, get: GetMetadata) -> FileFuture<FileMetadata> {
+        self.look().metadata(get)
+    }
+    fn canonicalize(&self, canonicalize: Canonicalize) -> FileFuture<PathUri> {
+        self.look().canonicalize(canonicalize)
+    }
+    fn read_directory(&self, read: ReadDirectory) -> FileFuture<Vec<DirectoryEntry>> {
+        self.look().read_directory(read)
+    }
+    fn walk(&self, walk: Walk) -> FileFuture<WalkResult> {
+        self.look().walk(walk)
+    }
+    fn remove(&self, remove: Remove) -> FileFuture<()> {
+        self.change(|files| files.remove(remove))
+    }
+    fn copy(&self, copy: Copy) -> FileFuture<()> {
+        self.change(|files| files.copy(copy))
+    }
+    fn rename(&self, rename: Rename) -> FileFuture<()> {
+        self.change(|files| files.rename(rename))
+    }
+    fn open(&self, open: Open) -> FileFuture<Arc<dyn OpenFile>> {
+        self.look().open(open)
+    }
+    fn search(&self, search: Search) -> FileFuture<SearchResult> {
+        self.look().search(search)
+    }
+    fn find(&self, find: Find) -> FileFuture<FoundPaths> {
+        self.look().find(find)
+    }
+    fn watch(&self, watch: WatchPath) -> FileFuture<Watcher> {
+        self.look().watch(watch)
+    }
+    fn watch_missing(&self, missing: MissingPaths) -> FileFuture<Option<MissingWatch>> {
+        self.look().watch_missing(missing)
+    }
+}
