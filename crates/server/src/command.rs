@@ -33,7 +33,6 @@ mod terminal;
 mod wait;
 mod watch;
 
-pub(crate) use self::place::Socket as LocalSocket;
 pub use self::{
     amount::{AmountError, Size, Span},
     attach::Attach,
@@ -62,3 +61,4 @@ pub use self::{
     wait::Wait,
     watch::Watch,
 };
+pub(crate) use self::{place::Socket as LocalSocket, print::printable};

@@ -14,7 +14,7 @@ use super::{
     failure::{Failure, FailureKind},
     place::{Place, Where},
     stream::{DetachKeys, Input, Owner, Signals, Talk, Terminal, byte, complain, telling},
-    terminal,
+    terminal::{self, Standard},
 };
 
 /// Follows a detached process and types into its terminal.
@@ -79,7 +79,8 @@ impl Attach {
             owner: Owner::Server,
             input,
             terminal,
-            keys: found.tty.then_some(self.detach_keys),
+            // What is piped in holds no keys.
+            keys: (found.tty && Standard::Input.is_terminal()).then_some(self.detach_keys),
             limit: None,
         };
         let end = talk.run().await.map_err(failed)?;

@@ -28,7 +28,7 @@ pub async fn examine(wanted: &Where, options: &[&str]) -> Result<ExitCode, Failu
     let place = Place::open(wanted).await?;
     let argv = ["/bin/sh", "-c", SCRIPT, "doctor"];
     let argv = argv.iter().chain(options);
-    launch::run_without_input(Launch {
+    let outcome = launch::run_without_input(Launch {
         place: &place,
         surroundings: &Surroundings::default(),
         id: launch::new_id(),
@@ -36,5 +36,6 @@ pub async fn examine(wanted: &Where, options: &[&str]) -> Result<ExitCode, Failu
         terminal: Terminal::None,
         limit: Some(PATIENCE),
     })
-    .await
+    .await?;
+    Ok(outcome.status)
 }

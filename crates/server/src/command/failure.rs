@@ -4,6 +4,8 @@ use std::{fmt, process::ExitCode};
 
 use exec_client::error::{ConnectError, ExecServerError};
 
+use super::print::printable;
+
 /// What a command could not do: one line, and what to do next.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Failure {
@@ -37,9 +39,10 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.what)?;
+        // Others may have had a say in it: servers, and who names files.
+        f.write_str(&printable(&self.what))?;
         match &self.next {
-            Some(next) => write!(f, "; {next}"),
+            Some(next) => write!(f, "; {}", printable(next)),
             None => Ok(()),
         }
     }

@@ -12,8 +12,9 @@ use serde_json::json;
 
 use super::{
     failure::Failure,
-    files::{file_failure, persist, printable, relative_bytes, shown},
+    files::{file_failure, persist, relative_bytes, shown},
     place::{Place, Where},
+    print::printable,
     stream::{complain, say, say_bytes, telling},
     terminal::Standard,
 };

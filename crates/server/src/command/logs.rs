@@ -1,5 +1,6 @@
 //! `exec-server logs`.
 
+mod kept;
 mod tail;
 
 use std::process::ExitCode;
@@ -8,11 +9,11 @@ use bytes::Bytes;
 use clap::Args;
 use exec_client::client::ExecServerClient;
 use exec_wire::{
-    id::{OutputSeq, ProcessId},
+    id::ProcessId,
     process::{OutputStream, ReadProcess},
 };
 
-use self::tail::last_lines;
+use self::{kept::Kept, tail::last_lines};
 use super::{
     detached::{self, call_failed},
     failure::{Failure, FailureKind},
@@ -55,7 +56,7 @@ impl Logs {
         let client = &place.client;
         let found = telling(client, detached::find_one(client, &self.id)).await?;
         let id = found.process_id;
-        let kept = telling(client, Kept::read(client, &id)).await?;
+        let kept = telling(client, kept(client, &id)).await?;
         if kept.incomplete && self.tail.is_none() {
             complain("earlier output is not kept any more");
         }
@@ -96,55 +97,17 @@ impl Logs {
     }
 }
 
-/// What a server keeps of a process's output. As long as that is bounded there, it is here.
-#[derive(Debug)]
-struct Kept {
-    pieces: Vec<Piece>,
-    /// The number of the last event.
-    last: OutputSeq,
-    /// There was more before.
-    incomplete: bool,
-    /// There was more in between.
-    gap: bool,
-    /// There will be no more.
-    closed: bool,
-}
-
-impl Kept {
-    async fn read(client: &ExecServerClient, id: &ProcessId) -> Result<Self, Failure> {
-        let mut kept = Self {
-            pieces: Vec::new(),
-            last: OutputSeq(0),
-            incomplete: false,
-            gap: false,
-            closed: false,
-        };
-        // What is written from now on is not waited for: there may always be more.
-        let now = detached::now(client, id).await?;
-        loop {
-            let page = client.call(ReadProcess {
-                process_id: id.clone(),
-                after_seq: Some(kept.last),
-                max_bytes: Some(PAGE_BYTES),
-                wait_ms: None,
-            });
-            let page = page.await.map_err(call_failed)?;
-            let first = page.chunks.first().map(|chunk| chunk.seq);
-            // Its end has a number, too: only what it wrote at the beginning can be missing.
-            let beginning = kept.pieces.is_empty() && !kept.incomplete;
-            let missing = first.is_some_and(|seq| seq > kept.last.next());
-            kept.incomplete |= beginning && missing;
-            kept.gap |= !beginning && missing;
-            let last = OutputSeq(page.next_seq.0.saturating_sub(1));
-            let over = page.chunks.is_empty() || last <= kept.last || last.next() >= now.next_seq;
-            kept.last = kept.last.max(last);
-            let pieces = page.chunks.into_iter();
-            kept.pieces
-                .extend(pieces.map(|chunk| (chunk.stream, chunk.chunk.0)));
-            if over {
-                kept.closed = page.closed;
-                return Ok(kept);
-            }
-        }
-    }
+async fn kept(client: &ExecServerClient, id: &ProcessId) -> Result<Kept, Failure> {
+    // What is written from now on is not waited for: there may always be more.
+    let now = detached::now(client, id).await?;
+    let ask = async |after| {
+        let page = client.call(ReadProcess {
+            process_id: id.clone(),
+            after_seq: Some(after),
+            max_bytes: Some(PAGE_BYTES),
+            wait_ms: None,
+        });
+        page.await.map_err(call_failed)
+    };
+    Kept::read(now.next_seq, ask).await
 }

@@ -30,6 +30,13 @@ pub(crate) fn say(text: &str) {
     drop(writeln!(io::stderr().lock(), "{text}"));
 }
 
+/// Returns a text that does nothing to a terminal and stays on its line. Names and messages of others
+/// are shown like this.
+pub(crate) fn printable(text: &str) -> String {
+    let visible = |c: char| if c.is_control() { '?' } else { c };
+    text.chars().map(visible).collect()
+}
+
 /// Writes a value as JSON, in lines.
 pub(crate) fn json(value: &impl Serialize) -> Result<String, Failure> {
     let text = serde_json::to_string_pretty(value);

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::command::printable;
+
 /// A table: the first row is its head.
 #[derive(Clone, Debug)]
 pub(crate) struct Table(Vec<Vec<String>>);
@@ -18,17 +20,12 @@ impl Table {
             if cell.is_empty() {
                 "-".to_owned()
             } else {
-                plain(&cell)
+                // What others wrote cannot play with the terminal.
+                printable(&cell)
             }
         };
         self.0.push(row.into_iter().map(shown).collect());
     }
-}
-
-/// What others wrote cannot play with the terminal.
-fn plain(cell: &str) -> String {
-    let printable = |c: char| if c.is_control() { '?' } else { c };
-    cell.chars().map(printable).collect()
 }
 
 impl fmt::Display for Table {

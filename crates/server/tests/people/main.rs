@@ -3,6 +3,7 @@
 
 mod cast;
 mod files;
+mod lies;
 mod mcp;
 mod patterns;
 mod places;

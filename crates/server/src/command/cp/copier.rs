@@ -30,7 +30,8 @@ use crate::command::{
 
 /// Files up to this size are read and written whole: two calls and a rename.
 const SMALL_BYTES: u64 = limits::MAX_BLOCK_BYTES as u64;
-/// How much of the end of a part is compared before it is taken: more than is under way at once.
+/// How much of the end of a part is compared before it is taken: more than is under way at once. As much
+/// of its beginning is: the time of a file does not always tell that it is another.
 const COMPARED_BYTES: u64 = 8 << 20;
 /// What an owner needs to go on with a part.
 const OWNER: u32 = 0o600;
@@ -92,7 +93,8 @@ impl<'a> Copier<'a> {
             self.meter.file(job.found.size);
             return Ok(());
         }
-        let Some(part) = part_of(&job.target, job.found.into()) else {
+        let source = self.from.shows(&job.source);
+        let Some(part) = part_of(&job.target, &source, job.found.into()) else {
             let what = format!("`{}` is no name for a file", self.to.shows(&job.target));
             return Err(Failure::new(FailureKind::Usage, what));
         };
@@ -249,13 +251,15 @@ impl<'a> Copier<'a> {
             Some(found) if found.is_file && found.size <= job.found.size => found.size,
             Some(_) | None => return Ok(0),
         };
-        let begin = length.saturating_sub(COMPARED_BYTES);
+        let end = length.saturating_sub(COMPARED_BYTES);
+        let beginning = end.min(COMPARED_BYTES);
         let mut left = ATTEMPTS;
         loop {
             let compared = async {
                 let source = open(&self.from.files, &job.source, OpenMode::Read).await?;
                 let target = open(&self.to.files, part, OpenMode::Read).await?;
-                same_blocks(&source, &target, begin, length).await
+                Ok(same_blocks(&source, &target, 0, beginning).await?
+                    && same_blocks(&source, &target, end, length).await?)
             };
             return match compared.await {
                 Ok(true) => Ok(length),

@@ -9,7 +9,7 @@ use exec_client::connection::ConnectionState;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
-use crate::command::{failure::Failure, files::printable, stream::complain};
+use crate::command::{failure::Failure, print::printable, stream::complain};
 
 /// Complaints that are shown; the rest is counted.
 const MAX_COMPLAINTS: u64 = 20;
@@ -117,7 +117,7 @@ impl Meter {
             counts.skipped
         };
         if skipped <= MAX_COMPLAINTS {
-            self.bar.suspend(|| complain(&printable(why)));
+            self.bar.suspend(|| complain(why));
         }
     }
 
@@ -132,8 +132,7 @@ impl Meter {
         if first.is_none() {
             *first = Some(failure);
         } else if failed <= MAX_COMPLAINTS {
-            self.bar
-                .suspend(|| complain(&printable(&failure.to_string())));
+            self.bar.suspend(|| complain(&failure.to_string()));
         }
     }
 

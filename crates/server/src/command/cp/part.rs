@@ -7,12 +7,13 @@ use crate::command::files::{Identity, below};
 /// Bytes of the target's name that the part's name keeps: most systems have names of 255.
 const NAME_BYTES: usize = 200;
 
-/// Returns the path of the part beside its target. It is the same for the same target and the same
-/// state of the source, and so the next run finds it; another state has another one.
-pub(super) fn part_of(target: &PathUri, source: Identity) -> Option<PathUri> {
+/// Returns the path of the part beside its target. It is the same for the same target, the same source
+/// and the same state of that, and so the next run finds it; another source or state has another one.
+pub(super) fn part_of(target: &PathUri, source: &str, state: Identity) -> Option<PathUri> {
     let mut hash = Hash::default();
     hash.add(&target.file_name()?);
-    hash.add_identity(source);
+    hash.add(source.as_bytes());
+    hash.add_identity(state);
     beside(target, &hash, "part")
 }
 
@@ -94,7 +95,7 @@ mod tests {
     };
 
     fn part(target: &str, source: Identity) -> String {
-        let part = part_of(&PathUri::parse(target).unwrap(), source).unwrap();
+        let part = part_of(&PathUri::parse(target).unwrap(), "/a b", source).unwrap();
         part.as_str().to_owned()
     }
 
@@ -112,6 +113,9 @@ mod tests {
         for other in [longer, later] {
             assert_ne!(first, part("file:///srv/a%20b", other));
         }
+        let target = PathUri::parse("file:///srv/a%20b").unwrap();
+        let elsewhere = part_of(&target, "/other/a b", SOURCE).unwrap();
+        assert_ne!(first, elsewhere.as_str());
     }
 
     #[test]
@@ -119,7 +123,7 @@ mod tests {
         let long = |end: char| format!("file:///{}{end}", "ä".repeat(126));
         let (one, other) = (long('x'), long('y'));
         let name = |target: &str| {
-            let part = part_of(&PathUri::parse(target).unwrap(), SOURCE).unwrap();
+            let part = part_of(&PathUri::parse(target).unwrap(), "/a", SOURCE).unwrap();
             part.file_name().unwrap()
         };
         assert!(name(&one).len() <= 255);
@@ -129,6 +133,7 @@ mod tests {
 
     #[test]
     fn the_root_has_no_part() {
-        assert_eq!(part_of(&PathUri::parse("file:///").unwrap(), SOURCE), None);
+        let root = PathUri::parse("file:///").unwrap();
+        assert_eq!(part_of(&root, "/a", SOURCE), None);
     }
 }

@@ -358,7 +358,8 @@ impl<'a> Scan<'a> {
         jobs: &[Job],
     ) -> Result<(), FileError> {
         let parts = jobs.iter().filter_map(|job| {
-            let part = part_of(&job.target, job.found.into())?;
+            let source = self.from.shows(&job.source);
+            let part = part_of(&job.target, &source, job.found.into())?;
             part.file_name()
         });
         let parts: BTreeSet<_> = parts.collect();

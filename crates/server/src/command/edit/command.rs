@@ -89,7 +89,15 @@ impl Edit {
         }
         let after = after.map_err(|error| kept(failed("read the edited copy", error)))?;
         let back = put_back(&*files, &path, before.as_ref(), Bytes::from(after));
-        telling(&place.client, back).await.map_err(kept)?;
+        let back = tokio::select! {
+            back = telling(&place.client, back) => back,
+            // Since the editor ran, nothing else listens to it.
+            _ = tokio::signal::ctrl_c() => {
+                let what = format!("`{}` may not be written", shown(&path));
+                Err(Failure::new(FailureKind::Interrupted, what))
+            }
+        };
+        back.map_err(kept)?;
         draft.remove();
         Ok(ExitCode::SUCCESS)
     }

@@ -15,14 +15,17 @@ use exec_wire::{
 };
 use futures_util::future::join;
 
-use super::{cut::persist, shown::below};
+use super::{
+    cut::persist,
+    shown::{below, is_name, shown},
+};
 
 /// What a directory holds.
 #[derive(Debug, Default)]
 pub(crate) struct Entries {
     /// By name.
     pub(crate) entries: Vec<Entry>,
-    /// What could not be read.
+    /// What could not be read, or cannot be true.
     pub(crate) errors: Vec<WalkError>,
     /// There is more than can be listed.
     pub(crate) truncated: bool,
@@ -83,11 +86,26 @@ pub(crate) async fn entries(
     };
     // A list that is whole lacks nothing but names that are no text.
     let mut is_whole = listed.is_some();
-    let mut found = BTreeMap::new();
+    let (mut found, mut errors) = (BTreeMap::new(), walked.errors);
+    let mut is_sound = |name: &[u8]| {
+        let is_name = is_name(name);
+        if !is_name {
+            let said = String::from_utf8_lossy(name);
+            errors.push(WalkError {
+                path: directory.clone(),
+                message: format!(
+                    "`{}` has `{said}` in it, which is no name",
+                    shown(directory)
+                ),
+            });
+        }
+        is_name
+    };
     for entry in walked.entries {
-        let Some(name) = entry.path.file_name() else {
+        let name = entry.path.file_name().unwrap_or_default();
+        if !is_sound(&name) {
             continue;
-        };
+        }
         let kind = match entry.kind {
             fs::EntryKind::File => EntryKind::File,
             fs::EntryKind::Directory => EntryKind::Directory,
@@ -99,7 +117,7 @@ pub(crate) async fn entries(
         let name = entry.file_name.into_bytes();
         let is_odd = is_replaced(&name);
         is_whole &= !is_odd;
-        let is_known = is_odd || found.contains_key(&name);
+        let is_known = is_odd || found.contains_key(&name) || !is_sound(&name);
         let Some(path) = below(directory, &name).filter(|_| !is_known) else {
             continue;
         };
@@ -115,7 +133,7 @@ pub(crate) async fn entries(
             .into_iter()
             .map(|(name, (path, kind))| Entry { name, path, kind })
             .collect(),
-        errors: walked.errors,
+        errors,
         truncated: walked.truncated && !is_whole,
     })
 }

@@ -47,16 +47,23 @@ pub(crate) fn relative_bytes(typed: &[u8], root: &PathUri, path: &PathUri) -> Ve
     }
 }
 
-/// Returns the path of something in a directory.
+/// Returns the path of something in a directory. There is none for what is no name, and would lead
+/// elsewhere.
 pub(crate) fn below(directory: &PathUri, name: &[u8]) -> Option<PathUri> {
-    let child = directory.child(OsStr::from_bytes(name));
-    child.or_else(|| directory.join(std::str::from_utf8(name).ok()?).ok())
+    if !is_name(name) {
+        return None;
+    }
+    directory.child(OsStr::from_bytes(name)).or_else(|| {
+        let name = std::str::from_utf8(name).ok()?;
+        // It may be a path of a host where these separate, too.
+        let is_name = !name.contains(['\\', ':']);
+        directory.join(name).ok().filter(|_| is_name)
+    })
 }
 
-/// Returns a name that does nothing to a terminal and stays on its line.
-pub(crate) fn printable(text: &str) -> String {
-    let visible = |c: char| if c.is_control() { '?' } else { c };
-    text.chars().map(visible).collect()
+/// Tells whether something can be a name in a directory. What a server calls one need not be.
+pub(crate) fn is_name(name: &[u8]) -> bool {
+    !matches!(name, b"" | b"." | b"..") && !name.contains(&b'/') && !name.contains(&0)
 }
 
 #[cfg(test)]
@@ -101,7 +108,16 @@ mod tests {
     }
 
     #[test]
-    fn a_name_cannot_command_a_terminal() {
-        assert_eq!(printable("a\x1b[2J\nb"), "a?[2J?b");
+    fn nothing_but_a_name_is_put_below_a_directory() {
+        let path = PathUri::parse("file:///srv").unwrap();
+        let windows = PathUri::parse("file:///C:/x").unwrap();
+        for name in ["", ".", "..", "../x", "/x", "a/b", "a/", "a\0b"] {
+            assert_eq!(below(&path, name.as_bytes()), None, "{name:?}");
+            assert_eq!(below(&windows, name.as_bytes()), None, "{name:?}");
+        }
+        assert!(below(&path, b"a\\b:c").is_some());
+        for name in ["a\\b", "..\\x", "D:x"] {
+            assert_eq!(below(&windows, name.as_bytes()), None, "{name:?}");
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use exec_wire::{fs::SearchMatch, path_uri::PathUri};
 
-use crate::command::files::{printable, relative};
+use crate::command::{files::relative, print::printable};
 
 /// How lines look.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

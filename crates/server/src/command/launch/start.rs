@@ -10,7 +10,7 @@ use crate::command::{
     amount::Span,
     failure::{Failure, FailureKind},
     place::Place,
-    stream::{GRACE, Input, Owner, Signals, Talk, Terminal},
+    stream::{End, GRACE, Input, Owner, Signals, Talk, Terminal, byte},
     terminal,
 };
 
@@ -39,15 +39,24 @@ const MARGIN: Duration = Duration::from_secs(5);
 pub(crate) async fn run(launch: Launch<'_>) -> Result<ExitCode, Failure> {
     let input = Input::open();
     let input = input.map_err(|error| Failure::new(FailureKind::Failed, error))?;
-    talk(launch, input).await
+    talk(launch, input).await.map(|outcome| outcome.status)
 }
 
-/// The same, for a command that gets nothing of our input.
-pub(crate) async fn run_without_input(launch: Launch<'_>) -> Result<ExitCode, Failure> {
+/// The same, for a command that gets nothing of our input, and is not the last.
+pub(crate) async fn run_without_input(launch: Launch<'_>) -> Result<Outcome, Failure> {
     talk(launch, None).await
 }
 
-async fn talk(launch: Launch<'_>, input: Option<Input>) -> Result<ExitCode, Failure> {
+/// What a command came to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outcome {
+    /// The status to end with.
+    pub(crate) status: ExitCode,
+    /// Nobody reads our output any more.
+    pub(crate) is_unread: bool,
+}
+
+async fn talk(launch: Launch<'_>, input: Option<Input>) -> Result<Outcome, Failure> {
     let failed = |error| Failure::new(FailureKind::Failed, error);
     let stdin = match input {
         Some(_) => Stdin::Piped,
@@ -58,8 +67,17 @@ async fn talk(launch: Launch<'_>, input: Option<Input>) -> Result<ExitCode, Fail
         .limit
         .map(|limit| Span(limit.0 + GRACE + MARGIN).millis());
     let (place, id) = (launch.place, launch.id.clone());
-    let signals = Signals::listen().map_err(failed)?;
-    let started = place.environment().backend.start(command).await;
+    let mut signals = Signals::listen().map_err(failed)?;
+    let backend = place.environment().backend;
+    let started = tokio::select! {
+        biased;
+        started = backend.start(command) => started,
+        // Nobody has seen it begin, and it does not go on.
+        number = signals.asked() => return Ok(Outcome {
+            status: ExitCode::from(byte(128 + number)),
+            is_unread: false,
+        }),
+    };
     let started = started.map_err(|error| refused(error, place))?;
     let talk = Talk {
         client: place.client.clone(),
@@ -73,7 +91,9 @@ async fn talk(launch: Launch<'_>, input: Option<Input>) -> Result<ExitCode, Fail
         limit: launch.limit.map(|Span(limit)| limit),
     };
     let end = talk.run().await.map_err(failed)?;
-    end.status(Owner::Us, &id, place)
+    let is_unread = matches!(end, End::Unwritten(_));
+    let status = end.status(Owner::Us, &id, place)?;
+    Ok(Outcome { status, is_unread })
 }
 
 /// Starts a command that outlives us. With `Stdin::Piped`, whoever attaches to it can write to it.

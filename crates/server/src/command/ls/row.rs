@@ -4,7 +4,7 @@ use exec_wire::{fs::FileMetadata, path_uri::PathUri};
 use serde::Serialize;
 
 use super::clock::minute;
-use crate::command::files::{printable, shown};
+use crate::command::{files::shown, print::printable};
 
 /// Something in a directory, as programs read it.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -12,7 +12,7 @@ use rustix::{
 };
 
 use super::ending::unwritten;
-use crate::command::{failure::Failure, terminal::Standard};
+use crate::command::{failure::Failure, print::printable, terminal::Standard};
 
 /// What a pipe that is ready takes without waiting: the smallest `PIPE_BUF` of Linux.
 const SMALL_BYTES: usize = 4096;
@@ -63,7 +63,7 @@ fn wait(fd: BorrowedFd<'_>, limit: Option<&Timespec>) -> io::Result<usize> {
 
 /// Says a line on standard error, beside what the process says there.
 pub(crate) fn complain(text: &str) {
-    let line = format!("exec-server: {text}\n");
+    let line = format!("exec-server: {}\n", printable(text));
     // Nobody can be told that standard error is gone.
     drop(write_all(Standard::Error.fd(), line.as_bytes()));
 }

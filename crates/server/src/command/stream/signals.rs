@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, io, time::Duration};
 
 use exec_wire::process::ProcessSignal;
-use rustix::process::Signal;
+use rustix::process::{Signal, getpid, kill_process};
 use tokio::{
     signal::unix::{self, SignalKind, signal},
     time::Instant,
@@ -37,6 +37,22 @@ pub(super) struct Passed {
     pub(super) number: i32,
 }
 
+impl Passed {
+    /// Whether it asks for the end.
+    pub(super) fn ends(self) -> bool {
+        match self.signal {
+            ProcessSignal::User1 | ProcessSignal::User2 => false,
+            ProcessSignal::Interrupt
+            | ProcessSignal::Terminate
+            | ProcessSignal::Hangup
+            | ProcessSignal::Quit
+            | ProcessSignal::Kill
+            | ProcessSignal::Stop
+            | ProcessSignal::Continue => true,
+        }
+    }
+}
+
 /// What is passed on. Others have no name on the wire.
 const PASSED: [(Signal, ProcessSignal); 6] = [
     (Signal::INT, ProcessSignal::Interrupt),
@@ -63,6 +79,18 @@ impl Signals {
             window: listen(Signal::WINCH)?,
             stop: listen(Signal::TSTP)?,
         })
+    }
+
+    /// Waits for one that asks for the end, and returns its number. Others are not for anybody yet.
+    pub(crate) async fn asked(&mut self) -> i32 {
+        loop {
+            match self.next().await {
+                Heard::Passed(passed) if passed.ends() => return passed.number,
+                // Nothing runs here until SIGCONT.
+                Heard::Stop => drop(kill_process(getpid(), Signal::STOP)),
+                Heard::Passed(_) | Heard::Window => {}
+            }
+        }
     }
 
     /// Waits for the next one. Dropping the future loses none.

@@ -189,16 +189,7 @@ impl Talk {
         exited: &RefCell<Option<Exit>>,
         patience: &mut Patience,
     ) -> Option<End> {
-        let ends = match passed.signal {
-            ProcessSignal::User1 | ProcessSignal::User2 => false,
-            ProcessSignal::Interrupt
-            | ProcessSignal::Terminate
-            | ProcessSignal::Hangup
-            | ProcessSignal::Quit
-            | ProcessSignal::Kill
-            | ProcessSignal::Stop
-            | ProcessSignal::Continue => true,
-        };
+        let ends = passed.ends();
         if self.owner == Owner::Server {
             return ends.then_some(End::Signalled(passed.number));
         }

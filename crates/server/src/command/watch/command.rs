@@ -20,7 +20,7 @@ use crate::command::{
     amount::Span,
     failure::Failure,
     files::{file_failure, persist, shown},
-    launch::{self, Launch, Surroundings},
+    launch::{self, Launch, Outcome, Surroundings},
     place::{Place, Where},
     stream::{Terminal, complain, say, telling},
     terminal::Standard,
@@ -72,13 +72,24 @@ impl Watch {
     pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
         let place = Place::open(&self.place).await?;
         let mut leaving = Leaving::listen()?;
-        let roots = self.roots(&place).await?;
         let files = place.environment().files;
-        // Watched before the first run: no change in between is missed.
-        let mut watched = Watched::begin(&*files, &roots).await?;
+        let begin = async {
+            let roots = self.roots(&place).await?;
+            // Watched before the first run: no change in between is missed.
+            let watched = Watched::begin(&*files, &roots).await?;
+            Ok::<_, Failure>((roots, watched))
+        };
+        let (roots, mut watched) = tokio::select! {
+            biased;
+            status = leaving.asked() => return Ok(status),
+            begun = begin => begun?,
+        };
         let mut trigger = Trigger::default();
         loop {
-            self.run_once(&place).await?;
+            let outcome = self.run_once(&place).await?;
+            if outcome.is_unread {
+                return Ok(outcome.status);
+            }
             if let Some(status) = leaving.was_asked() {
                 return Ok(status);
             }
@@ -99,7 +110,11 @@ impl Watch {
                 };
                 let Some(first) = first else {
                     // Somebody removed what was watched, or the session is gone: it is watched anew.
-                    watched = Watched::begin(&*files, &roots).await?;
+                    watched = tokio::select! {
+                        biased;
+                        status = leaving.asked() => return Ok(status),
+                        watched = Watched::begin(&*files, &roots) => watched?,
+                    };
                     next = trigger.handle_idle(&[], Lost::Some);
                     continue;
                 };
@@ -125,7 +140,7 @@ impl Watch {
         Ok(roots)
     }
 
-    async fn run_once(&self, place: &Place) -> Result<(), Failure> {
+    async fn run_once(&self, place: &Place) -> Result<Outcome, Failure> {
         if self.clear && Standard::Output.is_terminal() {
             say("\x1b[H\x1b[2J\x1b[3J")?;
         }
@@ -137,11 +152,12 @@ impl Watch {
             terminal: Terminal::None,
             limit: None,
         };
-        let status = launch::run_without_input(launch).await?;
-        if status != ExitCode::SUCCESS && Standard::Error.is_terminal() {
+        let outcome = launch::run_without_input(launch).await?;
+        let failed = outcome.status != ExitCode::SUCCESS && !outcome.is_unread;
+        if failed && Standard::Error.is_terminal() {
             complain("the command failed; waiting for changes");
         }
-        Ok(())
+        Ok(outcome)
     }
 }
 

@@ -125,6 +125,18 @@ async fn every_signal_that_asks_for_the_end_ends_a_watch() {
 }
 
 #[tokio::test]
+async fn a_watch_whose_output_nobody_reads_ends() {
+    let scene = Scene::new().await;
+    write(&scene.there("file"), "one");
+    let mut rerun = Rerun::start(&scene, "cat file; echo");
+    rerun.says("one").await;
+    drop(rerun.lines);
+    put(&scene, "file", "two");
+    let ended = soon(rerun.child.wait()).await.unwrap();
+    assert_eq!(ended.code(), Some(128 + Signal::PIPE.as_raw()));
+}
+
+#[tokio::test]
 async fn what_is_not_there_cannot_be_watched() {
     let scene = Scene::new().await;
     let none = scene.there("none");

@@ -96,6 +96,32 @@ async fn a_download_is_resumed_as_well() {
     assert!(fs::read(scene.here("large")).unwrap() == content);
 }
 
+#[tokio::test]
+async fn a_part_is_not_continued_with_the_content_of_another_file() {
+    let scene = Scene::new().await;
+    let mut content = noise(SIZE);
+    let time = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    let put = |name: &str, content: &[u8]| {
+        write(&scene.here(name), content);
+        let file = fs::File::options().write(true).open(scene.here(name));
+        file.unwrap().set_modified(time).unwrap();
+    };
+    put("one/large", &content);
+    let target = scene.remote("large");
+    let line = ["one/large", &target];
+    let ended = interrupt(&scene, &line, scene.there.path()).await;
+    ended.failed(130, &["interrupted"]);
+    // Of the same size and time; the part has it neither at its beginning nor at its end.
+    content[9 << 20] ^= 1;
+    put("other/large", &content);
+    scene.run("cp", &["other/large", &target]).await.well();
+    assert!(fs::read(scene.there("large")).unwrap() == content);
+    content[0] ^= 1;
+    put("one/large", &content);
+    scene.run("cp", &line).await.well();
+    assert!(fs::read(scene.there("large")).unwrap() == content);
+}
+
 /// Copies a tree that is interrupted and changed, and copied by the same command.
 async fn resume_tree(scene: &Scene, line: &[&str], source: &Path, target: &Path) {
     let (large, changed) = (noise(SIZE), noise(5));

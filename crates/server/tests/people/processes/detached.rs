@@ -176,6 +176,21 @@ async fn a_terminal_is_attached_to_and_left_with_keys_and_goes_on() {
 }
 
 #[tokio::test]
+async fn what_is_piped_to_a_terminal_holds_no_keys() {
+    let person = Person::new();
+    let script = "stty raw -echo; echo ready; dd bs=1 count=5 2>/dev/null | od -An -tx1; exit 5";
+    person
+        .run(["run", "-dt", "--name", "keys", "sh", "-c", script])
+        .await
+        .well();
+    let mut logs = Running::start(&mut person.command(["logs", "-f", "keys"]));
+    logs.says("ready").await;
+    let attached = person.run_with(["attach", "keys"], b"a\x10\x11b\x10").await;
+    assert_eq!(attached.status, Some(5), "{attached:?}");
+    assert!(attached.stdout.contains(" 61 10 11 62 10"), "{attached:?}");
+}
+
+#[tokio::test]
 async fn lines_reach_a_process_without_a_terminal_and_ctrl_c_leaves_it() {
     let person = Person::new();
     let script = "while read line; do echo \"got $line\"; done; exit 5";
