@@ -34,6 +34,9 @@ struct Table {
 #[derive(Debug)]
 struct Entry {
     peer: NodeName,
+    /// How often the peer had lost its data connection when it opened its end. `None`: it has not
+    /// answered yet.
+    losses: Option<u64>,
     /// For the harness's end: which executor it leads to.
     target: Option<Target>,
     stop: oneshot::Sender<Ending>,
@@ -63,7 +66,13 @@ impl Circuits {
         }
         let window = next_window(table.granted);
         table.granted += u64::from(window);
-        table.entries.insert(wire, Entry { peer, target, stop });
+        let entry = Entry {
+            peer,
+            losses: None,
+            target,
+            stop,
+        };
+        table.entries.insert(wire, entry);
         Some(Place {
             circuits: Arc::clone(self),
             wire,
@@ -75,6 +84,15 @@ impl Circuits {
     /// Ends the circuits to a node that is gone. Returns how many.
     pub(super) fn end_of_node(&self, node: &NodeName) -> usize {
         self.end(Ending::Unreachable, |entry| entry.peer == *node)
+    }
+
+    /// Ends the circuits to a node that lost them: its end of each was opened before the last of so
+    /// many losses. Returns how many.
+    pub(super) fn end_of_losses(&self, node: &NodeName, losses: u64) -> usize {
+        // A heartbeat may be older than a circuit: what was opened after more losses stays.
+        self.end(Ending::Unreachable, |entry| {
+            entry.peer == *node && entry.losses.is_some_and(|before| before < losses)
+        })
     }
 
     /// Ends the circuits to executor sockets that `presence` replaced. Returns how many.
@@ -126,6 +144,15 @@ pub(super) struct Place {
     pub(super) stopped: oneshot::Receiver<Ending>,
 }
 
+impl Place {
+    /// The peer opened its end when it had lost its data connection so often.
+    pub(super) fn opened(&self, losses: u64) {
+        if let Some(entry) = self.circuits.lock().entries.get_mut(&self.wire) {
+            entry.losses = Some(losses);
+        }
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
         let mut table = self.circuits.lock();
@@ -165,6 +192,27 @@ mod tests {
         drop((a, b));
         assert_eq!(circuits.len(), 0);
         assert_eq!(circuits.lock().granted, 0);
+    }
+
+    #[test]
+    fn a_loss_ends_what_its_node_opened_before_it() {
+        let circuits = Arc::new(Circuits::default());
+        let add = |name, losses: Option<u64>| {
+            let place = circuits.add(WireId::generate(), node(name), None);
+            let place = place.expect("room");
+            if let Some(losses) = losses {
+                place.opened(losses);
+            }
+            place
+        };
+        let mut before = add("a", Some(2));
+        let others = [add("a", Some(3)), add("a", None), add("b", Some(2))];
+        assert_eq!(circuits.end_of_losses(&node("a"), 2), 0, "told before");
+        assert_eq!(circuits.end_of_losses(&node("a"), 3), 1);
+        assert_eq!(before.stopped.try_recv(), Ok(Ending::Unreachable));
+        for mut other in others {
+            assert!(other.stopped.try_recv().is_err());
+        }
     }
 
     #[test]

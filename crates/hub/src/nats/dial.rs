@@ -19,6 +19,9 @@ pub(super) struct Request {
     pub(super) dial: Dial,
     /// What the executor's node may send before it is given more.
     pub(super) window: u32,
+    /// How often the node of the harness had lost its data connection.
+    #[serde(default)]
+    pub(super) losses: u64,
 }
 
 /// What the executor's node says.
@@ -29,6 +32,9 @@ pub(super) enum Reply {
     Connected {
         /// What the harness's node may send before it is given more.
         window: u32,
+        /// How often this node had lost its data connection.
+        #[serde(default)]
+        losses: u64,
     },
     /// There is no such executor here.
     Offline,

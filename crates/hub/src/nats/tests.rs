@@ -1,6 +1,7 @@
 //! Several nodes in one process, at a real broker.
 
 mod broker;
+mod cable;
 mod circuits;
 mod failures;
 mod logins;
@@ -21,7 +22,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use self::broker::Broker;
+use self::{broker::Broker, cable::Cable};
 use super::{Mesh, NatsConfig};
 use crate::{
     circuit::{Circuit, Ending},
@@ -166,11 +167,15 @@ struct Across {
 
 impl Across {
     async fn new(broker: &Broker) -> Self {
-        let config = broker.config();
+        Self::over([broker.config(), broker.config(), broker.config()]).await
+    }
+
+    /// The same, with a way to the broker for each node.
+    async fn over([first, second, third]: [NatsConfig; 3]) -> Self {
         let nodes = [
-            Node::join(&config).await,
-            Node::join(&config).await,
-            Node::join(&config).await,
+            Node::join(&first).await,
+            Node::join(&second).await,
+            Node::join(&third).await,
         ];
         let registration = nodes[2].register("env").await;
         let mut executor = nodes[0].connect(&registration).await;

@@ -85,6 +85,7 @@ impl Bridge {
             End::Remote(ending) => ending,
             End::Local(ending) => {
                 let last = self.outbound.close(ending);
+                // What cannot be told now the other node learns from this one's next heartbeat.
                 if self.link.borrow().is_up {
                     // The connection takes it or is broken; neither end waits for the other.
                     let sent = tokio::time::timeout(FAREWELL, self.outbound.send(last)).await;

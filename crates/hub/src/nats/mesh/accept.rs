@@ -23,7 +23,7 @@ pub(super) async fn run(shared: Arc<Shared>, mut requests: Subscriber) {
             continue;
         };
         let (reply, bridge) = match accept(&shared, &message).await {
-            Ok((window, bridge)) => (Reply::Connected { window }, Some(bridge)),
+            Ok((reply, bridge)) => (reply, Some(bridge)),
             Err(reply) => (reply, None),
         };
         let Ok(payload) = serde_json::to_vec(&reply) else {
@@ -39,7 +39,7 @@ pub(super) async fn run(shared: Arc<Shared>, mut requests: Subscriber) {
     }
 }
 
-async fn accept(shared: &Shared, message: &Message) -> Result<(u32, Bridge), Reply> {
+async fn accept(shared: &Shared, message: &Message) -> Result<(Reply, Bridge), Reply> {
     let request: Request = serde_json::from_slice(&message.payload).map_err(|error| {
         tracing::warn!(%error, "a request for a circuit is none");
         Reply::Offline
@@ -51,6 +51,7 @@ async fn accept(shared: &Shared, message: &Message) -> Result<(u32, Bridge), Rep
         .circuits
         .add(request.wire, request.node, None)
         .ok_or(Reply::Busy)?;
+    place.opened(request.losses);
     let circuit: Circuit = shared.switch.dial(request.dial).await?;
     let subject = shared.subjects.circuit(request.wire, Towards::Executor);
     let packets = shared
@@ -68,7 +69,10 @@ async fn accept(shared: &Shared, message: &Message) -> Result<(u32, Bridge), Rep
         window: request.window,
         losses,
     };
-    let window = place.window;
+    let reply = Reply::Connected {
+        window: place.window,
+        losses,
+    };
     let bridge = Bridge::new(
         circuit,
         &shared.data,
@@ -77,5 +81,5 @@ async fn accept(shared: &Shared, message: &Message) -> Result<(u32, Bridge), Rep
         place,
         &opening,
     );
-    Ok((window, bridge))
+    Ok((reply, bridge))
 }

@@ -58,7 +58,7 @@ impl Mesh {
         let control = Connection::open(config, "control").await?;
         let data = Connection::open(config, "data").await?;
         let subjects = Subjects::new(config.prefix.clone());
-        let nodes = Nodes::new(process_name(&config.node));
+        let nodes = Nodes::new(process_name(&config.node), data.clone());
         let store = NatsStore::open(config, &control, &nodes, &subjects).await?;
         let subscribe = |connection: &Connection, subject: String| {
             let client = connection.client.clone();

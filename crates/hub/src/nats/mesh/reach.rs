@@ -72,8 +72,10 @@ async fn dial_node(
         node: shared.nodes.own().clone(),
         dial,
         window: place.window,
+        losses: link.losses,
     };
-    let window = ask(shared, &presence.node, &request).await?;
+    let (window, losses) = ask(shared, &presence.node, &request).await?;
+    place.opened(losses);
     // Its silence must end the circuit even if its first heartbeat is still on the way.
     shared.nodes.heard(presence.node);
     // The lane to the harness holds what its socket writes next; what waits beyond that waits on
@@ -97,7 +99,8 @@ async fn dial_node(
     Ok(harness)
 }
 
-async fn ask(shared: &Shared, node: &NodeName, request: &Request) -> Result<u32, DialError> {
+/// Returns the window that the node grants, and how often it had lost its data connection.
+async fn ask(shared: &Shared, node: &NodeName, request: &Request) -> Result<(u32, u64), DialError> {
     let payload = serde_json::to_vec(request).map_err(|_| DialError::Unreachable)?;
     let subject = shared.subjects.dial(node);
     let answer = shared.data.client.request(subject, payload.into()).await;
@@ -113,7 +116,7 @@ async fn ask(shared: &Shared, node: &NodeName, request: &Request) -> Result<u32,
         }
     })?;
     match serde_json::from_slice(&answer.payload) {
-        Ok(Reply::Connected { window }) => Ok(window),
+        Ok(Reply::Connected { window, losses }) => Ok((window, losses)),
         Ok(Reply::Offline) => Err(DialError::Offline),
         Ok(Reply::Busy) => Err(DialError::Busy),
         Err(error) => {

@@ -23,6 +23,8 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(in crate::nats) struct Nodes {
     own: NodeName,
+    /// Carries the circuits of this node: each of its losses is told to the others.
+    data: Connection,
     roster: Arc<Mutex<Roster>>,
     /// Set once this node said farewell: it must not be heard again.
     is_leaving: Arc<AtomicBool>,
@@ -30,10 +32,11 @@ pub(in crate::nats) struct Nodes {
 
 impl Nodes {
     /// Knows only itself.
-    pub(in crate::nats) fn new(own: NodeName) -> Self {
+    pub(in crate::nats) fn new(own: NodeName, data: Connection) -> Self {
         let roster = Arc::new(Mutex::new(Roster::new(Instant::now())));
         Self {
             own,
+            data,
             roster,
             is_leaving: Arc::default(),
         }
@@ -80,6 +83,7 @@ impl Nodes {
         let heartbeat = Heartbeat {
             node: self.own.clone(),
             news,
+            losses: self.data.link().losses,
         };
         let Ok(heartbeat) = serde_json::to_vec(&heartbeat) else {
             return;
@@ -98,7 +102,8 @@ impl Nodes {
     }
 }
 
-/// Beats and listens until it is dropped. Circuits to a node that dies are ended here.
+/// Beats and listens until it is dropped. Circuits to a node that dies, or that lost them, are ended
+/// here.
 pub(in crate::nats) async fn run(
     nodes: Nodes,
     connection: Connection,
@@ -144,12 +149,21 @@ pub(in crate::nats) async fn run(
 }
 
 fn hear(nodes: &Nodes, payload: &[u8], circuits: &Circuits) {
-    let Ok(Heartbeat { node, news }) = serde_json::from_slice(payload) else {
+    let Ok(heartbeat) = serde_json::from_slice(payload) else {
         tracing::debug!("a message among the heartbeats is none");
         return;
     };
+    let Heartbeat { node, news, losses } = heartbeat;
     match news {
-        News::Alive => nodes.lock().handle_heartbeat(node, Instant::now()),
+        News::Alive => {
+            if node != nodes.own {
+                let ended = circuits.end_of_losses(&node, losses);
+                if ended > 0 {
+                    tracing::warn!(%node, circuits = ended, "node lost its data connection");
+                }
+            }
+            nodes.lock().handle_heartbeat(node, Instant::now());
+        }
         News::Stopping => {
             nodes.lock().handle_farewell(&node);
             if node != nodes.own {
@@ -164,6 +178,10 @@ fn hear(nodes: &Nodes, payload: &[u8], circuits: &Circuits) {
 struct Heartbeat {
     node: NodeName,
     news: News,
+    /// How often the node lost its data connection. In every heartbeat, so that a lost one does no
+    /// harm: what was opened before the last loss is over, and the node itself could not say so.
+    #[serde(default)]
+    losses: u64,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]

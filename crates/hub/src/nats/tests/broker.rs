@@ -53,6 +53,10 @@ impl Broker {
         .unwrap()
     }
 
+    pub(super) fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
     pub(super) fn config(&self) -> NatsConfig {
         self.config_at(&format!("nats://127.0.0.1:{}", self.port))
     }

@@ -166,6 +166,29 @@ async fn a_broker_that_restarts_costs_only_what_crosses_it() {
 }
 
 #[tokio::test]
+async fn a_lost_data_connection_ends_its_circuits_at_both_ends() {
+    for cut_off in [0, 1] {
+        let broker = Broker::start().await;
+        let cable = Cable::to(&broker).await;
+        let mut configs = [broker.config(), broker.config(), broker.config()];
+        configs[cut_off] = broker.config_at(&cable.url());
+        let mut across = Across::over(configs).await;
+        echo(&mut across.near, &mut across.far).await;
+        cable.cut();
+        let cut = Instant::now();
+        assert_eq!(ending(&mut across.near).await, Ending::Unreachable);
+        assert_eq!(ending(&mut across.far).await, Ending::Unreachable);
+        let took = cut.elapsed();
+        assert!(took < Duration::from_secs(4), "{took:?}");
+        let [first, second, _third] = &across.nodes;
+        eventually(async || first.mesh.circuits() + second.mesh.circuits() == 0).await;
+        let mut near = eventually_dial(second, &across.registration).await;
+        let mut far = across.executor.accept().await;
+        echo(&mut near, &mut far).await;
+    }
+}
+
+#[tokio::test]
 async fn a_socket_that_ended_while_the_broker_was_away_is_forgotten_when_it_is_back() {
     let mut broker = Broker::start().await;
     let across = Across::new(&broker).await;
