@@ -140,6 +140,26 @@ impl Receiver {
         poll_fn(|cx| self.poll_frame(cx)).await
     }
 
+    /// Whether no frame waits.
+    pub fn is_empty(&self) -> bool {
+        self.lane.lock().queue.is_empty()
+    }
+
+    /// Waits for the ending of this direction, whatever waits in it still. Cancelling loses nothing.
+    pub async fn ended(&mut self) -> Ending {
+        poll_fn(|cx| {
+            let mut state = self.lane.lock();
+            match state.ending {
+                Some(ending) => Poll::Ready(ending),
+                None => {
+                    register(&mut state.receiver, cx);
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
     /// Ends this direction and drops what waits in it.
     pub fn close(&mut self, ending: Ending) {
         let mut state = self.lane.lock();

@@ -75,6 +75,19 @@ async fn the_other_end_gets_what_was_sent_before_the_ending() {
 }
 
 #[tokio::test]
+async fn an_ending_shows_before_the_frames_are_taken() {
+    let (mut harness, mut executor) = Circuit::pair(ROOM, ROOM);
+    executor.sender.send(frame(1)).await.unwrap();
+    let (ended, ()) = tokio::join!(harness.receiver.ended(), async {
+        executor.close(Ending::Replaced);
+    });
+    assert_eq!(ended, Ending::Replaced);
+    assert!(!harness.receiver.is_empty());
+    assert_eq!(harness.receiver.frame().await, Ok(frame(1)));
+    assert!(harness.receiver.is_empty());
+}
+
+#[tokio::test]
 async fn a_dropped_end_says_which_one_it_was() {
     let (mut harness, executor) = Circuit::pair(ROOM, ROOM);
     drop(executor);

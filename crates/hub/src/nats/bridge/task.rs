@@ -15,7 +15,7 @@ use super::{
     outbound::Outbound,
 };
 use crate::{
-    circuit::{Circuit, Ending},
+    circuit::{Circuit, Ending, Receiver},
     nats::{
         circuits::Place,
         connection::{Connection, Link, lost},
@@ -50,6 +50,16 @@ pub(in crate::nats) struct Bridge {
     mark: Option<Instant>,
     /// Until when the other end must have said something.
     opening: Option<Instant>,
+    /// Set while the local end is gone and the other has no room for what it sent.
+    rest: Option<Rest>,
+}
+
+/// What a local end sent before it was gone, and what goes no further for want of credit.
+#[derive(Clone, Copy, Debug)]
+struct Rest {
+    ending: Ending,
+    /// When it is given up.
+    until: Instant,
 }
 
 impl Bridge {
@@ -75,6 +85,7 @@ impl Bridge {
             // The first packet is a mark: it tells the other end that this one is there.
             mark: Some(now),
             opening: Some(now + OPENING),
+            rest: None,
         }
     }
 
@@ -109,8 +120,9 @@ impl Bridge {
                 message = self.packets.next() => Event::Message(message.map(|got| got.payload)),
                 moved = poll_fn(|cx| self.inbound.poll_forward(&mut self.circuit.sender, cx)),
                     if self.inbound.has_frames() => Event::Moved(moved),
-                frame = self.circuit.receiver.frame(),
-                    if self.outbound.is_open() => Event::Frame(frame),
+                event = next(&mut self.circuit.receiver, self.outbound.is_open()),
+                    if self.outbound.is_open() || self.rest.is_none() => event,
+                ending = given_up(self.rest) => return End::Local(ending),
                 () = at(self.mark) => Event::Mark,
                 () = at(self.opening) => return End::Local(Ending::Unreachable),
             };
@@ -137,7 +149,11 @@ impl Bridge {
                 })?;
                 match asks {
                     Asks::Nothing => {}
-                    Asks::Grant(bytes) => self.outbound.grant(bytes),
+                    Asks::Grant(bytes) => {
+                        self.outbound.grant(bytes);
+                        // The other end takes some: there is time again.
+                        self.rest = None;
+                    }
                 }
                 Ok(None)
             }
@@ -150,6 +166,12 @@ impl Bridge {
                 Ok(Some(
                     self.outbound.batch(&frame, &mut self.circuit.receiver),
                 ))
+            }
+            Event::Gone(ending) if self.circuit.receiver.is_empty() => Err(End::Local(ending)),
+            Event::Gone(ending) => {
+                let until = Instant::now() + REST;
+                self.rest = Some(Rest { ending, until });
+                Ok(None)
             }
             Event::Mark => {
                 self.mark = None;
@@ -176,6 +198,8 @@ enum Event {
     Moved(Result<Option<u32>, Ending>),
     /// The local end gave a frame, or is gone.
     Frame(Result<Bytes, Ending>),
+    /// The local end is gone, and there is no credit for what it may have sent before.
+    Gone(Ending),
     /// A burst was over a while ago.
     Mark,
 }
@@ -198,12 +222,35 @@ async fn at(time: Option<Instant>) {
     }
 }
 
+/// What the local end does next. Without credit its frames stay where they are.
+async fn next(receiver: &mut Receiver, has_credit: bool) -> Event {
+    if has_credit {
+        Event::Frame(receiver.frame().await)
+    } else {
+        Event::Gone(receiver.ended().await)
+    }
+}
+
+async fn given_up(rest: Option<Rest>) -> Ending {
+    match rest {
+        Some(Rest { ending, until }) => {
+            sleep_until(until).await;
+            ending
+        }
+        None => std::future::pending().await,
+    }
+}
+
 /// After a burst, a mark shows the other end within this time whether the burst's end was lost.
 const MARK: Duration = Duration::from_millis(500);
 
 /// How long the other end has to say something at first. The request for the circuit itself may
 /// take two seconds.
 const OPENING: Duration = Duration::from_secs(5);
+
+/// How long the other end may take nothing before it is told that this one is gone, without the
+/// frames that were sent last: it comes back for all of them anyway.
+const REST: Duration = Duration::from_secs(5);
 
 /// How long the last packet may take.
 const FAREWELL: Duration = Duration::from_secs(1);

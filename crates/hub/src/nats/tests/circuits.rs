@@ -103,6 +103,32 @@ async fn a_harness_that_takes_nothing_stops_its_executor_and_loses_nothing() {
     assert_eq!(received, sent);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_end_that_is_gone_is_noticed_although_the_other_takes_nothing() {
+    let broker = Broker::start().await;
+    let mut across = Across::new(&broker).await;
+    fill(&mut across.far).await;
+    drop(across.far);
+    eventually(async || across.nodes[0].mesh.circuits() == 0).await;
+    assert_eq!(ending(&mut across.near).await, Ending::ExecutorGone);
+
+    let mut near = across.nodes[1].dial(&across.registration).await.unwrap();
+    let mut far = across.executor.accept().await;
+    fill(&mut near).await;
+    drop(near);
+    eventually(async || across.nodes[1].mesh.circuits() == 0).await;
+    assert_eq!(ending(&mut far).await, Ending::HarnessGone);
+}
+
+/// Sends until nothing more is taken.
+async fn fill(end: &mut Circuit) {
+    let frame = Bytes::from(vec![9; 32 * 1024]);
+    let patience = Duration::from_millis(500);
+    while let Ok(sent) = tokio::time::timeout(patience, end.sender.send(frame.clone())).await {
+        sent.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn how_a_circuit_ended_is_told_across() {
     let broker = Broker::start().await;
