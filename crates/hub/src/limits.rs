@@ -105,5 +105,9 @@ pub const HARNESS_URL_LIFETIME: Duration = Duration::from_secs(60);
 /// Connections open at once, requests included. A descriptor and at most 32 KiB each while idle.
 pub const MAX_CONNECTIONS: usize = 16 << 10;
 
+/// Requests that are being done, those whose client hung up included: a few kilobytes each. Beyond,
+/// whoever asks waits for a place.
+pub const REQUESTS: usize = 4096;
+
 /// How long sockets have to say goodbye when the hub stops.
 pub const STOP: Duration = Duration::from_secs(5);

@@ -25,7 +25,7 @@ const PAGE: usize = 500;
 const LOOKED_AT: usize = 8192;
 
 /// Answers `/hub/v1/environments`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Admin {
     services: Services,
     direct: Arc<Direct>,
@@ -72,10 +72,16 @@ impl Admin {
                 }
                 let mut event = Event::new(moment.at, Action::Remove, peer);
                 event.environment = Some(environment.clone());
-                let removed = self
-                    .remove(parts, peer, moment, environment, &mut event)
-                    .await;
-                gate.conclude(event, removed)
+                let principal = match self.admit(parts, peer, moment, &mut event) {
+                    Ok(principal) => principal,
+                    Err(refusal) => return gate.conclude(event, Err(refusal)),
+                };
+                let admin = self.clone();
+                let removed = async move {
+                    let removed = admin.remove(&principal, &environment).await;
+                    admin.services.gate.conclude(event, removed)
+                };
+                gate.finish(removed).await
             }
         }
     }
@@ -181,24 +187,20 @@ impl Admin {
 
     async fn remove(
         &self,
-        parts: &Parts,
-        peer: Peer,
-        moment: Moment,
-        environment: EnvironmentId,
-        event: &mut Event,
+        principal: &Principal,
+        environment: &EnvironmentId,
     ) -> Result<Response<Full<Bytes>>, Refusal> {
-        let principal = self.admit(parts, peer, moment, event)?;
         let services = &self.services;
-        let owner = services.store.owner(&environment).await;
+        let owner = services.store.owner(environment).await;
         let owner = owner.map_err(|error| Refusal::store(&error))?;
         let owner = owner.ok_or_else(Refusal::unknown_environment)?;
-        if !principal.may_manage(&environment, &owner) {
+        if !principal.may_manage(environment, &owner) {
             return Err(Refusal::unknown_environment().hiding("forbidden"));
         }
-        self.direct.remove(&environment);
-        let removed = services.store.remove(&environment).await;
+        self.direct.remove(environment);
+        let removed = services.store.remove(environment).await;
         removed.map_err(|error| Refusal::store(&error))?;
-        services.exchange.supersede(environment, None).await;
+        services.close_others(environment, None).await;
         Ok(ok(&json!({"removed": true})))
     }
 }

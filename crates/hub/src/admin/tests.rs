@@ -124,6 +124,22 @@ async fn owners_and_admins_remove_and_nobody_else() {
 }
 
 #[tokio::test]
+async fn a_removal_whose_client_hung_up_is_done_to_its_end() {
+    let bench = Bench::new().await;
+    let alice = bench.token("alice");
+    bench.register("env-a", &alice, &key()).await;
+    bench.sockets.told();
+    let path = format!("{PATH}/env-a");
+    let mut request = Box::pin(ask(&bench, "DELETE", &path, &alice));
+    // The store has it; the answer is not there yet.
+    assert!(futures_util::poll!(&mut request).is_pending());
+    drop(request);
+    let line = bench.await_line("remove").await;
+    assert_eq!(line["outcome"], "allowed");
+    assert_eq!(bench.sockets.told(), [("env-a".parse().unwrap(), None)]);
+}
+
+#[tokio::test]
 async fn odd_requests_are_refused() {
     let bench = Bench::new().await;
     let alice = bench.token("alice");

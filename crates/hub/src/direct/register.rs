@@ -16,7 +16,7 @@ use crate::{
 impl Direct {
     pub(crate) async fn register(
         &self,
-        call: &Call<'_>,
+        call: &Call,
         principal: Principal,
         posted: &Posted,
         event: &mut Event,

@@ -5,7 +5,9 @@ use std::{net::SocketAddr, sync::Arc};
 use tokio::{sync::watch, task::JoinSet, time::timeout};
 
 use super::{StartError, busy::Busy};
-use crate::{circuit::Ending, config::HubConfig, limits, nats::Mesh, switch::Switch};
+use crate::{
+    circuit::Ending, config::HubConfig, limits, nats::Mesh, registry::Gate, switch::Switch,
+};
 
 /// A hub that runs. Dropping it takes no more connections and closes those there are.
 #[derive(Debug)]
@@ -15,6 +17,7 @@ pub struct Hub {
     pub(super) stopping: watch::Sender<bool>,
     pub(super) switch: Arc<Switch>,
     pub(super) mesh: Option<Arc<Mesh>>,
+    pub(super) gate: Arc<Gate>,
     pub(super) requests: Busy,
     pub(super) sockets: Busy,
     /// The listener, and what follows files.
@@ -46,6 +49,7 @@ impl Hub {
         self.switch.close_all(Ending::Stopping);
         let ended = async {
             self.requests.idle().await;
+            self.gate.idle().await;
             self.sockets.idle().await;
             if let Some(mesh) = &self.mesh {
                 mesh.leave().await;

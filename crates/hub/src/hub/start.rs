@@ -184,6 +184,7 @@ pub(super) async fn start(config: HubConfig) -> Result<Hub, StartError> {
         mesh: backing.mesh.clone(),
         requests: requests.clone(),
     };
+    let gate = Arc::clone(&endpoints.gate);
     let mut tasks = JoinSet::new();
     let tokens = files.tokens;
     tasks.spawn(async move { tokens.follow().await });
@@ -208,6 +209,7 @@ pub(super) async fn start(config: HubConfig) -> Result<Hub, StartError> {
         stopping,
         switch,
         mesh: backing.mesh,
+        gate,
         requests,
         sockets,
         tasks,

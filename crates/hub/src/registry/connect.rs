@@ -23,7 +23,7 @@ const LIFETIME: Duration = Duration::from_secs(60);
 impl Registry {
     pub(super) async fn connect(
         &self,
-        call: &Call<'_>,
+        call: &Call,
         principal: &Principal,
         posted: &Posted,
         event: &mut Event,

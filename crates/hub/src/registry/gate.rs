@@ -1,11 +1,15 @@
 //! What every request passes: how often, and who.
 
+use std::sync::Arc;
+
 use exec_transport::http::site::Peer;
 use http::HeaderMap;
+use tokio::sync::Semaphore;
 
 use super::{Moment, Refusal};
 use crate::{
     audit::{Audit, Event, Outcome},
+    limits,
     principal::Principal,
     rate::{Asked, RateLimits},
     tokens::Authenticator,
@@ -17,6 +21,8 @@ pub struct Gate {
     authenticator: Authenticator,
     rates: RateLimits,
     audit: Audit,
+    /// A place for each request that is being finished.
+    places: Arc<Semaphore>,
 }
 
 impl Gate {
@@ -26,6 +32,7 @@ impl Gate {
             authenticator,
             rates,
             audit,
+            places: Arc::new(Semaphore::new(limits::REQUESTS)),
         }
     }
 
@@ -85,6 +92,29 @@ impl Gate {
         Ok(self
             .rates
             .principal(asked, &principal.name, moment.instant)?)
+    }
+
+    /// Does something to its end, even if whoever asked for it hangs up: what the store was told to
+    /// do happens in any case, so what follows from it must happen, too. Dropping the future before
+    /// there is a place for it leaves it undone.
+    pub(crate) async fn finish<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let place = Arc::clone(&self.places).acquire_owned().await;
+        let done = tokio::spawn(async move {
+            let result = work.await;
+            drop(place);
+            result
+        });
+        // It panicked, or the hub ends.
+        done.await.unwrap_or_else(|_| Err(Refusal::unfinished()))
+    }
+
+    /// Resolves when nothing is left to be finished.
+    pub(crate) async fn idle(&self) {
+        let all = u32::try_from(limits::REQUESTS).unwrap_or(u32::MAX);
+        drop(self.places.acquire_many(all).await);
     }
 
     /// Writes down what came of a request, and hands it on.

@@ -1,7 +1,5 @@
 //! `register`: an executor offers an environment.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use exec_remote::api::{Code, Register, Registered, SECURITY_PROFILE, Secret};
 use http::{Response, StatusCode};
@@ -14,13 +12,10 @@ use crate::{
     store::{NewRegistration, RegisterError, RegistrationId, StoreError},
 };
 
-/// How long closing the sockets of those before may hold up the answer. They are refused in any case.
-const CLOSING: Duration = Duration::from_secs(2);
-
 impl Registry {
     pub(super) async fn register(
         &self,
-        call: &Call<'_>,
+        call: &Call,
         principal: &Principal,
         posted: &Posted,
         event: &mut Event,
@@ -50,12 +45,9 @@ impl Registry {
         };
         let made = services.store.register(new).await.map_err(refuse)?;
         event.registration = Some(made.id.clone());
-        let closing = services
-            .exchange
-            .supersede(made.environment.clone(), Some(made.id.clone()));
-        if tokio::time::timeout(CLOSING, closing).await.is_err() {
-            tracing::warn!(environment = %made.environment, "sockets of superseded executors linger");
-        }
+        services
+            .close_others(&made.environment, Some(&made.id))
+            .await;
         let signer = &services.signer;
         let url = signer.executor_url(&websocket, &made.environment, &made.id);
         Ok(ok(&Registered {

@@ -118,6 +118,14 @@ impl Refusal {
         )
     }
 
+    /// 502 with this code makes executors ask again, where they would take any other refusal for
+    /// good; harnesses ask again after any 5xx.
+    pub(crate) fn unfinished() -> Self {
+        let code = Code::AuthenticationServiceUnavailable.as_str();
+        let message = "the hub did not finish the request";
+        Self::new(StatusCode::BAD_GATEWAY, code, message)
+    }
+
     pub(crate) fn limited(limited: Limited) -> Self {
         Self {
             retry_after: Some(limited.retry_after),

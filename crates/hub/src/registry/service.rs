@@ -1,6 +1,6 @@
 //! The registry itself: from a request to the one who answers it.
 
-use std::{error::Error, sync::Arc};
+use std::{error::Error, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use exec_transport::http::site::Peer;
@@ -16,8 +16,9 @@ use crate::{
     audit::Event,
     direct::Direct,
     exchange::Exchange,
+    principal::Principal,
     rate::Asked,
-    store::{EnvironmentId, Store},
+    store::{EnvironmentId, RegistrationId, Store},
     url::{PublicUrl, Signer},
 };
 
@@ -36,8 +37,27 @@ pub struct Services {
     pub address: PublicUrl,
 }
 
+impl Services {
+    /// Closes the executor sockets of an environment that do not belong to its current registration.
+    pub(crate) async fn close_others(
+        &self,
+        environment: &EnvironmentId,
+        current: Option<&RegistrationId>,
+    ) {
+        let closing = self
+            .exchange
+            .supersede(environment.clone(), current.cloned());
+        if tokio::time::timeout(CLOSING, closing).await.is_err() {
+            tracing::warn!(%environment, "sockets of superseded executors linger");
+        }
+    }
+}
+
+/// How long closing the sockets of those before may hold up an answer. They are refused in any case.
+const CLOSING: Duration = Duration::from_secs(2);
+
 /// Answers `POST /cloud/environment/<id>/<operation>`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Registry {
     pub(super) services: Services,
     pub(super) direct: Arc<Direct>,
@@ -54,7 +74,8 @@ impl Registry {
         path.starts_with(Route::PREFIX)
     }
 
-    /// Answers a request. Dropping the future midway leaves a registration made or not made.
+    /// Answers a request. What it asks for is done to its end once its body has come, even if the
+    /// future is dropped.
     pub async fn serve<B>(&self, request: Request<B>, peer: Peer) -> Response<Full<Bytes>>
     where
         B: Body<Data = Bytes> + Send,
@@ -75,13 +96,13 @@ impl Registry {
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
         let (parts, body) = request.into_parts();
-        let answered = self.route(&parts, body, peer, moment).await;
+        let answered = self.route(parts, body, peer, moment).await;
         answered.unwrap_or_else(Refusal::into_response)
     }
 
     async fn route<B>(
         &self,
-        parts: &Parts,
+        parts: Parts,
         body: B,
         peer: Peer,
         moment: Moment,
@@ -94,8 +115,9 @@ impl Registry {
         if parts.method != Method::POST {
             return Err(Refusal::method("POST"));
         }
+        let operation = route.operation;
         let environment: EnvironmentId = route.environment.parse()?;
-        let mut event = Event::new(moment.at, route.operation.action(), peer);
+        let mut event = Event::new(moment.at, operation.action(), peer);
         event.environment = Some(environment.clone());
         let call = Call {
             parts,
@@ -103,24 +125,35 @@ impl Registry {
             peer,
             moment,
         };
-        let answered = self.answer(&call, route.operation, body, &mut event).await;
-        self.services.gate.conclude(event, answered)
+        let gate = &self.services.gate;
+        let (principal, posted) = match self.admit(&call, operation, body, &mut event).await {
+            Ok(admitted) => admitted,
+            Err(refusal) => return gate.conclude(event, Err(refusal)),
+        };
+        let registry = self.clone();
+        let answered = async move {
+            let answered = registry.answer(&call, operation, principal, &posted, &mut event);
+            let answered = answered.await;
+            registry.services.gate.conclude(event, answered)
+        };
+        gate.finish(answered).await
     }
 
-    async fn answer<B>(
+    /// Finds out who asks, and reads what for.
+    async fn admit<B>(
         &self,
-        call: &Call<'_>,
+        call: &Call,
         operation: Operation,
         body: B,
         event: &mut Event,
-    ) -> Result<Response<Full<Bytes>>, Refusal>
+    ) -> Result<(Principal, Posted), Refusal>
     where
         B: Body<Data = Bytes> + Send,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
         let gate = &self.services.gate;
         let (headers, moment) = (&call.parts.headers, call.moment);
-        match operation {
+        let asked = match operation {
             // Executors take any refusal for good, so nobody counts how often they register. Those
             // who cannot say who they are are no executors.
             Operation::Register => {
@@ -128,47 +161,54 @@ impl Registry {
                 let principal =
                     principal.map_err(|refusal| gate.stranger(refusal, call.peer, moment))?;
                 event.by(&principal);
-                let posted = Posted::read(headers, body).await?;
-                self.register(call, &principal, &posted, event).await
-            }
-            Operation::Connect => {
-                gate.address(call.peer, moment)?;
-                let principal = gate.admit(headers, Asked::Connect, moment)?;
-                event.by(&principal);
-                let posted = Posted::read(headers, body).await?;
-                self.connect(call, &principal, &posted, event).await
-            }
-            Operation::Validate => {
-                gate.address(call.peer, moment)?;
-                let principal = gate.admit(headers, Asked::Validate, moment)?;
-                event.by(&principal);
-                let posted = Posted::read(headers, body).await?;
-                self.validate(call, &principal, &posted, event).await
+                return Ok((principal, Posted::read(headers, body).await?));
             }
             Operation::DirectRegister => {
-                let caller = self.direct.greet(call.parts, moment);
+                let caller = self.direct.greet(&call.parts, moment);
                 let caller = caller.map_err(|refusal| gate.stranger(refusal, call.peer, moment))?;
                 let posted = Posted::read(headers, body).await?;
-                let principal = self.direct.admit(caller, call.parts, &posted, moment);
+                let principal = self.direct.admit(caller, &call.parts, &posted, moment);
                 let principal =
                     principal.map_err(|refusal| gate.stranger(refusal, call.peer, moment))?;
                 event.by(&principal);
-                self.direct.register(call, principal, &posted, event).await
+                return Ok((principal, posted));
             }
+            Operation::Connect => Asked::Connect,
+            Operation::Validate => Asked::Validate,
+        };
+        gate.address(call.peer, moment)?;
+        let principal = gate.admit(headers, asked, moment)?;
+        event.by(&principal);
+        Ok((principal, Posted::read(headers, body).await?))
+    }
+
+    async fn answer(
+        &self,
+        call: &Call,
+        operation: Operation,
+        principal: Principal,
+        posted: &Posted,
+        event: &mut Event,
+    ) -> Result<Response<Full<Bytes>>, Refusal> {
+        match operation {
+            Operation::Register => self.register(call, &principal, posted, event).await,
+            Operation::Connect => self.connect(call, &principal, posted, event).await,
+            Operation::Validate => self.validate(call, &principal, posted, event).await,
+            Operation::DirectRegister => self.direct.register(call, principal, posted, event).await,
         }
     }
 }
 
 /// A request, as far as all operations look at it.
 #[derive(Debug)]
-pub(crate) struct Call<'a> {
-    pub(super) parts: &'a Parts,
+pub(crate) struct Call {
+    pub(super) parts: Parts,
     pub(crate) environment: EnvironmentId,
     pub(super) peer: Peer,
     pub(super) moment: Moment,
 }
 
-impl Call<'_> {
+impl Call {
     /// The hub's own websocket URL, as the client knows it.
     pub(crate) fn websocket(&self, address: &PublicUrl) -> Result<String, Refusal> {
         Ok(address.websocket(host(&self.parts.headers))?)

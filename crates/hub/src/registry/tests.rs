@@ -212,6 +212,26 @@ impl Bench {
         self.services.store.attach(presence).await.unwrap();
     }
 
+    /// Waits until the audit log has a line of an action, and returns it.
+    pub(crate) async fn await_line(&self, action: &str) -> Value {
+        let path = self.directory.path().join("audit.log");
+        let mut pause = tokio::time::interval(Duration::from_millis(5));
+        let found = async {
+            loop {
+                let text = fs::read_to_string(&path).unwrap();
+                let mut lines = text
+                    .lines()
+                    .filter_map(|line| serde_json::from_str(line).ok());
+                if let Some(line) = lines.find(|line: &Value| line["action"] == action) {
+                    return line;
+                }
+                pause.tick().await;
+            }
+        };
+        let found = tokio::time::timeout(Duration::from_secs(10), found).await;
+        found.expect("nothing was written down")
+    }
+
     /// The audit log, once the hub is gone.
     fn audited(self) -> Vec<Value> {
         let path: PathBuf = self.directory.path().join("audit.log");

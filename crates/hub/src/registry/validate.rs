@@ -20,7 +20,7 @@ impl Registry {
     /// what was meant for another.
     pub(super) async fn validate(
         &self,
-        call: &Call<'_>,
+        call: &Call,
         principal: &Principal,
         posted: &Posted,
         event: &mut Event,

@@ -83,6 +83,23 @@ async fn of_two_executors_the_newer_wins_and_the_older_waits_until_it_is_gone() 
 }
 
 #[tokio::test]
+async fn a_registration_whose_executor_hung_up_is_made_to_its_end() {
+    let bench = Bench::new().await;
+    let (alice, mine) = (bench.token("alice"), key());
+    let mut request = Box::pin(bench.register("env-1", &alice, &mine));
+    // The store has it; the answer is not there yet.
+    assert!(futures_util::poll!(&mut request).is_pending());
+    drop(request);
+    let line = bench.await_line("register").await;
+    assert_eq!(line["outcome"], "allowed");
+    let environment = "env-1".parse().unwrap();
+    let current = bench.services.store.registration(&environment).await;
+    let current = current.unwrap().unwrap().id;
+    assert_eq!(line["registration"], current.as_str());
+    assert_eq!(bench.sockets.told(), [(environment, Some(current))]);
+}
+
+#[tokio::test]
 async fn only_the_owner_registers_and_globs_bound_what_may_be_claimed() {
     let bench = Bench::new().await;
     let forbidden = (403, "forbidden");
