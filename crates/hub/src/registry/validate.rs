@@ -26,13 +26,17 @@ impl Registry {
         event: &mut Event,
     ) -> Result<Response<Full<Bytes>>, Refusal> {
         let asked: Validate = posted.parse()?;
+        if !principal.may_claim(&call.environment) {
+            return Err(Refusal::forbidden("you may not run this environment"));
+        }
         let store = &self.services.store;
         let found = store.registration(&call.environment).await;
         let found = found.map_err(|error| Refusal::store(&error))?;
-        let current = found.ok_or_else(Refusal::unknown_environment)?;
-        if !principal.may_register(&call.environment, &current.owner) {
-            return Err(Refusal::forbidden("this environment is not yours"));
-        }
+        let current = match found {
+            Some(current) if principal.may_register(&call.environment, &current.owner) => current,
+            Some(_) => return Err(Refusal::unknown_environment().hiding("forbidden")),
+            None => return Err(Refusal::unknown_environment()),
+        };
         event.registration = Some(current.id.clone());
         if asked.executor_registration_id != current.id.as_str() {
             return Ok(no(event, "registration_superseded"));

@@ -5,7 +5,7 @@ use http::StatusCode;
 use serde_json::json;
 
 use super::{Bench, Reply, key};
-use crate::tokens::Token;
+use crate::{principal::Role, tokens::Token};
 
 /// An executor that is connected, and a harness that has its bundle.
 struct Scene {
@@ -164,10 +164,46 @@ async fn only_the_owner_validates() {
     let reply = scene
         .ask("env-1", &bob, registration, &scene.harness, authorization)
         .await;
-    assert_eq!(reply.refusal(), (403, "forbidden"));
-    let reply = scene
-        .ask("env-9", &bob, registration, &scene.harness, authorization)
-        .await;
     assert_eq!(reply.refusal(), (404, "environment_not_found"));
     assert_valid(&scene.validate().await, true);
+}
+
+#[tokio::test]
+async fn validating_tells_nobody_which_environments_of_others_exist() {
+    let scene = Scene::new().await;
+    let bob = scene.bench.token("bob");
+    let harness = scene.bench.token_for("carol", &[Role::Harness], &[]);
+    let narrow = scene.bench.token_for("dave", &[Role::Executor], &["box-*"]);
+    let (registration, authorization) = (&scene.registration, &scene.authorization);
+    for token in [&bob, &harness, &narrow] {
+        let ask = |environment| {
+            scene.ask(
+                environment,
+                token,
+                registration,
+                &scene.harness,
+                authorization,
+            )
+        };
+        let (foreign, missing) = (ask("env-1").await, ask("env-9").await);
+        assert_eq!(
+            (foreign.status, foreign.body),
+            (missing.status, missing.body)
+        );
+    }
+    let lines = scene.bench.audited();
+    let reasons: Vec<_> = lines[lines.len() - 6..]
+        .iter()
+        .map(|line| line["reason"].as_str().unwrap())
+        .collect();
+    let forbidden = "forbidden";
+    let expected = [
+        forbidden,
+        "environment_not_found",
+        forbidden,
+        forbidden,
+        forbidden,
+        forbidden,
+    ];
+    assert_eq!(reasons, expected, "the log tells");
 }
