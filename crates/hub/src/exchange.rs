@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use crate::{
     circuit::Circuit,
-    store::{EnvironmentId, RegistrationId},
+    store::{EnvironmentId, RegistrationId, Store},
 };
 
 /// Connects harness sockets with executor sockets.
@@ -19,13 +19,15 @@ pub trait Exchange: fmt::Debug + Send + Sync {
     /// Dropping the future leaves no circuit behind.
     fn dial(&self, dial: Dial) -> BoxFuture<'_, Result<Circuit, DialError>>;
 
-    /// Closes the executor sockets of an environment, on whichever node, that do not belong to
-    /// `current`; all of them if that is `None`. Their harnesses are told to come back.
-    fn supersede(
-        &self,
+    /// Closes the executor sockets of an environment, on whichever node, whose registration is not
+    /// the one that `store` has now. Their harnesses are told to come back.
+    ///
+    /// It may come late: a registration that was made since is not touched.
+    fn supersede<'a>(
+        &'a self,
         environment: EnvironmentId,
-        current: Option<RegistrationId>,
-    ) -> BoxFuture<'_, ()>;
+        store: &'a dyn Store,
+    ) -> BoxFuture<'a, ()>;
 }
 
 /// Where a harness wants to go. Its URL was checked before.

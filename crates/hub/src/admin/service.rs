@@ -200,7 +200,7 @@ impl Admin {
         self.direct.remove(environment);
         let removed = services.store.remove(environment).await;
         removed.map_err(|error| Refusal::store(&error))?;
-        services.close_others(environment, None).await;
+        services.close_others(environment).await;
         Ok(ok(&json!({"removed": true})))
     }
 }

@@ -45,9 +45,7 @@ impl Registry {
         };
         let made = services.store.register(new).await.map_err(refuse)?;
         event.registration = Some(made.id.clone());
-        services
-            .close_others(&made.environment, Some(&made.id))
-            .await;
+        services.close_others(&made.environment).await;
         let signer = &services.signer;
         let url = signer.executor_url(&websocket, &made.environment, &made.id);
         Ok(ok(&Registered {

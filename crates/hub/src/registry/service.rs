@@ -18,7 +18,7 @@ use crate::{
     exchange::Exchange,
     principal::Principal,
     rate::Asked,
-    store::{EnvironmentId, RegistrationId, Store},
+    store::{EnvironmentId, Store},
     url::{PublicUrl, Signer},
 };
 
@@ -39,14 +39,8 @@ pub struct Services {
 
 impl Services {
     /// Closes the executor sockets of an environment that do not belong to its current registration.
-    pub(crate) async fn close_others(
-        &self,
-        environment: &EnvironmentId,
-        current: Option<&RegistrationId>,
-    ) {
-        let closing = self
-            .exchange
-            .supersede(environment.clone(), current.cloned());
+    pub(crate) async fn close_others(&self, environment: &EnvironmentId) {
+        let closing = self.exchange.supersede(environment.clone(), &*self.store);
         if tokio::time::timeout(CLOSING, closing).await.is_err() {
             tracing::warn!(%environment, "sockets of superseded executors linger");
         }

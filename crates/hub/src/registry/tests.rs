@@ -43,13 +43,17 @@ impl Exchange for Sockets {
         ready(Err(DialError::Offline)).boxed()
     }
 
-    fn supersede(
-        &self,
+    fn supersede<'a>(
+        &'a self,
         environment: EnvironmentId,
-        current: Option<RegistrationId>,
-    ) -> BoxFuture<'_, ()> {
-        self.0.lock().unwrap().push((environment, current));
-        ready(()).boxed()
+        store: &'a dyn Store,
+    ) -> BoxFuture<'a, ()> {
+        async move {
+            let current = store.registration(&environment).await.unwrap();
+            let current = current.map(|current| current.id);
+            self.0.lock().unwrap().push((environment, current));
+        }
+        .boxed()
     }
 }
 

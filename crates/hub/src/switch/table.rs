@@ -13,7 +13,7 @@ use crate::{
     circuit::{Circuit, Ending},
     exchange::{Dial, DialError, Exchange, HarnessTag},
     limits,
-    store::{ConnectionId, EnvironmentId, RegistrationId},
+    store::{ConnectionId, EnvironmentId, RegistrationId, Store, StoreError},
 };
 
 /// Knows the executor sockets of this process, at most one per environment.
@@ -103,6 +103,36 @@ impl Switch {
         self.close_if(environment, |socket| socket.connection != *connection);
     }
 
+    /// Closes this very executor socket of an environment, if it is still there.
+    pub fn evict(&self, environment: &EnvironmentId, connection: &ConnectionId) {
+        self.close_if(environment, |socket| socket.connection == *connection);
+    }
+
+    /// Closes the executor socket of an environment unless its registration is the current one.
+    ///
+    /// # Errors
+    /// [`StoreError`]: the socket stays.
+    pub async fn close_superseded(
+        &self,
+        environment: &EnvironmentId,
+        store: &dyn Store,
+    ) -> Result<(), StoreError> {
+        let found = self
+            .lock()
+            .get(environment)
+            .map(|socket| (socket.registration.clone(), socket.connection.clone()));
+        let Some((registration, connection)) = found else {
+            return Ok(());
+        };
+        // Asked after the socket was found: its registration was made before, so that another one
+        // can only be newer. A socket that comes meanwhile asks the store itself.
+        let current = store.registration(environment).await?;
+        if current.is_none_or(|current| current.id != registration) {
+            self.evict(environment, &connection);
+        }
+        Ok(())
+    }
+
     /// Closes all executor sockets.
     pub fn close_all(&self, ending: Ending) {
         let sockets = std::mem::take(&mut *self.lock());
@@ -176,14 +206,15 @@ impl Exchange for Switch {
         Box::pin(ready(self.connect(&dial)))
     }
 
-    fn supersede(
-        &self,
+    fn supersede<'a>(
+        &'a self,
         environment: EnvironmentId,
-        current: Option<RegistrationId>,
-    ) -> BoxFuture<'_, ()> {
-        self.close_if(&environment, |socket| {
-            current.is_none_or(|current| socket.registration != current)
-        });
-        Box::pin(ready(()))
+        store: &'a dyn Store,
+    ) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            if let Err(error) = self.close_superseded(&environment, store).await {
+                tracing::warn!(%environment, %error, "sockets of superseded executors linger");
+            }
+        })
     }
 }

@@ -3,14 +3,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use exec_relay::route::{Kind, Route};
+use exec_relay::{
+    identity::Identity,
+    route::{Kind, Route},
+};
 
 use super::{CircuitId, Delivery, Port, Switch, Verdict};
 use crate::{
     circuit::Ending,
     exchange::{Dial, DialError, Exchange as _, HarnessTag},
     limits,
-    store::ConnectionId,
+    store::{ConnectionId, NewRegistration, RedbStore, Store as _, Timestamp, on_disk},
 };
 
 const ALICE: HarnessTag = HarnessTag::from_bytes([1; 16]);
@@ -352,20 +355,44 @@ async fn the_old_socket_leaves_the_place_of_the_new_one_alone() {
 #[tokio::test]
 async fn supersession_closes_the_others_only() {
     let switch = Arc::new(Switch::default());
-    let mut socket = attach(&switch, "a");
+    let (store, _disk) = on_disk();
     let Dial { environment, .. } = dial("a");
-    switch
-        .supersede(environment.clone(), Some("a".parse().unwrap()))
-        .await;
+    register(&store, "a").await;
+    let mut socket = attach(&switch, "a");
+    switch.supersede(environment.clone(), &store).await;
     assert!(socket.evicted.try_recv().is_err());
-    switch
-        .supersede(environment.clone(), Some("b".parse().unwrap()))
-        .await;
+    register(&store, "b").await;
+    switch.supersede(environment.clone(), &store).await;
     assert_eq!((&mut socket.evicted).await, Ok(Ending::Replaced));
     let mut socket = attach(&switch, "c");
-    switch.supersede(environment, None).await;
+    store.remove(&environment).await.unwrap();
+    switch.supersede(environment, &store).await;
     assert_eq!((&mut socket.evicted).await, Ok(Ending::Replaced));
     assert!(switch.attached().is_empty());
+}
+
+#[tokio::test]
+async fn a_late_supersession_leaves_a_newer_registration_alone() {
+    let switch = Arc::new(Switch::default());
+    let (store, _disk) = on_disk();
+    let Dial { environment, .. } = dial("a");
+    register(&store, "a").await;
+    let late = switch.supersede(environment, &store);
+    register(&store, "b").await;
+    let mut socket = attach(&switch, "b");
+    late.await;
+    assert!(socket.evicted.try_recv().is_err());
+}
+
+async fn register(store: &RedbStore, id: &str) {
+    let new = NewRegistration {
+        environment: dial(id).environment,
+        id: id.parse().unwrap(),
+        executor_key: Identity::generate().public_key().clone(),
+        principal: "alice".parse().unwrap(),
+        at: Timestamp::now(),
+    };
+    store.register(new).await.unwrap();
 }
 
 #[tokio::test]

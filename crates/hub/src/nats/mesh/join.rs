@@ -18,7 +18,7 @@ use crate::{
         store::NatsStore,
         subjects::Subjects,
     },
-    store::{EnvironmentId, NodeName, RegistrationId},
+    store::{EnvironmentId, NodeName, Store},
     switch::Switch,
 };
 
@@ -155,20 +155,15 @@ impl Exchange for Mesh {
         Box::pin(reach::dial(&self.shared, dial))
     }
 
-    fn supersede(
-        &self,
+    fn supersede<'a>(
+        &'a self,
         environment: EnvironmentId,
-        current: Option<RegistrationId>,
-    ) -> BoxFuture<'_, ()> {
+        // The nodes ask the store that they share.
+        _: &'a dyn Store,
+    ) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            self.shared
-                .switch
-                .supersede(environment.clone(), current.clone())
-                .await;
-            let news = News::Registered {
-                environment,
-                current,
-            };
+            news::close_superseded(&self.shared, &environment).await;
+            let news = News::Registered { environment };
             self.shared.store.presences().tell(&news).await;
         })
     }

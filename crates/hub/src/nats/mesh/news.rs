@@ -8,9 +8,8 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::join::Shared;
 use crate::{
-    exchange::Exchange as _,
     nats::presences::{Lost, News},
-    store::StoreError,
+    store::{EnvironmentId, StoreError},
 };
 
 /// Hears what other nodes tell, until it is dropped.
@@ -30,15 +29,10 @@ pub(super) async fn hear(shared: Arc<Shared>, mut executors: Subscriber) {
                 if presence.node != *shared.nodes.own()
                     && let Some(lost) = shared.store.presences().handle_other(&presence, revision)
                 {
-                    give_up(&shared, lost).await;
+                    give_up(&shared, lost);
                 }
             }
-            News::Registered {
-                environment,
-                current,
-            } => {
-                shared.switch.supersede(environment, current).await;
-            }
+            News::Registered { environment } => close_superseded(&shared, &environment).await,
         }
     }
 }
@@ -92,12 +86,12 @@ async fn sweep(shared: &Shared) -> Result<(), StoreError> {
         .tidy(&connections.collect())
         .await?
     {
-        give_up(shared, lost).await;
+        give_up(shared, lost);
     }
     Ok(())
 }
 
-async fn give_up(shared: &Shared, lost: Lost) {
+fn give_up(shared: &Shared, lost: Lost) {
     tracing::info!(?lost, "an executor is connected elsewhere");
     match lost {
         Lost::ToConnection {
@@ -115,12 +109,16 @@ async fn give_up(shared: &Shared, lost: Lost) {
                 shared.switch.replace(&environment, &theirs);
             }
         }
-        Lost::ToRegistration {
-            environment,
-            current,
-        } => {
-            shared.switch.supersede(environment, current).await;
-        }
+        Lost::ToRegistration { environment, ours } => shared.switch.evict(&environment, &ours),
+    }
+}
+
+/// Closes this node's socket of an environment if its registration is not current any more.
+pub(super) async fn close_superseded(shared: &Shared, environment: &EnvironmentId) {
+    let (switch, store) = (&shared.switch, &*shared.store);
+    if let Err(error) = switch.close_superseded(environment, store).await {
+        tracing::warn!(%environment, %error, "sockets of superseded executors linger");
+        store.presences().look_again();
     }
 }
 

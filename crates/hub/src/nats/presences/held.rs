@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::{
     nats::bucket::Revision,
-    store::{ConnectionId, EnvironmentId, Presence, RegistrationId},
+    store::{ConnectionId, EnvironmentId, Presence},
 };
 
 /// The presences of this node.
@@ -49,8 +49,8 @@ pub(in crate::nats) enum Lost {
     ToRegistration {
         /// The environment.
         environment: EnvironmentId,
-        /// The registration that has it.
-        current: Option<RegistrationId>,
+        /// The socket that lost it.
+        ours: ConnectionId,
     },
 }
 

@@ -18,7 +18,7 @@ use crate::{
         registry::{Full, Registry, json, parse},
         subjects::Subjects,
     },
-    store::{AttachError, ConnectionId, EnvironmentId, Presence, RegistrationId, StoreError},
+    store::{AttachError, ConnectionId, EnvironmentId, Presence, StoreError},
 };
 
 /// The bucket of presences. They are written anew by the nodes that hold the sockets; what a dead
@@ -41,12 +41,11 @@ pub(in crate::nats) enum News {
         /// The state of its record.
         revision: Revision,
     },
-    /// A registration took the place of all others.
+    /// A registration took the place of all others, or the environment was removed. Which one is
+    /// current the store knows: news may be overtaken.
     Registered {
         /// The environment.
         environment: EnvironmentId,
-        /// The registration. `None`: the environment was removed.
-        current: Option<RegistrationId>,
     },
 }
 
@@ -200,9 +199,14 @@ impl Presences {
         }
     }
 
-    /// Resolves when a record is left behind that [`Self::tidy`] should delete.
+    /// Resolves when something is left for [`Self::tidy`] to look after.
     pub(in crate::nats) async fn untidy(&self) {
         self.untidy.notified().await;
+    }
+
+    /// Has [`Self::tidy`] done soon.
+    pub(in crate::nats) fn look_again(&self) {
+        self.untidy.notify_one();
     }
 
     /// Makes the bucket again if the broker lost it, renews the records of this node's sockets,
@@ -239,17 +243,12 @@ impl Presences {
         revision: Revision,
     ) -> Result<Option<Lost>, StoreError> {
         let environment = presence.environment.clone();
-        let current = self
-            .registry
-            .registration(&environment)
-            .await?
-            .map(|current| current.id);
-        if current.as_ref() != Some(&presence.registration) {
+        if !self.is_current(&presence).await? {
             self.lock().leave(&presence);
             self.erase(&presence).await?;
             return Ok(Some(Lost::ToRegistration {
                 environment,
-                current,
+                ours: presence.connection,
             }));
         }
         let mut seen = revision;
@@ -328,7 +327,7 @@ impl Unfinished<'_> {
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
         self.presences.lock().leave(self.presence);
-        self.presences.untidy.notify_one();
+        self.presences.look_again();
     }
 }
 

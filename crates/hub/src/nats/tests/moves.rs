@@ -39,8 +39,9 @@ async fn a_new_registration_closes_the_old_socket_on_any_node() {
     let new = across.nodes[2].register("env").await;
     across.nodes[2]
         .mesh
-        .supersede(environment, Some(new.id.clone()))
+        .supersede(environment, &*across.nodes[2].mesh.store())
         .await;
+    assert_ne!(new.id, across.registration.id);
     assert_eq!(
         within(&mut across.executor.attachment.evicted).await,
         Ok(Ending::Replaced)

@@ -1,11 +1,18 @@
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use exec_remote::api::Registered;
 use http::StatusCode;
 use serde_json::json;
 
 use super::{Bench, key};
-use crate::{principal::Role, url::Pass};
+use crate::{
+    exchange::Exchange,
+    principal::Role,
+    registry::{Registry, Services},
+    store::ConnectionId,
+    switch::Switch,
+    url::Pass,
+};
 
 #[tokio::test]
 async fn an_executor_gets_a_url_that_is_signed_for_its_registration() {
@@ -183,4 +190,35 @@ async fn one_principal_has_so_many_environments_and_the_others_have_theirs() {
     let bench = bench.restart().await;
     let more = bench.register("more-still", &mallory, &mine).await;
     assert_eq!(more.refusal(), limit, "a restart counts the same");
+}
+
+#[tokio::test]
+async fn a_registration_that_is_answered_late_leaves_a_newer_one_alone() {
+    let bench = Bench::new().await;
+    let switch = Arc::new(Switch::default());
+    let services = Services {
+        exchange: Arc::clone(&switch) as Arc<dyn Exchange>,
+        ..bench.services.clone()
+    };
+    let registry = Registry::new(services, Arc::clone(&bench.direct));
+    let alice = bench.token("alice");
+    let register = |key| {
+        let body = json!({"security_profile": "noise_hybrid_ik_v1", "executor_public_key": key});
+        let (bench, registry, alice) = (&bench, &registry, &alice);
+        async move {
+            bench
+                .post_to(registry, "env-1/register", alice, &body)
+                .await
+        }
+    };
+    let mut late = Box::pin(register(key()));
+    assert!(futures_util::poll!(&mut late).is_pending());
+    let newer = register(key()).await;
+    let mut attachment = switch.attach(
+        "env-1".parse().unwrap(),
+        newer.text("executor_registration_id").parse().unwrap(),
+        ConnectionId::generate(),
+    );
+    assert_eq!(late.await.status, StatusCode::OK);
+    assert!(attachment.evicted.try_recv().is_err());
 }

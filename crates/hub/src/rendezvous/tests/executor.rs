@@ -97,9 +97,9 @@ async fn supersession_closes_the_socket_and_its_url() {
     let mut executor = rig.executor().await;
     let mut harness = rig.stream(&mut executor, "s").await;
     let next: crate::store::RegistrationId = "reg-2".parse().unwrap();
-    *rig.store.current.lock().unwrap() = next.clone();
+    *rig.store.current.lock().unwrap() = next;
     let exchange = &rig.rendezvous.exchange;
-    exchange.supersede(environment(), Some(next)).await;
+    exchange.supersede(environment(), &*rig.store).await;
     assert_eq!(executor.next().await, Err(Some(1012)));
     assert_eq!(harness.next().await, Err(Some(1012)));
     let refused = rig.admit(&rig.executor_url("reg-1")).await.unwrap_err();
