@@ -224,6 +224,7 @@ async fn a_broker_that_lost_everything_is_filled_again() {
     // Registrations are gone, so the executor's socket is closed and it registers again.
     let evicted = within(&mut across.executor.attachment.evicted).await;
     assert_eq!(evicted, Ok(Ending::Replaced));
+    eventually(async || node.mesh.is_connected()).await;
     let registration = node.register("env").await;
     let mut executor = across.nodes[0].connect(&registration).await;
     let mut near = eventually_dial(node, &registration).await;
