@@ -18,9 +18,11 @@ use super::{
     is_near,
 };
 
-/// Connections to one host that are kept for the next request, and for how long.
+/// Connections to one host that are kept for the next request.
 const IDLE_PER_HOST: usize = 4;
-const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long they are kept. A hub closes an idle connection after ten seconds, and a request that
+/// meets the closing half-way fails for nothing: they must be given up well before.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A client for HTTP/1.1. Clones share connections.
 ///
