@@ -19,7 +19,7 @@ mod waiting;
 pub use contract::{Authorization, NewRegistration, Owned, Presence, Store};
 pub use error::{AttachError, AuthorizeError, ClaimError, RegisterError, StoreError};
 pub use id::{ConnectionId, EnvironmentId, IdError, NodeName, RegistrationId};
-pub use record::{KeyPrint, Record, Registration, Superseded};
+pub use record::{Attendance, KeyPrint, Record, Registration, Superseded};
 pub use redb::{OpenError, RedbStore};
 #[cfg(test)]
 pub(crate) use redb::{lose_writer, on_disk};

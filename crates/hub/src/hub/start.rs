@@ -32,7 +32,7 @@ use crate::{
     rate::RateLimits,
     registry::{Gate, Registry, Services},
     rendezvous::Rendezvous,
-    store::{NodeName, RedbStore, Store},
+    store::{NodeName, RedbStore, Store, Timestamp},
     switch::Switch,
     tokens::{Authenticator, JwtAuthority, Tokens},
     url::{PublicUrl, Signer},
@@ -73,7 +73,7 @@ impl Files {
             },
             store: match config.nats {
                 Some(_) => None,
-                None => Some(RedbStore::open(&config.data_dir)?),
+                None => Some(RedbStore::open(&config.data_dir, Timestamp::now())?),
             },
         })
     }

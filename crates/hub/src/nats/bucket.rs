@@ -2,7 +2,10 @@
 //! Invariant: reads ask the bucket's leader, never a replica that may lag, so that a record written
 //! on one node is seen by the next read on any other.
 
-use std::{error::Error, time::Duration};
+use std::{
+    error::Error,
+    time::{Duration, SystemTime},
+};
 
 use async_nats::jetstream::{
     self,
@@ -18,7 +21,7 @@ use super::{
     config::{Prefix, Replicas},
     connection::{Connection, Link, NatsError, REQUEST, lost},
 };
-use crate::store::StoreError;
+use crate::store::{StoreError, Timestamp};
 
 /// What a bucket is made like.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +50,8 @@ pub(super) struct Bucket {
 pub(super) struct Slot {
     /// What is in it. `None`: nothing, or no longer.
     pub(super) value: Option<Bytes>,
+    /// When that was written or deleted, by the broker's clock; 1970 if nothing is known of it.
+    pub(super) at: Timestamp,
     /// Stands for the state that was read: a write that names it fails when there was another.
     pub(super) revision: Revision,
 }
@@ -135,6 +140,7 @@ impl Bucket {
                 return match error.kind() {
                     LastRawMessageErrorKind::NoMessageFound => Ok(Slot {
                         value: None,
+                        at: Timestamp::default(),
                         revision: Revision::default(),
                     }),
                     LastRawMessageErrorKind::InvalidSubject
@@ -147,6 +153,7 @@ impl Bucket {
         let is_marker = message.headers.get(OPERATION).is_some();
         Ok(Slot {
             value: (!is_marker).then_some(message.payload),
+            at: SystemTime::from(message.time).into(),
             revision: Revision(message.sequence),
         })
     }

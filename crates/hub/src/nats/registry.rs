@@ -11,7 +11,7 @@ use crate::{
     limits,
     principal::PrincipalName,
     store::{
-        self, ClaimError, EnvironmentId, NewRegistration, Presence, Record, RegisterError,
+        self, Attendance, ClaimError, EnvironmentId, NewRegistration, Record, RegisterError,
         Registration, SigningKey, StoreError,
     },
 };
@@ -126,11 +126,11 @@ impl Registry {
     pub(super) async fn register(
         &self,
         new: NewRegistration,
-        presence: Option<Presence>,
+        seen: &Attendance,
     ) -> Result<Registration, RegisterError> {
         let (environment, principal) = (new.environment.clone(), new.principal.clone());
         let decide = |previous: Option<&Record>| {
-            let (record, made) = Record::register(previous, presence.as_ref(), new.clone())?;
+            let (record, made) = Record::register(previous, seen, new.clone())?;
             Ok((Some(record), made))
         };
         self.change(&environment, &principal, decide).await

@@ -28,6 +28,8 @@ use crate::{
 /// at once with [`StoreError::Unavailable`], except for the signing key once it is known.
 #[derive(Debug)]
 pub struct NatsStore {
+    /// Since when this node knows who is connected.
+    started: Timestamp,
     signing_key: OnceCell<SigningKey>,
     registry: Registry,
     presences: Presences,
@@ -54,6 +56,7 @@ impl NatsStore {
         );
         let authorizations = Authorizations::new(bucket(authorizations::SHAPE).await?);
         Ok(Self {
+            started: Timestamp::now(),
             signing_key: OnceCell::new(),
             registry,
             presences,
@@ -117,8 +120,9 @@ impl Store for NatsStore {
 
     fn register(&self, new: NewRegistration) -> BoxFuture<'_, Result<Registration, RegisterError>> {
         Box::pin(async {
-            let presence = self.presence(&new.environment).await?;
-            self.registry.register(new, presence).await
+            let mut seen = self.presences.attendance(&new.environment, new.at).await?;
+            seen.left_at = seen.left_at.max(self.started);
+            self.registry.register(new, &seen).await
         })
     }
 
@@ -152,7 +156,12 @@ impl Store for NatsStore {
         Box::pin(self.presences.attach(presence))
     }
 
-    fn detach<'a>(&'a self, presence: &'a Presence) -> BoxFuture<'a, Result<(), StoreError>> {
+    fn detach<'a>(
+        &'a self,
+        presence: &'a Presence,
+        // The broker notes when.
+        _: Timestamp,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(self.presences.detach(presence))
     }
 

@@ -112,7 +112,8 @@ impl Bench {
         let tokens = directory.path().join("tokens.toml");
         let authenticator = Authenticator::new(Tokens::open(&tokens).unwrap(), None);
         let audit = Audit::file(&directory.path().join("audit.log")).unwrap();
-        let store = Arc::new(RedbStore::open(directory.path()).unwrap());
+        let now = Timestamp::from_seconds(1_700_000_000);
+        let store = Arc::new(RedbStore::open(directory.path(), now).unwrap());
         let sockets = Arc::new(Sockets::default());
         let services = Services {
             gate: Arc::new(Gate::new(authenticator, RateLimits::new(rules), audit)),
@@ -129,7 +130,7 @@ impl Bench {
             direct,
             sockets,
             moment: Moment {
-                at: Timestamp::from_seconds(1_700_000_000),
+                at: now,
                 instant: Instant::now(),
             },
         }

@@ -183,7 +183,8 @@ impl Rendezvous {
         };
         drop(attachment);
         // In any case: a store that failed may have noted the socket nevertheless.
-        match timeout(STORE_TIMEOUT, self.store.detach(presence)).await {
+        let detached = self.store.detach(presence, Timestamp::now());
+        match timeout(STORE_TIMEOUT, detached).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 tracing::warn!(environment = %presence.environment, %error, "executor not detached");

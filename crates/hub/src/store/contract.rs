@@ -67,8 +67,12 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// Notes that an executor's socket is connected, in place of any other of its environment.
     fn attach(&self, presence: Presence) -> BoxFuture<'_, Result<(), AttachError>>;
 
-    /// Notes that this very socket is gone. Nothing happens when another has taken its place.
-    fn detach<'a>(&'a self, presence: &'a Presence) -> BoxFuture<'a, Result<(), StoreError>>;
+    /// Notes that this very socket is gone `now`. Nothing happens when another has taken its place.
+    fn detach<'a>(
+        &'a self,
+        presence: &'a Presence,
+        now: Timestamp,
+    ) -> BoxFuture<'a, Result<(), StoreError>>;
 
     /// Where the executor is connected. `None`: nowhere.
     ///

@@ -30,23 +30,33 @@ pub struct Registration {
 }
 
 impl Registration {
-    fn holds_against(
-        &self,
-        loss: &Superseded,
-        presence: Option<&Presence>,
-        now: Timestamp,
-    ) -> bool {
-        let connected = presence.is_some_and(|seen| seen.registration == self.id);
-        connected || now.since(loss.at) < Record::SETTLE
+    fn holds_against(&self, loss: &Superseded, seen: &Attendance, now: Timestamp) -> bool {
+        let connected = seen.connected.as_ref();
+        if connected.is_some_and(|presence| presence.registration == self.id) {
+            return true;
+        }
+        // It came after the loss, and may have left a moment ago.
+        now.since(loss.at.max(seen.left_at)) < Record::SETTLE
     }
+}
+
+/// Who is connected for an environment, and who was.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Attendance {
+    /// The executor that is connected.
+    pub connected: Option<Presence>,
+    /// When the last one left, or may have left at the latest: a store that was started since does
+    /// not know.
+    pub left_at: Timestamp,
 }
 
 /// An environment: its owner, its current registration, and who lost it lately.
 ///
 /// The first principal to register it in whichever way owns it, until it is removed.
 /// Executors have one key per process. The newest process wins. A process that was superseded and
-/// comes back is told to wait for as long as its successor is connected, and in any case for
-/// [`Record::SETTLE`]: otherwise two executors of one name would throw each other out for ever.
+/// comes back is told to wait for as long as its successor is connected, and for [`Record::SETTLE`]
+/// after that: otherwise two executors of one name would throw each other out for ever, and one that
+/// connects again would lose its place for it.
 /// Those who wait are the standby: when the successor leaves, the first to ask takes over.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -90,13 +100,13 @@ impl Record {
     /// Decides on a registration: the record to store in place of `previous`, and what is current
     /// in it.
     ///
-    /// `presence` is the connected executor of the environment, if any.
+    /// `seen` tells of the executors that are and were connected for the environment.
     ///
     /// # Errors
     /// [`RegisterError::Foreign`] and [`RegisterError::Conflict`]; the record stays as it is.
     pub fn register(
         previous: Option<&Self>,
-        presence: Option<&Presence>,
+        seen: &Attendance,
         new: NewRegistration,
     ) -> Result<(Self, Registration), RegisterError> {
         let mut record = match (Self::claim(previous, &new.principal)?, previous) {
@@ -117,7 +127,7 @@ impl Record {
             let newcomer = KeyPrint::of(&current.executor_key);
             let superseded = &mut record.superseded;
             if let Some(loss) = superseded.iter().find(|loss| loss.key == newcomer)
-                && before.holds_against(loss, presence, new.at)
+                && before.holds_against(loss, seen, new.at)
             {
                 return Err(RegisterError::Conflict);
             }

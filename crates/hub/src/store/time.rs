@@ -51,6 +51,13 @@ impl Timestamp {
         Self(self.0.saturating_add(millis))
     }
 
+    /// The time `earlier` before this one, to the millisecond; 1970 if that is later.
+    #[must_use]
+    pub fn minus(self, earlier: Duration) -> Self {
+        let millis = u64::try_from(earlier.as_millis()).unwrap_or(u64::MAX);
+        Self(self.0.saturating_sub(millis))
+    }
+
     /// How long ago `earlier` was; nothing when the clocks disagree about which came first.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
@@ -150,6 +157,9 @@ mod tests {
         let end = Timestamp::from_seconds(u64::MAX);
         assert_eq!(end.plus(Duration::MAX).millis(), u64::MAX);
         assert_eq!(Timestamp::default().since(end), Duration::ZERO);
+        let second = Timestamp::from_seconds(1);
+        assert_eq!(second.minus(Duration::from_millis(1)).millis(), 999);
+        assert_eq!(second.minus(Duration::MAX), Timestamp::default());
         assert_eq!(end.rfc3339(), "9999-12-31T23:59:59.999Z");
     }
 }

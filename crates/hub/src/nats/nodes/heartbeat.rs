@@ -5,7 +5,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use async_nats::Subscriber;
@@ -56,6 +56,12 @@ impl Nodes {
     /// is noticed.
     pub(in crate::nats) fn heard(&self, node: NodeName) {
         self.lock().handle_heartbeat(node, Instant::now());
+    }
+
+    /// How long ago a node that does not live was found to be gone. `None`: long ago, or it was
+    /// never heard of.
+    pub(in crate::nats) fn silence(&self, node: &NodeName) -> Option<Duration> {
+        self.lock().silence(node, Instant::now())
     }
 
     /// How many nodes live, this one included once it heard itself.
@@ -165,7 +171,7 @@ fn hear(nodes: &Nodes, payload: &[u8], circuits: &Circuits) {
             nodes.lock().handle_heartbeat(node, Instant::now());
         }
         News::Stopping => {
-            nodes.lock().handle_farewell(&node);
+            nodes.lock().handle_farewell(&node, Instant::now());
             if node != nodes.own {
                 let ended = circuits.end_of_node(&node);
                 tracing::info!(%node, circuits = ended, "node stops");

@@ -16,6 +16,8 @@ pub(super) struct Roster {
     listening: Instant,
     swept: Instant,
     heard: BTreeMap<NodeName, Instant>,
+    /// Those who fell silent or stopped lately, and when.
+    gone: BTreeMap<NodeName, Instant>,
 }
 
 impl Roster {
@@ -25,19 +27,25 @@ impl Roster {
             listening: now,
             swept: now,
             heard: BTreeMap::new(),
+            gone: BTreeMap::new(),
         }
     }
 
     /// A node told that it lives.
     pub(super) fn handle_heartbeat(&mut self, node: NodeName, now: Instant) {
         if self.heard.len() < MAX_NODES || self.heard.contains_key(&node) {
+            self.gone.remove(&node);
             self.heard.insert(node, now);
         }
     }
 
     /// A node told that it stops. Returns whether it was known.
-    pub(super) fn handle_farewell(&mut self, node: &NodeName) -> bool {
-        self.heard.remove(node).is_some()
+    pub(super) fn handle_farewell(&mut self, node: &NodeName, now: Instant) -> bool {
+        let known = self.heard.remove(node).is_some();
+        if known {
+            self.leave(node.clone(), now);
+        }
+        known
     }
 
     /// The connection to the others was lost and is back: nobody could be heard meanwhile.
@@ -61,7 +69,28 @@ impl Roster {
         let dead = self.heard.iter().filter(|(_, heard)| is_silent(heard));
         let dead: Vec<_> = dead.map(|(node, _)| node.clone()).collect();
         self.heard.retain(|_, heard| !is_silent(heard));
+        self.gone
+            .retain(|_, gone| now.saturating_duration_since(*gone) < MEMORY);
+        for node in &dead {
+            self.leave(node.clone(), now);
+        }
         dead
+    }
+
+    /// How long ago a node was found to be gone; not at all if the next sweep is to find it. `None`:
+    /// long ago, or it was never heard of.
+    pub(super) fn silence(&self, node: &NodeName, now: Instant) -> Option<Duration> {
+        if self.heard.contains_key(node) {
+            return Some(Duration::ZERO);
+        }
+        let gone = self.gone.get(node)?;
+        Some(now.saturating_duration_since(*gone))
+    }
+
+    fn leave(&mut self, node: NodeName, now: Instant) {
+        if self.gone.len() < MAX_NODES {
+            self.gone.insert(node, now);
+        }
     }
 
     /// Whether a node lives. One that was not heard of yet has the benefit of the doubt for as long
@@ -100,6 +129,9 @@ pub(super) const SWEEP: Duration = Duration::from_millis(250);
 
 /// Between two sweeps this long this process did not run.
 const STALL: Duration = Duration::from_secs(1);
+
+/// How long a node that is gone is remembered: longer than anybody waits for its executors.
+const MEMORY: Duration = Duration::from_secs(60);
 
 /// More nodes than any hub has; a foreign program on the subject cannot fill the memory.
 const MAX_NODES: usize = 1024;
@@ -176,9 +208,28 @@ mod tests {
         let t0 = Instant::now();
         let mut roster = Roster::new(t0);
         roster.handle_heartbeat(node("a"), t0);
-        assert!(roster.handle_farewell(&node("a")));
-        assert!(!roster.handle_farewell(&node("a")));
+        assert!(roster.handle_farewell(&node("a"), t0));
+        assert!(!roster.handle_farewell(&node("a"), t0));
         assert!(!roster.is_alive(&node("a"), t0 + DEAD));
+    }
+
+    #[test]
+    fn it_is_known_for_a_while_since_when_a_node_is_gone() {
+        let t0 = Instant::now();
+        let mut roster = Roster::new(t0);
+        for name in ["a", "b"] {
+            roster.handle_heartbeat(node(name), t0);
+            assert_eq!(roster.silence(&node(name), t0), Some(Duration::ZERO));
+        }
+        roster.handle_farewell(&node("b"), t0);
+        let t1 = t0 + DEAD;
+        assert_eq!(sweep_until(&mut roster, t0, t1), [node("a")]);
+        assert_eq!(roster.silence(&node("a"), t1 + DEAD), Some(DEAD));
+        assert_eq!(roster.silence(&node("b"), t1), Some(DEAD));
+        roster.handle_heartbeat(node("b"), t1);
+        assert_eq!(roster.silence(&node("b"), t1), Some(Duration::ZERO));
+        sweep_until(&mut roster, t1, t1 + MEMORY);
+        assert_eq!(roster.silence(&node("a"), t1 + MEMORY), None);
     }
 
     #[test]

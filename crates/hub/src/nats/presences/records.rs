@@ -18,7 +18,9 @@ use crate::{
         registry::{Full, Registry, json, parse},
         subjects::Subjects,
     },
-    store::{AttachError, ConnectionId, EnvironmentId, Presence, StoreError},
+    store::{
+        AttachError, Attendance, ConnectionId, EnvironmentId, Presence, StoreError, Timestamp,
+    },
 };
 
 /// The bucket of presences. They are written anew by the nodes that hold the sockets; what a dead
@@ -154,16 +156,53 @@ impl Presences {
     ) -> Result<Option<(Presence, Revision)>, StoreError> {
         let slot = self.bucket.read(&key(environment)).await?;
         let presence = parse::<Presence>(&slot, "a presence")?;
-        let is_there = |presence: &Presence| {
-            if presence.node == *self.nodes.own() {
-                self.lock().holds(presence)
-            } else {
-                self.nodes.is_alive(&presence.node)
-            }
-        };
         Ok(presence
-            .filter(is_there)
+            .filter(|presence| self.is_there(presence))
             .map(|presence| (presence, slot.revision)))
+    }
+
+    /// Where the executor of an environment is connected `now`, or when it left.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub(in crate::nats) async fn attendance(
+        &self,
+        environment: &EnvironmentId,
+        now: Timestamp,
+    ) -> Result<Attendance, StoreError> {
+        let slot = self.bucket.read(&key(environment)).await?;
+        Ok(match parse::<Presence>(&slot, "a presence")? {
+            Some(presence) if self.is_there(&presence) => Attendance {
+                connected: Some(presence),
+                ..Attendance::default()
+            },
+            // This node is about to delete the record.
+            Some(presence) if presence.node == *self.nodes.own() => Attendance {
+                connected: None,
+                left_at: now,
+            },
+            // Its node died with it.
+            Some(presence) => Attendance {
+                connected: None,
+                left_at: match self.nodes.silence(&presence.node) {
+                    Some(silence) => now.minus(silence),
+                    None => slot.at,
+                },
+            },
+            // The marker of a deleted record is as old as its deletion.
+            None => Attendance {
+                connected: None,
+                left_at: slot.at,
+            },
+        })
+    }
+
+    fn is_there(&self, presence: &Presence) -> bool {
+        if presence.node == *self.nodes.own() {
+            self.lock().holds(presence)
+        } else {
+            self.nodes.is_alive(&presence.node)
+        }
     }
 
     /// Another node wrote down a socket. Returns what this node lost by that.

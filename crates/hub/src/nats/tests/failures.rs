@@ -195,7 +195,9 @@ async fn a_socket_that_ended_while_the_broker_was_away_is_forgotten_when_it_is_b
     broker.kill().await;
     eventually(async || !across.nodes[0].mesh.is_connected()).await;
     let store = across.nodes[0].mesh.store();
-    let failed = store.detach(&across.executor.presence).await;
+    let failed = store
+        .detach(&across.executor.presence, Timestamp::now())
+        .await;
     assert!(
         matches!(failed, Err(StoreError::Unavailable(_))),
         "{failed:?}"

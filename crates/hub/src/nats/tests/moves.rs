@@ -22,7 +22,7 @@ async fn an_executor_that_reconnects_elsewhere_takes_its_harnesses_along() {
     across.nodes[0]
         .mesh
         .store()
-        .detach(&across.executor.presence)
+        .detach(&across.executor.presence, Timestamp::now())
         .await
         .unwrap();
     let seen = across.nodes[0]

@@ -139,7 +139,7 @@ async fn only_the_current_registration_is_attached_and_only_the_last_socket_deta
     one.attach(first.clone()).await.unwrap();
     assert_eq!(here.presence(&first.environment).await, Some(first.clone()));
     two.attach(second.clone()).await.unwrap();
-    one.detach(&first).await.unwrap();
+    one.detach(&first, Timestamp::now()).await.unwrap();
     assert_eq!(
         here.presence(&first.environment).await,
         Some(second.clone())
@@ -148,8 +148,54 @@ async fn only_the_current_registration_is_attached_and_only_the_last_socket_deta
         there.presence(&first.environment).await,
         Some(second.clone())
     );
-    two.detach(&second).await.unwrap();
+    two.detach(&second, Timestamp::now()).await.unwrap();
     assert_eq!(here.presence(&first.environment).await, None);
+}
+
+#[tokio::test]
+async fn a_standby_on_any_node_waits_for_an_executor_that_left() {
+    let broker = Broker::start().await;
+    let ([here, _there], [one, two]) = two_stores(&broker).await;
+    let (old, young) = (key(), key());
+    let at = |key, at| NewRegistration {
+        at,
+        ..new("env", "alice", key)
+    };
+    let long_ago = Timestamp::now().minus(Duration::from_secs(3600));
+    one.register(at(&old, long_ago)).await.unwrap();
+    let current = one.register(at(&young, long_ago)).await.unwrap();
+    let presence = presence(&here, &current);
+    one.attach(presence.clone()).await.unwrap();
+    let left = Timestamp::now();
+    one.detach(&presence, left).await.unwrap();
+    let seen = two.presences().attendance(&presence.environment, left);
+    let seen = seen.await.unwrap();
+    assert!(seen.left_at >= left, "{seen:?} {left:?}");
+    let early = two.register(at(&old, Timestamp::now())).await;
+    assert!(matches!(early, Err(RegisterError::Conflict)));
+    let late = Timestamp::now().plus(Duration::from_secs(30));
+    two.register(at(&old, late)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_standby_waits_for_the_executor_of_a_node_that_died() {
+    let broker = Broker::start().await;
+    let ([here, there], [one, two]) = two_stores(&broker).await;
+    let current = one.register(new("env", "alice", &key())).await.unwrap();
+    let presence = presence(&here, &current);
+    one.attach(presence.clone()).await.unwrap();
+    eventually(async || there.mesh.nodes() == 2).await;
+    let before = Timestamp::now();
+    drop(here);
+    let attendance = async || {
+        let seen = two
+            .presences()
+            .attendance(&presence.environment, Timestamp::now());
+        seen.await.unwrap()
+    };
+    eventually(async || attendance().await.connected.is_none()).await;
+    let seen = attendance().await;
+    assert!(seen.left_at >= before, "{seen:?} {before:?}");
 }
 
 #[tokio::test]
@@ -179,7 +225,7 @@ async fn an_attach_that_is_given_up_leaves_no_presence() {
         for _ in 0..4 {
             let polled = futures_util::poll!(&mut attach);
             if polled.is_ready() {
-                one.detach(&presence).await.unwrap();
+                one.detach(&presence, Timestamp::now()).await.unwrap();
                 break;
             }
             one.registration(&presence.environment).await.unwrap();

@@ -82,7 +82,18 @@ async fn of_two_executors_the_newer_wins_and_the_older_waits_until_it_is_gone() 
         .await
         .unwrap()
         .unwrap();
-    bench.services.store.detach(&presence).await.unwrap();
+    bench
+        .services
+        .store
+        .detach(&presence, bench.moment.at)
+        .await
+        .unwrap();
+    // It may be on its way back.
+    assert_eq!(
+        bench.register("env-1", &alice, &old).await.refusal(),
+        conflict
+    );
+    bench.advance(Duration::from_secs(30));
     assert_eq!(
         bench.register("env-1", &alice, &old).await.status,
         StatusCode::OK

@@ -312,7 +312,11 @@ impl Store for OneEnvironment {
         ready(Ok(()))
     }
 
-    fn detach<'a>(&'a self, presence: &'a Presence) -> BoxFuture<'a, Result<(), StoreError>> {
+    fn detach<'a>(
+        &'a self,
+        presence: &'a Presence,
+        _: Timestamp,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
         self.presence
             .lock()
             .unwrap()

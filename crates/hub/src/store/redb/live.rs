@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::store::{
-    Authorization, AuthorizeError, EnvironmentId, Presence, Timestamp, TokenHash, Waiting,
+    Attendance, Authorization, AuthorizeError, EnvironmentId, Presence, Timestamp, TokenHash,
+    Waiting,
 };
 
 /// How many authorizations may wait at once. Each lives for a minute and holds a public key.
@@ -13,40 +14,53 @@ const MAX_AUTHORIZATIONS: usize = 16_384;
 /// [`Waiting`].
 #[derive(Debug)]
 pub(super) struct Live {
+    /// Since when anything is known.
+    started: Timestamp,
     presences: BTreeMap<EnvironmentId, Presence>,
+    /// When executors left.
+    left: BTreeMap<EnvironmentId, Timestamp>,
     authorizations: HashMap<TokenHash, Authorization>,
     /// The same authorizations, as they are counted.
     waiting: Waiting,
 }
 
-impl Default for Live {
-    fn default() -> Self {
+impl Live {
+    pub(super) fn new(started: Timestamp) -> Self {
         Self {
+            started,
             presences: BTreeMap::new(),
+            left: BTreeMap::new(),
             authorizations: HashMap::new(),
             waiting: Waiting::new(MAX_AUTHORIZATIONS),
         }
     }
-}
 
-impl Live {
     pub(super) fn attach(&mut self, presence: Presence) {
         self.presences
             .insert(presence.environment.clone(), presence);
     }
 
-    pub(super) fn detach(&mut self, presence: &Presence) {
+    pub(super) fn detach(&mut self, presence: &Presence, now: Timestamp) {
         if self.presences.get(&presence.environment) == Some(presence) {
             self.presences.remove(&presence.environment);
+            self.left.insert(presence.environment.clone(), now);
         }
     }
 
     pub(super) fn forget(&mut self, environment: &EnvironmentId) {
         self.presences.remove(environment);
+        self.left.remove(environment);
     }
 
     pub(super) fn presence(&self, environment: &EnvironmentId) -> Option<&Presence> {
         self.presences.get(environment)
+    }
+
+    pub(super) fn attendance(&self, environment: &EnvironmentId) -> Attendance {
+        Attendance {
+            connected: self.presence(environment).cloned(),
+            left_at: self.left.get(environment).copied().unwrap_or(self.started),
+        }
     }
 
     /// Keeps an authorization. `now` is when it was made: what expired by then makes room.
@@ -82,8 +96,8 @@ mod tests {
 
     #[test]
     fn the_expired_make_room_and_used_ones_are_worth_nothing() {
-        let mut live = Live::default();
         let (t0, environment) = (Timestamp::from_seconds(1000), "env".parse().unwrap());
+        let mut live = Live::new(t0);
         let authorization = Authorization {
             environment,
             registration: "reg".parse().unwrap(),
@@ -106,8 +120,8 @@ mod tests {
 
     #[test]
     fn it_takes_many_principals_to_use_up_all_authorizations() {
-        let mut live = Live::default();
         let now = Timestamp::from_seconds(1000);
+        let mut live = Live::new(now);
         let harness_key = Identity::generate().public_key().clone();
         let mut refused = None;
         for n in 0..=MAX_AUTHORIZATIONS {

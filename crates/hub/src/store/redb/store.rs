@@ -47,20 +47,20 @@ pub struct RedbStore {
 }
 
 impl RedbStore {
-    /// Opens the store in `directory`, making both when they are not there. Blocks.
+    /// Opens the store in `directory` at `now`, making both when they are not there. Blocks.
     ///
     /// # Errors
     /// When the file is in use, is not ours, or the host does not let us have it.
-    pub fn open(directory: &Path) -> Result<Self, OpenError> {
+    pub fn open(directory: &Path, now: Timestamp) -> Result<Self, OpenError> {
         let (database, key) = open::open(directory)?;
-        Self::start(database, key).map_err(|source| OpenError::Io {
+        Self::start(database, key, now).map_err(|source| OpenError::Io {
             path: directory.to_owned(),
             source,
         })
     }
 
-    fn start(database: Database, key: SigningKey) -> io::Result<Self> {
-        let (database, live) = (Arc::new(database), Arc::new(Mutex::new(Live::default())));
+    fn start(database: Database, key: SigningKey, now: Timestamp) -> io::Result<Self> {
+        let (database, live) = (Arc::new(database), Arc::new(Mutex::new(Live::new(now))));
         let wrote = Arc::new(AtomicBool::new(true));
         let (jobs, waiting) = mpsc::channel(QUEUE);
         let writer = writer::spawn(
@@ -162,8 +162,12 @@ impl Store for RedbStore {
         self.write(|reply| Job::Attach(presence, reply)).boxed()
     }
 
-    fn detach<'a>(&'a self, presence: &'a Presence) -> BoxFuture<'a, Result<(), StoreError>> {
-        lock(&self.live).detach(presence);
+    fn detach<'a>(
+        &'a self,
+        presence: &'a Presence,
+        now: Timestamp,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        lock(&self.live).detach(presence, now);
         ready(Ok(())).boxed()
     }
 

@@ -167,8 +167,8 @@ fn register(
 ) -> Result<Registration, RegisterError> {
     let environment = new.environment.clone();
     let previous = tables::get(&tables.environments, &environment)?;
-    let presence = lock(live).presence(&environment).cloned();
-    let (record, made) = Record::register(previous.as_ref(), presence.as_ref(), new)?;
+    let seen = lock(live).attendance(&environment);
+    let (record, made) = Record::register(previous.as_ref(), &seen, new)?;
     if previous.is_none() {
         make_room(tables, &record.owner)?;
     }

@@ -8,7 +8,7 @@ use crate::store::{OpenError, RedbStore, Store};
 #[tokio::test]
 async fn owners_registrations_and_the_key_survive_a_restart_and_presence_does_not() {
     let directory = tempfile::tempdir().unwrap();
-    let store = RedbStore::open(directory.path()).unwrap();
+    let store = RedbStore::open(directory.path(), epoch()).unwrap();
     let signing_key = store.signing_key().await.unwrap();
     let registration = store
         .register(new("env", "alice", &key(), epoch()))
@@ -17,7 +17,7 @@ async fn owners_registrations_and_the_key_survive_a_restart_and_presence_does_no
     store.attach(presence(&registration)).await.unwrap();
     drop(store);
 
-    let store = RedbStore::open(directory.path()).unwrap();
+    let store = RedbStore::open(directory.path(), epoch()).unwrap();
     assert_eq!(store.signing_key().await.unwrap(), signing_key);
     let found = store.registration(&registration.environment).await.unwrap();
     assert_eq!(found.as_ref(), Some(&registration));
@@ -36,8 +36,8 @@ async fn owners_registrations_and_the_key_survive_a_restart_and_presence_does_no
 #[test]
 fn two_hubs_do_not_share_a_directory() {
     let directory = tempfile::tempdir().unwrap();
-    let _store = RedbStore::open(directory.path()).unwrap();
-    let second = RedbStore::open(directory.path());
+    let _store = RedbStore::open(directory.path(), epoch()).unwrap();
+    let second = RedbStore::open(directory.path(), epoch());
     assert!(matches!(second, Err(OpenError::InUse { .. })), "{second:?}");
 }
 
@@ -45,7 +45,7 @@ fn two_hubs_do_not_share_a_directory() {
 fn nobody_else_reads_the_file() {
     let parent = tempfile::tempdir().unwrap();
     let directory = parent.path().join("a/b");
-    drop(RedbStore::open(&directory).unwrap());
+    drop(RedbStore::open(&directory, epoch()).unwrap());
     let mode = |path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(directory.join("hub.redb")), 0o600);
     assert_eq!(mode(directory), 0o700);
@@ -57,7 +57,7 @@ fn a_foreign_file_is_refused_and_left_alone() {
     let path = directory.path().join("hub.redb");
     for content in [&b"not a database"[..], &[0; 8192], &[0xff; 100_000]] {
         fs::write(&path, content).unwrap();
-        let opened = RedbStore::open(directory.path());
+        let opened = RedbStore::open(directory.path(), epoch());
         assert!(
             matches!(opened, Err(OpenError::NotOurs { .. })),
             "{opened:?}"
@@ -70,11 +70,11 @@ fn a_foreign_file_is_refused_and_left_alone() {
 fn a_damaged_file_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("hub.redb");
-    drop(RedbStore::open(directory.path()).unwrap());
+    drop(RedbStore::open(directory.path(), epoch()).unwrap());
     let mut content = fs::read(&path).unwrap();
     content.truncate(content.len() / 2);
     fs::write(&path, &content).unwrap();
-    let opened = RedbStore::open(directory.path());
+    let opened = RedbStore::open(directory.path(), epoch());
     assert!(
         matches!(opened, Err(OpenError::NotOurs { .. })),
         "{opened:?}"
@@ -86,7 +86,7 @@ async fn a_store_that_opens_is_whole_wherever_its_file_was_damaged() {
     const PLACES: usize = 64;
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("hub.redb");
-    let store = RedbStore::open(directory.path()).unwrap();
+    let store = RedbStore::open(directory.path(), epoch()).unwrap();
     let key = key();
     let environment = |number: usize| format!("env{number}");
     for number in 0..20 {
@@ -104,7 +104,7 @@ async fn a_store_that_opens_is_whole_wherever_its_file_was_damaged() {
             *byte ^= 0x55;
         }
         fs::write(&path, damaged).unwrap();
-        let store = match RedbStore::open(directory.path()) {
+        let store = match RedbStore::open(directory.path(), epoch()) {
             Ok(store) => store,
             Err(error) => {
                 assert!(matches!(error, OpenError::NotOurs { .. }), "{error:?}");
@@ -129,7 +129,9 @@ fn a_database_of_another_program_or_version_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("hub.redb");
     drop(redb::Database::create(&path).unwrap());
-    let opened = RedbStore::open(directory.path()).unwrap_err().to_string();
+    let opened = RedbStore::open(directory.path(), epoch())
+        .unwrap_err()
+        .to_string();
     assert!(opened.ends_with("another program made it"), "{opened}");
 
     let database = redb::Database::create(&path).unwrap();
@@ -139,6 +141,8 @@ fn a_database_of_another_program_or_version_is_refused() {
     drop(meta);
     writing.commit().unwrap();
     drop(database);
-    let opened = RedbStore::open(directory.path()).unwrap_err().to_string();
+    let opened = RedbStore::open(directory.path(), epoch())
+        .unwrap_err()
+        .to_string();
     assert!(opened.contains("exec-hub/1"), "{opened}");
 }

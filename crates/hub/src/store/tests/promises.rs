@@ -7,7 +7,7 @@ use crate::store::{
 
 fn store() -> (tempfile::TempDir, Arc<RedbStore>) {
     let directory = tempfile::tempdir().unwrap();
-    let store = RedbStore::open(directory.path()).unwrap();
+    let store = RedbStore::open(directory.path(), epoch()).unwrap();
     (directory, Arc::new(store))
 }
 
@@ -83,13 +83,40 @@ async fn only_the_current_registration_is_attached_and_only_the_last_socket_deta
     let (one, two) = (presence(&current), presence(&current));
     store.attach(one.clone()).await.unwrap();
     store.attach(two.clone()).await.unwrap();
-    store.detach(&one).await.unwrap();
+    store.detach(&one, epoch()).await.unwrap();
     assert_eq!(
         store.presence(&one.environment).await.unwrap(),
         Some(two.clone())
     );
-    store.detach(&two).await.unwrap();
+    store.detach(&two, epoch()).await.unwrap();
     assert_eq!(store.presence(&one.environment).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_standby_waits_for_an_executor_that_left_and_for_one_whose_hub_was_restarted() {
+    let (directory, store) = store();
+    let at = |seconds| epoch().plus(Duration::from_secs(seconds));
+    let (old, young) = (key(), key());
+    store
+        .register(new("env", "alice", &old, at(0)))
+        .await
+        .unwrap();
+    let current = store
+        .register(new("env", "alice", &young, at(100)))
+        .await
+        .unwrap();
+    let here = presence(&current);
+    store.attach(here.clone()).await.unwrap();
+    store.detach(&here, at(1000)).await.unwrap();
+    let early = store.register(new("env", "alice", &old, at(1029))).await;
+    assert!(matches!(early, Err(RegisterError::Conflict)));
+    drop(store);
+
+    let store = RedbStore::open(directory.path(), at(2000)).unwrap();
+    let early = store.register(new("env", "alice", &old, at(2029))).await;
+    assert!(matches!(early, Err(RegisterError::Conflict)));
+    let late = store.register(new("env", "alice", &old, at(2030))).await;
+    assert!(late.is_ok());
 }
 
 #[tokio::test]

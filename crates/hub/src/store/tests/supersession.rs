@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::{epoch, key, new, presence};
-use crate::store::{ClaimError, Record, RegisterError, Registration, Timestamp};
+use crate::store::{Attendance, ClaimError, Record, RegisterError, Registration, Timestamp};
 
 fn register(
     previous: &Record,
@@ -9,16 +9,21 @@ fn register(
     by: &exec_relay::identity::PublicKey,
     at: Timestamp,
 ) -> Result<Record, RegisterError> {
-    let presence = connected.then(|| presence(current(previous)));
+    let seen = Attendance {
+        connected: connected.then(|| presence(current(previous))),
+        ..Attendance::default()
+    };
     let new = new("env", "alice", by, at);
-    let (record, made) = Record::register(Some(previous), presence.as_ref(), new)?;
+    let (record, made) = Record::register(Some(previous), &seen, new)?;
     assert_eq!(record.current.as_ref(), Some(&made));
     Ok(record)
 }
 
 fn first(by: &exec_relay::identity::PublicKey) -> Record {
     let new = new("env", "alice", by, epoch());
-    Record::register(None, None, new).unwrap().0
+    Record::register(None, &Attendance::default(), new)
+        .unwrap()
+        .0
 }
 
 fn current(record: &Record) -> &Registration {
@@ -49,6 +54,22 @@ fn the_newest_executor_wins_and_the_loser_waits_while_it_is_connected() {
 }
 
 #[test]
+fn the_loser_waits_while_its_successor_may_come_back() {
+    let (old, young) = (key(), key());
+    let second = register(&first(&old), true, &young, after(100)).unwrap();
+    let left = Attendance {
+        connected: None,
+        left_at: after(1000),
+    };
+    let register = |at| Record::register(Some(&second), &left, new("env", "alice", &old, at));
+    for seconds in [1001, 1029] {
+        let refused = register(after(seconds));
+        assert!(matches!(refused, Err(RegisterError::Conflict)), "{seconds}");
+    }
+    assert!(register(after(1030)).is_ok());
+}
+
+#[test]
 fn the_same_executor_registers_again_at_any_time() {
     let mine = key();
     let first = first(&mine);
@@ -62,9 +83,12 @@ fn a_presence_of_an_older_registration_does_not_hold_the_place() {
     let (old, young) = (key(), key());
     let first = first(&old);
     let second = register(&first, true, &young, after(0)).unwrap();
-    let stale = presence(current(&first));
+    let stale = Attendance {
+        connected: Some(presence(current(&first))),
+        ..Attendance::default()
+    };
     let back = new("env", "alice", &old, after(30));
-    assert!(Record::register(Some(&second), Some(&stale), back).is_ok());
+    assert!(Record::register(Some(&second), &stale, back).is_ok());
 }
 
 #[test]
@@ -92,20 +116,25 @@ fn losers_are_remembered_up_to_a_bound() {
 
 #[test]
 fn somebody_else_registers_nothing_here() {
-    let first = first(&key());
-    let refused = Record::register(Some(&first), None, new("env", "bob", &key(), after(9999)));
+    let (first, nobody) = (first(&key()), Attendance::default());
+    let refused = Record::register(
+        Some(&first),
+        &nobody,
+        new("env", "bob", &key(), after(9999)),
+    );
     assert!(matches!(refused, Err(RegisterError::Foreign)));
 }
 
 #[test]
 fn who_claims_an_environment_owns_it_without_a_registration() {
     let (alice, bob) = ("alice".parse().unwrap(), "bob".parse().unwrap());
+    let nobody = Attendance::default();
     let claimed = Record::claim(None, &alice).unwrap().unwrap();
     assert_eq!((&claimed.owner, &claimed.current), (&alice, &None));
     assert_eq!(Record::claim(Some(&claimed), &alice).unwrap(), None);
     let foreign = Record::claim(Some(&claimed), &bob);
     assert!(matches!(foreign, Err(ClaimError::Foreign)));
-    let foreign = Record::register(Some(&claimed), None, new("env", "bob", &key(), epoch()));
+    let foreign = Record::register(Some(&claimed), &nobody, new("env", "bob", &key(), epoch()));
     assert!(matches!(foreign, Err(RegisterError::Foreign)));
     let registered = register_first(&claimed);
     assert_eq!(current(&registered).owner, alice);
@@ -113,5 +142,7 @@ fn who_claims_an_environment_owns_it_without_a_registration() {
 
 fn register_first(claimed: &Record) -> Record {
     let new = new("env", "alice", &key(), epoch());
-    Record::register(Some(claimed), None, new).unwrap().0
+    Record::register(Some(claimed), &Attendance::default(), new)
+        .unwrap()
+        .0
 }

@@ -11,7 +11,7 @@ use std::{
 use redb::{StorageBackend, backends::InMemoryBackend};
 
 use super::{RedbStore, open};
-use crate::store::{Store as _, StoreError};
+use crate::store::{Store as _, StoreError, Timestamp};
 
 /// A disk that can be made to fail, in memory.
 #[derive(Clone, Debug)]
@@ -73,7 +73,8 @@ pub(crate) fn on_disk() -> (RedbStore, Disk) {
     let Ok(key) = open::identify(&database, true) else {
         panic!("the store was not made");
     };
-    (RedbStore::start(database, key).unwrap(), disk)
+    let store = RedbStore::start(database, key, Timestamp::now());
+    (store.unwrap(), disk)
 }
 
 /// Has the writing thread of a store panic, and waits until it is gone.
