@@ -2,9 +2,9 @@
 //!
 //! A connection follows such a process from `process/attach` to `process/release`. Invariant: a process
 //! is attached at most once at a time, and not before a release of the same id is answered; until then
-//! what still comes by the id is of before, and ignored. On another connection it is attached again,
-//! after the last number that came. The server is asked what it knows by the id first, where that may
-//! be another process by now.
+//! what still comes by the id is of before, and ignored. On another connection, and when followers have
+//! caught up, it is attached again, after the last number that came. The server is asked what it knows by
+//! the id first: that may be another process by now.
 
 use std::sync::Arc;
 
@@ -32,15 +32,6 @@ use crate::{
     events::{Broken, ProcessEvents, Turn},
 };
 
-/// What is known of the session on a connection that follows another.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Standing {
-    /// It is the same: so is the server, and it has not been long.
-    Resumed,
-    /// It is another one, perhaps of another server.
-    New,
-}
-
 impl Connection {
     /// Keeps a call back that names a process which is being released, or which may be another one
     /// than it was. Returns it if it need not wait.
@@ -55,7 +46,10 @@ impl Connection {
             | Waiter::End(_)
             | Waiter::List(_)
             | Waiter::Release(_)
-            | Waiter::File(..) => self.looking_up && ask.about.is_some(),
+            | Waiter::File(..) => {
+                let about = ask.about.as_ref();
+                about.is_some_and(|process| self.is_looked_up(process))
+            }
         };
         if !waits {
             return Some(ask);
@@ -67,6 +61,12 @@ impl Connection {
             self.deferred.push(ask);
         }
         None
+    }
+
+    /// Tells whether the server was asked what it knows by the id of this process.
+    fn is_looked_up(&self, process: &Arc<ProcessEvents>) -> bool {
+        let mut looked_up = self.looking_up.iter();
+        looked_up.any(|one| Arc::ptr_eq(one, process))
     }
 
     /// Asks for the events of a process, after the last that came.
@@ -116,7 +116,8 @@ impl Connection {
         }
         match process.take_turn() {
             Some(Turn::Stop) => self.release(process.id()),
-            Some(Turn::GoOn) => self.attach(Pending::Nobody, process),
+            // Nothing was heard of it since it stopped, which may be long ago.
+            Some(Turn::GoOn) => self.look_up(vec![(Pending::Nobody, Arc::clone(process))]),
             None => {}
         }
     }
@@ -141,7 +142,6 @@ impl Connection {
         &mut self,
         process: &Arc<ProcessEvents>,
         pending: Pending,
-        standing: Standing,
     ) -> Option<(Pending, Arc<ProcessEvents>)> {
         if process.is_released() || process.is_failed() {
             // What this connection does not follow need not be released on it.
@@ -158,19 +158,19 @@ impl Connection {
             }
             return None;
         }
-        if standing == Standing::New || matches!(pending, Pending::Start(_)) {
-            return Some((pending, Arc::clone(process)));
-        }
-        self.attach(pending, process);
-        None
+        Some((pending, Arc::clone(process)))
     }
 
     /// Looks up what the server knows by the ids of these processes.
     pub(super) fn look_up(&mut self, processes: Vec<(Pending, Arc<ProcessEvents>)>) {
-        if !processes.is_empty() {
-            self.looking_up = true;
-            self.ask(ListProcesses, Waiter::List(processes));
+        if processes.is_empty() {
+            return;
         }
+        for (_, process) in &processes {
+            process.handle_look_up();
+            self.looking_up.push(Arc::clone(process));
+        }
+        self.ask(ListProcesses, Waiter::List(processes));
     }
 
     pub(super) fn handle_listed(
@@ -183,6 +183,7 @@ impl Connection {
             .ok()
             .and_then(|list| serde_json::from_slice::<ProcessList>(&list.result).ok());
         for (pending, process) in processes {
+            self.looking_up.retain(|one| !Arc::ptr_eq(one, &process));
             if !self.processes.knows(&process) {
                 self.interrupt(pending);
                 continue;
@@ -211,7 +212,6 @@ impl Connection {
                 Some(_) | None => self.drop_pending(&process, pending),
             }
         }
-        self.looking_up = false;
         self.handle_deferred();
     }
 

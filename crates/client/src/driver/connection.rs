@@ -46,8 +46,8 @@ pub(super) struct Connection {
     pub(super) processes: Processes,
     /// Processes of the server whose events are not wanted any more; what still comes is of before.
     pub(super) releasing: BTreeSet<ProcessId>,
-    /// The server was asked which of its processes are still there.
-    pub(super) looking_up: bool,
+    /// Processes of the server that it was asked about: by their ids there may be others by now.
+    pub(super) looking_up: Vec<Arc<ProcessEvents>>,
     /// Calls that wait for either. Bounded as those that are not answered.
     pub(super) deferred: Vec<Ask>,
     pub(super) watches: Watches,
@@ -155,7 +155,7 @@ impl Connection {
             allowance: 0,
             processes: Processes::default(),
             releasing: BTreeSet::new(),
-            looking_up: false,
+            looking_up: Vec::new(),
             deferred: Vec::new(),
             watches: Watches::default(),
             bodies: Bodies::default(),

@@ -7,7 +7,6 @@ use exec_wire::id::SessionId;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::{
-    attaching::Standing,
     connection::Connection,
     resume::Remains,
     task::{Driver, State},
@@ -62,7 +61,7 @@ impl Driver {
         self.hub.set_connection(ConnectionState::Reconnecting);
         let (session, deadline) = (remains.session.clone(), remains.since + WINDOW);
         match self.reopen(&connector, Some(session), deadline).await {
-            Reopened::Opened(opened) => self.resume(*opened, remains, Standing::Resumed),
+            Reopened::Opened(opened) => self.resume(*opened, remains),
             Reopened::OutOfTime(last) => {
                 let gone = out_of_time(&remains, last);
                 self.lose(remains, gone)
@@ -119,9 +118,9 @@ impl Driver {
         }
     }
 
-    pub(super) fn resume(&mut self, opened: Opened, remains: Remains, standing: Standing) -> State {
+    pub(super) fn resume(&mut self, opened: Opened, remains: Remains) -> State {
         let number = self.next_connection();
-        let connection = Connection::resume(opened, number, &self.hub, remains, standing);
+        let connection = Connection::resume(opened, number, &self.hub, remains);
         State::Connected(Box::new(connection))
     }
 }

@@ -4,7 +4,6 @@ use exec_env::disconnect::Disconnect;
 use tokio::time::Instant;
 
 use super::{
-    attaching::Standing,
     recovering::{Reopened, WINDOW},
     resume::Remains,
     task::{Driver, State},
@@ -18,7 +17,7 @@ impl Driver {
         };
         let deadline = Instant::now() + WINDOW;
         match self.reopen(&connector, None, deadline).await {
-            Reopened::Opened(opened) => self.resume(*opened, remains, Standing::New),
+            Reopened::Opened(opened) => self.resume(*opened, remains),
             Reopened::Over => State::Over,
             Reopened::OutOfTime(last) => {
                 tracing::debug!(?last, "no other session within {WINDOW:?}");

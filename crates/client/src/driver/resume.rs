@@ -13,7 +13,6 @@ use exec_wire::{error::ErrorCode, id::SessionId, method::Method, process::StartP
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{
-    attaching::Standing,
     connection::Connection,
     past::Farewell,
     processes::Processes,
@@ -87,7 +86,6 @@ impl Connection {
         number: ConnectionNumber,
         hub: &Arc<Hub>,
         remains: Remains,
-        standing: Standing,
     ) -> Self {
         let mut connection = Self::new(opened, number, hub);
         connection.processes = remains.processes;
@@ -110,15 +108,15 @@ impl Connection {
             match process.owner() {
                 Owner::Session => connection.take_up(&process, pending),
                 Owner::Server => {
-                    unsure.extend(connection.take_up_attached(&process, pending, standing));
+                    unsure.extend(connection.take_up_attached(&process, pending));
                 }
             }
         }
         connection.look_up(unsure);
         for ask in remains.repeats {
-            match standing {
-                Standing::Resumed => connection.send(ask),
-                Standing::New => connection.handle_ask(ask),
+            match &ask.about {
+                None => connection.send(ask),
+                Some(_) => connection.handle_ask(ask),
             }
         }
         for ask in remains.unsent {

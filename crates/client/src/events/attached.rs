@@ -94,6 +94,8 @@ pub(super) struct Attachment {
 enum Flow {
     Flowing,
     Stopped,
+    /// It is to send them again, if what it knows by the id is still this process.
+    GoingOn,
 }
 
 /// What the server is to be told.
@@ -164,6 +166,11 @@ impl Attachment {
         summary.detached && launched && born
     }
 
+    /// The server is asked what it knows by the id.
+    pub(super) fn handle_look_up(&mut self) {
+        self.flow = Flow::GoingOn;
+    }
+
     /// The server sends its events again.
     pub(super) fn handle_attach(&mut self) {
         self.flow = Flow::Flowing;
@@ -174,7 +181,7 @@ impl Attachment {
         match self.flow {
             Flow::Flowing if lag >= STOP_BYTES => Some(Turn::Stop),
             Flow::Stopped if lag < GO_ON_BYTES => Some(Turn::GoOn),
-            Flow::Flowing | Flow::Stopped => None,
+            Flow::Flowing | Flow::Stopped | Flow::GoingOn => None,
         }
     }
 
@@ -277,6 +284,8 @@ mod tests {
         assert_eq!(attachment.turn(STOP_BYTES), None);
         assert_eq!(attachment.turn(GO_ON_BYTES), None);
         assert_eq!(attachment.turn(GO_ON_BYTES - 1), Some(Turn::GoOn));
+        attachment.handle_look_up();
+        assert_eq!(attachment.turn(GO_ON_BYTES - 1), None);
         attachment.handle_attach();
         assert_eq!(attachment.turn(GO_ON_BYTES - 1), None);
     }

@@ -65,6 +65,13 @@ impl ProcessEvents {
             .is_some_and(|attachment| attachment.is(summary))
     }
 
+    /// The server is asked what it knows by its id, before it is asked for its events.
+    pub(crate) fn handle_look_up(&self) {
+        if let Some(attachment) = &mut self.lock().attachment {
+            attachment.handle_look_up();
+        }
+    }
+
     /// The server is asked to send its events. Returns after which number.
     pub(crate) fn handle_attach(&self) -> OutputSeq {
         let mut state = self.lock();

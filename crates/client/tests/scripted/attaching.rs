@@ -7,12 +7,12 @@ use exec_core::log::{Follow, From, Pace};
 use exec_env::{
     backend::{StartError, StartedProcess},
     disconnect::Disconnect,
-    process::{ExecProcess, ExecProcessEvent, ProcessError},
+    process::{EventStream, ExecProcess, ExecProcessEvent, ProcessError},
 };
 use exec_wire::{
     error::{ErrorCode, RpcError},
     id::{OutputSeq, ProcessId},
-    process::WriteStatus,
+    process::{TerminateMode, WriteStatus},
 };
 use futures_util::StreamExt;
 use serde_json::{Value, json};
@@ -228,6 +228,8 @@ async fn a_cut_is_not_noticed() {
     let first = server.expect("process/write").await;
     drop(server);
     let mut server = house.resume().await;
+    // It may have ended meanwhile, and another one may have been started by its id.
+    server.list(vec![summary("p", true)]).await;
     assert_eq!(server.attached("p", 4).await, 2, "after the last that came");
     let again = server.expect("process/write").await;
     assert_eq!(again["params"], first["params"]);
@@ -406,9 +408,9 @@ async fn attaching_waits_until_what_came_before_cannot_come_any_more() {
     );
 }
 
-#[tokio::test]
-async fn a_follower_that_lags_has_the_server_stop_until_it_caught_up() {
-    let (_house, mut server, client) = House::connect_to(Continuity::Resumed, {
+/// Has a follower of process `p` lag behind until the server stopped.
+async fn lag() -> (House, Server, Arc<dyn ExecProcess>, EventStream) {
+    let (house, mut server, client) = House::connect_to(Continuity::Resumed, {
         let mut session = session("s");
         session["extensions"] = json!(["acknowledge"]);
         session
@@ -419,26 +421,37 @@ async fn a_follower_that_lags_has_the_server_stop_until_it_caught_up() {
         from: From::After(OutputSeq(0)),
         pace: Pace::Held,
     };
-    let mut stream = process.follow(held);
+    let stream = process.follow(held);
     let chunk = "YWFh".repeat((1 << 20) / 3 / 2);
     for seq in 1..=9 {
         server.output("p", seq, &chunk).await;
     }
-    let release = server.expect("process/release").await;
-    server.answer(&release, json!({})).await;
-    for seq in 1..=6 {
-        let event = within(stream.next()).await.unwrap();
-        assert_eq!(event.seq(), Some(OutputSeq(seq)));
-    }
-    // It goes on after what came before it stopped, whatever is retained there.
-    let mut last = 6;
-    let after = loop {
+    server.released("p").await;
+    (house, server, process, stream)
+}
+
+/// Has a follower catch up until the server is asked what it knows by the id of its process. Returns
+/// that, and the number of the last event.
+async fn catch_up(server: &mut Server, stream: &mut EventStream) -> (Value, u64) {
+    let mut last = 0;
+    loop {
         let event = tokio::select! {
             event = stream.next() => event.unwrap(),
-            after = server.attached("p", 99) => break after,
+            list = server.expect("process/list") => return (list, last),
         };
         last = event.seq().unwrap().0;
-    };
+    }
+}
+
+#[tokio::test]
+async fn a_follower_that_lags_has_the_server_stop_until_it_caught_up() {
+    let (_house, mut server, _process, mut stream) = lag().await;
+    let (list, mut last) = catch_up(&mut server, &mut stream).await;
+    assert!(last >= 6, "{last}");
+    let processes = json!({"processes": [summary("p", true)]});
+    server.answer(&list, processes).await;
+    // It goes on after what came before it stopped, whatever is retained there.
+    let after = server.attached("p", 99).await;
     assert!((8..=9).contains(&after), "{after}");
     server.output("p", 50, "YQ==").await;
     while last < after {
@@ -446,4 +459,54 @@ async fn a_follower_that_lags_has_the_server_stop_until_it_caught_up() {
     }
     let event = within(stream.next()).await.unwrap();
     assert_eq!(event.seq(), Some(OutputSeq(50)));
+}
+
+#[tokio::test]
+async fn a_follower_that_caught_up_is_not_given_the_events_of_another_process() {
+    let (_house, mut server, process, mut stream) = lag().await;
+    let (list, _) = catch_up(&mut server, &mut stream).await;
+    // What is asked about it waits until it is known whether it is still there.
+    let write = process.write(None, bytes::Bytes::from_static(b"a"));
+    let mut other = summary("p", true);
+    other["startedAtMs"] = json!(8);
+    server.answer(&list, json!({ "processes": [other] })).await;
+    let text = "process p is given up: what the server knows by this id is another process";
+    let error = ProcessError::from(RpcError::internal(text));
+    let rest: Vec<_> = within(stream.collect()).await;
+    assert_eq!(
+        rest.last(),
+        Some(&ExecProcessEvent::Failed(error.clone())),
+        "{rest:?}"
+    );
+    assert_eq!(within(write).await.unwrap_err(), error);
+    // Asked for once, neither written to nor attached.
+    server.expect("process/release").await;
+    drop(process);
+    assert!(within(server.0.reader.next()).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_process_that_was_replaced_during_a_cut_is_not_gone_on_with() {
+    let (mut house, mut server, client) = House::connect().await;
+    let process = server.attach(&client, None, 3).await;
+    let other = server.start_detached(&client, "other").await.process;
+    let terminate = process.terminate(TerminateMode::Force);
+    server.expect("process/terminate").await;
+    drop(server);
+    let mut server = house.resume().await;
+    let mut another = summary("p", true);
+    another["startedAtMs"] = json!(8);
+    server.list(vec![summary("other", true), another]).await;
+    assert_eq!(server.attached("other", 1).await, 0);
+    server.expect("process/release").await;
+    let [ExecProcessEvent::Failed(error)] = &events(&process).await[..] else {
+        panic!("it fails")
+    };
+    assert!(error.to_string().contains("another process"), "{error}");
+    assert_eq!(within(terminate).await.unwrap_err(), *error);
+    // Others are not concerned.
+    let write = other.write(None, bytes::Bytes::from_static(b"a"));
+    let written = server.expect("process/write").await;
+    server.answer(&written, json!({"status": "accepted"})).await;
+    assert_eq!(within(write).await, Ok(WriteStatus::Accepted));
 }
