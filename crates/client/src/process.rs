@@ -46,6 +46,9 @@ const LATE: Duration = Duration::from_millis(500);
 
 /// A process on the host of an exec-server. When the last handle is dropped, the server is told to
 /// end it, unless it belongs to the server: then it is let go of.
+///
+/// Of one that belongs to the server, nothing is asked any more when its output has ended: others may
+/// have given its id to another process. What it has left running is ended by its id.
 #[derive(Debug)]
 pub struct RemoteProcess {
     client: ExecServerClient,
@@ -110,6 +113,35 @@ impl RemoteProcess {
         self.kept.is_some().then(|| Arc::clone(&self.events))
     }
 
+    /// Tells whether the process belongs to the server and is over. It is not asked about then: its id
+    /// may be that of another one, which is not to be written to or ended in its place.
+    fn is_past(&self) -> bool {
+        self.kept.is_some() && self.events.is_over()
+    }
+
+    /// Asks about the process, unless it is past. `past` is the answer then.
+    fn unless_past<T: Send + 'static>(
+        &self,
+        past: T,
+        ask: impl FnOnce() -> BoxFuture<'static, Result<T, ProcessError>>,
+    ) -> BoxFuture<'static, Result<T, ProcessError>> {
+        let Some(events) = self.about() else {
+            return ask();
+        };
+        if events.is_over() {
+            return ready(Ok(past)).boxed();
+        }
+        let asked = ask();
+        async move {
+            match asked.await {
+                // It was past before the question was sent, or sent again.
+                Err(error) if is_unknown(&error) && events.is_over() => Ok(past),
+                answer => answer,
+            }
+        }
+        .boxed()
+    }
+
     /// Asks the server, unless the process's events are lost. If they are while it is asked, there may be
     /// no answer.
     fn call<M, T>(
@@ -140,16 +172,7 @@ impl RemoteProcess {
     /// Tells whether it does not matter that the server said nothing of the process: it is over, and
     /// what came of it is here. A server forgets it some time after the close; a session may be lost.
     fn is_known_anyway(&self, error: &ProcessError) -> bool {
-        let gone = match error {
-            ProcessError::Remote(error) => error.code == ErrorCode::INVALID_REQUEST,
-            ProcessError::Disconnected(_) => true,
-            ProcessError::Terminated
-            | ProcessError::StdinFull
-            | ProcessError::NoTerminal(_)
-            | ProcessError::EmptySize
-            | _ => false,
-        };
-        gone && self.events.is_over()
+        is_gone(error) && self.events.is_over()
     }
 
     /// Returns what a page of the server leaves out, if somebody here holds it: a process of the server
@@ -193,7 +216,7 @@ impl ExecProcess for RemoteProcess {
     }
 
     fn read(&self, read: Read) -> BoxFuture<'_, Result<Page, ProcessError>> {
-        if self.client.peer() == Peer::Older {
+        if self.client.peer() == Peer::Older || self.is_past() {
             return self.events.read_here(read).boxed();
         }
         let params = ReadProcess {
@@ -242,17 +265,6 @@ impl ExecProcess for RemoteProcess {
         id: Option<WriteId>,
         data: Bytes,
     ) -> BoxFuture<'static, Result<WriteStatus, ProcessError>> {
-        if let Err(error) = self.events.check_reachable() {
-            return ready(Err(error)).boxed();
-        }
-        if data.len() > MAX_WRITE_BYTES {
-            let error = RpcError::invalid_params(format!("chunk exceeds {MAX_WRITE_BYTES} bytes"));
-            return ready(Err(error.into())).boxed();
-        }
-        let write_id = id.unwrap_or_else(|| self.write_id());
-        let written = self
-            .client
-            .write(self.id().clone(), write_id, data, self.about());
         let outcome = |result: Result<WriteResult, ExecServerError>| match result {
             Ok(result) => Ok(result.status),
             Err(ExecServerError::TooMany(_) | ExecServerError::NoRoom(_)) => {
@@ -260,7 +272,19 @@ impl ExecProcess for RemoteProcess {
             }
             Err(error) => Err(process_error(error)),
         };
-        written.map(outcome).boxed()
+        self.unless_past(WriteStatus::StdinClosed, || {
+            if let Err(error) = self.events.check_reachable() {
+                return ready(Err(error)).boxed();
+            }
+            if data.len() > MAX_WRITE_BYTES {
+                let text = format!("chunk exceeds {MAX_WRITE_BYTES} bytes");
+                return ready(Err(RpcError::invalid_params(text).into())).boxed();
+            }
+            let write_id = id.unwrap_or_else(|| self.write_id());
+            let (id, about) = (self.id().clone(), self.about());
+            let written = self.client.write(id, write_id, data, about);
+            written.map(outcome).boxed()
+        })
     }
 
     fn close_stdin(
@@ -272,7 +296,9 @@ impl ExecProcess for RemoteProcess {
             // With a name it can be asked again over another connection.
             write_id: Some(id.unwrap_or_else(|| self.write_id())),
         };
-        self.call(params, |result| result.status)
+        self.unless_past(WriteStatus::StdinClosed, || {
+            self.call(params, |result| result.status)
+        })
     }
 
     fn resize(&self, size: TerminalSize) -> BoxFuture<'static, Result<(), ProcessError>> {
@@ -283,24 +309,20 @@ impl ExecProcess for RemoteProcess {
         if rows == 0 || cols == 0 {
             return ready(Err(ProcessError::EmptySize)).boxed();
         }
-        self.call(
-            ResizeProcess {
-                process_id: self.id().clone(),
-                rows,
-                cols,
-            },
-            |_| (),
-        )
+        let params = ResizeProcess {
+            process_id: self.id().clone(),
+            rows,
+            cols,
+        };
+        self.unless_past((), || self.call(params, |_| ()))
     }
 
     fn signal(&self, signal: ProcessSignal) -> BoxFuture<'static, Result<(), ProcessError>> {
-        self.call(
-            SignalProcess {
-                process_id: self.id().clone(),
-                signal,
-            },
-            |_| (),
-        )
+        let params = SignalProcess {
+            process_id: self.id().clone(),
+            signal,
+        };
+        self.unless_past((), || self.call(params, |_| ()))
     }
 
     fn terminate(&self, mode: TerminateMode) -> BoxFuture<'static, Result<bool, ProcessError>> {
@@ -311,16 +333,19 @@ impl ExecProcess for RemoteProcess {
             process_id: self.id().clone(),
             mode: Some(mode),
         };
-        if mode != TerminateMode::Force {
-            return self.call(params, |result| result.running);
-        }
-        if let Err(error) = self.events.check_reachable() {
-            return ready(Err(error)).boxed();
-        }
-        self.client
-            .call_again(params, self.about())
-            .map(|result| result.map(|ended| ended.running).map_err(process_error))
-            .boxed()
+        let is_running = false;
+        self.unless_past(is_running, || {
+            if mode != TerminateMode::Force {
+                return self.call(params, |result| result.running);
+            }
+            if let Err(error) = self.events.check_reachable() {
+                return ready(Err(error)).boxed();
+            }
+            self.client
+                .call_again(params, self.about())
+                .map(|result| result.map(|ended| ended.running).map_err(process_error))
+                .boxed()
+        })
     }
 
     fn wait(
@@ -343,12 +368,16 @@ impl ExecProcess for RemoteProcess {
         };
         let answer = self.call(params, |result| result);
         // Without them, no event would come any more.
-        let kept = self.kept.clone();
+        let (kept, of_server) = (self.kept.clone(), self.kept.is_some());
         let attached = kept.map(|kept| (kept, self.client.clone()));
         async move {
             let _attached = attached;
             let ended = async {
-                let answer = answer.await?;
+                let answer = match answer.await {
+                    // It came so far before the question was sent again.
+                    Err(error) if of_server && is_gone(&error) && events.is_over() => return Ok(()),
+                    answer => answer?,
+                };
                 // The events that the answer speaks of may be behind it.
                 if answer.exited {
                     events.until(|log| reached(log, WaitUntil::Exited)).await?;
@@ -371,7 +400,7 @@ impl ExecProcess for RemoteProcess {
     }
 
     fn snapshot(&self) -> BoxFuture<'_, Result<Snapshot, ProcessError>> {
-        if self.client.peer() == Peer::Older {
+        if self.client.peer() == Peer::Older || self.is_past() {
             let events = &self.events;
             let snapshot = events.check().map(|()| events.look(OutputLog::snapshot));
             return ready(snapshot).boxed();
@@ -399,6 +428,16 @@ impl Drop for RemoteProcess {
             self.client.hub().release(released);
         }
     }
+}
+
+/// Tells whether nobody can say anything of a process: it is not known, or there is no server.
+fn is_gone(error: &ProcessError) -> bool {
+    is_unknown(error) || matches!(error, ProcessError::Disconnected(_))
+}
+
+/// Tells whether there is no such process, or none any more.
+fn is_unknown(error: &ProcessError) -> bool {
+    matches!(error, ProcessError::Remote(error) if error.code == ErrorCode::INVALID_REQUEST)
 }
 
 fn millis(duration: Duration) -> u64 {

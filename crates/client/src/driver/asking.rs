@@ -77,10 +77,14 @@ impl Connection {
     }
 
     fn refusal(&mut self, ask: &Ask) -> Option<ExecServerError> {
-        if let Some(process) = &ask.about
-            && let Err(error) = process.check()
-        {
-            return Some(given_up(error));
+        if let Some(process) = &ask.about {
+            if let Err(error) = process.check() {
+                return Some(given_up(error));
+            }
+            if process.is_over() {
+                let text = format!("process {} is over", process.id());
+                return Some(ExecServerError::Remote(RpcError::invalid_request(text)));
+            }
         }
         match &ask.waiter {
             _ if self.unanswered >= limits::MAX_REQUESTS_IN_FLIGHT => {

@@ -7,12 +7,12 @@ use exec_core::log::{Follow, From, Pace};
 use exec_env::{
     backend::{StartError, StartedProcess},
     disconnect::Disconnect,
-    process::{EventStream, ExecProcess, ExecProcessEvent, ProcessError},
+    process::{EventStream, ExecProcess, ExecProcessEvent, ProcessError, Read},
 };
 use exec_wire::{
     error::{ErrorCode, RpcError},
     id::{OutputSeq, ProcessId},
-    process::{TerminateMode, WriteStatus},
+    process::{ProcessSignal, TerminateMode, WaitUntil, WriteStatus},
 };
 use futures_util::StreamExt;
 use serde_json::{Value, json};
@@ -509,4 +509,54 @@ async fn a_process_that_was_replaced_during_a_cut_is_not_gone_on_with() {
     let written = server.expect("process/write").await;
     server.answer(&written, json!({"status": "accepted"})).await;
     assert_eq!(within(write).await, Ok(WriteStatus::Accepted));
+}
+
+#[tokio::test]
+async fn nothing_is_asked_about_a_process_that_is_over_as_its_id_may_be_that_of_another() {
+    let (mut server, client) = Server::connect().await;
+    let process = server.attach(&client, None, 1).await;
+    server.output("p", 1, "YQ==").await;
+    server.exited("p", 2).await;
+    server.closed("p", 3).await;
+    assert_eq!(numbers(&events(&process).await), [1, 2, 3]);
+    let write = process.write(None, bytes::Bytes::from_static(b"a"));
+    assert_eq!(within(write).await, Ok(WriteStatus::StdinClosed));
+    let close = process.close_stdin(None);
+    assert_eq!(within(close).await, Ok(WriteStatus::StdinClosed));
+    let signal = process.signal(ProcessSignal::Interrupt);
+    assert_eq!(within(signal).await, Ok(()));
+    for mode in [
+        TerminateMode::Force,
+        TerminateMode::Graceful { timeout_ms: 1 },
+    ] {
+        assert_eq!(within(process.terminate(mode)).await, Ok(false));
+    }
+    let page = within(process.read(Read::default())).await.unwrap();
+    assert_eq!((page.chunks.len(), page.closed), (1, true));
+    let snapshot = within(process.snapshot()).await.unwrap();
+    assert_eq!(snapshot.stdout.data, b"a");
+    drop((process, client));
+    assert!(within(server.0.reader.next()).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn what_was_asked_about_a_process_that_is_over_since_is_not_asked_again() {
+    let (mut house, mut server, client) = House::connect().await;
+    let process = server.attach(&client, None, 1).await;
+    let write = process.write(None, bytes::Bytes::from_static(b"a"));
+    let terminate = process.terminate(TerminateMode::Force);
+    let wait = process.wait(WaitUntil::Closed, None);
+    for method in ["process/write", "process/terminate", "process/wait"] {
+        server.expect(method).await;
+    }
+    server.exited("p", 1).await;
+    server.closed("p", 2).await;
+    assert_eq!(numbers(&events(&process).await), [1, 2]);
+    drop(server);
+    let mut server = house.resume().await;
+    assert_eq!(within(write).await, Ok(WriteStatus::StdinClosed));
+    assert_eq!(within(terminate).await, Ok(false));
+    assert!(within(wait).await.unwrap().closed);
+    drop((process, client));
+    assert!(within(server.0.reader.next()).await.unwrap().is_none());
 }
