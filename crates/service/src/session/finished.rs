@@ -27,6 +27,12 @@ impl Finished {
         self.entries.push_back(Entry { process, bytes });
     }
 
+    /// Tells whether a process is here.
+    pub(super) fn contains(&self, process: &Arc<Process>) -> bool {
+        let mut entries = self.entries.iter();
+        entries.any(|entry| Arc::ptr_eq(&entry.process, process))
+    }
+
     /// Takes out a process. Returns `false` if it is not here.
     pub(super) fn remove(&mut self, process: &Arc<Process>) -> bool {
         let same = |entry: &Entry| Arc::ptr_eq(&entry.process, process);

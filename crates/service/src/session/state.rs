@@ -2,6 +2,7 @@
 //! same thing without a lease.
 
 use std::{
+    collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
@@ -47,6 +48,9 @@ struct State {
     kept_until: Option<Instant>,
     table: Table,
     finished: Finished,
+    /// Detached processes among the finished whose id is being given away. They are back in the table
+    /// if nothing starts by it.
+    replaced: BTreeMap<ProcessId, Arc<Process>>,
     /// Processes that are over and forgotten, but whose descendants live.
     remnants: Vec<Arc<Process>>,
 }
@@ -86,6 +90,7 @@ impl Session {
             kept_until: None,
             table: Table::new(),
             finished: Finished::default(),
+            replaced: BTreeMap::new(),
             remnants: Vec::new(),
         };
         Self {
@@ -98,26 +103,29 @@ impl Session {
     }
 
     /// Takes a place for a process that is about to start. A detached one that has finished gives its
-    /// id away: it is kept for long, and people use a name again.
+    /// id away when it has started: it is kept for long, and people use a name again.
     pub(crate) fn admit(self: &Arc<Self>, id: &ProcessId) -> Result<Starting, AdmitError> {
-        // Declared before the lock is taken, so that it is dropped behind it.
-        let finished;
         let mut state = self.lock();
-        if let Some(Entry::Started(process)) = state.table.get(id)
-            && process.detached
-        {
-            finished = Arc::clone(process);
-            state.forget(&finished);
-        }
-        if state.table.contains_key(id) {
-            return Err(AdmitError::Exists(id.clone()));
-        }
+        let replaced = match state.table.get(id) {
+            None => None,
+            Some(Entry::Started(process))
+                if process.detached && state.finished.contains(process) =>
+            {
+                Some(Arc::clone(process))
+            }
+            Some(_) => return Err(AdmitError::Exists(id.clone())),
+        };
         state
             .remnants
             .retain(|process| process.handle.status().tree_alive);
-        let live = state.table.len() - state.finished.len() + state.remnants.len();
-        if live >= self.most_processes {
+        let left = replaced
+            .iter()
+            .filter(|process| process.handle.status().tree_alive);
+        if state.live() + left.count() >= self.most_processes {
             return Err(AdmitError::TooMany(self.most_processes));
+        }
+        if let Some(process) = replaced {
+            state.replaced.insert(id.clone(), process);
         }
         let cancel = Arc::new(Notify::new());
         state
@@ -284,13 +292,14 @@ impl Session {
             std::mem::take(&mut state.remnants),
         );
         let finished = std::mem::take(&mut state.finished);
+        let replaced = std::mem::take(&mut state.replaced);
         for entry in table.values() {
             if let Entry::Starting(cancel) = entry {
                 cancel.notify_one();
             }
         }
         drop(state);
-        drop((table, finished, remnants));
+        drop((table, finished, replaced, remnants));
     }
 
     fn started(&self) -> impl Iterator<Item = Arc<Process>> + use<> {
@@ -363,6 +372,17 @@ impl State {
         })
     }
 
+    /// Counts the processes that live, or whose descendants do.
+    fn live(&self) -> usize {
+        let shown = self.finished.len() - self.replaced.len();
+        // What those leave whose id is given away is counted already: nothing is refused later.
+        let left = self
+            .replaced
+            .values()
+            .filter(|process| process.handle.status().tree_alive);
+        self.table.len() - shown + left.count() + self.remnants.len()
+    }
+
     /// Lets go of whatever was not acknowledged.
     fn let_go(&mut self) {
         self.started().for_each(|process| process.let_go());
@@ -374,7 +394,10 @@ impl State {
         if !self.finished.remove(process) {
             return;
         }
-        self.table.remove(process.handle.id());
+        let id = process.handle.id();
+        if self.replaced.remove(id).is_none() {
+            self.table.remove(id);
+        }
         process.let_go();
         if process.handle.status().tree_alive {
             self.remnants.push(Arc::clone(process));
@@ -394,7 +417,7 @@ pub(crate) fn follow(outbox: &Outbox, process: &Process, from: From) {
     outbox.follow(process.handle.id().clone(), process.dialect, events);
 }
 
-/// A place for a process that is starting. Given back if it does not start.
+/// A place for a process that is starting. Given back if it does not start, to the one that had it.
 #[derive(Debug)]
 pub(crate) struct Starting {
     session: Arc<Session>,
@@ -416,11 +439,18 @@ impl Starting {
     /// Fills the place. Returns `false` if the session ended meanwhile.
     pub(crate) fn finish(mut self, process: &Arc<Process>, life: Life) -> bool {
         self.started = true;
+        // Declared before the lock is taken, so that it is dropped behind it.
+        let replaced;
         let mut state = self.session.lock();
-        let Some(entry) = state.table.get_mut(&self.id) else {
+        if !state.table.contains_key(&self.id) {
             return false;
-        };
-        *entry = Entry::Started(Arc::clone(process));
+        }
+        replaced = state.replaced.get(&self.id).cloned();
+        if let Some(process) = &replaced {
+            state.forget(process);
+        }
+        let entry = Entry::Started(Arc::clone(process));
+        state.table.insert(self.id.clone(), entry);
         if state.keeping == Keeping::Unacknowledged {
             process.keep();
         }
@@ -433,8 +463,23 @@ impl Starting {
 
 impl Drop for Starting {
     fn drop(&mut self) {
-        if !self.started {
-            self.session.lock().table.remove(&self.id);
+        if self.started {
+            return;
+        }
+        let mut state = self.session.lock();
+        let ours = |entry: &Entry| match entry {
+            Entry::Starting(cancel) => Arc::ptr_eq(cancel, &self.cancel),
+            Entry::Started(_) => false,
+        };
+        if !state.table.get(&self.id).is_some_and(ours) {
+            return;
+        }
+        match state.replaced.remove(&self.id) {
+            None => drop(state.table.remove(&self.id)),
+            Some(process) => {
+                let entry = Entry::Started(process);
+                state.table.insert(self.id.clone(), entry);
+            }
         }
     }
 }

@@ -29,6 +29,13 @@ async fn listed(client: &mut Client) -> Vec<Value> {
     list["result"]["processes"].as_array().unwrap().clone()
 }
 
+/// Returns how many pieces of output can be read of it.
+async fn read(client: &mut Client) -> usize {
+    let params = json!({"processId": "build"});
+    let read = client.call("process/read", &params).await;
+    read["result"]["chunks"].as_array().unwrap().len()
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_detached_process_can_be_read_for_a_day_after_its_end() {
     let mut server = Server::new();
@@ -40,10 +47,7 @@ async fn a_detached_process_can_be_read_for_a_day_after_its_end() {
     sleep(limits::DETACHED_RETENTION - Duration::from_secs(60)).await;
     let mut client = server.connect(None).await;
     assert_eq!(listed(&mut client).await.len(), 1);
-    let read = client
-        .call("process/read", &json!({"processId": "build"}))
-        .await;
-    assert_eq!(read["result"]["chunks"].as_array().unwrap().len(), 1);
+    assert_eq!(read(&mut client).await, 1);
     assert!(server.service.keeps_detached());
     sleep(Duration::from_secs(120)).await;
     assert_eq!(listed(&mut client).await, Vec::<Value>::new());
@@ -65,6 +69,53 @@ async fn a_detached_process_that_has_finished_gives_its_id_away() {
     let listed = listed(&mut client).await;
     assert_eq!(listed.len(), 1);
     assert_eq!(listed[0]["running"], true);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_that_fails_takes_nothing_from_the_finished_process_by_its_name() {
+    let mut server = Server::new();
+    let mut client = server.connect(None).await;
+    let first = start(&mut server, &mut client).await;
+    first.write(1);
+    first.close();
+    sleep(Duration::from_secs(1)).await;
+    let mut client = server.connect(None).await;
+    let mut failing = detached();
+    failing["argv"] = json!(["fail"]);
+    let failed = client.call("process/start", &failing).await;
+    assert_eq!(failed["error"]["code"], -32603, "{failed}");
+    assert_eq!(read(&mut client).await, 1);
+    // It is kept no longer than before, and gives its id away as before.
+    sleep(limits::DETACHED_RETENTION).await;
+    assert_eq!(listed(&mut client).await, Vec::<Value>::new());
+    let second = start(&mut server, &mut client).await;
+    second.close();
+    sleep(Duration::from_secs(1)).await;
+    let mut client = server.connect(None).await;
+    client.call("process/start", &failing).await;
+    let _third = start(&mut server, &mut client).await;
+    assert_eq!(listed(&mut client).await.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_that_is_one_too_many_takes_nothing_from_the_finished_process_by_its_name() {
+    let mut server = Server::new();
+    let mut client = server.connect(None).await;
+    let first = start(&mut server, &mut client).await;
+    first.write(1);
+    first.leave();
+    sleep(Duration::from_secs(1)).await;
+    let mut client = server.connect(None).await;
+    let mut others = Vec::new();
+    for number in 1..limits::MAX_DETACHED_PROCESSES {
+        let mut params = detached();
+        params["processId"] = format!("other-{number}").into();
+        others.push(server.start(&mut client, &params).await);
+    }
+    // With what the first one has left running they would be too many.
+    let refused = client.call("process/start", &detached()).await;
+    assert_eq!(refused["error"]["code"], -32600, "{refused}");
+    assert_eq!(read(&mut client).await, 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,6 +1,6 @@
 //! An environment that runs nothing: it tells the test what was started.
 
-use std::{sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use exec_core::log::{Follow, Page, Snapshot};
@@ -67,6 +67,11 @@ impl ExecBackend for Fake {
     fn start(&self, command: Command) -> BoxFuture<'_, Result<StartedProcess, StartError>> {
         let (over, watched) = watch::channel(false);
         let id = command.process_id.clone();
+        if command.argv[0] == "fail" {
+            let source = io::Error::from(io::ErrorKind::NotFound);
+            let context = "cannot start `fail`".to_owned();
+            return ready(Err(StartError::Spawn { context, source })).boxed();
+        }
         let written = (command.argv[0] == "write").then(|| Arc::new(Written::new(id.clone())));
         let process: Arc<dyn ExecProcess> = match &written {
             Some(written) => Arc::<Written>::clone(written),

@@ -1,7 +1,10 @@
 //! A process that writes what the test says, and tells whether it is paused.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
     task::ready,
     time::Duration,
 };
@@ -31,6 +34,8 @@ pub(crate) struct Written {
     id: ProcessId,
     log: Arc<Mutex<FollowedLog>>,
     closed: watch::Sender<bool>,
+    /// Whether something that it started runs on.
+    left: AtomicBool,
 }
 
 impl Written {
@@ -43,6 +48,7 @@ impl Written {
             id,
             log: Arc::new(Mutex::new(FollowedLog::new(OutputLog::new(retention)))),
             closed: watch::Sender::new(false),
+            left: AtomicBool::new(false),
         }
     }
 
@@ -69,6 +75,12 @@ impl Written {
         });
         self.closed.send_replace(true);
         closed.unwrap().0
+    }
+
+    /// Ends it and its output, but not something that it started.
+    pub(crate) fn leave(&self) {
+        self.left.store(true, Ordering::SeqCst);
+        self.close();
     }
 
     pub(crate) fn is_paused(&self) -> bool {
@@ -114,7 +126,7 @@ impl ExecProcess for Written {
         Status {
             exit: log.exit().cloned(),
             closed: log.is_closed(),
-            tree_alive: !log.is_closed(),
+            tree_alive: !log.is_closed() || self.left.load(Ordering::SeqCst),
             next_seq: log.next_seq(),
             retained_bytes: log.retained_bytes(),
             os_pid: None,
