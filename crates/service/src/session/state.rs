@@ -250,16 +250,21 @@ impl Session {
         self.lock().outbox.is_some()
     }
 
-    /// Returns when it ends, if nobody is connected and nothing runs: it is there only for a client
-    /// that may want to come back.
+    /// Returns when it ends, if nobody is connected and nothing runs, be it what a process has left
+    /// behind: it is there only for a client that may want to come back.
     pub(crate) fn spare_until(&self) -> Option<Instant> {
         let state = self.lock();
         let ends = state.lease.poll_timeout()?;
+        let over = |process: &Arc<Process>| {
+            let status = process.handle.status();
+            status.exit.is_some() && !status.tree_alive
+        };
         let idle = |entry: &Entry| match entry {
             Entry::Starting(_) => false,
-            Entry::Started(process) => process.handle.status().exit.is_some(),
+            Entry::Started(process) => over(process),
         };
-        state.table.values().all(idle).then_some(ends)
+        let spare = state.table.values().all(idle) && state.remnants.iter().all(over);
+        spare.then_some(ends)
     }
 
     /// Tells whether the time without a connection is up.

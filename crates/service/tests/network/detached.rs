@@ -118,6 +118,13 @@ async fn a_start_that_is_one_too_many_takes_nothing_from_the_finished_process_by
     assert_eq!(read(&mut client).await, 1);
 }
 
+/// Has so many clients come and go that none of their sessions is left, if it is spare.
+async fn crowd(server: &Server) {
+    for _ in 0..limits::MAX_SESSIONS + 10 {
+        drop(server.connect(None).await);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn sessions_of_those_who_left_make_room_but_not_those_in_which_something_runs() {
     let mut server = Server::with_ttl(Duration::from_secs(3600));
@@ -125,9 +132,30 @@ async fn sessions_of_those_who_left_make_room_but_not_those_in_which_something_r
     let _runs = server.start(&mut client, &params("p", None)).await;
     let session = client.session.clone();
     drop(client);
-    for _ in 0..limits::MAX_SESSIONS + 10 {
-        drop(server.connect(None).await);
-    }
+    crowd(&server).await;
     let mut client = server.connect(Some(&session)).await;
     assert_eq!(listed(&mut client).await.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn sessions_in_which_something_was_left_running_do_not_make_room() {
+    let mut server = Server::with_ttl(Duration::from_secs(3600));
+    let mut params = params("p", None);
+    params["argv"] = json!(["write"]);
+    let mut sessions = Vec::new();
+    for readable in [false, true] {
+        let mut client = server.connect(None).await;
+        let left = server.start(&mut client, &params).await.written.unwrap();
+        left.leave();
+        sessions.push(client.session.clone());
+        drop(client);
+        if !readable {
+            sleep(limits::CLOSED_RETENTION * 2).await;
+        }
+    }
+    crowd(&server).await;
+    for (session, readable) in sessions.iter().zip([0, 1]) {
+        let mut client = server.connect(Some(session)).await;
+        assert_eq!(listed(&mut client).await.len(), readable);
+    }
 }
