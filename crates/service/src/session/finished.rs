@@ -1,9 +1,10 @@
 //! Finished processes, which stay readable for a while. Their number is bounded, and what their output
 //! and their arguments take.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, convert::Infallible, sync::Arc};
 
 use exec_wire::limits;
+use tokio::sync::oneshot;
 
 use super::process::Process;
 
@@ -18,13 +19,22 @@ pub(super) struct Finished {
 struct Entry {
     process: Arc<Process>,
     bytes: usize,
+    /// Tells by its end that the process is not here any more.
+    _here: oneshot::Sender<Infallible>,
 }
 
 impl Finished {
-    pub(super) fn push(&mut self, process: Arc<Process>) {
+    /// Takes in a process. Returns what resolves when it is not here any more.
+    pub(super) fn push(&mut self, process: Arc<Process>) -> oneshot::Receiver<Infallible> {
         let bytes = process.finished_bytes();
         self.bytes += bytes;
-        self.entries.push_back(Entry { process, bytes });
+        let (here, gone) = oneshot::channel();
+        self.entries.push_back(Entry {
+            process,
+            bytes,
+            _here: here,
+        });
+        gone
     }
 
     /// Tells whether a process is here.

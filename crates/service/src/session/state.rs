@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeMap,
+    convert::Infallible,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
@@ -15,7 +16,10 @@ use exec_wire::{
     limits,
     process::{Acknowledged, ProcessSummary, TerminateMode, WaitUntil},
 };
-use tokio::{sync::Notify, time::sleep};
+use tokio::{
+    sync::{Notify, oneshot},
+    time::timeout,
+};
 
 use super::{
     finished::Finished,
@@ -333,10 +337,13 @@ impl Session {
                 true => limits::DETACHED_RETENTION,
                 false => limits::CLOSED_RETENTION,
             };
-            session.finish(process);
+            let mut gone = session.finish(process);
             drop(session);
             loop {
-                sleep(retention).await;
+                // It may be forgotten for another reason, long before that.
+                if timeout(retention, &mut gone).await.is_ok() {
+                    return;
+                }
                 let (Some(session), Some(process)) = (weak.0.upgrade(), weak.1.upgrade()) else {
                     return;
                 };
@@ -348,16 +355,18 @@ impl Session {
         });
     }
 
-    /// Counts a process among the finished, and forgets others of them if they are too many.
-    fn finish(&self, process: Arc<Process>) {
+    /// Counts a process among the finished, and forgets others of them if they are too many. Returns
+    /// what resolves when it is forgotten.
+    fn finish(&self, process: Arc<Process>) -> oneshot::Receiver<Infallible> {
         // Declared before the lock is taken, so that processes are dropped behind it.
         let mut forgotten = Vec::new();
         let mut state = self.lock();
-        state.finished.push(process);
+        let gone = state.finished.push(process);
         while let Some(process) = state.finished.excess().cloned() {
             state.forget(&process);
             forgotten.push(process);
         }
+        gone
     }
 
     fn forget(&self, process: &Arc<Process>) {

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use exec_wire::limits;
 use serde_json::{Value, json};
-use tokio::time::sleep;
+use tokio::{runtime::Handle, time::sleep};
 
 use crate::{
     client::{Client, Server, params},
@@ -116,6 +116,22 @@ async fn a_start_that_is_one_too_many_takes_nothing_from_the_finished_process_by
     let refused = client.call("process/start", &detached()).await;
     assert_eq!(refused["error"]["code"], -32600, "{refused}");
     assert_eq!(read(&mut client).await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_detached_process_that_gave_its_id_away_leaves_no_task_behind() {
+    let mut server = Server::new();
+    let mut client = server.connect(None).await;
+    let tasks = || Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
+    for _ in 0..1000 {
+        start(&mut server, &mut client).await.close();
+        for method in ["process/exited", "process/closed"] {
+            assert_eq!(client.hear().await["method"], method);
+        }
+        sleep(Duration::from_millis(1)).await;
+    }
+    assert!(tasks() <= before + 2, "{} tasks", tasks());
 }
 
 /// Has so many clients come and go that none of their sessions is left, if it is spare.
