@@ -117,14 +117,20 @@ impl Registry {
         let Some(detached) = session.detach(Instant::now().into_std()) else {
             return;
         };
-        let registry = Arc::clone(self);
+        // One that makes room for another is gone at once, however long it would have been kept.
+        let (registry, kept) = (Arc::clone(self), Arc::downgrade(&session));
         tokio::spawn(async move {
             // It may be resumed, and detached again meanwhile: then other deadlines count.
             if let Some(until) = detached.kept_until.filter(|until| *until < detached.ends) {
                 sleep_until(until.into()).await;
-                session.handle_absence(Instant::now().into_std());
+                if let Some(session) = kept.upgrade() {
+                    session.handle_absence(Instant::now().into_std());
+                }
             }
             sleep_until(detached.ends.into()).await;
+            let Some(session) = kept.upgrade() else {
+                return;
+            };
             if session.is_expired(Instant::now().into_std()) && registry.remove(&session.id) {
                 registry.meters.sessions_expired.increment();
                 tracing::info!(

@@ -23,6 +23,7 @@ const LIMIT: Duration = Duration::from_secs(600);
 pub(crate) struct Server {
     pub(crate) service: Service,
     started: mpsc::UnboundedReceiver<Started>,
+    sessions: Arc<()>,
 }
 
 impl Server {
@@ -45,13 +46,28 @@ impl Server {
             },
         };
         let (tell, started) = mpsc::unbounded_channel();
+        let sessions = Arc::new(());
+        let held = Arc::clone(&sessions);
         let service = Service::new(config, move || Environment {
-            backend: Arc::new(Fake(tell.clone())),
+            backend: Arc::new(Fake {
+                tell: tell.clone(),
+                _session: Arc::clone(&held),
+            }),
             files: Arc::new(NoFiles),
             http: Arc::new(NoHttpClient),
             catalog: Arc::new(NoCatalog),
         });
-        Self { service, started }
+        Self {
+            service,
+            started,
+            sessions,
+        }
+    }
+
+    /// Returns how many sessions are in memory.
+    pub(crate) fn sessions(&self) -> usize {
+        // Beside them it is here, with whoever opens them, and in the table of detached processes.
+        Arc::strong_count(&self.sessions) - 3
     }
 
     /// Connects a client, and resumes a session if one is named.

@@ -175,3 +175,11 @@ async fn sessions_in_which_something_was_left_running_do_not_make_room() {
         assert_eq!(listed(&mut client).await.len(), readable);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_made_room_is_not_in_memory_any_more() {
+    let server = Server::with_ttl(Duration::from_secs(3600));
+    crowd(&server).await;
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(server.sessions(), limits::MAX_SESSIONS);
+}

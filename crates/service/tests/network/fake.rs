@@ -37,7 +37,11 @@ use crate::written::Written;
 
 /// Tells what it is to start.
 #[derive(Debug)]
-pub(crate) struct Fake(pub(crate) mpsc::UnboundedSender<Started>);
+pub(crate) struct Fake {
+    pub(crate) tell: mpsc::UnboundedSender<Started>,
+    /// Held by every session there is.
+    pub(crate) _session: Arc<()>,
+}
 
 /// What was started.
 #[derive(Debug)]
@@ -82,7 +86,7 @@ impl ExecBackend for Fake {
             written,
             over,
         };
-        self.0.send(started).expect("the test listens");
+        self.tell.send(started).expect("the test listens");
         ready(Ok(StartedProcess {
             process,
             sandbox_type: None,
