@@ -31,12 +31,13 @@ pub(crate) struct Hub {
     lag: AtomicU64,
     /// Whether the server is told what was taken of each process.
     acknowledged: AtomicBool,
-    /// Processes of which enough was taken to tell so. Each is here once.
-    due: Mutex<Vec<Arc<ProcessEvents>>>,
+    /// Processes of which enough was taken to tell so. Each is here once, and none when the driver is
+    /// gone: they hold this, too, and would be kept by it.
+    due: Mutex<Option<Vec<Arc<ProcessEvents>>>>,
     waiting: AtomicUsize,
     queued: AtomicUsize,
-    /// Bounded by the handles there are: each is let go of once.
-    released: Mutex<Vec<Released>>,
+    /// Bounded by the handles there are: each is let go of once. As above when the driver is gone.
+    released: Mutex<Option<Vec<Released>>>,
     /// Numbers the names of open files and watches.
     names: AtomicU64,
     /// The last number of a watch for missing paths.
@@ -82,10 +83,10 @@ impl Hub {
             full: AtomicBool::new(false),
             lag: AtomicU64::new(0),
             acknowledged: AtomicBool::new(false),
-            due: Mutex::default(),
+            due: Mutex::new(Some(Vec::new())),
             waiting: AtomicUsize::new(0),
             queued: AtomicUsize::new(0),
-            released: Mutex::default(),
+            released: Mutex::new(Some(Vec::new())),
             names: AtomicU64::new(0),
             missing: Mutex::default(),
         }
@@ -163,13 +164,18 @@ impl Hub {
 
     /// Has the server told what was taken of a process.
     pub(crate) fn say_due(&self, process: Arc<ProcessEvents>) {
-        lock(&self.due).push(process);
+        if let Some(due) = &mut *lock(&self.due) {
+            due.push(process);
+        }
         self.poke();
     }
 
     /// Takes the processes of which something is to be told.
     pub(crate) fn take_due(&self) -> Vec<Arc<ProcessEvents>> {
-        std::mem::take(&mut *lock(&self.due))
+        lock(&self.due)
+            .as_mut()
+            .map(std::mem::take)
+            .unwrap_or_default()
     }
 
     /// Resolves when something here has changed.
@@ -205,13 +211,25 @@ impl Hub {
         if let Released::Process(process) | Released::Attached(process) = &released {
             process.release();
         }
-        lock(&self.released).push(released);
+        if let Some(waiting) = &mut *lock(&self.released) {
+            waiting.push(released);
+        }
         self.poke();
     }
 
     /// Takes what was let go of.
     pub(crate) fn take_released(&self) -> Vec<Released> {
-        std::mem::take(&mut *lock(&self.released))
+        lock(&self.released)
+            .as_mut()
+            .map(std::mem::take)
+            .unwrap_or_default()
+    }
+
+    /// The driver is gone: nobody hears any more what handles have to say.
+    pub(crate) fn close(&self) {
+        let (due, released) = (lock(&self.due).take(), lock(&self.released).take());
+        // Behind the locks: what they held may have something to say when it is dropped.
+        drop((due, released));
     }
 
     /// Returns a name that no connection has seen, of 32 hexadecimal digits.

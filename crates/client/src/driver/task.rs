@@ -51,6 +51,7 @@ impl Drop for Driver {
             self.hub.handle_lost(&stopped());
         }
         self.hub.set_connection(ConnectionState::Lost);
+        self.hub.close();
     }
 }
 

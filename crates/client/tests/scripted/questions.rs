@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use exec_client::{
-    backend::RemoteBackend, client::ExecServerClient, options::ExecServerClientConnectOptions,
+    backend::RemoteBackend, client::ExecServerClient, connector::Continuity,
+    options::ExecServerClientConnectOptions,
 };
 use exec_env::{
     backend::{ExecBackend, StartedProcess},
@@ -20,7 +21,7 @@ use exec_wire::{
 };
 use futures_util::future::{BoxFuture, FutureExt, pending, ready};
 use serde_json::{Value, json};
-use tokio::{sync::Notify, time::timeout};
+use tokio::{sync::Notify, task::yield_now, time::timeout};
 
 use crate::{
     doors::House,
@@ -290,4 +291,24 @@ async fn whoever_stops_the_client_by_a_panic_leaves_nobody_waiting() {
     assert_eq!(events(&started.process).await, [Event::Failed(error)]);
     assert_eq!(within(call).await, Err(gone.into()));
     within(client.closed()).await;
+}
+
+#[tokio::test]
+async fn a_process_that_is_let_go_of_without_a_connection_is_not_kept() {
+    for continuity in [Continuity::Ended, Continuity::Resumed] {
+        let (house, mut server, client) = House::connect_to(continuity, session("s")).await;
+        let watcher: Arc<Watcher> = Arc::default();
+        let (started, _) = server.start_watched(&client, &watcher, None).await;
+        house.close(usize::MAX);
+        let mut connection = client.connection();
+        drop(server);
+        within(connection.changed()).await.unwrap();
+        drop((started, client));
+        let let_go = async {
+            while Arc::strong_count(&watcher) > 1 {
+                yield_now().await;
+            }
+        };
+        within(let_go).await;
+    }
 }
