@@ -21,9 +21,9 @@ use exec_wire::{
     limits,
     method::Method,
     process::{
-        CloseStdin, OutputPage, ProcessSignal, ReadProcess, ResizeProcess, SignalProcess,
-        SnapshotProcess, TerminalSize, TerminateMode, TerminateProcess, WaitProcess, WaitUntil,
-        WriteResult, WriteStatus,
+        CloseStdin, ProcessSignal, ReadProcess, ResizeProcess, SignalProcess, SnapshotProcess,
+        TerminalSize, TerminateMode, TerminateProcess, WaitProcess, WaitUntil, WriteResult,
+        WriteStatus,
     },
 };
 use futures_util::future::{BoxFuture, FutureExt, ready};
@@ -175,19 +175,21 @@ impl RemoteProcess {
         is_gone(error) && self.events.is_over()
     }
 
-    /// Returns what a page of the server leaves out, if somebody here holds it: a process of the server
-    /// is not kept there for anybody.
-    fn held(&self, page: &OutputPage, read: Read) -> Option<Page> {
+    /// Puts before a page of the server what it leaves out, if somebody here holds it: a process of the
+    /// server is not kept there for anybody. If not all is wanted at once, the rest is on the next page.
+    fn add_held(&self, page: &mut Page, read: Read) {
         let first = page.chunks.first().map_or(page.next_seq, |chunk| chunk.seq);
-        let mut held = self.events.look(|log| log.page(read.after, read.max_bytes));
-        held.chunks.retain(|chunk| chunk.seq < first);
-        let last = held.chunks.last()?.seq;
-        Some(Page {
-            next_seq: last.next(),
-            exit_seq: page.exit_seq,
-            closed: page.closed,
-            ..held
-        })
+        let held = self.events.look(|log| log.page(read.after, read.max_bytes));
+        let mut chunks = held.chunks;
+        chunks.retain(|chunk| chunk.seq < first);
+        let Some(last) = chunks.last().map(|chunk| chunk.seq) else {
+            return;
+        };
+        match read.max_bytes {
+            None => chunks.append(&mut page.chunks),
+            Some(_) => page.next_seq = last.next(),
+        }
+        page.chunks = chunks;
     }
 
     fn write_id(&self) -> WriteId {
@@ -233,29 +235,27 @@ impl ExecProcess for RemoteProcess {
                 }
                 page => page?,
             };
-            let held = self.kept.as_ref().and_then(|_| self.held(&page, read));
-            let exit = if page.exited {
-                // How it ended comes as an event, if not before the answer then behind it.
-                Some(self.events.until(|log| log.exit().cloned()).await?)
-            } else {
-                None
-            };
-            if let Some(held) = held {
-                return Ok(Page { exit, ..held });
-            }
+            let exited = page.exited;
             let chunks = page.chunks.into_iter().map(|chunk| OutputChunk {
                 seq: chunk.seq,
                 stream: chunk.stream,
                 data: chunk.chunk.0,
             });
-            let chunks = chunks.collect();
-            Ok(Page {
-                chunks,
+            let mut page = Page {
+                chunks: chunks.collect(),
                 next_seq: page.next_seq,
-                exit,
+                exit: None,
                 exit_seq: page.exit_seq,
                 closed: page.closed,
-            })
+            };
+            if self.kept.is_some() {
+                self.add_held(&mut page, read);
+            }
+            if exited {
+                // How it ended comes as an event, if not before the answer then behind it.
+                page.exit = Some(self.events.until(|log| log.exit().cloned()).await?);
+            }
+            Ok(page)
         }
         .boxed()
     }

@@ -560,3 +560,34 @@ async fn what_was_asked_about_a_process_that_is_over_since_is_not_asked_again() 
     drop((process, client));
     assert!(within(server.0.reader.next()).await.unwrap().is_none());
 }
+
+#[tokio::test]
+async fn a_read_of_everything_has_what_is_held_here_and_what_the_server_has() {
+    let (mut server, client) = Server::connect().await;
+    let process = server.attach(&client, None, 1).await;
+    let mut stream = process.follow(ALL);
+    for seq in 1..=3 {
+        server.output("p", seq, "YQ==").await;
+        within(stream.next()).await.unwrap();
+    }
+    // The first two are not retained there any more, and the last did not come yet.
+    for (max_bytes, whole) in [(None, true), (Some(2), false)] {
+        let read = Read {
+            max_bytes,
+            ..Read::default()
+        };
+        let answer = async {
+            let read = server.expect("process/read").await;
+            server.page(&read, &[3, 4], 5).await;
+        };
+        let (page, ()) = futures_util::join!(within(process.read(read)), answer);
+        let page = page.unwrap();
+        let seqs: Vec<u64> = page.chunks.iter().map(|chunk| chunk.seq.0).collect();
+        let expected: (&[u64], _) = if whole {
+            (&[1, 2, 3, 4], 5)
+        } else {
+            (&[1, 2], 3)
+        };
+        assert_eq!((&*seqs, page.next_seq.0), expected);
+    }
+}
