@@ -16,6 +16,12 @@ pub trait Connector: fmt::Debug + Send + Sync {
         self.connect()
     }
 
+    /// Opens a link for another session, because the one before is gone: to whatever server there is by
+    /// now. As [`Connector::connect`], unless one that refuses may be of another mind in a moment.
+    fn renew(&self) -> BoxFuture<'_, Result<Link, ConnectError>> {
+        self.connect()
+    }
+
     /// Tells whether a session outlives its link, and can be taken up again over the next one.
     fn continuity(&self) -> Continuity;
 

@@ -45,6 +45,19 @@ pub(crate) async fn open(
     shake_hands(link, options, resumed).await
 }
 
+/// Opens a link after another was lost, and resumes the session or opens one that follows it.
+pub(crate) async fn reopen(
+    connector: &dyn Connector,
+    options: &ExecServerClientConnectOptions,
+    resumed: Option<SessionId>,
+) -> Result<Opened, ConnectError> {
+    let link = match resumed {
+        Some(_) => connector.reconnect().await?,
+        None => connector.renew().await?,
+    };
+    shake_hands(link, options, resumed).await
+}
+
 /// Opens a session on a link, or resumes one.
 pub(crate) async fn shake_hands(
     mut link: Link,

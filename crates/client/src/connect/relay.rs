@@ -203,7 +203,8 @@ fn unusable(source: Box<dyn std::error::Error + Send + Sync>) -> connect::Connec
     }
 }
 
-/// A relay that refuses one ticket may take the next, as long as there is a session to come back to.
+/// A relay that refuses one ticket may take the next, as long as there is something to come back to: a
+/// session, or what outlives one.
 fn passing(error: connect::ConnectError) -> connect::ConnectError {
     use connect::ConnectError as Error;
     let of_one_ticket = matches!(
@@ -234,6 +235,11 @@ impl Connector for RelayConnector {
     fn reconnect(&self) -> BoxFuture<'_, Result<Link, connect::ConnectError>> {
         let reconnect = async { self.open(self.tickets().await?).await.map_err(passing) };
         reconnect.boxed()
+    }
+
+    fn renew(&self) -> BoxFuture<'_, Result<Link, connect::ConnectError>> {
+        let renew = async { self.connect().await.map_err(passing) };
+        renew.boxed()
     }
 
     fn continuity(&self) -> Continuity {
@@ -283,6 +289,12 @@ impl ExecServerClient {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+
     use super::*;
 
     fn args(url: &str, environment: &str, token: &str) -> RelayExecServerConnectArgs {
@@ -327,8 +339,58 @@ mod tests {
         }
     }
 
+    /// A registry that gives tickets for a relay that refuses them. Returns its URL.
+    async fn refusing() -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let ticket = json!({
+            "environment_id": "e",
+            "url": format!("ws://{address}/"),
+            "security_profile": "noise_hybrid_ik_v1",
+            "executor_registration_id": "r",
+            "executor_public_key": Identity::generate().public_key(),
+            "harness_key_authorization": "a",
+        });
+        let ticket = ticket.to_string();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let (mut asked, mut part) = (Vec::new(), [0; 4096]);
+                // An upgrade ends with its head, and a question with its body.
+                while !asked.ends_with(b"\r\n\r\n") && !asked.ends_with(b"}") {
+                    let read = stream.read(&mut part).await.unwrap();
+                    assert_ne!(read, 0, "a question is whole");
+                    asked.extend_from_slice(&part[..read]);
+                }
+                let (status, body) = match asked.starts_with(b"POST") {
+                    true => ("200 OK", &*ticket),
+                    false => ("403 Forbidden", ""),
+                };
+                let length = body.len();
+                let answer = format!(
+                    "HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
+                );
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+        });
+        format!("http://{address}")
+    }
+
+    #[tokio::test]
+    async fn a_refused_ticket_passes_unless_it_is_the_first() {
+        let connector = args(&refusing().await, "e", "t").connector().unwrap();
+        let error = connector.connect().await.unwrap_err();
+        assert!(!error.is_passing(), "{error}");
+        for error in [
+            connector.reconnect().await.unwrap_err(),
+            connector.renew().await.unwrap_err(),
+        ] {
+            assert!(error.is_passing(), "{error}");
+            assert!(chain(&error).contains("403"), "{}", chain(&error));
+        }
+    }
+
     #[test]
-    fn only_a_session_makes_a_refused_ticket_pass() {
+    fn a_refused_ticket_passes_but_not_another_executor() {
         let refused = || connect::ConnectError::Refused {
             status: 403,
             reason: String::new(),

@@ -15,7 +15,7 @@ use crate::{
     connection::ConnectionState,
     connector::{Connector, Pause},
     error::ConnectError,
-    handshake::{Opened, open},
+    handshake::{self, Opened},
 };
 
 /// How long is tried altogether: less than a server keeps a session without a connection.
@@ -91,7 +91,8 @@ impl Driver {
                     sleep_until(begin).await;
                 }
                 let begun = Instant::now();
-                (begun, open(&*connector, &options, session).await)
+                let opened = handshake::reopen(&*connector, &options, session).await;
+                (begun, opened)
             };
             let attempt = timeout_at(deadline, attempt);
             let Some(attempt) = self.queue.hold_while(attempt).await else {

@@ -17,7 +17,11 @@ impl Driver {
         };
         let deadline = Instant::now() + WINDOW;
         match self.reopen(&connector, None, deadline).await {
-            Reopened::Opened(opened) => self.resume(*opened, remains),
+            Reopened::Opened(opened) => {
+                // The session is new, and so is the time in which it can be resumed.
+                let since = Instant::now();
+                self.resume(*opened, Remains { since, ..remains })
+            }
             Reopened::Over => State::Over,
             Reopened::OutOfTime(last) => {
                 tracing::debug!(?last, "no other session within {WINDOW:?}");

@@ -591,3 +591,25 @@ async fn a_read_of_everything_has_what_is_held_here_and_what_the_server_has() {
         assert_eq!((&*seqs, page.next_seq.0), expected);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_follows_another_has_its_own_time_to_be_resumed() {
+    let (mut house, mut server, client) = House::connect().await;
+    let process = server.attach(&client, None, 3).await;
+    // It takes long until the server is back, which has lost the session.
+    house.close(150);
+    drop(server);
+    let mut server = renew(&mut house).await;
+    server.expect("process/list").await;
+    // And then it is cut off again.
+    house.close(120);
+    drop(server);
+    let mut server = house.knock().await;
+    let initialize = server.shake_hands(session("t")).await;
+    assert_eq!(initialize["params"]["resumeSessionId"], "t");
+    server.list(vec![summary("p", true)]).await;
+    assert_eq!(server.attached("p", 3).await, 0);
+    server.exited("p", 1).await;
+    server.closed("p", 2).await;
+    assert_eq!(numbers(&events(&process).await), [1, 2]);
+}
