@@ -19,5 +19,6 @@ mod processes;
 mod questions;
 mod recovering;
 mod repeating;
+mod replaced;
 mod server;
 mod tracing;

@@ -1,0 +1,168 @@
+//! Processes that belong to the server and have ended, while their id is given to others.
+
+use std::sync::Arc;
+
+use exec_client::connector::Continuity;
+use exec_env::process::{EventStream, ExecProcess, ExecProcessEvent, ProcessError, Read};
+use exec_wire::{
+    error::RpcError,
+    id::OutputSeq,
+    process::{ProcessSignal, TerminateMode, WaitUntil, WriteStatus},
+};
+use futures_util::StreamExt;
+use serde_json::{Value, json};
+
+use crate::{
+    attaching::summary,
+    doors::House,
+    server::{ALL, Server, events, numbers, session, within},
+};
+
+/// Has a follower of process `p` lag behind until the server stopped.
+async fn lag() -> (House, Server, Arc<dyn ExecProcess>, EventStream) {
+    let (house, mut server, client) = House::connect_to(Continuity::Resumed, {
+        let mut session = session("s");
+        session["extensions"] = json!(["acknowledge"]);
+        session
+    })
+    .await;
+    let process = server.attach(&client, None, 1).await;
+    let stream = process.follow(ALL);
+    let chunk = "YWFh".repeat((1 << 20) / 3 / 2);
+    for seq in 1..=9 {
+        server.output("p", seq, &chunk).await;
+    }
+    server.released("p").await;
+    (house, server, process, stream)
+}
+
+/// Has a follower catch up until the server is asked what it knows by the id of its process. Returns
+/// that, and the number of the last event.
+async fn catch_up(server: &mut Server, stream: &mut EventStream) -> (Value, u64) {
+    let mut last = 0;
+    loop {
+        let event = tokio::select! {
+            event = stream.next() => event.unwrap(),
+            list = server.expect("process/list") => return (list, last),
+        };
+        last = event.seq().unwrap().0;
+    }
+}
+
+#[tokio::test]
+async fn a_follower_that_lags_has_the_server_stop_until_it_caught_up() {
+    let (_house, mut server, _process, mut stream) = lag().await;
+    let (list, mut last) = catch_up(&mut server, &mut stream).await;
+    assert!(last >= 6, "{last}");
+    let processes = json!({"processes": [summary("p", true)]});
+    server.answer(&list, processes).await;
+    // It goes on after what came before it stopped, whatever is retained there.
+    let after = server.attached("p", 99).await;
+    assert!((8..=9).contains(&after), "{after}");
+    server.output("p", 50, "YQ==").await;
+    while last < after {
+        last = within(stream.next()).await.unwrap().seq().unwrap().0;
+    }
+    let event = within(stream.next()).await.unwrap();
+    assert_eq!(event.seq(), Some(OutputSeq(50)));
+}
+
+#[tokio::test]
+async fn a_follower_that_caught_up_is_not_given_the_events_of_another_process() {
+    let (_house, mut server, process, mut stream) = lag().await;
+    let (list, _) = catch_up(&mut server, &mut stream).await;
+    // What is asked about it waits until it is known whether it is still there.
+    let write = process.write(None, bytes::Bytes::from_static(b"a"));
+    let mut other = summary("p", true);
+    other["startedAtMs"] = json!(8);
+    server.answer(&list, json!({ "processes": [other] })).await;
+    let text = "process p is given up: what the server knows by this id is another process";
+    let error = ProcessError::from(RpcError::internal(text));
+    let rest: Vec<_> = within(stream.collect()).await;
+    assert_eq!(
+        rest.last(),
+        Some(&ExecProcessEvent::Failed(error.clone())),
+        "{rest:?}"
+    );
+    assert_eq!(within(write).await.unwrap_err(), error);
+    // Asked for once, neither written to nor attached.
+    server.expect("process/release").await;
+    drop(process);
+    assert!(within(server.0.reader.next()).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_process_that_was_replaced_during_a_cut_is_not_gone_on_with() {
+    let (mut house, mut server, client) = House::connect().await;
+    let process = server.attach(&client, None, 3).await;
+    let other = server.start_detached(&client, "other").await.process;
+    let terminate = process.terminate(TerminateMode::Force);
+    server.expect("process/terminate").await;
+    drop(server);
+    let mut server = house.resume().await;
+    let mut another = summary("p", true);
+    another["startedAtMs"] = json!(8);
+    server.list(vec![summary("other", true), another]).await;
+    assert_eq!(server.attached("other", 1).await, 0);
+    server.expect("process/release").await;
+    let [ExecProcessEvent::Failed(error)] = &events(&process).await[..] else {
+        panic!("it fails")
+    };
+    assert!(error.to_string().contains("another process"), "{error}");
+    assert_eq!(within(terminate).await.unwrap_err(), *error);
+    // Others are not concerned.
+    let write = other.write(None, bytes::Bytes::from_static(b"a"));
+    let written = server.expect("process/write").await;
+    server.answer(&written, json!({"status": "accepted"})).await;
+    assert_eq!(within(write).await, Ok(WriteStatus::Accepted));
+}
+
+#[tokio::test]
+async fn nothing_is_asked_about_a_process_that_is_over_as_its_id_may_be_that_of_another() {
+    let (mut server, client) = Server::connect().await;
+    let process = server.attach(&client, None, 1).await;
+    server.output("p", 1, "YQ==").await;
+    server.exited("p", 2).await;
+    server.closed("p", 3).await;
+    assert_eq!(numbers(&events(&process).await), [1, 2, 3]);
+    let write = process.write(None, bytes::Bytes::from_static(b"a"));
+    assert_eq!(within(write).await, Ok(WriteStatus::StdinClosed));
+    let close = process.close_stdin(None);
+    assert_eq!(within(close).await, Ok(WriteStatus::StdinClosed));
+    let signal = process.signal(ProcessSignal::Interrupt);
+    assert_eq!(within(signal).await, Ok(()));
+    for mode in [
+        TerminateMode::Force,
+        TerminateMode::Graceful { timeout_ms: 1 },
+    ] {
+        assert_eq!(within(process.terminate(mode)).await, Ok(false));
+    }
+    let page = within(process.read(Read::default())).await.unwrap();
+    assert_eq!((page.chunks.len(), page.closed), (1, true));
+    let snapshot = within(process.snapshot()).await.unwrap();
+    assert_eq!(snapshot.stdout.data, b"a");
+    drop((process, client));
+    assert!(within(server.0.reader.next()).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn what_was_asked_about_a_process_that_is_over_since_is_not_asked_again() {
+    let (mut house, mut server, client) = House::connect().await;
+    let process = server.attach(&client, None, 1).await;
+    let write = process.write(None, bytes::Bytes::from_static(b"a"));
+    let terminate = process.terminate(TerminateMode::Force);
+    let wait = process.wait(WaitUntil::Closed, None);
+    for method in ["process/write", "process/terminate", "process/wait"] {
+        server.expect(method).await;
+    }
+    server.exited("p", 1).await;
+    server.closed("p", 2).await;
+    assert_eq!(numbers(&events(&process).await), [1, 2]);
+    drop(server);
+    let mut server = house.resume().await;
+    assert_eq!(within(write).await, Ok(WriteStatus::StdinClosed));
+    assert_eq!(within(terminate).await, Ok(false));
+    assert!(within(wait).await.unwrap().closed);
+    drop((process, client));
+    assert!(within(server.0.reader.next()).await.unwrap().is_none());
+}
