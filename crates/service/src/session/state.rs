@@ -286,10 +286,15 @@ impl Session {
         }
     }
 
-    /// Waits until every process has ended, or its output has, too.
+    /// Waits until every process has ended, or its output has, too. Holds none of them meanwhile: one
+    /// that is let go of is to end.
     pub(crate) async fn all_ended(&self, until: WaitUntil) {
-        for process in self.started() {
-            drop(process.handle.wait(until, None).await);
+        let waits = self
+            .started()
+            .map(|process| process.handle.wait(until, None));
+        let waits: Vec<_> = waits.collect();
+        for ended in waits {
+            drop(ended.await);
         }
     }
 

@@ -30,6 +30,17 @@ async fn signals_are_passed_on() {
 }
 
 #[tokio::test]
+async fn a_command_ends_with_its_session_when_we_are_killed() {
+    // Of this machine, whose server waits for what runs before it ends itself.
+    let person = Person::new().with("EXEC_SERVER_SESSION_TTL", "0.3");
+    let script = "echo $$ > number; echo ready; exec sleep 1000";
+    let mut running = Running::start(&mut person.command(["run", "sh", "-c", script]));
+    running.says("ready").await;
+    running.signal(Signal::KILL);
+    gone(&person.work().join("number"));
+}
+
+#[tokio::test]
 async fn the_third_interrupt_within_a_moment_ends_a_command_that_goes_on() {
     let person = Person::new();
     let script =
