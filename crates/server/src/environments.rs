@@ -17,7 +17,6 @@ mod select;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::open::ReachError;
 pub use self::{
     entry::Remote,
     error::{EnvironmentsError, Fault},
@@ -27,3 +26,4 @@ pub use self::{
     relay::RelayFault,
     select::{Facts, SelectError, Selection},
 };
+pub(crate) use self::{open::ReachError, relay::VARIABLES as RELAY_VARIABLES};

@@ -118,7 +118,12 @@ impl Serving {
     /// Lets processes finish, as long as they may, or until it is asked a second time.
     pub(crate) async fn shut_down(self, stop: &mut Stop) {
         self.draining.store(true, Ordering::Relaxed);
-        tracing::info!(levels = ?self.service.levels(), "stopping");
+        let levels = self.service.levels();
+        tracing::info!(
+            sessions = levels.sessions_attached + levels.sessions_detached,
+            processes = levels.processes_running,
+            "stopping"
+        );
         tokio::select! {
             () = self.service.shut_down(self.shutdown_grace) => {}
             // Asked twice: at once. What runs dies with its supervisors' sockets.

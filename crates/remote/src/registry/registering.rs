@@ -18,7 +18,11 @@ where
         match ask().await {
             Err(error) if error.may_register_again() => {
                 let pause = delay.after(attempt);
-                tracing::warn!(%error, ?pause, "environment is not registered yet");
+                match attempt {
+                    // Whoever runs it should know why nobody comes.
+                    0 => tracing::error!(%error, "environment is not registered; trying again"),
+                    _ => tracing::warn!(%error, ?pause, "environment is not registered yet"),
+                }
                 sleep(pause).await;
                 attempt = attempt.saturating_add(1);
             }

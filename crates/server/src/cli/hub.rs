@@ -141,7 +141,8 @@ pub struct MakeToken {
     #[arg(long, value_name = "ROLE", value_delimiter = ',')]
     pub role: Vec<Role>,
 
-    /// Environments it may be used for beside the principal's own, as a glob; repeatable.
+    /// Environments it may be used for, and for no others, as a glob; repeatable [default: those that the
+    /// principal owns].
     #[arg(long, value_name = "GLOB")]
     pub environment: Vec<String>,
 

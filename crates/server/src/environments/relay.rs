@@ -19,7 +19,7 @@ use super::{
 use crate::config::Lookup;
 
 /// Select a relay, all of them together.
-pub(super) const VARIABLES: [&str; 3] = [
+pub(crate) const VARIABLES: [&str; 3] = [
     "CODEX_EXEC_SERVER_NOISE_REGISTRY_URL",
     "CODEX_EXEC_SERVER_NOISE_ENVIRONMENT_ID",
     "CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN",

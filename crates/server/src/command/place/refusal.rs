@@ -76,7 +76,7 @@ fn denied(reach: &Reach) -> String {
             AuthToken::Value(_) => "check its token in environments.toml".to_owned(),
         },
         Reach::Url(url) if url.auth_bearer_token.is_none() => {
-            "it wants a token, which environments.toml can name for it".to_owned()
+            "pass its token with --token-file FILE, or name it in environments.toml".to_owned()
         }
         Reach::Url(_) | Reach::Program(_) => "check its token in environments.toml".to_owned(),
     }

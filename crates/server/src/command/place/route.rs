@@ -7,7 +7,7 @@ use super::{here::Socket, wanted::Where};
 use crate::{
     command::failure::{Failure, FailureKind},
     config::{self, Lookup},
-    environments::{Facts, Reach, Selection, UrlReach},
+    environments::{Facts, RELAY_VARIABLES, Reach, Selection, UrlReach},
 };
 
 /// An environment, and how it is reached.
@@ -37,7 +37,17 @@ impl Route {
         match name {
             Some(url) if url.contains("://") => typed(url, wanted, lookup),
             Some(name) if name == EnvironmentId::local().as_str() => Ok(Self::here(lookup)),
-            name => Self::selected(name, &select(lookup)?, lookup),
+            name => {
+                let mut route = Self::selected(name, &select(lookup)?, lookup)?;
+                if let Way::Named(Reach::Url(url)) = &mut route.way
+                    && url.auth_bearer_token.is_none()
+                    // A token in a variable is for the URL in another one, and not for every name.
+                    && (wanted.token_file.is_some() || route.name == EnvironmentId::remote().as_str())
+                {
+                    url.auth_bearer_token = token(wanted, lookup)?;
+                }
+                Ok(route)
+            }
         }
     }
 
@@ -64,7 +74,7 @@ impl Route {
                 name: name.to_owned(),
                 way: Way::Named(remote.reach.clone()),
             }),
-            None => Err(unknown(name, selection)),
+            None => Err(unknown(name, selection, lookup)),
         }
     }
 
@@ -126,7 +136,7 @@ fn token(wanted: &Where, lookup: Lookup<'_>) -> Result<Option<BearerToken>, Fail
         .map_err(|error| denied(format!("no token in `{place}`: {error}")))
 }
 
-fn unknown(name: &str, selection: &Selection) -> Failure {
+fn unknown(name: &str, selection: &Selection, lookup: Lookup<'_>) -> Failure {
     let local = selection.local.then(EnvironmentId::local);
     let remotes = selection.remotes.iter().map(|remote| remote.id.clone());
     let known: Vec<_> = local.into_iter().chain(remotes).collect();
@@ -141,9 +151,15 @@ fn unknown(name: &str, selection: &Selection) -> Failure {
             ),
         },
     );
-    failure.next(format!(
-        "see `exec-server env list`, or add it with `exec-server env add {name} URL`"
-    ))
+    let is_set = |variable: &&&str| lookup(variable).is_some_and(|value| !value.is_empty());
+    match RELAY_VARIABLES.iter().find(is_set) {
+        Some(variable) => failure.next(format!(
+            "{variable} and its like choose the only one; without them environments.toml is read"
+        )),
+        None => failure.next(format!(
+            "see `exec-server env list`, or add it with `exec-server env add {name} URL`"
+        )),
+    }
 }
 
 /// The token for a server at a URL.

@@ -11,7 +11,11 @@ use super::{
     typed,
     wanted::Where,
 };
-use crate::{command::failure::FailureKind, config::Lookup, environments::UrlReach};
+use crate::{
+    command::failure::FailureKind,
+    config::Lookup,
+    environments::{Reach, UrlReach},
+};
 
 fn info(cwd: Option<&str>, home: Option<&str>) -> EnvironmentInfo {
     let mut info = serde_json::json!({ "shell": { "name": "sh", "path": "/bin/sh" } });
@@ -167,4 +171,16 @@ fn a_url_a_name_and_nothing_lead_somewhere() {
     let remote = [("CODEX_EXEC_SERVER_URL", "ws://127.0.0.1:1")];
     let there = route(None, &variables(&remote)).unwrap();
     assert!(matches!(there.way, Way::Named(_)), "{:?}", there.way);
+}
+
+#[test]
+fn a_token_is_for_the_url_of_a_variable_too() {
+    let mut set = vec![("CODEX_EXEC_SERVER_URL", "ws://127.0.0.1:1")];
+    let has_token = |set: &[(&str, &str)]| match route(None, &variables(set)).unwrap().way {
+        Way::Named(Reach::Url(url)) => url.auth_bearer_token.is_some(),
+        way @ (Way::Here(_) | Way::Named(_) | Way::Typed(_)) => panic!("{way:?}"),
+    };
+    assert!(!has_token(&set));
+    set.push(("EXEC_SERVER_TOKEN", "t0ken"));
+    assert!(has_token(&set));
 }
