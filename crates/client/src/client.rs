@@ -77,7 +77,11 @@ impl ExecServerClient {
         options: ExecServerClientConnectOptions,
     ) -> Result<Self, ExecServerError> {
         let resumed = options.resume_session_id.clone();
-        let opened = open(&*connector, &options, resumed).await?;
+        let link = match resumed {
+            Some(_) => connector.reconnect(),
+            None => connector.connect(),
+        };
+        let opened = open(link, &options, resumed).await?;
         Ok(Self::run(opened, Some(connector), options))
     }
 

@@ -2,7 +2,10 @@
 
 use bytes::Bytes;
 use exec_core::peer::Calls;
-use exec_transport::link::{Encoding, Link};
+use exec_transport::{
+    connect,
+    link::{Encoding, Link},
+};
 use exec_wire::{
     id::SessionId,
     initialize::{InitializeParams, InitializeResponse},
@@ -11,10 +14,10 @@ use exec_wire::{
     outgoing::Outgoing,
     process::Empty,
 };
+use futures_util::future::BoxFuture;
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
-    connector::Connector,
     error::{ConnectError, chain},
     options::ExecServerClientConnectOptions,
     trace::TraceSource,
@@ -32,30 +35,13 @@ pub(crate) struct Opened {
     pub(crate) early: Vec<Bytes>,
 }
 
-/// Opens a link and a session on it, or resumes one.
+/// Opens a session on the link that a connector opens, or resumes one.
 pub(crate) async fn open(
-    connector: &dyn Connector,
+    link: BoxFuture<'_, Result<Link, connect::ConnectError>>,
     options: &ExecServerClientConnectOptions,
     resumed: Option<SessionId>,
 ) -> Result<Opened, ConnectError> {
-    let link = match resumed {
-        Some(_) => connector.reconnect().await?,
-        None => connector.connect().await?,
-    };
-    shake_hands(link, options, resumed).await
-}
-
-/// Opens a link after another was lost, and resumes the session or opens one that follows it.
-pub(crate) async fn reopen(
-    connector: &dyn Connector,
-    options: &ExecServerClientConnectOptions,
-    resumed: Option<SessionId>,
-) -> Result<Opened, ConnectError> {
-    let link = match resumed {
-        Some(_) => connector.reconnect().await?,
-        None => connector.renew().await?,
-    };
-    shake_hands(link, options, resumed).await
+    shake_hands(link.await?, options, resumed).await
 }
 
 /// Opens a session on a link, or resumes one.

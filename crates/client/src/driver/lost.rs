@@ -22,7 +22,7 @@ impl Driver {
         self.queue.hold(ask);
         self.hub.set_connection(ConnectionState::Reconnecting);
         let options = self.options.clone();
-        let opening = open(&*connector, &options, None);
+        let opening = open(connector.connect(), &options, None);
         match self.queue.hold_while(opening).await {
             None => State::Over,
             Some(Ok(opened)) => {

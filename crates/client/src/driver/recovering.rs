@@ -15,7 +15,7 @@ use crate::{
     connection::ConnectionState,
     connector::{Connector, Pause},
     error::ConnectError,
-    handshake::{self, Opened},
+    handshake::{Opened, open},
 };
 
 /// How long is tried altogether: less than a server keeps a session without a connection.
@@ -91,8 +91,11 @@ impl Driver {
                     sleep_until(begin).await;
                 }
                 let begun = Instant::now();
-                let opened = handshake::reopen(&*connector, &options, session).await;
-                (begun, opened)
+                let link = match session {
+                    Some(_) => connector.reconnect(),
+                    None => connector.renew(),
+                };
+                (begun, open(link, &options, session).await)
             };
             let attempt = timeout_at(deadline, attempt);
             let Some(attempt) = self.queue.hold_while(attempt).await else {
