@@ -1,6 +1,8 @@
 //! One session: a process table and a lease. The server's own table of detached processes is the
 //! same thing without a lease.
 
+mod starting;
+
 use std::{
     collections::BTreeMap,
     convert::Infallible,
@@ -21,6 +23,7 @@ use tokio::{
     time::timeout,
 };
 
+pub(crate) use self::starting::Starting;
 use super::{
     finished::Finished,
     kept::Keeping,
@@ -434,71 +437,4 @@ pub(crate) fn follow(outbox: &Outbox, process: &Process, from: From) {
     };
     let events = process.handle.follow(Follow { from, pace });
     outbox.follow(process.handle.id().clone(), process.dialect, events);
-}
-
-/// A place for a process that is starting. Given back if it does not start, to the one that had it.
-#[derive(Debug)]
-pub(crate) struct Starting {
-    session: Arc<Session>,
-    id: ProcessId,
-    cancel: Arc<Notify>,
-    started: bool,
-}
-
-impl Starting {
-    pub(crate) fn id(&self) -> &ProcessId {
-        &self.id
-    }
-
-    /// Resolves when the process is terminated before it runs.
-    pub(crate) async fn cancelled(&self) {
-        self.cancel.notified().await;
-    }
-
-    /// Fills the place. Returns `false` if the session ended meanwhile.
-    pub(crate) fn finish(mut self, process: &Arc<Process>, life: Life) -> bool {
-        self.started = true;
-        // Declared before the lock is taken, so that it is dropped behind it.
-        let replaced;
-        let mut state = self.session.lock();
-        if !state.table.contains_key(&self.id) {
-            return false;
-        }
-        replaced = state.replaced.get(&self.id).cloned();
-        if let Some(process) = &replaced {
-            state.forget(process);
-        }
-        let entry = Entry::Started(Arc::clone(process));
-        state.table.insert(self.id.clone(), entry);
-        if state.keeping == Keeping::Unacknowledged {
-            process.keep();
-        }
-        drop(state);
-        self.session.meters.processes_started.increment();
-        self.session.forget_later(process, life);
-        true
-    }
-}
-
-impl Drop for Starting {
-    fn drop(&mut self) {
-        if self.started {
-            return;
-        }
-        let mut state = self.session.lock();
-        let ours = |entry: &Entry| match entry {
-            Entry::Starting(cancel) => Arc::ptr_eq(cancel, &self.cancel),
-            Entry::Started(_) => false,
-        };
-        if !state.table.get(&self.id).is_some_and(ours) {
-            return;
-        }
-        match state.replaced.remove(&self.id) {
-            None => drop(state.table.remove(&self.id)),
-            Some(process) => {
-                let entry = Entry::Started(process);
-                state.table.insert(self.id.clone(), entry);
-            }
-        }
-    }
 }
