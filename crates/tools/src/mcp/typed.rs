@@ -86,19 +86,19 @@ mod tests {
 
     #[test]
     fn each_way_of_typing_a_path_leads_to_it() {
-        let (root, home) = (uri("file:///work"), uri("file:///home/me"));
+        let (root, home) = (uri("file:///srv"), uri("file:///home/me"));
         let base = Base {
             root: &root,
             home: Some(&home),
         };
         for (typed, expected) in [
-            ("a b", "file:///work/a%20b"),
+            ("a b", "file:///srv/a%20b"),
             ("/a%20b", "file:///a%2520b"),
             ("~", "file:///home/me"),
             ("~/x", "file:///home/me/x"),
             ("~//x", "file:///home/me/x"),
-            ("./~", "file:///work/~"),
-            ("a/~/b", "file:///work/a/~/b"),
+            ("./~", "file:///srv/~"),
+            ("a/~/b", "file:///srv/a/~/b"),
             ("file:///a%20b", "file:///a%20b"),
             ("FILE:///a", "file:///a"),
         ] {

@@ -40,13 +40,13 @@ async fn paths_start_here_or_there_or_at_home() {
     let there = info(Some("file:///srv/app"), Some("file:///home/me"));
     for (typed, base, path) in [
         ("a/b", None, "file:///srv/app/a/b"),
-        ("a/b", Some("/work"), "file:///work/a/b"),
-        (".", Some("/work"), "file:///work"),
-        ("/etc", Some("/work"), "file:///etc"),
-        ("~", Some("/work"), "file:///home/me"),
+        ("a/b", Some("/srv"), "file:///srv/a/b"),
+        (".", Some("/srv"), "file:///srv"),
+        ("/etc", Some("/srv"), "file:///etc"),
+        ("~", Some("/srv"), "file:///home/me"),
         ("~/x y", None, "file:///home/me/x%20y"),
         ("~other", None, "file:///srv/app/~other"),
-        ("file:///a%20b", Some("/work"), "file:///a%20b"),
+        ("file:///a%20b", Some("/srv"), "file:///a%20b"),
         ("100%", None, "file:///srv/app/100%25"),
         ("a?b#c", None, "file:///srv/app/a%3Fb%23c"),
     ] {
@@ -92,11 +92,11 @@ async fn what_stands_before_two_dots_is_looked_through() {
 #[tokio::test]
 async fn bytes_that_are_no_text_are_kept() {
     let odd = OsStr::from_bytes(b"a\xff");
-    let (base, files) = (Some(PathBuf::from("/work")), LocalFileSystem::default());
+    let (base, files) = (Some(PathBuf::from("/srv")), LocalFileSystem::default());
     let kept = typed::read(odd, base, &info(None, None), &files).await;
     let path = kept.unwrap();
     let native = path.to_native().unwrap();
-    assert_eq!(native.as_os_str().as_bytes(), b"/work/a\xff");
+    assert_eq!(native.as_os_str().as_bytes(), b"/srv/a\xff");
     // The other kind of host has text, and its own way to join it.
     let windows = info(Some("file:///C:/srv"), Some("file:///C:/Users/me"));
     let joined = read("a\\b", None, &windows).await;
