@@ -8,6 +8,7 @@
 mod behind;
 mod desk;
 mod executor;
+mod executor_attachment;
 mod farewell;
 mod flush;
 mod harness;
@@ -15,5 +16,8 @@ mod ready;
 #[cfg(test)]
 mod tests;
 
-pub use self::desk::{Refusal, Rendezvous};
 pub(crate) use self::farewell::Farewell;
+pub use self::{
+    desk::{Admission, Refusal, Rendezvous},
+    executor_attachment::ExecutorAttachment,
+};

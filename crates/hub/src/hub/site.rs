@@ -21,9 +21,8 @@ use crate::{
     metrics::Metrics,
     nats::Mesh,
     registry::{Gate, Moment, Refusal, Registry},
-    rendezvous::{self, Rendezvous},
+    rendezvous::{self, Admission, Rendezvous},
     store::Store,
-    url::Pass,
 };
 
 /// Everything that a hub answers.
@@ -44,7 +43,7 @@ pub(super) struct Endpoints {
 #[derive(Debug)]
 pub(super) enum Upgrade {
     /// Of the relay.
-    Relay(Pass),
+    Relay(Admission),
     /// Of a direct executor, or of its harness.
     Direct(DirectUpgrade, Peer),
 }
@@ -131,23 +130,22 @@ impl Endpoints {
         let uri = request.uri();
         let admitted = self.rendezvous.admit(uri.path(), uri.query(), now).await;
         match admitted {
-            Ok(pass) => {
-                let (action, environment, registration) = match &pass {
-                    Pass::Executor {
-                        environment,
-                        registration,
-                    } => (Action::ExecutorSocket, environment, registration),
-                    Pass::Harness {
-                        environment,
-                        registration,
-                        ..
-                    } => (Action::HarnessSocket, environment, registration),
+            Ok(admission) => {
+                let (action, environment, registration) = match &admission {
+                    Admission::Executor(attachment) => {
+                        let presence = attachment.presence();
+                        let ids = (&presence.environment, &presence.registration);
+                        (Action::ExecutorSocket, ids.0, ids.1)
+                    }
+                    Admission::Harness(dial) => {
+                        (Action::HarnessSocket, &dial.environment, &dial.registration)
+                    }
                 };
                 let mut event = Event::new(now, action, peer);
                 event.environment = Some(environment.clone());
                 event.registration = Some(registration.clone());
                 self.gate.audit().record(&event);
-                Answer::Upgrade(Upgrade::Relay(pass))
+                Answer::Upgrade(Upgrade::Relay(admission))
             }
             Err(refusal) => {
                 if let Some(action) = refused_action(uri.query()) {

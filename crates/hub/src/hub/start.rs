@@ -222,7 +222,7 @@ async fn serve(
     (rendezvous, direct): (Arc<Rendezvous>, Arc<Direct>),
 ) {
     match upgrade {
-        Upgrade::Relay(pass) => rendezvous.serve(pass, socket).await,
+        Upgrade::Relay(admission) => rendezvous.serve(admission, socket).await,
         Upgrade::Direct(upgrade, peer) => {
             let mut stopping = rendezvous.stopping.clone();
             // Boxed: the tasks of the many other sockets need no room for it.

@@ -6,7 +6,7 @@ use exec_transport::websocket::socket::Socket;
 use http::StatusCode;
 use tokio::{sync::watch, time::timeout};
 
-use super::{Farewell, executor, harness};
+use super::{ExecutorAttachment, Farewell, executor, harness};
 use crate::{
     circuit::Ending,
     exchange::{Dial, Exchange},
@@ -16,7 +16,7 @@ use crate::{
     url::{Pass, PassError, Signer},
 };
 
-/// How long the store may take to note that a socket came or went.
+/// How long the store may take to record an executor. Executors give the upgrade ten seconds.
 const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long another node may take to answer.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -79,54 +79,30 @@ impl Refusal {
     }
 }
 
+/// A socket that may be opened. Its upgrade has not been answered yet.
+#[derive(Debug)]
+pub enum Admission {
+    /// An executor that harnesses can reach from now on. Dropping it detaches the executor.
+    Executor(ExecutorAttachment),
+    /// A harness and what it asks for.
+    Harness(Dial),
+}
+
 impl Rendezvous {
     /// Decides on an upgrade by its path and query, at `now`.
+    ///
+    /// An executor is attached when this returns, before its upgrade is answered: a harness that
+    /// asks for it as soon as the executor sees the answer finds it online.
     pub async fn admit(
         &self,
         path: &str,
         query: Option<&str>,
         now: Timestamp,
-    ) -> Result<Pass, Refusal> {
+    ) -> Result<Admission, Refusal> {
         let pass = self.signer.check(path, query, now)?;
         if *self.stopping.borrow() {
             return Err(Refusal::Stopping);
         }
-        if let Pass::Executor {
-            environment,
-            registration,
-        } = &pass
-        {
-            let current = timeout(STORE_TIMEOUT, self.store.registration(environment))
-                .await
-                .ok()
-                .and_then(Result::ok)
-                .ok_or(Refusal::Store)?;
-            if current.is_none_or(|current| current.id != *registration) {
-                return Err(Refusal::Superseded);
-            }
-        }
-        Ok(pass)
-    }
-
-    /// Serves a socket until it ends. Dropping the future cuts it.
-    pub async fn serve(&self, pass: Pass, mut socket: Socket) {
-        let role = match &pass {
-            Pass::Executor { .. } => Role::Executor,
-            Pass::Harness { .. } => Role::Harness,
-        };
-        let open = match role {
-            Role::Executor => &self.metrics.executors,
-            Role::Harness => &self.metrics.harnesses,
-        };
-        open.increment(1);
-        let farewell = self.relay(pass, &mut socket).await;
-        open.decrement(1);
-        self.metrics.ended(role.name(), farewell);
-        tracing::debug!(role = role.name(), reason = farewell.name(), "socket ended");
-        farewell.say(&mut socket).await;
-    }
-
-    async fn relay(&self, pass: Pass, socket: &mut Socket) -> Farewell {
         match pass {
             Pass::Executor {
                 environment,
@@ -138,18 +114,72 @@ impl Rendezvous {
                     node: self.node.clone(),
                     connection: ConnectionId::generate(),
                 };
-                self.relay_executor(&presence, socket).await
+                timeout(STORE_TIMEOUT, self.attach(presence))
+                    .await
+                    .unwrap_or(Err(Refusal::Store))
+                    .map(Admission::Executor)
             }
             Pass::Harness {
                 environment,
                 registration,
                 harness,
-            } => {
-                let dial = Dial {
-                    environment,
-                    registration,
-                    harness,
-                };
+            } => Ok(Admission::Harness(Dial {
+                environment,
+                registration,
+                harness,
+            })),
+        }
+    }
+
+    /// Attaches an executor to the switch and to the store.
+    ///
+    /// The switch comes before the store: whoever learns from the store that the executor is here
+    /// finds it in the switch, and a registration that is superseded meanwhile is noticed by one of
+    /// them. The registration is checked before both, so that a URL of the past closes no socket.
+    async fn attach(&self, presence: Presence) -> Result<ExecutorAttachment, Refusal> {
+        let current = self.store.registration(&presence.environment).await;
+        let current = current.map_err(|_| Refusal::Store)?;
+        if current.is_none_or(|current| current.id != presence.registration) {
+            return Err(Refusal::Superseded);
+        }
+        let attachment = ExecutorAttachment::new(&self.switch, &self.store, presence.clone());
+        // The switch closes what it knows when the hub stops. This socket may have come after that.
+        if *self.stopping.borrow() {
+            return Err(Refusal::Stopping);
+        }
+        match self.store.attach(presence.clone()).await {
+            Ok(()) => Ok(attachment),
+            Err(AttachError::Superseded) => Err(Refusal::Superseded),
+            Err(error @ AttachError::Store(_)) => {
+                tracing::warn!(environment = %presence.environment, %error, "executor not attached");
+                Err(Refusal::Store)
+            }
+        }
+    }
+
+    /// Serves a socket until it ends. Dropping the future cuts it.
+    pub async fn serve(&self, admission: Admission, mut socket: Socket) {
+        let (role, open) = match &admission {
+            Admission::Executor(_) => ("executor", &self.metrics.executors),
+            Admission::Harness(_) => ("harness", &self.metrics.harnesses),
+        };
+        open.increment(1);
+        let farewell = self.relay(admission, &mut socket).await;
+        open.decrement(1);
+        self.metrics.ended(role, farewell);
+        tracing::debug!(role, reason = farewell.name(), "socket ended");
+        farewell.say(&mut socket).await;
+    }
+
+    async fn relay(&self, admission: Admission, socket: &mut Socket) -> Farewell {
+        match admission {
+            Admission::Executor(mut attachment) => {
+                let slot = attachment.slot();
+                let farewell = executor::relay(socket, slot, &self.metrics).await;
+                attachment.detach().await;
+                farewell
+            }
+            Admission::Harness(dial) => {
                 let mut stopping = self.stopping.clone();
                 tokio::select! {
                     farewell = self.relay_harness(dial, socket) => farewell,
@@ -159,61 +189,11 @@ impl Rendezvous {
         }
     }
 
-    /// The switch comes before the store: whoever learns from the store that the executor is here
-    /// finds it in the switch, and a registration that is superseded meanwhile is noticed by one of
-    /// them.
-    async fn relay_executor(&self, presence: &Presence, socket: &mut Socket) -> Farewell {
-        let mut attachment = self.switch.attach(
-            presence.environment.clone(),
-            presence.registration.clone(),
-            presence.connection.clone(),
-        );
-        // The switch closes what it knows when the hub stops. This socket may have come after that.
-        if *self.stopping.borrow() {
-            return Ending::Stopping.into();
-        }
-        let farewell = match timeout(STORE_TIMEOUT, self.store.attach(presence.clone())).await {
-            Ok(Ok(())) => executor::relay(socket, &mut attachment, &self.metrics).await,
-            Ok(Err(AttachError::Superseded)) => Farewell::Superseded,
-            Ok(Err(error @ AttachError::Store(_))) => {
-                tracing::warn!(environment = %presence.environment, %error, "executor not attached");
-                Farewell::Store
-            }
-            Err(_) => Farewell::Store,
-        };
-        drop(attachment);
-        // In any case: a store that failed may have noted the socket nevertheless.
-        let detached = self.store.detach(presence, Timestamp::now());
-        match timeout(STORE_TIMEOUT, detached).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                tracing::warn!(environment = %presence.environment, %error, "executor not detached");
-            }
-            Err(_) => tracing::warn!(environment = %presence.environment, "executor not detached"),
-        }
-        farewell
-    }
-
     async fn relay_harness(&self, dial: Dial, socket: &mut Socket) -> Farewell {
         match timeout(DIAL_TIMEOUT, self.exchange.dial(dial)).await {
             Ok(Ok(circuit)) => harness::relay(socket, circuit, &self.metrics).await,
             Ok(Err(error)) => error.into(),
             Err(_) => Ending::Unreachable.into(),
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Role {
-    Executor,
-    Harness,
-}
-
-impl Role {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Executor => "executor",
-            Self::Harness => "harness",
         }
     }
 }

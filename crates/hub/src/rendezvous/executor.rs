@@ -318,9 +318,7 @@ impl Relay<'_> {
             | Farewell::Garbage
             | Farewell::Text
             | Farewell::NoExecutor
-            | Farewell::Busy
-            | Farewell::Superseded
-            | Farewell::Store => Ending::ExecutorGone,
+            | Farewell::Busy => Ending::ExecutorGone,
         };
         for line in self.lines.values_mut() {
             line.circuit.close(ending);

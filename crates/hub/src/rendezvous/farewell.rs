@@ -26,10 +26,6 @@ pub(crate) enum Farewell {
     NoExecutor,
     /// This executor has too many harnesses.
     Busy,
-    /// The registration is not current any more.
-    Superseded,
-    /// The store could not be asked.
-    Store,
     /// The way to the other side ended.
     Circuit(Ending),
 }
@@ -46,8 +42,6 @@ impl Farewell {
             Self::Text => "text",
             Self::NoExecutor => "no_executor",
             Self::Busy => "busy",
-            Self::Superseded => "superseded",
-            Self::Store => "store",
             Self::Circuit(ending) => ending.name(),
         }
     }
@@ -64,8 +58,6 @@ impl Farewell {
             Self::Text => (1003, "text is not relayed"),
             Self::NoExecutor => (1013, "executor is not connected"),
             Self::Busy => (1013, "too many harnesses"),
-            Self::Superseded => (1008, "registration was superseded"),
-            Self::Store => (1011, "store is not available"),
             Self::Circuit(ending) => (ending.close_code(), ending.text()),
         })
     }

@@ -107,3 +107,14 @@ async fn urls_that_open_nothing_are_counted() {
     assert!(answers.contains(&Some(429)), "{answers:?}");
     assert!(Client::open(&executor).await.is_ok());
 }
+
+#[tokio::test]
+async fn an_executor_is_online_as_soon_as_its_upgrade_is_answered() {
+    let rig = Rig::start().await;
+    let mut sockets = Vec::new();
+    for round in 0..50 {
+        let environment = format!("env-{round}");
+        sockets.push(rig.executor(&environment).await);
+        rig.harness_url(&environment).await;
+    }
+}

@@ -1,5 +1,8 @@
 //! Executor on one node, harness on another.
 
+use exec_relay::identity::Identity;
+use exec_remote::api::EnvironmentId;
+
 use crate::{
     cluster::Cluster,
     load::{connect, echo, say},
@@ -32,4 +35,23 @@ async fn nodes_that_restart_one_by_one_interrupt_nobody() {
     say(&mut link, b"two nodes").await;
     cluster.nodes[0].stop().await;
     say(&mut link, b"one node").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_executor_is_online_on_every_node_as_soon_as_its_upgrade_is_answered() {
+    let cluster = Cluster::start().await;
+    let doors = (cluster.door([0, 1, 2]).await, cluster.door([1, 2, 0]).await);
+    let (here, there) = (cluster.registry(&doors.0), cluster.registry(&doors.1));
+    let identity = Identity::generate();
+    for round in 0..20 {
+        let environment = EnvironmentId::new(&format!("env-{round}")).unwrap();
+        let registered = here.register(&environment, identity.public_key()).await;
+        let url = registered.unwrap().url.into_exposed();
+        let opened = tokio_tungstenite::connect_async(url).await;
+        let (_socket, _) = opened.unwrap();
+        for registry in [&here, &there] {
+            let connected = registry.connect(&environment, identity.public_key());
+            connected.await.unwrap();
+        }
+    }
 }

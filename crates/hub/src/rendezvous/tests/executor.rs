@@ -4,8 +4,8 @@ use bytes::Bytes;
 use http::StatusCode;
 use tokio_tungstenite::tungstenite::Message;
 
-use super::rig::{Broken, Rig, data, environment};
-use crate::{circuit::Ending, url::Pass};
+use super::rig::{Broken, Rig, data, environment, resume};
+use crate::circuit::Ending;
 
 #[tokio::test(start_paused = true)]
 async fn a_lost_executor_closes_its_harnesses_and_is_not_present() {
@@ -28,16 +28,39 @@ async fn a_lost_executor_closes_its_harnesses_and_is_not_present() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_executor_that_the_store_did_not_take_is_not_present() {
+async fn an_executor_is_attached_before_its_upgrade_is_answered() {
+    let rig = Rig::new();
+    let admission = rig.admit(&rig.executor_url("reg-1")).await.unwrap();
+    assert!(rig.store.is_attached());
+    assert_eq!(rig.rendezvous.switch.attached().len(), 1);
+    // A harness may be faster than the rest of the upgrade.
+    let mut harness = rig.harness().await;
+    harness.send(resume("s")).await;
+    let mut executor = rig.open(admission).await;
+    assert_eq!(executor.next().await, Ok(resume("s")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upgrade_that_fails_after_it_was_admitted_detaches_the_executor() {
+    let rig = Rig::new();
+    let admission = rig.admit(&rig.executor_url("reg-1")).await.unwrap();
+    drop(admission);
+    assert!(rig.rendezvous.switch.attached().is_empty());
+    rig.until_detached().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_executor_that_the_store_did_not_take_is_refused_and_not_present() {
     for broken in [Broken::Fails, Broken::Hangs] {
         let rig = Rig::new();
         *rig.store.broken.lock().unwrap() = Some(broken);
-        let pass = rig.admit(&rig.executor_url("reg-1")).await.unwrap();
-        let mut executor = rig.open(pass).await;
-        assert_eq!(executor.next().await, Err(Some(1011)), "{broken:?}");
-        executor.cut().await;
+        let refused = rig.admit(&rig.executor_url("reg-1")).await.unwrap_err();
+        // The executor keeps its URL and tries again.
+        let expected = StatusCode::SERVICE_UNAVAILABLE;
+        assert_eq!(refused.status(), expected, "{broken:?}");
+        assert!(rig.rendezvous.switch.attached().is_empty());
         // A presence that stays keeps those who wait for the environment away for good.
-        assert!(!rig.store.is_attached(), "{broken:?}");
+        rig.until_detached().await;
     }
 }
 
@@ -107,12 +130,14 @@ async fn supersession_closes_the_socket_and_its_url() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_registration_superseded_during_the_upgrade_is_not_attached() {
+async fn a_registration_superseded_during_the_upgrade_is_closed() {
     let rig = Rig::new();
-    let pass = rig.admit(&rig.executor_url("reg-1")).await.unwrap();
+    let admission = rig.admit(&rig.executor_url("reg-1")).await.unwrap();
     *rig.store.current.lock().unwrap() = "reg-2".parse().unwrap();
-    let mut executor = rig.open(pass).await;
-    assert_eq!(executor.next().await, Err(Some(1008)));
+    let exchange = &rig.rendezvous.exchange;
+    exchange.supersede(environment(), &*rig.store).await;
+    let mut executor = rig.open(admission).await;
+    assert_eq!(executor.next().await, Err(Some(1012)));
     assert!(rig.rendezvous.switch.attached().is_empty());
 }
 
@@ -127,9 +152,13 @@ async fn everybody_is_told_when_the_hub_stops() {
     assert_eq!(harness.next().await, Err(Some(1012)));
     let refused = rig.admit(&rig.harness_url()).await.unwrap_err();
     assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
-    let late = Pass::Executor {
-        environment: environment(),
-        registration: "reg-1".parse().unwrap(),
-    };
-    assert_eq!(rig.open(late).await.next().await, Err(Some(1012)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_executor_admitted_just_before_the_hub_stops_is_told_so() {
+    let rig = Rig::new();
+    let admission = rig.admit(&rig.executor_url("reg-1")).await.unwrap();
+    rig.stop.send(true).unwrap();
+    rig.rendezvous.switch.close_all(Ending::Stopping);
+    assert_eq!(rig.open(admission).await.next().await, Err(Some(1012)));
 }

@@ -21,7 +21,7 @@ use tokio_tungstenite::{
     tungstenite::{Message, protocol},
 };
 
-use super::super::{Refusal, Rendezvous};
+use super::super::{Admission, Refusal, Rendezvous};
 use crate::{
     metrics::Metrics,
     principal::PrincipalName,
@@ -31,7 +31,7 @@ use crate::{
         StoreError, Timestamp, TokenHash,
     },
     switch::Switch,
-    url::{Pass, Signer},
+    url::Signer,
 };
 
 /// Longer than anything here takes. The clock stands still, so nobody waits for it.
@@ -82,13 +82,13 @@ impl Rig {
         signer.harness_url("ws://h", &environment(), &registration, &self.harness, NOW)
     }
 
-    pub(super) async fn admit(&self, url: &str) -> Result<Pass, Refusal> {
+    pub(super) async fn admit(&self, url: &str) -> Result<Admission, Refusal> {
         let url = url::Url::parse(url).unwrap();
         self.rendezvous.admit(url.path(), url.query(), NOW).await
     }
 
-    /// Opens a socket that was let in, or would have been a moment ago.
-    pub(super) async fn open(&self, pass: Pass) -> Client {
+    /// Opens a socket that was let in.
+    pub(super) async fn open(&self, admission: Admission) -> Client {
         let (ours, theirs) = tokio::io::duplex(SOCKET_BYTES);
         let (input, output) = tokio::io::split(theirs);
         let limits = SocketLimits {
@@ -97,23 +97,21 @@ impl Rig {
         };
         let socket = Socket::new(input, output, &[], Role::Server, limits);
         let rendezvous = Arc::clone(&self.rendezvous);
-        let serving = tokio::spawn(async move { rendezvous.serve(pass, socket).await });
+        let serving = tokio::spawn(async move { rendezvous.serve(admission, socket).await });
         let socket = WebSocketStream::from_raw_socket(ours, protocol::Role::Client, None).await;
         Client { socket, serving }
     }
 
-    /// Connects the executor, and waits until it is there.
+    /// Connects the executor.
     pub(super) async fn executor(&self) -> Client {
-        let pass = self.admit(&self.executor_url("reg-1")).await.unwrap();
-        let client = self.open(pass).await;
-        self.store.attached.notified().await;
-        client
+        let admission = self.admit(&self.executor_url("reg-1")).await.unwrap();
+        self.open(admission).await
     }
 
     /// Connects a harness.
     pub(super) async fn harness(&self) -> Client {
-        let pass = self.admit(&self.harness_url()).await.unwrap();
-        self.open(pass).await
+        let admission = self.admit(&self.harness_url()).await.unwrap();
+        self.open(admission).await
     }
 
     /// Connects a harness, which opens a stream that the executor hears of.
@@ -122,6 +120,16 @@ impl Rig {
         harness.send(resume(id)).await;
         assert_eq!(executor.next().await, Ok(resume(id)));
         harness
+    }
+
+    /// Waits until the store knows of no executor.
+    pub(super) async fn until_detached(&self) {
+        let detached = async {
+            while self.store.is_attached() {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(PATIENCE, detached).await.unwrap();
     }
 
     pub(super) fn counts(&self, line: &str) -> bool {
@@ -219,7 +227,6 @@ pub(super) struct OneEnvironment {
     pub(super) presence: Mutex<Option<Presence>>,
     /// What has become of those who are written down, if not that they are told so.
     pub(super) broken: Mutex<Option<Broken>>,
-    attached: tokio::sync::Notify,
     executor: PublicKey,
 }
 
@@ -229,7 +236,6 @@ impl Default for OneEnvironment {
             current: Mutex::new("reg-1".parse().unwrap()),
             presence: Mutex::default(),
             broken: Mutex::default(),
-            attached: tokio::sync::Notify::new(),
             executor: Identity::generate().public_key().clone(),
         }
     }
@@ -308,7 +314,6 @@ impl Store for OneEnvironment {
             Some(Broken::Fails) => return ready(Err(StoreError::Closed.into())),
             Some(Broken::Hangs) => return Box::pin(std::future::pending()),
         }
-        self.attached.notify_one();
         ready(Ok(()))
     }
 
