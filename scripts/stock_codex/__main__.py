@@ -16,6 +16,7 @@ from typing import List
 
 import binaries
 import conformance
+import env_add
 import file_scenarios
 import parity
 import remote
@@ -33,6 +34,7 @@ ALL = {
     **parity.ALL,
     **remote.ALL,
     **conformance.ALL,
+    **env_add.ALL,
 }
 BEYOND_STOCK = (*file_scenarios.BEYOND_STOCK, *sandbox_scenarios.BEYOND_STOCK)
 

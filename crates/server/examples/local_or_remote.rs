@@ -1,8 +1,8 @@
 //! One piece of code, wherever its environment is: this machine, a server that listens, or a program
 //! such as `ssh` that speaks for one.
 //!
-//! Which environments there are is read from `environments.toml` in the Codex home, or else from
-//! `CODEX_EXEC_SERVER_URL`; without either there is this machine alone.
+//! Which environments there are is read from our `environments.toml`, from that of the Codex home, or
+//! else from `CODEX_EXEC_SERVER_URL`; without any there is this machine alone.
 //!
 //! ```text
 //! cargo run --example local_or_remote

@@ -41,7 +41,7 @@ pub use self::{
     completions::Completions,
     cp::Cp,
     edit::Edit,
-    env::Env,
+    env::{Env, warn_of_foreign_keys},
     examine::examine,
     failure::{Failure, FailureKind},
     find::Find,

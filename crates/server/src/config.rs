@@ -20,8 +20,8 @@ mod toml_text;
 mod values;
 
 pub(crate) use bounded::read_text;
-pub(crate) use environment::STDIN_CLOSE;
 pub use environment::{Environment, Lookup};
+pub(crate) use environment::{STDIN_CLOSE, config_directory};
 pub use error::{ConfigError, Place};
 pub use file::{ConfigFile, Strictness};
 pub use load::load;

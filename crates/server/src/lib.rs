@@ -37,7 +37,7 @@
 //! # Several of them
 //!
 //! [`EnvironmentManager`] keeps environments under stable ids. [`environments::Selection`] reads
-//! which there are from `environments.toml` and the variables that select them.
+//! which there are from our `environments.toml`, the settings of Codex, and variables.
 //!
 //! ```no_run
 //! use exec_server::{ExecServerRuntimePaths, environments::Selection};

@@ -6,7 +6,7 @@ use anyhow::Context;
 use exec_server::{
     ExecServerRuntimePaths, RemoteEnvironmentConfig, background,
     cli::{Cli, Command, Doctor, Hub, HubCommand},
-    command::{Failure, examine as examine_there},
+    command::{Failure, examine as examine_there, warn_of_foreign_keys},
     config::{self, LogConfig, Lookup, ServerConfig},
     doctor, hub,
     observe::Telemetry,
@@ -137,6 +137,7 @@ async fn examine(config: ServerConfig, options: Doctor) -> anyhow::Result<ExitCo
     for warning in &config.warnings {
         tracing::error!("{warning}");
     }
+    warn_of_foreign_keys(&|name| std::env::var_os(name));
     let report = doctor::examine(config.sandbox).await?;
     let text = match options.json {
         true => format!("{}\n", serde_json::to_string_pretty(&report)?),

@@ -39,8 +39,8 @@ pub struct Cli {
     pub transport: Transport,
 
     /// Configuration file, in TOML, with the long options as keys, such as session_ttl = 30
-    /// [default: $EXEC_SERVER_HOME/config.toml or ~/.config/exec-server/config.toml, if it
-    /// exists].
+    /// [default: config.toml in $EXEC_SERVER_HOME, in $XDG_CONFIG_HOME/exec-server or in
+    /// ~/.config/exec-server, if it exists].
     #[arg(long, value_name = "FILE", help_heading = CONFIGURATION)]
     pub config: Option<PathBuf>,
 

@@ -49,7 +49,7 @@ impl Environment {
                 // It has no effect, so no value of it can be a reason not to start.
                 .map(|text| text.parse().unwrap_or(Switch(true))),
             exit_on_stdin_close: switch(lookup, STDIN_CLOSE)?,
-            default_config: default_config(lookup),
+            default_config: config_directory(lookup).map(|home| home.join("config.toml")),
         })
     }
 }
@@ -71,10 +71,15 @@ fn switch(lookup: Lookup<'_>, variable: &str) -> Result<Option<Switch>, ConfigEr
         .map_err(|error| invalid(variable, SetError::InvalidValue(error.into())))
 }
 
-fn default_config(lookup: Lookup<'_>) -> Option<PathBuf> {
-    path(lookup, "EXEC_SERVER_HOME")
-        .or_else(|| Some(path(lookup, "HOME")?.join(".config/exec-server")))
-        .map(|home| home.join("config.toml"))
+/// Returns the directory of our own settings: `EXEC_SERVER_HOME`, or `exec-server` in
+/// `XDG_CONFIG_HOME`, or in `~/.config`.
+pub(crate) fn config_directory(lookup: Lookup<'_>) -> Option<PathBuf> {
+    path(lookup, "EXEC_SERVER_HOME").or_else(|| {
+        // The XDG specification ignores relative paths.
+        let base = path(lookup, "XDG_CONFIG_HOME").filter(|base| base.is_absolute());
+        let base = base.or_else(|| Some(path(lookup, "HOME")?.join(".config")));
+        Some(base?.join("exec-server"))
+    })
 }
 
 fn text(lookup: Lookup<'_>, variable: &str) -> Result<Option<String>, ConfigError> {

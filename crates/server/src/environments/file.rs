@@ -17,25 +17,46 @@ use super::{
 /// # Errors
 /// When it is no TOML, or says anything that does not make sense, an unknown key included.
 pub fn parse(path: &Path, text: &str, facts: Facts<'_>) -> Result<Selection, EnvironmentsError> {
+    parse_over(path, text, facts, None)
+}
+
+/// Reads a file as [`parse`] does and adds the environments of `base`. The file's own come first and
+/// hide those of `base` with the same id; what the file leaves out is as in `base`.
+pub(crate) fn parse_over(
+    path: &Path,
+    text: &str,
+    facts: Facts<'_>,
+    base: Option<&Selection>,
+) -> Result<Selection, EnvironmentsError> {
     let document = Document { path, text };
     let table = document.parse()?;
     let known = &["default", "include_local", "environments"];
     let file = Section::new(document, "", 0, &table, known)?;
-    let local = file
-        .item("include_local")
-        .map_or(Ok(true), |item| item.switch())?;
+    let local = match file.item("include_local") {
+        Some(item) => item.switch()?,
+        None => base.is_none_or(|base| base.local),
+    };
     let room = MAX_ENVIRONMENTS - usize::from(local);
     let around = Around {
         home: path.parent().unwrap_or(Path::new("")),
         facts,
     };
-    let remotes = match file.item("environments") {
+    let mut remotes = match file.item("environments") {
         Some(environments) => remotes(environments, around, room)?,
         None => Vec::new(),
     };
-    let default = match file.item("default") {
-        Some(item) => default(item, local, &remotes)?,
-        None => local.then(EnvironmentId::local),
+    for remote in base.iter().flat_map(|base| &base.remotes) {
+        if remotes.iter().all(|own| own.id != remote.id) {
+            remotes.push(remote.clone());
+        }
+    }
+    if remotes.len() > room {
+        return Err(file.fault("environments", Fault::TooMany(room)));
+    }
+    let default = match (file.item("default"), base) {
+        (Some(item), _) => default(item, local, &remotes)?,
+        (None, Some(base)) => base.default.clone().filter(|id| local || !id.is_local()),
+        (None, None) => local.then(EnvironmentId::local),
     };
     Ok(Selection {
         default,

@@ -36,10 +36,13 @@ impl Selection {
         })
     }
 
-    /// Looks in four places, and the first that says something decides: the variables of the relay;
-    /// `environments.toml` of the Codex home, if there is such a file; `CODEX_EXEC_SERVER_URL`;
-    /// `[exec_server] url` of the Codex home's `config.toml`. Without any of them commands run on
-    /// this machine.
+    /// Reads the variables of the relay, which decide alone if they are set. Otherwise reads our own
+    /// `environments.toml` ([`Selection::own_file`]) on top of what the settings of Codex select: its
+    /// environments come first, hide those of Codex with the same id, and its `default` decides.
+    ///
+    /// Of the settings of Codex the first that exists decides: `environments.toml` of the Codex home;
+    /// `CODEX_EXEC_SERVER_URL`; `[exec_server] url` of the Codex home's `config.toml`. Without any of
+    /// them commands run on this machine.
     ///
     /// The relay's variables need each other, and select one environment with the id `remote`. Of the
     /// other variable, as of the key, the value `none` means no environment, and any other is the URL
@@ -52,6 +55,21 @@ impl Selection {
         if let Some(relay) = relay::of_variables(facts.lookup)? {
             return Ok(Self::only(Reach::Relay(relay)));
         }
+        let base = Self::of_codex(facts)?;
+        let own = Self::own_file(facts.lookup).map_or(Ok(None), |path| facts.file(path))?;
+        match own {
+            Some((path, text)) => Ok(file::parse_over(&path, &text, facts, Some(&base))?),
+            None => Ok(base),
+        }
+    }
+
+    /// Returns the path of our own `environments.toml`, the only one that we write.
+    pub fn own_file(lookup: Lookup<'_>) -> Option<PathBuf> {
+        config::config_directory(lookup).map(|home| home.join("environments.toml"))
+    }
+
+    /// Reads what the settings of Codex select, without the variables of the relay.
+    pub(crate) fn of_codex(facts: Facts<'_>) -> Result<Self, SelectError> {
         let home = CodexHome::find(facts.lookup);
         let file = |name: &str| {
             let path = home.as_ref().map(|home| home.path().join(name));

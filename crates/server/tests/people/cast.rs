@@ -76,6 +76,11 @@ impl Person {
         self.directory.path().join("codex")
     }
 
+    /// Returns our own `environments.toml`.
+    pub(crate) fn environments(&self) -> PathBuf {
+        self.home().join("no-settings/environments.toml")
+    }
+
     /// Returns the socket of this machine's server.
     pub(crate) fn socket(&self) -> PathBuf {
         self.directory.path().join("run/exec-server/server.sock")

@@ -7,7 +7,7 @@ use exec_env::manager::EnvironmentId;
 use toml::Value;
 
 use super::{
-    entry::{appended, with_default},
+    entry::{appended, ids, with_default},
     file::EnvironmentsFile,
 };
 use crate::{
@@ -19,13 +19,15 @@ use crate::{
     environments::Fault,
 };
 
-/// Adds an environment to environments.toml.
+/// Adds an environment to our environments.toml.
 ///
-/// It is reached at a URL, through a hub, or by a command whose standard input and output it speaks
-/// on. Tokens stay where they are: the file names the file or the variable.
+/// It is reached at a URL, through a hub, or by a command that speaks the protocol on its standard
+/// input and output. Tokens are not copied: the file names the token's file or variable. The file is
+/// ~/.config/exec-server/environments.toml; the environments.toml of Codex is read and never changed.
 #[derive(Args, Clone, Debug)]
 #[command(
     group = ArgGroup::new("way").required(true).args(["url", "hub", "command"]),
+    override_usage = USAGE,
     after_help = EXAMPLES
 )]
 pub(crate) struct Add {
@@ -76,17 +78,17 @@ impl Add {
                 .next("pass --token-file FILE or --token-env VARIABLE"));
         }
         let file = EnvironmentsFile::open(lookup)?;
-        if file.selection().remotes.iter().any(|known| known.id == id) {
+        let before = ids(file.text());
+        if before.iter().any(|known| known == id.as_str()) {
             let what = format!("`{id}` is in `{}` already", file.path().display());
             return Err(Failure::new(FailureKind::Failed, what)
-                .next(format!("take it out first: exec-server env remove {id}")));
+                .next(format!("remove it first: exec-server env remove {id}")));
         }
         let mut text = appended(file.text(), &self.keys()?);
         if self.default {
             text = with_default(&text, id.as_str());
         }
-        let understood = file.understand(&text, lookup);
-        let understood = understood.map_err(|error| {
+        file.understand(&text, lookup).map_err(|error| {
             // The file is written in a way that nothing can be put behind.
             if matches!(error.fault, Fault::Syntax(_)) {
                 return Failure::new(FailureKind::UnknownEnvironment, error)
@@ -96,11 +98,15 @@ impl Add {
             usage(format!("`{id}` cannot be added: {}", error.fault))
                 .next("`exec-server env add --help` shows examples")
         })?;
-        if understood.remotes.len() != file.selection().remotes.len() + 1 {
+        if ids(&text).len() != before.len() + 1 {
             let what = format!("`{}` cannot be added to", file.path().display());
             return Err(Failure::new(FailureKind::Failed, what).next("edit it by hand"));
         }
+        let hides = file.base().remotes.iter().any(|known| known.id == id);
         file.replace(&text)?;
+        if hides {
+            say(&format!("note: it hides the `{id}` of Codex's settings"));
+        }
         let selected = select(lookup)?;
         if selected.remotes.iter().all(|known| known.id != id) {
             say("note: variables choose the environments at the moment, not the file");
@@ -141,6 +147,11 @@ impl Add {
         Ok(keys)
     }
 }
+
+const USAGE: &str = "\
+exec-server env add [OPTIONS] <NAME> <URL>
+       exec-server env add [OPTIONS] <NAME> --hub <URL>
+       exec-server env add [OPTIONS] <NAME> --command <COMMAND>...";
 
 const EXAMPLES: &str = "\
 Examples:

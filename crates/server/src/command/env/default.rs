@@ -10,7 +10,7 @@ use crate::command::failure::{Failure, FailureKind};
 /// Makes an environment the one that is used when none is named.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Default {
-    /// Name of the environment: one of environments.toml, `local`, or `none`.
+    /// Name of the environment: one that `env list` shows, `local`, or `none`.
     pub(crate) name: String,
 }
 

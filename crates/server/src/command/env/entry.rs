@@ -2,6 +2,15 @@
 
 use toml::Value;
 
+/// Returns the ids of the environments in a text, in order.
+pub(super) fn ids(text: &str) -> Vec<String> {
+    let table: toml::Table = text.parse().unwrap_or_default();
+    let environments = table.get("environments").and_then(Value::as_array);
+    let tables = environments.into_iter().flatten();
+    let id = |table: &Value| Some(table.get("id")?.as_str()?.to_owned());
+    tables.map(|table| id(table).unwrap_or_default()).collect()
+}
+
 /// Returns a text with an environment behind everything else. Values are quoted as TOML has it.
 pub(super) fn appended(text: &str, keys: &[(&str, Value)]) -> String {
     let mut text = text.trim_end().to_owned();
@@ -30,8 +39,23 @@ pub(super) fn with_default(text: &str, name: &str) -> String {
 }
 
 /// Returns a text without the environment that is the `index`th. `None` if it is not written in a way
-/// that is understood; whoever uses it reads it again to be sure.
+/// that is understood.
 pub(super) fn without(text: &str, index: usize) -> Option<String> {
+    let mut expected: toml::Table = text.parse().ok()?;
+    let environments = expected.get_mut("environments")?.as_array_mut()?;
+    if index >= environments.len() {
+        return None;
+    }
+    environments.remove(index);
+    if environments.is_empty() {
+        expected.remove("environments");
+    }
+    let left = without_lines(text, index)?;
+    let is_exact = left.parse::<toml::Table>().ok()? == expected;
+    is_exact.then_some(left)
+}
+
+fn without_lines(text: &str, index: usize) -> Option<String> {
     let lines: Vec<_> = text.split_inclusive('\n').collect();
     let headers = lines.iter().enumerate().filter(|(_, line)| is_header(line));
     let (start, _) = headers.clone().nth(index)?;

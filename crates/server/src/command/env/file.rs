@@ -1,5 +1,6 @@
-//! `environments.toml`: read, changed as a text, checked, and put back whole.
-//! Invariant: what people wrote there stays as they wrote it, comments included.
+//! Our own `environments.toml`: read, changed as a text, checked, and put back whole.
+//! Invariants: what people wrote there stays as they wrote it, comments included; the file of Codex is
+//! read and never written, because Codex refuses to start on keys it does not know.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -12,7 +13,7 @@ use std::{
 use crate::{
     command::failure::{Failure, FailureKind},
     config::{self, Lookup},
-    environments::{self, CodexHome, EnvironmentsError, Facts, Selection},
+    environments::{self, EnvironmentsError, Facts, Selection},
 };
 
 /// How long somebody else may take with the file.
@@ -23,42 +24,44 @@ const GLANCE: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub(super) struct EnvironmentsFile {
     path: PathBuf,
-    text: Option<String>,
-    selection: Selection,
+    text: String,
+    /// What the settings of Codex select.
+    base: Selection,
     _lock: File,
 }
 
 impl EnvironmentsFile {
     /// Reads it, if it is there.
     pub(super) fn open(lookup: Lookup<'_>) -> Result<Self, Failure> {
-        let home = CodexHome::find(lookup).ok_or_else(|| {
+        let path = Selection::own_file(lookup).ok_or_else(|| {
             Failure::new(
                 FailureKind::Failed,
-                "there is no home for environments.toml",
+                "no directory for environments.toml is known",
             )
-            .next("set HOME or CODEX_HOME")
+            .next("set HOME, XDG_CONFIG_HOME or EXEC_SERVER_HOME")
         })?;
-        let path = home.path().join("environments.toml");
+        let directory = path.parent().unwrap_or(Path::new("/"));
         let failed = |error: io::Error| failed(&path, &error);
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
-            .create(home.path())
+            .create(directory)
             .map_err(failed)?;
-        let lock = lock(home.path()).map_err(failed)?;
+        let lock = lock(directory).map_err(failed)?;
         // Some keep their settings elsewhere, behind a link, which stays.
         let path = fs::canonicalize(&path).unwrap_or(path);
         let text = match config::read_text(&path) {
-            Ok(text) => Some(text),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
             Err(error) => return Err(self::failed(&path, &error)),
         };
-        let selection = parse(&path, text.as_deref().unwrap_or_default(), lookup)
+        let base = of_codex(lookup)?;
+        parse(&path, &text, &base, lookup)
             .map_err(|error| Failure::new(FailureKind::UnknownEnvironment, error))?;
         Ok(Self {
             path,
             text,
-            selection,
+            base,
             _lock: lock,
         })
     }
@@ -70,12 +73,12 @@ impl EnvironmentsFile {
 
     /// Returns what it says.
     pub(super) fn text(&self) -> &str {
-        self.text.as_deref().unwrap_or_default()
+        &self.text
     }
 
-    /// Returns what it selects.
-    pub(super) fn selection(&self) -> &Selection {
-        &self.selection
+    /// Returns the environments that are not in it: those of Codex.
+    pub(super) fn base(&self) -> &Selection {
+        &self.base
     }
 
     /// Reads a text as if it were this file's.
@@ -84,7 +87,7 @@ impl EnvironmentsFile {
         text: &str,
         lookup: Lookup<'_>,
     ) -> Result<Selection, EnvironmentsError> {
-        parse(&self.path, text, lookup)
+        parse(&self.path, text, &self.base, lookup)
     }
 
     /// Replaces it. The text must be one that is understood.
@@ -103,12 +106,27 @@ impl EnvironmentsFile {
     }
 }
 
-fn parse(path: &Path, text: &str, lookup: Lookup<'_>) -> Result<Selection, EnvironmentsError> {
-    let facts = Facts {
+fn parse(
+    path: &Path,
+    text: &str,
+    base: &Selection,
+    lookup: Lookup<'_>,
+) -> Result<Selection, EnvironmentsError> {
+    environments::parse_over(path, text, facts(lookup), Some(base))
+}
+
+fn of_codex(lookup: Lookup<'_>) -> Result<Selection, Failure> {
+    Selection::of_codex(facts(lookup)).map_err(|error| {
+        let what = format!("{:#}", anyhow::Error::from(error));
+        Failure::new(FailureKind::UnknownEnvironment, what)
+    })
+}
+
+fn facts(lookup: Lookup<'_>) -> Facts<'_> {
+    Facts {
         lookup,
         read: &config::read_text,
-    };
-    environments::parse(path, text, facts)
+    }
 }
 
 fn write(draft: &Path, text: &str, mode: u32) -> io::Result<()> {

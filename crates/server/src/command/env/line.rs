@@ -19,14 +19,16 @@ pub struct Env {
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum EnvCommand {
     /// Lists the environments that --env can name.
+    #[command(visible_alias = "ls")]
     List(List),
-    /// Adds an environment to environments.toml.
+    /// Adds an environment to our environments.toml.
     Add(Box<Add>),
     /// Connects to environments and tells what answers.
     Status(Status),
     /// Makes an environment the one that is used when none is named.
     Default(Default),
-    /// Takes an environment out of environments.toml.
+    /// Removes an environment from our environments.toml.
+    #[command(visible_alias = "rm")]
     Remove(Remove),
 }
 

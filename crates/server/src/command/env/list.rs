@@ -6,14 +6,21 @@ use clap::Args;
 
 use super::row::rows;
 use crate::{
-    command::{failure::Failure, place::select, print::print},
+    command::{
+        failure::Failure,
+        place::select,
+        print::{print, say},
+    },
+    config::{self, Lookup},
+    environments::{Facts, foreign_keys},
     hub::Table,
 };
 
 /// Lists the environments that --env can name.
 ///
-/// They come from environments.toml of the Codex home ($CODEX_HOME, or ~/.codex), or from variables.
-/// Nothing is connected to: `exec-server env status` does that.
+/// They come from our environments.toml (~/.config/exec-server), then from that of the Codex home
+/// ($CODEX_HOME, or ~/.codex), or from variables. Nothing is connected to: `exec-server env status`
+/// does that.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct List {
     /// Prints a JSON array instead of a table.
@@ -26,6 +33,7 @@ impl List {
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
         let lookup = &|name: &str| std::env::var_os(name);
         let rows = rows(&select(lookup)?, lookup);
+        warn_of_foreign_keys(lookup);
         if self.json {
             print(&crate::command::print::json(&rows)?)?;
             return Ok(ExitCode::SUCCESS);
@@ -42,5 +50,16 @@ impl List {
         }
         print(&table.to_string())?;
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Warns about keys that keep Codex from starting, which earlier versions of `env add` wrote.
+pub fn warn_of_foreign_keys(lookup: Lookup<'_>) {
+    let facts = Facts {
+        lookup,
+        read: &config::read_text,
+    };
+    for key in foreign_keys(facts) {
+        say(&format!("warning: {key}"));
     }
 }

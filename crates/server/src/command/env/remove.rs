@@ -4,13 +4,16 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{entry::without, file::EnvironmentsFile};
+use super::{
+    entry::{ids, without},
+    file::EnvironmentsFile,
+};
 use crate::{
     command::failure::{Failure, FailureKind},
-    environments::Selection,
+    environments::Fault,
 };
 
-/// Takes an environment out of environments.toml.
+/// Removes an environment from our environments.toml.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Remove {
     /// Name of the environment.
@@ -18,38 +21,39 @@ pub(crate) struct Remove {
 }
 
 impl Remove {
-    /// Takes it out.
+    /// Removes it.
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
         let lookup = &|name: &str| std::env::var_os(name);
         let name = self.name.as_str();
         let file = EnvironmentsFile::open(lookup)?;
-        let (shown, known) = (file.path().display(), file.selection());
-        let index = known
-            .remotes
-            .iter()
-            .position(|remote| remote.id.as_str() == name);
-        let Some(index) = index else {
-            let what = format!("`{shown}` has no environment `{name}`");
-            return Err(Failure::new(FailureKind::UnknownEnvironment, what)
-                .next("`exec-server env list` shows which there are"));
+        let shown = file.path().display();
+        let Some(index) = ids(file.text()).iter().position(|id| id == name) else {
+            let mut others = file.base().remotes.iter();
+            return Err(match others.any(|other| other.id.as_str() == name) {
+                true => {
+                    let what = format!("`{name}` comes from the settings of Codex");
+                    Failure::new(FailureKind::Failed, what)
+                        .next("exec-server does not change those: remove it there by hand")
+                }
+                false => {
+                    let what = format!("`{shown}` has no environment `{name}`");
+                    Failure::new(FailureKind::UnknownEnvironment, what)
+                        .next("`exec-server env list` shows which there are")
+                }
+            });
         };
-        if known.default.as_ref().is_some_and(|id| id.as_str() == name) {
-            let what = format!("`{name}` is the default");
-            return Err(Failure::new(FailureKind::Failed, what)
-                .next("choose another first: exec-server env default local"));
-        }
-        let mut remotes = known.remotes.clone();
-        remotes.remove(index);
-        let expected = Selection {
-            remotes,
-            ..known.clone()
-        };
-        let text = without(file.text(), index);
-        let text = text.filter(|text| file.understand(text, lookup).is_ok_and(|is| is == expected));
-        let Some(text) = text else {
+        let Some(text) = without(file.text(), index) else {
             let what = format!("cannot tell which lines of `{shown}` are about `{name}`");
-            return Err(Failure::new(FailureKind::Failed, what).next("take them out by hand"));
+            return Err(Failure::new(FailureKind::Failed, what).next("remove them by hand"));
         };
+        if let Err(error) = file.understand(&text, lookup) {
+            let is_default = matches!(error.fault, Fault::UnknownDefault(_));
+            return Err(match is_default {
+                true => Failure::new(FailureKind::Failed, format!("`{name}` is the default"))
+                    .next("choose another first: exec-server env default local"),
+                false => Failure::new(FailureKind::Failed, error),
+            });
+        }
         file.replace(&text)?;
         Ok(ExitCode::SUCCESS)
     }

@@ -7,8 +7,8 @@ use clap::Args;
 /// Which environment.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Where {
-    /// Environment: a name of environments.toml, `local`, or the ws://, wss:// or unix:// URL of a
-    /// server [default: the file's default, or this machine].
+    /// Environment: a name that `env list` shows, `local`, or the ws://, wss:// or unix:// URL of a
+    /// server [default: the one that `env default` sets, or this machine].
     #[arg(
         short = 'E',
         long = "env",

@@ -123,3 +123,91 @@ fn mistakes_in_the_configuration_are_told_with_their_place() {
         assert_eq!(error.to_string(), format!("{CONFIG}{told}"));
     }
 }
+
+const OWN: &str = "/home/me/.config/exec-server/environments.toml";
+
+#[test]
+fn our_own_file_is_where_our_settings_are() {
+    let text = "default = 'none'";
+    for (variable, value, path) in [
+        ("HOME", "/home/me", OWN),
+        (
+            "XDG_CONFIG_HOME",
+            "/xdg",
+            "/xdg/exec-server/environments.toml",
+        ),
+        ("XDG_CONFIG_HOME", "relative", OWN),
+        ("EXEC_SERVER_HOME", "/own", "/own/environments.toml"),
+    ] {
+        let scene = at_home().variable(variable, value).file(path, text);
+        assert_eq!(scene.find().unwrap().default, None, "{variable}={value}");
+    }
+}
+
+#[test]
+fn our_own_file_comes_before_every_setting_of_codex() {
+    let own = "[[environments]]\nid = 'mine'\nurl = 'ws://m:1'\n\
+               [[environments]]\nid = 'both'\nurl = 'ws://m:2'\n";
+    let theirs = "default = 'theirs'\ninclude_local = false\n\
+                  [[environments]]\nid = 'theirs'\nurl = 'ws://t:1'\n\
+                  [[environments]]\nid = 'both'\nurl = 'ws://t:2'\n";
+    let shown = |selection: Selection| {
+        let url = |remote: &Remote| match &remote.reach {
+            Reach::Url(url) => format!("{}={}", remote.id, url.url),
+            reach @ (Reach::Program(_) | Reach::Relay(_)) => panic!("{reach:?}"),
+        };
+        let urls: Vec<_> = selection.remotes.iter().map(url).collect();
+        let default = selection.default.map(|id| id.to_string());
+        (default.unwrap_or_default(), selection.local, urls.join(" "))
+    };
+    let both = at_home().file(OWN, own).file(FILE, theirs).find().unwrap();
+    let all = "mine=ws://m:1 both=ws://m:2 theirs=ws://t:1";
+    assert_eq!(shown(both), ("theirs".to_owned(), false, all.to_owned()));
+    let alone = at_home().file(OWN, own).find().unwrap();
+    let ours = "mine=ws://m:1 both=ws://m:2";
+    assert_eq!(shown(alone), ("local".to_owned(), true, ours.to_owned()));
+    let variable = at_home().variable("CODEX_EXEC_SERVER_URL", "ws://v:1");
+    let scene = variable.file(OWN, "default = 'remote'\ninclude_local = true\n");
+    let expected = ("remote".to_owned(), true, "remote=ws://v:1".to_owned());
+    assert_eq!(shown(scene.find().unwrap()), expected);
+    for (text, told) in [
+        (
+            "default = 'x'\n",
+            ":1:11: `default`: no environment has the id `x`",
+        ),
+        ("includes = 1\n", ":1:1: `includes`: unknown key"),
+    ] {
+        let error = at_home().file(OWN, text).file(FILE, theirs).find();
+        let error = error.unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{OWN}{told}")), "{error}");
+    }
+}
+
+#[test]
+fn keys_that_codex_does_not_know_are_found_in_its_file() {
+    let text = "default = 'b'\n[[environments]]\nid = 'a'\nurl = 'ws://h'\n\
+                [[environments]]\nid = 'b'\nregistry_url = 'https://h'\nauth_token = 'x'\n\
+                [[environments]]\nprogram = 'p'\nauth_token_env = 'X'\n";
+    let scene = at_home().file(FILE, text);
+    let facts = Facts {
+        lookup: &|name| scene.variables.get(name).cloned(),
+        read: &|path| scene.read(path),
+    };
+    let told: Vec<_> = foreign_keys(facts)
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(
+        told,
+        [
+            format!(
+                "Codex refuses to start: it does not know `registry_url` in {FILE}:7; move the line \
+                 `default` and the [[environments]] table of `b` to {OWN}"
+            ),
+            format!(
+                "Codex refuses to start: it does not know `auth_token_env` in {FILE}:11; move that \
+                 [[environments]] table to {OWN}"
+            ),
+        ]
+    );
+}

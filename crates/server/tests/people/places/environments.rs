@@ -19,7 +19,8 @@ async fn an_environment_is_added_listed_checked_used_and_removed() {
         token.to_str().unwrap(),
     ];
     let server = person.server(&flags).await;
-    let path = person.codex().join("environments.toml");
+    let path = person.environments();
+    std::fs::create_dir(path.parent().unwrap()).unwrap();
     std::fs::write(&path, "# my machines\ninclude_local = true # yes\n").unwrap();
     let mut add = person.command(["env", "add", "devbox", &server.url]);
     // A path is the person's, not the file's.
@@ -92,7 +93,7 @@ async fn a_status_tells_who_does_not_answer() {
 #[tokio::test]
 async fn what_makes_no_sense_is_not_written_down() {
     let person = Person::new();
-    let path = person.codex().join("environments.toml");
+    let path = person.environments();
     for (line, status, says) in [
         (&["env", "add", "a b", "ws://h"][..], 2, "letters"),
         (&["env", "add", "local", "ws://h"], 2, "reserved"),
@@ -203,4 +204,129 @@ async fn a_hub_leads_to_an_environment() {
         .await
         .well();
     assert_eq!(said, "far\n");
+}
+
+/// The keys of an `[[environments]]` table that stock releases 0.166 and 0.169 accept.
+const STOCK_KEYS: [&str; 10] = [
+    "id",
+    "skills",
+    "url",
+    "auth_bearer_token",
+    "program",
+    "args",
+    "env",
+    "cwd",
+    "connect_timeout_sec",
+    "initialize_timeout_sec",
+];
+
+#[tokio::test]
+async fn codex_can_read_its_own_file_after_every_form_of_add() {
+    let person = Person::new().with("TOKEN", "t0ken");
+    let token = person.keep("token", "t0ken");
+    let token = token.to_str().unwrap();
+    let codex = person.codex().join("environments.toml");
+    let text = "[[environments]]\nid = \"theirs\"\nurl = \"ws://127.0.0.1:1\"\n";
+    for before in [None, Some(text)] {
+        if let Some(text) = before {
+            std::fs::write(&codex, text).unwrap();
+        }
+        for form in [
+            &["ws://127.0.0.1:1"][..],
+            &["ws://127.0.0.1:1", "--token-file", token],
+            &["ws://127.0.0.1:1", "--token-env", "TOKEN", "--default"],
+            &["--hub", "http://127.0.0.1:1", "--token-file", token],
+            &["--hub", "http://127.0.0.1:1", "--token-env", "TOKEN"],
+            &["--command", "ssh", "box", "exec-server --listen stdio"],
+        ] {
+            let mut line = vec!["env", "add", "box"];
+            line.extend(form);
+            person.run(&line).await.well();
+            let stock = std::fs::read_to_string(&codex).unwrap_or_default();
+            let parsed: toml::Table = stock.parse().unwrap();
+            let tables = parsed.get("environments").and_then(|all| all.as_array());
+            for table in tables.into_iter().flatten() {
+                let table = table.as_table().unwrap();
+                let unknown = table.keys().find(|key| !STOCK_KEYS.contains(&key.as_str()));
+                assert_eq!(unknown, None, "{form:?}: {stock}");
+            }
+            assert_eq!(stock, before.unwrap_or_default(), "{form:?}");
+            person.run(["env", "default", "local"]).await.well();
+            person.run(["env", "rm", "box"]).await.well();
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_environments_of_codex_are_listed_behind_ours_and_not_changed() {
+    let person = Person::new();
+    let codex = person.codex().join("environments.toml");
+    let text = "default = \"theirs\"\n[[environments]]\nid = \"theirs\"\nurl = \"ws://127.0.0.1:1\"\n\
+                [[environments]]\nid = \"both\"\nurl = \"ws://127.0.0.1:1\"\n";
+    std::fs::write(&codex, text).unwrap();
+    person
+        .run(["env", "add", "mine", "ws://127.0.0.1:2"])
+        .await
+        .well();
+    let hiding = person.run(["env", "add", "both", "ws://127.0.0.1:3"]).await;
+    assert!(hiding.stderr.contains("hides the `both`"), "{hiding:?}");
+    let listed = async || {
+        let listed = parsed(&person.run(["env", "list", "--json"]).await.well());
+        let row = |row: &Value| format!("{} {} {}", row["name"], row["place"], row["default"]);
+        listed.as_array().unwrap()[1..]
+            .iter()
+            .map(row)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        listed().await,
+        [
+            r#""mine" "ws://127.0.0.1:2" false"#,
+            r#""both" "ws://127.0.0.1:3" false"#,
+            r#""theirs" "ws://127.0.0.1:1" true"#,
+        ]
+    );
+    person.run(["env", "default", "mine"]).await.well();
+    person.run(["env", "default", "theirs"]).await.well();
+    let theirs = person.run(["env", "remove", "theirs"]).await;
+    theirs.failed(1, &["`theirs`", "settings of Codex", "by hand"]);
+    person.run(["env", "remove", "both"]).await.well();
+    assert_eq!(listed().await[2], r#""both" "ws://127.0.0.1:1" false"#);
+    assert_eq!(std::fs::read_to_string(&codex).unwrap(), text);
+}
+
+#[tokio::test]
+async fn a_file_of_codex_that_an_earlier_version_broke_is_reported_with_the_fix() {
+    let person = Person::new();
+    let token = person.keep("token", "t0ken");
+    let codex = person.codex().join("environments.toml");
+    let text = format!(
+        "default = \"box\"\n[[environments]]\nid = \"box\"\nurl = \"ws://127.0.0.1:1\"\n\
+         auth_token_file = \"{}\"\n",
+        token.display()
+    );
+    std::fs::write(&codex, &text).unwrap();
+    let own = person.environments();
+    let (own, at) = (own.to_str().unwrap(), format!("{}:5", codex.display()));
+    let says = [
+        "warning: Codex refuses to start",
+        "`auth_token_file`",
+        &at,
+        "`default`",
+        "`box`",
+        own,
+    ];
+    for line in [&["env", "list"][..], &["doctor"]] {
+        let ended = person.run(line).await;
+        for text in says {
+            assert!(ended.stderr.contains(text), "{text:?} in {ended:?}");
+        }
+    }
+    // It still works, and works on where it is moved to.
+    let listed = person.run(["env", "list"]).await;
+    assert!(listed.stdout.contains("box"), "{listed:?}");
+    std::fs::create_dir_all(person.environments().parent().unwrap()).unwrap();
+    std::fs::rename(&codex, person.environments()).unwrap();
+    let moved = person.run(["env", "list"]).await.well();
+    assert_eq!(moved, listed.stdout);
 }

@@ -1,0 +1,107 @@
+//! Keys in the `environments.toml` of Codex that Codex does not know. Earlier versions of `env add`
+//! wrote them there, and Codex refuses to start on an unknown key.
+
+use std::{fmt, path::PathBuf};
+
+use toml::de::DeTable;
+
+use super::{CodexHome, Facts, Selection, reader::Document};
+
+/// The keys of an `[[environments]]` table that every supported stock release (0.166 to 0.169) knows.
+pub(super) const STOCK_KEYS: [&str; 10] = [
+    "id",
+    "skills",
+    "url",
+    "auth_bearer_token",
+    "program",
+    "args",
+    "env",
+    "cwd",
+    "connect_timeout_sec",
+    "initialize_timeout_sec",
+];
+
+/// A key that keeps Codex from starting. Its text tells a person how to repair the file.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ForeignKey {
+    /// The file of Codex.
+    pub path: PathBuf,
+    /// The line of the key, from 1.
+    pub line: usize,
+    /// The key.
+    pub key: String,
+    /// The id of the environment, if it has one.
+    pub environment: Option<String>,
+    /// Whether the file names that environment as its default.
+    pub is_default: bool,
+    /// Our own file, to which the environment can be moved.
+    pub own: Option<PathBuf>,
+}
+
+impl fmt::Display for ForeignKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (path, line) = (self.path.display(), self.line);
+        write!(
+            f,
+            "Codex refuses to start: it does not know `{}` in {path}:{line}; move ",
+            self.key
+        )?;
+        if self.is_default {
+            f.write_str("the line `default` and ")?;
+        }
+        match &self.environment {
+            Some(id) => write!(f, "the [[environments]] table of `{id}`")?,
+            None => f.write_str("that [[environments]] table")?,
+        }
+        match &self.own {
+            Some(own) => write!(f, " to {}", own.display()),
+            None => f.write_str(" to a file of your own"),
+        }
+    }
+}
+
+/// Finds the first unknown key of each environment in the file of Codex. Empty if there is no such file
+/// or it cannot be parsed: selecting reports that.
+pub fn foreign_keys(facts: Facts<'_>) -> Vec<ForeignKey> {
+    let Some(home) = CodexHome::find(facts.lookup) else {
+        return Vec::new();
+    };
+    let path = home.path().join("environments.toml");
+    let Ok(text) = (facts.read)(&path) else {
+        return Vec::new();
+    };
+    let document = Document {
+        path: &path,
+        text: &text,
+    };
+    let Ok(table) = document.parse() else {
+        return Vec::new();
+    };
+    let default = table
+        .get("default")
+        .and_then(|item| item.get_ref().as_str());
+    let environments = table.get("environments");
+    let environments = environments.and_then(|item| item.get_ref().as_array());
+    let tables = environments.into_iter().flat_map(|array| array.iter());
+    let tables = tables.filter_map(|item| item.get_ref().as_table());
+    let found = tables.filter_map(|environment| {
+        let (key, offset) = first_unknown(environment)?;
+        let id = environment.get("id").and_then(|id| id.get_ref().as_str());
+        Some(ForeignKey {
+            path: path.clone(),
+            line: document.line_at(offset),
+            key,
+            is_default: id.is_some() && id == default,
+            environment: id.map(str::to_owned),
+            own: Selection::own_file(facts.lookup),
+        })
+    });
+    found.collect()
+}
+
+fn first_unknown(environment: &DeTable<'_>) -> Option<(String, usize)> {
+    let keys = environment.iter().map(|(key, _)| key);
+    let unknown = keys.filter(|key| !STOCK_KEYS.contains(&key.get_ref().as_ref()));
+    let first = unknown.min_by_key(|key| key.span().start)?;
+    Some((first.get_ref().to_string(), first.span().start))
+}
