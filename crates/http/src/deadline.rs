@@ -24,7 +24,7 @@ impl Deadline {
         let Some((at, limit)) = self.limit else {
             return Ok(future.await);
         };
-        let late = || HttpError::Host(format!("request took longer than {} ms", limit.as_millis()));
+        let late = || HttpError::Host(late(limit));
         if Instant::now() >= at {
             return Err(late());
         }
@@ -32,10 +32,18 @@ impl Deadline {
     }
 }
 
+/// Says that a request took too long; without any time at all, as the stock server does.
+fn late(limit: Duration) -> String {
+    match limit.as_millis() {
+        0 => "http/request failed: route-aware request timed out".to_owned(),
+        limit => format!("http/request failed: no complete response within {limit} ms"),
+    }
+}
+
 /// Host: the request was not answered. The text has every cause, and no URL: it may hold a secret.
 pub(crate) fn failed(error: reqwest::Error) -> HttpError {
     let error = error.without_url();
-    let mut text = error.to_string();
+    let mut text = format!("http/request failed: {error}");
     let mut cause = error.source();
     while let Some(error) = cause {
         text.push_str(": ");

@@ -66,17 +66,20 @@ pub(crate) fn check(
     env: &BTreeMap<OsString, OsString>,
 ) -> Result<Checked, HttpError> {
     let method = Method::from_bytes(asked.method.as_bytes())
-        .map_err(|error| refused(format!("method is invalid: {error}")))?;
-    let url =
-        Url::parse(&asked.url).map_err(|error| refused(format!("url is invalid: {error}")))?;
+        .map_err(|error| refused(format!("http/request method is invalid: {error}")))?;
+    let url = Url::parse(&asked.url)
+        .map_err(|error| refused(format!("http/request url is invalid: {error}")))?;
     if !matches!(url.scheme(), "http" | "https") {
-        let text = format!("url must be http or https, not {}", url.scheme());
+        let text = format!(
+            "http/request only supports http and https URLs, got {}",
+            url.scheme()
+        );
         return Err(refused(text));
     }
     let mut headers = HeaderMap::with_capacity(asked.headers.len());
     for header in &asked.headers {
         let name = HeaderName::from_bytes(header.name.as_bytes())
-            .map_err(|error| refused(format!("header name is invalid: {error}")))?;
+            .map_err(|error| refused(format!("http/request header name is invalid: {error}")))?;
         let value = value(header, env)?;
         let appended = headers.try_append(name, value);
         appended.map_err(|_| refused("there are too many headers".to_owned()))?;
@@ -117,7 +120,11 @@ fn value(
     env: &BTreeMap<OsString, OsString>,
 ) -> Result<HeaderValue, HttpError> {
     let (name, text) = (&header.name, &header.value);
-    let invalid = |_| refused(format!("header {name}: value is invalid"));
+    let invalid = |error| {
+        refused(format!(
+            "http/request header value is invalid for {name}: {error}"
+        ))
+    };
     let Some(variable) = &header.value_env_var else {
         return HeaderValue::from_bytes(text.as_bytes()).map_err(invalid);
     };
@@ -125,13 +132,19 @@ fn value(
         .iter()
         .any(|denied| denied.eq_ignore_ascii_case(variable))
     {
-        let text = format!("header {name}: variable {variable} must not be sent");
+        let text = format!(
+            "http/request header {name} cannot use executor environment variable {variable}"
+        );
         return Err(refused(text));
     }
     let found = env.get(OsStr::new(variable)).map(|value| value.as_bytes());
     let secret = match found {
-        None => Err(format!("header {name}: variable {variable} is not set")),
-        Some([]) => Err(format!("header {name}: variable {variable} is empty")),
+        None => Err(format!(
+            "http/request header {name} requires executor environment variable {variable}"
+        )),
+        Some([]) => Err(format!(
+            "http/request header {name} requires a non-empty executor environment variable {variable}"
+        )),
         Some(value) => Ok(value),
     }
     .map_err(refused)?;

@@ -79,7 +79,9 @@ async fn credentials_of_the_server_are_not_sent() {
             .request(with_variable("http://127.0.0.1:1/", variable))
             .await
             .unwrap_err();
-        let text = format!("header authorization: variable {variable} must not be sent");
+        let text = format!(
+            "http/request header authorization cannot use executor environment variable {variable}"
+        );
         assert_eq!(refusal, HttpError::Refused(text));
     }
 }
@@ -88,16 +90,25 @@ async fn credentials_of_the_server_are_not_sent() {
 async fn a_variable_that_is_unset_empty_or_no_header_value_is_refused() {
     let client = client(&[("EMPTY", ""), ("LINES", "one\ntwo")]);
     let texts = [
-        ("UNSET", "variable UNSET is not set"),
-        ("EMPTY", "variable EMPTY is empty"),
-        ("LINES", "value is invalid"),
+        (
+            "UNSET",
+            "header authorization requires executor environment variable UNSET",
+        ),
+        (
+            "EMPTY",
+            "header authorization requires a non-empty executor environment variable EMPTY",
+        ),
+        (
+            "LINES",
+            "header value is invalid for authorization: failed to parse header value",
+        ),
     ];
     for (variable, text) in texts {
         let refusal = client
             .request(with_variable("http://127.0.0.1:1/", variable))
             .await
             .unwrap_err();
-        let text = format!("header authorization: {text}");
+        let text = format!("http/request {text}");
         assert_eq!(refusal, HttpError::Refused(text));
     }
 }
@@ -130,7 +141,7 @@ async fn a_variable_of_the_host_does_not_follow_a_redirection_to_another_host() 
     request.headers[0].name = "x-key".to_owned();
     let serve = async { answer(first.accept().await.unwrap().0, &moved).await };
     let (response, _) = within(async { tokio::join!(client.request(request), serve) }).await;
-    let text = "error following redirect: it would carry a variable of the host to another one";
+    let text = "http/request failed: error following redirect: it would carry a variable of the host to another one";
     assert_eq!(response.unwrap_err(), HttpError::Host(text.to_owned()));
 }
 

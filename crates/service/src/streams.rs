@@ -53,7 +53,7 @@ impl ConnectionStreams {
     pub(crate) fn admit(self: &Arc<Self>, id: &HttpRequestId) -> Result<StreamPlace, RpcError> {
         let mut active = self.lock();
         if active.by_id.contains_key(id) {
-            let text = format!("requestId `{id}` is in use by an active stream");
+            let text = format!("http/request streamResponse requestId `{id}` is already active");
             return Err(RpcError::invalid_params(text));
         }
         if active.by_id.len() >= limits::MAX_HTTP_STREAMS {
@@ -209,7 +209,9 @@ mod tests {
         let twice = streams.admit(&id(1)).unwrap_err();
         assert_eq!(
             twice,
-            RpcError::invalid_params("requestId `http-1` is in use by an active stream")
+            RpcError::invalid_params(
+                "http/request streamResponse requestId `http-1` is already active"
+            )
         );
         drop(place);
         assert!(streams.admit(&id(1)).is_ok());

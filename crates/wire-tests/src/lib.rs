@@ -18,6 +18,7 @@ mod discovery;
 mod ending;
 mod envelope;
 mod environment_config;
+mod error_texts;
 mod extensions;
 mod frames;
 mod fs_bad_input;

@@ -2,7 +2,10 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{self, Visitor},
+};
 
 use crate::{
     bytes::Base64,
@@ -26,7 +29,11 @@ pub struct HttpRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body_base64: Option<Base64>,
     /// How long the whole request may take. Absent: as long as it takes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "timeout",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub timeout_ms: Option<u64>,
     /// What becomes of redirections.
     #[serde(default)]
@@ -42,6 +49,49 @@ impl Method for HttpRequest {
     const NAME: MethodName = MethodName::HttpRequest;
     type Result = HttpResponse;
 }
+
+/// Decodes a time limit. A number that is not one is refused in the stock server's words.
+fn timeout<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    deserializer.deserialize_option(TimeoutVisitor)
+}
+
+struct TimeoutVisitor;
+
+impl<'de> Visitor<'de> for TimeoutVisitor {
+    type Value = Option<u64>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("u64")
+    }
+
+    fn visit_none<E: de::Error>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_unit<E: de::Error>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_u64(self)
+    }
+
+    fn visit_u64<E: de::Error>(self, value: u64) -> Result<Self::Value, E> {
+        Ok(Some(value))
+    }
+
+    fn visit_i64<E: de::Error>(self, value: i64) -> Result<Self::Value, E> {
+        u64::try_from(value)
+            .map(Some)
+            .map_err(|_| E::custom(INVALID_NUMBER))
+    }
+
+    fn visit_f64<E: de::Error>(self, _: f64) -> Result<Self::Value, E> {
+        Err(E::custom(INVALID_NUMBER))
+    }
+}
+
+const INVALID_NUMBER: &str = "invalid number";
 
 /// `http/request/cancel`: ends a streamed body. Nothing of it follows the answer, not even its end.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]

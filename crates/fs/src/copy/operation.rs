@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     Stop,
-    error::{failed, invalid},
+    error::failed,
     identity::Identity,
     native::native,
     resolve::{self, Links, Place},
@@ -48,7 +48,7 @@ pub fn copy(copy: &Copy, stop: &Stop) -> Result<(), FileError> {
         FileType::RegularFile => copy_file(&from, &to, stop)?,
         FileType::Symlink => copy_link(&from, &to)?,
         FileType::Directory if !copy.recursive => {
-            return Err(invalid("copy", &source, "it is a directory"));
+            return Err(FileError::Invalid(NEEDS_RECURSIVE.to_owned()));
         }
         FileType::Directory => {
             let directory = resolve::directory_at(from.directory, from.name).map_err(failed)?;
@@ -64,12 +64,14 @@ pub fn copy(copy: &Copy, stop: &Stop) -> Result<(), FileError> {
     match found {
         Found::Copied => Ok(()),
         Found::Gone => Err(failed(Errno::NOENT)),
-        Found::Special => {
-            let reason = "it is neither a file nor a directory nor a symbolic link";
-            Err(invalid("copy", &source, reason))
-        }
+        Found::Special => Err(FileError::Invalid(SPECIAL_FILE.to_owned())),
     }
 }
+
+// The stock server's words: its clients compare them.
+const NEEDS_RECURSIVE: &str = "fs/copy requires recursive: true when sourcePath is a directory";
+const SPECIAL_FILE: &str = "fs/copy only supports regular files, directories, and symlinks";
+const INTO_ITSELF: &str = "fs/copy cannot copy a directory to itself or one of its descendants";
 
 fn copy_directory(
     directory: OwnedFd,
@@ -80,8 +82,7 @@ fn copy_directory(
     let stat = fstat(&directory).map_err(|error| failed("copy", source, error))?;
     let write = |error| failed("copy to", destination, error);
     if is_within(nearest(destination).map_err(write)?, Identity::from(&stat)).map_err(write)? {
-        let reason = format!("`{}` is the same or inside it", destination.display());
-        return Err(invalid("copy", source, reason));
+        return Err(FileError::Invalid(INTO_ITSELF.to_owned()));
     }
     let made = made_directory(destination, directory_mode(&stat)).map_err(write)?;
     Tree::new((directory, source), (made, destination), stop)?.copy()

@@ -41,6 +41,7 @@ use crate::{
 
 pub(super) struct Reader {
     peer: String,
+    binary: Binary,
     gate: Gate,
     shared: Arc<Shared>,
     handler: Handler,
@@ -105,6 +106,7 @@ impl Reader {
         let attention = shared.config.attention;
         Self {
             peer: peer.to_owned(),
+            binary,
             gate: Gate::default(),
             handler: Handler::new(Arc::clone(&shared), Arc::clone(&outbox), binary),
             shared,
@@ -222,7 +224,16 @@ impl Reader {
             Err(reason) => {
                 meters.requests.malformed.increment();
                 let peer = &self.peer;
-                let text = format!("failed to parse JSON-RPC message from {peer}: {reason}");
+                // The stock server's words: its clients compare them.
+                let text = match self.binary {
+                    Binary::Possible => format!(
+                        "failed to parse websocket JSON-RPC message from exec-server websocket \
+                         {peer}: {reason}"
+                    ),
+                    Binary::Refused => {
+                        format!("failed to parse JSON-RPC message from {peer}: {reason}")
+                    }
+                };
                 let error = RpcError::invalid_request(text);
                 self.answer(Outgoing::error(&RequestId::NONE, &error));
             }

@@ -23,6 +23,10 @@ pub fn decode_params<T: DeserializeOwned>(params: Option<&RawValue>) -> Result<T
 #[error("{0}")]
 pub struct ParamsError(pub String);
 
+/// Members whose errors read as those of the stock server, which does not name them: its clients
+/// compare the text.
+const AS_STOCK: [&str; 1] = ["timeoutMs"];
+
 fn is_empty_object(text: &str) -> bool {
     text.strip_prefix('{')
         .and_then(|rest| rest.strip_suffix('}'))
@@ -41,7 +45,9 @@ fn explain<T: DeserializeOwned>(text: &str) -> ParamsError {
             let reason = reason
                 .rsplit_once(" at line ")
                 .map_or(&*reason, |(text, _)| text);
-            let named = path == "." || reason.contains(&format!("`{path}`"));
+            let named = path == "."
+                || AS_STOCK.contains(&path.as_str())
+                || reason.contains(&format!("`{path}`"));
             ParamsError(if named {
                 reason.to_owned()
             } else {

@@ -31,7 +31,7 @@ pub enum StructureError {
     #[error("{0}")]
     Json(String),
     /// JSON, but no message.
-    #[error("a message must be a JSON object")]
+    #[error("expected a JSON-RPC object")]
     NotAnObject,
 }
 

@@ -24,7 +24,7 @@ pub(in crate::catalog) async fn read(
     let refused = |text: &str| Err(FileError::Refused(text.to_owned()));
     let (config, requirements) = (&read.config_paths, &read.requirements_paths);
     if config.is_empty() && requirements.is_empty() {
-        return refused("neither keys of the configuration nor of the requirements are selected");
+        return refused("at least one config or requirements path is required");
     }
     if config.len().max(requirements.len()) > limits::MAX_CONFIG_PATHS {
         let most = limits::MAX_CONFIG_PATHS;
@@ -33,7 +33,7 @@ pub(in crate::catalog) async fn read(
         ));
     }
     if config.iter().chain(requirements).any(Vec::is_empty) {
-        return refused("a key path has at least one key");
+        return refused("TOML paths must contain at least one key segment");
     }
     if let Err(error) = read.cwd.to_native() {
         return Err(FileError::Refused(error.to_string()));
