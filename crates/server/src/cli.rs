@@ -3,6 +3,7 @@
 //! found here and ends with status 2; what is wrong with them together with the environment and the
 //! file is found by `config`, `remote` and `hub`, and ends with status 1.
 
+mod conventions;
 mod hub;
 mod line;
 mod remote;

@@ -23,9 +23,13 @@ mod logs;
 mod ls;
 mod man;
 mod mcp;
+mod mkdir;
+mod mv;
+mod operand;
 mod place;
 mod print;
 mod ps;
+mod rm;
 mod run;
 mod shell;
 mod stream;
@@ -53,8 +57,11 @@ pub use self::{
     ls::Ls,
     man::Man,
     mcp::Mcp,
+    mkdir::Mkdir,
+    mv::Mv,
     place::Where,
     ps::Ps,
+    rm::Rm,
     run::Run,
     shell::Shell,
     stream::{DetachKeys, DetachKeysError},

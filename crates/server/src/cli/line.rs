@@ -4,7 +4,7 @@ use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
 
-use super::{Forward, Hub, Registration, Transport};
+use super::{Forward, Hub, Registration, Transport, conventions};
 use crate::{
     command::{Line, Where},
     config::{Override, Settings, Strictness, Switch},
@@ -18,7 +18,7 @@ use crate::{
 /// real port; logs go to stderr.
 #[derive(Clone, Debug, Parser)]
 #[command(
-    name = "exec-server", version, after_help = AFTER_HELP, disable_help_subcommand = true,
+    name = "exec-server", version, after_help = AFTER_HELP,
     mut_arg("remote", |remote| remote.conflicts_with_all(LISTENER)),
 )]
 pub struct Cli {
@@ -121,7 +121,8 @@ impl Cli {
     where
         I: IntoIterator<Item: Into<OsString> + Clone>,
     {
-        let cli = Self::try_parse_from(line)?;
+        let line = line.into_iter().map(Into::into).collect();
+        let cli = Self::try_parse_from(conventions::rewrite(line)?)?;
         if cli.command.is_some() && cli.registration.remote.is_some() {
             let text = "--remote before a command has no meaning; `forward` has its own";
             return Err(Self::command().error(ErrorKind::ArgumentConflict, text));

@@ -62,7 +62,7 @@ fn every_flag_is_accepted() {
 
 #[test]
 fn wrong_arguments_are_the_parsers_to_refuse() {
-    let wrong: [&[&str]; 18] = [
+    let wrong: [&[&str]; 20] = [
         &["--listen=ws://localhost:0"],
         &["--concurrent-requests=0"],
         &["--concurrent-requests=two"],
@@ -78,7 +78,9 @@ fn wrong_arguments_are_the_parsers_to_refuse() {
         &["--sandbox-mechanism=seatbelt"],
         &["--linux-sandbox-pid-namespace=host"],
         &["serve"],
-        &["help"],
+        &["help", "serve"],
+        &["find", "-type", "f"],
+        &["kill", "-SEGV", "id"],
         &["doctor", "--listen=off"],
         &["doctor", "now"],
     ];

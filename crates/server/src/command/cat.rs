@@ -12,7 +12,8 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use super::{
     failure::{Failure, FailureKind},
     files::{ATTEMPTS, Identity, file_failure, look, persist, shown},
-    place::{Place, Where},
+    operand::{OperandResolver, RemotePath},
+    place::Where,
     stream::{Sink, telling, unwritten},
 };
 
@@ -26,7 +27,11 @@ pub struct Cat {
     #[doc(hidden)]
     pub place: Where,
 
-    /// Files of the environment; of any size.
+    /// Numbers the lines.
+    #[arg(short, long)]
+    pub number: bool,
+
+    /// Files of the environment; of any size. `NAME:PATH` is a file of the environment NAME.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<OsString>,
 }
@@ -34,11 +39,13 @@ pub struct Cat {
 impl Cat {
     /// Prints files.
     pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
-        let place = Place::open(&self.place).await?;
-        let files = place.environment().files;
+        let mut operands = OperandResolver::new(&self.place);
+        let mut numbers = self.number.then(LineNumbers::default);
         for typed in &self.files {
-            let path = place.path(typed).await?;
-            match telling(&place.client, print(&*files, &path)).await {
+            let RemotePath { place, path, .. } = operands.resolve(typed).await?;
+            let files = place.environment().files;
+            let printed = print(&*files, &path, &mut numbers);
+            match telling(&place.client, printed).await {
                 Ok(()) => {}
                 Err(Stopped::Output(error)) => return unwritten(&error),
                 Err(Stopped::File(failure)) => return Err(failure),
@@ -54,7 +61,11 @@ enum Stopped {
     Output(io::Error),
 }
 
-async fn print(files: &dyn ExecutorFileSystem, path: &PathUri) -> Result<(), Stopped> {
+async fn print(
+    files: &dyn ExecutorFileSystem,
+    path: &PathUri,
+    numbers: &mut Option<LineNumbers>,
+) -> Result<(), Stopped> {
     let failed = |error| Stopped::File(file_failure(&error));
     let found = look(files, path).await.map_err(failed)?;
     let wrong =
@@ -71,7 +82,7 @@ async fn print(files: &dyn ExecutorFileSystem, path: &PathUri) -> Result<(), Sto
     let (mut offset, mut left) = (0, ATTEMPTS);
     loop {
         let begun = offset;
-        match print_from(files, path, &mut offset).await {
+        match print_from(files, path, &mut offset, numbers).await {
             Ok(()) => return Ok(()),
             Err(Trouble::Output(error)) => return Err(Stopped::Output(error)),
             Err(Trouble::Cut) if offset > begun => left = ATTEMPTS,
@@ -114,6 +125,7 @@ async fn print_from(
     files: &dyn ExecutorFileSystem,
     path: &PathUri,
     offset: &mut u64,
+    numbers: &mut Option<LineNumbers>,
 ) -> Result<(), Trouble> {
     let open = Open {
         path: path.clone(),
@@ -127,7 +139,11 @@ async fn print_from(
         .buffered(AHEAD);
     while let Some(block) = blocks.try_next().await? {
         let (length, eof) = (block.data.len() as u64, block.eof);
-        write(block.data).await.map_err(Trouble::Output)?;
+        let data = match numbers {
+            Some(numbers) => numbers.add(&block.data),
+            None => block.data,
+        };
+        write(data).await.map_err(Trouble::Output)?;
         *offset += length;
         if eof {
             break;
@@ -140,5 +156,41 @@ async fn write(data: Bytes) -> io::Result<()> {
     match data.is_empty() {
         true => Ok(()),
         false => Sink.write(OutputStream::Stdout, data).await,
+    }
+}
+
+/// Numbers lines as `cat -n` does, on through all files.
+#[derive(Debug, Default)]
+struct LineNumbers {
+    lines: u64,
+    /// Whether the last line has not ended yet.
+    is_within: bool,
+}
+
+impl LineNumbers {
+    fn add(&mut self, data: &[u8]) -> Bytes {
+        let mut numbered = Vec::with_capacity(data.len() * 2);
+        for line in data.split_inclusive(|&byte| byte == b'\n') {
+            if !self.is_within {
+                self.lines += 1;
+                numbered.extend(format!("{:>6}\t", self.lines).into_bytes());
+            }
+            numbered.extend_from_slice(line);
+            self.is_within = !line.ends_with(b"\n");
+        }
+        numbered.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_numbered_through_blocks_and_files() {
+        let mut numbers = LineNumbers::default();
+        let blocks: [&[u8]; 4] = [b"a\nb", b"c\n", b"", b"\nd"];
+        let text: Vec<u8> = blocks.iter().flat_map(|block| numbers.add(block)).collect();
+        assert_eq!(text, b"     1\ta\n     2\tbc\n     3\t\n     4\td");
     }
 }

@@ -15,7 +15,6 @@ mod journal;
 mod landing;
 mod meter;
 mod modes;
-mod operand;
 mod part;
 mod program;
 mod scan;

@@ -13,7 +13,8 @@ use serde_json::json;
 use super::{
     failure::Failure,
     files::{file_failure, persist, relative_bytes, shown},
-    place::{Place, Where},
+    operand::{OperandResolver, RemotePath},
+    place::Where,
     print::printable,
     stream::{complain, say, say_bytes, telling},
     terminal::Standard,
@@ -21,7 +22,8 @@ use super::{
 
 /// Finds files by their names.
 ///
-/// Files and directories that dots or ignore files hide are not found.
+/// Files and directories that dots or ignore files hide are not found. `-name GLOB` is accepted for
+/// `--glob GLOB`, as `find` of the host spells it.
 #[derive(Args, Clone, Debug)]
 pub struct Find {
     #[command(flatten)]
@@ -55,8 +57,9 @@ pub struct Find {
 impl Find {
     /// Finds files by their names.
     pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
-        let place = Place::open(&self.place).await?;
-        let path = place.path(&self.path).await?;
+        let mut operands = OperandResolver::new(&self.place);
+        let operand = operands.resolve(&self.path).await?;
+        let (place, path) = (&operand.place, &operand.path);
         let files = place.environment().files;
         let find = fs::Find {
             path: path.clone(),
@@ -71,21 +74,21 @@ impl Find {
         let found = persist(|| files.find(find.clone()));
         let found = telling(&place.client, found).await;
         let found = found.map_err(|error| file_failure(&error))?;
-        self.print(&path, &found)
+        self.print(&operand, &found)
     }
 
-    fn print(&self, root: &PathUri, found: &FoundPaths) -> Result<ExitCode, Failure> {
+    fn print(&self, operand: &RemotePath, found: &FoundPaths) -> Result<ExitCode, Failure> {
         if self.json {
             let path = |path: &PathUri| json!({"path": shown(path), "uri": path});
             let paths: Vec<_> = found.paths.iter().map(path).collect();
             let text = json!({"paths": paths, "truncated": found.truncated});
             return say(&format!("{text}\n"));
         }
-        let typed = self.path.as_bytes();
+        let (typed, prefix) = (operand.typed.as_bytes(), operand.prefix.as_bytes());
         let is_terminal = Standard::Output.is_terminal();
         let mut text = Vec::new();
         for path in &found.paths {
-            let line = relative_bytes(typed, root, path);
+            let line = [prefix, &relative_bytes(typed, &operand.path, path)].concat();
             match is_terminal {
                 true => text.extend(printable(&String::from_utf8_lossy(&line)).into_bytes()),
                 // Whoever reads it may look for the file.

@@ -7,7 +7,8 @@ use clap::Subcommand;
 use super::{
     attach::Attach, bench::Bench, cat::Cat, completions::Completions, cp::Cp, edit::Edit, env::Env,
     failure::Failure, find::Find, grep::Grep, kill::Kill, logs::Logs, ls::Ls, man::Man, mcp::Mcp,
-    place::parting, ps::Ps, run::Run, shell::Shell, wait::Wait, watch::Watch,
+    mkdir::Mkdir, mv::Mv, place::parting, ps::Ps, rm::Rm, run::Run, shell::Shell, wait::Wait,
+    watch::Watch,
 };
 
 /// A command for people.
@@ -31,6 +32,12 @@ pub enum Line {
     Cp(Cp),
     /// Lists a directory.
     Ls(Ls),
+    /// Makes directories.
+    Mkdir(Mkdir),
+    /// Removes files and directories.
+    Rm(Rm),
+    /// Renames or moves files and directories.
+    Mv(Mv),
     /// Prints files.
     Cat(Cat),
     /// Opens a file in an editor here and puts it back.
@@ -70,6 +77,9 @@ impl Line {
             Self::Wait(command) => command.run().await,
             Self::Cp(command) => command.run().await,
             Self::Ls(command) => command.run().await,
+            Self::Mkdir(command) => command.run().await,
+            Self::Rm(command) => command.run().await,
+            Self::Mv(command) => command.run().await,
             Self::Cat(command) => command.run().await,
             Self::Edit(command) => command.run().await,
             Self::Find(command) => command.run().await,

@@ -1,5 +1,6 @@
 //! Files, as people copy, list, print, edit, find and watch them.
 
+mod changing;
 mod copying;
 mod editing;
 mod links;

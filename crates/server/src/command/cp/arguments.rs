@@ -8,12 +8,12 @@ use super::{
     copier::Resume,
     job::copy_all,
     meter::{Meter, Show, Summary},
-    operand::Operand,
     side::Side,
     target::{Target, Trees, check_twins},
 };
 use crate::command::{
     failure::{Failure, FailureKind},
+    operand::Operand,
     place::Where,
     terminal::Standard,
 };

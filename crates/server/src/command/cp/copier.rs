@@ -25,7 +25,7 @@ use super::{
 };
 use crate::command::{
     failure::{Failure, FailureKind},
-    files::{ATTEMPTS, Identity, file_failure, look, persist},
+    files::{ATTEMPTS, Identity, file_failure, look, persist, shown},
 };
 
 /// Files up to this size are read and written whole: two calls and a rename.
@@ -98,13 +98,20 @@ impl<'a> Copier<'a> {
             let what = format!("`{}` is no name for a file", self.to.shows(&job.target));
             return Err(Failure::new(FailureKind::Usage, what));
         };
-        if self.from.is(self.to) && !job.found.is_symlink {
-            self.copy_there(&job, &part).await?;
+        let copied = if self.from.is(self.to) && !job.found.is_symlink {
+            self.copy_there(&job, &part).await
         } else if job.found.size <= SMALL_BYTES {
-            self.copy_small(&job, &part).await?;
+            self.copy_small(&job, &part).await
         } else {
-            self.copy_large(&job, &part).await?;
-        }
+            self.copy_large(&job, &part).await
+        };
+        copied.map_err(|failure| {
+            let failure = name_target(failure, &part, &job.target);
+            match &job.tree {
+                Some(tree) => tree.name_target(failure),
+                None => failure,
+            }
+        })?;
         self.meter.file(job.found.size);
         if let Some(tree) = &job.tree {
             tree.journal.note(number).await;
@@ -375,6 +382,15 @@ impl<'a> Copier<'a> {
 
     async fn remove(&self, part: &PathUri) {
         remove(self.to, part).await;
+    }
+}
+
+/// Names the target in a failure that names its part: people know only the target.
+pub(super) fn name_target(failure: Failure, part: &PathUri, target: &PathUri) -> Failure {
+    let (part, target) = (shown(part), shown(target));
+    Failure {
+        what: failure.what.replace(&part, &target),
+        ..failure
     }
 }
 

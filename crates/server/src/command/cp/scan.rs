@@ -137,7 +137,10 @@ impl<'a> Scan<'a> {
             match self.list(&level, jobs).await {
                 Ok(below) => levels.extend(below),
                 Err(failure) if failure.kind == FailureKind::Lost => return Err(failure),
-                Err(failure) => self.meter.fail(failure),
+                Err(failure) => self.meter.fail(match &level.tree {
+                    Some(tree) => tree.name_target(failure),
+                    None => failure,
+                }),
             }
         }
         Ok(())

@@ -10,10 +10,11 @@ use exec_wire::{
     path_uri::PathUri,
 };
 
-use super::{operand::Operand, tree::remove};
+use super::tree::remove;
 use crate::command::{
     failure::{Failure, FailureKind},
     files::{Entries, entries, native_entries, persist, shown},
+    operand::Operand,
     place::{Place, Where},
 };
 

@@ -8,10 +8,11 @@ use exec_wire::{
     path_uri::PathUri,
 };
 
-use super::{landing::Landing, operand::Operand, side::Side, tree::Ground};
+use super::{landing::Landing, side::Side, tree::Ground};
 use crate::command::{
     failure::{Failure, FailureKind},
     files::{below, file_failure, leads_nowhere, look, persist},
+    operand::Operand,
 };
 
 /// Where sources go.

@@ -13,7 +13,7 @@ use exec_wire::{
 };
 
 use super::{
-    copier::Resume,
+    copier::{Resume, name_target},
     journal::Journal,
     part::{TreeParts, tree_parts},
     side::Side,
@@ -84,6 +84,11 @@ impl Tree {
             has_root: Cell::new(false),
         };
         Ok((tree, ground))
+    }
+
+    /// Names the target in a failure that names the hidden tree beside it.
+    pub(super) fn name_target(&self, failure: Failure) -> Failure {
+        name_target(failure, &self.part, &self.target)
     }
 
     /// Gives it its name. Doing it twice is as good as once.

@@ -17,7 +17,8 @@ use super::draft::Draft;
 use crate::command::{
     failure::{Failure, FailureKind},
     files::{file_failure, look, persist, shown},
-    place::{Place, Where},
+    operand::{OperandResolver, RemotePath},
+    place::Where,
     stream::{complain, telling},
 };
 
@@ -42,8 +43,8 @@ pub struct Edit {
 impl Edit {
     /// Opens a file in an editor here and puts it back.
     pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
-        let place = Place::open(&self.place).await?;
-        let path = place.path(&self.file).await?;
+        let mut operands = OperandResolver::new(&self.place);
+        let RemotePath { place, path, .. } = operands.resolve(&self.file).await?;
         let Some(name) = path.file_name() else {
             let what = format!("`{}` is no file", shown(&path));
             return Err(Failure::new(FailureKind::Usage, what));

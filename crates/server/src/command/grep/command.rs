@@ -10,11 +10,12 @@ use exec_wire::{
 };
 use serde_json::json;
 
-use super::lines::{Paint, lines, names};
+use super::lines::{Paint, lines, names, summary};
 use crate::command::{
     failure::{Failure, FailureKind},
     files::{file_failure, persist, shown},
-    place::{Place, Where},
+    operand::{OperandResolver, RemotePath},
+    place::Where,
     stream::{complain, say, telling},
     terminal::{Standard, has_colours},
 };
@@ -48,12 +49,28 @@ pub struct Grep {
     #[arg(short, long, value_name = "GLOB")]
     pub glob: Option<String>,
 
-    /// Most matching lines.
+    /// Accepted for compatibility: directories are always searched with everything below them.
+    #[arg(short, long, visible_short_alias = 'R')]
+    pub recursive: bool,
+
+    /// Accepted for compatibility: matching lines always have their numbers.
+    #[arg(short = 'n', long)]
+    pub line_number: bool,
+
+    /// Prints the number of matching lines of each file that has any, instead of the lines.
+    #[arg(short, long, conflicts_with_all = ["json", "context"])]
+    pub count: bool,
+
+    /// Prints the names of files that have matching lines, instead of the lines.
+    #[arg(short = 'l', long, conflicts_with_all = ["json", "context", "count"])]
+    pub files_with_matches: bool,
+
+    /// Most matching lines [default: 1000; most that a server returns with -c and -l].
     #[arg(
-        long, value_name = "NUMBER", default_value_t = limits::DEFAULT_SEARCH_MATCHES as u64,
+        long, value_name = "NUMBER",
         value_parser = clap::value_parser!(u64).range(1..=limits::MAX_SEARCH_MATCHES as u64)
     )]
-    pub limit: u64,
+    pub limit: Option<u64>,
 
     /// Prints one JSON object.
     #[arg(long)]
@@ -71,8 +88,9 @@ pub struct Grep {
 impl Grep {
     /// Finds lines that match.
     pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
-        let place = Place::open(&self.place).await?;
-        let path = place.path(&self.path).await?;
+        let mut operands = OperandResolver::new(&self.place);
+        let operand = operands.resolve(&self.path).await?;
+        let (place, path) = (&operand.place, &operand.path);
         let files = place.environment().files;
         let search = Search {
             path: path.clone(),
@@ -80,21 +98,29 @@ impl Grep {
             regex: !self.fixed_strings,
             case_sensitive: !self.ignore_case,
             glob: self.glob.clone(),
-            max_matches: number(self.limit),
+            max_matches: number(self.limit.unwrap_or(match self.summarizes() {
+                true => limits::MAX_SEARCH_MATCHES as u64,
+                false => limits::DEFAULT_SEARCH_MATCHES as u64,
+            })),
             context_lines: number(self.context),
             sandbox: None,
         };
         let found = persist(|| files.search(search.clone()));
         let found = telling(&place.client, found).await;
         let found = found.map_err(|error| told_from_nothing(file_failure(&error)))?;
-        self.print(&path, &found)?;
+        self.print(&operand, &found)?;
         Ok(match found.matches.is_empty() {
             true => FailureKind::Failed.into(),
             false => ExitCode::SUCCESS,
         })
     }
 
-    fn print(&self, root: &PathUri, found: &SearchResult) -> Result<ExitCode, Failure> {
+    /// Tells whether files are printed instead of lines.
+    fn summarizes(&self) -> bool {
+        self.count || self.files_with_matches
+    }
+
+    fn print(&self, operand: &RemotePath, found: &SearchResult) -> Result<ExitCode, Failure> {
         if self.json {
             let object = |found: &SearchMatch| {
                 json!({
@@ -116,9 +142,14 @@ impl Grep {
             true => Paint::Sober,
             false => Paint::Plain,
         };
-        let typed = self.path.to_string_lossy();
-        let names = names(&typed, root);
-        let said = say(&lines(&found.matches, names, number(self.context), paint));
+        let typed = operand.typed.to_string_lossy();
+        let below = names(&typed, &operand.path);
+        let names = |path: &PathUri| format!("{}{}", operand.prefix, below(path));
+        let text = match self.summarizes() {
+            true => summary(&found.matches, names, self.count, paint),
+            false => lines(&found.matches, names, number(self.context), paint),
+        };
+        let said = say(&text);
         if found.truncated {
             complain("not everything was looked at; --limit, --glob or a PATH shows more");
         }

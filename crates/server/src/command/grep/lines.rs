@@ -55,6 +55,29 @@ pub(super) fn lines(
     text
 }
 
+/// Returns a line for each file with matches: its name, and the number of matching lines if `counts`.
+pub(super) fn summary(
+    matches: &[SearchMatch],
+    name: impl Fn(&PathUri) -> String,
+    counts: bool,
+    paint: Paint,
+) -> String {
+    let files = matches.chunk_by(|one, other| one.path == other.path);
+    let line = |file: &[SearchMatch]| {
+        let name = name(&file[0].path);
+        let name = match paint {
+            Paint::Plain => name,
+            Paint::Sober => printable(&name),
+            Paint::Terminal => format!("\x1b[35m{}\x1b[0m", printable(&name)),
+        };
+        match counts {
+            true => format!("{name}:{}\n", file.len()),
+            false => format!("{name}\n"),
+        }
+    };
+    files.map(line).collect()
+}
+
 fn add(text: &mut String, name: &str, line: u64, mark: char, content: &str, paint: Paint) {
     text.push_str(&match paint {
         Paint::Plain => format!("{name}{mark}{line}{mark}{content}\n"),

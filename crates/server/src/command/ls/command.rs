@@ -11,7 +11,8 @@ use super::row::{Paint, Row};
 use crate::command::{
     failure::{Failure, FailureKind},
     files::{entries, file_failure, leads_nowhere, look, shown},
-    place::{Place, Where},
+    operand::{OperandResolver, RemotePath},
+    place::Where,
     stream::{complain, say, say_bytes, telling},
     terminal::{Standard, has_colours},
 };
@@ -46,8 +47,8 @@ pub struct Ls {
 impl Ls {
     /// Lists a directory.
     pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
-        let place = Place::open(&self.place).await?;
-        let path = place.path(&self.path).await?;
+        let mut operands = OperandResolver::new(&self.place);
+        let RemotePath { place, path, .. } = operands.resolve(&self.path).await?;
         let files = place.environment().files;
         let rows = telling(&place.client, self.rows(&*files, &path)).await?;
         if self.json {

@@ -7,7 +7,7 @@ use tokio::process::Command;
 
 use crate::cast::{OutputSoon, Person};
 
-const COMMANDS: [&str; 22] = [
+const COMMANDS: [&str; 25] = [
     "run",
     "shell",
     "ps",
@@ -17,6 +17,9 @@ const COMMANDS: [&str; 22] = [
     "wait",
     "cp",
     "ls",
+    "mkdir",
+    "rm",
+    "mv",
     "cat",
     "edit",
     "find",
@@ -137,6 +140,26 @@ async fn help_names_what_people_use_before_what_servers_do() {
         let own = person.run([command, "--help"]).await.well();
         assert!(own.contains("Usage: exec-server"), "{own}");
     }
+}
+
+#[tokio::test]
+async fn help_is_a_command_as_well() {
+    let person = Person::new();
+    let all = person.run(["help"]).await.well();
+    assert_eq!(all, person.run(["--help"]).await.well());
+    for line in [&["run"][..], &["env", "add"], &["hub"]] {
+        let help = [&["help"][..], line].concat();
+        let flag = [line, &["--help"]].concat();
+        let (help, flag) = (
+            person.run(&help).await.well(),
+            person.run(&flag).await.well(),
+        );
+        assert_eq!(help, flag, "{line:?}");
+    }
+    let add = person.run(["help", "env", "add"]).await.well();
+    assert!(add.contains("env add [OPTIONS] <NAME> <URL>\n"), "{add}");
+    let wrong = person.run(["help", "nothing"]).await;
+    assert_eq!(wrong.status, Some(2), "{wrong:?}");
 }
 
 #[tokio::test]

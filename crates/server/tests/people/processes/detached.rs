@@ -137,6 +137,25 @@ async fn a_signal_is_sent_by_its_name_and_waiting_has_an_end() {
 }
 
 #[tokio::test]
+async fn a_signal_can_be_an_option_as_with_other_tools() {
+    let person = Person::new();
+    for (signal, status) in [
+        ("-9", 137),
+        ("-KILL", 137),
+        ("-SIGTERM", 143),
+        ("-int", 130),
+    ] {
+        let run = ["run", "-d", "--name", "one", "sleep", "1000"];
+        person.run(run).await.well();
+        person.run(["kill", signal, "one"]).await.well();
+        let ended = person.run(["wait", "one"]).await;
+        assert_eq!(ended.status, Some(status), "{signal}");
+    }
+    let wrong = person.run(["kill", "-SEGV", "one"]).await;
+    assert_eq!(wrong.status, Some(2), "{wrong:?}");
+}
+
+#[tokio::test]
 async fn a_terminal_is_attached_to_and_left_with_keys_and_goes_on() {
     let person = Person::new().with("TERM", "xterm");
     let script = "(trap 'stty size < /dev/tty' WINCH; while :; do sleep 0.02; done) & \

@@ -1,4 +1,4 @@
-//! Sources and targets as they are typed.
+//! Paths of environments as they are typed: `PATH`, `:PATH` and `NAME:PATH`.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -6,11 +6,16 @@ use std::{
     path::PathBuf,
 };
 
-use crate::command::failure::{Failure, FailureKind};
+use exec_wire::path_uri::PathUri;
+
+use super::{
+    failure::{Failure, FailureKind},
+    place::{Place, Where},
+};
 
 /// A source or a target.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) enum Operand {
+pub(crate) enum Operand {
     /// A path of this machine.
     Here(PathBuf),
     /// A path of an environment: of the one that the line names, or of one by its name.
@@ -20,7 +25,7 @@ pub(super) enum Operand {
 impl Operand {
     /// Reads it: `:path` and `name:path` are in an environment, everything else is here. A colon after
     /// a slash is part of a name.
-    pub(super) fn read(typed: &OsStr) -> Result<Self, Failure> {
+    pub(crate) fn read(typed: &OsStr) -> Result<Self, Failure> {
         let bytes = typed.as_bytes();
         if bytes.is_empty() {
             return Err(Failure::new(FailureKind::Usage, "a path is empty"));
@@ -54,7 +59,7 @@ impl Operand {
     }
 
     /// The path as it was typed.
-    pub(super) fn path(&self) -> &OsStr {
+    pub(crate) fn path(&self) -> &OsStr {
         match self {
             Self::Here(path) => path.as_os_str(),
             Self::There(_, path) => path,
@@ -62,17 +67,96 @@ impl Operand {
     }
 
     /// Tells whether it can only be a directory.
-    pub(super) fn is_directory(&self) -> bool {
+    pub(crate) fn is_directory(&self) -> bool {
         self.path().as_bytes().ends_with(b"/") || !self.has_name()
     }
 
     /// Tells whether it ends in a name of its own: `.`, `..` and the root do not, and stand for what is
     /// in them.
-    pub(super) fn has_name(&self) -> bool {
+    pub(crate) fn has_name(&self) -> bool {
         let path = self.path().as_bytes();
         let mut names = path.split(|&byte| byte == b'/').rev();
         let last = names.find(|name| !name.is_empty());
         !matches!(last, None | Some(b"." | b".." | b"~"))
+    }
+}
+
+/// A path in an environment that is connected.
+#[derive(Clone, Debug)]
+pub(crate) struct RemotePath {
+    /// The environment.
+    pub(crate) place: Place,
+    /// The path there.
+    pub(crate) path: PathUri,
+    /// What stands before the path to name the environment: nothing, `:` or `NAME:`.
+    pub(crate) prefix: String,
+    /// The path as it was typed behind the prefix.
+    pub(crate) typed: OsString,
+}
+
+/// Resolves operands that are all in environments; each environment is connected to once.
+#[derive(Debug)]
+pub(crate) struct OperandResolver<'a> {
+    wanted: &'a Where,
+    open: Vec<(Option<String>, Place)>,
+}
+
+impl<'a> OperandResolver<'a> {
+    /// Makes one for a command line. Operands without a name are in the environment of `wanted`.
+    pub(crate) fn new(wanted: &'a Where) -> Self {
+        Self {
+            wanted,
+            open: Vec::new(),
+        }
+    }
+
+    /// Resolves one operand.
+    pub(crate) async fn resolve(&mut self, typed: &OsStr) -> Result<RemotePath, Failure> {
+        let (name, prefix, rest) = match Operand::read(typed) {
+            // A `file:` URI is a path.
+            _ if typed.as_bytes().starts_with(b"file:") => (None, "", typed.to_owned()),
+            Ok(Operand::Here(path)) => (None, "", path.into_os_string()),
+            Ok(Operand::There(None, path)) => (None, ":", path),
+            Ok(Operand::There(Some(name), path)) => (Some(name), ":", path),
+            Err(failure) => return Err(failure),
+        };
+        let place = self.place(name.as_deref(), typed).await?;
+        let path = place.path(&rest).await?;
+        Ok(RemotePath {
+            path,
+            prefix: format!("{}{prefix}", name.unwrap_or_default()),
+            typed: rest,
+            place,
+        })
+    }
+
+    async fn place(&mut self, name: Option<&str>, typed: &OsStr) -> Result<Place, Failure> {
+        let known = self.open.iter().find(|(known, _)| known.as_deref() == name);
+        if let Some((_, place)) = known {
+            return Ok(place.clone());
+        }
+        let opened = match name {
+            None => Place::open(self.wanted).await,
+            Some(name) => {
+                let wanted = Where {
+                    env: Some(name.to_owned()),
+                    token_file: self.wanted.token_file.clone(),
+                };
+                Place::open(&wanted).await
+            }
+        };
+        let is_name = name.is_some();
+        let place = opened.map_err(|failure| {
+            match is_name && failure.kind == FailureKind::UnknownEnvironment {
+                true => failure.next(format!(
+                    "write `./{}` if that is the name of a file",
+                    typed.display()
+                )),
+                false => failure,
+            }
+        })?;
+        self.open.push((name.map(str::to_owned), place.clone()));
+        Ok(place)
     }
 }
 

@@ -1,0 +1,69 @@
+//! `exec-server mkdir`.
+
+use std::{ffi::OsString, process::ExitCode};
+
+use clap::Args;
+use exec_env::filesystem::FileError;
+use exec_wire::fs::CreateDirectory;
+
+use super::{
+    failure::{Failure, FailureKind},
+    files::{file_failure, look, persist, shown},
+    operand::{OperandResolver, RemotePath},
+    place::Where,
+    stream::telling,
+};
+
+/// Makes directories.
+#[derive(Args, Clone, Debug)]
+pub struct Mkdir {
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub place: Where,
+
+    /// Makes missing directories above as well, and accepts directories that exist.
+    #[arg(short, long)]
+    pub parents: bool,
+
+    /// Directories of the environment. `NAME:PATH` is one of the environment NAME.
+    #[arg(required = true, value_name = "DIRECTORY")]
+    pub directories: Vec<OsString>,
+}
+
+impl Mkdir {
+    /// Makes them, in the order of the line; stops at the first that cannot be made.
+    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
+        let mut operands = OperandResolver::new(&self.place);
+        for typed in &self.directories {
+            let operand = operands.resolve(typed).await?;
+            telling(&operand.place.client, self.make(&operand)).await?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    async fn make(&self, operand: &RemotePath) -> Result<(), Failure> {
+        let files = operand.place.environment().files;
+        let failed = |error: FileError| file_failure(&error);
+        if !self.parents
+            && look(&*files, &operand.path)
+                .await
+                .map_err(failed)?
+                .is_some()
+        {
+            let what = format!("`{}` exists already", shown(&operand.path));
+            return Err(Failure::new(FailureKind::Failed, what));
+        }
+        let mut attempts = 0;
+        let made = persist(|| {
+            attempts += 1;
+            files.create_directory(CreateDirectory {
+                path: operand.path.clone(),
+                // After a lost connection, the first attempt may have made it.
+                recursive: Some(self.parents || attempts > 1),
+                follow_symlinks: None,
+                sandbox: None,
+            })
+        });
+        made.await.map_err(failed)
+    }
+}

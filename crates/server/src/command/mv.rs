@@ -1,0 +1,126 @@
+//! `exec-server mv`.
+
+use std::{ffi::OsString, process::ExitCode};
+
+use clap::Args;
+use exec_env::filesystem::FileError;
+use exec_wire::{error::ErrorCode, fs::Rename, path_uri::PathUri};
+
+use super::{
+    failure::{Failure, FailureKind},
+    files::{below, file_failure, look, persist, shown},
+    operand::{OperandResolver, RemotePath},
+    place::Where,
+    stream::telling,
+};
+
+/// Renames or moves files and directories.
+///
+/// A target that is a directory gets the sources put into it. A file that has the new name is replaced
+/// in one step.
+#[derive(Args, Clone, Debug)]
+#[command(override_usage = "exec-server mv [OPTIONS] SOURCE... TARGET")]
+pub struct Mv {
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub place: Where,
+
+    /// Replaces nothing: fails if the new name is taken.
+    #[arg(short, long)]
+    pub no_clobber: bool,
+
+    /// Accepted for compatibility: nothing is asked.
+    #[arg(short, long, conflicts_with = "no_clobber")]
+    pub force: bool,
+
+    /// Sources, and last the target, all in one environment. `NAME:PATH` is in the environment NAME.
+    #[arg(required = true, num_args = 2.., value_name = "PATH")]
+    pub paths: Vec<OsString>,
+}
+
+impl Mv {
+    /// Moves them, in the order of the line; stops at the first that cannot be moved.
+    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
+        let mut operands = OperandResolver::new(&self.place);
+        let mut resolved = Vec::new();
+        for typed in &self.paths {
+            resolved.push(operands.resolve(typed).await?);
+        }
+        let Some((target, sources)) = resolved.split_last() else {
+            return Err(Failure::new(FailureKind::Usage, "no target is named"));
+        };
+        if let Some(other) = sources
+            .iter()
+            .find(|one| one.place.name != target.place.name)
+        {
+            let (from, to) = (&other.place.name, &target.place.name);
+            let what = format!("cannot move from `{from}` to `{to}`");
+            return Err(Failure::new(FailureKind::Usage, what).next(
+                "copy it with `exec-server cp -r`, then remove it with `exec-server rm -r`",
+            ));
+        }
+        let moved = self.move_all(sources, target);
+        telling(&target.place.client, moved).await?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    async fn move_all(&self, sources: &[RemotePath], target: &RemotePath) -> Result<(), Failure> {
+        let files = target.place.environment().files;
+        let found = look(&*files, &target.path).await;
+        let found = found.map_err(|error| file_failure(&error))?;
+        let is_directory = found.is_some_and(|found| found.is_directory);
+        if !is_directory && sources.len() > 1 {
+            let what = format!("`{}` is not a directory", shown(&target.path));
+            return Err(Failure::new(FailureKind::Failed, what));
+        }
+        for source in sources {
+            let to = match is_directory {
+                true => {
+                    let name = source.path.file_name();
+                    let to = name.and_then(|name| below(&target.path, &name));
+                    to.ok_or_else(|| {
+                        let what = format!("`{}` has no name to keep", shown(&source.path));
+                        Failure::new(FailureKind::Usage, what)
+                    })?
+                }
+                false => target.path.clone(),
+            };
+            self.rename(source, to).await?;
+        }
+        Ok(())
+    }
+
+    async fn rename(&self, source: &RemotePath, to: PathUri) -> Result<(), Failure> {
+        let files = source.place.environment().files;
+        if source.path == to {
+            let what = format!("`{}` is both source and target", shown(&to));
+            return Err(Failure::new(FailureKind::Usage, what));
+        }
+        let rename = Rename {
+            source_path: source.path.clone(),
+            destination_path: to.clone(),
+            overwrite: !self.no_clobber,
+            sandbox: None,
+        };
+        let mut attempts = 0;
+        let renamed = persist(|| {
+            attempts += 1;
+            files.rename(rename.clone())
+        });
+        match renamed.await {
+            Ok(()) => Ok(()),
+            // After a lost connection, the first attempt may have renamed it.
+            Err(FileError::NotFound(_))
+                if attempts > 1 && look(&*files, &to).await.is_ok_and(|found| found.is_some()) =>
+            {
+                Ok(())
+            }
+            Err(FileError::Remote(error)) if error.code == ErrorCode::METHOD_NOT_FOUND => {
+                let what = format!("the server of `{}` cannot rename", source.place.name);
+                Err(Failure::new(FailureKind::Failed, what)
+                    .next("run its own: exec-server run -- mv SOURCE TARGET"))
+            }
+            Err(error) => Err(file_failure(&error)),
+        }
+    }
+}

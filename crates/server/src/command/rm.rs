@@ -1,0 +1,110 @@
+//! `exec-server rm`.
+
+use std::{ffi::OsString, os::unix::ffi::OsStrExt, process::ExitCode};
+
+use clap::Args;
+use exec_env::filesystem::FileError;
+use exec_wire::fs::{GetMetadata, Remove};
+
+use super::{
+    failure::{Failure, FailureKind},
+    files::{file_failure, persist, shown},
+    operand::{OperandResolver, RemotePath},
+    place::Where,
+    stream::telling,
+};
+
+/// Removes files and directories.
+///
+/// A link is removed itself, not what it leads to.
+#[derive(Args, Clone, Debug)]
+pub struct Rm {
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub place: Where,
+
+    /// Removes directories with everything in them.
+    #[arg(short, long, visible_short_alias = 'R')]
+    pub recursive: bool,
+
+    /// Ignores paths where nothing is.
+    #[arg(short, long)]
+    pub force: bool,
+
+    /// Files of the environment. `NAME:PATH` is one of the environment NAME.
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<OsString>,
+}
+
+impl Rm {
+    /// Removes them, in the order of the line; stops at the first that cannot be removed.
+    pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
+        let mut operands = OperandResolver::new(&self.place);
+        // Everything is checked before anything is removed.
+        let mut checked = Vec::new();
+        for typed in &self.paths {
+            let operand = operands.resolve(typed).await?;
+            refuse_roots(&operand)?;
+            checked.push(operand);
+        }
+        for operand in &checked {
+            telling(&operand.place.client, self.remove(operand)).await?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    async fn remove(&self, operand: &RemotePath) -> Result<(), Failure> {
+        let files = operand.place.environment().files;
+        let path = &operand.path;
+        let look = GetMetadata {
+            path: path.clone(),
+            follow_symlinks: None,
+            sandbox: None,
+        };
+        let found = persist(|| files.metadata(look.clone())).await;
+        let is_directory = match &found {
+            Ok(found) => found.is_directory && !found.is_symlink,
+            // A link that leads nowhere is found by removing it.
+            Err(FileError::NotFound(_)) => false,
+            Err(error) => return Err(file_failure(error)),
+        };
+        if is_directory && !self.recursive {
+            let what = format!("`{}` is a directory", shown(path));
+            return Err(Failure::new(FailureKind::Failed, what).next("`rm -r` removes it"));
+        }
+        let mut attempts = 0;
+        let removed = persist(|| {
+            attempts += 1;
+            files.remove(Remove {
+                path: path.clone(),
+                recursive: Some(is_directory),
+                // After a lost connection, the first attempt may have removed it.
+                force: Some(self.force || attempts > 1),
+                follow_symlinks: None,
+                sandbox: None,
+            })
+        });
+        removed.await.map_err(|error| {
+            if matches!(error, FileError::NotFound(_)) {
+                let what = format!("`{}` is not there", shown(path));
+                return Failure::new(FailureKind::NotFound, what);
+            }
+            file_failure(&error)
+        })
+    }
+}
+
+/// Refuses the root, and `.` and `..`, which are mistakes more often than not.
+fn refuse_roots(operand: &RemotePath) -> Result<(), Failure> {
+    let typed = operand.typed.as_bytes();
+    let last = typed
+        .rsplit(|&byte| byte == b'/')
+        .find(|name| !name.is_empty());
+    let is_dots = matches!(last, Some(b"." | b".."));
+    if is_dots || operand.path.parent().is_none() {
+        let what = format!("`{}` is not removed", operand.typed.display());
+        return Err(Failure::new(FailureKind::Usage, what)
+            .next("name the directory by its own name, or what is in it"));
+    }
+    Ok(())
+}
