@@ -3,7 +3,7 @@
 
 mod deadlines;
 mod denied;
-mod memory;
+pub(crate) mod memory;
 mod source;
 
 #[cfg(test)]

@@ -210,7 +210,7 @@ impl Handler {
             Call::Wait(params) => handlers.wait(id, &params),
             Call::Snapshot(params) => handlers.snapshot(id, &params.process_id),
             Call::Attach(params) => done(&id, handlers.attach(&params)),
-            Call::Release(params) => done(&id, handlers.release(&params.process_id)),
+            Call::Release(params) => done(&id, handlers.release(&params)),
             Call::List => done(&id, Ok(handlers.list())),
             Call::ReadFile(params) => handlers.read_file(id, params),
             Call::WriteFile(params, data) => handlers.write_file(id, params, data),

@@ -84,7 +84,13 @@ impl Connection {
     fn release(&mut self, id: &ProcessId) {
         if self.releasing.insert(id.clone()) {
             let process_id = id.clone();
-            self.ask(ReleaseProcess { process_id }, Waiter::Release(id.clone()));
+            self.ask(
+                ReleaseProcess {
+                    process_id,
+                    forget: false,
+                },
+                Waiter::Release(id.clone()),
+            );
         }
     }
 

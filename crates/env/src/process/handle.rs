@@ -6,7 +6,7 @@ use bytes::Bytes;
 use exec_core::log::{Exit, Follow, Page, Snapshot};
 use exec_wire::{
     id::{OutputSeq, ProcessId, WriteId},
-    process::{ProcessSignal, TerminalSize, TerminateMode, WaitUntil, WriteStatus},
+    process::{ProcessSignal, TerminalSize, TerminateMode, Usage, WaitUntil, WriteStatus},
 };
 use futures_util::future::BoxFuture;
 
@@ -19,6 +19,11 @@ pub trait ExecProcess: fmt::Debug + Send + Sync {
 
     /// Returns what is known of it now.
     fn status(&self) -> Status;
+
+    /// Returns what its tree has used so far, while it runs and where that can be sampled.
+    fn usage(&self) -> Option<Usage> {
+        None
+    }
 
     /// Follows its events, each once and in the order of their numbers, to the close or a failure.
     fn follow(&self, follow: Follow) -> EventStream;

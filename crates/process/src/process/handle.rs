@@ -3,7 +3,7 @@
 use std::{
     os::fd::OwnedFd,
     sync::{Arc, Weak},
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use bytes::Bytes;
@@ -11,7 +11,9 @@ use exec_core::log::{Follow, Page, Snapshot};
 use exec_env::process::{EventStream, ExecProcess, Hold, ProcessError, Read, Status};
 use exec_wire::{
     id::{OutputSeq, ProcessId, WriteId},
-    process::{ExitCause, ProcessSignal, TerminalSize, TerminateMode, WaitUntil, WriteStatus},
+    process::{
+        ExitCause, ProcessSignal, TerminalSize, TerminateMode, Usage, WaitUntil, WriteStatus,
+    },
 };
 use futures_util::future::{BoxFuture, FutureExt, ready};
 use tokio::{
@@ -21,6 +23,7 @@ use tokio::{
 
 use crate::{
     input::Put,
+    owner::memory,
     pty,
     shared::{Events, Held, Shared, State},
     signals,
@@ -215,6 +218,26 @@ impl ExecProcess for LocalProcess {
             Ok(status(&shared.lock(), pid, started_at_ms))
         }
         .boxed()
+    }
+
+    fn usage(&self) -> Option<Usage> {
+        let is_running = {
+            let state = self.shared.lock();
+            state.child.is_some() && state.log().exit().is_none()
+        };
+        if !is_running {
+            return None;
+        }
+        let used = memory::usage_of_tree(self.pid);
+        let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.map_or(self.started_at_ms, millis);
+        Some(Usage {
+            wall_ms: now.saturating_sub(self.started_at_ms),
+            user_ms: millis(used.user),
+            system_ms: millis(used.system),
+            max_rss_bytes: used.max_rss_bytes,
+        })
     }
 
     fn snapshot(&self) -> BoxFuture<'_, Result<Snapshot, ProcessError>> {

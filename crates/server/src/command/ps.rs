@@ -7,7 +7,8 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use clap::Args;
+use clap::{Args, Subcommand};
+use exec_wire::process::ReleaseProcess;
 
 use super::{
     detached,
@@ -19,9 +20,18 @@ use super::{
 
 /// Lists processes that outlive their connection.
 ///
-/// Those that have ended are listed for a while, with their status.
+/// Those that have ended are listed for a while, with their status; `ps rm` removes them before. CPU is
+/// the processor time of the whole tree, MEMORY the largest resident set of one of its processes.
 #[derive(Args, Clone, Debug)]
+#[command(
+    mut_arg("env", |arg| arg.global(true)),
+    mut_arg("token_file", |arg| arg.global(true))
+)]
 pub struct Ps {
+    /// What to do instead of listing.
+    #[command(subcommand)]
+    pub(crate) command: Option<PsCommand>,
+
     #[command(flatten)]
     #[doc(hidden)]
     pub place: Where,
@@ -31,10 +41,53 @@ pub struct Ps {
     pub json: bool,
 }
 
+/// What to do instead of listing.
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum PsCommand {
+    /// Removes finished processes from the list, with their output.
+    Rm(PsRm),
+}
+
+/// Removes finished processes from the list, with their output.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct PsRm {
+    /// Ids that `ps` lists, or beginnings of them.
+    #[arg(required = true, value_name = "ID")]
+    pub(crate) ids: Vec<String>,
+}
+
+impl PsRm {
+    async fn run(self, place: &Place) -> Result<ExitCode, Failure> {
+        let client = &place.client;
+        telling(client, async {
+            // All are checked before the first one is removed.
+            let found = detached::find(client, &self.ids).await?;
+            if let Some(running) = found.iter().find(|process| process.running) {
+                let id = running.process_id.as_str();
+                let what = format!("`{id}` is still running");
+                return Err(Failure::new(FailureKind::Failed, what)
+                    .next(format!("`{}` ends it", place.line("kill", &[id]))));
+            }
+            for process in found {
+                let forgotten = client.call(ReleaseProcess {
+                    process_id: process.process_id,
+                    forget: true,
+                });
+                forgotten.await.map_err(detached::call_failed)?;
+            }
+            Ok(ExitCode::SUCCESS)
+        })
+        .await
+    }
+}
+
 impl Ps {
     /// Lists processes that outlive their connection.
     pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
         let place = Place::open(&self.place).await?;
+        if let Some(PsCommand::Rm(remove)) = self.command {
+            return remove.run(&place).await;
+        }
         let processes = telling(&place.client, detached::list(&place.client)).await?;
         if self.json {
             let json = serde_json::to_string_pretty(&processes)

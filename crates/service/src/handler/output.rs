@@ -11,7 +11,7 @@ use exec_wire::{
     message::RequestId,
     process::{
         AttachProcess, Attached, Empty, OutputPage, PageChunk, ProcessList, ProcessSnapshot,
-        ReadProcess, WaitProcess, WaitResult, WaitUntil,
+        ReadProcess, ReleaseProcess, WaitProcess, WaitResult, WaitUntil,
     },
 };
 use futures_util::future::FutureExt;
@@ -98,10 +98,15 @@ impl Handlers<'_> {
         })
     }
 
-    pub(super) fn release(&self, id: &ProcessId) -> Result<Empty, RpcError> {
+    pub(super) fn release(&self, params: &ReleaseProcess) -> Result<Empty, RpcError> {
+        let id = &params.process_id;
         let process = self.known(id)?;
         if !process.detached {
             let message = format!("process {id} belongs to this session: it cannot be released");
+            return Err(RpcError::invalid_request(message));
+        }
+        if params.forget && !self.shared.detached.forget(&process) {
+            let message = format!("process {id} has not finished: it cannot be forgotten");
             return Err(RpcError::invalid_request(message));
         }
         self.outbox.release(id);

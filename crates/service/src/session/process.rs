@@ -70,7 +70,10 @@ impl Process {
             started_at_ms: status.started_at_ms,
             os_pid: status.os_pid,
             detached: self.detached,
-            usage: status.exit.and_then(|exit| exit.usage),
+            usage: match status.exit {
+                Some(exit) => exit.usage,
+                None => self.handle.usage(),
+            },
         }
     }
 }

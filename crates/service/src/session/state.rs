@@ -357,7 +357,8 @@ impl Session {
                 };
                 // What somebody may yet ask for again does not fall out for its age.
                 if !process.is_kept() {
-                    return session.forget(&process);
+                    session.forget(&process);
+                    return;
                 }
             }
         });
@@ -377,8 +378,9 @@ impl Session {
         gone
     }
 
-    fn forget(&self, process: &Arc<Process>) {
-        self.lock().forget(process);
+    /// Forgets a finished process. Returns `false` if it has not finished.
+    pub(crate) fn forget(&self, process: &Arc<Process>) -> bool {
+        self.lock().forget(process)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -411,10 +413,11 @@ impl State {
         self.finished.recount(|_| true);
     }
 
-    /// Drops a finished process from the table; its id is free again.
-    fn forget(&mut self, process: &Arc<Process>) {
+    /// Drops a finished process from the table; its id is free again. Returns `false` if it has not
+    /// finished.
+    fn forget(&mut self, process: &Arc<Process>) -> bool {
         if !self.finished.remove(process) {
-            return;
+            return false;
         }
         let id = process.handle.id();
         if self.replaced.remove(id).is_none() {
@@ -424,6 +427,7 @@ impl State {
         if process.handle.status().tree_alive {
             self.remnants.push(Arc::clone(process));
         }
+        true
     }
 }
 

@@ -143,12 +143,15 @@ pub struct Attached {
     pub running: bool,
 }
 
-/// `process/release`: stops following.
+/// `process/release`: stops following, and on request forgets a finished process.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReleaseProcess {
     /// The process.
     pub process_id: ProcessId,
+    /// Forgets a finished process and what it wrote; its id is free again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub forget: bool,
 }
 
 /// `process/list`: the session's processes and the detached ones.

@@ -156,6 +156,57 @@ async fn a_signal_can_be_an_option_as_with_other_tools() {
 }
 
 #[tokio::test]
+async fn what_a_running_process_uses_is_listed() {
+    let person = Person::new();
+    // A child of the command burns; the command itself waits for it.
+    let script =
+        "sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; touch burnt; sleep 1000'; :";
+    let run = ["run", "-d", "--name", "burner", "sh", "-c", script];
+    person.run(run).await.well();
+    appears(&person, "burnt").await;
+    let listed = person.run(["ps", "--json"]).await.well();
+    let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    let usage = &listed[0]["usage"];
+    let cpu = usage["userMs"].as_u64().unwrap() + usage["systemMs"].as_u64().unwrap();
+    assert!(cpu >= 10, "{listed}");
+    assert!(usage["maxRssBytes"].as_u64().unwrap() > 100_000, "{listed}");
+    assert!(usage["wallMs"].as_u64().unwrap() > 0, "{listed}");
+    let table = person.run(["ps"]).await.well();
+    let row: Vec<_> = table.lines().nth(1).unwrap().split_whitespace().collect();
+    let (cpu, memory) = (row[4], row[5]);
+    assert!(
+        cpu.ends_with('s') && memory.ends_with(['K', 'M']),
+        "{table}"
+    );
+}
+
+#[tokio::test]
+async fn finished_processes_are_removed_from_the_list_and_running_ones_are_not() {
+    let person = Person::new();
+    for (name, seconds) in [("done-1", "0"), ("done-2", "0"), ("busy", "1000")] {
+        let run = ["run", "-d", "--name", name, "sleep", seconds];
+        person.run(run).await.well();
+    }
+    for name in ["done-1", "done-2"] {
+        assert_eq!(person.run(["wait", name]).await.status, Some(0));
+    }
+    let busy = person.run(["ps", "rm", "done-1", "busy"]).await;
+    busy.failed(1, &["`busy`", "exec-server kill busy"]);
+    assert_eq!(person.run(["ps"]).await.well().lines().count(), 4);
+    person.run(["ps", "rm", "done-1", "done-2"]).await.well();
+    let left = person.run(["ps"]).await.well();
+    assert!(!left.contains("done") && left.contains("busy"), "{left}");
+    person
+        .run(["logs", "done-1"])
+        .await
+        .failed(66, &["`done-1`"]);
+    person
+        .run(["ps", "rm", "done-1"])
+        .await
+        .failed(66, &["`done-1`"]);
+}
+
+#[tokio::test]
 async fn a_terminal_is_attached_to_and_left_with_keys_and_goes_on() {
     let person = Person::new().with("TERM", "xterm");
     let script = "(trap 'stty size < /dev/tty' WINCH; while :; do sleep 0.02; done) & \
