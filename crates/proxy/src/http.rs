@@ -8,6 +8,8 @@ mod answer;
 mod chunked;
 mod exchange;
 mod field;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod head;
 mod relay;
 mod request;

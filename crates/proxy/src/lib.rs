@@ -11,6 +11,8 @@ mod accept;
 pub mod address;
 pub mod bridge;
 pub mod environment;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod gate;
 pub mod host;
 mod http;

@@ -2,6 +2,8 @@
 
 mod datagram;
 mod flow;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod message;
 mod serve;
 

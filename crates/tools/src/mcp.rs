@@ -8,6 +8,8 @@ mod answer;
 mod catalog;
 mod commands;
 mod files;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod http;
 mod patch;
 mod places;

@@ -4,6 +4,8 @@
 //! goes out.
 
 mod apply;
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzzing;
 mod parse;
 #[cfg(test)]
 mod tests;
