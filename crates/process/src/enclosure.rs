@@ -27,8 +27,8 @@ pub(crate) use self::{
     part::{At, Refusal},
     parts::{NamespaceParts, Parts},
     restrict::{
-        drop_capabilities, forbid_privileges, keep_only_tracing, restrict_by_filter,
-        restrict_by_landlock,
+        drop_capabilities, forbid_privileges, forbid_raising_limits, keep_only_tracing,
+        restrict_by_filter, restrict_by_landlock,
     },
     view::View,
 };

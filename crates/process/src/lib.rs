@@ -20,6 +20,7 @@ mod shared;
 mod signals;
 pub mod spawner;
 mod text;
+mod tree;
 
 pub use self::{
     descriptors::keep_descriptors_from_programs,

@@ -3,8 +3,8 @@
 
 mod deadlines;
 mod denied;
-pub(crate) mod memory;
 mod source;
+pub(crate) mod tree_usage;
 
 #[cfg(test)]
 mod tests;
@@ -29,7 +29,7 @@ use crate::{
 };
 
 pub(crate) use self::{
-    deadlines::Timers,
+    deadlines::{Timers, TreeLimits},
     source::{Kind, Source},
 };
 
@@ -242,12 +242,23 @@ impl Owner {
             Some(Due::Kill(cause)) => {
                 self.kill(cause);
             }
-            Some(Due::Sample(most)) if memory::of_tree(self.child.pid()) > most => {
-                self.kill(ExitCause::MemoryLimit);
-            }
+            Some(Due::Sample(limits)) => self.check_usage(limits),
             // Somebody outside the tree holds the output open; what it held was read.
             Some(Due::Abandon) => self.sources.clear(),
-            Some(Due::Sample(_)) | None => {}
+            None => {}
+        }
+    }
+
+    /// Kills a tree that uses more than it may.
+    fn check_usage(&self, limits: TreeLimits) {
+        let processes = tree_usage::tree_of(self.child.pid());
+        let exceeds = |limit: Option<u64>, used: &dyn Fn(&[i32]) -> u64| {
+            limit.is_some_and(|limit| used(&processes) > limit)
+        };
+        if exceeds(limits.processes, &tree_usage::live_count) {
+            self.kill(ExitCause::ProcessLimit);
+        } else if exceeds(limits.memory_bytes, &tree_usage::resident_bytes) {
+            self.kill(ExitCause::MemoryLimit);
         }
     }
 

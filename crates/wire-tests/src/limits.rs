@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::{
     client::{argv_params, script_params},
-    over_every_transport,
+    over_every_transport, over_one_transport,
     server::{Server, Transport},
 };
 
@@ -16,6 +16,96 @@ over_every_transport!(
     kernel_limits_are_those_that_were_asked_for,
     limits_without_end_are_no_limits,
 );
+
+over_one_transport!(
+    too_many_processes_end_a_tree_of_root,
+    too_many_processes_are_refused_to_other_accounts,
+    processes_within_the_limit_are_left_alone,
+    command_cannot_raise_its_own_limits,
+    file_size_is_kept_for_every_account,
+);
+
+/// An account that runs nothing else.
+const OTHER_ACCOUNT: u32 = 54_321;
+
+/// A server of root, or of an account that runs nothing else.
+async fn server_of(transport: Transport, user: u32) -> Option<Server> {
+    // Tests that do not run as root cannot be two accounts.
+    match rustix::process::geteuid().is_root() {
+        true => Some(Server::start_as(user, transport, &[]).await),
+        false => None,
+    }
+}
+
+async fn too_many_processes_end_a_tree_of_root(transport: Transport) {
+    let Some(mut server) = server_of(transport, 0).await else {
+        return;
+    };
+    let mut client = server.ready().await;
+    let script = "for i in $(seq 60); do setsid sleep 1000 & done; wait";
+    let limits = json!({"limits": {"processes": 12}});
+    client.start_with(script_params("p", script), limits).await;
+    let exited = client.finish("p").await.exited;
+    assert_eq!(exited["cause"], "processLimit", "{exited}");
+    assert_eq!(exited["exitCode"], 137, "{exited}");
+}
+
+async fn too_many_processes_are_refused_to_other_accounts(transport: Transport) {
+    let Some(mut server) = server_of(transport, OTHER_ACCOUNT).await else {
+        return;
+    };
+    let mut client = server.ready().await;
+    let script = "for i in $(seq 60); do sleep 1000 >/dev/null 2>&1 & done; wait";
+    let limits = json!({"limits": {"processes": 20}});
+    client.start_with(script_params("p", script), limits).await;
+    let events = client.finish("p").await;
+    assert_eq!(events.exited["cause"], "exit", "{}", events.exited);
+    assert_ne!(events.code(), 0, "the shell cannot fork");
+}
+
+async fn processes_within_the_limit_are_left_alone(transport: Transport) {
+    let script = "for i in $(seq 5); do sleep 0.3 & done; wait; exit 3";
+    let exited = exited(transport, script, json!({"limits": {"processes": 500}})).await;
+    assert_eq!(
+        (&exited["cause"], &exited["exitCode"]),
+        (&json!("exit"), &json!(3))
+    );
+}
+
+async fn command_cannot_raise_its_own_limits(transport: Transport) {
+    for user in [0, OTHER_ACCOUNT] {
+        let Some(mut server) = server_of(transport, user).await else {
+            return;
+        };
+        let mut client = server.ready().await;
+        let limits = json!({"limits": {"openFiles": 33, "cpuMs": 5000, "fileBytes": 4096}});
+        let script = "ulimit -n 64; ulimit -t 60; ulimit -f unlimited; \
+            grep -E '^Max (open files|cpu time|file size)' /proc/self/limits";
+        client.start_with(script_params("p", script), limits).await;
+        let text = client.finish("p").await.stdout();
+        let values: Vec<&str> = text
+            .lines()
+            .filter_map(|line| line.split_whitespace().nth(3))
+            .collect();
+        assert_eq!(values, ["5", "4096", "33"], "account {user}: {text}");
+    }
+}
+
+async fn file_size_is_kept_for_every_account(transport: Transport) {
+    for user in [0, OTHER_ACCOUNT] {
+        let Some(mut server) = server_of(transport, user).await else {
+            return;
+        };
+        let mut client = server.ready().await;
+        let limits = json!({"limits": {"fileBytes": 4096}});
+        let file = server.path("large");
+        let script = format!("exec head -c 10000 /dev/zero > {}", file.display());
+        client.start_with(script_params("p", &script), limits).await;
+        let exited = client.finish("p").await.exited;
+        assert_ne!(exited["exitCode"], 0, "account {user}: {exited}");
+        assert_eq!(std::fs::metadata(file).unwrap().len(), 4096);
+    }
+}
 
 async fn exited(transport: Transport, script: &str, change: Value) -> Value {
     let mut server = Server::start(transport, &[]).await;

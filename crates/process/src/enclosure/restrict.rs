@@ -9,6 +9,8 @@ use crate::raw::{self, Errno, int};
 const CAPABILITY_VERSION: u32 = 0x2008_0522;
 /// Reads and writes the memory of others: what answering for guards needs.
 const CAP_SYS_PTRACE: u32 = 19;
+/// Raises resource limits, and is exempt from some.
+const CAP_SYS_RESOURCE: u32 = 24;
 /// No kernel knows more capabilities than fit its sets.
 const MAX_CAPABILITIES: usize = 64;
 
@@ -40,6 +42,25 @@ pub(crate) fn drop_capabilities() -> Result<(), Refusal> {
     }
     // The ambient set cannot hold what the permitted one does not.
     set_capabilities([Sets::default(); 2]).map_err(At::Privileges.refused())
+}
+
+/// Gives up the capability to raise resource limits, now and after an exec. A root that kept it could
+/// lift the limits it was given.
+pub(crate) fn forbid_raising_limits() -> Result<(), Errno> {
+    let number = CAP_SYS_RESOURCE as usize;
+    // An exec as root gives every capability of the bounding set. Other accounts gain none by exec but
+    // through programs that the machine's owner made to give them.
+    let is_root = raw::numbers(libc::SYS_geteuid, [0; 6]) == Ok(0);
+    if is_root && raw::prctl(libc::PR_CAPBSET_READ, number) != Ok(0) {
+        raw::prctl(libc::PR_CAPBSET_DROP, number)?;
+    }
+    let mut sets = [Sets::default(); 2];
+    capabilities(libc::SYS_capget, sets.as_mut_ptr())?;
+    let others = !(1 << CAP_SYS_RESOURCE);
+    sets[0].effective &= others;
+    sets[0].permitted &= others;
+    sets[0].inheritable &= others;
+    set_capabilities(sets)
 }
 
 /// Makes reading the memory of others the only capability in force. The permitted ones stay: who

@@ -7,15 +7,31 @@ use tokio::time::Instant;
 
 /// How long output may stay open after a process was ended, before it is given up.
 const DRAIN: Duration = Duration::from_secs(2);
-/// How often memory is looked at.
-const SAMPLE: Duration = Duration::from_millis(100);
+/// How often the memory of a tree is looked at.
+const MEMORY_SAMPLE: Duration = Duration::from_millis(100);
+/// How often the processes of a tree are counted: forking is faster than filling memory.
+const PROCESS_SAMPLE: Duration = Duration::from_millis(20);
 
 /// Limits that are kept by the clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Timers {
     pub(crate) wall: Option<Duration>,
     pub(crate) idle: Option<Duration>,
+    pub(crate) tree: TreeLimits,
+}
+
+/// Limits on a whole tree that are kept by looking at it.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct TreeLimits {
     pub(crate) memory_bytes: Option<u64>,
+    pub(crate) processes: Option<u64>,
+}
+
+impl TreeLimits {
+    fn sample_interval(self) -> Option<Duration> {
+        let processes = self.processes.map(|_| PROCESS_SAMPLE);
+        processes.or(self.memory_bytes.map(|_| MEMORY_SAMPLE))
+    }
 }
 
 #[derive(Debug)]
@@ -32,8 +48,8 @@ pub(super) struct Deadlines {
 pub(super) enum Due {
     /// The tree is to be killed, for this cause.
     Kill(ExitCause),
-    /// Memory is to be looked at; this much is allowed.
-    Sample(u64),
+    /// The tree is to be looked at; this much is allowed.
+    Sample(TreeLimits),
     /// Output that nobody closes is to be given up.
     Abandon,
 }
@@ -44,7 +60,7 @@ impl Deadlines {
             timers,
             wall_at: timers.wall.and_then(|wall| now.checked_add(wall)),
             last_activity: now,
-            sample_at: timers.memory_bytes.map(|_| now + SAMPLE),
+            sample_at: timers.tree.sample_interval().map(|interval| now + interval),
             abandon_at: None,
         }
     }
@@ -102,8 +118,9 @@ impl Deadlines {
             return Some(Due::Kill(ExitCause::IdleLimit));
         }
         if is_due(self.sample_at) {
-            self.sample_at = Some(now + SAMPLE);
-            return self.timers.memory_bytes.map(Due::Sample);
+            let interval = self.timers.tree.sample_interval();
+            self.sample_at = interval.map(|interval| now + interval);
+            return Some(Due::Sample(self.timers.tree));
         }
         if is_due(self.abandon_at) && !held {
             self.abandon_at = None;
@@ -129,7 +146,10 @@ mod tests {
     const IDLE: Timers = Timers {
         wall: None,
         idle: Some(Duration::from_secs(1)),
-        memory_bytes: None,
+        tree: TreeLimits {
+            memory_bytes: None,
+            processes: None,
+        },
     };
 
     #[tokio::test(start_paused = true)]

@@ -23,7 +23,7 @@ use tokio::{
 
 use crate::{
     input::Put,
-    owner::memory,
+    owner::tree_usage,
     pty,
     shared::{Events, Held, Shared, State},
     signals,
@@ -228,7 +228,7 @@ impl ExecProcess for LocalProcess {
         if !is_running {
             return None;
         }
-        let used = memory::usage_of_tree(self.pid);
+        let used = tree_usage::usage_of_tree(self.pid);
         let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.map_or(self.started_at_ms, millis);

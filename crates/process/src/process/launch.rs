@@ -23,7 +23,7 @@ use super::handle::LocalProcess;
 use crate::{
     enclosure::Enclosure,
     input::Input,
-    owner::{Kind, Owner, Source, Timers},
+    owner::{Kind, Owner, Source, Timers, TreeLimits},
     pipe, pty,
     register::register,
     shared::Shared,
@@ -140,7 +140,11 @@ pub async fn launch(
     let timers = Timers {
         wall: launch.limits.wall_ms.map(millis),
         idle: launch.limits.idle_ms.map(millis),
-        memory_bytes: launch.limits.memory_bytes,
+        tree: TreeLimits {
+            memory_bytes: launch.limits.memory_bytes,
+            // The kernel keeps this one, but not for root: its count is then of this tree.
+            processes: launch.limits.processes,
+        },
     };
     let owner = Owner::new(Arc::clone(&shared), child, sources, timers, started);
     tokio::spawn(owner.sandboxed(launch.sandboxed).run());

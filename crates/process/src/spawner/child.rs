@@ -13,8 +13,8 @@ use super::{
 };
 use crate::{
     enclosure::{
-        Parts, drop_capabilities, forbid_privileges, pass_listener, restrict_by_filter,
-        restrict_by_landlock, set_umask,
+        Parts, drop_capabilities, forbid_privileges, forbid_raising_limits, pass_listener,
+        restrict_by_filter, restrict_by_landlock, set_umask,
     },
     raw::{self, Errno},
 };
@@ -57,6 +57,9 @@ fn prepare(job: &Job) -> Result<(), Failure> {
     raw::chdir(job.cwd).map_err(progress::at(Stage::Chdir))?;
     for &(resource, value) in &job.limits[..job.limit_count] {
         raw::set_limit(resource, value).map_err(progress::at(Stage::Limit))?;
+    }
+    if job.limit_count > 0 {
+        forbid_raising_limits().map_err(progress::at(Stage::Limit))?;
     }
     raw::unblock_signals().map_err(&setup)?;
     match enclosure {

@@ -10,13 +10,14 @@ use super::Counter;
 pub struct Endings([Counter; CAUSES.len()]);
 
 /// The name of a cause, and every cause.
-const CAUSES: [(ExitCause, &str); 8] = [
+const CAUSES: [(ExitCause, &str); 9] = [
     (ExitCause::Exit, "exit"),
     (ExitCause::Signal, "signal"),
     (ExitCause::Terminated, "terminated"),
     (ExitCause::WallLimit, "wall_limit"),
     (ExitCause::IdleLimit, "idle_limit"),
     (ExitCause::MemoryLimit, "memory_limit"),
+    (ExitCause::ProcessLimit, "process_limit"),
     (ExitCause::Lost, "lost"),
     (ExitCause::Unknown, "unknown"),
 ];

@@ -45,6 +45,8 @@ pub enum ExitCause {
     IdleLimit,
     /// Its tree held more than `memoryBytes`.
     MemoryLimit,
+    /// Its tree had more than `processes`, and the kernel did not keep that limit.
+    ProcessLimit,
     /// Its supervisor is gone, and the status with it.
     Lost,
     /// One that a newer peer knows.

@@ -51,6 +51,7 @@ pub(crate) fn exit_status(exit: &Exit) -> Result<ExitCode, Failure> {
     match exit.cause {
         ExitCause::WallLimit => return Err(timed_out()),
         ExitCause::MemoryLimit => complain("the command was ended: it held too much memory"),
+        ExitCause::ProcessLimit => complain("the command was ended: it had too many processes"),
         ExitCause::IdleLimit => complain("the command was ended: it was idle for too long"),
         ExitCause::Lost => complain("the server lost the command, and its status"),
         ExitCause::Exit | ExitCause::Signal | ExitCause::Terminated | ExitCause::Unknown | _ => {}

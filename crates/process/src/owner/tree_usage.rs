@@ -1,19 +1,31 @@
-//! How much memory and processor time a process tree uses.
+//! What a process tree uses: memory, processor time, processes.
 //! Processes come and go while they are counted; what is gone counts nothing.
 
 use std::{fs, time::Duration};
 
+use crate::tree::{self, ProcessStat};
+
 /// Processes of a tree that are counted for [`usage_of_tree`], to bound what a listing costs.
 const MAX_SAMPLED: usize = 1024;
 
-/// Returns the resident bytes of the tree that `pid` belongs to: everything below its supervisor.
-pub(super) fn of_tree(pid: u32) -> u64 {
-    let mut pages = 0;
-    visit_tree(pid, |pid| {
-        pages += resident_pages(pid).unwrap_or(0);
-        true
-    });
+/// Returns the processes of the tree that `pid` belongs to: everything below its supervisor.
+pub(super) fn tree_of(pid: u32) -> Vec<i32> {
+    match ProcessStat::read(pid.cast_signed()) {
+        Some(stat) => tree::descendants(stat.parent),
+        None => Vec::new(),
+    }
+}
+
+/// Returns the resident bytes of processes.
+pub(super) fn resident_bytes(processes: &[i32]) -> u64 {
+    let pages: u64 = processes.iter().copied().filter_map(resident_pages).sum();
     pages * rustix::param::page_size() as u64
+}
+
+/// Counts processes that have not ended. Zombies hold a number only.
+pub(super) fn live_count(processes: &[i32]) -> u64 {
+    let is_alive = |pid: &&i32| ProcessStat::read(**pid).is_some_and(|stat| !stat.is_dead());
+    processes.iter().filter(is_alive).count() as u64
 }
 
 /// What a tree has used so far.
@@ -29,15 +41,13 @@ pub(crate) struct TreeUsage {
 
 /// Samples what the tree that `pid` belongs to has used so far.
 pub(crate) fn usage_of_tree(pid: u32) -> TreeUsage {
-    let (mut user, mut system, mut max_rss_bytes, mut sampled) = (0, 0, 0, 0);
-    visit_tree(pid, |pid| {
+    let (mut user, mut system, mut max_rss_bytes) = (0, 0, 0);
+    for pid in tree_of(pid).into_iter().take(MAX_SAMPLED) {
         let [own_user, own_system, child_user, child_system] = ticks(pid).unwrap_or_default();
         user += own_user + child_user;
         system += own_system + child_system;
         max_rss_bytes = peak_bytes(pid).unwrap_or(0).max(max_rss_bytes);
-        sampled += 1;
-        sampled < MAX_SAMPLED
-    });
+    }
     let time = |ticks: u64| {
         let per_second = rustix::param::clock_ticks_per_second().max(1);
         Duration::from_millis(ticks.saturating_mul(1000) / per_second)
@@ -49,22 +59,8 @@ pub(crate) fn usage_of_tree(pid: u32) -> TreeUsage {
     }
 }
 
-/// Calls `visit` for every process below the supervisor of `pid`, until it returns `false`.
-fn visit_tree(pid: u32, mut visit: impl FnMut(u32) -> bool) {
-    let mut todo = match parent(pid) {
-        Some(supervisor) => children(supervisor),
-        None => vec![pid],
-    };
-    while let Some(pid) = todo.pop() {
-        if !visit(pid) {
-            return;
-        }
-        todo.extend(children(pid));
-    }
-}
-
 /// Returns utime, stime, cutime and cstime of `/proc/PID/stat`.
-fn ticks(pid: u32) -> Option<[u64; 4]> {
+fn ticks(pid: i32) -> Option<[u64; 4]> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_ascii_whitespace().skip(11);
@@ -72,7 +68,7 @@ fn ticks(pid: u32) -> Option<[u64; 4]> {
     Some([next()?, next()?, next()?, next()?])
 }
 
-fn peak_bytes(pid: u32) -> Option<u64> {
+fn peak_bytes(pid: i32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status
         .lines()
@@ -81,28 +77,7 @@ fn peak_bytes(pid: u32) -> Option<u64> {
     Some(kib * 1024)
 }
 
-fn parent(pid: u32) -> Option<u32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, fields) = stat.rsplit_once(')')?;
-    fields.split_ascii_whitespace().nth(1)?.parse().ok()
-}
-
-fn resident_pages(pid: u32) -> Option<u64> {
+fn resident_pages(pid: i32) -> Option<u64> {
     let statm = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
     statm.split_ascii_whitespace().nth(1)?.parse().ok()
-}
-
-fn children(pid: u32) -> Vec<u32> {
-    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
-        return Vec::new();
-    };
-    tasks
-        .flatten()
-        .filter_map(|task| fs::read_to_string(task.path().join("children")).ok())
-        .flat_map(|list| {
-            list.split_ascii_whitespace()
-                .filter_map(|pid| pid.parse().ok())
-                .collect::<Vec<_>>()
-        })
-        .collect()
 }
