@@ -9,7 +9,7 @@ pub(crate) mod tree_usage;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use exec_core::log::Exit;
@@ -18,7 +18,10 @@ use exec_wire::{
     limits,
     process::{ExitCause, Usage},
 };
-use tokio::time::{Instant, sleep_until};
+use tokio::{
+    task::spawn_blocking,
+    time::{Instant, sleep_until},
+};
 
 use self::deadlines::{Deadlines, Due};
 use crate::{
@@ -33,6 +36,11 @@ pub(crate) use self::{
     source::{Kind, Source},
 };
 
+/// How long a supervisor may take to kill its tree before that is done without it, and how often.
+const KILL_PATIENCE: Duration = Duration::from_millis(100);
+/// How many such kills a supervisor survives without ending by itself.
+const MAX_FORCED_KILLS: u32 = 10;
+
 /// What the owner begins with.
 #[derive(Debug)]
 pub(crate) struct Owner {
@@ -43,6 +51,8 @@ pub(crate) struct Owner {
     deadlines: Deadlines,
     exited: bool,
     sandboxed: bool,
+    /// When a kill that was ordered is overdue, and how often that has been so.
+    overdue: Option<(Instant, u32)>,
 }
 
 impl Owner {
@@ -62,6 +72,7 @@ impl Owner {
             deadlines,
             exited: false,
             sandboxed: false,
+            overdue: None,
         }
     }
 
@@ -89,6 +100,10 @@ impl Owner {
                 self.close_if_done();
                 return;
             }
+            if supervised && self.overdue.is_none() && self.child.is_kill_ordered() {
+                self.overdue = Some((Instant::now() + KILL_PATIENCE, 0));
+            }
+            let overdue_at = self.overdue.filter(|_| supervised).map(|(at, _)| at);
             let deadline = self.deadlines.next(kill_at, held);
             tokio::select! {
                 report = self.child.report(), if supervised => match report {
@@ -96,7 +111,7 @@ impl Owner {
                         self.drain(held);
                         self.record_exit(&exit);
                     }
-                    Some(Report::Started(_) | Report::Failed { .. }) => {}
+                    Some(Report::Started { .. } | Report::Failed { .. }) => {}
                     None => {
                         supervised = false;
                         self.let_go();
@@ -116,6 +131,9 @@ impl Owner {
                 }
                 () = sleep_until(deadline.unwrap_or(self.started)), if deadline.is_some() => {
                     self.handle_deadline(kill_at, held);
+                }
+                () = sleep_until(overdue_at.unwrap_or(self.started)), if overdue_at.is_some() => {
+                    self.force_kill().await;
                 }
             }
             self.close_if_done();
@@ -214,12 +232,13 @@ impl Owner {
         let mut state = self.shared.lock();
         state.child = None;
         state.kill_at = None;
+        let cause = state.cause.unwrap_or(ExitCause::Lost);
         drop(state);
         if !self.exited {
             self.record(Exit {
                 code: -1,
                 signal: None,
-                cause: ExitCause::Lost,
+                cause,
                 usage: None,
                 sandbox_denied: false,
             });
@@ -260,6 +279,18 @@ impl Owner {
         } else if exceeds(limits.memory_bytes, &tree_usage::resident_bytes) {
             self.kill(ExitCause::MemoryLimit);
         }
+    }
+
+    /// Kills the tree without its supervisor, which was ordered to and has not done it: a command may
+    /// have stopped it. Under load it may just be slow; what is killed here was to be killed anyway.
+    async fn force_kill(&mut self) {
+        let count = self.overdue.map_or(0, |(_, count)| count);
+        let child = Arc::clone(&self.child);
+        let forced = spawn_blocking(move || child.force_kill(count >= MAX_FORCED_KILLS)).await;
+        if let Err(error) = forced {
+            tracing::debug!(%error, "tree was not killed by force");
+        }
+        self.overdue = Some((Instant::now() + KILL_PATIENCE, count.saturating_add(1)));
     }
 
     fn kill(&self, cause: ExitCause) {

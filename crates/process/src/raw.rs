@@ -203,6 +203,11 @@ pub(crate) fn wait_any(status: &mut c_int, usage: &mut libc::rusage) -> Result<i
     wait(libc::WNOHANG, status, usage)
 }
 
+/// As [`wait_any`], and tells of children that were stopped, too.
+pub(crate) fn wait_any_change(status: &mut c_int) -> Result<i32, Errno> {
+    wait(libc::WNOHANG | libc::WUNTRACED, status, &mut empty_usage())
+}
+
 /// Waits for one child to end, and reaps it, with what it used.
 pub(crate) fn wait_next(status: &mut c_int, usage: &mut libc::rusage) -> Result<i32, Errno> {
     wait(0, status, usage)

@@ -7,6 +7,9 @@
 //! its own, and kills the tree when it is told to, or when the server's end of that socket closes.
 //! A server that is killed leaves nothing behind.
 //!
+//! Commands without a sandbox can signal all of these processes. A supervisor that is stopped is continued
+//! by the spawner, a spawner by the server; each of both can kill a tree whose supervisor does not.
+//!
 //! A command that is enclosed in namespaces has an *init* between itself and its supervisor, which
 //! makes the namespaces and is the first process in them.
 //!
@@ -19,6 +22,7 @@ mod frame;
 mod handle;
 mod init;
 mod job;
+mod link;
 mod progress;
 mod report;
 mod serve;
@@ -31,5 +35,6 @@ pub use self::{
     boot::run_if_spawner,
     frame::{Extra, Limit, Resource, Spec},
     handle::{Child, SpawnError, Spawner, Stage},
+    link::adopt_orphans,
     report::{ExitReport, Report},
 };

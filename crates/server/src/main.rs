@@ -22,6 +22,10 @@ fn main() -> ExitCode {
     if cli.background {
         background::leave_terminal();
     }
+    if let Err(error) = exec_process::spawner::adopt_orphans() {
+        // Without it, commands that kill spawner and supervisor leave processes behind.
+        tracing::debug!(%error, "orphans of commands are not adopted");
+    }
     match start(cli) {
         Ok(code) => code,
         Err(error) => {

@@ -60,6 +60,7 @@ mod shell_snapshot;
 mod shutdown;
 mod spawn;
 mod start_params;
+mod supervisor_attacks;
 mod tls;
 mod unix_socket;
 mod upstream;

@@ -1,24 +1,19 @@
 //! The server's side: starts the spawner, sends it commands, hears from supervisors.
 
 use std::{
-    fmt,
-    io::{self, IoSlice},
-    mem::MaybeUninit,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::process::CommandExt,
-    },
+    io,
+    os::fd::OwnedFd,
     path::Path,
-    process::{self, Stdio},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use rustix::{
     io::Errno,
-    net::{
-        AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-        SocketFlags, SocketType, recv, send, sendmsg, socketpair,
-    },
+    net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair},
+    process::Signal,
 };
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -26,13 +21,14 @@ use tokio::{
 };
 
 use super::{
-    boot::SPAWNER_NAME,
-    frame::{MAX_EXTRA, MAX_FDS, MAX_FRAME_BYTES, Spec},
+    frame::{MAX_EXTRA, MAX_FRAME_BYTES, Spec},
+    link::{Link, SpawnerProcess},
     report::{Order, REPORT_BYTES, Report},
 };
 use crate::{
     enclosure::{At, Part},
     register::register,
+    tree,
 };
 
 /// The executable of this process, also when its file was replaced or removed.
@@ -66,7 +62,7 @@ impl Spawner {
     pub async fn warm_up(&self) -> Result<(), SpawnError> {
         let mut link = self.link.lock().await;
         if link.is_none() {
-            *link = Some(Link::open(&self.program)?);
+            *link = Some(self.open_link()?);
         }
         Ok(())
     }
@@ -91,16 +87,23 @@ impl Spawner {
         .map_err(|errno| SpawnError::host(Stage::Setup, errno.into()))?;
         let control = register(ours, Interest::READABLE)
             .map_err(|error| SpawnError::host(Stage::Setup, error))?;
-        self.send(&spec, theirs).await?;
+        let process = self.send(&spec, theirs).await?;
         let (steps, guards) = spec.enclosure.as_mut().map(Part::names).unwrap_or_default();
         drop(spec);
         let child = Child {
             control,
             pid: 0,
+            supervisor: 0,
+            kill_ordered: AtomicBool::new(false),
+            process: Arc::clone(&process),
             _spawner: self.clone(),
         };
-        match child.report().await {
-            Some(Report::Started(pid)) => Ok(Child { pid, ..child }),
+        match process.attend(child.report()).await.flatten() {
+            Some(Report::Started { pid, supervisor }) => Ok(Child {
+                pid,
+                supervisor: supervisor.cast_signed(),
+                ..child
+            }),
             Some(Report::Failed { stage, errno, part }) => {
                 let source = io::Error::from_raw_os_error(errno);
                 let stage = Stage::from_number(stage);
@@ -115,7 +118,8 @@ impl Spawner {
         }
     }
 
-    async fn send(&self, spec: &Spec, control: OwnedFd) -> Result<(), SpawnError> {
+    /// Sends a command to the spawner, and returns which one took it.
+    async fn send(&self, spec: &Spec, control: OwnedFd) -> Result<Arc<SpawnerProcess>, SpawnError> {
         let frame = spec.encode();
         if frame.len() > MAX_FRAME_BYTES || spec.extra.len() > MAX_EXTRA {
             let error = io::Error::from_raw_os_error(libc::E2BIG);
@@ -125,84 +129,19 @@ impl Spawner {
         if let Some(open) = link.as_mut()
             && open.send(&frame, spec, &control).await.is_ok()
         {
-            return Ok(());
+            return Ok(Arc::clone(open.process()));
         }
         // There is none, or it died: whatever it ran is lost, and a new one takes over.
-        let mut fresh = Link::open(&self.program)?;
+        let mut fresh = self.open_link()?;
         let sent = fresh.send(&frame, spec, &control).await;
+        let process = Arc::clone(fresh.process());
         *link = Some(fresh);
-        sent.map_err(|error| SpawnError::host(Stage::Setup, error))
-    }
-}
-
-/// A spawner process and the socket to it.
-struct Link {
-    socket: AsyncFd<OwnedFd>,
-    process: process::Child,
-}
-
-impl Link {
-    fn open(program: &Path) -> Result<Self, SpawnError> {
-        let open = || -> io::Result<Self> {
-            let flags = SocketFlags::CLOEXEC;
-            let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-            rustix::io::ioctl_fionbio(&ours, true)?;
-            let process = process::Command::new(program)
-                .arg0(SPAWNER_NAME)
-                .env_clear()
-                .current_dir("/")
-                .stdin(theirs)
-                .stdout(Stdio::null())
-                .stderr(Stdio::inherit())
-                .spawn()?;
-            Ok(Self {
-                socket: register(ours, Interest::WRITABLE)?,
-                process,
-            })
-        };
-        open().map_err(|error| SpawnError::host(Stage::Setup, error))
+        sent.map_err(|error| SpawnError::host(Stage::Setup, error))?;
+        Ok(process)
     }
 
-    /// Sends a frame whole. If the future is dropped in between, the link is of no further use;
-    /// that is why frames that fit go out in one call.
-    async fn send(&mut self, frame: &[u8], spec: &Spec, control: &OwnedFd) -> io::Result<()> {
-        let descriptors = spec.descriptors(control.as_fd());
-        let mut sent = 0;
-        while sent < frame.len() {
-            sent += self
-                .socket
-                .async_io(Interest::WRITABLE, |socket| {
-                    let mut space =
-                        [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-                    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-                    if sent == 0 {
-                        ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
-                    }
-                    let slices = [IoSlice::new(&frame[sent..])];
-                    sendmsg(socket, &slices, &mut ancillary, SendFlags::NOSIGNAL)
-                        .map_err(io::Error::from)
-                })
-                .await?;
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        // It ends when its socket closes; reaping it is all that is left, and a spawner that is
-        // still on its way out is reaped with this process.
-        if let Err(error) = self.process.try_wait() {
-            tracing::debug!(%error, "spawner was not reaped");
-        }
-    }
-}
-
-impl fmt::Debug for Link {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Link")
-            .field("pid", &self.process.id())
-            .finish_non_exhaustive()
+    fn open_link(&self) -> Result<Link, SpawnError> {
+        Link::open(&self.program).map_err(|error| SpawnError::host(Stage::Setup, error))
     }
 }
 
@@ -211,6 +150,10 @@ impl fmt::Debug for Link {
 pub struct Child {
     control: AsyncFd<OwnedFd>,
     pid: u32,
+    supervisor: i32,
+    /// The tree was ordered to be killed.
+    kill_ordered: AtomicBool,
+    process: Arc<SpawnerProcess>,
     /// Supervisors end with their spawner, which lives as long as somebody needs it.
     _spawner: Spawner,
 }
@@ -249,9 +192,51 @@ impl Child {
         self.order(Order::Signal(signal));
     }
 
-    /// Kills the command and everything that descends from it.
+    /// Kills the command and everything that descends from it. Its supervisor does that; see
+    /// [`Child::force_kill`] for one that does not.
     pub fn kill_tree(&self) {
+        self.kill_ordered.store(true, Relaxed);
         self.order(Order::Kill);
+        self.process.resume();
+        self.resume_supervisor();
+    }
+
+    /// Tells whether [`Child::kill_tree`] was called.
+    pub(crate) fn is_kill_ordered(&self) -> bool {
+        self.kill_ordered.load(Relaxed)
+    }
+
+    /// Kills everything below the supervisor without its help, and lets it report that. If it does not
+    /// end although nothing is left below it, `last` has it killed too. Reads `/proc`: blocks for moments.
+    pub(crate) fn force_kill(&self, last: bool) {
+        if !self.is_supervised() {
+            return;
+        }
+        self.process.resume();
+        let alive = tree::kill_descendants(self.supervisor);
+        if last && !alive && self.is_supervised() {
+            tree::signal(self.supervisor, Signal::KILL);
+        } else {
+            self.resume_supervisor();
+        }
+    }
+
+    /// Continues the supervisor, in case that the command stopped it.
+    fn resume_supervisor(&self) {
+        if self.is_supervised() {
+            tree::signal(self.supervisor, Signal::CONT);
+        }
+    }
+
+    /// Tells whether the supervisor lives, so that its number is its own. Its end of the socket is also
+    /// open in a spawner that was stopped in the middle of a start; that one has not reaped it either.
+    fn is_supervised(&self) -> bool {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let peeked = recv(&self.control, &mut [0; REPORT_BYTES], flags);
+        match peeked {
+            Ok((count, _)) => count > 0,
+            Err(errno) => errno == Errno::AGAIN,
+        }
     }
 
     fn order(&self, order: Order) {

@@ -17,8 +17,13 @@ const KILL: u32 = 2;
 /// What happened to a command.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Report {
-    /// It runs, under this number.
-    Started(u32),
+    /// It runs.
+    Started {
+        /// The command's number.
+        pid: u32,
+        /// The supervisor's number.
+        supervisor: u32,
+    },
     /// It does not: at this step, for this reason.
     Failed {
         /// The step, as [`Stage`](super::handle::Stage) numbers them.
@@ -50,7 +55,9 @@ impl Report {
     #[expect(clippy::cast_sign_loss, reason = "numbers travel as bit patterns")]
     pub(super) fn encode(self) -> [u8; REPORT_BYTES] {
         let words: [u64; 6] = match self {
-            Self::Started(pid) => [STARTED, u64::from(pid), 0, 0, 0, 0],
+            Self::Started { pid, supervisor } => {
+                [STARTED, u64::from(pid), u64::from(supervisor), 0, 0, 0]
+            }
             Self::Failed { stage, errno, part } => [
                 FAILED,
                 u64::from(stage),
@@ -89,7 +96,10 @@ impl Report {
             u64::from_le_bytes(word)
         };
         match word(0) {
-            STARTED => Some(Self::Started(word(1) as u32)),
+            STARTED => Some(Self::Started {
+                pid: word(1) as u32,
+                supervisor: word(2) as u32,
+            }),
             FAILED => Some(Self::Failed {
                 stage: word(1) as u32,
                 errno: word(2) as i32,

@@ -1,15 +1,15 @@
-//! The spawner's own loop: takes frames, clones supervisors, reaps them.
+//! The spawner's own loop: takes frames, clones supervisors, reaps them; continues those that were
+//! stopped, and kills what those leave behind that were killed.
 
 use std::{
     collections::HashMap,
-    ffi::c_int,
     io::IoSliceMut,
     mem::MaybeUninit,
     os::fd::{AsRawFd, BorrowedFd, OwnedFd},
 };
 
 use rustix::{
-    event::{PollFd, PollFlags, poll},
+    event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
     net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send},
 };
@@ -21,10 +21,22 @@ use super::{
     report::Report,
     supervise,
 };
-use crate::{enclosure::own_account, raw};
+use crate::{enclosure::own_account, raw, tree};
 
 /// Regions kept for the next command: short commands then map no memory.
 const SPARE_REGIONS: usize = 64;
+
+/// How often one supervisor may be stopped before its tree is killed: nobody stops it that often by
+/// accident, and continuing it takes time that others wait for.
+const MAX_STOPS: u32 = 100;
+/// How long to wait before a tree is killed again.
+const KILL_AGAIN: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 20_000_000,
+};
+/// How often supervisors are continued when the server is gone, before their trees are killed from here;
+/// then before they are killed themselves; then before what cannot be killed is left.
+const END_ROUNDS: [u32; 3] = [5, 50, 250];
 
 /// Serves the socket on standard input until it closes. Never returns.
 pub(super) fn run() -> ! {
@@ -39,11 +51,19 @@ struct Server {
     signals: OwnedFd,
     pid: i32,
     account: (u32, u32),
-    live: HashMap<i32, Region>,
+    live: HashMap<i32, Supervisor>,
     spare: Vec<Region>,
     /// Regions of supervisors that were killed: something that dies with them may not be dead yet.
     left: Vec<Region>,
+    /// Orphans of killed supervisors may be here.
+    has_orphans: bool,
     body: Vec<u8>,
+}
+
+/// A supervisor that was not reaped.
+struct Supervisor {
+    region: Region,
+    stops: u32,
 }
 
 impl Server {
@@ -56,6 +76,8 @@ impl Server {
         let signals = block_signals()?;
         raw::prctl(libc::PR_SET_NAME, c"exec-spawner".as_ptr() as usize).ok()?;
         raw::prctl(libc::PR_SET_CHILD_SUBREAPER, 1).ok()?;
+        // The death of the server closes the socket. If this process is stopped then, it is continued.
+        raw::prctl(libc::PR_SET_PDEATHSIG, libc::SIGCONT as usize).ok()?;
         // Away from the server's terminal and group: what is typed there is not for us.
         let _ = raw::setsid();
         Some(Self {
@@ -66,6 +88,7 @@ impl Server {
             live: HashMap::new(),
             spare: Vec::new(),
             left: Vec::new(),
+            has_orphans: false,
             body: Vec::new(),
         })
     }
@@ -76,18 +99,44 @@ impl Server {
                 PollFd::from_borrowed_fd(self.socket, PollFlags::IN),
                 PollFd::new(&self.signals, PollFlags::IN),
             ];
-            if matches!(poll(&mut fds, None), Err(error) if error != Errno::INTR) {
+            let timeout = self.has_orphans.then_some(&KILL_AGAIN);
+            if matches!(poll(&mut fds, timeout), Err(error) if error != Errno::INTR) {
                 raw::exit(1);
             }
             let [socket, signals] = fds.map(|fd| fd.revents());
             if !socket.is_empty() && self.take_frame().is_none() {
                 // The server is gone. Supervisors learn it from their own sockets.
-                raw::exit(0);
+                self.end();
             }
             if !signals.is_empty() {
                 self.reap();
             }
+            if self.has_orphans {
+                self.kill_orphans();
+            }
         }
+    }
+
+    /// Waits until no supervisor is left, and does for those that are stopped what they cannot do.
+    fn end(mut self) -> ! {
+        let [kill_trees, kill_supervisors, give_up] = END_ROUNDS;
+        for round in 0..give_up {
+            self.reap();
+            if self.live.is_empty() && !self.has_orphans {
+                raw::exit(0);
+            }
+            for supervisor in self.live.keys().copied() {
+                let alive = round >= kill_trees && tree::kill_descendants(supervisor);
+                if round >= kill_supervisors && !alive {
+                    let _ = raw::kill(supervisor, libc::SIGKILL);
+                }
+                let _ = raw::kill(supervisor, libc::SIGCONT);
+            }
+            self.kill_orphans();
+            let mut fds = [PollFd::new(&self.signals, PollFlags::IN)];
+            let _ = poll(&mut fds, Some(&KILL_AGAIN));
+        }
+        raw::exit(1)
     }
 
     /// Takes one frame and starts its supervisor. `None`: there will be no more.
@@ -173,47 +222,68 @@ impl Server {
         // reaped; the entry follows the rules.
         let supervisor =
             unsafe { raw::clone_vm(supervise::enter, stack, 0, job.cast(), std::ptr::null()) };
-        self.live.insert(supervisor.ok()?, region);
+        let supervisor = supervisor.ok()?;
+        self.live
+            .insert(supervisor, Supervisor { region, stops: 0 });
         Some(())
     }
 
     fn reap(&mut self) {
         let mut record = [0; size_of::<libc::signalfd_siginfo>()];
         while rustix::io::read(&self.signals, &mut record).is_ok() {}
-        let mut abandoned = false;
         loop {
-            let (mut status, mut usage): (c_int, _) = (0, raw::empty_usage());
-            match raw::wait_any(&mut status, &mut usage) {
-                Ok(pid @ 1..) => {
-                    if let Some(region) = self.live.remove(&pid) {
-                        if libc::WIFSIGNALED(status) {
-                            abandoned = true;
-                            self.left.push(region);
-                        } else if self.spare.len() < SPARE_REGIONS {
-                            self.spare.push(region);
-                        }
-                    }
-                }
+            let mut status = 0;
+            match raw::wait_any_change(&mut status) {
+                Ok(pid @ 1..) if libc::WIFSTOPPED(status) => self.resume(pid),
+                Ok(pid @ 1..) => self.forget(pid, status),
                 // Nobody is left at all.
                 Err(libc::ECHILD) => {
                     self.left.clear();
+                    self.has_orphans = false;
                     break;
                 }
                 Ok(_) | Err(_) => break,
             }
         }
-        if abandoned || self.live.is_empty() {
-            self.kill_abandoned();
+    }
+
+    /// Continues a supervisor that was stopped. A command that does it again and again is killed.
+    fn resume(&mut self, pid: i32) {
+        let Some(supervisor) = self.live.get_mut(&pid) else {
+            return;
+        };
+        supervisor.stops += 1;
+        if supervisor.stops > MAX_STOPS {
+            tree::kill_descendants(pid);
+        }
+        let _ = raw::kill(pid, libc::SIGCONT);
+    }
+
+    /// Drops what is known of a process that has ended.
+    fn forget(&mut self, pid: i32, status: i32) {
+        let Some(Supervisor { region, .. }) = self.live.remove(&pid) else {
+            return;
+        };
+        // One that gave up, or did not come to its command, ends with an error.
+        self.has_orphans |= status != 0;
+        if libc::WIFSIGNALED(status) {
+            self.left.push(region);
+        } else if self.spare.len() < SPARE_REGIONS {
+            self.spare.push(region);
         }
     }
 
-    /// Kills what a supervisor left behind that was itself killed: it was adopted here.
-    fn kill_abandoned(&self) {
-        supervise::for_each_child(|pid| {
+    /// Kills what a supervisor left behind that was itself killed: it was adopted here. Its own children
+    /// come when it has died, so that this is repeated until nobody comes any more.
+    fn kill_orphans(&mut self) {
+        self.has_orphans = false;
+        for pid in tree::children(self.pid) {
             if !self.live.contains_key(&pid) {
+                self.has_orphans = true;
+                tree::kill_descendants(pid);
                 let _ = raw::kill(pid, libc::SIGKILL);
             }
-        });
+        }
     }
 }
 
@@ -233,7 +303,7 @@ fn block_signals() -> Option<OwnedFd> {
     unsafe { libc::sigemptyset(wanted.as_mut_ptr()) };
     // SAFETY: the call above filled it.
     let mut wanted = unsafe { wanted.assume_init() };
-    for signal in [libc::SIGCHLD, libc::SIGTERM] {
+    for signal in [libc::SIGCHLD, libc::SIGCONT] {
         // SAFETY: the set is valid and the signals exist.
         unsafe { libc::sigaddset(&raw mut wanted, signal) };
     }

@@ -27,8 +27,9 @@ const LAST_KILLS: u32 = 250;
 
 /// Entry of a supervisor.
 pub(super) extern "C" fn enter(argument: *mut c_void) -> c_int {
-    // The signal comes when the spawner dies; it is read from the descriptor below.
-    let _ = raw::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM as usize);
+    // The signal comes when the spawner dies; it is read from the descriptor below. This one continues a
+    // process that was stopped.
+    let _ = raw::prctl(libc::PR_SET_PDEATHSIG, libc::SIGCONT as usize);
     // SAFETY: the spawner keeps the region until this process was reaped. Whoever shares the job
     // writes to it by atomics only.
     let job = unsafe { &*argument.cast::<Job>() };
@@ -54,7 +55,11 @@ pub(super) extern "C" fn enter(argument: *mut c_void) -> c_int {
     };
     // The ends of the command's pipes must not stay open here, nor the spawner's socket.
     close_all_but([job.control, job.signals, held, bell]);
-    tell(job.control, Report::Started(command.unsigned_abs()));
+    let started = Report::Started {
+        pid: command.unsigned_abs(),
+        supervisor: raw::getpid().unsigned_abs(),
+    };
+    tell(job.control, started);
     Supervisor {
         job,
         child,
@@ -197,16 +202,14 @@ impl Supervisor<'_> {
         }
     }
 
+    /// Anybody of the account can send these signals, so that they say nothing but "look again".
     fn take_signals(&mut self) {
-        const RECORD: usize = size_of::<libc::signalfd_siginfo>();
-        let mut record = [0; RECORD];
-        while let Ok(RECORD) = raw::read(self.job.signals, &mut record) {
-            let signal = u32::from_ne_bytes([record[0], record[1], record[2], record[3]]);
-            if signal == libc::SIGTERM.unsigned_abs() {
-                // The spawner is gone.
-                self.killing = true;
-                self.orphaned = true;
-            }
+        let mut record = [0; size_of::<libc::signalfd_siginfo>()];
+        while raw::read(self.job.signals, &mut record).is_ok() {}
+        if raw::getppid() != self.job.spawner {
+            // The spawner is gone.
+            self.killing = true;
+            self.orphaned = true;
         }
     }
 
@@ -247,6 +250,10 @@ impl Supervisor<'_> {
         if self.orphaned && self.rounds > LAST_KILLS {
             raw::exit(1);
         }
+        if self.orphaned && raw::getppid() == self.job.spawner {
+            // The server is gone. The spawner ends what a stopped supervisor cannot, if it runs itself.
+            let _ = raw::kill(self.job.spawner, libc::SIGCONT);
+        }
         if self.is_alive() {
             let _ = raw::kill(-self.command, libc::SIGKILL);
         }
@@ -264,7 +271,7 @@ impl Supervisor<'_> {
 }
 
 /// Calls `each` with the number of every child of this process.
-pub(super) fn for_each_child(mut each: impl FnMut(i32)) {
+fn for_each_child(mut each: impl FnMut(i32)) {
     let Ok(list) = raw::open_read(c"/proc/thread-self/children", 0) else {
         return for_each_child_in_proc(&mut each);
     };
