@@ -1,6 +1,13 @@
 //! Starts commands on this machine.
 
-use std::{collections::BTreeMap, ffi::OsString, fmt, os::fd::OwnedFd, path::Path, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    fmt,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use exec_core::log::Retention;
 use exec_env::{
@@ -89,6 +96,14 @@ impl LocalBackend {
             outside: Arc::new(Machine::default()),
             snapshots: Snapshots::default(),
         }
+    }
+
+    /// Keeps some files and directories as they are in every sandbox, whatever its policy says
+    /// ([`Sandboxes::protecting`]).
+    #[must_use]
+    pub fn protecting(self, paths: Vec<PathBuf>) -> Self {
+        let sandboxes = self.sandboxes.clone().protecting(paths);
+        Self { sandboxes, ..self }
     }
 
     /// Returns what makes sandboxes, for files as for commands.

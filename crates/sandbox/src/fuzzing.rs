@@ -4,6 +4,8 @@
 //! as plans are made, and the order of entries does not matter. Not here: the target itself and its
 //! corpus (`fuzz/`).
 
+use std::sync::Arc;
+
 use exec_wire::sandbox::{FileSystemPolicy, Permissions, Sandbox};
 
 use crate::{
@@ -58,6 +60,7 @@ pub fn sandbox_plan(input: &[u8]) {
             cwd: "/home/dev/ws".into(),
             tmpdir: Some("/home/dev/ws/out".into()),
             always_readable: vec!["/usr/bin/server".into()],
+            protected: Arc::from(["/ws/run".into()]),
         };
         let resolved = policy::resolve(&sandbox, &context, &host);
         match &resolved {

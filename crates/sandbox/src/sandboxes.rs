@@ -43,6 +43,7 @@ pub struct Settings {
 pub struct Sandboxes {
     spawner: Spawner,
     settings: Settings,
+    protected: Arc<[PathBuf]>,
     found: Arc<Mutex<Option<Found>>>,
     kept: Arc<Kept>,
     plans: Plans,
@@ -117,10 +118,19 @@ impl Sandboxes {
         Self {
             spawner,
             settings,
+            protected: Arc::default(),
             found: Arc::default(),
             kept: Arc::default(),
             plans: Plans::default(),
         }
+    }
+
+    /// Keeps some files and directories as they are, whatever a policy makes writable: nothing is
+    /// created, removed or replaced directly in these directories.
+    #[must_use]
+    pub fn protecting(self, paths: Vec<PathBuf>) -> Self {
+        let protected = paths.into();
+        Self { protected, ..self }
     }
 
     /// Tells what this machine can enforce. The first call finds out.
@@ -157,6 +167,7 @@ impl Sandboxes {
             cwd: request.cwd.to_owned(),
             tmpdir: tmpdir.map(|(_, value)| value.clone()),
             always_readable: Vec::new(),
+            protected: Arc::clone(&self.protected),
         };
         let planned = self.planned(request.sandbox, context).await?;
         let abilities = self.abilities().await;
@@ -219,6 +230,7 @@ impl Sandboxes {
             cwd: PathBuf::from("/"),
             tmpdir: None,
             always_readable: Vec::new(),
+            protected: Arc::clone(&self.protected),
         };
         let planned = self.planned(sandbox, context).await.map_err(refused)?;
         Ok(Some(planned))

@@ -5,15 +5,21 @@ use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-/// Leaves the terminal that this process was started from: neither its Ctrl-C nor its end is meant for
+/// Gives this process the name of the program: it was started as `/proc/self/exe`, and `ps` and `top`
+/// would call it `exe`. Then leaves the terminal that this process was started from: neither its Ctrl-C nor its end is meant for
 /// it any more. What is logged from now on is bounded, as nobody empties the file that it goes to.
 pub fn leave_terminal() {
     if let Err(error) = rustix::process::setsid() {
         // The process leads a group already, which then is nobody else's.
         tracing::debug!(%error, "no session of its own");
     }
+    if let Err(error) = rustix::thread::set_name(NAME) {
+        tracing::debug!(%error, "process name was not set");
+    }
     IS_BOUNDED.store(true, Ordering::Relaxed);
 }
+
+const NAME: &std::ffi::CStr = c"exec-server";
 
 /// Standard error for logs. In the background it takes a megabyte, and no more.
 #[derive(Debug)]

@@ -19,7 +19,7 @@ use exec_local::{
 use exec_process::spawner::Spawner;
 use exec_wire::limits;
 
-use crate::{catalog::Places, paths::ExecServerRuntimePaths};
+use crate::{catalog::Places, command::LocalSocket, paths::ExecServerRuntimePaths};
 
 /// Makes this machine an environment, without a server in between.
 ///
@@ -34,12 +34,14 @@ pub fn local_environment(paths: &ExecServerRuntimePaths) -> anyhow::Result<Envir
 }
 
 /// What is settled about this machine before anything runs on it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct LocalSettings {
     /// Output kept of each process, in bytes.
     pub(crate) retained_output_bytes: usize,
     /// How policies are enforced.
     pub(crate) sandbox: exec_sandbox::Settings,
+    /// Files that no sandbox may write or replace, beside the directory of this machine's own socket.
+    pub(crate) protected: Vec<PathBuf>,
 }
 
 impl Default for LocalSettings {
@@ -47,6 +49,7 @@ impl Default for LocalSettings {
         Self {
             retained_output_bytes: limits::RETAINED_OUTPUT_BYTES,
             sandbox: exec_sandbox::Settings::default(),
+            protected: Vec::new(),
         }
     }
 }
@@ -81,10 +84,13 @@ impl LocalMachine {
         paths: &ExecServerRuntimePaths,
     ) -> anyhow::Result<Self> {
         let helper = find_helper(paths)?;
-        let config = config(settings)?;
+        let mut protected = LocalSocket::protected_directories(&|name| std::env::var_os(name));
+        protected.extend_from_slice(&settings.protected);
+        let config = config(&settings)?;
         let http = LocalHttpClient::new(config.env.clone());
         let places = Places::find(&config);
         let backend = LocalBackend::with_spawner(config, Spawner::of(&helper));
+        let backend = backend.protecting(protected);
         let files = files.with_policies_of(&backend);
         Ok(Self {
             catalog: places.catalog(Arc::new(files.clone())),
@@ -123,7 +129,7 @@ fn find_helper(paths: &ExecServerRuntimePaths) -> anyhow::Result<PathBuf> {
     Ok(helper)
 }
 
-fn config(settings: LocalSettings) -> anyhow::Result<LocalConfig> {
+fn config(settings: &LocalSettings) -> anyhow::Result<LocalConfig> {
     let env: BTreeMap<_, _> = std::env::vars_os().collect();
     let cwd = std::env::current_dir().context("cannot find the working directory")?;
     // Without the file, the shell and the home come from the environment.

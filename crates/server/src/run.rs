@@ -93,7 +93,7 @@ async fn bind(listen: &ListenUrl) -> anyhow::Result<Listener> {
     let bound = match listen {
         ListenUrl::Ws(address) => Listener::bind_tcp(*address, false).await,
         ListenUrl::Wss(address) => Listener::bind_tcp(*address, true).await,
-        ListenUrl::Unix(path) => Listener::bind_unix(path).await,
+        ListenUrl::Unix(path) => Listener::bind_unix(path),
         ListenUrl::Stdio | ListenUrl::Off => anyhow::bail!("`{listen}` has no socket"),
     };
     bound.with_context(|| format!("cannot listen on {listen}"))

@@ -11,7 +11,11 @@ use std::{
 };
 
 use exec_service::{Concurrency, Service, ServiceConfig};
-use exec_transport::{http::Exposition, link::Link};
+use exec_transport::{
+    http::Exposition,
+    link::Link,
+    listen::{ListenUrl, lock_path},
+};
 use exec_wire::initialize::ServerName;
 use tokio::{
     sync::{Notify, mpsc},
@@ -66,6 +70,12 @@ impl Serving {
         let settings = LocalSettings {
             retained_output_bytes: config.retained_output_bytes,
             sandbox: config.sandbox,
+            protected: match &config.listen {
+                ListenUrl::Unix(path) => vec![path.clone(), lock_path(path)],
+                ListenUrl::Ws(_) | ListenUrl::Wss(_) | ListenUrl::Stdio | ListenUrl::Off => {
+                    Vec::new()
+                }
+            },
         };
         let machine = LocalMachine::for_a_server(settings, paths)?;
         let open = {

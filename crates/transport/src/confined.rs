@@ -1,51 +1,100 @@
 //! Whether the process at the other end of a unix socket may do less than this one.
 //!
 //! A command in a sandbox has the same account as the server. If its sandbox lets it connect, it could have the
-//! server run what the sandbox forbids. What no process can shake off tells it apart: that it gains no privileges
-//! any more, and its filters of system calls.
-//! Not here: who it is. Accounts are compared by the [listener](crate::listener).
+//! server run what the sandbox forbids; if it can listen where a client expects the server, it would be given what
+//! the client runs. What no process can shake off tells it apart: `no_new_privs`, seccomp filters, the capability
+//! bounding set, and namespaces of users and processes below ours.
+//! Not here: who it is. Accounts are compared by the [listener](crate::listener) and by
+//! [`ListenerTrust`](crate::connect::ListenerTrust).
 
-use std::fs;
+use std::{fs, path::PathBuf};
+
+/// How the restrictions of another process compare with ours.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Confinement {
+    /// It is under no restriction that we are not under.
+    NotStricter,
+    /// It is under one more.
+    Stricter,
+    /// It has ended.
+    Gone,
+    /// It cannot be seen from here. It is in a container around ours or beside it: a sandbox that was started from
+    /// here can be seen.
+    Invisible,
+}
+
+impl Confinement {
+    /// Looks at a process, by the number that the kernel gave for the peer of a socket.
+    pub(crate) fn of(process: Option<i32>) -> Self {
+        let Some(process) = process.filter(|process| *process > 0) else {
+            return Self::Invisible;
+        };
+        let Some(ours) = Restrictions::of("self") else {
+            return Self::Invisible;
+        };
+        match Restrictions::of(&process.to_string()) {
+            Some(theirs) if theirs.exceed(&ours) => Self::Stricter,
+            Some(_) => Self::NotStricter,
+            None => Self::Gone,
+        }
+    }
+}
 
 /// Tells whether a process is under more restrictions than this one. A process that is gone counts as one, since
-/// nobody knows; one that cannot be seen from here, in another container, does not: no sandbox of ours hides.
+/// nobody knows.
 pub(crate) fn is_more_confined(process: Option<i32>) -> bool {
-    let Some(process) = process.filter(|process| *process > 0) else {
-        return false;
-    };
-    let Some(ours) = Restrictions::of("self") else {
-        return false;
-    };
-    Restrictions::of(&process.to_string()).is_none_or(|theirs| theirs.exceed(ours))
+    match Confinement::of(process) {
+        Confinement::Stricter | Confinement::Gone => true,
+        Confinement::NotStricter | Confinement::Invisible => false,
+    }
 }
 
 /// What a process can get, but not get rid of.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 struct Restrictions {
     no_new_privileges: u32,
     filters: u32,
+    /// Process namespaces from the one that is looked from down to its own.
+    process_namespaces: usize,
+    /// Capabilities that it cannot gain.
+    lost_capabilities: u64,
+    /// Its user namespace. Absent: we may not look, as at a process outside of ours.
+    user_namespace: Option<PathBuf>,
 }
 
 impl Restrictions {
     fn of(process: &str) -> Option<Self> {
         let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-        Some(Self::parse(&status))
+        Some(Self {
+            user_namespace: fs::read_link(format!("/proc/{process}/ns/user")).ok(),
+            ..Self::parse(&status)
+        })
     }
 
     fn parse(status: &str) -> Self {
-        let number = |name: &str| {
+        let value = |name: &str| {
             let mut lines = status.lines();
             let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-            value.and_then(|value| value.trim().parse().ok())
+            value.map_or("", str::trim)
         };
+        let capabilities = u64::from_str_radix(value("CapBnd"), 16).unwrap_or(u64::MAX);
         Self {
-            no_new_privileges: number("NoNewPrivs").unwrap_or_default(),
-            filters: number("Seccomp_filters").unwrap_or_default(),
+            no_new_privileges: value("NoNewPrivs").parse().unwrap_or_default(),
+            filters: value("Seccomp_filters").parse().unwrap_or_default(),
+            process_namespaces: value("NSpid").split_whitespace().count(),
+            lost_capabilities: !capabilities,
+            user_namespace: None,
         }
     }
 
-    fn exceed(self, ours: Self) -> bool {
-        self.no_new_privileges > ours.no_new_privileges || self.filters > ours.filters
+    fn exceed(&self, ours: &Self) -> bool {
+        let other_users =
+            |theirs, ours| matches!((theirs, ours), (Some(theirs), Some(ours)) if theirs != ours);
+        self.no_new_privileges > ours.no_new_privileges
+            || self.filters > ours.filters
+            || self.process_namespaces > ours.process_namespaces
+            || self.lost_capabilities & !ours.lost_capabilities != 0
+            || other_users(self.user_namespace.as_ref(), ours.user_namespace.as_ref())
     }
 }
 
@@ -58,6 +107,19 @@ mod tests {
         let of = |no_new_privileges, filters| Restrictions {
             no_new_privileges,
             filters,
+            ..Restrictions::default()
+        };
+        let nested = |process_namespaces| Restrictions {
+            process_namespaces,
+            ..Restrictions::default()
+        };
+        let without = |lost_capabilities| Restrictions {
+            lost_capabilities,
+            ..Restrictions::default()
+        };
+        let users = |namespace: Option<&str>| Restrictions {
+            user_namespace: namespace.map(PathBuf::from),
+            ..Restrictions::default()
         };
         for (theirs, ours, exceed) in [
             (of(0, 0), of(0, 0), false),
@@ -65,16 +127,25 @@ mod tests {
             (of(1, 2), of(1, 1), true),
             (of(1, 1), of(1, 1), false),
             (of(0, 0), of(1, 1), false),
+            (nested(2), nested(1), true),
+            (nested(1), nested(1), false),
+            (without(0b110), without(0b100), true),
+            (without(0b100), without(0b110), false),
+            (users(Some("user:[1]")), users(Some("user:[2]")), true),
+            (users(Some("user:[1]")), users(Some("user:[1]")), false),
+            (users(None), users(Some("user:[2]")), false),
         ] {
-            assert_eq!(theirs.exceed(ours), exceed, "{theirs:?} {ours:?}");
+            assert_eq!(theirs.exceed(&ours), exceed, "{theirs:?} {ours:?}");
         }
     }
 
     #[test]
     fn restrictions_are_read_by_their_whole_names() {
-        let status = "Name:\tNoNewPrivs: 0\nNoNewPrivs:\t1\nSeccomp:\t2\nSeccomp_filters:\t3\n";
+        let status = "Name:\tNoNewPrivs: 0\nNSpid:\t70\t2\nNoNewPrivs:\t1\nSeccomp:\t2\nSeccomp_filters:\t3\n\
+                      CapBnd:\tfffffffffffffffe\n";
         let read = Restrictions::parse(status);
         assert_eq!((read.no_new_privileges, read.filters), (1, 3));
+        assert_eq!((read.process_namespaces, read.lost_capabilities), (2, 1));
         assert_eq!(Restrictions::parse(""), Restrictions::default());
     }
 

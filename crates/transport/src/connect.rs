@@ -8,6 +8,7 @@ mod address;
 mod certificate;
 mod error;
 mod headers;
+mod listener_trust;
 mod program;
 mod proxy;
 #[cfg(test)]
@@ -21,6 +22,7 @@ pub use self::{
     certificate::CertificateFault,
     error::{ConnectError, Fault},
     headers::{HeaderError, Headers},
+    listener_trust::{ListenerTrust, UntrustedListener},
     program::{Exit, Program},
     proxy::{Proxy, ProxyError},
     token::{BearerToken, TokenError},

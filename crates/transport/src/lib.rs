@@ -15,4 +15,5 @@ pub mod memory;
 pub mod relay;
 pub mod tls;
 pub mod trace;
+mod unix_socket;
 pub mod websocket;

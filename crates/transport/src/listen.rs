@@ -5,11 +5,18 @@
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// Where a server listens unless it is told otherwise: a free port, this machine only.
 pub const DEFAULT_LISTEN_URL: &str = "ws://127.0.0.1:0";
+
+/// Returns the file that a server on the unix socket at `path` keeps locked.
+pub fn lock_path(path: &Path) -> PathBuf {
+    let mut lock = path.as_os_str().to_owned();
+    lock.push(".lock");
+    lock.into()
+}
 
 /// Where a server listens.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]

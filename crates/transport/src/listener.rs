@@ -1,16 +1,9 @@
 //! Listening sockets: accept, secure, upgrade, and hand over links.
 
-use std::{
-    fs, io,
-    net::SocketAddr,
-    os::unix::fs::{FileTypeExt, PermissionsExt},
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use tokio::{
-    net::{TcpListener, TcpStream, UnixListener, UnixStream},
+    net::{TcpListener, TcpStream, UnixStream},
     sync::{Semaphore, mpsc},
     task::JoinSet,
     time::{sleep, timeout},
@@ -25,6 +18,7 @@ use crate::{
     },
     link::Link,
     listen::ListenUrl,
+    unix_socket::UnixSocket,
     websocket::socket,
 };
 
@@ -45,11 +39,7 @@ pub struct Listener {
 #[derive(Debug)]
 enum Socket {
     Tcp(TcpListener),
-    Unix {
-        /// Goes first: once nobody listens, another server may put its own in this place.
-        _file: SocketFile,
-        listener: UnixListener,
-    },
+    Unix(UnixSocket),
 }
 
 impl Listener {
@@ -68,27 +58,13 @@ impl Listener {
         })
     }
 
-    /// Binds a unix socket that only its owner can connect to. A file left by a server that is
-    /// gone is replaced; one that still answers is an error.
-    pub async fn bind_unix(path: &Path) -> io::Result<Self> {
-        if let Ok(metadata) = fs::symlink_metadata(path)
-            && metadata.file_type().is_socket()
-        {
-            if UnixStream::connect(path).await.is_ok() {
-                return Err(io::Error::from(io::ErrorKind::AddrInUse));
-            }
-            fs::remove_file(path)?;
-        }
-        let listener = UnixListener::bind(path)?;
-        fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-        let file = SocketFile(path.to_owned());
-        let address = ListenUrl::Unix(path.to_owned());
+    /// Binds a unix socket that only its owner can connect to, and binds it again if its file is
+    /// removed or replaced. The file of a server that has ended is replaced; if another server
+    /// listens there, or if that cannot be told, nothing is removed.
+    pub fn bind_unix(path: &Path) -> io::Result<Self> {
         Ok(Self {
-            socket: Socket::Unix {
-                _file: file,
-                listener,
-            },
-            address,
+            socket: Socket::Unix(UnixSocket::bind(path)?),
+            address: ListenUrl::Unix(path.to_owned()),
         })
     }
 
@@ -98,7 +74,7 @@ impl Listener {
     }
 
     /// Accepts connections and sends each that became a link. Ends when nobody takes them.
-    pub async fn run(self, door: Door, tls: Option<TlsAcceptor>, links: mpsc::Sender<Link>) {
+    pub async fn run(mut self, door: Door, tls: Option<TlsAcceptor>, links: mpsc::Sender<Link>) {
         let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         loop {
             let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
@@ -138,7 +114,7 @@ impl Listener {
     /// agreed to. Never ends by itself; dropping the future ends all connections that have not become
     /// a websocket.
     pub async fn serve_site<S, F>(
-        self,
+        mut self,
         site: Arc<S>,
         tls: Option<TlsAcceptor>,
         options: SiteOptions,
@@ -174,15 +150,15 @@ impl Listener {
         }
     }
 
-    async fn accept(&self) -> io::Result<Option<Stream>> {
-        match &self.socket {
+    async fn accept(&mut self) -> io::Result<Option<Stream>> {
+        match &mut self.socket {
             Socket::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
                 stream.set_nodelay(true)?;
                 Ok(Some(Stream::Tcp(stream, peer)))
             }
-            Socket::Unix { listener, .. } => {
-                let (stream, _) = listener.accept().await?;
+            Socket::Unix(socket) => {
+                let stream = socket.accept().await?;
                 let credentials = stream.peer_cred()?;
                 let peer = credentials.uid();
                 let ours = rustix::process::geteuid().as_raw();
@@ -264,16 +240,5 @@ async fn secure(stream: TcpStream, tls: &TlsAcceptor, peer: Peer) -> Option<TlsS
 }
 
 /// Why a process in a sandbox is refused: what it would start here would not be in it.
-const CONFINED: &str = "you are more confined than the server, which would lead out of that";
-
-/// Removes the socket's file when the listener is gone.
-#[derive(Debug)]
-struct SocketFile(PathBuf);
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_file(&self.0) {
-            tracing::debug!(%error, "socket file was not removed");
-        }
-    }
-}
+const CONFINED: &str =
+    "connection refused: this process runs in a stricter sandbox than the server";

@@ -21,3 +21,4 @@ mod peers;
 mod policies;
 mod races;
 mod requests;
+mod socket;

@@ -8,7 +8,7 @@ use std::{
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::server::{Server, Transport, run};
+use crate::server::{Server, Transport, run, until};
 
 #[tokio::test]
 async fn only_the_owner_may_connect() {
@@ -63,9 +63,23 @@ async fn a_file_that_is_no_socket_is_left_alone() {
 }
 
 #[tokio::test]
+async fn a_server_whose_socket_is_removed_listens_there_again() {
+    let mut server = Server::start(Transport::Unix, &[]).await;
+    let mut before = server.ready().await;
+    fs::remove_file(server.path("s")).unwrap();
+    until("the socket is back", || {
+        std::os::unix::net::UnixStream::connect(server.path("s")).is_ok()
+    })
+    .await;
+    server.ready().await.expect_alive().await;
+    before.expect_alive().await;
+}
+
+#[tokio::test]
 async fn a_stopped_server_leaves_no_socket() {
     let mut server = Server::start(Transport::Unix, &[]).await;
     server.signal(Signal::TERM);
     assert_eq!(server.ended().await.0.code(), Some(0));
     assert!(!server.path("s").exists());
+    assert!(!server.path("s.lock").exists());
 }

@@ -3,7 +3,7 @@
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use exec_transport::{
-    connect::{self, Address, BearerToken, CONNECT_TIMEOUT, Headers, WebSocket},
+    connect::{self, Address, BearerToken, CONNECT_TIMEOUT, Headers, ListenerTrust, WebSocket},
     link::Link,
     tls::Trust,
 };
@@ -69,6 +69,7 @@ impl RemoteExecServerConnectArgs {
             headers: self.headers.clone(),
             bearer_token: self.bearer_token.clone(),
             trust: self.trust.clone(),
+            listener: ListenerTrust::Any,
             connect_timeout: self.connect_timeout,
         };
         server.check()?;
@@ -114,6 +115,17 @@ impl RemoteConnector {
     pub fn unix(path: impl Into<PathBuf>) -> Self {
         Self {
             server: WebSocket::new(Address::Unix(path.into())),
+        }
+    }
+
+    /// Connects to a unix socket, for every link only if a process of this account listens that is
+    /// under no more restrictions than this one.
+    pub fn own_unix(path: impl Into<PathBuf>) -> Self {
+        Self {
+            server: WebSocket {
+                listener: ListenerTrust::OwnAccount,
+                ..WebSocket::new(Address::Unix(path.into()))
+            },
         }
     }
 }

@@ -35,11 +35,10 @@ impl Dialing {
         let mut headers = self.headers.clone();
         headers.add("x-request-id", &request_id())?;
         let socket = WebSocket {
-            address,
             headers,
-            bearer_token: None,
             trust: self.trust.clone(),
             connect_timeout: CONNECT_TIMEOUT,
+            ..WebSocket::new(address)
         };
         match proxy {
             Some(proxy) => socket.open_socket_through(proxy).await,

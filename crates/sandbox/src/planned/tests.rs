@@ -137,6 +137,7 @@ fn files() -> Context {
         cwd: "/".into(),
         tmpdir: None,
         always_readable: Vec::new(),
+        protected: Arc::default(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a policy's relative parts relate to.
 
-use std::{ffi::OsString, path::PathBuf};
+use std::{ffi::OsString, path::PathBuf, sync::Arc};
 
 use exec_wire::{path_uri::PathUri, sandbox::Sandbox};
 
@@ -21,6 +21,10 @@ pub struct Context {
     /// What is readable whatever the policy says about the directories above: the server's own
     /// executables, without which nothing would start.
     pub always_readable: Vec<PathBuf>,
+    /// What stays as it is whatever the policy makes writable, such as the directory of the server's
+    /// own socket: nothing is created, removed or replaced directly in these directories, and these
+    /// files are neither written nor replaced.
+    pub protected: Arc<[PathBuf]>,
 }
 
 /// Whom a policy encloses.

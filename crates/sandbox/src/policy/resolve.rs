@@ -90,6 +90,9 @@ fn view(
     }
     protect_metadata(&mut rules, &mut paths);
     protect_kernel(&mut rules, &mut paths);
+    for path in context.protected.iter() {
+        rules.close(&paths.trace(path));
+    }
     rules.into_view()
 }
 

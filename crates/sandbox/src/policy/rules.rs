@@ -123,6 +123,29 @@ impl Rules {
         }
     }
 
+    /// Makes a file, or a directory and the files directly in it, unwritable whatever entries say.
+    pub(super) fn close(&mut self, trace: &Trace) {
+        self.guard_links(trace);
+        match &trace.end {
+            End::There { path, kind } => {
+                let files = self.layers.iter_mut().filter(|(inner, (kind, _))| {
+                    *kind == Kind::File && inner.parent() == Some(path.as_path())
+                });
+                for (_, (_, access)) in files {
+                    *access = (*access).min(Access::Read);
+                }
+                if self.access(path) == Access::Write {
+                    self.layers.insert(path.clone(), (*kind, Access::Read));
+                }
+            }
+            End::Missing { first, .. } => {
+                self.guarded.insert(first.clone());
+            }
+            End::Sealed(directory) => self.seal(directory.clone(), Access::Read),
+            End::Nowhere => {}
+        }
+    }
+
     /// Keeps a directory that cannot be searched from being used for more than this: what an entry
     /// names may be in it, and the command may be able to open it for itself.
     pub(super) fn seal(&mut self, directory: PathBuf, access: Access) {

@@ -8,6 +8,8 @@ mod metadata;
 mod profiles;
 mod random;
 
+use std::sync::Arc;
+
 use exec_wire::sandbox::Sandbox;
 use serde_json::{Value, json};
 
@@ -65,6 +67,7 @@ fn context() -> Context {
         cwd: "/ws".into(),
         tmpdir: None,
         always_readable: Vec::new(),
+        protected: Arc::default(),
     }
 }
 

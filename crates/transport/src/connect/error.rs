@@ -5,7 +5,7 @@ use std::{io, path::PathBuf, time::Duration};
 use exec_relay::handshake::HandshakeError;
 use tokio_rustls::rustls;
 
-use super::{AddressError, CertificateFault, HeaderError, TokenError};
+use super::{AddressError, CertificateFault, HeaderError, TokenError, UntrustedListener};
 use crate::tls::TlsError;
 
 /// Why a server could not be reached. In every case nothing is left open or running.
@@ -58,6 +58,22 @@ pub enum ConnectError {
         peer: String,
         /// Why.
         source: io::Error,
+    },
+    /// Caller: this process may not connect to the unix socket, as in a sandbox.
+    #[error("this process may not connect to `{peer}`")]
+    Forbidden {
+        /// The socket.
+        peer: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// Peer: what listens on the unix socket is not what the client may talk to. Nothing was sent.
+    #[error("refused to use `{peer}`: {source}")]
+    Untrusted {
+        /// The socket.
+        peer: String,
+        /// Why.
+        source: UntrustedListener,
     },
     /// Transport: the connection broke before it could be used.
     #[error("connection broke")]
@@ -154,6 +170,7 @@ impl ConnectError {
             | Self::Header(_)
             | Self::Token(_)
             | Self::TokenInTheClear(_)
+            | Self::Forbidden { .. }
             | Self::Trust(_)
             | Self::Start { .. }
             | Self::WorkingDirectory { .. } => Fault::Caller,
@@ -162,6 +179,7 @@ impl ConnectError {
             | Self::Io(_)
             | Self::Timeout { .. } => Fault::Transport,
             Self::Certificate { .. }
+            | Self::Untrusted { .. }
             | Self::Tls { .. }
             | Self::Refused { .. }
             | Self::Closed

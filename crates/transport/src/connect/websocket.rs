@@ -14,8 +14,8 @@ use tokio_rustls::{
 };
 
 use super::{
-    Address, BearerToken, CertificateFault, ConnectError, Headers, Host, Proxy, Scheme,
-    upgrade::Request,
+    Address, BearerToken, CertificateFault, ConnectError, Headers, Host, ListenerTrust, Proxy,
+    Scheme, upgrade::Request,
 };
 use crate::{
     link::{Link, Role},
@@ -41,6 +41,8 @@ pub struct WebSocket {
     pub bearer_token: Option<BearerToken>,
     /// Whose certificates are accepted.
     pub trust: Trust,
+    /// Who may listen, if it is a unix socket.
+    pub listener: ListenerTrust,
     /// How long it may take.
     pub connect_timeout: Duration,
 }
@@ -53,6 +55,7 @@ impl WebSocket {
             headers: Headers::default(),
             bearer_token: None,
             trust: Trust::default(),
+            listener: ListenerTrust::default(),
             connect_timeout: CONNECT_TIMEOUT,
         }
     }
@@ -149,9 +152,18 @@ impl WebSocket {
     }
 
     async fn unix(&self, path: &Path) -> Result<Opened, ConnectError> {
-        let mut stream = UnixStream::connect(path)
-            .await
-            .map_err(|source| self.unreachable(source))?;
+        let connected = UnixStream::connect(path).await;
+        let mut stream = connected.map_err(|source| {
+            if source.kind() != io::ErrorKind::PermissionDenied {
+                return self.unreachable(source);
+            }
+            let peer = self.peer();
+            ConnectError::Forbidden { peer, source }
+        })?;
+        if let Err(source) = self.listener.check(&stream)? {
+            let peer = self.peer();
+            return Err(ConnectError::Untrusted { peer, source });
+        }
         let rest = self.request("localhost", "/").upgrade(&mut stream).await?;
         let (read, write) = stream.into_split();
         Ok(Opened::new(read, write, rest))

@@ -183,6 +183,67 @@ fn the_servers_own_programs_stay_readable() {
 }
 
 #[test]
+fn protected_directories_and_files_stay_unwritable_whatever_entries_say() {
+    let tree = "
+        /home/me/.local/run/server.sock
+        /home/me/.local/run/lock
+        /home/me/.local/run/below/
+        /home/me/link -> .local/run
+        /tmp/
+        /ws/own.sock
+    ";
+    let lines = |protected: &str, entries: &str| {
+        let context = Context {
+            protected: Arc::from([protected.into()]),
+            ..context()
+        };
+        let metadata = |line: &String| {
+            ![".git", ".agents", ".codex", ".aws"]
+                .iter()
+                .any(|name| line.ends_with(name))
+        };
+        let shown = shown(&view(tree, &sandbox(entries), &context).unwrap());
+        shown.into_iter().filter(metadata).collect::<Vec<_>>()
+    };
+    let run = "/home/me/.local/run";
+    for write in ["/home", "/home/me", "/home/me/.local"] {
+        let entries = format!("read :root\nwrite {write}");
+        let expected = [
+            "read".to_owned(),
+            format!("write {write}"),
+            format!("read {run}"),
+        ];
+        assert_eq!(lines(run, &entries), expected, "{write}");
+    }
+    for write in [run, "/home/me/link", "/home/me/.local/run/server.sock"] {
+        let entries = format!("read :root\nwrite {write}");
+        assert_eq!(lines(run, &entries), ["read"], "{write}");
+    }
+    // What is below a directory in it is not in it.
+    assert_eq!(
+        lines(run, "read :root\nwrite /home/me/.local/run/below"),
+        ["read", "write /home/me/.local/run/below"]
+    );
+    assert_eq!(
+        lines("/ws/own.sock", "read :root\nwrite /ws\nwrite /ws/own.sock"),
+        ["read", "write /ws", "read /ws/own.sock"]
+    );
+    assert_eq!(
+        lines("/tmp/none/run", "read :root\nwrite /tmp"),
+        ["read", "write /tmp", "no /tmp/none"]
+    );
+    assert_eq!(
+        lines("/home/me/link", "read :root\nwrite /home/me"),
+        [
+            "read",
+            "write /home/me",
+            "read /home/me/.local/run",
+            "no /home/me/link"
+        ]
+    );
+}
+
+#[test]
 fn what_cannot_be_looked_into_is_used_no_further_than_the_entry_allows() {
     let tree = "/ws/closed !\n/ws/closed/x\n/shut !\n/shut/x";
     let write = "read :root\nwrite /ws\n";

@@ -92,6 +92,7 @@ fn context_of(files: bool) -> Context {
         purpose,
         tmpdir: Some("/tmp/data".into()),
         always_readable: vec!["/usr/a".into()],
+        protected: Arc::from(["/ws/a".into(), "/tmp/b".into()]),
         ..context()
     }
 }

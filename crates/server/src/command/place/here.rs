@@ -1,6 +1,6 @@
 //! The socket of this machine's own server.
-//! Invariant: it is in a directory that nobody else can write to or look into, so whoever listens there
-//! is ours.
+//! Invariant: it is in a directory of the account's own with mode 0700, which no sandbox of a server
+//! can write to. The client checks who listens all the same.
 
 use std::{
     fs, io,
@@ -19,13 +19,10 @@ pub(crate) struct Socket(PathBuf);
 
 impl Socket {
     /// Finds it: `EXEC_SERVER_SOCKET`, or else `exec-server/server.sock` in the runtime directory of
-    /// the account, or else in a directory of the account's own below `/tmp`.
+    /// the account, or else `exec-server/run/server.sock` in its directory for state. None of them is
+    /// below a directory for temporary files, which sandboxes can usually write to.
     pub(crate) fn find(lookup: Lookup<'_>) -> Self {
-        let path = |name| {
-            lookup(name)
-                .map(PathBuf::from)
-                .filter(|path| path.is_absolute())
-        };
+        let path = |name| absolute(name, lookup);
         if let Some(socket) = path("EXEC_SERVER_SOCKET") {
             return Self(socket);
         }
@@ -36,9 +33,21 @@ impl Socket {
         });
         let directory = match runtime {
             Some(runtime) => runtime.join("exec-server"),
-            None => PathBuf::from(format!("/tmp/exec-server-{uid}")),
+            None => state_directory(lookup)
+                .unwrap_or_else(|| PathBuf::from(format!("/run/user/{uid}/exec-server"))),
         };
         Self(directory.join("server.sock"))
+    }
+
+    /// Returns the directories that no sandbox may write to: that of the socket, which is made now, and
+    /// that of the socket that commands without a runtime directory use, if it exists.
+    pub(crate) fn protected_directories(lookup: Lookup<'_>) -> Vec<PathBuf> {
+        let socket = Self::find(lookup);
+        let own = socket.secure().ok().and_then(|()| socket.0.parent());
+        let state = state_directory(lookup).filter(|directory| check(directory).is_ok());
+        let mut directories: Vec<PathBuf> = own.map(Path::to_owned).into_iter().collect();
+        directories.extend(state.filter(|state| own != Some(state.as_path())));
+        directories
     }
 
     /// Returns its path.
@@ -69,12 +78,25 @@ impl Socket {
     }
 }
 
-/// Makes a directory for its owner alone. Somebody may have made it meanwhile; who, is for others to see.
+/// Returns the directory for sockets among the account's state, which a reboot does not empty.
+fn state_directory(lookup: Lookup<'_>) -> Option<PathBuf> {
+    let state = absolute("XDG_STATE_HOME", lookup)
+        .or_else(|| Some(absolute("HOME", lookup)?.join(".local/state")))?;
+    Some(state.join("exec-server/run"))
+}
+
+/// Returns a variable that holds an absolute path.
+fn absolute(name: &str, lookup: Lookup<'_>) -> Option<PathBuf> {
+    let path = PathBuf::from(lookup(name)?);
+    path.is_absolute().then_some(path)
+}
+
+/// Makes a directory for its owner alone, and those above it. Another program may make it meanwhile.
 fn make(directory: &Path) -> io::Result<()> {
-    match fs::DirBuilder::new().mode(0o700).create(directory) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        made => made,
-    }
+    fs::DirBuilder::new()
+        .mode(0o700)
+        .recursive(true)
+        .create(directory)
 }
 
 /// Looks at a directory, and not through a link.

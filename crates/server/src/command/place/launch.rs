@@ -7,14 +7,17 @@ use std::{
     os::unix::fs::OpenOptionsExt,
     path::Path,
     process::Stdio,
+    sync::Arc,
     time::Duration,
 };
 
 use exec_client::{
     client::ExecServerClient,
+    connect::RemoteConnector,
     error::{ConnectError, ExecServerError},
     options::ExecServerClientConnectOptions,
 };
+use exec_transport::listen::lock_path;
 use rustix::fs::OFlags;
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
@@ -32,6 +35,8 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(15);
 /// How often a server is started at most.
 const STARTS: u32 = 3;
+/// How long a server whose socket file is gone may take to bind it again.
+const RETURN: Duration = Duration::from_secs(4);
 /// How long to wait before the next look at who holds the lock, or the socket.
 const GLANCE: Duration = Duration::from_millis(5);
 
@@ -44,6 +49,7 @@ pub(super) async fn connect(socket: &Socket, client: &str) -> Result<ExecServerC
     }
     let until = Instant::now() + PATIENCE;
     let _lock = lock(socket, until).await?;
+    let returns = Instant::now() + RETURN;
     let mut starts = 0;
     loop {
         // Somebody else may have started it while the lock was theirs.
@@ -57,6 +63,11 @@ pub(super) async fn connect(socket: &Socket, client: &str) -> Result<ExecServerC
         starts += 1;
         match start(socket, until).await {
             Ok(()) => {}
+            // One that lost its socket file binds it again soon.
+            Err(_) if Instant::now() < returns && is_served(socket) => {
+                starts = 0;
+                sleep(RETURN / 20).await;
+            }
             // One that is just leaving may not have let go of the socket yet.
             Err(_) if starts < STARTS => sleep(GLANCE).await,
             Err(failure) => return Err(failure),
@@ -69,7 +80,8 @@ async fn attempt(socket: &Socket, client: &str) -> Result<ExecServerClient, Exec
         client_name: client.to_owned(),
         ..ExecServerClientConnectOptions::default()
     };
-    ExecServerClient::connect_unix(socket.path(), options).await
+    let connector = RemoteConnector::own_unix(socket.path());
+    ExecServerClient::connect_with(Arc::new(connector), options).await
 }
 
 /// Tells whether nobody is there, or somebody who was just leaving.
@@ -84,10 +96,19 @@ fn is_absent(error: &ExecServerError) -> bool {
 
 fn unreachable(socket: &Socket, error: &ExecServerError) -> Failure {
     let what = format!("cannot reach the server of this machine: {error}");
-    Failure::new(FailureKind::Unreachable, what).next(format!(
-        "see {}, and who listens on {}",
+    let failure = Failure::new(FailureKind::Unreachable, what);
+    if let ExecServerError::Connect(ConnectError::Address(_)) = error {
+        return failure.next("commands for this machine work outside of its sandboxes only");
+    }
+    let path = socket.path().display();
+    if let ExecServerError::Connect(ConnectError::Unwelcome(_)) = error {
+        return failure.next(format!(
+            "end what listens there, or name it with -E unix://{path} if you trust it"
+        ));
+    }
+    failure.next(format!(
+        "see {}, and who listens on {path}",
         socket.beside("log").display(),
-        socket.path().display()
     ))
 }
 
@@ -110,6 +131,12 @@ async fn lock(socket: &Socket, until: Instant) -> Result<File, Failure> {
             }
         }
     }
+}
+
+/// Tells whether a server holds the lock of the socket, though nobody answers there.
+fn is_served(socket: &Socket) -> bool {
+    let lock = File::open(lock_path(socket.path()));
+    lock.is_ok_and(|lock| matches!(lock.try_lock(), Err(std::fs::TryLockError::WouldBlock)))
 }
 
 /// Opens a file of ours for writing, and not through a link.
@@ -137,6 +164,7 @@ async fn start(socket: &Socket, until: Instant) -> Result<(), Failure> {
     let mut listen = std::ffi::OsString::from("unix://");
     listen.push(socket.path());
     let mut child = Command::new(THIS_PROGRAM)
+        .arg0(env!("CARGO_PKG_NAME"))
         .arg("--background")
         .arg("--listen")
         .arg(listen)

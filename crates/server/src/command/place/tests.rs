@@ -114,7 +114,8 @@ fn variables<'a>(set: &'a [(&'a str, &'a str)]) -> impl Fn(&str) -> Option<OsStr
 #[test]
 fn the_socket_is_where_the_account_has_its_own_files() {
     let uid = rustix::process::geteuid().as_raw();
-    let shared = format!("/tmp/exec-server-{uid}/server.sock");
+    let shared = format!("/run/user/{uid}/exec-server/server.sock");
+    let home = "/h/.local/state/exec-server/run/server.sock";
     let runtime = tempfile::tempdir().unwrap();
     let runtime = runtime.path().to_str().unwrap();
     let own = format!("{runtime}/exec-server/server.sock");
@@ -125,6 +126,13 @@ fn the_socket_is_where_the_account_has_its_own_files() {
         (&[("XDG_RUNTIME_DIR", "run")], &shared),
         (&[("EXEC_SERVER_SOCKET", "/x/y.sock")], "/x/y.sock"),
         (&[("EXEC_SERVER_SOCKET", "")], &shared),
+        (&[("HOME", "/h")], home),
+        (&[("HOME", "/h"), ("XDG_RUNTIME_DIR", "/none")], home),
+        (
+            &[("HOME", "/h"), ("XDG_STATE_HOME", "/s")],
+            "/s/exec-server/run/server.sock",
+        ),
+        (&[("HOME", "/h"), ("XDG_STATE_HOME", "s")], home),
     ] {
         let found = Socket::find(&variables(set));
         assert_eq!(found.path(), PathBuf::from(path), "{set:?}");

@@ -1,6 +1,12 @@
 //! The server of this machine, which nobody has to start.
 
-use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Stdio};
+use std::{
+    collections::BTreeSet,
+    fs,
+    os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt},
+    path::Path,
+    process::Stdio,
+};
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -8,7 +14,7 @@ use rustix::{
 };
 use tokio::process::Command;
 
-use crate::cast::{OutputSoon, PATIENCE, Person, product};
+use crate::cast::{OutputSoon, PATIENCE, Person, Server, product};
 
 #[tokio::test]
 async fn the_first_command_starts_a_server_and_the_next_one_uses_it() {
@@ -119,7 +125,7 @@ async fn a_command_in_a_sandbox_does_not_get_out_through_the_server() {
     for sandbox in ["read-only", "workspace-write"] {
         let mut line = person.command(["run", "--sandbox", sandbox, "--network", "--"]);
         let ended = line.args(again).arg(&out).output_soon().await;
-        ended.failed(69, &["more confined"]);
+        ended.failed(69, &["stricter sandbox"]);
         assert!(!out.exists(), "{sandbox}");
     }
     person
@@ -127,6 +133,143 @@ async fn a_command_in_a_sandbox_does_not_get_out_through_the_server() {
         .await
         .well();
     assert!(out.exists());
+}
+
+#[tokio::test]
+async fn a_command_in_a_sandbox_leaves_the_socket_of_the_server() {
+    let person = Person::new();
+    person.run(["run", "--", "true"]).await.well();
+    let server = person.local_server();
+    let directory = person.socket().parent().unwrap().to_owned();
+    let found = || {
+        let entries = fs::read_dir(&directory).unwrap().map(|entry| {
+            let entry = entry.unwrap();
+            (entry.file_name(), entry.metadata().unwrap().ino())
+        });
+        entries.collect::<BTreeSet<_>>()
+    };
+    let was = found();
+    // The directory for temporary files, which has this person's runtime directory, is writable.
+    let again = [product(), "ps".as_ref()];
+    for sandbox in ["read-only", "workspace-write"] {
+        for network in [&[][..], &["--network"]] {
+            let mut line = person.command(["run", "--sandbox", sandbox]);
+            let line = line.args(network).arg("--").args(again);
+            line.output_soon()
+                .await
+                .failed(69, &["server of this machine"]);
+            assert_eq!(found(), was, "{sandbox} {network:?}");
+            assert_eq!(person.local_server(), server);
+        }
+    }
+    let script = "cd \"$0\"; rm -f *; touch new; mv ../exec-server ../old; mv ../../run ../../old";
+    let mut line = person.command([
+        "run",
+        "--sandbox",
+        "workspace-write",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]);
+    let ended = line.arg(&directory).output_soon().await;
+    assert_ne!(ended.status, Some(0), "{ended:?}");
+    assert_eq!(found(), was);
+    assert_eq!(person.local_server(), server);
+}
+
+#[tokio::test]
+async fn a_server_whose_socket_is_removed_is_reached_again_with_what_runs() {
+    let person = Person::new();
+    let line = ["run", "--detach", "--name", "kept", "--", "sleep", "60"];
+    person.run(line).await.well();
+    let server = person.local_server();
+    fs::remove_file(person.socket()).unwrap();
+    let listed = person.run(["ps"]).await.well();
+    assert!(listed.contains("kept"), "{listed}");
+    assert_eq!(person.local_server(), server);
+    assert_eq!(servers_on(&person).len(), 1);
+    person.run(["kill", "kept"]).await.well();
+}
+
+#[tokio::test]
+async fn a_listener_in_a_sandbox_or_of_another_account_is_refused() {
+    let person = Person::new();
+    let directory = person.socket().parent().unwrap().to_owned();
+    fs::DirBuilder::new()
+        .mode(0o700)
+        .create(&directory)
+        .unwrap();
+    let seen = person.work().join("seen");
+    let script = "import os, socket, sys\n\
+                  s = socket.socket(socket.AF_UNIX)\n\
+                  s.bind(sys.argv[1])\n\
+                  if sys.argv[3]: os.setuid(int(sys.argv[3]))\n\
+                  s.listen()\n\
+                  print('listening', flush=True)\n\
+                  while True:\n\
+                  \x20   c, _ = s.accept()\n\
+                  \x20   data = c.recv(1)\n\
+                  \x20   if data: open(sys.argv[2], 'wb').write(data)\n\
+                  \x20   c.close()\n";
+    let mut kinds = vec![(&["setpriv", "--no-new-privs"][..], "", "stricter sandbox")];
+    if rustix::process::geteuid().is_root() {
+        kinds.push((&["env"], "65534", "account 65534"));
+    }
+    for (wrapper, account, why) in kinds {
+        let mut listener = Command::new(wrapper[0]);
+        listener.args(&wrapper[1..]).args(["python3", "-c", script]);
+        listener.arg(person.socket()).arg(&seen).arg(account);
+        let mut listener = Server::of(listener.kill_on_drop(true)).await;
+        assert_eq!(listener.url, "listening");
+        let ended = person.run(["run", "--", "true"]).await;
+        ended.failed(69, &["server of this machine", why, "-E unix://"]);
+        assert!(!seen.exists(), "nothing is sent before the check");
+        listener.kill().await;
+        fs::remove_file(person.socket()).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn without_a_runtime_directory_the_socket_is_among_the_accounts_state() {
+    let person = Person::new().with("EXEC_SERVER_IDLE_EXIT", "0.2");
+    let run = |arguments: &[&str]| {
+        let mut command = person.command(arguments);
+        command
+            .env_remove("XDG_RUNTIME_DIR")
+            .env_remove("XDG_STATE_HOME");
+        command
+    };
+    run(&["run", "--", "true"]).output_soon().await.well();
+    let directory = person.home().join(".local/state/exec-server/run");
+    let metadata = fs::metadata(&directory).unwrap();
+    assert_eq!(metadata.permissions().mode() & 0o777, 0o700);
+    // The home is the workspace, and all but that directory can be changed.
+    let script = "mv .local old; touch .local/state/exec-server/run/new; touch .local/fine";
+    let mut line = run(&[
+        "run",
+        "--sandbox",
+        "workspace-write",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]);
+    line.current_dir(person.home()).output_soon().await;
+    assert!(person.home().join(".local/fine").exists());
+    assert_eq!(fs::metadata(&directory).unwrap().ino(), metadata.ino());
+    assert!(!directory.join("new").exists());
+}
+
+#[tokio::test]
+async fn the_server_is_listed_by_its_name() {
+    let person = Person::new();
+    person.run(["run", "--", "true"]).await.well();
+    let server = person.local_server().unwrap().as_raw_nonzero();
+    let comm = fs::read_to_string(format!("/proc/{server}/comm")).unwrap();
+    assert_eq!(comm, "exec-server\n");
+    let line = fs::read(format!("/proc/{server}/cmdline")).unwrap();
+    assert!(line.starts_with(b"exec-server\0--background\0"));
 }
 
 #[tokio::test]

@@ -88,7 +88,7 @@ async fn a_websocket_carries_messages_both_ways() {
 async fn a_unix_socket_carries_messages_both_ways() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a socket");
-    let mut accepted = listen(Listener::bind_unix(&path).await.unwrap(), Auth::Open);
+    let mut accepted = listen(Listener::bind_unix(&path).unwrap(), Auth::Open);
     let url = format!("unix://{}", path.display());
     let mut link = within("a link", server(&url).open()).await.unwrap();
     assert_eq!(link.peer, url);
