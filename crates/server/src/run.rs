@@ -1,6 +1,9 @@
 //! Running a server: builds the environment, listens, and stops when it is told to.
 
-use std::{io::Write, sync::Arc};
+use std::{
+    io::{IsTerminal, Write},
+    sync::Arc,
+};
 
 use anyhow::Context;
 use exec_transport::{http::Door, lines, link::Role, listen::ListenUrl, listener::Listener, tls};
@@ -71,8 +74,12 @@ pub async fn run_main(config: ServerConfig, paths: ExecServerRuntimePaths) -> an
                 draining: Arc::clone(&serving.draining),
                 metrics: Some(serving.metrics()),
             };
-            let listener = bind(&listen).await?;
+            let mut listener = bind(&listen).await?;
+            if !config.auth.is_required() && !config.insecure_no_auth {
+                listener = listener.for_own_account();
+            }
             announce(listener.address())?;
+            explain(listener.address(), &config);
             tracing::info!(address = %listener.address(), "listening");
             serving.machine.warm_up().await;
             let links = serving.serve_links();
@@ -105,4 +112,63 @@ fn announce(address: &ListenUrl) -> anyhow::Result<()> {
     writeln!(stdout, "{address}")
         .and_then(|()| stdout.flush())
         .context("cannot write to stdout")
+}
+
+/// Tells a person at a terminal what was started, for whom, and what to do next. Launchers, which read
+/// standard output or a log, are told nothing more.
+fn explain(address: &ListenUrl, config: &ServerConfig) {
+    let mut stderr = std::io::stderr();
+    if stderr.is_terminal() {
+        // Without a terminal any more there is nobody to tell.
+        drop(writeln!(stderr, "{}", explanation(address, config)));
+    }
+}
+
+fn explanation(address: &ListenUrl, config: &ServerConfig) -> String {
+    let clients = match (config.auth.is_required(), config.insecure_no_auth) {
+        (true, _) => "clients that present its token",
+        (false, true) if address.is_network() => "everyone who can reach that address",
+        (false, _) => "programs of your account",
+    };
+    let token = match config.auth.is_required() {
+        true => " --token-file FILE",
+        false => "",
+    };
+    format!(
+        "exec-server runs commands and serves files of this machine for {clients}. Next, in another \
+         terminal: `exec-server run -E {address}{token} -- ls`, or `CODEX_EXEC_SERVER_URL={address} \
+         codex`. Ctrl-C ends it."
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_person_is_told_who_may_connect_and_how() {
+        let told = |flags: &[&str]| {
+            let config = ServerConfig::from_flags(flags).unwrap();
+            explanation(&"ws://127.0.0.1:1".parse().unwrap(), &config)
+        };
+        let open = told(&[]);
+        assert!(open.contains("for programs of your account"), "{open}");
+        assert!(open.contains("run -E ws://127.0.0.1:1 --"), "{open}");
+        assert!(
+            open.contains("CODEX_EXEC_SERVER_URL=ws://127.0.0.1:1"),
+            "{open}"
+        );
+        assert_eq!(open.lines().count(), 1);
+        let digest = "0".repeat(64);
+        let closed = told(&[
+            "--ws-auth",
+            "capability-token",
+            "--ws-token-sha256",
+            &digest,
+        ]);
+        assert!(closed.contains("present its token"), "{closed}");
+        assert!(closed.contains("--token-file FILE"), "{closed}");
+        let everyone = told(&["--insecure-no-auth"]);
+        assert!(everyone.contains("everyone who can reach"), "{everyone}");
+    }
 }

@@ -12,6 +12,7 @@ pub mod link;
 pub mod listen;
 pub mod listener;
 pub mod memory;
+mod peer_account;
 pub mod relay;
 pub mod tls;
 pub mod trace;

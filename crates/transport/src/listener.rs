@@ -18,6 +18,7 @@ use crate::{
     },
     link::Link,
     listen::ListenUrl,
+    peer_account::PeerAccount,
     unix_socket::UnixSocket,
     websocket::socket,
 };
@@ -34,6 +35,8 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 pub struct Listener {
     socket: Socket,
     address: ListenUrl,
+    /// Peers over TCP must belong to this account, as far as the kernel can tell.
+    own_account: bool,
 }
 
 #[derive(Debug)]
@@ -55,6 +58,7 @@ impl Listener {
         Ok(Self {
             socket: Socket::Tcp(listener),
             address,
+            own_account: false,
         })
     }
 
@@ -65,7 +69,19 @@ impl Listener {
         Ok(Self {
             socket: Socket::Unix(UnixSocket::bind(path)?),
             address: ListenUrl::Unix(path.to_owned()),
+            own_account: false,
         })
+    }
+
+    /// Refuses peers over loopback that belong to another account than this process, where the kernel
+    /// can tell; root may connect. Unix sockets always do.
+    #[must_use]
+    pub fn for_own_account(self) -> Self {
+        let own_account = true;
+        Self {
+            own_account,
+            ..self
+        }
     }
 
     /// Returns where it listens, with the port that was given.
@@ -155,6 +171,11 @@ impl Listener {
             Socket::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
                 stream.set_nodelay(true)?;
+                if self.own_account
+                    && PeerAccount::of(peer, stream.local_addr()?) == PeerAccount::Other
+                {
+                    return Ok(Some(Stream::OtherAccount(stream, peer)));
+                }
                 Ok(Some(Stream::Tcp(stream, peer)))
             }
             Socket::Unix(socket) => {
@@ -177,6 +198,8 @@ impl Listener {
 
 enum Stream {
     Tcp(TcpStream, SocketAddr),
+    /// Of another account, or of nobody any more.
+    OtherAccount(TcpStream, SocketAddr),
     Unix(UnixStream, u32),
     /// Of a process that may do less than this one.
     Confined(UnixStream, u32),
@@ -190,6 +213,11 @@ impl Stream {
             (Self::Tcp(stream, _), Some(tls)) => {
                 let stream = secure(stream, &tls, peer).await?;
                 serve_door(stream, door, peer.to_string()).await
+            }
+            (Self::OtherAccount(stream, _), _) => {
+                tracing::warn!(%peer, "connection of another account refused");
+                refuse(stream, OTHER_ACCOUNT, &peer.to_string()).await;
+                None
             }
             (Self::Unix(stream, _), _) => serve_door(stream, door, peer.to_string()).await,
             (Self::Confined(stream, _), _) => {
@@ -213,6 +241,7 @@ impl Stream {
                 let stream = secure(stream, &tls, peer).await?;
                 site::serve(stream, site, peer, options).await
             }
+            (Self::OtherAccount(..), _) => None,
             // A site asks for credentials of its own.
             (Self::Unix(stream, _) | Self::Confined(stream, _), _) => {
                 site::serve(stream, site, peer, options).await
@@ -222,7 +251,7 @@ impl Stream {
 
     fn peer(&self) -> Peer {
         match self {
-            Self::Tcp(_, address) => Peer::Network(*address),
+            Self::Tcp(_, address) | Self::OtherAccount(_, address) => Peer::Network(*address),
             Self::Unix(_, uid) | Self::Confined(_, uid) => Peer::Account(*uid),
         }
     }
@@ -238,6 +267,10 @@ async fn secure(stream: TcpStream, tls: &TlsAcceptor, peer: Peer) -> Option<TlsS
         Err(_) => None,
     }
 }
+
+/// Why a peer of another account is refused where nobody is asked for a token.
+const OTHER_ACCOUNT: &str = "connection refused: this server serves the account that started it; \
+                             start it with --ws-auth, or with --insecure-no-auth for every account";
 
 /// Why a process in a sandbox is refused: what it would start here would not be in it.
 const CONFINED: &str =

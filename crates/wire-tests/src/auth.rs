@@ -277,3 +277,36 @@ async fn the_skew_can_be_set() {
     expect_101(&server, &bearer(now() + 5)).await;
     expect_401(&server, &bearer(now() - 2), "expired websocket jwt").await;
 }
+
+/// Asks a server for its health from another account. Needs privileges.
+async fn answer_to(user: &str, server: &Server) -> String {
+    let script = "exec 3<>\"/dev/tcp/127.0.0.1/$0\" && \
+                  printf 'GET /healthz HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: close\\r\\n\\r\\n' >&3 && \
+                  cat <&3";
+    let port = server.port().to_string();
+    let mut command = tokio::process::Command::new("setpriv");
+    let user = ["--reuid", user, "--regid", user, "--clear-groups"];
+    command.args(user).args(["bash", "-c", script, &port]);
+    let output = tokio::time::timeout(crate::server::PATIENCE, command.output());
+    let output = output.await.unwrap().unwrap();
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[tokio::test]
+async fn another_account_is_refused_over_loopback_without_a_token() {
+    let server = Server::start(Transport::WebSocket, &[]).await;
+    assert_eq!(request(&server, "GET /healthz", "").await.status, 200);
+    // Only root can become another account.
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let answer = answer_to("65534", &server).await;
+    assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+    assert!(answer.contains("--ws-auth"), "{answer}");
+    assert!(answer_to("0", &server).await.starts_with("HTTP/1.1 200"));
+
+    let open = Server::start(Transport::WebSocket, &["--insecure-no-auth"]).await;
+    assert!(answer_to("65534", &open).await.starts_with("HTTP/1.1 200"));
+    let token = server_with_token_file(TOKEN).await;
+    assert!(answer_to("65534", &token).await.starts_with("HTTP/1.1 200"));
+}

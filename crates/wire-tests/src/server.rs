@@ -152,6 +152,14 @@ impl Server {
         }
     }
 
+    /// Returns the port that the server listens on.
+    pub(crate) fn port(&self) -> u16 {
+        match &self.address {
+            Address::Tcp(address) => address.port(),
+            Address::Unix(_) | Address::Pipes => panic!("only TCP has ports"),
+        }
+    }
+
     /// Returns the server's process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id().expect("the server runs")

@@ -1,0 +1,181 @@
+//! Which account is at the other end of a TCP connection over loopback.
+//!
+//! The kernel knows the owner of every socket of this network namespace, and tells it through
+//! `sock_diag(7)`: one exact question about the peer's socket, however many there are.
+//! Not here: peers on unix sockets, whose credentials come with the connection.
+
+use std::net::{IpAddr, SocketAddr};
+
+use rustix::{
+    io::Errno,
+    net::{
+        AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send,
+        socket_with,
+    },
+};
+
+/// Whether a peer may use a listener that asks for no credentials.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum PeerAccount {
+    /// It is the account of this process, or root.
+    Own,
+    /// It is another one, or the peer has closed its socket: then nobody knows.
+    Other,
+    /// The kernel does not tell.
+    Unknown,
+}
+
+impl PeerAccount {
+    /// Asks for the owner of the socket that is connected from `peer` to `local`.
+    pub(crate) fn of(peer: SocketAddr, local: SocketAddr) -> Self {
+        let ours = rustix::process::geteuid().as_raw();
+        match socket_owner(peer, local) {
+            Ok(Some(owner)) if owner == ours || owner == 0 => Self::Own,
+            Ok(_) => Self::Other,
+            Err(error) => {
+                tracing::debug!(%error, "the kernel does not tell the account of a loopback peer");
+                Self::Unknown
+            }
+        }
+    }
+}
+
+/// Returns the owner of an open socket with these ends; `None` if there is none, or none any more. A
+/// socket that its process has closed lives on for a while, and belongs to uid 0 then.
+fn socket_owner(from: SocketAddr, to: SocketAddr) -> Result<Option<u32>, Errno> {
+    let socket = socket_with(
+        AddressFamily::NETLINK,
+        SocketType::DGRAM,
+        SocketFlags::CLOEXEC,
+        Some(netlink::SOCK_DIAG),
+    )?;
+    send(&socket, &question(from, to), SendFlags::empty())?;
+    let mut answer = [0; 512];
+    // The kernel answers before `send` returns.
+    let (length, _) = recv(&socket, &mut answer, RecvFlags::DONTWAIT)?;
+    read_answer(&answer[..length])
+}
+
+/// Makes the request: a `struct nlmsghdr` and a `struct inet_diag_req_v2`.
+fn question(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
+    let (from_ip, to_ip) = (from.ip().to_canonical(), to.ip().to_canonical());
+    let family = match from_ip {
+        IpAddr::V4(_) => AddressFamily::INET,
+        IpAddr::V6(_) => AddressFamily::INET6,
+    };
+    let mut text = Vec::with_capacity(128);
+    text.extend(REQUEST_BYTES.to_ne_bytes());
+    text.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    text.extend(NLM_F_REQUEST.to_ne_bytes());
+    text.extend([0; 8]);
+    let family = u8::try_from(family.as_raw()).unwrap_or_default();
+    text.extend([family, IPPROTO_TCP, 0, 0]);
+    // Every state, any interface, no cookie.
+    text.extend(u32::MAX.to_ne_bytes());
+    text.extend(from.port().to_be_bytes());
+    text.extend(to.port().to_be_bytes());
+    text.extend(address(from_ip));
+    text.extend(address(to_ip));
+    text.extend(0_u32.to_ne_bytes());
+    text.extend([u8::MAX; 8]);
+    text
+}
+
+/// Returns an address in the sixteen bytes that the kernel has for it.
+fn address(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(ip) => {
+            let mut bytes = [0; 16];
+            bytes[..4].copy_from_slice(&ip.octets());
+            bytes
+        }
+        IpAddr::V6(ip) => ip.octets(),
+    }
+}
+
+/// Reads a `struct nlmsghdr` and a `struct inet_diag_msg`, or an error.
+fn read_answer(text: &[u8]) -> Result<Option<u32>, Errno> {
+    let word = |at: usize| {
+        let bytes = text.get(at..at + 4)?.try_into().ok()?;
+        Some(u32::from_ne_bytes(bytes))
+    };
+    let kind = text.get(4..6).and_then(|kind| kind.try_into().ok());
+    match kind.map(u16::from_ne_bytes) {
+        Some(SOCK_DIAG_BY_FAMILY) => {
+            let state = text.get(17).copied();
+            let owner = word(80).zip(word(84)).ok_or(Errno::BADMSG)?;
+            Ok(match owner {
+                // No inode: no process has it open.
+                (_, 0) => None,
+                (owner, _) => (state != Some(TCP_LISTEN)).then_some(owner),
+            })
+        }
+        Some(NLMSG_ERROR) => {
+            let code = word(16).ok_or(Errno::BADMSG)?;
+            match Errno::from_raw_os_error(code.cast_signed().wrapping_neg()) {
+                Errno::NOENT => Ok(None),
+                error => Err(error),
+            }
+        }
+        Some(_) | None => Err(Errno::BADMSG),
+    }
+}
+
+const REQUEST_BYTES: u32 = 72;
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const NLMSG_ERROR: u16 = 2;
+const NLM_F_REQUEST: u16 = 1;
+const IPPROTO_TCP: u8 = 6;
+const TCP_LISTEN: u8 = 10;
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    fn connected(address: &str) -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind(address).unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        (client, server)
+    }
+
+    fn owner(server: &TcpStream) -> Option<u32> {
+        let (peer, local) = (server.peer_addr().unwrap(), server.local_addr().unwrap());
+        socket_owner(peer, local).unwrap()
+    }
+
+    #[test]
+    fn the_owner_of_an_open_socket_is_told() {
+        let ours = rustix::process::geteuid().as_raw();
+        for address in ["127.0.0.1:0", "127.8.8.8:0"] {
+            let (_client, server) = connected(address);
+            assert_eq!(owner(&server), Some(ours), "{address}");
+        }
+        if TcpListener::bind("[::1]:0").is_ok() {
+            let (_client, server) = connected("[::1]:0");
+            assert_eq!(owner(&server), Some(ours));
+        }
+    }
+
+    #[test]
+    fn a_socket_that_its_process_has_closed_has_no_owner() {
+        let (client, server) = connected("127.0.0.1:0");
+        drop(client);
+        assert_eq!(owner(&server), None);
+    }
+
+    #[test]
+    fn an_answer_that_is_cut_off_is_an_error() {
+        let mut answer = [0; 88];
+        answer[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+        for length in 0..answer.len() {
+            assert_eq!(
+                read_answer(&answer[..length]),
+                Err(Errno::BADMSG),
+                "{length}"
+            );
+        }
+    }
+}
