@@ -22,6 +22,7 @@ import parity
 import remote
 import sandbox_scenarios
 import scenarios
+import validate_401
 from proxy import Trace
 from report import Report
 from scenarios import Run, Setup
@@ -33,6 +34,7 @@ ALL = {
     **sandbox_scenarios.ALL,
     **parity.ALL,
     **remote.ALL,
+    **validate_401.ALL,
     **conformance.ALL,
     **env_add.ALL,
 }

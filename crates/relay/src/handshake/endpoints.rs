@@ -30,6 +30,10 @@ impl Initiator {
     }
 
     /// Reads the executor's answer, which proves that it holds its key.
+    ///
+    /// # Errors
+    /// [`HandshakeError::RegistryAuthentication`] when the executor says that the registry rejects
+    /// its credential.
     pub fn finish(mut self, message: &[u8]) -> Result<Channel, HandshakeError> {
         self.noise.read_second(message)?;
         self.noise.split()
@@ -70,6 +74,12 @@ impl Responder {
     pub fn accept(mut self) -> Result<(Bytes, Channel), HandshakeError> {
         let message = self.noise.write_second()?;
         Ok((message, self.noise.split()?))
+    }
+
+    /// Answers that the registry rejects the executor's own credential. There is no channel: the
+    /// harness is told why, and that is all.
+    pub fn reject_authentication(mut self) -> Result<Bytes, HandshakeError> {
+        self.noise.write_rejection()
     }
 
     /// Returns the harness's key. That it holds the key is proven by its first record only.

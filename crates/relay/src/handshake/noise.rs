@@ -101,15 +101,27 @@ impl<R: Rng> Noise<R> {
         self.write(&[], SECOND_BYTES)
     }
 
-    /// Reads the second message. It carries nothing: a longer one is refused by its length.
+    /// Writes the second message of an executor whose own credential the registry rejects.
+    pub(super) fn write_rejection(&mut self) -> Result<Bytes, HandshakeError> {
+        self.write(AUTHENTICATION_REJECTED, SECOND_BYTES)
+    }
+
+    /// Reads the second message. It is empty, or says that the registry rejects the executor's
+    /// credential; any other length is refused before it is looked at.
     pub(super) fn read_second(&mut self, message: &[u8]) -> Result<(), HandshakeError> {
-        if message.len() != SECOND_BYTES {
-            return Err(HandshakeError::Length(message.len()));
-        }
+        let payload_bytes = match message.len().checked_sub(SECOND_BYTES) {
+            Some(length) if length == 0 || length == AUTHENTICATION_REJECTED.len() => length,
+            Some(_) | None => return Err(HandshakeError::Length(message.len())),
+        };
+        let mut payload = vec![0; payload_bytes];
         self.0
-            .read_message(message, &mut [])
-            .map(drop)
-            .map_err(|_| HandshakeError::Rejected)
+            .read_message(message, &mut payload)
+            .map_err(|_| HandshakeError::Rejected)?;
+        match payload.as_slice() {
+            [] => Ok(()),
+            AUTHENTICATION_REJECTED => Err(HandshakeError::RegistryAuthentication),
+            _ => Err(HandshakeError::UnknownPayload),
+        }
     }
 
     /// Returns the peer's static key, once a message proved that it holds it.
@@ -136,6 +148,12 @@ impl<R: Rng> Noise<R> {
     #[cfg(test)]
     pub(super) fn write_raw(&mut self, payload: &[u8]) -> Result<Bytes, HandshakeError> {
         self.write(payload, FIRST_BYTES)
+    }
+
+    /// Writes a second message with any payload.
+    #[cfg(test)]
+    pub(super) fn write_second_raw(&mut self, payload: &[u8]) -> Result<Bytes, HandshakeError> {
+        self.write(payload, SECOND_BYTES)
     }
 
     fn write(&mut self, payload: &[u8], overhead: usize) -> Result<Bytes, HandshakeError> {
@@ -165,11 +183,24 @@ pub enum HandshakeError {
     /// Peer: the authorization is not UTF-8.
     #[error("authorization is not text")]
     AuthorizationNotText,
+    /// Peer: the registry rejects the executor's own credential, so the executor can let nobody in.
+    /// Trying again does not help before the executor has another one.
+    #[error(
+        "environment registry authentication rejected: \
+         the executor's own credential is not valid any more; restart it with a new one"
+    )]
+    RegistryAuthentication,
+    /// Peer: the second message says something that this version does not know.
+    #[error("handshake answer has an unknown payload")]
+    UnknownPayload,
 }
 
 /// First part of every prologue.
 const DOMAIN: &str = "codex-exec-server-relay-noise/v1";
 /// Length of the first message, without the authorization.
 const FIRST_BYTES: usize = 1088 + 32 + 1184 + 48 + 1200 + 16;
-/// Length of the second message.
+/// Length of the second message, without a payload.
 const SECOND_BYTES: usize = 1088 + 1104 + 32 + 1184 + 16;
+/// Payload of the second message when the registry answered the executor's `validate` with 401
+/// (since stock 0.169).
+const AUTHENTICATION_REJECTED: &[u8] = b"codex-registry-authentication-rejected/v1";

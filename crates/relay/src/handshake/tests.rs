@@ -235,7 +235,7 @@ fn messages_of_impossible_lengths_never_reach_the_library() {
         let error = Responder::read(&executor, SCOPE, &vec![0; len]).unwrap_err();
         assert_eq!(error, HandshakeError::Length(len));
     }
-    for len in [0, 3423, 3425] {
+    for len in [0, 3423, 3425, 3464, 3466] {
         let (_, _, initiator, _) = started();
         let error = initiator.finish(&vec![0; len]).unwrap_err();
         assert_eq!(error, HandshakeError::Length(len));
@@ -261,4 +261,37 @@ fn an_authorization_that_is_not_text_is_refused() {
     let first = noise.write_raw(&[0xff, 0xfe]).unwrap();
     let error = Responder::read(&executor, SCOPE, &first).unwrap_err();
     assert_eq!(error, HandshakeError::AuthorizationNotText);
+}
+
+#[test]
+fn an_executor_that_the_registry_rejects_says_so_in_its_answer() {
+    let (_, executor, initiator, first) = started();
+    let responder = Responder::read(&executor, SCOPE, &first).unwrap();
+    let second = responder.reject_authentication().unwrap();
+    assert_eq!(second.len(), 3465);
+    let error = initiator.finish(&second).unwrap_err();
+    assert_eq!(error, HandshakeError::RegistryAuthentication);
+    assert!(
+        error
+            .to_string()
+            .starts_with("environment registry authentication rejected"),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_answer_with_another_payload_or_a_forged_one_is_refused() {
+    let (_, executor, initiator, first) = started();
+    let mut noise = Noise::<clatter::crypto::rng::DefaultRng>::responder(&executor, SCOPE).unwrap();
+    noise.read_first(&first).unwrap();
+    let second = noise.write_second_raw(&[b'x'; 41]).unwrap();
+    let error = initiator.finish(&second).unwrap_err();
+    assert_eq!(error, HandshakeError::UnknownPayload);
+
+    let (_, executor, initiator, first) = started();
+    let responder = Responder::read(&executor, SCOPE, &first).unwrap();
+    let mut second = responder.reject_authentication().unwrap().to_vec();
+    second[3408] ^= 1;
+    let error = initiator.finish(&second).unwrap_err();
+    assert_eq!(error, HandshakeError::Rejected);
 }

@@ -1,11 +1,11 @@
 //! Asking the registry about a harness.
 
-use exec_transport::relay::executor::{Claim, Validator};
+use exec_transport::relay::executor::{Claim, ValidationOutcome, Validator};
 use futures_util::future::BoxFuture;
 
 use crate::{
     api::{EnvironmentId, Secret, Validate},
-    registry::Registry,
+    registry::{Registry, RegistryError},
 };
 
 /// Lets in whom the registry lets in. A registry that does not answer lets in nobody.
@@ -16,7 +16,7 @@ pub(super) struct RegistryValidator {
 }
 
 impl Validator for RegistryValidator {
-    fn validate(&self, claim: Claim) -> BoxFuture<'static, bool> {
+    fn validate(&self, claim: Claim) -> BoxFuture<'static, ValidationOutcome> {
         let (registry, environment) = (self.registry.clone(), self.environment.clone());
         Box::pin(async move {
             let request = Validate {
@@ -29,10 +29,19 @@ impl Validator for RegistryValidator {
                 .validate(&environment, claim.stream_id.as_str(), &request)
                 .await
             {
-                Ok(valid) => valid,
+                Ok(true) => ValidationOutcome::Accepted,
+                Ok(false) => ValidationOutcome::Refused,
+                Err(error @ RegistryError::Denied { status: 401, .. }) => {
+                    tracing::error!(
+                        %environment,
+                        %error,
+                        "registry rejects this executor's credential; restart it with a new one"
+                    );
+                    ValidationOutcome::ExecutorUnauthenticated
+                }
                 Err(error) => {
                     tracing::warn!(%environment, %error, "harness cannot be validated");
-                    false
+                    ValidationOutcome::Refused
                 }
             }
         })

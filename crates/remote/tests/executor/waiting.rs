@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, future::poll_fn, ops::RangeInclusive, time::Duration};
 
-use exec_relay::identity::Identity;
+use exec_relay::{frame::Body, handshake::HandshakeError, identity::Identity};
 use exec_remote::executor::ExecutorError;
 use exec_transport::{
     link::{Encoding, Link},
@@ -323,4 +323,32 @@ async fn links_that_nobody_takes_end_the_executor() {
     drop(running.links);
     let error = running.task.await.unwrap().unwrap_err();
     assert!(matches!(error, ExecutorError::Abandoned), "{error:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_an_unauthorized_validate_is_told_to_the_harness() {
+    let mut stand = Stand::start().await;
+    let running = run(&stand);
+    let known = register(&mut stand, "/r", "reg-1").await;
+    let mut relay = Relay::new(stand.expect("GET", "/r").await.socket().await);
+    for (status, body) in [(403, ""), (500, ""), (200, r#"{"valid":false}"#)] {
+        let id = format!("stream-{status}");
+        relay.knock(&known, &id, &Identity::generate()).await;
+        stand
+            .expect("POST", VALIDATE)
+            .await
+            .reply(status, body)
+            .await;
+        relay.expect_reset(&id).await;
+    }
+    let knocked = relay
+        .knock(&known, "stream-401", &Identity::generate())
+        .await;
+    stand.expect("POST", VALIDATE).await.reply(401, "").await;
+    let Body::Handshake(message) = relay.receive().await.body else {
+        panic!("no answer");
+    };
+    let error = knocked.finish(&message).unwrap_err();
+    assert_eq!(error, HandshakeError::RegistryAuthentication);
+    drop(running);
 }

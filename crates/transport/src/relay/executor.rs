@@ -1,7 +1,7 @@
 //! The executor's end of a relay: one websocket, many streams, each a link for whoever serves it.
 //!
-//! Invariant: nothing is answered to a harness that the [validator](Validator) has not approved but a
-//! reset that says nothing. Reliable streams outlive their connection, parked, for a while.
+//! Invariant: a harness that the [validator](Validator) has not approved gets a reset that says
+//! nothing, or learns that the registry rejects the executor itself. Reliable streams outlive their connection, parked, for a while.
 
 mod admission;
 mod connection;
@@ -16,5 +16,5 @@ mod vigil;
 
 pub use self::{
     serve::{Ended, Executor},
-    validate::{Claim, Validator},
+    validate::{Claim, ValidationOutcome, Validator},
 };

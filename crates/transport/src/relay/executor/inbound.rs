@@ -9,7 +9,7 @@ use exec_relay::{
 };
 use tokio::{sync::mpsc::error::TrySendError, time::Instant};
 
-use super::{Claim, connection::Connection, pending::Judged, streams::Streams};
+use super::{Claim, ValidationOutcome, connection::Connection, pending::Judged, streams::Streams};
 use crate::relay::{cell::Cell, end::End, halves};
 
 impl Connection<'_> {
@@ -115,11 +115,18 @@ impl Connection<'_> {
             stream_id,
             responder,
             delivery,
-            is_valid,
+            outcome,
         } = judged;
-        if !is_valid {
-            self.admission.handle_failure(now);
-            return self.reset(stream_id);
+        match outcome {
+            ValidationOutcome::Accepted => {}
+            ValidationOutcome::Refused => {
+                self.admission.handle_failure(now);
+                return self.reset(stream_id);
+            }
+            ValidationOutcome::ExecutorUnauthenticated => {
+                self.admission.handle_failure(now);
+                return self.reject_authentication(stream_id, responder);
+            }
         }
         // Others may have come in while this one was looked at.
         if !streams.has_room() {
@@ -148,5 +155,17 @@ impl Connection<'_> {
         }
         self.push(&Frame::new(stream_id, Body::Handshake(message)));
         streams.insert(cell, delivery, harness_key);
+    }
+
+    /// Completes a handshake with the message that the registry rejects this executor. Nothing is
+    /// served on the stream: it stays unknown, and data on it is answered with a Reset.
+    fn reject_authentication(&mut self, stream_id: StreamId, responder: Responder) {
+        match responder.reject_authentication() {
+            Ok(message) => self.push(&Frame::new(stream_id, Body::Handshake(message))),
+            Err(error) => {
+                tracing::debug!(stream = ?stream_id, %error, "handshake failed");
+                self.reset(stream_id);
+            }
+        }
     }
 }

@@ -13,6 +13,8 @@ use tokio::{
     time::timeout,
 };
 
+use super::ValidationOutcome;
+
 /// Validations that run at once: as the stock executor.
 const MAX_PENDING: usize = 32;
 /// How long one may take.
@@ -25,7 +27,7 @@ const MAX_ANNOUNCED: usize = 128;
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     waiting: HashMap<StreamId, Waiting>,
-    validations: JoinSet<(StreamId, Attempt, bool)>,
+    validations: JoinSet<(StreamId, Attempt, ValidationOutcome)>,
     attempts: u64,
     announced: VecDeque<StreamId>,
 }
@@ -48,7 +50,7 @@ pub(super) struct Judged {
     pub(super) stream_id: StreamId,
     pub(super) responder: Responder,
     pub(super) delivery: Delivery,
-    pub(super) is_valid: bool,
+    pub(super) outcome: ValidationOutcome,
 }
 
 impl Pending {
@@ -82,14 +84,14 @@ impl Pending {
         stream_id: StreamId,
         responder: Responder,
         delivery: Delivery,
-        validation: BoxFuture<'static, bool>,
+        validation: BoxFuture<'static, ValidationOutcome>,
     ) {
         self.attempts += 1;
         let attempt = Attempt(self.attempts);
         let id = stream_id.clone();
         let validation = self.validations.spawn(async move {
-            let valid = timeout(VALIDATION_TIMEOUT, validation).await;
-            (id, attempt, valid.unwrap_or(false))
+            let outcome = timeout(VALIDATION_TIMEOUT, validation).await;
+            (id, attempt, outcome.unwrap_or(ValidationOutcome::Refused))
         });
         let waiting = Waiting {
             responder,
@@ -109,14 +111,14 @@ impl Pending {
     /// Returns a validation that came to an end.
     pub(super) fn poll_judged(&mut self, cx: &mut Context<'_>) -> Poll<Judged> {
         while let Poll::Ready(Some(ended)) = self.validations.poll_join_next(cx) {
-            let (stream_id, is_valid) = match ended {
-                Ok((stream_id, attempt, is_valid)) if self.is_current(&stream_id, attempt) => {
-                    (stream_id, is_valid)
+            let (stream_id, outcome) = match ended {
+                Ok((stream_id, attempt, outcome)) if self.is_current(&stream_id, attempt) => {
+                    (stream_id, outcome)
                 }
                 Ok(_) => continue,
                 // What was cancelled is not waiting any more; a validator that panics says no.
                 Err(error) => match self.task(error.id()) {
-                    Some(stream_id) => (stream_id, false),
+                    Some(stream_id) => (stream_id, ValidationOutcome::Refused),
                     None => continue,
                 },
             };
@@ -125,7 +127,7 @@ impl Pending {
                     stream_id,
                     responder: waiting.responder,
                     delivery: waiting.delivery,
-                    is_valid,
+                    outcome,
                 });
             }
         }

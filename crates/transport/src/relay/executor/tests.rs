@@ -11,7 +11,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use exec_relay::{
     frame::{Body, Data, Frame, RESET_PROTOCOL_ERROR, StreamId},
-    handshake::{Initiator, Scope},
+    handshake::{HandshakeError, Initiator, Scope},
     identity::{Identity, PublicKey},
     stream::{Delivery, Stream},
 };
@@ -33,13 +33,13 @@ const ENVIRONMENT: &str = "env-1";
 const REGISTRATION: &str = "reg-1";
 
 /// Hands each claim to the test, which answers it.
-struct Asked(mpsc::UnboundedSender<(Claim, oneshot::Sender<bool>)>);
+struct Asked(mpsc::UnboundedSender<(Claim, oneshot::Sender<ValidationOutcome>)>);
 
 impl Validator for Asked {
-    fn validate(&self, claim: Claim) -> BoxFuture<'static, bool> {
+    fn validate(&self, claim: Claim) -> BoxFuture<'static, ValidationOutcome> {
         let (answer, answered) = oneshot::channel();
         self.0.send((claim, answer)).unwrap();
-        Box::pin(async move { answered.await.unwrap_or(false) })
+        Box::pin(async move { answered.await.unwrap_or(ValidationOutcome::Refused) })
     }
 }
 
@@ -48,7 +48,7 @@ struct Rig {
     relay: Socket,
     serving: JoinHandle<(Executor, Ended)>,
     links: mpsc::Receiver<Link>,
-    claims: mpsc::UnboundedReceiver<(Claim, oneshot::Sender<bool>)>,
+    claims: mpsc::UnboundedReceiver<(Claim, oneshot::Sender<ValidationOutcome>)>,
     executor_key: PublicKey,
     harness: Identity,
 }
@@ -157,7 +157,7 @@ impl Rig {
     }
 
     /// Sends a handshake that the executor passes on to the validator.
-    async fn knock(&mut self, stream: &str) -> (Initiator, oneshot::Sender<bool>) {
+    async fn knock(&mut self, stream: &str) -> (Initiator, oneshot::Sender<ValidationOutcome>) {
         let (initiator, frame) = self.first_message(stream);
         self.say(frame).await;
         let (claim, answer) = within("a claim", self.claims.recv()).await.unwrap();
@@ -191,7 +191,7 @@ impl Rig {
             self.say(Frame::announcement(id(stream))).await;
         }
         let (initiator, answer) = self.knock(stream).await;
-        answer.send(true).unwrap();
+        answer.send(ValidationOutcome::Accepted).unwrap();
         if delivery == Delivery::Reliable {
             assert_eq!(self.hear().await, Frame::announcement(id(stream)));
         }

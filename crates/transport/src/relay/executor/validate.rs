@@ -8,8 +8,20 @@ use futures_util::future::BoxFuture;
 /// Asks the registry about harnesses.
 pub trait Validator: Send + Sync {
     /// Tells whether a claim holds. It is dropped when the answer no longer matters, and counts as
-    /// "no" after ten seconds.
-    fn validate(&self, claim: Claim) -> BoxFuture<'static, bool>;
+    /// [`ValidationOutcome::Refused`] after ten seconds.
+    fn validate(&self, claim: Claim) -> BoxFuture<'static, ValidationOutcome>;
+}
+
+/// What the registry says about a harness.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ValidationOutcome {
+    /// It may come in.
+    Accepted,
+    /// It may not, or nobody could be asked. The harness learns nothing else.
+    Refused,
+    /// The registry rejects the executor's own credential (401). The harness is told, as no other
+    /// attempt of it can succeed.
+    ExecutorUnauthenticated,
 }
 
 /// What a harness claims in its first message.

@@ -21,7 +21,7 @@ use super::*;
 use crate::{
     connect::{ConnectError, WebSocket},
     link::{Encoding, Link, Path, ReadError},
-    relay::executor::{Claim, Executor, Validator},
+    relay::executor::{Claim, Executor, ValidationOutcome, Validator},
 };
 
 const ENVIRONMENT: &str = "env-1";
@@ -32,10 +32,10 @@ const REGISTRATION: &str = "reg-1";
 struct Welcome(Mutex<usize>);
 
 impl Validator for Welcome {
-    fn validate(&self, claim: Claim) -> BoxFuture<'static, bool> {
+    fn validate(&self, claim: Claim) -> BoxFuture<'static, ValidationOutcome> {
         assert_eq!(claim.authorization, "let me in");
         *self.0.lock().unwrap() += 1;
-        Box::pin(async { true })
+        Box::pin(async { ValidationOutcome::Accepted })
     }
 }
 

@@ -14,9 +14,31 @@ async fn a_harness_that_the_validator_approves_gets_a_link() {
 async fn a_harness_that_the_validator_refuses_is_reset() {
     let mut rig = rig();
     let (_, answer) = rig.knock("a").await;
-    answer.send(false).unwrap();
+    answer.send(ValidationOutcome::Refused).unwrap();
     rig.expect_reset("a").await;
     assert!(rig.links.try_recv().is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_harness_learns_that_the_registry_rejects_the_executor_and_gets_no_stream() {
+    let mut rig = rig();
+    for failure in 0..8 {
+        let name = format!("rejected {failure}");
+        let (initiator, answer) = rig.knock(&name).await;
+        answer
+            .send(ValidationOutcome::ExecutorUnauthenticated)
+            .unwrap();
+        let Body::Handshake(message) = rig.hear().await.body else {
+            panic!("no second message");
+        };
+        let error = initiator.finish(&message).unwrap_err();
+        assert_eq!(error, HandshakeError::RegistryAuthentication);
+        assert!(rig.links.try_recv().is_err());
+        rig.say(data(&name, 0)).await;
+        rig.expect_reset(&name).await;
+    }
+    // It counts as a failed handshake, as with the stock executor.
+    rig.knock_in_vain("the ninth").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -56,7 +78,7 @@ async fn refused_validations_count_as_failures_and_so_does_data_too_early() {
     let mut rig = rig();
     for failure in 0..4 {
         let (_, answer) = rig.knock(&format!("refused {failure}")).await;
-        answer.send(false).unwrap();
+        answer.send(ValidationOutcome::Refused).unwrap();
         rig.expect_reset(&format!("refused {failure}")).await;
     }
     for failure in 0..3 {
@@ -75,7 +97,10 @@ async fn a_second_handshake_cancels_one_that_waits() {
     let mut rig = rig();
     let (_, answer) = rig.knock("a").await;
     rig.knock_in_vain("a").await;
-    assert!(answer.send(true).is_err(), "nobody waits for the answer");
+    assert!(
+        answer.send(ValidationOutcome::Accepted).is_err(),
+        "nobody waits for the answer"
+    );
     rig.expect_silence().await;
     assert!(rig.links.try_recv().is_err());
     rig.admit("a", Delivery::Plain).await;
@@ -87,7 +112,10 @@ async fn a_reset_cancels_a_handshake_that_waits_without_an_answer() {
     let (_, answer) = rig.knock("a").await;
     rig.say(reset("a")).await;
     rig.expect_silence().await;
-    assert!(answer.send(true).is_err(), "nobody waits for the answer");
+    assert!(
+        answer.send(ValidationOutcome::Accepted).is_err(),
+        "nobody waits for the answer"
+    );
     for failure in 0..7 {
         rig.botch(&format!("bad {failure}")).await;
     }
@@ -113,7 +141,7 @@ async fn the_thirty_third_validation_is_reset_and_not_counted() {
         rig.knock_in_vain("one more").await;
     }
     let (_, answer) = waiting.pop().unwrap();
-    answer.send(true).unwrap();
+    answer.send(ValidationOutcome::Accepted).unwrap();
     assert!(matches!(rig.hear().await.body, Body::Handshake(_)));
     rig.admit("one more", Delivery::Plain).await;
 }
@@ -151,7 +179,7 @@ async fn a_harness_of_another_registration_is_reset() {
 async fn a_validator_that_panics_refuses_and_the_others_live_on() {
     struct Panics;
     impl Validator for Panics {
-        fn validate(&self, _: Claim) -> BoxFuture<'static, bool> {
+        fn validate(&self, _: Claim) -> BoxFuture<'static, ValidationOutcome> {
             Box::pin(async { panic!("a test's validator") })
         }
     }

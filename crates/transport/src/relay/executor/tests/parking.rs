@@ -150,7 +150,7 @@ async fn who_is_not_let_in_ends_no_parked_stream() {
     let (mut rig, mut links) = crowd().await;
     rig.botch("garbage").await;
     let (_, answer) = rig.knock("a stranger").await;
-    answer.send(false).unwrap();
+    answer.send(ValidationOutcome::Refused).unwrap();
     rig.expect_reset("a stranger").await;
     for link in &mut links[..3] {
         let end = timeout(Duration::from_millis(1), link.reader.next()).await;

@@ -109,7 +109,10 @@ async fn the_end_of_the_connection_ends_plain_streams_and_waiting_handshakes() {
     assert!(matches!(rig.replace_relay().await, Ended::Closed));
     let end = end_of(&mut link).await;
     assert!(matches!(end, Err(ReadError::Io(_))), "{end:?}");
-    assert!(waiting.send(true).is_err(), "nobody waits for the answer");
+    assert!(
+        waiting.send(ValidationOutcome::Accepted).is_err(),
+        "nobody waits for the answer"
+    );
     rig.admit("a", Delivery::Plain).await;
 }
 

@@ -47,8 +47,8 @@ impl Far {
         self.socket.writer.flush().await.unwrap();
     }
 
-    /// Answers as an executor does.
-    async fn accept(&mut self) {
+    /// Reads the first message.
+    fn responder(&self) -> Responder {
         let scope = Scope {
             environment_id: ENVIRONMENT,
             registration_id: REGISTRATION,
@@ -56,7 +56,12 @@ impl Far {
         };
         let responder = Responder::read(&self.identity, scope, &self.message).unwrap();
         assert_eq!(responder.authorization(), "let me in");
-        let (answer, _) = responder.accept().unwrap();
+        responder
+    }
+
+    /// Answers as an executor does.
+    async fn accept(&mut self) {
+        let (answer, _) = self.responder().accept().unwrap();
         self.say(Body::Handshake(answer)).await;
     }
 }
@@ -211,4 +216,20 @@ async fn text_is_the_end() {
     let mut near = socket(near, Role::Client);
     let text = shake_hands(&mut near, &identity, &ticket, Offer::Plain).await;
     assert!(matches!(text, Err(ConnectError::Relay("relay sends text"))));
+}
+
+#[tokio::test]
+async fn a_harness_gives_up_at_once_when_the_registry_rejects_the_executor() {
+    let refused = shake(Offer::Plain, async |mut far| {
+        let answer = far.responder().reject_authentication().unwrap();
+        far.say(Body::Handshake(answer)).await;
+        far
+    });
+    let error = refused.await.unwrap_err();
+    assert!(!error.is_passing(), "{error:?}");
+    let text = std::error::Error::source(&error).unwrap().to_string();
+    assert!(
+        text.starts_with("environment registry authentication rejected"),
+        "{text}"
+    );
 }
