@@ -16,8 +16,8 @@ use crate::{
 impl Registry {
     /// Says yes once for each authorization, and only if everything is as it was when it was made.
     ///
-    /// Whatever is asked with a token uses it up, fitting or not: who asks with a wrong key holds
-    /// what was meant for another.
+    /// Whatever is asked with a token by an executor of its environment uses it up, fitting or not:
+    /// whoever asks with another registration or key holds what was meant for another.
     pub(super) async fn validate(
         &self,
         call: &Call,
@@ -38,9 +38,6 @@ impl Registry {
             None => return Err(Refusal::unknown_environment()),
         };
         event.registration = Some(current.id.clone());
-        if asked.executor_registration_id != current.id.as_str() {
-            return Ok(no(event, "registration_superseded"));
-        }
         let token = asked.harness_key_authorization.expose();
         if token.len() > AUTHORIZATION_BYTES {
             return Ok(no(event, "invalid_authorization"));
@@ -52,6 +49,9 @@ impl Registry {
             return Ok(no(event, "invalid_authorization"));
         };
         event.harness = Some(authorization.principal.clone());
+        if asked.executor_registration_id != current.id.as_str() {
+            return Ok(no(event, "registration_superseded"));
+        }
         let fits = authorization.environment == call.environment
             && authorization.registration == current.id
             && authorization.harness_key == asked.harness_public_key;

@@ -112,22 +112,30 @@ async fn forged_and_borrowed_authorizations_are_refused() {
             .await;
         assert_valid(&reply, false);
     }
-    let other = scene
-        .ask(
-            "env-1",
-            &scene.alice,
-            "reg-other",
-            &scene.harness,
-            authorization,
-        )
-        .await;
-    assert_valid(&other, false);
-    // None of that has used it up. Asking with another key does: it is in the wrong hands.
+    // None of that has used it up.
+    assert_valid(&scene.validate().await, true);
+}
+
+#[tokio::test]
+async fn asking_with_another_key_or_registration_uses_the_authorization_up() {
+    let scene = Scene::new().await;
+    let (registration, authorization) = (&scene.registration, &scene.authorization);
     let stolen = scene
         .ask("env-1", &scene.alice, registration, &key(), authorization)
         .await;
     assert_valid(&stolen, false);
     assert_valid(&scene.validate().await, false);
+
+    let scene = Scene::new().await;
+    let (harness, authorization) = (&scene.harness, &scene.authorization);
+    let other = scene
+        .ask("env-1", &scene.alice, "reg-other", harness, authorization)
+        .await;
+    assert_valid(&other, false);
+    assert_valid(&scene.validate().await, false);
+    let lines = scene.bench.audited();
+    let reason = &lines[lines.len() - 2]["reason"];
+    assert_eq!(reason, "registration_superseded");
 }
 
 #[tokio::test]

@@ -235,6 +235,8 @@ fn only_hs256_with_our_secret_is_a_valid_signature() {
             "critical extension",
             hs256(r#"{"alg":"HS256","crit":["b64"],"b64":false}"#),
         ),
+        ("null crit", hs256(r#"{"alg":"HS256","crit":null}"#)),
+        ("empty crit", hs256(r#"{"alg":"HS256","crit":[]}"#)),
         (
             "other secret",
             signed::<Hmac<Sha256>>(&[b'x'; 32], r#"{"alg":"HS256"}"#, &claims),
