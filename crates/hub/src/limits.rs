@@ -109,5 +109,9 @@ pub const MAX_CONNECTIONS: usize = 16 << 10;
 /// whoever asks waits for a place.
 pub const REQUESTS: usize = 4096;
 
+/// Bytes of all large request bodies together, while they are read and answered. Small ones, such as
+/// those of the protocol, are not counted: four kilobytes for each connection at the most.
+pub const BODY_BYTES: usize = 16 << 20;
+
 /// How long sockets have to say goodbye when the hub stops.
 pub const STOP: Duration = Duration::from_secs(5);

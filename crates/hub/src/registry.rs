@@ -16,7 +16,7 @@ mod service;
 pub(crate) mod tests;
 mod validate;
 
-pub(crate) use body::Posted;
+pub(crate) use body::{BodyBudget, Posted};
 pub use gate::Gate;
 pub(crate) use moment::Moment;
 pub(crate) use reply::{Refusal, ok};

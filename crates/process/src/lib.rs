@@ -4,12 +4,13 @@
 //! Not here: the protocol's encoding, environments, sandbox policy.
 #![expect(
     unsafe_code,
-    reason = "clone, exec and shared memory of supervisors; each block states its argument"
+    reason = "clone, exec, shared memory of supervisors, the allocator; each block states its argument"
 )]
 
 mod descriptors;
 pub mod enclosure;
 mod input;
+mod memory;
 mod owner;
 mod pipe;
 mod process;
@@ -24,6 +25,7 @@ mod tree;
 
 pub use self::{
     descriptors::keep_descriptors_from_programs,
+    memory::release_free_memory,
     process::{Launch, LaunchIo, LocalProcess, Settings, launch},
     register::register,
     text::give_back_startup_code,

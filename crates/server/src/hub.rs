@@ -4,6 +4,7 @@
 //! stops. Invariant: a token is printed once, by whoever made it, and nothing secret ever else.
 
 mod environments;
+mod memory;
 mod places;
 mod run;
 mod table;

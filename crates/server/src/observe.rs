@@ -10,4 +10,8 @@ mod telemetry;
 mod trace;
 
 pub use self::telemetry::Telemetry;
-pub(crate) use self::{exposition::Exhibit, lookout::look_out, trace::continue_trace};
+pub(crate) use self::{
+    exposition::{Exhibit, resident_bytes},
+    lookout::look_out,
+    trace::continue_trace,
+};

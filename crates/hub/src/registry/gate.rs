@@ -6,7 +6,7 @@ use exec_transport::http::site::Peer;
 use http::HeaderMap;
 use tokio::sync::Semaphore;
 
-use super::{Moment, Refusal};
+use super::{BodyBudget, Moment, Refusal};
 use crate::{
     audit::{Audit, Event, Outcome},
     limits,
@@ -23,6 +23,7 @@ pub struct Gate {
     audit: Audit,
     /// A place for each request that is being finished.
     places: Arc<Semaphore>,
+    bodies: BodyBudget,
 }
 
 impl Gate {
@@ -33,6 +34,7 @@ impl Gate {
             rates,
             audit,
             places: Arc::new(Semaphore::new(limits::REQUESTS)),
+            bodies: BodyBudget::default(),
         }
     }
 
@@ -44,6 +46,11 @@ impl Gate {
     /// Who may come in.
     pub fn authenticator(&self) -> &Authenticator {
         &self.authenticator
+    }
+
+    /// What the bodies of all requests share.
+    pub(crate) fn bodies(&self) -> &BodyBudget {
+        &self.bodies
     }
 
     /// Counts a request of an address.

@@ -155,12 +155,12 @@ impl Registry {
                 let principal =
                     principal.map_err(|refusal| gate.stranger(refusal, call.peer, moment))?;
                 event.by(&principal);
-                return Ok((principal, Posted::read(headers, body).await?));
+                return Ok((principal, Posted::read(headers, body, gate.bodies()).await?));
             }
             Operation::DirectRegister => {
                 let caller = self.direct.greet(&call.parts, moment);
                 let caller = caller.map_err(|refusal| gate.stranger(refusal, call.peer, moment))?;
-                let posted = Posted::read(headers, body).await?;
+                let posted = Posted::read(headers, body, gate.bodies()).await?;
                 let principal = self.direct.admit(caller, &call.parts, &posted, moment);
                 let principal =
                     principal.map_err(|refusal| gate.stranger(refusal, call.peer, moment))?;
@@ -173,7 +173,7 @@ impl Registry {
         gate.address(call.peer, moment)?;
         let principal = gate.admit(headers, asked, moment)?;
         event.by(&principal);
-        Ok((principal, Posted::read(headers, body).await?))
+        Ok((principal, Posted::read(headers, body, gate.bodies()).await?))
     }
 
     async fn answer(

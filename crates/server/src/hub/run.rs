@@ -12,7 +12,7 @@ use exec_hub::{
     url::PublicUrl,
 };
 
-use super::places::Places;
+use super::{memory::release_memory, places::Places};
 use crate::{
     cli::HubFlags,
     config::Lookup,
@@ -37,7 +37,10 @@ pub async fn run_hub(flags: &HubFlags, lookup: Lookup<'_>) -> anyhow::Result<()>
         () = stop.asked() => return Ok(()),
     };
     announce(&hub.url())?;
-    stop.asked().await;
+    tokio::select! {
+        () = stop.asked() => {}
+        never = release_memory() => match never {},
+    }
     tokio::select! {
         () = hub.stop() => {}
         // Asked twice: at once.

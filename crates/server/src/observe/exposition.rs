@@ -272,7 +272,7 @@ fn bytes(page: &mut Page, meters: &Meters, levels: &Levels) {
 }
 
 /// Returns how much memory this program has, if the kernel tells.
-fn resident_bytes() -> Option<u64> {
+pub(crate) fn resident_bytes() -> Option<u64> {
     let sizes = fs::read_to_string("/proc/self/statm").ok()?;
     let pages: u64 = sizes.split(' ').nth(1)?.parse().ok()?;
     pages.checked_mul(rustix::param::page_size() as u64)

@@ -57,6 +57,14 @@ impl Server {
         self.url.split_once("://").unwrap().1
     }
 
+    /// Returns how much memory it has.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        let path = format!("/proc/{}/statm", self.child.id().unwrap());
+        let sizes = std::fs::read_to_string(path).unwrap();
+        let pages: u64 = sizes.split(' ').nth(1).unwrap().parse().unwrap();
+        pages * rustix::param::page_size() as u64
+    }
+
     /// Asks it to stop, and returns how it ended.
     pub(crate) async fn stop(mut self) -> Option<i32> {
         stop(&mut self.child).await

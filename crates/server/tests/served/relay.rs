@@ -2,12 +2,19 @@
 
 pub(crate) mod cast;
 
+use std::time::Duration;
+
 use exec_server::{
     Command, Disconnect, ExecProcessEvent, ExecServerError, Follow, FollowFrom, OutputSeq, Pace,
     PathUri, ProcessId, protocol::environment::ReadEnvironmentStatus,
 };
 use futures_util::StreamExt;
-use tokio::process::Command as Program;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    net::TcpStream,
+    process::Command as Program,
+    time::{sleep, timeout},
+};
 
 use self::cast::{Executor, Hub};
 use crate::program::{Server, clean, example, product, run, run_example, soon, text};
@@ -189,4 +196,40 @@ async fn the_example_and_the_variables_lead_through_a_hub() {
     let command = clean(&mut command).env("CODEX_HOME", home.path());
     let output = soon(command.output()).await.unwrap();
     assert_eq!(text(&output.stdout), "*box: HELLO\n", "{output:?}");
+}
+
+#[tokio::test]
+async fn a_hub_gives_memory_back_after_a_burst_of_half_sent_requests() {
+    let hub = Hub::start().await;
+    let before = hub.server.resident_bytes();
+    let head = format!(
+        "POST /cloud/environment/box/connect HTTP/1.1\r\nHost: hub\r\nAuthorization: Bearer {}\r\n\
+         Content-Type: application/json\r\nContent-Length: 30000\r\n\r\n",
+        hub.token
+    );
+    let half_a_body = [head.as_bytes(), &[b' '; 29_000]].concat();
+    let half_a_head = [b"GET / HTTP/1.1\r\nX: ", &[b'x'; 300_000][..]].concat();
+    for _ in 0..2 {
+        let mut connections = Vec::new();
+        for number in 0..600 {
+            let mut stream = TcpStream::connect(hub.server.authority()).await.unwrap();
+            let sent = match number % 2 {
+                0 => &half_a_body,
+                _ => &half_a_head,
+            };
+            // The hub does not read what is too long, and may hang up.
+            drop(timeout(Duration::from_millis(20), stream.write_all(sent)).await);
+            connections.push(stream);
+        }
+        let during = hub.server.resident_bytes();
+        assert!(during < before + (64 << 20), "{before} {during}");
+    }
+    let given_back = async {
+        while hub.server.resident_bytes() > before + (24 << 20) {
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let after = || (before, hub.server.resident_bytes());
+    let outcome = timeout(Duration::from_secs(30), given_back).await;
+    assert!(outcome.is_ok(), "{:?}", after());
 }

@@ -21,6 +21,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 /// included.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The longest head of a request: a token of 16 KiB and some more headers fit. The library would keep
+/// 400 KiB for each client that sends a head and never ends it.
+const MAX_HEAD_BYTES: usize = 32 << 10;
+
 /// The halves of a stream.
 pub(crate) type Halves = (
     Box<dyn AsyncRead + Send + Unpin>,
@@ -101,6 +105,7 @@ where
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
+        .max_buf_size(MAX_HEAD_BYTES)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades()
         .await;

@@ -1,8 +1,19 @@
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
 use exec_relay::identity::PublicKey;
-use http::{Method, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use hyper::body::{Body, Frame, SizeHint};
 use serde_json::{Value, json};
 
-use super::{Bench, key, plain};
+use super::{
+    super::{BodyBudget, Posted, body::MAX_BYTES},
+    Bench, key, plain,
+};
 
 #[tokio::test]
 async fn paths_and_methods_that_do_not_exist_are_refused() {
@@ -56,10 +67,10 @@ async fn bodies_are_json_of_the_right_shape_and_size() {
     }
     let padded = |bytes: usize| format!("{good}{}", " ".repeat(bytes - good.to_string().len()));
     assert_eq!(
-        send("application/json", padded(64 << 10)).await.status,
+        send("application/json", padded(32 << 10)).await.status,
         StatusCode::OK
     );
-    let reply = send("application/json", padded((64 << 10) + 1)).await;
+    let reply = send("application/json", padded((32 << 10) + 1)).await;
     assert_eq!(reply.refusal(), (413, "payload_too_large"));
 
     let with = |name: &str, value: Value| {
@@ -84,6 +95,76 @@ async fn bodies_are_json_of_the_right_shape_and_size() {
         let reply = send("application/json", body.clone()).await;
         assert_eq!(reply.refusal(), (400, "invalid_request"), "{body}");
         assert!(!reply.body.to_string().contains(secret));
+    }
+}
+
+#[tokio::test]
+async fn half_sent_large_bodies_are_bounded_in_sum_and_small_ones_get_through() {
+    let budget = BodyBudget::default();
+    let headers = HeaderMap::from_iter([(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    )]);
+    let reading = |body: Sent| {
+        let (headers, budget) = (headers.clone(), budget.clone());
+        async move { Posted::read(&headers, body, &budget).await }
+    };
+    let mut unfinished = Vec::new();
+    for _ in 0..crate::limits::BODY_BYTES / MAX_BYTES {
+        let mut read = Box::pin(reading(Sent::half(MAX_BYTES)));
+        assert!(futures_util::poll!(&mut read).is_pending());
+        unfinished.push(read);
+    }
+    let refused = reading(Sent::half(MAX_BYTES)).await.unwrap_err();
+    assert_eq!(refused.code, "authentication_service_unavailable");
+    assert!(reading(Sent::whole("{}")).await.is_ok());
+    drop(unfinished.pop());
+    let mut read = Box::pin(reading(Sent::half(MAX_BYTES)));
+    assert!(futures_util::poll!(&mut read).is_pending());
+}
+
+/// A body that says how long it will be, and never ends if it is not sent as a whole.
+struct Sent {
+    rest: Option<Bytes>,
+    length: usize,
+    ends: bool,
+}
+
+impl Sent {
+    fn half(length: usize) -> Self {
+        Self {
+            rest: Some(vec![b' '; length / 2].into()),
+            length,
+            ends: false,
+        }
+    }
+
+    fn whole(text: &'static str) -> Self {
+        Self {
+            rest: Some(Bytes::from_static(text.as_bytes())),
+            length: text.len(),
+            ends: true,
+        }
+    }
+}
+
+impl Body for Sent {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.rest.take() {
+            Some(data) => Poll::Ready(Some(Ok(Frame::data(data)))),
+            None if self.ends => Poll::Ready(None),
+            None => Poll::Pending,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.length as u64)
     }
 }
 
