@@ -115,7 +115,8 @@ pub enum HubCommand {
     Token(TokenCommand),
     /// Lists the environments of a running hub, as far as the token may see them.
     ///
-    /// The token is taken from EXEC_SERVER_HUB_TOKEN.
+    /// The token is taken from --token-file, or else from EXEC_SERVER_HUB_TOKEN. The exit status is 77
+    /// if the hub does not accept it.
     Environments(HubEnvironments),
 }
 
@@ -123,6 +124,8 @@ pub enum HubCommand {
 #[derive(Clone, Debug, Subcommand)]
 pub enum TokenCommand {
     /// Makes a token and prints it, once: only its SHA-256 is kept.
+    ///
+    /// With --out the token goes to a file that only this account can read, instead of standard output.
     Create(MakeToken),
     /// Lists tokens, without what is secret.
     List(ListTokens),
@@ -149,6 +152,14 @@ pub struct MakeToken {
     /// How long it is valid, such as 90d, 12h or 30m [default: until it is revoked].
     #[arg(long, value_name = "SPAN")]
     pub expires_in: Option<Span>,
+
+    /// File to write the token to, with mode 0600, instead of standard output.
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+
+    /// Replaces the file of --out if there is one.
+    #[arg(long, requires = "out")]
+    pub force: bool,
 
     /// Where tokens are kept.
     #[command(flatten)]
@@ -185,6 +196,10 @@ pub struct HubEnvironments {
     /// The hub.
     #[arg(long, value_name = "URL", value_parser = BaseUrl::parse)]
     pub url: BaseUrl,
+
+    /// File with the token [default: EXEC_SERVER_HUB_TOKEN].
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
 
     /// Prints one JSON array instead of text.
     #[arg(long)]

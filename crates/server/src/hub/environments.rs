@@ -2,19 +2,25 @@
 
 use std::{sync::Arc, time::Duration};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use exec_hub::{
     admin::{EnvironmentList, EnvironmentStatus, Transport},
     store::EnvironmentId,
 };
 use exec_remote::http::BaseUrl;
 use exec_transport::tls::Trust;
+use http::StatusCode;
 use reqwest::{Client, Response, redirect::Policy};
 use serde_json::Value;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs};
 
 use super::table::Table;
-use crate::{cli::HubEnvironments, config::Lookup, remote::Network};
+use crate::{
+    cli::HubEnvironments,
+    command::{Failure, FailureKind},
+    config::{self, Lookup},
+    remote::Network,
+};
 
 /// How long a hub may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -39,20 +45,17 @@ pub async fn list_environments(
         url.is_private(),
         "a token is sent over https:// or to this machine only, not to `{url}`"
     );
-    let token = lookup(TOKEN).filter(|token| !token.is_empty());
-    let token = token.with_context(|| format!("environment variable {TOKEN} is not set"))?;
-    let token = token.into_string().ok();
-    let token = token.with_context(|| format!("environment variable {TOKEN}: expected text"))?;
+    let token = token(flags, lookup)?;
     let network = Network::find(lookup, url)?;
     let client = client(url, &network.trust).await?;
     let mut environments = Vec::new();
-    let mut page = ask(&client, url, token.trim(), None).await?;
+    let mut page = ask(&client, url, &token, None).await?;
     loop {
         environments.append(&mut page.environments);
         let Some(after) = page.next.take() else { break };
         let after = after.parse().context("the answer is not one of a hub")?;
         ensure!(environments.len() < MAX_ENVIRONMENTS, "the list has no end");
-        page = ask(&client, url, token.trim(), Some(&after)).await?;
+        page = ask(&client, url, &token, Some(&after)).await?;
     }
     if flags.json {
         return Ok(format!(
@@ -61,6 +64,32 @@ pub async fn list_environments(
         ));
     }
     Ok(table(environments).to_string())
+}
+
+/// Finds the token: in the file that a flag names, or else in the variable.
+fn token(flags: &HubEnvironments, lookup: Lookup<'_>) -> anyhow::Result<String> {
+    let (text, place) = match &flags.token_file {
+        Some(path) => {
+            let place = format!("`{}`", path.display());
+            let text = config::read_text(path).with_context(|| format!("cannot read {place}"))?;
+            (text, place)
+        }
+        None => {
+            let place = format!("environment variable {TOKEN}");
+            let text = lookup(TOKEN).unwrap_or_default().into_string().ok();
+            (
+                text.with_context(|| format!("{place}: expected text"))?,
+                place,
+            )
+        }
+    };
+    let token = text.trim();
+    if token.is_empty() {
+        let what = format!("no token for the hub: {place} is empty or not set");
+        let failure = Failure::new(FailureKind::NotAllowed, what);
+        return Err(failure.next("give --token-file FILE").into());
+    }
+    Ok(token.to_owned())
 }
 
 /// Asks for one page.
@@ -84,10 +113,15 @@ async fn ask(
     let status = response.status();
     let body = body(response).await?;
     if !status.is_success() {
-        match message(&body) {
-            Some(message) => bail!("hub refused: {status}: {}", message.escape_debug()),
-            None => bail!("hub refused: {status}"),
-        }
+        let what = match message(&body) {
+            Some(message) => format!("hub refused: {status}: {}", message.escape_debug()),
+            None => format!("hub refused: {status}"),
+        };
+        let kind = match status {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => FailureKind::NotAllowed,
+            _ => FailureKind::Failed,
+        };
+        return Err(Failure::new(kind, what).into());
     }
     serde_json::from_slice(&body).context("the answer is not one of a hub")
 }

@@ -65,6 +65,48 @@ fn a_token_is_printed_once_and_listed_until_it_is_revoked() {
 }
 
 #[test]
+fn a_token_written_to_a_file_is_for_this_account_only_and_replaces_nothing_unasked() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    let path = home.join("token");
+    let out = format!("--out={}", path.display());
+    let (printed, said) = tokens(home, &["create", "--name=alice", &out]).unwrap();
+    assert_eq!(printed, "");
+    let first = std::fs::read_to_string(&path).unwrap();
+    assert!(
+        first.ends_with('\n') && !said.contains(first.trim()),
+        "{said}"
+    );
+    assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+
+    let refused = tokens(home, &["create", "--name=alice", &out]).unwrap_err();
+    assert!(format!("{refused:#}").contains("--force"), "{refused:#}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), first);
+    let listed = |home| tokens(home, &["list"]).unwrap().0.lines().count() - 1;
+    assert_eq!(listed(home), 1, "a token that nobody has is not made");
+
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    tokens(home, &["create", "--name=alice", &out, "--force"]).unwrap();
+    assert_ne!(std::fs::read_to_string(&path).unwrap(), first);
+    assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(listed(home), 2);
+
+    // What cannot be made leaves nothing behind.
+    let other = format!("--out={}", home.join("other").display());
+    tokens(home, &["create", "--name=a", "--environment=[", &other]).unwrap_err();
+    std::fs::write(home.join("hub/tokens.toml"), "token = 3").unwrap();
+    tokens(home, &["create", "--name=a", &other]).unwrap_err();
+    let left: Vec<_> = std::fs::read_dir(home)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert_eq!(left.len(), 2, "{left:?}");
+    assert!(tokens(home, &["create", "--name=a", "--force"]).is_err());
+}
+
+#[test]
 fn a_token_without_roles_in_the_flags_has_two() {
     let home = tempfile::tempdir().unwrap();
     let (_, said) = tokens(home.path(), &["create", "--name=a"]).unwrap();

@@ -1,8 +1,13 @@
 //! `exec-server hub token`.
 
-use std::io::Write;
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use exec_hub::{
     principal::{Environments, Roles},
     store::Timestamp,
@@ -51,6 +56,11 @@ fn create(
         environments: Environments::new(flags.environment.clone())?,
         expires_at: flags.expires_in.map(|span| now.plus(span.0)),
     };
+    // Made before the token: there is none that nobody has.
+    let file = match &flags.out {
+        Some(path) => Some(TokenOutput::create(path, flags.force)?),
+        None => None,
+    };
     let (entry, token) = tokens::create(&places.token_file, new, now)?;
     let row = Row::of(&entry);
     let until = row.expires_at.unwrap_or_else(|| "it is revoked".to_owned());
@@ -60,8 +70,67 @@ fn create(
         "token {} for {}: {roles}; until {until}",
         row.id, row.principal
     )?;
-    writeln!(out, "{}", token.expose())?;
-    out.flush().context("cannot write the token; revoke it")
+    let written = match file {
+        Some(file) => file.write(token.expose()),
+        None => writeln!(out, "{}", token.expose()).and_then(|()| out.flush()),
+    };
+    written.with_context(|| format!("cannot write the token; revoke {}", row.id))
+}
+
+/// A file for a new token, which only this account can read. Dropping it before it is written leaves
+/// nothing behind.
+struct TokenOutput {
+    file: File,
+    /// Where it is until it is written.
+    made: PathBuf,
+    path: PathBuf,
+    is_written: bool,
+}
+
+impl TokenOutput {
+    /// Makes the file. One that is there already stays as it is; it is replaced by
+    /// [`TokenOutput::write`] if `replace` is set, and otherwise an error.
+    fn create(path: &Path, replace: bool) -> anyhow::Result<Self> {
+        let mut made = path.to_owned();
+        if replace {
+            made.as_mut_os_string()
+                .push(format!(".{}", std::process::id()));
+        }
+        let mut options = OpenOptions::new();
+        // Whatever the umask: nobody else reads it.
+        options.write(true).create_new(true).mode(0o600);
+        let file = options.open(&made).map_err(|error| {
+            if error.kind() == io::ErrorKind::AlreadyExists && !replace {
+                return anyhow!("`{}` exists; give --force to replace it", path.display());
+            }
+            anyhow!(error).context(format!("cannot create `{}`", made.display()))
+        })?;
+        Ok(Self {
+            file,
+            made,
+            path: path.to_owned(),
+            is_written: false,
+        })
+    }
+
+    fn write(mut self, token: &str) -> io::Result<()> {
+        writeln!(self.file, "{token}")?;
+        self.file.sync_all()?;
+        if self.made != self.path {
+            fs::rename(&self.made, &self.path)?;
+        }
+        self.is_written = true;
+        Ok(())
+    }
+}
+
+impl Drop for TokenOutput {
+    fn drop(&mut self) {
+        if !self.is_written {
+            // Nothing more can be done about it than what the error says.
+            drop(fs::remove_file(&self.made));
+        }
+    }
 }
 
 fn list(flags: &ListTokens, lookup: Lookup<'_>, out: &mut dyn Write) -> anyhow::Result<()> {

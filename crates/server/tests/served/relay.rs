@@ -199,6 +199,26 @@ async fn the_example_and_the_variables_lead_through_a_hub() {
 }
 
 #[tokio::test]
+async fn environments_are_listed_with_a_token_from_a_file_and_a_wrong_one_is_77() {
+    let hub = Hub::start().await;
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("token");
+    let list = async |token: &str| {
+        std::fs::write(&file, token).unwrap();
+        let mut command = Program::new(product());
+        command.args(["hub", "environments", "--url", &hub.server.url]);
+        command.arg("--token-file").arg(&file);
+        soon(clean(&mut command).output()).await.unwrap()
+    };
+    let listed = list(&format!("{}\n", hub.token)).await;
+    assert!(listed.status.success(), "{listed:?}");
+    for wrong in ["wrong", "", "\n"] {
+        let refused = list(wrong).await;
+        assert_eq!(refused.status.code(), Some(77), "{refused:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_hub_gives_memory_back_after_a_burst_of_half_sent_requests() {
     let hub = Hub::start().await;
     let before = hub.server.resident_bytes();
