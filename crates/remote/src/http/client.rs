@@ -24,6 +24,10 @@ const IDLE_PER_HOST: usize = 4;
 /// meets the closing half-way fails for nothing: they must be given up well before.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long a connection may take. Less than any request may, so that a host that drops what is sent
+/// to it counts as one that was not reached.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// A client for HTTP/1.1. Clones share connections.
 ///
 /// It takes the proxies of the system. Requests to this machine go around them, and `localhost` is
@@ -129,6 +133,7 @@ fn builder(tls: &Arc<ClientConfig>) -> ClientBuilder {
         .referer(false)
         .http1_only()
         .pool_idle_timeout(IDLE_TIMEOUT)
+        .connect_timeout(CONNECT_TIMEOUT)
         .tls_backend_preconfigured(ClientConfig::clone(tls))
 }
 

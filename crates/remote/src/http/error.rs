@@ -1,6 +1,6 @@
 //! Why a request brought no answer.
 
-use std::time::Duration;
+use std::{error::Error, io, time::Duration};
 
 use tokio_rustls::rustls;
 
@@ -41,5 +41,28 @@ impl ExchangeError {
             Self::Unreachable(_) | Self::Interrupted(_) | Self::Timeout(_) => true,
             Self::TooLarge(_) => false,
         }
+    }
+
+    /// Tells whether nobody was reached, such as a server that is not up yet. A server with which no
+    /// TLS comes about was reached: who runs it, or trusts it, has to act.
+    pub fn is_unreachable(&self) -> bool {
+        match self {
+            Self::Unreachable(error) => !has_tls_error(error),
+            Self::Interrupted(_) | Self::Timeout(_) | Self::TooLarge(_) => false,
+        }
+    }
+}
+
+fn has_tls_error(error: &(dyn Error + 'static)) -> bool {
+    if error.is::<rustls::Error>() {
+        return true;
+    }
+    // An error of the system that wraps another has that one's source, and not that one, as its own.
+    let wrapped = error
+        .downcast_ref::<io::Error>()
+        .and_then(io::Error::get_ref);
+    match wrapped {
+        Some(wrapped) => has_tls_error(wrapped),
+        None => error.source().is_some_and(has_tls_error),
     }
 }

@@ -78,7 +78,9 @@ impl Registry {
             executor_public_key: key.clone(),
         };
         let delay = RegistryDelay::random();
-        registering::until_settled(&delay, || self.register_once(environment, &request)).await
+        let again = RegistryError::may_register_again;
+        registering::until_settled(&delay, again, || self.register_once(environment, &request))
+            .await
     }
 
     /// Asks for the way to an environment, once.
@@ -138,11 +140,21 @@ impl Registry {
         Ok(answer.valid)
     }
 
-    /// Asks, once, where an executor is awaited that dials by itself.
+    /// Asks where an executor is awaited that dials by itself: once, and again for as long as nobody
+    /// is reached.
     ///
     /// # Errors
     /// When it is awaited nowhere, or where others could read what is said.
     pub async fn direct_register(
+        &self,
+        environment: &EnvironmentId,
+    ) -> Result<DirectRegistered, RegistryError> {
+        let delay = RegistryDelay::random();
+        let again = RegistryError::was_not_sent;
+        registering::until_settled(&delay, again, || self.direct_register_once(environment)).await
+    }
+
+    async fn direct_register_once(
         &self,
         environment: &EnvironmentId,
     ) -> Result<DirectRegistered, RegistryError> {

@@ -118,18 +118,24 @@ impl RegistryError {
     /// Tells whether a `register` is worth another try. All else is ambiguous: a newer registration
     /// may have been made by then, and must not be replaced.
     pub fn may_register_again(&self) -> bool {
-        matches!(
-            self,
-            Self::Refused {
-                status: 503,
-                code: Some(Code::RegistrationConflict),
-                ..
-            } | Self::Refused {
-                status: 502,
-                code: Some(Code::AuthenticationServiceUnavailable),
-                ..
-            }
-        )
+        self.was_not_sent()
+            || matches!(
+                self,
+                Self::Refused {
+                    status: 503,
+                    code: Some(Code::RegistrationConflict),
+                    ..
+                } | Self::Refused {
+                    status: 502,
+                    code: Some(Code::AuthenticationServiceUnavailable),
+                    ..
+                }
+            )
+    }
+
+    /// Tells whether nobody can have got the request: the registry is not up, or out of reach.
+    pub fn was_not_sent(&self) -> bool {
+        matches!(self, Self::Exchange(error) if error.is_unreachable())
     }
 
     /// Tells whether a `connect` is worth another try.

@@ -1,27 +1,31 @@
 //! Registering until it is settled, one way or the other.
 
+use std::{error::Error, iter};
+
 use tokio::time::sleep;
 
 use super::RegistryError;
-use crate::{api::Registered, delay::RegistryDelay};
+use crate::delay::RegistryDelay;
 
 /// Asks until the answer is final.
-pub(super) async fn until_settled<F>(
+pub(super) async fn until_settled<T, F>(
     delay: &RegistryDelay,
+    may_ask_again: fn(&RegistryError) -> bool,
     mut ask: impl FnMut() -> F,
-) -> Result<Registered, RegistryError>
+) -> Result<T, RegistryError>
 where
-    F: Future<Output = Result<Registered, RegistryError>>,
+    F: Future<Output = Result<T, RegistryError>>,
 {
     let mut attempt = 0;
     loop {
         match ask().await {
-            Err(error) if error.may_register_again() => {
+            Err(error) if may_ask_again(&error) => {
+                let reason = chain(&error);
                 let pause = delay.after(attempt);
                 match attempt {
                     // Whoever runs it should know why nobody comes.
-                    0 => tracing::error!(%error, "environment is not registered; trying again"),
-                    _ => tracing::warn!(%error, ?pause, "environment is not registered yet"),
+                    0 => tracing::error!(reason, "environment is not registered; trying again"),
+                    _ => tracing::warn!(reason, ?pause, "environment is not registered yet"),
                 }
                 sleep(pause).await;
                 attempt = attempt.saturating_add(1);
@@ -31,6 +35,13 @@ where
     }
 }
 
+/// An error with its sources, for people.
+fn chain(error: &dyn Error) -> String {
+    let sources = iter::successors(Some(error), |error| (*error).source());
+    let texts: Vec<String> = sources.map(ToString::to_string).collect();
+    texts.join(": ")
+}
+
 #[cfg(test)]
 mod tests {
     use std::{cell::RefCell, time::Duration};
@@ -38,7 +49,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::api::{Code, SECURITY_PROFILE, Secret};
+    use crate::api::{Code, Registered, SECURITY_PROFILE, Secret};
 
     fn refused(status: u16, code: Option<Code>) -> RegistryError {
         RegistryError::Refused {
@@ -52,7 +63,7 @@ mod tests {
     async fn a_conflict_is_waited_out_however_long_it_takes() {
         let (delay, times) = (RegistryDelay::new("key"), RefCell::new(Vec::new()));
         let begun = Instant::now();
-        let registered = until_settled(&delay, || {
+        let registered = until_settled(&delay, RegistryError::may_register_again, || {
             times.borrow_mut().push(begun.elapsed());
             let number = times.borrow().len();
             async move {
@@ -95,9 +106,10 @@ mod tests {
         ];
         for make in finals {
             let (mut asked, delay) = (0, RegistryDelay::new("key"));
-            let settled = until_settled(&delay, || {
+            let again = RegistryError::may_register_again;
+            let settled = until_settled(&delay, again, || {
                 asked += 1;
-                async { Err(make()) }
+                async { Err::<Registered, _>(make()) }
             });
             assert!(settled.await.is_err());
             assert_eq!(asked, 1, "{:?}", make());

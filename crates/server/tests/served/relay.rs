@@ -199,6 +199,31 @@ async fn the_example_and_the_variables_lead_through_a_hub() {
 }
 
 #[tokio::test]
+async fn an_executor_waits_for_a_hub_that_is_not_up_yet() {
+    let mut hub = Hub::start().await;
+    hub.server.kill().await;
+    let mut command = hub.executor_command("box");
+    command.stderr(std::process::Stdio::piped());
+    let mut executor = Executor::of(command);
+    let mut log = BufReader::new(executor.0.stderr.take().unwrap()).lines();
+    let line = soon(log.next_line()).await.unwrap().unwrap();
+    assert!(line.contains("trying again"), "{line}");
+    hub.restart().await;
+    hub.connect("box").await;
+    assert_eq!(executor.stop().await, Some(0));
+}
+
+#[tokio::test]
+async fn an_executor_with_a_wrong_token_ends_at_once() {
+    let hub = Hub::start().await;
+    let mut command = hub.executor_command("box");
+    command.env("EXEC_SERVER_REMOTE_TOKEN", "wrong");
+    let output = soon(clean(&mut command).output()).await.unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(text(&output.stderr).contains("401"), "{output:?}");
+}
+
+#[tokio::test]
 async fn environments_are_listed_with_a_token_from_a_file_and_a_wrong_one_is_77() {
     let hub = Hub::start().await;
     let home = tempfile::tempdir().unwrap();

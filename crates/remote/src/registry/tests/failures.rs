@@ -94,6 +94,21 @@ async fn register_waits_out_a_conflict_and_says_the_same_again() {
 }
 
 #[tokio::test]
+async fn a_request_that_nobody_got_may_be_sent_again() {
+    // A port on which nobody listens any more.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base = BaseUrl::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+    drop(listener);
+    let bearer = Bearer::new(Token::new("tok-1").unwrap());
+    let registry = Registry::new(base, Arc::new(bearer), http()).unwrap();
+    let error = registry.connect(&environment(), &key()).await.unwrap_err();
+    assert!(
+        error.was_not_sent() && error.may_register_again(),
+        "{error:?}"
+    );
+}
+
+#[tokio::test]
 async fn a_redirect_is_an_error_and_the_secret_stays_here() {
     let elsewhere = Server::start(|_, _| json(200, &registered())).await;
     let location = HeaderValue::try_from(elsewhere.url()).unwrap();

@@ -40,6 +40,11 @@ impl Hub {
 
     /// Starts an executor.
     pub(crate) fn executor(&self, environment: &str) -> Executor {
+        Executor::of(self.executor_command(environment))
+    }
+
+    /// Tells how an executor is started.
+    pub(crate) fn executor_command(&self, environment: &str) -> Command {
         let mut command = Command::new(product());
         let flags = [
             "--remote",
@@ -50,7 +55,7 @@ impl Hub {
         command
             .args(flags)
             .env("EXEC_SERVER_REMOTE_TOKEN", &self.token);
-        Executor::of(command)
+        command
     }
 
     /// Tells how a harness connects to an environment.
