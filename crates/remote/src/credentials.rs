@@ -11,6 +11,7 @@ mod error;
 mod pipe;
 mod reach;
 mod sign_in;
+mod stdin_token;
 mod token;
 mod traits;
 
@@ -22,6 +23,7 @@ pub use self::{
     pipe::{CredentialPipe, PipeEnd, PipeError},
     reach::{Reach, ReachError},
     sign_in::{SignIn, SignInError},
+    stdin_token::{ChatGptToken, RegistrationBearer, StdinTokenError},
     token::{ApiKey, Bearer, HarnessToken, Token, TokenError},
     traits::{Bodies, Credentials, Outgoing},
 };

@@ -16,5 +16,5 @@ pub use self::{
         SpanParseError, TokenCommand, TokenPlace,
     },
     line::{Cli, Command, Doctor},
-    remote::{Forward, Registration, RemoteTransport, Transport},
+    remote::{ChatGptAuth, Forward, Registration, RemoteTransport, Transport},
 };

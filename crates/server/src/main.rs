@@ -81,6 +81,7 @@ fn start(cli: Cli) -> anyhow::Result<ExitCode> {
         Some(Command::Doctor(_)) | None => {}
     }
     let (registration, transport) = (cli.registration.clone(), cli.transport.clone());
+    let chatgpt = cli.chatgpt.clone();
     let command = cli.command.clone();
     let config = config::load(cli, lookup)?;
     if let Some(Command::Doctor(doctor)) = command {
@@ -88,7 +89,9 @@ fn start(cli: Cli) -> anyhow::Result<ExitCode> {
     }
     let telemetry = Telemetry::begin(&config.logs, lookup)?;
     let paths = ExecServerRuntimePaths::default();
-    let remote = RemoteEnvironmentConfig::find(&registration, &transport, config.clone(), lookup)?;
+    let server = config.clone();
+    let remote =
+        RemoteEnvironmentConfig::find(&registration, &transport, &chatgpt, server, lookup)?;
     let outcome = match remote {
         Some(remote) => on_one_thread(done(exec_server::run_remote_environment(remote, paths))),
         None => on_one_thread(done(exec_server::run_main(config, paths))),

@@ -46,6 +46,11 @@ impl Stop {
     }
 }
 
+/// Waits for the end of standard input. What comes before it is read and forgotten.
+pub(crate) async fn stdin_closed() {
+    closed(&mut Some(tokio::io::stdin())).await;
+}
+
 /// Waits for the end of an input, if there is one.
 async fn closed(stdin: &mut Option<Stdin>) {
     let Some(stdin) = stdin else {

@@ -11,6 +11,7 @@ mod lines;
 #[cfg(test)]
 mod tests;
 
+pub(super) use self::lines::Lines;
 pub use self::{
     credential::{CredentialPipe, PipeEnd},
     error::PipeError,

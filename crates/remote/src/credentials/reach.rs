@@ -14,6 +14,8 @@ pub enum Reach {
     Anywhere,
     /// Where nobody on the way can read it: `https`, or this machine.
     Private,
+    /// By `https` only, also on this machine.
+    Https,
     /// To hosts of the vendor by `https`, or to this machine.
     Vendor,
 }
@@ -30,6 +32,8 @@ impl Reach {
             Self::Anywhere => Ok(()),
             Self::Private if https || near => Ok(()),
             Self::Private => Err(ReachError::InTheClear(place(url))),
+            Self::Https if https => Ok(()),
+            Self::Https => Err(ReachError::NotHttps(place(url))),
             Self::Vendor if near || (https && is_vendor(url)) => Ok(()),
             Self::Vendor => Err(ReachError::NotTheVendor(place(url))),
         }
@@ -58,6 +62,9 @@ pub enum ReachError {
     /// Others could read it on its way.
     #[error("a token is sent over https:// or to this machine only, not to `{0}`")]
     InTheClear(String),
+    /// It goes over TLS only, even on this machine.
+    #[error("a ChatGPT token is sent over https:// only, not to `{0}`")]
+    NotHttps(String),
     /// It is nobody else's business.
     #[error(
         "an API key is sent to its vendor over https:// or to this machine only, not to `{0}`; \
@@ -95,6 +102,11 @@ mod tests {
             assert!(admitted(Reach::Anywhere, url), "{url}");
             assert_eq!(admitted(Reach::Private, url), private, "{url}");
             assert_eq!(admitted(Reach::Vendor, url), vendor, "{url}");
+            assert_eq!(
+                admitted(Reach::Https, url),
+                url.starts_with("https:"),
+                "{url}"
+            );
         }
     }
 }

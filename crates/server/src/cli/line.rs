@@ -4,7 +4,7 @@ use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
 
-use super::{Forward, Hub, Registration, Transport, conventions};
+use super::{ChatGptAuth, Forward, Hub, Registration, Transport, conventions};
 use crate::{
     command::{Line, Where},
     config::{Override, Settings, Strictness, Switch},
@@ -37,6 +37,10 @@ pub struct Cli {
     /// How such an executor is reached.
     #[command(flatten)]
     pub transport: Transport,
+
+    /// A ChatGPT access token as its credential.
+    #[command(flatten)]
+    pub chatgpt: ChatGptAuth,
 
     /// Configuration file, in TOML, with the long options as keys, such as session_ttl = 30
     /// [default: config.toml in $EXEC_SERVER_HOME, in $XDG_CONFIG_HOME/exec-server or in
@@ -127,7 +131,10 @@ impl Cli {
             let text = "--remote before a command has no meaning; `forward` has its own";
             return Err(Self::command().error(ErrorKind::ArgumentConflict, text));
         }
-        cli.transport.check(&cli.registration)?;
+        cli.transport.check(&cli.registration, &cli.chatgpt)?;
+        if let Some(Command::Forward(forward)) = &cli.command {
+            forward.transport.check_forward(&forward.registration)?;
+        }
         Ok(cli)
     }
 

@@ -38,16 +38,25 @@ pub struct Registration {
     /// CODEX_API_KEY, CODEX_ACCESS_TOKEN, the sign-in that the Codex home keeps.
     #[arg(
         long, value_name = "FILE", requires = "remote", help_heading = REMOTE,
-        conflicts_with_all = ["use_agent_identity_auth", "executor_credential_stdin"]
+        conflicts_with_all = [
+            "use_agent_identity_auth", "executor_credential_stdin", "registration_bearer_stdin"
+        ]
     )]
     pub remote_token_file: Option<PathBuf>,
 
     /// Registers an agent task with the JWT in CODEX_ACCESS_TOKEN, and presents its assertions.
     #[arg(
         long, requires = "remote", help_heading = REMOTE,
-        conflicts_with = "executor_credential_stdin"
+        conflicts_with_all = ["executor_credential_stdin", "registration_bearer_stdin"]
     )]
     pub use_agent_identity_auth: bool,
+
+    /// Takes one token from standard input, a line; it needs https://, or a registry on this machine.
+    #[arg(
+        long, requires = "remote", help_heading = REMOTE,
+        conflicts_with = "executor_credential_stdin"
+    )]
+    pub registration_bearer_stdin: bool,
 
     /// Takes tokens from standard input, one JSON object in a line, and the next before one expires.
     #[arg(long, requires = "remote", help_heading = REMOTE)]
@@ -69,7 +78,8 @@ pub struct Transport {
     #[arg(
         long, requires = "remote_transport", help_heading = REMOTE,
         conflicts_with_all = [
-            "use_agent_identity_auth", "executor_credential_stdin", "remote_token_file"
+            "use_agent_identity_auth", "executor_credential_stdin", "remote_token_file",
+            "registration_bearer_stdin"
         ]
     )]
     pub aws_sigv4: bool,
@@ -87,9 +97,34 @@ pub struct Transport {
     pub aws_service: Option<String>,
 }
 
+/// A ChatGPT access token as the credential of an executor.
+#[derive(Args, Clone, Debug, Default)]
+pub struct ChatGptAuth {
+    /// Takes a ChatGPT access token from standard input, which is a pipe or a socket: one line. It
+    /// needs https://.
+    #[arg(
+        long, requires = "remote", help_heading = REMOTE,
+        conflicts_with_all = [
+            "use_agent_identity_auth", "executor_credential_stdin", "registration_bearer_stdin",
+            "remote_token_file", "aws_sigv4"
+        ]
+    )]
+    pub chatgpt_token_stdin: bool,
+
+    /// ChatGPT account to register for [default: the one that the token names].
+    #[arg(
+        long, value_name = "ID", requires = "chatgpt_token_stdin", help_heading = REMOTE
+    )]
+    pub chatgpt_account_id: Option<String>,
+}
+
 impl Transport {
     /// Checks what goes with what, as far as the flags alone tell.
-    pub(super) fn check(&self, registration: &Registration) -> Result<(), clap::Error> {
+    pub(super) fn check(
+        &self,
+        registration: &Registration,
+        chatgpt: &ChatGptAuth,
+    ) -> Result<(), clap::Error> {
         let kind = self.remote_transport.unwrap_or_default();
         let wrong = match kind {
             RemoteTransport::Noise if self.aws_sigv4 => {
@@ -97,14 +132,25 @@ impl Transport {
             }
             RemoteTransport::Direct
                 if registration.use_agent_identity_auth
-                    || registration.executor_credential_stdin =>
+                    || registration.executor_credential_stdin
+                    || registration.registration_bearer_stdin
+                    || chatgpt.chatgpt_token_stdin =>
             {
-                "--remote-transport direct goes with --aws-sigv4 or a token, not with an agent \
-                 identity and not with --executor-credential-stdin"
+                "--remote-transport direct goes with --aws-sigv4 or --remote-token-file, not with \
+                 an agent identity or credentials on standard input"
             }
             RemoteTransport::Noise | RemoteTransport::Direct => return Ok(()),
         };
         Err(Cli::command().error(ErrorKind::ArgumentConflict, wrong))
+    }
+
+    /// Checks the flags of a forwarder.
+    pub(super) fn check_forward(&self, registration: &Registration) -> Result<(), clap::Error> {
+        if self.remote_transport == Some(RemoteTransport::Direct) {
+            let text = "the direct transport does not support forwarding";
+            return Err(Cli::command().error(ErrorKind::ArgumentConflict, text));
+        }
+        self.check(registration, &ChatGptAuth::default())
     }
 }
 
@@ -132,6 +178,10 @@ pub struct Forward {
     /// Where it is offered.
     #[command(flatten)]
     pub registration: Registration,
+
+    /// How it is reached: through a relay. Other ways are accepted as flags and refused by name.
+    #[command(flatten)]
+    pub transport: Transport,
 }
 
 const REMOTE: &str = "Remote";

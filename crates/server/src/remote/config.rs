@@ -14,7 +14,7 @@ use super::{
     credentials::{ACCESS_TOKEN, REMOTE_TOKEN},
 };
 use crate::{
-    cli::{Registration, RemoteTransport, Transport},
+    cli::{ChatGptAuth, Registration, RemoteTransport, Transport},
     config::{Lookup, ServerConfig, SwitchParseError},
 };
 
@@ -73,6 +73,7 @@ impl RemoteEnvironmentConfig {
     pub fn find(
         registration: &Registration,
         transport: &Transport,
+        chatgpt: &ChatGptAuth,
         server: ServerConfig,
         lookup: Lookup<'_>,
     ) -> Result<Option<Self>, RemoteConfigError> {
@@ -85,6 +86,7 @@ impl RemoteEnvironmentConfig {
             credentials: RemoteCredentials::choose(
                 registration,
                 transport,
+                chatgpt,
                 lookup,
                 &|path: &Path| path.exists(),
             )?,
@@ -157,7 +159,7 @@ pub enum RemoteConfigError {
     /// There is nothing to present.
     #[error(
         "no credentials for the registry: give --remote-token-file or {REMOTE_TOKEN} for a hub, \
-         --executor-credential-stdin, CODEX_API_KEY, {ACCESS_TOKEN}, or sign in"
+         --registration-bearer-stdin, --executor-credential-stdin, CODEX_API_KEY, {ACCESS_TOKEN}, or sign in"
     )]
     NoCredentials,
 }

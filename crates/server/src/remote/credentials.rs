@@ -7,13 +7,13 @@ use std::{ffi::OsString, path::PathBuf};
 use exec_remote::{
     api::Secret,
     aws::{EnvironmentValues, Settings},
-    credentials::Token,
+    credentials::{PipeEnd, Token},
     direct::DEFAULT_SERVICE,
 };
 
-use super::{RemoteConfigError, Vendor, config::text};
+use super::{RemoteConfigError, Vendor, config::text, run::StdinEnd};
 use crate::{
-    cli::{Registration, RemoteTransport, Transport},
+    cli::{ChatGptAuth, Registration, RemoteTransport, Transport},
     config::Lookup,
     environments::CodexHome,
     stop::StdinClose,
@@ -37,6 +37,11 @@ pub enum RemoteCredentials {
     AgentIdentity(Secret, Vendor),
     /// Tokens that come on standard input.
     Stdin,
+    /// One token that comes on standard input; over `https://`, or to this machine.
+    RegistrationBearerStdin,
+    /// A ChatGPT access token that comes on standard input, and the account it is to be for; over
+    /// `https://`.
+    ChatGptStdin(Option<String>),
     /// Signatures; for the direct transport only.
     Aws(AwsSettings),
 }
@@ -54,10 +59,24 @@ impl RemoteCredentials {
     /// Tells what is left of standard input: who takes tokens from it sees its end too, and nothing that
     /// comes before it is to be lost.
     pub(super) fn leave_stdin(&self, asked: StdinClose) -> StdinClose {
-        match matches!(self, Self::Stdin) {
+        match matches!(self, Self::Stdin) || self.is_stdin_line() {
             true => StdinClose::Ignored,
             false => asked,
         }
+    }
+
+    /// Tells what the end of standard input means once the credentials were taken from it.
+    pub(super) fn stdin_end(&self, pipe: Option<PipeEnd>, asked: StdinClose) -> StdinEnd {
+        match pipe {
+            Some(pipe) => StdinEnd::Credentials(pipe),
+            None if self.is_stdin_line() && asked == StdinClose::Ends => StdinEnd::Watched,
+            None => StdinEnd::Ignored,
+        }
+    }
+
+    /// Whether one line of standard input is read. Nobody else may read before that.
+    fn is_stdin_line(&self) -> bool {
+        matches!(self, Self::RegistrationBearerStdin | Self::ChatGptStdin(_))
     }
 
     /// Chooses. A flag is looked at first; then `EXEC_SERVER_REMOTE_TOKEN`, `CODEX_API_KEY`,
@@ -66,6 +85,7 @@ impl RemoteCredentials {
     pub(super) fn choose(
         registration: &Registration,
         transport: &Transport,
+        chatgpt: &ChatGptAuth,
         lookup: Lookup<'_>,
         exists: &dyn Fn(&std::path::Path) -> bool,
     ) -> Result<Self, RemoteConfigError> {
@@ -74,6 +94,12 @@ impl RemoteCredentials {
         }
         if registration.executor_credential_stdin {
             return Ok(Self::Stdin);
+        }
+        if registration.registration_bearer_stdin {
+            return Ok(Self::RegistrationBearerStdin);
+        }
+        if chatgpt.chatgpt_token_stdin {
+            return Ok(Self::ChatGptStdin(chatgpt.chatgpt_account_id.clone()));
         }
         if registration.use_agent_identity_auth {
             let token = text(lookup, ACCESS_TOKEN)?.ok_or(RemoteConfigError::NoIdentity)?;

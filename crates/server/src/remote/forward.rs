@@ -9,10 +9,10 @@ use exec_remote::{
 use super::{
     Network, RemoteConfigError, RemoteCredentials,
     config::text,
-    run::{ended, registry, relay_executor, unless_unwanted},
+    run::{registry, relay_executor, unless_unwanted},
 };
 use crate::{
-    cli::{Forward, Registration, Transport},
+    cli::{ChatGptAuth, Forward, Registration},
     config::{Lookup, STDIN_CLOSE, Switch},
     stop::{StdinClose, Stop},
 };
@@ -45,7 +45,8 @@ impl ForwardConfig {
             destination: flags.connect.clone(),
             credentials: RemoteCredentials::choose(
                 registration,
-                &Transport::default(),
+                &flags.transport,
+                &ChatGptAuth::default(),
                 lookup,
                 &exists,
             )?,
@@ -92,14 +93,14 @@ pub async fn run_forward(config: ForwardConfig) -> anyhow::Result<()> {
     let mut stop = Stop::new(credentials.leave_stdin(stdin_close))?;
     let forwarding = async {
         let opened = registry(&registry_url, &environment_id, &credentials, &network).await;
-        let (registry, pipe) = match opened {
-            Ok(opened) => opened,
+        let (registry, stdin) = match opened {
+            Ok((registry, pipe)) => (registry, credentials.stdin_end(pipe, stdin_close)),
             Err(error) => return unless_unwanted(error),
         };
         let executor = relay_executor(registry, environment_id, &network);
         let forwarder = Forwarder::new(executor, destination, network.trust.clone());
         tokio::select! {
-            ended = ended(pipe) => ended,
+            ended = stdin.ended() => ended,
             failed = forwarder.run(std::future::pending()) => Ok(failed?),
         }
     };

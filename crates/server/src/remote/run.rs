@@ -1,15 +1,15 @@
 //! Offering this machine until it is told to stop.
 
-use std::{io::Write, sync::Arc};
+use std::{io::Write, os::fd::AsFd, sync::Arc};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use exec_relay::identity::Identity;
 use exec_remote::{
     api::EnvironmentId,
     aws::Chain,
     credentials::{
-        AccessToken, AgentIdentity, AgentIdentitySettings, ApiKey, Bearer, CredentialPipe,
-        Credentials, PipeEnd, PipeError, SignIn,
+        AccessToken, AgentIdentity, AgentIdentitySettings, ApiKey, Bearer, ChatGptToken,
+        CredentialPipe, Credentials, PipeEnd, PipeError, RegistrationBearer, SignIn,
     },
     direct::{self, DirectExecutor, Proof, SigV4},
     executor::{self, Dialing, Presence, RemoteExecutor},
@@ -17,10 +17,16 @@ use exec_remote::{
     registry::Registry,
     sigv4::Scope,
 };
+use rustix::fs::{FileType, fstat};
 use tokio::sync::watch;
 
 use super::{AwsSettings, Network, RemoteCredentials, RemoteEnvironmentConfig, TokenFile};
-use crate::{cli::RemoteTransport, paths::ExecServerRuntimePaths, serving::Serving, stop::Stop};
+use crate::{
+    cli::RemoteTransport,
+    paths::ExecServerRuntimePaths,
+    serving::Serving,
+    stop::{self, Stop},
+};
 
 /// Offers this machine through a registry until SIGTERM or SIGINT, or until the end of standard input
 /// if tokens come on it or the configuration says so.
@@ -42,7 +48,7 @@ pub async fn run_remote_environment(
     let mut stop = Stop::new(stdin)?;
     serving.look_out(&config.server).await?;
     let offering = async {
-        let Opened { offer, pipe } = match open(&config).await {
+        let Opened { offer, stdin } = match open(&config).await {
             Ok(opened) => opened,
             Err(error) => return unless_unwanted(error),
         };
@@ -50,7 +56,7 @@ pub async fn run_remote_environment(
         let links = serving.serve_links();
         let never = std::future::pending();
         tokio::select! {
-            ended = ended(pipe) => ended,
+            ended = stdin.ended() => ended,
             failed = async {
                 match offer {
                     Offer::Relay(executor) => {
@@ -99,7 +105,7 @@ enum Offer {
 
 struct Opened {
     offer: Offer,
-    pipe: Option<PipeEnd>,
+    stdin: StdinEnd,
 }
 
 /// Makes what offers this machine.
@@ -125,7 +131,10 @@ async fn open(config: &RemoteEnvironmentConfig) -> anyhow::Result<Opened> {
             dialing: dialing(network),
         })),
     };
-    Ok(Opened { offer, pipe })
+    let stdin = config
+        .credentials
+        .stdin_end(pipe, config.server.stdin_close);
+    Ok(Opened { offer, stdin })
 }
 
 /// Makes an executor that waits at a rendezvous, with an identity of its own.
@@ -192,6 +201,13 @@ async fn proof(
             let (pipe, end) = CredentialPipe::open(stdin, environment.clone()).await?;
             return Ok((Proof::Token(Arc::new(pipe)), Some(end)));
         }
+        RemoteCredentials::RegistrationBearerStdin => {
+            Arc::new(RegistrationBearer::read(tokio::io::stdin()).await?)
+        }
+        RemoteCredentials::ChatGptStdin(account) => {
+            ensure_piped(std::io::stdin())?;
+            Arc::new(ChatGptToken::read(tokio::io::stdin(), account.as_deref()).await?)
+        }
         RemoteCredentials::Aws(settings) => {
             let signer = Arc::new(signer(settings).await?);
             return Ok((Proof::Signature(signer), None));
@@ -222,10 +238,36 @@ pub(super) fn unless_unwanted(error: anyhow::Error) -> anyhow::Result<()> {
     }
 }
 
-/// Waits for the end of a pipe, if there is one.
-pub(super) async fn ended(pipe: Option<PipeEnd>) -> anyhow::Result<()> {
-    match pipe {
-        Some(end) => Ok(end.await?),
-        None => std::future::pending().await,
+/// What the end of standard input means to an executor that has its credentials.
+pub(super) enum StdinEnd {
+    /// Credentials still come on it; whoever reads them sees the end.
+    Credentials(PipeEnd),
+    /// It ends the executor.
+    Watched,
+    /// Nothing, or it is looked after elsewhere.
+    Ignored,
+}
+
+impl StdinEnd {
+    /// Waits until standard input ends the executor, if it does.
+    pub(super) async fn ended(self) -> anyhow::Result<()> {
+        match self {
+            Self::Credentials(end) => Ok(end.await?),
+            Self::Watched => {
+                stop::stdin_closed().await;
+                Ok(())
+            }
+            Self::Ignored => std::future::pending().await,
+        }
     }
+}
+
+/// Refuses standard input that is not a pipe or a socket: a token in a file would stay there.
+fn ensure_piped(stdin: impl AsFd) -> anyhow::Result<()> {
+    let kind = FileType::from_raw_mode(fstat(stdin)?.st_mode);
+    ensure!(
+        matches!(kind, FileType::Fifo | FileType::Socket),
+        "ChatGPT token stdin must be a pipe or socket"
+    );
+    Ok(())
 }

@@ -15,7 +15,13 @@ fn choose(
     let variables: BTreeMap<_, _> = variables.iter().copied().collect();
     let lookup = |name: &str| variables.get(name).map(OsString::from);
     let signed_in = |path: &Path| path == Path::new("/codex/auth.json");
-    RemoteCredentials::choose(&cli.registration, &cli.transport, &lookup, &signed_in)
+    RemoteCredentials::choose(
+        &cli.registration,
+        &cli.transport,
+        &cli.chatgpt,
+        &lookup,
+        &signed_in,
+    )
 }
 
 /// The name of what was chosen.
@@ -28,6 +34,8 @@ fn name(chosen: Result<RemoteCredentials, RemoteConfigError>) -> &'static str {
         RemoteCredentials::SignIn(_) => "sign-in",
         RemoteCredentials::AgentIdentity(..) => "identity",
         RemoteCredentials::Stdin => "stdin",
+        RemoteCredentials::RegistrationBearerStdin => "bearer",
+        RemoteCredentials::ChatGptStdin(_) => "chatgpt",
         RemoteCredentials::Aws(_) => "aws",
     }
 }
@@ -61,6 +69,8 @@ fn a_flag_decides_before_every_variable() {
     for (flags, expected) in [
         (&["--remote-token-file=f"][..], "file"),
         (&["--executor-credential-stdin"], "stdin"),
+        (&["--registration-bearer-stdin"], "bearer"),
+        (&["--chatgpt-token-stdin"], "chatgpt"),
         (&["--use-agent-identity-auth"], "identity"),
         (&["--remote-transport=direct", "--aws-sigv4"], "aws"),
         (

@@ -224,6 +224,56 @@ async fn an_executor_with_a_wrong_token_ends_at_once() {
 }
 
 #[tokio::test]
+async fn a_registration_bearer_is_one_line_of_standard_input() {
+    let hub = Hub::start().await;
+    let start = |more: &[&str]| {
+        let mut command = hub.executor_command("box");
+        clean(&mut command).env_remove("EXEC_SERVER_REMOTE_TOKEN");
+        command.arg("--registration-bearer-stdin").args(more);
+        // A key is no competitor.
+        command.env("CODEX_API_KEY", "wrong");
+        command
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let line = format!("{}\nwhat follows is not read", hub.token);
+    for (more, ends) in [(&[][..], false), (&["--exit-on-stdin-close"], true)] {
+        let mut child = start(more);
+        let mut stdin = child.stdin.take().unwrap();
+        soon(stdin.write_all(line.as_bytes())).await.unwrap();
+        let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+        let online = soon(said.next_line()).await.unwrap();
+        assert_eq!(online.as_deref(), Some("online box"));
+        drop(stdin);
+        if ends {
+            assert_eq!(soon(child.wait()).await.unwrap().code(), Some(0));
+        } else {
+            hub.connect("box").await;
+            assert_eq!(crate::program::stop(&mut child).await, Some(0));
+        }
+    }
+    for (line, error) in [
+        (
+            "unended",
+            "expected a newline-terminated registration bearer of at most 16 KiB",
+        ),
+        ("a b\n", "invalid registration bearer"),
+        ("wrong\n", "registry refused the credentials: 401\n"),
+    ] {
+        let mut child = start(&[]);
+        let mut stdin = child.stdin.take().unwrap();
+        soon(stdin.write_all(line.as_bytes())).await.unwrap();
+        drop(stdin);
+        let output = soon(child.wait_with_output()).await.unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(text(&output.stderr).contains(error), "{output:?}");
+    }
+}
+
+#[tokio::test]
 async fn environments_are_listed_with_a_token_from_a_file_and_a_wrong_one_is_77() {
     let hub = Hub::start().await;
     let home = tempfile::tempdir().unwrap();

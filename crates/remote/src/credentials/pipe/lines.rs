@@ -9,13 +9,13 @@ pub(super) const MAX_LINE: usize = 16_384;
 
 /// Reads lines. A line counts once its end is there.
 #[derive(Debug)]
-pub(super) struct Lines<R> {
+pub(in crate::credentials) struct Lines<R> {
     reader: BufReader<R>,
     line: Vec<u8>,
 }
 
 impl<R: AsyncRead + Unpin> Lines<R> {
-    pub(super) fn new(reader: R) -> Self {
+    pub(in crate::credentials) fn new(reader: R) -> Self {
         Self {
             reader: BufReader::new(reader),
             line: Vec::new(),
@@ -24,7 +24,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
 
     /// Returns the next line without its end, or none when the input has ended. Half a line is none.
     /// Cancelling loses nothing.
-    pub(super) async fn next(&mut self) -> Result<Option<Vec<u8>>, PipeError> {
+    pub(in crate::credentials) async fn next(&mut self) -> Result<Option<Vec<u8>>, PipeError> {
         loop {
             let read = self.reader.fill_buf().await.map_err(PipeError::Read)?;
             if read.is_empty() {

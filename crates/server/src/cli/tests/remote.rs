@@ -28,6 +28,9 @@ fn every_flag_of_an_executor_is_accepted() {
     for more in [
         &["--use-agent-identity-auth"][..],
         &["--executor-credential-stdin"],
+        &["--registration-bearer-stdin"],
+        &["--chatgpt-token-stdin"],
+        &["--chatgpt-token-stdin", "--chatgpt-account-id=a"],
         &["--remote-token-file=f"],
         &["--remote-transport=noise"],
         &["--remote-transport=direct", "--remote-token-file=f"],
@@ -67,6 +70,21 @@ fn what_does_not_go_together_is_a_wrong_line() {
         &["--use-agent-identity-auth", "--executor-credential-stdin"],
         &["--use-agent-identity-auth", "--remote-token-file=f"],
         &["--executor-credential-stdin", "--remote-token-file=f"],
+        &["--registration-bearer-stdin", "--use-agent-identity-auth"],
+        &["--registration-bearer-stdin", "--executor-credential-stdin"],
+        &["--registration-bearer-stdin", "--remote-token-file=f"],
+        &["--registration-bearer-stdin", "--chatgpt-token-stdin"],
+        &["--registration-bearer-stdin", "--remote-transport=direct"],
+        &[
+            "--registration-bearer-stdin",
+            "--remote-transport=direct",
+            "--aws-sigv4",
+        ],
+        &["--chatgpt-token-stdin", "--use-agent-identity-auth"],
+        &["--chatgpt-token-stdin", "--executor-credential-stdin"],
+        &["--chatgpt-token-stdin", "--remote-token-file=f"],
+        &["--chatgpt-token-stdin", "--remote-transport=direct"],
+        &["--chatgpt-account-id=a"],
         &["--aws-sigv4"],
         &["--aws-sigv4", "--remote-transport=noise"],
         &["--aws-region=r", "--remote-transport=direct"],
@@ -111,6 +129,9 @@ fn a_registry_needs_a_name_and_a_name_a_registry() {
         &["--remote-transport=noise"],
         &["--use-agent-identity-auth"],
         &["--executor-credential-stdin"],
+        &["--registration-bearer-stdin"],
+        &["--chatgpt-token-stdin"],
+        &["--chatgpt-account-id=a"],
         &["--remote-token-file=f"],
         &["--aws-sigv4"],
         &["--remote=", "--environment-id=e"],
@@ -158,9 +179,21 @@ fn a_forwarder_has_the_flags_of_an_executor_and_a_destination() {
         &["--connect=ws://"],
         &["--connect=ws://u@h"],
         &["--connect=ws://h", "--listen=off"],
-        &["--connect=ws://h", "--remote-transport=noise"],
+        &["--connect=ws://h", "--remote-transport=direct"],
         &["--connect=ws://h", "--aws-sigv4"],
+        &[
+            "--connect=ws://h",
+            "--aws-sigv4",
+            "--remote-transport=direct",
+        ],
+        &["--connect=ws://h", "--chatgpt-token-stdin"],
     ] {
         assert_eq!(status(&forward(&with(more))), Some(2), "{more:?}");
+    }
+    for more in [
+        &["--connect=ws://h", "--registration-bearer-stdin"][..],
+        &["--connect=ws://h", "--remote-transport=noise"],
+    ] {
+        assert_eq!(status(&forward(&with(more))), None, "{more:?}");
     }
 }

@@ -1,0 +1,290 @@
+//! Tokens that a parent process writes to our standard input once: a registration bearer, or a
+//! ChatGPT access token with its account.
+//!
+//! One line is read; what follows it does not matter. Not here: tokens that rotate (`pipe`), whether
+//! standard input is a pipe, what its end means.
+
+use base64_simd::URL_SAFE_NO_PAD;
+use futures_util::future::{BoxFuture, FutureExt, ready};
+use http::HeaderMap;
+use serde::Deserialize;
+use tokio::io::AsyncRead;
+
+use super::{
+    AccountId, Bodies, CredentialError, Credentials, PipeError, Reach, Token, pipe::Lines,
+};
+
+/// A bearer for every request to the registry.
+#[derive(Clone, Debug)]
+pub struct RegistrationBearer(Token);
+
+impl RegistrationBearer {
+    /// Reads it: one line, within any time.
+    ///
+    /// # Errors
+    /// When the line does not end, is too long, or is not a bearer.
+    pub async fn read(reader: impl AsyncRead + Unpin) -> Result<Self, StdinTokenError> {
+        let line = line(reader).await?.ok_or(StdinTokenError::BearerLine)?;
+        token(&line).map(Self).ok_or(StdinTokenError::InvalidBearer)
+    }
+}
+
+impl Credentials for RegistrationBearer {
+    fn headers(&self) -> BoxFuture<'_, Result<HeaderMap, CredentialError>> {
+        ready(Ok(self.0.headers())).boxed()
+    }
+
+    fn reach(&self) -> Reach {
+        Reach::Private
+    }
+
+    fn bodies(&self) -> Bodies {
+        Bodies::Hidden
+    }
+}
+
+/// A ChatGPT access token and the account it is used for.
+#[derive(Clone, Debug)]
+pub struct ChatGptToken {
+    token: Token,
+    account: AccountId,
+}
+
+impl ChatGptToken {
+    /// Reads it: one line with a JWT. Its signature is the registry's to check. `account` must be
+    /// the one that the token names, if that names one.
+    ///
+    /// # Errors
+    /// When the line does not end, is too long, or is not such a token, or when the account is
+    /// another or missing.
+    pub async fn read(
+        reader: impl AsyncRead + Unpin,
+        account: Option<&str>,
+    ) -> Result<Self, StdinTokenError> {
+        let line = line(reader).await?.ok_or(StdinTokenError::ChatGptLine)?;
+        let token = token(&line).ok_or(StdinTokenError::InvalidChatGpt)?;
+        let claimed = Claims::read(&line).ok_or(StdinTokenError::InvalidChatGpt)?;
+        let account = match (claimed.chatgpt_account_id, account) {
+            (Some(claimed), Some(given)) if claimed != given => {
+                return Err(StdinTokenError::AccountMismatch);
+            }
+            (Some(claimed), _) => claimed,
+            (None, Some(given)) => given.to_owned(),
+            (None, None) => return Err(StdinTokenError::NoAccount),
+        };
+        if account.trim() != account {
+            return Err(StdinTokenError::InvalidAccount);
+        }
+        let account = AccountId::new(&account).map_err(|_| StdinTokenError::InvalidAccount)?;
+        Ok(Self { token, account })
+    }
+}
+
+impl Credentials for ChatGptToken {
+    fn headers(&self) -> BoxFuture<'_, Result<HeaderMap, CredentialError>> {
+        let mut headers = self.token.headers();
+        self.account.add_to(&mut headers);
+        ready(Ok(headers)).boxed()
+    }
+
+    fn reach(&self) -> Reach {
+        Reach::Https
+    }
+
+    fn bodies(&self) -> Bodies {
+        Bodies::Hidden
+    }
+}
+
+/// Reads one line. `None`: it has no end, or is too long.
+async fn line(reader: impl AsyncRead + Unpin) -> Result<Option<Vec<u8>>, StdinTokenError> {
+    match Lines::new(reader).next().await {
+        Ok(Some(mut line)) => {
+            if line.last() == Some(&b'\r') {
+                line.pop();
+            }
+            Ok(Some(line))
+        }
+        Ok(None) | Err(PipeError::TooLong(_)) => Ok(None),
+        Err(error) => Err(StdinTokenError::Read(error)),
+    }
+}
+
+/// Makes a token of a line, if it is one word.
+fn token(line: &[u8]) -> Option<Token> {
+    let is_one_word = line.iter().all(u8::is_ascii_graphic);
+    let text = std::str::from_utf8(line).ok().filter(|_| is_one_word)?;
+    Token::new(text).ok()
+}
+
+/// What a ChatGPT access token says about itself.
+#[derive(Default, Deserialize)]
+struct Claims {
+    #[serde(default)]
+    chatgpt_account_id: Option<String>,
+}
+
+impl Claims {
+    /// Reads the payload of a JWT. `None`: it is not one.
+    fn read(jwt: &[u8]) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Payload {
+            #[serde(default, rename = "https://api.openai.com/auth")]
+            auth: Option<Claims>,
+        }
+
+        let mut parts = jwt.splitn(3, |byte| *byte == b'.');
+        let (header, payload, signature) = (parts.next()?, parts.next()?, parts.next()?);
+        if header.is_empty() || signature.is_empty() {
+            return None;
+        }
+        let payload = URL_SAFE_NO_PAD.decode_to_vec(payload).ok()?;
+        let payload: Payload = crate::api::read_object(&payload).ok()?;
+        Some(payload.auth.unwrap_or_default())
+    }
+}
+
+/// Caller: why standard input has no token. No line is repeated.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StdinTokenError {
+    /// The line has no end, or is too long.
+    #[error("expected a newline-terminated registration bearer of at most 16 KiB")]
+    BearerLine,
+    /// The line is empty, has a blank, or is not ASCII.
+    #[error("invalid registration bearer")]
+    InvalidBearer,
+    /// The line has no end, or is too long.
+    #[error("expected a newline-terminated ChatGPT access token of at most 16 KiB")]
+    ChatGptLine,
+    /// The line is not a JWT.
+    #[error("invalid ChatGPT access token")]
+    InvalidChatGpt,
+    /// The token is for another account than the flag says.
+    #[error("--chatgpt-account-id does not match the token")]
+    AccountMismatch,
+    /// Neither the token nor a flag names an account.
+    #[error("token has no ChatGPT account ID; supply --chatgpt-account-id")]
+    NoAccount,
+    /// The account cannot be sent in a header.
+    #[error("invalid ChatGPT account ID")]
+    InvalidAccount,
+    /// Standard input cannot be read.
+    #[error("cannot read the token from standard input")]
+    Read(#[source] PipeError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AUTH: &str = "https://api.openai.com/auth";
+
+    async fn bearer(input: &[u8]) -> Result<String, StdinTokenError> {
+        let bearer = RegistrationBearer::read(input).await?;
+        assert_eq!(
+            (bearer.reach(), bearer.bodies()),
+            (Reach::Private, Bodies::Hidden)
+        );
+        let headers = bearer.headers().await.unwrap();
+        Ok(headers["authorization"].to_str().unwrap().to_owned())
+    }
+
+    #[tokio::test]
+    async fn a_registration_bearer_is_one_line_without_blanks() {
+        for input in [&b"abc\n"[..], b"abc\r\n", b"abc\nwhat follows"] {
+            assert_eq!(bearer(input).await.unwrap(), "Bearer abc");
+        }
+        let longest = [&vec![b'a'; 16_383][..], b"\n"].concat();
+        assert!(bearer(&longest).await.is_ok());
+        let too_long = [&vec![b'a'; 16_384][..], b"\n"].concat();
+        for input in [&b""[..], b"abc", &too_long] {
+            let error = bearer(input).await.unwrap_err();
+            assert!(matches!(error, StdinTokenError::BearerLine), "{error:?}");
+        }
+        for input in [
+            &b"\n"[..],
+            b"\r\n",
+            b"a b\n",
+            b" a\n",
+            b"a\tb\n",
+            b"\xffa\n",
+        ] {
+            let error = bearer(input).await.unwrap_err();
+            assert!(matches!(error, StdinTokenError::InvalidBearer), "{error:?}");
+        }
+    }
+
+    fn jwt(payload: &serde_json::Value) -> String {
+        let payload = URL_SAFE_NO_PAD.encode_to_string(payload.to_string());
+        format!("head.{payload}.signature")
+    }
+
+    async fn account(line: &str, given: Option<&str>) -> Result<String, StdinTokenError> {
+        let input = format!("{line}\n");
+        let token = ChatGptToken::read(input.as_bytes(), given).await?;
+        assert_eq!(
+            (token.reach(), token.bodies()),
+            (Reach::Https, Bodies::Hidden)
+        );
+        let headers = token.headers().await.unwrap();
+        assert_eq!(headers["authorization"], format!("Bearer {line}"));
+        assert!(!format!("{token:?}").contains("signature"), "{token:?}");
+        Ok(headers["chatgpt-account-id"].to_str().unwrap().to_owned())
+    }
+
+    #[tokio::test]
+    async fn the_account_is_that_of_the_token_or_of_the_flag() {
+        let with = jwt(&serde_json::json!({AUTH: {"chatgpt_account_id": "acc"}}));
+        let without = jwt(&serde_json::json!({"exp": 1}));
+        assert_eq!(account(&with, None).await.unwrap(), "acc");
+        assert_eq!(account(&with, Some("acc")).await.unwrap(), "acc");
+        assert_eq!(account(&without, Some("acc")).await.unwrap(), "acc");
+        for other in ["other", " acc", ""] {
+            let error = account(&with, Some(other)).await.unwrap_err();
+            assert!(
+                matches!(error, StdinTokenError::AccountMismatch),
+                "{error:?}"
+            );
+        }
+        let error = account(&without, None).await.unwrap_err();
+        assert!(matches!(error, StdinTokenError::NoAccount), "{error:?}");
+        for odd in ["", " acc", "a\u{7f}"] {
+            let odd = jwt(&serde_json::json!({AUTH: {"chatgpt_account_id": odd}}));
+            let error = account(&odd, None).await.unwrap_err();
+            assert!(
+                matches!(error, StdinTokenError::InvalidAccount),
+                "{error:?}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_line_that_is_not_a_jwt_is_refused() {
+        let good = jwt(&serde_json::json!({AUTH: {"chatgpt_account_id": "acc"}}));
+        let (signed, _) = good.rsplit_once('.').unwrap();
+        for line in [
+            "",
+            "abc",
+            "a.b.c",
+            signed,
+            &format!("{signed}."),
+            &format!(" {good}"),
+            &format!("{good} x"),
+            &jwt(&serde_json::json!({AUTH: 7})),
+            &jwt(&serde_json::json!({AUTH: {"chatgpt_account_id": 7}})),
+            &jwt(&serde_json::json!("text")),
+        ] {
+            let error = account(line, Some("acc")).await.unwrap_err();
+            assert!(
+                matches!(error, StdinTokenError::InvalidChatGpt),
+                "{line}: {error:?}"
+            );
+        }
+        let unended = ChatGptToken::read(good.as_bytes(), None).await.unwrap_err();
+        assert!(
+            matches!(unended, StdinTokenError::ChatGptLine),
+            "{unended:?}"
+        );
+    }
+}
