@@ -12,6 +12,8 @@ pub mod circuit;
 pub mod config;
 pub mod direct;
 pub mod exchange;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod hub;
 pub mod limits;
 pub mod metrics;

@@ -38,7 +38,7 @@ impl JwtAuthority {
     ///
     /// # Errors
     /// When it does not count here and now, or its claims make no principal.
-    pub(super) fn check(&self, token: &str, now: Timestamp) -> Result<Principal, JwtError> {
+    pub(crate) fn check(&self, token: &str, now: Timestamp) -> Result<Principal, JwtError> {
         if token.len() > MAX_BYTES {
             return Err(JwtError::TooLarge);
         }
