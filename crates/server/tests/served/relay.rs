@@ -220,7 +220,11 @@ async fn an_executor_with_a_wrong_token_ends_at_once() {
     command.env("EXEC_SERVER_REMOTE_TOKEN", "wrong");
     let output = soon(clean(&mut command).output()).await.unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert!(text(&output.stderr).contains("401"), "{output:?}");
+    let said = text(&output.stderr);
+    assert!(
+        said.contains("cannot register environment `box`") && said.contains("401"),
+        "{said}"
+    );
 }
 
 #[tokio::test]

@@ -44,12 +44,6 @@ async fn a_wrong_line_is_told_from_a_failure() {
         (&NOWHERE, &[], 1, "no credentials for the registry"),
         (&direct, &[("CODEX_API_KEY", "k")], 2, "--aws-sigv4"),
         (
-            &NOWHERE,
-            &[("CODEX_API_KEY", "k")],
-            1,
-            "cannot register environment `e`",
-        ),
-        (
             &["--remote", "https://hub.example", "--environment-id", "e"],
             &[("CODEX_API_KEY", "k")],
             1,
