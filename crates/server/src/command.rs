@@ -42,7 +42,7 @@ pub use self::{
     attach::Attach,
     bench::Bench,
     cat::Cat,
-    completions::Completions,
+    completions::{CompletionList, Completions},
     cp::Cp,
     edit::Edit,
     env::{Env, warn_of_foreign_keys},

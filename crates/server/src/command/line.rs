@@ -88,7 +88,7 @@ impl Line {
             Self::Env(command) => command.run().await,
             Self::Mcp(command) => command.run().await,
             Self::Bench(command) => command.run().await,
-            Self::Completions(command) => command.run(),
+            Self::Completions(command) => command.run().await,
             Self::Man(command) => command.run(),
         }
     }

@@ -19,5 +19,5 @@ pub(crate) use self::{
     here::Socket,
     open::Place,
     parting::parting,
-    route::{Route, select},
+    route::{Route, Way, select},
 };

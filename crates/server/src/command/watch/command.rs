@@ -4,7 +4,12 @@ use std::{ffi::OsString, process::ExitCode, time::Duration};
 
 use clap::Args;
 use exec_env::filesystem::{Changes, ExecutorFileSystem, WatchDepth, WatchPath};
-use exec_wire::{fs::Change, path_uri::PathUri};
+use exec_wire::{
+    fs::Change,
+    id::ProcessId,
+    path_uri::PathUri,
+    process::{TerminateMode, TerminateProcess},
+};
 use futures_util::{
     StreamExt,
     stream::{BoxStream, SelectAll, select_all},
@@ -12,17 +17,17 @@ use futures_util::{
 use tokio::time::{Instant, timeout};
 
 use super::{
-    ignored::Ignored,
+    ignored::{ChangeFilter, Ignored},
     leaving::Leaving,
     trigger::{Lost, Next, Trigger},
 };
 use crate::command::{
     amount::Span,
-    failure::Failure,
+    failure::{Failure, FailureKind},
     files::{file_failure, persist, shown},
     launch::{self, Launch, Outcome, Surroundings},
     place::{Place, Where},
-    stream::{Terminal, complain, say, telling},
+    stream::{GRACE, Terminal, complain, say, telling},
     terminal::Standard,
 };
 
@@ -33,11 +38,19 @@ const MAX_GATHERING: Duration = Duration::from_secs(2);
 /// Changes of one batch that are looked at; more count as lost ones.
 const MAX_CHANGES: usize = 16_384;
 
+/// Restarts that follow a start within this time are counted.
+const QUICK: Duration = Duration::from_secs(2);
+/// So many of them in a row mean that the command changes files itself.
+const MAX_QUICK_RESTARTS: u32 = 10;
+/// How often a command is asked to end.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
 /// Runs a command again whenever files change.
 ///
 /// It runs at once, and again after each change below the watched paths; never twice at the same time.
 /// What changes while it runs leads to one more run; what changes in three runs in a row is taken for
-/// the command's own, and does not count while it runs.
+/// the command's own, and does not count while it runs. With --restart a change ends the command (SIGTERM,
+/// five seconds later SIGKILL) and runs it again: exclude what it writes itself with --ignore.
 /// Changes in .git, and of what a .gitignore or .ignore in a watched directory names, do not count. It
 /// ends with Ctrl-C, or another signal.
 #[derive(Args, Clone, Debug)]
@@ -53,6 +66,18 @@ pub struct Watch {
     /// Watches this file or directory, repeatable [default: the directory that the command runs in].
     #[arg(short, long = "path", value_name = "PATH")]
     pub paths: Vec<OsString>,
+
+    /// Ends a command that still runs when files change, and runs it again.
+    #[arg(short, long)]
+    pub restart: bool,
+
+    /// Counts only changes of paths that a glob matches, repeatable, such as '*.rs' or 'src/**'.
+    #[arg(short, long = "glob", value_name = "GLOB")]
+    pub globs: Vec<String>,
+
+    /// Ignores changes of paths that a glob matches, repeatable.
+    #[arg(short, long = "ignore", value_name = "GLOB")]
+    pub ignored: Vec<String>,
 
     /// Clears the terminal before each run.
     #[arg(long)]
@@ -70,13 +95,14 @@ pub struct Watch {
 impl Watch {
     /// Runs a command again whenever files change.
     pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
+        let filter = ChangeFilter::new(&self.globs, &self.ignored)?;
         let place = Place::open(&self.place).await?;
         let mut leaving = Leaving::listen()?;
         let files = place.environment().files;
         let begin = async {
             let roots = self.roots(&place).await?;
             // Watched before the first run: no change in between is missed.
-            let watched = Watched::begin(&*files, &roots).await?;
+            let watched = Watched::begin(&*files, &roots, &filter).await?;
             Ok::<_, Failure>((roots, watched))
         };
         let (roots, mut watched) = tokio::select! {
@@ -85,8 +111,26 @@ impl Watch {
             begun = begin => begun?,
         };
         let mut trigger = Trigger::default();
+        let mut quick_restarts = 0;
         loop {
-            let outcome = self.run_once(&place).await?;
+            let started = Instant::now();
+            let outcome = match self
+                .run_or_restart(&place, &mut watched, quick_restarts)
+                .await?
+            {
+                RunEnd::Finished(outcome) => outcome,
+                RunEnd::Overtaken => {
+                    if let Some(status) = leaving.was_asked() {
+                        return Ok(status);
+                    }
+                    quick_restarts = match started.elapsed() < QUICK {
+                        true => quick_restarts + 1,
+                        false => 0,
+                    };
+                    continue;
+                }
+            };
+            quick_restarts = 0;
             if outcome.is_unread {
                 return Ok(outcome.status);
             }
@@ -113,7 +157,7 @@ impl Watch {
                     watched = tokio::select! {
                         biased;
                         status = leaving.asked() => return Ok(status),
-                        watched = Watched::begin(&*files, &roots) => watched?,
+                        watched = Watched::begin(&*files, &roots, &filter) => watched?,
                     };
                     next = trigger.handle_idle(&[], Lost::Some);
                     continue;
@@ -140,25 +184,97 @@ impl Watch {
         Ok(roots)
     }
 
-    async fn run_once(&self, place: &Place) -> Result<Outcome, Failure> {
+    /// Runs the command to its end, or with --restart to the next change.
+    async fn run_or_restart(
+        &self,
+        place: &Place,
+        watched: &mut Watched,
+        quick_restarts: u32,
+    ) -> Result<RunEnd, Failure> {
+        let id = launch::new_id();
+        let mut run = std::pin::pin!(self.run_once(place, id.clone()));
+        let mut restarts = self.restart && quick_restarts < MAX_QUICK_RESTARTS;
+        if self.restart && !restarts {
+            complain("the command seems to change files itself; waiting for its end");
+        }
+        while restarts {
+            tokio::select! {
+                biased;
+                outcome = &mut run => return self.finished(outcome?),
+                first = watched.next() => match first {
+                    Some(first) => {
+                        watched.take(first);
+                        break;
+                    }
+                    // The watch is over; it is renewed when the command has ended.
+                    None => restarts = false,
+                },
+            }
+        }
+        if !restarts {
+            return self.finished(run.await?);
+        }
+        let ended = tokio::select! {
+            biased;
+            // Changes came before the end: it runs again.
+            outcome = &mut run => Some(outcome?),
+            _ = watched.gather(self.debounce.0) => None,
+        };
+        if let Some(outcome) = ended {
+            return match outcome.is_unread {
+                true => Ok(RunEnd::Finished(outcome)),
+                false => Ok(RunEnd::Overtaken),
+            };
+        }
+        loop {
+            // Asked again: the start may have been on its way the first time.
+            let asked = place.client.call(TerminateProcess {
+                process_id: id.clone(),
+                mode: Some(TerminateMode::Graceful {
+                    timeout_ms: Span(GRACE).millis(),
+                }),
+            });
+            asked.await.map_err(Failure::from)?;
+            match timeout(ASK_AGAIN, &mut run).await {
+                Ok(Ok(outcome)) if outcome.is_unread => return Ok(RunEnd::Finished(outcome)),
+                Ok(Err(failure)) if failure.kind == FailureKind::Lost => return Err(failure),
+                // What became of a command that was ended is no news.
+                Ok(_) => return Ok(RunEnd::Overtaken),
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn finished(&self, outcome: Outcome) -> Result<RunEnd, Failure> {
+        let failed = outcome.status != ExitCode::SUCCESS && !outcome.is_unread;
+        if failed && Standard::Error.is_terminal() {
+            complain("the command failed; waiting for changes");
+        }
+        Ok(RunEnd::Finished(outcome))
+    }
+
+    async fn run_once(&self, place: &Place, id: ProcessId) -> Result<Outcome, Failure> {
         if self.clear && Standard::Output.is_terminal() {
             say("\x1b[H\x1b[2J\x1b[3J")?;
         }
         let launch = Launch {
             place,
             surroundings: &self.surroundings,
-            id: launch::new_id(),
+            id,
             argv: self.command.clone(),
             terminal: Terminal::None,
             limit: None,
         };
-        let outcome = launch::run_without_input(launch).await?;
-        let failed = outcome.status != ExitCode::SUCCESS && !outcome.is_unread;
-        if failed && Standard::Error.is_terminal() {
-            complain("the command failed; waiting for changes");
-        }
-        Ok(outcome)
+        launch::run_without_input(launch).await
     }
+}
+
+/// How a run ended.
+enum RunEnd {
+    /// By itself.
+    Finished(Outcome),
+    /// Files changed meanwhile: the command is to run again.
+    Overtaken,
 }
 
 /// Everything that is watched.
@@ -170,7 +286,11 @@ struct Watched {
 }
 
 impl Watched {
-    async fn begin(files: &dyn ExecutorFileSystem, roots: &[PathUri]) -> Result<Self, Failure> {
+    async fn begin(
+        files: &dyn ExecutorFileSystem,
+        roots: &[PathUri],
+        filter: &ChangeFilter,
+    ) -> Result<Self, Failure> {
         let (mut streams, mut ignored) = (Vec::new(), Vec::new());
         for (number, root) in roots.iter().enumerate() {
             let watch = WatchPath {
@@ -184,7 +304,7 @@ impl Watched {
                 let what = format!("cannot watch `{}`: {}", shown(root), failure.what);
                 Failure { what, ..failure }
             })?;
-            ignored.push(Ignored::read(files, &watcher.path).await);
+            ignored.push(Ignored::read(files, &watcher.path, filter.clone()).await);
             let changes = watcher.changes;
             streams.push(changes.map(move |changes| (number, changes)).boxed());
         }

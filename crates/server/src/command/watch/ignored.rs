@@ -1,10 +1,13 @@
-//! Changes that nobody waits for.
+//! Changes that do not count: those that ignore files and options exclude.
 
 use exec_env::filesystem::ExecutorFileSystem;
 use exec_wire::{fs::ReadFile, path_uri::PathUri};
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
-use crate::command::files::{below, persist, shown};
+use crate::command::{
+    failure::{Failure, FailureKind},
+    files::{below, persist, shown},
+};
 
 /// Files that say what is to be ignored, in a watched directory.
 const FILES: [&str; 2] = [".gitignore", ".ignore"];
@@ -16,11 +19,58 @@ const ALWAYS: [&str; 4] = [".git", ".hg", ".jj", ".svn"];
 pub(super) struct Ignored {
     root: PathUri,
     rules: Gitignore,
+    filter: ChangeFilter,
+}
+
+/// Which changes count, by globs as in a `.gitignore`.
+#[derive(Clone, Debug)]
+pub(super) struct ChangeFilter {
+    /// If there are any, only paths that match count.
+    wanted: Gitignore,
+    /// Paths that match do not count.
+    unwanted: Gitignore,
+}
+
+impl ChangeFilter {
+    /// Compiles globs.
+    pub(super) fn new(wanted: &[String], unwanted: &[String]) -> Result<Self, Failure> {
+        Ok(Self {
+            wanted: compile(wanted)?,
+            unwanted: compile(unwanted)?,
+        })
+    }
+
+    fn counts(&self, path: &str) -> bool {
+        let matches =
+            |globs: &Gitignore| globs.matched_path_or_any_parents(path, false).is_ignore();
+        (self.wanted.is_empty() || matches(&self.wanted)) && !matches(&self.unwanted)
+    }
+}
+
+fn compile(globs: &[String]) -> Result<Gitignore, Failure> {
+    let mut compiled = GitignoreBuilder::new("");
+    for glob in globs {
+        let added = compiled.add_line(None, glob);
+        added.map_err(|error| invalid(glob, &error))?;
+    }
+    let shown = globs.join(" ");
+    compiled.build().map_err(|error| invalid(&shown, &error))
+}
+
+fn invalid(glob: &str, error: &ignore::Error) -> Failure {
+    Failure::new(
+        FailureKind::Usage,
+        format!("invalid glob `{glob}`: {error}"),
+    )
 }
 
 impl Ignored {
     /// Reads the ignore files of a watched directory. Without any, little is ignored.
-    pub(super) async fn read(files: &dyn ExecutorFileSystem, root: &PathUri) -> Self {
+    pub(super) async fn read(
+        files: &dyn ExecutorFileSystem,
+        root: &PathUri,
+        filter: ChangeFilter,
+    ) -> Self {
         let mut rules = GitignoreBuilder::new("");
         for name in FILES {
             let Some(path) = below(root, name.as_bytes()) else {
@@ -41,6 +91,7 @@ impl Ignored {
         Self {
             root: root.clone(),
             rules: rules.build().unwrap_or_else(|_| Gitignore::empty()),
+            filter,
         }
     }
 
@@ -50,6 +101,9 @@ impl Ignored {
         let below = path.strip_prefix(&root).unwrap_or(&path);
         let below = below.trim_start_matches('/');
         if below.split('/').any(|name| ALWAYS.contains(&name)) {
+            return true;
+        }
+        if !below.is_empty() && !self.filter.counts(below) {
             return true;
         }
         // A rule for directories covers what is in them; whether the last name is one is not told.
@@ -74,6 +128,7 @@ mod tests {
         let ignored = Ignored {
             root: PathUri::parse("file:///srv/app").unwrap(),
             rules: rules.build().unwrap(),
+            filter: ChangeFilter::new(&[], &[]).unwrap(),
         };
         for (path, expected) in [
             ("", false),
@@ -89,5 +144,32 @@ mod tests {
             let uri = PathUri::parse(&format!("file:///srv/app{path}")).unwrap();
             assert_eq!(ignored.is_ignored(&uri), expected, "{path}");
         }
+    }
+
+    #[test]
+    fn globs_choose_the_changes_that_count() {
+        let globs = |globs: &[&str]| {
+            globs
+                .iter()
+                .map(|&glob| glob.to_owned())
+                .collect::<Vec<_>>()
+        };
+        let filter = |wanted: &[&str], unwanted: &[&str]| {
+            ChangeFilter::new(&globs(wanted), &globs(unwanted)).unwrap()
+        };
+        let sources = filter(&["*.rs", "docs/**"], &["generated/", "tmp.rs"]);
+        for (path, counts) in [
+            ("src/main.rs", true),
+            ("docs/a/b.md", true),
+            ("README.md", false),
+            ("generated/x.rs", false),
+            ("src/tmp.rs", false),
+        ] {
+            assert_eq!(sources.counts(path), counts, "{path}");
+        }
+        let all_but = filter(&[], &["*.log"]);
+        assert!(all_but.counts("a") && !all_but.counts("x/a.log"));
+        let wrong = ChangeFilter::new(&globs(&["a{b"]), &[]).unwrap_err();
+        assert_eq!(wrong.kind, FailureKind::Usage);
     }
 }

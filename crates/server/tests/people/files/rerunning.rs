@@ -29,9 +29,17 @@ impl Rerun {
     }
 
     fn below(scene: &Scene, name: &str, script: &str) -> Self {
+        Self::with(scene, name, &[], script)
+    }
+
+    fn with(scene: &Scene, name: &str, flags: &[&str], script: &str) -> Self {
         let root = scene.there(name);
         let root = root.to_str().unwrap();
-        let line = ["--debounce", "20ms", "-C", root, "sh", "-c", script];
+        let line = [
+            flags,
+            &["--debounce", "20ms", "-C", root, "sh", "-c", script],
+        ]
+        .concat();
         let mut command = scene.person.command(scene.line("watch", &line));
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -76,6 +84,45 @@ async fn a_command_runs_at_once_and_after_each_change_that_counts() {
     put(&scene, "file", "three");
     rerun.says("three").await;
     rerun.end().await;
+}
+
+#[tokio::test]
+async fn a_command_that_still_runs_is_ended_and_run_again() {
+    let scene = Scene::new().await;
+    write(&scene.there("file"), "one");
+    let script = "cat file; echo; exec sleep 1000";
+    let mut rerun = Rerun::with(&scene, "", &["--restart"], script);
+    for content in ["two", "three", "four", "five"] {
+        rerun
+            .says(&fs::read_to_string(scene.there("file")).unwrap())
+            .await;
+        put(&scene, "file", content);
+    }
+    rerun.says("five").await;
+    // One that has ended is run again as without the option.
+    put(&scene, "file", "done");
+    rerun.says("done").await;
+    rerun.end().await;
+}
+
+#[tokio::test]
+async fn globs_choose_which_changes_count() {
+    let scene = Scene::new().await;
+    write(&scene.there("a.txt"), "one");
+    let flags = ["--glob", "*.txt", "--ignore", "tmp.txt"];
+    let mut rerun = Rerun::with(&scene, "", &flags, "cat a.txt; echo");
+    rerun.says("one").await;
+    let mut other = Rerun::start(&scene, "echo seen");
+    other.says("seen").await;
+    write(&scene.there("notes.md"), "");
+    write(&scene.there("tmp.txt"), "");
+    // Somebody else has been told of them.
+    other.says("seen").await;
+    put(&scene, "a.txt", "two");
+    rerun.says("two").await;
+    rerun.end().await;
+    let wrong = scene.run("watch", &["--glob", "a{b", "true"]).await;
+    wrong.failed(2, &["`a{b`"]);
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! What is around the commands: help, completions, the manual, measurements.
 
-use std::process::Stdio;
+use std::{path::Path, process::Stdio};
 
 use serde_json::Value;
 use tokio::process::Command;
@@ -78,6 +78,76 @@ async fn bash_completes_options_of_commands() {
         let completed = completed.output_soon().await.well();
         assert_eq!(completed.trim(), expected, "{line}");
     }
+}
+
+#[tokio::test]
+async fn tab_completes_environments_and_processes_and_no_flags_before_commands() {
+    let person = Person::new();
+    for name in ["box", "build"] {
+        person
+            .run(["env", "add", name, "ws://127.0.0.1:1"])
+            .await
+            .well();
+    }
+    let script = person.run(["completions", "bash"]).await.well();
+    let file = person.keep("completions", &script);
+    let complete = async |line: &str| {
+        let typed = format!(
+            "exec-server() {{ '{}' \"$@\"; }}; . '{}'; COMP_WORDS=(exec-server {line}); \
+             COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
+             _exec_server_complete exec-server \"${{COMP_WORDS[-1]}}\" \"${{COMP_WORDS[-2]}}\"; \
+             echo \"${{COMPREPLY[@]}}\"",
+            crate::cast::product().display(),
+            file.display()
+        );
+        let mut bash = person.program(Path::new("bash"), ["--norc", "-c", &typed]);
+        bash.output_soon().await.well().trim_end().to_owned()
+    };
+    // No server is started to list processes of one.
+    assert_eq!(complete("kill ''").await, "");
+    assert_eq!(person.local_server(), None);
+    for (name, seconds) in [("short", "0"), ("serve", "1000")] {
+        let run = ["run", "-d", "--name", name, "sleep", seconds];
+        person.run(run).await.well();
+    }
+    assert_eq!(person.run(["wait", "short"]).await.status, Some(0));
+    for (line, expected) in [
+        ("run -E b", "box build"),
+        ("env rm bu", "build"),
+        ("env default ''", "local box build"),
+        ("logs s", "serve short"),
+        ("kill s", "serve"),
+        ("kill -E box s", ""),
+        ("ps rm ''", "short"),
+        ("wa", "wait watch"),
+        ("run --sand", "--sandbox"),
+    ] {
+        assert_eq!(complete(line).await, expected, "{line}");
+    }
+    let commands = complete("''").await;
+    assert!(commands.contains("run shell ps"), "{commands}");
+    assert!(!commands.contains(" -"), "{commands}");
+    // The functions of the other shells are there, and zsh's does what it should.
+    let zsh = person.run(["completions", "zsh"]).await.well();
+    for used in [
+        ":NAME|URL:_exec_server_environments'",
+        ":_exec_server_processes'",
+    ] {
+        assert!(zsh.contains(used), "{used}");
+    }
+    let functions = zsh.split("_exec-server() {").next().unwrap();
+    let typed = format!(
+        "exec-server() {{ '{}' \"$@\"; }}; compadd() {{ print -r -- $found; }}; \
+         words=(exec-server kill ''); {functions}\n_exec_server_processes; _exec_server_environments",
+        crate::cast::product().display(),
+    );
+    let mut shell = person.program(Path::new("zsh"), ["-f", "-c", &typed]);
+    let said = shell.output_soon().await.well();
+    assert_eq!(said, "serve\nlocal box build\n");
+    let fish = person.run(["completions", "fish"]).await.well();
+    assert!(fish.contains("-s E -l env"), "{fish}");
+    assert!(fish.contains("(__exec_server_list environments)"), "{fish}");
+    assert!(!fish.contains("__fish_complete_users"), "{fish}");
 }
 
 #[tokio::test]
