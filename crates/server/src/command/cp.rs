@@ -5,7 +5,7 @@
 //! the target's name when it is whole; so does a tree that is copied to where nothing is.
 //! Invariant: under the target's name there is the old file or the new one, never a piece; what is no file is
 //! never replaced.
-//! Not here: links, which are followed as `scp` follows them; owners; times on a server.
+//! Not here: owners, hard links, extended attributes.
 
 mod arguments;
 mod blocks;
@@ -13,6 +13,7 @@ mod copier;
 mod job;
 mod journal;
 mod landing;
+mod links;
 mod meter;
 mod modes;
 mod part;

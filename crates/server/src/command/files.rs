@@ -17,5 +17,5 @@ pub(crate) use self::{
     kept::{Identity, look},
     native::native_entries,
     nowhere::leads_nowhere,
-    shown::{below, relative, relative_bytes, shown},
+    shown::{below, exact, relative, relative_bytes, shown},
 };

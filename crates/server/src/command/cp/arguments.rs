@@ -5,8 +5,9 @@ use std::{ffi::OsString, io::Write, process::ExitCode};
 use clap::Args;
 
 use super::{
-    copier::Resume,
+    copier::{CopyOptions, KeepTimes, Resume},
     job::copy_all,
+    links::LinkMode,
     meter::{Meter, Show, Summary},
     side::Side,
     target::{Target, Trees, check_twins},
@@ -25,7 +26,8 @@ use crate::command::{
     after_help = "A path in the environment has a colon before it: `cp -E box notes.txt :/srv/`, \
                   `cp -r box:logs .`. A file here with a colon in its name needs `./` before it.\n\n\
                   What is interrupted leaves a hidden part beside its target; the same command goes on \
-                  with it. Modes are kept, times where the target is here. Links are followed.\n\n\
+                  with it. Modes are kept, times where the target is here; -a keeps times everywhere. Links in \
+                  directories are copied as links, wherever they lead; -L copies what they lead to.\n\n\
                   A directory goes into a target that is a directory already, and keeps its name there; \
                   `cp -r src/. :dst` brings `dst` up to date instead."
 )]
@@ -34,8 +36,16 @@ pub struct Cp {
     place: Where,
 
     /// Copies directories with everything in them.
-    #[arg(short, long)]
+    #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
+
+    /// Copies directories, and keeps times besides modes and links.
+    #[arg(short, long)]
+    archive: bool,
+
+    /// Copies what links in directories lead to, instead of the links.
+    #[arg(short = 'L', long)]
+    dereference: bool,
 
     /// Copies everything anew: parts of an earlier run are not used.
     #[arg(long)]
@@ -85,7 +95,7 @@ impl Cp {
         let missing = || Failure::new(FailureKind::Failed, "an environment was lost");
         let to = side_of(target).ok_or_else(missing)?;
         let target = Target::find(to, target, sources.len()).await?;
-        let trees = match self.recursive {
+        let trees = match self.recursive || self.archive {
             true => Trees::Copied,
             false => Trees::Refused,
         };
@@ -104,16 +114,26 @@ impl Cp {
                 None => groups.push((from, vec![pair])),
             }
         }
-        let resume = match self.no_resume {
-            true => Resume::Nothing,
-            false => Resume::Parts,
+        let options = CopyOptions {
+            resume: match self.no_resume {
+                true => Resume::Nothing,
+                false => Resume::Parts,
+            },
+            links: match self.dereference {
+                true => LinkMode::Follow,
+                false => LinkMode::Keep,
+            },
+            times: match self.archive {
+                true => KeepTimes::Yes,
+                false => KeepTimes::No,
+            },
         };
         let meter = Meter::new(match self.quiet {
             true => Show::Nothing,
             false => Show::OnTerminal,
         });
         for (from, pairs) in groups {
-            let copied = copy_all(&from, &target.side, pairs, resume, &meter).await;
+            let copied = copy_all(&from, &target.side, pairs, options, &meter).await;
             if copied.is_err() {
                 meter.end();
             }

@@ -16,6 +16,7 @@ use super::{
     blocks::{Blocks, Trouble, copy_blocks, same_blocks},
     journal::Number,
     landing::Landing,
+    links::{Finishing, LinkMode},
     meter::Meter,
     modes::Modes,
     part::part_of,
@@ -47,12 +48,33 @@ pub(super) enum Resume {
     Nothing,
 }
 
+/// Whether times are kept where writing a file does not set them.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum KeepTimes {
+    /// Also of directories, and on a server.
+    Yes,
+    /// Only those of files here.
+    No,
+}
+
+/// How everything is copied.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CopyOptions {
+    /// Whether an earlier run is continued.
+    pub(super) resume: Resume,
+    /// What becomes of links in trees.
+    pub(super) links: LinkMode,
+    /// Whether times are kept.
+    pub(super) times: KeepTimes,
+}
+
 /// Copies files from one end to the other.
 #[derive(Debug)]
 pub(super) struct Copier<'a> {
     from: &'a Side,
     to: &'a Side,
-    resume: Resume,
+    options: CopyOptions,
+    finishing: &'a Finishing,
     meter: &'a Meter,
     /// One large file at a time: it fills the way by itself.
     large: Semaphore,
@@ -61,11 +83,18 @@ pub(super) struct Copier<'a> {
 }
 
 impl<'a> Copier<'a> {
-    pub(super) fn new(from: &'a Side, to: &'a Side, resume: Resume, meter: &'a Meter) -> Self {
+    pub(super) fn new(
+        from: &'a Side,
+        to: &'a Side,
+        options: CopyOptions,
+        finishing: &'a Finishing,
+        meter: &'a Meter,
+    ) -> Self {
         Self {
             from,
             to,
-            resume,
+            options,
+            finishing,
             meter,
             large: Semaphore::new(1),
             unkept: RefCell::default(),
@@ -84,10 +113,15 @@ impl<'a> Copier<'a> {
 
     async fn copy_job(&self, mut job: Job) -> Result<(), Failure> {
         if job.ground == Ground::Taken {
+            self.guard_link(&job).await?;
             let landing = Landing::find(self.to, job.target).await?;
             job.target = landing.for_file(self.to)?;
         }
         let number = Number::of(&job.target, job.found.into());
+        if self.options.times == KeepTimes::Yes && self.to.place.is_some() {
+            self.finishing
+                .add_time(&job.target, job.found.modified_at_ms);
+        }
         if self.is_copied(&job, number).await? {
             self.meter.resumed(job.found.size);
             self.meter.file(job.found.size);
@@ -115,6 +149,21 @@ impl<'a> Copier<'a> {
         self.meter.file(job.found.size);
         if let Some(tree) = &job.tree {
             tree.journal.note(number).await;
+        }
+        Ok(())
+    }
+
+    /// Refuses to write through a link here that the source may have put there in an earlier run.
+    async fn guard_link(&self, job: &Job) -> Result<(), Failure> {
+        if self.options.links == LinkMode::Follow || self.to.place.is_some() {
+            return Ok(());
+        }
+        let found = look(&*self.to.files, &job.target).await;
+        let found = found.map_err(|error| file_failure(&error))?;
+        if found.is_some_and(|found| found.is_symlink) {
+            let shown = self.to.shows(&job.target);
+            let what = format!("`{shown}` is a link, and a file cannot replace it");
+            return Err(Failure::new(FailureKind::Failed, what).next("remove it first"));
         }
         Ok(())
     }
@@ -251,7 +300,7 @@ impl<'a> Copier<'a> {
 
     /// Returns how much of a part that an earlier run left can be used.
     async fn resumable(&self, job: &Job, part: &PathUri) -> Result<u64, FileError> {
-        if self.resume == Resume::Nothing {
+        if self.options.resume == Resume::Nothing {
             return Ok(0);
         }
         let length = match look(&*self.to.files, part).await? {

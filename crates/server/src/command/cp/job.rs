@@ -12,7 +12,8 @@ use tokio::{
 };
 
 use super::{
-    copier::{Copier, Resume},
+    copier::{Copier, CopyOptions},
+    links::Finishing,
     meter::Meter,
     scan::Scan,
     side::Side,
@@ -33,7 +34,7 @@ pub(super) async fn copy_all(
     from: &Side,
     to: &Side,
     pairs: Vec<Pair>,
-    resume: Resume,
+    options: CopyOptions,
     meter: &Meter,
 ) -> Result<(), Failure> {
     let failed = |error: io::Error| {
@@ -41,9 +42,10 @@ pub(super) async fn copy_all(
         Failure::new(FailureKind::Failed, what)
     };
     let mut signals = Signals::listen().map_err(failed)?;
-    let copier = Copier::new(from, to, resume, meter);
+    let finishing = Finishing::default();
+    let copier = Copier::new(from, to, options, &finishing, meter);
     let sides = [from, to];
-    let scan = Scan::new(from, to, resume, meter);
+    let scan = Scan::new(from, to, options, &finishing, meter);
     let scan = scan.avoiding(&pairs).await?;
     let outcome = tokio::select! {
         biased;

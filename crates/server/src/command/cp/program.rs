@@ -19,8 +19,8 @@ use crate::command::place::Place;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How often one is started: a connection may be cut meanwhile.
 const ATTEMPTS: usize = 3;
-/// What is kept of what it says.
-const KEPT_BYTES: usize = 256 << 10;
+/// What is kept of what it says: links of large trees among it.
+const KEPT_BYTES: usize = 16 << 20;
 
 /// Runs a program with paths behind its other words; doing it twice must be as good as once. Paths are
 /// bytes, and words are text: so they go through `xargs`. Fails with one line.
@@ -35,6 +35,16 @@ pub(super) async fn run_with_paths(
         input.extend_from_slice(native.as_os_str().as_bytes());
         input.push(0);
     }
+    run_with_input(place, words, input).await
+}
+
+/// Runs a program by `xargs` with words of any bytes, each followed by a NUL; doing it twice must be as
+/// good as once. Fails with one line.
+pub(super) async fn run_with_input(
+    place: &Place,
+    words: &[&str],
+    input: Vec<u8>,
+) -> Result<(), String> {
     let input = Bytes::from(input);
     let mut outcome = Ok(());
     for _ in 0..ATTEMPTS {
@@ -45,6 +55,22 @@ pub(super) async fn run_with_paths(
         };
     }
     outcome
+}
+
+/// Runs a program in the same way, and returns everything that it prints.
+pub(super) async fn output_of(
+    place: &Place,
+    words: &[&str],
+    input: Vec<u8>,
+) -> Result<Vec<u8>, String> {
+    let said = run_once(place, words, Bytes::from(input)).await?;
+    if said.truncated() {
+        return Err("there are too many".to_owned());
+    }
+    match said.exit.as_ref().is_some_and(|exit| exit.code == 0) {
+        true => Ok(said.stdout.data.to_vec()),
+        false => Err(why(words, &said)),
+    }
 }
 
 /// Finds the links below a directory that lead nowhere, which no method lists. Directories behind links are

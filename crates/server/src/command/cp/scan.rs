@@ -1,8 +1,8 @@
 //! What there is to copy: a file, or a tree, directory by directory.
 //!
 //! Directories are made as they are found, and files are handed on at once: copying begins before the
-//! tree is known. Links are looked through. One that leads back up, or to where everything is copied to,
-//! is left out, and so is what links lead to again and again.
+//! tree is known. Links are copied as links, or looked through: then one that leads back up, or to where
+//! everything is copied to, is left out, and so is what links lead to again and again.
 
 use std::{
     cell::RefCell,
@@ -19,7 +19,8 @@ use futures_util::{StreamExt, future::join3, stream};
 use tokio::sync::mpsc;
 
 use super::{
-    copier::Resume,
+    copier::{CopyOptions, KeepTimes, Resume},
+    links::{Finishing, LinkMode, SourceLinks},
     meter::Meter,
     modes::{Modes, Reach},
     part::{part_of, tree_parts},
@@ -70,6 +71,10 @@ pub(super) struct Scan<'a> {
     trees: RefCell<Vec<Rc<Tree>>>,
     /// The sources that are directories.
     roots: RefCell<Vec<PathUri>>,
+    link_mode: LinkMode,
+    finishing: &'a Finishing,
+    /// Whether directories get the times of their sources.
+    times: KeepTimes,
 }
 
 /// A directory that is still to be listed.
@@ -84,14 +89,25 @@ struct Level {
     above: Vec<PathUri>,
     /// Whether a link led here, or to a directory above.
     is_linked: bool,
+    /// The links of the tree.
+    links: Rc<SourceLinks>,
 }
 
 impl<'a> Scan<'a> {
-    pub(super) fn new(from: &'a Side, to: &'a Side, resume: Resume, meter: &'a Meter) -> Self {
+    pub(super) fn new(
+        from: &'a Side,
+        to: &'a Side,
+        options: CopyOptions,
+        finishing: &'a Finishing,
+        meter: &'a Meter,
+    ) -> Self {
         Self {
             from,
             to,
-            resume,
+            resume: options.resume,
+            link_mode: options.links,
+            times: options.times,
+            finishing,
             meter,
             modes: Modes::new(to),
             avoided: Vec::new(),
@@ -131,7 +147,9 @@ impl<'a> Scan<'a> {
             };
             return self.hand_on(job, jobs).await;
         }
-        self.roots.borrow_mut().push(pair.source.clone());
+        if self.link_mode == LinkMode::Follow {
+            self.roots.borrow_mut().push(pair.source.clone());
+        }
         let mut levels = vec![self.root(pair).await?];
         while let Some(level) = levels.pop() {
             match self.list(&level, jobs).await {
@@ -157,6 +175,17 @@ impl<'a> Scan<'a> {
             Ok(()) => Ok(()),
         };
         self.tell_dead().await;
+        let (made, failures) = self.finishing.make_links(self.to).await;
+        for _ in 0..made {
+            self.meter.file(0);
+        }
+        for failure in failures {
+            told(Err(self
+                .trees()
+                .iter()
+                .fold(failure, |failure, tree| tree.name_target(failure))))?;
+        }
+        told(self.finishing.set_times(self.to).await)?;
         told(self.modes.settle().await)?;
         for tree in self.trees() {
             told(tree.finish(self.to).await)?;
@@ -185,7 +214,9 @@ impl<'a> Scan<'a> {
     }
 
     async fn root(&self, pair: Pair) -> Result<Level, Failure> {
+        let links = SourceLinks::find(self.from, &pair.source, self.link_mode).await?;
         let mut root = Level {
+            links: Rc::new(links),
             source: pair.source,
             target: pair.target,
             ground: pair.ground,
@@ -221,7 +252,8 @@ impl<'a> Scan<'a> {
         )
         .await;
         let (real, found) = (real.map_err(failed)?, found.map_err(failed)?);
-        let mode = source.map_err(failed)?.and_then(|source| source.mode);
+        let source = source.map_err(failed)?;
+        let mode = source.and_then(|source| source.mode);
         let is_linked = level.is_linked || is_elsewhere(&real, level);
         if let Some(why) = self.why_not(&real, level, is_linked) {
             let shown = self.from.shows(&level.source);
@@ -232,6 +264,10 @@ impl<'a> Scan<'a> {
         let (ground, reach) = self.make(level, mode).await?;
         if let Some(tree) = level.tree.as_ref().filter(|_| level.above.is_empty()) {
             tree.has_root.set(true);
+        }
+        if let (KeepTimes::Yes, Some(source)) = (self.times, source) {
+            self.finishing
+                .add_time(&level.target, source.modified_at_ms);
         }
         self.meter.directory();
         let mut above = level.above.clone();
@@ -244,6 +280,11 @@ impl<'a> Scan<'a> {
                 self.skip(&entry, "its name cannot be written there");
                 continue;
             };
+            if let Some(leads_to) = level.links.target(&entry.path) {
+                self.finishing.add_link(target, leads_to);
+                names.insert(entry.name, entry.kind);
+                continue;
+            }
             match entry.kind {
                 EntryKind::File => files.push((entry.path, target)),
                 EntryKind::Directory if above.len() >= MAX_DEPTH => {
@@ -258,6 +299,7 @@ impl<'a> Scan<'a> {
                     reach,
                     above: above.clone(),
                     is_linked,
+                    links: Rc::clone(&level.links),
                 }),
                 EntryKind::Other => {
                     self.skip(&entry, "it is neither a file nor a directory");
@@ -270,6 +312,18 @@ impl<'a> Scan<'a> {
                 }
             }
             names.insert(entry.name, entry.kind);
+        }
+        for name in level.links.names_in(&level.source) {
+            let (source, target) = (below(&level.source, &name), below(&level.target, &name));
+            let (Some(source), Some(target)) = (source, target) else {
+                continue;
+            };
+            if let (false, Some(leads_to)) =
+                (names.contains_key(&name), level.links.target(&source))
+            {
+                self.finishing.add_link(target, leads_to);
+                names.insert(name, EntryKind::Nowhere);
+            }
         }
         // The last one is taken first.
         directories.reverse();
@@ -324,16 +378,34 @@ impl<'a> Scan<'a> {
         (*times > MAX_REPEATS).then_some("is left out: links lead to it again and again")
     }
 
+    /// Tells whether links in the target are not written through: they may have come from the source,
+    /// which decides where they lead, and the target is ours.
+    fn is_guarded(&self) -> bool {
+        self.link_mode == LinkMode::Keep && self.to.place.is_none()
+    }
+
     /// Makes the directory, if it is not there.
     async fn make(&self, level: &Level, mode: Option<u32>) -> Result<(Ground, Reach), Failure> {
         let failed = |error: FileError| file_failure(&error);
-        if level.ground == Ground::Taken {
+        if level.ground != Ground::Bare {
             let found = look(&*self.to.files, &level.target).await;
-            if found
-                .map_err(failed)?
-                .is_some_and(|found| found.is_directory)
-            {
-                return Ok((Ground::Taken, level.reach));
+            let found = found.map_err(failed)?;
+            // What a source had as a link in an earlier run may be a directory now: nothing of it is
+            // written where the link leads.
+            let is_link = found.is_some_and(|found| found.is_symlink) && !level.above.is_empty();
+            match (level.ground, found) {
+                (Ground::Taken, Some(_)) if is_link && self.is_guarded() => {
+                    let shown = self.to.shows(&level.target);
+                    let what = format!("`{shown}` is a link, and a directory cannot replace it");
+                    return Err(Failure::new(FailureKind::Failed, what).next("remove it first"));
+                }
+                (Ground::Taken, Some(found)) if found.is_directory => {
+                    return Ok((Ground::Taken, level.reach));
+                }
+                (Ground::Begun, Some(_)) if is_link => {
+                    remove(self.to, &level.target).await.map_err(failed)?;
+                }
+                (Ground::Taken | Ground::Begun | Ground::Bare, _) => {}
             }
         }
         let create = CreateDirectory {

@@ -47,7 +47,7 @@ async fn a_link_up_leads_into_neither_the_target_nor_the_tree_again() {
     symlink("../other", scene.here("all/tr/beside")).unwrap();
     fs::create_dir(scene.here("all/dst")).unwrap();
     for target in [":all/new", ":all/dst", ":all/dst"] {
-        let ended = scene.person.run(["cp", "-r", "all/tr", target]).await;
+        let ended = scene.person.run(["cp", "-rL", "all/tr", target]).await;
         assert_eq!(ended.status, Some(0), "{ended:?}");
         assert!(ended.stderr.contains("up` leads back"), "{ended:?}");
     }
@@ -73,7 +73,7 @@ async fn links_that_cross_do_not_multiply_a_tree_without_end() {
     }
     write(&scene.here(&format!("tree/{STAGES}/file")), "x");
     let target = scene.remote("");
-    let ended = scene.run("cp", &["-r", "--json", "tree", &target]).await;
+    let ended = scene.run("cp", &["-rL", "--json", "tree", &target]).await;
     assert_eq!(ended.status, Some(0), "{ended:?}");
     assert!(ended.stderr.contains("again and again"), "{ended:?}");
     let told: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
@@ -92,8 +92,8 @@ async fn links_of_a_tree_that_lead_nowhere_are_told_in_both_directions() {
     }
     let (source, target) = (scene.remote("down"), scene.remote("new"));
     for line in [
-        ["-r", "--json", "up", &target],
-        ["-r", "--json", &source, "."],
+        ["-rL", "--json", "up", &target],
+        ["-rL", "--json", &source, "."],
     ] {
         let ended = scene.run("cp", &line).await;
         assert_eq!(ended.status, Some(0), "{ended:?}");
@@ -114,4 +114,114 @@ async fn a_link_that_leads_nowhere_is_listed_when_it_is_named() {
     assert!(line.starts_with('l') && line.ends_with(" dead\n"), "{line}");
     let told = scene.json("ls", &["--json", path.to_str().unwrap()]).await;
     assert_eq!(told[0]["kind"], "nowhere", "{told}");
+}
+
+/// Where a link leads.
+fn leads_to(path: &std::path::Path) -> String {
+    let target = fs::read_link(path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+    target.to_string_lossy().into_owned()
+}
+
+#[tokio::test]
+async fn links_of_a_tree_are_copied_as_links_in_both_directions() {
+    let scene = Scene::new().await;
+    for root in [scene.here("up"), scene.there("down")] {
+        write(&root.join("a/file"), "x");
+        symlink("file", root.join("a/fine")).unwrap();
+        symlink("none", root.join("a/dead")).unwrap();
+        symlink("..", root.join("a/above")).unwrap();
+        symlink("/odd name\nwith $signs", root.join("a/odd\nlink")).unwrap();
+    }
+    let (source, target) = (scene.remote("down"), scene.remote("new"));
+    for line in [
+        &["-r", "up", &target][..],
+        &["-r", &source, "."],
+        // Into a directory that is there, a second time, within an environment.
+        &["-r", "up/.", &target],
+        &["-a", &source, "."],
+        &["-r", &source, &scene.remote("within")],
+    ] {
+        scene.run("cp", line).await.well();
+    }
+    for root in [
+        scene.there("new"),
+        scene.here("down"),
+        scene.there("within"),
+    ] {
+        let found = names(&root.join("a"));
+        assert_eq!(
+            found,
+            ["above", "dead", "file", "fine", "odd\nlink"],
+            "{root:?}"
+        );
+        assert_eq!(leads_to(&root.join("a/fine")), "file");
+        assert_eq!(leads_to(&root.join("a/dead")), "none");
+        assert_eq!(leads_to(&root.join("a/above")), "..");
+        let odd = leads_to(&root.join("a/odd\nlink"));
+        assert_eq!(odd, "/odd name\nwith $signs");
+        assert!(!root.join("a/file").is_symlink());
+    }
+}
+
+#[tokio::test]
+async fn an_archive_keeps_times_modes_and_links_in_both_directions() {
+    use std::{
+        os::unix::fs::PermissionsExt,
+        time::{Duration, UNIX_EPOCH},
+    };
+    let scene = Scene::new().await;
+    let time = UNIX_EPOCH + Duration::from_millis(1_234_567_890_250);
+    for root in [scene.here("up"), scene.there("down")] {
+        write(&root.join("sub/file"), "x");
+        write(&root.join("large"), vec![7; 3 << 20]);
+        symlink("large", root.join("link")).unwrap();
+        let mode = fs::Permissions::from_mode(0o640);
+        fs::set_permissions(root.join("sub/file"), mode).unwrap();
+        for name in ["sub/file", "large", "sub", "."] {
+            let file = fs::File::open(root.join(name)).unwrap();
+            file.set_modified(time).unwrap();
+        }
+    }
+    let (source, target) = (scene.remote("down"), scene.remote("new"));
+    scene.run("cp", &["-a", "up", &target]).await.well();
+    scene.run("cp", &["-a", &source, "."]).await.well();
+    for root in [scene.there("new"), scene.here("down")] {
+        for name in ["sub/file", "large", "sub", "."] {
+            let found = fs::metadata(root.join(name)).unwrap().modified().unwrap();
+            assert_eq!(found, time, "{root:?} {name}");
+        }
+        let mode = fs::metadata(root.join("sub/file")).unwrap();
+        assert_eq!(mode.permissions().mode() & 0o777, 0o640);
+        assert_eq!(leads_to(&root.join("link")), "large");
+    }
+    // A file alone keeps its time, too.
+    scene
+        .run("cp", &["-a", "up/large", &scene.remote("one")])
+        .await
+        .well();
+    let one = fs::metadata(scene.there("one")).unwrap();
+    assert_eq!(one.modified().unwrap(), time);
+}
+
+#[tokio::test]
+async fn a_copied_link_does_not_lead_the_next_copy_out_of_its_target() {
+    let scene = Scene::new().await;
+    write(&scene.here("home/secret"), "mine");
+    let (home, secret) = (scene.here("home"), scene.here("home/secret"));
+    fs::create_dir(scene.there("tree")).unwrap();
+    symlink(&home, scene.there("tree/dir")).unwrap();
+    symlink(&secret, scene.there("tree/file")).unwrap();
+    let source = scene.remote("tree");
+    scene.run("cp", &["-r", &source, "."]).await.well();
+    assert!(scene.here("tree/dir").is_symlink());
+    // Now the server has files where its links were.
+    fs::remove_file(scene.there("tree/dir")).unwrap();
+    fs::remove_file(scene.there("tree/file")).unwrap();
+    write(&scene.there("tree/dir/planted"), "evil");
+    write(&scene.there("tree/file"), "evil");
+    let ended = scene.run("cp", &["-r", &source, "."]).await;
+    assert_eq!(ended.status, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("is a link"), "{ended:?}");
+    assert_eq!(names(&home), ["secret"]);
+    assert_eq!(fs::read_to_string(&secret).unwrap(), "mine");
 }

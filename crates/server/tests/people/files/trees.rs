@@ -64,7 +64,7 @@ fn assert_grown(root: &Path, expected: &[(Vec<u8>, Vec<u8>)]) {
 async fn trees_with_odd_names_arrive_whole_in_both_directions() {
     let scene = Scene::new().await;
     let expected = grow(&scene.here("tree"));
-    let line = ["-r", "--json", "tree", &scene.remote("")];
+    let line = ["-rL", "--json", "tree", &scene.remote("")];
     let ended = scene.run("cp", &line).await;
     assert_eq!(ended.status, Some(0), "{ended:?}");
     assert!(ended.stderr.contains("leads back"), "{ended:?}");
@@ -76,7 +76,7 @@ async fn trees_with_odd_names_arrive_whole_in_both_directions() {
     let other = tempfile::tempdir().unwrap();
     let expected = grow(other.path());
     let source = format!(":{}", other.path().display());
-    let ended = scene.run("cp", &["-r", &source, "back"]).await;
+    let ended = scene.run("cp", &["-rL", &source, "back"]).await;
     assert_eq!(ended.status, Some(0), "{ended:?}");
     assert_grown(&scene.here("back"), &expected);
 }
@@ -118,7 +118,9 @@ async fn what_fails_in_a_new_tree_is_told_and_the_rest_has_its_name() {
     write(&scene.here("tree/fine"), "fine");
     symlink("nowhere", scene.here("tree/dangling")).unwrap();
     fs::set_permissions(scene.here("tree"), fs::Permissions::from_mode(0o750)).unwrap();
-    let ended = scene.run("cp", &["-r", "tree", &scene.remote("new")]).await;
+    let ended = scene
+        .run("cp", &["-rL", "tree", &scene.remote("new")])
+        .await;
     assert_eq!(ended.status, Some(0), "{ended:?}");
     assert!(ended.stderr.contains("leads nowhere"), "{ended:?}");
     assert_eq!(names(scene.there.path()), ["new"]);
@@ -132,7 +134,7 @@ async fn what_fails_in_a_tree_is_told_and_the_rest_is_copied() {
     write(&scene.here("tree/taken"), "file");
     symlink("nowhere", scene.here("tree/dangling")).unwrap();
     write(&scene.there("tree/taken/inside"), "a directory in the way");
-    let ended = scene.run("cp", &["-r", "tree", &scene.remote("")]).await;
+    let ended = scene.run("cp", &["-rL", "tree", &scene.remote("")]).await;
     assert_eq!(ended.status, Some(1), "{ended:?}");
     assert!(
         ended.stderr.contains("dangling` leads nowhere"),
