@@ -16,5 +16,5 @@ pub use self::{
         SpanParseError, TokenCommand, TokenPlace,
     },
     line::{Cli, Command, Doctor},
-    remote::{ChatGptAuth, Forward, Registration, RemoteTransport, Transport},
+    remote::{ChatGptAuth, Forward, IgnoredOptions, Registration, RemoteTransport, Transport},
 };

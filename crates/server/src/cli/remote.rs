@@ -169,6 +169,11 @@ pub enum RemoteTransport {
 #[command(
     mut_arg("remote", |arg| arg.required(true)),
     mut_arg("exit_on_stdin_close", |arg| arg.help("Ends when standard input does")),
+    mut_arg("remote_transport", |arg| arg.hide(true)),
+    mut_arg("aws_sigv4", |arg| arg.hide(true)),
+    mut_arg("aws_profile", |arg| arg.hide(true)),
+    mut_arg("aws_region", |arg| arg.hide(true)),
+    mut_arg("aws_service", |arg| arg.hide(true)),
 )]
 pub struct Forward {
     /// Server that is offered: a ws:// or wss:// URL.
@@ -182,6 +187,39 @@ pub struct Forward {
     /// How it is reached: through a relay. Other ways are accepted as flags and refused by name.
     #[command(flatten)]
     pub transport: Transport,
+
+    /// Options of the stock command that have no effect on a forwarder.
+    #[command(flatten)]
+    pub ignored: IgnoredOptions,
+}
+
+/// Options that `codex exec-server forward` takes and that concern no forwarder: it starts no
+/// commands and reads no configuration file. Accepted for compatibility.
+#[derive(Args, Clone, Debug, Default)]
+pub struct IgnoredOptions {
+    /// Accepted for compatibility and ignored.
+    #[arg(short = 'c', long, value_name = "KEY=VALUE", hide = true)]
+    pub config: Vec<String>,
+
+    /// Accepted for compatibility and ignored.
+    #[arg(long, value_name = "FEATURE", hide = true)]
+    pub enable: Vec<String>,
+
+    /// Accepted for compatibility and ignored.
+    #[arg(long, value_name = "FEATURE", hide = true)]
+    pub disable: Vec<String>,
+
+    /// Accepted for compatibility and ignored.
+    #[arg(long, hide = true)]
+    pub strict_config: bool,
+
+    /// Accepted for compatibility and ignored.
+    #[arg(long, value_name = "MODE", hide = true)]
+    pub linux_sandbox_pid_namespace: Option<String>,
+
+    /// Accepted for compatibility and ignored.
+    #[arg(long, hide = true)]
+    pub proxy_private_ips_via_upstream: bool,
 }
 
 const REMOTE: &str = "Remote";

@@ -197,3 +197,20 @@ fn a_forwarder_has_the_flags_of_an_executor_and_a_destination() {
         assert_eq!(status(&forward(&with(more))), None, "{more:?}");
     }
 }
+
+#[test]
+fn forward_ignores_stock_flags_that_concern_no_forwarder() {
+    let mut line = vec!["forward"];
+    line.extend(with(&[
+        "--connect=ws://h",
+        "-ca=b",
+        "--config=c=d",
+        "--enable=x",
+        "--disable=y",
+        "--strict-config",
+        "--linux-sandbox-pid-namespace=inherit",
+        "--proxy-private-ips-via-upstream",
+        "--remote-transport=noise",
+    ]));
+    assert_eq!(status(&line), None);
+}
