@@ -1,30 +1,38 @@
 """`scripts/stock-codex`: proves that the stock Codex CLI works against our server.
 
-It installs the CLI from npm, starts our server, plays the model on loopback and checks what the
-CLI reports of the commands and files that the model asks for. And it proves that our client works
-against the CLI's own server, with the conformance suite. No account and no other host is needed.
+It installs the oldest supported and the newest release of the CLI from npm, starts our server, plays
+the model on loopback and checks what the CLI reports of the commands and files that the model asks
+for. And it proves that our client works against the CLI's own server, with the conformance suite. No
+account and no other host is needed.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
-from typing import List
+from typing import List, Optional, Tuple
 
 import binaries
 import conformance
 import env_add
+import escalation
 import file_scenarios
+import outages
 import parity
 import remote
 import sandbox_scenarios
 import scenarios
+import surface
+import timers
 import validate_401
+from members import Members
 from proxy import Trace
-from report import Report
+from report import Report, Table
 from scenarios import Run, Setup
 from server import StartFailed
 
@@ -32,6 +40,10 @@ ALL = {
     **scenarios.ALL,
     **file_scenarios.ALL,
     **sandbox_scenarios.ALL,
+    **escalation.ALL,
+    **outages.ALL,
+    **surface.ALL,
+    **timers.ALL,
     **parity.ALL,
     **remote.ALL,
     **validate_401.ALL,
@@ -42,36 +54,67 @@ BEYOND_STOCK = (*file_scenarios.BEYOND_STOCK, *sandbox_scenarios.BEYOND_STOCK)
 
 
 def main() -> int:
-    """Runs the scenarios; 0 if all checks pass, 1 if not."""
+    """Runs the scenarios with every release; 0 if all checks pass, 1 if not."""
     options = parse_arguments()
+    report, table = Report(), Table()
+    trace = Trace(options.trace) if options.trace else None
     try:
-        codex = options.codex or binaries.install_codex(options.codex_version)
-        codex = codex.absolute()
+        binaries.check_cache()
         ours = (options.server or binaries.build_server()).absolute()
-        if options.control:
-            server, name = [str(codex), "exec-server"], "its own exec-server"
-        else:
-            server, name = [str(ours)], version_of(ours)
-        print(f"{version_of(codex)} against {name}", flush=True)
+        for codex in releases(options):
+            run_release(codex, ours, options, report, table, trace)
     except binaries.Missing as error:
         print(f"stock-codex: {error}", file=sys.stderr)
         return 1
-    trace = Trace(options.trace) if options.trace else None
-    report = Report()
-    setup = Setup(codex, server, ours, report, trace)
+    print(table.text())
+    print(report.summary())
+    return 1 if report.failed or not report.passed else 0
+
+
+def releases(options: argparse.Namespace) -> List[Path]:
+    """Returns the CLIs to run, each release once."""
+    if options.codex:
+        return [options.codex.absolute()]
+    wanted = options.codex_version or [binaries.OLDEST, binaries.NEWEST]
+    numbers = [binaries.resolve_version(version) for version in wanted]
+    return [binaries.install_codex(number).absolute() for number in dict.fromkeys(numbers)]
+
+
+def run_release(
+    codex: Path,
+    ours: Path,
+    options: argparse.Namespace,
+    report: Report,
+    table: Table,
+    trace: Optional[Trace],
+) -> None:
+    """Runs the scenarios with one release."""
+    release = version_of(codex)
+    if options.control:
+        server, name = [str(codex), "exec-server"], "its own exec-server"
+    else:
+        server, name = [str(ours)], version_of(ours)
+    print(f"{release} against {name}", flush=True)
+    members = Members()
+    setup = Setup(codex, numbers_of(release), server, ours, report, trace, members)
     for name in options.scenarios or default_scenarios(options.control):
-        failed = report.failed
+        before, start = (report.passed, report.failed), time.monotonic()
         run = Run(setup, name)
         try:
             ALL[name](run)
         except StartFailed as error:
             report.record(f"{name}: the server starts", False, str(error))
-        if report.failed > failed or options.keep:
+        passed, failed = report.passed - before[0], report.failed - before[1]
+        table.add(name, release, passed, failed, time.monotonic() - start)
+        if failed or options.keep:
             print(f"      logs: {run.folder}", flush=True)
         else:
             shutil.rmtree(run.folder, ignore_errors=True)
-    print(report.summary())
-    return 1 if report.failed or not report.passed else 0
+    if members.has_seen():
+        failed, start = report.failed, time.monotonic()
+        members.check(report.section("members"), options.update_members)
+        failed = report.failed - failed
+        table.add("members", release, 1 - failed, failed, time.monotonic() - start)
 
 
 def default_scenarios(control: bool) -> List[str]:
@@ -92,14 +135,19 @@ def parse_arguments() -> argparse.Namespace:
     add("--codex", type=program, metavar="PATH", help="CLI to run [default: installed by npm]")
     add(
         "--codex-version",
-        default=binaries.CODEX_VERSION,
+        action="append",
         metavar="VERSION",
-        help="what npm installs, a number or a tag such as latest [default: %(default)s]",
+        help="what npm installs, a number or a tag; may be repeated "
+        f"[default: {binaries.OLDEST} and {binaries.NEWEST}]",
     )
-    either = parser.add_mutually_exclusive_group().add_argument
-    either("--server", type=program, metavar="PATH", help="our server [default: the release build]")
-    either("--control", action="store_true", help="runs against the CLI's own server instead")
+    add("--server", type=program, metavar="PATH", help="our server [default: the release build]")
+    add("--control", action="store_true", help="runs the CLI against its own server instead of ours")
     add("--trace", type=Path, metavar="FILE", help="records the JSON-RPC messages (not of stdio)")
+    add(
+        "--update-members",
+        action="store_true",
+        help="adds methods and members that are new to the committed list",
+    )
     add("--keep", action="store_true", help="keeps the folders of scenarios that pass, too")
     options = parser.parse_args()
     for name in options.scenarios:
@@ -114,6 +162,12 @@ def program(text: str) -> Path:
     if found is None:
         raise argparse.ArgumentTypeError(f"`{text}` is not a program")
     return Path(found)
+
+
+def numbers_of(release: str) -> Tuple[int, ...]:
+    """Returns the numbers of a release, to compare it with others."""
+    found = re.search(r"(\d+)\.(\d+)\.(\d+)", release)
+    return tuple(int(number) for number in found.groups()) if found else (0, 0, 0)
 
 
 def version_of(path: Path) -> str:

@@ -1,4 +1,7 @@
-"""The two programs under test: the CLI from npm and our server from cargo.
+"""The programs under test: releases of the CLI from npm and our server from cargo.
+
+Invariant: nothing is kept in the project, and nothing below a directory for temporary files, where
+the CLI does without its helpers.
 
 Not here: running them (`cli`, `server`).
 """
@@ -8,31 +11,66 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target").resolve()
-CACHE = TARGET / "stock-codex"
-# The release whose behaviour the wire page describes; `--codex-version latest` looks ahead.
-CODEX_VERSION = "0.166.0"
+CACHE_HOME = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+CACHE = CACHE_HOME / "exec-server" / "stock-codex"
+PACKAGE = "@openai/codex"
+# The oldest release that we work with. The newest is whatever npm calls `latest`.
+OLDEST = "0.166.0"
+NEWEST = "latest"
 
 
 class Missing(Exception):
     """A program is not there and cannot be made; the message says what to do."""
 
 
+def check_cache() -> None:
+    """Refuses a cache that lies in the project or below a directory for temporary files."""
+    places = [ROOT, Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"), Path(tempfile.gettempdir())]
+    cache = CACHE.resolve()
+    for place in places:
+        if place.resolve() in (cache, *cache.parents):
+            raise Missing(f"{CACHE} is below {place}; set XDG_CACHE_HOME to another directory")
+
+
+def resolve_version(version: str) -> str:
+    """Returns the number of a version that may be a tag such as `latest`, which moves."""
+    if version[:1].isdigit():
+        return version
+    require_npm()
+    command = ["npm", "view", "--loglevel=error", f"{PACKAGE}@{version}", "version"]
+    found = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    number = found.stdout.strip()
+    if found.returncode != 0 or not number[:1].isdigit():
+        raise Missing(f"`{' '.join(command)}` failed; name a number by --codex-version")
+    return number
+
+
+def require_npm() -> None:
+    """Says what to do where npm is missing."""
+    if shutil.which("npm") is None:
+        raise Missing("npm is not installed; install node and npm, or name a CLI by --codex")
+
+
 def install_codex(version: str) -> Path:
     """Returns the CLI of that version, and installs it into the cache the first time."""
     prefix = CACHE / "npm" / version
     codex = prefix / "node_modules" / ".bin" / "codex"
-    # A tag such as `latest` moves, so that only a number can be taken from the cache.
-    if codex.exists() and version[:1].isdigit():
+    if codex.exists():
         return codex
-    if shutil.which("npm") is None:
-        raise Missing("npm is not installed; install node and npm, or name a CLI by --codex")
+    require_npm()
     prefix.mkdir(parents=True, exist_ok=True)
     quiet = ["--no-audit", "--no-fund", "--loglevel=error"]
-    package = f"@openai/codex@{version}"
+    package = f"{PACKAGE}@{version}"
     command = ["npm", "install", "--prefix", str(prefix), *quiet, package]
     if subprocess.run(command, stdin=subprocess.DEVNULL).returncode != 0 or not codex.exists():
         raise Missing(f"`{' '.join(command)}` failed; name an installed CLI by --codex")

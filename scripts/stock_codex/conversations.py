@@ -124,6 +124,28 @@ class Talk:
 
         return conversation
 
+    def through_an_outage(
+        self, cut: Callable[[float], None], seconds: float
+    ) -> Callable[[Item], Conversation]:
+        """Runs a command that ends while its server is away."""
+
+        def conversation(request: Item) -> Conversation:
+            shell = Shell(offered_tools(request))
+            yield from self._where(shell)
+            script = f"echo early; sleep {seconds / 4}; echo late; exit 5"
+            result = yield from shell.start(script, yield_time_ms=1000)
+            running = result.session is not None
+            self.section.check("the command runs when its server goes away", running, result.text)
+            cut(seconds)
+            result = yield from shell.finish(result)
+            name = f"after {seconds:.0f} s its output and exit code come back"
+            self._result(name, result, "early\nlate\n", 5)
+            result = yield from shell.run("echo again")
+            self._result("the next command runs", result, "again\n", 0)
+            return ANSWER
+
+        return conversation
+
     def _where(self, shell: Shell) -> Step:
         result = yield from shell.run(f'printf "%s\\n" "${NONCE}"')
         self._result("a command runs on our server", result, f"{self.nonce}\n", 0)

@@ -192,7 +192,9 @@ class Files:
         self._image_was_read()
         reads = self.wire.about(self._image_path, "fs/readFile")
         kinds = [policy_kind(call) for call in reads]
-        self.section.equal("the image is read under a policy", kinds, ["managed"])
+        # A CLI whose policy has full read leaves the policy of a read out, since 0.169.
+        told = kinds in (["managed"], [None])
+        self.section.check("the image is read under a policy, or under full read", told, str(kinds))
         self._only_missing()
 
     def _outside_patches(self, tools: FileTools) -> Step:

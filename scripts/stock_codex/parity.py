@@ -1,18 +1,24 @@
-"""What is configured and installed: both servers are asked the same about the same files.
+"""Both servers are asked the same: what is configured and installed, and what they refuse.
 
-Not here: what the answers mean. Texts for people may differ; everything else must be the same.
+Not here: what the answers mean. Texts for people may differ, except those of `error-texts`, which
+clients compare; everything else must be the same.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import socket
 import subprocess
+import threading
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
+from asking import Client
 from model import Item
 from scenarios import Run
-from server import clean_environment
+from server import Server, clean_environment
+from surface import stock_server
 
 ANSWERS_WITHIN = 20.0
 
@@ -163,4 +169,121 @@ def plain(value: Any) -> Any:
     return {name: texts.get(name, plain)(each) for name, each in value.items()}
 
 
-ALL = {"parity": parity}
+def error_texts(run: Run) -> None:
+    """Asks both servers for what they refuse: code and text are the same."""
+    work = run.folder / "work"
+    (work / "directory" / "sub").mkdir(parents=True)
+    (work / "link").symlink_to("directory")
+    os.mkfifo(work / "fifo")
+    endless = Endless()
+    try:
+        with stock_server(run) as stock, run.server() as ours:
+            theirs = refusals(stock, work, endless.port)
+            our = refusals(ours, work, endless.port)
+    finally:
+        endless.close()
+    for name, refusal in theirs.items():
+        run.section.equal(f"{name} is refused as by the CLI's own server", our[name], refusal)
+
+
+class Endless:
+    """Answers every HTTP request with a head, and with a body that does not come."""
+
+    def __init__(self) -> None:
+        self._open: List[socket.socket] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def close(self) -> None:
+        """Drops everybody."""
+        for each in (self._listener, *self._open):
+            try:
+                each.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+            each.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+                self._open.append(connection)
+                connection.recv(1 << 16)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")
+            except OSError:
+                return
+
+
+def refusals(server: Server, work: Path, endless: int) -> Dict[str, Any]:
+    """Returns the code and text of every refusal, without what differs by connection."""
+    client = Client(server.port)
+    try:
+        client.initialize()
+        found: Dict[str, Any] = {}
+        for name, method, params in refused_requests(work, endless):
+            found[name] = client.ask(method, params).get("error")
+        for text in MALFORMED:
+            client.send(text.encode())
+            refusal = client.receive()
+            peer = "%s:%d" % client.address()
+            refusal["error"]["message"] = refusal["error"]["message"].replace(peer, "PEER")
+            found[f"malformed JSON `{text}`"] = refusal
+        return found
+    finally:
+        client.close()
+
+
+MALFORMED = ("{bad", "not json", "", '{"id":1', '{"id":1,"id":2,"method":"x"}', "[]", "5")
+
+
+def refused_requests(work: Path, endless: int) -> List[Tuple[str, str, Item]]:
+    """Returns what is refused: a name for people, the method and its parameters."""
+
+    def copy(source: str, destination: str, recursive: bool) -> Item:
+        paths = {"sourcePath": source, "destinationPath": destination}
+        uris = {name: (work / path).as_uri() for name, path in paths.items()}
+        return {**uris, "recursive": recursive}
+
+    def http(**change: Any) -> Item:
+        fine = {"method": "GET", "url": f"http://127.0.0.1:{endless}/", "requestId": "r"}
+        return {**fine, "timeoutMs": 1000, **change}
+
+    def header(name: str, value: str, variable: Any = None) -> Item:
+        return http(headers=[{"name": name, "value": value, "valueEnvVar": variable}])
+
+    streamed = http(streamResponse=True, timeoutMs=20000)
+    cwd = work.as_uri()
+    none = {"cwd": cwd, "configPaths": [], "requirementsPaths": []}
+    asked = [
+        ("a configuration without selectors", CONFIG, none),
+        ("an empty selector", CONFIG, {**none, "configPaths": [[]]}),
+        ("an empty selector of requirements", CONFIG, {**none, "requirementsPaths": [[]]}),
+        ("a copy of a FIFO", COPY, copy("fifo", "new", False)),
+        ("a copy of a directory", COPY, copy("directory", "new", False)),
+        ("a copy into itself", COPY, copy("directory", "directory", True)),
+        ("a copy into a descendant", COPY, copy("directory", "directory/sub/new", True)),
+        ("a copy into a descendant by a link", COPY, copy("directory", "link/sub/new", True)),
+        ("a copy without `recursive`", COPY, {"sourcePath": cwd, "destinationPath": cwd}),
+    ]
+    for timeout in (-1, 1.5, "5", True, 0):
+        asked.append((f"a timeout of {timeout!r}", HTTP, http(timeoutMs=timeout)))
+    for variable in ("OPENAI_API_KEY", "openai_api_key", "UNSET_BY_ALL"):
+        name = f"a header of the variable {variable}"
+        asked.append((name, HTTP, header("a", "x", variable)))
+    asked += [
+        ("a header with a bad name", HTTP, header("a b", "x")),
+        ("a header with a bad value", HTTP, header("a", "x\ny")),
+        ("a URL without a scheme", HTTP, http(url="nowhere")),
+        ("a URL of another scheme", HTTP, http(url="ftp://127.0.0.1/")),
+        ("a bad method", HTTP, http(method="GET IT")),
+        # The first is not refused by either server.
+        ("the stream that uses an id", HTTP, streamed),
+        ("another stream with that id", HTTP, streamed),
+    ]
+    return asked
+
+
+COPY = "fs/copy"
+HTTP = "http/request"
+ALL = {"parity": parity, "error-texts": error_texts}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Callable, Iterator, List, Optional
 
 CHUNK = 1 << 16
+CONNECTS_WITHIN = 20.0
 Watch = Callable[[bytes], None]
 # Called with who sent a message (scenario, connection, direction) and its text.
 Observer = Callable[[str, str], None]
@@ -44,6 +45,9 @@ class Proxy:
         self._lock = threading.Lock()
         self._open: List[socket.socket] = []
         self._refuse_until = 0.0
+        self._cut_at = 0.0
+        self._last_try = 0.0
+        self._connected = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -57,8 +61,18 @@ class Proxy:
         for observe in self._observers:
             observe(self._name, f"-- cut for {seconds} s")
         with self._lock:
-            self._refuse_until = time.monotonic() + seconds
+            self._cut_at = time.monotonic()
+            self._refuse_until = self._cut_at + seconds
         self._drop()
+
+    def tried_for(self) -> float:
+        """Returns how long after the last cut somebody still tried to connect."""
+        with self._lock:
+            return max(0.0, self._last_try - self._cut_at)
+
+    def wait_for_connection(self) -> bool:
+        """Waits until somebody is connected."""
+        return self._connected.wait(CONNECTS_WITHIN)
 
     def close(self) -> None:
         """Stops listening and drops every connection."""
@@ -85,6 +99,8 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
+            with self._lock:
+                self._last_try = time.monotonic()
             server = self._connect()
             if server is None:
                 client.close()
@@ -93,6 +109,7 @@ class Proxy:
                 self.connections += 1
                 number = self.connections
                 self._open += [client, server]
+            self._connected.set()
             for source, sink, arrow in ((client, server, "->"), (server, client, "<-")):
                 source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 watch = self._watcher(f"{self._name}#{number} {arrow}")

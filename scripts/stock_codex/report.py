@@ -6,6 +6,7 @@ Not here: what is checked (`conversations`).
 from __future__ import annotations
 
 import threading
+from typing import Dict, List, Tuple
 
 
 class Report:
@@ -35,6 +36,37 @@ class Report:
     def summary(self) -> str:
         """Returns the last line of a run."""
         return f"{self.passed} passed, {self.failed} failed"
+
+
+class Table:
+    """What became of every scenario with every release."""
+
+    def __init__(self) -> None:
+        self._releases: List[str] = []
+        self._cells: Dict[str, Dict[str, str]] = {}
+        self._sums: Dict[str, Tuple[int, int]] = {}
+
+    def add(self, scenario: str, release: str, passed: int, failed: int, seconds: float) -> None:
+        """Adds the counts of one scenario with one release."""
+        if release not in self._releases:
+            self._releases.append(release)
+        wrong = f"**{failed} failed**, " if failed or not passed else ""
+        cell = f"{wrong}{passed} ok, {seconds:.0f} s"
+        self._cells.setdefault(scenario, {})[release] = cell
+        before = self._sums.get(release, (0, 0))
+        self._sums[release] = (before[0] + passed, before[1] + failed)
+
+    def text(self) -> str:
+        """Returns it in Markdown, one column for each release."""
+        lines = [f"| Scenario | {' | '.join(self._releases)} |"]
+        lines.append("|---" * (len(self._releases) + 1) + "|")
+        for scenario, cells in self._cells.items():
+            row = [cells.get(release, "not run") for release in self._releases]
+            lines.append(f"| {' | '.join([scenario, *row])} |")
+        sums = [self._sums[release] for release in self._releases]
+        totals = [f"{passed} ok, {failed} failed" for passed, failed in sums]
+        lines.append(f"| {' | '.join(['all', *totals])} |")
+        return "\n".join(lines)
 
 
 class Section:

@@ -12,11 +12,12 @@ import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, Optional
+from typing import Callable, Dict, Iterator, List, Optional, Tuple
 
 import cli
-from binaries import CACHE
+from binaries import CACHE, executable_of
 from conversations import ANSWER, Talk
+from members import Members
 from model import Conversation, Item, Model
 from proxy import Observer, Proxy, Trace
 from report import Report
@@ -31,12 +32,15 @@ class Setup:
     """What all scenarios share."""
 
     codex: Path
+    # Its release.
+    version: Tuple[int, ...]
     # The command of the server, before its flags.
     server: List[str]
     # Our program, which is the hub whatever the server is.
     ours: Path
     report: Report
     trace: Optional[Trace]
+    members: Members
 
 
 class Run:
@@ -93,7 +97,9 @@ class Run:
     def front(self, server: Server, *observers: Observer) -> Iterator[Proxy]:
         """Puts a proxy before the server."""
         trace = [self.setup.trace.line] if self.setup.trace else []
-        proxy = Proxy(self.name, server.port, trace + list(observers))
+        proxy = Proxy(
+            self.name, server.port, [*trace, self.setup.members.of_client, *observers]
+        )
         try:
             yield proxy
         finally:
@@ -101,10 +107,7 @@ class Run:
 
     @contextmanager
     def port(self, server: Server) -> Iterator[int]:
-        """Gives the server's own port, or that of a proxy if messages are traced."""
-        if self.setup.trace is None:
-            yield server.port
-            return
+        """Gives the port of a proxy, which records the messages of the CLI."""
         with self.front(server) as proxy:
             yield proxy.port
 
@@ -113,6 +116,17 @@ def websocket(run: Run) -> None:
     """`CODEX_EXEC_SERVER_URL`, and every kind of command."""
     with run.server() as server, run.port(server) as port:
         run.converse(run.talk.everything, cli.Home(), url_of(port))
+
+
+def stock_wire(run: Run) -> None:
+    """The CLI and its own server: what both of them send is recorded."""
+    command = [str(executable_of(run.setup.codex)), "exec-server"]
+    server = Server(command, run.nonce, run.folder)
+    try:
+        with run.front(server, run.setup.members.of_both) as proxy:
+            run.converse(run.talk.everything, cli.Home(), url_of(proxy.port))
+    finally:
+        server.stop()
 
 
 def code(run: Run) -> None:
@@ -181,4 +195,7 @@ def environments_toml(fields: dict) -> str:
     return "\n".join(lines) + "\n"
 
 
-ALL = {each.__name__: each for each in (websocket, code, snapshot, cut, token, stdio)}
+ALL = {
+    each.__name__.replace("_", "-"): each
+    for each in (websocket, stock_wire, code, snapshot, cut, token, stdio)
+}

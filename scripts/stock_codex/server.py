@@ -71,15 +71,17 @@ class Child:
 class Server(Child):
     """A running exec-server on a free loopback port."""
 
-    def __init__(self, command: List[str], nonce: str, folder: Path) -> None:
+    def __init__(
+        self, command: List[str], nonce: str, folder: Path, name: str = "server"
+    ) -> None:
         # Not the work directory: only the CLI names that one.
         super().__init__(
-            "server", [*command, "--listen", "ws://127.0.0.1:0"], folder, {NONCE: nonce}
+            name, [*command, "--listen", "ws://127.0.0.1:0"], folder, {NONCE: nonce}
         )
         line = self.first_line()
         if line is None or not line.startswith("ws://127.0.0.1:"):
             self.stop()
-            raise StartFailed(f"no URL on stdout but {self.lines}; see {folder / 'server.log'}")
+            raise StartFailed(f"no URL on stdout but {self.lines}; see {folder / name}.log")
 
     @property
     def port(self) -> int:

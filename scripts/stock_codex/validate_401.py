@@ -8,7 +8,6 @@ Not here: executors whose token is good (`remote`).
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import time
 import urllib.error
@@ -29,7 +28,7 @@ Harness = Callable[[Run, Hub], None]
 REJECTED = "environment registry authentication rejected"
 CLI_REJECTED = "executor credentials rejected"
 # The first release whose ends tell this apart.
-SINCE = (0, 169)
+SINCE = (0, 169, 0)
 # A running hub takes notice of a revoked token within a second.
 NOTICED_WITHIN = 10.0
 GIVES_UP_WITHIN = 20.0
@@ -62,7 +61,7 @@ def stock_harness(run: Run, hub: Hub) -> None:
     def conversation(request: Item) -> Conversation:
         shell = Shell(offered_tools(request))
         told = json.dumps(request["input"])
-        if version(run) >= SINCE:
+        if run.setup.version >= SINCE:
             run.section.check("the CLI tells the model why", CLI_REJECTED in told, told[-2000:])
         result = yield from shell.start("echo unreachable")
         text = result.text
@@ -86,7 +85,7 @@ def our_harness(run: Run, hub: Hub) -> None:
     )
     took = time.monotonic() - began
     run.section.check("no command ran", ended.returncode != 0, ended.stdout)
-    if version(run) >= SINCE:
+    if run.setup.version >= SINCE:
         run.section.check("our client tells why", REJECTED in ended.stdout, ended.stdout)
         detail = f"{took:.1f} s"
         run.section.check("our client gives up at once", took < GIVES_UP_WITHIN, detail)
@@ -136,13 +135,6 @@ def hub_tool(run: Run, *arguments: str) -> str:
         check=True,
     )
     return ended.stdout
-
-
-def version(run: Run) -> tuple:
-    """Returns the release of the CLI, as two numbers."""
-    said = subprocess.run([str(run.setup.codex), "--version"], stdout=subprocess.PIPE, text=True)
-    found = re.search(r"(\d+)\.(\d+)\.", said.stdout)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 ALL = {each.__name__.replace("_", "-"): each for each in (validate_401_ours, validate_401_stock)}
