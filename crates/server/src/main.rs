@@ -15,6 +15,33 @@ use exec_server::{
 
 fn main() -> ExitCode {
     exec_server::run_if_helper();
+    on_enough_stack(run)
+}
+
+/// Runs on this thread, or on one with a larger stack if the limit for this one is too low to serve.
+fn on_enough_stack(work: fn() -> ExitCode) -> ExitCode {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Stack).current;
+    if limit.is_none_or(|bytes| bytes >= LEAST_STACK) {
+        return work();
+    }
+    let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
+    match thread.spawn(work) {
+        Ok(thread) => thread.join().unwrap_or(ExitCode::FAILURE),
+        Err(error) => {
+            let why =
+                "cannot have a stack of 8 MiB: raise the limits of `ulimit -s` and `ulimit -v`";
+            report(&anyhow::Error::new(error).context(why));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Less than this much stack has been seen to be too little.
+const LEAST_STACK: u64 = 4 << 20;
+/// What systems give a program by default.
+const STACK_BYTES: usize = 8 << 20;
+
+fn run() -> ExitCode {
     let cli = match Cli::read(std::env::args_os()) {
         Ok(cli) => cli,
         Err(error) => error.exit(),

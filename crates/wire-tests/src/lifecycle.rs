@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::{
     client::{error_message, script_params},
-    over_every_transport,
+    over_every_transport, over_one_transport,
     server::{Server, Transport},
 };
 
@@ -22,6 +22,22 @@ over_every_transport!(
     methods_without_params_take_nothing_null_or_an_empty_object,
     environment_info_is_the_one_of_initialize,
 );
+
+over_one_transport!(server_works_with_a_stack_limit_of_64_kib);
+
+async fn server_works_with_a_stack_limit_of_64_kib(transport: Transport) {
+    let script = "ulimit -s 64; exec \"$0\" \"$@\"";
+    let mut server = Server::start_by(script, transport, &[]).await;
+    let mut client = server.ready().await;
+    // Commands inherit the limit.
+    client.start("p", "ulimit -s").await;
+    assert_eq!(client.finish("p").await.stdout(), "64\n");
+    let path = server.path("file");
+    std::fs::write(&path, "x").unwrap();
+    let uri = format!("file://{}", path.display());
+    let read = client.call("fs/readFile", json!({"path": uri})).await;
+    assert_eq!(read["dataBase64"], "eA==");
+}
 
 async fn initialize_answers_session_and_environment(transport: Transport) {
     let mut server = Server::start(transport, &[]).await;
