@@ -3,6 +3,7 @@
 //! Each file below is one rule, a pure function from what was read to findings. Only `tree`
 //! and `links` look at the file system. Not here: formatting, lints, licences of dependencies.
 
+mod credentials;
 mod documents;
 mod finding;
 mod layers;

@@ -8,6 +8,7 @@ pub mod backend;
 pub mod capabilities;
 pub mod catalog;
 pub mod command;
+pub mod credential;
 pub mod disconnect;
 pub mod environment;
 #[cfg(test)]

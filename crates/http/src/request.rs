@@ -7,7 +7,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use exec_env::http::{HttpError, HttpRequest};
+use exec_env::{
+    credential::CredentialVariable,
+    http::{HttpError, HttpRequest},
+};
 use exec_wire::http::{HttpHeader, RedirectPolicy};
 use reqwest::{
     Method, RequestBuilder, Url,
@@ -15,27 +18,6 @@ use reqwest::{
 };
 
 use crate::pool::{Pool, Redirections};
-
-/// Variables that no header may carry, in any case: credentials of the server itself. As the stock
-/// server, and those that it does not know.
-const DENIED: [&str; 16] = [
-    "EXEC_SERVER_HUB_TOKEN",
-    "EXEC_SERVER_REMOTE_TOKEN",
-    "CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN",
-    "OPENAI_FEDERATION_RULE_ID",
-    "OPENAI_IDENTITY_TOKEN_FILE",
-    "OPENAI_WORKLOAD_IDENTITY_CONTEXT",
-    "OPENAI_API_KEY",
-    "CODEX_API_KEY",
-    "CODEX_ACCESS_TOKEN",
-    "CODEX_CONNECTORS_TOKEN",
-    "AWS_ACCESS_KEY_ID",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_SESSION_TOKEN",
-    "AZURE_CLIENT_SECRET",
-    "AZURE_FEDERATED_TOKEN_FILE",
-    "GOOGLE_APPLICATION_CREDENTIALS",
-];
 
 /// A request that can be made.
 #[derive(Debug)]
@@ -128,10 +110,8 @@ fn value(
     let Some(variable) = &header.value_env_var else {
         return HeaderValue::from_bytes(text.as_bytes()).map_err(invalid);
     };
-    if DENIED
-        .iter()
-        .any(|denied| denied.eq_ignore_ascii_case(variable))
-    {
+    // Credentials of the server and of clouds, as the stock server; and those that it does not know.
+    if CredentialVariable::find(OsStr::new(variable)).is_some() {
         let text = format!(
             "http/request header {name} cannot use executor environment variable {variable}"
         );

@@ -12,6 +12,7 @@ use std::{
     str::Chars,
 };
 
+use exec_env::credential::{CredentialScope, CredentialVariable};
 use exec_wire::process::{EnvInherit, EnvPolicy, Metadata};
 
 /// Computes the whole environment of a child.
@@ -38,14 +39,18 @@ pub fn child_environment(
 
 /// Tells whether `name` is a credential or a setting of the server itself, which no child may see.
 pub fn is_non_inheritable(name: &OsStr) -> bool {
-    name == OWN_SETTING
-        || OWN_CREDENTIALS
-            .iter()
-            .any(|own| name.eq_ignore_ascii_case(own))
+    name == OWN_SETTING || scope(name) == Some(CredentialScope::Reserved)
 }
 
-/// Tells whether a policy begins with `name` of the host's environment.
+/// Tells whether a policy begins with `name` of the host's environment. Credentials that the server uses
+/// are not for commands, whatever the policy says; a request that wants one sets it.
 pub(crate) fn inherits(inherit: EnvInherit, name: &OsStr) -> bool {
+    if matches!(
+        scope(name),
+        Some(CredentialScope::Reserved | CredentialScope::Own)
+    ) {
+        return false;
+    }
     match inherit {
         EnvInherit::All => true,
         EnvInherit::None => false,
@@ -110,6 +115,10 @@ pub(crate) fn overlaid(
     base
 }
 
+fn scope(name: &OsStr) -> Option<CredentialScope> {
+    CredentialVariable::find(name).map(CredentialVariable::scope)
+}
+
 fn matches_any<'a>(mut patterns: impl Iterator<Item = &'a str>, name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     patterns.any(|pattern| matches(pattern, &name))
@@ -161,15 +170,5 @@ const CORE_NAMES: [&str; 11] = [
 ];
 
 const DEFAULT_EXCLUDES: &[&str] = &["*KEY*", "*SECRET*", "*TOKEN*"];
-
-const OWN_CREDENTIALS: [&str; 7] = [
-    "CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN",
-    "EXEC_SERVER_HUB_TOKEN",
-    "EXEC_SERVER_REMOTE_TOKEN",
-    "NODE_REPL_AUTH_TOKEN",
-    "OPENAI_FEDERATION_RULE_ID",
-    "OPENAI_IDENTITY_TOKEN_FILE",
-    "OPENAI_WORKLOAD_IDENTITY_CONTEXT",
-];
 
 const OWN_SETTING: &str = "CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE";

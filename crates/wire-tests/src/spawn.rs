@@ -12,6 +12,7 @@ over_every_transport!(
     the_environment_is_exactly_what_was_given,
     a_policy_inherits_the_servers_environment,
     secrets_of_the_server_never_reach_a_child,
+    credentials_of_the_server_are_not_inherited_but_can_be_set,
     metadata_is_exported,
     the_program_is_found_by_the_childs_own_path,
     a_relative_program_is_found_from_the_directory,
@@ -107,6 +108,38 @@ async fn secrets_of_the_server_never_reach_a_child(transport: Transport) {
         .collect();
     let params = with(argv_params("p", &["/usr/bin/env"]), json!({"env": env}));
     assert_eq!(output_of(&mut client, "p", params).await, "");
+}
+
+async fn credentials_of_the_server_are_not_inherited_but_can_be_set(transport: Transport) {
+    let names = [
+        "CODEX_API_KEY",
+        "CODEX_ACCESS_TOKEN",
+        "EXEC_SERVER_TOKEN",
+        "EXEC_SERVER_REMOTE_TOKEN",
+        "EXEC_SERVER_HUB_TOKEN",
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+    ];
+    let exports = names.map(|name| format!("export {name}=theirs; ")).concat();
+    let script = format!("{exports} export OTHER_KEY=o; exec \"$0\" \"$@\"");
+    let mut server = Server::start_by(&script, transport, &[]).await;
+    let mut client = server.ready().await;
+    let policy = json!({"inherit": "all", "ignoreDefaultExcludes": true, "exclude": [],
+        "set": {"CODEX_API_KEY": "set"}, "includeOnly": []});
+    let change = json!({"envPolicy": policy, "env": {"AWS_SECRET_ACCESS_KEY": "laid over"}});
+    let params = with(argv_params("p", &["/usr/bin/env"]), change);
+    let text = output_of(&mut client, "p", params).await;
+    let mut found = sorted(&text);
+    found.retain(|line| line.contains("_KEY") || line.contains("_TOKEN"));
+    assert_eq!(
+        found,
+        [
+            "AWS_SECRET_ACCESS_KEY=laid over",
+            "CODEX_API_KEY=set",
+            "OTHER_KEY=o"
+        ]
+    );
 }
 
 async fn metadata_is_exported(transport: Transport) {

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::{
-    documents, finding::Finding, layers, links, markers, modules, protocol, size, source::Source,
-    tree::Tree,
+    credentials, documents, finding::Finding, layers, links, markers, modules, protocol, size,
+    source::Source, tree::Tree,
 };
 
 /// What the rules said, in the order of files and lines.
@@ -33,6 +33,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<Report> {
     faults.extend(layers::check(&tree.manifests));
     faults.extend(modules::check(&sources));
     faults.extend(sources.iter().flat_map(markers::check));
+    faults.extend(tree.rust.iter().flat_map(credentials::check));
     faults.extend(
         tree.markdown
             .iter()

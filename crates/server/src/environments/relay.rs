@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, path::PathBuf};
 
-use exec_env::manager::EnvironmentId;
+use exec_env::{credential::CredentialVariable, manager::EnvironmentId};
 use exec_remote::{
     api::{EnvironmentId as EnvironmentName, EnvironmentIdError},
     credentials::{AccountId, Token, TokenError},
@@ -22,7 +22,7 @@ use crate::config::Lookup;
 pub(crate) const VARIABLES: [&str; 3] = [
     "CODEX_EXEC_SERVER_NOISE_REGISTRY_URL",
     "CODEX_EXEC_SERVER_NOISE_ENVIRONMENT_ID",
-    "CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN",
+    CredentialVariable::NoiseAuthToken.name(),
 ];
 /// Whose account is used. It selects nothing by itself.
 const ACCOUNT: &str = "CODEX_EXEC_SERVER_NOISE_CHATGPT_ACCOUNT_ID";

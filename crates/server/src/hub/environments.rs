@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, ensure};
+use exec_env::credential::CredentialVariable;
 use exec_hub::{
     admin::{EnvironmentList, EnvironmentStatus, Transport},
     store::EnvironmentId,
@@ -29,7 +30,7 @@ const MAX_ANSWER: usize = 4 << 20;
 /// More than any hub has.
 const MAX_ENVIRONMENTS: usize = 1_000_000;
 /// Where the token is.
-const TOKEN: &str = "EXEC_SERVER_HUB_TOKEN";
+const TOKEN: &str = CredentialVariable::HubToken.name();
 
 /// Asks a hub which environments there are, as far as the token may see them, and puts the answer into
 /// words: a table, or JSON.

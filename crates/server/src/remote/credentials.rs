@@ -4,6 +4,7 @@
 
 use std::{ffi::OsString, path::PathBuf};
 
+use exec_env::credential::CredentialVariable;
 use exec_remote::{
     api::Secret,
     aws::{EnvironmentValues, Settings},
@@ -146,9 +147,9 @@ fn aws(transport: &Transport, lookup: Lookup<'_>) -> Result<AwsSettings, RemoteC
         set(variable).map(PathBuf::from).or_else(below_home)
     };
     let environment = EnvironmentValues {
-        access_key_id: value("AWS_ACCESS_KEY_ID")?,
-        secret_access_key: value("AWS_SECRET_ACCESS_KEY")?,
-        session_token: value("AWS_SESSION_TOKEN")?,
+        access_key_id: value(CredentialVariable::AwsAccessKeyId.name())?,
+        secret_access_key: value(CredentialVariable::AwsSecretAccessKey.name())?,
+        session_token: value(CredentialVariable::AwsSessionToken.name())?,
         profile: value("AWS_PROFILE")?,
         region: value("AWS_REGION")?,
         default_region: value("AWS_DEFAULT_REGION")?,
@@ -166,6 +167,6 @@ fn aws(transport: &Transport, lookup: Lookup<'_>) -> Result<AwsSettings, RemoteC
     })
 }
 
-pub(super) const REMOTE_TOKEN: &str = "EXEC_SERVER_REMOTE_TOKEN";
-const API_KEY: &str = "CODEX_API_KEY";
-pub(super) const ACCESS_TOKEN: &str = "CODEX_ACCESS_TOKEN";
+pub(super) const REMOTE_TOKEN: &str = CredentialVariable::RemoteToken.name();
+const API_KEY: &str = CredentialVariable::CodexApiKey.name();
+pub(super) const ACCESS_TOKEN: &str = CredentialVariable::CodexAccessToken.name();

@@ -1,6 +1,6 @@
 //! From what was asked for to a way there. Nothing is connected yet.
 
-use exec_env::manager::EnvironmentId;
+use exec_env::{credential::CredentialVariable, manager::EnvironmentId};
 use exec_transport::connect::{Address, BearerToken};
 
 use super::{here::Socket, wanted::Where};
@@ -163,4 +163,4 @@ fn unknown(name: &str, selection: &Selection, lookup: Lookup<'_>) -> Failure {
 }
 
 /// The token for a server at a URL.
-pub(super) const TOKEN: &str = "EXEC_SERVER_TOKEN";
+pub(super) const TOKEN: &str = CredentialVariable::ServerToken.name();
