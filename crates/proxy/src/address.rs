@@ -16,6 +16,29 @@ pub fn is_local(address: IpAddr) -> bool {
     }
 }
 
+/// Tells whether `address` is link-local or a metadata service of a cloud, in any form that carries
+/// one. These hand out credentials of the machine, so that allowing local networks does not
+/// include them.
+pub(crate) fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_link_local() || V4_METADATA.contains(&address),
+        IpAddr::V6(address) => match carried(address) {
+            Some(inner) => is_link_local(IpAddr::V4(inner)),
+            None => {
+                address.is_unicast_link_local()
+                    || V6_METADATA.contains(&address)
+                    || (!is_public_v6(address) && is_link_local(IpAddr::V4(low_bits(address))))
+            }
+        },
+    }
+}
+
+/// The last 32 bits, where IPv4-compatible, ISATAP and private NAT64 addresses carry an IPv4 one.
+fn low_bits(address: Ipv6Addr) -> Ipv4Addr {
+    let [.., a, b, c, d] = address.octets();
+    Ipv4Addr::new(a, b, c, d)
+}
+
 /// Reads an IPv4 address in any notation that `inet_aton` takes: one to four numbers, each
 /// decimal, octal or hexadecimal, of which the last fills what is left.
 pub(crate) fn parse_numeric(text: &str) -> Option<Ipv4Addr> {
@@ -110,6 +133,19 @@ const V4_LOCAL: [(Ipv4Addr, u32); 15] = [
     (Ipv4Addr::new(203, 0, 113, 0), 24), // documentation
     (Ipv4Addr::new(224, 0, 0, 0), 4), // multicast
     (Ipv4Addr::new(240, 0, 0, 0), 4), // reserved, and broadcast
+];
+
+/// Metadata services outside of the link-local network: Alibaba, Oracle and Azure.
+const V4_METADATA: [Ipv4Addr; 3] = [
+    Ipv4Addr::new(100, 100, 100, 200),
+    Ipv4Addr::new(192, 0, 0, 192),
+    Ipv4Addr::new(168, 63, 129, 16),
+];
+/// Metadata services over IPv6: AWS (instances, pods) and Google.
+const V6_METADATA: [Ipv6Addr; 3] = [
+    Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
+    Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23),
+    Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
 ];
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! What the settings say about a host and about the addresses it has. Pure.
 //!
 //! Invariant: deny wins, and nothing local is reached unless the settings name it or allow all
-//! that is local. Not here: asking anybody (`gate`), looking names up (`outside`).
+//! that is local; a link-local address only if the settings name that address. Not here: asking anybody (`gate`), looking names up (`outside`).
 
 #[cfg(test)]
 mod tests;
@@ -62,6 +62,9 @@ impl HostPolicy {
         if local && !self.reaches_local(host) {
             return Verdict::Deny(Reason::NotAllowedLocal);
         }
+        if host.address().is_some_and(|address| self.guards(address)) {
+            return Verdict::Deny(Reason::NotAllowedLocal);
+        }
         if !self.allowed.contain(host) {
             Verdict::Undecided
         } else if self.reviewed.contain(host) {
@@ -77,6 +80,9 @@ impl HostPolicy {
         let address = address.to_canonical();
         if self.denies(&Host::from(address)) {
             return Err(Reason::Denied);
+        }
+        if self.guards(address) {
+            return Err(Reason::NotAllowedLocal);
         }
         let named =
             host.address() == Some(address) || (host.is_localhost() && address.is_loopback());
@@ -97,6 +103,12 @@ impl HostPolicy {
         };
         self.denied.contain(host)
             || carried.is_some_and(|inner| self.denied.contain(&Host::from(IpAddr::V4(inner))))
+    }
+
+    /// Tells whether `address` is link-local or a metadata service, and not allowed literally.
+    /// Neither a name nor `allowLocalBinding` opens it.
+    fn guards(&self, address: IpAddr) -> bool {
+        address::is_link_local(address) && !self.allowed.name(&Host::from(address))
     }
 
     fn reaches_local(&self, host: &Host) -> bool {

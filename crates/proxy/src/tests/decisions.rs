@@ -215,6 +215,73 @@ async fn nobody_can_allow_a_private_address() {
 }
 
 #[tokio::test]
+async fn link_local_and_metadata_addresses_stay_blocked_although_local_ones_are_allowed() {
+    let metadata = [
+        "169.254.169.254",
+        "169.254.170.2",
+        "::ffff:169.254.169.254",
+        "64:ff9b::169.254.169.254",
+        "64:ff9b:1::169.254.169.254",
+        "2002:a9fe:a9fe::1",
+        "::169.254.169.254",
+        "fe80::1",
+        "febf::1",
+        "fd00:ec2::254",
+        "100.100.100.200",
+        "168.63.129.16",
+    ];
+    for text in metadata {
+        let address: IpAddr = text.parse().unwrap();
+        let mut stage = Script::new()
+            .set("domains", json!({"*": "allow"}))
+            .set("allowLocalBinding", json!(true))
+            .name("allowed.test", &[address])
+            .start();
+        let literal = match address {
+            IpAddr::V4(_) => text.to_owned(),
+            IpAddr::V6(_) => format!("[{text}]"),
+        };
+        for host in ["allowed.test", &literal] {
+            let answer = answer(&stage, host).await;
+            assert!(
+                answer.ends_with("policy: not_allowed_local\n"),
+                "{host}: {answer}"
+            );
+            let record = stage.record().await;
+            assert_eq!(record.decision, "deny", "{host}");
+        }
+        assert!(stage.outside.connects().is_empty(), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_link_local_address_is_reached_if_it_is_allowed_literally() {
+    let address: IpAddr = "169.254.169.254".parse().unwrap();
+    let domains = json!({"169.254.169.254": "allow", "allowed.test": "allow"});
+    for local in [false, true] {
+        let stage = Script::new()
+            .set("domains", domains.clone())
+            .set("allowLocalBinding", json!(local))
+            .name("allowed.test", &[address])
+            .start();
+        tunnel(&stage, "169.254.169.254").await;
+        if local {
+            tunnel(&stage, "allowed.test").await;
+        }
+        let reached: Vec<IpAddr> = stage.outside.connects().iter().map(|to| to.ip()).collect();
+        assert!(
+            reached.iter().all(|reached| *reached == address),
+            "{reached:?}"
+        );
+        assert!(
+            answer(&stage, "169.254.169.253")
+                .await
+                .contains("not_allowed_local")
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_name_is_looked_up_once_and_private_answers_are_skipped() {
     let second: IpAddr = "93.184.216.35".parse().unwrap();
     let private: IpAddr = "192.168.0.1".parse().unwrap();
