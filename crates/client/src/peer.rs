@@ -119,12 +119,11 @@ pub(crate) fn check_abilities(
         return Ok(());
     };
     let proxy = &network.proxy;
-    let masks = proxy.credential_masking.is_some() || proxy.credential_providers.is_some();
     if !abilities.network_proxy_launch {
         refused("networkProxy", "this server runs none")
     } else if proxy.review_domains.is_some() && !abilities.network_proxy_review_domains {
         refused("networkProxy.proxy.reviewDomains", UNKNOWN)
-    } else if masks && !abilities.credential_masking {
+    } else if proxy.masking_member().is_some() && !abilities.credential_masking {
         refused("networkProxy.proxy.credentialMasking", UNKNOWN)
     } else {
         Ok(())

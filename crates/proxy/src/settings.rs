@@ -17,15 +17,8 @@ pub fn check(network: &NetworkProxy) -> Result<Checked, SettingsError> {
     if network.policy_decision_timeout_ms == Some(0) {
         return Err(SettingsError::NoTime);
     }
-    if proxy.credential_masking == Some(true) {
-        return Err(SettingsError::Credentials("credentialMasking"));
-    }
-    if proxy
-        .credential_providers
-        .as_ref()
-        .is_some_and(|all| !all.is_empty())
-    {
-        return Err(SettingsError::Credentials("credentialProviders"));
+    if let Some(member) = proxy.masking_member() {
+        return Err(SettingsError::Credentials(member));
     }
     Ok(Checked {
         policy: HostPolicy::new(proxy)?,
@@ -83,8 +76,10 @@ pub enum SettingsError {
     /// Nobody decides in no time.
     #[error("`networkProxy.policyDecisionTimeoutMs` is zero")]
     NoTime,
-    /// The server has no credentials that it could hide or provide.
-    #[error("`networkProxy.proxy.{0}` is not supported")]
+    /// The server does not mask credentials.
+    #[error(
+        "`networkProxy.proxy.{0}` asks for masked credentials, which this server does not support"
+    )]
     Credentials(&'static str),
     /// A pattern is none.
     #[error(transparent)]
@@ -114,8 +109,8 @@ mod tests {
                 domains: None,
                 unix_sockets: None,
                 review_domains: None,
-                credential_masking: Some(false),
-                credential_providers: Some(BTreeMap::new()),
+                credential_masking: false,
+                credential_providers: BTreeMap::new(),
             },
             audit_metadata: None,
             environment_id: None,
@@ -139,12 +134,9 @@ mod tests {
                 |s| s.policy_decision_timeout_ms = Some(0),
                 "policyDecisionTimeoutMs",
             ),
+            (|s| s.proxy.credential_masking = true, "credentialMasking"),
             (
-                |s| s.proxy.credential_masking = Some(true),
-                "credentialMasking",
-            ),
-            (
-                |s| s.proxy.credential_providers = Some([("a".into(), 1.into())].into()),
+                |s| s.proxy.credential_providers = [("a".into(), 1.into())].into(),
                 "credentialProviders",
             ),
             (

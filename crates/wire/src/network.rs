@@ -72,12 +72,25 @@ pub struct ProxySettings {
     /// Hosts that are asked about although they are allowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub review_domains: Option<Vec<String>>,
-    /// Hides credentials from the process. Refused: this server has none to hide.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub credential_masking: Option<bool>,
-    /// Where credentials come from.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub credential_providers: Option<BTreeMap<String, Value>>,
+    /// Hides credentials from the process. `true` is refused: this server does not mask any.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub credential_masking: bool,
+    /// Where credentials come from. Refused unless empty, like masking itself.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub credential_providers: BTreeMap<String, Value>,
+}
+
+impl ProxySettings {
+    /// Returns the member that asks for masked credentials, if one does.
+    pub fn masking_member(&self) -> Option<&'static str> {
+        if self.credential_masking {
+            Some("credentialMasking")
+        } else if self.credential_providers.is_empty() {
+            None
+        } else {
+            Some("credentialProviders")
+        }
+    }
 }
 
 /// Which requests a proxy takes.

@@ -139,6 +139,49 @@ async fn a_shells_state_is_left_away_where_it_cannot_be_taken() {
 }
 
 #[tokio::test]
+async fn a_proxy_that_masks_nothing_is_sent_to_a_server_that_cannot_mask() {
+    let abilities = json!({"networkProxyLaunch": true, "credentialMasking": false});
+    let (mut server, client) = connect(abilities).await;
+    let backend = RemoteBackend::new(client.clone());
+    let with_proxy = |masking: Value| {
+        let mut proxy = json!({
+            "enabled": true, "enableSocks5": false, "enableSocks5Udp": false,
+            "allowUpstreamProxy": false, "dangerouslyAllowAllUnixSockets": false,
+            "allowLocalBinding": false, "mode": "full",
+        });
+        for (member, value) in masking.as_object().unwrap() {
+            proxy[member] = value.clone();
+        }
+        let mut command = command("p");
+        command.network.proxy = Some(serde_json::from_value(json!({"proxy": proxy})).unwrap());
+        command
+    };
+    for asks in [
+        json!({"credentialMasking": true}),
+        json!({"credentialProviders": {"github": {}}}),
+    ] {
+        let refused = within(backend.start(with_proxy(asks))).await;
+        assert!(
+            matches!(&refused, Err(StartError::Refused { field, .. }) if field.contains("Masking")),
+            "{refused:?}"
+        );
+    }
+    said_nothing(&mut server, &client).await;
+    let nothing = json!({"credentialMasking": false, "credentialProviders": {}});
+    let start = backend.start(with_proxy(nothing));
+    let play = async {
+        let start = server.expect("process/start").await;
+        let proxy = &start["params"]["networkProxy"]["proxy"];
+        // Older servers may not know these members, so they are left out.
+        assert!(proxy.get("credentialMasking").is_none(), "{proxy}");
+        assert!(proxy.get("credentialProviders").is_none(), "{proxy}");
+        server.answer(&start, json!({"processId": "p"})).await;
+    };
+    let (started, ()) = futures_util::join!(start, play);
+    started.unwrap();
+}
+
+#[tokio::test]
 async fn a_graceful_end_is_refused() {
     let (mut server, client) = connect(json!({})).await;
     let process = server.start(&client, "p").await.process;

@@ -25,8 +25,8 @@ fn settings(domains: &[(&str, DomainRule)]) -> ProxySettings {
         domains: Some(domains),
         unix_sockets: None,
         review_domains: None,
-        credential_masking: None,
-        credential_providers: None,
+        credential_masking: false,
+        credential_providers: BTreeMap::new(),
     }
 }
 

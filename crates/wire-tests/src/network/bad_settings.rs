@@ -75,7 +75,9 @@ async fn members_of_the_wrong_type_are_named(stage: &mut Stage) {
         ("reviewDomains", json!("a.test")),
         ("reviewDomains", json!([1])),
         ("credentialMasking", json!("yes")),
+        ("credentialMasking", json!(null)),
         ("credentialProviders", json!([])),
+        ("credentialProviders", json!(null)),
     ] {
         refused(
             stage,
