@@ -1,9 +1,14 @@
 //! The command that makes a login shell print its state.
 //!
-//! After whatever the profiles print, the scripts print three markers: the environment of a child
+//! The scripts first source the interactive start-up file, which a login shell that runs a command
+//! does not read: `.bashrc` unless `BASH_ENV` was read in its place, `.zshrc`, or the file that `ENV`
+//! names. After whatever these print, the scripts print three markers: the environment of a child
 //! follows the first, text that restores the rest follows the second. Markers are enclosed in NUL
-//! bytes, which neither part can hold. Escaped command names get past aliases of the profile,
-//! `builtin` and `command` past its functions.
+//! bytes, which neither part can hold.
+//!
+//! Escaped command names bypass aliases of the profile; `builtin` and `command` bypass its functions.
+//! Functions with these two names are removed first and printed apart. Special builtins cannot be
+//! hidden by a function; in bash that holds in its POSIX mode only.
 
 use std::time::Duration;
 
@@ -34,7 +39,25 @@ pub(super) const END: &[u8] = b"\0exec-server snapshot: end\0";
 /// last: printed functions are expanded already. They are parsed with `extglob`, which those that
 /// use it need. `declare -p`: a privileged shell ignores these two if it inherits them. `compat*`:
 /// even to unset them sets `BASH_COMPAT`.
+///
+/// Assigning `POSIXLY_CORRECT` turns POSIX mode on, in which `unset` is the builtin. Leaving it
+/// resets some options, which are set again from `BASHOPTS`.
 const BASH: &str = r#"
+if [[ ! ${BASH_ENV-} && -r ${HOME-}/.bashrc ]]; then
+  \. "$HOME/.bashrc" || [[ 1 ]]
+fi
+exec_server_hidden=
+if [[ $(\builtin printf ok 2>&1) != ok && ! ${POSIXLY_CORRECT+set} ]]; then
+  exec_server_options=:$BASHOPTS:
+  POSIXLY_CORRECT=1
+  exec_server_hidden=$(\unset -f declare; \declare -f builtin)
+  \unset -f builtin
+  \unset POSIXLY_CORRECT
+  if [[ $exec_server_options == *:expand_aliases:* ]]; then \builtin shopt -s expand_aliases; fi
+  if [[ $exec_server_options != *:inherit_errexit:* ]]; then \builtin shopt -u inherit_errexit; fi
+  \builtin unset exec_server_options
+fi
+if [[ $(\builtin printf ok 2>&1) == ok ]]; then
 \builtin printf '\000exec-server snapshot: exports\000'
 /usr/bin/env -0
 \builtin printf '\000exec-server snapshot: restore\000'
@@ -52,13 +75,27 @@ done
 \builtin declare -Fx
 \builtin alias -p
 \builtin shopt -p extglob expand_aliases || \builtin :
+if [[ $exec_server_hidden ]]; then
+  \builtin printf 'exec_server_hidden=%q\n' "$exec_server_hidden"
+fi
 \builtin printf '\000exec-server snapshot: end\000'
+fi
 "#;
 
 /// Options precede functions, which are parsed under them and may hide `setopt`; those that only
 /// describe this run are left out. Functions that are yet to be loaded need `fpath`. Aliases are
 /// last: printed functions are expanded already.
 const ZSH: &str = r#"
+if [[ -r ${ZDOTDIR:-${HOME-}}/.zshrc ]]; then
+  \. ${ZDOTDIR:-$HOME}/.zshrc || [[ 1 -eq 1 ]]
+fi
+exec_server_hidden=
+if (( ${+functions[builtin]} )); then
+  exec_server_hidden="builtin () {
+${functions[builtin]}
+}"
+  \unfunction builtin
+fi
 \builtin printf '\000exec-server snapshot: exports\000'
 /usr/bin/env -0
 \builtin printf '\000exec-server snapshot: restore\000'
@@ -76,18 +113,40 @@ done
 \builtin typeset -f
 \builtin alias -L
 \builtin alias -sL
+if [[ -n $exec_server_hidden ]]; then
+  \builtin printf 'exec_server_hidden=%s\n' "${(q)exec_server_hidden}"
+fi
 \builtin printf '\000exec-server snapshot: end\000'
 "#;
 
 /// dash cannot print functions and does without `typeset`; shells that can, do. Aliases are last,
 /// and asked for one by one because their values may have many lines.
 const SH: &str = r#"
+exec_server_hidden=$(\unset -f typeset; \typeset -f command 2>/dev/null) || \:
+\unset -f command
+if \command [ -n "${ENV-}" ]; then
+  exec_server_file=$ENV
+  case $ENV in
+    *[\"\`\\]*|*'$('*) ;;
+    *'$'*) \eval "exec_server_file=\"$ENV\"" ;;
+  esac
+  case $exec_server_file in
+    */*) ;;
+    *) exec_server_file=./$exec_server_file ;;
+  esac
+  if \command [ -r "$exec_server_file" ]; then
+    \. "$exec_server_file" || \:
+  fi
+  \unset -f command || \:
+  \unset exec_server_file
+fi
 \command printf '\000exec-server snapshot: exports\000'
 /usr/bin/env -0
 \command printf '\000exec-server snapshot: restore\000'
 \command printf 'umask %s\n' "$(\command umask)"
 \command set +o
 \command typeset -f 2>/dev/null || \command :
+\command printf '%s\n' "$exec_server_hidden"
 \command alias | while IFS= \command read -r line; do
   name=${line%%=*}
   name=${name#alias }

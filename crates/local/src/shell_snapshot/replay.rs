@@ -25,8 +25,9 @@ pub fn rewrite(kind: ShellKind, argv: &[String], fd: i32) -> Vec<String> {
     // argument of its own because one argument, quoted, may be longer than the kernel takes. All is
     // on one line, so that the command's lines keep their numbers.
     let (flags, source, eval) = match kind {
-        ShellKind::Bash => ("-pc", "builtin .", r#"builtin eval "\builtin shift; $1""#),
-        ShellKind::Zsh => ("-fc", "builtin .", r#"builtin eval "\builtin shift; $1""#),
+        // A function named `builtin` would hide the builtin from here on, so it is defined last.
+        ShellKind::Bash => ("-pc", "builtin .", EVAL_LAST),
+        ShellKind::Zsh => ("-fc", "builtin .", EVAL_LAST),
         // `command`: without it, a state that cannot be read ends the shell. The errors of `eval`
         // must end it, and no function can hide it.
         ShellKind::Sh => ("-c", "command .", r#"eval "\shift; $1""#),
@@ -37,6 +38,10 @@ pub fn rewrite(kind: ShellKind, argv: &[String], fd: i32) -> Vec<String> {
     rewritten.extend_from_slice(arguments);
     rewritten
 }
+
+/// Runs the command, after the definition of a function named `builtin` if the state has one.
+const EVAL_LAST: &str = r#"builtin eval "\builtin shift; \builtin unset exec_server_hidden; ${exec_server_hidden:+$exec_server_hidden
+}$1""#;
 
 /// Computes the environment of a rewritten command.
 ///
@@ -99,7 +104,8 @@ mod tests {
     #[test]
     fn each_shell_has_its_flags_and_keeps_its_arguments() {
         let argv = ["/bin/x", "-lc", "echo 'a b'", "zero", "one"].map(str::to_owned);
-        let bash = r#"{ builtin . /dev/fd/9; exec 9<&-; } >/dev/null 2>&1; builtin eval "\builtin shift; $1""#;
+        let bash = format!("{{ builtin . /dev/fd/9; exec 9<&-; }} >/dev/null 2>&1; {EVAL_LAST}");
+        let bash = bash.as_str();
         let sh = r#"{ command . /dev/fd/9; exec 9<&-; } >/dev/null 2>&1; eval "\shift; $1""#;
         for (kind, flags, script) in [
             (ShellKind::Bash, "-pc", bash),

@@ -242,6 +242,119 @@ fn strict_and_misleading_profiles_do_not_disturb_a_capture() {
 }
 
 #[test]
+fn the_interactive_start_up_file_is_read_after_the_profile() {
+    let rc = "export SET_BY=rc\nalias from_rc='echo ALIAS'\n";
+    for (kind, name, profile, file) in [
+        (ShellKind::Bash, "bash", ".bash_profile", ".bashrc"),
+        (ShellKind::Zsh, "zsh", ".zprofile", ".zshrc"),
+        (ShellKind::Sh, "dash", ".profile", "interactive"),
+    ] {
+        let Some(mut shell) = Fixture::find(kind, name) else {
+            continue;
+        };
+        shell.write_profile(profile, &["export SET_BY=profile FROM_PROFILE=1\n"]);
+        let functions = if kind == ShellKind::Sh {
+            ""
+        } else {
+            "f() { echo f $1; }\n"
+        };
+        shell.write_profile(file, &["echo noise; echo noise >&2\n", rc, functions]);
+        shell.set("ENV", "$HOME/interactive");
+        let state = shell.capture().unwrap();
+        let replayed = shell.replay(&state, "echo $SET_BY $FROM_PROFILE", &[]);
+        assert_eq!(replayed.stdout, b"rc 1\n", "{name}");
+        if kind != ShellKind::Sh {
+            assert_eq!(shell.replay(&state, "f x", &[]).stdout, b"f x\n", "{name}");
+        }
+        // A file that returns for shells without a person keeps what the profile set.
+        shell.write_profile(file, &["case $- in *i*) ;; *) return ;; esac\n", rc]);
+        let state = shell.capture().unwrap();
+        let replayed = shell.replay(&state, "echo $SET_BY $FROM_PROFILE", &[]);
+        assert_eq!(replayed.stdout, b"profile 1\n", "{name}");
+        shell.write_profile(file, &["exit 3\n"]);
+        assert_eq!(shell.capture(), None, "{name}");
+    }
+}
+
+#[test]
+fn bash_reads_bash_env_instead_of_bashrc_and_only_once() {
+    let Some(mut shell) = Fixture::find(ShellKind::Bash, "bash") else {
+        return;
+    };
+    shell.write_profile(".bashrc", &["export FROM_RC=1\n"]);
+    shell.write_profile(
+        "non-interactive",
+        &["echo ran >> \"$HOME/runs\"; export FROM_ENV=1\n"],
+    );
+    let file = shell.home.path().join("non-interactive");
+    shell.set("BASH_ENV", file.to_str().unwrap());
+    let state = shell.capture().unwrap();
+    let replayed = shell.replay(&state, "echo ${FROM_RC-unset} $FROM_ENV", &[]);
+    assert_eq!(replayed.stdout, b"unset 1\n");
+    let runs = fs::read_to_string(shell.home.path().join("runs")).unwrap();
+    assert_eq!(runs, "ran\n");
+}
+
+#[test]
+fn functions_that_hide_builtins_do_not_disturb_a_capture() {
+    let all = "for name in printf command declare alias shopt set umask eval env read exec export \
+               typeset echo test trap unset builtin; do eval \"$name() { :; }\"; done\n";
+    let hidden = "unset() { echo my unset; }\nbuiltin() { echo my builtin; }\n";
+    for (kind, name, profile, functions, probe) in [
+        (
+            ShellKind::Bash,
+            "bash",
+            ".bash_profile",
+            hidden,
+            "unset; builtin",
+        ),
+        (ShellKind::Bash, "bash", ".bashrc", hidden, "unset; builtin"),
+        (ShellKind::Bash, "bash", ".bash_profile", all, "builtin; f"),
+        (ShellKind::Zsh, "zsh", ".zprofile", hidden, "unset; builtin"),
+        (ShellKind::Zsh, "zsh", ".zshrc", hidden, "unset; builtin"),
+        (ShellKind::Sh, "dash", ".profile", "command() { :; }\n", ""),
+        (
+            ShellKind::Sh,
+            "bash",
+            ".profile",
+            "command() { echo my command; }\n",
+            "command",
+        ),
+    ] {
+        let Some(mut shell) = Fixture::find(kind, name) else {
+            continue;
+        };
+        if (kind, name) == (ShellKind::Sh, "bash") {
+            let named_sh = shell.home.path().join("sh");
+            symlink(&shell.path, &named_sh).unwrap();
+            shell.path = named_sh;
+        }
+        let exported = "export A=1\nf() { echo f; }\n";
+        shell.write_profile(profile, &[exported, functions]);
+        let began = std::time::Instant::now();
+        let state = shell.capture();
+        assert!(began.elapsed() < STALL, "{name} {profile}: stalled");
+        let state = state.unwrap_or_else(|| panic!("{name} {profile} {functions}: disturbed"));
+        assert_eq!(state.exports[&OsString::from("A")], "1", "{name}");
+        let expected = match functions {
+            _ if functions == hidden => &b"my unset\nmy builtin\n"[..],
+            _ if functions == all => b"f\n",
+            _ if probe == "command" => b"my command\n",
+            _ => b"",
+        };
+        let replayed = shell.replay(&state, probe, &[]);
+        assert_eq!(
+            str::from_utf8(&replayed.stdout),
+            str::from_utf8(expected),
+            "{name} {profile} {functions}"
+        );
+    }
+}
+
+/// Far less than a capture may take, and far more than one needs.
+const STALL: std::time::Duration = std::time::Duration::from_secs(4);
+
+#[test]
 fn a_profile_that_exits_is_a_failed_capture() {
     for (kind, name, profile) in SHELLS {
         let Some(shell) = Fixture::find(kind, name) else {

@@ -22,6 +22,7 @@ pub(super) struct Fixture {
     kind: ShellKind,
     pub(super) path: PathBuf,
     pub(super) home: TempDir,
+    variables: BTreeMap<String, String>,
 }
 
 impl Fixture {
@@ -38,6 +39,7 @@ impl Fixture {
             kind,
             path: found?,
             home: TempDir::new().unwrap(),
+            variables: BTreeMap::new(),
         })
     }
 
@@ -45,9 +47,17 @@ impl Fixture {
         fs::write(self.home.path().join(name), parts.concat()).unwrap();
     }
 
+    /// Sets a variable of the shell's environment.
+    pub(super) fn set(&mut self, name: &str, value: &str) {
+        self.variables.insert(name.to_owned(), value.to_owned());
+    }
+
     pub(super) fn capture(&self) -> Option<Captured> {
         let argv = capture::argv(self.kind, self.path.to_str().unwrap());
-        parse::captured(&run(&argv, &os(&self.environment())).stdout)
+        // A capture that stalls is cut off, as the server does it, only sooner.
+        let mut bounded = ["/usr/bin/timeout", "5"].map(str::to_owned).to_vec();
+        bounded.extend(argv);
+        parse::captured(&run(&bounded, &os(&self.environment())).stdout)
     }
 
     /// Compares the outcome of commands with and without the snapshot.
@@ -108,9 +118,10 @@ impl Fixture {
 
     fn environment(&self) -> BTreeMap<String, String> {
         let home = self.home.path().to_str().unwrap();
-        [("HOME", home), ("LC_ALL", "C")]
-            .map(|(n, v)| (n.to_owned(), v.to_owned()))
-            .into()
+        let own = [("HOME", home), ("LC_ALL", "C")].map(|(n, v)| (n.to_owned(), v.to_owned()));
+        let mut variables = self.variables.clone();
+        variables.extend(own);
+        variables
     }
 }
 
