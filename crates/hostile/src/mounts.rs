@@ -54,6 +54,18 @@ pub(crate) const PROBES: &[(&str, Probe)] = &[
             flags
         ))?))
     }),
+    ("open-tree-attr", |_| {
+        // OPEN_TREE_CLONE, and attributes that set nothing.
+        let (flags, nothing) = (1 | libc::O_CLOEXEC, [0; 32]);
+        Ok(ok(owned(call!(
+            OPEN_TREE_ATTR,
+            libc::AT_FDCWD,
+            c".",
+            flags,
+            &nothing[..],
+            nothing.len()
+        ))?))
+    }),
     ("pivot-root", |_| {
         reached(call!(libc::SYS_pivot_root, 0, 0), &[libc::EFAULT])
     }),
@@ -66,6 +78,9 @@ pub(crate) const PROBES: &[(&str, Probe)] = &[
         )
     }),
 ];
+
+/// Since Linux 6.15; the same on every architecture.
+const OPEN_TREE_ATTR: i64 = 467;
 
 /// Mounts something over the working directory, and takes it away again.
 fn over_here(mount: impl FnOnce(&CString) -> std::io::Result<i64>) -> Attempt {

@@ -120,6 +120,7 @@ fn always(rules: &mut Vec<Rule>) {
         libc::SYS_vhangup,
     ];
     rules.extend(refused.map(|call| refuse(call, Vec::new())));
+    rules.extend(NEWER.map(|call| refuse(call, Vec::new())));
     #[cfg(target_arch = "x86_64")]
     rules.extend([libc::SYS_iopl, libc::SYS_ioperm].map(|call| refuse(call, Vec::new())));
     // New namespaces: with one of users comes every capability inside it.
@@ -137,6 +138,12 @@ fn always(rules: &mut Vec<Rule>) {
         rules.push(refuse(libc::SYS_ioctl, vec![is(1, u32::MAX, request)]));
     }
 }
+
+/// `open_tree_attr` (Linux 6.15) changes mounts like `mount_setattr`, and `listns` (6.19) names
+/// namespaces of others: the same on every architecture. The other calls from `statmount` (457) to
+/// `file_setattr` (469) stay allowed: they read what `/proc` shows as well, act on the caller alone
+/// (`lsm_set_self_attr`, `mseal`), or change attributes, which mounts or [`NEWER_ATTRIBUTES`] govern.
+const NEWER: [i64; 2] = [467, 470];
 
 const TIOCSTI: u32 = 0x5412;
 const TIOCLINUX: u32 = 0x541c;

@@ -65,6 +65,7 @@ async fn namespaces_and_mounts_are_refused(ground: &mut Ground) {
         &["remount"],
         &["fsopen"],
         &["open-tree"],
+        &["open-tree-attr"],
         &["move-mount"],
         &["mount-setattr"],
         &["umount", "."],
