@@ -7,7 +7,7 @@ use crate::{
     over_every_transport, over_one_transport,
     params::without,
     scene::Scene,
-    server::Transport,
+    server::{Server, Transport},
 };
 
 over_every_transport!(policies_without_restrictions_allow_everything);
@@ -282,6 +282,32 @@ async fn profiles_are_checked(transport: Transport) {
     scene
         .refused(-32602, "fs/readFile", "file", json!({"sandbox": zero}))
         .await;
+}
+
+#[tokio::test]
+async fn few_descriptors_are_enough_or_named_as_the_reason() {
+    let script = |limit: u32| format!("ulimit -n {limit}; exec \"$0\" \"$@\"");
+    let sandbox = |scene: &Scene| {
+        let denied = json!({"type": "path", "path": scene.uri("nothing")});
+        let denied = json!({"path": denied, "access": "deny"});
+        json!({"sandbox": restricted(json!([special("root", "read"), denied]))})
+    };
+    let enough = Server::start_by(&script(48), Transport::Stdio, &[]).await;
+    let mut scene = Scene::on(enough).await;
+    let more = sandbox(&scene);
+    scene.call("fs/readFile", "file", more).await;
+    for limit in [16, 20, 24] {
+        let few = Server::start_by(&script(limit), Transport::Stdio, &[]).await;
+        let mut scene = Scene::on(few).await;
+        let params = scene.params("file", sandbox(&scene));
+        let id = scene.client.request("fs/readFile", params).await;
+        let answer = scene.client.answer(id).await;
+        let message = answer["error"]["message"].as_str().unwrap_or_default();
+        assert!(
+            answer["error"].is_null() || message.contains("Too many open files"),
+            "{limit}: {answer}"
+        );
+    }
 }
 
 async fn optional_members_of_a_sandbox(transport: Transport) {

@@ -19,9 +19,6 @@ use crate::{
     raw::{self, Errno},
 };
 
-/// Descriptors that are in the way of their targets are moved above this.
-const OUT_OF_THE_WAY: c_int = 64;
-
 /// Entry of the child. Its parent is suspended until it has become the command, or has failed.
 pub(super) extern "C" fn enter(argument: *mut c_void) -> c_int {
     // SAFETY: the parent passes its job, which outlives the child. It is written to by atomics only.
@@ -98,14 +95,17 @@ fn give_up(parts: &Parts<'_>, watch: Option<c_int>) -> Result<(), Failure> {
 fn place_descriptors(job: &Job) -> Result<Option<c_int>, Errno> {
     let mut standard = job.standard;
     let mut extra = job.extra;
+    let targets = extra[..job.extra_count].iter().map(|(_, target)| *target);
+    // Descriptors are moved above all targets, and no higher: the limit of open files may be low.
+    let above_targets = targets.max().unwrap_or(2).max(2) + 1;
     // Only numbers among the targets can be in the way of another; they are low or few.
     for fd in &mut standard {
         if *fd <= 2 {
-            *fd = raw::dup_above(*fd, OUT_OF_THE_WAY)?;
+            *fd = raw::dup_above(*fd, above_targets)?;
         }
     }
     for (fd, _) in &mut extra[..job.extra_count] {
-        *fd = raw::dup_above(*fd, OUT_OF_THE_WAY)?;
+        *fd = raw::dup_above(*fd, above_targets)?;
     }
     let mut kept = [-1; MAX_EXTRA + 1];
     for (kept, (_, target)) in kept.iter_mut().zip(&extra[..job.extra_count]) {

@@ -309,6 +309,18 @@ pub enum SpawnError {
 }
 
 impl SpawnError {
+    /// Returns the error with everything that caused it, for places that keep a text only.
+    pub fn explained(&self) -> String {
+        let mut text = self.to_string();
+        let mut source = std::error::Error::source(self);
+        while let Some(error) = source {
+            text.push_str(": ");
+            text.push_str(&error.to_string());
+            source = error.source();
+        }
+        text
+    }
+
     /// Tells whether an enclosure was refused because a path is not there any more, or is a link now.
     pub fn is_about_missing_files(&self) -> bool {
         let Self::Enclosure { source, .. } = self else {

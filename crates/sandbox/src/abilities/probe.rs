@@ -235,21 +235,10 @@ impl Tries<'_> {
                 source,
             })) if source.kind() == io::ErrorKind::NotFound => Ability::Works,
             Ok(Ok(_)) => Ability::Fails("a program that is nowhere was run".to_owned()),
-            Ok(Err(error)) => Ability::Fails(explain(&error)),
+            Ok(Err(error)) => Ability::Fails(error.explained()),
             Err(_) => Ability::Fails("no answer in time".to_owned()),
         }
     }
-}
-
-fn explain(error: &SpawnError) -> String {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        source = error.source();
-    }
-    text
 }
 
 fn spec(enclosure: Enclosure) -> io::Result<Spec> {

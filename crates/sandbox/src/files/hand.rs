@@ -36,7 +36,8 @@ impl Hand {
             let failed = |error: &dyn std::error::Error| not_started(&error.to_string());
             let (channel, theirs) = Channel::pair().map_err(|error| failed(&error))?;
             let spec = spec(theirs.into()).map_err(|error| failed(&error))?;
-            let child = spawner.spawn(spec).await.map_err(|error| failed(&error))?;
+            let child = spawner.spawn(spec).await;
+            let child = child.map_err(|error| not_started(&error.explained()))?;
             let mut hand = Self {
                 channel,
                 child,
