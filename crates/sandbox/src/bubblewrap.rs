@@ -7,7 +7,7 @@ use std::{
     ffi::{OsStr, OsString},
     io::{self, Write},
     os::{fd::OwnedFd, unix::ffi::OsStringExt},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use exec_process::{enclosure::Instruction, spawner::Extra};
@@ -15,7 +15,7 @@ use exec_process::{enclosure::Instruction, spawner::Extra};
 use crate::{
     enclose::{BubblewrapOrder, Processes},
     plan::{Access, Kind, Layer, Network, View},
-    view::pins,
+    view::{host_settings, pins},
 };
 
 /// The descriptors that bubblewrap reads from.
@@ -94,13 +94,18 @@ fn options(view: &View, network: Network, processes: Processes) -> Vec<OsString>
         (Access::Hidden, false) => {}
         (Access::Read | Access::Write, false) => options.words(["--ro-bind", "/", "/"]),
     }
-    if !all_writable {
-        options.words(["--dev", "/dev"]);
-    }
+    options.words(["--dev", "/dev"]);
     if processes == Processes::Isolated {
         options.words(["--proc", "/proc"]);
+        options.0.extend(settings_protection());
     }
-    let mut layers: Vec<Layer> = view.layers.clone();
+    // Layers in these would bring the host's devices and processes back.
+    let fitted = |path: &Path| {
+        let devices = path.starts_with("/dev") && !path.starts_with("/dev/shm");
+        devices || (processes == Processes::Isolated && path.starts_with("/proc"))
+    };
+    let layers = view.layers.iter().filter(|layer| !fitted(&layer.path));
+    let mut layers: Vec<Layer> = layers.cloned().collect();
     layers.extend(pins(view).into_iter().map(|path| Layer {
         path,
         kind: Kind::Directory,
@@ -115,6 +120,19 @@ fn options(view: &View, network: Network, processes: Processes) -> Vec<OsString>
         options.0.extend([target.into(), link.into()]);
     }
     options.0
+}
+
+/// Options that make settings of the host read-only in a new `/proc`, where uid 0 may write them
+/// without any capability. Bubblewrap fails if it cannot, so that nothing runs without.
+pub(crate) fn settings_protection() -> Vec<OsString> {
+    let bind = |path: PathBuf| {
+        [
+            OsString::from("--ro-bind"),
+            path.clone().into(),
+            path.into(),
+        ]
+    };
+    host_settings().flat_map(bind).collect()
 }
 
 struct Options(Vec<OsString>);
@@ -173,8 +191,16 @@ mod tests {
 
     fn words(view: &View, network: Network) -> String {
         let options = options(view, network, Processes::Isolated);
-        let words: Vec<_> = options.iter().map(|word| word.to_string_lossy()).collect();
-        words.join(" ")
+        let joined = |words: &[OsString]| {
+            let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+            words.join(" ")
+        };
+        let protection = joined(&settings_protection());
+        assert!(
+            protection.contains("--ro-bind /proc/sys /proc/sys"),
+            "{protection}"
+        );
+        joined(&options).replace(&protection, "PROTECTION")
     }
 
     fn layer(path: &str, kind: Kind, access: Access) -> Layer {
@@ -200,8 +226,30 @@ mod tests {
         assert_eq!(
             words(&view, Network::None),
             "--unshare-user --unshare-ipc --die-with-parent --cap-drop ALL --unshare-pid --unshare-net \
-             --ro-bind / / --dev /dev --proc /proc --bind-try /w /w --ro-bind /w/.git /w/.git \
+             --ro-bind / / --dev /dev --proc /proc PROTECTION --bind-try /w /w --ro-bind /w/.git /w/.git \
              --ro-bind /dev/null /w/secret"
+        );
+    }
+
+    #[test]
+    fn devices_and_processes_of_the_host_do_not_come_back_with_a_layer() {
+        let view = View {
+            base: Access::Read,
+            layers: vec![
+                layer("/", Kind::Directory, Access::Write),
+                layer("/dev", Kind::Directory, Access::Write),
+                layer("/dev/shm", Kind::Directory, Access::Write),
+                layer("/proc/sys", Kind::Directory, Access::Write),
+            ],
+            forbidden: Vec::new(),
+            links: Vec::new(),
+        };
+        let words = words(&view, Network::Host);
+        assert!(
+            words.ends_with(
+                "--bind / / --dev /dev --proc /proc PROTECTION --bind-try /dev/shm /dev/shm"
+            ),
+            "{words}"
         );
     }
 

@@ -10,4 +10,7 @@ mod steps;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::steps::{Fittings, ViewError, pins, steps};
+pub(crate) use self::{
+    devices::host_settings,
+    steps::{Fittings, ViewError, pins, steps},
+};

@@ -11,6 +11,7 @@ use tokio::{
 };
 
 use super::probe::Ability;
+use crate::bubblewrap::settings_protection;
 
 /// Where distributions put it. Not `PATH`, which may be anybody's.
 const PLACES: [&str; 3] = ["/usr/bin/bwrap", "/usr/local/bin/bwrap", "/bin/bwrap"];
@@ -19,7 +20,7 @@ const WORDS: u64 = 4096;
 /// How much of it is shown.
 const SHOWN: usize = 200;
 /// What a sandbox of ours asks of it at most.
-const ARGUMENTS: [&str; 15] = [
+const ARGUMENTS: [&str; 14] = [
     "--unshare-user",
     "--unshare-pid",
     "--unshare-ipc",
@@ -34,7 +35,6 @@ const ARGUMENTS: [&str; 15] = [
     "/dev",
     "--proc",
     "/proc",
-    "--",
 ];
 
 /// Returns where it is.
@@ -47,6 +47,8 @@ pub(super) fn find() -> Option<PathBuf> {
 pub(super) async fn attempt(path: &Path, until: Instant) -> Ability {
     let child = tokio::process::Command::new(path)
         .args(ARGUMENTS)
+        .args(settings_protection())
+        .arg("--")
         .arg(path)
         .arg("--version")
         .env_clear()

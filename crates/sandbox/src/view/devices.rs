@@ -1,6 +1,9 @@
 //! Devices, terminals and processes: what a command finds in `/dev` and `/proc`.
 
-use std::{ffi::CString, path::Path};
+use std::{
+    ffi::CString,
+    path::{Path, PathBuf},
+};
 
 use exec_process::enclosure::{Missing, Slot, Step};
 
@@ -11,7 +14,28 @@ const SHARED_MEMORY_BYTES: u64 = 1 << 30;
 /// The directory itself holds names only.
 const DIRECTORY_BYTES: u64 = 64 << 10;
 /// What uid 0 may write in `/proc` without any capability, and what would then hold for the host.
-const OF_THE_HOST: [&str; 7] = ["sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi"];
+const OF_THE_HOST: [&str; 9] = [
+    SETTINGS,
+    "sysrq-trigger",
+    "irq",
+    "bus",
+    "fs",
+    "acpi",
+    "scsi",
+    "driver",
+    "dynamic_debug",
+];
+const SETTINGS: &str = "sys";
+
+/// Paths in `/proc` that must be read-only in every `/proc` that uid 0 gets. Settings of the kernel
+/// are listed even if this host shows none: protecting them then fails, and with it the start.
+pub(crate) fn host_settings() -> impl Iterator<Item = PathBuf> {
+    let paths = OF_THE_HOST.map(|name| Path::new("/proc").join(name));
+    let settings = Path::new("/proc").join(SETTINGS);
+    paths
+        .into_iter()
+        .filter(move |path| *path == settings || path.exists())
+}
 
 /// Steps that prepare `/dev` while the host's is still there, and steps that attach it.
 pub(super) fn devices(slots: &mut impl FnMut() -> Slot) -> (Vec<Step>, Vec<Step>) {
@@ -87,10 +111,8 @@ pub(super) fn processes(slot: Slot, account: u32) -> (Step, Vec<Step>) {
         path: text("/proc"),
     }];
     if account == 0 {
-        let there = |name: &&str| Path::new("/proc").join(name).exists();
-        let of_the_host = OF_THE_HOST.into_iter().filter(there);
-        attach.extend(of_the_host.map(|name| Step::Protect {
-            path: text(&format!("/proc/{name}")),
+        attach.extend(host_settings().map(|path| Step::Protect {
+            path: text(&path.to_string_lossy()),
         }));
     }
     (Step::Processes { slot }, attach)

@@ -94,6 +94,53 @@ async fn bubblewrap_enforces_what_needs_nothing_created() {
 }
 
 #[tokio::test]
+async fn bubblewrap_leaves_no_setting_of_the_kernel_writable() {
+    for user in USERS {
+        let mut ground = Ground::with_flags(user, &["--sandbox-mechanism", "bubblewrap"]).await;
+        if !Path::new("/usr/bin/bwrap").exists() {
+            return;
+        }
+        // Missing ones would have the policies refused.
+        for name in [".agents", ".aws", ".codex"] {
+            fs::create_dir(ground.path("work").join(name)).unwrap();
+        }
+        let names = [".agents", ".aws", ".codex", ".git"].map(|name| format!("file:///{name}"));
+        let mut everything = vec![special("root", "write"), path(&ground.uri("out"), "deny")];
+        everything.extend(names.iter().map(|name| path(name, "write")));
+        let everything = Value::Array(everything);
+        for policy in [
+            Policy::new(&ground, Kind::ReadOnly, Network::Enabled),
+            Policy::new(&ground, Kind::Narrow, Network::Restricted),
+            Policy::of(&ground, "root write", everything, Network::Enabled),
+        ] {
+            // Opened and closed again; nothing is written.
+            for file in [
+                "/proc/sys/kernel/core_pattern",
+                "/proc/sys/kernel/modprobe",
+                "/proc/sys/vm/swappiness",
+                "/proc/sys/fs/suid_dumpable",
+                "/proc/sysrq-trigger",
+                "/proc/irq/default_smp_affinity",
+            ] {
+                let errors = "EROFS EACCES EPERM ENOENT";
+                ground
+                    .refused(&policy, errors, &["open-for-write", file])
+                    .await;
+            }
+            for device in ["/dev/vda", "/dev/kmsg", "/dev/loop0"] {
+                ground
+                    .refused(&policy, "ENOENT EACCES", &["open-for-write", device])
+                    .await;
+            }
+            ground
+                .allowed(&policy, &["open-for-write", "/dev/null"])
+                .await;
+        }
+        ground.settle();
+    }
+}
+
+#[tokio::test]
 async fn bubblewrap_without_a_namespace_of_processes_is_refused() {
     let flags = [
         "--sandbox-mechanism",
