@@ -339,6 +339,7 @@ macro_rules! conformance_suite {
                 metadata_that_a_policy_names_is_writable_in_a_sandbox,
                 a_denied_path_cannot_be_read_in_a_sandbox,
                 denied_globs_are_expanded_in_a_sandbox,
+                an_approved_root_write_keeps_denied_reads_in_a_sandbox,
                 an_unlisted_path_does_not_exist_in_a_sandbox,
                 a_single_file_is_writable_in_a_sandbox,
                 the_most_specific_entry_counts_in_a_sandbox,

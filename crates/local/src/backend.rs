@@ -183,7 +183,7 @@ impl LocalBackend {
             enclosure: None,
         };
         let settings = Settings { retention };
-        let explained = |error| explain(error, &program, &cwd);
+        let explained = |error| explain(error, &program, &cwd, sandboxed);
         let process = match sandbox {
             None => {
                 let process = launch(&self.spawner, command, settings).await;
@@ -286,12 +286,18 @@ const CAPABILITIES: Capabilities = Capabilities {
     http_header_env_vars: true,
     sandboxed_file_streaming: true,
     file_write_streaming: true,
+    // A policy that cannot be enforced is refused, so that this holds wherever a command starts.
+    linux_approved_root_write_preserves_restrictions: cfg!(target_os = "linux"),
 };
 
-fn explain(error: SpawnError, program: &str, cwd: &Path) -> StartError {
+fn explain(error: SpawnError, program: &str, cwd: &Path, sandboxed: bool) -> StartError {
     match error {
         SpawnError::Host { stage, source } => StartError::Spawn {
             context: match stage {
+                Stage::Chdir if sandboxed => format!(
+                    "cannot enter directory `{}` under the sandbox policy",
+                    cwd.display()
+                ),
                 Stage::Chdir => format!("cannot enter directory `{}`", cwd.display()),
                 Stage::Exec => format!("cannot run `{program}`"),
                 Stage::Limit => "cannot set a resource limit".to_owned(),

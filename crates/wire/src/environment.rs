@@ -93,6 +93,10 @@ pub struct Capabilities {
     pub file_write_streaming: bool,
     /// `shellSnapshot` of `process/start`.
     pub shell_snapshot_v2: bool,
+    /// A policy that allows to write the root keeps its denied reads, as after an approved
+    /// escalation. Left out if false, as by the stock server.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub linux_approved_root_write_preserves_restrictions: bool,
 }
 
 /// `environment/status`: tells that the connection is alive and ready.

@@ -282,6 +282,27 @@ pub async fn an_unlisted_path_does_not_exist_in_a_sandbox(subject: &Subject) {
     succeeds(subject, &policy, WRITE, &[&listed]).await;
 }
 
+pub async fn an_approved_root_write_keeps_denied_reads_in_a_sandbox(subject: &Subject) {
+    let scratch = Scratch::new();
+    let (secret, open) = (scratch.file("secret/file", "hidden"), scratch.path("new"));
+    let mut policy = Policy::nothing()
+        .entry(special("root"), "write")
+        .entry(path(&scratch.path("secret")), "deny")
+        .with("sandboxOverride", "escalatedSandboxWithRestrictions".into());
+    for name in ["/.git", "/.agents", "/.codex", "/.aws"] {
+        policy = policy.entry(path(Path::new(name)), "write");
+    }
+    succeeds(subject, &policy, WRITE, &[&open]).await;
+    assert_eq!(fs::read(&open).unwrap(), b"new\n");
+    denied(subject, &policy, READ, &[&secret], FORBIDDEN).await;
+    let directory = scratch.path("secret");
+    denied(subject, &policy, r#"ls "$1""#, &[&directory], FORBIDDEN).await;
+    let script = r#"mv "$1" "$1.moved" 2>/dev/null || exit 9"#;
+    let told = run(subject, &policy, script, &[&directory]).await;
+    assert_eq!(told.code(), 9, "a denied directory stays where it is");
+    assert_eq!(fs::read(&secret).unwrap(), b"hidden");
+}
+
 pub async fn a_single_file_is_writable_in_a_sandbox(subject: &Subject) {
     let scratch = Scratch::new();
     let (file, beside) = (scratch.file("file", "old"), scratch.file("beside", "old"));
