@@ -153,9 +153,9 @@ impl<'a> Copier<'a> {
         Ok(())
     }
 
-    /// Refuses to write through a link here that the source may have put there in an earlier run.
+    /// Refuses to write through a link that the source may have put there in an earlier run.
     async fn guard_link(&self, job: &Job) -> Result<(), Failure> {
-        if self.options.links == LinkMode::Follow || self.to.place.is_some() {
+        if !self.from.may_mislead(self.to) {
             return Ok(());
         }
         let found = look(&*self.to.files, &job.target).await;

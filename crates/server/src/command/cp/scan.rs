@@ -378,12 +378,6 @@ impl<'a> Scan<'a> {
         (*times > MAX_REPEATS).then_some("is left out: links lead to it again and again")
     }
 
-    /// Tells whether links in the target are not written through: they may have come from the source,
-    /// which decides where they lead, and the target is ours.
-    fn is_guarded(&self) -> bool {
-        self.link_mode == LinkMode::Keep && self.to.place.is_none()
-    }
-
     /// Makes the directory, if it is not there.
     async fn make(&self, level: &Level, mode: Option<u32>) -> Result<(Ground, Reach), Failure> {
         let failed = |error: FileError| file_failure(&error);
@@ -394,7 +388,7 @@ impl<'a> Scan<'a> {
             // written where the link leads.
             let is_link = found.is_some_and(|found| found.is_symlink) && !level.above.is_empty();
             match (level.ground, found) {
-                (Ground::Taken, Some(_)) if is_link && self.is_guarded() => {
+                (Ground::Taken, Some(_)) if is_link && self.from.may_mislead(self.to) => {
                     let shown = self.to.shows(&level.target);
                     let what = format!("`{shown}` is a link, and a directory cannot replace it");
                     return Err(Failure::new(FailureKind::Failed, what).next("remove it first"));

@@ -94,6 +94,12 @@ impl Side {
         self.is(other) || self.is_this_machine() && other.is_this_machine()
     }
 
+    /// Tells whether links that were copied from here to another end may lead later copies out of their
+    /// target: whoever serves this end decides where its links lead.
+    pub(super) fn may_mislead(&self, to: &Self) -> bool {
+        !self.is_this_machine() && !self.is(to)
+    }
+
     /// Lists a directory. Only on a server its size matters.
     pub(super) async fn entries(&self, directory: &PathUri) -> Result<Entries, FileError> {
         match (&self.place, directory.to_native()) {

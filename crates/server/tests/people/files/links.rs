@@ -219,9 +219,11 @@ async fn a_copied_link_does_not_lead_the_next_copy_out_of_its_target() {
     fs::remove_file(scene.there("tree/file")).unwrap();
     write(&scene.there("tree/dir/planted"), "evil");
     write(&scene.there("tree/file"), "evil");
-    let ended = scene.run("cp", &["-r", &source, "."]).await;
-    assert_eq!(ended.status, Some(1), "{ended:?}");
-    assert!(ended.stderr.contains("is a link"), "{ended:?}");
-    assert_eq!(names(&home), ["secret"]);
-    assert_eq!(fs::read_to_string(&secret).unwrap(), "mine");
+    for flags in ["-r", "-rL", "-a"] {
+        let ended = scene.run("cp", &[flags, &source, "."]).await;
+        assert_eq!(ended.status, Some(1), "{ended:?}");
+        assert!(ended.stderr.contains("is a link"), "{ended:?}");
+        assert_eq!(names(&home), ["secret"]);
+        assert_eq!(fs::read_to_string(&secret).unwrap(), "mine");
+    }
 }
