@@ -51,7 +51,7 @@ pub use self::{
     find::Find,
     grep::Grep,
     kill::{Kill, NamedSignal},
-    launch::{SandboxChoice, Setting, Surroundings},
+    launch::{NetworkReach, SandboxChoice, Setting, Surroundings},
     line::Line,
     logs::Logs,
     ls::Ls,

@@ -31,5 +31,5 @@ pub use self::{
     http::{Admit, HttpDoor, HttpDoorOptions},
     server::Tools,
     stdio::StdioError,
-    workspace::{Enclosure, Network, Workspace},
+    workspace::{Enclosure, GitAccess, Network, Workspace},
 };

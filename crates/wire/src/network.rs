@@ -45,6 +45,37 @@ pub struct NetworkProxy {
     pub policy_decision_timeout_ms: Option<u64>,
 }
 
+impl NetworkProxy {
+    /// Makes a proxy that reaches servers on the loopback of the host, and nothing else.
+    ///
+    /// `allowLocalBinding` stays off: it would exempt loopback from the proxy, and a sandbox has a
+    /// loopback of its own.
+    pub fn for_loopback() -> Self {
+        let names = ["localhost", "127.0.0.1", "::1"];
+        let domains = names.map(|name| (name.to_owned(), DomainRule::Allow));
+        Self {
+            proxy: ProxySettings {
+                enabled: true,
+                enable_socks5: true,
+                enable_socks5_udp: false,
+                allow_upstream_proxy: false,
+                dangerously_allow_all_unix_sockets: false,
+                allow_local_binding: false,
+                mode: ProxyMode::Full,
+                domains: Some(domains.into()),
+                unix_sockets: None,
+                review_domains: None,
+                credential_masking: None,
+                credential_providers: None,
+            },
+            audit_metadata: None,
+            environment_id: None,
+            execution_id: None,
+            policy_decision_timeout_ms: None,
+        }
+    }
+}
+
 /// What a proxy does.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]

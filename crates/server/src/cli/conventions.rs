@@ -1,8 +1,9 @@
-//! Spellings of other tools that clap cannot express: `find -name GLOB` and `kill -9 ID`.
+//! Spellings that clap cannot express: `find -name GLOB` and `kill -9 ID` of other tools, and
+//! `--network` with and without a value.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
-use clap::{CommandFactory, error::ErrorKind};
+use clap::{Arg, Command, CommandFactory, error::ErrorKind};
 
 use super::Cli;
 use crate::command::NamedSignal;
@@ -35,6 +36,7 @@ pub(super) fn rewrite(mut line: Vec<OsString>) -> Result<Vec<OsString>, clap::Er
     let is_find = match command {
         "find" => true,
         "kill" => false,
+        "run" | "shell" | "watch" | "mcp" => return Ok(join_network_value(line)),
         _ => return Ok(line),
     };
     for word in line.iter_mut().skip(2) {
@@ -60,4 +62,123 @@ pub(super) fn rewrite(mut line: Vec<OsString>) -> Result<Vec<OsString>, clap::Er
         }
     }
     Ok(line)
+}
+
+/// Joins `--network` and the word behind it, if that is one of its values. Without `=`, clap would take
+/// every word for one, also the first word of the command in `run --sandbox read-only --network make`.
+fn join_network_value(line: Vec<OsString>) -> Vec<OsString> {
+    if !line.iter().any(|word| word == "--network") {
+        return line;
+    }
+    let mut cli = Cli::command();
+    cli.build();
+    let name = line.get(1).cloned().unwrap_or_default();
+    let Some(command) = cli.find_subcommand(name) else {
+        return line;
+    };
+    let mut words = line.into_iter().peekable();
+    let mut joined: Vec<OsString> = words.by_ref().take(2).collect();
+    while let Some(mut word) = words.next() {
+        let Some(follows) = option_value(command, &word) else {
+            // What follows is the command to run.
+            joined.push(word);
+            break;
+        };
+        if word == "--network"
+            && let Some(value) = words.next_if(|word| word == "full" || word == "loopback")
+        {
+            word.push("=");
+            word.push(value);
+        }
+        joined.push(word);
+        if follows == OptionValue::NextWord {
+            joined.extend(words.next());
+        }
+    }
+    joined.extend(words);
+    joined
+}
+
+/// Where the value of an option is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum OptionValue {
+    /// It is the next word.
+    NextWord,
+    /// It is in the same word, or there is none.
+    SameWord,
+}
+
+/// Tells where the value of an option is; `None` if the word is not an option.
+fn option_value(command: &Command, word: &OsStr) -> Option<OptionValue> {
+    let text = word
+        .to_str()?
+        .strip_prefix('-')
+        .filter(|text| !text.is_empty())?;
+    let found = |is_it: &dyn Fn(&&Arg) -> bool| {
+        let argument = command.get_arguments().find(is_it);
+        argument.is_some_and(|argument| {
+            let values = argument
+                .get_num_args()
+                .map_or(0, |values| values.min_values());
+            values > 0 && !argument.is_require_equals_set()
+        })
+    };
+    if let Some(long) = text.strip_prefix('-') {
+        if long.is_empty() {
+            return None;
+        }
+        return Some(match found(&|argument| argument.get_long() == Some(long)) {
+            true => OptionValue::NextWord,
+            false => OptionValue::SameWord,
+        });
+    }
+    // The first of several letters that has a value takes the rest of the word, if there is any.
+    let mut letters = text.char_indices();
+    let with_value =
+        letters.find(|(_, letter)| found(&|argument| argument.get_short() == Some(*letter)));
+    Some(match with_value {
+        Some((at, letter)) if at + letter.len_utf8() == text.len() => OptionValue::NextWord,
+        Some(_) | None => OptionValue::SameWord,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_value_of_network_is_optional_and_taken_only_before_the_command() {
+        let rewritten = |line: &str| {
+            let words = line.split(' ').map(OsString::from).collect();
+            let words = rewrite(words).unwrap();
+            let words = words.iter().map(|word| word.to_str().unwrap());
+            words.collect::<Vec<_>>().join(" ")
+        };
+        for (line, expected) in [
+            (
+                "x run --network loopback -- curl",
+                "x run --network=loopback -- curl",
+            ),
+            ("x run --network full -C / a", "x run --network=full -C / a"),
+            ("x run --network make test", "x run --network make test"),
+            ("x run --network -- full", "x run --network -- full"),
+            ("x run a --network loopback", "x run a --network loopback"),
+            (
+                "x run -- a --network loopback",
+                "x run -- a --network loopback",
+            ),
+            (
+                "x run -C --network --network loopback a",
+                "x run -C --network --network=loopback a",
+            ),
+            (
+                "x run --sandbox read-only -te A=1 --network loopback a",
+                "x run --sandbox read-only -te A=1 --network=loopback a",
+            ),
+            ("x mcp --network loopback", "x mcp --network=loopback"),
+            ("x ls --network loopback", "x ls --network loopback"),
+        ] {
+            assert_eq!(rewritten(line), expected, "{line}");
+        }
+    }
 }

@@ -82,7 +82,7 @@ pub struct Cli {
 pub enum Command {
     /// Works in an environment.
     #[command(flatten)]
-    People(Line),
+    People(Box<Line>),
     /// Tells what this machine can enforce, and what would help where it cannot.
     ///
     /// Everything is tried, as the server would do it, which takes at most 20 seconds. Options of

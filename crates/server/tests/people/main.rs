@@ -8,4 +8,5 @@ mod mcp;
 mod patterns;
 mod places;
 mod processes;
+mod sandboxing;
 mod watching;

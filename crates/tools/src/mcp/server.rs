@@ -26,7 +26,7 @@ use super::{
     receipts::Receipts,
     session::{Edits, MAX_CALLS, Session},
     work::{Patience, Work},
-    workspace::{Enclosure, Workspace},
+    workspace::Workspace,
 };
 use crate::unified::{Abandoned, Settings, Windows};
 
@@ -134,16 +134,7 @@ impl Server {
     fn instructions(&self) -> String {
         let workspace = &self.shared.workspace;
         let root = workspace.show(workspace.root());
-        let allowed = match workspace.enclosure() {
-            Enclosure::ReadOnly => "Nothing can be written: a sandbox keeps commands from it.",
-            Enclosure::WorkspaceWrite => {
-                "Files can be written below the workspace and in temporary directories; a sandbox keeps \
-                 commands and tools from writing anywhere else."
-            }
-            Enclosure::Open => {
-                "Commands and tools may do whatever the account may: there is no sandbox."
-            }
-        };
+        let allowed = workspace.restrictions();
         format!(
             "Runs commands and works on files in {root}, the workspace. Relative paths start there. {allowed} \
              exec_command returns when the command ends or when its time is up; it then goes on running, and \

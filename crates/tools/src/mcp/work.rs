@@ -93,6 +93,11 @@ impl Work {
         })
     }
 
+    /// Explains what the sandbox probably refused to a command that failed.
+    pub(super) fn explain_denial(&self, output: &str, is_denied: bool) -> Option<String> {
+        self.session.workspace.explain_denial(output, is_denied)
+    }
+
     /// What relative paths start from.
     pub(super) fn root(&self) -> &PathUri {
         self.session.workspace.root()

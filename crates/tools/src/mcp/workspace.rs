@@ -3,6 +3,7 @@
 
 use exec_wire::{
     environment::EnvironmentInfo,
+    network::NetworkProxy,
     path_uri::PathUri,
     sandbox::{
         Access, Entry, EntryPath, FileSystemPolicy, MissingPathBehavior, NetworkAccess,
@@ -21,6 +22,7 @@ pub struct Workspace {
     roots: Vec<PathUri>,
     enclosure: Enclosure,
     network: Network,
+    git: GitAccess,
     temporary: Option<Vec<PathUri>>,
     home: Option<PathUri>,
 }
@@ -41,8 +43,20 @@ pub enum Enclosure {
 pub enum Network {
     /// It does not.
     Closed,
+    /// It reaches servers on the host's loopback, through a proxy.
+    Loopback,
     /// It does.
     Open,
+}
+
+/// Whether `.git` in the workspace may be written.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum GitAccess {
+    /// It may not: its hooks and settings run commands outside of the sandbox.
+    #[default]
+    Protected,
+    /// It may.
+    Writable,
 }
 
 impl Workspace {
@@ -53,6 +67,7 @@ impl Workspace {
             root,
             enclosure,
             network,
+            git: GitAccess::default(),
             temporary: None,
             home: None,
         }
@@ -62,6 +77,13 @@ impl Workspace {
     #[must_use]
     pub fn with_more(mut self, directories: impl IntoIterator<Item = PathUri>) -> Self {
         self.roots.extend(directories);
+        self
+    }
+
+    /// Says whether `.git` may be written.
+    #[must_use]
+    pub fn with_git(mut self, git: GitAccess) -> Self {
+        self.git = git;
         self
     }
 
@@ -112,16 +134,114 @@ impl Workspace {
         match self.enclosure {
             Enclosure::Open => None,
             Enclosure::ReadOnly => Some("the sandbox lets nothing be written".to_owned()),
+            Enclosure::WorkspaceWrite if self.protects(path) => Some(format!(
+                "the sandbox protects {} in the workspace",
+                self.protected_names()
+            )),
             Enclosure::WorkspaceWrite if self.roots.iter().any(contains) || is_temporary() => None,
             Enclosure::WorkspaceWrite => {
                 let roots: Vec<String> = self.roots.iter().map(native).collect();
                 Some(format!(
                     "it is outside the workspace: the sandbox lets files be written only below `{}` and in \
-                     temporary directories",
+                     temporary directories; `exec-server mcp --writable DIR` adds another",
                     roots.join("`, `")
                 ))
             }
         }
+    }
+
+    /// Says what the sandbox keeps commands from, and which flags of `exec-server mcp` change that.
+    pub(super) fn restrictions(&self) -> String {
+        let files = match self.enclosure {
+            Enclosure::Open => {
+                return "Commands and tools may do whatever the account may: there is no sandbox."
+                    .to_owned();
+            }
+            Enclosure::ReadOnly => {
+                "Nothing can be written: a sandbox keeps commands from it.".to_owned()
+            }
+            Enclosure::WorkspaceWrite => format!(
+                "Files can be written below the workspace and in temporary directories; a sandbox keeps \
+                 commands and tools from writing anywhere else, and from changing {} (so {}). Only whoever \
+                 starts this server can change that, with --writable DIR{}.",
+                self.protected_names(),
+                match self.git {
+                    GitAccess::Protected =>
+                        "`git status` and `git diff` work, `git add` and `git commit` fail",
+                    GitAccess::Writable => "git works",
+                },
+                match self.git {
+                    GitAccess::Protected => " or --allow-git",
+                    GitAccess::Writable => "",
+                },
+            ),
+        };
+        let network = match self.network {
+            Network::Closed => {
+                "Commands have no network, not even localhost; a server that one command starts can be \
+                 reached from that command only. --network loopback opens localhost, --network everything."
+            }
+            Network::Loopback => {
+                "Commands reach servers on localhost through the proxy in HTTP_PROXY and ALL_PROXY, which \
+                 curl and most tools use, and no other host. A server that one command starts can be reached \
+                 from that command only (curl --noproxy '*'). --network opens everything."
+            }
+            Network::Open => "Commands have the network of the host.",
+        };
+        format!("{files} {network}")
+    }
+
+    /// Explains what the sandbox probably refused to a command that failed.
+    pub(super) fn explain_denial(&self, output: &str, is_denied: bool) -> Option<String> {
+        if self.enclosure == Enclosure::Open {
+            return None;
+        }
+        let says = |texts: &[&str]| texts.iter().any(|text| output.contains(text));
+        let mut causes = Vec::new();
+        if is_denied && self.git == GitAccess::Protected && says(&[".git/", ".git'"]) {
+            causes.push(
+                "`.git` is protected from writing (start `exec-server mcp` with --allow-git to open it)",
+            );
+        }
+        if self.network != Network::Open && says(NETWORK_FAILURES) {
+            causes.push(match self.network {
+                Network::Loopback => {
+                    "only localhost can be reached, through the proxy in HTTP_PROXY (start `exec-server mcp` \
+                     with --network for more)"
+                }
+                Network::Closed | Network::Open => {
+                    "the network is closed, localhost included (start `exec-server mcp` with --network \
+                     loopback or --network to open it)"
+                }
+            });
+        }
+        match (causes.is_empty(), is_denied) {
+            (false, _) => Some(format!("The sandbox: {}.", causes.join("; "))),
+            (true, true) => Some(format!(
+                "The sandbox refused something. {}",
+                self.restrictions()
+            )),
+            (true, false) => None,
+        }
+    }
+
+    fn protected_names(&self) -> &'static str {
+        match self.git {
+            GitAccess::Protected => "`.git`, `.agents`, `.codex` and `.aws`",
+            GitAccess::Writable => "`.agents`, `.codex` and `.aws`",
+        }
+    }
+
+    /// Tells whether a path is metadata of a root, which stays as it is.
+    fn protects(&self, path: &PathUri) -> bool {
+        let names: &[&str] = match self.git {
+            GitAccess::Protected => &[".git", ".agents", ".codex", ".aws"],
+            GitAccess::Writable => &[".agents", ".codex", ".aws"],
+        };
+        self.roots.iter().any(|root| {
+            let mut protected = names.iter().filter_map(|name| root.join(name).ok());
+            protected.any(|protected| protected.contains(path))
+        })
     }
 
     /// What encloses commands and file operations.
@@ -142,6 +262,10 @@ impl Workspace {
                 .cloned()
                 .map(|path| entry(path, Access::Write)),
         );
+        if self.enclosure == Enclosure::WorkspaceWrite && self.git == GitAccess::Writable {
+            let subpath = Some(".git".to_owned());
+            entries.push(entry(SpecialPath::ProjectRoots { subpath }, Access::Write));
+        }
         Some(Box::new(Sandbox {
             permissions: Permissions::Managed {
                 file_system: FileSystemPolicy::Restricted {
@@ -149,7 +273,7 @@ impl Workspace {
                     glob_scan_max_depth: None,
                 },
                 network: match self.network {
-                    Network::Closed => NetworkAccess::Restricted,
+                    Network::Closed | Network::Loopback => NetworkAccess::Restricted,
                     Network::Open => NetworkAccess::Enabled,
                 },
             },
@@ -179,10 +303,36 @@ impl ToolPolicy for Workspace {
         }
     }
 
+    fn network(&self, _request: &ApprovalRequest, _attempt: usize) -> exec_env::network::Network {
+        let is_proxied = self.network == Network::Loopback && self.enclosure != Enclosure::Open;
+        exec_env::network::Network {
+            proxy: is_proxied.then(NetworkProxy::for_loopback),
+            ..exec_env::network::Network::default()
+        }
+    }
+
     fn retry(&self, _request: &ApprovalRequest, _denied: &Denied) -> BoxFuture<'_, bool> {
         future::ready(false).boxed()
     }
 }
+
+/// What programs say when they reach no network, or when the proxy refuses a host.
+const NETWORK_FAILURES: &[&str] = &[
+    "Could not connect",
+    "Couldn't connect",
+    "Failed to connect",
+    "failed to open socket",
+    "Failed to open socket",
+    "Connection refused",
+    "connection refused",
+    "Network is unreachable",
+    "ENETUNREACH",
+    "EAI_AGAIN",
+    "Could not resolve host",
+    "Temporary failure in name resolution",
+    "from proxy after CONNECT",
+    "blocked-by-",
+];
 
 fn entry(value: SpecialPath, access: Access) -> Entry {
     Entry {
@@ -261,5 +411,35 @@ mod tests {
         };
         assert_eq!(writable(Enclosure::ReadOnly), 0);
         assert_eq!(writable(Enclosure::WorkspaceWrite), 3);
+    }
+
+    #[test]
+    fn a_denial_is_explained_with_the_flag_that_would_help() {
+        let closed = workspace(Enclosure::WorkspaceWrite);
+        let git = "fatal: Unable to create '/w/.git/index.lock': Read-only file system";
+        let explained = closed.explain_denial(git, true).unwrap();
+        assert!(explained.contains("--allow-git"), "{explained}");
+        let curl = "curl: (7) Failed to connect to localhost port 80: Could not connect to server";
+        let explained = closed.explain_denial(curl, false).unwrap();
+        assert!(explained.contains("--network loopback"), "{explained}");
+        let other = closed.explain_denial("Permission denied", true).unwrap();
+        assert!(other.contains("--writable DIR"), "{other}");
+        assert_eq!(closed.explain_denial("no such file", false), None);
+        let with_git = closed.with_git(GitAccess::Writable);
+        assert!(!with_git.restrictions().contains("--allow-git"));
+        assert_eq!(
+            workspace(Enclosure::Open).explain_denial("Permission denied", true),
+            None
+        );
+    }
+
+    #[test]
+    fn protected_metadata_is_named_as_such() {
+        let workspace = workspace(Enclosure::WorkspaceWrite);
+        let config = PathUri::parse("file:///work/a%20b/.git/config").unwrap();
+        let why = workspace.forbids(&config).unwrap();
+        assert!(why.contains("`.git`"), "{why}");
+        let workspace = workspace.with_git(GitAccess::Writable);
+        assert_eq!(workspace.forbids(&config), None);
     }
 }

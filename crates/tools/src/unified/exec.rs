@@ -178,6 +178,7 @@ impl UnifiedExec {
                 SandboxChoice::None => None,
                 SandboxChoice::Policy(sandbox) => Some(sandbox),
             },
+            network: inner.policy.network(request, attempt),
             mode: Some(ExecMode::Prepared),
             ..Command::new(allocated.id.clone(), argv, cwd)
         };

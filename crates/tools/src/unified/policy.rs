@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use exec_env::network::Network;
 use exec_wire::{path_uri::PathUri, sandbox::Sandbox};
 use futures_util::future::BoxFuture;
 
@@ -15,6 +16,12 @@ pub trait ToolPolicy: fmt::Debug + Send + Sync {
 
     /// Chooses what encloses an attempt. The first attempt is number 0.
     fn sandbox(&self, request: &ApprovalRequest, attempt: usize) -> SandboxChoice;
+
+    /// Chooses what an attempt may reach although its sandbox closes the network. Nothing, if it is not
+    /// implemented.
+    fn network(&self, _request: &ApprovalRequest, _attempt: usize) -> Network {
+        Network::default()
+    }
 
     /// Says whether to run a command once more after a sandbox denied it something. It is approved
     /// again, and gets the sandbox of the next attempt. The answer that is expected of most is no.

@@ -118,7 +118,7 @@ impl Launch<'_> {
             limits: Limits::default(),
             ..Command::new(self.id.clone(), self.argv.clone(), directory)
         };
-        self.surroundings.surround(&mut command, self.place);
+        self.surroundings.surround(&mut command, self.place).await?;
         Ok(command)
     }
 }

@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 use exec_env::command::{Command, Io};
 use exec_terminal::Terminal;
 use exec_wire::{
+    network::NetworkProxy,
     path_uri::PathUri,
     process::{EnvInherit, EnvPolicy},
     sandbox::{
@@ -38,9 +39,23 @@ pub struct Surroundings {
     #[arg(long, value_name = "POLICY")]
     pub sandbox: Option<SandboxChoice>,
 
-    /// Opens the network to a command in a sandbox.
+    /// Opens the network to a command in a sandbox: all of the host's (full, the default), or servers
+    /// on the host's loopback only, through a proxy that its environment names (loopback).
+    #[arg(
+        long, value_name = "REACH", num_args = 0..=1, require_equals = true,
+        default_missing_value = "full", requires = "sandbox"
+    )]
+    pub network: Option<NetworkReach>,
+
+    /// Lets a command in a sandbox write below another directory, repeatable.
+    #[arg(long, value_name = "DIR", requires = "sandbox")]
+    pub writable: Vec<String>,
+
+    /// Lets a command in a sandbox that may write its directory write `.git` in it, too.
+    ///
+    /// It is protected otherwise: its hooks and settings run commands outside of the sandbox.
     #[arg(long, requires = "sandbox")]
-    pub network: bool,
+    pub allow_git: bool,
 
     /// Memory that the command and what it starts may hold, such as 512M.
     #[arg(long, value_name = "SIZE")]
@@ -54,6 +69,15 @@ pub enum SandboxChoice {
     ReadOnly,
     /// The directory it runs in, and those for temporary files.
     WorkspaceWrite,
+}
+
+/// What a command in a sandbox reaches of the network.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub enum NetworkReach {
+    /// All that the host reaches.
+    Full,
+    /// Servers on the host's loopback.
+    Loopback,
 }
 
 /// A variable to set.
@@ -104,7 +128,11 @@ impl Surroundings {
     }
 
     /// Puts a command into them.
-    pub(super) fn surround(&self, command: &mut Command, place: &Place) {
+    pub(super) async fn surround(
+        &self,
+        command: &mut Command,
+        place: &Place,
+    ) -> Result<(), Failure> {
         let ours = || std::env::vars_os().filter_map(text);
         if place.here {
             command.env = ours().collect();
@@ -129,17 +157,34 @@ impl Surroundings {
             }
         }
         command.limits.memory_bytes = self.limit_memory.map(|Size(bytes)| bytes);
-        command.sandbox = self
-            .sandbox
-            .map(|choice| Box::new(self.enclose(choice, &command.cwd, place)));
+        if let Some(choice) = self.sandbox {
+            let mut writable = Vec::new();
+            for typed in &self.writable {
+                writable.push(place.path(typed).await?);
+            }
+            let sandbox = self.enclose(choice, &command.cwd, writable, place);
+            command.sandbox = Some(Box::new(sandbox));
+            command.network.proxy = match self.network {
+                Some(NetworkReach::Loopback) => Some(NetworkProxy::for_loopback()),
+                Some(NetworkReach::Full) | None => None,
+            };
+        }
+        Ok(())
     }
 
-    fn enclose(&self, choice: SandboxChoice, cwd: &PathUri, place: &Place) -> Sandbox {
-        let special = |value, access| Entry {
-            path: EntryPath::Special { value },
+    fn enclose(
+        &self,
+        choice: SandboxChoice,
+        cwd: &PathUri,
+        writable: Vec<PathUri>,
+        place: &Place,
+    ) -> Sandbox {
+        let entry = |path, access| Entry {
+            path,
             access,
             missing_path_behavior: Some(MissingPathBehavior::Skip),
         };
+        let special = |value, access| entry(EntryPath::Special { value }, access);
         let mut entries = vec![special(SpecialPath::Root, Access::Read)];
         if choice == SandboxChoice::WorkspaceWrite {
             let written = [
@@ -148,7 +193,16 @@ impl Surroundings {
                 SpecialPath::SlashTmp,
             ];
             entries.extend(written.map(|path| special(path, Access::Write)));
+            if self.allow_git {
+                let subpath = Some(".git".to_owned());
+                entries.push(special(
+                    SpecialPath::ProjectRoots { subpath },
+                    Access::Write,
+                ));
+            }
         }
+        let writable = writable.into_iter().map(|path| EntryPath::Path { path });
+        entries.extend(writable.map(|path| entry(path, Access::Write)));
         Sandbox {
             permissions: Permissions::Managed {
                 file_system: FileSystemPolicy::Restricted {
@@ -156,8 +210,8 @@ impl Surroundings {
                     glob_scan_max_depth: None,
                 },
                 network: match self.network {
-                    true => NetworkAccess::Enabled,
-                    false => NetworkAccess::Restricted,
+                    Some(NetworkReach::Full) => NetworkAccess::Enabled,
+                    Some(NetworkReach::Loopback) | None => NetworkAccess::Restricted,
                 },
             },
             cwd: Some(cwd.clone()),

@@ -3,12 +3,13 @@
 use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
 
 use clap::{Args, ValueEnum};
-use exec_tools::mcp::{Enclosure, Network, Tools};
+use exec_tools::mcp::{Enclosure, GitAccess, Network, Tools};
 
 use super::{http, scene::Scene};
 use crate::{
     command::{
         failure::{Failure, FailureKind},
+        launch::NetworkReach,
         place::Where,
     },
     stop::{StdinClose, Stop},
@@ -33,9 +34,23 @@ pub struct Mcp {
     #[arg(long, value_name = "POLICY", default_value = "workspace-write")]
     sandbox: Sandbox,
 
-    /// Opens the network to commands in a sandbox.
+    /// Opens the network to commands in a sandbox: all of the host's (full, the default), or servers on
+    /// the host's loopback only, through a proxy that their environment names (loopback).
+    #[arg(
+        long, value_name = "REACH", num_args = 0..=1, require_equals = true,
+        default_missing_value = "full"
+    )]
+    network: Option<NetworkReach>,
+
+    /// Another directory that commands and tools may write to, repeatable.
+    #[arg(long, value_name = "DIR")]
+    writable: Vec<PathBuf>,
+
+    /// Lets commands and tools write `.git` in the workspace, too.
+    ///
+    /// It is protected otherwise: its hooks and settings run commands outside of the sandbox.
     #[arg(long)]
-    network: bool,
+    allow_git: bool,
 
     /// Address to serve streamable HTTP on, such as 127.0.0.1:8931; port 0 takes a free one. The URL is
     /// printed.
@@ -71,9 +86,18 @@ impl Mcp {
             Some(address) => Some(http::Door::open(address, &self)?),
             None => None,
         };
+        if self.sandbox != Sandbox::WorkspaceWrite && (self.allow_git || !self.writable.is_empty())
+        {
+            let what = "--writable and --allow-git need --sandbox workspace-write";
+            return Err(Failure::new(FailureKind::Usage, what));
+        }
         let scene = Scene::open(&self.place).await?;
         let workspace = scene.workspace(&self.workspace, self.enclosure(), self.network());
-        let workspace = workspace.await?;
+        let workspace = workspace.await?.with_git(match self.allow_git {
+            true => GitAccess::Writable,
+            false => GitAccess::Protected,
+        });
+        let workspace = workspace.with_more(scene.paths(&self.writable).await?);
         let tools = Tools::new(scene.environment, workspace, env!("CARGO_PKG_VERSION"));
         let mut stop = Stop::new(StdinClose::Ignored)
             .map_err(|error| Failure::new(FailureKind::Failed, error))?;
@@ -111,8 +135,9 @@ impl Mcp {
 
     fn network(&self) -> Network {
         match self.network {
-            true => Network::Open,
-            false => Network::Closed,
+            Some(NetworkReach::Full) => Network::Open,
+            Some(NetworkReach::Loopback) => Network::Loopback,
+            None => Network::Closed,
         }
     }
 }

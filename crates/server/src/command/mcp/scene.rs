@@ -53,10 +53,7 @@ impl Scene {
         enclosure: Enclosure,
         network: Network,
     ) -> Result<Workspace, Failure> {
-        let mut roots = Vec::new();
-        for typed in directories {
-            roots.push(self.path(typed).await?);
-        }
+        let mut roots = self.paths(directories).await?;
         if roots.is_empty() {
             roots.push(self.here().await?);
         }
@@ -65,19 +62,28 @@ impl Scene {
         Ok(workspace.with_more(roots).on(&self.info))
     }
 
+    /// Reads directories as they were typed.
+    pub(super) async fn paths(&self, typed: &[PathBuf]) -> Result<Vec<PathUri>, Failure> {
+        let mut paths = Vec::new();
+        for typed in typed {
+            paths.push(self.path(typed).await?);
+        }
+        Ok(paths)
+    }
+
     async fn path(&self, typed: &PathBuf) -> Result<PathUri, Failure> {
         match &self.place {
             Some(place) => place.path(typed).await,
             None => {
                 let wrong = |error: &dyn std::fmt::Display| {
-                    let what = format!("workspace `{}`: {error}", typed.display());
+                    let what = format!("directory `{}`: {error}", typed.display());
                     Failure::new(FailureKind::Usage, what)
                 };
                 let absolute = path::absolute(typed).map_err(|error| wrong(&error))?;
                 if !absolute.is_dir() {
-                    let what = format!("workspace `{}` is not a directory", typed.display());
+                    let what = format!("`{}` is not a directory", typed.display());
                     return Err(Failure::new(FailureKind::NotFound, what)
-                        .next("--workspace names a directory that exists"));
+                        .next("--workspace and --writable name directories that exist"));
                 }
                 PathUri::from_native(&absolute).map_err(|error| wrong(&error))
             }

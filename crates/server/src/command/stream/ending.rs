@@ -46,7 +46,10 @@ impl End {
 /// Returns the status of a process that ended: its own, if nothing else ended it.
 pub(crate) fn exit_status(exit: &Exit) -> Result<ExitCode, Failure> {
     if exit.sandbox_denied && Standard::Error.is_terminal() {
-        complain("the sandbox seems to have refused something");
+        complain(
+            "the sandbox seems to have refused something: it protects .git (see --allow-git), other \
+             directories (--writable DIR) and the network (--network)",
+        );
     }
     match exit.cause {
         ExitCause::WallLimit => return Err(timed_out()),

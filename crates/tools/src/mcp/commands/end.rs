@@ -37,6 +37,6 @@ impl Tool for TerminateProcess {
         let ended = work
             .exec()
             .terminate(work.call(), ProcessNumber(self.session_id));
-        Ok(answer(ended.await?))
+        Ok(answer(ended.await?, work))
     }
 }

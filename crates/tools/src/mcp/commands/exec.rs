@@ -106,6 +106,6 @@ impl Tool for ExecCommandTool {
             justification: self.justification,
         };
         let output = work.exec().exec_command(command).await;
-        Ok(answer(output?))
+        Ok(answer(output?, work))
     }
 }

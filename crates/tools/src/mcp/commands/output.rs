@@ -9,6 +9,7 @@ use crate::{
     mcp::{
         answer::Answer,
         weight::{MAX_ANSWER_BYTES, fitting},
+        work::Work,
     },
     unified::ToolOutput,
 };
@@ -32,6 +33,9 @@ pub(super) struct CommandOutput {
     /// True if the sandbox seems to have refused it something.
     #[serde(skip_serializing_if = "Option::is_none")]
     sandbox_denied: Option<bool>,
+    /// What the sandbox probably refused, and what whoever started this server can do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sandbox_hint: Option<String>,
     /// Why nothing more can be known of it, if so: neither does it run nor did it end, as far as is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     lost: Option<String>,
@@ -44,14 +48,17 @@ pub(super) struct CommandOutput {
 }
 
 /// Turns what a call came to into an answer.
-pub(super) fn answer(output: ToolOutput) -> Answer {
+pub(super) fn answer(output: ToolOutput, work: &Work) -> Answer {
     let exit = output.exit.as_ref();
     let denied = exit.is_some_and(|exit| exit.sandbox_denied);
+    let failed = exit.is_some_and(|exit| exit.code != 0);
+    let hint = failed.then(|| work.explain_denial(&output.transcript.text, denied));
     let structured = CommandOutput {
         session_id: output.running.map(|number| number.0),
         exit_code: exit.map(|exit| exit.code),
         signal: exit.and_then(|exit| exit.signal).map(str::to_owned),
         sandbox_denied: denied.then_some(true),
+        sandbox_hint: hint.flatten(),
         lost: output.failure.as_ref().map(ToString::to_string),
         wall_time_seconds: (output.wall_time.as_secs_f64() * 1000.0).round() / 1000.0,
         original_token_count: output.transcript.original_tokens,
@@ -76,8 +83,8 @@ fn text(output: &CommandOutput) -> String {
     if let Some(reason) = &output.lost {
         let _ = writeln!(text, "Process was lost: {reason}");
     }
-    if output.sandbox_denied.is_some() {
-        text.push_str("The sandbox refused it something\n");
+    if let Some(hint) = &output.sandbox_hint {
+        let _ = writeln!(text, "{hint}");
     }
     let _ = writeln!(
         text,

@@ -75,6 +75,6 @@ impl Tool for WriteStdinTool {
             view: self.view.unwrap_or_default().into(),
         };
         let output = work.exec().write_stdin(write).await;
-        Ok(answer(output?))
+        Ok(answer(output?, work))
     }
 }

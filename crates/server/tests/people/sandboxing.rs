@@ -1,0 +1,237 @@
+//! What the flags of a sandbox open, tried with the commands that agents run first.
+
+use std::{fs, path::Path, process::Stdio};
+
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines},
+    net::TcpListener,
+    process::{Child, ChildStdin, ChildStdout, Command},
+};
+
+use crate::cast::{Ended, OutputSoon, Person, soon};
+
+/// Makes a repository with a file in the person's directory.
+async fn repository(person: &Person) {
+    fs::write(person.work().join("file"), "text").unwrap();
+    let mut git = Command::new("git");
+    git.args(["init", "--quiet", "."])
+        .current_dir(person.work());
+    git.kill_on_drop(true).output_soon().await.well();
+}
+
+/// Answers every HTTP request on a port of loopback; returns the port.
+async fn web_server() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    match stream.read_u8().await {
+                        Ok(byte) => head.push(byte),
+                        Err(_) => return,
+                    }
+                }
+                let answer =
+                    "HTTP/1.1 200 OK\r\nContent-Length: 6\r\nConnection: close\r\n\r\nhello\n";
+                // Whoever has read enough may be gone.
+                drop(stream.write_all(answer.as_bytes()).await);
+            });
+        }
+    });
+    port
+}
+
+async fn sandboxed(person: &Person, flags: &[&str], command: &[&str]) -> Ended {
+    let mut line = person.command(["run", "--sandbox", "workspace-write"]);
+    line.args(flags).arg("--").args(command).output_soon().await
+}
+
+#[tokio::test]
+async fn git_is_protected_unless_it_is_allowed() {
+    let person = Person::new();
+    repository(&person).await;
+    let add = ["git", "add", "file"];
+    let refused = sandboxed(&person, &[], &add).await;
+    assert_ne!(refused.status, Some(0), "{refused:?}");
+    sandboxed(&person, &["--allow-git"], &add).await.well();
+    // What the flag opens is `.git`, and nothing else that is protected.
+    let codex = ["mkdir", ".codex"];
+    let refused = sandboxed(&person, &["--allow-git"], &codex).await;
+    assert_ne!(refused.status, Some(0), "{refused:?}");
+    fs::create_dir(person.work().join("new")).unwrap();
+    let init = ["-C", "new", "--allow-git"];
+    sandboxed(&person, &init, &["git", "init", "--quiet", "."])
+        .await
+        .well();
+}
+
+#[tokio::test]
+async fn another_directory_is_written_if_it_is_named() {
+    let person = Person::new();
+    let outside = tempfile::tempdir_in("/var/tmp").unwrap();
+    let file = outside.path().join("file");
+    let touch = ["touch", file.to_str().unwrap()];
+    let refused = sandboxed(&person, &[], &touch).await;
+    assert_ne!(refused.status, Some(0), "{refused:?}");
+    let named = ["--writable", outside.path().to_str().unwrap()];
+    sandboxed(&person, &named, &touch).await.well();
+    assert!(file.exists());
+    let mut alone = person.command(["run", "--writable", "/tmp", "--", "true"]);
+    assert_eq!(alone.output_soon().await.status, Some(2));
+}
+
+#[tokio::test]
+async fn loopback_is_reached_and_nothing_else_if_it_is_allowed() {
+    let person = Person::new();
+    let port = web_server().await;
+    let (local, literal) = (
+        format!("http://localhost:{port}/"),
+        format!("http://127.0.0.1:{port}/"),
+    );
+    let curl = |url: &str| ["curl", "-sS", "--fail", url].map(str::to_owned);
+    let run = async |flags: &[&str], url: &str| {
+        let command = curl(url);
+        let command: Vec<&str> = command.iter().map(String::as_str).collect();
+        sandboxed(&person, flags, &command).await
+    };
+    for url in [&local, &literal] {
+        assert_ne!(run(&[], url).await.status, Some(0));
+        for flags in [&["--network", "loopback"][..], &["--network=loopback"]] {
+            assert_eq!(run(flags, url).await.well(), "hello\n", "{url}");
+        }
+        assert_eq!(run(&["--network"], url).await.well(), "hello\n", "{url}");
+    }
+    let loopback = ["--network", "loopback"];
+    for elsewhere in [
+        "http://192.0.2.1/",
+        "http://169.254.169.254/",
+        "http://host.invalid/",
+    ] {
+        let refused = run(&loopback, elsewhere).await;
+        assert_ne!(refused.status, Some(0), "{elsewhere}");
+    }
+    // There is no other way out: neither past the proxy nor by any other socket.
+    let direct = ["curl", "-sS", "--noproxy", "*", "http://192.0.2.1/"];
+    assert_ne!(sandboxed(&person, &loopback, &direct).await.status, Some(0));
+    // The word behind the flag is the command's, if it is not a value of the flag.
+    let mut line = person.command([
+        "run",
+        "--sandbox",
+        "read-only",
+        "--network",
+        "echo",
+        "hello",
+    ]);
+    assert_eq!(line.output_soon().await.well(), "hello\n");
+}
+
+/// A client that speaks to `exec-server mcp` by hand.
+struct Agent {
+    _server: Child,
+    stdin: ChildStdin,
+    lines: Lines<BufReader<ChildStdout>>,
+    calls: u64,
+}
+
+impl Agent {
+    /// Starts the server and returns the agent with the instructions that it was given.
+    async fn new(person: &Person, flags: &[&str]) -> (Self, String) {
+        let mut server = person.command(["mcp"]);
+        server
+            .args(flags)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut server = server.spawn().unwrap();
+        let (stdin, stdout) = (server.stdin.take().unwrap(), server.stdout.take().unwrap());
+        let mut agent = Self {
+            _server: server,
+            stdin,
+            lines: BufReader::new(stdout).lines(),
+            calls: 0,
+        };
+        let client = json!({"name": "test", "version": "1"});
+        let hello = json!({
+            "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client,
+        });
+        let answer = agent.request("initialize", hello).await;
+        let instructions = answer["instructions"].as_str().unwrap().to_owned();
+        agent
+            .send(json!({"jsonrpc": "2.0", "method": "notifications/initialized"}))
+            .await;
+        (agent, instructions)
+    }
+
+    async fn send(&mut self, message: Value) {
+        let line = format!("{message}\n");
+        self.stdin.write_all(line.as_bytes()).await.unwrap();
+    }
+
+    async fn request(&mut self, method: &str, params: Value) -> Value {
+        self.calls += 1;
+        let id = self.calls;
+        let request = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+        self.send(request).await;
+        loop {
+            let line = soon(self.lines.next_line()).await.unwrap().unwrap();
+            let message: Value = serde_json::from_str(&line).unwrap();
+            if message["id"] == id {
+                return message["result"].clone();
+            }
+        }
+    }
+
+    /// Runs a command; returns its exit code and the text of the answer.
+    async fn exec(&mut self, command: &str) -> (i64, String) {
+        let arguments = json!({"name": "exec_command", "arguments": {"cmd": command}});
+        let result = self.request("tools/call", arguments).await;
+        let code = result["structuredContent"]["exit_code"].as_i64().unwrap();
+        (
+            code,
+            result["content"][0]["text"].as_str().unwrap().to_owned(),
+        )
+    }
+}
+
+#[tokio::test]
+async fn an_agent_is_told_what_is_closed_and_how_to_open_it() {
+    let person = Person::new();
+    repository(&person).await;
+    let curl = format!("curl -sS --fail http://localhost:{}/", web_server().await);
+    let (mut agent, instructions) = Agent::new(&person, &[]).await;
+    for word in ["`.git`", "--allow-git", "--writable", "--network loopback"] {
+        assert!(instructions.contains(word), "{word}: {instructions}");
+    }
+    let (code, text) = agent.exec("git add file").await;
+    assert_ne!(code, 0, "{text}");
+    assert!(text.contains("--allow-git"), "{text}");
+    let (code, text) = agent.exec(&curl).await;
+    assert_ne!(code, 0, "{text}");
+    assert!(text.contains("--network loopback"), "{text}");
+    let (code, text) = agent.exec("touch /var/tmp/outside/x").await;
+    assert_ne!(code, 0, "{text}");
+
+    let outside = tempfile::tempdir_in("/var/tmp").unwrap();
+    let directory = outside.path().to_str().unwrap();
+    let flags = [
+        "--network",
+        "loopback",
+        "--allow-git",
+        "--writable",
+        directory,
+    ];
+    let (mut agent, instructions) = Agent::new(&person, &flags).await;
+    assert!(!instructions.contains("--allow-git"), "{instructions}");
+    assert_eq!(agent.exec("git add file").await.0, 0);
+    let (code, text) = agent.exec(&curl).await;
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("hello"), "{text}");
+    assert_eq!(agent.exec(&format!("touch {directory}/x")).await.0, 0);
+    assert!(Path::new(directory).join("x").exists());
+    let wrong = person
+        .run(["mcp", "--sandbox", "none", "--allow-git"])
+        .await;
+    wrong.failed(2, &["--allow-git", "workspace-write"]);
+}
