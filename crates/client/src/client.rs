@@ -136,6 +136,18 @@ impl ExecServerClient {
         self.shared.hub.connection().subscribe()
     }
 
+    /// Gives up the session after this long without a connection. The server may end it earlier, and
+    /// without this call it is resumed for as long as the server keeps it.
+    pub fn set_reconnect_timeout(&self, limit: Duration) {
+        self.shared.hub.set_reconnect_timeout(limit);
+    }
+
+    /// Makes the next attempt to reconnect at once instead of after its backoff. Does nothing while
+    /// there is a connection.
+    pub fn retry_now(&self) {
+        self.shared.hub.request_retry();
+    }
+
     /// Presents the server as an environment.
     pub fn environment(&self) -> Environment {
         Environment {

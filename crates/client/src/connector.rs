@@ -27,13 +27,17 @@ pub trait Connector: fmt::Debug + Send + Sync {
 
     /// Tells how long to wait for the next attempt to take a session up again, after so many that
     /// failed since the link was of use.
-    fn pause(&self, _failures: u32) -> Pause {
-        Pause::AfterBegin(PERIOD)
+    fn pause(&self, failures: u32) -> Pause {
+        Pause::AfterBegin(if failures < SOON { PERIOD } else { LATER })
     }
 }
 
 /// How far attempts are apart: as the stock client.
 const PERIOD: Duration = Duration::from_millis(100);
+/// How many attempts are made at that pace: half a minute's.
+const SOON: u32 = 300;
+/// How far attempts are apart behind those.
+const LATER: Duration = Duration::from_secs(1);
 
 /// When the next attempt begins.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -1,8 +1,11 @@
 //! What handles tell the driver without a call: that somebody waits, caught up, or let go.
 
-use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use exec_env::disconnect::Disconnect;
@@ -25,6 +28,11 @@ pub(crate) struct Hub {
     connection: watch::Sender<ConnectionState>,
     /// Wakes the driver: something here has changed.
     poke: Notify,
+    /// Wakes the driver while it waits for its next attempt to reconnect.
+    retry: Notify,
+    /// After how long without a connection the session is given up, if that is earlier than the server
+    /// does.
+    reconnect_timeout: Mutex<Option<Duration>>,
     /// The driver does not read: followers lag behind.
     full: AtomicBool,
     /// How far the followers of all processes lag behind, in bytes.
@@ -80,6 +88,8 @@ impl Hub {
             current: watch::Sender::new(current),
             connection: watch::Sender::new(ConnectionState::Connected),
             poke: Notify::new(),
+            retry: Notify::new(),
+            reconnect_timeout: Mutex::default(),
             full: AtomicBool::new(false),
             lag: AtomicU64::new(0),
             acknowledged: AtomicBool::new(false),
@@ -111,6 +121,28 @@ impl Hub {
     /// Wakes the driver.
     pub(crate) fn poke(&self) {
         self.poke.notify_one();
+    }
+
+    /// Has the next attempt to reconnect made at once, if there is no connection.
+    pub(crate) fn request_retry(&self) {
+        if *self.connection.borrow() == ConnectionState::Reconnecting {
+            self.retry.notify_one();
+        }
+    }
+
+    /// Resolves when the next attempt to reconnect is wanted at once.
+    pub(crate) async fn retry_requested(&self) {
+        self.retry.notified().await;
+    }
+
+    /// Sets after how long without a connection the session is given up.
+    pub(crate) fn set_reconnect_timeout(&self, limit: Duration) {
+        *lock(&self.reconnect_timeout) = Some(limit);
+    }
+
+    /// Returns after how long without a connection the session is given up, if that was set.
+    pub(crate) fn reconnect_timeout(&self) -> Option<Duration> {
+        *lock(&self.reconnect_timeout)
     }
 
     /// There is a connection.

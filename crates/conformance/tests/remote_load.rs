@@ -148,6 +148,7 @@ fn service() -> Service {
     });
     let config = ServiceConfig {
         session_ttl: limits::SESSION_TTL,
+        process_retention: limits::CLOSED_RETENTION,
         max_processes: limits::MAX_PROCESSES,
         allow_direct_exec: true,
         allow_prepared_exec: true,

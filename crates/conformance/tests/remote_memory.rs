@@ -27,6 +27,7 @@ async fn subject() -> Subject {
     let backend = local();
     let config = ServiceConfig {
         session_ttl: Duration::ZERO,
+        process_retention: limits::CLOSED_RETENTION,
         max_processes: limits::MAX_PROCESSES,
         allow_direct_exec: true,
         allow_prepared_exec: true,

@@ -253,6 +253,7 @@ impl ExecutorFileSystem for FakeFiles {
 async fn connect() -> ExecServerClient {
     let config = ServiceConfig {
         session_ttl: Duration::ZERO,
+        process_retention: limits::CLOSED_RETENTION,
         max_processes: limits::MAX_PROCESSES,
         allow_direct_exec: true,
         allow_prepared_exec: true,

@@ -193,6 +193,7 @@ async fn unused(service: &Service, idle_exit: Option<Duration>) {
 fn service_config(config: &ServerConfig) -> ServiceConfig {
     ServiceConfig {
         session_ttl: config.session_ttl,
+        process_retention: config.process_retention,
         max_processes: config.max_processes,
         allow_direct_exec: config.allow_direct_exec,
         allow_prepared_exec: config.allow_prepared_exec,

@@ -9,7 +9,7 @@ mod output;
 mod start;
 mod watch;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use exec_transport::link::Binary;
 use exec_wire::{
@@ -139,6 +139,7 @@ impl Handler {
             environment_info: Some(info),
             extensions: granted,
             server: Some(self.shared.config.server.clone()),
+            session_ttl_ms: Some(millis(self.shared.config.session_ttl)),
         })
     }
 
@@ -274,6 +275,11 @@ impl Handlers<'_> {
             ))),
         }
     }
+}
+
+/// Returns a span of time as the wire has it.
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn done<T: Serialize>(id: &RequestId, result: Result<T, RpcError>) -> Begun {

@@ -17,7 +17,7 @@ use crate::{
     connection,
     meters::{Levels, Meters},
     observed::ContinueTrace,
-    session::{Registry, Session},
+    session::{Bounds, Registry, Session},
 };
 
 /// How long ending processes may take when the server stops.
@@ -28,6 +28,9 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct ServiceConfig {
     /// How long a session outlives its connection.
     pub session_ttl: Duration,
+    /// How long a finished process stays readable. Sessions that live longer than this keep their
+    /// finished processes as long as they live without a connection.
+    pub process_retention: Duration,
     /// Processes of one session.
     pub max_processes: usize,
     /// Whether commands are run that the caller did not mark as prepared.
@@ -96,16 +99,24 @@ impl Service {
         continue_trace: ContinueTrace,
     ) -> Self {
         let meters = Arc::new(Meters::default());
+        let bounds = Bounds {
+            most_processes: config.max_processes,
+            // A client may resume until the session ends, and asks then what its processes came to.
+            retention: config.process_retention.max(config.session_ttl),
+        };
         let sessions = Arc::new(Registry::new(
             config.session_ttl,
-            config.max_processes,
+            bounds,
             Arc::clone(&meters),
         ));
         let detached = Arc::new(Session::new(
             SessionId::new("detached"),
             open(),
             Lease::new(config.session_ttl),
-            limits::MAX_DETACHED_PROCESSES,
+            Bounds {
+                most_processes: limits::MAX_DETACHED_PROCESSES,
+                retention: limits::DETACHED_RETENTION,
+            },
             Arc::clone(&meters),
         ));
         Self {

@@ -13,6 +13,6 @@ pub(crate) use self::{
     life::Life,
     process::{Found, Process},
     registry::Registry,
-    state::{AdmitError, Session, follow},
+    state::{AdmitError, Bounds, Session, follow},
     watcher::{Client, Watcher},
 };

@@ -52,6 +52,7 @@ async fn initialize_answers_session_and_environment(transport: Transport) {
     assert_eq!(result["extensions"], json!([]));
     assert_eq!(result["server"]["name"], "exec-server");
     assert!(result["server"]["version"].is_string(), "{result}");
+    assert_eq!(result["sessionTtlMs"], 80_000);
     let info = &result["environmentInfo"];
     assert!(
         info["shell"]["name"].is_string() && info["shell"]["path"].is_string(),

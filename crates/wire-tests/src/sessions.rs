@@ -188,7 +188,10 @@ async fn a_session_that_has_ended_is_unknown(transport: Transport) {
 
 async fn trees_die_with_their_session(transport: Transport) {
     let mut server = Server::start(transport, &["--session-ttl", "0.2"]).await;
-    let mut client = server.ready().await;
+    let mut client = server.connect().await;
+    let result = client.initialize(json!({})).await;
+    assert_eq!(result["sessionTtlMs"], 200);
+    client.send(r#"{"method":"initialized"}"#).await;
     let pids = client.start_tree(script_params("p", TREE), TREE_SIZE).await;
     let watched: Vec<Watched> = pids.into_iter().map(Watched::new).collect();
     drop(client);

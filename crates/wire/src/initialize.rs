@@ -42,6 +42,10 @@ pub struct InitializeResponse {
     /// The server's software.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<ServerName>,
+    /// How long the server keeps a session without a connection, in milliseconds. Clients try to
+    /// resume for that long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_ttl_ms: Option<u64>,
 }
 
 /// An extension that changes what frames look like, or adds notifications.

@@ -31,13 +31,14 @@ pub const MAX_WRITE_ID_BYTES: usize = 256;
 pub const MAX_PROCESS_ID_BYTES: usize = 1024;
 /// Longest `scopeId` of a shell snapshot.
 pub const MAX_SNAPSHOT_SCOPE_BYTES: usize = 256;
-/// How long a finished process stays readable.
-pub const CLOSED_RETENTION: Duration = Duration::from_secs(30);
+/// How long a finished process stays readable, unless configured otherwise: as the stock server. A
+/// client that recovers within the session's time to live finds what ended meanwhile.
+pub const CLOSED_RETENTION: Duration = Duration::from_secs(80);
 /// How long a finished detached process stays readable: nobody need be there when it ends, and whoever
 /// started it may be back only the next day.
 pub const DETACHED_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
-/// How long a session outlives its connection, unless configured otherwise.
-pub const SESSION_TTL: Duration = Duration::from_secs(30);
+/// How long a session outlives its connection, unless configured otherwise: as the stock server.
+pub const SESSION_TTL: Duration = Duration::from_secs(80);
 /// How often a websocket is pinged.
 pub const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// Processes of one session that may live at once, unless configured otherwise.
@@ -156,4 +157,4 @@ pub const MAX_HTTP_STREAMS: usize = 256;
 pub const UNACKNOWLEDGED_BYTES: usize = 1 << 20;
 /// How long after a disconnect what was not acknowledged is kept, and a process that wrote too much of
 /// it is paused. Then it runs on, and the oldest output is dropped.
-pub const UNACKNOWLEDGED_HOLD: Duration = Duration::from_secs(30);
+pub const UNACKNOWLEDGED_HOLD: Duration = Duration::from_secs(80);

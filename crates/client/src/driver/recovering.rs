@@ -18,8 +18,13 @@ use crate::{
     handshake::{Opened, open},
 };
 
-/// How long is tried altogether: less than a server keeps a session without a connection.
-pub(super) const WINDOW: Duration = Duration::from_secs(25);
+/// How long recovery is tried at least, and with servers that do not tell how long they keep a
+/// session: as the stock client since 0.169. A server that has dropped the session says so.
+const WINDOW: Duration = Duration::from_secs(45);
+/// How long it is tried at most, whatever the server tells.
+const MAX_WINDOW: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// How long after an attempt failed the next one may begin if somebody asks for it.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// An attempt that has not led to anything.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +57,16 @@ pub(super) enum Reopened {
 }
 
 impl Driver {
+    /// Returns how long recovery is tried: as long as the server keeps the session, unless somebody
+    /// wants to give up earlier.
+    pub(super) fn window(&self) -> Duration {
+        let kept = self.hub.current().borrow().session.session_ttl_ms;
+        let window = kept.map_or(WINDOW, Duration::from_millis);
+        let window = window.clamp(WINDOW, MAX_WINDOW);
+        let limit = self.hub.reconnect_timeout();
+        limit.map_or(window, |limit| limit.min(window))
+    }
+
     /// Tries until the session is resumed, until it cannot be, or until the time is up.
     pub(super) async fn recover(&mut self, remains: Remains) -> State {
         let Some(connector) = self.connector.clone() else {
@@ -59,11 +74,12 @@ impl Driver {
             return self.lose(remains, gone);
         };
         self.hub.set_connection(ConnectionState::Reconnecting);
-        let (session, deadline) = (remains.session.clone(), remains.since + WINDOW);
+        let (session, window) = (remains.session.clone(), self.window());
+        let deadline = remains.since + window;
         match self.reopen(&connector, Some(session), deadline).await {
             Reopened::Opened(opened) => self.resume(*opened, remains),
             Reopened::OutOfTime(last) => {
-                let gone = out_of_time(&remains, last);
+                let gone = out_of_time(&remains, window, last);
                 self.lose(remains, gone)
             }
             Reopened::Refused(error) => {
@@ -85,10 +101,17 @@ impl Driver {
         loop {
             let (connector, options) = (Arc::clone(connector), self.options.clone());
             let session = session.clone();
-            let begin = self.attempted.map(|last| last.next(&*connector));
+            let (attempted, hub) = (self.attempted, Arc::clone(&self.hub));
             let attempt = async {
-                if let Some(begin) = begin {
-                    sleep_until(begin).await;
+                if let Some(last) = attempted {
+                    let retry = async {
+                        hub.retry_requested().await;
+                        sleep_until(last.ended + RETRY_PAUSE).await;
+                    };
+                    tokio::select! {
+                        () = sleep_until(last.next(&*connector)) => {}
+                        () = retry => {}
+                    }
                 }
                 let begun = Instant::now();
                 let link = match session {
@@ -130,13 +153,13 @@ impl Driver {
 }
 
 /// Why it was not tried any longer.
-pub(super) fn out_of_time(remains: &Remains, last: Option<ConnectError>) -> Disconnect {
+fn out_of_time(remains: &Remains, window: Duration, last: Option<ConnectError>) -> Disconnect {
     let last = last.map_or_else(
         || "the server did not answer".to_owned(),
         |error| error.to_string(),
     );
     let Remains { cause, .. } = remains;
-    let text = format!("{cause}; session was not resumed within {WINDOW:?}: {last}");
+    let text = format!("{cause}; session was not resumed within {window:?}: {last}");
     Disconnect::Transport(text)
 }
 

@@ -4,7 +4,7 @@ use exec_env::disconnect::Disconnect;
 use tokio::time::Instant;
 
 use super::{
-    recovering::{Reopened, WINDOW},
+    recovering::Reopened,
     resume::Remains,
     task::{Driver, State},
 };
@@ -15,7 +15,8 @@ impl Driver {
         let Some(connector) = self.connector.clone() else {
             return self.end(remains, gone);
         };
-        let deadline = Instant::now() + WINDOW;
+        let window = self.window();
+        let deadline = Instant::now() + window;
         match self.reopen(&connector, None, deadline).await {
             Reopened::Opened(opened) => {
                 // The session is new, and so is the time in which it can be resumed.
@@ -24,7 +25,7 @@ impl Driver {
             }
             Reopened::Over => State::Over,
             Reopened::OutOfTime(last) => {
-                tracing::debug!(?last, "no other session within {WINDOW:?}");
+                tracing::debug!(?last, "no other session within {window:?}");
                 self.end(remains, gone)
             }
             Reopened::Refused(error) => {

@@ -9,6 +9,7 @@ use exec_env::{
 };
 use exec_wire::environment::ReadEnvironmentStatus;
 use serde_json::json;
+use tokio::time::{Instant, sleep};
 
 use crate::{
     doors::House,
@@ -105,4 +106,19 @@ async fn another_server_in_the_same_place_ends_the_session_at_once() {
     let (called, _server) = futures_util::join!(within(call), answer);
     assert_eq!(called.unwrap().status, "ready");
     assert_eq!(client.session().session_id.as_str(), "t");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_requested_retry_does_not_wait_for_the_backoff() {
+    let (mut house, server, client) = House::connect_at(growing).await;
+    house.close(5);
+    let begin = Instant::now();
+    drop(server);
+    // The sixth attempt would begin 31 seconds after the first.
+    sleep(Duration::from_secs(16)).await;
+    house.close(0);
+    client.retry_now();
+    house.resume().await;
+    assert_eq!(begin.elapsed().as_secs(), 16);
+    assert_eq!(house.times().len(), 7);
 }

@@ -45,6 +45,7 @@ impl Place {
     pub(crate) async fn remote() -> Self {
         let config = ServiceConfig {
             session_ttl: Duration::ZERO,
+            process_retention: limits::CLOSED_RETENTION,
             max_processes: limits::MAX_PROCESSES,
             allow_direct_exec: true,
             allow_prepared_exec: true,

@@ -42,7 +42,7 @@ pub struct Cli {
     #[command(flatten)]
     pub chatgpt: ChatGptAuth,
 
-    /// Configuration file, in TOML, with the long options as keys, such as session_ttl = 30
+    /// Configuration file, in TOML, with the long options as keys, such as session_ttl = 80
     /// [default: config.toml in $EXEC_SERVER_HOME, in $XDG_CONFIG_HOME/exec-server or in
     /// ~/.config/exec-server, if it exists].
     #[arg(long, value_name = "FILE", help_heading = CONFIGURATION)]

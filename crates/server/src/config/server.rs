@@ -24,6 +24,8 @@ pub struct ServerConfig {
     pub tls: Option<TlsPaths>,
     /// How long a session outlives its connection; zero kills at once.
     pub session_ttl: Duration,
+    /// How long a process that has ended stays readable. At least `session_ttl`.
+    pub process_retention: Duration,
     /// Output kept of each process, in bytes. At least 1.
     pub retained_output_bytes: usize,
     /// Processes that one session may have. At least 1.
@@ -113,13 +115,18 @@ pub fn resolve(
             "everyone who can reach `{listen}` can run commands here"
         ));
     }
+    let session_ttl = settings
+        .session_ttl
+        .map_or(limits::SESSION_TTL, |ttl| ttl.0);
+    let process_retention = settings
+        .process_retention
+        .map_or(limits::CLOSED_RETENTION, |retention| retention.0);
     Ok(ServerConfig {
         listen,
         auth,
         tls,
-        session_ttl: settings
-            .session_ttl
-            .map_or(limits::SESSION_TTL, |ttl| ttl.0),
+        session_ttl,
+        process_retention: process_retention.max(session_ttl),
         retained_output_bytes: settings
             .retained_output_bytes
             .map_or(limits::RETAINED_OUTPUT_BYTES, usize::from),

@@ -77,9 +77,14 @@ pub struct Settings {
     pub insecure_no_auth: Option<Switch>,
 
     /// How long a session and its processes outlive their connection; 0 kills at once
-    /// [default: 30].
+    /// [default: 80].
     #[arg(long, value_name = "SECONDS", help_heading = SESSIONS)]
     pub session_ttl: Option<Seconds>,
+
+    /// How long a process that has ended stays readable; never shorter than --session-ttl
+    /// [default: 80].
+    #[arg(long, value_name = "SECONDS", help_heading = SESSIONS)]
+    pub process_retention: Option<Seconds>,
 
     /// Output kept of each process, for clients that come back [default: 1048576].
     #[arg(long, value_name = "BYTES", help_heading = SESSIONS)]
@@ -136,7 +141,7 @@ pub struct Settings {
 
 impl Settings {
     /// Every key, in the order of the fields.
-    pub const KEYS: [&str; 24] = [
+    pub const KEYS: [&str; 25] = [
         "listen",
         "tls_cert",
         "tls_key",
@@ -150,6 +155,7 @@ impl Settings {
         "ws_max_clock_skew_seconds",
         "insecure_no_auth",
         "session_ttl",
+        "process_retention",
         "retained_output_bytes",
         "max_processes",
         "shutdown_grace",
@@ -182,6 +188,7 @@ impl Settings {
             "ws_max_clock_skew_seconds" => put(&mut self.ws_max_clock_skew_seconds, text),
             "insecure_no_auth" => put(&mut self.insecure_no_auth, text),
             "session_ttl" => put(&mut self.session_ttl, text),
+            "process_retention" => put(&mut self.process_retention, text),
             "retained_output_bytes" => put(&mut self.retained_output_bytes, text),
             "max_processes" => put(&mut self.max_processes, text),
             "shutdown_grace" => put(&mut self.shutdown_grace, text),
@@ -225,6 +232,7 @@ impl Settings {
                 .or(lower.ws_max_clock_skew_seconds),
             insecure_no_auth: self.insecure_no_auth.or(lower.insecure_no_auth),
             session_ttl: self.session_ttl.or(lower.session_ttl),
+            process_retention: self.process_retention.or(lower.process_retention),
             retained_output_bytes: self.retained_output_bytes.or(lower.retained_output_bytes),
             max_processes: self.max_processes.or(lower.max_processes),
             shutdown_grace: self.shutdown_grace.or(lower.shutdown_grace),

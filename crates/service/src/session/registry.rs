@@ -16,14 +16,17 @@ use exec_wire::{
 use tokio::time::{Instant, sleep_until};
 use uuid::Uuid;
 
-use super::{kept::Keeping, state::Session};
+use super::{
+    kept::Keeping,
+    state::{Bounds, Session},
+};
 use crate::{meters::Meters, outbox::Outbox};
 
 /// Sessions by id.
 #[derive(Debug)]
 pub(crate) struct Registry {
     ttl: Duration,
-    most_processes: usize,
+    bounds: Bounds,
     meters: Arc<Meters>,
     sessions: Mutex<BTreeMap<SessionId, Arc<Session>>>,
 }
@@ -54,10 +57,10 @@ impl From<AttachError> for RpcError {
 }
 
 impl Registry {
-    pub(crate) fn new(ttl: Duration, most_processes: usize, meters: Arc<Meters>) -> Self {
+    pub(crate) fn new(ttl: Duration, bounds: Bounds, meters: Arc<Meters>) -> Self {
         Self {
             ttl,
-            most_processes,
+            bounds,
             meters,
             sessions: Mutex::default(),
         }
@@ -88,7 +91,7 @@ impl Registry {
             id.clone(),
             environment,
             lease,
-            self.most_processes,
+            self.bounds,
             Arc::clone(&self.meters),
         ));
         session.attach(outbox, keeping);

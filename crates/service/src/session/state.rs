@@ -7,7 +7,7 @@ use std::{
     collections::BTreeMap,
     convert::Infallible,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use exec_core::lease::{Lease, ResumeError};
@@ -40,9 +40,18 @@ use crate::{
 pub(crate) struct Session {
     pub(crate) id: SessionId,
     pub(crate) environment: Environment,
-    most_processes: usize,
+    bounds: Bounds,
     meters: Arc<Meters>,
     state: Mutex<State>,
+}
+
+/// What a session may hold, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Processes that may live at once.
+    pub(crate) most_processes: usize,
+    /// How long a finished process stays readable.
+    pub(crate) retention: Duration,
 }
 
 #[derive(Debug)]
@@ -87,7 +96,7 @@ impl Session {
         id: SessionId,
         environment: Environment,
         lease: Lease,
-        most_processes: usize,
+        bounds: Bounds,
         meters: Arc<Meters>,
     ) -> Self {
         let state = State {
@@ -103,7 +112,7 @@ impl Session {
         Self {
             id,
             environment,
-            most_processes,
+            bounds,
             meters,
             state: Mutex::new(state),
         }
@@ -128,8 +137,8 @@ impl Session {
         let left = replaced
             .iter()
             .filter(|process| process.handle.status().tree_alive);
-        if state.live() + left.count() >= self.most_processes {
-            return Err(AdmitError::TooMany(self.most_processes));
+        if state.live() + left.count() >= self.bounds.most_processes {
+            return Err(AdmitError::TooMany(self.bounds.most_processes));
         }
         if let Some(process) = replaced {
             state.replaced.insert(id.clone(), process);
@@ -341,10 +350,7 @@ impl Session {
             if let Some(watcher) = &process.watcher {
                 watcher.end();
             }
-            let retention = match process.detached {
-                true => limits::DETACHED_RETENTION,
-                false => limits::CLOSED_RETENTION,
-            };
+            let retention = session.bounds.retention;
             let mut gone = session.finish(process);
             drop(session);
             loop {

@@ -33,8 +33,14 @@ impl Server {
 
     /// Makes one whose sessions live as long as this without a connection.
     pub(crate) fn with_ttl(session_ttl: Duration) -> Self {
+        Self::with_times(session_ttl, limits::CLOSED_RETENTION)
+    }
+
+    /// The same, and finished processes stay readable for `process_retention`.
+    pub(crate) fn with_times(session_ttl: Duration, process_retention: Duration) -> Self {
         let config = ServiceConfig {
             session_ttl,
+            process_retention,
             max_processes: limits::MAX_PROCESSES,
             allow_direct_exec: true,
             allow_prepared_exec: true,
@@ -83,6 +89,7 @@ impl Server {
         let mut client = Client {
             link: here,
             session: Value::Null,
+            session_ttl_ms: Value::Null,
         };
         let params = json!({"clientName": "test", "resumeSessionId": resume, "extensions": wanted});
         let response = client.call("initialize", &params).await;
@@ -92,6 +99,7 @@ impl Server {
             "{response}"
         );
         client.session = response["result"]["sessionId"].clone();
+        client.session_ttl_ms = response["result"]["sessionTtlMs"].clone();
         client.say(json!({"method": "initialized"})).await;
         client
     }
@@ -116,6 +124,7 @@ impl Server {
 pub(crate) struct Client {
     link: Link,
     pub(crate) session: Value,
+    pub(crate) session_ttl_ms: Value,
 }
 
 impl Client {

@@ -11,6 +11,9 @@ use crate::{
     written::Written,
 };
 
+/// How long the sessions of some of these servers live without a connection.
+const TTL: Duration = Duration::from_secs(3600);
+
 /// Starts a detached process.
 async fn start(server: &mut Server, client: &mut Client) -> Arc<Written> {
     server.start(client, &detached()).await.written.unwrap()
@@ -143,7 +146,7 @@ async fn crowd(server: &Server) {
 
 #[tokio::test(start_paused = true)]
 async fn sessions_of_those_who_left_make_room_but_not_those_in_which_something_runs() {
-    let mut server = Server::with_ttl(Duration::from_secs(3600));
+    let mut server = Server::with_ttl(TTL);
     let mut client = server.connect(None).await;
     let _runs = server.start(&mut client, &params("p", None)).await;
     let session = client.session.clone();
@@ -155,7 +158,7 @@ async fn sessions_of_those_who_left_make_room_but_not_those_in_which_something_r
 
 #[tokio::test(start_paused = true)]
 async fn sessions_in_which_something_was_left_running_do_not_make_room() {
-    let mut server = Server::with_ttl(Duration::from_secs(3600));
+    let mut server = Server::with_ttl(TTL);
     let mut params = params("p", None);
     params["argv"] = json!(["write"]);
     let mut sessions = Vec::new();
@@ -163,11 +166,11 @@ async fn sessions_in_which_something_was_left_running_do_not_make_room() {
         let mut client = server.connect(None).await;
         let left = server.start(&mut client, &params).await.written.unwrap();
         left.leave();
+        if !readable {
+            sleep(TTL * 2).await;
+        }
         sessions.push(client.session.clone());
         drop(client);
-        if !readable {
-            sleep(limits::CLOSED_RETENTION * 2).await;
-        }
     }
     crowd(&server).await;
     for (session, readable) in sessions.iter().zip([0, 1]) {
@@ -178,7 +181,7 @@ async fn sessions_in_which_something_was_left_running_do_not_make_room() {
 
 #[tokio::test(start_paused = true)]
 async fn a_session_that_made_room_is_not_in_memory_any_more() {
-    let server = Server::with_ttl(Duration::from_secs(3600));
+    let server = Server::with_ttl(TTL);
     crowd(&server).await;
     sleep(Duration::from_secs(1)).await;
     assert_eq!(server.sessions(), limits::MAX_SESSIONS);

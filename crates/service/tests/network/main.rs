@@ -13,5 +13,6 @@ mod client;
 mod counting;
 mod detached;
 mod fake;
+mod retention;
 mod starting;
 mod written;

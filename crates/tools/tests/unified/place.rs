@@ -50,6 +50,7 @@ pub(crate) fn local() -> Environment {
 pub(crate) async fn remote() -> Environment {
     let config = ServiceConfig {
         session_ttl: Duration::ZERO,
+        process_retention: limits::CLOSED_RETENTION,
         max_processes: limits::MAX_PROCESSES,
         allow_direct_exec: false,
         allow_prepared_exec: true,

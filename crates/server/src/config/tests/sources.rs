@@ -14,7 +14,8 @@ fn defaults_are_as_documented() {
     assert_eq!(config.listen.to_string(), "ws://127.0.0.1:0");
     assert!(!config.auth.is_required());
     assert_eq!(config.tls, None);
-    assert_eq!(config.session_ttl, Duration::from_secs(30));
+    assert_eq!(config.session_ttl, Duration::from_secs(80));
+    assert_eq!(config.process_retention, Duration::from_secs(80));
     assert_eq!(config.retained_output_bytes, 1_048_576);
     assert_eq!(config.max_processes, 1024);
     assert_eq!(config.shutdown_grace, Duration::ZERO);
@@ -31,6 +32,7 @@ fn every_option_can_come_from_every_source() {
     let values = [
         ("concurrent_requests", "3"),
         ("session_ttl", "1.5"),
+        ("process_retention", "2.5"),
         ("retained_output_bytes", "10"),
         ("max_processes", "11"),
         ("shutdown_grace", "12"),
@@ -77,6 +79,7 @@ fn every_option_can_come_from_every_source() {
             ConcurrentRequests::AtMost(three)
         );
         assert_eq!(config.session_ttl, Duration::from_millis(1500));
+        assert_eq!(config.process_retention, Duration::from_millis(2500));
         assert_eq!(config.retained_output_bytes, 10);
         assert_eq!(config.max_processes, 11);
         assert_eq!(config.shutdown_grace, Duration::from_secs(12));
@@ -85,6 +88,19 @@ fn every_option_can_come_from_every_source() {
         assert_eq!(config.sandbox.mechanism, Mechanism::Namespaces);
         assert_eq!(config.sandbox.processes, Processes::Inherited);
     }
+}
+
+#[test]
+fn process_retention_is_never_shorter_than_the_session_ttl() {
+    for arguments in [
+        ["--session-ttl=600", "--process-retention=1"].as_slice(),
+        &["--session-ttl=600"],
+    ] {
+        let config = Start::new().run(arguments).unwrap();
+        assert_eq!(config.process_retention, Duration::from_secs(600));
+    }
+    let config = Start::new().run(&["--session-ttl=0"]).unwrap();
+    assert_eq!(config.process_retention, Duration::from_secs(80));
 }
 
 #[test]
@@ -154,7 +170,7 @@ fn empty_variables_count_as_unset_and_wrong_ones_are_errors() {
         .variable("EXEC_SERVER_SESSION_TTL", "")
         .variable("EXEC_SERVER_CONFIG", "")
         .variable("EXEC_SERVER_STRICT_CONFIG", "");
-    assert_eq!(empty.run(&[]).unwrap().session_ttl, Duration::from_secs(30));
+    assert_eq!(empty.run(&[]).unwrap().session_ttl, Duration::from_secs(80));
 
     let wrong = Start::new().variable("EXEC_SERVER_LISTEN", "ws://localhost:0");
     let refusal = wrong.refusal(&[]);
@@ -177,9 +193,9 @@ fn file_is_found_below_home_without_a_home_of_its_own() {
     let mut start = Start::new();
     start.write(".config/exec-server/config.toml", "session_ttl = 7");
     start.variables.remove("EXEC_SERVER_HOME");
-    assert_eq!(start.run(&[]).unwrap().session_ttl, Duration::from_secs(30));
+    assert_eq!(start.run(&[]).unwrap().session_ttl, Duration::from_secs(80));
     let start = start.variable("HOME", "");
-    assert_eq!(start.run(&[]).unwrap().session_ttl, Duration::from_secs(30));
+    assert_eq!(start.run(&[]).unwrap().session_ttl, Duration::from_secs(80));
     let home = start.home.path().to_owned();
     let start = start.variable("HOME", home);
     assert_eq!(start.run(&[]).unwrap().session_ttl, Duration::from_secs(7));
