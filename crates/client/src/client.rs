@@ -339,6 +339,12 @@ impl ExecServerClient {
         &self.shared.hub
     }
 
+    /// Tells whether the server has our extensions. The stock one has none: it knows no signal but
+    /// `interrupt`, cannot end a command's input, and replaces no file in one step.
+    pub fn has_extensions(&self) -> bool {
+        self.peer() == Peer::Ours
+    }
+
     /// Tells which members the server looks at.
     pub(crate) fn peer(&self) -> Peer {
         Peer::of(&self.session())

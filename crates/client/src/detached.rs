@@ -55,6 +55,34 @@ impl ExecServerClient {
             Err(ExecServerError::Remote(_) | ExecServerError::Malformed { .. }) => None,
             Err(error) => return Err(error),
         };
+        self.attach_found(process_id, after, summary, None).await
+    }
+
+    /// Takes up a process that [`all_processes`](Self::all_processes) listed, as
+    /// [`attach`](Self::attach) does. One that belongs to another session belongs to the server from
+    /// then on, and outlives that session.
+    ///
+    /// # Errors
+    /// As [`attach`](Self::attach); also if the id names another process by now.
+    pub async fn take_over(
+        &self,
+        process: &ProcessSummary,
+        after: Option<OutputSeq>,
+    ) -> Result<Arc<dyn ExecProcess>, ExecServerError> {
+        self.check(AttachProcess::NAME)?;
+        let started = Some(process.started_at_ms);
+        let summary = Some(process.clone());
+        self.attach_found(process.process_id.clone(), after, summary, started)
+            .await
+    }
+
+    async fn attach_found(
+        &self,
+        process_id: ProcessId,
+        after: Option<OutputSeq>,
+        summary: Option<ProcessSummary>,
+        started_at_ms: Option<u64>,
+    ) -> Result<Arc<dyn ExecProcess>, ExecServerError> {
         let after = after.unwrap_or_default();
         let begin = match &summary {
             // The exit is behind what the caller has seen.
@@ -77,6 +105,7 @@ impl ExecServerClient {
         let params = AttachProcess {
             process_id: process_id.clone(),
             after_seq: Some(begin),
+            started_at_ms,
         };
         match self.ask_to_attach(params, events).await {
             Ok(attached) if after >= attached.next_seq => Err(ExecServerError::NoSuchEvent {
@@ -97,7 +126,14 @@ impl ExecServerClient {
     /// Lists the processes of this session and those that belong to the server, running or retained.
     pub async fn processes(&self) -> Result<Vec<ProcessSummary>, ExecServerError> {
         self.check(ListProcesses::NAME)?;
-        let list = self.call(ListProcesses).await?;
+        let list = self.call(ListProcesses::default()).await?;
+        Ok(list.processes)
+    }
+
+    /// Lists the processes of other sessions, too: those that this client may attach to.
+    pub async fn all_processes(&self) -> Result<Vec<ProcessSummary>, ExecServerError> {
+        self.check(ListProcesses::NAME)?;
+        let list = self.call(ListProcesses { all: true }).await?;
         Ok(list.processes)
     }
 }

@@ -45,7 +45,7 @@ pub(crate) enum Call {
     Snapshot(SnapshotProcess),
     Attach(AttachProcess),
     Release(ReleaseProcess),
-    List,
+    List(ListProcesses),
     ReadFile(fs::ReadFile),
     WriteFile(fs::WriteFile, Data),
     CreateDirectory(fs::CreateDirectory),
@@ -135,7 +135,7 @@ impl Call {
             | Self::Discover(_)
             | Self::Http(..)
             | Self::CancelHttp(_)
-            | Self::List
+            | Self::List(_)
             | Self::ReadFile(_)
             | Self::WriteFile(..)
             | Self::CreateDirectory(_)
@@ -205,10 +205,7 @@ impl Call {
             MethodName::ProcessSnapshot => Self::Snapshot(decode(params)?),
             MethodName::ProcessAttach => Self::Attach(decode(params)?),
             MethodName::ProcessRelease => Self::Release(decode(params)?),
-            MethodName::ProcessList => {
-                decode::<ListProcesses>(params)?;
-                Self::List
-            }
+            MethodName::ProcessList => Self::List(decode(params)?),
             MethodName::FsReadFile => Self::ReadFile(decode(params)?),
             MethodName::FsWriteFile => {
                 let mut write: fs::WriteFile = decode(params)?;

@@ -37,6 +37,7 @@ async fn run(shared: Arc<Shared>, link: Link) {
         Arc::clone(&outbox),
         &link.peer,
         link.binary,
+        link.principal,
     );
     let (mut input, _slot) = (link.reader, link.slot);
     tokio::select! {

@@ -11,7 +11,7 @@ mod watch;
 
 use std::{sync::Arc, time::Duration};
 
-use exec_transport::link::Binary;
+use exec_transport::link::{Binary, Principal};
 use exec_wire::{
     environment::EnvironmentStatus,
     error::RpcError,
@@ -57,12 +57,19 @@ pub(crate) struct Handler {
     binary: Binary,
     takes_binary: bool,
     session: Option<Arc<Session>>,
+    /// Who connected, if that has a name.
+    principal: Option<Principal>,
     /// The span of the connection.
     connection: Span,
 }
 
 impl Handler {
-    pub(crate) fn new(shared: Arc<Shared>, outbox: Arc<Outbox>, binary: Binary) -> Self {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        outbox: Arc<Outbox>,
+        binary: Binary,
+        principal: Option<Principal>,
+    ) -> Self {
         Self {
             shared,
             outbox,
@@ -71,6 +78,7 @@ impl Handler {
             binary,
             takes_binary: false,
             session: None,
+            principal,
             connection: Span::current(),
         }
     }
@@ -114,7 +122,10 @@ impl Handler {
         };
         let session = match &params.resume_session_id {
             Some(id) => sessions.resume(id, &self.outbox, keeping)?,
-            None => sessions.open(environment, Arc::clone(&self.outbox), keeping)?,
+            None => {
+                let principal = self.principal.clone();
+                sessions.open(environment, principal, Arc::clone(&self.outbox), keeping)?
+            }
         };
         for extension in &granted {
             self.outbox.grant(*extension);
@@ -212,7 +223,7 @@ impl Handler {
             Call::Snapshot(params) => handlers.snapshot(id, &params.process_id),
             Call::Attach(params) => done(&id, handlers.attach(&params)),
             Call::Release(params) => done(&id, handlers.release(&params)),
-            Call::List => done(&id, Ok(handlers.list())),
+            Call::List(params) => done(&id, Ok(handlers.list(params))),
             Call::ReadFile(params) => handlers.read_file(id, params),
             Call::WriteFile(params, data) => handlers.write_file(id, params, data),
             Call::CreateDirectory(params) => {

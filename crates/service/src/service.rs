@@ -112,6 +112,7 @@ impl Service {
         let detached = Arc::new(Session::new(
             SessionId::new("detached"),
             open(),
+            None,
             Lease::new(config.session_ttl),
             Bounds {
                 most_processes: limits::MAX_DETACHED_PROCESSES,

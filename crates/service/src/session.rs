@@ -11,7 +11,7 @@ mod watcher;
 pub(crate) use self::{
     kept::{Keeping, Kept},
     life::Life,
-    process::{Found, Process},
+    process::{Found, OwnerCell, Process},
     registry::Registry,
     state::{AdmitError, Bounds, Session, follow},
     watcher::{Client, Watcher},

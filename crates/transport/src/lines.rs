@@ -45,6 +45,7 @@ where
         most_unanswered: usize::MAX,
         slot: None,
         handshake_began: None,
+        principal: None,
         path: None,
     }
 }

@@ -4,6 +4,7 @@ use std::{
     fmt,
     future::poll_fn,
     io,
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -35,9 +36,16 @@ pub struct Link {
     /// When its ends began to shake hands, if they did. What else has to be settled before the link is
     /// of use shares the time that this may take.
     pub handshake_began: Option<Instant>,
+    /// Who authenticated as its client, where that has a name. Links without one are all of the same
+    /// principal: the one that may connect.
+    pub principal: Option<Principal>,
     /// What it travels on, if that can be lost and found again below the link. People are told.
     pub path: Option<watch::Receiver<Path>>,
 }
+
+/// The name that a client proved to have: the subject of its signed token.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Principal(pub Arc<str>);
 
 /// Whether a link that survives the loss of what it travels on has anything to travel on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -34,6 +34,7 @@ fn end(out: mpsc::Sender<Bytes>, from: mpsc::Receiver<Bytes>) -> Link {
         most_unanswered: usize::MAX,
         slot: None,
         handshake_began: None,
+        principal: None,
         path: None,
     }
 }

@@ -247,15 +247,14 @@ async fn methods_without_params_take_nothing_null_or_an_empty_object(transport: 
             let answer = client.answer(1).await;
             assert!(answer["result"].is_object(), "{method}{params}: {answer}");
         }
-        for params in [
-            json!([]),
-            json!({"a": null}),
-            json!(0),
-            json!(""),
-            json!(false),
-        ] {
+        for params in [json!([]), json!(0), json!(""), json!(false)] {
             client.expect_error(-32602, method, params).await;
         }
+    }
+    for method in ["environment/info", "environment/status"] {
+        client
+            .expect_error(-32602, method, json!({"a": null}))
+            .await;
     }
 }
 

@@ -298,8 +298,19 @@ async fn sessions_do_not_see_each_other(transport: Transport) {
         second.call("process/list", json!({})).await,
         json!({"processes": []})
     );
+    let mut third = server.ready().await;
+    let all = third.call("process/list", json!({"all": true})).await;
+    let listed = &all["processes"][0];
+    assert_eq!(
+        (&listed["processId"], &listed["owner"], &listed["state"]),
+        (&json!("p"), &json!("session"), &json!("running"))
+    );
     second.start("p", "echo second").await;
     assert_eq!(second.finish("p").await.stdout(), "second\n");
+    // Whoever says when it started means this one.
+    let attach = json!({"processId": "p", "startedAtMs": listed["startedAtMs"]});
+    third.call("process/attach", attach).await;
+    assert_eq!(third.output_until("p", "\n").await, "first\n");
     let page = first.call("process/read", target).await;
     assert_eq!(
         (&page["exited"], page["chunks"].as_array().unwrap().len()),

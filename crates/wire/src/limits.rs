@@ -57,6 +57,8 @@ pub const FOLLOW_WINDOW_BYTES: usize = 256 << 10;
 pub const MAX_SESSIONS: usize = 4096;
 /// Detached processes on one server.
 pub const MAX_DETACHED_PROCESSES: usize = 1024;
+/// Processes of other sessions that `process/list` lists.
+pub const MAX_LISTED_PROCESSES: usize = 16_384;
 /// Largest file that `fs/readFile` reads: as the stock server. Larger ones are read by blocks.
 pub const MAX_READ_FILE_BYTES: u64 = 512 << 20;
 /// Largest block of `fs/readBlock` and `fs/writeBlock`: as the stock server.

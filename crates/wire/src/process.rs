@@ -15,7 +15,8 @@ pub use self::{
     },
     output::{
         AttachProcess, Attached, ListProcesses, OutputPage, OutputStream, PageChunk, ProcessList,
-        ProcessSnapshot, ProcessSummary, ReadProcess, ReleaseProcess, SnapshotProcess,
+        ProcessOwner, ProcessSnapshot, ProcessState, ProcessSummary, ReadProcess, ReleaseProcess,
+        SnapshotProcess,
     },
     start::{
         EnvInherit, EnvPolicy, ExecMode, Limits, Metadata, SandboxType, ShellSnapshot,

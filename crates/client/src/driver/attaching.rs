@@ -75,6 +75,7 @@ impl Connection {
         let params = AttachProcess {
             process_id: process.id().clone(),
             after_seq: Some(after),
+            started_at_ms: None,
         };
         let waiter = Waiter::Attach(pending, Arc::clone(process), after);
         self.ask(params, waiter);
@@ -176,7 +177,7 @@ impl Connection {
             process.handle_look_up();
             self.looking_up.push(Arc::clone(process));
         }
-        self.ask(ListProcesses, Waiter::List(processes));
+        self.ask(ListProcesses::default(), Waiter::List(processes));
     }
 
     pub(super) fn handle_listed(

@@ -259,6 +259,9 @@ mod tests {
                 os_pid: None,
                 detached: true,
                 usage: None,
+                owner: None,
+                state: None,
+                output_bytes: None,
             })
         };
         assert!(is(true, asked_at_ms + 10) && is(false, asked_at_ms + 10));

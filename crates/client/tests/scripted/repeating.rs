@@ -62,7 +62,7 @@ async fn a_write_that_nobody_waits_for_is_made_again_too() {
     drop(process.write(None, Bytes::from_static(b"one")));
     server.expect("process/write").await;
     // A read is not: it has no effect.
-    drop(client.call(ListProcesses {}));
+    drop(client.call(ListProcesses::default()));
     server.expect("process/list").await;
     let mut server = break_off(&mut house, server).await;
     server.expect("process/write").await;

@@ -3,7 +3,7 @@
 use exec_client::{client::ExecServerClient, error::ExecServerError};
 use exec_wire::{
     id::{OutputSeq, ProcessId},
-    process::{OutputPage, ProcessSummary, ReadProcess},
+    process::{AttachProcess, OutputPage, ProcessSummary, ReadProcess, ReleaseProcess},
 };
 
 use super::failure::{Failure, FailureKind};
@@ -22,6 +22,44 @@ pub(crate) async fn find(
 ) -> Result<Vec<ProcessSummary>, Failure> {
     let processes = list(client).await?;
     typed.iter().map(|typed| pick(&processes, typed)).collect()
+}
+
+/// Returns every process that can be attached to, those of other sessions included.
+pub(crate) async fn list_all(client: &ExecServerClient) -> Result<Vec<ProcessSummary>, Failure> {
+    client.all_processes().await.map_err(call_failed)
+}
+
+/// Finds one process: a detached one, or else one of another session.
+pub(crate) async fn find_attachable(
+    client: &ExecServerClient,
+    typed: &str,
+) -> Result<ProcessSummary, Failure> {
+    let processes = list_all(client).await?;
+    let (detached, others): (Vec<_>, Vec<_>) =
+        processes.into_iter().partition(|process| process.detached);
+    match pick(&detached, typed) {
+        Err(failure) if failure.kind == FailureKind::NotFound => pick(&others, typed),
+        picked => picked,
+    }
+}
+
+/// Has the server take over a process of another session: it outlives that session then.
+pub(crate) async fn take_over(
+    client: &ExecServerClient,
+    process: &ProcessSummary,
+) -> Result<(), Failure> {
+    let process_id = process.process_id.clone();
+    let attach = AttachProcess {
+        process_id: process_id.clone(),
+        after_seq: Some(LAST),
+        started_at_ms: Some(process.started_at_ms),
+    };
+    client.call(attach).await.map_err(call_failed)?;
+    let release = client.call(ReleaseProcess {
+        process_id,
+        forget: false,
+    });
+    release.await.map(drop).map_err(call_failed)
 }
 
 /// Finds one process.
@@ -48,8 +86,22 @@ const LAST: OutputSeq = OutputSeq(u64::MAX - 1);
 
 fn pick(processes: &[ProcessSummary], typed: &str) -> Result<ProcessSummary, Failure> {
     let id = |process: &ProcessSummary| process.process_id.as_str().to_owned();
-    if let Some(exact) = processes.iter().find(|process| id(process) == typed) {
-        return Ok(exact.clone());
+    let exact: Vec<_> = processes
+        .iter()
+        .filter(|process| id(process) == typed)
+        .collect();
+    match exact[..] {
+        [] => {}
+        [one] => return Ok(one.clone()),
+        // Ids are unique in a session only.
+        [..] => {
+            let what = format!(
+                "several sessions have a process `{}`",
+                typed.escape_default()
+            );
+            return Err(Failure::new(FailureKind::Usage, what)
+                .next("end the others, or wait until their sessions have ended"));
+        }
     }
     let begins = |process: &&ProcessSummary| !typed.is_empty() && id(process).starts_with(typed);
     let found: Vec<_> = processes.iter().filter(begins).collect();
@@ -66,8 +118,10 @@ fn pick(processes: &[ProcessSummary], typed: &str) -> Result<ProcessSummary, Fai
 
 fn unknown(id: &str) -> Failure {
     let what = format!("there is no detached process `{id}`");
-    Failure::new(FailureKind::NotFound, what)
-        .next("`exec-server ps`, with the same --env, lists them; one that has ended is forgotten after a while")
+    Failure::new(FailureKind::NotFound, what).next(
+        "`exec-server ps`, with the same --env, lists them, and `ps --all` those of other sessions; \
+         one that has ended is forgotten after a while",
+    )
 }
 
 /// Tells a person why a call came to nothing.
@@ -106,6 +160,9 @@ mod tests {
             os_pid: None,
             detached: true,
             usage: None,
+            owner: None,
+            state: None,
+            output_bytes: None,
         }
     }
 

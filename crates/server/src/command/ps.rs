@@ -36,6 +36,11 @@ pub struct Ps {
     #[doc(hidden)]
     pub place: Where,
 
+    /// Lists processes of other sessions, too, such as a `run` that lost its terminal; `attach` takes
+    /// them over.
+    #[arg(short, long)]
+    pub all: bool,
+
     /// Prints one JSON array.
     #[arg(long)]
     pub json: bool,
@@ -88,7 +93,10 @@ impl Ps {
         if let Some(PsCommand::Rm(remove)) = self.command {
             return remove.run(&place).await;
         }
-        let processes = telling(&place.client, detached::list(&place.client)).await?;
+        let processes = match self.all {
+            true => telling(&place.client, detached::list_all(&place.client)).await?,
+            false => telling(&place.client, detached::list(&place.client)).await?,
+        };
         if self.json {
             let json = serde_json::to_string_pretty(&processes)
                 .map_err(|error| Failure::new(FailureKind::Failed, error))?;

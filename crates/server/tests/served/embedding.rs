@@ -168,7 +168,7 @@ async fn sleeper(client: &ExecServerClient) -> (StartedProcess, PathBuf) {
     let root = PathUri::parse("file:///").unwrap();
     let command = exec_server::Command::new(ProcessId::new("p").unwrap(), argv, root);
     let started = client.environment().backend.start(command).await.unwrap();
-    let list = client.call(ListProcesses).await.unwrap();
+    let list = client.call(ListProcesses::default()).await.unwrap();
     let pid = list.processes[0].os_pid.unwrap();
     (started, Path::new("/proc").join(pid.to_string()))
 }

@@ -11,7 +11,7 @@ use exec_core::{
     order::{Claim, Order, Ticket},
     peer::{Gate, Input},
 };
-use exec_transport::link::{Binary, MessageReader};
+use exec_transport::link::{Binary, MessageReader, Principal};
 use exec_wire::{
     error::{ErrorCode, RpcError},
     id::HandleId,
@@ -98,6 +98,7 @@ impl Reader {
         outbox: Arc<Outbox>,
         peer: &str,
         binary: Binary,
+        principal: Option<Principal>,
     ) -> Self {
         let (serial, most) = match shared.config.concurrency {
             Concurrency::Serial => (true, 1),
@@ -108,7 +109,7 @@ impl Reader {
             peer: peer.to_owned(),
             binary,
             gate: Gate::default(),
-            handler: Handler::new(Arc::clone(&shared), Arc::clone(&outbox), binary),
+            handler: Handler::new(Arc::clone(&shared), Arc::clone(&outbox), binary, principal),
             shared,
             outbox,
             serial,

@@ -1,23 +1,28 @@
 //! Reading what processes wrote, waiting for their end, following and listing them.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use exec_core::log::{From, Page};
 use exec_env::process::{Read, Status};
 use exec_wire::{
     bytes::Base64,
-    error::RpcError,
+    error::{ErrorCode, RpcError},
     id::{OutputSeq, ProcessId},
+    limits,
     message::RequestId,
     process::{
-        AttachProcess, Attached, Empty, OutputPage, PageChunk, ProcessList, ProcessSnapshot,
-        ReadProcess, ReleaseProcess, WaitProcess, WaitResult, WaitUntil,
+        AttachProcess, Attached, Empty, ListProcesses, OutputPage, PageChunk, ProcessList,
+        ProcessSnapshot, ReadProcess, ReleaseProcess, WaitProcess, WaitResult, WaitUntil,
     },
 };
 use futures_util::future::FutureExt;
 
 use super::{Begun, Handlers, control::process_error, done};
-use crate::{answer::Answer, session::follow};
+use crate::{
+    answer::Answer,
+    observed::shown,
+    session::{Found, Process, follow},
+};
 
 impl Handlers<'_> {
     pub(super) fn read(&self, id: RequestId, params: &ReadProcess) -> Begun {
@@ -80,13 +85,20 @@ impl Handlers<'_> {
     }
 
     pub(super) fn attach(&self, params: &AttachProcess) -> Result<Attached, RpcError> {
-        let process = self.known(&params.process_id)?;
-        if !process.detached {
-            let id = &params.process_id;
+        let id = &params.process_id;
+        let process = match (self.find(id), params.started_at_ms) {
+            // Whoever does not say which one it means does not mean one of another session.
+            (Found::Unknown, Some(_)) => self.take_over(params)?,
+            _ => self.known(id)?,
+        };
+        if !process.is_detached() {
             let message = format!("process {id} belongs to this session: it is attached already");
             return Err(RpcError::invalid_request(message));
         }
         let status = process.handle.status();
+        if !is_same(&status, params) {
+            return Err(replaced(id));
+        }
         follow(
             self.outbox,
             &process,
@@ -98,10 +110,41 @@ impl Handlers<'_> {
         })
     }
 
+    /// Has the server take over a process of another session, which then outlives that session.
+    fn take_over(&self, params: &AttachProcess) -> Result<Arc<Process>, RpcError> {
+        let id = &params.process_id;
+        let others = self.shared.sessions.others(&self.session).into_iter();
+        let found = others.filter_map(|session| match session.find(id) {
+            Found::Started(process) => Some((session, process)),
+            Found::Unknown | Found::Starting(_) => None,
+        });
+        let found: Vec<_> = found.collect();
+        let matches = |(_, process): &&(_, Arc<Process>)| is_same(&process.handle.status(), params);
+        let mut matching = found.iter().filter(matches);
+        let Some((session, process)) = matching.next() else {
+            return Err(match found.is_empty() {
+                true => RpcError::invalid_request(format!("unknown process id {id}")),
+                false => replaced(id),
+            });
+        };
+        if matching.next().is_some() {
+            let message = format!("several sessions have a process {id} that started then");
+            return Err(RpcError::invalid_request(message));
+        }
+        let taken = self.shared.detached.take_over(session, process);
+        taken.map_err(|error| RpcError::invalid_request(error.to_string()))?;
+        tracing::info!(
+            target: "exec_service::process", process_id = shown(id.as_str()),
+            from = session.id.shown(), by = self.session.id.shown(),
+            "process taken over by the server"
+        );
+        Ok(Arc::clone(process))
+    }
+
     pub(super) fn release(&self, params: &ReleaseProcess) -> Result<Empty, RpcError> {
         let id = &params.process_id;
         let process = self.known(id)?;
-        if !process.detached {
+        if !process.is_detached() {
             let message = format!("process {id} belongs to this session: it cannot be released");
             return Err(RpcError::invalid_request(message));
         }
@@ -113,12 +156,30 @@ impl Handlers<'_> {
         Ok(Empty {})
     }
 
-    pub(super) fn list(&self) -> ProcessList {
+    pub(super) fn list(&self, params: ListProcesses) -> ProcessList {
         let mut processes = self.session.list();
         processes.extend(self.shared.detached.list());
+        if params.all {
+            let others = self.shared.sessions.others(&self.session).into_iter();
+            let listed = others.flat_map(|session| session.list());
+            processes.extend(listed.take(limits::MAX_LISTED_PROCESSES));
+        }
         processes.sort_by(|one, other| one.process_id.cmp(&other.process_id));
         ProcessList { processes }
     }
+}
+
+/// Tells whether a process is the one that a client means.
+fn is_same(status: &Status, params: &AttachProcess) -> bool {
+    let started = params.started_at_ms;
+    started.is_none_or(|started| started == status.started_at_ms)
+}
+
+/// The id names another process than the client means.
+fn replaced(id: &ProcessId) -> RpcError {
+    let message =
+        format!("process {id} is another one than the client means: it started at another time");
+    RpcError::new(ErrorCode::NOT_FOUND, message)
 }
 
 fn page(page: Page) -> OutputPage {

@@ -25,7 +25,9 @@ use crate::{
     notify::Dialect,
     observed::shown,
     outbox::Outbox,
-    session::{AdmitError, Client, Found, Kept, Life, Process, Session, Watcher, follow},
+    session::{
+        AdmitError, Client, Found, Kept, Life, OwnerCell, Process, Session, Watcher, follow,
+    },
 };
 
 /// Who will own a process, and how it will report.
@@ -126,7 +128,7 @@ impl Handlers<'_> {
                 argv,
                 cwd,
                 tty,
-                detached,
+                owner: OwnerCell::new(&owner, detached),
                 watcher,
                 kept: Kept::default(),
             });

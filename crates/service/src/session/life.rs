@@ -44,7 +44,7 @@ impl Life {
             tracing::info!(
                 target: "exec_service::process",
                 process_id = shown(id.as_str()), process.executable.name = program,
-                tty = process.tty, detached = process.detached, "process started"
+                tty = process.tty, detached = process.is_detached(), "process started"
             );
         }
         Self(span)

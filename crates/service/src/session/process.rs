@@ -1,16 +1,16 @@
 //! A process in a table.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use exec_env::process::ExecProcess;
 use exec_wire::{
     id::{OutputSeq, ProcessId},
     path_uri::PathUri,
-    process::ProcessSummary,
+    process::{ExitCause, ProcessOwner, ProcessState, ProcessSummary},
 };
 use tokio::sync::Notify;
 
-use super::{kept::Kept, watcher::Watcher};
+use super::{kept::Kept, state::Session, watcher::Watcher};
 use crate::notify::Dialect;
 
 /// A started process, and what was asked for.
@@ -21,7 +21,8 @@ pub(crate) struct Process {
     pub(crate) argv: Vec<String>,
     pub(crate) cwd: PathUri,
     pub(crate) tty: bool,
-    pub(crate) detached: bool,
+    /// Whose table it is in.
+    pub(crate) owner: OwnerCell,
     /// Who is asked about its network, if it has a proxy.
     pub(crate) watcher: Option<Arc<Watcher>>,
     /// What its client has not acknowledged.
@@ -29,10 +30,15 @@ pub(crate) struct Process {
 }
 
 impl Process {
+    /// Tells whether it belongs to the server.
+    pub(crate) fn is_detached(&self) -> bool {
+        self.owner.lock().detached
+    }
+
     /// Keeps what its client does not acknowledge, from the oldest that is still there.
     pub(super) fn keep(&self) {
         // The first dialect has no numbers to acknowledge by.
-        if !self.detached && self.dialect == Dialect::Process {
+        if !self.is_detached() && self.dialect == Dialect::Process {
             self.kept.begin(&*self.handle);
         }
     }
@@ -59,7 +65,12 @@ impl Process {
     }
 
     pub(crate) fn summary(&self) -> ProcessSummary {
-        let status = self.handle.status();
+        let (status, detached) = (self.handle.status(), self.is_detached());
+        let state = match &status.exit {
+            None => ProcessState::Running,
+            Some(exit) if exit.cause == ExitCause::Lost => ProcessState::Lost,
+            Some(_) => ProcessState::Exited,
+        };
         ProcessSummary {
             process_id: self.handle.id().clone(),
             argv: self.argv.clone(),
@@ -69,12 +80,57 @@ impl Process {
             exit_code: status.exit.as_ref().map(|exit| exit.code),
             started_at_ms: status.started_at_ms,
             os_pid: status.os_pid,
-            detached: self.detached,
+            detached,
             usage: match status.exit {
                 Some(exit) => exit.usage,
                 None => self.handle.usage(),
             },
+            owner: Some(if detached {
+                ProcessOwner::Server
+            } else {
+                ProcessOwner::Session
+            }),
+            state: Some(state),
+            output_bytes: Some(status.retained_bytes as u64),
         }
+    }
+}
+
+/// Whose table a process is in. That changes once at most, when the server takes it over.
+#[derive(Debug)]
+pub(crate) struct OwnerCell(Mutex<Owner>);
+
+#[derive(Clone, Debug)]
+struct Owner {
+    session: Weak<Session>,
+    /// The table is that of the server.
+    detached: bool,
+}
+
+impl OwnerCell {
+    /// Begins in the table of a session, or in that of the server.
+    pub(crate) fn new(session: &Arc<Session>, detached: bool) -> Self {
+        Self(Mutex::new(Owner {
+            session: Arc::downgrade(session),
+            detached,
+        }))
+    }
+
+    /// Moves to the table of the server.
+    pub(super) fn detach(&self, server: &Arc<Session>) {
+        *self.lock() = Owner {
+            session: Arc::downgrade(server),
+            detached: true,
+        };
+    }
+
+    /// Returns whose table it is in, if that still exists.
+    pub(super) fn session(&self) -> Option<Arc<Session>> {
+        self.lock().session.upgrade()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Owner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -8,6 +8,7 @@ use std::{
 
 use exec_core::lease::{Lease, ResumeError};
 use exec_env::environment::Environment;
+use exec_transport::link::Principal;
 use exec_wire::{
     error::{ErrorCode, RpcError},
     id::SessionId,
@@ -70,6 +71,7 @@ impl Registry {
     pub(crate) fn open(
         &self,
         environment: Environment,
+        principal: Option<Principal>,
         outbox: Arc<Outbox>,
         keeping: Keeping,
     ) -> Result<Arc<Session>, AttachError> {
@@ -90,6 +92,7 @@ impl Registry {
         let session = Arc::new(Session::new(
             id.clone(),
             environment,
+            principal,
             lease,
             self.bounds,
             Arc::clone(&self.meters),
@@ -143,6 +146,16 @@ impl Registry {
                 session.clear();
             }
         });
+    }
+
+    /// Returns the other sessions whose processes a session's client may attach to: those of the same
+    /// principal.
+    pub(crate) fn others(&self, session: &Arc<Session>) -> Vec<Arc<Session>> {
+        let sessions = self.lock();
+        let others = sessions
+            .values()
+            .filter(|other| !Arc::ptr_eq(other, session) && other.principal == session.principal);
+        others.cloned().collect()
     }
 
     /// Returns every session.

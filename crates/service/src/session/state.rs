@@ -6,13 +6,14 @@ mod starting;
 use std::{
     collections::BTreeMap,
     convert::Infallible,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::{Duration, Instant},
 };
 
 use exec_core::lease::{Lease, ResumeError};
 use exec_core::log::{Follow, From, Pace};
 use exec_env::environment::Environment;
+use exec_transport::link::Principal;
 use exec_wire::{
     id::{ProcessId, SessionId},
     limits,
@@ -40,6 +41,8 @@ use crate::{
 pub(crate) struct Session {
     pub(crate) id: SessionId,
     pub(crate) environment: Environment,
+    /// Who opened it, if that has a name.
+    pub(super) principal: Option<Principal>,
     bounds: Bounds,
     meters: Arc<Meters>,
     state: Mutex<State>,
@@ -69,6 +72,8 @@ struct State {
     replaced: BTreeMap<ProcessId, Arc<Process>>,
     /// Processes that are over and forgotten, but whose descendants live.
     remnants: Vec<Arc<Process>>,
+    /// Processes that the server took over. Their events go on being sent to this session's client.
+    taken_over: Vec<Weak<Process>>,
 }
 
 /// What becomes of a session without a connection.
@@ -89,12 +94,16 @@ pub(crate) enum AdmitError {
     /// Caller: there are too many.
     #[error("session already has {0} processes, which is its limit")]
     TooMany(usize),
+    /// Caller: it is forgotten by now.
+    #[error("unknown process id {0}")]
+    Gone(ProcessId),
 }
 
 impl Session {
     pub(crate) fn new(
         id: SessionId,
         environment: Environment,
+        principal: Option<Principal>,
         lease: Lease,
         bounds: Bounds,
         meters: Arc<Meters>,
@@ -108,10 +117,12 @@ impl Session {
             finished: Finished::default(),
             replaced: BTreeMap::new(),
             remnants: Vec::new(),
+            taken_over: Vec::new(),
         };
         Self {
             id,
             environment,
+            principal,
             bounds,
             meters,
             state: Mutex::new(state),
@@ -125,7 +136,7 @@ impl Session {
         let replaced = match state.table.get(id) {
             None => None,
             Some(Entry::Started(process))
-                if process.detached && state.finished.contains(process) =>
+                if process.is_detached() && state.finished.contains(process) =>
             {
                 Some(Arc::clone(process))
             }
@@ -193,8 +204,9 @@ impl Session {
             Keeping::Retained => state.let_go(),
             Keeping::Unacknowledged => state.started().for_each(|process| process.keep()),
         }
+        let taken_over: Vec<_> = state.taken_over.iter().filter_map(Weak::upgrade).collect();
         drop(state);
-        for process in self.started() {
+        for process in self.started().chain(taken_over) {
             follow(outbox, &process, From::Now);
         }
         Ok(())
@@ -255,7 +267,7 @@ impl Session {
                 levels.processes_finished += 1;
             } else {
                 levels.processes_running += 1;
-                levels.detached_running += usize::from(process.detached);
+                levels.detached_running += usize::from(process.is_detached());
             }
         }
         levels.outbox_bytes += outbox.map_or(0, |outbox| outbox.waiting_bytes());
@@ -333,26 +345,92 @@ impl Session {
         started.into_iter()
     }
 
+    /// Takes a process of another session into this table, which is the server's: it outlives that
+    /// session. The client there goes on getting its events.
+    pub(crate) fn take_over(
+        self: &Arc<Self>,
+        from: &Self,
+        process: &Arc<Process>,
+    ) -> Result<(), AdmitError> {
+        let id = process.handle.id();
+        let mut state = self.lock();
+        if state.table.contains_key(id) {
+            return Err(AdmitError::Exists(id.clone()));
+        }
+        if state.live() >= self.bounds.most_processes {
+            return Err(AdmitError::TooMany(self.bounds.most_processes));
+        }
+        state
+            .table
+            .insert(id.clone(), Entry::Started(Arc::clone(process)));
+        drop(state);
+        // In this order: whoever retains it when it ends finds it in the table of its owner.
+        process.owner.detach(self);
+        let released = from.release(process);
+        process.let_go();
+        match released {
+            Released::Running => {}
+            Released::Finished => self.retain(process),
+            // Its session ended meanwhile, or has forgotten it.
+            Released::Missing => {
+                self.lock().table.remove(id);
+                return Err(AdmitError::Gone(id.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a process away.
+    fn release(&self, process: &Arc<Process>) -> Released {
+        let mut state = self.lock();
+        if !state.has(process) {
+            return Released::Missing;
+        }
+        state.table.remove(process.handle.id());
+        state.taken_over.retain(|one| one.strong_count() > 0);
+        state.taken_over.push(Arc::downgrade(process));
+        match state.finished.remove(process) {
+            true => Released::Finished,
+            false => Released::Running,
+        }
+    }
+
     /// Drops a process from the table some time after its output ended.
-    fn forget_later(self: &Arc<Self>, process: &Arc<Process>, life: Life) {
+    fn forget_later(process: &Arc<Process>, life: Life, meters: Arc<Meters>) {
         let exited = process.handle.wait(WaitUntil::Exited, None);
         let closed = process.handle.wait(WaitUntil::Closed, None);
-        let meters = Arc::clone(&self.meters);
-        let (session, process) = (Arc::downgrade(self), Arc::downgrade(process));
+        let process = Arc::downgrade(process);
         tokio::spawn(async move {
             let exited = exited.await;
             life.end(exited.ok().and_then(|status| status.exit), &meters);
             drop(closed.await);
-            let (Some(session), Some(process)) = (session.upgrade(), process.upgrade()) else {
+            let Some(process) = process.upgrade() else {
                 return;
             };
-            let weak = (Arc::downgrade(&session), Arc::downgrade(&process));
             if let Some(watcher) = &process.watcher {
                 watcher.end();
             }
-            let retention = session.bounds.retention;
-            let mut gone = session.finish(process);
-            drop(session);
+            if let Some(session) = process.owner.session() {
+                session.retain(&process);
+            }
+        });
+    }
+
+    /// Keeps a finished process for a while. If another table took it over, it is kept there.
+    fn retain(self: &Arc<Self>, process: &Arc<Process>) {
+        let mut owner = Arc::clone(self);
+        let mut gone = loop {
+            if let Some(gone) = owner.finish(process) {
+                break gone;
+            }
+            match process.owner.session() {
+                Some(session) if !Arc::ptr_eq(&session, &owner) => owner = session,
+                _ => return,
+            }
+        };
+        let retention = owner.bounds.retention;
+        let weak = (Arc::downgrade(&owner), Arc::downgrade(process));
+        tokio::spawn(async move {
             loop {
                 // It may be forgotten for another reason, long before that.
                 if timeout(retention, &mut gone).await.is_ok() {
@@ -371,17 +449,20 @@ impl Session {
     }
 
     /// Counts a process among the finished, and forgets others of them if they are too many. Returns
-    /// what resolves when it is forgotten.
-    fn finish(&self, process: Arc<Process>) -> oneshot::Receiver<Infallible> {
+    /// what resolves when it is forgotten; nothing if it is not in this table.
+    fn finish(&self, process: &Arc<Process>) -> Option<oneshot::Receiver<Infallible>> {
         // Declared before the lock is taken, so that processes are dropped behind it.
         let mut forgotten = Vec::new();
         let mut state = self.lock();
-        let gone = state.finished.push(process);
+        if !state.has(process) {
+            return None;
+        }
+        let gone = state.finished.push(Arc::clone(process));
         while let Some(process) = state.finished.excess().cloned() {
             state.forget(&process);
             forgotten.push(process);
         }
-        gone
+        Some(gone)
     }
 
     /// Forgets a finished process. Returns `false` if it has not finished.
@@ -394,7 +475,21 @@ impl Session {
     }
 }
 
+/// What a process was that a session gave away.
+enum Released {
+    Running,
+    Finished,
+    /// It was not in the table.
+    Missing,
+}
+
 impl State {
+    /// Tells whether a process is in the table.
+    fn has(&self, process: &Arc<Process>) -> bool {
+        let entry = self.table.get(process.handle.id());
+        matches!(entry, Some(Entry::Started(one)) if Arc::ptr_eq(one, process))
+    }
+
     fn started(&self) -> impl Iterator<Item = &Arc<Process>> {
         self.table.values().filter_map(|entry| match entry {
             Entry::Starting(_) => None,
@@ -440,7 +535,7 @@ impl State {
 /// Sends the events of a process to a connection.
 pub(crate) fn follow(outbox: &Outbox, process: &Process, from: From) {
     // A detached process is not held up by those who watch it.
-    let pace = if process.detached {
+    let pace = if process.is_detached() {
         Pace::Free
     } else {
         Pace::Held

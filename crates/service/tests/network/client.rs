@@ -7,7 +7,7 @@ use exec_env::{
 };
 use exec_service::{Concurrency, Service, ServiceConfig};
 use exec_transport::{
-    link::{Encoding, Link},
+    link::{Encoding, Link, Principal},
     memory,
 };
 use exec_wire::{initialize::ServerName, limits, outgoing::Outgoing};
@@ -83,7 +83,22 @@ impl Server {
 
     /// The same, with extensions, which must be granted.
     pub(crate) async fn connect_with(&self, resume: Option<&Value>, wanted: &[&str]) -> Client {
-        let (here, there) = memory::pair();
+        self.open(resume, wanted, None).await
+    }
+
+    /// Connects a client that has proved to have this name.
+    pub(crate) async fn connect_as(&self, principal: Option<Principal>) -> Client {
+        self.open(None, &[], principal).await
+    }
+
+    async fn open(
+        &self,
+        resume: Option<&Value>,
+        wanted: &[&str],
+        principal: Option<Principal>,
+    ) -> Client {
+        let (here, mut there) = memory::pair();
+        there.principal = principal;
         let service = self.service.clone();
         tokio::spawn(async move { service.serve(there).await });
         let mut client = Client {

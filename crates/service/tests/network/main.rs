@@ -15,4 +15,5 @@ mod detached;
 mod fake;
 mod retention;
 mod starting;
+mod taking_over;
 mod written;

@@ -12,6 +12,7 @@ use serde::de::{IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::{AuthRejection, UnixSeconds};
+use crate::link::Principal;
 
 #[cfg(test)]
 mod tests;
@@ -54,8 +55,12 @@ impl JwtRules {
         })
     }
 
-    /// Decides on one token.
-    pub(super) fn check(&self, token: &str, now: UnixSeconds) -> Result<(), AuthRejection> {
+    /// Decides on one token. Returns its subject, if it names one.
+    pub(super) fn check(
+        &self,
+        token: &str,
+        now: UnixSeconds,
+    ) -> Result<Option<Principal>, AuthRejection> {
         let decoded = decode::<Claims>(token, &self.key, &signature_only())
             .map_err(|_| AuthRejection::InvalidJwt)?;
         // RFC 7515 section 4.1.11: an extension the signer calls critical and we do not know
@@ -63,7 +68,11 @@ impl JwtRules {
         if has_critical_extensions(token) {
             return Err(AuthRejection::InvalidJwt);
         }
-        self.check_claims(&decoded.claims, now)
+        self.check_claims(&decoded.claims, now)?;
+        Ok(match decoded.claims.sub {
+            Some(Subject::Name(name)) => Some(Principal(name.into())),
+            Some(Subject::Other(_)) | None => None,
+        })
     }
 
     fn check_claims(&self, claims: &Claims, now: UnixSeconds) -> Result<(), AuthRejection> {
@@ -135,6 +144,15 @@ struct Claims {
     nbf: Option<i64>,
     iss: Option<String>,
     aud: Option<Audience>,
+    sub: Option<Subject>,
+}
+
+/// `sub`: what is not a text names nobody, and is no reason to refuse a token.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Subject {
+    Name(String),
+    Other(IgnoredAny),
 }
 
 /// `aud`: one name or an array of them (RFC 7519 section 4.1.3).

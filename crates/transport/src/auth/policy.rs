@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use super::{AuthRejection, JwtRules, TokenDigest, bearer};
+use crate::link::Principal;
 
 /// What an upgrade request must present to be let in.
 #[derive(Clone, Debug, Default)]
@@ -19,6 +20,8 @@ pub enum Auth {
 impl Auth {
     /// Decides on an upgrade request by the value of its `Authorization` header.
     ///
+    /// Returns who the client is, if its credentials name somebody.
+    ///
     /// With [`Auth::Open`] the header is not looked at. `now` matters to signed tokens only.
     ///
     /// # Errors
@@ -27,12 +30,12 @@ impl Auth {
         &self,
         authorization: Option<&[u8]>,
         now: UnixSeconds,
-    ) -> Result<(), AuthRejection> {
+    ) -> Result<Option<Principal>, AuthRejection> {
         match self {
-            Self::Open => Ok(()),
+            Self::Open => Ok(None),
             Self::CapabilityToken(expected) => {
                 if expected.matches(bearer::token(authorization)?) {
-                    Ok(())
+                    Ok(None)
                 } else {
                     Err(AuthRejection::InvalidToken)
                 }

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     auth::{Auth, UnixSeconds},
-    link::{Link, Role},
+    link::{Link, Principal, Role},
     websocket,
 };
 
@@ -39,21 +39,16 @@ pub struct Door {
 pub(crate) async fn serve<S: Splits>(stream: S, door: Door, peer: String) -> Option<Link> {
     let upgrades = Upgrades::default();
     let service = service_fn(|mut request: Request<Incoming>| {
-        let response = answer(&door, &request);
+        let (response, principal) = answer(&door, &request);
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            upgrades.expect(&mut request, ());
+            upgrades.expect(&mut request, principal);
         }
         async move { Ok::<_, Infallible>(response) }
     });
-    let (stream, ()) = serve_connection(stream, service, &upgrades, &peer).await?;
+    let (stream, principal) = serve_connection(stream, service, &upgrades, &peer).await?;
     let (already_read, (input, output)) = (stream.already_read, stream.stream.halves());
-    Some(websocket::boxed_link(
-        input,
-        output,
-        &already_read,
-        Role::Server,
-        peer,
-    ))
+    let link = websocket::boxed_link(input, output, &already_read, Role::Server, peer);
+    Some(Link { principal, ..link })
 }
 
 /// Answers every request on a new connection with the reason why none is served.
@@ -64,28 +59,35 @@ pub(crate) async fn refuse<S: Splits>(stream: S, reason: &'static str, peer: &st
     serve_connection(stream, service, &Upgrades::<Infallible>::default(), peer).await;
 }
 
-fn answer(door: &Door, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+/// Answers a request. Returns who upgrades, if somebody does who has a name.
+fn answer(door: &Door, request: &Request<Incoming>) -> (Response<Full<Bytes>>, Option<Principal>) {
     let headers = request.headers();
     if headers.contains_key(header::ORIGIN) {
-        return plain(StatusCode::FORBIDDEN, "");
+        return (plain(StatusCode::FORBIDDEN, ""), None);
     }
-    match request.uri().path() {
-        "/" => upgrade(door, headers),
+    let response = match request.uri().path() {
+        "/" => {
+            return match admit(door, headers) {
+                Ok(principal) => (switch(headers), principal),
+                Err(refusal) => (refusal, None),
+            };
+        }
         "/metrics" if door.metrics.is_none() => plain(StatusCode::NOT_FOUND, ""),
         "/healthz" | "/readyz" | "/metrics" if !reads(request.method()) => only_read(),
         "/healthz" => plain(StatusCode::OK, ""),
         "/readyz" => readiness(&door.draining),
         "/metrics" => metrics(door, headers),
         _ => plain(StatusCode::NOT_FOUND, ""),
-    }
+    };
+    (response, None)
 }
 
 /// The numbers tell what others do here, so they are for those who could do it, too.
 fn metrics(door: &Door, headers: &HeaderMap) -> Response<Full<Bytes>> {
     match (check(door, headers), &door.metrics) {
         (Err(refusal), _) => refusal,
-        (Ok(()), Some(metrics)) => metrics.answer(),
-        (Ok(()), None) => plain(StatusCode::NOT_FOUND, ""),
+        (Ok(_), Some(metrics)) => metrics.answer(),
+        (Ok(_), None) => plain(StatusCode::NOT_FOUND, ""),
     }
 }
 
@@ -93,7 +95,7 @@ fn metrics(door: &Door, headers: &HeaderMap) -> Response<Full<Bytes>> {
     clippy::result_large_err,
     reason = "the refusal is the answer, made once a request"
 )]
-fn check(door: &Door, headers: &HeaderMap) -> Result<(), Response<Full<Bytes>>> {
+fn check(door: &Door, headers: &HeaderMap) -> Result<Option<Principal>, Response<Full<Bytes>>> {
     let authorization = headers
         .get(header::AUTHORIZATION)
         .map(HeaderValue::as_bytes);
@@ -102,15 +104,19 @@ fn check(door: &Door, headers: &HeaderMap) -> Result<(), Response<Full<Bytes>>> 
         .map_err(|rejection| plain(StatusCode::UNAUTHORIZED, rejection.to_string()))
 }
 
-fn upgrade(door: &Door, headers: &HeaderMap) -> Response<Full<Bytes>> {
+/// Tells who may open a websocket.
+#[expect(
+    clippy::result_large_err,
+    reason = "the refusal is the answer, made once a request"
+)]
+fn admit(door: &Door, headers: &HeaderMap) -> Result<Option<Principal>, Response<Full<Bytes>>> {
+    let refuse = |status, text: &'static str| Err(plain(status, text));
     if !wants_websocket(headers) {
-        return plain(StatusCode::BAD_REQUEST, "expected a websocket upgrade");
+        return refuse(StatusCode::BAD_REQUEST, "expected a websocket upgrade");
     }
-    if let Err(refusal) = check(door, headers) {
-        return refusal;
-    }
+    let principal = check(door, headers)?;
     if door.draining.load(Ordering::Relaxed) {
-        return plain(StatusCode::SERVICE_UNAVAILABLE, "server is shutting down");
+        return refuse(StatusCode::SERVICE_UNAVAILABLE, "server is shutting down");
     }
-    switch(headers)
+    Ok(principal)
 }

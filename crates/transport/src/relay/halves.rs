@@ -28,6 +28,7 @@ pub(super) fn link(cell: Arc<Cell>, peer: String) -> Link {
         most_unanswered,
         slot: None,
         handshake_began: None,
+        principal: None,
         path: None,
     }
 }

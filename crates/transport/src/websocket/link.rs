@@ -77,6 +77,7 @@ pub(crate) fn boxed_with(
         most_unanswered: usize::MAX,
         slot: None,
         handshake_began: None,
+        principal: None,
         path: None,
     }
 }

@@ -128,6 +128,7 @@ impl Socket {
             most_unanswered: usize::MAX,
             slot: None,
             handshake_began: None,
+            principal: None,
             path: None,
         }
     }

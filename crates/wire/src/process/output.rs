@@ -1,5 +1,7 @@
 //! Reading what a process wrote: pages, snapshots, lists.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::events::{ExitCause, Usage};
@@ -122,7 +124,8 @@ pub struct ProcessSnapshot {
     pub running: bool,
 }
 
-/// `process/attach`: follows a detached process from this connection.
+/// `process/attach`: follows a detached process from this connection. One of another session is taken
+/// over: from then on it is detached.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AttachProcess {
@@ -131,6 +134,10 @@ pub struct AttachProcess {
     /// Replay begins after this number. Absent: at the oldest chunk retained.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after_seq: Option<OutputSeq>,
+    /// When the process started, as `process/list` has it: if the id names another one by now, the
+    /// call is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at_ms: Option<u64>,
 }
 
 /// The answer to `process/attach`.
@@ -155,9 +162,25 @@ pub struct ReleaseProcess {
 }
 
 /// `process/list`: the session's processes and the detached ones.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(expecting = "no parameters")]
-pub struct ListProcesses;
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
+pub struct ListProcesses {
+    /// Lists processes of other sessions, too, if the client may attach to them.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub all: bool,
+}
+
+impl<'de> Deserialize<'de> for ListProcesses {
+    /// Takes `null`, which is also an absent `params`, for an empty object.
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let params: Option<BTreeMap<String, serde_json::Value>> =
+            Option::deserialize(deserializer)?;
+        match params.unwrap_or_default().get("all") {
+            None => Ok(Self::default()),
+            Some(serde_json::Value::Bool(all)) => Ok(Self { all: *all }),
+            Some(_) => Err(serde::de::Error::custom("all: expected a boolean")),
+        }
+    }
+}
 
 /// The answer to `process/list`.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
@@ -190,4 +213,43 @@ pub struct ProcessSummary {
     pub detached: bool,
     /// What it used, once it was reaped.
     pub usage: Option<Usage>,
+    /// Whom it belongs to. Absent from older servers, as what follows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<ProcessOwner>,
+    /// What became of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<ProcessState>,
+    /// Bytes of its output that can be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_bytes: Option<u64>,
+}
+
+/// Whom a process belongs to.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub enum ProcessOwner {
+    /// A session: it ends with that.
+    Session,
+    /// The server: it is detached.
+    Server,
+    /// One that a newer peer knows.
+    #[serde(other)]
+    Unknown,
+}
+
+/// What became of a process.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub enum ProcessState {
+    /// The child was not reaped yet.
+    Running,
+    /// It was.
+    Exited,
+    /// How it ended is not known.
+    Lost,
+    /// One that a newer peer knows.
+    #[serde(other)]
+    Unknown,
 }

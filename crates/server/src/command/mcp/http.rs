@@ -94,7 +94,7 @@ impl Door {
         let options = HttpDoorOptions {
             admit: Arc::new(move |authorization| {
                 let now = UnixSeconds::from(SystemTime::now());
-                auth.check(authorization, now).map_err(refused)
+                auth.check(authorization, now).map(drop).map_err(refused)
             }),
             hosts: self.hosts,
         };

@@ -57,6 +57,7 @@ impl View {
         [
             escaped(process.process_id.as_str()),
             match (process.running, process.exit_code) {
+                (true, _) if !process.detached => "foreground".to_owned(),
                 (true, _) => "running".to_owned(),
                 (false, Some(code)) => format!("ended {code}"),
                 (false, None) => "ended".to_owned(),
@@ -140,6 +141,9 @@ mod tests {
             os_pid: None,
             detached: true,
             usage: None,
+            owner: None,
+            state: None,
+            output_bytes: None,
         };
         let ended = ProcessSummary {
             running: false,

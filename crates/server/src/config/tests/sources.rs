@@ -262,7 +262,7 @@ fn broken_file_is_a_warning_unless_strict_or_named() {
         let config = start.run(&[]).unwrap();
         assert_eq!(
             config.session_ttl.as_secs(),
-            30,
+            80,
             "no part of a broken file counts"
         );
         let warnings = start.warnings(&[]);

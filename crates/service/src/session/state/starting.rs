@@ -53,7 +53,7 @@ impl Starting {
         }
         drop(state);
         self.session.meters.processes_started.increment();
-        self.session.forget_later(process, life);
+        Session::forget_later(process, life, Arc::clone(&self.session.meters));
         true
     }
 }

@@ -9,7 +9,10 @@ use serde_json::{Value, json};
 use sha2::{Sha256, Sha512};
 
 use super::{JwtRules, SecretTooShort};
-use crate::auth::{Auth, AuthRejection, UnixSeconds};
+use crate::{
+    auth::{Auth, AuthRejection, UnixSeconds},
+    link::Principal,
+};
 
 const SECRET: &[u8] = b"0123456789abcdef0123456789abcdef";
 const NOW: u64 = 1_800_000_000;
@@ -22,6 +25,7 @@ fn rules(issuer: Option<&str>, audience: Option<&str>) -> Auth {
 
 fn present(auth: &Auth, token: &str) -> Result<(), AuthRejection> {
     auth.check(Some(format!("Bearer {token}").as_bytes()), UnixSeconds(NOW))
+        .map(drop)
 }
 
 fn signed<M: Mac + hmac::digest::KeyInit>(key: &[u8], header: &str, claims: &str) -> String {
@@ -284,4 +288,20 @@ fn debug_hides_the_secret() {
         "{shown}"
     );
     assert!(!shown.contains("48, 49"), "{shown}");
+}
+
+#[test]
+fn the_subject_of_a_token_is_who_the_client_is() {
+    let auth = rules(None, None);
+    for (claims, subject) in [
+        (json!({"exp": NOW, "sub": "ann"}), Some("ann")),
+        (json!({"exp": NOW, "sub": 7}), None),
+        (json!({"exp": NOW, "sub": null}), None),
+        (json!({"exp": NOW}), None),
+    ] {
+        let header = format!("Bearer {}", jwt(&claims));
+        let told = auth.check(Some(header.as_bytes()), UnixSeconds(NOW));
+        let expected = subject.map(|name| Principal(name.into()));
+        assert_eq!(told, Ok(expected), "{claims}");
+    }
 }
