@@ -40,6 +40,7 @@ pub use self::{
     policy::{Approval, ApprovalRequest, Denied, SandboxChoice, ToolPolicy},
     presets::{AskNothing, ReadOnly, Unrestricted},
     process::{ProcessState, ProcessSummary, UnifiedExecProcess},
+    screen::Screen,
     settings::{Abandoned, Settings, Windows},
     write::WriteStdinError,
 };

@@ -3,26 +3,32 @@
 use std::{process::ExitCode, sync::Arc};
 
 use clap::Args;
+use exec_client::client::ExecServerClient;
 use exec_env::process::ExecProcess;
+use exec_tools::unified::Screen;
 use exec_wire::{
-    id::OutputSeq,
+    id::{OutputSeq, ProcessId},
     process::{ProcessSummary, TerminalSize},
 };
 
 use super::{
     detached::{self, call_failed},
     failure::{Failure, FailureKind},
+    logs::kept,
     place::{Place, Where},
     stream::{DetachKeys, Input, Owner, Signals, Talk, Terminal, byte, complain, telling},
     terminal::{self, Standard},
 };
 
-/// Follows a detached process and types into its terminal.
+/// Follows a process and types into its terminal.
 ///
-/// What it writes from now on is shown; `logs` has what it wrote before. What is typed goes to it: to
+/// It may be a detached one, or one of another session that `ps --all` lists: that is taken over, and
+/// outlives its session from then on. A terminal is shown as it is now; of other output what is written
+/// from now on is shown, and `logs` has what was written before. What is typed goes to the process: to
 /// its terminal, or to its input if it was started with --interactive. Several may attach.
 ///
-/// The detach keys leave it running; so does Ctrl-C, unless it has a terminal, which gets it.
+/// The detach keys leave it running; so does closing the window, and Ctrl-C, unless it has a terminal,
+/// which gets it.
 #[derive(Args, Clone, Debug)]
 pub struct Attach {
     #[command(flatten)]
@@ -42,21 +48,31 @@ pub struct Attach {
 }
 
 impl Attach {
-    /// Follows a detached process and types into its terminal.
+    /// Follows a process and types into its terminal.
     pub(crate) async fn run(self) -> Result<ExitCode, Failure> {
         let place = Place::open(&self.place).await?;
         let client = &place.client;
-        let found = telling(client, detached::find_one(client, &self.id)).await?;
+        let found = telling(client, detached::find_attachable(client, &self.id)).await?;
+        if !found.detached {
+            telling(client, detached::take_over(client, &found)).await?;
+        }
         let id = found.process_id.clone();
         if !found.running {
             return Ok(ended(&place, &found));
         }
         let now = telling(client, detached::now(client, &id)).await?;
-        let after = OutputSeq(now.next_seq.0.saturating_sub(1));
         if now.exited {
             let exit_code = now.exit_code;
             return Ok(ended(&place, &ProcessSummary { exit_code, ..found }));
         }
+        let picture = match found.tty && Standard::Output.is_terminal() {
+            true => Some(telling(client, Picture::take(client, &id)).await?),
+            false => None,
+        };
+        let after = match &picture {
+            Some(picture) => picture.after,
+            None => OutputSeq(now.next_seq.0.saturating_sub(1)),
+        };
         let process = telling(client, client.attach(id.clone(), Some(after))).await;
         let process = process.map_err(call_failed)?;
         let failed = |error| Failure::new(FailureKind::Failed, error);
@@ -69,7 +85,8 @@ impl Attach {
             false => Terminal::None,
         };
         if found.tty {
-            repaint(&*process);
+            let complete = picture.as_ref().is_some_and(|picture| picture.complete);
+            resize(&*process, complete);
         }
         let talk = Talk {
             client: client.clone(),
@@ -81,6 +98,7 @@ impl Attach {
             terminal,
             // What is piped in holds no keys.
             keys: (found.tty && Standard::Input.is_terminal()).then_some(self.detach_keys),
+            picture: picture.map(|picture| picture.bytes).unwrap_or_default(),
             limit: None,
         };
         let end = talk.run().await.map_err(failed)?;
@@ -88,8 +106,36 @@ impl Attach {
     }
 }
 
-/// Lets a program draw its screen again, in our size. It only does so when the size changes.
-fn repaint(process: &dyn ExecProcess) {
+/// What a terminal shows.
+#[derive(Debug)]
+struct Picture {
+    /// What makes our terminal show it.
+    bytes: Vec<u8>,
+    /// The last event that it shows.
+    after: OutputSeq,
+    /// Whether nothing that was written before is missing.
+    complete: bool,
+}
+
+impl Picture {
+    /// Makes it from the output that is kept, as a terminal of our size shows that.
+    async fn take(client: &ExecServerClient, id: &ProcessId) -> Result<Self, Failure> {
+        let kept = kept(client, id).await?;
+        let mut screen = Screen::new(terminal::size().unwrap_or_default());
+        for (_, data) in &kept.pieces {
+            screen.feed(data);
+        }
+        Ok(Self {
+            bytes: screen.repaint(),
+            after: kept.last,
+            complete: !kept.incomplete && !kept.gap,
+        })
+    }
+}
+
+/// Gives a program's terminal our size. If what it has drawn is not known, it is made to draw again,
+/// which it only does when the size changes.
+fn resize(process: &dyn ExecProcess, complete: bool) {
     let Some(size) = terminal::size() else {
         return;
     };
@@ -98,7 +144,9 @@ fn repaint(process: &dyn ExecProcess) {
         rows => rows - 1,
     };
     // The requests are sent by asking, in this order.
-    drop(process.resize(TerminalSize { rows, ..size }));
+    if !complete {
+        drop(process.resize(TerminalSize { rows, ..size }));
+    }
     drop(process.resize(size));
 }
 

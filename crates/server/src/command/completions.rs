@@ -102,6 +102,7 @@ async fn processes(line: &[String]) -> Option<Vec<ProcessSummary>> {
         token_file: value_of(line, &["--token-file"])
             .or_else(|| variable("EXEC_SERVER_TOKEN_FILE"))
             .map(Into::into),
+        ..Where::default()
     };
     let route = Route::find(&wanted, lookup).ok()?;
     if let Way::Here(socket) = &route.way

@@ -35,6 +35,7 @@ pub async fn examine(wanted: &Where, options: &[&str]) -> Result<ExitCode, Failu
         argv: argv.map(|&word| word.to_owned()).collect(),
         terminal: Terminal::None,
         limit: Some(PATIENCE),
+        keys: None,
     })
     .await?;
     Ok(outcome.status)

@@ -4,5 +4,5 @@ mod refused;
 mod start;
 mod surroundings;
 
-pub(crate) use self::start::{Launch, Outcome, detach, new_id, run, run_without_input};
+pub(crate) use self::start::{LEAVE_KEYS, Launch, Outcome, detach, new_id, run, run_without_input};
 pub use self::surroundings::{NetworkReach, SandboxChoice, Setting, Surroundings};

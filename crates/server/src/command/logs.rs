@@ -86,6 +86,7 @@ impl Logs {
             input: None,
             terminal: Terminal::None,
             keys: None,
+            picture: Vec::new(),
             limit: None,
         };
         let end = talk.run().await.map_err(failed)?;
@@ -97,7 +98,8 @@ impl Logs {
     }
 }
 
-async fn kept(client: &ExecServerClient, id: &ProcessId) -> Result<Kept, Failure> {
+/// Reads the output of a process that is kept.
+pub(super) async fn kept(client: &ExecServerClient, id: &ProcessId) -> Result<Kept, Failure> {
     // What is written from now on is not waited for: there may always be more.
     let now = detached::now(client, id).await?;
     let ask = async |after| {

@@ -140,7 +140,7 @@ impl<'a> OperandResolver<'a> {
             Some(name) => {
                 let wanted = Where {
                     env: Some(name.to_owned()),
-                    token_file: self.wanted.token_file.clone(),
+                    ..self.wanted.clone()
                 };
                 Place::open(&wanted).await
             }

@@ -9,9 +9,9 @@ use exec_wire::id::ProcessId;
 use super::{
     amount::Span,
     failure::{Failure, FailureKind},
-    launch::{self, Launch, Surroundings},
+    launch::{self, LEAVE_KEYS, Launch, Surroundings},
     place::{Place, Where},
-    stream::{Terminal, say},
+    stream::{DetachKeys, Terminal, say},
 };
 
 /// Runs a command, and ends as it ends.
@@ -54,6 +54,10 @@ pub struct Run {
     #[arg(long, value_name = "SPAN")]
     pub timeout: Option<Span>,
 
+    /// Keys that leave a command with a terminal running; `attach` returns to it.
+    #[arg(long, value_name = "KEYS", default_value = LEAVE_KEYS)]
+    pub detach_keys: DetachKeys,
+
     /// The command and its arguments; what follows its name is its own.
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<String>,
@@ -83,6 +87,7 @@ impl Run {
                 false => Terminal::None,
             },
             limit: self.timeout,
+            keys: Some(self.detach_keys),
         };
         if !self.detach {
             return launch::run(launch).await;

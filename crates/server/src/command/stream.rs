@@ -7,6 +7,7 @@ mod ending;
 mod feed;
 mod input;
 mod keys;
+mod modes;
 mod notice;
 mod output;
 mod signals;

@@ -88,11 +88,6 @@ impl Drop for RawTerminal {
     }
 }
 
-/// What ends the modes that a full-screen program leaves behind when nobody lets it finish: the other
-/// screen, a hidden cursor, mouse reports, bracketed paste, colours.
-pub(crate) const CALM: &[u8] =
-    b"\x1b[?1049l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[?25h\x1b[0m";
-
 /// Tells whether text on a descriptor may have colours: on a terminal, unless `NO_COLOR` is set.
 pub(crate) fn has_colours(standard: Standard) -> bool {
     let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());

@@ -1,9 +1,11 @@
 //! Processes, as people run, leave, find and end them.
 
 mod detached;
+mod leaving;
 mod outages;
 mod signals;
 mod starts;
+mod stock;
 mod streams;
 mod terminals;
 mod window;

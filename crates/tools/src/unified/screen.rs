@@ -14,7 +14,7 @@ const MAX_PARAMETER_BYTES: usize = 256;
 const MIN_SIDE: u16 = 2;
 
 /// A terminal without a window.
-pub(super) struct Screen {
+pub struct Screen {
     parser: vt100::Parser,
     place: Place,
     /// The parameters of the control sequence that the output is in. The parser gets them with its end.
@@ -38,7 +38,8 @@ enum Place {
 }
 
 impl Screen {
-    pub(super) fn new(size: TerminalSize) -> Self {
+    /// Begins with an empty one.
+    pub fn new(size: TerminalSize) -> Self {
         let (rows, cols) = (size.rows.max(MIN_SIDE), size.cols.max(MIN_SIDE));
         Self {
             parser: vt100::Parser::new(rows, cols, 0),
@@ -49,7 +50,7 @@ impl Screen {
     }
 
     /// Takes output.
-    pub(super) fn feed(&mut self, bytes: &[u8]) {
+    pub fn feed(&mut self, bytes: &[u8]) {
         let mut from = 0;
         for (index, byte) in bytes.iter().enumerate() {
             self.place = match (self.place, byte) {
@@ -144,6 +145,18 @@ impl Screen {
         } else {
             self.parser.process(&parameters);
         }
+    }
+
+    /// Returns what makes another terminal of the same size show the same: the screen that is in use, its
+    /// text and colours, the cursor, and the modes of keys and mouse.
+    pub fn repaint(&self) -> Vec<u8> {
+        let screen = self.parser.screen();
+        let mut bytes = Vec::new();
+        if screen.alternate_screen() {
+            bytes.extend_from_slice(b"\x1b[?1049h");
+        }
+        bytes.extend(screen.state_formatted());
+        bytes
     }
 
     /// Returns the lines that show something, and where the cursor is.

@@ -161,7 +161,7 @@ impl Cp {
             Operand::There(Some(name), path) => {
                 let wanted = Where {
                     env: Some(name.clone()),
-                    token_file: self.place.token_file.clone(),
+                    ..self.place.clone()
                 };
                 Side::there(wanted).await.map_err(|failure| {
                     let is_unknown = failure.kind == FailureKind::UnknownEnvironment;

@@ -27,8 +27,9 @@ const MAX_BYTES: u64 = 32 << 20;
 
 /// Opens a file in an editor here and puts it back.
 ///
-/// The editor is $VISUAL, $EDITOR or vi. The file is replaced in one step, if it was changed here; if it
-/// was changed there meanwhile, it is left alone, and the edited copy is kept here.
+/// The editor is $VISUAL, $EDITOR or vi. The file is replaced in one step, if it was changed here; a
+/// stock server overwrites it. If it was changed there meanwhile, it is left alone, and the edited copy
+/// is kept here.
 #[derive(Args, Clone, Debug)]
 pub struct Edit {
     #[command(flatten)]
@@ -89,7 +90,8 @@ impl Edit {
             return Ok(ExitCode::SUCCESS);
         }
         let after = after.map_err(|error| kept(failed("read the edited copy", error)))?;
-        let back = put_back(&*files, &path, before.as_ref(), Bytes::from(after));
+        let atomic = place.client.has_extensions();
+        let back = put_back(&*files, &path, before.as_ref(), Bytes::from(after), atomic);
         let back = tokio::select! {
             back = telling(&place.client, back) => back,
             // Since the editor ran, nothing else listens to it.
@@ -99,6 +101,12 @@ impl Edit {
             }
         };
         back.map_err(kept)?;
+        if !atomic {
+            let path = shown(&path);
+            complain(&format!(
+                "`{path}` was overwritten: this server cannot replace it in one step"
+            ));
+        }
         draft.remove();
         Ok(ExitCode::SUCCESS)
     }
@@ -137,6 +145,7 @@ async fn put_back(
     path: &PathUri,
     before: Option<&Bytes>,
     after: Bytes,
+    atomic: bool,
 ) -> Result<(), Failure> {
     if content(files, path).await?.as_ref() != before {
         let what = format!(
@@ -150,7 +159,7 @@ async fn put_back(
         data_base64: None,
         follow_symlinks: None,
         create_parents: false,
-        atomic: true,
+        atomic,
         mode: None,
         sandbox: None,
     };

@@ -1,17 +1,24 @@
 //! Starting a command for a person: to the end, or to be left alone.
 
-use std::{process::ExitCode, time::Duration};
+use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use exec_env::command::{Command, Io, Stdin};
-use exec_wire::{id::OutputSeq, id::ProcessId, process::Limits};
+use exec_wire::{
+    id::{OutputSeq, ProcessId},
+    path_uri::PathUri,
+    process::Limits,
+};
+use tokio::time::timeout;
 
 use super::{refused::refused, surroundings::Surroundings};
 use crate::command::{
     amount::Span,
+    detached,
     failure::{Failure, FailureKind},
+    files::{file_failure, look, shown},
     place::Place,
-    stream::{End, GRACE, Input, Owner, Signals, Talk, Terminal, byte},
-    terminal,
+    stream::{DetachKeys, End, GRACE, Input, Owner, Signals, Talk, Terminal, byte, complain},
+    terminal::{self, Standard},
 };
 
 /// A command, and where it runs.
@@ -29,6 +36,8 @@ pub(crate) struct Launch<'a> {
     pub(crate) terminal: Terminal,
     /// How long it may take.
     pub(crate) limit: Option<Span>,
+    /// What leaves it running, on a terminal.
+    pub(crate) keys: Option<DetachKeys>,
 }
 
 /// How much longer than its time the server lets a command live that we should have ended: it does so
@@ -63,10 +72,20 @@ async fn talk(launch: Launch<'_>, input: Option<Input>) -> Result<Outcome, Failu
         None => Stdin::Null,
     };
     let mut command = launch.command(stdin).await?;
-    command.limits.wall_ms = launch
-        .limit
-        .map(|limit| Span(limit.0 + GRACE + MARGIN).millis());
     let (place, id) = (launch.place, launch.id.clone());
+    if place.client.has_extensions() {
+        command.limits.wall_ms = launch
+            .limit
+            .map(|limit| Span(limit.0 + GRACE + MARGIN).millis());
+    } else {
+        launch.check_directory(&command.cwd).await?;
+        if input.as_ref().is_some_and(|input| !input.is_terminal()) {
+            complain(
+                "this server cannot end a command's input: one that reads it to the end waits for \
+                 ever; `</dev/null` gives it none",
+            );
+        }
+    }
     let mut signals = Signals::listen().map_err(failed)?;
     let backend = place.environment().backend;
     let started = tokio::select! {
@@ -79,22 +98,59 @@ async fn talk(launch: Launch<'_>, input: Option<Input>) -> Result<Outcome, Failu
         }),
     };
     let started = started.map_err(|error| refused(error, place))?;
+    let on_terminal = launch.terminal == Terminal::Theirs && Standard::Input.is_terminal();
+    let process = started.process;
     let talk = Talk {
         client: place.client.clone(),
-        process: started.process,
+        process: Arc::clone(&process),
         signals,
         after: OutputSeq(0),
         owner: Owner::Us,
         input,
         terminal: launch.terminal,
-        keys: None,
+        // What is piped in holds no keys.
+        keys: launch.keys.filter(|_| on_terminal),
+        picture: Vec::new(),
         limit: launch.limit.map(|Span(limit)| limit),
     };
     let end = talk.run().await.map_err(failed)?;
+    if matches!(end, End::Detached) {
+        leave(place, &id).await?;
+        // Dropping the handle would end the process, which is not ours any more.
+        std::mem::forget(process);
+    }
     let is_unread = matches!(end, End::Unwritten(_));
     let status = end.status(Owner::Us, &id, place)?;
     Ok(Outcome { status, is_unread })
 }
+
+/// Leaves a command running: the server takes it over from our session, which ends with us.
+async fn leave(place: &Place, id: &ProcessId) -> Result<(), Failure> {
+    let taken = async {
+        let other = place.open_again().await?;
+        let found = detached::find_attachable(&other.client, id.as_str()).await?;
+        detached::take_over(&other.client, &found).await
+    };
+    let taken = timeout(LEAVING, taken).await.unwrap_or_else(|_| {
+        Err(Failure::new(
+            FailureKind::Unreachable,
+            "the server does not answer",
+        ))
+    });
+    taken.map_err(|failure| {
+        let what = format!(
+            "cannot leave `{id}` running, so it is ended: {}",
+            failure.what
+        );
+        Failure::new(failure.kind, what)
+    })
+}
+
+/// How long the server may take to take a command over.
+const LEAVING: Duration = Duration::from_secs(5);
+/// The keys that leave a command running unless others are chosen: no program on a terminal needs
+/// them twice in a row, and no shell has a use for the first.
+pub(crate) const LEAVE_KEYS: &str = "ctrl-],ctrl-]";
 
 /// Starts a command that outlives us. With `Stdin::Piped`, whoever attaches to it can write to it.
 pub(crate) async fn detach(launch: Launch<'_>, stdin: Stdin) -> Result<(), Failure> {
@@ -107,6 +163,20 @@ pub(crate) async fn detach(launch: Launch<'_>, stdin: Stdin) -> Result<(), Failu
 }
 
 impl Launch<'_> {
+    /// Fails if the directory that was asked for is not there. The stock server says the same of a
+    /// missing directory as of a missing program, and on a terminal it takes another one.
+    async fn check_directory(&self, directory: &PathUri) -> Result<(), Failure> {
+        let files = self.place.environment().files;
+        let found = look(&*files, directory).await;
+        let what = match found {
+            Ok(Some(found)) if found.is_directory => return Ok(()),
+            Ok(Some(_)) => format!("`{}` is not a directory", shown(directory)),
+            Ok(None) => format!("there is no directory `{}`", shown(directory)),
+            Err(error) => return Err(file_failure(&error)),
+        };
+        Err(Failure::new(FailureKind::NotFound, what).next("-C chooses another directory"))
+    }
+
     async fn command(&self, stdin: Stdin) -> Result<Command, Failure> {
         let directory = self.surroundings.directory(self.place).await?;
         let io = match self.terminal {

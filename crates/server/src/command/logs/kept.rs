@@ -7,17 +7,17 @@ use crate::command::failure::Failure;
 
 /// What a server keeps of a process's output. As long as that is bounded there, it is here.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(crate) struct Kept {
     /// What was written, in order.
-    pub(super) pieces: Vec<Piece>,
+    pub(crate) pieces: Vec<Piece>,
     /// The number of the last event.
-    pub(super) last: OutputSeq,
+    pub(crate) last: OutputSeq,
     /// There was more before.
-    pub(super) incomplete: bool,
+    pub(crate) incomplete: bool,
     /// There was more in between.
-    pub(super) gap: bool,
+    pub(crate) gap: bool,
     /// There will be no more.
-    pub(super) closed: bool,
+    pub(crate) closed: bool,
 }
 
 impl Kept {

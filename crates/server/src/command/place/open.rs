@@ -16,7 +16,10 @@ use super::{
     wanted::Where,
 };
 use crate::{
-    command::failure::{Failure, FailureKind},
+    command::{
+        amount::Span,
+        failure::{Failure, FailureKind},
+    },
     environments::Reach,
 };
 
@@ -31,6 +34,8 @@ pub(crate) struct Place {
     pub(crate) client: ExecServerClient,
     /// The host of the server.
     pub(crate) info: EnvironmentInfo,
+    /// How it was reached.
+    route: Route,
     /// Whether it is this machine: commands then begin in this directory, with these variables.
     pub(crate) here: bool,
 }
@@ -40,13 +45,23 @@ impl Place {
     /// listens.
     pub(crate) async fn open(wanted: &Where) -> Result<Self, Failure> {
         let place = Self::reach(Route::find(wanted, &|name| std::env::var_os(name))?).await?;
+        if let Some(Span(limit)) = wanted.reconnect_timeout {
+            place.client.set_reconnect_timeout(limit);
+        }
         let asked = wanted.env.clone();
+        Ok(Self { asked, ..place })
+    }
+
+    /// Connects once more to the same environment, in a session of its own.
+    pub(crate) async fn open_again(&self) -> Result<Self, Failure> {
+        let place = Self::reach(self.route.clone()).await?;
+        let asked = self.asked.clone();
         Ok(Self { asked, ..place })
     }
 
     /// Connects to the environment at the end of a way.
     pub(crate) async fn reach(route: Route) -> Result<Self, Failure> {
-        let Route { name, way } = route;
+        let Route { name, way } = route.clone();
         let (client, here) = match way {
             Way::Here(socket) => (launch::connect(&socket, &client_name()).await?, true),
             Way::Named(reach) => (connect(&name, reach, refusal::Asked::Named).await?, false),
@@ -61,6 +76,7 @@ impl Place {
             asked: None,
             client,
             info,
+            route,
             here,
         })
     }

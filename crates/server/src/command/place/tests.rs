@@ -142,7 +142,7 @@ fn the_socket_is_where_the_account_has_its_own_files() {
 fn route(env: Option<&str>, lookup: Lookup<'_>) -> Result<Route, FailureKind> {
     let wanted = Where {
         env: env.map(str::to_owned),
-        token_file: None,
+        ..Where::default()
     };
     Route::find(&wanted, lookup).map_err(|failure| failure.kind)
 }

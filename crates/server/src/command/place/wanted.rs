@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::command::amount::Span;
+
 /// Which environment.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Where {
@@ -26,6 +28,16 @@ pub struct Where {
         help_heading = ENVIRONMENT
     )]
     pub token_file: Option<PathBuf>,
+
+    /// Gives up after this long without a connection, such as 30s or 10m [default: as long as the
+    /// server keeps the session].
+    #[arg(
+        long,
+        value_name = "SPAN",
+        env = "EXEC_SERVER_RECONNECT_TIMEOUT",
+        help_heading = ENVIRONMENT
+    )]
+    pub reconnect_timeout: Option<Span>,
 }
 
 const ENVIRONMENT: &str = "Environment";

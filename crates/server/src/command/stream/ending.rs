@@ -86,10 +86,9 @@ fn lost(error: &ProcessError, owner: Owner, attach: &str) -> Failure {
         (Owner::Us, ProcessError::Disconnected(Disconnect::Session(_))) => {
             lost.next("the command ended with its session; --detach makes one that outlives it")
         }
-        (Owner::Us, ProcessError::Disconnected(_)) => lost.next(
-            "the server ends the command when its session is not taken up again; --detach makes \
-             one that outlives it",
-        ),
+        (Owner::Us, ProcessError::Disconnected(_)) => lost.next(format_args!(
+            "the server ends the command with its session; until then `{attach}` takes it over"
+        )),
         (Owner::Server, ProcessError::Disconnected(_)) => lost.next(format_args!(
             "the process goes on as long as the server does; `{attach}` returns to it"
         )),

@@ -2,11 +2,16 @@
 //! Invariant: what was read is written in its order, and no more is read than the process may still
 //! take; at the end of our input, its input ends.
 
-use exec_client::connection::ConnectionState;
+use std::time::Duration;
+
+use exec_client::{client::ExecServerClient, connection::ConnectionState};
 use exec_env::process::{ExecProcess, ProcessError};
 use exec_wire::process::{ProcessSignal, WriteStatus};
 use futures_util::{StreamExt, stream::FuturesOrdered};
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
 
 use super::{
     input::Input,
@@ -24,6 +29,8 @@ const KEYS_ON_THE_WAY: usize = 64;
 /// What Ctrl-C is on a raw terminal.
 const INTERRUPT: u8 = 3;
 const BELL: &[u8] = b"\x07";
+/// How long what was typed before the keys that leave may take to reach the process.
+const LEAVING: Duration = Duration::from_millis(500);
 
 /// Our input, on its way to a process.
 #[derive(Debug)]
@@ -34,6 +41,8 @@ pub(super) struct Feed<'a> {
     /// Keys come as they are pressed.
     pub(super) raw: bool,
     pub(super) connection: watch::Receiver<ConnectionState>,
+    /// Connects again at once when a key is pressed.
+    pub(super) client: ExecServerClient,
 }
 
 /// Why nothing more is passed on.
@@ -43,7 +52,9 @@ pub(super) enum Fed {
     Ended,
     /// Somebody typed the keys for it.
     Detached,
-    /// Somebody pressed Ctrl-C often enough while the connection was out.
+    /// The window was closed.
+    HungUp,
+    /// Somebody pressed Ctrl-C often enough while the keys reached nobody.
     GivenUp,
     /// Something that was read could not be passed on.
     Failed(ProcessError),
@@ -63,17 +74,22 @@ impl Feed<'_> {
         } else {
             ON_THE_WAY
         };
-        let mut detached = false;
+        // When somebody who typed the keys for it leaves at the latest: a process that is stopped takes
+        // nothing of what was typed before.
+        let mut leave_at: Option<Instant> = None;
         loop {
-            let out = self.is_out();
-            if detached && (out || writes.is_empty()) {
+            let (out, full) = (self.is_out(), writes.len() >= most);
+            let detached = leave_at.is_some();
+            if detached && (out || full || writes.is_empty()) {
                 return Fed::Detached;
             }
-            let full = writes.len() >= most;
             tokio::select! {
                 biased;
                 // Who may leave changes with it.
                 Ok(()) = self.connection.changed() => {}
+                () = sleep_until(leave_at.unwrap_or_else(Instant::now)), if detached => {
+                    return Fed::Detached;
+                }
                 Some(written) = writes.next(), if !writes.is_empty() => match written {
                     Ok(WriteStatus::Accepted) => {}
                     Ok(WriteStatus::StdinClosed | WriteStatus::UnknownProcess | WriteStatus::Starting)
@@ -90,20 +106,27 @@ impl Feed<'_> {
                     }
                     Err(error) => return Fed::Failed(error),
                 },
-                read = self.input.read(), if !detached && (!full || out && self.raw) => {
+                // Keys are looked at also when the process takes none: some of them are for us.
+                read = self.input.read(), if !detached && (!full || self.raw) => {
                     // There is nothing to be read where nothing can be.
                     let mut data = read.unwrap_or_default();
                     if data.is_empty() {
+                        if self.input.is_hung_up() {
+                            return Fed::HungUp;
+                        }
                         break;
                     }
-                    if self.is_given_up(&data, &mut patience) {
+                    if out {
+                        self.client.retry_now();
+                    }
+                    if self.raw && (out || full) && is_given_up(&data, &mut patience) {
                         return Fed::GivenUp;
                     }
                     if let Some(keys) = &mut self.keys {
                         data = match keys.look(&data) {
                             Typed::Keys(data) => data,
                             Typed::Detach(data) => {
-                                detached = true;
+                                leave_at = Some(Instant::now() + LEAVING);
                                 data
                             }
                         };
@@ -131,14 +154,11 @@ impl Feed<'_> {
     fn is_out(&self) -> bool {
         *self.connection.borrow() == ConnectionState::Reconnecting
     }
+}
 
-    /// Keys reach nobody while the connection is out: Ctrl-C is then for us.
-    fn is_given_up(&self, keys: &[u8], patience: &mut Patience) -> bool {
-        if !self.raw || !self.is_out() {
-            return false;
-        }
-        let now = Instant::now();
-        let mut presses = keys.iter().filter(|key| **key == INTERRUPT);
-        presses.any(|_| patience.is_over(ProcessSignal::Interrupt, now))
-    }
+/// Keys reach nobody while the connection is out, or the process takes none: Ctrl-C is then for us.
+fn is_given_up(keys: &[u8], patience: &mut Patience) -> bool {
+    let now = Instant::now();
+    let mut presses = keys.iter().filter(|key| **key == INTERRUPT);
+    presses.any(|_| patience.is_over(ProcessSignal::Interrupt, now))
 }

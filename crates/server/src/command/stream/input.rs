@@ -22,7 +22,14 @@ const READ_BYTES: usize = 64 << 10;
 
 /// Standard input.
 #[derive(Debug)]
-pub(crate) enum Input {
+pub(crate) struct Input {
+    source: Source,
+    /// Asked when it is opened: a terminal that was hung up does not look like one any more.
+    terminal: bool,
+}
+
+#[derive(Debug)]
+enum Source {
     /// Something that can be waited for: a pipe, a terminal, a socket.
     Waited(AsyncFd<OwnedFd>),
     /// Something that never makes a reader wait: a file.
@@ -36,24 +43,42 @@ impl Input {
         if is_null(fd) {
             return Ok(None);
         }
-        match exec_process::register(fd.try_clone_to_owned()?, Interest::READABLE) {
-            Ok(waited) => Ok(Some(Self::Waited(waited))),
+        let terminal = Standard::Input.is_terminal();
+        let source = match exec_process::register(fd.try_clone_to_owned()?, Interest::READABLE) {
+            Ok(waited) => Source::Waited(waited),
             Err(error) if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) => {
-                Ok(Some(Self::Plain(fd)))
+                Source::Plain(fd)
             }
-            Err(error) => Err(error),
-        }
+            Err(error) => return Err(error),
+        };
+        Ok(Some(Self { source, terminal }))
+    }
+
+    /// Tells whether it is a terminal.
+    pub(crate) fn is_terminal(&self) -> bool {
+        self.terminal
+    }
+
+    /// Tells whether it ended because its window was closed. An end that a person typed is none.
+    pub(crate) fn is_hung_up(&self) -> bool {
+        let Source::Waited(waited) = &self.source else {
+            return false;
+        };
+        let mut asked = [PollFd::new(waited.get_ref(), PollFlags::IN)];
+        let polled = poll(&mut asked, Some(&Timespec::default()));
+        let gone = PollFlags::HUP | PollFlags::ERR;
+        self.terminal && polled.is_ok() && asked[0].revents().intersects(gone)
     }
 
     /// Reads what there is; empty at the end. Dropping the future loses nothing.
     pub(crate) async fn read(&mut self) -> io::Result<Bytes> {
         loop {
-            match self {
-                Self::Plain(fd) => match read(*fd) {
+            match &mut self.source {
+                Source::Plain(fd) => match read(*fd) {
                     Err(Errno::INTR) => {}
                     outcome => return Ok(outcome?),
                 },
-                Self::Waited(waited) => {
+                Source::Waited(waited) => {
                     let mut ready = waited.readable().await?;
                     let fd = ready.get_inner().as_fd();
                     // Whether it is ready is told once, not as long as it is; and a read that finds

@@ -8,7 +8,7 @@ use super::output::write_all;
 use crate::command::terminal::Standard;
 
 /// What stands on standard error about the connection.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Notice {
     terminal: bool,
     shown: bool,
@@ -47,6 +47,13 @@ impl Notice {
         if std::mem::take(&mut self.shown) && self.terminal {
             say(ERASE);
         }
+    }
+}
+
+impl Drop for Notice {
+    /// What is said next does not stand behind it.
+    fn drop(&mut self) {
+        self.erase();
     }
 }
 

@@ -8,21 +8,25 @@ use exec_core::log::{Exit, Follow, From as FollowFrom, Pace};
 use exec_env::process::{EventStream, ExecProcess, ExecProcessEvent, ProcessError};
 use exec_wire::{
     id::OutputSeq,
-    process::{ProcessSignal, TerminateMode, WaitUntil},
+    process::{OutputStream, ProcessSignal, TerminateMode, WaitUntil},
 };
 use futures_util::StreamExt;
-use rustix::process::{Signal, getpid, kill_process};
+use rustix::{
+    io::Errno,
+    process::{Signal, getpid, kill_process},
+};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{
     feed::{Fed, Feed},
     input::Input,
     keys::DetachKeys,
+    modes::TerminalModes,
     notice::Notice,
     output::{Sink, complain},
     signals::{Heard, Passed, Patience, Signals},
 };
-use crate::command::terminal::{self, CALM, RawTerminal, Standard};
+use crate::command::terminal::{self, RawTerminal, Standard};
 
 /// What a command may take to end after it was asked to, before it is killed.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
@@ -48,6 +52,8 @@ pub(crate) struct Talk {
     pub(crate) terminal: Terminal,
     /// What leaves it alone.
     pub(crate) keys: Option<DetachKeys>,
+    /// What is shown first, when keys reach the process already: what its terminal shows.
+    pub(crate) picture: Vec<u8>,
     /// How long it may take.
     pub(crate) limit: Option<Duration>,
 }
@@ -97,30 +103,36 @@ impl Talk {
             (Terminal::Theirs, Some(_)) => RawTerminal::take()?,
             (Terminal::None, _) | (_, None) => None,
         };
-        let end = self.go_on(raw.as_ref()).await;
+        let mut modes = TerminalModes::default();
+        modes.feed(&self.picture);
+        let modes = RefCell::new(modes);
+        super::output::write_all(Standard::Output.fd(), &self.picture)?;
+        let end = self.go_on(raw.as_ref(), &modes).await;
         if raw.is_some()
             && !matches!(end, End::Exited(_) | End::Closed)
             && Standard::Output.is_terminal()
         {
-            drop(super::output::write_all(Standard::Output.fd(), CALM));
+            let reset = modes.borrow().reset();
+            drop(super::output::write_all(Standard::Output.fd(), &reset));
         }
         Ok(end)
     }
 
-    async fn go_on(&mut self, raw: Option<&RawTerminal>) -> End {
+    async fn go_on(&mut self, raw: Option<&RawTerminal>, modes: &RefCell<TerminalModes>) -> End {
         let process = Arc::clone(&self.process);
         let events = process.follow(Follow {
             from: FollowFrom::After(self.after),
             pace: Pace::Held,
         });
         let (exited, mut notice) = (RefCell::new(None), Notice::new());
-        let mut output = pin!(show(events, self.after, &exited));
+        let mut output = pin!(show(events, self.after, &exited, modes));
         let feed = self.input.take().map(|input| Feed {
             process: &*process,
             input,
             keys: self.keys.take(),
             raw: raw.is_some(),
             connection: self.client.connection(),
+            client: self.client.clone(),
         });
         let feeding = feed.is_some();
         let mut input = pin!(async move {
@@ -139,7 +151,11 @@ impl Talk {
             tokio::select! {
                 biased;
                 end = &mut output => {
-                    if matches!(end, End::Unwritten(_)) {
+                    if let End::Unwritten(error) = &end {
+                        // Its window was closed.
+                        if self.owner == Owner::Server && is_hung_up(error) {
+                            return End::Detached;
+                        }
                         self.end_gently().await;
                     }
                     let over = matches!(end, End::Exited(_) | End::Closed);
@@ -164,6 +180,11 @@ impl Talk {
                 fed = &mut input, if feeding.is_some() => match fed {
                     Fed::Ended => feeding = None,
                     Fed::Detached => return End::Detached,
+                    Fed::HungUp if self.owner == Owner::Server => return End::Detached,
+                    Fed::HungUp => {
+                        feeding = None;
+                        self.pass_on(ProcessSignal::Hangup);
+                    }
                     Fed::GivenUp => return self.give_up(Signal::INT.as_raw()).await,
                     Fed::Failed(error) => return End::Lost(error),
                 },
@@ -176,7 +197,7 @@ impl Talk {
                     }
                     timed_out = true;
                     deadline = Some(Instant::now() + GRACE + PARTING);
-                    drop(self.process.terminate(graceful(GRACE)));
+                    drop(self.process.terminate(self.graceful(GRACE)));
                 }
             }
         }
@@ -202,9 +223,32 @@ impl Talk {
         if patience.is_over(passed.signal, Instant::now()) {
             return Some(self.give_up(passed.number).await);
         }
-        // The request is sent by asking; there is nothing to be learned from the answer.
-        drop(self.process.signal(passed.signal));
+        self.pass_on(passed.signal);
         None
+    }
+
+    /// Passes a signal on. The stock server knows but one, so it ends the process where another one
+    /// would ask it to end.
+    fn pass_on(&self, signal: ProcessSignal) {
+        let ends = matches!(
+            signal,
+            ProcessSignal::Terminate | ProcessSignal::Hangup | ProcessSignal::Quit
+        );
+        // The request is sent by asking; there is nothing to be learned from the answer.
+        if ends && !self.client.has_extensions() {
+            drop(self.process.terminate(TerminateMode::Force));
+        } else {
+            drop(self.process.signal(signal));
+        }
+    }
+
+    /// Returns how to end the process within a span. The stock server does so at once.
+    fn graceful(&self, grace: Duration) -> TerminateMode {
+        if !self.client.has_extensions() {
+            return TerminateMode::Force;
+        }
+        let timeout_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        TerminateMode::Graceful { timeout_ms }
     }
 
     /// Leaves; a process of ours is ended.
@@ -223,7 +267,7 @@ impl Talk {
     /// Ends it as a signal would that it gets for writing to nobody.
     async fn end_gently(&self) {
         if self.owner == Owner::Us {
-            let asked = self.process.terminate(graceful(PARTING));
+            let asked = self.process.terminate(self.graceful(PARTING));
             let ended = self.process.wait(WaitUntil::Exited, Some(PARTING * 2));
             drop(timeout(PARTING * 2, async { (asked.await, ended.await) }).await);
         }
@@ -257,7 +301,12 @@ impl Talk {
 }
 
 /// Shows what the process writes, until it is over.
-async fn show(mut events: EventStream, after: OutputSeq, exited: &RefCell<Option<Exit>>) -> End {
+async fn show(
+    mut events: EventStream,
+    after: OutputSeq,
+    exited: &RefCell<Option<Exit>>,
+    modes: &RefCell<TerminalModes>,
+) -> End {
     let mut last = after;
     while let Some(event) = events.next().await {
         if let Some(seq) = event.seq() {
@@ -267,10 +316,14 @@ async fn show(mut events: EventStream, after: OutputSeq, exited: &RefCell<Option
             last = seq;
         }
         match event {
-            ExecProcessEvent::Output(chunk) => match Sink.write(chunk.stream, chunk.data).await {
-                Ok(()) => {}
-                Err(error) => return End::Unwritten(error),
-            },
+            ExecProcessEvent::Output(chunk) => {
+                if chunk.stream == OutputStream::Pty {
+                    modes.borrow_mut().feed(&chunk.data);
+                }
+                if let Err(error) = Sink.write(chunk.stream, chunk.data).await {
+                    return End::Unwritten(error);
+                }
+            }
             ExecProcessEvent::Exited(_, exit) => *exited.borrow_mut() = Some(exit),
             ExecProcessEvent::Closed(_) => break,
             ExecProcessEvent::Failed(error) => return End::Lost(error),
@@ -282,9 +335,9 @@ async fn show(mut events: EventStream, after: OutputSeq, exited: &RefCell<Option
     }
 }
 
-fn graceful(grace: Duration) -> TerminateMode {
-    let timeout_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-    TerminateMode::Graceful { timeout_ms }
+/// Tells whether a terminal could not be written to because its window was closed.
+fn is_hung_up(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::IO.raw_os_error())
 }
 
 async fn until(deadline: Option<Instant>) {

@@ -264,6 +264,7 @@ impl Watch {
             argv: self.command.clone(),
             terminal: Terminal::None,
             limit: None,
+            keys: None,
         };
         launch::run_without_input(launch).await
     }

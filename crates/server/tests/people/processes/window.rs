@@ -4,6 +4,7 @@ use std::{
     io,
     os::fd::{AsFd, OwnedFd},
     process::{ExitStatus, Stdio},
+    time::Duration,
 };
 
 use rustix::{
@@ -64,6 +65,24 @@ impl Window {
             theirs,
             shown: Vec::new(),
         }
+    }
+
+    /// Closes the window. Returns the program in it, which is not told by anything else.
+    pub(super) fn close(self) -> Child {
+        self.child
+    }
+
+    /// Types until this is shown.
+    pub(super) async fn types_until(&mut self, keys: &str, text: &str) {
+        let shown = timeout(PATIENCE, async {
+            while find(&self.shown, text.as_bytes()).is_none() {
+                self.types(keys);
+                // The next keys may be typed before those are taken.
+                drop(timeout(Duration::from_millis(2), self.read()).await);
+            }
+        });
+        let shown = shown.await;
+        assert!(shown.is_ok(), "no {text:?}: {}", self.rest());
     }
 
     pub(super) fn resize(&self, size: (u16, u16)) {
@@ -130,16 +149,22 @@ impl Window {
             loop {
                 tokio::select! {
                     ended = self.child.wait() => return ended.unwrap(),
-                    readable = self.ours.readable() => drop(readable.unwrap()),
+                    read = self.ours.readable() => read.unwrap().clear_ready(),
                 }
-                let mut buffer = [0; 4096];
-                match rustix::io::read(self.ours.get_ref(), &mut buffer) {
-                    Ok(read) => self.shown.extend_from_slice(&buffer[..read]),
-                    Err(_) => return self.child.wait().await.unwrap(),
-                }
+                self.drain();
             }
         });
-        ended.await
+        let ended = ended.await;
+        self.drain();
+        ended
+    }
+
+    /// Reads what is shown already.
+    fn drain(&mut self) {
+        let mut buffer = [0; 4096];
+        while let Ok(read) = rustix::io::read(self.ours.get_ref(), &mut buffer) {
+            self.shown.extend_from_slice(&buffer[..read]);
+        }
     }
 }
 

@@ -1,0 +1,176 @@
+//! Which modes of the person's terminal a program has switched on, so that leaving it switches off
+//! those and no others.
+
+/// Longest parameters of a control sequence that are looked at. Longer ones set none of our modes.
+const MAX_PARAMETER_BYTES: usize = 64;
+
+/// Private modes that a full-screen program leaves on when nobody lets it finish: the numbers that
+/// `CSI ? … h` and `CSI ? … l` name.
+const MODES: [u16; 12] = [
+    // The other screen.
+    47, 1047, 1049, //
+    // Mouse reports, and reports of the window's focus.
+    9, 1000, 1002, 1003, 1004, 1005, 1006, 1015, //
+    // Bracketed paste.
+    2004,
+];
+/// The mode that shows the cursor: switched off is what is not usual.
+const CURSOR: u16 = 25;
+
+/// Modes of a terminal, found in the output that it shows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TerminalModes {
+    place: Place,
+    parameters: Vec<u8>,
+    on: [bool; MODES.len()],
+    hidden_cursor: bool,
+    styled: bool,
+}
+
+/// Where the output is.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum Place {
+    #[default]
+    Text,
+    /// Behind ESC.
+    Escape,
+    /// Behind `ESC [`.
+    Sequence,
+}
+
+impl TerminalModes {
+    /// Takes output.
+    pub(crate) fn feed(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            if self.place == Place::Text {
+                let Some(at) = bytes.iter().position(|byte| *byte == 0x1b) else {
+                    return;
+                };
+                self.place = Place::Escape;
+                bytes = &bytes[at + 1..];
+                continue;
+            }
+            self.take(bytes[0]);
+            bytes = &bytes[1..];
+        }
+    }
+
+    fn take(&mut self, byte: u8) {
+        self.place = match (self.place, byte) {
+            (_, 0x1b) => Place::Escape,
+            (Place::Escape, b'[') => {
+                self.parameters.clear();
+                Place::Sequence
+            }
+            // A full reset.
+            (Place::Escape, b'c') => {
+                *self = Self::default();
+                Place::Text
+            }
+            (Place::Sequence, 0x20..=0x3f) => {
+                if self.parameters.len() < MAX_PARAMETER_BYTES {
+                    self.parameters.push(byte);
+                }
+                Place::Sequence
+            }
+            (Place::Sequence, 0x40..=0x7e) => {
+                self.end_sequence(byte);
+                Place::Text
+            }
+            (Place::Sequence, _) => Place::Sequence,
+            (Place::Escape | Place::Text, _) => Place::Text,
+        };
+    }
+
+    fn end_sequence(&mut self, kind: u8) {
+        let parameters = std::mem::take(&mut self.parameters);
+        let Ok(parameters) = str::from_utf8(&parameters) else {
+            return;
+        };
+        match (kind, parameters.strip_prefix('?')) {
+            (b'h' | b'l', Some(modes)) => {
+                for mode in modes.split(';').filter_map(|mode| mode.parse().ok()) {
+                    self.set(mode, kind == b'h');
+                }
+            }
+            (b'm', None) => self.styled = !matches!(parameters, "" | "0"),
+            _ => {}
+        }
+    }
+
+    fn set(&mut self, mode: u16, on: bool) {
+        if mode == CURSOR {
+            self.hidden_cursor = !on;
+        } else if let Some(index) = MODES.iter().position(|known| *known == mode) {
+            self.on[index] = on;
+        }
+    }
+
+    /// Returns what switches off whatever is on.
+    pub(crate) fn reset(&self) -> Vec<u8> {
+        let mut reset = String::new();
+        for (mode, on) in MODES.iter().zip(self.on) {
+            if on {
+                reset.push_str(&format!("\x1b[?{mode}l"));
+            }
+        }
+        if self.hidden_cursor {
+            reset.push_str("\x1b[?25h");
+        }
+        if self.styled {
+            reset.push_str("\x1b[0m");
+        }
+        reset.into_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reset_after(output: &[u8]) -> String {
+        let mut modes = TerminalModes::default();
+        modes.feed(output);
+        String::from_utf8(modes.reset()).unwrap()
+    }
+
+    #[test]
+    fn a_program_that_switched_nothing_is_left_without_a_reset() {
+        for output in [
+            &b"plain text\r\n"[..],
+            b"\x1b[31mred\x1b[0m \x1b[2J\x1b[1;1H",
+            b"\x1b[?1049h\x1b[?25l top \x1b[?25h\x1b[?1049l",
+            b"\x1b[?2004h\x1bc",
+            b"\x1b]0;title ?1049h\x07",
+        ] {
+            assert_eq!(reset_after(output), "", "{}", output.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn what_a_program_switched_on_is_switched_off() {
+        assert_eq!(
+            reset_after(b"\x1b[?1049h\x1b[?1002;1006h\x1b[?25l\x1b[1;32mx"),
+            "\x1b[?1049l\x1b[?1002l\x1b[?1006l\x1b[?25h\x1b[0m"
+        );
+    }
+
+    #[test]
+    fn sequences_are_found_across_chunks() {
+        let mut modes = TerminalModes::default();
+        for byte in b"\x1b[?2004h" {
+            modes.feed(&[*byte]);
+        }
+        assert_eq!(modes.reset(), b"\x1b[?2004l");
+    }
+
+    #[test]
+    fn endless_parameters_are_not_kept() {
+        let mut modes = TerminalModes::default();
+        modes.feed(b"\x1b[?");
+        modes.feed(&[b'1'; 100_000]);
+        assert!(modes.parameters.len() <= MAX_PARAMETER_BYTES);
+        modes.feed(b"h");
+        assert_eq!(modes.reset(), b"");
+    }
+}
