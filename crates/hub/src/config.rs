@@ -5,6 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use exec_transport::http::HostNames;
+
 use crate::{nats::NatsConfig, rate::RateRules, store::NodeName, url::PublicUrl};
 
 /// How a hub runs.
@@ -14,6 +16,9 @@ pub struct HubConfig {
     pub listen: SocketAddr,
     /// Where clients find it. `None`: where each of them says it did, in its `Host` header.
     pub public_url: Option<PublicUrl>,
+    /// Names by which clients call it, beside its public one, IP addresses, `localhost`, the machine's
+    /// name and the names of its certificate.
+    pub allowed_hosts: HostNames,
     /// What it keeps: the store, and the token file unless that is elsewhere.
     pub data_dir: PathBuf,
     /// The tokens that let somebody in. `None`: `tokens.toml` in the data directory.
@@ -40,6 +45,7 @@ impl HubConfig {
         Self {
             listen,
             public_url: None,
+            allowed_hosts: HostNames::default(),
             data_dir: data_dir.into(),
             token_file: None,
             jwt: None,

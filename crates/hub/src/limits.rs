@@ -102,8 +102,14 @@ pub const PENDING_CIRCUITS: usize = 64;
 /// How long a harness URL may be used. The harness opens it at once; its budget is ten seconds.
 pub const HARNESS_URL_LIFETIME: Duration = Duration::from_secs(60);
 
-/// Connections open at once, requests included. A descriptor and at most 32 KiB each while idle.
+/// Websockets open at once. A descriptor and at most 32 KiB each while idle.
 pub const MAX_CONNECTIONS: usize = 16 << 10;
+
+/// Connections open at once that are not websockets. One more closes the oldest of whoever has most.
+pub const MAX_PENDING_CONNECTIONS: usize = 4 << 10;
+
+/// The same of one address. A proxy before the hub is one address for all clients.
+pub const MAX_PENDING_PER_ADDRESS: usize = 1 << 10;
 
 /// Requests that are being done, those whose client hung up included: a few kilobytes each. Beyond,
 /// whoever asks waits for a place.

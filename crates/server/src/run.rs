@@ -6,7 +6,14 @@ use std::{
 };
 
 use anyhow::Context;
-use exec_transport::{http::Door, lines, link::Role, listen::ListenUrl, listener::Listener, tls};
+use exec_transport::{
+    http::{AllowedHosts, Door, PendingLimits},
+    lines,
+    link::Role,
+    listen::ListenUrl,
+    listener::Listener,
+    tls,
+};
 
 use crate::{
     config::ServerConfig,
@@ -69,7 +76,14 @@ pub async fn run_main(config: ServerConfig, paths: ExecServerRuntimePaths) -> an
                 Some(paths) => Some(tls::acceptor(&paths.cert, &paths.key)?),
                 None => None,
             };
+            let hosts = AllowedHosts::new(config.allowed_hosts.iter());
+            let hosts = match &config.tls {
+                Some(paths) => hosts.with_certificate(&paths.cert)?,
+                None => hosts,
+            };
             let door = Door {
+                hosts,
+                pending: PendingLimits::default(),
                 auth: Arc::new(config.auth.clone()),
                 draining: Arc::clone(&serving.draining),
                 metrics: Some(serving.metrics()),

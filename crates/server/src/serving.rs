@@ -119,7 +119,8 @@ impl Serving {
     pub(crate) async fn look_out(&mut self, config: &ServerConfig) -> anyhow::Result<()> {
         if let Some(address) = config.metrics_listen {
             let draining = Arc::clone(&self.draining);
-            let watched = look_out(address, self.metrics(), draining).await?;
+            let names = &config.allowed_hosts;
+            let watched = look_out(address, self.metrics(), draining, names).await?;
             self.tasks.spawn(watched);
         }
         Ok(())

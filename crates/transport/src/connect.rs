@@ -17,6 +17,8 @@ mod token;
 mod upgrade;
 mod websocket;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use self::upgrade::fuzz_answer;
 pub use self::{
     address::{Address, AddressError, Host, Scheme},
     certificate::CertificateFault,

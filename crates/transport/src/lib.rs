@@ -6,6 +6,8 @@
 pub mod auth;
 mod confined;
 pub mod connect;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod http;
 pub mod lines;
 pub mod link;

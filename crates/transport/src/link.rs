@@ -136,6 +136,20 @@ pub enum Encoding {
     Binary,
 }
 
+impl ReadError {
+    /// Returns the status code (RFC 6455 section 7.4) that tells the peer of a websocket; `None` if it
+    /// cannot be told.
+    pub const fn close_code(&self) -> Option<u16> {
+        match self {
+            Self::Protocol(_) => Some(1002),
+            Self::InvalidUtf8 => Some(1007),
+            Self::TooLong(_) => Some(1009),
+            Self::Stalled => Some(1013),
+            Self::Io(_) | Self::Exited(_) | Self::ExecutorChanged | Self::Stream(_) => None,
+        }
+    }
+}
+
 /// Peer: the link cannot be read any further.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -149,6 +163,12 @@ pub enum ReadError {
     /// The peer does not keep to the rules of the transport.
     #[error("{0}")]
     Protocol(&'static str),
+    /// A text message is not UTF-8.
+    #[error("text message is not valid UTF-8")]
+    InvalidUtf8,
+    /// A large message was held up while others waited for the memory that is set aside for it.
+    #[error("message took too long to arrive while others waited for memory")]
+    Stalled,
     /// The program at the other end is gone.
     #[error("server program {0}")]
     Exited(Exit),

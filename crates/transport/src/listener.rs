@@ -13,17 +13,17 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use crate::{
     confined::is_more_confined,
     http::{
-        Door, refuse, serve_door,
+        AllowedHosts, Door, PendingConnections, refuse, serve_door,
         site::{self, Peer, Site, SiteOptions},
     },
     link::Link,
     listen::ListenUrl,
     peer_account::PeerAccount,
     unix_socket::UnixSocket,
-    websocket::socket,
+    websocket::{MessageBudget, MessageBudgetLimits, socket},
 };
 
-/// Connections that may be open at once; further ones wait to be accepted.
+/// Websockets that may be open at once; a further one is refused.
 const MAX_CONNECTIONS: usize = 4096;
 /// How long a TLS handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -90,12 +90,20 @@ impl Listener {
     }
 
     /// Accepts connections and sends each that became a link. Ends when nobody takes them.
-    pub async fn run(mut self, door: Door, tls: Option<TlsAcceptor>, links: mpsc::Sender<Link>) {
+    pub async fn run(
+        mut self,
+        mut door: Door,
+        tls: Option<TlsAcceptor>,
+        links: mpsc::Sender<Link>,
+    ) {
+        if matches!(self.socket, Socket::Unix(_)) {
+            // No name leads to it.
+            door.hosts = AllowedHosts::any();
+        }
+        let pending = PendingConnections::new(door.pending);
         let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let budget = MessageBudget::new(MessageBudgetLimits::default());
         loop {
-            let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
-                return;
-            };
             let accepted = tokio::select! {
                 accepted = self.accept() => accepted,
                 () = links.closed() => return,
@@ -110,17 +118,13 @@ impl Listener {
                 }
             };
             let (door, tls, links) = (door.clone(), tls.clone(), links.clone());
+            let (budget, slots) = (budget.clone(), Arc::clone(&slots));
+            let pending = pending.register(stream.peer());
             tokio::spawn(async move {
-                if let Some(link) = stream.into_link(door, tls).await {
+                let served = stream.into_link(door, tls, budget, &slots);
+                if let Some(link) = pending.serve(served).await {
                     // If nobody takes links any more, the server is ending.
-                    drop(
-                        links
-                            .send(Link {
-                                slot: Some(slot),
-                                ..link
-                            })
-                            .await,
-                    );
+                    drop(links.send(link).await);
                 }
             });
         }
@@ -140,13 +144,11 @@ impl Listener {
         F: Fn(S::Upgrade, socket::Socket) + Send + Sync + 'static,
     {
         let slots = Arc::new(Semaphore::new(options.max_connections));
+        let pending = PendingConnections::new(options.pending);
         let on_upgrade = Arc::new(on_upgrade);
         let mut connections = JoinSet::new();
         loop {
             while connections.try_join_next().is_some() {}
-            let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
-                return;
-            };
             let stream = match self.accept().await {
                 Ok(Some(stream)) => stream,
                 Ok(None) => continue,
@@ -157,9 +159,11 @@ impl Listener {
                 }
             };
             let (site, tls, on_upgrade) = (Arc::clone(&site), tls.clone(), Arc::clone(&on_upgrade));
+            let (options, slots) = (options.clone(), Arc::clone(&slots));
+            let pending = pending.register(stream.peer());
             connections.spawn(async move {
-                if let Some((what, socket)) = stream.into_socket(&*site, tls, options).await {
-                    socket.hold(slot);
+                let served = stream.into_socket(&*site, tls, options, slots);
+                if let Some((what, socket)) = pending.serve(served).await {
                     on_upgrade(what, socket);
                 }
             });
@@ -206,23 +210,29 @@ enum Stream {
 }
 
 impl Stream {
-    async fn into_link(self, door: Door, tls: Option<TlsAcceptor>) -> Option<Link> {
-        let peer = self.peer();
+    async fn into_link(
+        self,
+        door: Door,
+        tls: Option<TlsAcceptor>,
+        budget: MessageBudget,
+        slots: &Arc<Semaphore>,
+    ) -> Option<Link> {
+        let (peer, name) = (self.peer(), self.peer().to_string());
         match (self, tls) {
-            (Self::Tcp(stream, _), None) => serve_door(stream, door, peer.to_string()).await,
+            (Self::Tcp(stream, _), None) => serve_door(stream, door, name, budget, slots).await,
             (Self::Tcp(stream, _), Some(tls)) => {
                 let stream = secure(stream, &tls, peer).await?;
-                serve_door(stream, door, peer.to_string()).await
+                serve_door(stream, door, name, budget, slots).await
             }
             (Self::OtherAccount(stream, _), _) => {
                 tracing::warn!(%peer, "connection of another account refused");
-                refuse(stream, OTHER_ACCOUNT, &peer.to_string()).await;
+                refuse(stream, &door, OTHER_ACCOUNT, &name).await;
                 None
             }
-            (Self::Unix(stream, _), _) => serve_door(stream, door, peer.to_string()).await,
+            (Self::Unix(stream, _), _) => serve_door(stream, door, name, budget, slots).await,
             (Self::Confined(stream, _), _) => {
                 tracing::warn!(%peer, "connection from a sandbox refused");
-                refuse(stream, CONFINED, &peer.to_string()).await;
+                refuse(stream, &door, CONFINED, &name).await;
                 None
             }
         }
@@ -233,18 +243,19 @@ impl Stream {
         site: &S,
         tls: Option<TlsAcceptor>,
         options: SiteOptions,
+        slots: Arc<Semaphore>,
     ) -> Option<(S::Upgrade, socket::Socket)> {
         let peer = self.peer();
         match (self, tls) {
-            (Self::Tcp(stream, _), None) => site::serve(stream, site, peer, options).await,
+            (Self::Tcp(stream, _), None) => site::serve(stream, site, peer, options, slots).await,
             (Self::Tcp(stream, _), Some(tls)) => {
                 let stream = secure(stream, &tls, peer).await?;
-                site::serve(stream, site, peer, options).await
+                site::serve(stream, site, peer, options, slots).await
             }
             (Self::OtherAccount(..), _) => None,
             // A site asks for credentials of its own.
             (Self::Unix(stream, _) | Self::Confined(stream, _), _) => {
-                site::serve(stream, site, peer, options).await
+                site::serve(stream, site, peer, options, slots).await
             }
         }
     }

@@ -7,4 +7,5 @@ mod error;
 mod pem;
 mod trust;
 
+pub(crate) use self::pem::leaf_certificate;
 pub use self::{acceptor::acceptor, error::TlsError, trust::Trust};

@@ -4,9 +4,13 @@
 //! Two faces: a [`link()`] carries the messages of a session, a [`Socket`](socket::Socket) raw binary
 //! ones, for relays.
 
+mod budget;
 mod control;
 mod deadlines;
+mod decoder;
 mod frame;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod large;
 mod link;
 mod output;
@@ -14,10 +18,12 @@ mod reader;
 pub mod socket;
 #[cfg(test)]
 mod tests;
+mod utf8;
 mod writer;
 
-pub(crate) use self::link::{boxed as boxed_link, boxed_with as boxed_link_with};
+pub(crate) use self::link::boxed_with as boxed_link_with;
 pub use self::{
+    budget::{MessageBudget, MessageBudgetLimits},
     frame::accept_key,
     link::{LinkOptions, Sends, link},
 };

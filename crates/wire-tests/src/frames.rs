@@ -30,9 +30,9 @@ over_every_socket!(
     a_ping_is_answered_with_its_payload,
     a_close_ends_the_connection,
     frames_against_the_rules_end_the_connection,
-    text_that_is_not_utf_8_is_not_taken,
     no_subprotocol_and_no_extension_is_negotiated,
     other_connections_live_on,
+    large_messages_are_answered_as_small_ones,
 );
 
 /// A request whose text has exactly this many bytes.
@@ -234,18 +234,6 @@ async fn a_close_ends_the_connection(transport: Transport) {
     client.expect_closed().await;
 }
 
-async fn text_that_is_not_utf_8_is_not_taken(transport: Transport) {
-    let mut server = Server::start(transport, &[]).await;
-    let mut client = server.ready().await;
-    let text = b"{\"id\":1,\"method\":\"environment/status\",\"x\":\"\xff\"}".to_vec();
-    let frame = Frame::message(text, OpCode::Data(Data::Text), true);
-    client.send_frame(Message::Frame(frame)).await;
-    // It is either malformed, or breaks the rules of websockets; it is not served.
-    if let Some(crate::client::Packet::Text(answer)) = client.packet().await {
-        assert!(answer.contains(r#""id":-1"#), "{answer}");
-    }
-}
-
 async fn no_subprotocol_and_no_extension_is_negotiated(transport: Transport) {
     let server = Server::start(transport, &[]).await;
     let offers = "Sec-WebSocket-Protocol: chat, v2\r\n\
@@ -267,4 +255,41 @@ async fn other_connections_live_on(transport: Transport) {
     )
     .await;
     client.expect_alive().await;
+}
+
+async fn large_messages_are_answered_as_small_ones(transport: Transport) {
+    let mut server = Server::start(transport, &[]).await;
+    let mut client = server.ready().await;
+    // Large ones are decoded on another thread.
+    let mut answers = Vec::new();
+    for size in [10, 300 << 10, 2 << 20] {
+        let pad = "x".repeat(size);
+        let mut came = Vec::new();
+        for text in [
+            format!(r#"{{"id":7,"method":"nope","params":"{pad}"}}"#),
+            format!(
+                r#"{{"id":8,"method":"process/read","params":{{"processId":7,"pad":"{pad}"}}}}"#
+            ),
+            format!(r#"{{"id":9,"method":"initialize","params":{{"clientName":"{pad}"}}}}"#),
+            format!(r#"{{"method":"nope","params":"{pad}"}}"#),
+            format!(r#"{{"method":"initialized","params":"{pad}"}}"#),
+            format!(r#"{{"id":1,"result":"{pad}"}}"#),
+            format!(r#"{{"id":1,"error":{{"code":1,"message":"{pad}"}}}}"#),
+            format!(r#"{{"id":10,"method":"environment/status","pad":"{pad}"}}"#),
+        ] {
+            client.send(&text).await;
+        }
+        loop {
+            let answer = client.recv().await;
+            let is_last = answer["id"] == 10;
+            came.push(answer);
+            if is_last {
+                break;
+            }
+        }
+        answers.push(came);
+    }
+    assert_eq!(answers[0].len(), 5, "{:?}", answers[0]);
+    assert_eq!(answers[0], answers[1]);
+    assert_eq!(answers[0], answers[2]);
 }

@@ -17,6 +17,9 @@ over_every_socket!(
     other_paths_are_not_found,
     an_origin_is_forbidden_everywhere,
     a_request_without_upgrade_is_bad,
+    a_handshake_that_breaks_the_rfc_is_refused,
+    every_request_has_one_host,
+    two_authorizations_are_refused,
     an_upgrade_may_have_a_query,
     a_key_gets_its_answer,
     garbage_is_not_served,
@@ -174,8 +177,130 @@ async fn a_request_without_upgrade_is_bad(transport: Transport) {
     let answer = request(&server, "GET /", "").await;
     assert_eq!(answer.status, 400);
     assert!(!answer.body.is_empty());
-    let old = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 8\r\n";
-    assert_eq!(request(&server, "GET /", old).await.status, 400);
+}
+
+async fn a_handshake_that_breaks_the_rfc_is_refused(transport: Transport) {
+    let server = Server::start(transport, &[]).await;
+    let good = upgrade_text("/", "");
+    for (what, text, status) in [
+        ("POST", good.replace("GET", "POST"), 405),
+        ("HTTP/1.0", good.replace("HTTP/1.1", "HTTP/1.0"), 505),
+        (
+            "old version",
+            good.replace("Version: 13", "Version: 8"),
+            426,
+        ),
+        (
+            "no version",
+            good.replace("Sec-WebSocket-Version: 13\r\n", ""),
+            426,
+        ),
+        (
+            "two versions",
+            upgrade_text("/", "Sec-WebSocket-Version: 13\r\n"),
+            426,
+        ),
+        (
+            "no key",
+            good.replace("Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n", ""),
+            400,
+        ),
+        (
+            "two keys",
+            upgrade_text("/", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"),
+            400,
+        ),
+        (
+            "short key",
+            good.replace("dGhlIHNhbXBsZSBub25jZQ==", "c2hvcnQ="),
+            400,
+        ),
+        (
+            "long key",
+            good.replace("dGhlIHNhbXBsZSBub25jZQ==", "dGhlIHNhbXBsZSBub25jZSE="),
+            400,
+        ),
+        ("key that is not base64", good.replace("dGhl", "!Ghl"), 400),
+        (
+            "body",
+            upgrade_text("/", "Content-Length: 2\r\n") + "{}",
+            400,
+        ),
+        (
+            "chunked body",
+            upgrade_text("/", "Transfer-Encoding: chunked\r\n") + "0\r\n\r\n",
+            400,
+        ),
+    ] {
+        let answer = exchange(&mut server.stream().await, &text).await;
+        assert_eq!(answer.status, status, "{what}");
+        let names_version = answer.head.contains("sec-websocket-version: 13");
+        assert_eq!(names_version, status == 426, "{what}: {}", answer.head);
+    }
+    let empty_body = upgrade_text("/", "Content-Length: 0\r\n");
+    let answer = exchange(&mut server.stream().await, &empty_body).await;
+    assert_eq!(answer.status, 101);
+}
+
+async fn every_request_has_one_host(transport: Transport) {
+    let server = Server::start(transport, &["--allowed-host", "box.example,other"]).await;
+    let status = async |line: &str, hosts: &str| {
+        let text = format!("{line} HTTP/1.1\r\n{hosts}Connection: close\r\n\r\n");
+        exchange(&mut server.stream().await, &text).await.status
+    };
+    for line in ["GET /healthz", "GET /readyz", "GET /metrics"] {
+        for host in [
+            "127.0.0.1:80",
+            "[::1]",
+            "localhost:1",
+            "LOCALHOST.",
+            "box.example",
+            "other",
+        ] {
+            assert_eq!(
+                status(line, &format!("Host: {host}\r\n")).await,
+                200,
+                "{line} {host}"
+            );
+        }
+        assert_eq!(status(line, "").await, 400, "{line} without a host");
+        let two = "Host: localhost\r\nHost: localhost\r\n";
+        assert_eq!(status(line, two).await, 400, "{line} with two hosts");
+        // A web page whose name leads here sends that name. No name leads to a unix socket.
+        let foreign = if transport == Transport::Unix {
+            200
+        } else {
+            403
+        };
+        assert_eq!(
+            status(line, "Host: evil.example\r\n").await,
+            foreign,
+            "{line}"
+        );
+        let line = line.replace(" /", " http://evil.example/");
+        assert_eq!(
+            status(&line, "Host: localhost\r\n").await,
+            foreign,
+            "{line}"
+        );
+    }
+    let rebound = upgrade_text("/", "").replace("Host: localhost", "Host: evil.example");
+    let answer = exchange(&mut server.stream().await, &rebound).await;
+    assert_eq!(
+        answer.status,
+        if transport == Transport::Unix {
+            101
+        } else {
+            403
+        }
+    );
+}
+
+async fn two_authorizations_are_refused(transport: Transport) {
+    let server = Server::start(transport, &[]).await;
+    let two = "Authorization: Bearer a\r\nAuthorization: Bearer b\r\n";
+    assert_eq!(refused_upgrade(&server, two).await.status, 400);
+    assert_eq!(request(&server, "GET /metrics", two).await.status, 400);
 }
 
 async fn an_upgrade_may_have_a_query(transport: Transport) {
@@ -213,5 +338,24 @@ async fn garbage_is_not_served(transport: Transport) {
             "{rest:?}"
         );
     }
+    server.ready().await.expect_alive().await;
+}
+
+#[tokio::test]
+async fn idle_connections_do_not_shut_others_out() {
+    let mut server = Server::start(Transport::WebSocket, &[]).await;
+    let mut client = server.ready().await;
+    let request = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let mut idle = Vec::new();
+    for _ in 0..260 {
+        let mut stream = server.stream().await;
+        assert_eq!(exchange(&mut stream, request).await.status, 200);
+        idle.push(stream);
+    }
+    // The oldest of those that only keep a connection was closed; websockets were not.
+    let mut rest = Vec::new();
+    let end = timeout(PATIENCE / 2, idle[0].read_to_end(&mut rest)).await;
+    end.expect("the oldest idle connection is closed").unwrap();
+    client.expect_alive().await;
     server.ready().await.expect_alive().await;
 }

@@ -64,6 +64,7 @@ mod supervisor_attacks;
 mod tls;
 mod unix_socket;
 mod upstream;
+mod websocket;
 
 /// Makes each case a named test of every transport, such as `envelope::stdio::ids_are_echoed`.
 macro_rules! over_every_transport {

@@ -121,7 +121,9 @@ impl From<ReadError> for Cause {
     fn from(error: ReadError) -> Self {
         let text = format!("connection cannot be read: {}", chain(&error));
         match error {
-            ReadError::TooLong(_) | ReadError::Protocol(_) => Self::Protocol(text),
+            ReadError::TooLong(_) | ReadError::Protocol(_) | ReadError::InvalidUtf8 => {
+                Self::Protocol(text)
+            }
             ReadError::Io(_) | _ => Self::Transport(text),
         }
     }

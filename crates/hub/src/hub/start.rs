@@ -3,7 +3,7 @@
 use std::{fs, sync::Arc};
 
 use exec_transport::{
-    http::site::SiteOptions,
+    http::{AllowedHosts, PendingLimits, site::SiteOptions},
     listen::ListenUrl,
     listener::Listener,
     tls,
@@ -44,6 +44,7 @@ const ALONE: &str = "hub";
 /// What is read from files, all of it before anything runs.
 struct Files {
     tls: Option<TlsAcceptor>,
+    hosts: AllowedHosts,
     tokens: Tokens,
     jwt: Option<JwtAuthority>,
     audit: Audit,
@@ -61,6 +62,7 @@ impl Files {
         };
         Ok(Self {
             tls,
+            hosts: hosts(config)?,
             tokens: Tokens::open(&config.token_file())?,
             jwt: config.jwt.as_ref().map(authority).transpose()?,
             audit: match &config.audit_log {
@@ -200,7 +202,7 @@ pub(super) async fn start(config: HubConfig) -> Result<Hub, StartError> {
         };
         let site = Arc::new(endpoints);
         listener
-            .serve_site(site, files.tls, options(), on_upgrade)
+            .serve_site(site, files.tls, options(files.hosts), on_upgrade)
             .await;
     });
     Ok(Hub {
@@ -235,9 +237,25 @@ async fn serve(
     }
 }
 
-fn options() -> SiteOptions {
+/// Which names of the hub requests may use.
+fn hosts(config: &HubConfig) -> Result<AllowedHosts, StartError> {
+    let public = config.public_url.as_ref().and_then(PublicUrl::host_name);
+    let hosts = AllowedHosts::new(config.allowed_hosts.iter().chain(public));
+    Ok(match &config.tls {
+        Some(files) => hosts.with_certificate(&files.certificates)?,
+        None => hosts,
+    })
+}
+
+fn options(hosts: AllowedHosts) -> SiteOptions {
     SiteOptions {
         max_connections: limits::MAX_CONNECTIONS,
+        pending: PendingLimits {
+            max_connections: limits::MAX_PENDING_CONNECTIONS,
+            max_per_address: limits::MAX_PENDING_PER_ADDRESS,
+            ..PendingLimits::default()
+        },
+        hosts,
         socket: SocketLimits {
             max_message_bytes: limits::MAX_FRAME_BYTES,
             write_timeout: limits::STALL,

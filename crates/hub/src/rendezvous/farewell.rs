@@ -67,6 +67,7 @@ impl Farewell {
         match error {
             ReadError::TooLong(_) => Self::TooLong,
             ReadError::Protocol(_) => Self::Protocol,
+            ReadError::InvalidUtf8 => Self::Garbage,
             // Whatever else: nobody is there to be told.
             ReadError::Io(_) | ReadError::Exited(_) | _ => Self::Lost,
         }

@@ -58,6 +58,11 @@ impl PublicUrl {
         }
     }
 
+    /// Returns the host name that the operator said, if that is what it is.
+    pub fn host_name(&self) -> Option<&str> {
+        self.fixed.as_ref()?.domain()
+    }
+
     /// Returns the websocket URL of this hub without a trailing slash, for a client that sent this
     /// `Host` header.
     pub fn websocket(&self, host: Option<&str>) -> Result<String, HostError> {

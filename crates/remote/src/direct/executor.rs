@@ -135,6 +135,7 @@ impl DirectExecutor {
         let options = LinkOptions {
             sends: Sends::Text,
             max_message_bytes: limits::MAX_MESSAGE_BYTES,
+            budget: None,
         };
         match socket.open_with(options, proxy).await {
             Ok(link) => Ok(Opened::Link(link)),

@@ -29,6 +29,7 @@ impl Destination {
         let options = LinkOptions {
             sends: Sends::Binary,
             max_message_bytes: limits::MAX_MESSAGE_BYTES,
+            budget: None,
         };
         socket.open_with(options, None).await
     }

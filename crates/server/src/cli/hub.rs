@@ -9,6 +9,7 @@ use exec_hub::{
     store::NodeName,
 };
 use exec_remote::http::BaseUrl;
+use exec_transport::http::HostNames;
 
 /// Options of `exec-server hub`.
 #[derive(Args, Clone, Debug)]
@@ -34,6 +35,11 @@ pub struct HubFlags {
     /// [default: the one that each request names].
     #[arg(long, value_name = "URL", value_parser = BaseUrl::parse)]
     pub public_url: Option<BaseUrl>,
+
+    /// Further names by which clients reach the hub, separated by commas, beside that of --public-url,
+    /// IP addresses, localhost, the host name and the names of the certificate.
+    #[arg(long, value_name = "NAMES")]
+    pub allowed_host: Option<HostNames>,
 
     /// Where tokens and registrations are kept.
     #[command(flatten)]

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use exec_transport::auth::Auth;
+use exec_transport::http::HostNames;
 use exec_transport::listen::ListenUrl;
 use exec_wire::limits;
 
@@ -22,6 +23,8 @@ pub struct ServerConfig {
     pub auth: Auth,
     /// Certificate and key: given exactly for [`ListenUrl::Wss`].
     pub tls: Option<TlsPaths>,
+    /// Further names of this machine that clients connect by.
+    pub allowed_hosts: HostNames,
     /// How long a session outlives its connection; zero kills at once.
     pub session_ttl: Duration,
     /// How long a process that has ended stays readable. At least `session_ttl`.
@@ -125,6 +128,7 @@ pub fn resolve(
         listen,
         auth,
         tls,
+        allowed_hosts: settings.allowed_host.unwrap_or_default(),
         session_ttl,
         process_retention: process_retention.max(session_ttl),
         retained_output_bytes: settings

@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use clap::Args;
 use exec_transport::auth::TokenDigest;
+use exec_transport::http::HostNames;
 use exec_transport::listen::ListenUrl;
 
 use super::{
@@ -33,6 +34,13 @@ pub struct Settings {
     /// Private key of the certificate, in PEM.
     #[arg(long, value_name = "FILE", help_heading = LISTENER)]
     pub tls_key: Option<PathBuf>,
+
+    /// Names of this machine that clients connect by, separated by commas, beside IP addresses,
+    /// localhost, the host name and the names of the certificate.
+    ///
+    /// A request for another Host is refused: a web page can make its own name lead here.
+    #[arg(long, value_name = "NAMES", help_heading = LISTENER)]
+    pub allowed_host: Option<HostNames>,
 
     /// Requests of one connection that run at the same time, from 1, which is strictly one after
     /// the other [default: 256].
@@ -141,10 +149,11 @@ pub struct Settings {
 
 impl Settings {
     /// Every key, in the order of the fields.
-    pub const KEYS: [&str; 25] = [
+    pub const KEYS: [&str; 26] = [
         "listen",
         "tls_cert",
         "tls_key",
+        "allowed_host",
         "concurrent_requests",
         "ws_auth",
         "ws_token_file",
@@ -178,6 +187,7 @@ impl Settings {
             "listen" => put(&mut self.listen, text),
             "tls_cert" => put(&mut self.tls_cert, text),
             "tls_key" => put(&mut self.tls_key, text),
+            "allowed_host" => put(&mut self.allowed_host, text),
             "concurrent_requests" => put(&mut self.concurrent_requests, text),
             "ws_auth" => put(&mut self.ws_auth, text),
             "ws_token_file" => put(&mut self.ws_token_file, text),
@@ -220,6 +230,7 @@ impl Settings {
             listen: self.listen.or(lower.listen),
             tls_cert: self.tls_cert.or(lower.tls_cert),
             tls_key: self.tls_key.or(lower.tls_key),
+            allowed_host: self.allowed_host.or(lower.allowed_host),
             concurrent_requests: self.concurrent_requests.or(lower.concurrent_requests),
             ws_auth: self.ws_auth.or(lower.ws_auth),
             ws_token_file,
@@ -256,6 +267,7 @@ impl Settings {
             listen: None,
             tls_cert: None,
             tls_key: None,
+            allowed_host: None,
             ws_auth: None,
             ws_token_file: None,
             ws_token_sha256: None,

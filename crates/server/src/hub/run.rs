@@ -79,6 +79,7 @@ pub(super) fn config(flags: &HubFlags, lookup: Lookup<'_>) -> anyhow::Result<Hub
     };
     Ok(HubConfig {
         public_url: public_url.transpose()?,
+        allowed_hosts: flags.allowed_host.clone().unwrap_or_default(),
         token_file: Some(places.token_file),
         jwt: flags.jwt_secret_file.as_ref().map(|file| JwtConfig {
             secret_file: file.clone(),

@@ -4,7 +4,7 @@ use std::sync::{Arc, atomic::AtomicBool};
 
 use anyhow::Context;
 use exec_transport::{
-    http::{Exposition, Lookout, site::SiteOptions},
+    http::{AllowedHosts, Exposition, HostNames, Lookout, PendingLimits, site::SiteOptions},
     listen::ListenUrl,
     listener::Listener,
 };
@@ -19,6 +19,7 @@ pub(crate) async fn look_out(
     address: MetricsAddress,
     metrics: Exposition,
     draining: Arc<AtomicBool>,
+    names: &HostNames,
 ) -> anyhow::Result<impl Future<Output = ()> + Send + 'static> {
     let address = address.address();
     let listener = Listener::bind_tcp(address, false)
@@ -29,7 +30,13 @@ pub(crate) async fn look_out(
     }
     let site = Arc::new(Lookout { metrics, draining });
     let options = SiteOptions {
-        max_connections: MAX_CONNECTIONS,
+        max_connections: 0,
+        pending: PendingLimits {
+            max_connections: MAX_CONNECTIONS,
+            max_per_address: MAX_CONNECTIONS,
+            ..PendingLimits::default()
+        },
+        hosts: AllowedHosts::new(names.iter()),
         ..SiteOptions::default()
     };
     Ok(listener.serve_site(site, None, options, |never, _| match never {}))

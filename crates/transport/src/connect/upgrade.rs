@@ -232,3 +232,21 @@ fn nonce() -> [u8; 16] {
     let [high, low] = [state.hash_one(0), state.hash_one(1)];
     (u128::from(high) << 64 | u128::from(low)).to_ne_bytes()
 }
+
+/// Reads bytes as the answer to a handshake, for the fuzz target `http_handshake`.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz_answer(data: &[u8]) {
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut response = httparse::Response::new(&mut headers);
+    if let Ok(httparse::Status::Complete(length)) = response.parse(data) {
+        let head = Head(&response);
+        if head.check("dGhlIHNhbXBsZSBub25jZQ==").is_ok() {
+            assert!(head.value("sec-websocket-extensions").is_none());
+        }
+        let joined = match head.framing() {
+            Framing::Plain(most) => data[length..].iter().take(most).copied().collect(),
+            Framing::Chunked => join_chunks(&data[length..]),
+        };
+        assert!(!one_line(&joined).contains(char::is_control));
+    }
+}

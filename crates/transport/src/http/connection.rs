@@ -2,6 +2,7 @@
 
 use std::{
     convert::Infallible,
+    pin::pin,
     sync::{Mutex, PoisonError},
     time::Duration,
 };
@@ -15,7 +16,10 @@ use hyper::{
     upgrade::OnUpgrade,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    time::timeout,
+};
 
 /// How long a client may take to send the head of its request, the next one on the same connection
 /// included.
@@ -90,25 +94,42 @@ pub(super) struct Upgraded<S> {
     pub(super) already_read: Bytes,
 }
 
-/// Serves requests until one becomes a websocket, or the client is done.
+/// How long a connection may be used for requests.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ConnectionTimeouts {
+    /// How long it lasts, however many requests there are.
+    pub(super) total: Duration,
+    /// How long a request that is being answered then may still take.
+    pub(super) last_request: Duration,
+}
+
+/// Serves requests until one becomes a websocket, the client is done, or time is up.
 pub(super) async fn serve_connection<S, V, T>(
     stream: S,
     service: V,
     upgrades: &Upgrades<T>,
     peer: &str,
+    timeouts: ConnectionTimeouts,
 ) -> Option<(Upgraded<S>, T)>
 where
     S: Splits,
     V: Service<Request<Incoming>, Response = Response<Full<Bytes>>, Error = Infallible>,
     V::Future: Send,
 {
-    let served = http1::Builder::new()
+    let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
         .max_buf_size(MAX_HEAD_BYTES)
         .serve_connection(TokioIo::new(stream), service)
-        .with_upgrades()
-        .await;
+        .with_upgrades();
+    let mut connection = pin!(connection);
+    let served = match timeout(timeouts.total, connection.as_mut()).await {
+        Ok(served) => served,
+        Err(_) => {
+            connection.as_mut().graceful_shutdown();
+            timeout(timeouts.last_request, connection).await.ok()?
+        }
+    };
     if let Err(error) = served {
         tracing::debug!(peer, %error, "http connection failed");
         return None;

@@ -6,22 +6,24 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::{body::Bytes, body::Incoming, service::service_fn};
+use tokio::sync::Semaphore;
 
 use super::{
-    connection::{Splits, Upgrades, serve_connection},
+    AllowedHosts, PendingLimits,
+    connection::{ConnectionTimeouts, Splits, Upgrades, serve_connection},
     exposition::{Exposition, only_read, readiness, reads},
-    upgrade::{plain, switch, wants_websocket},
+    handshake::{check_request, plain, switch},
 };
 use crate::{
     auth::{Auth, UnixSeconds},
     link::{Link, Principal, Role},
-    websocket,
+    websocket::{self, LinkOptions, MessageBudget},
 };
 
 /// What requests are judged by.
@@ -33,42 +35,91 @@ pub struct Door {
     pub metrics: Option<Exposition>,
     /// Set while the server drains: it is alive, but not ready.
     pub draining: Arc<AtomicBool>,
+    /// Which names of this listener requests may use. Unix sockets have none, and take any.
+    pub hosts: AllowedHosts,
+    /// What connections may take before they have become a websocket.
+    pub pending: PendingLimits,
 }
 
-/// Serves requests on a new connection until one becomes a link, or the client is done.
-pub(crate) async fn serve<S: Splits>(stream: S, door: Door, peer: String) -> Option<Link> {
+/// How long a request that is being answered when its connection's time is up may still take.
+const LAST_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl Door {
+    fn timeouts(&self) -> ConnectionTimeouts {
+        ConnectionTimeouts {
+            total: self.pending.timeout,
+            last_request: LAST_REQUEST_TIMEOUT,
+        }
+    }
+}
+
+/// Serves requests on a new connection until one becomes a link, or the client is done. A link takes one
+/// of the `slots`; without a free one its request is refused.
+pub(crate) async fn serve<S: Splits>(
+    stream: S,
+    door: Door,
+    peer: String,
+    budget: MessageBudget,
+    slots: &Arc<Semaphore>,
+) -> Option<Link> {
     let upgrades = Upgrades::default();
     let service = service_fn(|mut request: Request<Incoming>| {
-        let (response, principal) = answer(&door, &request);
+        let (mut response, principal) = answer(&door, &request);
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            upgrades.expect(&mut request, principal);
+            match Arc::clone(slots).try_acquire_owned() {
+                Ok(slot) => upgrades.expect(&mut request, (principal, slot)),
+                Err(_) => response = plain(StatusCode::SERVICE_UNAVAILABLE, TOO_MANY),
+            }
         }
         async move { Ok::<_, Infallible>(response) }
     });
-    let (stream, principal) = serve_connection(stream, service, &upgrades, &peer).await?;
+    let served = serve_connection(stream, service, &upgrades, &peer, door.timeouts());
+    let (stream, (principal, slot)) = served.await?;
     let (already_read, (input, output)) = (stream.already_read, stream.stream.halves());
-    let link = websocket::boxed_link(input, output, &already_read, Role::Server, peer);
-    Some(Link { principal, ..link })
+    let link = websocket::boxed_link_with(
+        input,
+        output,
+        &already_read,
+        Role::Server,
+        peer,
+        LinkOptions {
+            budget: Some(budget),
+            ..LinkOptions::of(Role::Server)
+        },
+    );
+    Some(Link {
+        slot: Some(slot),
+        principal,
+        ..link
+    })
 }
 
+/// Why a websocket is refused that would be one too many.
+pub(super) const TOO_MANY: &str = "too many connections";
+
 /// Answers every request on a new connection with the reason why none is served.
-pub(crate) async fn refuse<S: Splits>(stream: S, reason: &'static str, peer: &str) {
+pub(crate) async fn refuse<S: Splits>(stream: S, door: &Door, reason: &'static str, peer: &str) {
     let service = service_fn(|_: Request<Incoming>| async {
         Ok::<_, Infallible>(plain(StatusCode::FORBIDDEN, reason))
     });
-    serve_connection(stream, service, &Upgrades::<Infallible>::default(), peer).await;
+    let upgrades = Upgrades::<Infallible>::default();
+    serve_connection(stream, service, &upgrades, peer, door.timeouts()).await;
 }
 
 /// Answers a request. Returns who upgrades, if somebody does who has a name.
 fn answer(door: &Door, request: &Request<Incoming>) -> (Response<Full<Bytes>>, Option<Principal>) {
-    let headers = request.headers();
-    if headers.contains_key(header::ORIGIN) {
-        return (plain(StatusCode::FORBIDDEN, ""), None);
+    if let Err(refusal) = check_request(request, &door.hosts) {
+        return (refusal, None);
     }
+    let headers = request.headers();
     let response = match request.uri().path() {
         "/" => {
+            let agreed = switch(request);
+            if agreed.status() != StatusCode::SWITCHING_PROTOCOLS {
+                return (agreed, None);
+            }
             return match admit(door, headers) {
-                Ok(principal) => (switch(headers), principal),
+                Ok(principal) => (agreed, principal),
                 Err(refusal) => (refusal, None),
             };
         }
@@ -110,13 +161,10 @@ fn check(door: &Door, headers: &HeaderMap) -> Result<Option<Principal>, Response
     reason = "the refusal is the answer, made once a request"
 )]
 fn admit(door: &Door, headers: &HeaderMap) -> Result<Option<Principal>, Response<Full<Bytes>>> {
-    let refuse = |status, text: &'static str| Err(plain(status, text));
-    if !wants_websocket(headers) {
-        return refuse(StatusCode::BAD_REQUEST, "expected a websocket upgrade");
-    }
     let principal = check(door, headers)?;
     if door.draining.load(Ordering::Relaxed) {
-        return refuse(StatusCode::SERVICE_UNAVAILABLE, "server is shutting down");
+        let text = "server is shutting down";
+        return Err(plain(StatusCode::SERVICE_UNAVAILABLE, text));
     }
     Ok(principal)
 }

@@ -17,8 +17,8 @@ use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 
 use super::{
+    handshake::plain,
     site::{Answer, Peer, Site},
-    upgrade::plain,
 };
 
 /// Makes the text of `/metrics`, in the format of Prometheus.

@@ -5,20 +5,25 @@
 #[cfg(test)]
 mod tests;
 
-use std::{convert::Infallible, fmt, future::Future, net::SocketAddr, time::Duration};
+use std::{convert::Infallible, fmt, future::Future, net::SocketAddr, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
-use http::{Request, Response, StatusCode, header};
+use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::{
     body::{Bytes, Incoming},
     service::service_fn,
 };
-use tokio::time::timeout;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::timeout,
+};
 
 use super::{
-    connection::{Splits, Upgrades, serve_connection},
-    upgrade::{plain, switch, wants_websocket},
+    AllowedHosts, PendingLimits,
+    connection::{ConnectionTimeouts, Splits, Upgrades, serve_connection},
+    door::TOO_MANY,
+    handshake::{check_request, plain, switch, wants_websocket},
 };
 use crate::{
     link::Role,
@@ -68,10 +73,14 @@ impl fmt::Display for Peer {
 }
 
 /// How a site is served.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct SiteOptions {
-    /// Connections that may be open at once, websockets included; further ones wait to be accepted.
+    /// Websockets that may be open at once; a further one is refused.
     pub max_connections: usize,
+    /// What connections may take that are not websockets.
+    pub pending: PendingLimits,
+    /// Which names of this listener requests may use.
+    pub hosts: AllowedHosts,
     /// How long one request may take, its body and the site's answer included.
     pub request_timeout: Duration,
     /// What holds for its websockets.
@@ -82,6 +91,8 @@ impl Default for SiteOptions {
     fn default() -> Self {
         Self {
             max_connections: 16_384,
+            pending: PendingLimits::default(),
+            hosts: AllowedHosts::new([]),
             request_timeout: Duration::from_secs(30),
             socket: SocketLimits::default(),
         }
@@ -94,22 +105,31 @@ pub(crate) fn serve<I: Splits, S: Site>(
     site: &S,
     peer: Peer,
     options: SiteOptions,
+    slots: Arc<Semaphore>,
 ) -> impl Future<Output = Option<(S::Upgrade, Socket)>> + Send {
     // In a box: it holds hyper's state, which the task keeps room for long after the upgrade.
     Box::pin(async move {
         let upgrades = Upgrades::default();
         let service = service_fn(|request: Request<Incoming>| {
-            let answered = answer(site, request, peer, &upgrades);
+            let (hosts, slots) = (&options.hosts, &slots);
+            let answered = answer(site, request, peer, hosts, slots, &upgrades);
+            let request_timeout = options.request_timeout;
             async move {
-                let in_time = timeout(options.request_timeout, answered).await;
+                let in_time = timeout(request_timeout, answered).await;
                 let late = |_| plain(StatusCode::REQUEST_TIMEOUT, "");
                 Ok::<_, Infallible>(in_time.unwrap_or_else(late))
             }
         });
         let name = peer.to_string();
-        let (stream, what) = serve_connection(stream, service, &upgrades, &name).await?;
+        let timeouts = ConnectionTimeouts {
+            total: options.pending.timeout,
+            last_request: options.request_timeout,
+        };
+        let served = serve_connection(stream, service, &upgrades, &name, timeouts);
+        let (stream, (what, slot)) = served.await?;
         let (already_read, (input, output)) = (stream.already_read, stream.stream.halves());
         let socket = Socket::boxed(input, output, &already_read, Role::Server, options.socket);
+        socket.hold(slot);
         Some((what, socket))
     })
 }
@@ -118,24 +138,28 @@ async fn answer<S: Site>(
     site: &S,
     mut request: Request<Incoming>,
     peer: Peer,
-    upgrades: &Upgrades<S::Upgrade>,
+    hosts: &AllowedHosts,
+    slots: &Arc<Semaphore>,
+    upgrades: &Upgrades<(S::Upgrade, OwnedSemaphorePermit)>,
 ) -> Response<Full<Bytes>> {
-    if request.headers().contains_key(header::ORIGIN) {
-        return plain(StatusCode::FORBIDDEN, "");
+    if let Err(refusal) = check_request(&request, hosts) {
+        return refusal;
     }
     let agreed = if wants_websocket(request.headers()) {
-        switch(request.headers())
+        switch(&request)
     } else {
         plain(StatusCode::UPGRADE_REQUIRED, "expected a websocket upgrade")
     };
     let upgrade = hyper::upgrade::on(&mut request);
     match site.answer(request, peer).await {
         Answer::Reply(response) => response,
-        Answer::Upgrade(what) => {
-            if agreed.status() == StatusCode::SWITCHING_PROTOCOLS {
-                upgrades.expect_upgrade(upgrade, what);
+        Answer::Upgrade(_) if agreed.status() != StatusCode::SWITCHING_PROTOCOLS => agreed,
+        Answer::Upgrade(what) => match Arc::clone(slots).try_acquire_owned() {
+            Ok(slot) => {
+                upgrades.expect_upgrade(upgrade, (what, slot));
+                agreed
             }
-            agreed
-        }
+            Err(_) => plain(StatusCode::SERVICE_UNAVAILABLE, TOO_MANY),
+        },
     }
 }

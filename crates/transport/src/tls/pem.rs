@@ -32,6 +32,13 @@ pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, 
     Ok(chain)
 }
 
+/// Reads the first certificate of a file, which is the one of its owner.
+pub(crate) fn leaf_certificate(path: &Path) -> Result<CertificateDer<'static>, TlsError> {
+    let mut chain = certificates(path)?.into_iter();
+    let none = || TlsError::NoCertificate(path.display().to_string());
+    chain.next().ok_or_else(none)
+}
+
 /// The cryptography that TLS is made of.
 pub(super) fn provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())

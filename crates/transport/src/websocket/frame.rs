@@ -54,15 +54,28 @@ pub(super) struct Header {
 
 impl Header {
     /// Parses a header; `None` while it is incomplete. Returns its own length, too.
+    ///
+    /// # Errors
+    /// When the RFC does not allow the header, as soon as the bytes that show it are there.
     pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, &'static str> {
-        let &[first, second, ref rest @ ..] = bytes else {
+        let &[first, ref rest @ ..] = bytes else {
             return Ok(None);
         };
         if first & 0x70 != 0 {
             return Err("websocket frame uses an extension that was not negotiated");
         }
-        let opcode = Opcode::from_number(first & 0x0f).ok_or("websocket frame of unknown kind")?;
+        let opcode =
+            Opcode::from_number(first & 0x0f).ok_or("websocket frame with a reserved opcode")?;
         let fin = first & 0x80 != 0;
+        if opcode.is_control() && !fin {
+            return Err("websocket control frame is fragmented");
+        }
+        let &[second, ref rest @ ..] = rest else {
+            return Ok(None);
+        };
+        if opcode.is_control() && second & 0x7f > 125 {
+            return Err("websocket control frame exceeds 125 bytes");
+        }
         let (length, size) = match second & 0x7f {
             126 => match rest {
                 &[a, b, ..] => (u64::from(u16::from_be_bytes([a, b])), 2),
@@ -74,8 +87,11 @@ impl Header {
             },
             length => (u64::from(length), 0),
         };
-        if opcode.is_control() && (!fin || length > 125) {
-            return Err("websocket control frame is fragmented or too long");
+        if (size == 2 && length <= 125) || (size == 8 && length <= u64::from(u16::MAX)) {
+            return Err("websocket frame length is not encoded minimally");
+        }
+        if length > i64::MAX as u64 {
+            return Err("websocket frame length has its highest bit set");
         }
         let (mask, mask_size) = match (second & 0x80 != 0, rest[size..].first_chunk()) {
             (false, _) => (None, 0),
@@ -91,6 +107,11 @@ impl Header {
             },
             2 + size + mask_size,
         )))
+    }
+
+    /// Returns the length of the payload.
+    pub(super) fn payload_len(&self) -> usize {
+        usize::try_from(self.length).unwrap_or(usize::MAX)
     }
 
     /// Appends the header.
@@ -150,8 +171,19 @@ mod tests {
 
     #[test]
     fn rules_of_the_rfc_are_kept() {
-        for bad in [&[0xc1, 0][..], &[0x83, 0], &[0x09, 0], &[0x89, 126, 0, 200]] {
+        for bad in [
+            &[0xc1][..],
+            &[0x83],
+            &[0x09],
+            &[0x89, 126],
+            &[0x82, 126, 0, 125],
+            &[0x82, 127, 0, 0, 0, 0, 0, 0, 0xff, 0xff],
+            &[0x82, 127, 0x80, 0, 0, 0, 0, 0, 0, 0],
+        ] {
             assert!(Header::parse(bad).is_err(), "{bad:x?}");
+            for cut in 0..bad.len() {
+                assert_eq!(Header::parse(&bad[..cut]), Ok(None), "{bad:x?}");
+            }
         }
         assert_eq!(Header::parse(&[0x81]), Ok(None));
         assert_eq!(Header::parse(&[0x81, 0xfe, 0]), Ok(None));
@@ -162,7 +194,7 @@ mod tests {
         fn headers_survive_a_round_trip(
             fin in any::<bool>(),
             mask in any::<Option<[u8; 4]>>(),
-            length in prop_oneof![0u64..300, 65_000u64..66_000, any::<u64>()],
+            length in prop_oneof![0u64..300, 65_000u64..66_000, 0..=i64::MAX as u64],
         ) {
             let header = Header { fin, opcode: Opcode::Binary, mask, length };
             let mut out = Vec::new();

@@ -5,16 +5,21 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::{control::Control, output::Output, reader::Reader, writer::Writer};
+use super::{
+    budget::MessageBudget, control::Control, output::Output, reader::Reader, writer::Writer,
+};
 use crate::link::{Binary, Link, Role};
 
 /// What a link carries.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct LinkOptions {
     /// How texts are sent.
     pub sends: Sends,
     /// Longest message that is taken in.
     pub max_message_bytes: usize,
+    /// Where memory for large messages comes from until they have arrived. `None`: it is not bounded
+    /// but by the length of a message.
+    pub budget: Option<MessageBudget>,
 }
 
 impl LinkOptions {
@@ -23,6 +28,7 @@ impl LinkOptions {
         Self {
             sends: Sends::Text,
             max_message_bytes: role.max_message_bytes(),
+            budget: None,
         }
     }
 }
@@ -42,22 +48,18 @@ where
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
 {
-    boxed(Box::new(input), Box::new(output), already_read, role, peer)
+    let (input, output) = (Box::new(input), Box::new(output));
+    boxed_with(
+        input,
+        output,
+        already_read,
+        role,
+        peer,
+        LinkOptions::of(role),
+    )
 }
 
-/// The same of halves that are in boxes already.
-pub(crate) fn boxed(
-    input: Box<dyn AsyncRead + Send + Unpin>,
-    output: Box<dyn AsyncWrite + Send + Unpin>,
-    already_read: &[u8],
-    role: Role,
-    peer: String,
-) -> Link {
-    let options = LinkOptions::of(role);
-    boxed_with(input, output, already_read, role, peer, options)
-}
-
-/// The same with what it carries.
+/// The same of halves that are in boxes already, with what it carries.
 pub(crate) fn boxed_with(
     input: Box<dyn AsyncRead + Send + Unpin>,
     output: Box<dyn AsyncWrite + Send + Unpin>,
@@ -69,8 +71,9 @@ pub(crate) fn boxed_with(
     let control = Arc::new(Control::default());
     let most = options.max_message_bytes;
     let buffer = BytesMut::from(already_read);
+    let reader = Reader::new(input, buffer, role, most, Arc::clone(&control));
     Link {
-        reader: Box::new(Reader::new(input, buffer, role, most, Arc::clone(&control))),
+        reader: Box::new(reader.with_budget(options.budget)),
         writer: Box::new(Writer::new(Output::new(output, role, control)).sending(options.sends)),
         peer,
         binary: Binary::Possible,

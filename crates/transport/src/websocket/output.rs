@@ -14,7 +14,7 @@ use bytes::{Buf, Bytes};
 use tokio::io::AsyncWrite;
 
 use super::{
-    control::{Control, Owed},
+    control::{Control, Owed, PeerReads},
     frame::{Header, Opcode, apply_mask},
     large::Large,
 };
@@ -24,6 +24,9 @@ use crate::link::Role;
 const MAX_SLICES: usize = 64;
 /// What is kept of frames that were written before their memory is used again.
 const COMPACT_BYTES: usize = 64 << 10;
+/// What waits to be written when no pongs are added to it: a peer that pings and reads nothing would
+/// make it grow.
+const SLOW_PEER_BYTES: usize = 64 << 10;
 
 pub(super) struct Output {
     output: Box<dyn AsyncWrite + Send + Unpin>,
@@ -188,32 +191,37 @@ impl Output {
     }
 
     pub(super) fn push_control(&mut self, opcode: Opcode, payload: &[u8]) {
+        if self.closed {
+            return;
+        }
         self.push_frame(opcode, payload.len(), |out| out.extend_from_slice(payload));
     }
 
     /// Encodes what the reader owes the peer; returns what it has told.
     pub(super) fn push_owed(&mut self) -> Owed {
-        let owed = self.control.take();
-        if let Some(payload) = &owed.pong {
+        let reads = match self.buffered > SLOW_PEER_BYTES {
+            true => PeerReads::Slowly,
+            false => PeerReads::Well,
+        };
+        let owed = self.control.take(reads);
+        for payload in &owed.pongs {
             self.push_control(Opcode::Pong, payload);
         }
-        if owed.close {
-            self.push_close();
+        if let Some(payload) = &owed.close {
+            self.push_close_with(payload);
         }
         owed
     }
 
-    /// Encodes the last frame, once.
-    fn push_close(&mut self) {
-        self.push_close_with(&[]);
-    }
-
     /// Encodes the last frame, once, with a code and a reason.
     pub(super) fn push_close_with(&mut self, payload: &[u8]) {
-        if !self.closed {
-            self.closed = true;
-            self.push_control(Opcode::Close, payload);
-        }
+        self.push_control(Opcode::Close, payload);
+        self.closed = true;
+    }
+
+    /// Tells whether the last frame was encoded: nothing may follow it.
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed
     }
 
     /// Hands what is encoded to the system. Up to `keep` bytes of memory are kept for the next.
@@ -271,9 +279,11 @@ impl Output {
         }
     }
 
-    /// Flushes and ends the connection.
+    /// Flushes and ends the connection. If the reader has failed the connection, or the peer has closed
+    /// it, the close frame says so.
     pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.push_close();
+        self.push_owed();
+        self.push_close_with(&[]);
         ready!(self.poll_flush(cx, 0))?;
         Pin::new(&mut self.output).poll_shutdown(cx)
     }

@@ -1,18 +1,26 @@
-//! Frames in, messages out.
+//! Reads frames off a connection: the driver of a [`MessageDecoder`].
+//!
+//! Invariant: one connection that sends without end does not keep the thread from others. After a
+//! budget of frames or bytes the reader yields, whatever the frames are.
 
 use std::{
+    future::Future,
     io,
     pin::pin,
     sync::Arc,
     task::{Context, Poll, ready},
 };
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
-use tokio::io::{AsyncRead, AsyncReadExt};
+use bytes::{BufMut, Bytes, BytesMut};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt},
+    task::yield_now,
+};
 
 use super::{
-    control::Control,
-    frame::{Header, Opcode, apply_mask},
+    budget::{MessageBudget, Reservation},
+    control::{Control, close_payload},
+    decoder::{FrameError, FrameEvent, MessageDecoder, MessageKind},
 };
 use crate::link::{MessageReader, ReadError, Role};
 
@@ -23,36 +31,42 @@ const READ_BYTES: usize = 4 << 10;
 const BUSY_READ_BYTES: usize = 256 << 10;
 /// Most bytes asked for at once: memory is taken as data comes, not as a header promises.
 const MAX_READ_BYTES: usize = 1 << 20;
+/// Frames that are decoded before others have a turn: a request takes some microseconds.
+const FRAME_BUDGET: u32 = 64;
+/// Bytes that are read before others have a turn.
+const BYTE_BUDGET: usize = 512 << 10;
 
 pub(super) struct Reader {
     input: Box<dyn AsyncRead + Send + Unpin>,
-    buffer: BytesMut,
-    /// The frame whose payload is being read.
-    header: Option<Header>,
-    /// The message whose last fragment has not come yet.
-    message: Option<(Kind, BytesMut)>,
+    decoder: MessageDecoder,
     /// What the next read asks for, beside what is known to come.
     appetite: usize,
     /// All that was ever read.
     received: u64,
-    role: Role,
-    /// Longest message that is taken in.
-    most: usize,
+    /// What is left of the budgets until the reader yields.
+    frames_left: u32,
+    bytes_left: usize,
+    /// Where memory for large messages comes from, if it is bounded.
+    budget: Option<MessageBudget>,
+    reservation: Reservation,
     control: Arc<Control>,
-    ended: bool,
+    state: ReadState,
 }
 
-/// What a message was sent as.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Kind {
-    Text,
-    Binary,
+enum ReadState {
+    Open,
+    /// The peer has closed the connection.
+    Closed,
+    /// The peer broke a rule. What else it sends is discarded, so that the connection can be closed
+    /// without a reset, which could overtake the close frame.
+    Failed,
 }
 
 impl std::fmt::Debug for Reader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Reader")
-            .field("buffered", &self.buffer.len())
+            .field("buffered", &self.decoder.buffer.len())
             .finish_non_exhaustive()
     }
 }
@@ -67,21 +81,29 @@ impl Reader {
     ) -> Self {
         Self {
             input,
-            buffer,
-            header: None,
-            message: None,
+            decoder: MessageDecoder::new(buffer, role, most),
             appetite: READ_BYTES,
             received: 0,
-            role,
-            most,
+            frames_left: FRAME_BUDGET,
+            bytes_left: BYTE_BUDGET,
+            budget: None,
+            reservation: Reservation::None,
             control,
-            ended: false,
+            state: ReadState::Open,
         }
     }
 
     /// Takes messages of another length from here on.
     pub(super) fn with_limit(self, most: usize) -> Self {
-        Self { most, ..self }
+        Self {
+            decoder: self.decoder.with_limit(most),
+            ..self
+        }
+    }
+
+    /// Takes memory for large messages from a budget.
+    pub(super) fn with_budget(self, budget: Option<MessageBudget>) -> Self {
+        Self { budget, ..self }
     }
 
     /// Returns how many bytes were read.
@@ -89,150 +111,135 @@ impl Reader {
         self.received
     }
 
-    /// Takes the next message that is complete in the buffer.
-    fn take_message(&mut self) -> Result<Option<(Kind, Bytes)>, ReadError> {
-        loop {
-            let Some(header) = self.take_header()? else {
-                return Ok(None);
-            };
-            let length = payload_length(&header, self.most)?;
-            if self.buffer.len() < length {
-                return Ok(None);
-            }
-            self.header = None;
-            let mut payload = self.buffer.split_to(length);
-            if let Some(mask) = header.mask {
-                apply_mask(mask, &mut payload);
-            }
-            if header.opcode.is_control() {
-                self.handle_control(header.opcode, payload.freeze());
-                if self.ended {
-                    return Ok(None);
-                }
-            } else if let Some(message) = self.assemble(&header, payload)? {
-                return Ok(Some(message));
-            }
-        }
-    }
-
-    fn take_header(&mut self) -> Result<Option<Header>, ReadError> {
-        if self.header.is_none()
-            && let Some((header, size)) =
-                Header::parse(&self.buffer).map_err(ReadError::Protocol)?
-        {
-            if header.mask.is_some() != (self.role == Role::Server) {
-                return Err(ReadError::Protocol(
-                    "websocket frame is masked by the wrong side",
-                ));
-            }
-            payload_length(&header, self.most)?;
-            self.buffer.advance(size);
-            self.header = Some(header);
-        }
-        Ok(self.header)
-    }
-
-    fn assemble(
-        &mut self,
-        header: &Header,
-        payload: BytesMut,
-    ) -> Result<Option<(Kind, Bytes)>, ReadError> {
-        let kind = match header.opcode {
-            Opcode::Continuation => None,
-            Opcode::Text => Some(Kind::Text),
-            Opcode::Binary | Opcode::Close | Opcode::Ping | Opcode::Pong => Some(Kind::Binary),
-        };
-        let (kind, whole) = match (self.message.take(), kind) {
-            (None, Some(kind)) => (kind, payload),
-            (Some((kind, mut message)), None) => {
-                if message.len() + payload.len() > self.most {
-                    return Err(ReadError::TooLong(self.most));
-                }
-                message.unsplit(payload);
-                (kind, message)
-            }
-            (None, None) => return Err(ReadError::Protocol("websocket fragment without a start")),
-            (Some(_), Some(_)) => {
-                return Err(ReadError::Protocol("websocket message inside another one"));
-            }
-        };
-        if header.fin {
-            return Ok(Some((kind, whole.freeze())));
-        }
-        self.message = Some((kind, whole));
-        Ok(None)
-    }
-
-    fn handle_control(&mut self, opcode: Opcode, payload: Bytes) {
-        match opcode {
-            Opcode::Ping => self.control.owe(|owed| owed.pong = Some(payload)),
-            Opcode::Close => {
-                self.control.owe(|owed| owed.close = true);
-                self.ended = true;
-            }
-            Opcode::Pong => self.control.owe(|owed| owed.ponged = true),
-            Opcode::Continuation | Opcode::Text | Opcode::Binary => {}
-        }
-    }
-
-    fn wanted(&self) -> usize {
-        let missing = self
-            .header
-            .and_then(|header| payload_length(&header, self.most).ok());
-        let missing = missing.map_or(0, |length| length.saturating_sub(self.buffer.len()));
-        missing.clamp(self.appetite, MAX_READ_BYTES)
-    }
-
-    /// Returns the next message and what it was sent as; `None` when the peer is done.
+    /// Returns the next message and what it was sent as; `None` when the peer is done. After an error
+    /// it discards what the peer sends, until the peer is done.
     pub(super) fn poll_next(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Option<(Kind, Bytes)>, ReadError>> {
+    ) -> Poll<Result<Option<(MessageKind, Bytes)>, ReadError>> {
         loop {
-            if self.ended {
-                return Poll::Ready(Ok(None));
-            }
-            if let Some(message) = self.take_message()? {
-                return Poll::Ready(Ok(Some(message)));
-            }
-            if self.ended {
-                continue;
-            }
-            let read = match self.poll_read(cx) {
-                Poll::Ready(read) => read?,
-                Poll::Pending => {
-                    if self.buffer.is_empty() {
-                        // Nobody knows when the next byte comes: an idle connection keeps nothing.
-                        self.buffer = BytesMut::new();
-                    }
-                    return Poll::Pending;
+            match self.state {
+                ReadState::Closed => return Poll::Ready(Ok(None)),
+                ReadState::Failed => {
+                    ready!(self.poll_discard(cx))?;
+                    continue;
                 }
+                ReadState::Open => {}
+            }
+            ready!(self.poll_budget(cx));
+            let event = match self.decoder.next() {
+                Ok(event) => event,
+                Err(error) => return Poll::Ready(Err(self.fail(error.into()))),
             };
-            if read == 0 {
-                self.ended = true;
+            let Some(event) = event else {
+                ready!(self.poll_fill(cx))?;
+                continue;
+            };
+            self.frames_left -= 1;
+            match event {
+                FrameEvent::Message(kind, message) => {
+                    self.reservation = Reservation::None;
+                    return Poll::Ready(Ok(Some((kind, message))));
+                }
+                FrameEvent::Fragment => {}
+                FrameEvent::Ping(payload) => self.control.owe_pong(payload),
+                FrameEvent::Pong => self.control.owe(|owed| owed.ponged = true),
+                FrameEvent::Close(code) => {
+                    let payload = code.map(|code| close_payload(code, "")).unwrap_or_default();
+                    self.control.owe(|owed| owed.close = Some(payload));
+                    self.state = ReadState::Closed;
+                }
             }
         }
+    }
+
+    /// Fails the connection: the writer tells the peer why.
+    fn fail(&mut self, error: ReadError) -> ReadError {
+        self.state = ReadState::Failed;
+        self.reservation = Reservation::None;
+        self.decoder.clear();
+        if let Some(code) = error.close_code() {
+            let payload = close_payload(code, &error.to_string());
+            self.control.owe(|owed| owed.close = Some(payload));
+        }
+        error
+    }
+
+    /// Pending once the budget is used up. The next call has a new one: by then others had a turn.
+    fn poll_budget(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.frames_left > 0 && self.bytes_left > 0 {
+            return Poll::Ready(());
+        }
+        self.frames_left = FRAME_BUDGET;
+        self.bytes_left = BYTE_BUDGET;
+        // Wakes this task once the runtime has looked for what others have received.
+        pin!(yield_now()).poll(cx)
+    }
+
+    /// Waits for more bytes.
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ReadError>> {
+        if let Some(budget) = &self.budget {
+            let expected = self.decoder.expected_bytes();
+            if expected > MessageDecoder::SMALL_BYTES
+                && ready!(self.reservation.poll_reserve(budget, expected, cx)).is_err()
+            {
+                return Poll::Ready(Err(self.fail(ReadError::Stalled)));
+            }
+        }
+        match self.poll_read(cx) {
+            Poll::Ready(Ok(0)) => self.state = ReadState::Closed,
+            Poll::Ready(Ok(_)) => {}
+            Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
+            Poll::Pending => {
+                if self.decoder.buffer.is_empty() {
+                    // Nobody knows when the next byte comes: an idle connection keeps nothing.
+                    self.decoder.buffer = BytesMut::new();
+                }
+                self.frames_left = FRAME_BUDGET;
+                self.bytes_left = BYTE_BUDGET;
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(Ok(()))
     }
 
     /// Reads what has come into the buffer.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let wanted = self.wanted();
-        if self.buffer.is_empty() && self.buffer.capacity() < wanted {
+        let wanted = self
+            .decoder
+            .missing_bytes()
+            .clamp(self.appetite, MAX_READ_BYTES);
+        let buffer = &mut self.decoder.buffer;
+        if buffer.is_empty() && buffer.capacity() < wanted {
             // What was handed out keeps its memory, and is not copied to make room.
-            self.buffer = BytesMut::with_capacity(wanted);
+            *buffer = BytesMut::with_capacity(wanted);
         }
-        self.buffer.reserve(wanted);
+        buffer.reserve(wanted);
         // Reads into the spare part of the buffer, at most as much as is wanted.
-        let mut space = (&mut self.buffer).limit(wanted);
+        let mut space = buffer.limit(wanted);
         let read = pin!(self.input.read_buf(&mut space));
         let read = ready!(read.poll(cx))?;
         self.received += read as u64;
+        self.bytes_left = self.bytes_left.saturating_sub(read);
         self.appetite = if read == wanted {
             (self.appetite * 4).min(BUSY_READ_BYTES)
         } else {
             READ_BYTES.max(self.appetite / 2)
         };
         Poll::Ready(Ok(read))
+    }
+
+    /// Discards what has come.
+    fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_budget(cx));
+        let mut space = [0; READ_BYTES];
+        let read = pin!(self.input.read(&mut space));
+        let read = ready!(read.poll(cx))?;
+        self.bytes_left = self.bytes_left.saturating_sub(read);
+        if read == 0 {
+            self.state = ReadState::Closed;
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -243,9 +250,12 @@ impl MessageReader for Reader {
     }
 }
 
-fn payload_length(header: &Header, most: usize) -> Result<usize, ReadError> {
-    usize::try_from(header.length)
-        .ok()
-        .filter(|length| *length <= most)
-        .ok_or(ReadError::TooLong(most))
+impl From<FrameError> for ReadError {
+    fn from(error: FrameError) -> Self {
+        match error {
+            FrameError::Protocol(what) => Self::Protocol(what),
+            FrameError::InvalidUtf8 => Self::InvalidUtf8,
+            FrameError::TooLong(most) => Self::TooLong(most),
+        }
+    }
 }

@@ -21,11 +21,12 @@ use tokio::{
 };
 
 use super::{
-    control::Control,
+    control::{Control, close_payload},
     deadlines::{Asked, Deadlines},
+    decoder::MessageKind,
     frame::Opcode,
     output::Output,
-    reader::{Kind, Reader},
+    reader::Reader,
     writer::Writer,
 };
 use crate::link::{Binary, Link, ReadError, Role};
@@ -66,9 +67,6 @@ impl Default for SocketLimits {
 
 /// Memory that a writer keeps between two flushes. Only a side that masks copies payloads.
 const KEPT_BYTES: usize = 256 << 10;
-
-/// What a control frame holds behind the code (RFC 6455 section 5.5).
-const MAX_REASON_BYTES: usize = 123;
 
 impl Socket {
     /// Makes a socket of an upgraded connection. `already_read` came with the handshake.
@@ -158,8 +156,8 @@ impl SocketReader {
     pub fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Raw>, ReadError>> {
         let next = ready!(self.0.poll_next(cx))?;
         Poll::Ready(Ok(next.map(|(kind, message)| match kind {
-            Kind::Binary => Raw::Binary(message),
-            Kind::Text => Raw::Text,
+            MessageKind::Binary => Raw::Binary(message),
+            MessageKind::Text => Raw::Text,
         })))
     }
 
@@ -184,7 +182,9 @@ pub struct SocketWriter {
 impl SocketWriter {
     /// Encodes a message behind those not flushed yet. It is not copied, unless it must be masked.
     pub fn push(&mut self, message: Bytes) {
-        self.output.push_whole(Opcode::Binary, true, message);
+        if !self.output.is_closed() {
+            self.output.push_whole(Opcode::Binary, true, message);
+        }
     }
 
     /// Returns how many bytes wait to be flushed.
@@ -266,10 +266,7 @@ impl SocketWriter {
         reason: &str,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
-        let mut payload = code.to_be_bytes().to_vec();
-        let end = reason.floor_char_boundary(MAX_REASON_BYTES);
-        payload.extend_from_slice(&reason.as_bytes()[..end]);
-        self.output.push_close_with(&payload);
+        self.output.push_close_with(&close_payload(code, reason));
         self.poll_close(cx)
     }
 

@@ -1,5 +1,7 @@
 //! Messages through a pair of links, whole and in frames.
 
+mod cases;
+
 use bytes::Bytes;
 use exec_wire::{
     bytes::decode,
@@ -8,8 +10,10 @@ use exec_wire::{
     outgoing::Outgoing,
 };
 
-use super::link;
-use crate::link::{Encoding, Link, Role};
+use tokio::io::AsyncWriteExt;
+
+use super::{LinkOptions, MessageBudget, MessageBudgetLimits, boxed_link_with, link};
+use crate::link::{Encoding, Link, ReadError, Role};
 
 /// Two ends, with a pipe between them that is shorter than any message of interest.
 fn ends() -> [Link; 2] {
@@ -112,4 +116,112 @@ async fn a_large_message_is_not_encoded_before_it_is_written() {
     let data = pattern(limits::OUTGOING_FRAME_BYTES * 2);
     server.writer.push(message(&data), Encoding::Text);
     assert_eq!(server.writer.buffered(), data.len());
+}
+
+/// Polls a reader whose whole input is there; returns how many messages came before each yield.
+fn messages_between_yields(frames: &[u8]) -> Vec<usize> {
+    let input = std::io::Cursor::new(frames.to_vec());
+    let link = link(
+        input,
+        tokio::io::sink(),
+        &[],
+        Role::Client,
+        "test".to_owned(),
+    );
+    let (mut reader, waker) = (link.reader, std::task::Waker::noop());
+    let mut cx = std::task::Context::from_waker(waker);
+    let mut counts = vec![0];
+    loop {
+        match reader.poll_message(&mut cx) {
+            std::task::Poll::Ready(Ok(Some(_))) => *counts.last_mut().unwrap() += 1,
+            std::task::Poll::Ready(end) => {
+                assert!(end.unwrap().is_none());
+                return counts;
+            }
+            std::task::Poll::Pending => counts.push(0),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_reader_yields_after_a_budget_of_frames() {
+    // Text of one byte, which is delivered, and pings, which are not.
+    let messages = [0x81, 1, b'x'].repeat(200);
+    assert_eq!(messages_between_yields(&messages), [64, 64, 64, 8]);
+    let pings = [&[0x89, 0].repeat(200)[..], &[0x81, 1, b'x']].concat();
+    assert_eq!(messages_between_yields(&pings), [0, 0, 0, 1]);
+    let fragments = [&[0x01, 0][..], &[0x00, 0].repeat(200), &[0x80, 0]].concat();
+    assert_eq!(messages_between_yields(&fragments), [0, 0, 0, 1]);
+}
+
+#[tokio::test]
+async fn a_reader_yields_after_a_budget_of_bytes() {
+    let length = 4_u64 << 20;
+    let mut message = vec![0x82, 127];
+    message.extend(length.to_be_bytes());
+    message.resize(message.len() + (4 << 20), b'x');
+    let yields = messages_between_yields(&message).len() - 1;
+    assert!((3..=8).contains(&yields), "{yields} yields");
+}
+
+/// The start of a message of `length` bytes, as a client sends it with a mask of zeroes.
+fn half_sent(length: usize) -> Vec<u8> {
+    let mut frame = vec![0x82, 0xff];
+    frame.extend((length as u64).to_be_bytes());
+    frame.extend([0; 4]);
+    frame.resize(frame.len() + length / 2, b'x');
+    frame
+}
+
+#[tokio::test(start_paused = true)]
+async fn large_messages_wait_for_memory_and_a_stalled_one_makes_room() {
+    let budget = MessageBudget::new(MessageBudgetLimits {
+        total_bytes: 4 << 20,
+        base_timeout: std::time::Duration::from_secs(10),
+        bytes_per_second: 1 << 20,
+    });
+    let open = || {
+        let (near, far) = tokio::io::duplex(64 << 10);
+        let (input, output) = tokio::io::split(near);
+        let options = LinkOptions {
+            budget: Some(budget.clone()),
+            ..LinkOptions::of(Role::Server)
+        };
+        let boxed = (Box::new(input), Box::new(output));
+        let link = boxed_link_with(boxed.0, boxed.1, &[], Role::Server, "t".to_owned(), options);
+        (link, far)
+    };
+    let (mut first, mut first_peer) = open();
+    let (mut second, mut second_peer) = open();
+    let (mut small, mut small_peer) = open();
+    let length = 3 << 20;
+    let held = async {
+        first_peer.write_all(&half_sent(length)).await.unwrap();
+        std::future::pending::<()>().await;
+    };
+    // Takes nothing off the connection while the first holds the memory.
+    let waits = async {
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        second_peer.write_all(&half_sent(length)).await.unwrap();
+        second_peer
+            .write_all(&vec![b'x'; length / 2])
+            .await
+            .unwrap();
+    };
+    let began = tokio::time::Instant::now();
+    let outcome = async {
+        let (stalled, arrived) = tokio::join!(first.reader.next(), second.reader.next());
+        assert!(matches!(stalled, Err(ReadError::Stalled)), "{stalled:?}");
+        assert_eq!(arrived.unwrap().unwrap().len(), length);
+        assert!(began.elapsed() >= std::time::Duration::from_secs(13));
+    };
+    let unaffected = async {
+        small_peer.write_all(b"\x82\x81\0\0\0\0x").await.unwrap();
+        assert_eq!(small.reader.next().await.unwrap().unwrap(), "x");
+        assert!(began.elapsed() < std::time::Duration::from_secs(1));
+    };
+    tokio::select! {
+        () = held => {}
+        _ = async { tokio::join!(waits, outcome, unaffected) } => {}
+    }
 }

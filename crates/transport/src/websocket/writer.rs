@@ -120,6 +120,10 @@ impl Writer {
 
 impl MessageWriter for Writer {
     fn push(&mut self, message: Outgoing, encoding: Encoding) {
+        if self.output.is_closed() {
+            // Nothing follows a close frame; the reader has ended or will.
+            return;
+        }
         let must_mask = (self.output.role == Role::Client).then_some(mask as fn() -> [u8; 4]);
         match (message, encoding) {
             (Outgoing::Data(message), Encoding::Binary) if self.output.role == Role::Server => {

@@ -51,6 +51,8 @@ impl StockServer {
             auth: Arc::default(),
             metrics: None,
             draining: Arc::default(),
+            hosts: Default::default(),
+            pending: Default::default(),
         };
         let far = server.url.clone();
         let relay = tokio::spawn(async move {

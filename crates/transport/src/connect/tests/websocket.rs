@@ -17,7 +17,7 @@ use super::{chain, refusal, server, within};
 use crate::{
     auth::{Auth, TokenDigest},
     connect::{Address, BearerToken, ConnectError, Fault, Headers, WebSocket},
-    http::Door,
+    http::{AllowedHosts, Door, PendingLimits},
     link::{Encoding, Link},
     listener::Listener,
 };
@@ -36,6 +36,8 @@ pub(super) fn listen_secure(
         metrics: None,
         auth: Arc::new(auth),
         draining: Arc::new(AtomicBool::new(false)),
+        hosts: AllowedHosts::new([]),
+        pending: PendingLimits::default(),
     };
     let (links, accepted) = mpsc::channel(1);
     tokio::spawn(listener.run(door, tls, links));

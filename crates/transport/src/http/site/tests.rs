@@ -81,7 +81,7 @@ async fn bodies_are_the_sites_business_and_pages_are_refused() {
     let served = serve_echo(SiteOptions::default()).await;
     let post = |path: &str, headers: &str, body: &str| {
         format!(
-            "POST {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{headers}Content-Length: {}\r\n\r\n{body}",
+            "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}Content-Length: {}\r\n\r\n{body}",
             body.len()
         )
     };
@@ -133,12 +133,16 @@ async fn a_connection_keeps_its_place_until_both_halves_of_its_socket_are_gone()
     let _first = client.open_socket().await.unwrap();
     let (_, Socket { reader, writer }) = served.sockets.recv().await.unwrap();
     drop(reader);
-    let second = client.open_socket();
-    tokio::pin!(second);
-    let early = timeout(Duration::from_millis(100), &mut second).await;
-    assert!(early.is_err(), "there is no place");
+    let refused = client.open_socket().await.unwrap_err();
+    assert!(
+        matches!(refused, ConnectError::Refused { status: 503, .. }),
+        "{refused}"
+    );
+    // A request that asks for no websocket needs no place.
+    let request = "GET /x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    assert_eq!(ask(&served.address, request).await.0, "HTTP/1.1 200 OK");
     drop(writer);
-    second.await.unwrap();
+    client.open_socket().await.unwrap();
 }
 
 #[tokio::test]
@@ -148,15 +152,15 @@ async fn a_request_is_given_up_in_time_and_dropping_the_site_ends_it() {
         ..SiteOptions::default()
     };
     let served = serve_echo(options).await;
-    let request = "GET /slow HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
+    let request = "GET /slow HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     let (status, _) = ask(&served.address, request).await;
     assert_eq!(status, "HTTP/1.1 408 Request Timeout");
 
     let served = serve_echo(SiteOptions::default()).await;
     let mut stream = TcpStream::connect(&served.address).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
-    let (status, _) = ask(&served.address, "GET /x HTTP/1.0\r\n\r\n").await;
-    assert_eq!(status, "HTTP/1.0 200 OK");
+    let (status, _) = ask(&served.address, &request.replace("slow", "x")).await;
+    assert_eq!(status, "HTTP/1.1 200 OK");
     served.task.abort();
     let mut rest = Vec::new();
     assert!(stream.read_to_end(&mut rest).await.is_err() || rest.is_empty());
@@ -195,5 +199,74 @@ async fn sockets_carry_messages_over_tls_too() {
         };
         tokio::join!(send, receive);
         std::mem::swap(&mut client, &mut server);
+    }
+}
+
+#[tokio::test]
+async fn idle_connections_make_room_and_end_in_time() {
+    let options = SiteOptions {
+        pending: PendingLimits {
+            max_connections: 8,
+            max_per_address: 4,
+            timeout: Duration::from_millis(300),
+        },
+        ..SiteOptions::default()
+    };
+    let mut served = serve_echo(options).await;
+    let request = "GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let mut idle = Vec::new();
+    for _ in 0..5 {
+        let mut stream = TcpStream::connect(&served.address).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = [0; 15];
+        stream.read_exact(&mut answer).await.unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 200 OK");
+        idle.push(stream);
+    }
+    // What has become a websocket is not counted, and not ended.
+    let url = format!("ws://{}/door", served.address);
+    let mut client = WebSocket::new(url.parse().unwrap())
+        .open_socket()
+        .await
+        .unwrap();
+    let (_, mut server) = served.sockets.recv().await.unwrap();
+    let mut rest = Vec::new();
+    let first = timeout(Duration::from_millis(150), idle[0].read_to_end(&mut rest)).await;
+    assert!(first.is_ok(), "the oldest was closed at once");
+    for stream in &mut idle {
+        let end = timeout(Duration::from_secs(5), stream.read_to_end(&mut rest)).await;
+        assert!(end.is_ok(), "every connection ends");
+    }
+    client.writer.push(Bytes::from_static(b"alive"));
+    client.writer.flush().await.unwrap();
+    let alive = Raw::Binary(Bytes::from_static(b"alive"));
+    assert_eq!(server.reader.next().await.unwrap(), Some(alive));
+}
+
+#[tokio::test]
+async fn every_request_names_one_known_host() {
+    let served = serve_echo(SiteOptions::default()).await;
+    for (head, status) in [
+        ("GET /x HTTP/1.1\r\nHost: localhost:99", "200 OK"),
+        ("GET /x HTTP/1.1\r\nHost: [::1]:99", "200 OK"),
+        ("GET /x HTTP/1.1\r\nHost: evil.example", "403 Forbidden"),
+        (
+            "GET http://evil.example/x HTTP/1.1\r\nHost: localhost",
+            "403 Forbidden",
+        ),
+        ("GET /x HTTP/1.1", "400 Bad Request"),
+        (
+            "GET /x HTTP/1.1\r\nHost: localhost\r\nHost: localhost",
+            "400 Bad Request",
+        ),
+        ("GET /x HTTP/1.1\r\nHost: a@localhost", "400 Bad Request"),
+        (
+            "GET /x HTTP/1.1\r\nHost: localhost\r\nAuthorization: a\r\nAuthorization: a",
+            "400 Bad Request",
+        ),
+    ] {
+        let request = format!("{head}\r\nConnection: close\r\n\r\n");
+        let (came, _) = ask(&served.address, &request).await;
+        assert_eq!(came, format!("HTTP/1.1 {status}"), "{head}");
     }
 }

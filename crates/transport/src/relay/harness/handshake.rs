@@ -92,8 +92,10 @@ fn broken(error: ReadError) -> ConnectError {
         ReadError::Io(error) => ConnectError::Io(error),
         ReadError::Protocol(what) => ConnectError::Relay(what),
         ReadError::TooLong(_) => ConnectError::Relay("relay sends a message that is too long"),
-        ReadError::Exited(_) | ReadError::ExecutorChanged | ReadError::Stream(_) => {
-            ConnectError::Closed
-        }
+        ReadError::InvalidUtf8 => ConnectError::Relay("relay sends text that is not UTF-8"),
+        ReadError::Exited(_)
+        | ReadError::ExecutorChanged
+        | ReadError::Stalled
+        | ReadError::Stream(_) => ConnectError::Closed,
     }
 }

@@ -1,0 +1,145 @@
+//! What every request must be like, what makes a websocket of one (RFC 6455 section 4.2), and short
+//! answers. Pure.
+
+use base64_simd::STANDARD;
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header,
+};
+use http_body_util::Full;
+use hyper::body::Bytes;
+
+use super::AllowedHosts;
+use crate::websocket::accept_key;
+
+/// Checks what holds for every request, on whatever route.
+///
+/// # Errors
+/// The refusal to answer with.
+#[expect(
+    clippy::result_large_err,
+    reason = "the refusal is the answer, made once a request"
+)]
+pub(super) fn check_request<B>(
+    request: &Request<B>,
+    hosts: &AllowedHosts,
+) -> Result<(), Response<Full<Bytes>>> {
+    let headers = request.headers();
+    if headers.contains_key(header::ORIGIN) {
+        return Err(plain(StatusCode::FORBIDDEN, ""));
+    }
+    if request.version() != Version::HTTP_11 {
+        let text = "expected HTTP/1.1";
+        return Err(plain(StatusCode::HTTP_VERSION_NOT_SUPPORTED, text));
+    }
+    let host = match only(headers, header::HOST) {
+        Some(host) => hosts.allow(host),
+        None => return Err(plain(StatusCode::BAD_REQUEST, "expected one Host header")),
+    };
+    // In absolute form the target has precedence over the header (RFC 9112 section 3.2.2).
+    let target = match request.uri().authority() {
+        Some(authority) => hosts.allow_authority(authority),
+        None => Some(true),
+    };
+    match (host, target) {
+        (Some(true), Some(true)) => {}
+        (None, _) | (_, None) => {
+            return Err(plain(StatusCode::BAD_REQUEST, "malformed Host header"));
+        }
+        (Some(false), _) | (_, Some(false)) => {
+            let text = "Host is not a name of this server; --allowed-host adds one";
+            return Err(plain(StatusCode::FORBIDDEN, text));
+        }
+    }
+    if headers
+        .get_all(header::AUTHORIZATION)
+        .iter()
+        .nth(1)
+        .is_some()
+    {
+        let text = "expected one Authorization header";
+        return Err(plain(StatusCode::BAD_REQUEST, text));
+    }
+    Ok(())
+}
+
+/// Tells whether a request asks for a websocket.
+pub fn wants_websocket(headers: &HeaderMap) -> bool {
+    has(headers, header::CONNECTION, "upgrade") && has(headers, header::UPGRADE, "websocket")
+}
+
+/// Answers a request for a websocket: agrees to it, or refuses what is not a handshake of version 13.
+pub(super) fn switch<B>(request: &Request<B>) -> Response<Full<Bytes>> {
+    let headers = request.headers();
+    if request.method() != Method::GET {
+        let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "expected GET");
+        let allowed = HeaderValue::from_static("GET");
+        response.headers_mut().insert(header::ALLOW, allowed);
+        return response;
+    }
+    if !wants_websocket(headers) {
+        return plain(StatusCode::BAD_REQUEST, "expected a websocket upgrade");
+    }
+    let length = headers.get(header::CONTENT_LENGTH);
+    if headers.contains_key(header::TRANSFER_ENCODING) || length.is_some_and(|length| length != "0")
+    {
+        return plain(StatusCode::BAD_REQUEST, "expected a request without a body");
+    }
+    let version = only(headers, header::SEC_WEBSOCKET_VERSION);
+    if version.is_none_or(|version| version != "13") {
+        let mut response = plain(
+            StatusCode::UPGRADE_REQUIRED,
+            "expected websocket version 13",
+        );
+        let reply = response.headers_mut();
+        reply.insert(
+            header::SEC_WEBSOCKET_VERSION,
+            HeaderValue::from_static("13"),
+        );
+        return response;
+    }
+    let key = only(headers, header::SEC_WEBSOCKET_KEY).map(HeaderValue::as_bytes);
+    let Some(key) = key.filter(|key| is_key(key)) else {
+        let text = "expected a Sec-WebSocket-Key of 16 bytes in base64";
+        return plain(StatusCode::BAD_REQUEST, text);
+    };
+    let mut response = plain(StatusCode::SWITCHING_PROTOCOLS, "");
+    let reply = response.headers_mut();
+    reply.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+    reply.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+    if let Ok(accept) = HeaderValue::from_str(&accept_key(key)) {
+        reply.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
+    }
+    response
+}
+
+fn is_key(key: &[u8]) -> bool {
+    key.len() == 24 && STANDARD.decode_to_vec(key).is_ok_and(|key| key.len() == 16)
+}
+
+/// Returns the value of a header that occurs exactly once.
+fn only(headers: &HeaderMap, name: HeaderName) -> Option<&HeaderValue> {
+    let mut values = headers.get_all(name).iter();
+    values.next().filter(|_| values.next().is_none())
+}
+
+fn has(headers: &HeaderMap, name: HeaderName, token: &str) -> bool {
+    headers
+        .get_all(name)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|part| part.trim().eq_ignore_ascii_case(token))
+}
+
+/// Answers with a line of text, or with nothing.
+pub(super) fn plain(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let body = body.into();
+    let empty = body.is_empty();
+    let mut response = Response::new(Full::new(body));
+    *response.status_mut() = status;
+    if !empty {
+        let kind = HeaderValue::from_static("text/plain; charset=utf-8");
+        response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    }
+    response
+}

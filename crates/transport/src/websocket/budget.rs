@@ -1,0 +1,164 @@
+//! Memory for large messages that have not arrived completely, shared by the connections of a listener.
+//!
+//! Invariant: a message reserves all that it may take before it takes more than a small part of it, so
+//! two that are half arrived never wait for each other. A message that holds its reservation for too
+//! long while others wait fails.
+
+use std::{
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use futures_util::future::BoxFuture;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::{Instant, Sleep, sleep_until},
+};
+
+/// How often a message that is overdue checks whether others wait.
+const OVERDUE_CHECK: Duration = Duration::from_secs(1);
+
+/// What large messages may take until they have arrived, all connections together.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct MessageBudgetLimits {
+    /// Bytes that may be reserved at once. A message above it reserves all of them.
+    pub total_bytes: usize,
+    /// How long any message may take to arrive while others wait.
+    pub base_timeout: Duration,
+    /// How many bytes arrive in each further second, at least.
+    pub bytes_per_second: usize,
+}
+
+impl Default for MessageBudgetLimits {
+    /// Two messages of the largest size, at 2 Mbit/s.
+    fn default() -> Self {
+        Self {
+            total_bytes: 128 << 20,
+            base_timeout: Duration::from_secs(10),
+            bytes_per_second: 256 << 10,
+        }
+    }
+}
+
+/// The memory that the connections of a listener share.
+#[derive(Clone, Debug)]
+pub struct MessageBudget(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    limits: MessageBudgetLimits,
+    free: Arc<Semaphore>,
+    /// Messages that wait for a reservation.
+    waiting: AtomicUsize,
+}
+
+impl MessageBudget {
+    /// Sets memory aside.
+    pub fn new(limits: MessageBudgetLimits) -> Self {
+        Self(Arc::new(Shared {
+            limits,
+            free: Arc::new(Semaphore::new(limits.total_bytes)),
+            waiting: AtomicUsize::new(0),
+        }))
+    }
+}
+
+/// What one connection holds of the budget, or waits for.
+#[derive(Default)]
+pub(super) enum Reservation {
+    #[default]
+    None,
+    Waiting {
+        permit: BoxFuture<'static, Option<OwnedSemaphorePermit>>,
+        bytes: usize,
+        _waiting: WaitingGuard,
+    },
+    Held {
+        _permit: Option<OwnedSemaphorePermit>,
+        bytes: usize,
+        overdue: Pin<Box<Sleep>>,
+    },
+}
+
+/// The message holds up others, and takes too long.
+#[derive(Debug)]
+pub(super) struct Overdue;
+
+impl Reservation {
+    /// Reserves `bytes` for the message that is arriving. Pending while others hold what it needs.
+    pub(super) fn poll_reserve(
+        &mut self,
+        budget: &MessageBudget,
+        bytes: usize,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Overdue>> {
+        loop {
+            match self {
+                Self::Held {
+                    bytes: held,
+                    overdue,
+                    ..
+                } if *held >= bytes => {
+                    while overdue.as_mut().poll(cx).is_ready() {
+                        if budget.0.waiting.load(Ordering::Relaxed) > 0 {
+                            return Poll::Ready(Err(Overdue));
+                        }
+                        overdue.as_mut().reset(Instant::now() + OVERDUE_CHECK);
+                    }
+                    return Poll::Ready(Ok(()));
+                }
+                Self::Waiting {
+                    permit,
+                    bytes: wanted,
+                    ..
+                } if *wanted >= bytes => {
+                    let permit = ready!(permit.as_mut().poll(cx));
+                    let (bytes, limits) = (*wanted, &budget.0.limits);
+                    let arriving = bytes.div_ceil(limits.bytes_per_second.max(1));
+                    let timeout = limits.base_timeout + Duration::from_secs(arriving as u64);
+                    *self = Self::Held {
+                        _permit: permit,
+                        bytes,
+                        overdue: Box::pin(sleep_until(Instant::now() + timeout)),
+                    };
+                }
+                Self::None | Self::Held { .. } | Self::Waiting { .. } => {
+                    // Given back first: what is held while more is waited for could be what another
+                    // message waits for.
+                    *self = Self::None;
+                    let shared = &budget.0;
+                    let amount = bytes.min(shared.limits.total_bytes);
+                    let amount = u32::try_from(amount).unwrap_or(u32::MAX);
+                    let free = Arc::clone(&shared.free);
+                    *self = Self::Waiting {
+                        // The semaphore is never closed.
+                        permit: Box::pin(async move { free.acquire_many_owned(amount).await.ok() }),
+                        bytes,
+                        _waiting: WaitingGuard::new(shared),
+                    };
+                }
+            }
+        }
+    }
+}
+
+/// Counts a message among those that wait.
+pub(super) struct WaitingGuard(Arc<Shared>);
+
+impl WaitingGuard {
+    fn new(shared: &Arc<Shared>) -> Self {
+        shared.waiting.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(shared))
+    }
+}
+
+impl Drop for WaitingGuard {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}

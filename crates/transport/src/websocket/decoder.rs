@@ -1,0 +1,240 @@
+//! Frames to messages (RFC 6455 section 5), without IO.
+//!
+//! Invariant: a frame that breaks the RFC or a limit fails as soon as the bytes that show it have
+//! arrived: the header before its payload, text with the first byte that is not UTF-8. After an error
+//! nothing else is decoded.
+
+use bytes::{Buf, Bytes, BytesMut};
+
+use super::{
+    frame::{Header, Opcode, apply_mask},
+    utf8::{InvalidUtf8, Utf8Validator},
+};
+use crate::link::Role;
+
+/// Decodes the frames of one direction of a connection.
+#[derive(Debug)]
+pub(super) struct MessageDecoder {
+    /// Bytes that arrived and are not decoded yet. The driver appends to it.
+    pub(super) buffer: BytesMut,
+    /// The frame whose payload is arriving.
+    header: Option<Header>,
+    /// How much of the payload, at the start of `buffer`, is unmasked and checked.
+    checked: usize,
+    /// The message whose last fragment has not arrived.
+    message: Option<(MessageKind, BytesMut)>,
+    utf8: Utf8Validator,
+    role: Role,
+    max_message_bytes: usize,
+}
+
+/// What a message was sent as.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum MessageKind {
+    Text,
+    Binary,
+}
+
+/// One decoded frame.
+#[derive(Debug, Eq, PartialEq)]
+pub(super) enum FrameEvent {
+    /// The frame completed a message.
+    Message(MessageKind, Bytes),
+    /// The message goes on with the next frame.
+    Fragment,
+    Ping(Bytes),
+    Pong,
+    /// The peer closes, with this status code if it gave one.
+    Close(Option<u16>),
+}
+
+/// Peer: the frames break the RFC, or a limit.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum FrameError {
+    Protocol(&'static str),
+    InvalidUtf8,
+    TooLong(usize),
+}
+
+impl From<InvalidUtf8> for FrameError {
+    fn from(InvalidUtf8: InvalidUtf8) -> Self {
+        Self::InvalidUtf8
+    }
+}
+
+impl MessageDecoder {
+    pub(super) fn new(buffer: BytesMut, role: Role, max_message_bytes: usize) -> Self {
+        Self {
+            buffer,
+            header: None,
+            checked: 0,
+            message: None,
+            utf8: Utf8Validator::default(),
+            role,
+            max_message_bytes,
+        }
+    }
+
+    /// Takes messages of another length from here on.
+    pub(super) fn with_limit(self, max_message_bytes: usize) -> Self {
+        Self {
+            max_message_bytes,
+            ..self
+        }
+    }
+
+    /// Forgets what has arrived, and gives its memory back.
+    pub(super) fn clear(&mut self) {
+        *self = Self::new(BytesMut::new(), self.role, self.max_message_bytes);
+    }
+
+    /// Decodes the next frame; `None` until more bytes arrive.
+    pub(super) fn next(&mut self) -> Result<Option<FrameEvent>, FrameError> {
+        let Some(header) = self.take_header()? else {
+            return Ok(None);
+        };
+        self.check_payload(&header)?;
+        if self.missing_bytes() > 0 {
+            return Ok(None);
+        }
+        self.header = None;
+        let payload = self.buffer.split_to(std::mem::take(&mut self.checked));
+        Ok(Some(match header.opcode {
+            Opcode::Ping => FrameEvent::Ping(payload.freeze()),
+            Opcode::Pong => FrameEvent::Pong,
+            Opcode::Close => FrameEvent::Close(close_code(&payload)?),
+            Opcode::Text => {
+                self.assemble(MessageKind::Text, BytesMut::new(), payload, header.fin)?
+            }
+            Opcode::Binary => {
+                self.assemble(MessageKind::Binary, BytesMut::new(), payload, header.fin)?
+            }
+            Opcode::Continuation => {
+                let (kind, message) = self.message.take().ok_or(NO_START)?;
+                self.assemble(kind, message, payload, header.fin)?
+            }
+        }))
+    }
+
+    /// Returns how much of the current payload has not arrived.
+    pub(super) fn missing_bytes(&self) -> usize {
+        let length = self.header.map_or(0, |header| header.payload_len());
+        length.saturating_sub(self.buffer.len())
+    }
+
+    /// Returns how long the message that is arriving may become before the next frame header: to the
+    /// end of its last fragment, or to the limit if more fragments follow.
+    pub(super) fn expected_bytes(&self) -> usize {
+        let arrived = self
+            .message
+            .as_ref()
+            .map_or(0, |(_, message)| message.len());
+        match self.header {
+            Some(header) if header.opcode.is_control() => arrived,
+            Some(header) => {
+                let known = arrived + header.payload_len();
+                match header.fin || known <= Self::SMALL_BYTES {
+                    true => known,
+                    false => self.max_message_bytes,
+                }
+            }
+            None => arrived,
+        }
+    }
+
+    /// Messages up to this size are not accounted for: they fit into a read buffer.
+    pub(super) const SMALL_BYTES: usize = 64 << 10;
+
+    fn take_header(&mut self) -> Result<Option<Header>, FrameError> {
+        if self.header.is_some() {
+            return Ok(self.header);
+        }
+        let parsed = Header::parse(&self.buffer).map_err(FrameError::Protocol)?;
+        let Some((header, size)) = parsed else {
+            return Ok(None);
+        };
+        if header.mask.is_some() != (self.role == Role::Server) {
+            return Err(FrameError::Protocol(match self.role {
+                Role::Server => "websocket frame of a client is not masked",
+                Role::Client => "websocket frame of a server is masked",
+            }));
+        }
+        let arrived = match (&self.message, header.opcode) {
+            (_, Opcode::Close | Opcode::Ping | Opcode::Pong) => 0,
+            (None, Opcode::Continuation) => return Err(NO_START),
+            (None, Opcode::Text | Opcode::Binary) => 0,
+            (Some((_, message)), Opcode::Continuation) => message.len(),
+            (Some(_), Opcode::Text | Opcode::Binary) => {
+                return Err(FrameError::Protocol(
+                    "websocket message starts inside another one",
+                ));
+            }
+        };
+        let room = (self.max_message_bytes - arrived) as u64;
+        if !header.opcode.is_control() && header.length > room {
+            return Err(FrameError::TooLong(self.max_message_bytes));
+        }
+        self.buffer.advance(size);
+        self.header = Some(header);
+        Ok(self.header)
+    }
+
+    /// Unmasks and checks what has arrived of the payload since the last call.
+    fn check_payload(&mut self, header: &Header) -> Result<(), FrameError> {
+        let end = header.payload_len().min(self.buffer.len());
+        let arrived = &mut self.buffer[self.checked..end];
+        if let Some(mut mask) = header.mask {
+            mask.rotate_left(self.checked % 4);
+            apply_mask(mask, arrived);
+        }
+        self.checked = end;
+        let is_text = match (header.opcode, &self.message) {
+            (Opcode::Text, _) | (Opcode::Continuation, Some((MessageKind::Text, _))) => true,
+            (
+                Opcode::Continuation | Opcode::Binary | Opcode::Close | Opcode::Ping | Opcode::Pong,
+                _,
+            ) => false,
+        };
+        if is_text {
+            self.utf8.push(arrived)?;
+        }
+        Ok(())
+    }
+
+    fn assemble(
+        &mut self,
+        kind: MessageKind,
+        mut message: BytesMut,
+        payload: BytesMut,
+        fin: bool,
+    ) -> Result<FrameEvent, FrameError> {
+        message.unsplit(payload);
+        if !fin {
+            self.message = Some((kind, message));
+            return Ok(FrameEvent::Fragment);
+        }
+        if kind == MessageKind::Text {
+            self.utf8.finish()?;
+        }
+        Ok(FrameEvent::Message(kind, message.freeze()))
+    }
+}
+
+const NO_START: FrameError = FrameError::Protocol("websocket fragment without a first one");
+
+/// Returns the status code of a close frame (RFC 6455 sections 5.5.1 and 7.4).
+fn close_code(payload: &[u8]) -> Result<Option<u16>, FrameError> {
+    let (code, reason) = match payload {
+        [] => return Ok(None),
+        [_] => return Err(FrameError::Protocol("websocket close frame of one byte")),
+        [high, low, reason @ ..] => (u16::from_be_bytes([*high, *low]), reason),
+    };
+    // The registered ones that may be sent, and the ranges for libraries and applications.
+    if !matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999) {
+        return Err(FrameError::Protocol(
+            "websocket close frame with a code that must not be sent",
+        ));
+    }
+    str::from_utf8(reason).map_err(|_| FrameError::InvalidUtf8)?;
+    Ok(Some(code))
+}
