@@ -4,6 +4,7 @@
 mod client;
 mod echo;
 mod files;
+mod flood;
 mod hub;
 mod in_flight;
 mod memory;
@@ -35,7 +36,7 @@ pub(crate) struct Group {
 const BINARY: &str = "binaryData";
 
 /// All groups, in the order of the table.
-pub(crate) const GROUPS: [Group; 20] = [
+pub(crate) const GROUPS: [Group; 21] = [
     Group {
         name: "spawn",
         run: spawn::run,
@@ -59,6 +60,10 @@ pub(crate) const GROUPS: [Group; 20] = [
     Group {
         name: "stalled",
         run: stalled::run,
+    },
+    Group {
+        name: "flood",
+        run: flood::run,
     },
     Group {
         name: "startup",

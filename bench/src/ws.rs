@@ -6,4 +6,12 @@ mod frame;
 mod handshake;
 mod stream;
 
+pub(crate) use handshake::open;
 pub(crate) use stream::{READ_BUFFER, WebSocket};
+
+/// Encodes a text message, for those who write to a stream themselves.
+pub(crate) fn encode_text(text: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::new();
+    frame::encode(&mut frame, frame::Opcode::Text, &[text]);
+    frame
+}

@@ -13,7 +13,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 const MAX_HEAD: usize = 16 * 1024;
 
 /// Connects and upgrades. Every later read or write on the stream is bounded in time.
-pub(super) fn open(url: &str) -> Result<TcpStream> {
+pub(crate) fn open(url: &str) -> Result<TcpStream> {
     let (authority, path) = split(url)?;
     let addr = resolve(authority)?;
     let mut stream = TcpStream::connect_timeout(&addr, PATIENCE)

@@ -1,5 +1,6 @@
 //! One connection: a reader that decodes, orders and runs requests, and a writer beside it.
 
+mod large_message;
 mod reader;
 mod writer;
 
@@ -9,7 +10,10 @@ use exec_transport::link::Link;
 use tokio::time::timeout;
 use tracing::{Instrument, field::Empty};
 
-use self::{reader::Reader, writer::Writer};
+use self::{
+    reader::{ReadEnd, Reader},
+    writer::Writer,
+};
 use crate::{meters::Held, outbox::Outbox, service::Shared};
 
 /// Serves a connection until its peer is done or it breaks.
@@ -40,11 +44,11 @@ async fn run(shared: Arc<Shared>, link: Link) {
         link.principal,
     );
     let (mut input, _slot) = (link.reader, link.slot);
-    tokio::select! {
-        () = reader.run(&mut *input) => {}
+    let ended = tokio::select! {
+        ended = reader.run(&mut *input) => ended,
         // The peer cannot be written to any more.
-        () = outbox.closed() => {}
-    }
+        () = outbox.closed() => ReadEnd::Done,
+    };
     outbox.asked().hang_up();
     // Requests that still run are cancelled; what they have done stays.
     let session = reader.into_session();
@@ -54,7 +58,15 @@ async fn run(shared: Arc<Shared>, link: Link) {
     }
     // What was answered already goes out, if the peer still takes it.
     let stop = writer.abort_handle();
-    if timeout(LAST_WORDS, writer).await.is_err() {
+    let closed = async {
+        drop(writer.await);
+        if ended == ReadEnd::Failed {
+            // Discards what the peer sent meanwhile: unread data would make the system reset the
+            // connection, and the peer might not see why it was closed.
+            while let Ok(Some(_)) = input.next().await {}
+        }
+    };
+    if timeout(LAST_WORDS, closed).await.is_err() {
         stop.abort();
     }
 }

@@ -25,9 +25,11 @@ use futures_util::{
     future::{BoxFuture, FutureExt},
     stream::FuturesUnordered,
 };
-use tokio::task::yield_now;
+use serde_json::value::RawValue;
+use tokio::task::{JoinError, JoinHandle, spawn_blocking, yield_now};
 use tracing::Instrument;
 
+use super::large_message::{DecodedMethod, DecodedRequest, LARGE_MESSAGE_BYTES, LargeMessage};
 use crate::{
     answer::{Answer, Reply},
     call::Call,
@@ -57,6 +59,8 @@ pub(super) struct Reader {
     renamed: BTreeMap<Ticket, HandleId>,
     /// What queued requests and those that run take.
     held_bytes: usize,
+    /// A large message that is being decoded. No other is read meanwhile.
+    decoding: Option<JoinHandle<LargeMessage>>,
     /// Answers that are ready and wait for room.
     crowded: usize,
     /// Requests that run or wait, and answers that wait.
@@ -64,6 +68,15 @@ pub(super) struct Reader {
     /// They are polled always: whoever waits for room here may be first in line for it, and would
     /// hold up this task if this task waited, too.
     running: FuturesUnordered<BoxFuture<'static, Over>>,
+}
+
+/// How reading ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum ReadEnd {
+    /// The peer is done.
+    Done,
+    /// The peer broke the rules of the transport, or the connection broke.
+    Failed,
 }
 
 /// What something that is over gives back.
@@ -119,29 +132,40 @@ impl Reader {
             queued: BTreeMap::new(),
             renamed: BTreeMap::new(),
             held_bytes: 0,
+            decoding: None,
             crowded: 0,
             running: FuturesUnordered::new(),
         }
     }
 
     /// Runs until the peer is done, or breaks the rules of the transport.
-    pub(super) async fn run(&mut self, input: &mut dyn MessageReader) {
+    pub(super) async fn run(&mut self, input: &mut dyn MessageReader) -> ReadEnd {
         loop {
             // Requests and answers are kept in memory, so they are bounded.
-            let full = self.held_bytes >= limits::MAX_MESSAGE_BYTES || self.crowded > 0;
+            let full = self.held_bytes >= limits::MAX_MESSAGE_BYTES
+                || self.crowded > 0
+                || self.decoding.is_some();
             let awake = self.awake_until.is_some_and(|until| Instant::now() < until);
             tokio::select! {
                 biased;
                 Some(over) = self.running.next() => self.handle_over(&over),
+                Some(message) = decoded(&mut self.decoding) => {
+                    self.decoding = None;
+                    match message {
+                        Ok(message) => self.handle_large(message).await,
+                        // The runtime ends.
+                        Err(_) => return ReadEnd::Done,
+                    }
+                }
                 message = input.next(), if !full => match message {
                     Ok(Some(message)) => {
                         self.handle_message(message).await;
                         self.stay_awake();
                     }
-                    Ok(None) => return,
+                    Ok(None) => return ReadEnd::Done,
                     Err(error) => {
                         tracing::debug!(peer = self.peer, %error, "connection is given up");
-                        return;
+                        return ReadEnd::Failed;
                     }
                 },
                 // Looks again at once, instead of going to sleep.
@@ -179,6 +203,10 @@ impl Reader {
         let meters = Arc::clone(&self.shared.meters);
         meters.messages_received.increment();
         meters.received_bytes.add_bytes(bytes);
+        if bytes > LARGE_MESSAGE_BYTES {
+            self.decoding = Some(spawn_blocking(move || LargeMessage::decode(frame)));
+            return;
+        }
         let decoded = match split_binary(&frame) {
             None => Ok((frame, None)),
             Some(Ok((header, data))) => Ok((header, Some(data))),
@@ -192,58 +220,115 @@ impl Reader {
         };
         match message.map(|message| self.gate.handle_message(message)) {
             Ok(Input::Request(mut request)) => {
-                let id = request.id.clone();
-                let Some(method) = MethodName::parse(&request.method) else {
-                    meters.requests.unknown_methods.increment();
-                    let message = format!("exec-server does not implement `{}`", request.method);
-                    let unknown = RpcError::new(ErrorCode::METHOD_NOT_FOUND, message);
-                    let error = self.check_data(&request).err().unwrap_or(unknown);
-                    return self.answer(Outgoing::error(&id, &error));
+                let has_data = request.data.is_some();
+                let decoded = match MethodName::parse(&request.method) {
+                    Some(method) => {
+                        let granted = self.check_data(has_data);
+                        let call = granted.and_then(|()| Call::decode(method, &mut request));
+                        DecodedMethod::Known(method, call)
+                    }
+                    None => DecodedMethod::Unknown(request.method.into_owned()),
                 };
-                let observed = self.observe(method, request.trace.as_ref());
-                match self.admit(method, &mut request) {
-                    Ok((ordering, call)) => {
-                        observed.names(call.process());
-                        let request = Request { id, call, observed };
-                        self.handle_call(request, ordering, bytes).await;
-                    }
-                    Err(error) => {
-                        observed.finish(Outcome::of(&error));
-                        self.answer(Outgoing::error(&id, &error));
-                    }
-                }
-            }
-            Ok(Input::Reply(reply)) => self.answer(reply),
-            Ok(Input::Acknowledged(acknowledged)) => self.handler.acknowledge(&acknowledged),
-            Ok(Input::Answer(answer)) => {
-                if !self.outbox.asked().handle_answer(answer) {
-                    self.gate.handle_unsolicited();
-                    meters.unsolicited_responses.increment();
-                }
-            }
-            Ok(Input::Nothing) => {}
-            Err(reason) => {
-                meters.requests.malformed.increment();
-                let peer = &self.peer;
-                // The stock server's words: its clients compare them.
-                let text = match self.binary {
-                    Binary::Possible => format!(
-                        "failed to parse websocket JSON-RPC message from exec-server websocket \
-                         {peer}: {reason}"
-                    ),
-                    Binary::Refused => {
-                        format!("failed to parse JSON-RPC message from {peer}: {reason}")
-                    }
+                let request = DecodedRequest {
+                    id: request.id,
+                    trace: request.trace,
+                    has_data,
+                    decoded,
+                    bytes,
                 };
-                let error = RpcError::invalid_request(text);
-                self.answer(Outgoing::error(&RequestId::NONE, &error));
+                self.handle_request(request).await;
+            }
+            Ok(input) => self.handle_other(input),
+            Err(reason) => self.refuse_malformed(&reason),
+        }
+    }
+
+    /// Handles a message that was decoded on the blocking pool.
+    async fn handle_large(&mut self, message: LargeMessage) {
+        match message {
+            LargeMessage::Request(request) => self.handle_request(request).await,
+            LargeMessage::Notification(method) => {
+                let note = exec_wire::message::Notification {
+                    method: method.into(),
+                    params: None,
+                    data: None,
+                };
+                let input = self.gate.handle_message(Message::Notification(note));
+                self.handle_other(input);
+            }
+            LargeMessage::Answer(id) => {
+                let answer = exec_wire::message::Response {
+                    id,
+                    result: RawValue::NULL,
+                    data: None,
+                };
+                self.handle_other(Input::Answer(Message::Response(answer)));
+            }
+            LargeMessage::Malformed(reason) => self.refuse_malformed(&reason),
+        }
+    }
+
+    async fn handle_request(&mut self, request: DecodedRequest) {
+        let DecodedRequest { id, bytes, .. } = request;
+        let (method, call) = match request.decoded {
+            DecodedMethod::Known(method, call) => (method, call),
+            DecodedMethod::Unknown(name) => {
+                self.shared.meters.requests.unknown_methods.increment();
+                let message = format!("exec-server does not implement `{name}`");
+                let unknown = RpcError::new(ErrorCode::METHOD_NOT_FOUND, message);
+                let error = self.check_data(request.has_data).err().unwrap_or(unknown);
+                return self.answer(Outgoing::error(&id, &error));
+            }
+        };
+        let observed = self.observe(method, request.trace.as_ref());
+        match self.admit(method, request.has_data, call) {
+            Ok((ordering, call)) => {
+                observed.names(call.process());
+                let request = Request { id, call, observed };
+                self.handle_call(request, ordering, bytes).await;
+            }
+            Err(error) => {
+                observed.finish(Outcome::of(&error));
+                self.answer(Outgoing::error(&id, &error));
             }
         }
     }
 
+    /// Handles what is not a request.
+    fn handle_other(&mut self, input: Input<'_>) {
+        match input {
+            Input::Reply(reply) => self.answer(reply),
+            Input::Acknowledged(acknowledged) => self.handler.acknowledge(&acknowledged),
+            Input::Answer(answer) => {
+                if !self.outbox.asked().handle_answer(answer) {
+                    self.gate.handle_unsolicited();
+                    self.shared.meters.unsolicited_responses.increment();
+                }
+            }
+            Input::Request(_) | Input::Nothing => {}
+        }
+    }
+
+    fn refuse_malformed(&mut self, reason: &str) {
+        self.shared.meters.requests.malformed.increment();
+        let peer = &self.peer;
+        // The stock server's words: its clients compare them.
+        let text = match self.binary {
+            Binary::Possible => format!(
+                "failed to parse websocket JSON-RPC message from exec-server websocket \
+                 {peer}: {reason}"
+            ),
+            Binary::Refused => {
+                format!("failed to parse JSON-RPC message from {peer}: {reason}")
+            }
+        };
+        let error = RpcError::invalid_request(text);
+        self.answer(Outgoing::error(&RequestId::NONE, &error));
+    }
+
     /// Checks that raw data came from a peer that may send it.
-    fn check_data(&self, request: &exec_wire::message::Request<'_>) -> Result<(), RpcError> {
-        match request.data.is_some() && !self.handler.takes_binary() {
+    fn check_data(&self, has_data: bool) -> Result<(), RpcError> {
+        match has_data && !self.handler.takes_binary() {
             true => Err(RpcError::invalid_request("binary data was not granted")),
             false => Ok(()),
         }
@@ -253,10 +338,11 @@ impl Reader {
     fn admit(
         &self,
         method: MethodName,
-        request: &mut exec_wire::message::Request<'_>,
+        has_data: bool,
+        call: Result<Call, RpcError>,
     ) -> Result<(Ordering, Call), RpcError> {
-        self.check_data(request)?;
-        let call = Call::decode(method, request)?;
+        self.check_data(has_data)?;
+        let call = call?;
         self.gate.admit(method)?;
         Ok((method.ordering(), call))
     }
@@ -452,4 +538,11 @@ impl Reader {
         };
         self.running.push(waits.map(|()| over).boxed());
     }
+}
+
+/// Waits for a message that is being decoded, if one is.
+async fn decoded(
+    decoding: &mut Option<JoinHandle<LargeMessage>>,
+) -> Option<Result<LargeMessage, JoinError>> {
+    Some(decoding.as_mut()?.await)
 }
