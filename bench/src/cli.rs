@@ -36,7 +36,7 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) check: bool,
     /// Measure only rows whose group contains TEXT: spawn, inflight, echo, output, memory,
-    /// stalled, startup, fs-calls, fs-bulk, fs-walk, fs-peak, fs-watch, sandbox, client, tools, people, relay, hub-frames,
+    /// stalled, flood, startup, fs-calls, fs-bulk, fs-walk, fs-peak, fs-watch, sandbox, client, tools, people, relay, hub-frames,
     /// hub-crowd, hub-nodes; so `fs` is all about files and `hub` all about hubs;
     /// repeatable
     #[arg(long, value_name = "TEXT")]
