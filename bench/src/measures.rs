@@ -14,6 +14,7 @@ mod sandbox;
 mod spawn;
 mod stalled;
 mod startup;
+mod terminal;
 mod tools;
 mod transfer;
 
@@ -36,7 +37,7 @@ pub(crate) struct Group {
 const BINARY: &str = "binaryData";
 
 /// All groups, in the order of the table.
-pub(crate) const GROUPS: [Group; 21] = [
+pub(crate) const GROUPS: [Group; 22] = [
     Group {
         name: "spawn",
         run: spawn::run,
@@ -52,6 +53,10 @@ pub(crate) const GROUPS: [Group; 21] = [
     Group {
         name: "output",
         run: output::run,
+    },
+    Group {
+        name: "terminal",
+        run: terminal::run,
     },
     Group {
         name: "memory",

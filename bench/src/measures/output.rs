@@ -100,7 +100,12 @@ fn lane(bytes: u64, pid: Option<u32>, mut client: Client) -> Result<Lane<'static
     }))
 }
 
-fn transfer(client: &mut Client, start: &Start, bytes: u64, pid: Option<u32>) -> Result<Transfer> {
+pub(super) fn transfer(
+    client: &mut Client,
+    start: &Start,
+    bytes: u64,
+    pid: Option<u32>,
+) -> Result<Transfer> {
     let before = pid.map(Usage::sample);
     let began = Instant::now();
     let process = client.queue_start(start);
@@ -134,6 +139,8 @@ fn transfer(client: &mut Client, start: &Start, bytes: u64, pid: Option<u32>) ->
     Ok(Transfer::new(bytes, took, cpu))
 }
 
-fn median(of: impl Fn(&Transfer) -> Option<f64>) -> impl FnOnce(&[Transfer]) -> Option<f64> {
+pub(super) fn median(
+    of: impl Fn(&Transfer) -> Option<f64>,
+) -> impl FnOnce(&[Transfer]) -> Option<f64> {
     move |transfers| p50(&transfers.iter().filter_map(of).collect::<Vec<f64>>())
 }
