@@ -171,7 +171,7 @@ async fn a_list_has_every_member(transport: Transport) {
     assert_eq!(processes[1]["argv"], json!(["sh", "-c", "exit 3"]));
     assert_eq!(processes[0]["osPid"].to_string(), pid.trim());
     assert!(processes[1]["usage"]["maxRssBytes"].as_u64().unwrap() > 0);
-    assert_eq!(processes[0]["usage"], json!(null));
+    assert!(processes[0]["usage"]["maxRssBytes"].as_u64().unwrap() > 0);
     let now = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap();

@@ -302,7 +302,7 @@ async fn a_hub_gives_memory_back_after_a_burst_of_half_sent_requests() {
     let hub = Hub::start().await;
     let before = hub.server.resident_bytes();
     let head = format!(
-        "POST /cloud/environment/box/connect HTTP/1.1\r\nHost: hub\r\nAuthorization: Bearer {}\r\n\
+        "POST /cloud/environment/box/connect HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}\r\n\
          Content-Type: application/json\r\nContent-Length: 30000\r\n\r\n",
         hub.token
     );
