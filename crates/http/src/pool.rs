@@ -96,7 +96,7 @@ fn tls(env: &BTreeMap<OsString, OsString>) -> Result<ClientConfig, HttpError> {
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|error| HttpError::Host(error.to_string()))?
-        .with_root_certificates(roots::find(env))
+        .with_root_certificates(roots::find(env)?)
         .with_no_client_auth();
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)

@@ -239,6 +239,33 @@ async fn certificates_are_those_of_the_file_that_the_host_names() {
     let (response, _) = within(async { tokio::join!(request, serve) }).await;
     assert_eq!(&response.unwrap().body[..], b"fine");
 
+    // A private CA is trusted beside the others.
+    let mut other = tempfile::NamedTempFile::new().unwrap();
+    let unrelated = rcgen::generate_simple_self_signed(["other.test".to_owned()]).unwrap();
+    other.write_all(unrelated.cert.pem().as_bytes()).unwrap();
+    let (own, other) = (
+        file.path().to_str().unwrap(),
+        other.path().to_str().unwrap(),
+    );
+    for env in [
+        &[("CODEX_CA_CERTIFICATE", own)][..],
+        &[("CODEX_CA_CERTIFICATE", own), ("SSL_CERT_FILE", other)],
+        &[("CODEX_CA_CERTIFICATE", other), ("SSL_CERT_FILE", own)],
+        &[("CODEX_CA_CERTIFICATE", ""), ("SSL_CERT_FILE", own)],
+    ] {
+        let trusting = client(env);
+        let request = trusting.request(HttpRequest::new("GET", &url));
+        let serve = async {
+            let (socket, _) = listener.accept().await.unwrap();
+            match acceptor.accept(socket).await {
+                Ok(socket) => drop(answer(socket, FINE).await),
+                Err(error) => panic!("{env:?}: {error}"),
+            }
+        };
+        let (response, ()) = within(async { tokio::join!(request, serve) }).await;
+        assert_eq!(&response.unwrap().body[..], b"fine", "{env:?}");
+    }
+
     let strange = client(&[]);
     let request = strange.request(HttpRequest::new("GET", &url));
     let serve = async {
@@ -250,4 +277,35 @@ async fn certificates_are_those_of_the_file_that_the_host_names() {
         unreachable!("nobody has signed it");
     };
     assert!(text.contains("certificate"), "{text}");
+}
+
+#[tokio::test]
+async fn a_file_of_certificates_that_has_none_fails_every_request() {
+    let empty = tempfile::NamedTempFile::new().unwrap();
+    let empty = empty.path().to_str().unwrap();
+    for (env, variable, path) in [
+        (
+            &[("CODEX_CA_CERTIFICATE", "/nothing/of/this/name")][..],
+            "CODEX_CA_CERTIFICATE",
+            "/nothing",
+        ),
+        (
+            &[("CODEX_CA_CERTIFICATE", empty)],
+            "CODEX_CA_CERTIFICATE",
+            empty,
+        ),
+        (
+            &[("SSL_CERT_FILE", "/nothing/of/this/name")],
+            "SSL_CERT_FILE",
+            "/nothing",
+        ),
+        (&[("SSL_CERT_FILE", empty)], "SSL_CERT_FILE", empty),
+    ] {
+        // Nobody listens there: the error comes before anything is sent.
+        let request = HttpRequest::new("GET", "http://127.0.0.1:1/");
+        let Err(HttpError::Host(text)) = within(client(env).request(request)).await else {
+            unreachable!("no request is made");
+        };
+        assert!(text.contains(variable) && text.contains(path), "{text}");
+    }
 }
