@@ -123,7 +123,8 @@ impl Rig {
     /// Sends a request without a body and returns status and body.
     pub(crate) async fn ask(&self, method: &str, path: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(self.hub.address()).await.unwrap();
-        let head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        let head =
+            format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         stream.write_all(head.as_bytes()).await.unwrap();
         let mut answer = String::new();
         let reading = stream.read_to_string(&mut answer);

@@ -52,7 +52,10 @@ impl Rules {
                 let (_, held) = self.missing.entry(path).or_insert((first, access));
                 *held = stronger(*held, access);
             }
-            End::Sealed(directory) => self.seal(directory, access),
+            End::Sealed(directory) => {
+                let access = access.min(most(&directory));
+                self.seal(directory, access);
+            }
             End::Nowhere => {}
         }
     }
@@ -61,10 +64,23 @@ impl Rules {
     /// can be written anyway.
     pub(super) fn add_doubtful(&mut self, trace: Trace) {
         self.written.insert(trace.named);
-        if let End::There { path, kind } = trace.end
-            && self.access(&path) == Access::Write
-        {
-            self.layers.insert(path, (kind, Access::Write));
+        match trace.end {
+            End::There { path, kind } => {
+                if self.access(&path) == Access::Write {
+                    let access = most(&path);
+                    self.layers.insert(path, (kind, access));
+                }
+            }
+            End::Missing { path, first } => {
+                if most(&path) != Access::Write {
+                    self.guarded.insert(first);
+                }
+            }
+            End::Sealed(directory) => {
+                let access = most(&directory);
+                self.seal(directory, access);
+            }
+            End::Nowhere => {}
         }
     }
 

@@ -303,3 +303,17 @@ fn a_policy_is_bounded() {
     let error = view(TREE, &policy, &context()).unwrap_err();
     assert_eq!(error, PolicyError::TooManyWorkspaceRoots(257));
 }
+
+#[test]
+fn write_entry_for_proc_is_read_only_behind_links_and_sealed_directories() {
+    check(
+        "/ws/\n/proc/b/.git/a/\n/proc/b !",
+        "write :root\nread /ws\nwrite /proc/b/.git",
+        &["read", "write /", "read /ws", "read /proc/b"],
+    );
+    check(
+        "/ws/\n/proc/a/\n/out -> /proc/.env",
+        "write :root\nread /ws\nwrite /out",
+        &["read", "write /", "read /ws", "no /proc/.env"],
+    );
+}

@@ -32,7 +32,8 @@ async fn exchange(
     line: &str,
     headers: &str,
 ) -> Answer {
-    let request = format!("{line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n");
+    let request =
+        format!("{line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut text = String::new();
     soon(stream.read_to_string(&mut text)).await.unwrap();
