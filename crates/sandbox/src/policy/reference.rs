@@ -205,7 +205,9 @@ impl<'a> Reference<'a> {
         let mut protected = Vec::new();
         for (directory, access) in &self.entries {
             let denied = self.entries.contains(&(directory.clone(), Access::Hidden));
-            let there = matches!(self.tree.look(directory), Found::Directory);
+            // Nobody can look for metadata in a directory that cannot be searched.
+            let there = matches!(self.tree.look(directory), Found::Directory)
+                && !is_sealed(self.tree, directory);
             if *access != Access::Write || denied || !there {
                 continue;
             }

@@ -79,7 +79,7 @@ fn view(
     let targets = Targets::of(restrictions.entries, surroundings, context, &mut paths)?;
     let trace = |(path, access): &(PathBuf, Access)| (paths.trace(path), *access);
     let mut rules = rules(targets.paths.iter().map(trace).collect());
-    deny_matches(&targets, restrictions.depth, &mut rules, &mut paths)?;
+    deny_matches(&targets, &restrictions, context, &mut rules, &mut paths)?;
     if targets.minimal || context.purpose == Purpose::Files {
         for path in MINIMAL {
             rules.add_default(&paths.trace(Path::new(path)));
@@ -136,11 +136,18 @@ fn rules(entries: Vec<(Trace, Access)>) -> Rules {
 /// Denies what globs match.
 fn deny_matches(
     targets: &Targets,
-    depth: Option<usize>,
+    restrictions: &Restrictions<'_>,
+    context: &Context,
     rules: &mut Rules,
     paths: &mut Paths<'_>,
 ) -> Result<(), PolicyError> {
-    let matches = scan(&targets.globs, depth, paths)?;
+    let mut allowed = rules.allowed_paths();
+    for path in &context.always_readable {
+        if let End::There { path, .. } = paths.trace(path).end {
+            allowed.insert(path);
+        }
+    }
+    let matches = scan(&targets.globs, restrictions.depth, &allowed, paths)?;
     for trace in &matches.bases {
         rules.add_base(trace);
     }

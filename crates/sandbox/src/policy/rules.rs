@@ -171,6 +171,13 @@ impl Rules {
         }
     }
 
+    /// Returns the paths that entries allow to be read or written.
+    pub(super) fn allowed_paths(&self) -> BTreeSet<PathBuf> {
+        let allowed = |rule: &(Kind, Access)| rule.1 != Access::Hidden;
+        let layers = self.layers.iter().filter(|(_, rule)| allowed(rule));
+        layers.map(|(path, _)| path.clone()).collect()
+    }
+
     /// Returns the directories that entries make writable.
     pub(super) fn writable_directories(&self) -> Vec<PathBuf> {
         let writable = |rule: &(Kind, Access)| *rule == (Kind::Directory, Access::Write);

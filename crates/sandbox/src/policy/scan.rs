@@ -4,7 +4,7 @@
 //! match. Not here: what a match means.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
 };
 
@@ -35,9 +35,13 @@ pub(super) struct Matches {
 }
 
 /// Looks for what the globs match, at most `depth` names below where each starts.
+///
+/// What is below a match is denied with it and not listed again, unless it is one of the `allowed`
+/// paths or below one: their own entries count there, and not the match above.
 pub(super) fn scan(
     globs: &[DenyGlob],
     depth: Option<usize>,
+    allowed: &BTreeSet<PathBuf>,
     paths: &mut Paths<'_>,
 ) -> Result<Matches, PolicyError> {
     let mut matches = Matches::default();
@@ -58,6 +62,7 @@ pub(super) fn scan(
     let mut sets: BTreeMap<Vec<&str>, GlobSet> = BTreeMap::new();
     let mut scan = Scan {
         facts: paths.facts(),
+        allowed,
         left: MAX_SCANNED,
         matches,
     };
@@ -91,6 +96,8 @@ struct Place<'a> {
 
 struct Scan<'a> {
     facts: &'a dyn Facts,
+    /// Paths that entries of their own allow.
+    allowed: &'a BTreeSet<PathBuf>,
     /// Names that may still be looked at.
     left: usize,
     matches: Matches,
@@ -102,7 +109,7 @@ struct Directory {
     below: PathBuf,
     /// How many names that has.
     depth: usize,
-    /// Whether it, or something above it, matches.
+    /// Whether it, or something above it, matches, with no allowed path in between.
     denied: bool,
 }
 
@@ -130,22 +137,22 @@ impl Scan<'_> {
                 let below = directory.below.join(&entry.name);
                 let matches = place.set.is_match(&below);
                 let path = place.base.join(&below);
+                let denied = directory.denied && !self.allowed.contains(&path);
                 match entry.kind {
                     ListedKind::Link if matches => self.matches.links.push(path),
                     ListedKind::Link => {}
-                    // What is below a match is denied with it.
-                    ListedKind::File if matches && !directory.denied => {
+                    ListedKind::File if matches && !denied => {
                         self.matches.plain.push((path, Kind::File));
                     }
                     ListedKind::File => {}
                     ListedKind::Directory => {
-                        if matches && !directory.denied {
+                        if matches && !denied {
                             self.matches.plain.push((path, Kind::Directory));
                         }
                         let depth = directory.depth + 1;
                         if depth < place.depth {
                             // A link below may match, too, and leads elsewhere.
-                            let denied = directory.denied || matches;
+                            let denied = denied || matches;
                             todo.push(Directory {
                                 below,
                                 depth,

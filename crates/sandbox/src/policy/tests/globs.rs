@@ -135,3 +135,13 @@ fn matches_are_bounded() {
     let globs: String = (0..257).map(|number| format!("deny {number}*\n")).collect();
     check_refused("/ws/", &globs, "more than 256 globs");
 }
+
+#[test]
+fn allowed_path_below_a_match_is_denied_if_it_matches_too() {
+    check("/ws/a/b/x", "read /ws/a/b\ndeny **/{a,b}", &["hide"]);
+    check(
+        "/ws/a/c/b/x",
+        "read /ws/a/c\ndeny **/{a,b}",
+        &["hide", "read /ws/a/c", "hide /ws/a/c/b"],
+    );
+}
