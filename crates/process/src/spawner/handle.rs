@@ -193,7 +193,7 @@ impl Child {
     }
 
     /// Kills the command and everything that descends from it. Its supervisor does that; see
-    /// [`Child::force_kill`] for one that does not.
+    /// `Child::force_kill` for one that does not.
     pub fn kill_tree(&self) {
         self.kill_ordered.store(true, Relaxed);
         self.order(Order::Kill);
