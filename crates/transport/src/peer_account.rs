@@ -33,7 +33,7 @@ impl PeerAccount {
             Ok(Some(owner)) if owner == ours || owner == 0 => Self::Own,
             Ok(_) => Self::Other,
             Err(error) => {
-                tracing::debug!(%error, "the kernel does not tell the account of a loopback peer");
+                tracing::debug!(%error, "failed to look up the account of a loopback peer");
                 Self::Unknown
             }
         }

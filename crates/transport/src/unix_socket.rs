@@ -55,7 +55,7 @@ impl UnixSocket {
                 Err(Errno::NOENT) => {}
                 Ok(()) | Err(Errno::AGAIN) => return Err(in_use()),
                 Err(error) => {
-                    let what = format!("cannot tell whether a server listens there: {error}");
+                    let what = format!("failed to probe the existing socket: {error}");
                     return Err(io::Error::new(io::ErrorKind::AddrInUse, what));
                 }
             }

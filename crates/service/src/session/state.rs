@@ -369,10 +369,10 @@ impl Session {
         let released = from.release(process);
         process.let_go();
         match released {
-            Released::Running => {}
-            Released::Finished => self.retain(process),
+            ReleaseOutcome::Running => {}
+            ReleaseOutcome::Finished => self.retain(process),
             // Its session ended meanwhile, or has forgotten it.
-            Released::Missing => {
+            ReleaseOutcome::Missing => {
                 self.lock().table.remove(id);
                 return Err(AdmitError::Gone(id.clone()));
             }
@@ -381,17 +381,17 @@ impl Session {
     }
 
     /// Gives a process away.
-    fn release(&self, process: &Arc<Process>) -> Released {
+    fn release(&self, process: &Arc<Process>) -> ReleaseOutcome {
         let mut state = self.lock();
         if !state.has(process) {
-            return Released::Missing;
+            return ReleaseOutcome::Missing;
         }
         state.table.remove(process.handle.id());
         state.taken_over.retain(|one| one.strong_count() > 0);
         state.taken_over.push(Arc::downgrade(process));
         match state.finished.remove(process) {
-            true => Released::Finished,
-            false => Released::Running,
+            true => ReleaseOutcome::Finished,
+            false => ReleaseOutcome::Running,
         }
     }
 
@@ -476,7 +476,7 @@ impl Session {
 }
 
 /// What a process was that a session gave away.
-enum Released {
+enum ReleaseOutcome {
     Running,
     Finished,
     /// It was not in the table.

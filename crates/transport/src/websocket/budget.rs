@@ -47,10 +47,10 @@ impl Default for MessageBudgetLimits {
 
 /// The memory that the connections of a listener share.
 #[derive(Clone, Debug)]
-pub struct MessageBudget(Arc<Shared>);
+pub struct MessageBudget(Arc<BudgetState>);
 
 #[derive(Debug)]
-struct Shared {
+struct BudgetState {
     limits: MessageBudgetLimits,
     free: Arc<Semaphore>,
     /// Messages that wait for a reservation.
@@ -60,7 +60,7 @@ struct Shared {
 impl MessageBudget {
     /// Sets memory aside.
     pub fn new(limits: MessageBudgetLimits) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(BudgetState {
             limits,
             free: Arc::new(Semaphore::new(limits.total_bytes)),
             waiting: AtomicUsize::new(0),
@@ -148,10 +148,10 @@ impl Reservation {
 }
 
 /// Counts a message among those that wait.
-pub(super) struct WaitingGuard(Arc<Shared>);
+pub(super) struct WaitingGuard(Arc<BudgetState>);
 
 impl WaitingGuard {
-    fn new(shared: &Arc<Shared>) -> Self {
+    fn new(shared: &Arc<BudgetState>) -> Self {
         shared.waiting.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(shared))
     }

@@ -171,7 +171,7 @@ impl Launch<'_> {
         let what = match found {
             Ok(Some(found)) if found.is_directory => return Ok(()),
             Ok(Some(_)) => format!("`{}` is not a directory", shown(directory)),
-            Ok(None) => format!("there is no directory `{}`", shown(directory)),
+            Ok(None) => format!("directory `{}` does not exist", shown(directory)),
             Err(error) => return Err(file_failure(&error)),
         };
         Err(Failure::new(FailureKind::NotFound, what).next("-C chooses another directory"))
