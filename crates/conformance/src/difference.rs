@@ -38,6 +38,9 @@ pub enum Difference {
     SandboxesEndWithTheirCommand,
     /// One request is handled after the other: one that waits holds up all others.
     SerialRequests,
+    /// A process has no flow control of its own: it is paused once all buffers of its connection
+    /// are full.
+    SharedWindow,
     /// Errors do not name what they are about; those of terminals may.
     ErrorsNameNothing,
     /// There is no `fs/rename`.
@@ -112,6 +115,7 @@ pub const STOCK: Capabilities = Capabilities {
         Difference::SandboxedTerminalsAreNotControlling,
         Difference::SandboxesEndWithTheirCommand,
         Difference::SerialRequests,
+        Difference::SharedWindow,
         Difference::ErrorsNameNothing,
         Difference::NoRename,
         Difference::NoUpdate,
