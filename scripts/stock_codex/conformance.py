@@ -2,7 +2,7 @@
 
 The suite is a test of the workspace, built and run by cargo. What the CLI's server does otherwise is
 declared there, and cases that meet such a difference assert it and say so.
-Not here: what is declared (`crates/conformance/src/difference.rs`).
+Not here: what is declared (`crates/testing/conformance/src/difference.rs`).
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ use super::{finding::Finding, tree::File};
 
 /// Crates that see the environment of the server.
 const READERS: &[&str] = &[
-    "crates/server/src/",
-    "crates/local/src/",
-    "crates/http/src/",
+    "crates/app/server/src/",
+    "crates/executor/local/src/",
+    "crates/executor/http/src/",
 ];
 
 /// Words that the names of credentials have.
@@ -65,11 +65,14 @@ mod tests {
 
     #[test]
     fn names_of_credentials_are_found_where_the_environment_is_read() {
-        let place = "crates/server/src/a.rs";
+        let place = "crates/app/server/src/a.rs";
         assert_eq!(found(place, r#"lookup("MY_API_KEY"); x("NEW_TOKEN")"#), 2);
-        assert_eq!(found("crates/env/src/a.rs", r#"lookup("MY_API_KEY")"#), 0);
         assert_eq!(
-            found("crates/server/src/a/tests.rs", r#"x("MY_API_KEY")"#),
+            found("crates/base/env/src/a.rs", r#"lookup("MY_API_KEY")"#),
+            0
+        );
+        assert_eq!(
+            found("crates/app/server/src/a/tests.rs", r#"x("MY_API_KEY")"#),
             0
         );
         assert_eq!(
@@ -82,6 +85,6 @@ mod tests {
     fn other_texts_are_left_alone() {
         let text =
             r#"x("EXEC_SERVER_TOKEN_FILE", "a token in MY_TOKEN", "*TOKEN*", "MONKEY_BARS")"#;
-        assert_eq!(found("crates/server/src/a.rs", text), 0);
+        assert_eq!(found("crates/app/server/src/a.rs", text), 0);
     }
 }

@@ -35,8 +35,8 @@ const MAP: &[Layer] = &[
     layer("exec-transport", 3, &[]),
     layer("exec-proxy", 3, &[]),
     layer("exec-http", 3, &[]),
-    layer("exec-mcp", 3, &["exec-transport"]),
-    layer("exec-remote", 4, &["exec-process", "exec-fs", "hyper"]),
+    layer("exec-mcp-client", 3, &["exec-transport"]),
+    layer("exec-registry", 4, &["exec-process", "exec-fs", "hyper"]),
     layer("exec-sandbox", 4, &["exec-transport", "hyper"]),
     layer("exec-local", 5, &["exec-transport", "hyper"]),
     layer(

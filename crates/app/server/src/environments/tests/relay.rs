@@ -1,0 +1,249 @@
+//! Environments behind a relay: by variables, and in the file.
+
+use std::time::Duration;
+
+use exec_registry::{
+    api::EnvironmentId as EnvironmentName,
+    credentials::{AccountId, Token},
+    http::BaseUrl,
+};
+
+use super::*;
+
+const VARIABLES: [(&str, &str); 3] = [
+    (
+        "CODEX_EXEC_SERVER_NOISE_REGISTRY_URL",
+        " http://hub.example/ ",
+    ),
+    ("CODEX_EXEC_SERVER_NOISE_ENVIRONMENT_ID", " env/1 "),
+    ("CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN", " t0ken\n"),
+];
+const ACCOUNT: &str = "CODEX_EXEC_SERVER_NOISE_CHATGPT_ACCOUNT_ID";
+const HEAD: &str = "[[environments]]\nid = 'a'\nregistry_url = 'https://h'\n";
+
+fn reach(url: &str, id: &str, auth_token: AuthToken) -> RelayReach {
+    let ten = Duration::from_secs(10);
+    RelayReach {
+        registry_url: BaseUrl::parse(url).unwrap(),
+        environment_id: EnvironmentName::new(id).unwrap(),
+        auth_token,
+        chatgpt_account_id: None,
+        connect_timeout: ten,
+        initialize_timeout: ten,
+    }
+}
+
+fn token(text: &str) -> AuthToken {
+    AuthToken::Value(Token::new(text).unwrap())
+}
+
+fn from(variable: &str, text: &str) -> AuthToken {
+    AuthToken::Variable(variable.to_owned(), Token::new(text).unwrap())
+}
+
+/// A process with some of the variables, whose other settings make no sense.
+fn with(variables: &[(&'static str, &str)]) -> Scene {
+    let broken = Scene::default()
+        .variable("CODEX_HOME", "/codex")
+        .variable("CODEX_EXEC_SERVER_URL", "nonsense")
+        .file("/codex/environments.toml", "broken [");
+    variables
+        .iter()
+        .fold(broken, |scene, (name, value)| scene.variable(name, value))
+}
+
+#[test]
+fn all_three_variables_decide_before_everything_else() {
+    let selected = |reach| Selection {
+        default: Some(EnvironmentId::remote()),
+        local: false,
+        remotes: vec![Remote {
+            id: EnvironmentId::remote(),
+            reach: Reach::Relay(reach),
+            required_skills: Vec::new(),
+        }],
+    };
+    let told = from(VARIABLES[2].0, "t0ken");
+    let plain = reach("http://hub.example", "env/1", told);
+    let scene = with(&VARIABLES);
+    assert_eq!(scene.find().unwrap(), selected(plain.clone()));
+    let scene = scene.variable(ACCOUNT, " acct ");
+    let account = RelayReach {
+        chatgpt_account_id: Some(AccountId::new("acct").unwrap()),
+        ..plain
+    };
+    assert_eq!(scene.find().unwrap(), selected(account));
+}
+
+#[test]
+fn some_of_the_variables_are_an_error_that_names_the_first_missing() {
+    for missing in 0..3 {
+        for blank in [None, Some(""), Some("  ")] {
+            let mut variables = VARIABLES.to_vec();
+            let (name, _) = variables.remove(missing);
+            variables.extend(blank.map(|blank| (name, blank)));
+            let error = with(&variables).find().unwrap_err().to_string();
+            let start = format!("environment variable {name} is missing: ");
+            assert!(error.starts_with(&start), "{error}");
+        }
+        let alone = with(&VARIABLES[missing..=missing]).find();
+        assert!(matches!(alone, Err(SelectError::RelayIncomplete { .. })));
+    }
+}
+
+#[test]
+fn blank_variables_and_the_account_alone_select_nothing() {
+    let blank = VARIABLES.map(|(name, _)| (name, " "));
+    let scene = blank.iter().fold(Scene::default(), |scene, (name, value)| {
+        scene.variable(name, value)
+    });
+    let scene = scene.variable(ACCOUNT, "acct");
+    assert_eq!(scene.find().unwrap(), local());
+}
+
+#[test]
+fn wrong_variables_are_told_without_their_values() {
+    use std::os::unix::ffi::OsStringExt;
+
+    for (index, value, said) in [
+        (
+            0,
+            "ws://s3cret",
+            "URL begins with http:// or https://, not with `ws:`",
+        ),
+        (
+            0,
+            "https://u:s3cret@h",
+            "URL holds a user name or a password",
+        ),
+        (1, "../s3cret", "environment id has a segment"),
+        (2, "s3cret\nx", "token holds a control character"),
+    ] {
+        let mut variables = VARIABLES;
+        variables[index].1 = value;
+        let error = anyhow::Error::from(with(&variables).find().unwrap_err());
+        let text = format!("{error:#}");
+        let start = format!("environment variable {}: ", variables[index].0);
+        assert!(text.starts_with(&start), "{text}");
+        assert!(text.contains(said), "{text}");
+        assert!(!text.contains("s3cret"), "{text}");
+    }
+    let scene = with(&VARIABLES).variable(VARIABLES[1].0, OsString::from_vec(vec![0xff]));
+    let error = anyhow::Error::from(scene.find().unwrap_err());
+    assert!(
+        format!("{error:#}").ends_with("expected text in UTF-8"),
+        "{error:#}"
+    );
+}
+
+#[test]
+fn the_file_has_entries_with_the_token_in_three_places() {
+    let scene = Scene::default()
+        .variable("HUB_TOKEN", " from-variable ")
+        .file("/codex/tokens/hub", "from-file\n");
+    let text = "[[environments]]\nid = 'a'\nregistry_url = 'https://h/'\nauth_token = 't0ken'\n\
+                [[environments]]\nid = 'b'\nregistry_url = 'http://127.0.0.1:1'\n\
+                environment_id = ' env-1 '\nauth_token_env = 'HUB_TOKEN'\n\
+                connect_timeout_sec = 1\ninitialize_timeout_sec = 2\n\
+                [[environments]]\nid = 'c'\nregistry_url = 'https://h'\n\
+                auth_token_file = 'tokens/hub'\n";
+    let selection = scene.parse(text).unwrap();
+    let reaches: Vec<_> = selection.remotes.into_iter().map(|one| one.reach).collect();
+    let b = RelayReach {
+        connect_timeout: Duration::from_secs(1),
+        initialize_timeout: Duration::from_secs(2),
+        ..reach(
+            "http://127.0.0.1:1",
+            "env-1",
+            from("HUB_TOKEN", "from-variable"),
+        )
+    };
+    let file = AuthToken::File("/codex/tokens/hub".into());
+    assert_eq!(
+        reaches,
+        [
+            Reach::Relay(reach("https://h", "a", token("t0ken"))),
+            Reach::Relay(b),
+            Reach::Relay(reach("https://h", "c", file)),
+        ]
+    );
+}
+
+#[test]
+fn mistakes_in_the_file_are_told_with_their_place() {
+    let scene = Scene::default()
+        .variable("EMPTY", "")
+        .file("/codex/locked", "unreadable")
+        .file("/codex/empty", "\n");
+    let source = "expected one of `auth_token`, `auth_token_env` and `auth_token_file`";
+    for (rest, place, said) in [
+        ("", "1:1: `environments.auth_token`", source),
+        (
+            "auth_token_env = 'A'\nauth_token = 's3cret'\n",
+            "5:1: `environments.auth_token`",
+            source,
+        ),
+        (
+            "auth_token = 3\n",
+            "4:14: `environments.auth_token`",
+            "expected a string",
+        ),
+        (
+            "auth_token = ' '\n",
+            "4:14: `environments.auth_token`",
+            "token is empty",
+        ),
+        (
+            "auth_token_env = 'NONE'\n",
+            "4:18: `environments.auth_token_env`",
+            "environment variable `NONE` is not set, or is no text",
+        ),
+        (
+            "auth_token_env = 'EMPTY'\n",
+            "4:18: `environments.auth_token_env`",
+            "token is empty",
+        ),
+        (
+            "auth_token_file = 'locked'\n",
+            "4:19: `environments.auth_token_file`",
+            "cannot read `/codex/locked`: permission denied",
+        ),
+        (
+            "auth_token_file = 'empty'\n",
+            "4:19: `environments.auth_token_file`",
+            "token is empty",
+        ),
+        (
+            "auth_token = 's3cret'\nenvironment_id = ' '\n",
+            "5:18: `environments.environment_id`",
+            "environment id is empty",
+        ),
+    ] {
+        let error = scene
+            .parse(&format!("{HEAD}{rest}"))
+            .unwrap_err()
+            .to_string();
+        let expected = format!("/codex/environments.toml:{place}: {said}");
+        assert_eq!(error, expected, "{rest}");
+    }
+    for (url, said) in [
+        (
+            "ws://h",
+            "URL begins with http:// or https://, not with `ws:`",
+        ),
+        ("", "URL is empty"),
+        ("hub", "URL is malformed"),
+    ] {
+        let text =
+            format!("[[environments]]\nid = 'a'\nregistry_url = '{url}'\nauth_token = 's3cret'\n");
+        let error = scene.parse(&text).unwrap_err().to_string();
+        let place = "/codex/environments.toml:3:16: `environments.registry_url`";
+        assert_eq!(error, format!("{place}: {said}"));
+    }
+    let clear = "[[environments]]\nid = 'a'\nregistry_url = 'http://h'\nauth_token = 's3cret'\n";
+    assert_eq!(
+        scene.parse(clear).unwrap_err().to_string(),
+        "/codex/environments.toml:4:14: `environments.auth_token`: \
+         a token needs a https:// URL or one of this machine, or others can read it"
+    );
+}

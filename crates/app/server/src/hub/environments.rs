@@ -1,0 +1,199 @@
+//! `exec-server hub environments`.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Context, ensure};
+use exec_env::credential::CredentialVariable;
+use exec_hub::{
+    admin::{EnvironmentList, EnvironmentStatus, Transport},
+    store::EnvironmentId,
+};
+use exec_registry::http::BaseUrl;
+use exec_transport::tls::Trust;
+use http::StatusCode;
+use reqwest::{Client, Response, redirect::Policy};
+use serde_json::Value;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs};
+
+use super::table::Table;
+use crate::{
+    cli::HubEnvironments,
+    command::{Failure, FailureKind},
+    config::{self, Lookup},
+    remote::Network,
+};
+
+/// How long a hub may take to answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest answer: some hundred bytes for each environment of a page.
+const MAX_ANSWER: usize = 4 << 20;
+/// More than any hub has.
+const MAX_ENVIRONMENTS: usize = 1_000_000;
+/// Where the token is.
+const TOKEN: &str = CredentialVariable::HubToken.name();
+
+/// Asks a hub which environments there are, as far as the token may see them, and puts the answer into
+/// words: a table, or JSON.
+///
+/// # Errors
+/// When there is no token, others could read it on its way, or the hub does not answer as it should.
+pub async fn list_environments(
+    flags: &HubEnvironments,
+    lookup: Lookup<'_>,
+) -> anyhow::Result<String> {
+    let url = &flags.url;
+    ensure!(
+        url.is_private(),
+        "a token is sent over https:// or to this machine only, not to `{url}`"
+    );
+    let token = token(flags, lookup)?;
+    let network = Network::find(lookup, url)?;
+    let client = client(url, &network.trust).await?;
+    let mut environments = Vec::new();
+    let mut page = ask(&client, url, &token, None).await?;
+    loop {
+        environments.append(&mut page.environments);
+        let Some(after) = page.next.take() else { break };
+        let after = after.parse().context("the answer is not one of a hub")?;
+        ensure!(environments.len() < MAX_ENVIRONMENTS, "the list has no end");
+        page = ask(&client, url, &token, Some(&after)).await?;
+    }
+    if flags.json {
+        return Ok(format!(
+            "{}\n",
+            serde_json::to_string_pretty(&environments)?
+        ));
+    }
+    Ok(table(environments).to_string())
+}
+
+/// Finds the token: in the file that a flag names, or else in the variable.
+fn token(flags: &HubEnvironments, lookup: Lookup<'_>) -> anyhow::Result<String> {
+    let (text, place) = match &flags.token_file {
+        Some(path) => {
+            let place = format!("`{}`", path.display());
+            let text = config::read_text(path).with_context(|| format!("cannot read {place}"))?;
+            (text, place)
+        }
+        None => {
+            let place = format!("environment variable {TOKEN}");
+            let text = lookup(TOKEN).unwrap_or_default().into_string().ok();
+            (
+                text.with_context(|| format!("{place}: expected text"))?,
+                place,
+            )
+        }
+    };
+    let token = text.trim();
+    if token.is_empty() {
+        let what = format!("no token for the hub: {place} is empty or not set");
+        let failure = Failure::new(FailureKind::NotAllowed, what);
+        return Err(failure.next("give --token-file FILE").into());
+    }
+    Ok(token.to_owned())
+}
+
+/// Asks for one page.
+async fn ask(
+    client: &Client,
+    url: &BaseUrl,
+    token: &str,
+    after: Option<&EnvironmentId>,
+) -> anyhow::Result<EnvironmentList> {
+    let query = match after {
+        Some(after) => format!("?after={after}"),
+        None => String::new(),
+    };
+    let response = client
+        .get(format!("{url}/hub/v1/environments{query}"))
+        .bearer_auth(token)
+        .send()
+        .await
+        .map_err(reqwest::Error::without_url)
+        .with_context(|| format!("cannot ask `{url}`"))?;
+    let status = response.status();
+    let body = body(response).await?;
+    if !status.is_success() {
+        let what = match message(&body) {
+            Some(message) => format!("hub refused: {status}: {}", message.escape_debug()),
+            None => format!("hub refused: {status}"),
+        };
+        let kind = match status {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => FailureKind::NotAllowed,
+            _ => FailureKind::Failed,
+        };
+        return Err(Failure::new(kind, what).into());
+    }
+    serde_json::from_slice(&body).context("the answer is not one of a hub")
+}
+
+/// Returns what a hub says with a refusal.
+fn message(body: &[u8]) -> Option<String> {
+    let body: Value = serde_json::from_slice(body).ok()?;
+    Some(body["error"]["message"].as_str()?.to_owned())
+}
+
+fn table(environments: Vec<EnvironmentStatus>) -> Table {
+    let mut table = Table::new(&["ID", "OWNER", "STATE", "TRANSPORT", "NODE", "REGISTERED"]);
+    for environment in environments {
+        let state = if environment.online {
+            "online"
+        } else {
+            "offline"
+        };
+        let transport = match environment.transport {
+            Transport::Noise => "noise",
+            Transport::Direct => "direct",
+        };
+        table.push([
+            environment.environment_id,
+            environment.owner,
+            state.to_owned(),
+            transport.to_owned(),
+            environment.node.unwrap_or_default(),
+            environment.registered_at.unwrap_or_default(),
+        ]);
+    }
+    table
+}
+
+async fn client(url: &BaseUrl, trust: &Trust) -> anyhow::Result<Client> {
+    let client = Client::builder()
+        // It would take the token elsewhere.
+        .redirect(Policy::none())
+        .http1_only()
+        .timeout(TIMEOUT);
+    let client = match url.url().scheme() {
+        "https" => {
+            let config = trust.config().await?;
+            client.tls_backend_preconfigured(Arc::unwrap_or_clone(config))
+        }
+        // On this machine, where no proxy and no certificate is needed.
+        _ => client
+            .no_proxy()
+            .tls_backend_preconfigured(without_certificates()?),
+    };
+    Ok(client.build()?)
+}
+
+/// The library wants to know how TLS is spoken also where it is not.
+fn without_certificates() -> anyhow::Result<ClientConfig> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(RootCertStore::empty())
+        .with_no_client_auth();
+    Ok(config)
+}
+
+async fn body(mut response: Response) -> anyhow::Result<Vec<u8>> {
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await? {
+        ensure!(
+            body.len() + chunk.len() <= MAX_ANSWER,
+            "the answer is too long"
+        );
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
+}

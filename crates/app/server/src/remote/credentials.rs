@@ -1,0 +1,172 @@
+//! What is presented to a registry: which of the ways, by flags and variables.
+//! Invariant: a flag decides before every variable, and what cannot be used is an error, never a reason
+//! to present something else.
+
+use std::{ffi::OsString, path::PathBuf};
+
+use exec_env::credential::CredentialVariable;
+use exec_registry::{
+    api::Secret,
+    aws::{EnvironmentValues, Settings},
+    credentials::{PipeEnd, Token},
+    direct::DEFAULT_SERVICE,
+};
+
+use super::{RemoteConfigError, Vendor, config::text, run::StdinEnd};
+use crate::{
+    cli::{ChatGptAuth, Registration, RemoteTransport, Transport},
+    config::Lookup,
+    environments::CodexHome,
+    stop::StdinClose,
+};
+
+/// What an executor presents to its registry.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum RemoteCredentials {
+    /// A token of the registry itself, such as one of a hub; over `https://`, or to this machine.
+    Token(Token),
+    /// As [`RemoteCredentials::Token`], in a file that somebody may replace.
+    TokenFile(PathBuf),
+    /// An API key; to its vendor, or to this machine.
+    ApiKey(Token),
+    /// A personal access token, and who knows whom it is for.
+    AccessToken(Secret, Vendor),
+    /// A file in which another program keeps the sign-in.
+    SignIn(PathBuf),
+    /// A JWT that vouches for an agent, and who verifies it.
+    AgentIdentity(Secret, Vendor),
+    /// Tokens that come on standard input.
+    Stdin,
+    /// One token that comes on standard input; over `https://`, or to this machine.
+    RegistrationBearerStdin,
+    /// A ChatGPT access token that comes on standard input, and the account it is to be for; over
+    /// `https://`.
+    ChatGptStdin(Option<String>),
+    /// Signatures; for the direct transport only.
+    Aws(AwsSettings),
+}
+
+/// What requests are signed with.
+#[derive(Clone, Debug)]
+pub struct AwsSettings {
+    /// Where keys and region come from.
+    pub chain: Settings,
+    /// The service that is signed for.
+    pub service: String,
+}
+
+impl RemoteCredentials {
+    /// Tells what is left of standard input: who takes tokens from it sees its end too, and nothing that
+    /// comes before it is to be lost.
+    pub(super) fn leave_stdin(&self, asked: StdinClose) -> StdinClose {
+        match matches!(self, Self::Stdin) || self.is_stdin_line() {
+            true => StdinClose::Ignored,
+            false => asked,
+        }
+    }
+
+    /// Tells what the end of standard input means once the credentials were taken from it.
+    pub(super) fn stdin_end(&self, pipe: Option<PipeEnd>, asked: StdinClose) -> StdinEnd {
+        match pipe {
+            Some(pipe) => StdinEnd::Credentials(pipe),
+            None if self.is_stdin_line() && asked == StdinClose::Ends => StdinEnd::Watched,
+            None => StdinEnd::Ignored,
+        }
+    }
+
+    /// Whether one line of standard input is read. Nobody else may read before that.
+    fn is_stdin_line(&self) -> bool {
+        matches!(self, Self::RegistrationBearerStdin | Self::ChatGptStdin(_))
+    }
+
+    /// Chooses. A flag is looked at first; then `EXEC_SERVER_REMOTE_TOKEN`, `CODEX_API_KEY`,
+    /// `CODEX_ACCESS_TOKEN` and the sign-in that the Codex home keeps, if there is a file of that name:
+    /// `exists` tells.
+    pub(super) fn choose(
+        registration: &Registration,
+        transport: &Transport,
+        chatgpt: &ChatGptAuth,
+        lookup: Lookup<'_>,
+        exists: &dyn Fn(&std::path::Path) -> bool,
+    ) -> Result<Self, RemoteConfigError> {
+        if transport.aws_sigv4 {
+            return Ok(Self::Aws(aws(transport, lookup)?));
+        }
+        if registration.executor_credential_stdin {
+            return Ok(Self::Stdin);
+        }
+        if registration.registration_bearer_stdin {
+            return Ok(Self::RegistrationBearerStdin);
+        }
+        if chatgpt.chatgpt_token_stdin {
+            return Ok(Self::ChatGptStdin(chatgpt.chatgpt_account_id.clone()));
+        }
+        if registration.use_agent_identity_auth {
+            let token = text(lookup, ACCESS_TOKEN)?.ok_or(RemoteConfigError::NoIdentity)?;
+            return Ok(Self::AgentIdentity(
+                Secret::new(token),
+                Vendor::find(lookup)?,
+            ));
+        }
+        if let Some(file) = &registration.remote_token_file {
+            return Ok(Self::TokenFile(file.clone()));
+        }
+        if let Some(token) = token(lookup, REMOTE_TOKEN)? {
+            return Ok(Self::Token(token));
+        }
+        if transport.remote_transport == Some(RemoteTransport::Direct) {
+            return Err(RemoteConfigError::DirectCredentials);
+        }
+        if let Some(key) = token(lookup, API_KEY)? {
+            return Ok(Self::ApiKey(key));
+        }
+        if let Some(token) = text(lookup, ACCESS_TOKEN)? {
+            return Ok(Self::AccessToken(Secret::new(token), Vendor::find(lookup)?));
+        }
+        let stored = CodexHome::find(lookup).map(|home| home.path().join("auth.json"));
+        match stored.filter(|path| exists(path)) {
+            Some(path) => Ok(Self::SignIn(path)),
+            None => Err(RemoteConfigError::NoCredentials),
+        }
+    }
+}
+
+fn token(lookup: Lookup<'_>, variable: &'static str) -> Result<Option<Token>, RemoteConfigError> {
+    let token = text(lookup, variable)?.map(|token| Token::new(&token));
+    token
+        .transpose()
+        .map_err(|source| RemoteConfigError::Token { variable, source })
+}
+
+fn aws(transport: &Transport, lookup: Lookup<'_>) -> Result<AwsSettings, RemoteConfigError> {
+    let value = |variable: &'static str| text(lookup, variable);
+    let path = |variable: &str, name: &str| {
+        let set = |variable: &str| lookup(variable).filter(|value: &OsString| !value.is_empty());
+        let below_home = || Some(PathBuf::from(set("HOME")?).join(".aws").join(name));
+        set(variable).map(PathBuf::from).or_else(below_home)
+    };
+    let environment = EnvironmentValues {
+        access_key_id: value(CredentialVariable::AwsAccessKeyId.name())?,
+        secret_access_key: value(CredentialVariable::AwsSecretAccessKey.name())?,
+        session_token: value(CredentialVariable::AwsSessionToken.name())?,
+        profile: value("AWS_PROFILE")?,
+        region: value("AWS_REGION")?,
+        default_region: value("AWS_DEFAULT_REGION")?,
+    };
+    let service = transport.aws_service.clone();
+    Ok(AwsSettings {
+        chain: Settings {
+            profile: transport.aws_profile.clone(),
+            region: transport.aws_region.clone(),
+            environment,
+            config_file: path("AWS_CONFIG_FILE", "config"),
+            credentials_file: path("AWS_SHARED_CREDENTIALS_FILE", "credentials"),
+        },
+        service: service.unwrap_or_else(|| DEFAULT_SERVICE.to_owned()),
+    })
+}
+
+pub(super) const REMOTE_TOKEN: &str = CredentialVariable::RemoteToken.name();
+const API_KEY: &str = CredentialVariable::CodexApiKey.name();
+pub(super) const ACCESS_TOKEN: &str = CredentialVariable::CodexAccessToken.name();

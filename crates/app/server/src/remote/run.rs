@@ -1,0 +1,273 @@
+//! Offering this machine until it is told to stop.
+
+use std::{io::Write, os::fd::AsFd, sync::Arc};
+
+use anyhow::{Context, ensure};
+use exec_registry::{
+    api::EnvironmentId,
+    aws::Chain,
+    credentials::{
+        AccessToken, AgentIdentity, AgentIdentitySettings, ApiKey, Bearer, ChatGptToken,
+        CredentialPipe, Credentials, PipeEnd, PipeError, RegistrationBearer, SignIn,
+    },
+    direct::{self, DirectExecutor, Proof, SigV4},
+    executor::{self, Dialing, Presence, RemoteExecutor},
+    http::{BaseUrl, Http},
+    registry::Registry,
+    sigv4::Scope,
+};
+use exec_relay::identity::Identity;
+use rustix::fs::{FileType, fstat};
+use tokio::sync::watch;
+
+use super::{AwsSettings, Network, RemoteCredentials, RemoteEnvironmentConfig, TokenFile};
+use crate::{
+    cli::RemoteTransport,
+    paths::ExecServerRuntimePaths,
+    serving::Serving,
+    stop::{self, Stop},
+};
+
+/// Offers this machine through a registry until SIGTERM or SIGINT, or until the end of standard input
+/// if tokens come on it or the configuration says so.
+///
+/// Nothing listens. At a rendezvous, one line is printed to stdout the first time that harnesses can
+/// reach it. Harnesses are served as clients of a listener would be. A
+/// connection that is lost is opened again, for as long as it takes; sessions outlive that. Dropping the
+/// future ends every connection, and kills what runs.
+///
+/// # Errors
+/// When the registry does not take this machine, at first or later, when there is nothing that could be
+/// presented to it, or this machine cannot be looked at.
+pub async fn run_remote_environment(
+    config: RemoteEnvironmentConfig,
+    paths: ExecServerRuntimePaths,
+) -> anyhow::Result<()> {
+    let mut serving = Serving::new(&config.server, &paths)?;
+    let stdin = config.credentials.leave_stdin(config.server.stdin_close);
+    let mut stop = Stop::new(stdin)?;
+    serving.look_out(&config.server).await?;
+    let offering = async {
+        let Opened { offer, stdin } = match open(&config).await {
+            Ok(opened) => opened,
+            Err(error) => return unless_unwanted(error),
+        };
+        serving.machine.warm_up().await;
+        let links = serving.serve_links();
+        let never = std::future::pending();
+        tokio::select! {
+            ended = stdin.ended() => ended,
+            failed = async {
+                match offer {
+                    Offer::Relay(executor) => {
+                        let online = announce(executor.presence(), &config.environment_id);
+                        let run = executor.run(links, never);
+                        tokio::try_join!(online, async { run.await.map_err(Into::into) }).map(drop)
+                    }
+                    Offer::Direct(executor) => executor.run(links, never).await.map_err(Into::into),
+                }
+            } => failed,
+        }
+    };
+    let outcome = tokio::select! {
+        outcome = offering => outcome,
+        // The websocket is cut without a word, as its streams end with it.
+        () = stop.asked() => Ok(()),
+    };
+    serving.shut_down(&mut stop).await;
+    outcome
+}
+
+/// Tells launchers that harnesses can reach this machine: one line, and nothing after it.
+async fn announce(
+    mut presence: watch::Receiver<Presence>,
+    environment: &EnvironmentId,
+) -> anyhow::Result<()> {
+    // An executor that is gone before it was there has told why.
+    if presence
+        .wait_for(|now| *now == Presence::Online)
+        .await
+        .is_ok()
+    {
+        let mut stdout = std::io::stdout().lock();
+        writeln!(stdout, "online {environment}")
+            .and_then(|()| stdout.flush())
+            .context("cannot write to stdout")?;
+    }
+    Ok(())
+}
+
+/// What offers this machine.
+enum Offer {
+    Relay(RemoteExecutor),
+    Direct(DirectExecutor),
+}
+
+struct Opened {
+    offer: Offer,
+    stdin: StdinEnd,
+}
+
+/// Makes what offers this machine.
+async fn open(config: &RemoteEnvironmentConfig) -> anyhow::Result<Opened> {
+    let RemoteEnvironmentConfig {
+        registry_url,
+        environment_id,
+        network,
+        ..
+    } = config;
+    let http = network.http(registry_url).await?;
+    let (proof, pipe) = proof(&config.credentials, environment_id, &http).await?;
+    let registry = Registry::new(registry_url.clone(), proof.credentials(), http)?;
+    let offer = match config.transport {
+        RemoteTransport::Noise => {
+            Offer::Relay(relay_executor(registry, environment_id.clone(), network))
+        }
+        RemoteTransport::Direct => Offer::Direct(DirectExecutor::new(direct::Settings {
+            registry,
+            base: registry_url.clone(),
+            environment: environment_id.clone(),
+            proof,
+            dialing: dialing(network),
+        })),
+    };
+    let stdin = config
+        .credentials
+        .stdin_end(pipe, config.server.stdin_close);
+    Ok(Opened { offer, stdin })
+}
+
+/// Makes an executor that waits at a rendezvous, with an identity of its own.
+pub(super) fn relay_executor(
+    registry: Registry,
+    environment: EnvironmentId,
+    network: &Network,
+) -> RemoteExecutor {
+    RemoteExecutor::new(executor::Settings {
+        registry,
+        environment,
+        identity: Arc::new(Identity::generate()),
+        dialing: dialing(network),
+    })
+}
+
+fn dialing(network: &Network) -> Dialing {
+    Dialing {
+        trust: network.trust.clone(),
+        proxy: network.proxy.clone(),
+        headers: network.headers.clone(),
+    }
+}
+
+/// Makes a registry's client.
+pub(super) async fn registry(
+    url: &BaseUrl,
+    environment: &EnvironmentId,
+    credentials: &RemoteCredentials,
+    network: &Network,
+) -> anyhow::Result<(Registry, Option<PipeEnd>)> {
+    let http = network.http(url).await?;
+    let (proof, pipe) = proof(credentials, environment, &http).await?;
+    Ok((Registry::new(url.clone(), proof.credentials(), http)?, pipe))
+}
+
+/// Makes what is presented, asking whoever has to vouch for it.
+async fn proof(
+    credentials: &RemoteCredentials,
+    environment: &EnvironmentId,
+    http: &Http,
+) -> anyhow::Result<(Proof, Option<PipeEnd>)> {
+    let credentials: Arc<dyn Credentials> = match credentials {
+        RemoteCredentials::Token(token) => Arc::new(Bearer::new(token.clone())),
+        RemoteCredentials::TokenFile(path) => Arc::new(TokenFile::open(path)?),
+        RemoteCredentials::ApiKey(key) => Arc::new(ApiKey::new(key.clone())),
+        RemoteCredentials::AccessToken(token, vendor) => {
+            Arc::new(AccessToken::establish(token.expose(), &vendor.issuer, http).await?)
+        }
+        RemoteCredentials::SignIn(path) => {
+            let told = || format!("cannot use the sign-in of `{}`", path.display());
+            Arc::new(SignIn::open(path.clone()).await.with_context(told)?)
+        }
+        RemoteCredentials::AgentIdentity(token, vendor) => {
+            let settings = AgentIdentitySettings {
+                token: token.clone(),
+                keys: vendor.keys.clone(),
+                tasks: vendor.tasks.clone(),
+            };
+            Arc::new(AgentIdentity::establish(&settings, http).await?)
+        }
+        RemoteCredentials::Stdin => {
+            let stdin = tokio::io::stdin();
+            let (pipe, end) = CredentialPipe::open(stdin, environment.clone()).await?;
+            return Ok((Proof::Token(Arc::new(pipe)), Some(end)));
+        }
+        RemoteCredentials::RegistrationBearerStdin => {
+            Arc::new(RegistrationBearer::read(tokio::io::stdin()).await?)
+        }
+        RemoteCredentials::ChatGptStdin(account) => {
+            ensure_piped(std::io::stdin())?;
+            Arc::new(ChatGptToken::read(tokio::io::stdin(), account.as_deref()).await?)
+        }
+        RemoteCredentials::Aws(settings) => {
+            let signer = Arc::new(signer(settings).await?);
+            return Ok((Proof::Signature(signer), None));
+        }
+    };
+    Ok((Proof::Token(credentials), None))
+}
+
+async fn signer(settings: &AwsSettings) -> anyhow::Result<SigV4> {
+    let keys = Chain::new(settings.chain.clone());
+    // Looked for now, so that whoever starts the program is told at once.
+    keys.keys().await?;
+    Ok(SigV4 {
+        scope: Scope {
+            region: keys.region().await?,
+            service: settings.service.clone(),
+        },
+        keys,
+    })
+}
+
+/// Tells whether an error is one. A parent that closes the pipe of tokens ends this program in order,
+/// also before the first of them.
+pub(super) fn unless_unwanted(error: anyhow::Error) -> anyhow::Result<()> {
+    match error.downcast_ref() {
+        Some(PipeError::Closed) => Ok(()),
+        Some(_) | None => Err(error),
+    }
+}
+
+/// What the end of standard input means to an executor that has its credentials.
+pub(super) enum StdinEnd {
+    /// Credentials still come on it; whoever reads them sees the end.
+    Credentials(PipeEnd),
+    /// It ends the executor.
+    Watched,
+    /// Nothing, or it is looked after elsewhere.
+    Ignored,
+}
+
+impl StdinEnd {
+    /// Waits until standard input ends the executor, if it does.
+    pub(super) async fn ended(self) -> anyhow::Result<()> {
+        match self {
+            Self::Credentials(end) => Ok(end.await?),
+            Self::Watched => {
+                stop::stdin_closed().await;
+                Ok(())
+            }
+            Self::Ignored => std::future::pending().await,
+        }
+    }
+}
+
+/// Refuses standard input that is not a pipe or a socket: a token in a file would stay there.
+fn ensure_piped(stdin: impl AsFd) -> anyhow::Result<()> {
+    let kind = FileType::from_raw_mode(fstat(stdin)?.st_mode);
+    ensure!(
+        matches!(kind, FileType::Fifo | FileType::Socket),
+        "ChatGPT token stdin must be a pipe or socket"
+    );
+    Ok(())
+}

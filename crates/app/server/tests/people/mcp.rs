@@ -1,0 +1,158 @@
+//! `exec-server mcp`, driven by the official MCP client for Python, which `scripts/mcp-servers` installs.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use tokio::{
+    process::Command,
+    time::{Instant, timeout},
+};
+
+use crate::cast::{Ended, Person, Server, product};
+
+/// How long all cases of the client may take together.
+const CASES: Duration = Duration::from_secs(240);
+
+/// The Python of the official client.
+fn python() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
+    let folder = std::env::var_os("EXEC_MCP_SERVERS")
+        .map_or_else(|| root.join("target/mcp-servers"), PathBuf::from);
+    let python = folder.join("client/bin/python");
+    assert!(
+        python.exists(),
+        "{} is missing: run `scripts/mcp-servers`, or name the folder in EXEC_MCP_SERVERS",
+        python.display()
+    );
+    python
+}
+
+/// A directory that no sandbox lets anybody write to.
+fn outside() -> tempfile::TempDir {
+    tempfile::tempdir_in("/var/tmp").unwrap()
+}
+
+/// Runs every case of the client.
+async fn drive(person: &Person, arguments: &[&str]) -> String {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/people/mcp_client.py");
+    let mut client = Command::new(python());
+    for (name, value) in person.command::<[&str; 0]>([]).as_std().get_envs() {
+        match value {
+            Some(value) => client.env(name, value),
+            None => client.env_remove(name),
+        };
+    }
+    client
+        .arg(script)
+        .arg("--workspace")
+        .arg(person.work())
+        .args(arguments)
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    let ended = timeout(CASES, client.output()).await.unwrap().unwrap();
+    let ended = Ended::from(ended);
+    assert_eq!(ended.status, Some(0), "{}\n{}", ended.stdout, ended.stderr);
+    assert!(ended.stdout.ends_with("done\n"), "{}", ended.stdout);
+    ended.stdout
+}
+
+fn program() -> &'static str {
+    product().to_str().unwrap()
+}
+
+#[tokio::test]
+async fn a_client_works_over_stdio_on_this_machine() {
+    let (person, outside) = (Person::new(), outside());
+    let outside = outside.path().to_str().unwrap();
+    let said = drive(&person, &["--outside", outside, "stdio", program(), "mcp"]).await;
+    assert!(said.starts_with("speaks 2026-07-28\n"), "{said}");
+}
+
+#[tokio::test]
+async fn an_older_client_works_over_stdio_without_a_sandbox() {
+    let person = Person::new();
+    let line = [
+        "--mode",
+        "legacy",
+        "stdio",
+        program(),
+        "mcp",
+        "--sandbox",
+        "none",
+    ];
+    let said = drive(&person, &line).await;
+    assert!(said.starts_with("speaks 2025-11-25\n"), "{said}");
+}
+
+#[tokio::test]
+async fn a_client_works_over_stdio_on_a_server() {
+    let (person, outside) = (Person::new(), outside());
+    let server = person.unix_server(&[]).await;
+    let outside = outside.path().to_str().unwrap();
+    let line = [
+        "--outside",
+        outside,
+        "stdio",
+        program(),
+        "mcp",
+        "--env",
+        &server.url,
+    ];
+    drive(&person, &line).await;
+}
+
+#[tokio::test]
+async fn a_client_works_over_http_on_this_machine() {
+    let (person, outside) = (Person::new(), outside());
+    let door = Server::of(&mut person.command(["mcp", "--http", "127.0.0.1:0"])).await;
+    assert!(door.url.ends_with("/mcp"), "{}", door.url);
+    let outside = outside.path().to_str().unwrap();
+    drive(&person, &["--outside", outside, "http", &door.url]).await;
+}
+
+#[tokio::test]
+async fn a_client_with_the_token_works_over_http_on_a_server() {
+    let (person, outside) = (Person::new(), outside());
+    let server = person.unix_server(&[]).await;
+    let token = person.keep("token", "s3cret\n");
+    let mut command = person.command(["mcp", "--http", "0.0.0.0:0", "--env", &server.url]);
+    let door = Server::of(command.arg("--http-token-file").arg(token)).await;
+    let url = door.url.replace("0.0.0.0", "127.0.0.1");
+    let outside = outside.path().to_str().unwrap();
+    let line = ["--outside", outside, "--token", "s3cret", "http", &url];
+    drive(&person, &line).await;
+}
+
+#[tokio::test]
+async fn a_line_that_cannot_be_served_says_why() {
+    let person = Person::new();
+    let open = person.run(["mcp", "--http", "0.0.0.0:0"]).await;
+    open.failed(2, &["could run commands", "--http-token-file"]);
+    let missing = person.run(["mcp", "--workspace", "nowhere"]).await;
+    missing.failed(66, &["nowhere", "is not a directory"]);
+    let unknown = person.run(["mcp", "--env", "nobody"]).await;
+    unknown.failed(78, &["nobody"]);
+    let token = person
+        .run(["mcp", "--http", "127.0.0.1:0", "--http-token-file", "none"])
+        .await;
+    token.failed(66, &["none"]);
+    let garbage = person.run_with(["mcp"], b"hello\n{}\n").await;
+    assert_eq!(garbage.status, Some(0), "{garbage:?}");
+    assert!(garbage.stdout.contains("Invalid request"), "{garbage:?}");
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_at_once_is_no_failure() {
+    let person = Person::new();
+    let began = Instant::now();
+    let ended = person.run(["mcp"]).await;
+    assert_eq!(
+        (ended.status, ended.stdout.as_str()),
+        (Some(0), ""),
+        "{ended:?}"
+    );
+    assert!(began.elapsed() < Duration::from_secs(20));
+}

@@ -1,0 +1,338 @@
+//! Entry point of the fuzz target `rpc_peer`: a program of bytes that drives gate, order and calls.
+//!
+//! Invariant checked: each core agrees with a model so simple that it is plainly right. Not here:
+//! the target itself and its corpus (`fuzz/`).
+
+use std::collections::{BTreeMap, VecDeque};
+
+use exec_wire::{
+    id::ProcessId,
+    initialize::Extension,
+    message::{Message, RequestId},
+    method::{MethodName, Ordering},
+};
+
+use crate::{
+    order::{Claim, Order, Ticket},
+    peer::{Calls, CallsError, Gate, GateError, Input},
+};
+
+/// Runs a program: the first byte sets the limits, each two that follow are an instruction and its
+/// operand.
+///
+/// # Panics
+/// When a core and its model disagree.
+pub fn rpc_peer(program: &[u8]) {
+    let Some((&limits, program)) = program.split_first() else {
+        return;
+    };
+    let mut gate = GateModel::default();
+    let mut order = OrderModel::new(usize::from(limits & 0x0f));
+    let mut calls = CallsModel::new(usize::from(limits >> 4));
+    for (instruction, operand) in program.chunks_exact(2).map(|pair| (pair[0], pair[1])) {
+        match instruction % 12 {
+            0 => gate.message(INITIALIZED, operand),
+            1 if operand.is_multiple_of(2) => gate.message(UNKNOWN, operand),
+            1 => gate.message(ACKNOWLEDGE, operand),
+            2 => gate.message(RESPONSE, operand),
+            3 => gate.message(REQUEST, operand),
+            4 => gate.session(operand),
+            5 | 6 => order.submit(operand),
+            7 => order.poll(),
+            8 => order.finish(operand),
+            9 => calls.ask(operand),
+            10 => calls.answer(operand),
+            _ => calls.forget(operand),
+        }
+        gate.check();
+    }
+    order.run_out();
+    calls.drain();
+}
+
+const INITIALIZED: &str = r#"{"method":"initialized"}"#;
+const UNKNOWN: &str = r#"{"method":"nope"}"#;
+const ACKNOWLEDGE: &str = r#"{"method":"process/acknowledge","params":{"processId":"p","seq":1}}"#;
+const RESPONSE: &str = r#"{"id":1,"result":{}}"#;
+const REQUEST: &str = r#"{"id":1,"method":"process/list"}"#;
+
+/// A gate, and how far its client has come: 0 new, 1 initialized, 2 ready.
+#[derive(Default)]
+struct GateModel {
+    gate: Gate,
+    stage: u8,
+    acknowledges: bool,
+    unsolicited: u64,
+}
+
+impl GateModel {
+    fn message(&mut self, text: &str, operand: u8) {
+        let Ok(message) = Message::decode(text.as_bytes()) else {
+            panic!("{text} is a message");
+        };
+        let input = self.gate.handle_message(message);
+        match (text, input) {
+            (INITIALIZED, Input::Nothing) => {
+                assert_ne!(self.stage, 0, "initialized never comes first");
+                self.stage = 2;
+            }
+            (INITIALIZED, Input::Reply(reply)) => {
+                assert_eq!(self.stage, 0, "initialized is refused only at first");
+                check_refusal(&reply);
+            }
+            (UNKNOWN, Input::Reply(reply)) => check_refusal(&reply),
+            (ACKNOWLEDGE, Input::Acknowledged(_)) => {
+                assert!(self.acknowledges && self.stage == 2, "it was granted");
+            }
+            (ACKNOWLEDGE, Input::Reply(reply)) => {
+                assert!(!self.acknowledges || self.stage < 2, "it was granted");
+                check_refusal(&reply);
+            }
+            (RESPONSE, Input::Answer(Message::Response(response))) => {
+                assert_eq!(response.id, RequestId::Number(1));
+                self.gate.handle_unsolicited();
+                self.unsolicited += 1;
+            }
+            (REQUEST, Input::Request(request)) => assert_eq!(request.id, RequestId::Number(1)),
+            (text, input) => panic!("{text} ({operand}) became {input:?}"),
+        }
+    }
+
+    /// `initialize` succeeds, if it is admitted. An odd operand grants acknowledgements.
+    fn session(&mut self, operand: u8) {
+        if self.gate.admit(MethodName::Initialize).is_ok() {
+            self.acknowledges = !operand.is_multiple_of(2);
+            let granted = [Extension::Acknowledge];
+            let count = usize::from(self.acknowledges);
+            self.gate.handle_session(&granted[..count]);
+            self.stage = 1;
+        }
+    }
+
+    fn check(&self) {
+        assert_eq!(self.gate.is_ready(), self.stage == 2);
+        assert_eq!(self.gate.unsolicited(), self.unsolicited);
+        for &method in MethodName::ALL {
+            let family = method.family();
+            let expected = match (method, self.stage) {
+                (MethodName::Initialize, 0) => Ok(()),
+                (MethodName::Initialize, _) => Err(GateError::InitializedTwice),
+                (_, 0) => Err(GateError::NotInitialized(family)),
+                (_, 1) => Err(GateError::NotReady(family)),
+                (_, _) => Ok(()),
+            };
+            assert_eq!(self.gate.admit(method), expected);
+        }
+    }
+}
+
+fn check_refusal(reply: &exec_wire::outgoing::Outgoing) {
+    let mut text = Vec::new();
+    reply.encode_text(&mut text);
+    let Ok(Message::Error(error)) = Message::decode(&text) else {
+        panic!("a refusal is an error");
+    };
+    assert_eq!(error.id, RequestId::NONE);
+    assert_eq!(error.error.code.0, -32600);
+}
+
+/// An order, and every request that waits or runs in it.
+struct OrderModel {
+    order: Order,
+    most: usize,
+    waiting: VecDeque<(Ticket, Claim)>,
+    running: Vec<(Ticket, Claim)>,
+}
+
+impl OrderModel {
+    fn new(most: usize) -> Self {
+        let (waiting, running) = (VecDeque::new(), Vec::new());
+        Self {
+            order: Order::new(most),
+            most: most.max(1),
+            waiting,
+            running,
+        }
+    }
+
+    fn submit(&mut self, operand: u8) {
+        let claim = match operand % 7 {
+            0 => Claim::from(Ordering::Reads),
+            6 => Claim::from(Ordering::Files),
+            1 => Claim::from(Ordering::Changes),
+            2 => Claim::from(Ordering::Control),
+            id => Claim {
+                ordering: Ordering::Starts,
+                starts: ProcessId::new(&id.to_string()).ok(),
+            },
+        };
+        let ticket = self.order.submit(claim.clone());
+        let last = self
+            .waiting
+            .back()
+            .or(self.running.last())
+            .map(|(ticket, _)| *ticket);
+        assert!(last < Some(ticket), "tickets only grow");
+        self.waiting.push_back((ticket, claim));
+    }
+
+    /// Whoever is first in line runs if there is room and nobody whom it would disturb.
+    fn poll(&mut self) {
+        let polled = self.order.poll_ready();
+        let ready = self.waiting.front().is_some_and(|(_, claim)| {
+            self.running.len() < self.most
+                && self.running.iter().all(|(_, other)| match claim.ordering {
+                    Ordering::Reads => other.ordering == Ordering::Reads,
+                    Ordering::Files => other.ordering == Ordering::Files,
+                    Ordering::Starts => {
+                        other.ordering == Ordering::Starts && other.starts != claim.starts
+                    }
+                    Ordering::Changes | Ordering::Control => false,
+                })
+        });
+        assert_eq!(
+            polled.is_some(),
+            ready,
+            "{:?} beside {:?}",
+            self.waiting,
+            self.running
+        );
+        if ready && let Some(first) = self.waiting.pop_front() {
+            assert_eq!(polled, Some(first.0), "nothing overtakes");
+            self.running.push(first);
+        }
+        assert!(self.running.len() <= self.most);
+        assert_eq!(
+            self.order.is_idle(),
+            self.waiting.is_empty() && self.running.is_empty()
+        );
+    }
+
+    fn finish(&mut self, operand: u8) {
+        if !self.running.is_empty() {
+            let index = usize::from(operand) % self.running.len();
+            let (ticket, _) = self.running.swap_remove(index);
+            self.order.finish(ticket);
+            // Ending it again changes nothing.
+            self.order.finish(ticket);
+        }
+    }
+
+    /// Everything that waits runs in the end.
+    fn run_out(mut self) {
+        while !(self.waiting.is_empty() && self.running.is_empty()) {
+            let left = self.waiting.len() + self.running.len();
+            self.poll();
+            self.finish(0);
+            assert!(
+                self.waiting.len() + self.running.len() < left,
+                "nothing starves"
+            );
+        }
+        assert!(self.order.is_idle());
+    }
+}
+
+/// The asking end, and who waits for which id.
+struct CallsModel {
+    calls: Calls<u8>,
+    most: usize,
+    next: i64,
+    waiting: BTreeMap<i64, u8>,
+}
+
+impl CallsModel {
+    fn new(most: usize) -> Self {
+        Self {
+            calls: Calls::new(most),
+            most,
+            next: 1,
+            waiting: BTreeMap::new(),
+        }
+    }
+
+    fn ask(&mut self, operand: u8) {
+        let asked = self.calls.ask(operand);
+        if self.waiting.len() >= self.most {
+            return assert_eq!(asked, Err(CallsError::TooMany(self.most)));
+        }
+        assert_eq!(asked, Ok(RequestId::Number(self.next)));
+        self.waiting.insert(self.next, operand);
+        self.next += 1;
+    }
+
+    /// Answers the request that the operand names, which may never have been asked.
+    fn answer(&mut self, operand: u8) {
+        let id = i64::from(operand >> 2);
+        let text = match operand % 4 {
+            0 => format!(r#"{{"id":{id},"result":{operand}}}"#),
+            1 => format!(r#"{{"id":{id},"error":{{"code":{operand},"message":""}}}}"#),
+            2 => format!(r#"{{"id":"{id}","result":{operand}}}"#),
+            _ => format!(r#"{{"id":{id},"method":"network/policyRequest"}}"#),
+        };
+        let Ok(message) = Message::decode(text.as_bytes()) else {
+            panic!("{text} is a message");
+        };
+        let answer = self.calls.handle_answer(message);
+        let expected = if operand % 4 < 2 {
+            self.waiting.remove(&id)
+        } else {
+            None
+        };
+        assert_eq!(
+            answer.as_ref().map(|answer| answer.waiter),
+            expected,
+            "{text}"
+        );
+        if let Some(answer) = answer {
+            match answer.result {
+                Ok(result) => assert_eq!(result.get(), operand.to_string()),
+                Err(error) => assert_eq!(error.code.0, i64::from(operand)),
+            }
+        }
+    }
+
+    fn forget(&mut self, operand: u8) {
+        let id = i64::from(operand >> 2);
+        let forgotten = self.calls.forget(&RequestId::Number(id));
+        assert_eq!(forgotten, self.waiting.remove(&id));
+        assert_eq!(
+            self.calls.forget(&RequestId::Text(id.to_string().into())),
+            None
+        );
+    }
+
+    fn drain(mut self) {
+        assert!(self.calls.drain().eq(self.waiting.into_values()));
+        assert_eq!(self.calls.drain().count(), 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_corpus_is_replayed() {
+        let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus/rpc_peer");
+        let files: Vec<_> = fs::read_dir(corpus).unwrap().map(Result::unwrap).collect();
+        assert!(files.len() > 20, "the corpus is there");
+        for file in files {
+            println!("{}", file.path().display());
+            rpc_peer(&fs::read(file.path()).unwrap());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_program_keeps_the_cores_and_their_models_together(
+            program in prop::collection::vec(any::<u8>(), 0..400),
+        ) {
+            rpc_peer(&program);
+        }
+    }
+}

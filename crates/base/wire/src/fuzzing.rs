@@ -1,0 +1,217 @@
+//! Entry points of the fuzz targets. `wire_message`: anything that a peer could send.
+//!
+//! Invariant checked: what is accepted is JSON for any other reader, too, and says the same after
+//! it was encoded again. Not here: the target itself and its corpus (`fuzz/`).
+
+use std::fmt;
+
+use ::bytes::Bytes;
+use serde_json::{Value, value::RawValue};
+
+use crate::{
+    command::{ExecCommand, TerminateCommand, WriteCommand},
+    config::ReadEnvironmentConfig,
+    discovery::{DiscoverCapabilities, DiscoverRoots},
+    environment::{ReadEnvironmentInfo, ReadEnvironmentStatus},
+    fs,
+    http::{CancelHttpRequest, HttpRequest},
+    initialize::InitializeParams,
+    message::{Message, Request, RequestId, decode_params, encode_binary_head, split_binary},
+    method::{Method, MethodName},
+    outgoing::Outgoing,
+    process::{
+        AttachProcess, CloseStdin, ListProcesses, ReadProcess, ReleaseProcess, ResizeProcess,
+        SignalProcess, SnapshotProcess, StartProcess, TerminateProcess, WaitProcess, WriteProcess,
+    },
+};
+
+pub use crate::path_uri::fuzzing::path_resolve;
+
+/// Decodes one message of a peer in every way there is.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn wire_message(message: &[u8]) {
+    let frame = Bytes::copy_from_slice(message);
+    match split_binary(&frame) {
+        None => check_text(message, None),
+        Some(Ok((header, data))) => {
+            let mut again = Vec::new();
+            encode_binary_head(&header, &mut again);
+            again.extend_from_slice(&data);
+            assert_eq!(again, message, "a binary message is its head and its data");
+            check_text(&header, Some(&data));
+        }
+        Some(Err(_)) => {}
+    }
+}
+
+fn check_text(text: &[u8], data: Option<&Bytes>) {
+    let message = match Message::decode_with(text, data.cloned()) {
+        Ok(message) => message,
+        Err(error) => return assert!(!error.to_string().is_empty(), "a refusal has a reason"),
+    };
+    let Ok(Value::Object(members)) = serde_json::from_slice(text) else {
+        panic!("a message is an object for any reader");
+    };
+    match &message {
+        Message::Request(request) => {
+            check_id(&request.id, &members["id"]);
+            assert_eq!(members["method"], *request.method);
+            check_params(request);
+            check_again(
+                &message,
+                &Outgoing::request(&request.id, &request.method, &request.params),
+            );
+        }
+        Message::Notification(note) => {
+            assert_eq!(members["method"], *note.method);
+            check_again(
+                &message,
+                &Outgoing::notification(&note.method, &note.params),
+            );
+        }
+        Message::Response(response) => {
+            check_id(&response.id, &members["id"]);
+            check_again(&message, &Outgoing::result(&response.id, &response.result));
+        }
+        Message::Error(response) => {
+            check_id(&response.id, &members["id"]);
+            check_again(&message, &Outgoing::error(&response.id, &response.error));
+        }
+    }
+}
+
+fn check_id(id: &RequestId, member: &Value) {
+    let mut text = Vec::new();
+    id.encode_append(&mut text);
+    assert_eq!(
+        serde_json::from_slice::<Value>(&text).ok().as_ref(),
+        Some(member)
+    );
+}
+
+/// What is encoded again is as long as it says, and decodes to the same message.
+fn check_again(message: &Message<'_>, again: &Outgoing) {
+    let mut text = Vec::new();
+    again.encode_text(&mut text);
+    assert_eq!(text.len(), again.text_len());
+    let decoded = Message::decode(&text);
+    let decoded = decoded.as_ref().map(essence);
+    assert_eq!(
+        decoded,
+        Ok(essence(message)),
+        "{}",
+        String::from_utf8_lossy(&text)
+    );
+}
+
+/// What must survive. Absent params are null; trace and data are not encoded again.
+fn essence<'a>(message: &'a Message<'_>) -> (Option<&'a RequestId>, &'a str, String) {
+    let raw = |raw: Option<&RawValue>| raw.map_or("null", RawValue::get).to_owned();
+    match message {
+        Message::Request(request) => (Some(&request.id), &request.method, raw(request.params)),
+        Message::Notification(note) => (None, &note.method, raw(note.params)),
+        Message::Response(response) => (Some(&response.id), "", raw(Some(response.result))),
+        Message::Error(response) => (Some(&response.id), "", response.error.to_string()),
+    }
+}
+
+/// Decodes the params as those of every method: a peer may send any to any.
+fn check_params(request: &Request<'_>) {
+    for &method in MethodName::ALL {
+        let params = request.params;
+        match method {
+            MethodName::Initialize => check::<InitializeParams>(params),
+            MethodName::EnvironmentInfo => check::<ReadEnvironmentInfo>(params),
+            MethodName::EnvironmentStatus => check::<ReadEnvironmentStatus>(params),
+            MethodName::EnvironmentConfigRead => check::<ReadEnvironmentConfig>(params),
+            MethodName::CapabilityRootsDiscover => check::<DiscoverRoots>(params),
+            MethodName::CapabilitiesDiscover => check::<DiscoverCapabilities>(params),
+            MethodName::HttpRequest => check::<HttpRequest>(params),
+            MethodName::HttpRequestCancel => check::<CancelHttpRequest>(params),
+            MethodName::ProcessStart => check_start(params),
+            MethodName::ProcessRead => check::<ReadProcess>(params),
+            MethodName::ProcessWrite => check::<WriteProcess>(params),
+            MethodName::ProcessCloseStdin => check::<CloseStdin>(params),
+            MethodName::ProcessResize => check::<ResizeProcess>(params),
+            MethodName::ProcessSignal => check::<SignalProcess>(params),
+            MethodName::ProcessTerminate => check::<TerminateProcess>(params),
+            MethodName::ProcessWait => check::<WaitProcess>(params),
+            MethodName::ProcessSnapshot => check::<SnapshotProcess>(params),
+            MethodName::ProcessAttach => check::<AttachProcess>(params),
+            MethodName::ProcessRelease => check::<ReleaseProcess>(params),
+            MethodName::ProcessList => check::<ListProcesses>(params),
+            MethodName::FsReadFile => check::<fs::ReadFile>(params),
+            MethodName::FsWriteFile => check::<fs::WriteFile>(params),
+            MethodName::FsCreateDirectory => check::<fs::CreateDirectory>(params),
+            MethodName::FsGetMetadata => check::<fs::GetMetadata>(params),
+            MethodName::FsCanonicalize => check::<fs::Canonicalize>(params),
+            MethodName::FsReadDirectory => check::<fs::ReadDirectory>(params),
+            MethodName::FsWalk => check::<fs::Walk>(params),
+            MethodName::FsRemove => check::<fs::Remove>(params),
+            MethodName::FsCopy => check::<fs::Copy>(params),
+            MethodName::FsRename => check::<fs::Rename>(params),
+            MethodName::FsOpen => check::<fs::OpenFile>(params),
+            MethodName::FsReadBlock => check::<fs::ReadBlock>(params),
+            MethodName::FsWriteBlock => check::<fs::WriteBlock>(params),
+            MethodName::FsClose => check::<fs::CloseFile>(params),
+            MethodName::FsWatchMissing => check::<fs::WatchMissing>(params),
+            MethodName::FsWatch => check::<fs::Watch>(params),
+            MethodName::FsUnwatch => check::<fs::Unwatch>(params),
+            MethodName::FsSearch => check::<fs::Search>(params),
+            MethodName::FsFind => check::<fs::Find>(params),
+            MethodName::CommandExec => check::<ExecCommand>(params),
+            MethodName::CommandExecWrite => check::<WriteCommand>(params),
+            MethodName::CommandExecTerminate => check::<TerminateCommand>(params),
+        }
+    }
+}
+
+fn check<T: Method + PartialEq + fmt::Debug>(params: Option<&RawValue>) {
+    match decode_params::<T>(params) {
+        Ok(value) => check_value(&value),
+        Err(error) => assert!(!error.0.is_empty(), "a refusal has a reason"),
+    }
+}
+
+fn check_start(params: Option<&RawValue>) {
+    if let Ok(value) = decode_params::<StartProcess>(params) {
+        // Members of any shape may hold fractions, which are not exact.
+        check_value(&StartProcess {
+            sandbox: None,
+            managed_network: None,
+            network_proxy: None,
+            ..value
+        });
+    }
+}
+
+fn check_value<T: Method + PartialEq + fmt::Debug>(value: &T) {
+    let Ok(again) = serde_json::value::to_raw_value(value) else {
+        panic!("{value:?} is not JSON");
+    };
+    assert_eq!(decode_params::<T>(Some(&again)).as_ref(), Ok(value));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn the_corpus_is_replayed() {
+        let corpus =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus/wire_message");
+        let files: Vec<_> = std::fs::read_dir(corpus)
+            .unwrap()
+            .map(Result::unwrap)
+            .collect();
+        assert!(files.len() > 20, "the corpus is there");
+        for file in files {
+            println!("{}", file.path().display());
+            wire_message(&std::fs::read(file.path()).unwrap());
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Entry point of the fuzz target `sandbox_plan`: any policy, on a host that has a bit of everything.
+//!
+//! Invariants checked: a plan allows nothing that a slow reading of the policy does not, it is made
+//! as plans are made, and the order of entries does not matter. Not here: the target itself and its
+//! corpus (`fuzz/`).
+
+use std::sync::Arc;
+
+use exec_wire::sandbox::{FileSystemPolicy, Permissions, Sandbox};
+
+use crate::{
+    facts::Tree,
+    plan::{Files, Network, Plan, mechanism::landlock_lacks},
+    policy::{self, Context, Purpose, reference},
+    seatbelt,
+};
+
+/// A host with links to everywhere, metadata of every kind, and a directory that cannot be searched.
+const HOST: &str = "
+    /usr/bin/server
+    /usr/lib/
+    /bin -> usr/bin
+    /lib -> usr/lib
+    /etc/passwd
+    /proc/sys/kernel/
+    /proc/self -> 1
+    /proc/1/
+    /sys/class/
+    /tmp/scratch/
+    /home/dev/ws/src/main.rs
+    /home/dev/ws/src/.env
+    /home/dev/ws/.env -> src/.env
+    /home/dev/ws/.git = gitdir: ../store/ws\\n
+    /home/dev/ws/.codex -> /home/dev/ws/settings
+    /home/dev/ws/settings/
+    /home/dev/ws/out -> /tmp/scratch
+    /home/dev/ws/up -> ..
+    /home/dev/ws/gone -> nowhere/at/all
+    /home/dev/ws/loop -> loop
+    /home/dev/ws/closed !
+    /home/dev/ws/closed/secret
+    /home/dev/store/ws/commondir = ../shared\\n
+    /home/dev/store/shared/
+    /home/dev/other/.git/config
+    /home/dev/link -> ws
+";
+
+/// Resolves a policy for a command and for operations on files.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn sandbox_plan(input: &[u8]) {
+    let Ok(sandbox) = serde_json::from_slice::<Sandbox>(input) else {
+        return;
+    };
+    let host = Tree::of(HOST);
+    for purpose in [Purpose::Process, Purpose::Files] {
+        let context = Context {
+            purpose,
+            cwd: "/home/dev/ws".into(),
+            tmpdir: Some("/home/dev/ws/out".into()),
+            always_readable: vec!["/usr/bin/server".into()],
+            protected: Arc::from(["/ws/run".into()]),
+        };
+        let resolved = policy::resolve(&sandbox, &context, &host);
+        match &resolved {
+            Ok(plan) => check(plan, &sandbox, &context, &host),
+            Err(error) => assert!(error.to_string().contains(':'), "a refusal names a member"),
+        }
+        let again = policy::resolve(&reversed(sandbox.clone()), &context, &host);
+        assert_eq!(resolved.ok(), again.ok(), "the order of entries matters");
+    }
+}
+
+fn check(plan: &Plan, sandbox: &Sandbox, context: &Context, host: &Tree) {
+    reference::check(plan, sandbox, context, host);
+    match context.purpose {
+        Purpose::Process => {}
+        Purpose::Files => assert_eq!(plan.network, Network::None),
+    }
+    let everything = policy::writes_everything(sandbox);
+    assert_eq!(plan.files == Files::All, everything);
+    let lacks: Vec<_> = (0..9).map(|abi| landlock_lacks(plan, abi)).collect();
+    for (older, newer) in lacks.iter().zip(lacks.iter().skip(1)) {
+        assert!(newer.iter().all(|lack| older.contains(lack)));
+    }
+    if let Ok(profile) = seatbelt::profile(plan) {
+        assert!(profile.starts_with("(version 1)\n"));
+    }
+}
+
+/// Turns the order of entries around.
+fn reversed(mut sandbox: Sandbox) -> Sandbox {
+    if let Permissions::Managed {
+        file_system: FileSystemPolicy::Restricted { entries, .. },
+        ..
+    } = &mut sandbox.permissions
+    {
+        entries.reverse();
+    }
+    sandbox
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+
+    #[test]
+    fn the_corpus_is_replayed() {
+        let corpus =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus/sandbox_plan");
+        let files: Vec<_> = fs::read_dir(corpus).unwrap().map(Result::unwrap).collect();
+        assert!(files.len() > 20, "the corpus is there");
+        for file in files {
+            println!("{}", file.path().display());
+            sandbox_plan(&fs::read(file.path()).unwrap());
+        }
+    }
+}

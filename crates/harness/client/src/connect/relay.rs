@@ -1,0 +1,403 @@
+//! Servers behind a relay, which a registry tells the way to.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use exec_registry::{
+    api::{EnvironmentId, Secret},
+    credentials::{AccountId, Credentials, HarnessToken, Token},
+    delay::RegistryDelay,
+    harness::RegistryTickets,
+    http::{BaseUrl, Http},
+    registry::Registry,
+};
+use exec_relay::identity::Identity;
+use exec_transport::{
+    connect::{self, CONNECT_TIMEOUT, Fault, Proxy},
+    link::Link,
+    relay::harness::{self, HarnessOptions, Tickets},
+    tls::Trust,
+};
+use exec_wire::id::SessionId;
+use futures_util::future::{BoxFuture, FutureExt};
+use tokio::{
+    sync::OnceCell,
+    time::{Instant, sleep_until},
+};
+
+use crate::{
+    client::ExecServerClient,
+    connector::{Connector, Continuity, Pause},
+    error::{ConnectError, ExecServerError, chain},
+    options::ExecServerClientConnectOptions,
+    trace::TraceSource,
+};
+
+/// How long a session may stay attached to the stream of a harness that died: a server keeps such a
+/// stream for twenty seconds.
+const ATTACHED: Duration = Duration::from_secs(25);
+
+/// How to connect to a server that a registry knows. `Debug` hides what may be secret.
+#[derive(Clone, Debug)]
+pub struct RelayExecServerConnectArgs {
+    /// The registry: `http://HOST` or `https://HOST`.
+    pub registry_url: String,
+    /// The name of the server there.
+    pub environment_id: String,
+    /// Sent to the registry as `Authorization: Bearer …`, wherever that is.
+    pub auth_token: Secret,
+    /// Sent to the registry as `chatgpt-account-id`.
+    pub chatgpt_account_id: Option<String>,
+    /// Shown to the registry instead of token and account.
+    pub credentials: Option<Arc<dyn Credentials>>,
+    /// Whose certificates are accepted; those of this host's roots by default.
+    pub trust: Trust,
+    /// What the relay is reached through.
+    pub proxy: Option<Proxy>,
+    /// Who connects, for the server's logs.
+    pub client_name: String,
+    /// How long a connection to the relay may take; ten seconds by default.
+    pub connect_timeout: Duration,
+    /// How long the server may take for its part of the key exchange and to answer `initialize`, both
+    /// together; ten seconds by default.
+    pub initialize_timeout: Duration,
+    /// A detached session to take up again.
+    pub resume_session_id: Option<SessionId>,
+    /// What requests belong to, those to registry and relay included. Absent: they carry no trace.
+    pub trace: Option<TraceSource>,
+}
+
+impl RelayExecServerConnectArgs {
+    /// Connects to the server of this name, under this client's name.
+    pub fn new(
+        registry_url: impl Into<String>,
+        environment_id: impl Into<String>,
+        auth_token: impl Into<String>,
+        client_name: impl Into<String>,
+    ) -> Self {
+        let options = ExecServerClientConnectOptions::default();
+        Self {
+            registry_url: registry_url.into(),
+            environment_id: environment_id.into(),
+            auth_token: Secret::new(auth_token),
+            chatgpt_account_id: None,
+            credentials: None,
+            trust: Trust::default(),
+            proxy: None,
+            client_name: client_name.into(),
+            connect_timeout: CONNECT_TIMEOUT,
+            initialize_timeout: options.initialize_timeout,
+            resume_session_id: None,
+            trace: None,
+        }
+    }
+
+    /// Makes what opens links to the server, with a key of its own. Nothing is sent yet.
+    ///
+    /// # Errors
+    /// When there can be none: URL, name or token are malformed.
+    pub fn connector(&self) -> Result<RelayConnector, ConnectError> {
+        let registry = BaseUrl::parse(&self.registry_url).map_err(refused)?;
+        let environment = EnvironmentId::new(&self.environment_id).map_err(refused)?;
+        let credentials = match &self.credentials {
+            Some(credentials) => Arc::clone(credentials),
+            None => {
+                let token = Token::new(self.auth_token.expose()).map_err(refused)?;
+                let account = self.chatgpt_account_id.as_deref().map(AccountId::new);
+                let account = account.transpose().map_err(refused)?;
+                Arc::new(HarnessToken::new(token, account))
+            }
+        };
+        credentials.reach().admit(registry.url()).map_err(refused)?;
+        let options = HarnessOptions {
+            trust: self.trust.clone(),
+            proxy: self.proxy.clone(),
+            trace: self.trace.clone(),
+            connect_timeout: self.connect_timeout,
+            handshake_timeout: self.initialize_timeout,
+            ..HarnessOptions::default()
+        };
+        Ok(RelayConnector {
+            registry,
+            environment,
+            credentials,
+            identity: Arc::new(Identity::generate()),
+            tickets: OnceCell::new(),
+            options,
+            delay: RegistryDelay::random(),
+        })
+    }
+
+    /// Returns how the client introduces itself.
+    pub fn options(&self) -> ExecServerClientConnectOptions {
+        ExecServerClientConnectOptions {
+            client_name: self.client_name.clone(),
+            initialize_timeout: self.initialize_timeout,
+            resume_session_id: self.resume_session_id.clone(),
+            trace: self.trace.clone(),
+            ..ExecServerClientConnectOptions::default()
+        }
+    }
+}
+
+fn refused(error: impl std::error::Error) -> ConnectError {
+    ConnectError::Address(chain(&error))
+}
+
+/// Opens links through a relay. The server keeps sessions for a while, and is recognised by its key: a
+/// session is taken up again only where it is.
+pub struct RelayConnector {
+    registry: BaseUrl,
+    environment: EnvironmentId,
+    credentials: Arc<dyn Credentials>,
+    /// The same for every link.
+    identity: Arc<Identity>,
+    /// Made at the first link, when certificates are read.
+    tickets: OnceCell<Arc<RegistryTickets>>,
+    options: HarnessOptions,
+    delay: RegistryDelay,
+}
+
+impl RelayConnector {
+    /// Opens a link, and takes note of who is at its other end.
+    async fn open(&self, tickets: Arc<RegistryTickets>) -> Result<Link, connect::ConnectError> {
+        let identity = Arc::clone(&self.identity);
+        let link = harness::open(
+            identity,
+            Arc::clone(&tickets) as Arc<dyn Tickets>,
+            self.options.clone(),
+        )
+        .await?;
+        tickets.pin();
+        Ok(link)
+    }
+
+    async fn tickets(&self) -> Result<Arc<RegistryTickets>, connect::ConnectError> {
+        let tickets = self.tickets.get_or_try_init(|| self.ask_for_tickets());
+        tickets.await.cloned()
+    }
+
+    async fn ask_for_tickets(&self) -> Result<Arc<RegistryTickets>, connect::ConnectError> {
+        let http = match self.registry.url().scheme() {
+            "https" => Http::new(&self.options.trust.config().await?),
+            // A host without any certificates can have a registry of its own.
+            _ => Http::without_tls(),
+        };
+        let http = http.map_err(|error| unusable(error.into()))?;
+        let registry = Registry::new(self.registry.clone(), Arc::clone(&self.credentials), http)
+            .map_err(|error| unusable(error.into()))?
+            .with_trace(self.options.trace.clone());
+        Ok(Arc::new(RegistryTickets::new(
+            registry,
+            self.environment.clone(),
+            Arc::clone(&self.identity),
+        )))
+    }
+}
+
+/// Nobody can be asked, now or later.
+fn unusable(source: Box<dyn std::error::Error + Send + Sync>) -> connect::ConnectError {
+    connect::ConnectError::Ticket {
+        fault: Fault::Caller,
+        is_passing: false,
+        source,
+    }
+}
+
+/// A relay that refuses one ticket may take the next, as long as there is something to come back to: a
+/// session, or what outlives one.
+fn passing(error: connect::ConnectError) -> connect::ConnectError {
+    use connect::ConnectError as Error;
+    let of_one_ticket = matches!(
+        error,
+        Error::Refused { .. } | Error::NotWebSocket(_) | Error::Relay(_)
+    );
+    if !of_one_ticket {
+        return error;
+    }
+    Error::Ticket {
+        fault: error.fault(),
+        is_passing: true,
+        source: Box::new(error),
+    }
+}
+
+impl Connector for RelayConnector {
+    fn connect(&self) -> BoxFuture<'_, Result<Link, connect::ConnectError>> {
+        let connect = async {
+            let tickets = self.tickets().await?;
+            // There is no session yet, or none any more: whoever has the name now will do.
+            tickets.unpin();
+            self.open(tickets).await
+        };
+        connect.boxed()
+    }
+
+    fn reconnect(&self) -> BoxFuture<'_, Result<Link, connect::ConnectError>> {
+        let reconnect = async { self.open(self.tickets().await?).await.map_err(passing) };
+        reconnect.boxed()
+    }
+
+    fn renew(&self) -> BoxFuture<'_, Result<Link, connect::ConnectError>> {
+        let renew = async { self.connect().await.map_err(passing) };
+        renew.boxed()
+    }
+
+    fn continuity(&self) -> Continuity {
+        Continuity::Resumed
+    }
+
+    fn pause(&self, failures: u32) -> Pause {
+        Pause::AfterEnd(self.delay.after(failures))
+    }
+}
+
+impl fmt::Debug for RelayConnector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RelayConnector")
+            .field("registry", &self.registry.to_string())
+            .field("environment", &self.environment)
+            .field("credentials", &self.credentials)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ExecServerClient {
+    /// Connects to a server through a relay, and again whenever the connection breaks. Dropping the
+    /// future leaves nothing open.
+    ///
+    /// A session that is to be resumed may be that of a harness which died: the server keeps its
+    /// stream for a while, and the session attached to it. So long it is waited for.
+    pub async fn connect_relay(args: RelayExecServerConnectArgs) -> Result<Self, ExecServerError> {
+        let connector = Arc::new(args.connector()?);
+        let until = Instant::now() + ATTACHED;
+        let mut failures = 0;
+        loop {
+            let connecting = Self::connect_with(Arc::clone(&connector) as _, args.options());
+            let error = match connecting.await {
+                Err(ExecServerError::Connect(error)) if error.is_attached() => error,
+                settled => return settled,
+            };
+            let next = Instant::now() + connector.delay.after(failures);
+            if next >= until {
+                return Err(error.into());
+            }
+            sleep_until(next).await;
+            failures += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+
+    use super::*;
+
+    fn args(url: &str, environment: &str, token: &str) -> RelayExecServerConnectArgs {
+        RelayExecServerConnectArgs::new(url, environment, token, "test")
+    }
+
+    #[test]
+    fn what_cannot_lead_anywhere_is_the_callers_to_mend_and_no_secret_is_told() {
+        for (args, said) in [
+            (args("ws://h", "e", "s3cret"), "URL begins with http://"),
+            (args("https://h", " ", "s3cret"), "environment id is empty"),
+            (args("https://h", "e", " "), "token is empty"),
+            (args("https://h", "e", "s3cret\nx"), "control character"),
+        ] {
+            assert!(!format!("{args:?}").contains("s3cret"), "{args:?}");
+            let error = args.connector().unwrap_err();
+            assert!(
+                matches!(&error, ConnectError::Address(text) if text.contains(said)),
+                "{error}"
+            );
+            assert!(!error.to_string().contains("s3cret"), "{error}");
+        }
+        let connector = args("http://h", "e", "s3cret").connector().unwrap();
+        assert!(
+            !format!("{connector:?}").contains("s3cret"),
+            "{connector:?}"
+        );
+    }
+
+    #[test]
+    fn attempts_to_come_back_are_further_apart_each_time() {
+        let connector = args("http://h", "e", "t").connector().unwrap();
+        for (failures, base) in (0..).zip([500, 1000, 2000, 4000, 5000, 5000]) {
+            let base = Duration::from_millis(base);
+            let Pause::AfterEnd(pause) = connector.pause(failures) else {
+                panic!("another pace");
+            };
+            assert!(
+                pause >= base && pause <= base * 3 / 2,
+                "{failures}: {pause:?}"
+            );
+        }
+    }
+
+    /// A registry that gives tickets for a relay that refuses them. Returns its URL.
+    async fn refusing() -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let ticket = json!({
+            "environment_id": "e",
+            "url": format!("ws://{address}/"),
+            "security_profile": "noise_hybrid_ik_v1",
+            "executor_registration_id": "r",
+            "executor_public_key": Identity::generate().public_key(),
+            "harness_key_authorization": "a",
+        });
+        let ticket = ticket.to_string();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let (mut asked, mut part) = (Vec::new(), [0; 4096]);
+                // An upgrade ends with its head, and a question with its body.
+                while !asked.ends_with(b"\r\n\r\n") && !asked.ends_with(b"}") {
+                    let read = stream.read(&mut part).await.unwrap();
+                    assert_ne!(read, 0, "a question is whole");
+                    asked.extend_from_slice(&part[..read]);
+                }
+                let (status, body) = match asked.starts_with(b"POST") {
+                    true => ("200 OK", &*ticket),
+                    false => ("403 Forbidden", ""),
+                };
+                let length = body.len();
+                let answer = format!(
+                    "HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
+                );
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+        });
+        format!("http://{address}")
+    }
+
+    #[tokio::test]
+    async fn a_refused_ticket_passes_unless_it_is_the_first() {
+        let connector = args(&refusing().await, "e", "t").connector().unwrap();
+        let error = connector.connect().await.unwrap_err();
+        assert!(!error.is_passing(), "{error}");
+        for error in [
+            connector.reconnect().await.unwrap_err(),
+            connector.renew().await.unwrap_err(),
+        ] {
+            assert!(error.is_passing(), "{error}");
+            assert!(chain(&error).contains("403"), "{}", chain(&error));
+        }
+    }
+
+    #[test]
+    fn a_refused_ticket_passes_but_not_another_executor() {
+        let refused = || connect::ConnectError::Refused {
+            status: 403,
+            reason: String::new(),
+        };
+        assert!(!refused().is_passing());
+        assert!(passing(refused()).is_passing());
+        let changed = passing(connect::ConnectError::ExecutorChanged);
+        assert!(matches!(changed, connect::ConnectError::ExecutorChanged));
+    }
+}

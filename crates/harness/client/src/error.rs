@@ -1,0 +1,391 @@
+//! Why something asked of a server did not come to a result, and who must act.
+
+use std::{error::Error, time::Duration};
+
+use exec_env::disconnect::Disconnect;
+use exec_registry::{api::Code, registry::RegistryError};
+use exec_transport::connect;
+use exec_wire::{
+    error::{ErrorCode, RpcError},
+    id::{OutputSeq, ProcessId, SessionId},
+};
+
+/// Why a call, or connecting, has no result.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExecServerError {
+    /// Peer: it answered with an error.
+    #[error(transparent)]
+    Remote(RpcError),
+    /// Caller: too many answers are outstanding.
+    #[error("more than {0} calls are unanswered")]
+    TooMany(usize),
+    /// Caller: too much waits to be sent.
+    #[error("more than {0} bytes of writes wait to be sent")]
+    NoRoom(usize),
+    /// Caller: the id names a process that this client still follows.
+    #[error("process id `{0}` is in use")]
+    IdInUse(ProcessId),
+    /// Caller: the server has no process by this id, or none any more.
+    #[error("server has no process `{0}`")]
+    UnknownProcess(ProcessId),
+    /// Caller: the process has not come so far. It is another one than the number is from.
+    #[error("process `{process}` has no event {}: it came to {}", .after.0, .last.0)]
+    NoSuchEvent {
+        /// The process.
+        process: ProcessId,
+        /// The event that was to be gone on after.
+        after: OutputSeq,
+        /// The last one there is.
+        last: OutputSeq,
+    },
+    /// Peer: the result does not have the method's form.
+    #[error("result of `{method}` does not decode: {reason}")]
+    Malformed {
+        /// The method.
+        method: &'static str,
+        /// What was expected.
+        reason: String,
+    },
+    /// Peer: it took too long.
+    #[error("`{method}` was not answered within {limit:?}")]
+    Timeout {
+        /// The method.
+        method: &'static str,
+        /// How long was waited.
+        limit: Duration,
+    },
+    /// Transport: the connection broke before the answer, and asking twice could do it twice. Whether
+    /// it was done is not known. The client itself goes on.
+    #[error("connection broke before `{method}` was answered: {reason}")]
+    Interrupted {
+        /// The method.
+        method: &'static str,
+        /// Why it broke.
+        reason: String,
+    },
+    /// There is no session. Who must act is the inner error's to say.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The session is gone for good.
+    #[error(transparent)]
+    Disconnected(#[from] Disconnect),
+}
+
+/// Who must act.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Fault {
+    /// Whoever called: the same call fails again.
+    Caller,
+    /// The server: it refused, or does not keep to the protocol.
+    Peer,
+    /// The way to the server: it broke, or could not be opened.
+    Transport,
+    /// Nobody: the session has ended, and what belonged to it.
+    Session,
+}
+
+impl ExecServerError {
+    /// Tells who must act.
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::TooMany(_)
+            | Self::NoRoom(_)
+            | Self::IdInUse(_)
+            | Self::UnknownProcess(_)
+            | Self::NoSuchEvent { .. } => Fault::Caller,
+            Self::Remote(_) | Self::Malformed { .. } | Self::Timeout { .. } => Fault::Peer,
+            Self::Interrupted { .. } => Fault::Transport,
+            Self::Connect(error) => error.fault(),
+            Self::Disconnected(Disconnect::Session(_)) => Fault::Session,
+            Self::Disconnected(Disconnect::Protocol(_)) => Fault::Peer,
+            Self::Disconnected(Disconnect::Transport(_) | _) => Fault::Transport,
+        }
+    }
+
+    /// Tells the fault as an answer of the server would: some traits have no other words for it.
+    pub(crate) fn into_rpc(self) -> RpcError {
+        match self {
+            Self::Remote(error) => error,
+            Self::Interrupted { .. } | Self::Connect(_) | Self::Disconnected(_) => {
+                RpcError::new(DISCONNECTED, self.to_string())
+            }
+            Self::TooMany(_)
+            | Self::NoRoom(_)
+            | Self::IdInUse(_)
+            | Self::UnknownProcess(_)
+            | Self::NoSuchEvent { .. }
+            | Self::Malformed { .. }
+            | Self::Timeout { .. } => RpcError::internal(self.to_string()),
+        }
+    }
+
+    /// Splits what is said of the connection from what is said of the call.
+    pub(crate) fn disconnect(self) -> Result<Disconnect, Self> {
+        match self {
+            Self::Disconnected(gone) => Ok(gone),
+            Self::Connect(error) => Ok(error.disconnect()),
+            Self::Interrupted { .. } => Ok(Disconnect::Transport(self.to_string())),
+            Self::Remote(_)
+            | Self::TooMany(_)
+            | Self::NoRoom(_)
+            | Self::IdInUse(_)
+            | Self::UnknownProcess(_)
+            | Self::NoSuchEvent { .. }
+            | Self::Malformed { .. }
+            | Self::Timeout { .. } => Err(self),
+        }
+    }
+}
+
+/// The stock client's code for a connection that is gone.
+const DISCONNECTED: ErrorCode = ErrorCode(-32000);
+
+/// Why there is no session. Whatever was opened is closed.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// Caller: there can be no link to what was named.
+    #[error("{0}")]
+    Address(String),
+    /// Transport: there is no link at the moment.
+    #[error("{0}")]
+    Link(String),
+    /// Peer: it was reached, and takes nobody in at this moment.
+    #[error("{0}")]
+    Busy(String),
+    /// Peer: it was reached, and there is no link to it for this client.
+    #[error("{0}")]
+    Unwelcome(String),
+    /// Caller: whoever was reached wants to be shown something else, such as another token.
+    #[error("{0}")]
+    Denied(String),
+    /// Peer: it is known where it would be, and it is not there.
+    #[error("{0}")]
+    Offline(String),
+    /// Nobody: what answers there now is another server than the one that had the session.
+    #[error("{0}")]
+    Replaced(String),
+    /// Peer: it refused, such as a session that does not exist.
+    #[error("server refused the session: {0}")]
+    Refused(RpcError),
+    /// Peer: it did not answer in time.
+    #[error("server did not answer `initialize` within {0:?}")]
+    Timeout(Duration),
+    /// Transport: the link ended.
+    #[error("connection broke before `initialize` was answered: {0}")]
+    Broken(String),
+    /// Peer: what it sent is not what the protocol has there.
+    #[error("handshake went wrong: {0}")]
+    Malformed(String),
+    /// Peer: it gave another session than the one asked for.
+    #[error("server resumed session `{given}` instead of `{asked}`")]
+    WrongSession {
+        /// What was asked for.
+        asked: SessionId,
+        /// What was given.
+        given: SessionId,
+    },
+}
+
+impl ConnectError {
+    /// Tells who must act.
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::Address(_) | Self::Denied(_) => Fault::Caller,
+            Self::Offline(_) => Fault::Peer,
+            Self::Link(_) | Self::Broken(_) => Fault::Transport,
+            Self::Replaced(_) => Fault::Session,
+            Self::Refused(_) | Self::Timeout(_) | Self::Malformed(_) => Fault::Peer,
+            Self::Busy(_) | Self::Unwelcome(_) | Self::WrongSession { .. } => Fault::Peer,
+        }
+    }
+
+    /// Tells whether another attempt may come to something: the server may be out of reach for a
+    /// moment, or busy, or it may not know yet that the connection before is gone.
+    pub(crate) fn is_passing(&self) -> bool {
+        match self {
+            Self::Link(_) | Self::Busy(_) | Self::Offline(_) => true,
+            Self::Timeout(_) | Self::Broken(_) => true,
+            Self::Refused(_) => self.is_attached(),
+            Self::Address(_)
+            | Self::Unwelcome(_)
+            | Self::Denied(_)
+            | Self::Replaced(_)
+            | Self::Malformed(_)
+            | Self::WrongSession { .. } => false,
+        }
+    }
+
+    /// Tells whether the session that was asked for belongs to another connection.
+    pub(crate) fn is_attached(&self) -> bool {
+        matches!(self, Self::Refused(error) if error.code == ErrorCode::SESSION_ATTACHED)
+    }
+
+    /// What it means for whoever wanted a session.
+    pub(crate) fn disconnect(self) -> Disconnect {
+        let text = self.to_string();
+        match self {
+            Self::Refused(_) | Self::Replaced(_) => Disconnect::Session(text),
+            Self::Malformed(_) | Self::WrongSession { .. } => Disconnect::Protocol(text),
+            Self::Address(_)
+            | Self::Link(_)
+            | Self::Busy(_)
+            | Self::Unwelcome(_)
+            | Self::Denied(_)
+            | Self::Offline(_)
+            | Self::Timeout(_)
+            | Self::Broken(_) => Disconnect::Transport(text),
+        }
+    }
+}
+
+impl From<connect::ConnectError> for ConnectError {
+    fn from(error: connect::ConnectError) -> Self {
+        let text = chain(&error);
+        if matches!(error, connect::ConnectError::ExecutorChanged) {
+            return Self::Replaced(text);
+        }
+        match answer(&error) {
+            Some(Answer::Denied) => return Self::Denied(text),
+            Some(Answer::Offline) => return Self::Offline(text),
+            None => {}
+        }
+        match error.fault() {
+            connect::Fault::Caller => Self::Address(text),
+            connect::Fault::Transport => Self::Link(text),
+            connect::Fault::Peer if error.is_passing() => Self::Busy(text),
+            connect::Fault::Peer => Self::Unwelcome(text),
+        }
+    }
+}
+
+/// What somebody said who knows the server, and whom a person can do something about.
+enum Answer {
+    Denied,
+    Offline,
+}
+
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "for all others it is the fault that tells, which names every variant"
+)]
+fn answer(error: &connect::ConnectError) -> Option<Answer> {
+    match error {
+        connect::ConnectError::Refused {
+            status: 401 | 403, ..
+        } => Some(Answer::Denied),
+        connect::ConnectError::Ticket { source, .. } => match source.downcast_ref()? {
+            RegistryError::Denied { .. } => Some(Answer::Denied),
+            RegistryError::Refused {
+                code: Some(Code::EnvironmentOffline),
+                ..
+            } => Some(Answer::Offline),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// An error and what caused it, in one line.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_are_told_apart() {
+        let session = SessionId::new("s");
+        let refusal = |code| ExecServerError::from(ConnectError::Refused(RpcError::new(code, "")));
+        let faults = [
+            (ExecServerError::TooMany(1), Fault::Caller),
+            (ConnectError::Address(String::new()).into(), Fault::Caller),
+            (ExecServerError::Remote(RpcError::internal("")), Fault::Peer),
+            (refusal(ErrorCode::INVALID_REQUEST), Fault::Peer),
+            (ConnectError::Link(String::new()).into(), Fault::Transport),
+            (
+                Disconnect::Transport(String::new()).into(),
+                Fault::Transport,
+            ),
+            (Disconnect::Session(String::new()).into(), Fault::Session),
+            (Disconnect::Protocol(String::new()).into(), Fault::Peer),
+            (
+                ConnectError::WrongSession {
+                    asked: session.clone(),
+                    given: session,
+                }
+                .into(),
+                Fault::Peer,
+            ),
+        ];
+        for (error, fault) in faults {
+            assert_eq!(error.fault(), fault, "{error:?}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_token_and_an_absent_executor_are_told_from_other_refusals() {
+        use connect::ConnectError as Error;
+        let refused = |status| {
+            let reason = String::new();
+            ConnectError::from(Error::Refused { status, reason })
+        };
+        let ticket = |source: RegistryError| {
+            ConnectError::from(Error::Ticket {
+                fault: connect::Fault::Peer,
+                is_passing: false,
+                source: Box::new(source),
+            })
+        };
+        let answered = |code| RegistryError::Refused {
+            status: 409,
+            code,
+            text: None,
+        };
+        let denied = RegistryError::Denied {
+            status: 403,
+            text: None,
+        };
+        assert!(matches!(refused(401), ConnectError::Denied(_)));
+        assert!(matches!(refused(403), ConnectError::Denied(_)));
+        assert!(matches!(refused(404), ConnectError::Unwelcome(_)));
+        assert!(matches!(refused(503), ConnectError::Busy(_)));
+        assert!(matches!(ticket(denied), ConnectError::Denied(_)));
+        let offline = ticket(answered(Some(Code::EnvironmentOffline)));
+        assert!(matches!(offline, ConnectError::Offline(_)) && offline.is_passing());
+        assert!(matches!(ticket(answered(None)), ConnectError::Unwelcome(_)));
+        assert!(!refused(401).is_passing());
+        assert_eq!(refused(401).fault(), Fault::Caller);
+        assert_eq!(offline.fault(), Fault::Peer);
+    }
+
+    #[test]
+    fn only_what_may_pass_is_tried_again() {
+        let refused = |code| ConnectError::Refused(RpcError::new(code, ""));
+        assert!(ConnectError::Link(String::new()).is_passing());
+        assert!(ConnectError::Busy(String::new()).is_passing());
+        assert!(!ConnectError::Unwelcome(String::new()).is_passing());
+        assert!(ConnectError::Broken(String::new()).is_passing());
+        assert!(ConnectError::Timeout(Duration::ZERO).is_passing());
+        assert!(refused(ErrorCode::SESSION_ATTACHED).is_passing());
+        assert!(!refused(ErrorCode::INVALID_REQUEST).is_passing());
+        assert!(!ConnectError::Malformed(String::new()).is_passing());
+        let replaced = ConnectError::from(connect::ConnectError::ExecutorChanged);
+        assert_eq!(
+            replaced,
+            ConnectError::Replaced("executor key changed".to_owned())
+        );
+        assert!(!replaced.is_passing());
+        assert!(matches!(replaced.disconnect(), Disconnect::Session(_)));
+    }
+}

@@ -1,0 +1,381 @@
+//! A server that a test plays.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard},
+    task::Poll,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use exec_core::log::{Exit, Follow, FollowedLog, FollowerId, OutputLog, Page, Retention, Snapshot};
+use exec_env::{
+    backend::{ExecBackend, StartError, StartedProcess},
+    command::Command,
+    process::{EventStream, ExecProcess, ExecProcessEvent, Hold, ProcessError, Read, Status},
+};
+use exec_mcp_client::config::McpServerConfig;
+use exec_wire::{
+    environment::EnvironmentInfo,
+    error::RpcError,
+    id::{OutputSeq, ProcessId, WriteId},
+    process::{
+        ExitCause, OutputStream, ProcessSignal, TerminalSize, TerminateMode, WaitUntil, WriteStatus,
+    },
+};
+use futures_util::{
+    StreamExt,
+    future::{BoxFuture, FutureExt, ready},
+    stream,
+};
+use serde_json::{Value, json};
+use tokio::{
+    sync::{mpsc, watch},
+    time,
+};
+
+use crate::within::within;
+
+/// What reaches the server.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Input {
+    Data(Bytes),
+    End,
+    Terminate(TerminateMode),
+    /// The last handle is gone.
+    Dropped,
+}
+
+/// The server's side.
+pub(crate) struct Server {
+    shared: Arc<Shared>,
+    input: mpsc::UnboundedReceiver<Input>,
+    partial: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    log: Mutex<FollowedLog>,
+    failure: Mutex<Option<ProcessError>>,
+    exit: watch::Sender<Option<Exit>>,
+    reading: watch::Sender<bool>,
+    /// How many writes are accepted, and what is said to those behind them.
+    stdin: Mutex<(usize, WriteStatus)>,
+    command: Mutex<Option<Command>>,
+}
+
+/// The caller's side.
+#[derive(Debug)]
+pub(crate) struct Process {
+    id: ProcessId,
+    shared: Arc<Shared>,
+    input: mpsc::UnboundedSender<Input>,
+}
+
+/// Starts the one process it has.
+#[derive(Debug)]
+pub(crate) struct Backend(Mutex<Option<Process>>);
+
+pub(crate) fn config() -> McpServerConfig {
+    McpServerConfig::new("fake", "fake-server", "file:///".parse().unwrap())
+}
+
+pub(crate) fn id() -> ProcessId {
+    ProcessId::new("mcp").unwrap()
+}
+
+pub(crate) fn pair() -> (Server, Backend) {
+    let shared = Arc::new(Shared {
+        log: Mutex::new(FollowedLog::new(OutputLog::new(Retention::default()))),
+        failure: Mutex::new(None),
+        exit: watch::Sender::new(None),
+        reading: watch::Sender::new(true),
+        stdin: Mutex::new((0, WriteStatus::Accepted)),
+        command: Mutex::new(None),
+    });
+    let (input, received) = mpsc::unbounded_channel();
+    let process = Process {
+        id: id(),
+        shared: Arc::clone(&shared),
+        input,
+    };
+    let server = Server {
+        shared,
+        input: received,
+        partial: Vec::new(),
+    };
+    (server, Backend(Mutex::new(Some(process))))
+}
+
+impl Server {
+    pub(crate) async fn next_input(&mut self) -> Input {
+        within("something reaches the server", self.input.recv())
+            .await
+            .unwrap_or(Input::Dropped)
+    }
+
+    /// Waits for the next message.
+    pub(crate) async fn hears(&mut self) -> Value {
+        loop {
+            if let Some(end) = self.partial.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.partial.drain(..=end).collect();
+                return serde_json::from_slice(&line).unwrap();
+            }
+            match self.next_input().await {
+                Input::Data(data) => self.partial.extend(data),
+                other @ (Input::End | Input::Terminate(_) | Input::Dropped) => {
+                    panic!("expected data: {other:?}")
+                }
+            }
+        }
+    }
+
+    /// Waits for a request of `method`. Returns its id.
+    pub(crate) async fn hears_request(&mut self, method: &str) -> Value {
+        let message = self.hears().await;
+        assert_eq!(message["method"], method, "{message}");
+        message["id"].clone()
+    }
+
+    pub(crate) fn says(&self, message: &Value) {
+        self.prints(format!("{message}\n").as_bytes());
+    }
+
+    pub(crate) fn answers(&self, id: &Value, result: &Value) {
+        self.says(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
+    }
+
+    /// Shakes hands.
+    pub(crate) async fn initializes(&mut self) {
+        let id = self.hears_request("initialize").await;
+        self.answers(&id, &initialized());
+        let initialized = self.hears().await;
+        assert_eq!(initialized["method"], "notifications/initialized");
+    }
+
+    pub(crate) fn prints(&self, data: &[u8]) {
+        self.writes(OutputStream::Stdout, data);
+    }
+
+    pub(crate) fn complains(&self, text: &str) {
+        self.writes(OutputStream::Stderr, text.as_bytes());
+    }
+
+    fn writes(&self, stream: OutputStream, data: &[u8]) {
+        let data = Bytes::copy_from_slice(data);
+        let mut log = self.shared.log.lock().unwrap();
+        let written = log.record(|log| log.append(stream, data));
+        assert!(written.is_some(), "it is not closed");
+    }
+
+    pub(crate) fn exits(&self, code: i32, signal: Option<&'static str>) {
+        let exit = Exit {
+            code,
+            signal,
+            cause: ExitCause::Exit,
+            usage: None,
+            sandbox_denied: false,
+        };
+        let recorded = exit.clone();
+        self.shared
+            .log
+            .lock()
+            .unwrap()
+            .record(|log| log.record_exit(recorded));
+        self.shared.exit.send_replace(Some(exit));
+    }
+
+    pub(crate) fn closes(&self) {
+        let mut log = self.shared.log.lock().unwrap();
+        assert!(log.record(OutputLog::record_close).is_some());
+    }
+
+    pub(crate) fn is_lost(&self, error: ProcessError) {
+        *self.shared.failure.lock().unwrap() = Some(error);
+        self.shared.log.lock().unwrap().record(|_| ());
+    }
+
+    pub(crate) fn reads(&self, reading: bool) {
+        self.shared.reading.send_replace(reading);
+    }
+
+    pub(crate) fn answers_writes_with(&self, status: WriteStatus) {
+        self.answers_writes_behind(0, status);
+    }
+
+    pub(crate) fn answers_writes_behind(&self, accepted: usize, status: WriteStatus) {
+        *self.shared.stdin.lock().unwrap() = (accepted, status);
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        self.shared.log.lock().unwrap().is_held()
+    }
+
+    pub(crate) fn command(&self) -> Command {
+        self.shared.command.lock().unwrap().clone().unwrap()
+    }
+}
+
+pub(crate) fn initialized() -> Value {
+    json!({
+        "protocolVersion": "2025-06-18",
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "fake", "version": "0"},
+    })
+}
+
+impl Process {
+    fn log(&self) -> MutexGuard<'_, FollowedLog> {
+        self.shared.log.lock().unwrap()
+    }
+
+    fn input(&self, input: Input) -> BoxFuture<'static, Result<WriteStatus, ProcessError>> {
+        let (sender, shared) = (self.input.clone(), Arc::clone(&self.shared));
+        async move {
+            let mut reading = shared.reading.subscribe();
+            reading.wait_for(|reading| *reading).await.unwrap();
+            let status = match &mut *shared.stdin.lock().unwrap() {
+                (0, status) => *status,
+                (accepted, _) => {
+                    *accepted -= 1;
+                    WriteStatus::Accepted
+                }
+            };
+            if status == WriteStatus::Accepted {
+                sender.send(input).ok();
+            }
+            Ok(status)
+        }
+        .boxed()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.input.send(Input::Dropped).ok();
+    }
+}
+
+impl ExecBackend for Backend {
+    fn start(&self, command: Command) -> BoxFuture<'_, Result<StartedProcess, StartError>> {
+        let Some(process) = self.0.lock().unwrap().take() else {
+            return ready(Err(StartError::Cancelled)).boxed();
+        };
+        *process.shared.command.lock().unwrap() = Some(command);
+        ready(Ok(StartedProcess {
+            process: Arc::new(process),
+            sandbox_type: None,
+        }))
+        .boxed()
+    }
+
+    fn info(&self) -> BoxFuture<'_, Result<EnvironmentInfo, RpcError>> {
+        ready(Err(RpcError::invalid_params("there is no host".to_owned()))).boxed()
+    }
+}
+
+impl ExecProcess for Process {
+    fn id(&self) -> &ProcessId {
+        &self.id
+    }
+
+    fn status(&self) -> Status {
+        let log = self.log();
+        let log = log.log();
+        Status {
+            exit: log.exit().cloned(),
+            closed: log.is_closed(),
+            tree_alive: !log.is_closed(),
+            next_seq: log.next_seq(),
+            retained_bytes: log.retained_bytes(),
+            os_pid: None,
+            started_at_ms: 0,
+        }
+    }
+
+    fn follow(&self, follow: Follow) -> EventStream {
+        let follower = Follower(Arc::clone(&self.shared), self.log().follow(follow));
+        let mut failed = false;
+        stream::poll_fn(move |cx| {
+            let Follower(shared, id) = &follower;
+            match shared.log.lock().unwrap().poll_event(*id, cx) {
+                Poll::Ready(followed) => Poll::Ready(followed.event.map(ExecProcessEvent::from)),
+                Poll::Pending => match shared.failure.lock().unwrap().clone() {
+                    None => Poll::Pending,
+                    Some(_) if failed => Poll::Ready(None),
+                    Some(error) => {
+                        failed = true;
+                        Poll::Ready(Some(ExecProcessEvent::Failed(error)))
+                    }
+                },
+            }
+        })
+        .boxed()
+    }
+
+    fn hold(&self, _: OutputSeq) -> Box<dyn Hold> {
+        panic!("nothing here holds")
+    }
+
+    fn read(&self, read: Read) -> BoxFuture<'_, Result<Page, ProcessError>> {
+        ready(Ok(self.log().log().page(read.after, read.max_bytes))).boxed()
+    }
+
+    fn write(
+        &self,
+        _: Option<WriteId>,
+        data: Bytes,
+    ) -> BoxFuture<'static, Result<WriteStatus, ProcessError>> {
+        self.input(Input::Data(data))
+    }
+
+    fn close_stdin(
+        &self,
+        _: Option<WriteId>,
+    ) -> BoxFuture<'static, Result<WriteStatus, ProcessError>> {
+        self.input(Input::End)
+    }
+
+    fn resize(&self, _: TerminalSize) -> BoxFuture<'static, Result<(), ProcessError>> {
+        ready(Err(ProcessError::NoTerminal(self.id.clone()))).boxed()
+    }
+
+    fn signal(&self, _: ProcessSignal) -> BoxFuture<'static, Result<(), ProcessError>> {
+        ready(Ok(())).boxed()
+    }
+
+    fn terminate(&self, mode: TerminateMode) -> BoxFuture<'static, Result<bool, ProcessError>> {
+        self.input.send(Input::Terminate(mode)).ok();
+        ready(Ok(true)).boxed()
+    }
+
+    fn wait(
+        &self,
+        _: WaitUntil,
+        timeout: Option<Duration>,
+    ) -> BoxFuture<'static, Result<Status, ProcessError>> {
+        let mut exit = self.shared.exit.subscribe();
+        let mut status = self.status();
+        async move {
+            let ended = exit.wait_for(Option::is_some);
+            let limit = timeout.unwrap_or(Duration::MAX);
+            if let Ok(Ok(exit)) = time::timeout(limit, ended).await {
+                status.exit = exit.clone();
+            }
+            Ok(status)
+        }
+        .boxed()
+    }
+
+    fn snapshot(&self) -> BoxFuture<'_, Result<Snapshot, ProcessError>> {
+        ready(Ok(self.log().log().snapshot())).boxed()
+    }
+}
+
+/// Follows until it is dropped.
+struct Follower(Arc<Shared>, FollowerId);
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.0.log.lock().unwrap().unfollow(self.1);
+    }
+}

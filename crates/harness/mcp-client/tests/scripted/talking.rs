@@ -1,0 +1,226 @@
+//! Messages both ways.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use exec_env::command::{Io, Stdin};
+use exec_mcp_client::{
+    config::{EnvVars, McpServerConfig},
+    launch::Connected,
+    transport::McpTransport,
+};
+use exec_wire::process::EnvInherit;
+use futures_util::{
+    FutureExt,
+    future::{BoxFuture, join},
+};
+use rmcp::{
+    RoleClient,
+    model::{CallToolRequestParams, JsonRpcMessage},
+    transport::Transport,
+};
+use serde_json::{Value, json};
+
+use crate::{
+    fake::{Backend, Input, Server, config, id, initialized, pair},
+    within::within,
+};
+
+pub(crate) async fn connected() -> (Server, Connected<()>) {
+    connected_with(config()).await
+}
+
+pub(crate) async fn connected_with(config: McpServerConfig) -> (Server, Connected<()>) {
+    let (mut server, backend) = pair();
+    let connect = config.connect(&backend, id(), ());
+    let both = join(connect, server.initializes());
+    let (connected, ()) = within("they shake hands", both).await;
+    (server, connected.unwrap())
+}
+
+async fn launched(backend: &Backend) -> McpTransport {
+    config().launch(backend, id()).await.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tool_is_listed_and_called() {
+    let (mut server, Connected { service, .. }) = connected().await;
+    let serving = async {
+        let id = server.hears_request("tools/list").await;
+        let tool = json!({"name": "echo", "inputSchema": {"type": "object"}});
+        server.answers(&id, &json!({ "tools": [tool] }));
+        let id = server.hears_request("tools/call").await;
+        server.answers(
+            &id,
+            &json!({"content": [{"type": "text", "text": "hello"}]}),
+        );
+    };
+    let calling = async {
+        let tools = service.list_all_tools().await.unwrap();
+        assert_eq!(tools[0].name, "echo");
+        service.call_tool(CallToolRequestParams::new("echo")).await
+    };
+    let (result, ()) = within("they talk", join(calling, serving)).await;
+    let result = serde_json::to_value(result.unwrap()).unwrap();
+    assert_eq!(result["content"][0]["text"], "hello");
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_are_whole_however_they_were_cut() {
+    let (server, backend) = pair();
+    let mut transport = launched(&backend).await;
+    let text = "gr\u{fc}n \u{1f331}".repeat(30);
+    let message = json!({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"x": text}});
+    let line = format!("{message}\r\n\n{message}\n");
+    for size in [1, 2, 7, 1000] {
+        for chunk in line.as_bytes().chunks(size) {
+            server.prints(chunk);
+        }
+        for _ in 0..2 {
+            let received = within("a message comes", transport.receive()).await;
+            assert!(matches!(received, Some(JsonRpcMessage::Request(_))));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_no_message_is_passed_over() {
+    let (server, backend) = pair();
+    let mut transport = launched(&backend).await;
+    server.prints(b"Listening on stdio\n{\"jsonrpc\": \"1.0\"}\n\xff\xfe\n[]\n");
+    server.says(&json!({"jsonrpc": "2.0", "id": 1, "method": "ping"}));
+    let received = within("a message comes", transport.receive()).await;
+    assert!(matches!(received, Some(JsonRpcMessage::Request(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_asks_before_it_answers_is_answered() {
+    let (mut server, backend) = pair();
+    let (config, id) = (config(), id());
+    let connect = config.connect(&backend, id, ());
+    let serving = async {
+        let id = server.hears_request("initialize").await;
+        server.says(&json!({"jsonrpc": "2.0", "id": "p", "method": "ping"}));
+        let pong = server.hears().await;
+        assert_eq!((&pong["id"], &pong["result"]), (&json!("p"), &json!({})));
+        server.answers(&id, &initialized());
+        server.hears().await;
+    };
+    let (connected, ()) = within("they shake hands", join(connect, serving)).await;
+    connected.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_is_held_up_until_its_messages_are_received() {
+    const MESSAGES: usize = 1000;
+    let (server, backend) = pair();
+    let mut transport = launched(&backend).await;
+    let padding = "x".repeat(1000);
+    for number in 0..MESSAGES {
+        let params = json!({"level": "info", "data": {"number": number, "padding": padding}});
+        let method = "notifications/message";
+        server.says(&json!({"jsonrpc": "2.0", "method": method, "params": params}));
+    }
+    // The reader has taken what it may.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(server.is_held());
+    for number in 0..MESSAGES {
+        let message = within("a message comes", transport.receive()).await;
+        let message = serde_json::to_value(message.unwrap()).unwrap();
+        assert_eq!(message["params"]["data"]["number"], number);
+    }
+    assert!(!server.is_held());
+}
+
+fn notification(
+    text: &str,
+) -> JsonRpcMessage<
+    rmcp::model::ClientRequest,
+    rmcp::model::ClientResult,
+    rmcp::model::ClientNotification,
+> {
+    let params = json!({"progressToken": text, "progress": 1});
+    let method = "notifications/progress";
+    let message = json!({"jsonrpc": "2.0", "method": method, "params": params});
+    serde_json::from_value(message).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn sending_waits_for_a_server_that_does_not_read() {
+    let (mut server, backend) = pair();
+    let mut transport = launched(&backend).await;
+    server.reads(false);
+    let mut sends: Vec<BoxFuture<'static, _>> = Vec::new();
+    for number in 0..100 {
+        sends.push(transport.send(notification(&number.to_string())).boxed());
+    }
+    for send in &mut sends {
+        assert!(send.now_or_never().is_none(), "nobody reads");
+    }
+    server.reads(true);
+    let sending = futures_util::future::join_all(sends);
+    let hearing = async {
+        for number in 0..100 {
+            let heard = server.hears().await;
+            assert_eq!(heard["params"]["progressToken"], number.to_string());
+        }
+    };
+    let (sent, ()) = within("all is said", join(sending, hearing)).await;
+    assert!(sent.iter().all(Result::is_ok));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_message_is_written_in_pieces() {
+    let (mut server, backend) = pair();
+    let mut transport = launched(&backend).await;
+    let text = "x".repeat(1 << 20);
+    let send = transport.send(notification(&text));
+    let hearing = async {
+        let first = server.next_input().await;
+        assert!(matches!(&first, Input::Data(data) if data.len() <= 256 << 10));
+        let Input::Data(mut all) = first else {
+            panic!("expected data")
+        };
+        while !all.ends_with(b"\n") {
+            let Input::Data(more) = server.next_input().await else {
+                panic!("expected data")
+            };
+            all = Bytes::from([all, more].concat());
+        }
+        serde_json::from_slice::<Value>(&all).unwrap()
+    };
+    let (sent, heard) = within("it is written", join(send, hearing)).await;
+    sent.unwrap();
+    assert_eq!(heard["params"]["progressToken"], text);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_command_is_as_it_was_configured() {
+    let (server, backend) = pair();
+    let mut config = config();
+    config.args = vec!["--verbose".to_owned()];
+    config.env.insert("KEY".to_owned(), "value".to_owned());
+    config.env_vars = EnvVars::Named(vec!["API_TOKEN".to_owned()]);
+    let _transport = config.launch(&backend, id()).await.unwrap();
+    let command = server.command();
+    assert_eq!(command.argv, ["fake-server", "--verbose"]);
+    assert_eq!(
+        command.io,
+        Io::Pipes {
+            stdin: Stdin::Piped
+        }
+    );
+    assert_eq!(command.env["KEY"], "value");
+    let policy = command.env_policy.unwrap();
+    assert_eq!(policy.inherit, EnvInherit::All);
+    assert!(policy.ignore_default_excludes);
+    for name in ["PATH", "API_TOKEN"] {
+        assert!(policy.include_only.iter().any(|kept| kept == name));
+    }
+}
+
+#[test]
+fn the_transport_is_one_of_rmcps() {
+    fn is_transport<T: Transport<RoleClient>>() {}
+    is_transport::<McpTransport>();
+}

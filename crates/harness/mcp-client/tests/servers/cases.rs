@@ -1,0 +1,261 @@
+//! What is expected of every place.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use exec_env::process::ExecProcess;
+use exec_mcp_client::{
+    config::{EnvVars, McpServerConfig},
+    error::{LaunchError, McpTransportError},
+    launch::Connected,
+    transport::McpTransport,
+};
+use exec_wire::process::{ProcessSignal, WaitUntil};
+use futures_util::future::join_all;
+use rmcp::{
+    ClientHandler,
+    model::{CallToolRequestParams, CallToolResult, ProgressNotificationParam},
+    service::{NotificationContext, RoleClient, RunningService, ServiceError, serve_client},
+};
+use serde_json::{Value, json};
+use tokio::{sync::Notify, time::timeout};
+
+use crate::{installed, place::Place};
+
+/// How long anything may take on a loaded machine.
+const LIMIT: Duration = Duration::from_secs(60);
+
+async fn within<F: Future>(what: &str, future: F) -> F::Output {
+    match timeout(LIMIT, future).await {
+        Ok(output) => output,
+        Err(_) => panic!("{what}: did not happen within {LIMIT:?}"),
+    }
+}
+
+fn time() -> McpServerConfig {
+    McpServerConfig::new("time", installed::time(), "file:///".parse().unwrap())
+}
+
+fn everything() -> McpServerConfig {
+    let cwd = "file:///".parse().unwrap();
+    let mut config = McpServerConfig::new("everything", installed::everything(), cwd);
+    config.args = vec!["stdio".to_owned()];
+    config.startup_timeout = LIMIT;
+    config
+}
+
+async fn connect(place: &Place, config: &McpServerConfig) -> Connected<()> {
+    let connect = config.connect(&*place.backend, place.id(), ());
+    within("a server gets ready", connect).await.unwrap()
+}
+
+fn tool(name: &'static str, arguments: &Value) -> CallToolRequestParams {
+    let arguments = arguments.as_object().unwrap().clone();
+    CallToolRequestParams::new(name).with_arguments(arguments)
+}
+
+/// The first text of a result.
+fn text(result: &CallToolResult) -> String {
+    let result = serde_json::to_value(result).unwrap();
+    let text = result["content"][0]["text"].as_str();
+    text.unwrap_or_else(|| panic!("no text: {result}"))
+        .to_owned()
+}
+
+async fn call(
+    service: &RunningService<RoleClient, ()>,
+    name: &'static str,
+    arguments: Value,
+) -> String {
+    let called = service.call_tool(tool(name, &arguments));
+    text(&within("a tool is called", called).await.unwrap())
+}
+
+/// A call that takes longer than anybody waits.
+async fn endless_call(service: &RunningService<RoleClient, impl ClientHandler>) -> ServiceError {
+    let arguments = json!({"duration": 600, "steps": 600});
+    let called = service.call_tool(tool("trigger-long-running-operation", &arguments));
+    within("the call is over", called).await.unwrap_err()
+}
+
+fn reason(error: &ServiceError) -> McpTransportError {
+    let ServiceError::TransportSend(error) = error else {
+        panic!("expected an error of the transport: {error:?}");
+    };
+    let error = error.error.downcast_ref::<McpTransportError>();
+    error.unwrap().clone()
+}
+
+/// Starts the server with a handle for the test beside the transport's.
+async fn with_handle(place: &Place) -> (Arc<dyn ExecProcess>, McpTransport) {
+    let config = everything();
+    let started = place.backend.start(config.command(place.id())).await;
+    let process = started.unwrap().process;
+    let transport = McpTransport::new(process.clone(), &config);
+    (process, transport)
+}
+
+pub(crate) async fn a_server_from_pypi_tells_the_time(place: &Place) {
+    let Connected { service, .. } = connect(place, &time()).await;
+    let tools = within("tools are listed", service.list_all_tools()).await;
+    let names: Vec<_> = tools.unwrap().into_iter().map(|tool| tool.name).collect();
+    assert_eq!(names, ["get_current_time", "convert_time"]);
+    let arguments = json!({
+        "source_timezone": "Etc/UTC",
+        "time": "12:00",
+        "target_timezone": "Asia/Tokyo",
+    });
+    let converted = call(&service, "convert_time", arguments).await;
+    assert!(converted.contains("T21:00:00+09:00"), "{converted}");
+}
+
+pub(crate) async fn a_server_from_npm_adds_numbers(place: &Place) {
+    let Connected { service, .. } = connect(place, &everything()).await;
+    let sum = call(&service, "get-sum", json!({"a": 40, "b": 2})).await;
+    assert!(sum.contains("42"), "{sum}");
+}
+
+pub(crate) async fn a_megabyte_is_echoed(place: &Place) {
+    let Connected { service, .. } = connect(place, &everything()).await;
+    let message = "gr\u{fc}n \u{1f331} ".repeat(100_000);
+    let echo = call(&service, "echo", json!({ "message": message })).await;
+    assert!(echo.ends_with(&message), "{} bytes", echo.len());
+}
+
+/// Counts the steps of a call.
+#[derive(Clone, Default)]
+struct Steps(Arc<(Mutex<u64>, Notify)>);
+
+impl ClientHandler for Steps {
+    async fn on_progress(&self, _: ProgressNotificationParam, _: NotificationContext<RoleClient>) {
+        *self.0.0.lock().unwrap() += 1;
+        self.0.1.notify_one();
+    }
+}
+
+pub(crate) async fn progress_is_told_while_a_call_goes_on(place: &Place) {
+    let (steps, config) = (Steps::default(), everything());
+    let connect = config.connect(&*place.backend, place.id(), steps.clone());
+    let Connected { service, .. } = within("a server gets ready", connect).await.unwrap();
+    let arguments = json!({"duration": 0.3, "steps": 3});
+    let called = service.call_tool(tool("trigger-long-running-operation", &arguments));
+    let result = within("a tool is called", called).await.unwrap();
+    assert!(text(&result).contains("completed"), "{result:?}");
+    within("three steps are told", async {
+        while *steps.0.0.lock().unwrap() < 3 {
+            steps.0.1.notified().await;
+        }
+    })
+    .await;
+}
+
+pub(crate) async fn the_environment_is_as_it_was_configured(place: &Place) {
+    let mut config = everything();
+    config.env.insert("GIVEN".to_owned(), "value".to_owned());
+    for (env_vars, plain, token) in [
+        (EnvVars::Core, None, None),
+        (
+            EnvVars::Named(vec!["EXEC_MCP_TOKEN".to_owned()]),
+            None,
+            Some("secret"),
+        ),
+        (
+            EnvVars::Named(vec!["EXEC_MCP_*".to_owned()]),
+            Some("plain"),
+            Some("secret"),
+        ),
+    ] {
+        config.env_vars = env_vars;
+        let Connected { service, .. } = connect(place, &config).await;
+        let env = call(&service, "get-env", json!({})).await;
+        let env: Value = serde_json::from_str(&env).unwrap();
+        assert_eq!(env["GIVEN"], "value");
+        assert!(env["PATH"].is_string());
+        assert_eq!(env["EXEC_MCP_PLAIN"].as_str(), plain);
+        assert_eq!(env["EXEC_MCP_TOKEN"].as_str(), token);
+    }
+}
+
+pub(crate) async fn many_calls_are_under_way_at_once(place: &Place) {
+    let Connected { service, .. } = connect(place, &everything()).await;
+    let calls = (0..200).map(|number| {
+        let service = &service;
+        async move {
+            let sum = call(service, "get-sum", json!({"a": number, "b": 1000})).await;
+            let expected = (number + 1000).to_string();
+            assert!(sum.contains(&expected), "{sum}");
+        }
+    });
+    join_all(calls).await;
+}
+
+pub(crate) async fn a_server_that_is_killed_fails_the_call_under_way(place: &Place) {
+    let (process, transport) = with_handle(place).await;
+    let steps = Steps::default();
+    let service = within("it gets ready", serve_client(steps.clone(), transport)).await;
+    let service = service.unwrap();
+    let killing = async {
+        // The call is under way when its first step is told.
+        within("the call begins", steps.0.1.notified()).await;
+        let killed = process.signal(ProcessSignal::Kill).await;
+        killed.unwrap();
+        Instant::now()
+    };
+    let (error, killed) = futures_util::future::join(endless_call(&service), killing).await;
+    assert!(killed.elapsed() < Duration::from_secs(10));
+    let McpTransportError::Exited { exit, .. } = reason(&error) else {
+        panic!("expected the end: {error:?}");
+    };
+    assert_eq!((exit.code, exit.signal), (137, Some("SIGKILL")));
+    let text = error.to_string();
+    assert!(text.contains("was killed by SIGKILL"), "{text}");
+}
+
+pub(crate) async fn a_disconnect_fails_the_call_under_way(place: &Place) {
+    let steps = Steps::default();
+    let config = everything();
+    let connect = config.connect(&*place.backend, place.id(), steps.clone());
+    let Connected { service, watch } = within("it gets ready", connect).await.unwrap();
+    let cutting = async {
+        within("the call begins", steps.0.1.notified()).await;
+        place.cut();
+        Instant::now()
+    };
+    let (error, cut) = futures_util::future::join(endless_call(&service), cutting).await;
+    assert!(cut.elapsed() < Duration::from_secs(10));
+    let lost = reason(&error);
+    assert!(matches!(lost, McpTransportError::Lost { .. }), "{lost:?}");
+    assert_eq!(watch.ended(), Some(lost));
+}
+
+pub(crate) async fn a_server_that_is_not_there_is_told(place: &Place) {
+    let cwd = "file:///".parse().unwrap();
+    let config = McpServerConfig::new("absent", "/nowhere/mcp-server", cwd);
+    let connect = config.connect(&*place.backend, place.id(), ());
+    let error = within("it is refused", connect).await.unwrap_err();
+    assert!(matches!(error, LaunchError::Start { .. }), "{error:?}");
+}
+
+pub(crate) async fn a_program_that_is_no_server_is_told_with_its_last_words(place: &Place) {
+    let cwd = "file:///".parse().unwrap();
+    let mut config = McpServerConfig::new("broken", "/bin/sh", cwd);
+    let script = "read line; echo hello; echo 'config not found' >&2; exit 7";
+    config.args = vec!["-c".to_owned(), script.to_owned()];
+    let connect = config.connect(&*place.backend, place.id(), ());
+    let error = within("it ends", connect).await.unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, LaunchError::Transport(_)), "{error:?}");
+    assert!(text.contains("exited with code 7"), "{text}");
+    assert!(text.contains("config not found"), "{text}");
+}
+
+pub(crate) async fn dropping_the_service_ends_the_server(place: &Place) {
+    let (process, transport) = with_handle(place).await;
+    let service = within("it gets ready", serve_client((), transport)).await;
+    drop(service.unwrap());
+    let ended = within("it ends", process.wait(WaitUntil::Exited, None)).await;
+    let exit = ended.unwrap().exit.unwrap();
+    assert_eq!((exit.code, exit.signal), (0, None), "its input ended");
+}

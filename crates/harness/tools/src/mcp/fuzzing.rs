@@ -1,0 +1,196 @@
+//! Entry points of the fuzz targets. `mcp_request`: anything that a client could write.
+//!
+//! Invariant checked: the server comes to its end with its input, and every line that it writes is a
+//! JSON-RPC message. Not here: the targets themselves and their corpus (`fuzz/`).
+
+use std::{io::Cursor, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use exec_env::{
+    backend::{ExecBackend, StartError, StartedProcess},
+    catalog::NoCatalog,
+    command::Command,
+    environment::Environment,
+    filesystem::{
+        ExecutorFileSystem, FileError, FileFuture, MissingPaths, MissingWatch, Open, OpenFile,
+        WatchPath, Watcher,
+    },
+    http::NoHttpClient,
+};
+use exec_wire::{
+    environment::EnvironmentInfo,
+    error::RpcError,
+    fs::{
+        Canonicalize, Copy, CreateDirectory, DirectoryEntry, FileMetadata, Find, FoundPaths,
+        GetMetadata, ReadDirectory, ReadFile, Remove, Rename, Search, SearchResult, Walk,
+        WalkResult, WriteFile,
+    },
+    path_uri::PathUri,
+};
+use futures_util::future::{BoxFuture, FutureExt, ready};
+use serde_json::Value;
+use tokio::io::AsyncReadExt;
+
+use super::{Enclosure, Network, Tools, Workspace};
+
+pub use super::patch::fuzzing::apply_patch;
+
+/// Serves one client whose input is an odd first byte and then anything, or else the opening of a
+/// session and then anything. Time is simulated.
+///
+/// # Panics
+/// When an invariant does not hold.
+pub fn mcp_request(input: &[u8]) {
+    let Some((&selector, requests)) = input.split_first() else {
+        return;
+    };
+    let opening = if selector % 2 == 0 { OPENING } else { "" };
+    let written = [opening.as_bytes(), requests].concat();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build();
+    let Ok(runtime) = runtime else {
+        panic!("a runtime without threads is always made");
+    };
+    let output = runtime.block_on(async {
+        let Ok(root) = PathUri::parse("file:///workspace") else {
+            panic!("the workspace is a path");
+        };
+        let workspace = Workspace::new(root, Enclosure::Open, Network::Open);
+        let tools = Tools::new(environment(), workspace, "0.0.0");
+        let (near, mut far) = tokio::io::duplex(64 * 1024);
+        let mut output = Vec::new();
+        let serve = tools.serve(Cursor::new(written), near);
+        let both = async { tokio::join!(serve, far.read_to_end(&mut output)) };
+        let ended = tokio::time::timeout(ENDS_WITHIN, both).await;
+        assert!(ended.is_ok(), "the server outlives its input");
+        output
+    });
+    for line in output.split(|&byte| byte == b'\n') {
+        let message = serde_json::from_slice::<Value>(line);
+        let is_message = message.is_ok_and(|message| message["jsonrpc"] == "2.0");
+        let shown = String::from_utf8_lossy(line);
+        assert!(line.is_empty() || is_message, "not a message: {shown}");
+    }
+}
+
+fn environment() -> Environment {
+    Environment {
+        backend: Arc::new(NoCommands),
+        files: Arc::new(OneFile),
+        http: Arc::new(NoHttpClient),
+        catalog: Arc::new(NoCatalog),
+    }
+}
+
+/// Starts nothing.
+#[derive(Debug)]
+struct NoCommands;
+
+impl ExecBackend for NoCommands {
+    fn start(&self, _: Command) -> BoxFuture<'_, Result<StartedProcess, StartError>> {
+        ready(Err(StartError::Cancelled)).boxed()
+    }
+
+    fn info(&self) -> BoxFuture<'_, Result<EnvironmentInfo, RpcError>> {
+        ready(Err(RpcError::internal("nothing is known".to_owned()))).boxed()
+    }
+}
+
+/// A file system in which every path names the same file, and writes are forgotten.
+#[derive(Debug)]
+struct OneFile;
+
+impl ExecutorFileSystem for OneFile {
+    fn read_file(&self, _: ReadFile) -> FileFuture<Bytes> {
+        ready(Ok(Bytes::from_static(CONTENT))).boxed()
+    }
+    fn write_file(&self, _: WriteFile, _: Bytes) -> FileFuture<()> {
+        ready(Ok(())).boxed()
+    }
+    fn create_directory(&self, _: CreateDirectory) -> FileFuture<()> {
+        ready(Ok(())).boxed()
+    }
+    fn metadata(&self, _: GetMetadata) -> FileFuture<FileMetadata> {
+        refused()
+    }
+    fn canonicalize(&self, canonicalize: Canonicalize) -> FileFuture<PathUri> {
+        ready(Ok(canonicalize.path)).boxed()
+    }
+    fn read_directory(&self, _: ReadDirectory) -> FileFuture<Vec<DirectoryEntry>> {
+        refused()
+    }
+    fn walk(&self, _: Walk) -> FileFuture<WalkResult> {
+        refused()
+    }
+    fn remove(&self, _: Remove) -> FileFuture<()> {
+        ready(Ok(())).boxed()
+    }
+    fn copy(&self, _: Copy) -> FileFuture<()> {
+        refused()
+    }
+    fn rename(&self, _: Rename) -> FileFuture<()> {
+        refused()
+    }
+    fn open(&self, _: Open) -> FileFuture<Arc<dyn OpenFile>> {
+        refused()
+    }
+    fn search(&self, _: Search) -> FileFuture<SearchResult> {
+        refused()
+    }
+    fn find(&self, _: Find) -> FileFuture<FoundPaths> {
+        refused()
+    }
+    fn watch(&self, _: WatchPath) -> FileFuture<Watcher> {
+        refused()
+    }
+    fn watch_missing(&self, _: MissingPaths) -> FileFuture<Option<MissingWatch>> {
+        ready(Ok(None)).boxed()
+    }
+}
+
+fn refused<T: Send + 'static>() -> FileFuture<T> {
+    let error = FileError::Refused("there is one file".to_owned());
+    ready(Err(error)).boxed()
+}
+
+const CONTENT: &[u8] = b"fn main() {\n    println!(\"hello\");\n}\n";
+/// How a client opens a session.
+const OPENING: &str = concat!(
+    r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","#,
+    r#""capabilities":{},"clientInfo":{"name":"fuzz","version":"0"}}}"#,
+    "\n",
+    r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#,
+    "\n",
+);
+/// Longer than every wait that a client may ask for, in simulated time.
+const ENDS_WITHIN: Duration = Duration::from_secs(24 * 60 * 60);
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+
+    fn replay(target: &str, run: fn(&[u8])) {
+        let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus");
+        let files = fs::read_dir(corpus.join(target)).unwrap();
+        let files: Vec<_> = files.map(Result::unwrap).collect();
+        assert!(files.len() > 8, "the corpus is missing");
+        for file in files {
+            println!("{}", file.path().display());
+            run(&fs::read(file.path()).unwrap());
+        }
+    }
+
+    #[test]
+    fn corpus_of_requests_holds_every_invariant() {
+        replay("mcp_request", mcp_request);
+    }
+
+    #[test]
+    fn corpus_of_patches_holds_every_invariant() {
+        replay("apply_patch", apply_patch);
+    }
+}

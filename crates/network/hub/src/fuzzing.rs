@@ -1,0 +1,254 @@
+//! Entry point of the fuzz target `rendezvous_url`.
+//!
+//! Invariants checked: an edited URL opens what the original opened, or nothing; a URL that the hub
+//! signs opens what it was made for; a JWT that counts has no critical extension and has not expired;
+//! a body that is taken means the same after it was encoded again; no `Host` header brings credentials
+//! or a path into a URL. Not here: the target itself and its corpus (`fuzz/`).
+
+use std::{collections::HashMap, fmt, sync::OnceLock};
+
+use aws_lc_rs::hmac;
+use base64_simd::URL_SAFE_NO_PAD;
+use exec_registry::api::{Connect, DirectRegister, Register, Validate};
+use exec_relay::identity::{Identity, PublicKey};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use crate::{
+    store::{EnvironmentId, RegistrationId, SigningKey, Timestamp},
+    tokens::JwtAuthority,
+    url::{Pass, PublicUrl, Signer},
+};
+
+const NOW: Timestamp = Timestamp::from_seconds(1_800_000_000);
+const HUB: &str = "ws://h";
+const SECRET: &[u8] = b"0123456789abcdef0123456789abcdef";
+
+/// Takes bytes as something that reaches a hub. The first byte says as what.
+///
+/// # Panics
+/// When one of the invariants above does not hold.
+pub fn rendezvous_url(bytes: &[u8]) {
+    let Some((kind, rest)) = bytes.split_first() else {
+        return;
+    };
+    match kind % 8 {
+        0 => raw_url(rest),
+        1 => edited_url(&executor_url(), rest),
+        2 => edited_url(&harness_url(), rest),
+        3 => signed_url(rest),
+        4 => signed_jwt(rest),
+        5 => raw_jwt(rest),
+        6 => body(rest),
+        _ => host(rest),
+    }
+}
+
+fn signer() -> &'static Signer {
+    static SIGNER: OnceLock<Signer> = OnceLock::new();
+    SIGNER.get_or_init(|| match SigningKey::from_bytes(&[7; SigningKey::LEN]) {
+        Some(key) => Signer::new(&key),
+        None => panic!("a key of that length is one"),
+    })
+}
+
+fn harness() -> &'static PublicKey {
+    static HARNESS: OnceLock<PublicKey> = OnceLock::new();
+    HARNESS.get_or_init(|| Identity::generate().public_key().clone())
+}
+
+fn parsed<T: std::str::FromStr<Err: fmt::Debug>>(text: &str) -> T {
+    match text.parse() {
+        Ok(parsed) => parsed,
+        Err(error) => panic!("{text}: {error:?}"),
+    }
+}
+
+fn executor_url() -> String {
+    signer().executor_url(HUB, &parsed("env-1"), &parsed("reg-1"))
+}
+
+fn harness_url() -> String {
+    signer().harness_url(HUB, &parsed("env-1"), &parsed("reg-1"), harness(), NOW)
+}
+
+fn check(url: &str) -> Option<Pass> {
+    let target = url.strip_prefix(HUB).unwrap_or(url);
+    let (path, query) = match target.split_once('?') {
+        Some((path, query)) => (path, Some(query)),
+        None => (target, None),
+    };
+    signer().check(path, query, NOW).ok()
+}
+
+/// Nobody guesses a signature.
+fn raw_url(bytes: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        assert_eq!(check(text), None, "{text}");
+    }
+}
+
+/// Replaces bytes of a URL that is good: pairs of a place and a byte.
+fn edited_url(url: &str, edits: &[u8]) {
+    let good = check(url);
+    assert!(good.is_some(), "{url}");
+    let mut edited = url.as_bytes().to_vec();
+    for edit in edits.chunks_exact(2) {
+        if let ([at, byte], length) = (edit, edited.len())
+            && let Some(place) = edited.get_mut(usize::from(*at) % length.max(1))
+        {
+            *place = *byte;
+        }
+    }
+    if let Ok(edited) = std::str::from_utf8(&edited) {
+        let opened = check(edited);
+        assert!(opened.is_none() || opened == good, "{edited}");
+    }
+}
+
+/// Signs for an environment and a registration of the peer's choice, divided by a line break.
+fn signed_url(bytes: &[u8]) {
+    let Some((environment, registration)) = two_lines(bytes) else {
+        return;
+    };
+    let (Ok(environment), Ok(registration)) = (
+        environment.parse::<EnvironmentId>(),
+        registration.parse::<RegistrationId>(),
+    ) else {
+        return;
+    };
+    let executor = check(&signer().executor_url(HUB, &environment, &registration));
+    let expected = Pass::Executor {
+        environment: environment.clone(),
+        registration: registration.clone(),
+    };
+    assert_eq!(executor, Some(expected));
+    let url = signer().harness_url(HUB, &environment, &registration, harness(), NOW);
+    match check(&url) {
+        Some(Pass::Harness {
+            environment: found,
+            registration: of,
+            ..
+        }) => assert_eq!((found, of), (environment, registration)),
+        other => panic!("{url}: {other:?}"),
+    }
+}
+
+fn two_lines(bytes: &[u8]) -> Option<(&str, &str)> {
+    std::str::from_utf8(bytes).ok()?.split_once('\n')
+}
+
+fn authority() -> &'static JwtAuthority {
+    static AUTHORITY: OnceLock<JwtAuthority> = OnceLock::new();
+    AUTHORITY.get_or_init(|| match JwtAuthority::new(SECRET, None, None) {
+        Ok(authority) => authority,
+        Err(error) => panic!("{error}"),
+    })
+}
+
+/// Signs a header and claims of the peer's choice, divided by a line break.
+fn signed_jwt(bytes: &[u8]) {
+    let Some((header, claims)) = two_lines(bytes) else {
+        return;
+    };
+    let encode = |part: &[u8]| URL_SAFE_NO_PAD.encode_to_string(part);
+    let message = format!(
+        "{}.{}",
+        encode(header.as_bytes()),
+        encode(claims.as_bytes())
+    );
+    let key = hmac::Key::new(hmac::HMAC_SHA256, SECRET);
+    let signature = hmac::sign(&key, message.as_bytes());
+    let token = format!("{message}.{}", encode(signature.as_ref()));
+    let Ok(principal) = authority().check(&token, NOW) else {
+        return;
+    };
+    let Ok(header) = serde_json::from_str::<HashMap<String, Value>>(header) else {
+        panic!("a header that counts is an object: {header}");
+    };
+    assert!(!header.contains_key("crit"), "{header:?}");
+    let Ok(claims) = serde_json::from_str::<Value>(claims) else {
+        panic!("claims that count are an object: {claims}");
+    };
+    assert_eq!(claims["sub"].as_str(), Some(principal.name.as_str()));
+    let until = claims["exp"].as_i64().map(i128::from);
+    let skewed = i128::from(NOW.seconds()) - 30;
+    assert!(until.is_some_and(|until| until >= skewed), "{claims}");
+}
+
+fn raw_jwt(bytes: &[u8]) {
+    if let Ok(token) = std::str::from_utf8(bytes) {
+        assert!(authority().check(token, NOW).is_err(), "{token}");
+    }
+}
+
+fn body(bytes: &[u8]) {
+    same_again::<Register>(bytes);
+    same_again::<Connect>(bytes);
+    same_again::<Validate>(bytes);
+    same_again::<DirectRegister>(bytes);
+}
+
+fn same_again<T: DeserializeOwned + Serialize>(bytes: &[u8]) {
+    let Ok(taken) = serde_json::from_slice::<T>(bytes) else {
+        return;
+    };
+    let once = serde_json::to_string(&taken);
+    let again = once.as_deref().ok().map(serde_json::from_str::<T>);
+    let (Ok(once), Some(Ok(again))) = (once, again) else {
+        panic!("what was taken can be sent");
+    };
+    assert_eq!(serde_json::to_string(&again).ok(), Some(once));
+}
+
+fn host(bytes: &[u8]) {
+    let Ok(host) = std::str::from_utf8(bytes) else {
+        return;
+    };
+    let Ok(websocket) = PublicUrl::plain().websocket(Some(host)) else {
+        return;
+    };
+    // A name that URLs cannot have is the client's own problem, who asked for it.
+    if let Ok(url) = ::url::Url::parse(&format!("{websocket}/rendezvous/env-1?sig=x")) {
+        assert_eq!(url.path(), "/rendezvous/env-1", "{host}");
+        assert_eq!(url.query(), Some("sig=x"), "{host}");
+        assert!(
+            url.username().is_empty() && url.password().is_none(),
+            "{host}"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+
+    #[test]
+    fn the_corpus_is_replayed() {
+        let corpus =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus/rendezvous_url");
+        let mut count = 0;
+        for file in fs::read_dir(corpus).unwrap() {
+            rendezvous_url(&fs::read(file.unwrap().path()).unwrap());
+            count += 1;
+        }
+        assert!(count > 12, "the corpus is there");
+    }
+
+    #[test]
+    fn bytes_at_random_find_nothing() {
+        // Splitmix64: a small stand-in for the fuzzer, on every change.
+        let mut state = 1u64;
+        let mut byte = || {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            (mixed >> 56) as u8
+        };
+        for round in 0..2000 {
+            let bytes: Vec<u8> = (0..round % 100).map(|_| byte()).collect();
+            rendezvous_url(&bytes);
+        }
+    }
+}

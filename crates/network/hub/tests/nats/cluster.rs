@@ -1,0 +1,159 @@
+//! A broker and three nodes, each of which can be cut off like a machine without power.
+
+use std::{net::SocketAddr, path::Path, process::Stdio, sync::Arc, time::Duration};
+
+use exec_hub::{
+    config::HubConfig,
+    hub::Hub,
+    nats::NatsConfig,
+    principal::{Environments, Roles},
+    store::Timestamp,
+    tokens::{self, NewToken},
+};
+use exec_registry::{
+    credentials::{Bearer, Token},
+    http::{BaseUrl, Http},
+    registry::Registry,
+};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader},
+    process::{Child, Command},
+    runtime::{Builder, Runtime},
+    time::timeout,
+};
+
+use crate::door::Door;
+
+/// Longer than anything here takes.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) struct Cluster {
+    pub(crate) nodes: Vec<Node>,
+    token: String,
+    _broker: Child,
+    _directory: TempDir,
+}
+
+impl Cluster {
+    pub(crate) async fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let (broker, url) = broker(&directory.path().join("broker")).await;
+        let token_file = directory.path().join("tokens.toml");
+        let new = NewToken {
+            principal: "somebody".parse().unwrap(),
+            roles: Roles::default(),
+            environments: Environments::default(),
+            expires_at: None,
+        };
+        let (_, token) = tokens::create(&token_file, new, Timestamp::now()).unwrap();
+        let mut nodes = Vec::new();
+        for name in ["one", "two", "three"] {
+            let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
+            nodes.push(
+                Node::start(HubConfig {
+                    token_file: Some(token_file.clone()),
+                    nats: Some(NatsConfig::new(url.parse().unwrap(), name.parse().unwrap())),
+                    ..HubConfig::new(anywhere, directory.path().join(name))
+                })
+                .await,
+            );
+        }
+        Self {
+            nodes,
+            token: token.expose().to_owned(),
+            _broker: broker,
+            _directory: directory,
+        }
+    }
+
+    /// A door to the nodes, the first of these first.
+    pub(crate) async fn door(&self, order: [usize; 3]) -> Door {
+        Door::open(order.map(|index| self.nodes[index].address)).await
+    }
+
+    /// The registry, as it is found behind a door.
+    pub(crate) fn registry(&self, door: &Door) -> Registry {
+        let token = Bearer::new(Token::new(&self.token).unwrap());
+        let base = BaseUrl::parse(&door.url()).unwrap();
+        Registry::new(base, Arc::new(token), Http::without_tls().unwrap()).unwrap()
+    }
+}
+
+/// A hub with a runtime of its own, which is what dies with it.
+pub(crate) struct Node {
+    pub(crate) address: SocketAddr,
+    hub: Option<Hub>,
+    runtime: Option<Runtime>,
+}
+
+impl Node {
+    async fn start(config: HubConfig) -> Self {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let hub = runtime.spawn(Hub::start(config)).await.unwrap().unwrap();
+        Self {
+            address: hub.address(),
+            hub: Some(hub),
+            runtime: Some(runtime),
+        }
+    }
+
+    /// Cuts the power: nobody is told anything.
+    pub(crate) fn kill(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            // A runtime does not let itself be waited for among tasks.
+            let stop = std::thread::spawn(move || runtime.shutdown_timeout(PATIENCE));
+            stop.join().unwrap();
+        }
+    }
+
+    /// Stops it in good order.
+    pub(crate) async fn stop(&mut self) {
+        if let (Some(hub), Some(runtime)) = (self.hub.take(), &self.runtime) {
+            runtime.spawn(hub.stop()).await.unwrap();
+        }
+        self.kill();
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+async fn broker(directory: &Path) -> (Child, String) {
+    // Debian puts it where only root looks.
+    let debian = Path::new("/usr/sbin/nats-server");
+    let program = if debian.exists() {
+        debian
+    } else {
+        Path::new("nats-server")
+    };
+    let mut child = Command::new(program)
+        .args(["-a", "127.0.0.1", "-p", "-1", "-js", "-sd"])
+        .arg(directory)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
+    let listening = async {
+        loop {
+            let line = log.next_line().await.unwrap().unwrap();
+            if let Some((_, address)) = line.split_once("client connections on ") {
+                return format!("nats://{address}");
+            }
+        }
+    };
+    let url = timeout(PATIENCE, listening).await.unwrap();
+    // It must never wait for a reader.
+    tokio::spawn(async move { while let Ok(Some(_)) = log.next_line().await {} });
+    (child, url)
+}

@@ -1,0 +1,162 @@
+//! Executors that send everything back, and harnesses that count.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use exec_registry::{
+    api::EnvironmentId,
+    executor::{Dialing, RemoteExecutor, Settings},
+    harness::RegistryTickets,
+    registry::Registry,
+};
+use exec_relay::identity::Identity;
+use exec_transport::{
+    link::{Encoding, Link},
+    relay::harness::{HarnessOptions, open},
+};
+use exec_wire::outgoing::Outgoing;
+use tokio::{
+    sync::{Semaphore, mpsc, watch},
+    task::JoinHandle,
+    time::{interval, timeout},
+};
+
+use crate::cluster::PATIENCE;
+
+/// Messages of one harness that are on their way.
+const PIPELINE: usize = 32;
+
+const MESSAGE_BYTES: usize = 3_000;
+
+/// Starts an executor whose application sends everything back.
+pub(crate) fn echo(registry: Registry, environment: &str) {
+    let settings = Settings {
+        registry,
+        environment: EnvironmentId::new(environment).unwrap(),
+        identity: Arc::new(Identity::generate()),
+        dialing: Dialing::default(),
+    };
+    let (links, mut accepted) = mpsc::channel::<Link>(4);
+    tokio::spawn(RemoteExecutor::new(settings).run(links, std::future::pending()));
+    tokio::spawn(async move {
+        while let Some(mut link) = accepted.recv().await {
+            tokio::spawn(async move {
+                while let Ok(Some(message)) = link.reader.next().await {
+                    let message = Outgoing::Text(message.to_vec());
+                    link.writer.push(message, Encoding::Text);
+                    link.writer.flush().await.unwrap();
+                }
+            });
+        }
+    });
+}
+
+/// Connects a harness. Its executor is there, or will be in a moment.
+pub(crate) async fn connect(registry: Registry, environment: &str) -> Link {
+    let identity = Arc::new(Identity::generate());
+    let environment = EnvironmentId::new(environment).unwrap();
+    // An environment that nobody registered yet is none, which a harness does not wait for.
+    let mut pause = interval(Duration::from_millis(50));
+    let registered = async {
+        while registry
+            .connect(&environment, identity.public_key())
+            .await
+            .is_err()
+        {
+            pause.tick().await;
+        }
+    };
+    timeout(PATIENCE, registered).await.unwrap();
+    let tickets = RegistryTickets::new(registry, environment, Arc::clone(&identity));
+    let opened = open(identity, Arc::new(tickets), HarnessOptions::default());
+    timeout(PATIENCE, opened).await.unwrap().unwrap()
+}
+
+pub(crate) async fn say(link: &mut Link, message: &[u8]) {
+    link.writer
+        .push(Outgoing::Text(message.to_vec()), Encoding::Text);
+    link.writer.flush().await.unwrap();
+    let heard = timeout(PATIENCE, link.reader.next()).await.unwrap();
+    assert_eq!(heard.unwrap().unwrap(), message);
+}
+
+/// A harness that sends numbered messages without a pause, and checks what comes back.
+pub(crate) struct Load {
+    seen: watch::Receiver<u64>,
+    stop: watch::Sender<bool>,
+    sent: JoinHandle<u64>,
+    received: JoinHandle<(u64, Duration)>,
+}
+
+impl Load {
+    pub(crate) fn start(link: Link) -> Self {
+        let (stop, stopped) = watch::channel(false);
+        let (count, seen) = watch::channel(0);
+        let room = Arc::new(Semaphore::new(PIPELINE));
+        let Link {
+            mut reader,
+            mut writer,
+            ..
+        } = link;
+        let permits = Arc::clone(&room);
+        let sent = tokio::spawn(async move {
+            let mut number = 0_u64;
+            while !*stopped.borrow() {
+                permits.acquire().await.unwrap().forget();
+                writer.push(Outgoing::Text(message(number)), Encoding::Text);
+                writer.flush().await.unwrap();
+                number += 1;
+            }
+            // The end of the writer is the end of the link; the rest is still on its way.
+            permits
+                .acquire_many(u32::try_from(PIPELINE).unwrap())
+                .await
+                .unwrap()
+                .forget();
+            writer.close().await.unwrap();
+            number
+        });
+        let received = tokio::spawn(async move {
+            let (mut number, mut longest, mut last) = (0_u64, Duration::ZERO, Instant::now());
+            while let Ok(Some(got)) = reader.next().await {
+                assert_eq!(got, message(number), "message {number}");
+                longest = longest.max(last.elapsed());
+                last = Instant::now();
+                number += 1;
+                count.send_replace(number);
+                room.add_permits(1);
+            }
+            (number, longest)
+        });
+        Self {
+            seen,
+            stop,
+            sent,
+            received,
+        }
+    }
+
+    /// Waits until so many more messages came back.
+    pub(crate) async fn more(&mut self, count: u64) {
+        let target = *self.seen.borrow() + count;
+        let seen = self.seen.wait_for(|seen| *seen >= target);
+        timeout(PATIENCE, seen).await.unwrap().unwrap();
+    }
+
+    /// Ends it. Returns the longest time in which nothing came.
+    pub(crate) async fn finish(self) -> Duration {
+        self.stop.send_replace(true);
+        let sent = timeout(PATIENCE, self.sent).await.unwrap().unwrap();
+        let (received, longest) = timeout(PATIENCE, self.received).await.unwrap().unwrap();
+        assert_eq!(received, sent, "every message came back once");
+        longest
+    }
+}
+
+fn message(number: u64) -> Vec<u8> {
+    let mut message = format!("{number:020}").into_bytes();
+    message.resize(MESSAGE_BYTES, b'a' + u8::try_from(number % 26).unwrap());
+    message
+}

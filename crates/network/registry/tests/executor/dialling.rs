@@ -1,0 +1,333 @@
+//! Executors that dial the harness side themselves.
+
+use std::{sync::Arc, time::Duration};
+
+use exec_registry::{
+    api::EnvironmentId,
+    aws::{Chain, EnvironmentValues, Settings as AwsSettings},
+    credentials::{Bearer, Token},
+    delay::RegistryDelay,
+    direct::{DEFAULT_SERVICE, DirectError, DirectExecutor, Proof, Settings, SigV4},
+    executor::Dialing,
+    http::{BaseUrl, Http},
+    registry::Registry,
+    sigv4::{Presented, SecretKey, Timestamp, VerifyError, verify},
+};
+use exec_transport::link::{Encoding, Link};
+use exec_wire::outgoing::Outgoing;
+use serde_json::json;
+use tokio::{
+    io::AsyncWriteExt,
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+    time::Instant,
+};
+
+use crate::{
+    messages::frame,
+    stand::{Request, Stand},
+};
+
+const REGISTER: &str = "/cloud/environment/env-1/direct/register";
+
+/// A direct executor that runs.
+struct Running {
+    links: mpsc::Receiver<Link>,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<Result<(), DirectError>>,
+}
+
+async fn signature() -> Proof {
+    let keys = Chain::new(AwsSettings {
+        environment: EnvironmentValues {
+            access_key_id: Some("ASIAEXAMPLE".to_owned()),
+            secret_access_key: Some("s3cret".to_owned()),
+            session_token: Some("t0ken".to_owned()),
+            ..EnvironmentValues::default()
+        },
+        region: Some("eu-west-1".to_owned()),
+        ..AwsSettings::default()
+    });
+    let signer = SigV4::new(keys, DEFAULT_SERVICE).await.unwrap();
+    Proof::Signature(Arc::new(signer))
+}
+
+fn token() -> Proof {
+    let token = Token::new("hub-token").unwrap();
+    Proof::Token(Arc::new(Bearer::new(token)))
+}
+
+fn run(stand: &Stand, proof: Proof) -> Running {
+    let base = BaseUrl::parse(&stand.http()).unwrap();
+    let http = Http::without_tls().unwrap();
+    let executor = DirectExecutor::new(Settings {
+        registry: Registry::new(base.clone(), proof.credentials(), http).unwrap(),
+        base,
+        environment: EnvironmentId::new("env-1").unwrap(),
+        proof,
+        dialing: Dialing::default(),
+    });
+    let (sender, links) = mpsc::channel(1);
+    let (stop, stopped) = oneshot::channel();
+    let task = tokio::spawn(executor.run(sender, async {
+        drop(stopped.await);
+    }));
+    Running { links, stop, task }
+}
+
+fn registered(url: &str) -> serde_json::Value {
+    json!({
+        "environment_id": "env-1",
+        "transport": "direct_jsonrpc_v1",
+        "registration_id": "dreg-1",
+        "url": url,
+    })
+}
+
+async fn register(stand: &mut Stand, url: &str) {
+    let request = stand.expect("POST", REGISTER).await;
+    assert_eq!(&request.body[..], br#"{"transport":"direct_jsonrpc_v1"}"#);
+    request.reply(200, registered(url)).await;
+}
+
+fn verified(request: &Request, service: &str) -> Result<String, VerifyError> {
+    let (path, query) = request
+        .target
+        .split_once('?')
+        .unwrap_or((&request.target, ""));
+    let presented = Presented {
+        method: &request.method,
+        path,
+        query,
+        headers: &request.headers,
+        body: &request.body,
+    };
+    let now = Timestamp::new(std::time::SystemTime::now());
+    verify(presented, service, &now, |_| Some(SecretKey::new("s3cret")))
+}
+
+#[tokio::test(start_paused = true)]
+async fn both_requests_are_signed_and_nothing_else_is_shown() {
+    let mut stand = Stand::start().await;
+    let running = run(&stand, signature().await);
+    let request = stand.expect("POST", REGISTER).await;
+    assert_eq!(
+        verified(&request, DEFAULT_SERVICE),
+        Ok("ASIAEXAMPLE".to_owned())
+    );
+    let authorization = request.header("authorization").unwrap();
+    let signed = "SignedHeaders=content-type;host;x-amz-date;x-amz-security-token,";
+    assert!(authorization.contains(signed), "{authorization}");
+    assert!(request.header("x-amz-content-sha256").is_none());
+    let url = stand.ws("/executors/env-1?b=2&a=x%2Fy");
+    request.reply(200, registered(&url)).await;
+    let request = stand.expect("GET", "/executors/env-1?b=2&a=x%2Fy").await;
+    assert_eq!(
+        verified(&request, DEFAULT_SERVICE),
+        Ok("ASIAEXAMPLE".to_owned())
+    );
+    let authorization = request.header("authorization").unwrap();
+    let signed = "SignedHeaders=host;x-amz-date;x-amz-security-token,";
+    assert!(authorization.contains(signed), "{authorization}");
+    assert!(request.header("x-request-id").is_none());
+    assert_eq!(request.header("x-amz-security-token"), Some("t0ken"));
+    drop(running);
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_are_texts_and_nobody_pings() {
+    let mut stand = Stand::start().await;
+    let mut running = run(&stand, signature().await);
+    let url = stand.ws("/x");
+    register(&mut stand, &url).await;
+    let mut socket = stand.expect("GET", "/x").await.upgrade().await;
+    let mut link = running.links.recv().await.unwrap();
+    // A text of three bytes, unmasked as servers send it.
+    socket.write_all(b"\x81\x03abc").await.unwrap();
+    assert_eq!(link.reader.next().await.unwrap().unwrap(), "abc");
+    // Half an hour of nothing.
+    let idle = async {
+        loop {
+            std::future::poll_fn(|cx| link.writer.poll_upkeep(cx)).await;
+            link.writer.flush().await.unwrap();
+        }
+    };
+    let half_an_hour = Duration::from_secs(1800);
+    assert!(tokio::time::timeout(half_an_hour, idle).await.is_err());
+    link.writer
+        .push(Outgoing::Text(b"xyz".to_vec()), Encoding::Text);
+    link.writer.flush().await.unwrap();
+    assert_eq!(frame(&mut socket).await, Some((0x81, b"xyz".to_vec())));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_websocket_is_dialled_when_the_last_is_over() {
+    let mut stand = Stand::start().await;
+    let mut running = run(&stand, token());
+    let url = stand.ws("/x");
+    register(&mut stand, &url).await;
+    let pause = RegistryDelay::new("env-1").after(0);
+    for _ in 0..3 {
+        let mut there = stand.expect("GET", "/x").await.link().await;
+        let mut link = running.links.recv().await.unwrap();
+        // As long as the link is in use, however long that is, there is no other.
+        stand.expect_nothing(Duration::from_secs(100)).await;
+        there.writer.close().await.unwrap();
+        assert!(link.reader.next().await.unwrap().is_none());
+        let ended = Instant::now();
+        drop(link);
+        let request = stand.expect("GET", "/x").await;
+        // The same pause after each, to the millisecond of the clock.
+        let waited = request.at - ended;
+        assert!(
+            waited >= pause && waited < pause + Duration::from_millis(3),
+            "{waited:?}"
+        );
+        request.reply(503, "").await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_may_pass_is_tried_again_at_the_same_place() {
+    let mut stand = Stand::start().await;
+    let mut running = run(&stand, token());
+    let url = stand.ws("/x");
+    register(&mut stand, &url).await;
+    let delay = RegistryDelay::new("env-1");
+    let mut last: Option<Instant> = None;
+    for (attempt, status) in (0..).zip([408, 429, 500, 502, 503, 504, 302, 200]) {
+        let request = stand.expect("GET", "/x").await;
+        let at = request.at;
+        if let Some(last) = last {
+            let (waited, pause) = (at - last, delay.after(attempt - 1));
+            assert!(
+                waited >= pause && waited < pause + Duration::from_millis(3),
+                "{waited:?}"
+            );
+        }
+        last = Some(at);
+        request.reply(status, "").await;
+    }
+    // Hung up on, which is no answer either.
+    drop(stand.expect("GET", "/x").await);
+    // After a connection the count begins anew.
+    drop(stand.expect("GET", "/x").await.link().await);
+    let ended = Instant::now();
+    drop(running.links.recv().await.unwrap());
+    let request = stand.expect("GET", "/x").await;
+    assert!(request.at - ended < delay.after(0) + Duration::from_millis(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_superseded_registers_again_then_waits_then_connects() {
+    let mut stand = Stand::start().await;
+    let running = run(&stand, token());
+    let url = stand.ws("/old");
+    register(&mut stand, &url).await;
+    let request = stand.expect("GET", "/old").await;
+    let refused = request.at;
+    request.reply(409, "").await;
+    let request = stand.expect("POST", REGISTER).await;
+    assert!(request.at - refused < Duration::from_millis(3));
+    let url = stand.ws("/new");
+    request.reply(200, registered(&url)).await;
+    let request = stand.expect("GET", "/new").await;
+    assert!(request.at - refused >= RegistryDelay::new("env-1").after(0));
+    drop(running);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_not_wanted_gives_up() {
+    for status in [400, 401, 403, 404, 410, 426] {
+        let mut stand = Stand::start().await;
+        let running = run(&stand, token());
+        let url = stand.ws("/x");
+        register(&mut stand, &url).await;
+        stand.expect("GET", "/x").await.reply(status, "").await;
+        let error = running.task.await.unwrap().unwrap_err();
+        assert!(
+            matches!(error, DirectError::Refused(_)),
+            "{status}: {error:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_registration_is_not_tried_twice() {
+    for status in [302, 401, 404, 429, 500, 503] {
+        let mut stand = Stand::start().await;
+        let running = run(&stand, signature().await);
+        let code = json!({"error": {"code": "registration_conflict", "message": "x"}});
+        stand
+            .expect("POST", REGISTER)
+            .await
+            .reply(status, code)
+            .await;
+        let error = running.task.await.unwrap().unwrap_err();
+        assert!(
+            matches!(error, DirectError::Register { .. }),
+            "{status}: {error:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_registry_says_is_checked() {
+    let good = registered("ws://127.0.0.1:1/x");
+    for (member, value) in [
+        ("environment_id", "env-2"),
+        ("transport", "direct_jsonrpc_v2"),
+        ("registration_id", " "),
+        ("url", ""),
+        ("url", "ws://192.0.2.1/x"),
+        ("url", "http://127.0.0.1:1/x"),
+    ] {
+        let mut stand = Stand::start().await;
+        let running = run(&stand, signature().await);
+        let mut answer = good.clone();
+        answer[member] = value.into();
+        stand
+            .expect("POST", REGISTER)
+            .await
+            .reply(200, answer)
+            .await;
+        let error = running.task.await.unwrap().unwrap_err();
+        assert!(
+            matches!(error, DirectError::Register { .. }),
+            "{member}: {error:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_is_shown_to_the_registry_itself_and_nobody_else() {
+    let (mut stand, mut other) = (Stand::start().await, Stand::start().await);
+    let mut running = run(&stand, token());
+    let url = stand.ws("/x");
+    register(&mut stand, &url).await;
+    let request = stand.expect("GET", "/x").await;
+    assert_eq!(request.header("authorization"), Some("Bearer hub-token"));
+    request.reply(409, "").await;
+    let url = other.ws("/x");
+    register(&mut stand, &url).await;
+    let request = other.expect("GET", "/x").await;
+    assert_eq!(request.header("authorization"), None);
+    let _link = request.link().await;
+    assert!(running.links.recv().await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_stops_when_told_or_when_nobody_serves() {
+    let mut stand = Stand::start().await;
+    let mut running = run(&stand, token());
+    let url = stand.ws("/x");
+    register(&mut stand, &url).await;
+    let _there = stand.expect("GET", "/x").await.link().await;
+    let _link = running.links.recv().await.unwrap();
+    running.stop.send(()).unwrap();
+    assert!(running.task.await.unwrap().is_ok());
+    let running = run(&stand, token());
+    drop(running.links);
+    let error = running.task.await.unwrap().unwrap_err();
+    assert!(matches!(error, DirectError::Abandoned), "{error:?}");
+}

@@ -1,0 +1,239 @@
+//! Executors that join streams to a destination.
+
+use std::time::Duration;
+
+use exec_registry::{executor::ExecutorError, forward::Forwarder};
+use exec_transport::{link::Encoding, tls::Trust};
+use exec_wire::{limits, outgoing::Outgoing};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    sync::oneshot,
+    task::JoinHandle,
+    time::Instant,
+};
+
+use crate::{
+    harness::{Known, Relay, Stream},
+    messages::frame,
+    stage::{admit, executor, register},
+    stand::Stand,
+};
+
+/// A forwarder that runs, with its registry and its destination.
+struct Running {
+    stand: Stand,
+    destination: Stand,
+    relay: Relay,
+    known: Known,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<Result<(), ExecutorError>>,
+}
+
+async fn run() -> Running {
+    let (mut stand, destination) = (Stand::start().await, Stand::start().await);
+    let to = destination.ws("/there?k=v").parse().unwrap();
+    let forwarder = Forwarder::new(executor(&stand), to, Trust::default());
+    let (stop, stopped) = oneshot::channel();
+    let task = tokio::spawn(forwarder.run(async {
+        drop(stopped.await);
+    }));
+    let known = register(&mut stand, "/r", "reg-1").await;
+    let relay = Relay::new(stand.expect("GET", "/r").await.socket().await);
+    Running {
+        stand,
+        destination,
+        relay,
+        known,
+        stop,
+        task,
+    }
+}
+
+impl Running {
+    async fn admit(&mut self, id: &str) -> Stream {
+        admit(&mut self.stand, &mut self.relay, &self.known, id).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_pass_as_they_are() {
+    let mut running = run().await;
+    let mut stream = running.admit("stream-1").await;
+    // The destination is asked at once, before the harness has said anything.
+    let request = running.destination.expect("GET", "/there?k=v").await;
+    for name in ["authorization", "x-request-id", "traceparent", "origin"] {
+        assert_eq!(request.header(name), None);
+    }
+    let mut there = request.upgrade().await;
+    for message in [&b"{}"[..], b"not JSON", b"\xff\x00"] {
+        running.relay.say(&mut stream, message).await;
+        assert_eq!(frame(&mut there).await, Some((0x82, message.to_vec())));
+    }
+    // A text, a binary message, and one in pieces; an empty one and a pong, which are not messages.
+    there
+        .write_all(b"\x81\x02ab\x8a\x00\x82\x00\x82\x02\xfe\xff")
+        .await
+        .unwrap();
+    there
+        .write_all(b"\x01\x01c\x89\x01p\x80\x01d")
+        .await
+        .unwrap();
+    for message in [&b"ab"[..], b"\xfe\xff", b"cd"] {
+        assert_eq!(running.relay.hear(&mut stream).await, message);
+    }
+    assert_eq!(frame(&mut there).await, Some((0x8a, b"p".to_vec())));
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_stream_has_a_destination_of_its_own() {
+    let mut running = run().await;
+    let mut one = running.admit("stream-1").await;
+    let mut first = running.destination.next().await.upgrade().await;
+    let mut two = running.admit("stream-2").await;
+    let mut second = running.destination.next().await.upgrade().await;
+    running.relay.say(&mut two, b"2").await;
+    running.relay.say(&mut one, b"1").await;
+    assert_eq!(frame(&mut first).await, Some((0x82, b"1".to_vec())));
+    assert_eq!(frame(&mut second).await, Some((0x82, b"2".to_vec())));
+    // What happens to one is nothing to the other.
+    drop(first);
+    running.relay.expect_reset("stream-1").await;
+    second.write_all(b"\x81\x01x").await.unwrap();
+    assert_eq!(running.relay.hear(&mut two).await, b"x");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_destination_that_does_not_open_resets_the_stream() {
+    let mut running = run().await;
+    running.admit("refused").await;
+    running.destination.next().await.reply(404, "").await;
+    running.relay.expect_reset("refused").await;
+    running.admit("cut").await;
+    drop(running.destination.next().await);
+    running.relay.expect_reset("cut").await;
+    running.admit("silent").await;
+    let silent = running.destination.next().await;
+    let asked = Instant::now();
+    running.relay.expect_reset("silent").await;
+    let waited = asked.elapsed().as_secs_f64();
+    assert!((10.0..10.1).contains(&waited), "{waited}");
+    drop(silent);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_destination_that_closes_is_heard_to_its_end_and_answered() {
+    let mut running = run().await;
+    let mut stream = running.admit("stream-1").await;
+    let mut there = running.destination.next().await.upgrade().await;
+    there
+        .write_all(b"\x81\x03one\x82\x03two\x88\x02\x03\xe8")
+        .await
+        .unwrap();
+    assert_eq!(running.relay.hear(&mut stream).await, b"one");
+    assert_eq!(running.relay.hear(&mut stream).await, b"two");
+    running.relay.expect_reset("stream-1").await;
+    assert_eq!(frame(&mut there).await.unwrap().0, 0x88);
+    assert_eq!(frame(&mut there).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_ends_cuts_its_destination_without_a_word() {
+    let mut running = run().await;
+    // Reset by the relay, and lost with it.
+    for lost in [false, true] {
+        let stream = running.admit(if lost { "lost" } else { "reset" }).await;
+        let mut there = running.destination.next().await.upgrade().await;
+        if lost {
+            drop(running);
+            expect_end(&mut there).await;
+            return;
+        }
+        running.relay.reset(stream).await;
+        expect_end(&mut there).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_told_to_stop_cuts_everything_without_a_word() {
+    let mut running = run().await;
+    running.admit("stream-1").await;
+    let mut there = running.destination.next().await.upgrade().await;
+    running.stop.send(()).unwrap();
+    assert!(running.task.await.unwrap().is_ok());
+    expect_end(&mut there).await;
+}
+
+async fn expect_end(there: &mut tokio::net::TcpStream) {
+    let mut said = Vec::new();
+    drop(there.read_to_end(&mut said).await);
+    assert_eq!(said, b"");
+}
+
+#[tokio::test]
+async fn large_messages_are_sent_in_pieces_of_eight_mebibytes() {
+    let mut running = run().await;
+    let mut stream = running.admit("stream-1").await;
+    let mut there = running.destination.next().await.upgrade().await;
+    let large: Vec<u8> = (0..9 << 20).map(|n: u32| n.to_le_bytes()[1]).collect();
+    let read = tokio::spawn(async move {
+        let pieces = [
+            frame(&mut there).await.unwrap(),
+            frame(&mut there).await.unwrap(),
+        ];
+        (pieces, there)
+    });
+    running.relay.say(&mut stream, &large).await;
+    let ([one, two], _there) = read.await.unwrap();
+    assert_eq!((one.0, one.1.len()), (0x02, limits::OUTGOING_FRAME_BYTES));
+    assert_eq!(two.0, 0x80);
+    assert!([one.1, two.1].concat() == large);
+}
+
+#[tokio::test]
+async fn a_destination_that_says_too_much_at_once_loses_its_stream() {
+    let mut running = run().await;
+    let mut stream = running.admit("stream-1").await;
+    let mut there = running.destination.next().await.link().await;
+    // The head alone tells: nothing of it is taken in.
+    let most = vec![b' '; limits::OUTGOING_FRAME_BYTES + 1];
+    there
+        .writer
+        .push(Outgoing::Text(most.clone()), Encoding::Text);
+    there.writer.flush().await.unwrap();
+    assert_eq!(running.relay.hear(&mut stream).await.len(), most.len());
+    running.admit("stream-2").await;
+    let mut there = running.destination.next().await.upgrade().await;
+    let length = u64::try_from(limits::MAX_MESSAGE_BYTES).unwrap() + 1;
+    there
+        .write_all(&[&b"\x82\x7f"[..], &length.to_be_bytes()].concat())
+        .await
+        .unwrap();
+    running.relay.expect_reset("stream-2").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_harness_that_leaves_early_leaves_no_destination() {
+    let mut running = run().await;
+    let stream = running.admit("stream-1").await;
+    let waiting = running.destination.next().await;
+    running.relay.reset(stream).await;
+    let mut there = waiting.upgrade().await;
+    let gone = tokio::time::timeout(Duration::from_secs(1), expect_end(&mut there)).await;
+    assert!(gone.is_ok());
+}
+
+#[tokio::test]
+async fn a_harness_that_leaves_is_noticed_behind_a_destination_that_does_not_read() {
+    let mut running = run().await;
+    let mut stream = running.admit("stream-1").await;
+    let mut there = running.destination.next().await.upgrade().await;
+    // More than any socket holds, and more than the forwarder keeps for it.
+    for _ in 0..3 {
+        running.relay.say(&mut stream, &vec![b'x'; 8 << 20]).await;
+    }
+    running.relay.reset(stream).await;
+    // Who only speaks learns that nobody listens any more.
+    let told = async { while there.write_all(b"\x8a\x00").await.is_ok() {} };
+    let gone = tokio::time::timeout(Duration::from_secs(10), told).await;
+    assert!(gone.is_ok());
+}

@@ -1,0 +1,354 @@
+//! Executors that wait at a rendezvous: every row of their life.
+
+use std::{collections::HashSet, future::poll_fn, ops::RangeInclusive, time::Duration};
+
+use exec_registry::executor::ExecutorError;
+use exec_relay::{frame::Body, handshake::HandshakeError, identity::Identity};
+use exec_transport::{
+    link::{Encoding, Link},
+    websocket::socket::Socket,
+};
+use exec_wire::outgoing::Outgoing;
+use serde_json::json;
+use tokio::{
+    io::AsyncReadExt,
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+    time::{Instant, timeout},
+};
+
+use crate::{
+    harness::Relay,
+    stage::{REGISTER, VALIDATE, admit, executor, register, registered},
+    stand::{Request, Stand},
+};
+
+/// An executor that runs.
+struct Running {
+    links: mpsc::Receiver<Link>,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<Result<(), ExecutorError>>,
+}
+
+fn run(stand: &Stand) -> Running {
+    let (sender, links) = mpsc::channel(8);
+    let (stop, stopped) = oneshot::channel();
+    let task = tokio::spawn(executor(stand).run(sender, async {
+        drop(stopped.await);
+    }));
+    Running { links, stop, task }
+}
+
+/// The pauses of the ladder, in seconds.
+const LADDER: [RangeInclusive<f64>; 8] = [
+    0.5..=1.0,
+    1.0..=2.0,
+    2.0..=4.0,
+    4.0..=8.0,
+    4.0..=8.0,
+    4.0..=8.0,
+    4.0..=8.0,
+    4.0..=8.0,
+];
+
+/// What the clock and the sockets may add.
+const SLACK: f64 = 0.005;
+
+#[track_caller]
+fn assert_pause(waited: Duration, expected: &RangeInclusive<f64>) {
+    let waited = waited.as_secs_f64();
+    assert!(
+        waited >= *expected.start() && waited <= expected.end() + SLACK,
+        "{waited} is not in {expected:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_harness_that_the_registry_approves_gets_a_link() {
+    let mut stand = Stand::start().await;
+    let mut running = run(&stand);
+    let known = register(&mut stand, "/r?role=environment&sig=1", "reg-1").await;
+    let request = stand.expect("GET", "/r?role=environment&sig=1").await;
+    // The URL is all that opens this door.
+    assert_eq!(request.header("authorization"), None);
+    let id = request.header("x-request-id").unwrap().to_owned();
+    assert_eq!((id.len(), id.starts_with("req_")), (36, true), "{id}");
+    let mut relay = Relay::new(request.socket().await);
+    let mut stream = admit(&mut stand, &mut relay, &known, "stream-1").await;
+    let mut link = running.links.recv().await.unwrap();
+    relay.say(&mut stream, br#"{"id":1}"#).await;
+    assert_eq!(link.reader.next().await.unwrap().unwrap(), r#"{"id":1}"#);
+    link.writer
+        .push(Outgoing::Text(b"{}".to_vec()), Encoding::Text);
+    link.writer.flush().await.unwrap();
+    assert_eq!(relay.hear(&mut stream).await, b"{}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn whom_the_registry_does_not_approve_is_reset() {
+    let mut stand = Stand::start().await;
+    let mut running = run(&stand);
+    let known = register(&mut stand, "/r", "reg-1").await;
+    let mut relay = Relay::new(stand.expect("GET", "/r").await.socket().await);
+    let refusals = [
+        (200, r#"{"valid":false}"#),
+        (200, "{}"),
+        (500, r#"{"valid":true}"#),
+    ];
+    for (number, (status, body)) in refusals.into_iter().enumerate() {
+        let id = format!("stream-{number}");
+        relay.knock(&known, &id, &Identity::generate()).await;
+        stand
+            .expect("POST", VALIDATE)
+            .await
+            .reply(status, body)
+            .await;
+        relay.expect_reset(&id).await;
+    }
+    // A registry that never answers costs ten seconds, and nobody else waits for it.
+    let asked = Instant::now();
+    relay.knock(&known, "slow", &Identity::generate()).await;
+    let silent = stand.expect("POST", VALIDATE).await;
+    admit(&mut stand, &mut relay, &known, "quick").await;
+    assert!(asked.elapsed() < Duration::from_secs(1));
+    let _link = running.links.recv().await.unwrap();
+    relay.expect_reset("slow").await;
+    assert_pause(asked.elapsed(), &(10.0..=10.1));
+    drop(silent);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_url_leads_to_a_new_registration_with_the_same_key() {
+    let mut stand = Stand::start().await;
+    let mut running = run(&stand);
+    let mut known = register(&mut stand, "/0", "reg-0").await;
+    for (number, status) in (1..).zip([400, 401, 403, 404, 409, 410, 429, 499]) {
+        let request = stand.expect("GET", &format!("/{}", number - 1)).await;
+        let refused = request.at;
+        request.reply(status, "").await;
+        let request = stand.expect("POST", REGISTER).await;
+        assert_pause(request.at - refused, &(0.0..=0.0));
+        let key = request.json()["executor_public_key"].clone();
+        assert_eq!(key, serde_json::to_value(&known.key).unwrap());
+        known.registration = format!("reg-{number}");
+        let url = stand.ws(&format!("/{number}"));
+        request
+            .reply(200, registered(&url, &known.registration))
+            .await;
+    }
+    // The new registration is what handshakes are bound to.
+    let mut relay = Relay::new(stand.expect("GET", "/8").await.socket().await);
+    admit(&mut stand, &mut relay, &known, "stream-1").await;
+    assert!(running.links.recv().await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_failures_keep_the_url_and_climb_the_ladder() {
+    let mut stand = Stand::start().await;
+    let _running = run(&stand);
+    register(&mut stand, "/r", "reg-1").await;
+    let answers = [500, 502, 503, 302, 200, 204, 0];
+    let mut last = answer(stand.expect("GET", "/r").await, 503).await;
+    let mut ids = HashSet::new();
+    for (pause, status) in LADDER.iter().zip(answers) {
+        let request = stand.expect("GET", "/r").await;
+        assert_pause(request.at - last, pause);
+        assert!(ids.insert(request.header("x-request-id").unwrap().to_owned()));
+        last = answer(request, status).await;
+    }
+}
+
+/// Answers with a status, or by hanging up; returns when.
+async fn answer(request: Request, status: u16) -> Instant {
+    match status {
+        0 => drop(request),
+        status => request.reply(status, "").await,
+    }
+    Instant::now()
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_never_answers_is_given_up_after_ten_seconds() {
+    let mut stand = Stand::start().await;
+    let _running = run(&stand);
+    register(&mut stand, "/r", "reg-1").await;
+    let silent = stand.expect("GET", "/r").await;
+    let next = stand.expect("GET", "/r").await;
+    assert_pause(next.at - silent.at, &(10.5..=11.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_url_that_is_none_is_tried_for_ever() {
+    let mut stand = Stand::start().await;
+    let running = run(&stand);
+    let request = stand.expect("POST", REGISTER).await;
+    request.reply(200, registered("nowhere", "reg-1")).await;
+    stand.expect_nothing(Duration::from_secs(3600)).await;
+    assert!(!running.task.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn connections_that_end_soon_climb_the_ladder_too() {
+    let mut stand = Stand::start().await;
+    let mut running = run(&stand);
+    let known = register(&mut stand, "/r", "reg-1").await;
+    let mut socket = stand.expect("GET", "/r").await.socket().await;
+    for (number, pause) in LADDER[..4].iter().enumerate() {
+        // Now with a word, now without.
+        if number % 2 == 0 {
+            socket.writer.close().await.unwrap();
+        }
+        let ended = Instant::now();
+        drop(socket);
+        // The same URL, and no registration in between.
+        let request = stand.expect("GET", "/r").await;
+        assert_pause(request.at - ended, pause);
+        socket = request.socket().await;
+    }
+    let mut relay = Relay::new(socket);
+    admit(&mut stand, &mut relay, &known, "stream-1").await;
+    assert!(running.links.recv().await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_a_connection_of_two_minutes_resets_the_ladder() {
+    let mut stand = Stand::start().await;
+    let _running = run(&stand);
+    register(&mut stand, "/r", "reg-1").await;
+    let mut request = stand.expect("GET", "/r").await;
+    let steps = [
+        (0, &LADDER[0]),
+        (0, &LADDER[1]),
+        (119, &LADDER[2]),
+        (121, &LADDER[0]),
+        (119, &LADDER[1]),
+        (600, &LADDER[0]),
+    ];
+    for (seconds, pause) in steps {
+        let ended = last(request.socket().await, Duration::from_secs(seconds)).await;
+        request = stand.expect("GET", "/r").await;
+        assert_pause(request.at - ended, pause);
+    }
+}
+
+/// Keeps a connection for a while, and answers pings; returns when it was cut.
+async fn last(mut socket: Socket, lasts: Duration) -> Instant {
+    let serve = async {
+        loop {
+            tokio::select! {
+                message = socket.reader.next() => panic!("{message:?}"),
+                tended = poll_fn(|cx| socket.writer.poll_upkeep(cx)) => {
+                    tended.unwrap();
+                    socket.writer.flush().await.unwrap();
+                }
+            }
+        }
+    };
+    assert!(timeout(lasts, serve).await.is_err());
+    Instant::now()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_registration_that_fails_ends_the_executor() {
+    for (status, body) in [
+        (302, json!({})),
+        (400, json!({})),
+        (401, json!({})),
+        (
+            409,
+            json!({"error": {"code": "registration_conflict", "message": ""}}),
+        ),
+        (429, json!({})),
+        (500, json!({})),
+        (503, json!({})),
+        (200, json!({})),
+    ] {
+        // At first, and again later.
+        for later in [false, true] {
+            let mut stand = Stand::start().await;
+            let running = run(&stand);
+            if later {
+                register(&mut stand, "/r", "reg-1").await;
+                stand.expect("GET", "/r").await.reply(410, "").await;
+            }
+            stand
+                .expect("POST", REGISTER)
+                .await
+                .reply(status, &body)
+                .await;
+            let error = running.task.await.unwrap().unwrap_err();
+            assert!(matches!(error, ExecutorError::Register { .. }), "{error:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_registration_in_conflict_is_tried_until_it_is_settled() {
+    let mut stand = Stand::start().await;
+    let _running = run(&stand);
+    let conflict = json!({"error": {"code": "registration_conflict", "message": "wait"}});
+    let away = json!({"detail": {"code": "authentication_service_unavailable", "message": ""}});
+    for _ in 0..5 {
+        stand
+            .expect("POST", REGISTER)
+            .await
+            .reply(503, &conflict)
+            .await;
+        stand.expect("POST", REGISTER).await.reply(502, &away).await;
+    }
+    register(&mut stand, "/r", "reg-1").await;
+    drop(stand.expect("GET", "/r").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_told_to_stop_hangs_up_without_a_word() {
+    let mut stand = Stand::start().await;
+    let running = run(&stand);
+    register(&mut stand, "/r", "reg-1").await;
+    let mut socket = stand.expect("GET", "/r").await.upgrade().await;
+    running.stop.send(()).unwrap();
+    assert!(running.task.await.unwrap().is_ok());
+    let mut said = Vec::new();
+    // A connection that is reset has said nothing either.
+    drop(socket.read_to_end(&mut said).await);
+    assert_eq!(said, b"");
+}
+
+#[tokio::test(start_paused = true)]
+async fn links_that_nobody_takes_end_the_executor() {
+    let mut stand = Stand::start().await;
+    let running = run(&stand);
+    register(&mut stand, "/r", "reg-1").await;
+    let _socket = stand.expect("GET", "/r").await.socket().await;
+    drop(running.links);
+    let error = running.task.await.unwrap().unwrap_err();
+    assert!(matches!(error, ExecutorError::Abandoned), "{error:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_an_unauthorized_validate_is_told_to_the_harness() {
+    let mut stand = Stand::start().await;
+    let running = run(&stand);
+    let known = register(&mut stand, "/r", "reg-1").await;
+    let mut relay = Relay::new(stand.expect("GET", "/r").await.socket().await);
+    for (status, body) in [(403, ""), (500, ""), (200, r#"{"valid":false}"#)] {
+        let id = format!("stream-{status}");
+        relay.knock(&known, &id, &Identity::generate()).await;
+        stand
+            .expect("POST", VALIDATE)
+            .await
+            .reply(status, body)
+            .await;
+        relay.expect_reset(&id).await;
+    }
+    let knocked = relay
+        .knock(&known, "stream-401", &Identity::generate())
+        .await;
+    stand.expect("POST", VALIDATE).await.reply(401, "").await;
+    let Body::Handshake(message) = relay.receive().await.body else {
+        panic!("no answer");
+    };
+    let error = knocked.finish(&message).unwrap_err();
+    assert_eq!(error, HandshakeError::RegistryAuthentication);
+    drop(running);
+}

@@ -1,0 +1,35 @@
+//! Entry points of the fuzz targets. `websocket_frame`: anything that a peer could send after the
+//! handshake. `http_handshake`: anything that it could send as one.
+//!
+//! Not here: the targets themselves and their corpora (`fuzz/`).
+
+pub use crate::{http::fuzzing::http_handshake, websocket::fuzzing::websocket_frame};
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+
+    fn replay(target: &str, run: fn(&[u8])) {
+        let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus");
+        let files = fs::read_dir(corpus.join(target))
+            .unwrap()
+            .map(Result::unwrap);
+        let files: Vec<_> = files.collect();
+        assert!(files.len() > 12, "the corpus is there");
+        for file in files {
+            run(&fs::read(file.path()).unwrap());
+        }
+    }
+
+    #[test]
+    fn the_corpus_of_websocket_frames_is_replayed() {
+        replay("websocket_frame", websocket_frame);
+    }
+
+    #[test]
+    fn the_corpus_of_handshakes_is_replayed() {
+        replay("http_handshake", http_handshake);
+    }
+}
