@@ -7,17 +7,27 @@ use std::{
     os::fd::OwnedFd,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
 use exec_wire::{limits, process::OutputStream};
-use rustix::{buffer::spare_capacity, io::read};
+use rustix::{buffer::spare_capacity, io::read, thread::sched_yield};
 use tokio::io::unix::AsyncFd;
 
 use crate::pipe;
 
 /// Bytes asked for at once of a source that fills its buffer: all that an enlarged pipe holds.
 const BULK_BYTES: usize = pipe::LARGE_BYTES;
+
+/// A terminal read of at least this many bytes counts as bulk output. A keystroke's echo is shorter.
+const LARGE_TERMINAL_READ: usize = 1 << 10;
+/// This many large reads in a row make the output of a terminal sustained.
+const SUSTAINED_READS: u32 = 2;
+/// How long a terminal with sustained output is left alone after a read. The kernel moves output into
+/// a buffer of 4 KiB and hands out at most that. A reader that comes back at once gets a fragment, and
+/// contends with the writer for the terminal's locks.
+const TERMINAL_REFILL: Duration = Duration::from_micros(20);
 
 thread_local! {
     /// Where output is read to: a buffer of each size for each thread. An idle process holds none.
@@ -30,6 +40,10 @@ pub(crate) struct Source {
     kind: Kind,
     /// It filled a buffer once: its pipe was enlarged, and is emptied at once.
     bulk: bool,
+    /// Large reads in a row, of a terminal.
+    large_reads: u32,
+    /// When a terminal with sustained output may be read again.
+    refilled_at: Option<Instant>,
 }
 
 /// What a source is.
@@ -47,6 +61,8 @@ impl Source {
             fd,
             kind,
             bulk: false,
+            large_reads: 0,
+            refilled_at: None,
         }
     }
 
@@ -67,6 +83,7 @@ impl Source {
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        ready!(self.poll_refilled(cx));
         loop {
             let fd = Arc::clone(&self.fd);
             let Ok(mut ready) = ready!(fd.poll_read_ready(cx)) else {
@@ -80,12 +97,37 @@ impl Source {
                     if short && self.kind != Kind::Terminal {
                         ready.clear_ready();
                     }
+                    self.note_read(data.as_ref().map_or(0, Bytes::len));
                     return Poll::Ready(data);
                 }
                 // A terminal whose other end closed says so by an error.
                 Ok(Err(_)) => return Poll::Ready(None),
                 Err(_would_block) => {}
             }
+        }
+    }
+
+    /// Waits until a terminal with sustained output may be read again. Timers are too coarse for this
+    /// wait, so it polls: other tasks run meanwhile, and the processor is offered to the writer.
+    fn poll_refilled(&mut self, cx: &Context<'_>) -> Poll<()> {
+        if self.refilled_at.is_some_and(|at| Instant::now() < at) {
+            sched_yield();
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        self.refilled_at = None;
+        Poll::Ready(())
+    }
+
+    /// Decides after a read whether to let a terminal refill before the next one.
+    fn note_read(&mut self, bytes: usize) {
+        if self.kind != Kind::Terminal || bytes < LARGE_TERMINAL_READ {
+            self.large_reads = 0;
+            return;
+        }
+        self.large_reads = self.large_reads.saturating_add(1);
+        if self.large_reads >= SUSTAINED_READS {
+            self.refilled_at = Some(Instant::now() + TERMINAL_REFILL);
         }
     }
 
