@@ -34,7 +34,6 @@ const MAP: &[Layer] = &[
     layer("exec-fs", 3, &[]),
     layer("exec-transport", 3, &[]),
     layer("exec-proxy", 3, &[]),
-    layer("exec-http", 3, &[]),
     layer("exec-mcp-client", 3, &["exec-transport"]),
     layer("exec-registry", 4, &["exec-process", "exec-fs", "hyper"]),
     layer("exec-sandbox", 4, &["exec-transport", "hyper"]),

@@ -134,11 +134,11 @@ pub use exec_env::{
     roots::{self, SelectedCapabilityRoot, SelectedRoots, StepRoots},
     thread::{self, SessionMeta, ThreadId},
 };
-pub use exec_http::LocalHttpClient;
 pub use exec_local::{
     backend::{LocalBackend, LocalConfig},
     catalog::{CatalogConfig, LocalCatalog},
     filesystem::LocalFileSystem,
+    http_client::LocalHttpClient,
 };
 pub use exec_process::LocalProcess;
 pub use exec_transport::{

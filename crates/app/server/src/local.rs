@@ -9,12 +9,12 @@ use std::{
 use anyhow::Context;
 use exec_core::log::Retention;
 use exec_env::environment::Environment;
-use exec_http::LocalHttpClient;
 use exec_local::{
     backend::{LocalBackend, LocalConfig},
     catalog::LocalCatalog,
     filesystem::LocalFileSystem,
     host::{Host, HostFacts},
+    http_client::LocalHttpClient,
 };
 use exec_process::spawner::Spawner;
 use exec_wire::limits;

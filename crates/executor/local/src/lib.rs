@@ -8,6 +8,7 @@ mod enclosed;
 pub mod env_policy;
 pub mod filesystem;
 pub mod host;
+pub mod http_client;
 mod network;
 pub mod shell_snapshot;
 mod snapshots;

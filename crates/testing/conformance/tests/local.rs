@@ -8,12 +8,12 @@ use exec_conformance::{
 };
 use exec_core::log::Retention;
 use exec_env::environment::Environment;
-use exec_http::LocalHttpClient;
 use exec_local::{
     backend::{LocalBackend, LocalConfig},
     catalog::{CatalogConfig, LocalCatalog},
     filesystem::LocalFileSystem,
     host::{Host, HostFacts},
+    http_client::LocalHttpClient,
 };
 
 conformance_suite!(local, std::future::ready(subject()));

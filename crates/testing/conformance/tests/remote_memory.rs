@@ -10,12 +10,12 @@ use exec_conformance::{
 };
 use exec_core::log::Retention;
 use exec_env::environment::Environment;
-use exec_http::LocalHttpClient;
 use exec_local::{
     backend::{LocalBackend, LocalConfig},
     catalog::{CatalogConfig, LocalCatalog},
     filesystem::LocalFileSystem,
     host::{Host, HostFacts},
+    http_client::LocalHttpClient,
 };
 use exec_service::{Concurrency, Service, ServiceConfig};
 use exec_transport::memory;

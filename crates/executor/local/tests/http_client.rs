@@ -8,7 +8,7 @@
 use std::{collections::BTreeMap, ffi::OsString, io::Write, sync::Arc, time::Duration};
 
 use exec_env::http::{HttpClient, HttpError, HttpRequest};
-use exec_http::LocalHttpClient;
+use exec_local::http_client::LocalHttpClient;
 use exec_wire::{http::HttpHeader, limits};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},

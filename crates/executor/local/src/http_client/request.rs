@@ -17,7 +17,7 @@ use reqwest::{
     header::{AUTHORIZATION, CONTENT_LENGTH, COOKIE, HeaderMap, HeaderName, HeaderValue},
 };
 
-use crate::pool::{Pool, Redirections};
+use super::pool::{Pool, Redirections};
 
 /// A request that can be made.
 #[derive(Debug)]

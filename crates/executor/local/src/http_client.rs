@@ -1,21 +1,28 @@
-//! The client itself.
+//! HTTP requests from this machine.
+//!
+//! Nothing is read or built before the first request: no certificates, no connection pool. Variables
+//! and proxies come from an environment that is handed in. Bodies are passed on as they came, also
+//! when they are compressed. Not here: the wire (`exec-service`), requests from elsewhere
+//! (`exec-client`).
 
-use std::{collections::BTreeMap, ffi::OsString, fmt, sync::Arc};
+mod pool;
+mod request;
+mod response_body;
+
+use std::{collections::BTreeMap, error::Error, ffi::OsString, fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use exec_env::http::{HttpBody, HttpClient, HttpError, HttpFuture, HttpRequest, HttpResponse};
 use exec_wire::http::HttpResponseHeader;
 use futures_util::future::FutureExt;
 use reqwest::{Response, header::HeaderMap};
-use tokio::{sync::OnceCell, task::spawn_blocking};
-
-use crate::{
-    body,
-    deadline::{Deadline, failed},
-    held::Room,
-    pool::Pool,
-    request,
+use tokio::{
+    sync::OnceCell,
+    task::spawn_blocking,
+    time::{Instant, timeout_at},
 };
+
+use self::{pool::Pool, response_body::Room};
 
 /// Makes requests from this machine. Clones share connections.
 #[derive(Clone, Default)]
@@ -70,7 +77,7 @@ impl HttpClient for LocalHttpClient {
             let room = Arc::clone(&client.shared.room);
             let (response, deadline) = client.send(request).await?;
             let (status, headers) = head(&response);
-            let body = body::whole(response, deadline, room).await?;
+            let body = response_body::whole(response, deadline, room).await?;
             Ok(HttpResponse {
                 status,
                 headers,
@@ -88,7 +95,7 @@ impl HttpClient for LocalHttpClient {
             Ok(HttpResponse {
                 status,
                 headers,
-                body: body::parts(response, deadline),
+                body: response_body::parts(response, deadline),
             })
         }
         .boxed()
@@ -115,4 +122,52 @@ fn headers(headers: &HeaderMap) -> Vec<HttpResponseHeader> {
         })
     });
     text.collect()
+}
+
+/// When a request must be over, its body included.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    limit: Option<(Instant, Duration)>,
+}
+
+impl Deadline {
+    /// Ends in `timeout`. One that is too far away to be told is none.
+    pub(crate) fn after(timeout: Option<Duration>) -> Self {
+        let limit = timeout.and_then(|limit| Some((Instant::now().checked_add(limit)?, limit)));
+        Self { limit }
+    }
+
+    /// Waits for something that is part of the request. What comes too late is not taken, also when
+    /// nobody was there to take it in time.
+    pub(crate) async fn bound<F: Future>(&self, future: F) -> Result<F::Output, HttpError> {
+        let Some((at, limit)) = self.limit else {
+            return Ok(future.await);
+        };
+        let late = || HttpError::Host(late(limit));
+        if Instant::now() >= at {
+            return Err(late());
+        }
+        timeout_at(at, future).await.map_err(|_| late())
+    }
+}
+
+/// Says that a request took too long; without any time at all, as the stock server does.
+fn late(limit: Duration) -> String {
+    match limit.as_millis() {
+        0 => "http/request failed: route-aware request timed out".to_owned(),
+        limit => format!("http/request failed: no complete response within {limit} ms"),
+    }
+}
+
+/// Host: the request was not answered. The text has every cause, and no URL: it may hold a secret.
+pub(crate) fn failed(error: reqwest::Error) -> HttpError {
+    let error = error.without_url();
+    let mut text = format!("http/request failed: {error}");
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    HttpError::Host(text)
 }
