@@ -2,19 +2,22 @@
 //!
 //! Nothing is followed here: a symbolic link is told as one. Not here: what the facts mean
 //! (`policy`).
+//!
+//! The facts of this host.
 
-mod host;
 #[cfg(any(test, fuzzing))]
-mod tree;
+mod memory_tree;
+
+#[cfg(any(test, fuzzing))]
+pub use self::memory_tree::Tree;
 
 use std::{
     ffi::OsString,
+    fs::{self, File, FileType},
+    io::{self, Read},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
-
-pub use host::HostFacts;
-#[cfg(any(test, fuzzing))]
-pub use tree::Tree;
 
 /// Tells what is on the host.
 pub trait Facts {
@@ -76,4 +79,130 @@ pub enum ListError {
     /// Caller: there is more in it than may be looked at.
     #[error("directory holds too many names")]
     TooMany,
+}
+
+/// Looks at the files of this host with the rights of this process.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HostFacts;
+
+impl Facts for HostFacts {
+    fn look(&self, path: &Path) -> Found {
+        let kind = match fs::symlink_metadata(path) {
+            Ok(metadata) => metadata.file_type(),
+            Err(error) => return absent(&error),
+        };
+        if kind.is_dir() {
+            Found::Directory
+        } else if kind.is_symlink() {
+            fs::read_link(path).map_or_else(|error| absent(&error), Found::Link)
+        } else {
+            Found::File
+        }
+    }
+
+    fn read(&self, path: &Path, most: usize) -> Option<Vec<u8>> {
+        // Non-blocking: a FIFO in the place of a file must not hold up anything.
+        let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW | libc::O_NOCTTY;
+        let file = File::options()
+            .read(true)
+            .custom_flags(flags)
+            .open(path)
+            .ok()?;
+        if !file.metadata().ok()?.is_file() {
+            return None;
+        }
+        let mut content = Vec::new();
+        let one_more = u64::try_from(most).ok()?.saturating_add(1);
+        file.take(one_more).read_to_end(&mut content).ok()?;
+        (content.len() <= most).then_some(content)
+    }
+
+    fn list(&self, path: &Path, most: usize) -> Result<Vec<Listed>, ListError> {
+        let entries = match fs::read_dir(path) {
+            Ok(entries) => entries,
+            // It went away meanwhile, or is a directory no more: there is nothing in it.
+            Err(error) if absent(&error) == Found::Missing => return Ok(Vec::new()),
+            Err(_) => return Err(ListError::Unknown),
+        };
+        let mut listed = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|_| ListError::Unknown)?;
+            let kind = match entry.file_type() {
+                Ok(kind) => kind_of(kind),
+                Err(error) if absent(&error) == Found::Missing => continue,
+                Err(_) => return Err(ListError::Unknown),
+            };
+            if listed.len() == most {
+                return Err(ListError::TooMany);
+            }
+            let name = entry.file_name();
+            listed.push(Listed { name, kind });
+        }
+        Ok(listed)
+    }
+}
+
+fn kind_of(kind: FileType) -> ListedKind {
+    if kind.is_dir() {
+        ListedKind::Directory
+    } else if kind.is_symlink() {
+        ListedKind::Link
+    } else {
+        ListedKind::File
+    }
+}
+
+/// Tells what it means that a path cannot be looked at.
+fn absent(error: &io::Error) -> Found {
+    match error.raw_os_error() {
+        // A name that is too long is nowhere.
+        Some(libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG) => Found::Missing,
+        Some(_) | None => Found::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn each_kind_is_told() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |name: &str| root.path().join(name);
+        fs::create_dir(at("directory")).unwrap();
+        fs::write(at("file"), "text").unwrap();
+        symlink("no/where", at("link")).unwrap();
+        for (name, found) in [
+            ("directory", Found::Directory),
+            ("file", Found::File),
+            ("link", Found::Link("no/where".into())),
+            ("nothing", Found::Missing),
+            ("file/below", Found::Missing),
+            (&"x".repeat(300), Found::Missing),
+            ("nul\0", Found::Unknown),
+        ] {
+            assert_eq!(HostFacts.look(&at(name)), found, "{name}");
+        }
+        let mut listed = HostFacts.list(root.path(), 3).unwrap();
+        listed.sort_by(|one, other| one.name.cmp(&other.name));
+        let kinds: Vec<_> = listed.into_iter().map(|entry| entry.kind).collect();
+        let expected = [ListedKind::Directory, ListedKind::File, ListedKind::Link];
+        assert_eq!(kinds, expected);
+        assert_eq!(HostFacts.list(root.path(), 2), Err(ListError::TooMany));
+        assert_eq!(HostFacts.list(&at("nothing"), 2), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn only_small_files_are_read() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("file");
+        fs::write(&file, "text").unwrap();
+        symlink(&file, root.path().join("link")).unwrap();
+        assert_eq!(HostFacts.read(&file, 4).as_deref(), Some(&b"text"[..]));
+        assert_eq!(HostFacts.read(&file, 3), None);
+        assert_eq!(HostFacts.read(root.path(), 9), None);
+        assert_eq!(HostFacts.read(&root.path().join("link"), 9), None);
+    }
 }

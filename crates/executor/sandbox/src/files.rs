@@ -7,27 +7,350 @@
 //! name the same files, and never serve another one.
 //!
 //! Not here: what a policy comes to (`plan`), the operations (`exec-fs`), their order (`exec-local`).
+//!
+//! Where the server asks for operations under a policy.
+//!
+//! Watches under a policy, as the server hears of them.
+//!
+//! Each has a hand of its own. While nobody takes its changes it waits with what it has gathered, so
+//! what a client does not read is bounded there, and said to overflow.
 
-mod boot;
-mod channel;
-mod door;
-mod frame;
-mod hand;
-mod hear;
-mod key;
-mod perform;
-mod pool;
-mod request;
-mod serve;
-mod tell;
-
-pub(crate) use self::key::Key;
-pub use self::{
-    boot::run_if_hand,
-    door::{Enclose, Files, Read},
-    pool::Bounds,
-    request::{Reply, Request},
-};
-
+mod fs_worker;
 #[cfg(test)]
 mod tests;
+mod watch_server;
+mod worker_frame;
+mod worker_key;
+mod worker_loop;
+mod worker_pool;
+mod worker_request;
+
+pub(crate) use self::worker_key::Key;
+pub use self::{
+    worker_loop::run_if_hand,
+    worker_pool::Bounds,
+    worker_request::{Reply, Request},
+};
+
+use std::{fmt, os::fd::OwnedFd, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use exec_env::filesystem::{
+    Changes, FileError, FileFuture, MissingPaths, MissingWatch, Open, WatchDepth, WatchPath,
+    Watcher,
+};
+use exec_process::{enclosure::Enclosure, spawner::Spawner};
+use exec_wire::{fs::ReadFile, path_uri::PathUri};
+use futures_util::{
+    future::FutureExt,
+    stream::{self, BoxStream, StreamExt},
+};
+use serde::de::DeserializeOwned;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use self::{
+    fs_worker::{Broken, Hand, ended},
+    worker_frame::{Class, MAX_DATA_BYTES, MAX_TEXT_BYTES},
+    worker_pool::{Lease, Pool},
+    worker_request::ToldChanges,
+};
+use crate::{Planned, Sandboxes, plan::Plan};
+
+/// Makes what encloses a hand, or says why this host cannot.
+pub type Enclose = Arc<dyn Fn(Arc<Plan>) -> FileFuture<Enclosure> + Send + Sync>;
+
+/// Operations on files under a policy. Clones share the hands.
+#[derive(Clone)]
+pub struct Files(Arc<Shared>);
+
+struct Shared {
+    spawner: Spawner,
+    enclose: Enclose,
+    pool: Arc<Pool<Hand>>,
+    life: Duration,
+    watches: Arc<Semaphore>,
+}
+
+impl Files {
+    /// Begins with no hand. Each is enclosed as the sandboxes say.
+    pub fn new(spawner: Spawner, sandboxes: Sandboxes) -> Self {
+        let enclose: Enclose = Arc::new(move |plan| {
+            let sandboxes = sandboxes.clone();
+            let refused = |error| FileError::Refused(format!("sandbox: {error}"));
+            async move { sandboxes.for_files(&plan).await.map_err(refused) }.boxed()
+        });
+        Self::enclosed_by(spawner, enclose, Bounds::default())
+    }
+
+    /// Begins with no hand. Each is enclosed as `enclose` says, and there are so many of them.
+    pub fn enclosed_by(spawner: Spawner, enclose: Enclose, bounds: Bounds) -> Self {
+        Self(Arc::new(Shared {
+            spawner,
+            enclose,
+            pool: Pool::new(bounds),
+            life: bounds.life,
+            watches: Arc::new(Semaphore::new(bounds.watches)),
+        }))
+    }
+
+    /// Does what is asked, and returns its result.
+    ///
+    /// # Errors
+    /// Fails as the operation does, if this host cannot enforce the plan, or if the hand is lost.
+    pub fn result<T: DeserializeOwned + Send + 'static>(
+        &self,
+        plan: impl Into<Planned>,
+        request: Request,
+    ) -> FileFuture<T> {
+        let (files, plan) = (self.clone(), plan.into());
+        async move {
+            let reply = files.call(plan, request, Bytes::new()).await?;
+            reply.into_result()
+        }
+        .boxed()
+    }
+
+    /// Opens a whole file, and reads it if it is small.
+    ///
+    /// # Errors
+    /// As [`Self::result`].
+    pub async fn read_file(
+        &self,
+        plan: impl Into<Planned>,
+        read: ReadFile,
+    ) -> Result<Read, FileError> {
+        let reply = self
+            .call(plan, Request::ReadFile(read), Bytes::new())
+            .await?;
+        Ok(match reply.file {
+            Some(file) => Read::Opened(file),
+            None => Read::Content(reply.data),
+        })
+    }
+
+    /// Opens a file. The descriptor works whatever becomes of the hand.
+    ///
+    /// # Errors
+    /// As [`Self::result`].
+    pub async fn open(&self, plan: impl Into<Planned>, open: Open) -> Result<OwnedFd, FileError> {
+        let request = Request::Open {
+            path: open.path,
+            mode: open.mode,
+        };
+        self.call(plan, request, Bytes::new()).await?.into_file()
+    }
+
+    /// Watches a path, with a hand of its own.
+    ///
+    /// # Errors
+    /// As [`Self::result`], and if there are too many watches.
+    pub fn watch(&self, plan: impl Into<Planned>, watch: WatchPath) -> FileFuture<Watcher> {
+        let (files, plan) = (self.clone(), plan.into());
+        let request = Request::Watch {
+            path: watch.path,
+            tree: watch.depth == WatchDepth::Tree,
+        };
+        async move {
+            let (hand, permit, reply) = files.begin_watch(plan.plan(), request).await?;
+            let path: PathUri = reply.into_result()?;
+            let changes = changes(hand, permit);
+            Ok(Watcher { path, changes })
+        }
+        .boxed()
+    }
+
+    /// Watches for missing paths, with a hand of its own.
+    ///
+    /// # Errors
+    /// As [`Self::watch`].
+    pub fn watch_missing(
+        &self,
+        plan: impl Into<Planned>,
+        paths: MissingPaths,
+    ) -> FileFuture<Option<MissingWatch>> {
+        let (files, plan) = (self.clone(), plan.into());
+        let request = Request::WatchMissing {
+            missing: paths.missing,
+            present: paths.present,
+        };
+        async move {
+            let (hand, permit, reply) = files.begin_watch(plan.plan(), request).await?;
+            let is_watched: bool = reply.into_result()?;
+            Ok(is_watched.then(|| missing(hand, permit)))
+        }
+        .boxed()
+    }
+
+    /// Does what is asked, with data if it is a write. If the future is dropped, a read ends with its
+    /// hand; a change that has begun goes on to its end.
+    ///
+    /// # Errors
+    /// As [`Self::result`].
+    pub async fn call(
+        &self,
+        plan: impl Into<Planned>,
+        request: Request,
+        data: Bytes,
+    ) -> Result<Reply, FileError> {
+        let plan = plan.into();
+        let is_change = request.is_change();
+        let text = encode(request)?;
+        if data.len() > MAX_DATA_BYTES {
+            return Err(FileError::Invalid("content is too long".to_owned()));
+        }
+        loop {
+            let (lease, was_idle) = self.take(&plan).await?;
+            let (text, data, life) = (text.clone(), data.clone(), self.0.life);
+            let exchange = exchange(lease, text, data, life);
+            let answered = if is_change {
+                let lost = |_| Err(Broken::Unanswered(std::io::ErrorKind::Other.into()));
+                tokio::spawn(exchange).await.unwrap_or_else(lost)
+            } else {
+                exchange.await
+            };
+            match answered {
+                Ok(reply) => return reply,
+                // It had ended while it was idle, and nobody has got the request.
+                Err(Broken::Unsent(_)) if was_idle => {}
+                Err(broken) => return Err(ended(broken)),
+            }
+        }
+    }
+
+    /// Takes a hand that is enclosed as the plan says about the files of this moment. Tells whether it
+    /// was idle before.
+    async fn take(&self, planned: &Planned) -> Result<(Lease<Hand>, bool), FileError> {
+        let plan = planned.plan();
+        let mut key = planned.key();
+        for _ in 0..MAX_TRIES {
+            let mut lease = self.0.pool.take(&key).await?;
+            let was_idle = lease.hand().is_some();
+            if was_idle && !lease.was_waited_for() {
+                return Ok((lease, true));
+            }
+            if !was_idle {
+                lease.put(self.start(plan).await?);
+            }
+            // Time has passed.
+            let now = Key::now(plan);
+            if now == *key {
+                return Ok((lease, was_idle));
+            }
+            key = Arc::new(now);
+        }
+        let text = "files that the policy names are replaced too often";
+        Err(FileError::Host(text.to_owned()))
+    }
+
+    async fn begin_watch(
+        &self,
+        plan: &Arc<Plan>,
+        request: Request,
+    ) -> Result<(Hand, OwnedSemaphorePermit, Reply), FileError> {
+        let text = encode(request)?;
+        let permit = Arc::clone(&self.0.watches)
+            .try_acquire_owned()
+            .map_err(|_| FileError::Host("too many watches under sandbox policies".to_owned()))?;
+        let mut hand = self.start(plan).await?;
+        let answered = hand.exchange(&text, &[]).await;
+        let reply = Reply::from_frame(answered.map_err(ended)?)?;
+        Ok((hand, permit, reply))
+    }
+
+    async fn start(&self, plan: &Arc<Plan>) -> Result<Hand, FileError> {
+        let enclosure = (self.0.enclose)(Arc::clone(plan)).await?;
+        let hand = Hand::start(&self.0.spawner, enclosure).await?;
+        tracing::debug!(pid = hand.pid(), "file helper started");
+        Ok(hand)
+    }
+
+    #[cfg(test)]
+    fn count(&self) -> usize {
+        self.0.pool.count()
+    }
+
+    #[cfg(test)]
+    fn idle_pids(&self, plan: &Arc<Plan>) -> Vec<u32> {
+        self.0.pool.idle(&Arc::new(Key::now(plan)), Hand::pid)
+    }
+}
+
+impl fmt::Debug for Files {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Files")
+            .field("pool", &self.0.pool)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A file that is read whole.
+#[derive(Debug)]
+pub enum Read {
+    /// It is small: this is what it holds.
+    Content(Bytes),
+    /// It is large, and open to be read.
+    Opened(OwnedFd),
+}
+
+async fn exchange(
+    mut lease: Lease<Hand>,
+    text: Bytes,
+    data: Bytes,
+    life: Duration,
+) -> Result<Result<Reply, FileError>, Broken> {
+    let gone = || Broken::Unsent(std::io::ErrorKind::NotConnected.into());
+    let hand = lease.hand().ok_or_else(gone)?;
+    let frame = hand.exchange(&text, &data).await?;
+    // What a hand has allocated once it keeps.
+    let moved = text.len() + data.len() + frame.text.len() + frame.data.len();
+    if moved <= KEPT_BYTES && hand.age() < life {
+        lease.keep();
+    }
+    Ok(Reply::from_frame(frame))
+}
+
+fn encode(request: Request) -> Result<Bytes, FileError> {
+    let text = serde_json::to_vec(&request.bare())
+        .map_err(|error| FileError::Invalid(format!("request has no JSON: {error}")))?;
+    if text.len() > MAX_TEXT_BYTES {
+        return Err(FileError::Invalid("request is too long".to_owned()));
+    }
+    Ok(text.into())
+}
+
+/// A hand that has moved more than this is not kept.
+const KEPT_BYTES: usize = 1 << 20;
+/// How often files may be replaced while a hand is started for them.
+const MAX_TRIES: usize = 4;
+
+/// Returns the changes that a hand tells, until it says that they end. If it is lost, so are
+/// changes.
+fn changes(hand: Hand, permit: OwnedSemaphorePermit) -> BoxStream<'static, Changes> {
+    stream::unfold(Some((hand, permit)), |state| async move {
+        let (mut hand, permit) = state?;
+        let told = match hand.next().await {
+            Ok(frame) if frame.class == Class::Ended => return None,
+            Ok(frame) => serde_json::from_slice::<ToldChanges>(&frame.text).ok(),
+            Err(_) => None,
+        };
+        match told {
+            Some(told) => Some((told.into(), Some((hand, permit)))),
+            None => Some((LOST, None)),
+        }
+    })
+    .boxed()
+}
+
+/// Resolves when a hand tells that something has changed, or is lost: then nobody knows.
+fn missing(mut hand: Hand, permit: OwnedSemaphorePermit) -> MissingWatch {
+    async move {
+        drop(hand.next().await);
+        drop(permit);
+    }
+    .boxed()
+}
+
+const LOST: Changes = Changes {
+    changes: Vec::new(),
+    overflow: true,
+};

@@ -10,8 +10,8 @@ use exec_wire::sandbox::{FileSystemPolicy, Permissions, Sandbox};
 
 use crate::{
     facts::Tree,
-    plan::{Files, Network, Plan, mechanism::landlock_lacks},
-    policy::{self, Context, Purpose, reference},
+    plan::{Files, Network, Plan, missing_feature::landlock_lacks},
+    policy::{self, Context, Purpose, reference_model},
     seatbelt,
 };
 
@@ -73,7 +73,7 @@ pub fn sandbox_plan(input: &[u8]) {
 }
 
 fn check(plan: &Plan, sandbox: &Sandbox, context: &Context, host: &Tree) {
-    reference::check(plan, sandbox, context, host);
+    reference_model::check(plan, sandbox, context, host);
     match context.purpose {
         Purpose::Process => {}
         Purpose::Files => assert_eq!(plan.network, Network::None),

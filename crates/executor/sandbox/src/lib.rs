@@ -6,26 +6,25 @@
 
 pub mod abilities;
 mod bubblewrap;
-mod domain;
-mod enclose;
+mod enforcement;
 pub mod facts;
 pub mod files;
-pub mod filter;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
-mod kept;
+mod landlock_domain;
+mod mount_steps;
 pub mod plan;
-mod planned;
+mod plan_cache;
 pub mod policy;
 mod sandboxes;
 pub mod seatbelt;
-mod view;
+pub mod syscall_filter;
 
 pub use self::{
     bubblewrap::Wrapper,
-    domain::DomainError,
-    enclose::{Mechanism, Processes, Refusal},
-    planned::Planned,
+    enforcement::{Mechanism, Processes, Refusal},
+    landlock_domain::DomainError,
+    plan_cache::Planned,
     sandboxes::{
         CommandRequest, ManagedRequest, Need, Prepared, SandboxError, Sandboxes, Settings,
     },

@@ -2,7 +2,7 @@
 //!
 //! Paths are absolute, native and without symbolic links. Not here: how it is enforced.
 
-pub mod mechanism;
+pub mod missing_feature;
 
 use std::{
     ffi::OsString,

@@ -18,11 +18,10 @@ use tokio::{sync::Mutex, time::Instant};
 use crate::{
     abilities::{Abilities, Thoroughness, probe},
     bubblewrap::Wrapper,
-    enclose::{Managed, Mechanism, Order, Processes, Refusal, Rung, Who, enclose},
+    enforcement::{Kept, Managed, Mechanism, Order, Processes, Refusal, Rung, Who, enclose},
     facts::HostFacts,
-    kept::Kept,
     plan::Plan,
-    planned::{Planned, Plans, coarse_now},
+    plan_cache::{Planned, Plans, coarse_now},
     policy::{Context, PolicyError, Purpose, reads_everything, resolve, writes_everything},
 };
 

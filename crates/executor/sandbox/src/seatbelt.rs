@@ -4,9 +4,6 @@
 //! those below, become rules in their own order. It has not run on a Mac yet: the text is tested
 //! here, and what the kernel makes of it is not.
 
-#[cfg(test)]
-mod tests;
-
 use std::{
     collections::BTreeSet,
     ffi::{OsStr, OsString},
@@ -14,6 +11,9 @@ use std::{
 };
 
 use crate::plan::{Access, Files, Kind, Network, Plan, View};
+
+#[cfg(test)]
+mod tests;
 
 /// Applies a profile and becomes the command.
 const LAUNCHER: &str = "/usr/bin/sandbox-exec";

@@ -1,10 +1,9 @@
 //! With real processes and a real kernel.
 
 mod changes;
-mod hands;
-mod races;
-mod reading;
+mod reads;
 mod watches;
+mod workers;
 
 use std::{
     ffi::CString,

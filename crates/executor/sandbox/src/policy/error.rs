@@ -4,7 +4,9 @@ use std::fmt;
 
 use exec_wire::{limits, path_uri::NativePathError};
 
-use super::bounds;
+use super::{
+    MAX_ENTRIES, MAX_GLOBS, MAX_LAYERS, MAX_MATCHES, MAX_SCANNED, MAX_TARGETS, MAX_WORKSPACE_ROOTS,
+};
 
 /// Why a policy cannot be resolved. In every case nothing was done, and the caller must send another
 /// policy; the text names the member that is at fault.
@@ -22,31 +24,28 @@ pub enum PolicyError {
     /// Caller: there are more entries than a policy may have.
     #[error(
         "permissions.file_system.entries: {0} entries; at most {most} are allowed",
-        most = bounds::MAX_ENTRIES
+        most = MAX_ENTRIES
     )]
     TooManyEntries(usize),
     /// Caller: there are more workspace roots than a policy may have.
     #[error(
         "workspaceRoots: {0} roots; at most {most} are allowed",
-        most = bounds::MAX_WORKSPACE_ROOTS
+        most = MAX_WORKSPACE_ROOTS
     )]
     TooManyWorkspaceRoots(usize),
     /// Caller: with the workspace roots put in, the entries name more paths than a policy may.
     #[error(
         "permissions.file_system.entries: they name more than {} paths on this host",
-        bounds::MAX_TARGETS
+        MAX_TARGETS
     )]
     TooManyTargets,
     /// Caller: there are more globs than a policy may have.
-    #[error(
-        "permissions.file_system.entries: more than {} globs",
-        bounds::MAX_GLOBS
-    )]
+    #[error("permissions.file_system.entries: more than {} globs", MAX_GLOBS)]
     TooManyGlobs,
     /// Caller: the plan would have more layers than can be mounted.
     #[error(
         "permissions.file_system.entries: they need more than {} mounts or forbidden names",
-        bounds::MAX_LAYERS
+        MAX_LAYERS
     )]
     TooManyLayers,
     /// Caller: a path belongs to another host.
@@ -119,10 +118,10 @@ pub enum GlobFault {
     #[error("must be relative to the project roots")]
     Absolute,
     /// It matches too much.
-    #[error("matches more than {} files", bounds::MAX_MATCHES)]
+    #[error("matches more than {} files", MAX_MATCHES)]
     TooManyMatches,
     /// It looks at too much.
-    #[error("has more than {} files to look at", bounds::MAX_SCANNED)]
+    #[error("has more than {} files to look at", MAX_SCANNED)]
     TooMuchToScan,
 }
 

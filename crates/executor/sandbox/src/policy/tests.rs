@@ -1,21 +1,22 @@
 //! Tables: a tree, a policy, and the plan that it comes to.
+//!
+//! The facts of a real host come to the same as those of a tree in memory.
 
 mod entries;
 mod globs;
-mod host;
 mod links;
 mod metadata;
 mod profiles;
 mod random;
 
-use std::sync::Arc;
+use std::{fs, os::unix::fs::symlink, sync::Arc};
 
-use exec_wire::sandbox::Sandbox;
+use exec_wire::{path_uri::PathUri, sandbox::Sandbox};
 use serde_json::{Value, json};
 
-use super::{Context, PolicyError, Purpose, reference, resolve};
+use super::{Context, PolicyError, Purpose, reference_model, resolve};
 use crate::{
-    facts::Tree,
+    facts::{HostFacts, Tree},
     plan::{Access, Files, View},
 };
 
@@ -75,7 +76,7 @@ fn context() -> Context {
 fn view(tree: &str, sandbox: &Sandbox, context: &Context) -> Result<View, PolicyError> {
     let tree = Tree::of(tree);
     let plan = resolve(sandbox, context, &tree)?;
-    reference::check(&plan, sandbox, context, &tree);
+    reference_model::check(&plan, sandbox, context, &tree);
     match plan.files {
         Files::View(view) => Ok(view),
         Files::All => panic!("nothing is restricted"),
@@ -132,4 +133,45 @@ fn check(tree: &str, entries: &str, expected: &[&str]) {
 fn check_refused(tree: &str, entries: &str, expected: &str) {
     let error = view(tree, &sandbox(entries), &context()).unwrap_err();
     assert!(error.to_string().contains(expected), "{error}");
+}
+
+#[test]
+fn a_real_workspace_is_resolved() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().canonicalize().unwrap();
+    for path in ["ws/src", "store", "far/.git"] {
+        fs::create_dir_all(root.join(path)).unwrap();
+    }
+    fs::write(root.join("ws/.git"), "gitdir: ../store\n").unwrap();
+    fs::write(root.join("ws/src/.env"), "").unwrap();
+    symlink("src/.env", root.join("ws/link.pem")).unwrap();
+    symlink("../far", root.join("ws/far")).unwrap();
+    let mut policy = sandbox("read :root\nwrite :roots\ndeny *.pem\nread :roots/far/none");
+    let uri = |path: &str| PathUri::from_native(&root.join(path)).unwrap();
+    policy.workspace_roots = vec![uri("ws"), uri("store")];
+    policy.cwd = Some(uri("ws"));
+    let Files::View(view) = resolve(&policy, &context(), &HostFacts).unwrap().files else {
+        panic!("nothing is restricted");
+    };
+    let text = shown(&view).join("\n");
+    let lines: Vec<_> = text
+        .lines()
+        .map(|line| line.replace(&format!("{}/", root.display()), ""))
+        .filter(|line| !line.starts_with("no store/"))
+        .collect();
+    assert_eq!(
+        lines,
+        [
+            "read",
+            "write store",
+            "write ws",
+            "read ws/.git",
+            "hide ws/src/.env",
+            "no ws/.agents",
+            "no ws/.aws",
+            "no ws/.codex",
+            "no ws/far",
+            "no ws/link.pem",
+        ]
+    );
 }

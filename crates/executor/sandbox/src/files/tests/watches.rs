@@ -3,10 +3,8 @@ use exec_wire::fs::ChangeKind;
 use futures_util::StreamExt;
 use tokio::{sync::Semaphore, time::timeout};
 
-use super::{
-    super::{hand::Hand, hear},
-    *,
-};
+use super::*;
+use crate::files::fs_worker::Hand;
 
 async fn watch(scene: &Scene, path: &Path) -> Result<Watcher, FileError> {
     let watch = WatchPath {
@@ -66,7 +64,7 @@ async fn a_watch_whose_hand_is_lost_says_that_changes_are() {
     let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
     let mut watcher = Watcher {
         path: uri(&scene.inside),
-        changes: hear::changes(hand, permit),
+        changes: crate::files::changes(hand, permit),
     };
     signal(pid, Signal::KILL);
     let lost = Changes {

@@ -114,7 +114,7 @@ proptest! {
     ) {
         let (tree, sandbox, context) = (Tree::of(&tree), sandbox(&rules.join("\n")), context_of(files));
         if let Ok(plan) = resolve(&sandbox, &context, &tree) {
-            reference::check(&plan, &sandbox, &context, &tree);
+            reference_model::check(&plan, &sandbox, &context, &tree);
         }
     }
 
@@ -138,7 +138,7 @@ proptest! {
         let rules: Vec<_> = rules.into_iter().filter(|rule| !rule.contains(":minimal")).collect();
         let (tree, sandbox) = (Tree::of(&tree.join("\n")), sandbox(&rules.join("\n")));
         let plan = resolve(&sandbox, &context(), &tree);
-        let reference = reference::Reference::of(&sandbox, &context(), &tree);
+        let reference = reference_model::Reference::of(&sandbox, &context(), &tree);
         if let (Ok(Files::View(view)), Some(reference)) = (plan.map(|plan| plan.files), reference) {
             for path in tree.paths() {
                 prop_assert_eq!(view.access(path), reference.access(path), "{:?}", path);

@@ -1,0 +1,153 @@
+//! What a hand is kept for.
+//!
+//! The mounts and rules around a hand are bound to the files that its plan's paths named when it was
+//! started. If a path names another file since, because a directory was made anew or an editor has
+//! put a new file in the place of an old one, the hand would see that one as if no layer were there.
+
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    path::Path,
+    sync::Arc,
+};
+
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+
+use crate::plan::{Files, Plan};
+
+/// A plan, and the very files that its paths name.
+#[derive(Clone, Debug)]
+pub(crate) struct Key {
+    plan: Arc<Plan>,
+    files: Vec<Option<Identity>>,
+    /// Of the two above: a key is made once, and looked up for each request.
+    hash: u64,
+}
+
+/// Which file it is. Numbers are given again as soon as a file is gone, so its birth is part of it.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+struct Identity {
+    mount: u64,
+    device: (u32, u32),
+    inode: u64,
+    birth: (i64, u32),
+}
+
+impl Key {
+    /// Looks at the files that a plan's paths name now.
+    pub(crate) fn now(plan: &Arc<Plan>) -> Self {
+        let files: Vec<_> = Self::paths(plan).into_iter().map(identity).collect();
+        let mut hasher = DefaultHasher::new();
+        (plan, &files).hash(&mut hasher);
+        Self {
+            plan: Arc::clone(plan),
+            files,
+            hash: hasher.finish(),
+        }
+    }
+
+    /// Returns the paths of a plan for which it matters which files they name.
+    pub(crate) fn paths(plan: &Plan) -> Vec<&Path> {
+        let Files::View(view) = &plan.files else {
+            return Vec::new();
+        };
+        let mut paths: Vec<_> = view.layers.iter().map(|layer| &*layer.path).collect();
+        // Names that must not come to be mostly share a directory, which often is a layer.
+        let mut last = None;
+        for forbidden in &view.forbidden {
+            let directory = &*forbidden.directory;
+            let is_layer = || view.layers.iter().any(|layer| layer.path == directory);
+            if last != Some(directory) && !is_layer() {
+                paths.push(directory);
+            }
+            last = Some(directory);
+        }
+        paths
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        // What shares a plan compares no paths.
+        self.hash == other.hash
+            && self.files == other.files
+            && (Arc::ptr_eq(&self.plan, &other.plan) || self.plan == other.plan)
+    }
+}
+
+impl Eq for Key {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+/// Tells which file a path without links names. `None`: none that can be seen.
+fn identity(path: &Path) -> Option<Identity> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
+    let wanted = StatxFlags::INO | StatxFlags::BTIME | StatxFlags::MNT_ID;
+    let found = statx(CWD, path, flags, wanted).ok()?;
+    Some(Identity {
+        mount: found.stx_mnt_id,
+        device: (found.stx_dev_major, found.stx_dev_minor),
+        inode: found.stx_ino,
+        birth: (found.stx_btime.tv_sec, found.stx_btime.tv_nsec),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::PathBuf};
+
+    use super::*;
+    use crate::{
+        plan::{Access, Forbidden, Kind, Layer, Network, View},
+        plan_cache::coarse_now,
+    };
+
+    fn plan(layer: PathBuf, guarded: PathBuf) -> Arc<Plan> {
+        Arc::new(Plan {
+            files: Files::View(View {
+                base: Access::Read,
+                layers: vec![Layer {
+                    path: layer,
+                    kind: Kind::Directory,
+                    access: Access::Write,
+                }],
+                forbidden: vec![Forbidden {
+                    directory: guarded,
+                    name: ".git".into(),
+                }],
+                links: Vec::new(),
+            }),
+            network: Network::None,
+        })
+    }
+
+    #[test]
+    fn a_path_that_names_another_file_makes_another_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let [layer, guarded] = ["layer", "guarded"].map(|name| dir.path().join(name));
+        for directory in [&layer, &guarded] {
+            fs::create_dir(directory).unwrap();
+        }
+        let plan = plan(layer.clone(), guarded.clone());
+        let mut last = Key::now(&plan);
+        // What changes inside is not what it is.
+        fs::write(layer.join("file"), "").unwrap();
+        fs::remove_file(layer.join("file")).unwrap();
+        assert_eq!(Key::now(&plan), last);
+        for directory in [&layer, &guarded] {
+            // Births in one tick of the clock cannot be told apart.
+            let born = coarse_now();
+            while coarse_now() == born {
+                std::thread::yield_now();
+            }
+            fs::remove_dir(directory).unwrap();
+            fs::create_dir(directory).unwrap();
+            let key = Key::now(&plan);
+            assert_ne!(key, last);
+            last = key;
+        }
+    }
+}

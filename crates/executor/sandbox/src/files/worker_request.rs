@@ -1,0 +1,201 @@
+//! What a hand is asked, and what it answers.
+
+use std::os::fd::OwnedFd;
+
+use bytes::Bytes;
+use exec_env::filesystem::{Changes, FileError};
+use exec_wire::{
+    fs::{
+        Canonicalize, Change, Copy, CreateDirectory, Find, GetMetadata, OpenMode, ReadDirectory,
+        ReadFile, Remove, Rename, Search, Walk, WriteFile,
+    },
+    path_uri::PathUri,
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::worker_frame::{Class, Frame};
+
+/// An operation. Its policy is the hand's: the `sandbox` member is not sent.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Request {
+    /// Reads a whole file.
+    ReadFile(ReadFile),
+    /// Writes the data that goes along.
+    WriteFile(WriteFile),
+    /// Makes a directory.
+    CreateDirectory(CreateDirectory),
+    /// Tells what a path names.
+    Metadata(GetMetadata),
+    /// Resolves every link.
+    Canonicalize(Canonicalize),
+    /// Lists a directory.
+    ReadDirectory(ReadDirectory),
+    /// Lists a tree.
+    Walk(Walk),
+    /// Removes a file, a link or a tree.
+    Remove(Remove),
+    /// Copies a file, a link or a tree.
+    Copy(Copy),
+    /// Gives another name.
+    Rename(Rename),
+    /// Finds lines.
+    Search(Search),
+    /// Finds names.
+    Find(Find),
+    /// Opens a file.
+    Open {
+        /// The file.
+        path: PathUri,
+        /// What for.
+        mode: OpenMode,
+    },
+    /// Watches a path.
+    Watch {
+        /// The path.
+        path: PathUri,
+        /// Everything below it, too.
+        tree: bool,
+    },
+    /// Watches for missing paths.
+    WatchMissing {
+        /// Paths that do not exist.
+        missing: Vec<PathUri>,
+        /// A path that does.
+        present: Option<PathUri>,
+    },
+}
+
+impl Request {
+    /// Tells whether it changes files: then it is done to its end, and only once.
+    pub fn is_change(&self) -> bool {
+        match self {
+            Self::WriteFile(_)
+            | Self::CreateDirectory(_)
+            | Self::Remove(_)
+            | Self::Copy(_)
+            | Self::Rename(_) => true,
+            Self::Open { mode, .. } => *mode != OpenMode::Read,
+            Self::ReadFile(_)
+            | Self::Metadata(_)
+            | Self::Canonicalize(_)
+            | Self::ReadDirectory(_)
+            | Self::Walk(_)
+            | Self::Search(_)
+            | Self::Find(_)
+            | Self::Watch { .. }
+            | Self::WatchMissing { .. } => false,
+        }
+    }
+
+    /// Tells whether it leaves little memory behind.
+    pub(super) fn is_small(&self) -> bool {
+        !matches!(
+            self,
+            Self::Walk(_) | Self::Search(_) | Self::Find(_) | Self::ReadDirectory(_)
+        )
+    }
+
+    /// Takes out what the hand does not need: its policy is around it, and data goes beside.
+    pub(super) fn bare(mut self) -> Self {
+        let sandbox = match &mut self {
+            Self::ReadFile(request) => &mut request.sandbox,
+            Self::WriteFile(request) => {
+                request.data_base64 = None;
+                &mut request.sandbox
+            }
+            Self::CreateDirectory(request) => &mut request.sandbox,
+            Self::Metadata(request) => &mut request.sandbox,
+            Self::Canonicalize(request) => &mut request.sandbox,
+            Self::ReadDirectory(request) => &mut request.sandbox,
+            Self::Walk(request) => &mut request.sandbox,
+            Self::Remove(request) => &mut request.sandbox,
+            Self::Copy(request) => &mut request.sandbox,
+            Self::Rename(request) => &mut request.sandbox,
+            Self::Search(request) => &mut request.sandbox,
+            Self::Find(request) => &mut request.sandbox,
+            Self::Open { .. } | Self::Watch { .. } | Self::WatchMissing { .. } => return self,
+        };
+        *sandbox = None;
+        self
+    }
+}
+
+/// What a hand answers.
+#[derive(Debug)]
+pub struct Reply {
+    /// JSON.
+    text: Bytes,
+    /// The content of a small file.
+    pub data: Bytes,
+    /// What was opened.
+    pub file: Option<OwnedFd>,
+}
+
+impl Reply {
+    /// Takes a frame for an answer.
+    pub(super) fn from_frame(frame: Frame) -> Result<Self, FileError> {
+        let text = || String::from_utf8_lossy(&frame.text).into_owned();
+        match frame.class {
+            Class::NotFound => Err(FileError::NotFound(text())),
+            Class::Invalid => Err(FileError::Invalid(text())),
+            Class::Refused => Err(FileError::Refused(text())),
+            Class::Host => Err(FileError::Host(text())),
+            Class::Good | Class::Ended => Ok(Self {
+                text: frame.text,
+                data: frame.data,
+                file: frame.descriptors.into_iter().next(),
+            }),
+        }
+    }
+
+    /// Returns the answer as what it should be.
+    ///
+    /// # Errors
+    /// Fails if it is something else.
+    pub fn into_result<T: DeserializeOwned>(self) -> Result<T, FileError> {
+        serde_json::from_slice(&self.text).map_err(|error| garbled(&error.to_string()))
+    }
+
+    /// Returns what was opened.
+    ///
+    /// # Errors
+    /// Fails if nothing came along.
+    pub fn into_file(self) -> Result<OwnedFd, FileError> {
+        self.file.ok_or_else(|| garbled("no descriptor"))
+    }
+}
+
+fn garbled(why: &str) -> FileError {
+    FileError::Host(format!("file helper answered something else: {why}"))
+}
+
+/// Returns the class and the text of an error.
+pub(super) fn class_of(error: FileError) -> (Class, String) {
+    match error {
+        FileError::NotFound(text) => (Class::NotFound, text),
+        FileError::Invalid(text) => (Class::Invalid, text),
+        FileError::Refused(text) => (Class::Refused, text),
+        FileError::Host(text) => (Class::Host, text),
+        FileError::Remote(_) | FileError::Disconnected(_) | _ => (Class::Host, error.to_string()),
+    }
+}
+
+/// Changes, as they are told.
+#[derive(Debug, Default, Deserialize, Serialize)]
+pub(super) struct ToldChanges {
+    changes: Vec<Change>,
+    overflow: bool,
+}
+
+impl From<Changes> for ToldChanges {
+    fn from(Changes { changes, overflow }: Changes) -> Self {
+        Self { changes, overflow }
+    }
+}
+
+impl From<ToldChanges> for Changes {
+    fn from(ToldChanges { changes, overflow }: ToldChanges) -> Self {
+        Self { changes, overflow }
+    }
+}

@@ -1,0 +1,163 @@
+//! What a policy says without a look at the host.
+
+use exec_wire::sandbox::{
+    Access, Entry, EntryPath, FileSystemPolicy, NetworkAccess, Permissions, Sandbox, SpecialPath,
+    WindowsSandboxLevel,
+};
+
+use super::{MAX_ENTRIES, error::PolicyError};
+use crate::plan::Network;
+
+/// Tells whether every file may be read.
+pub fn reads_everything(sandbox: &Sandbox) -> bool {
+    restrictions(sandbox).is_none_or(|restrictions| {
+        let entries = restrictions.entries;
+        let root = |entry: &Entry| is_root(&entry.path) && entry.access != Access::Deny;
+        entries.iter().any(root) && entries.iter().all(|entry| entry.access != Access::Deny)
+    })
+}
+
+/// Tells whether every file may be written. Never, if there are more entries than are allowed.
+pub fn writes_everything(sandbox: &Sandbox) -> bool {
+    restrictions(sandbox).is_none_or(|restrictions| {
+        let entries = restrictions.entries;
+        if entries.len() > MAX_ENTRIES {
+            return false;
+        }
+        let written = |path: &EntryPath| {
+            let same = |entry: &Entry| entry.access == Access::Write && entry.path == *path;
+            entries.iter().any(same)
+        };
+        let root = |entry: &Entry| is_root(&entry.path) && entry.access == Access::Write;
+        entries.iter().any(root)
+            && entries.iter().all(|entry| match entry.access {
+                Access::Deny => false,
+                Access::Read => written(&entry.path),
+                Access::Write => true,
+            })
+    })
+}
+
+/// What restricts files.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Restrictions<'a> {
+    pub(super) entries: &'a [Entry],
+    /// How deep globs look. Absent: as deep as there is anything.
+    pub(super) depth: Option<usize>,
+}
+
+/// Returns what restricts files; `None` if nothing does.
+pub(super) fn restrictions(sandbox: &Sandbox) -> Option<Restrictions<'_>> {
+    match &sandbox.permissions {
+        Permissions::Managed {
+            file_system:
+                FileSystemPolicy::Restricted {
+                    entries,
+                    glob_scan_max_depth: depth,
+                },
+            ..
+        } => Some(Restrictions {
+            entries,
+            depth: depth.map(usize::from),
+        }),
+        Permissions::Managed {
+            file_system: FileSystemPolicy::Unrestricted,
+            ..
+        }
+        | Permissions::Disabled
+        | Permissions::External { .. } => None,
+    }
+}
+
+/// Returns the network that a command may use.
+pub(super) fn network(sandbox: &Sandbox) -> Network {
+    match &sandbox.permissions {
+        Permissions::Managed { network, .. } | Permissions::External { network } => match network {
+            NetworkAccess::Restricted => Network::None,
+            NetworkAccess::Enabled => Network::Host,
+        },
+        Permissions::Disabled => Network::Host,
+    }
+}
+
+/// Refuses what no host of this kind can do.
+pub(super) fn check_platform(sandbox: &Sandbox) -> Result<(), PolicyError> {
+    match sandbox.windows_sandbox_level {
+        WindowsSandboxLevel::Mxc => return Err(PolicyError::WindowsOnly),
+        WindowsSandboxLevel::Disabled
+        | WindowsSandboxLevel::RestrictedToken
+        | WindowsSandboxLevel::Elevated => {}
+    }
+    // As the stock server, which has no other use for the flag.
+    if sandbox.use_legacy_landlock && !writes_everything(sandbox) {
+        return Err(PolicyError::LegacyLandlock);
+    }
+    Ok(())
+}
+
+fn is_root(path: &EntryPath) -> bool {
+    matches!(
+        path,
+        EntryPath::Special {
+            value: SpecialPath::Root
+        }
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sandbox(entries: &str) -> Sandbox {
+        let text = format!(
+            r#"{{"permissions":{{"type":"managed","file_system":{{"type":"restricted","entries":[{entries}]}},
+            "network":"restricted"}},"windowsSandboxLevel":"disabled"}}"#
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    const ROOT_READ: &str =
+        r#"{"path":{"type":"special","value":{"kind":"root"}},"access":"read"}"#;
+    const ROOT_WRITE: &str =
+        r#"{"path":{"type":"special","value":{"kind":"root"}},"access":"write"}"#;
+
+    #[test]
+    fn a_policy_without_restrictions_allows_everything() {
+        for permissions in [
+            r#"{"type":"disabled"}"#,
+            r#"{"type":"external","network":"restricted"}"#,
+            r#"{"type":"managed","file_system":{"type":"unrestricted"},"network":"enabled"}"#,
+        ] {
+            let text =
+                format!(r#"{{"permissions":{permissions},"windowsSandboxLevel":"disabled"}}"#);
+            let sandbox: Sandbox = serde_json::from_str(&text).unwrap();
+            assert!(
+                reads_everything(&sandbox) && writes_everything(&sandbox),
+                "{permissions}"
+            );
+        }
+    }
+
+    #[test]
+    fn everything_is_readable_below_a_readable_root_without_denials() {
+        let deny = r#"{"path":{"type":"glob_pattern","pattern":"**/.env"},"access":"none"}"#;
+        assert!(reads_everything(&sandbox(ROOT_READ)));
+        assert!(reads_everything(&sandbox(ROOT_WRITE)));
+        assert!(!reads_everything(&sandbox(&format!("{ROOT_READ},{deny}"))));
+        assert!(!reads_everything(&sandbox("")));
+    }
+
+    #[test]
+    fn everything_is_writable_below_a_writable_root_that_nothing_narrows() {
+        let path = |access: &str| {
+            format!(r#"{{"path":{{"type":"path","path":"file:///a"}},"access":"{access}"}}"#)
+        };
+        assert!(writes_everything(&sandbox(ROOT_WRITE)));
+        assert!(!writes_everything(&sandbox(ROOT_READ)));
+        let with = |entry: &str| sandbox(&format!("{ROOT_WRITE},{entry}"));
+        assert!(!writes_everything(&with(&path("read"))));
+        assert!(!writes_everything(&with(&path("deny"))));
+        let both = format!("{},{}", path("read"), path("write"));
+        assert!(writes_everything(&with(&both)));
+    }
+}

@@ -1,0 +1,362 @@
+//! What globs match on this host.
+//!
+//! Hidden names count like others. Links to directories are not followed; a link that matches is a
+//! match. Not here: what a match means.
+//!
+//! What a glob says, without a look at the host: where it starts, and what it matches below that.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+};
+
+use exec_wire::limits::MAX_PATTERN_BYTES;
+use globset::{Glob, GlobBuilder, GlobSet};
+
+use super::{
+    MAX_MATCHES, MAX_SCANNED,
+    entry_targets::DenyGlob,
+    error::{GlobFault, PolicyError},
+    path_trace::{End, Paths, Trace},
+};
+use crate::{
+    facts::{Facts, ListError, ListedKind},
+    plan::Kind,
+};
+
+/// What was found. All of it is to be denied.
+#[derive(Debug, Default)]
+pub(super) struct Matches {
+    /// What matches, if it is no link.
+    pub(super) plain: Vec<(PathBuf, Kind)>,
+    /// Links that match.
+    pub(super) links: Vec<PathBuf>,
+    /// Where globs start, if that is behind links or cannot be reached.
+    pub(super) bases: Vec<Trace>,
+    /// Directories that cannot be listed: there may be matches below.
+    pub(super) sealed: Vec<PathBuf>,
+}
+
+/// Looks for what the globs match, at most `depth` names below where each starts.
+///
+/// What is below a match is denied with it and not listed again, unless it is one of the `allowed`
+/// paths or below one: their own entries count there, and not the match above.
+pub(super) fn scan(
+    globs: &[DenyGlob],
+    depth: Option<usize>,
+    allowed: &BTreeSet<PathBuf>,
+    paths: &mut Paths<'_>,
+) -> Result<Matches, PolicyError> {
+    let mut matches = Matches::default();
+    // Globs that start at the same place look for their matches together.
+    let mut places: BTreeMap<PathBuf, Vec<&DenyGlob>> = BTreeMap::new();
+    for glob in globs {
+        let trace = paths.trace(&glob.base);
+        if let End::There { path, kind } = &trace.end
+            && *kind == Kind::Directory
+        {
+            if path.parent().is_none() {
+                return Err(glob.error(GlobFault::Unanchored));
+            }
+            places.entry(path.clone()).or_default().push(glob);
+        }
+        matches.bases.push(trace);
+    }
+    let mut sets: BTreeMap<Vec<&str>, GlobSet> = BTreeMap::new();
+    let mut scan = Scan {
+        facts: paths.facts(),
+        allowed,
+        left: MAX_SCANNED,
+        matches,
+    };
+    for (base, globs) in &places {
+        let mut texts: Vec<&str> = globs.iter().map(|glob| glob.wild.glob.glob()).collect();
+        texts.sort_unstable();
+        texts.dedup();
+        let set = match sets.get(&texts) {
+            Some(set) => set.clone(),
+            None => compile(globs)?,
+        };
+        sets.insert(texts, set.clone());
+        let place = Place {
+            base,
+            globs,
+            set,
+            depth: depth_of(globs).min(depth.unwrap_or(usize::MAX)),
+        };
+        scan.look_below(&place)?;
+    }
+    Ok(scan.matches)
+}
+
+/// Where globs start.
+struct Place<'a> {
+    base: &'a Path,
+    globs: &'a [&'a DenyGlob],
+    set: GlobSet,
+    depth: usize,
+}
+
+struct Scan<'a> {
+    facts: &'a dyn Facts,
+    /// Paths that entries of their own allow.
+    allowed: &'a BTreeSet<PathBuf>,
+    /// Names that may still be looked at.
+    left: usize,
+    matches: Matches,
+}
+
+/// A directory whose names are to be looked at.
+struct Directory {
+    /// Below where the globs start.
+    below: PathBuf,
+    /// How many names that has.
+    depth: usize,
+    /// Whether it, or something above it, matches, with no allowed path in between.
+    denied: bool,
+}
+
+impl Scan<'_> {
+    fn look_below(&mut self, place: &Place<'_>) -> Result<(), PolicyError> {
+        let mut todo = vec![Directory {
+            below: PathBuf::new(),
+            depth: 0,
+            denied: false,
+        }];
+        while let Some(directory) = todo.pop() {
+            let path = join(place.base, &directory.below);
+            let names = match self.facts.list(&path, self.left) {
+                Ok(names) => names,
+                Err(ListError::TooMany) => return Err(place.error(GlobFault::TooMuchToScan)),
+                Err(ListError::Unknown) => {
+                    if !directory.denied {
+                        self.matches.sealed.push(path);
+                    }
+                    continue;
+                }
+            };
+            self.left = self.left.saturating_sub(names.len());
+            for entry in names {
+                let below = directory.below.join(&entry.name);
+                let matches = place.set.is_match(&below);
+                let path = place.base.join(&below);
+                let denied = directory.denied && !self.allowed.contains(&path);
+                match entry.kind {
+                    ListedKind::Link if matches => self.matches.links.push(path),
+                    ListedKind::Link => {}
+                    ListedKind::File if matches && !denied => {
+                        self.matches.plain.push((path, Kind::File));
+                    }
+                    ListedKind::File => {}
+                    ListedKind::Directory => {
+                        if matches && !denied {
+                            self.matches.plain.push((path, Kind::Directory));
+                        }
+                        let depth = directory.depth + 1;
+                        if depth < place.depth {
+                            // A link below may match, too, and leads elsewhere.
+                            let denied = denied || matches;
+                            todo.push(Directory {
+                                below,
+                                depth,
+                                denied,
+                            });
+                        }
+                    }
+                }
+                if self.matches.count() > MAX_MATCHES {
+                    return Err(place.error(GlobFault::TooManyMatches));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Matches {
+    fn count(&self) -> usize {
+        self.plain.len() + self.links.len() + self.sealed.len()
+    }
+}
+
+impl Place<'_> {
+    /// Blames the first glob that starts here.
+    fn error(&self, fault: GlobFault) -> PolicyError {
+        match self.globs.first() {
+            Some(glob) => glob.error(fault),
+            None => PolicyError::TooManyTargets,
+        }
+    }
+}
+
+fn compile(globs: &[&DenyGlob]) -> Result<GlobSet, PolicyError> {
+    let mut set = GlobSet::builder();
+    for glob in globs {
+        set.add(glob.wild.glob.clone());
+    }
+    set.build().map_err(|error| {
+        let fault = GlobFault::Broken(error.kind().to_string());
+        match globs.first() {
+            Some(glob) => glob.error(fault),
+            None => PolicyError::TooManyGlobs,
+        }
+    })
+}
+
+/// Returns how deep the deepest of some globs looks.
+fn depth_of(globs: &[&DenyGlob]) -> usize {
+    let depths = globs.iter().map(|glob| glob.wild.depth);
+    depths
+        .map(|depth| depth.unwrap_or(usize::MAX))
+        .max()
+        .unwrap_or_default()
+}
+
+/// Joins a path that may be empty.
+fn join(base: &Path, below: &Path) -> PathBuf {
+    if below.as_os_str().is_empty() {
+        return base.to_owned();
+    }
+    base.join(below)
+}
+
+/// Before a glob that relates to each project root.
+const PROJECT_ROOTS: &str = "codex-project-roots://";
+
+/// A glob. `*` and `?` stop at a slash, `**` does not.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Pattern {
+    pub(super) anchor: Anchor,
+    /// Names before the first wildcard; `..` may be among them.
+    fixed: Vec<String>,
+    /// What is left. Absent: the glob names one path.
+    pub(super) wild: Option<Wild>,
+}
+
+/// What a glob relates to.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Anchor {
+    Root,
+    Cwd,
+    ProjectRoots,
+}
+
+/// A glob from its first wildcard on.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Wild {
+    pub(super) glob: Glob,
+    /// How many names its matches have. Absent: any number.
+    pub(super) depth: Option<usize>,
+}
+
+impl Pattern {
+    /// Reads a glob.
+    pub(super) fn parse(text: &str) -> Result<Self, GlobFault> {
+        if text.len() > MAX_PATTERN_BYTES {
+            return Err(GlobFault::TooLong);
+        }
+        if text.contains('\0') {
+            return Err(GlobFault::Broken("it contains a NUL byte".to_owned()));
+        }
+        let (anchor, names) = match text.strip_prefix(PROJECT_ROOTS) {
+            Some(below) if below.starts_with('/') => return Err(GlobFault::Absolute),
+            Some(below) => (Anchor::ProjectRoots, below),
+            None if text.starts_with('/') => (Anchor::Root, text),
+            None => (Anchor::Cwd, text),
+        };
+        let names: Vec<&str> = names.split('/').filter(|name| !name.is_empty()).collect();
+        let fixed = names.iter().take_while(|name| is_fixed(name)).count();
+        let (fixed, wild) = names.split_at(fixed);
+        if wild.iter().any(|name| matches!(*name, "." | "..")) {
+            return Err(GlobFault::Dots);
+        }
+        let plain = fixed.iter().filter(|name| **name != ".");
+        Ok(Self {
+            anchor,
+            fixed: plain.map(ToString::to_string).collect(),
+            wild: (!wild.is_empty()).then(|| Wild::new(wild)).transpose()?,
+        })
+    }
+
+    /// Returns where the glob starts, if it relates to `anchor`. Links are not looked at.
+    pub(super) fn base(&self, anchor: &Path) -> PathBuf {
+        let mut base = anchor.to_owned();
+        for name in &self.fixed {
+            if name == ".." {
+                base.pop();
+            } else {
+                base.push(name);
+            }
+        }
+        base
+    }
+}
+
+impl Wild {
+    fn new(names: &[&str]) -> Result<Self, GlobFault> {
+        let text = names.join("/");
+        let glob = GlobBuilder::new(&text)
+            .literal_separator(true)
+            .build()
+            .map_err(|error| GlobFault::Broken(error.kind().to_string()))?;
+        // Classes, alternatives and what is escaped may hold slashes of their own.
+        let slashes_count = !text.contains("**") && !text.contains(['[', '{', '\\']);
+        let depth = slashes_count.then_some(names.len());
+        Ok(Self { glob, depth })
+    }
+}
+
+/// Tells whether a name stands for itself.
+fn is_fixed(name: &str) -> bool {
+    !name.contains(['*', '?', '[', '{', '}', '\\'])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_glob_is_split_at_its_first_wildcard() {
+        for (text, anchor, base, wild, depth) in [
+            ("**/.env", Anchor::Cwd, "/ws", Some("**/.env"), None),
+            ("./a//*.pem", Anchor::Cwd, "/ws/a", Some("*.pem"), Some(1)),
+            ("../*/x/", Anchor::Cwd, "/", Some("*/x"), Some(2)),
+            (".env", Anchor::Cwd, "/ws/.env", None, None),
+            ("/etc/s*", Anchor::Root, "/ws/etc", Some("s*"), Some(1)),
+            (
+                "codex-project-roots://a/{b/c,d}",
+                Anchor::ProjectRoots,
+                "/ws/a",
+                Some("{b/c,d}"),
+                None,
+            ),
+        ] {
+            let pattern = Pattern::parse(text).unwrap();
+            assert_eq!(pattern.anchor, anchor, "{text}");
+            assert_eq!(pattern.base(Path::new("/ws")), Path::new(base), "{text}");
+            let found = pattern.wild.as_ref();
+            assert_eq!(found.map(|wild| wild.glob.glob()), wild, "{text}");
+            assert_eq!(found.and_then(|wild| wild.depth), depth, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_glob_that_would_not_do_what_it_seems_to_is_refused() {
+        for (text, fault) in [
+            ("*/../x", "`..` after"),
+            ("**/./x", "after a wildcard"),
+            (
+                "codex-project-roots:///etc/*",
+                "relative to the project roots",
+            ),
+            ("a/[b", "cannot be used"),
+            ("a/{b", "cannot be used"),
+            ("a/b}", "cannot be used"),
+            ("a\0b", "NUL"),
+            (&"x".repeat(MAX_PATTERN_BYTES + 1), "longer than"),
+        ] {
+            let found = Pattern::parse(text).unwrap_err().to_string();
+            assert!(found.contains(fault), "{text}: {found}");
+        }
+    }
+}
