@@ -10,7 +10,7 @@ use std::{
 
 use exec_wire::{id::OutputSeq, limits};
 
-use super::retained::{Event, OutputLog};
+use super::{Event, OutputLog};
 
 /// How a log is followed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
