@@ -46,7 +46,7 @@ pub fn rpc_peer(program: &[u8]) {
         }
         gate.check();
     }
-    order.run_out();
+    order.run_to_completion();
     calls.drain();
 }
 
@@ -139,17 +139,17 @@ fn check_refusal(reply: &exec_wire::outgoing::Outgoing) {
 /// An order, and every request that waits or runs in it.
 struct OrderModel {
     order: Order,
-    most: usize,
+    max_running: usize,
     waiting: VecDeque<(Ticket, Claim)>,
     running: Vec<(Ticket, Claim)>,
 }
 
 impl OrderModel {
-    fn new(most: usize) -> Self {
+    fn new(max_running: usize) -> Self {
         let (waiting, running) = (VecDeque::new(), Vec::new());
         Self {
-            order: Order::new(most),
-            most: most.max(1),
+            order: Order::new(max_running),
+            max_running: max_running.max(1),
             waiting,
             running,
         }
@@ -180,7 +180,7 @@ impl OrderModel {
     fn poll(&mut self) {
         let polled = self.order.poll_ready();
         let ready = self.waiting.front().is_some_and(|(_, claim)| {
-            self.running.len() < self.most
+            self.running.len() < self.max_running
                 && self.running.iter().all(|(_, other)| match claim.ordering {
                     Ordering::Reads => other.ordering == Ordering::Reads,
                     Ordering::Files => other.ordering == Ordering::Files,
@@ -201,7 +201,7 @@ impl OrderModel {
             assert_eq!(polled, Some(first.0), "nothing overtakes");
             self.running.push(first);
         }
-        assert!(self.running.len() <= self.most);
+        assert!(self.running.len() <= self.max_running);
         assert_eq!(
             self.order.is_idle(),
             self.waiting.is_empty() && self.running.is_empty()
@@ -219,7 +219,7 @@ impl OrderModel {
     }
 
     /// Everything that waits runs in the end.
-    fn run_out(mut self) {
+    fn run_to_completion(mut self) {
         while !(self.waiting.is_empty() && self.running.is_empty()) {
             let left = self.waiting.len() + self.running.len();
             self.poll();
@@ -236,27 +236,27 @@ impl OrderModel {
 /// The asking end, and who waits for which id.
 struct CallsModel {
     calls: Calls<u8>,
-    most: usize,
+    max_pending: usize,
     next: i64,
     waiting: BTreeMap<i64, u8>,
 }
 
 impl CallsModel {
-    fn new(most: usize) -> Self {
+    fn new(max_pending: usize) -> Self {
         Self {
-            calls: Calls::new(most),
-            most,
+            calls: Calls::new(max_pending),
+            max_pending,
             next: 1,
             waiting: BTreeMap::new(),
         }
     }
 
     fn ask(&mut self, operand: u8) {
-        let asked = self.calls.ask(operand);
-        if self.waiting.len() >= self.most {
-            return assert_eq!(asked, Err(CallsError::TooMany(self.most)));
+        let id = self.calls.ask(operand);
+        if self.waiting.len() >= self.max_pending {
+            return assert_eq!(id, Err(CallsError::TooMany(self.max_pending)));
         }
-        assert_eq!(asked, Ok(RequestId::Number(self.next)));
+        assert_eq!(id, Ok(RequestId::Number(self.next)));
         self.waiting.insert(self.next, operand);
         self.next += 1;
     }
@@ -294,8 +294,8 @@ impl CallsModel {
 
     fn forget(&mut self, operand: u8) {
         let id = i64::from(operand >> 2);
-        let forgotten = self.calls.forget(&RequestId::Number(id));
-        assert_eq!(forgotten, self.waiting.remove(&id));
+        let cancelled = self.calls.forget(&RequestId::Number(id));
+        assert_eq!(cancelled, self.waiting.remove(&id));
         assert_eq!(
             self.calls.forget(&RequestId::Text(id.to_string().into())),
             None
@@ -317,7 +317,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_corpus_is_replayed() {
+    fn corpus_is_replayed() {
         let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus/rpc_peer");
         let files: Vec<_> = fs::read_dir(corpus).unwrap().map(Result::unwrap).collect();
         assert!(files.len() > 20, "the corpus is there");
@@ -329,7 +329,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_program_keeps_the_cores_and_their_models_together(
+        fn cores_agree_with_their_models_for_any_program(
             program in prop::collection::vec(any::<u8>(), 0..400),
         ) {
             rpc_peer(&program);

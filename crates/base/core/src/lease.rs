@@ -76,7 +76,7 @@ mod tests {
     const GRACE: Duration = Duration::from_secs(30);
 
     #[test]
-    fn a_second_disconnect_does_not_extend_the_lease() {
+    fn second_disconnect_does_not_extend_the_lease() {
         let t0 = epoch();
         let mut lease = Lease::new(GRACE);
         lease.handle_disconnect(t0);
@@ -85,14 +85,14 @@ mod tests {
     }
 
     #[test]
-    fn an_attached_session_is_not_taken_over() {
+    fn attached_session_cannot_be_resumed() {
         let mut lease = Lease::new(GRACE);
         assert_eq!(lease.handle_resume(epoch()), Err(ResumeError::Attached));
         assert_eq!(lease.poll_timeout(), None);
     }
 
     #[test]
-    fn each_detach_starts_a_fresh_period() {
+    fn each_disconnect_starts_a_new_grace_period() {
         let t0 = epoch();
         let mut lease = Lease::new(GRACE);
         lease.handle_disconnect(t0);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_ends_on_its_deadline() {
+    fn lease_expires_at_its_deadline() {
         let t0 = epoch();
         let mut lease = Lease::new(GRACE);
         lease.handle_disconnect(t0);
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn without_grace_a_session_ends_at_once() {
+    fn zero_grace_period_expires_immediately() {
         let t0 = epoch();
         let mut lease = Lease::new(Duration::ZERO);
         lease.handle_disconnect(t0);

@@ -90,10 +90,10 @@ pub struct OutputLog {
     retained_bytes: usize,
     appended_bytes: u64,
     next: OutputSeq,
-    held_after: Option<OutputSeq>,
+    retain_after: Option<OutputSeq>,
     exit: Option<(OutputSeq, Exit)>,
     closed: Option<OutputSeq>,
-    heads: [Head; 3],
+    heads: [StreamHead; 3],
 }
 
 impl OutputLog {
@@ -105,10 +105,10 @@ impl OutputLog {
             retained_bytes: 0,
             appended_bytes: 0,
             next: OutputSeq(1),
-            held_after: None,
+            retain_after: None,
             exit: None,
             closed: None,
-            heads: std::array::from_fn(|_| Head::new(retention.bytes / 8)),
+            heads: std::array::from_fn(|_| StreamHead::new(retention.bytes / 8)),
         }
     }
 
@@ -153,9 +153,9 @@ impl OutputLog {
     }
 
     /// Keeps output after `after` whatever the retention says: somebody is still to be sent it.
-    /// `None` holds nothing.
+    /// `None` exceeds_window nothing.
     pub fn hold_after(&mut self, after: Option<OutputSeq>) {
-        self.held_after = after;
+        self.retain_after = after;
         self.evict();
     }
 
@@ -231,7 +231,7 @@ impl OutputLog {
         while self.retained_bytes > bytes || self.chunks.len() > chunks {
             let evictable = self
                 .chunks
-                .pop_front_if(|oldest| self.held_after.is_none_or(|held| oldest.seq <= held));
+                .pop_front_if(|oldest| self.retain_after.is_none_or(|after| oldest.seq <= after));
             let Some(oldest) = evictable else { break };
             self.retained_bytes -= oldest.data.len();
         }
@@ -266,11 +266,11 @@ impl OutputLog {
         let mut chunks = Vec::new();
         let mut total = 0;
         for chunk in self.chunks.range(self.index_after(after)..) {
-            let with_it = total + chunk.data.len();
-            if !chunks.is_empty() && max_bytes.is_some_and(|max| with_it > max) {
+            let new_total = total + chunk.data.len();
+            if !chunks.is_empty() && max_bytes.is_some_and(|max| new_total > max) {
                 break;
             }
-            total = with_it;
+            total = new_total;
             chunks.push(chunk.clone());
             if max_bytes.is_some_and(|max| total >= max) {
                 break;
@@ -299,12 +299,12 @@ impl OutputLog {
     }
 }
 
-/// The beginning of one stream, kept while the log's own chunks fall out behind it.
+/// The beginning of one stream, head_bytes while the log's own chunks fall out behind it.
 #[derive(Debug)]
-struct Head {
+struct StreamHead {
     limit: usize,
     parts: Vec<Bytes>,
-    kept: usize,
+    head_bytes: usize,
     total: u64,
     /// The last chunk that went in whole.
     last: OutputSeq,
@@ -312,12 +312,12 @@ struct Head {
     split: Option<(OutputSeq, usize)>,
 }
 
-impl Head {
+impl StreamHead {
     fn new(limit: usize) -> Self {
         Self {
             limit,
             parts: Vec::new(),
-            kept: 0,
+            head_bytes: 0,
             total: 0,
             last: OutputSeq(0),
             split: None,
@@ -326,12 +326,12 @@ impl Head {
 
     fn push(&mut self, seq: OutputSeq, data: &Bytes) {
         self.total += data.len() as u64;
-        let room = self.limit - self.kept;
-        if room == 0 {
+        let available = self.limit - self.head_bytes;
+        if available == 0 {
             return;
         }
-        let taken = data.slice(..room.min(data.len()));
-        self.kept += taken.len();
+        let taken = data.slice(..available.min(data.len()));
+        self.head_bytes += taken.len();
         if taken.len() == data.len() {
             self.last = seq;
         } else {
@@ -344,13 +344,13 @@ impl Head {
 /// The first and the last bytes of a stream, and how many are missing between them.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct HeadTail {
-    /// Head and tail, one after the other.
+    /// StreamHead and tail, one after the other.
     pub data: Vec<u8>,
     /// Bytes dropped between them.
     pub omitted: u64,
 }
 
-/// Head and tail of every stream.
+/// StreamHead and tail of every stream.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Snapshot {
     /// Standard output.

@@ -16,7 +16,7 @@ pub struct Ticket(u64);
 /// Decides which requests may run.
 #[derive(Debug)]
 pub struct Order {
-    most: usize,
+    max_running: usize,
     next: u64,
     waiting: VecDeque<(Ticket, Claim)>,
     running: BTreeMap<Ticket, Claim>,
@@ -41,10 +41,10 @@ impl From<Ordering> for Claim {
 }
 
 impl Order {
-    /// Begins empty; `most` requests run at a time.
-    pub fn new(most: usize) -> Self {
+    /// Begins empty; `max_running` requests run at a time.
+    pub fn new(max_running: usize) -> Self {
         Self {
-            most: most.max(1),
+            max_running: max_running.max(1),
             next: 0,
             waiting: VecDeque::new(),
             running: BTreeMap::new(),
@@ -62,7 +62,7 @@ impl Order {
     /// Takes the next request that may run now.
     pub fn poll_ready(&mut self) -> Option<Ticket> {
         let (_, claim) = self.waiting.front()?;
-        if self.running.len() >= self.most
+        if self.running.len() >= self.max_running
             || self
                 .running
                 .values()
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_run_together_and_a_change_alone() {
+    fn reads_run_concurrently_and_a_change_runs_alone() {
         let mut order = Order::new(64);
         let [a, b] = [order.submit(Ordering::Reads), order.submit(Ordering::Reads)];
         let change = order.submit(Ordering::Changes);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_of_files_begin_in_order_and_hold_up_everything_else() {
+    fn file_changes_start_in_order_and_block_other_requests() {
         let mut order = Order::new(64);
         let [a, b] = [order.submit(Ordering::Files), order.submit(Ordering::Files)];
         let read = order.submit(Ordering::Reads);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn starts_of_one_id_run_one_after_the_other() {
+    fn starts_of_the_same_process_id_run_serially() {
         let mut order = Order::new(64);
         let [a, again, b] = ["a", "a", "b"].map(|id| order.submit(start(id)));
         assert_eq!(ready(&mut order), [a]);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn starts_run_together_but_not_beside_reads() {
+    fn starts_run_concurrently_but_not_with_reads() {
         let mut order = Order::new(64);
         let [a, b] = [order.submit(start("a")), order.submit(start("b"))];
         let read = order.submit(Ordering::Reads);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn one_at_a_time_is_strictly_serial() {
+    fn limit_of_one_runs_requests_serially() {
         let mut order = Order::new(1);
         let [a, b] = [order.submit(Ordering::Reads), order.submit(Ordering::Reads)];
         assert_eq!(ready(&mut order), [a]);
@@ -180,14 +180,14 @@ mod tests {
     proptest! {
         /// Requests start in the order they came, all of them, and never beside one they disturb.
         #[test]
-        fn nothing_overtakes_or_starves(kinds in prop::collection::vec(0u8..4, 0..60), most in 1usize..8, pick in any::<u64>()) {
+        fn requests_never_overtake_or_starve(kinds in prop::collection::vec(0u8..4, 0..60), max_running in 1usize..8, pick in any::<u64>()) {
             let kinds: Vec<Ordering> = kinds.iter().map(|kind| match kind {
                 0 => Ordering::Reads,
                 1 => Ordering::Changes,
                 2 => Ordering::Files,
                 _ => Ordering::Starts,
             }).collect();
-            let mut order = Order::new(most);
+            let mut order = Order::new(max_running);
             for (index, kind) in kinds.iter().enumerate() {
                 let starts = (*kind == Ordering::Starts)
                     .then(|| ProcessId::new(&(index % 5).to_string()).unwrap());
@@ -199,7 +199,7 @@ mod tests {
                     started.push(ticket.0);
                     running.push(ticket);
                 }
-                prop_assert!(running.len() <= most);
+                prop_assert!(running.len() <= max_running);
                 let changes = running.iter().filter(|t| kinds[usize::try_from(t.0).unwrap()] == Ordering::Changes).count();
                 prop_assert!(changes == 0 || running.len() == 1);
                 if running.is_empty() { break; }

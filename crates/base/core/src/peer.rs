@@ -149,7 +149,7 @@ fn reply(error: &RpcError) -> Input<'static> {
 /// Requests that wait for their answer. `T` is whatever the caller needs to pass the answer on.
 #[derive(Debug)]
 pub struct Calls<T> {
-    most: usize,
+    max_pending: usize,
     next: i64,
     waiting: BTreeMap<i64, T>,
 }
@@ -166,10 +166,10 @@ pub struct Answer<'a, T> {
 }
 
 impl<T> Calls<T> {
-    /// Begins with nothing asked; `most` requests may be unanswered.
-    pub fn new(most: usize) -> Self {
+    /// Begins with nothing asked; `max_pending` requests may be unanswered.
+    pub fn new(max_pending: usize) -> Self {
         Self {
-            most,
+            max_pending,
             next: 1,
             waiting: BTreeMap::new(),
         }
@@ -185,8 +185,8 @@ impl<T> Calls<T> {
         &mut self,
         waiter: impl FnOnce(&RequestId) -> T,
     ) -> Result<RequestId, CallsError> {
-        if self.waiting.len() >= self.most {
-            return Err(CallsError::TooMany(self.most));
+        if self.waiting.len() >= self.max_pending {
+            return Err(CallsError::TooMany(self.max_pending));
         }
         let number = self.next;
         let id = RequestId::Number(number);

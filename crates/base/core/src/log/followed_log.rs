@@ -56,36 +56,36 @@ pub struct Followed {
 #[derive(Debug)]
 pub struct FollowedLog {
     log: OutputLog,
-    followers: BTreeMap<FollowerId, Follower>,
+    followers: BTreeMap<FollowerId, LogFollower>,
     next: u64,
 }
 
 #[derive(Debug)]
-struct Follower {
+struct LogFollower {
     cursor: OutputSeq,
     /// Bytes recorded up to the cursor.
-    taken: u64,
-    /// How far it may lag behind before it holds up the process; without one it never does.
-    window: Option<Window>,
+    consumed_bytes: u64,
+    /// How far it may lag behind before it exceeds_window up the process; without one it never does.
+    window: Option<LagWindow>,
     waker: Option<Waker>,
 }
 
 /// How far somebody may lag behind.
 #[derive(Clone, Copy, Debug)]
-struct Window {
+struct LagWindow {
     bytes: usize,
     /// Bounds the bookkeeping of tiny writes. Where there is none, the bytes do.
     events: Option<usize>,
 }
 
 /// What an attached client may lag behind.
-const FOLLOWER: Window = Window {
+const FOLLOWER_WINDOW: LagWindow = LagWindow {
     bytes: limits::FOLLOW_WINDOW_BYTES,
     events: None,
 };
 
 /// What may be unacknowledged.
-const HOLD: Window = Window {
+const UNACKED_WINDOW: LagWindow = LagWindow {
     bytes: limits::UNACKNOWLEDGED_BYTES,
     events: Some(limits::RETAINED_OUTPUT_CHUNKS),
 };
@@ -118,7 +118,7 @@ impl FollowedLog {
             From::Now => self.log.last_seq(),
         };
         let window = match follow.pace {
-            Pace::Held => Some(FOLLOWER),
+            Pace::Held => Some(FOLLOWER_WINDOW),
             Pace::Free => None,
         };
         self.add(cursor, window)
@@ -127,11 +127,11 @@ impl FollowedLog {
     /// Begins to keep what comes after `after` and is still there, until it is acknowledged.
     pub fn hold(&mut self, after: OutputSeq) -> FollowerId {
         let cursor = after.clamp(self.log.before_oldest(), self.log.last_seq());
-        self.add(cursor, Some(HOLD))
+        self.add(cursor, Some(UNACKED_WINDOW))
     }
 
     /// Lets go of the events up to `seq`; one that was not recorded yet counts as the last that was.
-    /// Tells whether the hold no longer holds up the log, and did before.
+    /// Tells whether the hold no longer exceeds_window up the log, and did before.
     pub fn acknowledge(&mut self, id: FollowerId, seq: OutputSeq) -> bool {
         let seq = seq.min(self.log.last_seq());
         let Some(follower) = self.followers.get_mut(&id) else {
@@ -140,29 +140,29 @@ impl FollowedLog {
         if seq <= follower.cursor {
             return false;
         }
-        let held = follower.holds(&self.log);
+        let was_blocking = follower.exceeds_window(&self.log);
         // Each chunk is counted once, however many acknowledgements there are.
-        follower.taken += self.log.bytes_between(follower.cursor, seq);
+        follower.consumed_bytes += self.log.bytes_between(follower.cursor, seq);
         follower.cursor = seq;
-        let released = held && !follower.holds(&self.log);
-        self.hold_log();
+        let released = was_blocking && !follower.exceeds_window(&self.log);
+        self.update_retain_after();
         released
     }
 
-    fn add(&mut self, cursor: OutputSeq, window: Option<Window>) -> FollowerId {
-        let taken = self.log.appended_bytes() - self.log.bytes_after(cursor);
+    fn add(&mut self, cursor: OutputSeq, window: Option<LagWindow>) -> FollowerId {
+        let consumed_bytes = self.log.appended_bytes() - self.log.bytes_after(cursor);
         let id = FollowerId(self.next);
         self.next += 1;
         self.followers.insert(
             id,
-            Follower {
+            LogFollower {
                 cursor,
-                taken,
+                consumed_bytes,
                 window,
                 waker: None,
             },
         );
-        self.hold_log();
+        self.update_retain_after();
         id
     }
 
@@ -190,18 +190,19 @@ impl FollowedLog {
             }
             return Poll::Pending;
         };
-        let held = follower.holds(&self.log);
+        let was_blocking = follower.exceeds_window(&self.log);
         let consecutive = event.seq() == follower.cursor.next();
         follower.cursor = event.seq();
         if !consecutive {
             // Something was dropped in between.
-            follower.taken = self.log.appended_bytes() - self.log.bytes_after(follower.cursor);
+            follower.consumed_bytes =
+                self.log.appended_bytes() - self.log.bytes_after(follower.cursor);
         } else if let Event::Output(chunk) = &event {
-            follower.taken += chunk.data.len() as u64;
+            follower.consumed_bytes += chunk.data.len() as u64;
         }
-        let released = held && !follower.holds(&self.log);
+        let released = was_blocking && !follower.exceeds_window(&self.log);
         if follower.window.is_some() {
-            self.hold_log();
+            self.update_retain_after();
         }
         Poll::Ready(Followed {
             event: Some(event),
@@ -212,7 +213,7 @@ impl FollowedLog {
     /// Ends a follower. Whoever it held up may go on.
     pub fn unfollow(&mut self, id: FollowerId) {
         self.followers.remove(&id);
-        self.hold_log();
+        self.update_retain_after();
     }
 
     /// Returns the log.
@@ -224,50 +225,51 @@ impl FollowedLog {
     pub fn is_held(&self) -> bool {
         self.followers
             .values()
-            .any(|follower| follower.holds(&self.log))
+            .any(|follower| follower.exceeds_window(&self.log))
     }
 
     /// Returns how far the slowest follower that may not lose anything lags behind, in bytes.
     pub fn lag(&self) -> u64 {
-        let held = self
+        let pausing = self
             .followers
             .values()
             .filter(|follower| follower.window.is_some());
-        let taken = held.map(|follower| follower.taken).min();
-        taken.map_or(0, |taken| self.log.appended_bytes() - taken)
+        let consumed = pausing.map(|follower| follower.consumed_bytes).min();
+        consumed.map_or(0, |consumed| self.log.appended_bytes() - consumed)
     }
 
     /// Returns what everyone who may not lose anything has taken: the last number, and how many bytes
     /// were recorded up to it. Without such a follower it is all that was recorded.
     pub fn taken(&self) -> (OutputSeq, u64) {
         let last = OutputSeq(self.log.next_seq().0 - 1);
-        let held = self
+        let pausing = self
             .followers
             .values()
             .filter(|follower| follower.window.is_some());
-        held.map(|follower| (follower.cursor.min(last), follower.taken))
+        pausing
+            .map(|follower| (follower.cursor.min(last), follower.consumed_bytes))
             .min()
             .unwrap_or((last, self.log.appended_bytes()))
     }
 
     /// Keeps the log from dropping what a held follower was not given yet.
-    fn hold_log(&mut self) {
-        let held = self
+    fn update_retain_after(&mut self) {
+        let pausing = self
             .followers
             .values()
             .filter(|follower| follower.window.is_some());
-        let after = held.map(|follower| follower.cursor).min();
+        let after = pausing.map(|follower| follower.cursor).min();
         self.log.hold_after(after);
     }
 }
 
-impl Follower {
-    fn holds(&self, log: &OutputLog) -> bool {
+impl LogFollower {
+    fn exceeds_window(&self, log: &OutputLog) -> bool {
         let Some(window) = self.window else {
             return false;
         };
-        let lag = log.appended_bytes() - self.taken;
+        let lag = log.appended_bytes() - self.consumed_bytes;
         let events = log.last_seq().0.saturating_sub(self.cursor.0);
-        lag >= window.bytes as u64 || window.events.is_some_and(|most| events >= most as u64)
+        lag >= window.bytes as u64 || window.events.is_some_and(|max| events >= max as u64)
     }
 }

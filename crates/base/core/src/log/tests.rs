@@ -27,12 +27,12 @@ fn exit(code: i32) -> Exit {
     }
 }
 
-fn put(log: &mut OutputLog, text: &str) -> OutputSeq {
+fn append(log: &mut OutputLog, text: &str) -> OutputSeq {
     log.append(OUT, Bytes::copy_from_slice(text.as_bytes()))
         .unwrap()
 }
 
-fn texts(page: &Page) -> Vec<String> {
+fn chunk_texts(page: &Page) -> Vec<String> {
     page.chunks
         .iter()
         .map(|c| String::from_utf8(c.data.to_vec()).unwrap())
@@ -40,11 +40,11 @@ fn texts(page: &Page) -> Vec<String> {
 }
 
 #[test]
-fn numbers_are_shared_by_output_exit_and_close() {
+fn output_exit_and_close_share_one_sequence() {
     let mut log = log(100);
-    assert_eq!(put(&mut log, "a"), OutputSeq(1));
+    assert_eq!(append(&mut log, "a"), OutputSeq(1));
     assert_eq!(log.record_exit(exit(3)), Some(OutputSeq(2)));
-    assert_eq!(put(&mut log, "late"), OutputSeq(3));
+    assert_eq!(append(&mut log, "late"), OutputSeq(3));
     assert_eq!(log.record_close(), Some(OutputSeq(4)));
     assert_eq!(log.append(OUT, Bytes::new()), None);
     assert_eq!(log.record_close(), None);
@@ -53,20 +53,20 @@ fn numbers_are_shared_by_output_exit_and_close() {
 }
 
 #[test]
-fn numbers_that_are_left_out_are_missing_for_everyone() {
+fn skipped_sequence_numbers_are_a_gap_for_every_reader() {
     let mut log = log(100);
-    put(&mut log, "a");
+    append(&mut log, "a");
     log.skip_to(OutputSeq(5));
     log.skip_to(OutputSeq(3));
-    assert_eq!(put(&mut log, "b"), OutputSeq(5));
+    assert_eq!(append(&mut log, "b"), OutputSeq(5));
     let next = log.event_after(OutputSeq(1)).map(|event| event.seq());
     assert_eq!(next, Some(OutputSeq(5)));
-    assert_eq!(texts(&log.page(OutputSeq(1), None)), ["b"]);
+    assert_eq!(chunk_texts(&log.page(OutputSeq(1), None)), ["b"]);
     assert_eq!(log.next_seq(), OutputSeq(6));
 }
 
 #[test]
-fn the_close_waits_for_the_exit() {
+fn close_is_recorded_only_after_the_exit() {
     let mut log = log(100);
     assert_eq!(log.record_close(), None);
     log.record_exit(exit(0));
@@ -74,27 +74,33 @@ fn the_close_waits_for_the_exit() {
 }
 
 #[test]
-fn a_page_gives_one_whole_chunk_whatever_the_budget() {
+fn page_returns_at_least_one_whole_chunk() {
     let mut log = log(100);
-    put(&mut log, "aaaa");
-    put(&mut log, "bb");
-    put(&mut log, "cc");
+    append(&mut log, "aaaa");
+    append(&mut log, "bb");
+    append(&mut log, "cc");
     for budget in [0, 1, 4, 5] {
         let page = log.page(OutputSeq(0), Some(budget));
         assert_eq!(
-            (texts(&page), page.next_seq),
+            (chunk_texts(&page), page.next_seq),
             (vec!["aaaa".into()], OutputSeq(2))
         );
     }
-    assert_eq!(texts(&log.page(OutputSeq(0), Some(6))), ["aaaa", "bb"]);
-    assert_eq!(texts(&log.page(OutputSeq(0), Some(7))), ["aaaa", "bb"]);
-    assert_eq!(texts(&log.page(OutputSeq(1), None)), ["bb", "cc"]);
+    assert_eq!(
+        chunk_texts(&log.page(OutputSeq(0), Some(6))),
+        ["aaaa", "bb"]
+    );
+    assert_eq!(
+        chunk_texts(&log.page(OutputSeq(0), Some(7))),
+        ["aaaa", "bb"]
+    );
+    assert_eq!(chunk_texts(&log.page(OutputSeq(1), None)), ["bb", "cc"]);
 }
 
 #[test]
-fn next_seq_skips_the_exit_only_without_a_budget() {
+fn next_seq_skips_the_exit_only_without_a_byte_limit() {
     let mut log = log(100);
-    put(&mut log, "a");
+    append(&mut log, "a");
     log.record_exit(exit(0));
     log.record_close();
     assert_eq!(log.page(OutputSeq(0), None).next_seq, OutputSeq(4));
@@ -103,37 +109,37 @@ fn next_seq_skips_the_exit_only_without_a_budget() {
 }
 
 #[test]
-fn the_oldest_whole_chunks_fall_out() {
+fn oldest_chunks_are_evicted_first() {
     let mut log = log(10);
     for text in ["aaaa", "bbbb", "cccc"] {
-        put(&mut log, text);
+        append(&mut log, text);
     }
-    assert_eq!(texts(&log.page(OutputSeq(0), None)), ["bbbb", "cccc"]);
+    assert_eq!(chunk_texts(&log.page(OutputSeq(0), None)), ["bbbb", "cccc"]);
     let mut log = OutputLog::new(Retention {
         bytes: 100,
         chunks: 2,
     });
     for text in ["a", "b", "c"] {
-        put(&mut log, text);
+        append(&mut log, text);
     }
-    assert_eq!(texts(&log.page(OutputSeq(0), None)), ["b", "c"]);
+    assert_eq!(chunk_texts(&log.page(OutputSeq(0), None)), ["b", "c"]);
 }
 
 #[test]
-fn what_is_still_to_be_sent_is_kept() {
+fn output_after_the_retain_cursor_is_not_evicted() {
     let mut log = log(4);
     log.hold_after(Some(OutputSeq(1)));
     for text in ["aaaa", "bbbb", "cccc"] {
-        put(&mut log, text);
+        append(&mut log, text);
     }
-    assert_eq!(texts(&log.page(OutputSeq(0), None)), ["bbbb", "cccc"]);
+    assert_eq!(chunk_texts(&log.page(OutputSeq(0), None)), ["bbbb", "cccc"]);
     assert_eq!(log.bytes_after(OutputSeq(2)), 4);
     log.hold_after(Some(OutputSeq(3)));
-    assert_eq!(texts(&log.page(OutputSeq(0), None)), ["cccc"]);
+    assert_eq!(chunk_texts(&log.page(OutputSeq(0), None)), ["cccc"]);
 }
 
 #[test]
-fn a_waiting_reader_sees_an_exit_once() {
+fn waiting_reader_sees_an_exit_once() {
     let mut log = log(10);
     assert!(!log.has_news(OutputSeq(0)));
     log.record_exit(exit(0));
@@ -147,12 +153,12 @@ fn a_waiting_reader_sees_an_exit_once() {
 }
 
 #[test]
-fn a_snapshot_keeps_head_and_tail_of_each_stream() {
+fn snapshot_keeps_head_and_tail_of_each_stream() {
     let mut log = log(16); // heads of two bytes
-    put(&mut log, "0123");
+    append(&mut log, "0123");
     log.append(ERR, Bytes::from_static(b"E")).unwrap();
     for text in ["4567", "89ab", "cdef", "ghij"] {
-        put(&mut log, text);
+        append(&mut log, text);
     }
     let snapshot = log.snapshot();
     assert_eq!(snapshot.stdout.data, b"01456789abcdefghij");
@@ -166,7 +172,7 @@ fn a_snapshot_keeps_head_and_tail_of_each_stream() {
 proptest! {
     /// Following event by event sees what the pages show, in order, whatever is evicted between.
     #[test]
-    fn following_agrees_with_paging(
+    fn following_and_paging_return_the_same_events(
         cap in 1usize..64,
         writes in prop::collection::vec((any::<bool>(), 0usize..24), 0..40),
         exit_at in 0usize..40,
@@ -201,7 +207,7 @@ proptest! {
 
     /// Reading in pages of any budget yields exactly the retained chunks, each once.
     #[test]
-    fn pages_join_up(
+    fn consecutive_pages_return_every_retained_chunk_once(
         cap in 1usize..200,
         budget in prop::option::of(0usize..40),
         writes in prop::collection::vec(0usize..24, 0..40),
@@ -227,7 +233,7 @@ proptest! {
 
     /// A snapshot is a prefix and a suffix of what was written, and counts what is between.
     #[test]
-    fn a_snapshot_accounts_for_every_byte(
+    fn snapshot_accounts_for_every_byte(
         cap in 1usize..200,
         writes in prop::collection::vec((any::<bool>(), prop::collection::vec(any::<u8>(), 0..24)), 0..40),
     ) {

@@ -16,7 +16,7 @@ fn handle(gate: &mut Gate, text: &str) -> Option<String> {
 }
 
 #[test]
-fn nothing_passes_before_the_handshake_is_done() {
+fn methods_are_refused_until_the_handshake_completes() {
     let mut gate = Gate::default();
     let method = MethodName::ProcessStart;
     assert_eq!(gate.admit(method), Err(GateError::NotInitialized("exec")));
@@ -37,7 +37,7 @@ fn nothing_passes_before_the_handshake_is_done() {
 }
 
 #[test]
-fn initialized_before_initialize_never_opens_the_gate() {
+fn initialized_before_initialize_is_refused() {
     let mut gate = Gate::default();
     let reply = handle(&mut gate, r#"{"method":"initialized"}"#).unwrap();
     assert!(
@@ -50,7 +50,7 @@ fn initialized_before_initialize_never_opens_the_gate() {
 }
 
 #[test]
-fn an_unknown_notification_is_an_error_with_id_minus_one() {
+fn unknown_notification_is_answered_with_an_error_and_id_minus_one() {
     let mut gate = Gate::default();
     let reply = handle(&mut gate, r#"{"method":"nope"}"#).unwrap();
     assert!(
@@ -62,18 +62,18 @@ fn an_unknown_notification_is_an_error_with_id_minus_one() {
 const ACKNOWLEDGE: &str = r#"{"method":"process/acknowledge","params":{"processId":"p","seq":7}}"#;
 
 #[test]
-fn an_acknowledgement_passes_when_it_was_granted_and_the_handshake_is_done() {
+fn acknowledgement_is_accepted_once_granted_and_initialized() {
     let mut gate = Gate::default();
-    let refused = |gate: &mut Gate, reason: &str| {
+    let assert_refused = |gate: &mut Gate, reason: &str| {
         let reply = handle(gate, ACKNOWLEDGE).unwrap();
         assert!(
             reply.contains(reason) && reply.contains(r#""code":-32600"#),
             "{reply}"
         );
     };
-    refused(&mut gate, "unexpected notification `process/acknowledge`");
+    assert_refused(&mut gate, "unexpected notification `process/acknowledge`");
     gate.handle_session(&[Extension::Lifecycle, Extension::Acknowledge]);
-    refused(&mut gate, "client must send initialized");
+    assert_refused(&mut gate, "client must send initialized");
     assert_eq!(handle(&mut gate, r#"{"method":"initialized"}"#), None);
     let message = Message::decode(ACKNOWLEDGE.as_bytes()).unwrap();
     let Input::Acknowledged(acknowledged) = gate.handle_message(message) else {
@@ -84,7 +84,7 @@ fn an_acknowledgement_passes_when_it_was_granted_and_the_handshake_is_done() {
 }
 
 #[test]
-fn an_acknowledgement_without_the_grant_is_an_unknown_notification() {
+fn acknowledgement_without_the_extension_is_an_unknown_notification() {
     let mut gate = Gate::default();
     gate.handle_session(&[Extension::Lifecycle]);
     handle(&mut gate, r#"{"method":"initialized"}"#);
@@ -96,11 +96,11 @@ fn an_acknowledgement_without_the_grant_is_an_unknown_notification() {
 }
 
 #[test]
-fn an_acknowledgement_that_does_not_decode_is_an_error_with_id_minus_one() {
+fn malformed_acknowledgement_is_answered_with_an_error_and_id_minus_one() {
     let mut gate = Gate::default();
     gate.handle_session(&[Extension::Acknowledge]);
     handle(&mut gate, r#"{"method":"initialized"}"#);
-    for (params, culprit) in [
+    for (params, field) in [
         (r#"{"processId":"p"}"#, "seq"),
         (r#"{"processId":"p","seq":-1}"#, "seq"),
         (r#"{"processId":1,"seq":1}"#, "processId"),
@@ -113,12 +113,12 @@ fn an_acknowledgement_that_does_not_decode_is_an_error_with_id_minus_one() {
             reply.contains(r#""code":-32602"#) && reply.ends_with(r#""id":-1}"#),
             "{reply}"
         );
-        assert!(reply.contains(culprit), "{params}: {reply}");
+        assert!(reply.contains(field), "{params}: {reply}");
     }
 }
 
 #[test]
-fn answers_are_passed_on_and_those_that_nobody_waited_for_counted() {
+fn responses_are_passed_on_and_unsolicited_ones_counted() {
     let mut gate = Gate::default();
     assert_eq!(handle(&mut gate, r#"{"id":9,"result":{}}"#), None);
     assert_eq!(
@@ -129,7 +129,7 @@ fn answers_are_passed_on_and_those_that_nobody_waited_for_counted() {
 }
 
 #[test]
-fn an_answer_finds_its_waiter_once() {
+fn response_is_matched_to_its_call_once() {
     let mut calls = Calls::new(2);
     assert_eq!(calls.ask("a"), Ok(RequestId::Number(1)));
     assert_eq!(calls.ask("b"), Ok(RequestId::Number(2)));
@@ -150,7 +150,7 @@ fn an_answer_finds_its_waiter_once() {
 }
 
 #[test]
-fn errors_and_foreign_ids_are_told_apart() {
+fn error_responses_match_and_foreign_ids_do_not() {
     let mut calls = Calls::new(9);
     calls.ask(()).unwrap();
     let foreign = br#"{"id":"1","result":0}"#;

@@ -33,7 +33,7 @@ const FREE: Follow = Follow {
 };
 
 #[test]
-fn a_held_follower_loses_nothing_and_a_free_one_skips() {
+fn pausing_follower_loses_nothing_and_skipping_follower_misses_events() {
     let mut log = log();
     let (held, free) = (log.follow(HELD), log.follow(FREE));
     for _ in 0..3 {
@@ -55,7 +55,7 @@ fn a_held_follower_loses_nothing_and_a_free_one_skips() {
 }
 
 #[test]
-fn a_lagging_follower_holds_the_process_until_it_catches_up() {
+fn lagging_follower_pauses_the_writer_until_it_catches_up() {
     let mut log = log();
     let id = log.follow(HELD);
     write(&mut log, vec![0; limits::FOLLOW_WINDOW_BYTES]);
@@ -72,7 +72,7 @@ fn a_lagging_follower_holds_the_process_until_it_catches_up() {
 }
 
 #[test]
-fn what_is_not_acknowledged_is_kept_and_holds_the_process() {
+fn unacknowledged_output_is_retained_and_pauses_the_writer() {
     let mut log = log();
     let hold = log.hold(OutputSeq(0));
     write(&mut log, vec![0; limits::UNACKNOWLEDGED_BYTES - 1]);
@@ -92,7 +92,7 @@ fn what_is_not_acknowledged_is_kept_and_holds_the_process() {
 }
 
 #[test]
-fn many_tiny_events_hold_the_process_too() {
+fn many_tiny_unacknowledged_events_pause_the_writer() {
     let mut log = log();
     let hold = log.hold(OutputSeq(0));
     for _ in 1..limits::RETAINED_OUTPUT_CHUNKS {
@@ -106,7 +106,7 @@ fn many_tiny_events_hold_the_process_too() {
 }
 
 #[test]
-fn a_late_hold_begins_with_what_is_still_there() {
+fn late_hold_starts_at_the_oldest_retained_output() {
     let mut log = log();
     for _ in 0..limits::RETAINED_OUTPUT_CHUNKS {
         write(&mut log, "abcd");
@@ -125,7 +125,7 @@ fn a_late_hold_begins_with_what_is_still_there() {
 }
 
 #[test]
-fn a_hold_and_a_follower_do_not_count_for_each_other() {
+fn hold_and_follower_keep_separate_cursors() {
     let mut log = log();
     let (hold, follower) = (log.hold(OutputSeq(0)), log.follow(HELD));
     write(&mut log, "abcd");
@@ -145,7 +145,7 @@ fn a_hold_and_a_follower_do_not_count_for_each_other() {
 }
 
 #[test]
-fn following_ends_with_the_close() {
+fn following_ends_after_the_close_event() {
     let mut log = log();
     let id = log.follow(HELD);
     log.record(|log| {
