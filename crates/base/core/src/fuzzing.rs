@@ -1,7 +1,6 @@
-//! Entry point of the fuzz target `rpc_peer`: a program of bytes that drives gate, order and calls.
+//! Entry point of the fuzz target `rpc_peer`: a byte program that drives gate, order and calls.
 //!
-//! Invariant checked: each core agrees with a model so simple that it is plainly right. Not here:
-//! the target itself and its corpus (`fuzz/`).
+//! Checks each core against a trivial model. The target and its corpus are in `fuzz/`.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,11 +16,11 @@ use crate::{
     peer::{Calls, CallsError, Gate, GateError, Input},
 };
 
-/// Runs a program: the first byte sets the limits, each two that follow are an instruction and its
-/// operand.
+/// Runs a program: the first byte sets the limits, then each pair of bytes is an instruction and
+/// its operand.
 ///
 /// # Panics
-/// When a core and its model disagree.
+/// Panics when a core and its model disagree.
 pub fn rpc_peer(program: &[u8]) {
     let Some((&limits, program)) = program.split_first() else {
         return;
@@ -56,7 +55,7 @@ const ACKNOWLEDGE: &str = r#"{"method":"process/acknowledge","params":{"processI
 const RESPONSE: &str = r#"{"id":1,"result":{}}"#;
 const REQUEST: &str = r#"{"id":1,"method":"process/list"}"#;
 
-/// A gate, and how far its client has come: 0 new, 1 initialized, 2 ready.
+/// Gate with the expected handshake stage: 0 new, 1 initialized, 2 ready.
 #[derive(Default)]
 struct GateModel {
     gate: Gate,
@@ -68,24 +67,30 @@ struct GateModel {
 impl GateModel {
     fn message(&mut self, text: &str, operand: u8) {
         let Ok(message) = Message::decode(text.as_bytes()) else {
-            panic!("{text} is a message");
+            panic!("failed to decode {text}");
         };
         let input = self.gate.handle_message(message);
         match (text, input) {
             (INITIALIZED, Input::Nothing) => {
-                assert_ne!(self.stage, 0, "initialized never comes first");
+                assert_ne!(self.stage, 0, "initialized accepted before initialize");
                 self.stage = 2;
             }
             (INITIALIZED, Input::Reply(reply)) => {
-                assert_eq!(self.stage, 0, "initialized is refused only at first");
+                assert_eq!(self.stage, 0, "initialized refused after initialize");
                 check_refusal(&reply);
             }
             (UNKNOWN, Input::Reply(reply)) => check_refusal(&reply),
             (ACKNOWLEDGE, Input::Acknowledged(_)) => {
-                assert!(self.acknowledges && self.stage == 2, "it was granted");
+                assert!(
+                    self.acknowledges && self.stage == 2,
+                    "acknowledgement accepted without the extension"
+                );
             }
             (ACKNOWLEDGE, Input::Reply(reply)) => {
-                assert!(!self.acknowledges || self.stage < 2, "it was granted");
+                assert!(
+                    !self.acknowledges || self.stage < 2,
+                    "acknowledgement refused despite the extension"
+                );
                 check_refusal(&reply);
             }
             (RESPONSE, Input::Answer(Message::Response(response))) => {
@@ -98,7 +103,7 @@ impl GateModel {
         }
     }
 
-    /// `initialize` succeeds, if it is admitted. An odd operand grants acknowledgements.
+    /// Completes `initialize` if it is admitted. An odd operand grants acknowledgements.
     fn session(&mut self, operand: u8) {
         if self.gate.admit(MethodName::Initialize).is_ok() {
             self.acknowledges = !operand.is_multiple_of(2);
@@ -130,13 +135,13 @@ fn check_refusal(reply: &exec_wire::outgoing::Outgoing) {
     let mut text = Vec::new();
     reply.encode_text(&mut text);
     let Ok(Message::Error(error)) = Message::decode(&text) else {
-        panic!("a refusal is an error");
+        panic!("refusal is not an error response");
     };
     assert_eq!(error.id, RequestId::NONE);
     assert_eq!(error.error.code.0, -32600);
 }
 
-/// An order, and every request that waits or runs in it.
+/// Order with the expected queued and running requests.
 struct OrderModel {
     order: Order,
     max_running: usize,
@@ -172,11 +177,11 @@ impl OrderModel {
             .back()
             .or(self.running.last())
             .map(|(ticket, _)| *ticket);
-        assert!(last < Some(ticket), "tickets only grow");
+        assert!(last < Some(ticket), "tickets do not increase");
         self.waiting.push_back((ticket, claim));
     }
 
-    /// Whoever is first in line runs if there is room and nobody whom it would disturb.
+    /// The first queued request runs if the limit allows it and no running request conflicts.
     fn poll(&mut self) {
         let polled = self.order.poll_ready();
         let ready = self.waiting.front().is_some_and(|(_, claim)| {
@@ -198,7 +203,7 @@ impl OrderModel {
             self.running
         );
         if ready && let Some(first) = self.waiting.pop_front() {
-            assert_eq!(polled, Some(first.0), "nothing overtakes");
+            assert_eq!(polled, Some(first.0), "a request was overtaken");
             self.running.push(first);
         }
         assert!(self.running.len() <= self.max_running);
@@ -213,12 +218,12 @@ impl OrderModel {
             let index = usize::from(operand) % self.running.len();
             let (ticket, _) = self.running.swap_remove(index);
             self.order.finish(ticket);
-            // Ending it again changes nothing.
+            // Finishing twice has no effect.
             self.order.finish(ticket);
         }
     }
 
-    /// Everything that waits runs in the end.
+    /// Runs until every queued request has completed.
     fn run_to_completion(mut self) {
         while !(self.waiting.is_empty() && self.running.is_empty()) {
             let left = self.waiting.len() + self.running.len();
@@ -226,14 +231,14 @@ impl OrderModel {
             self.finish(0);
             assert!(
                 self.waiting.len() + self.running.len() < left,
-                "nothing starves"
+                "a request starved"
             );
         }
         assert!(self.order.is_idle());
     }
 }
 
-/// The asking end, and who waits for which id.
+/// Pending calls with the expected waiters by id.
 struct CallsModel {
     calls: Calls<u8>,
     max_pending: usize,
@@ -261,7 +266,7 @@ impl CallsModel {
         self.next += 1;
     }
 
-    /// Answers the request that the operand names, which may never have been asked.
+    /// Sends a response with the id in the operand, which may not belong to a call.
     fn answer(&mut self, operand: u8) {
         let id = i64::from(operand >> 2);
         let text = match operand % 4 {
@@ -271,7 +276,7 @@ impl CallsModel {
             _ => format!(r#"{{"id":{id},"method":"network/policyRequest"}}"#),
         };
         let Ok(message) = Message::decode(text.as_bytes()) else {
-            panic!("{text} is a message");
+            panic!("failed to decode {text}");
         };
         let answer = self.calls.handle_answer(message);
         let expected = if operand % 4 < 2 {
@@ -320,7 +325,7 @@ mod tests {
     fn corpus_is_replayed() {
         let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus/rpc_peer");
         let files: Vec<_> = fs::read_dir(corpus).unwrap().map(Result::unwrap).collect();
-        assert!(files.len() > 20, "the corpus is there");
+        assert!(files.len() > 20, "corpus is missing");
         for file in files {
             println!("{}", file.path().display());
             rpc_peer(&fs::read(file.path()).unwrap());

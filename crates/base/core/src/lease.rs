@@ -1,8 +1,8 @@
-//! How long a session outlives its connection.
+//! Session lease: how long a session outlives its connection. The caller owns the clock.
 
 use std::time::{Duration, Instant};
 
-/// Whether a session is attached, and until when it may stay detached. The caller owns the clock.
+/// Attachment state of a session, and the deadline while it is detached.
 #[derive(Debug)]
 pub struct Lease {
     grace: Duration,
@@ -10,7 +10,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Begins attached.
+    /// Creates an attached lease.
     pub fn new(grace: Duration) -> Self {
         Self {
             grace,
@@ -18,12 +18,12 @@ impl Lease {
         }
     }
 
-    /// Starts the grace period: the connection is gone.
+    /// Starts the grace period after the connection closed.
     pub fn handle_disconnect(&mut self, now: Instant) {
         self.detached_at.get_or_insert(now);
     }
 
-    /// Attaches again, unless another connection holds the lease or its time is up.
+    /// Attaches again. Fails if another connection holds the lease or the grace period is over.
     pub fn handle_resume(&mut self, now: Instant) -> Result<(), ResumeError> {
         match self.poll_timeout() {
             None => Err(ResumeError::Attached),
@@ -35,25 +35,25 @@ impl Lease {
         }
     }
 
-    /// Returns when the session ends, unless its client comes back first.
+    /// Returns when the session expires unless a client resumes it.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.detached_at.map(|since| since + self.grace)
     }
 
-    /// Tells whether a connection holds the lease.
+    /// Returns whether a connection holds the lease.
     pub fn is_attached(&self) -> bool {
         self.detached_at.is_none()
     }
 }
 
-/// Why a session cannot be taken up again.
+/// Why a session cannot be resumed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResumeError {
-    /// Caller: another connection holds it; there is no take-over.
+    /// Caller: another connection holds the session, and attached sessions are not taken over.
     #[error("session is already attached to another connection")]
     Attached,
-    /// Caller: it came back too late.
+    /// Caller: the grace period is over.
     #[error("session has ended")]
     Expired,
 }
@@ -66,7 +66,7 @@ mod tests {
 
     #[expect(
         clippy::disallowed_methods,
-        reason = "the one clock that tests take theirs from"
+        reason = "fixed origin of the tests' clock"
     )]
     fn epoch() -> Instant {
         static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);

@@ -1,7 +1,7 @@
-//! Sans-IO cores: the RPC peer, the order of requests, the session lease and the output log.
+//! Sans-IO cores: RPC peer, request order, session lease and output log.
 //!
-//! No sockets, clocks, threads or randomness: input comes in by `handle_*` and plain verbs, output
-//! goes out by `poll_*` and return values, and `now` is an argument.
+//! No sockets, clocks, threads or randomness: `handle_*` and plain verbs take input, `poll_*` and
+//! return values yield output, and `now` is an argument.
 
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;

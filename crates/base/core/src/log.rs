@@ -1,6 +1,8 @@
-//! Retained process output: numbered, bounded, and replayable by a client that comes back.
-//! Invariant: a number is given once, so readers can tell *lost* from *late*.
-//! Not here: encoding.
+//! Output log of a process: numbered, bounded, and replayable by a client that reconnects.
+//!
+//! Invariant: every sequence number is assigned once, so a reader can distinguish a gap from output
+//! that is still to come. Encoding is in `exec-wire`; followers and backpressure are in
+//! [`FollowedLog`].
 
 mod followed_log;
 #[cfg(test)]
@@ -17,12 +19,12 @@ use exec_wire::{
 
 pub use self::followed_log::{Follow, Followed, FollowedLog, FollowerId, From, Pace};
 
-/// How much a log retains.
+/// Upper bounds of the retained output. The oldest chunks are evicted first.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Retention {
-    /// Bytes of output.
+    /// Maximum output bytes.
     pub bytes: usize,
-    /// Chunks of output.
+    /// Maximum number of chunks.
     pub chunks: usize,
 }
 
@@ -35,45 +37,45 @@ impl Default for Retention {
     }
 }
 
-/// One read of a process's output.
+/// Output of one read from a process.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct OutputChunk {
-    /// Its number.
+    /// Sequence number.
     pub seq: OutputSeq,
-    /// Where it came from.
+    /// Stream that produced it.
     pub stream: OutputStream,
-    /// What was written.
+    /// Output bytes.
     pub data: Bytes,
 }
 
-/// How a process ended.
+/// Describes how a process ended.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Exit {
-    /// The status, or 128 + n after signal n.
+    /// Exit status, or 128 + n if signal n killed the process.
     pub code: i32,
-    /// The POSIX name of the signal, if one killed it.
+    /// POSIX name of the signal that killed the process, if any.
     pub signal: Option<&'static str>,
-    /// Why.
+    /// Reason for the exit.
     pub cause: ExitCause,
-    /// What it used, if that is known.
+    /// Resource usage, if the platform reported it.
     pub usage: Option<Usage>,
-    /// The sandbox seems to have refused something.
+    /// The sandbox probably denied an operation.
     pub sandbox_denied: bool,
 }
 
-/// Something that happened to a process, in the order of its numbers.
+/// Event of a process. Events are ordered by sequence number.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Event {
-    /// It wrote.
+    /// The process wrote output.
     Output(OutputChunk),
-    /// It was reaped.
+    /// The process was reaped.
     Exited(OutputSeq, Exit),
-    /// Its output ended; nothing follows.
+    /// All output streams ended. This is the last event.
     Closed(OutputSeq),
 }
 
 impl Event {
-    /// Returns the event's number.
+    /// Returns the sequence number.
     pub fn seq(&self) -> OutputSeq {
         match self {
             Self::Output(chunk) => chunk.seq,
@@ -82,7 +84,7 @@ impl Event {
     }
 }
 
-/// The events of one process. Output beyond the retention falls out, oldest first.
+/// Retained events of one process. Output above the retention limits is evicted, oldest first.
 #[derive(Debug)]
 pub struct OutputLog {
     retention: Retention,
@@ -97,7 +99,7 @@ pub struct OutputLog {
 }
 
 impl OutputLog {
-    /// Begins empty; the first event is number 1.
+    /// Creates an empty log. The first event gets sequence number 1.
     pub fn new(retention: Retention) -> Self {
         Self {
             retention,
@@ -112,7 +114,7 @@ impl OutputLog {
         }
     }
 
-    /// Records output. After the close nothing is recorded, and nothing is returned.
+    /// Appends output. Returns `None` after the close.
     pub fn append(&mut self, stream: OutputStream, data: Bytes) -> Option<OutputSeq> {
         if self.closed.is_some() {
             return None;
@@ -126,7 +128,7 @@ impl OutputLog {
         Some(seq)
     }
 
-    /// Records that the process was reaped; only the first time counts.
+    /// Records the exit. Later calls have no effect.
     pub fn record_exit(&mut self, exit: Exit) -> Option<OutputSeq> {
         if self.exit.is_some() || self.closed.is_some() {
             return None;
@@ -136,7 +138,7 @@ impl OutputLog {
         Some(seq)
     }
 
-    /// Records that the output ended. Before the exit is recorded, nothing happens.
+    /// Records the end of the output. Has no effect before the exit is recorded.
     pub fn record_close(&mut self) -> Option<OutputSeq> {
         if self.exit.is_none() || self.closed.is_some() {
             return None;
@@ -146,25 +148,25 @@ impl OutputLog {
         Some(seq)
     }
 
-    /// Leaves out the numbers before `next`: what had them will not come. A number that was given
-    /// already changes nothing.
+    /// Leaves a gap before `next`: the skipped events are lost. Has no effect if `next` was already
+    /// assigned.
     pub fn skip_to(&mut self, next: OutputSeq) {
         self.next = self.next.max(next);
     }
 
-    /// Keeps output after `after` whatever the retention says: somebody is still to be sent it.
-    /// `None` exceeds_window nothing.
+    /// Exempts output after `after` from eviction because a follower still needs it. `None` removes
+    /// the exemption.
     pub fn hold_after(&mut self, after: Option<OutputSeq>) {
         self.retain_after = after;
         self.evict();
     }
 
-    /// Returns how many retained bytes come after `after`.
+    /// Returns the number of retained bytes after `after`.
     pub fn bytes_after(&self, after: OutputSeq) -> u64 {
         self.bytes_between(after, self.last_seq())
     }
 
-    /// Returns how many retained bytes come after `after`, up to `last`.
+    /// Returns the number of retained bytes after `after`, up to and including `last`.
     fn bytes_between(&self, after: OutputSeq, last: OutputSeq) -> u64 {
         let first = self.index_after(after);
         let end = self.index_after(last).max(first);
@@ -172,43 +174,43 @@ impl OutputLog {
         chunks.map(|chunk| chunk.data.len() as u64).sum()
     }
 
-    /// Returns the next number not yet given out.
+    /// Returns the next sequence number to assign.
     pub fn next_seq(&self) -> OutputSeq {
         self.next
     }
 
-    /// Returns the last number given out; 0 before the first.
+    /// Returns the last assigned sequence number, or 0 before the first event.
     fn last_seq(&self) -> OutputSeq {
         OutputSeq(self.next.0 - 1)
     }
 
-    /// Returns the number before the oldest output retained.
+    /// Returns the sequence number before the oldest retained chunk.
     fn before_oldest(&self) -> OutputSeq {
         let oldest = self.chunks.front();
         oldest.map_or(self.last_seq(), |oldest| OutputSeq(oldest.seq.0 - 1))
     }
 
-    /// Returns how many bytes are retained.
+    /// Returns the number of retained bytes.
     pub fn retained_bytes(&self) -> usize {
         self.retained_bytes
     }
 
-    /// Returns how many bytes were ever recorded.
+    /// Returns the number of bytes ever appended.
     pub fn appended_bytes(&self) -> u64 {
         self.appended_bytes
     }
 
-    /// Returns how the process ended, once it did.
+    /// Returns the exit, once recorded.
     pub fn exit(&self) -> Option<&Exit> {
         self.exit.as_ref().map(|(_, exit)| exit)
     }
 
-    /// Tells whether the output ended.
+    /// Returns whether the output ended.
     pub fn is_closed(&self) -> bool {
         self.closed.is_some()
     }
 
-    /// Returns the first event after `after` that is still there.
+    /// Returns the first retained event after `after`.
     pub fn event_after(&self, after: OutputSeq) -> Option<Event> {
         let index = self.index_after(after);
         let chunk = self.chunks.get(index);
@@ -221,7 +223,7 @@ impl OutputLog {
         }
     }
 
-    /// Returns the position of the first retained chunk after `after`.
+    /// Returns the index of the first retained chunk after `after`.
     fn index_after(&self, after: OutputSeq) -> usize {
         self.chunks.partition_point(|chunk| chunk.seq <= after)
     }
@@ -244,24 +246,24 @@ impl OutputLog {
     }
 }
 
-/// What a reader gets.
+/// Result of reading retained output.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Page {
-    /// Retained output after the cursor, ascending.
+    /// Retained output after the cursor, in ascending order.
     pub chunks: Vec<OutputChunk>,
-    /// Where to go on.
+    /// Sequence number at which the next read continues.
     pub next_seq: OutputSeq,
-    /// How the process ended, once it did.
+    /// Exit, once recorded.
     pub exit: Option<Exit>,
-    /// The number of that event, if it is known.
+    /// Sequence number of the exit event.
     pub exit_seq: Option<OutputSeq>,
     /// The output ended.
     pub closed: bool,
 }
 
 impl OutputLog {
-    /// Returns retained output after `after`. The first chunk is always given, whole; the others
-    /// as long as the total stays within `max_bytes`.
+    /// Returns retained output after `after` without consuming it. The first chunk is always
+    /// returned whole; further chunks are added while the total stays within `max_bytes`.
     pub fn page(&self, after: OutputSeq, max_bytes: Option<usize>) -> Page {
         let mut chunks = Vec::new();
         let mut total = 0;
@@ -290,8 +292,8 @@ impl OutputLog {
         }
     }
 
-    /// Tells whether a waiting reader at `after` has something to look at: output, the close, or
-    /// an exit that it has not seen.
+    /// Returns whether a waiting reader at `after` should wake: there is output after `after`, an
+    /// exit it has not seen, or the close.
     pub fn has_news(&self, after: OutputSeq) -> bool {
         self.index_after(after) < self.chunks.len()
             || self.closed.is_some()
@@ -299,16 +301,16 @@ impl OutputLog {
     }
 }
 
-/// The beginning of one stream, head_bytes while the log's own chunks fall out behind it.
+/// First bytes of one stream. They stay available after the log evicts its oldest chunks.
 #[derive(Debug)]
 struct StreamHead {
     limit: usize,
     parts: Vec<Bytes>,
     head_bytes: usize,
     total: u64,
-    /// The last chunk that went in whole.
+    /// Last chunk that is contained completely.
     last: OutputSeq,
-    /// The chunk that went in partly, and how much of it.
+    /// Chunk that is contained in part, and the number of its bytes that are.
     split: Option<(OutputSeq, usize)>,
 }
 
@@ -341,16 +343,16 @@ impl StreamHead {
     }
 }
 
-/// The first and the last bytes of a stream, and how many are missing between them.
+/// First and last bytes of a stream, with the number of bytes omitted between them.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct HeadTail {
-    /// StreamHead and tail, one after the other.
+    /// Head followed by tail.
     pub data: Vec<u8>,
-    /// Bytes dropped between them.
+    /// Bytes omitted between them.
     pub omitted: u64,
 }
 
-/// StreamHead and tail of every stream.
+/// Head and tail of every stream.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Snapshot {
     /// Standard output.
@@ -362,7 +364,7 @@ pub struct Snapshot {
 }
 
 impl OutputLog {
-    /// Returns the head and the tail of what was written to each stream.
+    /// Returns head and tail of each stream.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
             stdout: self.head_tail(OutputStream::Stdout),

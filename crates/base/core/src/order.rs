@@ -1,15 +1,16 @@
-//! The order of requests on one connection: concurrent, with the outcome of serial order.
+//! Request ordering on one connection: requests run concurrently with the results of serial
+//! execution.
 //!
-//! A FIFO readers-writer order. Reads run beside reads, starts beside starts, changes of files in a
-//! line of their own, and any other change runs alone; nothing overtakes what came before it, unless
-//! the two cannot disturb each other.
-//! Not here: control methods, which never queue, and waiting, which holds nobody.
+//! A FIFO readers-writer order. Reads overlap with reads, starts of different processes with
+//! starts, and file changes with file changes; any other change runs alone. No request overtakes an
+//! earlier one. Control methods are not queued here, and a request that only waits leaves the order
+//! with [`Order::finish`].
 
 use std::collections::{BTreeMap, VecDeque};
 
 use exec_wire::{id::ProcessId, method::Ordering};
 
-/// A place in the order. Given once.
+/// Position in the request order. Never reused.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Ticket(u64);
 
@@ -22,12 +23,12 @@ pub struct Order {
     running: BTreeMap<Ticket, Claim>,
 }
 
-/// What a request lays claim to.
+/// Properties of a request that determine which others it may overlap with.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Claim {
-    /// How it is ordered among others.
+    /// Ordering class of the method.
     pub ordering: Ordering,
-    /// The process that it starts.
+    /// Process that the request starts.
     pub starts: Option<ProcessId>,
 }
 
@@ -41,7 +42,7 @@ impl From<Ordering> for Claim {
 }
 
 impl Order {
-    /// Begins empty; `max_running` requests run at a time.
+    /// Creates an empty order that runs at most `max_running` requests at a time.
     pub fn new(max_running: usize) -> Self {
         Self {
             max_running: max_running.max(1),
@@ -51,7 +52,7 @@ impl Order {
         }
     }
 
-    /// Puts a request in line.
+    /// Enqueues a request.
     pub fn submit(&mut self, claim: impl Into<Claim>) -> Ticket {
         let ticket = Ticket(self.next);
         self.next += 1;
@@ -59,7 +60,7 @@ impl Order {
         ticket
     }
 
-    /// Takes the next request that may run now.
+    /// Dequeues the next request that may run now.
     pub fn poll_ready(&mut self) -> Option<Ticket> {
         let (_, claim) = self.waiting.front()?;
         if self.running.len() >= self.max_running
@@ -75,24 +76,24 @@ impl Order {
         Some(ticket)
     }
 
-    /// Ends a request: it is done, or only waits from here on.
+    /// Removes a request that has completed or only waits from now on.
     pub fn finish(&mut self, ticket: Ticket) {
         self.running.remove(&ticket);
     }
 
-    /// Tells whether nothing waits or runs.
+    /// Returns whether no request is queued or running.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.running.is_empty()
     }
 }
 
-/// Tells whether two requests may run at once without either noticing.
+/// Returns whether two requests may run concurrently without affecting each other.
 fn overlaps(one: &Claim, other: &Claim) -> bool {
     match (one.ordering, other.ordering) {
         (Ordering::Reads, Ordering::Reads) => true,
-        // Whoever runs them runs them in the order in which they began.
+        // The file queue executes them in the order in which they were dequeued here.
         (Ordering::Files, Ordering::Files) => true,
-        // Whether an id is free depends on what became of the one before.
+        // The second start of an id depends on the outcome of the first.
         (Ordering::Starts, Ordering::Starts) => one.starts != other.starts,
         _ => false,
     }
@@ -178,7 +179,8 @@ mod tests {
     }
 
     proptest! {
-        /// Requests start in the order they came, all of them, and never beside one they disturb.
+        /// Every request starts, in order of submission, and never concurrently with a conflicting
+        /// one.
         #[test]
         fn requests_never_overtake_or_starve(kinds in prop::collection::vec(0u8..4, 0..60), max_running in 1usize..8, pick in any::<u64>()) {
             let kinds: Vec<Ordering> = kinds.iter().map(|kind| match kind {

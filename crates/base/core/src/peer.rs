@@ -1,6 +1,6 @@
-//! One end of a connection: which messages are allowed when, and which answer belongs to whom.
+//! RPC peer of one connection: the server's handshake gate and the caller's pending calls.
 //!
-//! Not here: decoding (`exec-wire`), what a method does, in which order requests run (`order`).
+//! Decoding is in `exec-wire`, request ordering in [`crate::order`].
 
 #[cfg(test)]
 mod tests;
@@ -17,11 +17,11 @@ use exec_wire::{
 };
 use serde_json::value::RawValue;
 
-/// How far a client has come: nothing but `initialize` passes before the handshake is done.
+/// Handshake state of a client. Only `initialize` is admitted before the handshake completes.
 #[derive(Debug, Default)]
 pub struct Gate {
     state: State,
-    /// The client was granted [`Extension::Acknowledge`].
+    /// [`Extension::Acknowledge`] was granted.
     acknowledges: bool,
     unsolicited: u64,
 }
@@ -34,23 +34,23 @@ enum State {
     Ready,
 }
 
-/// What a message asks of the server.
+/// Action that the server takes for an incoming message.
 #[derive(Debug)]
 pub enum Input<'a> {
-    /// To run a method, if the gate admits it.
+    /// Run a method, if [`Gate::admit`] allows it.
     Request(Request<'a>),
-    /// To send this at once.
+    /// Send this message immediately.
     Reply(Outgoing),
-    /// To let go of events that the client has taken.
+    /// Release acknowledged output.
     Acknowledged(Acknowledged),
-    /// To pass an answer on to who asked, if anybody did.
+    /// Complete the pending call with this id, if there is one.
     Answer(Message<'a>),
-    /// Nothing.
+    /// Nothing to do.
     Nothing,
 }
 
 impl Gate {
-    /// Sorts one message.
+    /// Classifies one message.
     pub fn handle_message<'a>(&mut self, message: Message<'a>) -> Input<'a> {
         match message {
             Message::Request(request) => Input::Request(request),
@@ -84,12 +84,12 @@ impl Gate {
         }
     }
 
-    /// Records that nobody waited for an answer: it is ignored.
+    /// Counts a response without a pending call. It is otherwise ignored.
     pub fn handle_unsolicited(&mut self) {
         self.unsolicited += 1;
     }
 
-    /// Checks a decoded request against the state of the handshake.
+    /// Checks whether the handshake state allows a method.
     pub fn admit(&self, method: MethodName) -> Result<(), GateError> {
         match (method, self.state) {
             (MethodName::Initialize, State::New) => Ok(()),
@@ -100,34 +100,34 @@ impl Gate {
         }
     }
 
-    /// Records that `initialize` succeeded, and what was granted.
+    /// Records a successful `initialize` and the granted extensions.
     pub fn handle_session(&mut self, granted: &[Extension]) {
         self.state = State::Initialized;
         self.acknowledges = granted.contains(&Extension::Acknowledge);
     }
 
-    /// Tells whether the client has finished the handshake.
+    /// Returns whether the handshake is complete.
     pub fn is_ready(&self) -> bool {
         self.state == State::Ready
     }
 
-    /// Returns how many answers came to questions nobody asked.
+    /// Returns the number of responses without a pending call.
     pub fn unsolicited(&self) -> u64 {
         self.unsolicited
     }
 }
 
-/// Peer: a request that came too early, or twice.
+/// Peer: a request violates the handshake.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GateError {
-    /// There is one session for one connection.
+    /// A connection has at most one session.
     #[error("initialize may only be sent once per connection")]
     InitializedTwice,
-    /// The family needs a session.
+    /// The method needs a session.
     #[error("client must call initialize before using {0} methods")]
     NotInitialized(&'static str),
-    /// The client has not confirmed.
+    /// The client has not sent `initialized`.
     #[error("client must send initialized before using {0} methods")]
     NotReady(&'static str),
 }
@@ -146,7 +146,7 @@ fn reply(error: &RpcError) -> Input<'static> {
     Input::Reply(Outgoing::error(&RequestId::NONE, error))
 }
 
-/// Requests that wait for their answer. `T` is whatever the caller needs to pass the answer on.
+/// Calls that wait for their response. `T` is what the caller needs to complete a call.
 #[derive(Debug)]
 pub struct Calls<T> {
     max_pending: usize,
@@ -154,19 +154,19 @@ pub struct Calls<T> {
     waiting: BTreeMap<i64, T>,
 }
 
-/// An answer that somebody waits for.
+/// Response to a pending call.
 #[derive(Debug)]
 pub struct Answer<'a, T> {
-    /// Who waits.
+    /// Value registered with the call.
     pub waiter: T,
-    /// What the peer answered.
+    /// Result or error sent by the peer.
     pub result: Result<&'a RawValue, RpcError>,
-    /// The data member, if it travelled raw.
+    /// The `data` member, if it was sent as raw bytes.
     pub data: Option<bytes::Bytes>,
 }
 
 impl<T> Calls<T> {
-    /// Begins with nothing asked; `max_pending` requests may be unanswered.
+    /// Creates an empty table with room for `max_pending` calls.
     pub fn new(max_pending: usize) -> Self {
         Self {
             max_pending,
@@ -175,12 +175,12 @@ impl<T> Calls<T> {
         }
     }
 
-    /// Takes the id for a new request.
+    /// Registers a call and returns its request id.
     pub fn ask(&mut self, waiter: T) -> Result<RequestId, CallsError> {
         self.ask_with(|_| waiter)
     }
 
-    /// Takes the id for a new request whose waiter needs to know it.
+    /// Registers a call with a value made from its request id.
     pub fn ask_with(
         &mut self,
         waiter: impl FnOnce(&RequestId) -> T,
@@ -195,7 +195,7 @@ impl<T> Calls<T> {
         Ok(id)
     }
 
-    /// Finds who waits for an answer. Others' answers, and late ones, are nobody's.
+    /// Removes the call that a response belongs to. Returns `None` for foreign and late responses.
     pub fn handle_answer<'a>(&mut self, message: Message<'a>) -> Option<Answer<'a, T>> {
         let (id, result, data) = match message {
             Message::Response(response) => (response.id, Ok(response.result), response.data),
@@ -212,7 +212,7 @@ impl<T> Calls<T> {
         })
     }
 
-    /// Gives up one request; its answer will be nobody's.
+    /// Cancels one call. Its response will be ignored.
     pub fn forget(&mut self, id: &RequestId) -> Option<T> {
         match id {
             RequestId::Number(id) => self.waiting.remove(id),
@@ -220,17 +220,17 @@ impl<T> Calls<T> {
         }
     }
 
-    /// Gives up every request: the connection is gone.
+    /// Cancels all calls, for example when the connection closes.
     pub fn drain(&mut self) -> impl Iterator<Item = T> + use<T> {
         std::mem::take(&mut self.waiting).into_values()
     }
 }
 
-/// Caller: nothing more can be asked now.
+/// Caller: no call can be registered now.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallsError {
-    /// Too many answers are outstanding.
-    #[error("more than {0} requests are unanswered")]
+    /// The limit of pending calls is reached.
+    #[error("more than {0} calls are pending")]
     TooMany(usize),
 }

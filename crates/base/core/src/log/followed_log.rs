@@ -1,4 +1,7 @@
-//! A log with followers: each sees every event once, in order, at its own pace.
+//! Output log with followers. Each follower receives every event once, in order, at its own pace.
+//!
+//! A follower with a lag window applies backpressure: output it has not consumed is not evicted,
+//! and the writer pauses while the lag exceeds the window.
 
 #[cfg(test)]
 mod tests;
@@ -12,47 +15,47 @@ use exec_wire::{id::OutputSeq, limits};
 
 use super::{Event, OutputLog};
 
-/// How a log is followed.
+/// Options for following a log.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Follow {
-    /// Where to begin.
+    /// Position of the first event.
     pub from: From,
-    /// What happens to a process that writes faster than its follower reads.
+    /// Reaction to a process that writes faster than its follower reads.
     pub pace: Pace,
 }
 
-/// Where following begins.
+/// Position at which a follower starts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum From {
-    /// After this number; what is still retained is replayed.
+    /// After this sequence number. Retained output is replayed.
     After(OutputSeq),
-    /// With the next event.
+    /// At the next event.
     Now,
 }
 
-/// What happens to a process that writes faster than its follower reads.
+/// Reaction to a process that writes faster than its follower reads.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Pace {
-    /// It is paused: nothing is lost.
+    /// Backpressure: the process is paused and no output is lost.
     Held,
-    /// It runs on: numbers are skipped when the log has dropped them.
+    /// The process keeps running. The follower skips evicted output.
     Free,
 }
 
-/// A follower of one log. Given once.
+/// Id of a follower of one log. Never reused.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct FollowerId(u64);
 
-/// What a follower gets.
+/// Result of [`FollowedLog::poll_event`].
 #[derive(Debug)]
 pub struct Followed {
-    /// The next event; `None` past the close.
+    /// Next event, or `None` after the close.
     pub event: Option<Event>,
-    /// The log is no longer held up, and was before.
+    /// This call ended the follower's backpressure.
     pub released: bool,
 }
 
-/// A log and those who follow it.
+/// Output log and its followers.
 #[derive(Debug)]
 pub struct FollowedLog {
     log: OutputLog,
@@ -63,35 +66,35 @@ pub struct FollowedLog {
 #[derive(Debug)]
 struct LogFollower {
     cursor: OutputSeq,
-    /// Bytes recorded up to the cursor.
+    /// Bytes appended up to the cursor.
     consumed_bytes: u64,
-    /// How far it may lag behind before it exceeds_window up the process; without one it never does.
+    /// Lag at which this follower pauses the process. Absent: it never does.
     window: Option<LagWindow>,
     waker: Option<Waker>,
 }
 
-/// How far somebody may lag behind.
+/// Permitted lag of a follower.
 #[derive(Clone, Copy, Debug)]
 struct LagWindow {
     bytes: usize,
-    /// Bounds the bookkeeping of tiny writes. Where there is none, the bytes do.
+    /// Bounds the bookkeeping of tiny writes. Absent: only bytes count.
     events: Option<usize>,
 }
 
-/// What an attached client may lag behind.
+/// Permitted lag of an attached client.
 const FOLLOWER_WINDOW: LagWindow = LagWindow {
     bytes: limits::FOLLOW_WINDOW_BYTES,
     events: None,
 };
 
-/// What may be unacknowledged.
+/// Permitted amount of unacknowledged output.
 const UNACKED_WINDOW: LagWindow = LagWindow {
     bytes: limits::UNACKNOWLEDGED_BYTES,
     events: Some(limits::RETAINED_OUTPUT_CHUNKS),
 };
 
 impl FollowedLog {
-    /// Begins without followers.
+    /// Creates a log without followers.
     pub fn new(log: OutputLog) -> Self {
         Self {
             log,
@@ -100,7 +103,7 @@ impl FollowedLog {
         }
     }
 
-    /// Records something and wakes every follower that waits for it.
+    /// Runs `record` on the log and wakes every waiting follower.
     pub fn record<T>(&mut self, record: impl FnOnce(&mut OutputLog) -> T) -> T {
         let recorded = record(&mut self.log);
         for follower in self.followers.values_mut() {
@@ -111,7 +114,7 @@ impl FollowedLog {
         recorded
     }
 
-    /// Begins to follow.
+    /// Adds a follower.
     pub fn follow(&mut self, follow: Follow) -> FollowerId {
         let cursor = match follow.from {
             From::After(seq) => seq,
@@ -124,14 +127,14 @@ impl FollowedLog {
         self.add(cursor, window)
     }
 
-    /// Begins to keep what comes after `after` and is still there, until it is acknowledged.
+    /// Adds a hold: retained output after `after` is not evicted until it is acknowledged.
     pub fn hold(&mut self, after: OutputSeq) -> FollowerId {
         let cursor = after.clamp(self.log.before_oldest(), self.log.last_seq());
         self.add(cursor, Some(UNACKED_WINDOW))
     }
 
-    /// Lets go of the events up to `seq`; one that was not recorded yet counts as the last that was.
-    /// Tells whether the hold no longer exceeds_window up the log, and did before.
+    /// Acknowledges the events up to `seq`, or up to the last recorded event if `seq` is higher.
+    /// Returns whether this ended the hold's backpressure.
     pub fn acknowledge(&mut self, id: FollowerId, seq: OutputSeq) -> bool {
         let seq = seq.min(self.log.last_seq());
         let Some(follower) = self.followers.get_mut(&id) else {
@@ -141,7 +144,7 @@ impl FollowedLog {
             return false;
         }
         let was_blocking = follower.exceeds_window(&self.log);
-        // Each chunk is counted once, however many acknowledgements there are.
+        // Counts each chunk once, regardless of the number of acknowledgements.
         follower.consumed_bytes += self.log.bytes_between(follower.cursor, seq);
         follower.cursor = seq;
         let released = was_blocking && !follower.exceeds_window(&self.log);
@@ -166,7 +169,7 @@ impl FollowedLog {
         id
     }
 
-    /// Returns a follower's next event, or waits for it.
+    /// Returns a follower's next event.
     pub fn poll_event(&mut self, id: FollowerId, cx: &mut Context<'_>) -> Poll<Followed> {
         let Some(follower) = self.followers.get_mut(&id) else {
             return Poll::Ready(Followed {
@@ -194,7 +197,7 @@ impl FollowedLog {
         let consecutive = event.seq() == follower.cursor.next();
         follower.cursor = event.seq();
         if !consecutive {
-            // Something was dropped in between.
+            // Events were evicted before this one.
             follower.consumed_bytes =
                 self.log.appended_bytes() - self.log.bytes_after(follower.cursor);
         } else if let Event::Output(chunk) = &event {
@@ -210,7 +213,7 @@ impl FollowedLog {
         })
     }
 
-    /// Ends a follower. Whoever it held up may go on.
+    /// Removes a follower, which also ends its backpressure.
     pub fn unfollow(&mut self, id: FollowerId) {
         self.followers.remove(&id);
         self.update_retain_after();
@@ -221,14 +224,14 @@ impl FollowedLog {
         &self.log
     }
 
-    /// Tells whether a follower that may not lose anything lags too far behind.
+    /// Returns whether the writer must pause: a follower or hold exceeds its lag window.
     pub fn is_held(&self) -> bool {
         self.followers
             .values()
             .any(|follower| follower.exceeds_window(&self.log))
     }
 
-    /// Returns how far the slowest follower that may not lose anything lags behind, in bytes.
+    /// Returns the lag of the slowest follower or hold that applies backpressure, in bytes.
     pub fn lag(&self) -> u64 {
         let pausing = self
             .followers
@@ -238,8 +241,9 @@ impl FollowedLog {
         consumed.map_or(0, |consumed| self.log.appended_bytes() - consumed)
     }
 
-    /// Returns what everyone who may not lose anything has taken: the last number, and how many bytes
-    /// were recorded up to it. Without such a follower it is all that was recorded.
+    /// Returns the last sequence number that every follower and hold with backpressure has
+    /// consumed, and the number of bytes appended up to it. Without any, returns the end of the
+    /// log.
     pub fn taken(&self) -> (OutputSeq, u64) {
         let last = OutputSeq(self.log.next_seq().0 - 1);
         let pausing = self
@@ -252,7 +256,7 @@ impl FollowedLog {
             .unwrap_or((last, self.log.appended_bytes()))
     }
 
-    /// Keeps the log from dropping what a held follower was not given yet.
+    /// Exempts output from eviction that a follower with backpressure has not consumed.
     fn update_retain_after(&mut self) {
         let pausing = self
             .followers

@@ -146,7 +146,7 @@ fn waiting_reader_sees_an_exit_once() {
     assert!(log.has_news(OutputSeq(0)));
     assert!(
         !log.has_news(OutputSeq(1)),
-        "the exit was seen and the output is still open"
+        "the exit was seen and the output is open"
     );
     log.record_close();
     assert!(log.has_news(OutputSeq(2)));
@@ -170,7 +170,7 @@ fn snapshot_keeps_head_and_tail_of_each_stream() {
 }
 
 proptest! {
-    /// Following event by event sees what the pages show, in order, whatever is evicted between.
+    /// Reading event by event returns the same events as paging, regardless of eviction.
     #[test]
     fn following_and_paging_return_the_same_events(
         cap in 1usize..64,
@@ -205,7 +205,7 @@ proptest! {
         prop_assert_eq!(seen.iter().filter(|e| matches!(e, Event::Exited(..))).count(), 1);
     }
 
-    /// Reading in pages of any budget yields exactly the retained chunks, each once.
+    /// Pages of any size return exactly the retained chunks, each once.
     #[test]
     fn consecutive_pages_return_every_retained_chunk_once(
         cap in 1usize..200,
@@ -231,7 +231,7 @@ proptest! {
         prop_assert_eq!(joined, whole);
     }
 
-    /// A snapshot is a prefix and a suffix of what was written, and counts what is between.
+    /// A snapshot is a prefix and a suffix of the output, and counts the bytes between.
     #[test]
     fn snapshot_accounts_for_every_byte(
         cap in 1usize..200,

@@ -77,7 +77,7 @@ fn acknowledgement_is_accepted_once_granted_and_initialized() {
     assert_eq!(handle(&mut gate, r#"{"method":"initialized"}"#), None);
     let message = Message::decode(ACKNOWLEDGE.as_bytes()).unwrap();
     let Input::Acknowledged(acknowledged) = gate.handle_message(message) else {
-        panic!("it does not pass");
+        panic!("acknowledgement was not accepted");
     };
     assert_eq!(acknowledged.process_id.as_str(), "p");
     assert_eq!(acknowledged.seq.0, 7);

@@ -46,7 +46,7 @@ fn pausing_follower_loses_nothing_and_skipping_follower_misses_events() {
     assert_eq!(
         next(&mut log, free),
         Some(3),
-        "the others fell out when they were taken"
+        "the earlier chunks were evicted once consumed"
     );
     assert_eq!(
         [next(&mut log, held), next(&mut log, held)],
@@ -83,10 +83,10 @@ fn unacknowledged_output_is_retained_and_pauses_the_writer() {
     assert!(log.acknowledge(hold, OutputSeq(1)));
     assert!(!log.is_held());
     assert_eq!(log.log().page(OutputSeq(0), None).chunks.len(), 1);
-    assert!(!log.acknowledge(hold, OutputSeq(1)), "said before");
+    assert!(!log.acknowledge(hold, OutputSeq(1)), "already acknowledged");
     assert!(!log.acknowledge(hold, OutputSeq(99)), "not recorded yet");
     write(&mut log, vec![0; limits::UNACKNOWLEDGED_BYTES]);
-    assert!(log.is_held(), "what came later was not acknowledged");
+    assert!(log.is_held(), "later output is unacknowledged");
     log.unfollow(hold);
     assert!(!log.is_held());
 }
@@ -112,7 +112,7 @@ fn late_hold_starts_at_the_oldest_retained_output() {
         write(&mut log, "abcd");
     }
     let hold = log.hold(OutputSeq(0));
-    assert!(!log.is_held(), "what was dropped before does not count");
+    assert!(!log.is_held(), "evicted output does not count");
     assert_eq!(log.lag(), 4);
     write(&mut log, "abcd");
     assert_eq!(log.lag(), 8);
@@ -121,7 +121,7 @@ fn late_hold_starts_at_the_oldest_retained_output() {
     assert_eq!(log.lag(), 0);
     assert_eq!(log.log().retained_bytes(), 4);
     write(&mut log, "abcd");
-    assert_eq!(log.lag(), 4, "what came later was not acknowledged");
+    assert_eq!(log.lag(), 4, "later output is unacknowledged");
 }
 
 #[test]
@@ -132,7 +132,11 @@ fn hold_and_follower_keep_separate_cursors() {
     write(&mut log, "efgh");
     assert_eq!(next(&mut log, follower), Some(1));
     log.acknowledge(hold, OutputSeq(2));
-    assert_eq!(log.log().retained_bytes(), 4, "the follower was given one");
+    assert_eq!(
+        log.log().retained_bytes(),
+        4,
+        "the follower has consumed one chunk"
+    );
     assert_eq!(next(&mut log, follower), Some(2));
     write(&mut log, "ijkl");
     assert_eq!(next(&mut log, follower), Some(3));
@@ -140,7 +144,7 @@ fn hold_and_follower_keep_separate_cursors() {
     assert_eq!(
         log.log().retained_bytes(),
         8,
-        "the third is not acknowledged"
+        "the third chunk is unacknowledged"
     );
 }
 
