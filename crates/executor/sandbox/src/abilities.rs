@@ -12,10 +12,8 @@ pub use self::{
 
 use std::{ffi::CString, io, path::PathBuf, time::Duration};
 
-use exec_process::{
-    enclosure::{Enclosure, Guard, Namespaces, NetworkNamespace},
-    spawner::{SpawnError, Spawner, Spec, Stage},
-};
+use exec_process::spawner::{SpawnError, Spawner, Spec, Stage};
+use exec_spawn::enclosure::{Enclosure, Guard, Namespaces, NetworkNamespace};
 use serde::Serialize;
 use tokio::time::{Instant, timeout_at};
 

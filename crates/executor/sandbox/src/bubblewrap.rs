@@ -13,7 +13,8 @@ use std::{
     process::Stdio,
 };
 
-use exec_process::{enclosure::Instruction, spawner::Extra};
+use exec_process::spawner::Extra;
+use exec_spawn::enclosure::Instruction;
 use tokio::{
     io::AsyncReadExt,
     time::{Instant, timeout_at},

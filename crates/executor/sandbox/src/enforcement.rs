@@ -19,7 +19,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use exec_process::enclosure::{Enclosure, Guard, Instruction, Namespaces, NetworkNamespace};
+use exec_spawn::enclosure::{Enclosure, Guard, Instruction, Namespaces, NetworkNamespace};
 
 use crate::{
     abilities::Abilities,
@@ -105,7 +105,7 @@ pub(crate) struct BubblewrapOrder {
     pub(crate) program: PathBuf,
     pub(crate) view: View,
     pub(crate) network: Network,
-    pub(crate) filter: Vec<exec_process::enclosure::Instruction>,
+    pub(crate) filter: Vec<exec_spawn::enclosure::Instruction>,
     pub(crate) processes: Processes,
 }
 

@@ -39,7 +39,8 @@ use exec_env::filesystem::{
     Changes, FileError, FileFuture, MissingPaths, MissingWatch, Open, WatchDepth, WatchPath,
     Watcher,
 };
-use exec_process::{enclosure::Enclosure, spawner::Spawner};
+use exec_process::spawner::Spawner;
+use exec_spawn::enclosure::Enclosure;
 use exec_wire::{fs::ReadFile, path_uri::PathUri};
 use futures_util::{
     future::FutureExt,

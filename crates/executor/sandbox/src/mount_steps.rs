@@ -19,7 +19,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use exec_process::enclosure::{MAX_SLOTS, Missing, Slot, Step};
+use exec_spawn::enclosure::{MAX_SLOTS, Missing, Slot, Step};
 
 use self::pseudo_fs::{devices, processes, text};
 use crate::plan::{Access, Kind, Layer, View};

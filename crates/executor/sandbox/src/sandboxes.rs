@@ -10,7 +10,8 @@ use std::{
 };
 
 use exec_env::filesystem::FileError;
-use exec_process::{enclosure::Enclosure, spawner::Spawner};
+use exec_process::spawner::Spawner;
+use exec_spawn::enclosure::Enclosure;
 use exec_wire::sandbox::{EntryPath, FileSystemPolicy, Permissions, Sandbox};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tokio::{sync::Mutex, time::Instant};

@@ -9,7 +9,7 @@ mod assembler;
 #[cfg(test)]
 mod tests;
 
-use exec_process::enclosure::Instruction;
+use exec_spawn::enclosure::Instruction;
 
 use self::assembler::{Check, Rule, Verdict, assemble};
 

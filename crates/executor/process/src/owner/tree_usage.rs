@@ -3,7 +3,7 @@
 
 use std::{fs, time::Duration};
 
-use crate::tree::{self, ProcessStat};
+use exec_spawn::tree::{self, ProcessStat};
 
 /// Processes of a tree that are counted for [`usage_of_tree`], to bound what a listing costs.
 const MAX_SAMPLED: usize = 1024;

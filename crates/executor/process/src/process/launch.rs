@@ -10,6 +10,7 @@ use std::{
 };
 
 use exec_core::log::{OutputLog, Retention};
+use exec_spawn::enclosure::Enclosure;
 use exec_wire::{
     id::ProcessId,
     process::{Limits, OutputStream, TerminalSize},
@@ -21,7 +22,6 @@ use tokio::{
 
 use super::handle::LocalProcess;
 use crate::{
-    enclosure::Enclosure,
     input::Input,
     owner::{Kind, Owner, Source, Timers, TreeLimits},
     pipe, pty,

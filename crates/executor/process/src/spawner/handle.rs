@@ -20,16 +20,17 @@ use tokio::{
     sync::Mutex,
 };
 
-use super::{
-    frame::{MAX_EXTRA, MAX_FRAME_BYTES, Spec},
-    link::{Link, SpawnerProcess},
-    report::{Order, REPORT_BYTES, Report},
-};
-use crate::{
+use exec_spawn::{
     enclosure::{At, Part},
-    register::register,
+    spawner::{
+        MAX_EXTRA, MAX_FRAME_BYTES, Order, REPORT_BYTES, Report, SpawnError, SpawnerProcess, Spec,
+        Stage,
+    },
     tree,
 };
+
+use super::link::{Link, attend};
+use crate::register::register;
 
 /// The executable of this process, also when its file was replaced or removed.
 const THIS_PROGRAM: &str = "/proc/self/exe";
@@ -98,7 +99,7 @@ impl Spawner {
             process: Arc::clone(&process),
             _spawner: self.clone(),
         };
-        match process.attend(child.report()).await.flatten() {
+        match attend(&process, child.report()).await.flatten() {
             Some(Report::Started { pid, supervisor }) => Ok(Child {
                 pid,
                 supervisor: supervisor.cast_signed(),
@@ -244,95 +245,5 @@ impl Child {
         if let Err(errno) = send(&self.control, &order.encode(), SendFlags::NOSIGNAL) {
             tracing::debug!(%errno, ?order, "supervisor did not take an order");
         }
-    }
-}
-
-/// Where starting a command can fail.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[repr(u32)]
-pub enum Stage {
-    /// Descriptors, session, terminal.
-    Setup = 1,
-    /// The working directory.
-    Chdir = 2,
-    /// A resource limit.
-    Limit = 3,
-    /// The program.
-    Exec = 4,
-    /// The process itself.
-    Clone = 5,
-    /// What encloses it.
-    Enclosure = 6,
-}
-
-impl Stage {
-    fn from_number(number: u32) -> Self {
-        match number {
-            2 => Self::Chdir,
-            3 => Self::Limit,
-            4 => Self::Exec,
-            5 => Self::Clone,
-            6 => Self::Enclosure,
-            _ => Self::Setup,
-        }
-    }
-}
-
-/// Why a command does not run. In every case nothing is left running.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SpawnError {
-    /// Host: a step failed.
-    #[error("process could not be started")]
-    Host {
-        /// The step.
-        stage: Stage,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// Host: it was not enclosed. It is never run without.
-    #[error("cannot {part}")]
-    Enclosure {
-        /// What the host refused.
-        part: Part,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// Caller: the operating system's texts end at a NUL byte.
-    #[error("{0} must not contain a NUL byte")]
-    Nul(&'static str),
-    /// Host: the supervisor vanished before it said anything.
-    #[error("process supervisor is gone")]
-    Lost,
-}
-
-impl SpawnError {
-    /// Returns the error with everything that caused it, for places that keep a text only.
-    pub fn explained(&self) -> String {
-        let mut text = self.to_string();
-        let mut source = std::error::Error::source(self);
-        while let Some(error) = source {
-            text.push_str(": ");
-            text.push_str(&error.to_string());
-            source = error.source();
-        }
-        text
-    }
-
-    /// Tells whether an enclosure was refused because a path is not there any more, or is a link now.
-    pub fn is_about_missing_files(&self) -> bool {
-        let Self::Enclosure { source, .. } = self else {
-            return false;
-        };
-        let errno = source.raw_os_error();
-        [libc::ENOENT, libc::ENOTDIR, libc::ELOOP]
-            .map(Some)
-            .contains(&errno)
-    }
-
-    fn host(stage: Stage, source: io::Error) -> Self {
-        Self::Host { stage, source }
     }
 }

@@ -2,46 +2,33 @@
 //!
 //! A stopped spawner is continued; one that cannot be continued is killed, and its user opens another.
 //! When a spawner has died, what its commands left behind is killed, provided that this process is a
-//! subreaper ([`adopt_orphans`]): orphans then become its children.
+//! subreaper ([`exec_spawn::spawner::adopt_orphans`]): orphans then become its children.
 
 use std::{
     fmt,
     io::{self, IoSlice},
     mem::MaybeUninit,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::process::CommandExt,
-    },
+    os::fd::{AsFd, OwnedFd},
     path::Path,
-    process::{self, Stdio},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
+use exec_spawn::spawner::{MAX_FDS, SpawnerProcess, Spec, adopts_orphans, end_orphans};
 use rustix::{
     io::Errno,
     net::{
         AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
         SocketType, sendmsg, socketpair,
     },
-    process::{
-        Pid, PidfdFlags, Signal, WaitOptions, child_subreaper, getpid, pidfd_open,
-        pidfd_send_signal, set_child_subreaper, waitpid,
-    },
+    process::Signal,
 };
 use tokio::{
     io::{Interest, unix::AsyncFd},
     time::{sleep, timeout},
 };
 
-use super::{
-    boot::SPAWNER_NAME,
-    frame::{MAX_FDS, Spec},
-};
-use crate::{
-    register::register,
-    tree::{self, ProcessStat},
-};
+use crate::register::register;
 
 /// How long a spawner may take for something before it is looked at.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -53,20 +40,6 @@ const ORPHAN_CHECK: Duration = Duration::from_millis(20);
 const GRACE_CHECKS: u32 = 5;
 /// How many checks there are. What lives on is in uninterruptible sleep.
 const MAX_CHECKS: u32 = 500;
-
-/// Spawners of this process that have not been reaped. They belong to the process like its children do:
-/// orphans come to the process, not to whoever started their ancestor.
-static LIVE_SPAWNERS: Mutex<Vec<i32>> = Mutex::new(Vec::new());
-
-/// Makes this process the one that orphans of its commands come to when supervisor and spawner were
-/// killed, so that it can kill them. For programs that start processes through spawners only, or in their
-/// own session: other children are left alone.
-///
-/// # Errors
-/// When the kernel refuses.
-pub fn adopt_orphans() -> io::Result<()> {
-    Ok(set_child_subreaper(Some(getpid()))?)
-}
 
 /// A spawner process and the socket to it.
 pub(super) struct Link {
@@ -100,9 +73,7 @@ impl Link {
         control: &OwnedFd,
     ) -> io::Result<()> {
         self.process.resume();
-        let sent = self
-            .process
-            .attend(send(&self.socket, frame, spec, control));
+        let sent = attend(&self.process, send(&self.socket, frame, spec, control));
         sent.await.unwrap_or(Err(Errno::PIPE.into()))
     }
 }
@@ -140,97 +111,27 @@ impl fmt::Debug for Link {
     }
 }
 
-/// A spawner as its parent sees it.
-#[derive(Debug)]
-pub(super) struct SpawnerProcess {
-    pid: i32,
-    /// Names the process, also when its number is another's.
-    descriptor: OwnedFd,
-    child: Mutex<process::Child>,
-}
-
-impl SpawnerProcess {
-    fn start(program: &Path, socket: OwnedFd) -> io::Result<Self> {
-        let mut command = process::Command::new(program);
-        command
-            .arg0(SPAWNER_NAME)
-            .env_clear()
-            .current_dir("/")
-            .stdin(socket)
-            .stdout(Stdio::null())
-            .stderr(Stdio::inherit());
-        // Whoever looks for orphans waits until it is known that this is none.
-        let mut live = live_spawners();
-        let child = command.spawn()?;
-        let pid = child.id().cast_signed();
-        live.push(pid);
-        drop(live);
-        // Its number is its own until it is reaped, which happens below only.
-        let number = Pid::from_raw(pid).ok_or(Errno::SRCH)?;
-        let descriptor = pidfd_open(number, PidfdFlags::empty())?;
-        Ok(Self {
-            pid,
-            descriptor,
-            child: Mutex::new(child),
-        })
-    }
-
-    fn descriptor(&self) -> io::Result<OwnedFd> {
-        self.descriptor.try_clone()
-    }
-
-    /// Continues it, in case that somebody stopped it.
-    pub(super) fn resume(&self) {
-        self.signal(Signal::CONT);
-    }
-
-    fn signal(&self, signal: Signal) {
-        if let Err(errno) = pidfd_send_signal(&self.descriptor, signal) {
-            tracing::debug!(%errno, ?signal, "spawner was not signalled");
+/// Waits for something that the spawner has to do, and continues it as often as it is stopped
+/// meanwhile. `None`: it was stopped again and again, and was killed.
+pub(super) async fn attend<T>(
+    process: &SpawnerProcess,
+    work: impl Future<Output = T>,
+) -> Option<T> {
+    let mut work = std::pin::pin!(work);
+    let mut stops = 0;
+    loop {
+        if let Ok(done) = timeout(PATIENCE, work.as_mut()).await {
+            return Some(done);
         }
-    }
-
-    /// Waits for something that the spawner has to do, and continues it as often as it is stopped
-    /// meanwhile. `None`: it was stopped again and again, and was killed.
-    pub(super) async fn attend<T>(&self, work: impl Future<Output = T>) -> Option<T> {
-        let mut work = std::pin::pin!(work);
-        let mut stops = 0;
-        loop {
-            if let Ok(done) = timeout(PATIENCE, work.as_mut()).await {
-                return Some(done);
-            }
-            let is_stopped = ProcessStat::read(self.pid).is_some_and(ProcessStat::is_stopped);
-            stops = if is_stopped { stops + 1 } else { 0 };
-            if stops > MAX_STOPS {
-                tracing::error!("the spawner was stopped repeatedly and is replaced");
-                self.signal(Signal::KILL);
-                return None;
-            }
-            self.resume();
+        let is_stopped = process.is_stopped();
+        stops = if is_stopped { stops + 1 } else { 0 };
+        if stops > MAX_STOPS {
+            tracing::error!("the spawner was stopped repeatedly and is replaced");
+            process.signal(Signal::KILL);
+            return None;
         }
+        process.resume();
     }
-
-    /// Reaps it, if it has ended.
-    fn reap(&self) {
-        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut live = live_spawners();
-        match child.try_wait() {
-            Ok(None) => {}
-            Ok(Some(_)) => live.retain(|pid| *pid != self.pid),
-            Err(error) => tracing::debug!(%error, "spawner was not reaped"),
-        }
-    }
-}
-
-impl Drop for SpawnerProcess {
-    fn drop(&mut self) {
-        // It ends when its socket closes. One that is still on its way out is reaped with this process.
-        self.reap();
-    }
-}
-
-fn live_spawners() -> MutexGuard<'static, Vec<i32>> {
-    LIVE_SPAWNERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Waits for a spawner's death, reaps it, and kills the orphans that it left to this process.
@@ -241,24 +142,12 @@ async fn attend_death(process: Arc<SpawnerProcess>, descriptor: OwnedFd) {
     // A descriptor of a process is readable from its death on.
     drop(descriptor.readable().await);
     process.reap();
-    if !matches!(child_subreaper(), Ok(Some(_))) {
+    if !adopts_orphans() {
         return;
     }
     for check in 0..MAX_CHECKS {
-        let orphans = tree::adopted_orphans(&live_spawners());
-        if orphans.is_empty() {
+        if !end_orphans(check >= GRACE_CHECKS) {
             return;
-        }
-        for pid in orphans {
-            // Supervisors among them were continued by the kernel and know what to do.
-            if check < GRACE_CHECKS {
-                tree::signal(pid, Signal::CONT);
-            } else {
-                tree::kill_descendants(pid);
-                tree::signal(pid, Signal::KILL);
-            }
-            // Not reaped by anybody else: nobody here started it.
-            let _ = waitpid(Pid::from_raw(pid), WaitOptions::NOHANG);
         }
         sleep(ORPHAN_CHECK).await;
     }

@@ -5,7 +5,7 @@ use std::{
 };
 
 use super::*;
-use crate::{pipe, raw};
+use crate::pipe;
 
 fn spec(argv: &[&str], stdout: OwnedFd) -> Spec {
     Spec {
@@ -120,7 +120,8 @@ async fn a_spawner_that_dies_is_replaced_and_its_commands_are_lost() {
     };
     let supervisor = parent(&stat);
     let spawner_pid = parent(&std::fs::read_to_string(format!("/proc/{supervisor}/stat")).unwrap());
-    raw::kill(spawner_pid.parse().unwrap(), libc::SIGKILL).unwrap();
+    let spawner_pid = rustix::process::Pid::from_raw(spawner_pid.parse().unwrap()).unwrap();
+    rustix::process::kill_process(spawner_pid, rustix::process::Signal::KILL).unwrap();
     while child.report().await.is_some() {}
     let next = spawner.spawn(spec(&["/bin/true"], null())).await.unwrap();
     assert!(matches!(next.report().await, Some(Report::Exited(_))));

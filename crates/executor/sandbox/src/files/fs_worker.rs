@@ -15,10 +15,8 @@ use std::{
 };
 
 use exec_env::filesystem::FileError;
-use exec_process::{
-    enclosure::Enclosure,
-    spawner::{Child, Extra, Spawner, Spec},
-};
+use exec_process::spawner::{Child, Extra, Spawner, Spec};
+use exec_spawn::enclosure::Enclosure;
 use tokio::{io::Interest, net::UnixStream, time::timeout};
 
 use super::{

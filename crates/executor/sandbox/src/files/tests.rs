@@ -17,10 +17,8 @@ use std::{
 use bytes::Bytes;
 use exec_env::filesystem::{FileError, Open};
 use exec_fs::WholeFile;
-use exec_process::{
-    enclosure::{Enclosure, Missing, Namespaces, Slot, Step},
-    spawner::Spawner,
-};
+use exec_process::spawner::Spawner;
+use exec_spawn::enclosure::{Enclosure, Missing, Namespaces, Slot, Step};
 use exec_wire::{
     fs::{GetMetadata, OpenMode, ReadFile, WriteFile},
     path_uri::PathUri,

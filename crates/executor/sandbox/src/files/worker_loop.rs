@@ -17,7 +17,7 @@ use std::{
 
 use exec_env::filesystem::FileError;
 use exec_fs::{BlockFile, Stop, WholeFile};
-use exec_process::enclosure::{self, Enclosure};
+use exec_spawn::enclosure::{self, Enclosure};
 use rustix::io::Errno;
 use serde::Serialize;
 

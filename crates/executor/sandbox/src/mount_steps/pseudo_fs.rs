@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use exec_process::enclosure::{Missing, Slot, Step};
+use exec_spawn::enclosure::{Missing, Slot, Step};
 
 /// Devices that every command may use.
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];

@@ -1,4 +1,4 @@
-use exec_process::enclosure::{Missing, Step};
+use exec_spawn::enclosure::{Missing, Step};
 
 use super::{steps, *};
 use crate::plan::{Access, Kind, Layer, View};
@@ -29,7 +29,7 @@ fn view(base: Access, layers: Vec<Layer>) -> View {
 /// One line a step, with slots as letters.
 fn told(view: &View, fittings: Fittings) -> Vec<String> {
     let letter =
-        |slot: exec_process::enclosure::Slot| char::from(b'a' + u8::try_from(slot.0).unwrap());
+        |slot: exec_spawn::enclosure::Slot| char::from(b'a' + u8::try_from(slot.0).unwrap());
     let path = |path: &std::ffi::CString| path.to_str().unwrap().to_owned();
     let steps = steps(view, fittings).unwrap();
     let told = steps.iter().map(|step| match step {

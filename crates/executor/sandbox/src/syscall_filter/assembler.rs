@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use exec_process::enclosure::Instruction;
+use exec_spawn::enclosure::Instruction;
 
 /// What becomes of calls of one number.
 #[derive(Clone, Debug, Eq, PartialEq)]

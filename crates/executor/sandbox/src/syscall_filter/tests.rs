@@ -1,4 +1,4 @@
-use exec_process::enclosure::Instruction;
+use exec_spawn::enclosure::Instruction;
 
 use super::*;
 

@@ -8,9 +8,7 @@ use std::{
 };
 
 use super::{
-    child,
-    handle::Stage,
-    init,
+    Stage, child, init,
     job::Job,
     progress::{self, Failure},
     report::{ExitReport, ORDER_BYTES, Order, Report},

@@ -24,7 +24,7 @@ pub(crate) use self::{
     guard::{Watch, pass_listener},
     mount::{make_private, open_outside_processes},
     network::open_network,
-    part::{At, Refusal},
+    part::Refusal,
     parts::{NamespaceParts, Parts},
     restrict::{
         drop_capabilities, forbid_privileges, forbid_raising_limits, keep_only_tracing,
@@ -32,13 +32,11 @@ pub(crate) use self::{
     },
     view::View,
 };
-#[cfg(test)]
-mod tests;
 
 pub use self::{
     description::{
         Enclosure, Guard, Instruction, MAX_SLOTS, Missing, Namespaces, NetworkNamespace, Slot, Step,
     },
     enter::{EnterError, enter},
-    part::Part,
+    part::{At, Part},
 };

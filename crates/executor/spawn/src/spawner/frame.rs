@@ -83,7 +83,7 @@ impl Resource {
 }
 
 /// Most descriptors beside the standard ones.
-pub(super) const MAX_EXTRA: usize = 4;
+pub const MAX_EXTRA: usize = 4;
 /// Most limits: one of each.
 pub(super) const MAX_LIMITS: usize = 5;
 /// Length of the body and number of descriptors.
@@ -91,17 +91,17 @@ pub(super) const PREFIX_BYTES: usize = 8;
 /// Most descriptors of an enclosure: its ruleset and its door.
 const MAX_ENCLOSURE_FDS: usize = 2;
 /// Most descriptors that travel with a frame.
-pub(super) const MAX_FDS: usize = 4 + MAX_EXTRA + MAX_ENCLOSURE_FDS;
+pub const MAX_FDS: usize = 4 + MAX_EXTRA + MAX_ENCLOSURE_FDS;
 /// Flags, limits, extra targets, how many texts of each kind follow, and how many bytes of an
 /// enclosure after them.
 pub(super) const HEAD_BYTES: usize = 4 + 4 + MAX_LIMITS * 12 + 4 + MAX_EXTRA * 4 + 4 * 4;
 /// Longest frame: the kernel takes at most 6 MiB of arguments and environment, and thousands of
 /// steps of an enclosure are less.
-pub(super) const MAX_FRAME_BYTES: usize = 16 << 20;
+pub const MAX_FRAME_BYTES: usize = 16 << 20;
 
 impl Spec {
     /// Encodes everything but the descriptors.
-    pub(super) fn encode(&self) -> Vec<u8> {
+    pub fn encode(&self) -> Vec<u8> {
         let texts = || {
             std::iter::once(&self.cwd)
                 .chain(&self.candidates)
@@ -147,7 +147,7 @@ impl Spec {
     }
 
     /// Returns the descriptors in the order in which they travel.
-    pub(super) fn descriptors<'a>(&'a self, control: BorrowedFd<'a>) -> Vec<BorrowedFd<'a>> {
+    pub fn descriptors<'a>(&'a self, control: BorrowedFd<'a>) -> Vec<BorrowedFd<'a>> {
         use std::os::fd::AsFd;
 
         let standard = [

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Bytes of a report on the socket: six numbers of eight bytes.
-pub(super) const REPORT_BYTES: usize = 48;
+pub const REPORT_BYTES: usize = 48;
 /// Bytes of an order: kind and signal.
 pub(super) const ORDER_BYTES: usize = 8;
 
@@ -26,7 +26,7 @@ pub enum Report {
     },
     /// It does not: at this step, for this reason.
     Failed {
-        /// The step, as [`Stage`](super::handle::Stage) numbers them.
+        /// The step, as [`Stage`](super::Stage) numbers them.
         stage: u32,
         /// The error number.
         errno: i32,
@@ -53,7 +53,7 @@ pub struct ExitReport {
 impl Report {
     /// Encodes for the socket. Allocates nothing.
     #[expect(clippy::cast_sign_loss, reason = "numbers travel as bit patterns")]
-    pub(super) fn encode(self) -> [u8; REPORT_BYTES] {
+    pub fn encode(self) -> [u8; REPORT_BYTES] {
         let words: [u64; 6] = match self {
             Self::Started { pid, supervisor } => {
                 [STARTED, u64::from(pid), u64::from(supervisor), 0, 0, 0]
@@ -89,7 +89,7 @@ impl Report {
         clippy::cast_possible_truncation,
         reason = "numbers travel as bit patterns"
     )]
-    pub(super) fn decode(bytes: &[u8; REPORT_BYTES]) -> Option<Self> {
+    pub fn decode(bytes: &[u8; REPORT_BYTES]) -> Option<Self> {
         let word = |index: usize| {
             let mut word = [0; 8];
             word.copy_from_slice(&bytes[index * 8..index * 8 + 8]);
@@ -118,7 +118,7 @@ impl Report {
 
 /// What the server asks of a supervisor.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Order {
+pub enum Order {
     /// Signal the process group of the command.
     Signal(i32),
     /// Kill everything that descends from the command.
@@ -126,7 +126,8 @@ pub(super) enum Order {
 }
 
 impl Order {
-    pub(super) fn encode(self) -> [u8; ORDER_BYTES] {
+    /// Encodes for the socket.
+    pub fn encode(self) -> [u8; ORDER_BYTES] {
         let (kind, signal) = match self {
             Self::Signal(signal) => (SIGNAL, signal),
             Self::Kill => (KILL, 0),

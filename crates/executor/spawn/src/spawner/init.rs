@@ -11,8 +11,7 @@ use std::{
 };
 
 use super::{
-    child,
-    handle::Stage,
+    Stage, child,
     job::Job,
     progress::{self, Failure},
     supervise::{Started, close_all_but},

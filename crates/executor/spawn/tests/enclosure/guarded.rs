@@ -17,10 +17,10 @@ const MAKE: u64 = 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 12 | 1 << 13;
 pub(super) fn nothing_can_be_made() -> Option<OwnedFd> {
     let handled = MAKE;
     let size = size_of_val(&handled);
-    let args = [&raw const handled as usize, size, 0, 0, 0, 0];
-    let fd = crate::raw::numbers(libc::SYS_landlock_create_ruleset, args).ok()?;
+    let args = [&raw const handled as usize, size, 0];
+    let fd = call(libc::SYS_landlock_create_ruleset, args).ok()?;
     // SAFETY: the descriptor is new and nobody else's.
-    Some(unsafe { OwnedFd::from_raw_fd(crate::raw::to_i32(fd)) })
+    Some(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Notifies of `mkdir` and `bind`, lets everything else pass.
@@ -94,8 +94,8 @@ extern "C" fn bind_all() {
     for path in arguments {
         // By a thread that is not the first, and that alone has the socket.
         let bound = std::thread::spawn(move || {
-            let flags = crate::raw::int(libc::CLONE_FILES);
-            crate::raw::numbers(libc::SYS_unshare, [flags, 0, 0, 0, 0, 0]).unwrap();
+            let flags = usize::try_from(libc::CLONE_FILES).unwrap();
+            call(libc::SYS_unshare, [flags, 0, 0]).unwrap();
             UnixListener::bind(path)?.local_addr()
         });
         match bound.join().unwrap() {
@@ -103,7 +103,7 @@ extern "C" fn bind_all() {
             Err(error) => println!("{error}"),
         }
     }
-    crate::raw::exit(0);
+    exit(0);
 }
 
 #[used]

@@ -179,7 +179,7 @@ async fn a_program_that_cannot_run_is_reported_from_inside() {
     let Err(SpawnError::Host { stage, source }) = error else {
         panic!("expected a failure: {error:?}")
     };
-    assert_eq!(stage, crate::spawner::Stage::Exec);
+    assert_eq!(stage, Stage::Exec);
     assert_eq!(source.raw_os_error(), Some(libc::ENOENT));
 }
 

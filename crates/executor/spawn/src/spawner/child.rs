@@ -6,8 +6,8 @@ use std::{
 };
 
 use super::{
+    Stage,
     frame::MAX_EXTRA,
-    handle::Stage,
     job::Job,
     progress::{self, Failure},
 };

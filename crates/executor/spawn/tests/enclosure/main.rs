@@ -1,4 +1,8 @@
 //! Enclosures on the kernel these tests run on.
+#![expect(
+    unsafe_code,
+    reason = "probes that run before main, and system calls without a safe wrapper"
+)]
 
 mod entered;
 mod guarded;
@@ -14,11 +18,38 @@ use std::{
     path::Path,
 };
 
-use super::*;
-use crate::{
-    pipe,
-    spawner::{Child, Report, SpawnError, Spawner, Spec},
+use exec_process::spawner::{Child, Spawner};
+use exec_spawn::{
+    enclosure::{
+        Enclosure, Guard, Instruction, MAX_SLOTS, Missing, Namespaces, NetworkNamespace, Part,
+        Slot, Step, enter,
+    },
+    spawner::{Report, SpawnError, Spec, Stage},
 };
+
+/// Opens the device that reads as empty.
+fn null() -> OwnedFd {
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.read(true).write(true).open("/dev/null");
+    file.unwrap().into()
+}
+
+/// Makes a system call that has no safe wrapper.
+fn call(number: i64, args: [usize; 3]) -> std::io::Result<i32> {
+    let [a, b, c] = args;
+    // SAFETY: every caller passes numbers only, or pointers to what it holds during the call.
+    let result = unsafe { libc::syscall(number, a, b, c) };
+    i32::try_from(result)
+        .ok()
+        .filter(|result| *result >= 0)
+        .ok_or_else(std::io::Error::last_os_error)
+}
+
+/// Ends the process without running anything that is registered for its end.
+fn exit(code: i32) -> ! {
+    // SAFETY: no precondition.
+    unsafe { libc::_exit(code) }
+}
 
 /// How an enclosed shell ended and what it wrote.
 #[derive(Debug, Eq, PartialEq)]
@@ -42,8 +73,8 @@ async fn start(
     enclosure: Enclosure,
     script: &str,
 ) -> Result<(Child, OwnedFd), SpawnError> {
-    let (ours, theirs) = pipe::from_child().unwrap();
-    rustix::io::ioctl_fionbio(&ours, false).unwrap();
+    let (ours, theirs) = std::io::pipe().unwrap();
+    let (ours, theirs) = (OwnedFd::from(ours), OwnedFd::from(theirs));
     let spec = Spec {
         candidates: vec![c"/bin/bash".to_owned()],
         argv: [c"bash", c"-c", &CString::new(script).unwrap()]
@@ -54,7 +85,7 @@ async fn start(
             c"LC_ALL=C".to_owned(),
         ],
         cwd: c"/".to_owned(),
-        stdin: pipe::null().unwrap(),
+        stdin: null(),
         stderr: theirs.try_clone().unwrap(),
         stdout: theirs,
         terminal: false,
@@ -197,11 +228,11 @@ fn what_is_encoded_is_decoded_again() {
             processes: false,
             network: Some(NetworkNamespace {
                 listen: vec![1, 65535],
-                door: Some(pipe::null().unwrap()),
+                door: Some(null()),
             }),
             steps,
         }),
-        landlock: Some(pipe::null().unwrap()),
+        landlock: Some(null()),
         filter: vec![Instruction {
             code: 6,
             if_true: 1,
@@ -214,7 +245,7 @@ fn what_is_encoded_is_decoded_again() {
         }],
     };
     let bytes = enclosure.encode();
-    let descriptors = || vec![pipe::null().unwrap(), pipe::null().unwrap()];
+    let descriptors = || vec![null(), null()];
     assert_eq!(enclosure.descriptors().len(), 2);
     let decoded = Enclosure::decode(&bytes, descriptors()).unwrap();
     assert_eq!(decoded.encode(), bytes);

@@ -25,12 +25,12 @@ fn probe() {
     }
     if let Err(error) = enter(enclosure) {
         eprintln!("{error}: {}", error.source);
-        crate::raw::exit(3);
+        exit(3);
     }
     let script = arguments.next().unwrap();
     let error = Command::new("/bin/bash").arg("-c").arg(script).exec();
     eprintln!("{error}");
-    crate::raw::exit(4);
+    exit(4);
 }
 
 extern "C" fn before_main() {

@@ -15,8 +15,8 @@ use rustix::{
 };
 
 use super::{
+    Stage,
     frame::{MAX_FDS, MAX_FRAME_BYTES, PREFIX_BYTES},
-    handle::Stage,
     job::{Body, Origin, Region},
     report::Report,
     supervise,

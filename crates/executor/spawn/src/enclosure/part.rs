@@ -28,7 +28,8 @@ pub enum Part {
 }
 
 impl Part {
-    pub(crate) fn new(at: At, steps: &[Step], guards: &[Guard]) -> Self {
+    /// Names the part that a report means.
+    pub fn new(at: At, steps: &[Step], guards: &[Guard]) -> Self {
         match at {
             At::Namespaces => Self::Namespaces,
             At::Account => Self::Account,
@@ -44,7 +45,7 @@ impl Part {
     }
 
     /// Takes what it needs of an enclosure to name any part of it later.
-    pub(crate) fn names(enclosure: &mut Enclosure) -> (Vec<Step>, Vec<Guard>) {
+    pub fn names(enclosure: &mut Enclosure) -> (Vec<Step>, Vec<Guard>) {
         let namespaces = enclosure.namespaces.as_mut();
         let steps = namespaces.map(|namespaces| std::mem::take(&mut namespaces.steps));
         (
@@ -89,14 +90,22 @@ impl fmt::Display for Part {
 
 /// A part of an enclosure, in plain numbers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum At {
+pub enum At {
+    /// The namespaces themselves.
     Namespaces,
+    /// The account in its namespace.
     Account,
+    /// The network in its namespace.
     Network,
+    /// A step of the view, by its index.
     Step(u32),
+    /// A guard, by its index.
     Guard(u32),
+    /// Giving up privileges.
     Privileges,
+    /// The Landlock domain.
     Landlock,
+    /// The filter of system calls.
     Filter,
 }
 
@@ -114,7 +123,8 @@ impl At {
         }
     }
 
-    pub(crate) fn from_numbers(kind: u32, index: u32) -> Self {
+    /// Reads the numbers of a report.
+    pub fn from_numbers(kind: u32, index: u32) -> Self {
         match kind {
             1 => Self::Account,
             2 => Self::Network,

@@ -15,7 +15,7 @@ const KILL_ROUNDS: usize = 4;
 
 /// Kills everything that descends from `root`, but not `root` itself. Returns whether anything may
 /// still live: a signal takes a moment, and a process in uninterruptible sleep takes longer.
-pub(crate) fn kill_descendants(root: i32) -> bool {
+pub fn kill_descendants(root: i32) -> bool {
     let mut alive = true;
     for _ in 0..KILL_ROUNDS {
         alive = false;
@@ -55,7 +55,7 @@ fn kill_if_below(pid: i32, parents: [i32; 2]) -> bool {
 }
 
 /// Sends a signal to a process that the caller knows to be alive or not yet reaped.
-pub(crate) fn signal(pid: i32, signal: Signal) {
+pub fn signal(pid: i32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid)
         && let Err(errno) = kill_process(pid, signal)
     {
@@ -64,7 +64,7 @@ pub(crate) fn signal(pid: i32, signal: Signal) {
 }
 
 /// Returns everything that descends from `root`.
-pub(crate) fn descendants(root: i32) -> Vec<i32> {
+pub fn descendants(root: i32) -> Vec<i32> {
     let mut found = children(root);
     let mut next = 0;
     while let Some(pid) = found.get(next) {
@@ -76,7 +76,7 @@ pub(crate) fn descendants(root: i32) -> Vec<i32> {
 }
 
 /// Returns the children of a process, of all its threads.
-pub(crate) fn children(pid: i32) -> Vec<i32> {
+pub fn children(pid: i32) -> Vec<i32> {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return Vec::new();
     };
@@ -112,14 +112,17 @@ fn children_by_scan(parent: i32) -> Vec<i32> {
 
 /// What `/proc/<pid>/stat` tells of a process.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ProcessStat {
+pub struct ProcessStat {
     state: u8,
-    pub(crate) parent: i32,
-    pub(crate) session: i32,
+    /// Number of its parent.
+    pub parent: i32,
+    /// Number of the session it is in.
+    pub session: i32,
 }
 
 impl ProcessStat {
-    pub(crate) fn read(pid: i32) -> Option<Self> {
+    /// Reads it. `None`: there is no such process.
+    pub fn read(pid: i32) -> Option<Self> {
         let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
         // The name may hold anything; fields follow its last parenthesis.
         let end = stat.iter().rposition(|byte| *byte == b')')?;
@@ -137,12 +140,12 @@ impl ProcessStat {
     }
 
     /// Tells whether it has ended and was not reaped yet.
-    pub(crate) fn is_dead(self) -> bool {
+    pub fn is_dead(self) -> bool {
         matches!(self.state, b'Z' | b'X')
     }
 
     /// Tells whether a signal has stopped it, or a tracer holds it.
-    pub(crate) fn is_stopped(self) -> bool {
+    pub fn is_stopped(self) -> bool {
         matches!(self.state, b'T' | b't')
     }
 }
@@ -150,7 +153,7 @@ impl ProcessStat {
 /// Returns the children of this process that it did not start: orphans of commands, which come here
 /// if this process is a subreaper. Every command leads a session, so its descendants are never in
 /// the session of this process.
-pub(crate) fn adopted_orphans(spawners: &[i32]) -> Vec<i32> {
+pub fn adopted_orphans(spawners: &[i32]) -> Vec<i32> {
     let own = getpid().as_raw_nonzero().get();
     let Some(own_stat) = ProcessStat::read(own) else {
         return Vec::new();

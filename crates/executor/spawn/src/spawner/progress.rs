@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::SeqCst};
 
-use super::handle::Stage;
+use super::Stage;
 use crate::{
     enclosure::Refusal,
     raw::{self, Errno},

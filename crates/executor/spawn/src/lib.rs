@@ -1,0 +1,22 @@
+//! Starts processes: the spawner, its supervisors, and what happens between clone and exec.
+//!
+//! Everything here is blocking or runs between a clone and an exec. Nearly all `unsafe` of the
+//! workspace is here. Not here: the async task that owns each child (`exec-process`), sandbox policy
+//! (`exec-sandbox`).
+#![expect(
+    unsafe_code,
+    reason = "clone, exec, shared memory of supervisors, the allocator; each block states its argument"
+)]
+
+mod descriptors;
+pub mod enclosure;
+mod memory;
+mod raw;
+pub mod spawner;
+mod text;
+pub mod tree;
+
+pub use self::{
+    descriptors::keep_descriptors_from_programs, memory::release_free_memory,
+    text::give_back_startup_code,
+};
