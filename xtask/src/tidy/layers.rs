@@ -31,6 +31,7 @@ const MAP: &[Layer] = &[
     layer("exec-terminal", 0, IO),
     layer("exec-env", 2, &["rustix", "libc", "hyper"]),
     layer("exec-spawn", 2, &["tokio"]),
+    layer("exec-environments", 3, &["rustix", "libc", "hyper"]),
     layer("exec-process", 3, &[]),
     layer("exec-fs", 3, &[]),
     layer("exec-transport", 3, &[]),

@@ -112,7 +112,6 @@ pub use exec_core::log::{
 };
 pub use exec_env::{
     backend::{ExecBackend, StartError, StartedProcess},
-    capabilities::{self, AvailableCapabilities, CapabilityCache},
     catalog::{ExecutorCatalog, NoCatalog},
     command::{Command, Io, Stdin},
     disconnect::Disconnect,
@@ -122,14 +121,17 @@ pub use exec_env::{
         MissingWatch, Open, OpenFile, WatchDepth, WatchPath, Watcher,
     },
     http::{HttpBody, HttpClient, HttpError, HttpFuture, HttpRequest, HttpResponse, NoHttpClient},
-    manager::{
-        self, EnvironmentError, EnvironmentId, EnvironmentManager, EnvironmentSnapshot,
-        EnvironmentSource, EnvironmentState, OpenError, Start,
-    },
     network::{Network, NetworkWatcher},
     process::{
         self, Collect, Collected, Communicate, CommunicateError, Communicated, EventStream,
         ExecProcess, ExecProcessEvent, Hold, ProcessError, ProcessTable, Read, Status,
+    },
+};
+pub use exec_environments::{
+    capabilities::{self, AvailableCapabilities, CapabilityCache},
+    manager::{
+        self, EnvironmentError, EnvironmentId, EnvironmentManager, EnvironmentSnapshot,
+        EnvironmentSource, EnvironmentState, OpenError, Start,
     },
     roots::{self, SelectedCapabilityRoot, SelectedRoots, StepRoots},
     thread::{self, SessionMeta, ThreadId},

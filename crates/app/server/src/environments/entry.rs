@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, ffi::OsString, path::Path, time::Duration};
 
-use exec_env::manager::EnvironmentId;
+use exec_environments::manager::EnvironmentId;
 use exec_transport::connect::{Address, BearerToken, CONNECT_TIMEOUT, Program};
 
 use super::{

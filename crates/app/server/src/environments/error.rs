@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use exec_env::manager::{EnvironmentId, EnvironmentIdError};
+use exec_environments::manager::{EnvironmentId, EnvironmentIdError};
 use exec_registry::{api::EnvironmentIdError as NameError, credentials, http::BaseUrlError};
 use exec_transport::connect::TokenError;
 

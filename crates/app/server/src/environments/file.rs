@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use exec_env::manager::{EnvironmentId, MAX_ENVIRONMENTS};
+use exec_environments::manager::{EnvironmentId, MAX_ENVIRONMENTS};
 
 use super::{
     EnvironmentsError, Facts, Fault, Selection,

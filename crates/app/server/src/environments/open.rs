@@ -10,9 +10,9 @@ use exec_client::{
     },
     error::ExecServerError,
 };
-use exec_env::{
-    environment::Environment,
-    manager::{EnvironmentId, EnvironmentManager, EnvironmentSource, OpenError, Start},
+use exec_env::environment::Environment;
+use exec_environments::manager::{
+    EnvironmentId, EnvironmentManager, EnvironmentSource, OpenError, Start,
 };
 use exec_registry::credentials::{Credentials, HarnessToken};
 use futures_util::future::{BoxFuture, FutureExt, ready};

@@ -2,7 +2,8 @@
 
 use std::{ffi::OsString, path::PathBuf};
 
-use exec_env::{credential::CredentialVariable, manager::EnvironmentId};
+use exec_env::credential::CredentialVariable;
+use exec_environments::manager::EnvironmentId;
 use exec_registry::{
     api::{EnvironmentId as EnvironmentName, EnvironmentIdError},
     credentials::{AccountId, Token, TokenError},

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use exec_env::manager::EnvironmentId;
+use exec_environments::manager::EnvironmentId;
 
 use super::{
     CodexHome, EnvironmentsError, Reach, RelayFault, Remote, UrlReach, file,

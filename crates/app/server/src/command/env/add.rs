@@ -3,7 +3,7 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::{ArgGroup, Args};
-use exec_env::manager::EnvironmentId;
+use exec_environments::manager::EnvironmentId;
 use toml::Value;
 
 use super::{

@@ -1,6 +1,6 @@
 //! One environment, as it is shown.
 
-use exec_env::manager::EnvironmentId;
+use exec_environments::manager::EnvironmentId;
 use exec_transport::connect::Address;
 use serde::Serialize;
 

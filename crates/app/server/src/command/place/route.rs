@@ -1,6 +1,7 @@
 //! From what was asked for to a way there. Nothing is connected yet.
 
-use exec_env::{credential::CredentialVariable, manager::EnvironmentId};
+use exec_env::credential::CredentialVariable;
+use exec_environments::manager::EnvironmentId;
 use exec_transport::connect::{Address, BearerToken};
 
 use super::{here::Socket, wanted::Where};

@@ -5,7 +5,7 @@ use std::{error::Error, fmt, io};
 use exec_wire::error::RpcError;
 use futures_util::future::{BoxFuture, FutureExt, ready};
 
-use crate::{disconnect::Disconnect, environment::Environment};
+use exec_env::{disconnect::Disconnect, environment::Environment};
 
 /// Opens an environment: at once, if it is on this machine, or by connecting to another one.
 pub trait EnvironmentSource: fmt::Debug + Send + Sync {

@@ -12,7 +12,7 @@ use super::{
     source::{EnvironmentSource, OpenError},
     state::EnvironmentState,
 };
-use crate::environment::Environment;
+use exec_env::environment::Environment;
 
 /// Environments of one manager: each may hold a connection or a child process.
 pub const MAX_ENVIRONMENTS: usize = 256;

@@ -14,10 +14,10 @@ use exec_wire::{
 
 use super::AvailableCapabilities;
 use crate::{
-    environment::Environment,
     fakes::{Shelf, environment_with, id},
     roots::{ResolvedRoot, RootId, StepRoots},
 };
+use exec_env::environment::Environment;
 
 fn uri(path: &str) -> PathUri {
     PathUri::parse(&format!("file://{path}")).unwrap()

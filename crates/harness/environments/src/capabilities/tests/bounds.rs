@@ -14,8 +14,10 @@ use futures_util::future::{FutureExt, ready};
 use super::{empty, fill, handle, skills, step, uri};
 use crate::{
     capabilities::{CapabilityCache, DiscoverError, MAX_CACHED_BYTES, MAX_CACHED_ROOTS},
-    catalog::{ExecutorCatalog, NoCatalog},
     fakes::{Shelf, environment_with, within},
+};
+use exec_env::{
+    catalog::{ExecutorCatalog, NoCatalog},
     filesystem::FileFuture,
 };
 

@@ -9,10 +9,9 @@ use tokio::task::yield_now;
 use super::{empty, fill, handle, skills, step, uri, with_skill};
 use crate::{
     capabilities::{CapabilityCache, DISCOVERY_TIMEOUT, DiscoverError},
-    disconnect::Disconnect,
     fakes::{Shelf, within},
-    filesystem::FileError,
 };
+use exec_env::{disconnect::Disconnect, filesystem::FileError};
 
 #[tokio::test]
 async fn steps_that_overlap_join_one_discovery() {

@@ -6,7 +6,7 @@ use exec_wire::discovery::{DiscoverRoots, DiscoveredRoot, DiscoveredRoots, Disco
 use tokio::time::timeout;
 
 use super::{metadata::RootCapabilities, store::RootKey};
-use crate::{environment::Environment, filesystem::FileError};
+use exec_env::{environment::Environment, filesystem::FileError};
 
 /// How long one discovery may take: a model step waits for it.
 pub const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(30);

@@ -8,12 +8,10 @@ use super::{
     list::SelectedRoots,
     selected::{RootId, RootLocation, SelectedCapabilityRoot},
 };
-use crate::{
-    environment::Environment,
-    manager::{
-        EnvironmentId, EnvironmentManager, EnvironmentSnapshot, EnvironmentState, OpenError,
-    },
+use crate::manager::{
+    EnvironmentId, EnvironmentManager, EnvironmentSnapshot, EnvironmentState, OpenError,
 };
+use exec_env::environment::Environment;
 
 /// Pairs each selected root with the handle that the step has captured. Reads no files and waits for
 /// nothing.

@@ -15,7 +15,8 @@ use exec_wire::{
 };
 use futures_util::future::{BoxFuture, FutureExt, ready};
 
-use crate::{
+use crate::manager::EnvironmentId;
+use exec_env::{
     backend::{ExecBackend, StartError, StartedProcess},
     catalog::{ExecutorCatalog, NoCatalog},
     command::Command,
@@ -25,7 +26,6 @@ use crate::{
         WatchPath, Watcher,
     },
     http::NoHttpClient,
-    manager::EnvironmentId,
 };
 
 /// Returns the id of an environment.

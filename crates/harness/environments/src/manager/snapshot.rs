@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{id::EnvironmentId, source::OpenError};
-use crate::environment::Environment;
+use exec_env::environment::Environment;
 
 /// The environments of one model step, as they were at one moment: each that was ready with the very
 /// handle that was ready. It stays as it is, whatever the manager does.

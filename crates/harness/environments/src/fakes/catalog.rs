@@ -20,7 +20,7 @@ use futures_util::future::FutureExt;
 use tokio::sync::{Semaphore, watch};
 
 use super::within::within;
-use crate::{
+use exec_env::{
     catalog::{ExecutorCatalog, NoCatalog},
     filesystem::{FileError, FileFuture},
 };

@@ -15,10 +15,10 @@ use super::{
     store::{Discovery, RootKey, Store},
 };
 use crate::{
-    environment::Environment,
     manager::EnvironmentId,
     roots::{ResolvedRoot, StepRoots},
 };
+use exec_env::environment::Environment;
 
 /// What lies below the roots of every environment, found once for each environment id, root id and
 /// path. Clones share it.

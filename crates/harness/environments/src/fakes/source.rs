@@ -6,10 +6,8 @@ use futures_util::future::{BoxFuture, FutureExt};
 use tokio::sync::{mpsc, watch};
 
 use super::{environment::environment, within::within};
-use crate::{
-    environment::Environment,
-    manager::{EnvironmentSource, OpenError},
-};
+use crate::manager::{EnvironmentSource, OpenError};
+use exec_env::environment::Environment;
 
 /// Opens when the test says so.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::source::OpenError;
-use crate::environment::Environment;
+use exec_env::environment::Environment;
 
 /// How far an environment was when the manager was asked.
 #[derive(Clone, Debug)]

@@ -7,12 +7,12 @@ use tokio::sync::{mpsc, watch};
 
 use super::manager;
 use crate::{
-    environment::Environment,
     fakes::{Controlled, id, within},
     manager::{
         EnvironmentError, EnvironmentManager, EnvironmentSource, InsertError, OpenError, Start,
     },
 };
+use exec_env::environment::Environment;
 
 /// Opens for ever, and counts how often it is at it.
 #[derive(Debug)]

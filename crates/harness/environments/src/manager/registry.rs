@@ -12,7 +12,7 @@ use super::{
     state::EnvironmentState,
     table::{Asker, Decided, Entry, Found, MAX_ENVIRONMENTS, Outcome, Table},
 };
-use crate::environment::Environment;
+use exec_env::environment::Environment;
 
 /// Environments by their ids. Clones share them; when the last clone is dropped, starts that are
 /// under way end. One without environments is what *none* means: nothing can be executed.
