@@ -3,7 +3,11 @@
 use super::{finding::Finding, tree::File};
 
 /// Crates that see the environment of the server.
-const READERS: &[&str] = &["crates/app/server/src/", "crates/executor/local/src/"];
+const READERS: &[&str] = &[
+    "crates/app/cli/src/",
+    "crates/app/server/src/",
+    "crates/executor/local/src/",
+];
 
 /// Words that the names of credentials have.
 const WORDS: &[&str] = &[

@@ -5,7 +5,6 @@
 //! Not here: printing, logging, binding.
 
 mod auth;
-mod bounded;
 mod environment;
 mod error;
 mod file;
@@ -19,10 +18,10 @@ mod tests;
 mod toml_text;
 mod values;
 
-pub(crate) use bounded::read_text;
-pub use environment::{Environment, Lookup};
-pub(crate) use environment::{STDIN_CLOSE, config_directory};
+pub use environment::Environment;
+pub(crate) use environment::STDIN_CLOSE;
 pub use error::{ConfigError, Place};
+pub use exec_cli::settings_source::{Lookup, Seconds, SecondsParseError};
 pub use file::{ConfigFile, Strictness};
 pub use load::load;
 pub use observation::{
@@ -34,6 +33,5 @@ pub use server::{ServerConfig, TlsPaths, resolve};
 pub use settings::{SetError, Settings};
 pub use values::{
     ConcurrentRequests, PidNamespace, PidNamespaceParseError, SandboxMechanism,
-    SandboxMechanismParseError, Seconds, SecondsParseError, Switch, SwitchParseError, WsAuth,
-    WsAuthParseError,
+    SandboxMechanismParseError, Switch, SwitchParseError, WsAuth, WsAuthParseError,
 };

@@ -7,10 +7,8 @@ mod environments;
 mod memory;
 mod places;
 mod run;
-mod table;
 #[cfg(test)]
 mod tests;
 mod tokens;
 
-pub(crate) use self::table::Table;
 pub use self::{environments::list_environments, run::run_hub, tokens::edit_tokens};

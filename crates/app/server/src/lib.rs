@@ -76,21 +76,17 @@
 //! their subject.
 
 pub mod background;
-mod catalog;
 pub mod cli;
-pub mod command;
 pub mod config;
-pub mod doctor;
-pub mod environments;
 pub mod hub;
-mod local;
 pub mod observe;
-mod paths;
 pub mod protocol;
 pub mod remote;
 mod run;
 mod serving;
-mod stop;
+
+pub use exec_cli::{command, doctor, environments};
+use exec_cli::{local, paths, stop};
 
 pub use exec_client::{
     backend::RemoteBackend,

@@ -3,6 +3,7 @@
 use std::{io::Write, process::ExitCode};
 
 use anyhow::Context;
+use clap::CommandFactory;
 use exec_server::{
     ExecServerRuntimePaths, RemoteEnvironmentConfig, background,
     cli::{Cli, Command, Doctor, Hub, HubCommand},
@@ -98,7 +99,7 @@ fn start(cli: Cli) -> anyhow::Result<ExitCode> {
         Some(Command::Hub(hub)) => return run_hub(hub, lookup),
         Some(Command::People(line)) => {
             let line = line.clone();
-            return on_one_thread(async { Ok(line.run().await?) });
+            return on_one_thread(async { Ok(line.run(Cli::command).await?) });
         }
         Some(Command::Doctor(doctor)) if doctor.place.env.is_some() => {
             let Doctor { place, json } = doctor.clone();

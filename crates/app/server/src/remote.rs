@@ -6,22 +6,20 @@
 mod config;
 mod credentials;
 mod forward;
-mod network;
 mod run;
 #[cfg(test)]
 mod tests;
-mod token_file;
 mod vendor;
 
-pub(crate) use self::token_file::TokenFile;
 pub use self::{
     config::{RemoteConfigError, RemoteEnvironmentConfig},
     credentials::{AwsSettings, RemoteCredentials},
     forward::{ForwardConfig, run_forward},
-    network::Network,
     run::run_remote_environment,
     vendor::Vendor,
 };
+pub use exec_cli::network::Network;
+use exec_cli::token_file::TokenFile;
 pub use exec_registry::{
     api::{EnvironmentId as EnvironmentName, Secret},
     credentials::Token,

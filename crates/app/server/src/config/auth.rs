@@ -6,7 +6,9 @@ use std::time::Duration;
 use exec_transport::auth::{Auth, JwtRules, TokenDigest};
 use exec_transport::listen::ListenUrl;
 
-use super::{ConfigError, Settings, WsAuth, bounded};
+use exec_cli::settings_source;
+
+use super::{ConfigError, Settings, WsAuth};
 
 /// Makes the check that `settings` ask for, reading the file with the token or secret.
 pub(super) fn resolve(settings: &Settings, listen: &ListenUrl) -> Result<Auth, ConfigError> {
@@ -64,7 +66,7 @@ fn capability_token(settings: &Settings) -> Result<TokenDigest, ConfigError> {
         (Some(path), None) => path,
         (None, None) | (Some(_), Some(_)) => return Err(ConfigError::TokenSource),
     };
-    let token = bounded::read_text(path).map_err(unreadable(TOKEN_FILE, path))?;
+    let token = settings_source::read_text(path).map_err(unreadable(TOKEN_FILE, path))?;
     if token.trim().is_empty() {
         return Err(ConfigError::EmptyToken(path.clone()));
     }
@@ -76,7 +78,7 @@ fn signed_bearer(settings: &Settings) -> Result<JwtRules, ConfigError> {
         .ws_shared_secret_file
         .as_deref()
         .ok_or(ConfigError::NoSharedSecret)?;
-    let secret = bounded::read(path).map_err(unreadable(SECRET_FILE, path))?;
+    let secret = settings_source::read(path).map_err(unreadable(SECRET_FILE, path))?;
     let skew = settings
         .ws_max_clock_skew_seconds
         .map_or(DEFAULT_SKEW, Duration::from_secs);

@@ -3,10 +3,9 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use super::{ConfigError, LogLevel, Place, SetError, Settings, Strictness, Switch};
+use exec_cli::settings_source::{Lookup, config_directory, path};
 
-/// Gives the value of an environment variable, as `std::env::var_os` does.
-pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+use super::{ConfigError, LogLevel, Place, SetError, Settings, Strictness, Switch};
 
 /// What the environment says. A variable that is set to nothing counts as not set.
 #[derive(Clone, Debug, Default)]
@@ -71,17 +70,6 @@ fn switch(lookup: Lookup<'_>, variable: &str) -> Result<Option<Switch>, ConfigEr
         .map_err(|error| invalid(variable, SetError::InvalidValue(error.into())))
 }
 
-/// Returns the directory of our own settings: `EXEC_SERVER_HOME`, or `exec-server` in
-/// `XDG_CONFIG_HOME`, or in `~/.config`.
-pub(crate) fn config_directory(lookup: Lookup<'_>) -> Option<PathBuf> {
-    path(lookup, "EXEC_SERVER_HOME").or_else(|| {
-        // The XDG specification ignores relative paths.
-        let base = path(lookup, "XDG_CONFIG_HOME").filter(|base| base.is_absolute());
-        let base = base.or_else(|| Some(path(lookup, "HOME")?.join(".config")));
-        Some(base?.join("exec-server"))
-    })
-}
-
 fn text(lookup: Lookup<'_>, variable: &str) -> Result<Option<String>, ConfigError> {
     let value = lookup(variable).filter(|value| !value.is_empty());
     value.map(OsString::into_string).transpose().map_err(|_| {
@@ -90,12 +78,6 @@ fn text(lookup: Lookup<'_>, variable: &str) -> Result<Option<String>, ConfigErro
             SetError::InvalidValue("expected text in UTF-8".into()),
         )
     })
-}
-
-fn path(lookup: Lookup<'_>, variable: &str) -> Option<PathBuf> {
-    lookup(variable)
-        .filter(|value| !value.is_empty())
-        .map(PathBuf::from)
 }
 
 fn invalid(variable: &str, source: SetError) -> ConfigError {

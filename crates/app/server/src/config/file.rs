@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 
 use toml::de::DeTable;
 
+use exec_cli::settings_source;
+
 use super::toml_text::text_of;
-use super::{ConfigError, Place, SetError, Settings, bounded};
+use super::{ConfigError, Place, SetError, Settings};
 
 /// What a configuration file says.
 #[derive(Clone, Debug, Default)]
@@ -22,7 +24,7 @@ impl ConfigFile {
     /// # Errors
     /// When it cannot be read, is larger than 1 MiB, or [`ConfigFile::parse`] refuses it.
     pub fn read(path: &Path, strictness: Strictness) -> Result<Self, ConfigError> {
-        let text = bounded::read_text(path).map_err(|source| ConfigError::ReadFile {
+        let text = settings_source::read_text(path).map_err(|source| ConfigError::ReadFile {
             path: path.to_owned(),
             source,
         })?;

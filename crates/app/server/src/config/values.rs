@@ -2,37 +2,9 @@
 
 use std::num::{NonZeroUsize, ParseIntError};
 use std::str::FromStr;
-use std::time::Duration;
 
 use clap::ValueEnum;
 use exec_sandbox::{Mechanism, Processes};
-
-/// A span of time, written in seconds with an optional fraction.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Seconds(pub Duration);
-
-impl Seconds {
-    /// The longest span that is accepted, a hundred years: it can be added to any clock reading.
-    const MAX: u64 = 100 * 366 * 24 * 60 * 60;
-}
-
-impl FromStr for Seconds {
-    type Err = SecondsParseError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let seconds = text.parse().map_err(|_| SecondsParseError)?;
-        let span = Duration::try_from_secs_f64(seconds).map_err(|_| SecondsParseError)?;
-        if span > Duration::from_secs(Self::MAX) {
-            return Err(SecondsParseError);
-        }
-        Ok(Self(span))
-    }
-}
-
-/// Caller: the text is no span of time.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("expected seconds from 0 to {}, such as 30 or 0.5", Seconds::MAX)]
-pub struct SecondsParseError;
 
 /// How many requests of one connection run at the same time.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -187,33 +159,6 @@ pub struct PidNamespaceParseError;
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn seconds_may_have_a_fraction() {
-        let spans = [
-            ("0", Duration::ZERO),
-            ("30", Duration::from_secs(30)),
-            ("0.25", Duration::from_millis(250)),
-            ("1e3", Duration::from_secs(1000)),
-            ("3162240000", Duration::from_secs(Seconds::MAX)),
-        ];
-        for (text, span) in spans {
-            assert_eq!(text.parse(), Ok(Seconds(span)), "{text}");
-        }
-        for text in [
-            "",
-            "-1",
-            "30s",
-            "nan",
-            "inf",
-            "1e300",
-            "3162240001",
-            "0x10",
-            "1,5",
-        ] {
-            assert_eq!(text.parse::<Seconds>(), Err(SecondsParseError), "{text}");
-        }
-    }
 
     #[test]
     fn one_concurrent_request_is_serial_and_none_is_an_error() {

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, ensure};
+use exec_cli::{settings_source, table::Table};
 use exec_env::credential::CredentialVariable;
 use exec_hub::{
     admin::{EnvironmentList, EnvironmentStatus, Transport},
@@ -15,11 +16,10 @@ use reqwest::{Client, Response, redirect::Policy};
 use serde_json::Value;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs};
 
-use super::table::Table;
 use crate::{
     cli::HubEnvironments,
     command::{Failure, FailureKind},
-    config::{self, Lookup},
+    config::Lookup,
     remote::Network,
 };
 
@@ -72,7 +72,8 @@ fn token(flags: &HubEnvironments, lookup: Lookup<'_>) -> anyhow::Result<String> 
     let (text, place) = match &flags.token_file {
         Some(path) => {
             let place = format!("`{}`", path.display());
-            let text = config::read_text(path).with_context(|| format!("cannot read {place}"))?;
+            let text =
+                settings_source::read_text(path).with_context(|| format!("cannot read {place}"))?;
             (text, place)
         }
         None => {

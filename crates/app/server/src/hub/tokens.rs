@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, anyhow};
+use exec_cli::table::Table;
 use exec_hub::{
     principal::{Environments, Roles},
     store::Timestamp,
@@ -15,7 +16,7 @@ use exec_hub::{
 };
 use serde::Serialize;
 
-use super::{places::Places, table::Table};
+use super::places::Places;
 use crate::{
     cli::{ListTokens, MakeToken, RevokeToken, TokenCommand},
     config::Lookup,

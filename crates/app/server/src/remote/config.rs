@@ -1,16 +1,19 @@
 //! What an executor behind a registry is to be.
 
-use std::{ffi::OsString, path::Path};
+use std::path::Path;
 
+use exec_cli::{
+    network::{Network, NetworkError},
+    settings_source::NotUtf8Error,
+};
 use exec_registry::{
     api::{EnvironmentId, EnvironmentIdError},
     credentials::TokenError,
     http::{BaseUrl, BaseUrlError},
 };
-use exec_transport::connect::ProxyError;
 
 use super::{
-    Network, RemoteCredentials,
+    RemoteCredentials,
     credentials::{ACCESS_TOKEN, REMOTE_TOKEN},
 };
 use crate::{
@@ -99,24 +102,13 @@ impl RemoteEnvironmentConfig {
     }
 }
 
-/// Reads a variable, without the blanks around it. One with nothing else counts as not set.
-pub(super) fn text(
-    lookup: Lookup<'_>,
-    variable: &'static str,
-) -> Result<Option<String>, RemoteConfigError> {
-    let text = lookup(variable).map(OsString::into_string).transpose();
-    let text = text.map_err(|_| RemoteConfigError::Text(variable))?;
-    let text = text.map(|text| text.trim().to_owned());
-    Ok(text.filter(|text| !text.is_empty()))
-}
-
 /// Why this machine cannot be offered. In every case whoever starts the program must act.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RemoteConfigError {
-    /// A variable is no text.
-    #[error("environment variable {0}: expected text in UTF-8")]
-    Text(&'static str),
+    /// A variable is not valid UTF-8.
+    #[error(transparent)]
+    Text(#[from] NotUtf8Error),
     /// A variable has a token that no header can carry.
     #[error("environment variable {variable}")]
     Token {
@@ -133,9 +125,9 @@ pub enum RemoteConfigError {
         /// What is wrong with it.
         source: BaseUrlError,
     },
-    /// The proxy that variables name cannot be used.
-    #[error("the proxy that the environment names cannot be used")]
-    Proxy(#[source] ProxyError),
+    /// The variables that describe the network cannot be used.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
     /// The name is none of an environment.
     #[error(transparent)]
     Environment(#[from] EnvironmentIdError),

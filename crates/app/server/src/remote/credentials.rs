@@ -12,7 +12,9 @@ use exec_registry::{
     direct::DEFAULT_SERVICE,
 };
 
-use super::{RemoteConfigError, Vendor, config::text, run::StdinEnd};
+use exec_cli::settings_source::text;
+
+use super::{RemoteConfigError, Vendor, run::StdinEnd};
 use crate::{
     cli::{ChatGptAuth, Registration, RemoteTransport, Transport},
     config::Lookup,

@@ -1,5 +1,6 @@
 //! Offering a server that listens elsewhere.
 
+use exec_cli::settings_source::text;
 use exec_registry::{
     api::EnvironmentId,
     forward::{Destination, Forwarder},
@@ -8,7 +9,6 @@ use exec_registry::{
 
 use super::{
     Network, RemoteConfigError, RemoteCredentials,
-    config::text,
     run::{registry, relay_executor, unless_unwanted},
 };
 use crate::{

@@ -20,7 +20,7 @@ impl Vendor {
     /// Finds them. What no variable names is the vendor's.
     pub(super) fn find(lookup: Lookup<'_>) -> Result<Self, RemoteConfigError> {
         let url = |variable: &'static str, default: &str| {
-            let set = super::config::text(lookup, variable)?;
+            let set = exec_cli::settings_source::text(lookup, variable)?;
             let invalid = |source: BaseUrlError| RemoteConfigError::Url { variable, source };
             BaseUrl::parse(set.as_deref().unwrap_or(default)).map_err(invalid)
         };

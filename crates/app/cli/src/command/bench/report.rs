@@ -1,0 +1,190 @@
+//! What was measured, for people and for programs.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::samples::Samples;
+use crate::table::Table;
+
+/// One thing that was measured.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Measured {
+    /// What.
+    pub(super) name: &'static str,
+    /// How it came out.
+    pub(super) outcome: Outcome,
+    /// What one sees with server and client on one machine.
+    pub(super) typical: &'static str,
+}
+
+/// How a measurement came out.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Outcome {
+    /// How long one run takes.
+    Time {
+        /// Runs.
+        runs: usize,
+        /// The time that half of them stay below.
+        p50_micros: u64,
+        /// The time that all but one in a hundred stay below.
+        p99_micros: u64,
+    },
+    /// How much passes in a second.
+    Rate {
+        /// Bytes that were moved.
+        bytes: u64,
+        /// Bytes in a second.
+        bytes_per_second: u64,
+    },
+    /// It could not be measured.
+    Failed(String),
+}
+
+/// A measurement for programs: the members that it has.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Numbers {
+    name: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    runs: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    p50_micros: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    p99_micros: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes_per_second: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+impl From<&Measured> for Numbers {
+    fn from(measured: &Measured) -> Self {
+        let name = measured.name;
+        match measured.outcome.clone() {
+            Outcome::Time {
+                runs,
+                p50_micros,
+                p99_micros,
+            } => Self {
+                name,
+                runs: Some(runs),
+                p50_micros: Some(p50_micros),
+                p99_micros: Some(p99_micros),
+                ..Self::default()
+            },
+            Outcome::Rate {
+                bytes,
+                bytes_per_second,
+            } => Self {
+                name,
+                bytes: Some(bytes),
+                bytes_per_second: Some(bytes_per_second),
+                ..Self::default()
+            },
+            Outcome::Failed(error) => Self {
+                name,
+                error: Some(error),
+                ..Self::default()
+            },
+        }
+    }
+}
+
+impl Outcome {
+    /// Sums up times.
+    pub(super) fn of_times(mut samples: Samples) -> Self {
+        Self::Time {
+            runs: samples.len(),
+            p50_micros: micros(samples.percentile(50)),
+            p99_micros: micros(samples.percentile(99)),
+        }
+    }
+
+    /// Sums up what was moved in a time.
+    pub(super) fn of_bytes(bytes: u64, took: Duration) -> Self {
+        let rate = u128::from(bytes) * 1_000_000 / took.as_micros().max(1);
+        Self::Rate {
+            bytes,
+            bytes_per_second: u64::try_from(rate).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Shows measurements in columns.
+pub(super) fn table(measured: &[Measured]) -> Table {
+    let mut table = Table::new(&["WHAT", "P50", "P99", "RATE", "TYPICAL ON ONE MACHINE"]);
+    for Measured {
+        name,
+        outcome,
+        typical,
+    } in measured
+    {
+        let cells = match outcome {
+            Outcome::Time {
+                p50_micros,
+                p99_micros,
+                ..
+            } => [span(*p50_micros), span(*p99_micros), String::new()],
+            Outcome::Rate {
+                bytes_per_second, ..
+            } => [String::new(), String::new(), rate(*bytes_per_second)],
+            Outcome::Failed(error) => {
+                table.push([(*name).to_owned(), format!("failed: {error}")]);
+                continue;
+            }
+        };
+        let typical = [(*typical).to_owned()];
+        table.push([(*name).to_owned()].into_iter().chain(cells).chain(typical));
+    }
+    table
+}
+
+/// Writes a time with a unit that suits it.
+pub(super) fn span(micros: u64) -> String {
+    match micros {
+        0..1_000 => format!("{micros} us"),
+        1_000..1_000_000 => format!("{}.{:02} ms", micros / 1_000, micros % 1_000 / 10),
+        _ => format!(
+            "{}.{:02} s",
+            micros / 1_000_000,
+            micros % 1_000_000 / 10_000
+        ),
+    }
+}
+
+fn rate(bytes: u64) -> String {
+    match bytes {
+        0..1_000_000 => format!("{} kB/s", bytes / 1_000),
+        _ => format!("{} MB/s", bytes / 1_000_000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_suit_the_numbers() {
+        assert_eq!(span(999), "999 us");
+        assert_eq!(span(1_234), "1.23 ms");
+        assert_eq!(span(2_050_000), "2.05 s");
+        assert_eq!(rate(999_999), "999 kB/s");
+        assert_eq!(rate(1_999_999_999), "1999 MB/s");
+        let second = Duration::from_secs(2);
+        let rated = Outcome::of_bytes(10, second);
+        assert_eq!(
+            rated,
+            Outcome::Rate {
+                bytes: 10,
+                bytes_per_second: 5
+            }
+        );
+    }
+}

@@ -1,0 +1,259 @@
+//! `exec-server completions`: a script for a shell, and the lists that the script asks for.
+//!
+//! clap writes the static part. Names of environments and ids of processes are asked for when somebody
+//! presses Tab: by `completions --list KIND -- WORDS`, which never starts a server.
+
+use std::{os::unix::net::UnixStream, process::ExitCode, time::Duration};
+
+use clap::{Arg, Args, Command, ValueEnum, ValueHint};
+use clap_complete::Shell;
+use exec_wire::process::ProcessSummary;
+use tokio::time::timeout;
+
+use super::{
+    detached,
+    failure::{Failure, FailureKind},
+    place::{Place, Route, Way, Where, select},
+    print::{print, print_bytes},
+};
+use crate::PROGRAM_NAME;
+
+/// How long a server may take to list its processes while somebody waits for a completion.
+const LIST_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Prints a completion script for a shell.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = INSTALL)]
+pub struct Completions {
+    /// The shell.
+    #[arg(required_unless_present = "list")]
+    pub shell: Option<Shell>,
+
+    /// Prints what can be completed at the moment, one a line.
+    #[arg(long, hide = true, value_enum, conflicts_with = "shell")]
+    pub list: Option<CompletionList>,
+
+    /// The words of the line so far.
+    #[arg(last = true, hide = true, requires = "list")]
+    pub line: Vec<String>,
+}
+
+/// What a completion script asks for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub enum CompletionList {
+    /// Names of environments.
+    Environments,
+    /// Ids of detached processes.
+    Processes,
+}
+
+impl Completions {
+    /// Prints it.
+    pub(crate) async fn run(self, cli: fn() -> Command) -> Result<ExitCode, Failure> {
+        match (self.list, self.shell) {
+            (Some(list), _) => {
+                let names = list.names(&self.line).await;
+                print(
+                    &names
+                        .iter()
+                        .map(|name| format!("{name}\n"))
+                        .collect::<String>(),
+                )?;
+            }
+            (None, Some(shell)) => print_bytes(&script(shell, cli()))?,
+            (None, None) => return Err(Failure::new(FailureKind::Usage, "no shell is named")),
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl CompletionList {
+    /// Returns what can stand there. What cannot be found out is left out: nobody reads errors here.
+    async fn names(self, line: &[String]) -> Vec<String> {
+        let lookup = &|name: &str| std::env::var_os(name);
+        match self {
+            Self::Environments => {
+                let Ok(selection) = select(lookup) else {
+                    return Vec::new();
+                };
+                let local = selection.local.then(|| "local".to_owned());
+                let remotes = selection.remotes.iter().map(|remote| remote.id.to_string());
+                local.into_iter().chain(remotes).collect()
+            }
+            Self::Processes => {
+                let found = timeout(LIST_TIMEOUT, processes(line)).await;
+                let found = found.ok().flatten().unwrap_or_default();
+                let is_wanted = |process: &&ProcessSummary| is_wanted(line, process.running);
+                let found = found.iter().filter(is_wanted);
+                found
+                    .map(|process| process.process_id.to_string())
+                    .collect()
+            }
+        }
+    }
+}
+
+/// Lists the processes of the environment that a line names.
+async fn processes(line: &[String]) -> Option<Vec<ProcessSummary>> {
+    let lookup = &|name: &str| std::env::var_os(name);
+    let variable = |name| lookup(name).and_then(|value| value.into_string().ok());
+    let wanted = Where {
+        env: value_of(line, &["-E", "--env"]).or_else(|| variable("EXEC_SERVER_ENV")),
+        token_file: value_of(line, &["--token-file"])
+            .or_else(|| variable("EXEC_SERVER_TOKEN_FILE"))
+            .map(Into::into),
+        ..Where::default()
+    };
+    let route = Route::find(&wanted, lookup).ok()?;
+    if let Way::Here(socket) = &route.way
+        && UnixStream::connect(socket.path()).is_err()
+    {
+        return None;
+    }
+    let place = Place::reach(route).await.ok()?;
+    detached::list(&place.client).await.ok()
+}
+
+/// Tells whether a command of the line can do something with a process.
+fn is_wanted(line: &[String], is_running: bool) -> bool {
+    let has = |word: &str| line.iter().any(|one| one == word);
+    if has("kill") || has("attach") {
+        return is_running;
+    }
+    !(has("ps") && has("rm") && is_running)
+}
+
+/// Returns the last value of an option.
+fn value_of(line: &[String], names: &[&str]) -> Option<String> {
+    let mut value = None;
+    let mut words = line.iter().peekable();
+    while let Some(word) = words.next() {
+        let joined = |name: &&str| word.strip_prefix(*name)?.strip_prefix('=');
+        if names.contains(&word.as_str()) {
+            value = words.peek().map(|next| (*next).clone()).or(value);
+        } else if let Some(joined) = names.iter().find_map(joined) {
+            value = Some(joined.to_owned());
+        }
+    }
+    value
+}
+
+fn script(shell: Shell, cli: Command) -> Vec<u8> {
+    let mut script = Vec::new();
+    let mut command = with_hints(cli, "");
+    clap_complete::generate(shell, &mut command, PROGRAM_NAME, &mut script);
+    let text = String::from_utf8_lossy(&script);
+    match shell {
+        Shell::Bash => {
+            // Words of the line are looked up by one spelling of the name, and listed by another, if there is
+            // a hyphen in it.
+            let text = text.replace("exec__subcmd__server", "exec__server");
+            let text = text.replace(
+                "complete -F _exec__server ",
+                "complete -F _exec_server_complete ",
+            );
+            format!("{BASH}{text}").into()
+        }
+        Shell::Zsh => {
+            let text = text.replace(":_users'", ":_exec_server_environments'");
+            let text = text.replace(":_hosts'", ":_exec_server_processes'");
+            let head = "autoload -U is-at-least\n";
+            text.replacen(head, &format!("{head}{ZSH}"), 1).into()
+        }
+        Shell::Fish => {
+            let text = text.replace(
+                "(__fish_complete_users)",
+                "(__exec_server_list environments)",
+            );
+            format!("{text}{FISH}").into()
+        }
+        Shell::Elvish | Shell::PowerShell | _ => script,
+    }
+}
+
+/// Marks arguments that name environments and processes, by hints that no other argument has: user
+/// names and host names. The generated functions for those are replaced by ours.
+fn with_hints(command: Command, parent: &str) -> Command {
+    let name = command.get_name().to_owned();
+    let hint = |arg: Arg| {
+        let id = arg.get_id().as_str();
+        let is_environment = id == "env" && arg.get_short() == Some('E')
+            || parent == "env" && name != "add" && matches!(id, "name" | "names");
+        let is_process = matches!(id, "id" | "ids")
+            && (matches!(name.as_str(), "attach" | "logs" | "kill" | "wait") || parent == "ps");
+        match (is_environment, is_process) {
+            (true, _) => arg.value_hint(ValueHint::Username),
+            (false, true) => arg.value_hint(ValueHint::Hostname),
+            (false, false) => arg,
+        }
+    };
+    command
+        .mut_args(hint)
+        .mut_subcommands(|sub| with_hints(sub, &name))
+}
+
+/// Completes what changes; the rest is left to clap's function. Flags are offered once a hyphen is
+/// typed, not before every command.
+const BASH: &str = r#"_exec_server_complete() {
+    local cur="${COMP_WORDS[COMP_CWORD]}" prev="${COMP_WORDS[COMP_CWORD-1]}" kind="" word
+    if [[ $prev == -E || $prev == --env ]]; then
+        kind=environments
+    elif [[ $cur != -* && $prev != -* ]]; then
+        case "${COMP_WORDS[1]}" in
+            attach|logs|kill|wait) kind=processes ;;
+            ps) [[ $COMP_CWORD -gt 2 && ${COMP_WORDS[2]} == rm ]] && kind=processes ;;
+            env)
+                case "${COMP_WORDS[2]}" in
+                    remove|rm|default|status) [[ $COMP_CWORD -gt 2 ]] && kind=environments ;;
+                esac
+                ;;
+        esac
+        # The first word is the command itself.
+        [[ $COMP_CWORD -lt 2 ]] && kind=""
+    fi
+    if [[ -n $kind ]]; then
+        # Files are not offered in their place.
+        compopt +o default +o bashdefault 2>/dev/null
+        COMPREPLY=($(compgen -W "$(exec-server completions --list "$kind" -- "${COMP_WORDS[@]}" 2>/dev/null)" -- "$cur"))
+        return 0
+    fi
+    _exec__server "$@"
+    if [[ $cur != -* ]]; then
+        local all=("${COMPREPLY[@]}")
+        COMPREPLY=()
+        for word in "${all[@]}"; do
+            case "$word" in -*|"<"*|"["*) ;; *) COMPREPLY+=("$word") ;; esac
+        done
+    fi
+    return 0
+}
+
+"#;
+
+const ZSH: &str = r#"
+_exec_server_list() {
+    local -a found
+    found=(${(f)"$(exec-server completions --list $1 -- "${words[@]}" 2>/dev/null)"})
+    compadd -a found
+}
+
+_exec_server_environments() { _exec_server_list environments }
+
+_exec_server_processes() { _exec_server_list processes }
+"#;
+
+const FISH: &str = r#"
+function __exec_server_list
+    exec-server completions --list $argv[1] -- (commandline -opc) 2>/dev/null
+end
+
+complete -c exec-server -n "__fish_exec_server_using_subcommand attach logs kill wait" -f -a "(__exec_server_list processes)"
+complete -c exec-server -n "__fish_exec_server_using_subcommand ps; and __fish_seen_subcommand_from rm" -f -a "(__exec_server_list processes)"
+complete -c exec-server -n "__fish_exec_server_using_subcommand env; and __fish_seen_subcommand_from remove rm default status" -f -a "(__exec_server_list environments)"
+"#;
+
+const INSTALL: &str = "\
+Examples:
+  exec-server completions bash > ~/.local/share/bash-completion/completions/exec-server
+  exec-server completions zsh > \"${fpath[1]}/_exec-server\"
+  exec-server completions fish > ~/.config/fish/completions/exec-server.fish";

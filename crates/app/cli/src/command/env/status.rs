@@ -1,0 +1,166 @@
+//! `exec-server env status`.
+
+use std::{
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use futures_util::future::join_all;
+use serde::Serialize;
+use tokio::time::timeout;
+
+use super::row::rows;
+use crate::{
+    command::{
+        failure::{Failure, FailureKind},
+        place::{Place, Route, select},
+        print::{json, print},
+    },
+    settings_source::Lookup,
+    table::Table,
+};
+
+/// How long one environment may take to answer. A hub is asked for a while whether an executor is there.
+const PATIENCE: Duration = Duration::from_secs(25);
+/// Calls of which the fastest is the round trip.
+const CALLS: usize = 5;
+
+/// Connects to environments, all at once, and tells what answers.
+///
+/// Ends with status 0 if all of them answer, and else as a command in the first that does not would.
+/// This machine's own server is started if it does not run.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Status {
+    /// Environments [default: all].
+    #[arg(value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+
+    /// Prints a JSON array instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl Status {
+    /// Asks them.
+    pub(super) async fn run(self) -> Result<ExitCode, Failure> {
+        let asked = routes(&self.names, &|name| std::env::var_os(name))?;
+        let found = join_all(asked.into_iter().map(examine)).await;
+        let text = match self.json {
+            true => json(&found.iter().map(|(shown, _)| shown).collect::<Vec<_>>())?,
+            false => text(found.iter().map(|(shown, _)| shown)),
+        };
+        print(&text)?;
+        let failed = found.iter().find_map(|(_, failed)| *failed);
+        Ok(failed.map_or(ExitCode::SUCCESS, ExitCode::from))
+    }
+}
+
+/// Finds the ways to the environments that are named, or to all.
+fn routes(names: &[String], lookup: Lookup<'_>) -> Result<Vec<Route>, Failure> {
+    let selection = select(lookup)?;
+    let all = || rows(&selection, lookup).into_iter().map(|row| row.name);
+    let names = match names.is_empty() {
+        true => all().collect(),
+        false => names.to_vec(),
+    };
+    let route = |name: &String| Route::selected(Some(name), &selection, lookup);
+    names.iter().map(route).collect()
+}
+
+/// What was found out about one environment.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Shown {
+    name: String,
+    reachable: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    os: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shell: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cwd: Option<String>,
+    /// How long a call takes, there and back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    round_trip_micros: Option<u64>,
+    /// Why it was not reached, and what to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+async fn examine(route: Route) -> (Shown, Option<FailureKind>) {
+    let name = route.name.clone();
+    let slow = || {
+        let what = format!("no answer within {} seconds", PATIENCE.as_secs());
+        Failure::new(FailureKind::Unreachable, what)
+    };
+    let answered = timeout(PATIENCE, ask(route)).await;
+    match answered.unwrap_or_else(|_| Err(slow())) {
+        Ok(shown) => (shown, None),
+        Err(failure) => {
+            let shown = Shown {
+                name,
+                error: Some(failure.to_string()),
+                ..Shown::default()
+            };
+            (shown, Some(failure.kind))
+        }
+    }
+}
+
+async fn ask(route: Route) -> Result<Shown, Failure> {
+    let place = Place::reach(route).await?;
+    let mut fastest = Duration::MAX;
+    for _ in 0..CALLS {
+        let asked = Instant::now();
+        place.client.status().await?;
+        fastest = fastest.min(asked.elapsed());
+    }
+    let native = |path: &exec_wire::path_uri::PathUri| match path.to_native() {
+        Ok(path) => path.to_string_lossy().into_owned(),
+        Err(_) => path.to_string(),
+    };
+    Ok(Shown {
+        name: place.name,
+        reachable: true,
+        version: Some(place.info.executor_version),
+        os: place.info.platform_os,
+        shell: Some(place.info.shell.path),
+        cwd: place.info.cwd.as_ref().map(native),
+        round_trip_micros: Some(u64::try_from(fastest.as_micros()).unwrap_or(u64::MAX)),
+        error: None,
+    })
+}
+
+/// Returns a table, and below it why those are not reached that are not.
+fn text<'a>(found: impl Iterator<Item = &'a Shown>) -> String {
+    let mut table = Table::new(&["NAME", "ROUND TRIP", "VERSION", "OS", "CWD"]);
+    let mut errors = String::new();
+    for shown in found {
+        let cell = |cell: &Option<String>| cell.clone().unwrap_or_default();
+        let reached = match &shown.error {
+            Some(error) => {
+                errors.push_str(&format!("{}: {error}\n", shown.name));
+                "unreachable".to_owned()
+            }
+            None => shown.round_trip_micros.map(span).unwrap_or_default(),
+        };
+        table.push([
+            shown.name.clone(),
+            reached,
+            cell(&shown.version),
+            cell(&shown.os),
+            cell(&shown.cwd),
+        ]);
+    }
+    format!("{table}{errors}")
+}
+
+fn span(micros: u64) -> String {
+    match micros {
+        0..1000 => format!("{micros} us"),
+        _ => format!("{}.{} ms", micros / 1000, micros % 1000 / 100),
+    }
+}

@@ -1,0 +1,51 @@
+//! `exec-server man`.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use clap::{Args, Command};
+
+use super::{
+    failure::{Failure, FailureKind},
+    print::print_bytes,
+};
+
+/// Prints the manual page, or writes one for each command.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Man {
+    /// Writes exec-server.1, and a page for each command, into this directory.
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+}
+
+impl Man {
+    /// Prints it.
+    pub(crate) fn run(self, cli: Command) -> Result<ExitCode, Failure> {
+        let Some(directory) = self.dir else {
+            let mut page = Vec::new();
+            let rendered = clap_mangen::Man::new(cli).render(&mut page);
+            rendered.map_err(|error| Failure::new(FailureKind::Failed, error))?;
+            print_bytes(&page)?;
+            return Ok(ExitCode::SUCCESS);
+        };
+        write(&directory, cli).map_err(|error| {
+            let what = format!("cannot write pages into `{}`: {error}", directory.display());
+            Failure::new(FailureKind::Failed, what)
+        })?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn write(directory: &Path, cli: Command) -> io::Result<()> {
+    fs::create_dir_all(directory)?;
+    clap_mangen::generate_to(cli, directory)
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  exec-server man | man -l -
+  exec-server man --dir ~/.local/share/man/man1";

@@ -1,0 +1,191 @@
+//! The socket of `exec-server mcp --http`.
+
+use std::{
+    convert::Infallible,
+    io::Write,
+    net::{SocketAddr, TcpListener as StdListener},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use exec_tools::mcp::{HttpDoor, HttpDoorOptions, Tools};
+use exec_transport::auth::{Auth, AuthRejection, TokenDigest, UnixSeconds};
+use http::Request;
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+    task::JoinSet,
+};
+
+use super::line::Mcp;
+use crate::{
+    command::failure::{Failure, FailureKind},
+    settings_source::read_text,
+    stop::Stop,
+};
+
+/// Connections at once. Each client holds a few: one for events, one for each call that waits.
+const MAX_CONNECTIONS: usize = 512;
+/// How long a client may take for the head of a request.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A socket that is bound, and who may come.
+#[derive(Debug)]
+pub(super) struct Door {
+    listener: StdListener,
+    address: SocketAddr,
+    auth: Auth,
+    hosts: Vec<String>,
+}
+
+impl Door {
+    /// Binds the socket.
+    pub(super) fn open(address: SocketAddr, line: &Mcp) -> Result<Self, Failure> {
+        let auth = match line.token_file() {
+            Some(path) => {
+                let unreadable = |why: &dyn std::fmt::Display| {
+                    let what = format!("cannot read the token in `{}`: {why}", path.display());
+                    Failure::new(FailureKind::NotFound, what)
+                };
+                let token = read_text(path).map_err(|error| unreadable(&error))?;
+                if token.trim().is_empty() {
+                    return Err(unreadable(&"it is empty"));
+                }
+                Auth::CapabilityToken(TokenDigest::of_token(&token))
+            }
+            None if address.ip().is_loopback() => Auth::Open,
+            None => {
+                let what = format!("{address} can be reached by others, who could run commands");
+                return Err(Failure::new(FailureKind::Usage, what)
+                    .next("give --http-token-file, or listen on 127.0.0.1"));
+            }
+        };
+        let bound = StdListener::bind(address).and_then(|listener| {
+            listener.set_nonblocking(true)?;
+            let address = listener.local_addr()?;
+            Ok((listener, address))
+        });
+        let (listener, address) = bound.map_err(|error| {
+            let what = format!("cannot listen on {address}: {error}");
+            Failure::new(FailureKind::Unreachable, what).next("port 0 takes a free one")
+        })?;
+        let mut hosts = line.hosts().to_vec();
+        hosts.push(address.ip().to_string());
+        Ok(Self {
+            listener,
+            address,
+            auth,
+            hosts,
+        })
+    }
+
+    /// Prints where it listens, and serves clients until it is asked to stop.
+    pub(super) async fn serve(self, tools: Tools, stop: &mut Stop) -> Result<(), Failure> {
+        let failed = |error| Failure::new(FailureKind::Failed, format!("cannot listen: {error}"));
+        let listener = TcpListener::from_std(self.listener).map_err(failed)?;
+        let url = format!("http://{}{}\n", self.address, HttpDoor::PATH);
+        std::io::stdout()
+            .lock()
+            .write_all(url.as_bytes())
+            .map_err(failed)?;
+        let auth = self.auth;
+        let options = HttpDoorOptions {
+            admit: Arc::new(move |authorization| {
+                let now = UnixSeconds::from(SystemTime::now());
+                auth.check(authorization, now).map(drop).map_err(refused)
+            }),
+            hosts: self.hosts,
+        };
+        let door = HttpDoor::new(tools, options);
+        let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                () = stop.asked() => break,
+                Some(_) = connections.join_next() => {}
+                (stream, permit) = next(&listener, &room) => {
+                    let door = door.clone();
+                    connections.spawn(async move {
+                        connection(stream, door).await;
+                        drop(permit);
+                    });
+                }
+            }
+        }
+        door.close().await;
+        Ok(())
+    }
+}
+
+/// Waits for room, then for a client.
+async fn next(
+    listener: &TcpListener,
+    room: &Arc<Semaphore>,
+) -> (TcpStream, Option<tokio::sync::OwnedSemaphorePermit>) {
+    // The semaphore is never closed.
+    let permit = room.clone().acquire_owned().await.ok();
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return (stream, permit),
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                // Out of descriptors: others must end first.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+/// Why a client is not let in, in the words of this door.
+fn refused(rejection: AuthRejection) -> String {
+    let what = match rejection {
+        AuthRejection::MissingToken => "the bearer token is missing",
+        AuthRejection::InvalidHeader => "the authorization header is not `Bearer` and a token",
+        AuthRejection::InvalidToken
+        | AuthRejection::InvalidJwt
+        | AuthRejection::ExpiredJwt
+        | AuthRejection::JwtNotYetValid
+        | AuthRejection::IssuerMismatch
+        | AuthRejection::AudienceMismatch
+        | _ => "the bearer token is wrong",
+    };
+    format!("{what}: send `Authorization: Bearer` and the token of --http-token-file\n")
+}
+
+async fn connection(stream: TcpStream, door: HttpDoor) {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "no delay cannot be set");
+    }
+    let service = service_fn(|request: Request<Incoming>| {
+        let door = door.clone();
+        async move { Ok::<_, Infallible>(door.answer(request).await) }
+    });
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+    if let Err(error) = served {
+        tracing::debug!(%error, "http connection failed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_without_the_token_is_told_what_to_send() {
+        for rejection in [
+            AuthRejection::MissingToken,
+            AuthRejection::InvalidHeader,
+            AuthRejection::InvalidToken,
+        ] {
+            let text = refused(rejection);
+            assert!(text.contains("Authorization: Bearer"), "{text}");
+            assert!(!text.contains("websocket"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! An environment behind a relay: its keys in the file, and the variables that select it.
+
+use std::{ffi::OsString, path::PathBuf};
+
+use exec_env::credential::CredentialVariable;
+use exec_environments::manager::EnvironmentId;
+use exec_registry::{
+    api::{EnvironmentId as EnvironmentName, EnvironmentIdError},
+    credentials::{AccountId, Token, TokenError},
+    http::{BaseUrl, BaseUrlError},
+};
+use exec_transport::connect::CONNECT_TIMEOUT;
+
+use super::{
+    AuthToken, EnvironmentsError, Fault, RelayReach, SelectError,
+    entry::{Around, timeout},
+    reach::INITIALIZE_TIMEOUT,
+    reader::{Item, Section},
+};
+use crate::settings_source::Lookup;
+
+/// Select a relay, all of them together.
+pub(crate) const VARIABLES: [&str; 3] = [
+    "CODEX_EXEC_SERVER_NOISE_REGISTRY_URL",
+    "CODEX_EXEC_SERVER_NOISE_ENVIRONMENT_ID",
+    CredentialVariable::NoiseAuthToken.name(),
+];
+/// Whose account is used. It selects nothing by itself.
+const ACCOUNT: &str = "CODEX_EXEC_SERVER_NOISE_CHATGPT_ACCOUNT_ID";
+
+/// What is wrong with a variable of the relay's. No secret is repeated.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RelayFault {
+    /// It is no text.
+    #[error("expected text in UTF-8")]
+    Text,
+    /// It is not where a registry can be.
+    #[error(transparent)]
+    Url(#[from] BaseUrlError),
+    /// It is none that a registry could know an environment by.
+    #[error(transparent)]
+    Name(#[from] EnvironmentIdError),
+    /// It cannot be put into a header.
+    #[error(transparent)]
+    Header(#[from] TokenError),
+}
+
+/// Reads the keys of an environment that a registry knows; by its own id, unless they say another.
+pub(super) fn read(
+    section: &Section<'_>,
+    url: &Item<'_>,
+    id: &EnvironmentId,
+    around: Around<'_>,
+) -> Result<RelayReach, EnvironmentsError> {
+    let registry_url = BaseUrl::parse(url.text()?).map_err(|error| url.wrong(error.into()))?;
+    let environment_id = match section.item("environment_id") {
+        Some(item) => {
+            EnvironmentName::new(item.text()?).map_err(|error| item.wrong(error.into()))?
+        }
+        None => EnvironmentName::new(id.as_str())
+            .map_err(|error| section.fault("environment_id", error.into()))?,
+    };
+    Ok(RelayReach {
+        environment_id,
+        auth_token: auth_token(section, &registry_url, around)?,
+        chatgpt_account_id: None,
+        connect_timeout: timeout(section, "connect_timeout_sec", CONNECT_TIMEOUT)?,
+        initialize_timeout: timeout(section, "initialize_timeout_sec", INITIALIZE_TIMEOUT)?,
+        registry_url,
+    })
+}
+
+fn auth_token(
+    section: &Section<'_>,
+    registry: &BaseUrl,
+    around: Around<'_>,
+) -> Result<AuthToken, EnvironmentsError> {
+    let keys = ["auth_token", "auth_token_env", "auth_token_file"];
+    let given: Vec<_> = keys
+        .iter()
+        .filter_map(|key| Some((*key, section.item(key)?)))
+        .collect();
+    let (key, item) = match given[..] {
+        [] => return Err(section.fault("auth_token", Fault::TokenSource)),
+        [only] => only,
+        [(_, first), (_, second), ..] => {
+            let later = if first.place() < second.place() {
+                second
+            } else {
+                first
+            };
+            return Err(later.misplaced(Fault::TokenSource));
+        }
+    };
+    if !registry.is_private() {
+        return Err(item.wrong(Fault::TokenInClear("https://")));
+    }
+    let token = |text: &str| Token::new(text).map_err(|error| item.wrong(error.into()));
+    match key {
+        "auth_token_env" => {
+            let value = token(&variable(item, around)?)?;
+            Ok(AuthToken::Variable(item.name()?.to_owned(), value))
+        }
+        "auth_token_file" => {
+            let (path, text) = file(item, around)?;
+            token(&text).map(|_| AuthToken::File(path))
+        }
+        _ => token(item.text()?).map(AuthToken::Value),
+    }
+}
+
+/// Reads the variable that a key names.
+pub(super) fn variable(item: &Item<'_>, around: Around<'_>) -> Result<String, EnvironmentsError> {
+    let name = item.name()?;
+    let value = (around.facts.lookup)(name).map(OsString::into_string);
+    let missing = || item.wrong(Fault::TokenVariable(name.to_owned()));
+    value.and_then(Result::ok).ok_or_else(missing)
+}
+
+/// Reads the file that a key names.
+pub(super) fn file(
+    item: &Item<'_>,
+    around: Around<'_>,
+) -> Result<(PathBuf, String), EnvironmentsError> {
+    let path = around.home.join(item.name()?);
+    match (around.facts.read)(&path) {
+        Ok(text) => Ok((path, text)),
+        Err(error) => {
+            let reason = error.to_string();
+            Err(item.wrong(Fault::TokenFile { path, reason }))
+        }
+    }
+}
+
+/// Reads the variables. Nothing is set: nothing is selected. As the stock client, any registry will do,
+/// also one that others can listen to.
+pub(super) fn of_variables(lookup: Lookup<'_>) -> Result<Option<RelayReach>, SelectError> {
+    let value = |name: &'static str| -> Result<Option<String>, SelectError> {
+        let text = lookup(name).map(OsString::into_string).transpose();
+        let text = text.map_err(|_| SelectError::Relay {
+            variable: name,
+            source: RelayFault::Text,
+        })?;
+        let text = text.map(|text| text.trim().to_owned());
+        Ok(text.filter(|text| !text.is_empty()))
+    };
+    let values = [
+        value(VARIABLES[0])?,
+        value(VARIABLES[1])?,
+        value(VARIABLES[2])?,
+    ];
+    if values.iter().all(Option::is_none) {
+        return Ok(None);
+    }
+    let missing = || {
+        let absent = values.iter().position(Option::is_none).unwrap_or_default();
+        SelectError::RelayIncomplete {
+            missing: VARIABLES[absent],
+        }
+    };
+    let [Some(registry), Some(environment_id), Some(token)] = &values else {
+        return Err(missing());
+    };
+    let refused = |variable, source: RelayFault| SelectError::Relay { variable, source };
+    let account = value(ACCOUNT)?.map(|account| AccountId::new(&account));
+    Ok(Some(RelayReach {
+        registry_url: BaseUrl::parse(registry)
+            .map_err(|error| refused(VARIABLES[0], error.into()))?,
+        environment_id: EnvironmentName::new(environment_id)
+            .map_err(|error| refused(VARIABLES[1], error.into()))?,
+        auth_token: Token::new(token)
+            .map(|token| AuthToken::Variable(VARIABLES[2].to_owned(), token))
+            .map_err(|error| refused(VARIABLES[2], error.into()))?,
+        chatgpt_account_id: account
+            .transpose()
+            .map_err(|error| refused(ACCOUNT, error.into()))?,
+        connect_timeout: CONNECT_TIMEOUT,
+        initialize_timeout: INITIALIZE_TIMEOUT,
+    }))
+}

@@ -1,0 +1,204 @@
+//! Ways out of this machine, as variables say: proxies, and whose certificates are trusted.
+
+use exec_registry::http::{BaseUrl, Http, is_near};
+use exec_transport::{
+    connect::{Headers, Proxy, ProxyError},
+    tls::Trust,
+};
+use http::Uri;
+use hyper_util::client::proxy::matcher::Matcher;
+
+use crate::settings_source::{Lookup, NotUtf8Error, text};
+
+/// How a registry and what it names are reached.
+#[derive(Clone, Debug, Default)]
+pub struct Network {
+    /// Whose certificates are accepted.
+    pub trust: Trust,
+    /// The proxy on the way, if there is one.
+    pub proxy: Option<Proxy>,
+    /// What is sent with every websocket.
+    pub headers: Headers,
+}
+
+impl Network {
+    /// Reads the variables, for a registry.
+    ///
+    /// `SSL_CERT_FILE` takes the place of the host's roots, and `CODEX_CA_CERTIFICATE` is trusted
+    /// beside them. A proxy is found as others find it; what is on this machine needs none.
+    pub fn find(lookup: Lookup<'_>, registry: &BaseUrl) -> Result<Self, NetworkError> {
+        let mut headers = Headers::default();
+        for (header, variable) in AUXILIARY {
+            let Some(value) = lookup(variable).filter(|value| !value.is_empty()) else {
+                continue;
+            };
+            // They are set for others, so none of them is a reason not to start.
+            let added = value.to_str().map(|value| headers.add(header, value));
+            if !matches!(added, Some(Ok(()))) {
+                tracing::warn!(variable, "variable is passed over: it makes no header");
+            }
+        }
+        Ok(Self {
+            trust: Self::trust(lookup),
+            proxy: proxy(lookup, registry)?,
+            headers,
+        })
+    }
+
+    /// Reads whose certificates are accepted.
+    pub fn trust(lookup: Lookup<'_>) -> Trust {
+        let file = |name| lookup(name).filter(|value| !value.is_empty());
+        let roots = file("SSL_CERT_FILE").map_or_else(Trust::platform, Trust::only);
+        match file("CODEX_CA_CERTIFICATE") {
+            Some(more) => roots.and(more),
+            None => roots,
+        }
+    }
+
+    /// Makes a client for requests to a registry, and to others that vouch. Reads certificates; where
+    /// there are none, a registry without TLS can still be asked.
+    pub async fn http(&self, registry: &BaseUrl) -> anyhow::Result<Http> {
+        match self.trust.config().await {
+            Ok(config) => Ok(Http::new(&config)?),
+            Err(error) if registry.url().scheme() == "http" => {
+                tracing::debug!(%error, "no certificate will be accepted");
+                Ok(Http::without_tls()?)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Caller: the variables that describe the network cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NetworkError {
+    /// A variable is not valid UTF-8.
+    #[error(transparent)]
+    Text(#[from] NotUtf8Error),
+    /// The proxy that variables name cannot be used.
+    #[error("the proxy that the environment names cannot be used")]
+    Proxy(#[source] ProxyError),
+}
+
+/// Headers that some rendezvous want with a websocket, and where their values are.
+const AUXILIARY: [(&str, &str); 2] = [
+    ("x-cluster-name", "OPENAI_CLUSTER"),
+    ("x-openai-internal-caller", "DD_SERVICE"),
+];
+
+/// Finds the proxy for a registry. It names the websockets too, so the same proxy leads to them.
+fn proxy(lookup: Lookup<'_>, registry: &BaseUrl) -> Result<Option<Proxy>, NetworkError> {
+    let value = |names: [&'static str; 2]| -> Result<String, NetworkError> {
+        let found = names.iter().find_map(|name| text(lookup, name).transpose());
+        Ok(found.transpose()?.unwrap_or_default())
+    };
+    let all = value(["ALL_PROXY", "all_proxy"])?;
+    let own = match registry.url().scheme() {
+        "https" => value(["HTTPS_PROXY", "https_proxy"])?,
+        _ => value(["HTTP_PROXY", "http_proxy"])?,
+    };
+    let chosen = if own.is_empty() { all } else { own };
+    if chosen.is_empty() || is_near(registry.url()) {
+        return Ok(None);
+    }
+    let rules = Matcher::builder()
+        .all(chosen.as_str())
+        .no(value(["NO_PROXY", "no_proxy"])?)
+        .build();
+    let uri: Option<Uri> = registry.url().as_str().parse().ok();
+    let applies = uri.is_some_and(|uri| rules.intercept(&uri).is_some());
+    let proxy = applies.then(|| chosen.parse().map_err(NetworkError::Proxy));
+    proxy.transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeMap, ffi::OsString};
+
+    use super::*;
+
+    fn found(registry: &str, variables: &[(&str, &str)]) -> Result<Network, NetworkError> {
+        let variables: BTreeMap<_, _> = variables.iter().copied().collect();
+        let lookup = |name: &str| variables.get(name).map(OsString::from);
+        Network::find(&lookup, &BaseUrl::parse(registry).unwrap())
+    }
+
+    fn proxy_for(registry: &str, variables: &[(&str, &str)]) -> Option<String> {
+        let proxy = found(registry, variables).unwrap().proxy;
+        proxy.map(|proxy| format!("{proxy:?}"))
+    }
+
+    #[test]
+    fn the_scheme_chooses_the_proxy_and_exceptions_go_around_it() {
+        let (http, https) = (
+            ("http_proxy", "http://p:1"),
+            ("HTTPS_PROXY", "http://u:s@p:2"),
+        );
+        let all = ("ALL_PROXY", "p:3");
+        let tls = "https://hub.example";
+        assert_eq!(proxy_for(tls, &[]), None);
+        assert_eq!(proxy_for(tls, &[http]), None);
+        assert_eq!(
+            proxy_for(tls, &[http, https, all]).as_deref(),
+            Some("Proxy(p:2)")
+        );
+        assert_eq!(proxy_for(tls, &[http, all]).as_deref(), Some("Proxy(p:3)"));
+        let plain = "http://hub.example";
+        assert_eq!(
+            proxy_for(plain, &[http, https]).as_deref(),
+            Some("Proxy(p:1)")
+        );
+        for exception in ["hub.example", ".example", "*", "other, example"] {
+            assert_eq!(
+                proxy_for(tls, &[https, ("NO_PROXY", exception)]),
+                None,
+                "{exception}"
+            );
+        }
+        let other = [https, ("no_proxy", "notexample")];
+        assert_eq!(proxy_for(tls, &other).as_deref(), Some("Proxy(p:2)"));
+        assert_eq!(proxy_for("http://127.0.0.1:1", &[http, all]), None);
+    }
+
+    #[test]
+    fn a_proxy_that_cannot_be_used_is_an_error_without_its_password() {
+        for url in ["socks5://u:s3cret@p:1", "http://u:s3cret%@p:1"] {
+            let error = found("https://hub.example", &[("HTTPS_PROXY", url)]).unwrap_err();
+            let text = format!("{:#}", anyhow::Error::from(error));
+            assert!(!text.contains("s3cret"), "{text}");
+        }
+        // It is not needed, so nothing is wrong with it.
+        assert!(found("http://127.0.0.1", &[("HTTP_PROXY", "socks5://p:1")]).is_ok());
+    }
+
+    #[test]
+    fn a_file_takes_the_place_of_the_roots_and_another_is_added() {
+        let shown = |variables| format!("{:?}", found("https://h", variables).unwrap().trust);
+        assert_eq!(shown(&[("SSL_CERT_FILE", "")]), shown(&[]));
+        let only = shown(&[("SSL_CERT_FILE", "/a.pem")]);
+        assert!(
+            only.contains("roots: None") && only.contains("/a.pem"),
+            "{only}"
+        );
+        let more = shown(&[("CODEX_CA_CERTIFICATE", "/b.pem")]);
+        assert!(
+            more.contains("roots: Platform") && more.contains("/b.pem"),
+            "{more}"
+        );
+    }
+
+    #[test]
+    fn what_makes_no_header_is_passed_over() {
+        let headers = |value| {
+            let found = found(
+                "https://h",
+                &[("DD_SERVICE", value), ("OPENAI_CLUSTER", "c")],
+            );
+            format!("{:?}", found.unwrap().headers)
+        };
+        assert!(headers("svc").contains("x-openai-internal-caller"));
+        assert!(!headers("a\nb").contains("x-openai-internal-caller"));
+        assert!(headers("a\nb").contains("x-cluster-name"));
+    }
+}

@@ -1,0 +1,134 @@
+//! A token in a file, which somebody may replace.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+};
+
+use exec_registry::credentials::{Bearer, CredentialError, Credentials, Reach, Token, TokenError};
+use futures_util::future::{BoxFuture, FutureExt};
+use http::HeaderMap;
+use tokio::task::spawn_blocking;
+
+use crate::settings_source;
+
+/// Presents what is in a file at each request. While the file cannot be read, or has nothing that could
+/// be presented, it is what was read last: whoever replaces it may be in the middle of that.
+pub struct TokenFile {
+    path: PathBuf,
+    last: Mutex<Token>,
+}
+
+impl TokenFile {
+    /// Reads the file for the first time. Blocks.
+    pub fn open(path: &Path) -> Result<Self, TokenFileError> {
+        let token = read(path)?;
+        Ok(Self {
+            path: path.to_owned(),
+            last: Mutex::new(token),
+        })
+    }
+
+    async fn token(&self) -> Token {
+        let path = self.path.clone();
+        let read = spawn_blocking(move || read(&path)).await;
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        match read {
+            Ok(Ok(token)) => *last = token,
+            Ok(Err(error)) => tracing::warn!(%error, "token file is passed over"),
+            Err(error) => tracing::warn!(%error, "token file was not read"),
+        }
+        last.clone()
+    }
+}
+
+impl Credentials for TokenFile {
+    fn headers(&self) -> BoxFuture<'_, Result<HeaderMap, CredentialError>> {
+        async { Bearer::new(self.token().await).headers().await }.boxed()
+    }
+
+    fn reach(&self) -> Reach {
+        Reach::Private
+    }
+}
+
+impl fmt::Debug for TokenFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TokenFile")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
+}
+
+fn read(path: &Path) -> Result<Token, TokenFileError> {
+    let text = settings_source::read_text(path).map_err(|source| TokenFileError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    Token::new(&text).map_err(|source| TokenFileError::Token {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Caller: a file is not one with a token.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TokenFileError {
+    /// It cannot be read.
+    #[error("cannot read `{}`", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// What it has is no token.
+    #[error("`{}` has no token", path.display())]
+    Token {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: TokenError,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn presented(file: &TokenFile) -> String {
+        let headers = file.headers().await.unwrap();
+        headers["authorization"].to_str().unwrap().to_owned()
+    }
+
+    #[tokio::test]
+    async fn a_token_that_is_replaced_is_presented_and_a_broken_file_is_passed_over() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("token");
+        std::fs::write(&path, "one\n").unwrap();
+        let file = TokenFile::open(&path).unwrap();
+        assert_eq!(presented(&file).await, "Bearer one");
+        std::fs::write(&path, "two").unwrap();
+        assert_eq!(presented(&file).await, "Bearer two");
+        std::fs::write(&path, "").unwrap();
+        assert_eq!(presented(&file).await, "Bearer two");
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(presented(&file).await, "Bearer two");
+        assert!(!format!("{file:?}").contains("two"));
+    }
+
+    #[test]
+    fn a_file_without_a_token_is_refused_by_name() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("token");
+        assert!(matches!(
+            TokenFile::open(&path),
+            Err(TokenFileError::Read { .. })
+        ));
+        std::fs::write(&path, " \n").unwrap();
+        let error = TokenFile::open(&path).unwrap_err().to_string();
+        assert!(error.contains("token` has no token"), "{error}");
+    }
+}
