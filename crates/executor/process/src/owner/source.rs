@@ -28,6 +28,11 @@ const SUSTAINED_READS: u32 = 2;
 /// a buffer of 4 KiB and hands out at most that. A reader that comes back at once gets a fragment, and
 /// contends with the writer for the terminal's locks.
 const TERMINAL_REFILL: Duration = Duration::from_micros(20);
+/// A yield of the processor that takes longer shows that other programs compete for it.
+const LONG_YIELD: Duration = Duration::from_micros(200);
+/// How long a terminal is read eagerly after a long yield: waiting pays only where the writer is what
+/// runs meanwhile.
+const EAGER_PERIOD: Duration = Duration::from_millis(250);
 
 thread_local! {
     /// Where output is read to: a buffer of each size for each thread. An idle process holds none.
@@ -40,10 +45,7 @@ pub(crate) struct Source {
     kind: Kind,
     /// It filled a buffer once: its pipe was enlarged, and is emptied at once.
     bulk: bool,
-    /// Large reads in a row, of a terminal.
-    large_reads: u32,
-    /// When a terminal with sustained output may be read again.
-    refilled_at: Option<Instant>,
+    refill: TerminalRefill,
 }
 
 /// What a source is.
@@ -61,8 +63,7 @@ impl Source {
             fd,
             kind,
             bulk: false,
-            large_reads: 0,
-            refilled_at: None,
+            refill: TerminalRefill::default(),
         }
     }
 
@@ -83,7 +84,7 @@ impl Source {
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        ready!(self.poll_refilled(cx));
+        ready!(self.refill.poll_ready(cx));
         loop {
             let fd = Arc::clone(&self.fd);
             let Ok(mut ready) = ready!(fd.poll_read_ready(cx)) else {
@@ -97,37 +98,15 @@ impl Source {
                     if short && self.kind != Kind::Terminal {
                         ready.clear_ready();
                     }
-                    self.note_read(data.as_ref().map_or(0, Bytes::len));
+                    if self.kind == Kind::Terminal {
+                        self.refill.note_read(data.as_ref().map_or(0, Bytes::len));
+                    }
                     return Poll::Ready(data);
                 }
                 // A terminal whose other end closed says so by an error.
                 Ok(Err(_)) => return Poll::Ready(None),
                 Err(_would_block) => {}
             }
-        }
-    }
-
-    /// Waits until a terminal with sustained output may be read again. Timers are too coarse for this
-    /// wait, so it polls: other tasks run meanwhile, and the processor is offered to the writer.
-    fn poll_refilled(&mut self, cx: &Context<'_>) -> Poll<()> {
-        if self.refilled_at.is_some_and(|at| Instant::now() < at) {
-            sched_yield();
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        self.refilled_at = None;
-        Poll::Ready(())
-    }
-
-    /// Decides after a read whether to let a terminal refill before the next one.
-    fn note_read(&mut self, bytes: usize) {
-        if self.kind != Kind::Terminal || bytes < LARGE_TERMINAL_READ {
-            self.large_reads = 0;
-            return;
-        }
-        self.large_reads = self.large_reads.saturating_add(1);
-        if self.large_reads >= SUSTAINED_READS {
-            self.refilled_at = Some(Instant::now() + TERMINAL_REFILL);
         }
     }
 
@@ -161,6 +140,55 @@ impl Source {
             BULK_BYTES
         } else {
             limits::OUTPUT_CHUNK_BYTES
+        }
+    }
+}
+
+/// Paces the reads of a terminal with sustained output, so that each finds a full buffer.
+#[derive(Debug, Default)]
+struct TerminalRefill {
+    /// Large reads in a row.
+    large_reads: u32,
+    /// When the terminal may be read again.
+    refilled_at: Option<Instant>,
+    /// Until when it is read without waiting.
+    eager_until: Option<Instant>,
+}
+
+impl TerminalRefill {
+    /// Waits until the terminal may be read again. Timers are too coarse for this wait, so it polls:
+    /// other tasks run meanwhile, and the processor is offered to the writer.
+    fn poll_ready(&mut self, cx: &Context<'_>) -> Poll<()> {
+        let Some(refilled_at) = self.refilled_at else {
+            return Poll::Ready(());
+        };
+        let now = Instant::now();
+        if now < refilled_at {
+            sched_yield();
+            let after = Instant::now();
+            if after - now < LONG_YIELD {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            self.eager_until = Some(after + EAGER_PERIOD);
+        }
+        self.refilled_at = None;
+        Poll::Ready(())
+    }
+
+    /// Decides after a read whether to wait before the next one.
+    fn note_read(&mut self, bytes: usize) {
+        if bytes < LARGE_TERMINAL_READ {
+            self.large_reads = 0;
+            return;
+        }
+        self.large_reads = self.large_reads.saturating_add(1);
+        if self.large_reads < SUSTAINED_READS {
+            return;
+        }
+        let now = Instant::now();
+        if self.eager_until.is_none_or(|until| until <= now) {
+            self.refilled_at = Some(now + TERMINAL_REFILL);
         }
     }
 }
