@@ -19,7 +19,7 @@ use futures_util::{
     stream::{self, BoxStream, StreamExt},
 };
 
-use crate::disconnect::Disconnect;
+use crate::environment::Disconnect;
 
 /// What an operation on files comes to.
 pub type FileFuture<T> = BoxFuture<'static, Result<T, FileError>>;

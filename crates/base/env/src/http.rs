@@ -12,7 +12,7 @@ use futures_util::{
     stream::BoxStream,
 };
 
-use crate::disconnect::Disconnect;
+use crate::environment::Disconnect;
 
 /// What a request comes to.
 pub type HttpFuture<T> = BoxFuture<'static, Result<T, HttpError>>;

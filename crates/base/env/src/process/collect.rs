@@ -12,11 +12,7 @@ use exec_wire::{id::OutputSeq, limits};
 use futures_util::{FutureExt, StreamExt};
 use tokio::{task::coop::consume_budget, time};
 
-use super::{
-    error::ProcessError,
-    event::{EventStream, ExecProcessEvent},
-    handle::ExecProcess,
-};
+use super::{EventStream, ExecProcess, ExecProcessEvent, ProcessError};
 
 /// A window of output.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

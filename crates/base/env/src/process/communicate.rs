@@ -16,9 +16,7 @@ use exec_wire::{
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, select_biased};
 use tokio::{task::coop::consume_budget, time};
 
-use super::{
-    error::ProcessError, event::ExecProcessEvent, handle::ExecProcess, transcript::HeadTailBuffer,
-};
+use super::{ExecProcess, ExecProcessEvent, ProcessError, head_tail_buffer::HeadTailBuffer};
 
 /// Input that is handed over at once. One piece waits for the child at a time, so this is also what
 /// is copied ahead of it.

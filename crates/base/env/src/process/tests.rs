@@ -8,9 +8,10 @@ use exec_wire::{id::OutputSeq, process::WriteStatus};
 use tokio::time::Instant;
 
 use super::{
-    Collect, Collected, Communicate, CommunicateError, ExecProcess, ProcessError, fake::Fake,
+    Collect, Collected, Communicate, CommunicateError, ExecProcess, ProcessError,
+    fake_process::Fake,
 };
-use crate::disconnect::Disconnect;
+use crate::environment::Disconnect;
 
 fn fake() -> (Arc<Fake>, Arc<dyn ExecProcess>) {
     let fake = Arc::new(Fake::new("p"));

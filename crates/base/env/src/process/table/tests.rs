@@ -5,7 +5,7 @@ use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 use exec_wire::{id::OutputSeq, process::TerminateMode};
 
 use super::{Allocated, OpenError, ProcessNumber, ProcessTable, TableFull, WhenFull};
-use crate::process::{ExecProcess, fake::Fake};
+use crate::process::{ExecProcess, fake_process::Fake};
 
 const WINDOW: Duration = Duration::from_millis(250);
 const CAP: usize = 1000;
