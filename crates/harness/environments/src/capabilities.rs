@@ -4,9 +4,6 @@
 //! nothing anew. Each step shows only what lies below the roots that it has resolved.
 //! Not here: which roots a step has ([`roots`](crate::roots)), nor starting what a plugin declares.
 
-mod available;
-mod cache;
-mod discover;
 mod front_matter;
 mod metadata;
 mod store;
@@ -14,10 +11,292 @@ mod store;
 mod tests;
 
 pub use self::{
-    available::{AvailableCapabilities, AvailablePlugin, AvailableSkill, FailedRoot, RootWarning},
-    cache::CapabilityCache,
-    discover::{DISCOVERY_TIMEOUT, DiscoverError},
     front_matter::FrontMatter,
     metadata::{Plugin, RootCapabilities, Skill},
     store::{MAX_CACHED_BYTES, MAX_CACHED_ROOTS},
 };
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use exec_env::{environment::Environment, filesystem::FileError};
+use exec_wire::{
+    discovery::{DiscoverRoots, DiscoveredRoot, DiscoveredRoots, DiscoveryRoot},
+    limits,
+};
+use futures_util::future::{FutureExt, join_all};
+use tokio::time::timeout;
+
+use self::store::{Discovery, RootKey, Store};
+use crate::{
+    manager::EnvironmentId,
+    roots::{ResolvedRoot, StepRoots},
+};
+
+/// What lies below the roots of every environment, found once for each environment id, root id and
+/// path. Clones share it.
+///
+/// A new handle for an environment changes nothing here: one id means the same contents. A failure
+/// is not remembered.
+#[derive(Clone, Debug, Default)]
+pub struct CapabilityCache {
+    store: Arc<Mutex<Store>>,
+}
+
+impl CapabilityCache {
+    /// Shows what a step can use: what lies below the roots that it has resolved. Roots that are not
+    /// known are discovered first, through the step's own handles, in one call for each environment;
+    /// a discovery that another step has begun is joined. Fails for single roots only.
+    ///
+    /// Dropping the future ends the discoveries that no other step waits for.
+    pub async fn project(&self, step: &StepRoots) -> AvailableCapabilities {
+        let mut found = Discovered::default();
+        let mut wanted: Vec<&ResolvedRoot> = step.resolved.iter().collect();
+        // What is joined goes through another step's handle, and can fail where the step's own does
+        // not. So a root whose discovery was joined and failed gets a second round.
+        for _round in 0..2 {
+            let plan = self.plan(&wanted);
+            found.extend(plan.known.into_iter().map(|(key, known)| (key, Ok(known))));
+            for discovered in join_all(plan.discoveries).await {
+                let results = discovered.iter();
+                found.extend(results.map(|(key, result)| (key.clone(), result.clone())));
+            }
+            wanted.retain(|root| {
+                let key = RootKey::from(*root);
+                plan.joined.contains(&key) && found.get(&key).is_none_or(Result::is_err)
+            });
+        }
+        let mut available = AvailableCapabilities::default();
+        for root in &step.resolved {
+            match found.get(&RootKey::from(root)) {
+                Some(Ok(capabilities)) => available.add(root, capabilities),
+                Some(Err(error)) => available.failed.push(FailedRoot {
+                    root: root.clone(),
+                    error: error.clone(),
+                }),
+                None => {}
+            }
+        }
+        available
+    }
+
+    /// Decides for each root: known, being discovered, or to be discovered. Discoveries do nothing
+    /// until they are awaited.
+    fn plan(&self, wanted: &[&ResolvedRoot]) -> Plan {
+        let mut plan = Plan::default();
+        let mut unknown: BTreeMap<EnvironmentId, (Arc<Environment>, BTreeSet<RootKey>)> =
+            BTreeMap::new();
+        let mut store = self.store();
+        for root in wanted {
+            let key = RootKey::from(*root);
+            if let Some(known) = store.known(&key) {
+                plan.known.push((key, known));
+            } else if let Some(discovery) = store.under_way(&key) {
+                plan.joined.insert(key);
+                if !plan
+                    .discoveries
+                    .iter()
+                    .any(|other| other.ptr_eq(&discovery))
+                {
+                    plan.discoveries.push(discovery);
+                }
+            } else {
+                unknown
+                    .entry(root.environment_id.clone())
+                    .or_insert_with(|| (Arc::clone(&root.environment), BTreeSet::new()))
+                    .1
+                    .insert(key);
+            }
+        }
+        for (environment, keys) in unknown.into_values() {
+            let keys: Vec<RootKey> = keys.into_iter().collect();
+            for keys in keys.chunks(limits::MAX_DISCOVERY_ROOTS) {
+                let discovery = self.discovery(Arc::clone(&environment), keys.to_vec());
+                store.begin(keys, &discovery);
+                plan.discoveries.push(discovery);
+            }
+        }
+        plan
+    }
+
+    /// Prepares a discovery that records what it comes to.
+    fn discovery(&self, environment: Arc<Environment>, keys: Vec<RootKey>) -> Discovery {
+        let cache = self.clone();
+        let run = async move {
+            let discovered = discover(environment, keys).await;
+            cache.store().record(&discovered);
+            Arc::new(discovered)
+        };
+        run.boxed().shared()
+    }
+
+    fn store(&self) -> MutexGuard<'_, Store> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns how many roots are known, and about how many bytes they take.
+    #[cfg(test)]
+    fn size(&self) -> (usize, usize) {
+        self.store().size()
+    }
+}
+
+/// What has to be done to know the roots of a step.
+#[derive(Debug, Default)]
+struct Plan {
+    known: Vec<(RootKey, Arc<RootCapabilities>)>,
+    /// Roots that another step discovers.
+    joined: BTreeSet<RootKey>,
+    discoveries: Vec<Discovery>,
+}
+
+/// The skills and plugins of one step, in the order of its roots. What belongs to environments that
+/// the step does not have is not in it.
+#[derive(Clone, Debug, Default)]
+pub struct AvailableCapabilities {
+    /// Skills.
+    pub skills: Vec<AvailableSkill>,
+    /// Plugins.
+    pub plugins: Vec<AvailablePlugin>,
+    /// Roots that could not be read. A later step tries again.
+    pub failed: Vec<FailedRoot>,
+    /// What was left out below roots that could be read, for people.
+    pub warnings: Vec<RootWarning>,
+}
+
+impl AvailableCapabilities {
+    /// Adds what lies below a root.
+    fn add(&mut self, root: &ResolvedRoot, found: &RootCapabilities) {
+        if let Some(plugin) = &found.plugin {
+            self.plugins.push(AvailablePlugin {
+                root: root.clone(),
+                plugin: Arc::clone(plugin),
+            });
+        }
+        self.skills
+            .extend(found.skills.iter().map(|skill| AvailableSkill {
+                root: root.clone(),
+                skill: Arc::clone(skill),
+            }));
+        self.warnings
+            .extend(found.warnings.iter().map(|text| RootWarning {
+                root: root.clone(),
+                text: text.clone(),
+            }));
+    }
+}
+
+/// A skill that a step can use.
+#[derive(Clone, Debug)]
+pub struct AvailableSkill {
+    /// The root it was found below, with the handle through which its files are read.
+    pub root: ResolvedRoot,
+    /// The skill.
+    pub skill: Arc<Skill>,
+}
+
+/// A plugin that a step can use.
+#[derive(Clone, Debug)]
+pub struct AvailablePlugin {
+    /// The root that it is, with the handle through which it is used.
+    pub root: ResolvedRoot,
+    /// The plugin.
+    pub plugin: Arc<Plugin>,
+}
+
+/// What was left out below a root.
+#[derive(Clone, Debug)]
+pub struct RootWarning {
+    /// The root.
+    pub root: ResolvedRoot,
+    /// What, and why.
+    pub text: String,
+}
+
+/// A root that could not be read.
+#[derive(Clone, Debug)]
+pub struct FailedRoot {
+    /// The root.
+    pub root: ResolvedRoot,
+    /// Why.
+    pub error: DiscoverError,
+}
+
+/// How long one discovery may take: a model step waits for it.
+pub const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What a discovery comes to, for each of its roots.
+type Discovered = BTreeMap<RootKey, Result<Arc<RootCapabilities>, DiscoverError>>;
+
+/// Reads what lies below each root, through one handle.
+async fn discover(environment: Arc<Environment>, keys: Vec<RootKey>) -> Discovered {
+    let root = |key: &RootKey| DiscoveryRoot {
+        id: key.root.as_str().to_owned(),
+        path: key.path.clone(),
+        sandbox: None,
+    };
+    let roots = keys.iter().map(root).collect();
+    let asked = environment.catalog.discover_roots(DiscoverRoots { roots });
+    let answer = match timeout(DISCOVERY_TIMEOUT, asked).await {
+        Ok(Ok(answer)) => checked(answer, keys.len()),
+        Ok(Err(error)) => Err(DiscoverError::Catalog(error)),
+        Err(_elapsed) => Err(DiscoverError::TimedOut),
+    };
+    match answer {
+        Ok(roots) => keys
+            .into_iter()
+            .zip(roots)
+            .map(|(key, root)| {
+                let found = capabilities(&key, root);
+                (key, found)
+            })
+            .collect(),
+        Err(error) => keys
+            .into_iter()
+            .map(|key| (key, Err(error.clone())))
+            .collect(),
+    }
+}
+
+/// Checks that each root has its answer.
+fn checked(answer: DiscoveredRoots, asked: usize) -> Result<Vec<DiscoveredRoot>, DiscoverError> {
+    if answer.roots.len() == asked {
+        Ok(answer.roots)
+    } else {
+        Err(DiscoverError::Answer("not one answer for each root"))
+    }
+}
+
+fn capabilities(
+    key: &RootKey,
+    root: DiscoveredRoot,
+) -> Result<Arc<RootCapabilities>, DiscoverError> {
+    if root.id != key.root.as_str() {
+        return Err(DiscoverError::Answer("answers in another order"));
+    }
+    match root.error {
+        Some(text) => Err(DiscoverError::Root(text)),
+        None => Ok(Arc::new(RootCapabilities::from_discovered(root))),
+    }
+}
+
+/// Why a root could not be read.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DiscoverError {
+    /// Host: the root itself could not be read.
+    #[error("{0}")]
+    Root(String),
+    /// Whoever the catalog blames: nothing could be discovered.
+    #[error(transparent)]
+    Catalog(FileError),
+    /// Peer: the answer does not fit the question.
+    #[error("the environment's answer does not fit: {0}")]
+    Answer(&'static str),
+    /// Peer: there was no answer in time.
+    #[error("no answer within {} seconds", DISCOVERY_TIMEOUT.as_secs())]
+    TimedOut,
+}

@@ -1,14 +1,324 @@
 //! Environments for tests: nothing runs in them, and the test decides when they are ready and what they
 //! answer.
 
-mod catalog;
-mod environment;
-mod source;
-mod within;
-
-pub(crate) use self::{
-    catalog::Shelf,
-    environment::{environment, environment_with, id, label},
-    source::{Controlled, Scripted},
-    within::within,
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
+
+use bytes::Bytes;
+use exec_env::{
+    backend::{ExecBackend, StartError, StartedProcess},
+    catalog::{ExecutorCatalog, NoCatalog},
+    command::Command,
+    environment::Environment,
+    filesystem::{
+        ExecutorFileSystem, FileError, FileFuture, MissingPaths, MissingWatch, Open, OpenFile,
+        WatchPath, Watcher,
+    },
+    http::NoHttpClient,
+};
+use exec_wire::{
+    config::{EnvironmentConfig, ReadEnvironmentConfig},
+    discovery::{
+        DiscoverCapabilities, DiscoverRoots, DiscoveredCapabilities, DiscoveredRoot,
+        DiscoveredRoots, DiscoveryRoot,
+    },
+    environment::EnvironmentInfo,
+    error::RpcError,
+    fs::{
+        Canonicalize, Copy, CreateDirectory, DirectoryEntry, FileMetadata, Find, FoundPaths,
+        GetMetadata, ReadDirectory, ReadFile, Remove, Rename, Search, SearchResult, Walk,
+        WalkResult, WriteFile,
+    },
+    path_uri::PathUri,
+};
+use futures_util::future::{BoxFuture, FutureExt, ready};
+use tokio::sync::{Semaphore, mpsc, watch};
+
+use crate::manager::{EnvironmentId, EnvironmentSource, OpenError};
+
+/// Returns the id of an environment.
+pub(crate) fn id(text: &str) -> EnvironmentId {
+    EnvironmentId::parse(text).unwrap()
+}
+
+/// Returns an environment that can be told from others by its label.
+pub(crate) fn environment(label: &str) -> Environment {
+    environment_with(label, Arc::new(NoCatalog))
+}
+
+/// Returns an environment with a catalog.
+pub(crate) fn environment_with(label: &str, catalog: Arc<dyn ExecutorCatalog>) -> Environment {
+    Environment {
+        backend: Arc::new(Labelled(label.to_owned())),
+        files: Arc::new(NoFiles),
+        http: Arc::new(NoHttpClient),
+        catalog,
+    }
+}
+
+/// Returns the label of an environment.
+pub(crate) fn label(environment: &Environment) -> String {
+    format!("{:?}", environment.backend)
+}
+
+/// Starts nothing, and has a label.
+struct Labelled(String);
+
+impl fmt::Debug for Labelled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl ExecBackend for Labelled {
+    fn start(&self, _: Command) -> BoxFuture<'_, Result<StartedProcess, StartError>> {
+        ready(Err(StartError::Cancelled)).boxed()
+    }
+
+    fn info(&self) -> BoxFuture<'_, Result<EnvironmentInfo, RpcError>> {
+        ready(Err(RpcError::internal("no host"))).boxed()
+    }
+}
+
+/// Has no files.
+#[derive(Debug)]
+struct NoFiles;
+
+fn no_files<T: Send + 'static>() -> FileFuture<T> {
+    ready(Err(FileError::Refused("no files".to_owned()))).boxed()
+}
+
+impl ExecutorFileSystem for NoFiles {
+    fn read_file(&self, _: ReadFile) -> FileFuture<Bytes> {
+        no_files()
+    }
+    fn write_file(&self, _: WriteFile, _: Bytes) -> FileFuture<()> {
+        no_files()
+    }
+    fn create_directory(&self, _: CreateDirectory) -> FileFuture<()> {
+        no_files()
+    }
+    fn metadata(&self, _: GetMetadata) -> FileFuture<FileMetadata> {
+        no_files()
+    }
+    fn canonicalize(&self, _: Canonicalize) -> FileFuture<PathUri> {
+        no_files()
+    }
+    fn read_directory(&self, _: ReadDirectory) -> FileFuture<Vec<DirectoryEntry>> {
+        no_files()
+    }
+    fn walk(&self, _: Walk) -> FileFuture<WalkResult> {
+        no_files()
+    }
+    fn remove(&self, _: Remove) -> FileFuture<()> {
+        no_files()
+    }
+    fn copy(&self, _: Copy) -> FileFuture<()> {
+        no_files()
+    }
+    fn rename(&self, _: Rename) -> FileFuture<()> {
+        no_files()
+    }
+    fn open(&self, _: Open) -> FileFuture<Arc<dyn OpenFile>> {
+        no_files()
+    }
+    fn search(&self, _: Search) -> FileFuture<SearchResult> {
+        no_files()
+    }
+    fn find(&self, _: Find) -> FileFuture<FoundPaths> {
+        no_files()
+    }
+    fn watch(&self, _: WatchPath) -> FileFuture<Watcher> {
+        no_files()
+    }
+    fn watch_missing(&self, _: MissingPaths) -> FileFuture<Option<MissingWatch>> {
+        no_files()
+    }
+}
+
+/// Opens when the test says so.
+#[derive(Debug)]
+pub(crate) struct Controlled {
+    calls: watch::Sender<usize>,
+    send: mpsc::UnboundedSender<Result<Environment, OpenError>>,
+    outcomes: Arc<tokio::sync::Mutex<mpsc::UnboundedReceiver<Result<Environment, OpenError>>>>,
+}
+
+impl Controlled {
+    pub(crate) fn new() -> Arc<Self> {
+        let (send, outcomes) = mpsc::unbounded_channel();
+        Arc::new(Self {
+            calls: watch::Sender::new(0),
+            send,
+            outcomes: Arc::new(tokio::sync::Mutex::new(outcomes)),
+        })
+    }
+
+    /// Returns one that is ready at once.
+    pub(crate) fn ready(label: &str) -> Arc<Self> {
+        let source = Self::new();
+        source.finish(Ok(environment(label)));
+        source
+    }
+
+    /// Lets one call of `open` come to this, in the order of the calls.
+    pub(crate) fn finish(&self, outcome: Result<Environment, OpenError>) {
+        self.send.send(outcome).unwrap();
+    }
+
+    /// Lets one call of `open` fail.
+    pub(crate) fn fail(&self, reason: &str) {
+        self.finish(Err(OpenError::Configuration(reason.to_owned())));
+    }
+
+    /// Returns how often it was opened.
+    pub(crate) fn calls(&self) -> usize {
+        *self.calls.borrow()
+    }
+
+    /// Waits until it was opened so often.
+    pub(crate) async fn called(&self, times: usize) {
+        let mut calls = self.calls.subscribe();
+        within(calls.wait_for(|calls| *calls >= times))
+            .await
+            .unwrap();
+    }
+}
+
+impl EnvironmentSource for Controlled {
+    fn open(&self) -> BoxFuture<'static, Result<Environment, OpenError>> {
+        self.calls.send_modify(|calls| *calls += 1);
+        let outcomes = Arc::clone(&self.outcomes);
+        async move { outcomes.lock().await.recv().await.unwrap() }.boxed()
+    }
+}
+
+/// Opens by what a closure does.
+pub(crate) struct Scripted<F>(pub(crate) F);
+
+impl<F> fmt::Debug for Scripted<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Scripted")
+    }
+}
+
+impl<F> EnvironmentSource for Scripted<F>
+where
+    F: Fn() -> BoxFuture<'static, Result<Environment, OpenError>> + Send + Sync,
+{
+    fn open(&self) -> BoxFuture<'static, Result<Environment, OpenError>> {
+        (self.0)()
+    }
+}
+
+/// A catalog that answers from a table, when the test lets it.
+#[derive(Debug)]
+pub(crate) struct Shelf {
+    roots: Mutex<BTreeMap<PathUri, Result<DiscoveredRoot, FileError>>>,
+    calls: watch::Sender<usize>,
+    asked: AtomicUsize,
+    gate: Arc<Semaphore>,
+}
+
+impl Shelf {
+    /// Returns one that answers at once.
+    pub(crate) fn open() -> Arc<Self> {
+        Self::with_permits(Semaphore::MAX_PERMITS)
+    }
+
+    /// Returns one that answers only what it is let.
+    pub(crate) fn closed() -> Arc<Self> {
+        Self::with_permits(0)
+    }
+
+    fn with_permits(permits: usize) -> Arc<Self> {
+        Arc::new(Self {
+            roots: Mutex::default(),
+            calls: watch::Sender::new(0),
+            asked: AtomicUsize::new(0),
+            gate: Arc::new(Semaphore::new(permits)),
+        })
+    }
+
+    /// Puts a root on the shelf, or the failure of every question that names it.
+    pub(crate) fn put(&self, path: PathUri, root: Result<DiscoveredRoot, FileError>) {
+        let mut roots = self.roots.lock().unwrap_or_else(PoisonError::into_inner);
+        roots.insert(path, root);
+    }
+
+    /// Lets so many questions be answered.
+    pub(crate) fn answer(&self, questions: usize) {
+        self.gate.add_permits(questions);
+    }
+
+    /// Returns how many questions were asked.
+    pub(crate) fn calls(&self) -> usize {
+        *self.calls.borrow()
+    }
+
+    /// Returns how many roots were asked for, all together.
+    pub(crate) fn roots_asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
+
+    /// Waits until so many questions were asked.
+    pub(crate) async fn called(&self, times: usize) {
+        let mut calls = self.calls.subscribe();
+        within(calls.wait_for(|calls| *calls >= times))
+            .await
+            .unwrap();
+    }
+}
+
+impl ExecutorCatalog for Shelf {
+    fn read_config(&self, read: ReadEnvironmentConfig) -> FileFuture<EnvironmentConfig> {
+        NoCatalog.read_config(read)
+    }
+
+    fn discover_roots(&self, discover: DiscoverRoots) -> FileFuture<DiscoveredRoots> {
+        self.calls.send_modify(|calls| *calls += 1);
+        self.asked.fetch_add(discover.roots.len(), Ordering::SeqCst);
+        let shelf = self.roots.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = |root: &DiscoveryRoot| {
+            let found = shelf.get(&root.path).cloned();
+            let missing = || Err(FileError::NotFound(root.path.to_string()));
+            found.unwrap_or_else(missing).map(|found| DiscoveredRoot {
+                id: root.id.clone(),
+                ..found
+            })
+        };
+        let roots: Result<Vec<_>, _> = discover.roots.iter().map(found).collect();
+        let gate = Arc::clone(&self.gate);
+        async move {
+            gate.acquire().await.unwrap().forget();
+            Ok(DiscoveredRoots { roots: roots? })
+        }
+        .boxed()
+    }
+
+    fn discover(&self, discover: DiscoverCapabilities) -> FileFuture<DiscoveredCapabilities> {
+        NoCatalog.discover(discover)
+    }
+}
+
+/// Waits for something that must happen.
+#[track_caller]
+pub(crate) fn within<F: Future>(future: F) -> impl Future<Output = F::Output> {
+    let caller = std::panic::Location::caller();
+    async move {
+        match tokio::time::timeout(LIMIT, future).await {
+            Ok(output) => output,
+            Err(_) => panic!("did not happen within {LIMIT:?}, at {caller}"),
+        }
+    }
+}
+
+/// How long anything may take on a loaded machine.
+const LIMIT: Duration = Duration::from_secs(20);

@@ -3,12 +3,327 @@
 //! Invariant: what is read and written again says the same, also where it is not understood here.
 //! Not here: files. A rollout is text that its owner reads, bounds and writes.
 
-mod meta;
-mod rollout;
 #[cfg(test)]
 mod tests;
 
-pub use self::{
-    meta::{SessionMeta, ThreadId, ThreadIdError},
-    rollout::{BrokenLine, History, LineFault, ReadRollout, Rollout, RolloutError, RolloutItem},
+use std::{
+    borrow::Cow,
+    fmt::{self, Write as _},
 };
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser::SerializeMap};
+use serde_json::{Map, Value, value::RawValue};
+
+use crate::roots::SelectedRoots;
+
+/// The metadata of a thread: what stands at the head of its rollout.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct SessionMeta {
+    /// The thread.
+    pub id: ThreadId,
+    /// The thread that it was forked from.
+    pub forked_from_id: Option<ThreadId>,
+    /// What it has selected. Older metadata does not have it: nothing is selected then.
+    pub selected_capability_roots: SelectedRoots,
+    /// Every other member, as it was read.
+    pub others: Map<String, Value>,
+}
+
+impl SessionMeta {
+    /// Describes a thread that has selected `roots`.
+    pub fn new(id: ThreadId, roots: SelectedRoots) -> Self {
+        Self {
+            id,
+            forked_from_id: None,
+            selected_capability_roots: roots,
+            others: Map::new(),
+        }
+    }
+
+    /// Describes a fork of this thread. It has selected the same roots, and everything else that is
+    /// said of this thread is said of it, too.
+    pub fn fork(&self, id: ThreadId) -> Self {
+        Self {
+            id,
+            forked_from_id: Some(self.id.clone()),
+            selected_capability_roots: self.selected_capability_roots.clone(),
+            others: self.others.clone(),
+        }
+    }
+}
+
+impl Serialize for SessionMeta {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry(ID, &self.id)?;
+        if let Some(parent) = &self.forked_from_id {
+            map.serialize_entry(FORKED_FROM, parent)?;
+        }
+        for (name, value) in &self.others {
+            // A member that has a field of its own is not written twice.
+            if !OWN.contains(&name.as_str()) {
+                map.serialize_entry(name, value)?;
+            }
+        }
+        map.serialize_entry(SELECTED, &self.selected_capability_roots)?;
+        map.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for SessionMeta {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut others = Map::deserialize(deserializer)?;
+        let id = others.remove(ID).ok_or(de::Error::missing_field(ID))?;
+        Ok(Self {
+            id: member(ID, id)?,
+            forked_from_id: optional(&mut others, FORKED_FROM)?,
+            selected_capability_roots: optional(&mut others, SELECTED)?.unwrap_or_default(),
+            others,
+        })
+    }
+}
+
+/// Takes a member that may be absent or null.
+fn optional<T, E>(members: &mut Map<String, Value>, name: &str) -> Result<Option<T>, E>
+where
+    T: for<'de> Deserialize<'de>,
+    E: de::Error,
+{
+    match members.remove(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => member(name, value).map(Some),
+    }
+}
+
+fn member<T, E>(name: &str, value: Value) -> Result<T, E>
+where
+    T: for<'de> Deserialize<'de>,
+    E: de::Error,
+{
+    serde_json::from_value(value).map_err(|error| E::custom(format_args!("`{name}`: {error}")))
+}
+
+const ID: &str = "id";
+const FORKED_FROM: &str = "forked_from_id";
+const SELECTED: &str = "selected_capability_roots";
+/// The members that have a field of their own.
+const OWN: [&str; 3] = [ID, FORKED_FROM, SELECTED];
+
+/// Names a thread: 1 to 256 bytes.
+#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct ThreadId(Box<str>);
+
+impl ThreadId {
+    /// Takes a name.
+    pub fn new(text: &str) -> Result<Self, ThreadIdError> {
+        if text.is_empty() || text.len() > MAX_THREAD_ID_BYTES {
+            return Err(ThreadIdError(text.len()));
+        }
+        Ok(Self(text.into()))
+    }
+
+    /// Returns the text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ThreadId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for ThreadId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Cow::<'de, str>::deserialize(deserializer)?;
+        Self::new(&text).map_err(de::Error::custom)
+    }
+}
+
+/// Caller: a thread's name is empty or too long.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("thread id has {0} bytes, not 1 to {MAX_THREAD_ID_BYTES}")]
+pub struct ThreadIdError(usize);
+
+/// The longest thread id: names are UUIDs, and some room beside.
+const MAX_THREAD_ID_BYTES: usize = 256;
+
+/// A thread as it is persisted.
+#[derive(Clone, Debug)]
+pub struct Rollout {
+    /// Its metadata.
+    pub meta: SessionMeta,
+    /// Its history. What an item says is not looked at.
+    pub items: Vec<RolloutItem>,
+    /// What else stands in the line of the metadata, such as the time of writing.
+    head: Map<String, Value>,
+}
+
+impl Rollout {
+    /// Begins the history of a thread.
+    pub fn new(meta: SessionMeta) -> Self {
+        Self {
+            meta,
+            items: Vec::new(),
+            head: Map::new(),
+        }
+    }
+
+    /// Reads a rollout. The first line that is not blank must be the metadata; a later line that is
+    /// no JSON object is left out and told, as a crash can leave half a line behind.
+    pub fn read(text: &str) -> Result<ReadRollout, RolloutError> {
+        let mut lines = (1..)
+            .zip(text.lines())
+            .filter(|(_, line)| !line.trim().is_empty());
+        let (number, first) = lines.next().ok_or(RolloutError::Empty)?;
+        let broken = |fault| RolloutError::Head(BrokenLine { number, fault });
+        let mut head: Map<String, Value> = serde_json::from_str(first)
+            .map_err(|error| broken(LineFault::Json(error.to_string())))?;
+        if head.remove("type").is_none_or(|kind| kind != HEAD) {
+            return Err(broken(LineFault::NoMeta));
+        }
+        let payload = head.remove("payload").unwrap_or(Value::Null);
+        let meta = serde_json::from_value(payload)
+            .map_err(|error| broken(LineFault::Meta(error.to_string())))?;
+        let mut read = ReadRollout {
+            rollout: Self {
+                meta,
+                items: Vec::new(),
+                head,
+            },
+            broken: Vec::new(),
+        };
+        for (number, line) in lines {
+            match RolloutItem::parse(line) {
+                Ok(item) => read.rollout.items.push(item),
+                Err(fault) => read.broken.push(BrokenLine { number, fault }),
+            }
+        }
+        Ok(read)
+    }
+
+    /// Writes the rollout, each line with its end.
+    pub fn write(&self) -> Result<String, serde_json::Error> {
+        let line = HeadLine {
+            kind: HEAD,
+            payload: &self.meta,
+        };
+        let mut head = self.head.clone();
+        if let Value::Object(members) = serde_json::to_value(line)? {
+            head.extend(members);
+        }
+        let mut text = serde_json::to_string(&head)?;
+        for item in &self.items {
+            // Writing to text does not fail.
+            write!(text, "\n{}", item.as_str()).ok();
+        }
+        text.push('\n');
+        Ok(text)
+    }
+
+    /// Forks the thread: the same selection, and as much of the history as `history` says.
+    #[must_use]
+    pub fn fork(&self, id: ThreadId, history: History) -> Self {
+        let skipped = match history {
+            History::All => 0,
+            History::Last(count) => self.items.len().saturating_sub(count),
+        };
+        Self {
+            meta: self.meta.fork(id),
+            items: self.items.iter().skip(skipped).cloned().collect(),
+            head: self.head.clone(),
+        }
+    }
+}
+
+/// How much of the history a fork begins with.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum History {
+    /// Everything.
+    All,
+    /// So many of the last items.
+    Last(usize),
+}
+
+/// One item of a history: the text of a JSON object, kept as it was written, in one line.
+#[derive(Clone, Debug)]
+pub struct RolloutItem(Box<RawValue>);
+
+impl RolloutItem {
+    /// Takes one line.
+    pub fn parse(line: &str) -> Result<Self, LineFault> {
+        let line = line.trim();
+        if line.contains(['\n', '\r']) {
+            return Err(LineFault::Json("it has more than one line".to_owned()));
+        }
+        if !line.starts_with('{') {
+            return Err(LineFault::Json("it is no object".to_owned()));
+        }
+        serde_json::from_str(line)
+            .map(Self)
+            .map_err(|error| LineFault::Json(error.to_string()))
+    }
+
+    /// Returns the text.
+    pub fn as_str(&self) -> &str {
+        self.0.get()
+    }
+}
+
+/// A rollout, and what of it could not be read.
+#[derive(Clone, Debug)]
+pub struct ReadRollout {
+    /// The rollout.
+    pub rollout: Rollout,
+    /// The lines that were left out, in their order.
+    pub broken: Vec<BrokenLine>,
+}
+
+/// A line that could not be read.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("line {number}: {fault}")]
+pub struct BrokenLine {
+    /// Its number, from one on.
+    pub number: usize,
+    /// What is wrong with it.
+    pub fault: LineFault,
+}
+
+/// What is wrong with a line.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LineFault {
+    /// Host: it is no JSON object.
+    #[error("no JSON object: {0}")]
+    Json(String),
+    /// Host: it is not metadata.
+    #[error("`type` is not `{HEAD}`")]
+    NoMeta,
+    /// Host: the metadata cannot be read.
+    #[error("metadata: {0}")]
+    Meta(String),
+}
+
+/// Why a rollout cannot be read.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RolloutError {
+    /// Host: nothing is in it.
+    #[error("the rollout is empty")]
+    Empty,
+    /// Host: it does not begin with the metadata of a thread.
+    #[error("the rollout has no metadata: {0}")]
+    Head(BrokenLine),
+}
+
+/// The line of the metadata.
+#[derive(Serialize)]
+struct HeadLine<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    payload: &'a SessionMeta,
+}
+
+/// The kind of the first line.
+const HEAD: &str = "session_meta";

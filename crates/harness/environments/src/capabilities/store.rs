@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use exec_wire::path_uri::PathUri;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
 
-use super::{discover::Discovered, metadata::RootCapabilities};
+use super::{Discovered, metadata::RootCapabilities};
 use crate::{
     manager::EnvironmentId,
     roots::{ResolvedRoot, RootId},

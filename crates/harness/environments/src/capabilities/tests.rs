@@ -1,25 +1,25 @@
-//! Finding capabilities once, and showing those of a step.
+//! Discovery happens once, and each step sees its own capabilities.
 
 mod bounds;
-mod content;
-mod discovering;
-mod projecting;
 
 use std::sync::Arc;
 
+use exec_env::{disconnect::Disconnect, environment::Environment, filesystem::FileError};
 use exec_wire::{
     discovery::{CapabilityFile, DiscoveredRoot, SkillFiles},
     path_uri::PathUri,
 };
+use futures_util::future::{FutureExt, join_all};
+use tokio::{runtime::Handle, task::yield_now};
 
-use super::AvailableCapabilities;
+use super::{AvailableCapabilities, CapabilityCache, DISCOVERY_TIMEOUT, DiscoverError};
 use crate::{
-    fakes::{Shelf, environment_with, id},
-    roots::{ResolvedRoot, RootId, StepRoots},
+    fakes::{Controlled, Shelf, environment_with, id, label, within},
+    manager::{EnvironmentManager, Start},
+    roots::{ResolvedRoot, RootId, SelectedCapabilityRoot, SelectedRoots, StepRoots, resolve},
 };
-use exec_env::environment::Environment;
 
-fn uri(path: &str) -> PathUri {
+pub(super) fn uri(path: &str) -> PathUri {
     PathUri::parse(&format!("file://{path}")).unwrap()
 }
 
@@ -39,7 +39,7 @@ fn with_skill(name: &str) -> DiscoveredRoot {
 }
 
 /// Returns a root that holds nothing.
-fn empty(name: &str) -> DiscoveredRoot {
+pub(super) fn empty(name: &str) -> DiscoveredRoot {
     DiscoveredRoot {
         id: name.to_owned(),
         path: uri(&format!("/roots/{name}")),
@@ -85,4 +85,220 @@ fn step(names: &[&str], environment: &str, handle: &Arc<Environment>) -> StepRoo
 fn skills(available: &AvailableCapabilities) -> Vec<String> {
     let name = |skill: &super::AvailableSkill| skill.skill.qualified_name();
     available.skills.iter().map(name).collect()
+}
+
+#[tokio::test]
+async fn a_fresh_handle_under_the_same_id_discovers_nothing_again() {
+    let manager = EnvironmentManager::new(Handle::current());
+    let (first, second) = (Shelf::open(), Shelf::open());
+    fill(&first, &["tidy"]);
+    let source = Controlled::new();
+    source.finish(Ok(environment_with("A", first.clone())));
+    manager.insert(id("worker"), source, Start::Eager).unwrap();
+    within(manager.environment(&id("worker"))).await.unwrap();
+    let root = RootId::new("tidy").unwrap();
+    let root = SelectedCapabilityRoot::new(root, id("worker"), uri("/roots/tidy"));
+    let thread = SelectedRoots::new([root]).unwrap();
+    let cache = CapabilityCache::default();
+    let step_a = resolve(&thread, &manager.snapshot(), &manager);
+    let seen = within(cache.project(&step_a)).await;
+    assert_eq!(skills(&seen), ["tidy"]);
+    assert_eq!(label(&seen.skills[0].root.environment), "A");
+
+    // While the fresh handle starts, the skill is not shown, and stays known.
+    let source = Controlled::new();
+    manager
+        .replace(id("worker"), source.clone(), Start::Eager)
+        .unwrap();
+    let starting = resolve(&thread, &manager.snapshot(), &manager);
+    assert!(skills(&within(cache.project(&starting)).await).is_empty());
+    assert_eq!(cache.size().0, 1);
+
+    source.finish(Ok(environment_with("B", second.clone())));
+    within(manager.environment(&id("worker"))).await.unwrap();
+    let step_b = resolve(&thread, &manager.snapshot(), &manager);
+    let seen = within(cache.project(&step_b)).await;
+    assert_eq!(skills(&seen), ["tidy"]);
+    assert_eq!(label(&seen.skills[0].root.environment), "B");
+    assert_eq!((first.calls(), second.calls()), (1, 0));
+}
+
+#[tokio::test]
+async fn only_what_the_step_has_is_shown_and_in_its_order() {
+    let shelf = Shelf::open();
+    fill(&shelf, &["a", "b", "c"]);
+    let (near, far) = (handle("near", &shelf), handle("far", &shelf));
+    let both = StepRoots {
+        resolved: vec![
+            resolved("c", "near", &near),
+            resolved("a", "far", &far),
+            resolved("b", "near", &near),
+        ],
+        omitted: Vec::new(),
+    };
+    let cache = CapabilityCache::default();
+    assert_eq!(skills(&within(cache.project(&both)).await), ["c", "a", "b"]);
+    assert_eq!(shelf.calls(), 2, "one question for each environment");
+    assert_eq!(shelf.roots_asked(), 3);
+    let near_only = step(&["b", "c"], "near", &near);
+    assert_eq!(skills(&within(cache.project(&near_only)).await), ["b", "c"]);
+    let nothing = within(cache.project(&StepRoots::default())).await;
+    assert!(nothing.skills.is_empty() && nothing.failed.is_empty());
+    assert_eq!(skills(&within(cache.project(&both)).await), ["c", "a", "b"]);
+    assert_eq!(shelf.calls(), 2, "what came back was not discovered again");
+}
+
+#[tokio::test]
+async fn environment_root_and_path_make_the_difference() {
+    let shelf = Shelf::open();
+    fill(&shelf, &["a", "b"]);
+    let one = handle("one", &shelf);
+    let cache = CapabilityCache::default();
+    within(cache.project(&step(&["a"], "one", &one))).await;
+    within(cache.project(&step(&["a"], "two", &one))).await;
+    assert_eq!(shelf.calls(), 2, "another environment");
+    let mut moved = step(&["a"], "one", &one);
+    moved.resolved[0].path = uri("/roots/b");
+    assert_eq!(skills(&within(cache.project(&moved)).await), ["b"]);
+    assert_eq!(shelf.calls(), 3, "another path");
+    let mut renamed = step(&["a"], "one", &one);
+    renamed.resolved[0].id = RootId::new("a@2").unwrap();
+    within(cache.project(&renamed)).await;
+    assert_eq!(shelf.calls(), 4, "another root id");
+    within(cache.project(&renamed)).await;
+    assert_eq!(shelf.calls(), 4);
+}
+
+#[tokio::test]
+async fn steps_that_overlap_join_one_discovery() {
+    let shelf = Shelf::closed();
+    fill(&shelf, &["a", "b"]);
+    let worker = handle("A", &shelf);
+    let cache = CapabilityCache::default();
+    let steps: Vec<_> = (0..300)
+        .map(|number| {
+            let (cache, worker) = (cache.clone(), Arc::clone(&worker));
+            tokio::spawn(async move {
+                let names: &[&str] = if number == 0 { &["a"] } else { &["a", "b"] };
+                skills(&cache.project(&step(names, "worker", &worker)).await)
+            })
+        })
+        .collect();
+    shelf.called(2).await;
+    yield_now().await;
+    shelf.answer(2);
+    let seen = within(join_all(steps)).await;
+    assert_eq!(seen[0].as_ref().unwrap(), &["a"]);
+    for seen in &seen[1..] {
+        assert_eq!(seen.as_ref().unwrap(), &["a", "b"]);
+    }
+    assert_eq!((shelf.calls(), shelf.roots_asked()), (2, 2));
+}
+
+#[tokio::test]
+async fn a_step_that_is_given_up_leaves_the_discovery_to_those_who_joined() {
+    let shelf = Shelf::closed();
+    fill(&shelf, &["a"]);
+    let worker = handle("A", &shelf);
+    let cache = CapabilityCache::default();
+    let roots = step(&["a"], "worker", &worker);
+    let mut first = Box::pin(cache.project(&roots));
+    assert!(first.as_mut().now_or_never().is_none());
+    let joined = tokio::spawn({
+        let (cache, roots) = (cache.clone(), roots.clone());
+        async move { skills(&cache.project(&roots).await) }
+    });
+    yield_now().await;
+    drop(first);
+    shelf.answer(1);
+    assert_eq!(within(joined).await.unwrap(), ["a"]);
+    assert_eq!(shelf.calls(), 1);
+}
+
+#[tokio::test]
+async fn a_discovery_that_all_gave_up_is_begun_again() {
+    let shelf = Shelf::closed();
+    fill(&shelf, &["a"]);
+    let worker = handle("A", &shelf);
+    let cache = CapabilityCache::default();
+    let roots = step(&["a"], "worker", &worker);
+    assert!(cache.project(&roots).now_or_never().is_none());
+    shelf.answer(1);
+    assert_eq!(skills(&within(cache.project(&roots)).await), ["a"]);
+    assert_eq!(shelf.calls(), 2);
+}
+
+#[tokio::test]
+async fn a_failure_is_told_and_not_remembered() {
+    let shelf = Shelf::open();
+    let partly = DiscoveredRoot {
+        warnings: vec!["too large".to_owned()],
+        ..with_skill("good")
+    };
+    shelf.put(uri("/roots/good"), Ok(partly));
+    let unreadable = DiscoveredRoot {
+        error: Some("no such directory".to_owned()),
+        ..empty("bad")
+    };
+    shelf.put(uri("/roots/bad"), Ok(unreadable));
+    let worker = handle("A", &shelf);
+    let cache = CapabilityCache::default();
+    let roots = step(&["bad", "good"], "worker", &worker);
+    let seen = within(cache.project(&roots)).await;
+    assert_eq!(skills(&seen), ["good"], "one root's problem is its own");
+    assert_eq!(seen.warnings[0].text, "too large");
+    let [failed] = seen.failed.as_slice() else {
+        panic!("{:?}", seen.failed);
+    };
+    assert_eq!(failed.root.id.as_str(), "bad");
+    assert_eq!(
+        failed.error,
+        DiscoverError::Root("no such directory".to_owned())
+    );
+
+    shelf.put(uri("/roots/bad"), Ok(with_skill("bad")));
+    let seen = within(cache.project(&roots)).await;
+    assert_eq!(skills(&seen), ["bad", "good"]);
+    assert!(seen.failed.is_empty());
+    assert_eq!(
+        shelf.roots_asked(),
+        3,
+        "only what had failed was asked for again"
+    );
+}
+
+#[tokio::test]
+async fn a_step_that_joined_a_discovery_through_a_dead_handle_tries_its_own() {
+    let (dead, alive) = (Shelf::closed(), Shelf::open());
+    let gone = || FileError::Disconnected(Disconnect::Transport("reset".to_owned()));
+    dead.put(uri("/roots/a"), Err(gone()));
+    fill(&alive, &["a"]);
+    let cache = CapabilityCache::default();
+    let through = |shelf: &Arc<Shelf>| {
+        let (cache, roots) = (cache.clone(), step(&["a"], "worker", &handle("h", shelf)));
+        tokio::spawn(async move { cache.project(&roots).await })
+    };
+    let first = through(&dead);
+    dead.called(1).await;
+    let second = through(&alive);
+    yield_now().await;
+    dead.answer(1);
+    let first = within(first).await.unwrap();
+    assert_eq!(first.failed[0].error, DiscoverError::Catalog(gone()));
+    assert_eq!(skills(&within(second).await.unwrap()), ["a"]);
+    assert_eq!((dead.calls(), alive.calls()), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_environment_that_does_not_answer_holds_a_step_up_only_so_long() {
+    let shelf = Shelf::closed();
+    fill(&shelf, &["a"]);
+    let cache = CapabilityCache::default();
+    let roots = step(&["a"], "worker", &handle("A", &shelf));
+    let begun = tokio::time::Instant::now();
+    let seen = cache.project(&roots).await;
+    assert_eq!(seen.failed[0].error, DiscoverError::TimedOut);
+    assert!(begun.elapsed() < 2 * DISCOVERY_TIMEOUT);
+    shelf.answer(1);
+    assert_eq!(skills(&cache.project(&roots).await), ["a"]);
 }

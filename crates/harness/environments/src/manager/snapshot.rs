@@ -1,9 +1,10 @@
-//! What a model step may use.
+//! The environments of one model step, captured together.
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{id::EnvironmentId, source::OpenError};
 use exec_env::environment::Environment;
+
+use super::{environment_id::EnvironmentId, source::OpenError};
 
 /// The environments of one model step, as they were at one moment: each that was ready with the very
 /// handle that was ready. It stays as it is, whatever the manager does.
@@ -55,4 +56,17 @@ impl EnvironmentSnapshot {
     pub fn failure(&self, id: &EnvironmentId) -> Option<&Arc<OpenError>> {
         self.failed.get(id)
     }
+}
+
+/// How far an environment was when the manager was asked.
+#[derive(Clone, Debug)]
+pub enum EnvironmentState {
+    /// Nobody has asked for it.
+    NotStarted,
+    /// It is being opened.
+    Starting,
+    /// It can be used, through this handle.
+    Ready(Arc<Environment>),
+    /// Opening it failed. It is tried again when somebody asks for it.
+    Failed(Arc<OpenError>),
 }

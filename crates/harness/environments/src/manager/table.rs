@@ -3,16 +3,15 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use exec_env::environment::Environment;
 use tokio::{sync::watch, task::AbortHandle, time::Instant};
 
 use super::{
-    id::EnvironmentId,
-    registry::InsertError,
-    snapshot::EnvironmentSnapshot,
+    InsertError,
+    environment_id::EnvironmentId,
+    snapshot::{EnvironmentSnapshot, EnvironmentState},
     source::{EnvironmentSource, OpenError},
-    state::EnvironmentState,
 };
-use exec_env::environment::Environment;
 
 /// Environments of one manager: each may hold a connection or a child process.
 pub const MAX_ENVIRONMENTS: usize = 256;

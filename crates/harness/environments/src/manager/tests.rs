@@ -1,15 +1,339 @@
 //! The manager, with sources that the tests control.
 
 mod lifetime;
-mod race;
-mod replacing;
-mod starting;
 
+use std::{error::Error, sync::Arc};
+
+use futures_util::future::{FutureExt, join_all};
 use tokio::runtime::Handle;
 
-use super::EnvironmentManager;
+use super::{
+    EnvironmentError, EnvironmentManager, EnvironmentState, InsertError, MAX_ENVIRONMENTS,
+    OpenError, Start,
+};
+use crate::fakes::{Controlled, Scripted, environment, id, label, within};
 
 /// Returns a manager that starts on the runtime of the test.
 fn manager() -> EnvironmentManager {
     EnvironmentManager::new(Handle::current())
+}
+
+#[tokio::test]
+async fn a_manager_without_environments_has_none() {
+    let manager = manager();
+    assert_eq!(manager.default(), None);
+    assert!(manager.ids().is_empty());
+    assert!(manager.state(&id("local")).is_none());
+    let error = manager.environment(&id("local")).await.unwrap_err();
+    assert_eq!(error.to_string(), "there is no environment `local`");
+}
+
+#[tokio::test]
+async fn an_eager_one_begins_at_once_and_a_lazy_one_when_it_is_asked_for() {
+    let manager = manager();
+    let (eager, lazy) = (Controlled::new(), Controlled::ready("lazy"));
+    manager
+        .insert(id("eager"), eager.clone(), Start::Eager)
+        .unwrap();
+    manager
+        .insert(id("lazy"), lazy.clone(), Start::Lazy)
+        .unwrap();
+    eager.called(1).await;
+    assert_eq!(lazy.calls(), 0);
+    let state = |name| manager.state(&id(name)).unwrap();
+    assert!(matches!(state("eager"), EnvironmentState::Starting));
+    assert!(matches!(state("lazy"), EnvironmentState::NotStarted));
+
+    let ready = within(manager.environment(&id("lazy"))).await.unwrap();
+    assert_eq!(label(&ready), "lazy");
+    eager.finish(Ok(environment("eager")));
+    let ready = within(manager.environment(&id("eager"))).await.unwrap();
+    assert_eq!(label(&ready), "eager");
+    assert_eq!((eager.calls(), lazy.calls()), (1, 1));
+}
+
+#[tokio::test]
+async fn an_environment_that_is_at_hand_is_ready_as_soon_as_it_is_inserted() {
+    let manager = manager();
+    let local = Arc::new(environment("here"));
+    for start in [Start::Eager, Start::Lazy] {
+        manager.replace(id("local"), local.clone(), start).unwrap();
+        let step = manager.snapshot();
+        assert_eq!(label(step.ready(&id("local")).unwrap()), "here");
+    }
+    let handle = manager.environment(&id("local")).now_or_never();
+    assert_eq!(label(&handle.unwrap().unwrap()), "here");
+}
+
+#[tokio::test]
+async fn a_start_can_be_requested_without_waiting_for_it() {
+    let manager = manager();
+    let source = Controlled::new();
+    manager
+        .insert(id("worker"), source.clone(), Start::Lazy)
+        .unwrap();
+    manager.request_start(&id("worker")).unwrap();
+    manager.request_start(&id("worker")).unwrap();
+    source.called(1).await;
+    source.finish(Ok(environment("a")));
+    within(manager.environment(&id("worker"))).await.unwrap();
+    manager.request_start(&id("worker")).unwrap();
+    assert_eq!(source.calls(), 1);
+    let error = manager.request_start(&id("other")).unwrap_err();
+    assert!(matches!(error, EnvironmentError::Missing(other) if other == id("other")));
+}
+
+#[tokio::test]
+async fn hundreds_of_requests_join_one_start() {
+    let manager = manager();
+    let source = Controlled::new();
+    manager
+        .insert(id("worker"), source.clone(), Start::Lazy)
+        .unwrap();
+    let waiting: Vec<_> = (0..500)
+        .map(|_| {
+            let manager = manager.clone();
+            tokio::spawn(async move { manager.environment(&id("worker")).await.unwrap() })
+        })
+        .collect();
+    source.called(1).await;
+    source.finish(Ok(environment("a")));
+    let handles = within(join_all(waiting)).await;
+    let first = handles[0].as_ref().unwrap();
+    for handle in &handles {
+        assert!(Arc::ptr_eq(handle.as_ref().unwrap(), first));
+    }
+    assert_eq!(source.calls(), 1);
+}
+
+#[tokio::test]
+async fn a_failure_tells_which_and_why_and_a_later_request_tries_again() {
+    let manager = manager();
+    let source = Controlled::new();
+    manager
+        .insert(id("worker"), source.clone(), Start::Eager)
+        .unwrap();
+    source.called(1).await;
+    let worker = id("worker");
+    let both = async { tokio::join!(manager.environment(&worker), manager.environment(&worker)) };
+    source.fail("no such host");
+    let (one, other) = within(both).await;
+    for error in [one.unwrap_err(), other.unwrap_err()] {
+        assert_eq!(error.to_string(), "environment `worker` did not start");
+        assert_eq!(error.source().unwrap().to_string(), "no such host");
+    }
+    assert!(matches!(
+        manager.state(&worker),
+        Some(EnvironmentState::Failed(_))
+    ));
+    assert_eq!(source.calls(), 1);
+
+    source.finish(Ok(environment("a")));
+    let handle = within(manager.environment(&worker)).await.unwrap();
+    assert_eq!(label(&handle), "a");
+    assert_eq!(source.calls(), 2);
+}
+
+#[tokio::test]
+async fn a_source_that_panics_has_failed_and_can_be_tried_again() {
+    let manager = manager();
+    let outcomes = Arc::new(std::sync::Mutex::new(vec![false, true]));
+    let source = Scripted(move || {
+        let panics = outcomes.lock().unwrap().pop().unwrap();
+        assert!(!panics, "a source that panics");
+        async { Ok(environment("a")) }.boxed()
+    });
+    manager
+        .insert(id("worker"), Arc::new(source), Start::Eager)
+        .unwrap();
+    let error = within(manager.environment(&id("worker")))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(&error, EnvironmentError::Failed { source, .. } if matches!(**source, OpenError::Panicked)),
+        "{error:?}"
+    );
+    within(manager.environment(&id("worker"))).await.unwrap();
+}
+
+#[tokio::test]
+async fn there_are_only_so_many_environments() {
+    let manager = manager();
+    let source = Controlled::new();
+    for number in 0..MAX_ENVIRONMENTS {
+        let id = id(&format!("e{number}"));
+        manager.insert(id, source.clone(), Start::Lazy).unwrap();
+    }
+    let refused = manager.insert(id("more"), source.clone(), Start::Lazy);
+    assert_eq!(refused, Err(InsertError::TooMany));
+    let refused = manager.replace(id("more"), source.clone(), Start::Lazy);
+    assert_eq!(refused, Err(InsertError::TooMany));
+    manager
+        .replace(id("e0"), source.clone(), Start::Lazy)
+        .unwrap();
+    assert!(manager.remove(&id("e0")));
+    manager.insert(id("more"), source, Start::Lazy).unwrap();
+}
+
+#[tokio::test]
+async fn an_id_in_use_is_not_inserted_again() {
+    let manager = manager();
+    let (first, second) = (Controlled::ready("first"), Controlled::ready("second"));
+    manager.insert(id("worker"), first, Start::Lazy).unwrap();
+    let refused = manager.insert(id("worker"), second.clone(), Start::Eager);
+    assert_eq!(refused, Err(InsertError::InUse(id("worker"))));
+    let handle = within(manager.environment(&id("worker"))).await.unwrap();
+    assert_eq!((label(&handle).as_str(), second.calls()), ("first", 0));
+}
+
+#[tokio::test]
+async fn the_default_is_one_that_exists() {
+    let manager = manager();
+    let error = manager.set_default(Some(id("local"))).unwrap_err();
+    assert!(matches!(error, EnvironmentError::Missing(_)));
+    manager
+        .insert(id("local"), Controlled::new(), Start::Lazy)
+        .unwrap();
+    manager.set_default(Some(id("local"))).unwrap();
+    manager
+        .replace(id("local"), Controlled::new(), Start::Lazy)
+        .unwrap();
+    assert_eq!(manager.default(), Some(id("local")));
+    manager.remove(&id("local"));
+    assert_eq!(manager.default(), None);
+}
+
+#[tokio::test]
+async fn a_captured_handle_outlives_its_replacement_and_its_removal() {
+    let manager = manager();
+    manager
+        .insert(id("worker"), Controlled::ready("a"), Start::Eager)
+        .unwrap();
+    let a = within(manager.environment(&id("worker"))).await.unwrap();
+    let step = manager.snapshot();
+    manager
+        .replace(id("worker"), Controlled::ready("b"), Start::Eager)
+        .unwrap();
+    let b = within(manager.environment(&id("worker"))).await.unwrap();
+    manager.remove(&id("worker"));
+    assert_eq!((label(&a).as_str(), label(&b).as_str()), ("a", "b"));
+    assert!(Arc::ptr_eq(step.ready(&id("worker")).unwrap(), &a));
+    assert!(manager.state(&id("worker")).is_none());
+}
+
+#[tokio::test]
+async fn who_waits_for_a_start_that_is_replaced_gets_what_replaced_it() {
+    let manager = manager();
+    let (old, fresh) = (Controlled::new(), Controlled::new());
+    manager
+        .insert(id("worker"), old.clone(), Start::Eager)
+        .unwrap();
+    old.called(1).await;
+    let waiting = tokio::spawn({
+        let manager = manager.clone();
+        async move { manager.environment(&id("worker")).await }
+    });
+    tokio::task::yield_now().await;
+    manager
+        .replace(id("worker"), fresh.clone(), Start::Lazy)
+        .unwrap();
+    fresh.called(1).await;
+    fresh.finish(Ok(environment("fresh")));
+    let handle = within(waiting).await.unwrap().unwrap();
+    assert_eq!(label(&handle), "fresh");
+}
+
+#[tokio::test]
+async fn an_old_start_that_ends_well_after_it_was_replaced_changes_nothing() {
+    let manager = manager();
+    let fresh = Controlled::new();
+    // It is replaced in the very poll in which it is done: too late to be aborted.
+    let old = Scripted({
+        let (manager, fresh) = (manager.clone(), fresh.clone());
+        move || {
+            let (manager, fresh) = (manager.clone(), fresh.clone());
+            async move {
+                manager.replace(id("worker"), fresh, Start::Eager).unwrap();
+                Ok(environment("old"))
+            }
+            .boxed()
+        }
+    });
+    manager
+        .insert(id("worker"), Arc::new(old), Start::Eager)
+        .unwrap();
+    fresh.called(1).await;
+    let state = manager.state(&id("worker")).unwrap();
+    assert!(matches!(state, EnvironmentState::Starting), "{state:?}");
+    assert!(manager.snapshot().is_starting(&id("worker")));
+    fresh.finish(Ok(environment("fresh")));
+    let handle = within(manager.environment(&id("worker"))).await.unwrap();
+    assert_eq!(label(&handle), "fresh");
+}
+
+#[tokio::test]
+async fn an_old_start_that_fails_after_it_was_replaced_does_not_fail_the_other() {
+    let manager = manager();
+    let old = Scripted({
+        let manager = manager.clone();
+        move || {
+            let manager = manager.clone();
+            async move {
+                manager
+                    .replace(id("worker"), Controlled::ready("fresh"), Start::Lazy)
+                    .unwrap();
+                Err(OpenError::Configuration("old".to_owned()))
+            }
+            .boxed()
+        }
+    });
+    manager
+        .insert(id("worker"), Arc::new(old), Start::Lazy)
+        .unwrap();
+    let handle = within(manager.environment(&id("worker"))).await.unwrap();
+    assert_eq!(label(&handle), "fresh");
+}
+
+#[tokio::test]
+async fn a_snapshot_tells_ready_starting_failed_and_absent_apart() {
+    let manager = manager();
+    let (starting, failing) = (Controlled::new(), Controlled::new());
+    failing.fail("no");
+    manager
+        .insert(id("ready"), Controlled::ready("a"), Start::Eager)
+        .unwrap();
+    manager
+        .insert(id("starting"), starting, Start::Eager)
+        .unwrap();
+    manager
+        .insert(id("failed"), failing.clone(), Start::Eager)
+        .unwrap();
+    manager
+        .insert(id("lazy"), Controlled::new(), Start::Lazy)
+        .unwrap();
+    within(manager.environment(&id("ready"))).await.unwrap();
+    within(async {
+        while !matches!(
+            manager.state(&id("failed")),
+            Some(EnvironmentState::Failed(_))
+        ) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let names = ["ready", "starting", "failed", "lazy", "missing"].map(id);
+    for snapshot in [manager.snapshot(), manager.snapshot_of(&names)] {
+        let captured: Vec<_> = snapshot
+            .environments()
+            .map(|(id, handle)| (id.as_str(), handle.map(|handle| label(handle))))
+            .collect();
+        assert_eq!(
+            captured,
+            [("ready", Some("a".to_owned())), ("starting", None)]
+        );
+        assert_eq!(snapshot.failure(&id("failed")).unwrap().to_string(), "no");
+    }
+    let one = manager.snapshot_of(&[id("starting")]);
+    assert_eq!(one.environments().count(), 1);
+    assert_eq!(failing.calls(), 1, "a snapshot starts nothing");
 }
