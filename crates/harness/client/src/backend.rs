@@ -21,8 +21,8 @@ use crate::{
     driver::Watch,
     error::ExecServerError,
     events::{Launch, Origin, Owner, ProcessEvents},
-    peer::check_abilities,
     process::{RemoteProcess, Terminal},
+    server_kind::check_abilities,
 };
 
 /// Starts commands on the host of an exec-server.

@@ -1,13 +1,18 @@
 //! A connection to a server, and the typed calls over it.
 
+mod server_processes;
+
 use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use exec_env::environment::Environment;
-use exec_transport::link::{Encoding, Link};
+use exec_transport::{
+    link::{Encoding, Link},
+    trace::TraceSource,
+};
 use exec_wire::{
     environment::{EnvironmentInfo, EnvironmentStatus, ReadEnvironmentInfo, ReadEnvironmentStatus},
-    id::{ProcessId, WriteId},
+    id::{ProcessId, SessionId, WriteId},
     initialize::{Extension, InitializeResponse},
     message::RequestId,
     method::{Method, MethodName},
@@ -26,18 +31,15 @@ use tokio::{
 use crate::{
     backend::RemoteBackend,
     catalog::RemoteCatalog,
-    connection::ConnectionState,
-    connector::Connector,
+    client_shared::{Current, Hub, QUEUED_BYTES},
+    connect::Connector,
     driver::{Answered, Ask, Driver, Pending, QUEUE, Repeat, Reply, Request, Waiter, stopped},
     error::ExecServerError,
     events::ProcessEvents,
     filesystem::RemoteFileSystem,
     handshake::{Opened, open, shake_hands},
     http::RemoteHttpClient,
-    hub::{Current, Hub, QUEUED_BYTES},
-    options::ExecServerClientConnectOptions,
-    peer::Peer,
-    trace::TraceSource,
+    server_kind::Peer,
 };
 
 /// How long the server may take to describe its host, and to say that it is there: as the stock client.
@@ -423,4 +425,46 @@ fn encoding(session: &InitializeResponse) -> Encoding {
     } else {
         Encoding::Text
     }
+}
+
+/// How long a server may take to answer `initialize`: as the stock client.
+const INITIALIZE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How a client introduces itself.
+#[derive(Clone, Debug)]
+pub struct ExecServerClientConnectOptions {
+    /// Who connects, for the server's logs.
+    pub client_name: String,
+    /// How long the server may take to answer `initialize`.
+    pub initialize_timeout: Duration,
+    /// A detached session to take up again.
+    pub resume_session_id: Option<SessionId>,
+    /// Extensions to ask for. What is not granted is done without.
+    pub extensions: Vec<String>,
+    /// What requests belong to. Absent: they carry no trace.
+    pub trace: Option<TraceSource>,
+}
+
+impl Default for ExecServerClientConnectOptions {
+    fn default() -> Self {
+        let extensions = ["binaryData", "lifecycle", "acknowledge"];
+        Self {
+            client_name: env!("CARGO_PKG_NAME").to_owned(),
+            initialize_timeout: INITIALIZE_TIMEOUT,
+            resume_session_id: None,
+            extensions: extensions.map(str::to_owned).to_vec(),
+            trace: None,
+        }
+    }
+}
+
+/// Where a client stands with its server.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ConnectionState {
+    /// There is a connection, and a session on it.
+    Connected,
+    /// The connection broke; another one is being opened. Calls wait.
+    Reconnecting,
+    /// The session is gone, and with it what belonged to it. The next call may begin another one.
+    Lost,
 }

@@ -1,9 +1,332 @@
-//! Files on a remote host: every operation is one call, and what it opens is closed when nobody
-//! holds it any more.
+//! Files on a remote host. Every operation is one call.
 
-mod gathered;
-mod open;
-mod remote;
+mod change_queue;
 
-pub use self::remote::RemoteFileSystem;
-pub(crate) use self::{gathered::Gathered, remote::file_error};
+pub(crate) use self::change_queue::Gathered;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use exec_env::filesystem::{
+    ExecutorFileSystem, FileBlock, FileError, FileFuture, MissingPaths, MissingWatch, Open,
+    OpenFile, WatchDepth, WatchPath, Watcher,
+};
+use exec_transport::link::Encoding;
+use exec_wire::{
+    fs::{
+        self, Canonicalize, Copy, CreateDirectory, DirectoryEntry, FileMetadata, Find, FoundPaths,
+        GetMetadata, ReadBlock, ReadDirectory, ReadFile, Remove, Rename, Search, SearchResult,
+        Walk, WalkResult, Watch, WatchMissing, WriteBlock, WriteFile,
+    },
+    id::{HandleId, WatchId},
+    limits,
+    method::Method,
+    path_uri::PathUri,
+};
+use futures_util::{
+    StreamExt,
+    future::{FutureExt, ready},
+};
+use tokio::sync::oneshot;
+
+use self::change_queue::ChangeStream;
+use crate::{
+    client::{ExecServerClient, decode, malformed},
+    client_shared::{Kept, Released},
+    driver::{Answered, ConnectionNumber, Opens, Reply, Waiter},
+    error::ExecServerError,
+    server_kind::{check_open, is_gated},
+};
+
+/// Room for what a message holds beside its data: a path, and a policy.
+const HEAD_BYTES: usize = 1 << 20;
+
+/// Works on the files of the host of an exec-server. What is written at once must fit into a message
+/// of [`limits::MAX_MESSAGE_BYTES`]; more is written by blocks.
+#[derive(Clone, Debug)]
+pub struct RemoteFileSystem {
+    client: ExecServerClient,
+}
+
+impl RemoteFileSystem {
+    /// Begins with nothing open.
+    pub fn new(client: ExecServerClient) -> Self {
+        Self { client }
+    }
+
+    fn call<M, T>(
+        &self,
+        params: M,
+        opens: Opens,
+        outcome: impl FnOnce(M::Result, Answered) -> T + Send + 'static,
+    ) -> FileFuture<T>
+    where
+        M: Method + Send + 'static,
+        T: Send + 'static,
+    {
+        let asked = self.client.ask(params, waits(opens));
+        async move {
+            let answered = asked.await.map_err(file_error)?;
+            let result = decode::<M>(&answered).map_err(file_error)?;
+            Ok(outcome(result, answered))
+        }
+        .boxed()
+    }
+
+    /// Asks for something that has no result.
+    fn order<M: Method + Send + 'static>(&self, params: M) -> FileFuture<()> {
+        self.call(params, Opens::Nothing, |_, _| ())
+    }
+
+    /// Opens a file as the server can.
+    fn open_file(&self, open: Open) -> FileFuture<Arc<dyn OpenFile>> {
+        let id = HandleId::new(&self.client.hub().name());
+        let params = fs::OpenFile {
+            handle_id: id.clone(),
+            path: open.path,
+            mode: open.mode,
+            sandbox: open.sandbox,
+        };
+        let client = self.client.clone();
+        self.call(params, Opens::File(id.clone()), move |_, answered| {
+            Arc::new(RemoteFile {
+                id,
+                connection: answered.connection,
+                kept: Arc::new(answered.kept),
+                client,
+            }) as Arc<dyn OpenFile>
+        })
+    }
+
+    /// Returns how much data one message of ours can carry to the server.
+    fn most_data(&self) -> usize {
+        let most = limits::MAX_MESSAGE_BYTES - HEAD_BYTES;
+        match self.client.encoding() {
+            Encoding::Binary => most,
+            Encoding::Text => most / 4 * 3,
+        }
+    }
+}
+
+impl ExecutorFileSystem for RemoteFileSystem {
+    fn read_file(&self, read: ReadFile) -> FileFuture<Bytes> {
+        let content = self.call(read, Opens::Nothing, |content, answered| {
+            content.data_base64.map(|data| data.0).or(answered.data)
+        });
+        let missing = || file_error(malformed::<ReadFile>(&"missing field `dataBase64`"));
+        content
+            .map(move |content| content?.ok_or_else(missing))
+            .boxed()
+    }
+
+    fn write_file(&self, write: WriteFile, data: Bytes) -> FileFuture<()> {
+        if let Err(error) = self.client.peer().check_write(&write) {
+            return ready(Err(error)).boxed();
+        }
+        let most = self.most_data();
+        if data.len() > most {
+            let text = format!("file is too large to write at once: limit is {most} bytes");
+            return ready(Err(FileError::Invalid(text))).boxed();
+        }
+        let write = WriteFile {
+            data_base64: None,
+            ..write
+        };
+        let asked = self
+            .client
+            .ask_with_data(write, "dataBase64", data, waits(Opens::Nothing));
+        asked
+            .map(|reply| reply.and_then(|answered| decode::<WriteFile>(&answered)))
+            .map(|written| written.map(drop).map_err(file_error))
+            .boxed()
+    }
+
+    fn create_directory(&self, create: CreateDirectory) -> FileFuture<()> {
+        self.order(create)
+    }
+
+    fn metadata(&self, get: GetMetadata) -> FileFuture<FileMetadata> {
+        self.call(get, Opens::Nothing, |metadata, _| metadata)
+    }
+
+    fn canonicalize(&self, canonicalize: Canonicalize) -> FileFuture<PathUri> {
+        self.call(canonicalize, Opens::Nothing, |canonical, _| canonical.path)
+    }
+
+    fn read_directory(&self, read: ReadDirectory) -> FileFuture<Vec<DirectoryEntry>> {
+        self.call(read, Opens::Nothing, |listing, _| listing.entries)
+    }
+
+    fn walk(&self, walk: Walk) -> FileFuture<WalkResult> {
+        self.call(walk, Opens::Nothing, |walked, _| walked)
+    }
+
+    fn remove(&self, remove: Remove) -> FileFuture<()> {
+        self.order(remove)
+    }
+
+    fn copy(&self, copy: Copy) -> FileFuture<()> {
+        self.order(copy)
+    }
+
+    fn rename(&self, rename: Rename) -> FileFuture<()> {
+        self.order(rename)
+    }
+
+    fn open(&self, open: Open) -> FileFuture<Arc<dyn OpenFile>> {
+        if let Err(error) = self.client.peer().check_open_mode(open.mode) {
+            return ready(Err(error)).boxed();
+        }
+        if !is_gated(&open) {
+            return self.open_file(open);
+        }
+        match &self.client.session().environment_info {
+            Some(info) => match check_open(&open, &info.capabilities) {
+                Ok(()) => self.open_file(open),
+                Err(error) => ready(Err(error)).boxed(),
+            },
+            None => {
+                let files = self.clone();
+                async move {
+                    let info = files.client.info().await.map_err(file_error)?;
+                    check_open(&open, &info.capabilities)?;
+                    files.open_file(open).await
+                }
+                .boxed()
+            }
+        }
+    }
+
+    fn search(&self, search: Search) -> FileFuture<SearchResult> {
+        self.call(search, Opens::Nothing, |found, _| found)
+    }
+
+    fn find(&self, find: Find) -> FileFuture<FoundPaths> {
+        self.call(find, Opens::Nothing, |found, _| found)
+    }
+
+    fn watch(&self, watch: WatchPath) -> FileFuture<Watcher> {
+        #[expect(clippy::expect_used, reason = "the text is short")]
+        let id = WatchId::new(&self.client.hub().name()).expect("a short text is a watch id");
+        let gathered = Arc::new(Gathered::new(id.clone()));
+        let params = Watch {
+            watch_id: id,
+            path: watch.path,
+            recursive: watch.depth == WatchDepth::Tree,
+            sandbox: watch.sandbox,
+        };
+        let client = self.client.clone();
+        let opens = Opens::Watch(Arc::clone(&gathered));
+        self.call(params, opens, move |watched, answered| Watcher {
+            path: watched.path,
+            changes: ChangeStream {
+                gathered,
+                _kept: answered.kept,
+                _client: client,
+            }
+            .boxed(),
+        })
+    }
+
+    fn watch_missing(&self, missing: MissingPaths) -> FileFuture<Option<MissingWatch>> {
+        // Who does not say so does not watch.
+        let session = self.client.session();
+        let info = session.environment_info.as_ref();
+        if !info.is_some_and(|info| info.capabilities.fs_watch_missing) {
+            return ready(Ok(None)).boxed();
+        }
+        let (over, changed) = oneshot::channel();
+        let client = self.client.clone();
+        let mut last = self.client.hub().missing();
+        *last += 1;
+        let params = WatchMissing {
+            watch_id: *last,
+            missing: missing.missing,
+            present: missing.present,
+            sandbox: missing.sandbox,
+        };
+        let kept = Kept::new(self.client.hub(), Released::Missing(*last));
+        self.call(params, Opens::Missing(*last, over), |answer, _| {
+            // Whoever waits keeps the connection open. The end of the other side is an answer, too:
+            // the connection is gone, or another watch took the place of this one.
+            let watch = async move {
+                let _kept = (kept, client);
+                changed.await.unwrap_or_default();
+            };
+            answer.watching.then(|| watch.boxed())
+        })
+    }
+}
+
+/// A caller waits for the answer.
+fn waits(opens: Opens) -> impl FnOnce(oneshot::Sender<Reply>) -> Waiter {
+    |reply| Waiter::File(reply, opens)
+}
+
+pub(crate) fn file_error(error: ExecServerError) -> FileError {
+    match error.disconnect() {
+        Ok(gone) => FileError::Disconnected(gone),
+        Err(ExecServerError::Remote(error)) => error.into(),
+        Err(error) => FileError::Host(error.to_string()),
+    }
+}
+
+/// An open file. It is closed when it and everything asked of it are dropped: a close does not queue
+/// behind what was asked before. It goes with its connection.
+#[derive(Debug)]
+struct RemoteFile {
+    id: HandleId,
+    connection: ConnectionNumber,
+    kept: Arc<Option<Kept>>,
+    client: ExecServerClient,
+}
+
+impl OpenFile for RemoteFile {
+    fn read_block(&self, offset: u64, length: usize) -> FileFuture<FileBlock> {
+        let read = ReadBlock {
+            handle_id: self.id.clone(),
+            offset,
+            len: length as u64,
+        };
+        let (asked, kept) = (
+            self.client.ask(read, waits(Opens::Uses(self.connection))),
+            Arc::clone(&self.kept),
+        );
+        async move {
+            let _kept = kept;
+            let answered = asked.await.map_err(file_error)?;
+            let block = decode::<ReadBlock>(&answered).map_err(file_error)?;
+            let data = block.chunk.map(|chunk| chunk.0).or(answered.data);
+            let missing = || file_error(malformed::<ReadBlock>(&"missing field `chunk`"));
+            Ok(FileBlock {
+                data: data.ok_or_else(missing)?,
+                eof: block.eof,
+            })
+        }
+        .boxed()
+    }
+
+    fn write_block(&self, offset: u64, data: Bytes) -> FileFuture<()> {
+        if data.len() > limits::MAX_BLOCK_BYTES {
+            let most = limits::MAX_BLOCK_BYTES;
+            let text = format!("file write block length must be between 1 and {most}");
+            return ready(Err(FileError::Invalid(text))).boxed();
+        }
+        let write = WriteBlock {
+            handle_id: self.id.clone(),
+            offset,
+            chunk: None,
+        };
+        let asked =
+            self.client
+                .ask_with_data(write, "chunk", data, waits(Opens::Uses(self.connection)));
+        let kept = Arc::clone(&self.kept);
+        async move {
+            let _kept = kept;
+            let answered = asked.await.map_err(file_error)?;
+            decode::<WriteBlock>(&answered).map_err(file_error)?;
+            Ok(())
+        }
+        .boxed()
+    }
+}

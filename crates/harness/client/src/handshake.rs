@@ -5,6 +5,7 @@ use exec_core::peer::Calls;
 use exec_transport::{
     connect,
     link::{Encoding, Link},
+    trace::TraceSource,
 };
 use exec_wire::{
     id::SessionId,
@@ -18,9 +19,8 @@ use futures_util::future::BoxFuture;
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
+    client::ExecServerClientConnectOptions,
     error::{ConnectError, chain},
-    options::ExecServerClientConnectOptions,
-    trace::TraceSource,
 };
 
 /// Bytes of messages that may come before the answer to `initialize`: a resumed session's events do.

@@ -8,21 +8,31 @@
 pub mod backend;
 pub mod catalog;
 pub mod client;
+mod client_shared;
 pub mod connect;
-pub mod connection;
-pub mod connector;
-mod detached;
 mod driver;
 pub mod error;
 mod events;
 pub mod filesystem;
 mod handshake;
 pub mod http;
-mod hub;
 mod notification;
-pub mod options;
-mod peer;
 pub mod process;
-mod question;
-mod snapshot;
-pub mod trace;
+mod server_kind;
+
+#[doc(hidden)]
+pub mod connection {
+    pub use crate::client::ConnectionState; // MOVED
+}
+#[doc(hidden)]
+pub mod connector {
+    pub use crate::connect::{Connector, Continuity, Pause}; // MOVED
+}
+#[doc(hidden)]
+pub mod options {
+    pub use crate::client::ExecServerClientConnectOptions; // MOVED
+}
+#[doc(hidden)]
+pub mod trace {
+    pub use exec_transport::trace::TraceSource; // MOVED
+}

@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use exec_core::log::{Follow, OutputChunk, OutputLog, Page, Snapshot};
+use exec_core::log::{Follow, HeadTail, OutputChunk, OutputLog, Page, Snapshot};
 use exec_env::{
     command::Io,
     process::{EventStream, ExecProcess, Hold, ProcessError, Read, Status},
@@ -21,9 +21,9 @@ use exec_wire::{
     limits,
     method::Method,
     process::{
-        CloseStdin, ProcessSignal, ReadProcess, ResizeProcess, SignalProcess, SnapshotProcess,
-        TerminalSize, TerminateMode, TerminateProcess, WaitProcess, WaitUntil, WriteResult,
-        WriteStatus,
+        CloseStdin, OutputStream, ProcessSignal, ProcessSnapshot, ReadProcess, ResizeProcess,
+        SignalProcess, SnapshotProcess, TerminalSize, TerminateMode, TerminateProcess, WaitProcess,
+        WaitUntil, WriteResult, WriteStatus,
     },
 };
 use futures_util::future::{BoxFuture, FutureExt, ready};
@@ -31,11 +31,10 @@ use tokio::time;
 
 use crate::{
     client::ExecServerClient,
+    client_shared::{Kept, Released},
     error::ExecServerError,
     events::{Followed, Held, ProcessEvents, reached},
-    hub::{Kept, Released},
-    peer::Peer,
-    snapshot::split_omitted,
+    server_kind::Peer,
 };
 
 /// Largest write: encoded it fits into a message with room to spare.
@@ -449,4 +448,36 @@ fn process_error(error: ExecServerError) -> ProcessError {
         Ok(gone) => ProcessError::Disconnected(gone),
         Err(error) => ProcessError::Remote(error.into_rpc()),
     }
+}
+
+/// The wire tells only how much is omitted altogether. What came of a stream and is not in the
+/// snapshot is omitted from it: that is exact once everything has come.
+pub(crate) fn split_omitted(snapshot: ProcessSnapshot, written: [u64; 3]) -> Snapshot {
+    let mut left = snapshot.omitted_bytes;
+    let [stdout, stderr, terminal] = [
+        (snapshot.stdout, OutputStream::Stdout),
+        (snapshot.stderr, OutputStream::Stderr),
+        (snapshot.terminal, OutputStream::Pty),
+    ]
+    .map(|(data, stream)| {
+        let data = Vec::from(data.0);
+        let omitted = written[stream as usize]
+            .saturating_sub(data.len() as u64)
+            .min(left);
+        left -= omitted;
+        HeadTail { data, omitted }
+    });
+    let mut snapshot = Snapshot {
+        stdout,
+        stderr,
+        terminal,
+    };
+    // Output that has not come yet: a stream that has more than it showed so far.
+    let latest = if snapshot.terminal.data.is_empty() {
+        &mut snapshot.stdout
+    } else {
+        &mut snapshot.terminal
+    };
+    latest.omitted += left;
+    snapshot
 }

@@ -16,6 +16,7 @@ use exec_transport::{
     link::Link,
     relay::harness::{self, HarnessOptions, Tickets},
     tls::Trust,
+    trace::TraceSource,
 };
 use exec_wire::id::SessionId;
 use futures_util::future::{BoxFuture, FutureExt};
@@ -24,12 +25,10 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
+use super::{Connector, Continuity, Pause};
 use crate::{
-    client::ExecServerClient,
-    connector::{Connector, Continuity, Pause},
+    client::{ExecServerClient, ExecServerClientConnectOptions},
     error::{ConnectError, ExecServerError, chain},
-    options::ExecServerClientConnectOptions,
-    trace::TraceSource,
 };
 
 /// How long a session may stay attached to the stream of a harness that died: a server keeps such a

@@ -6,16 +6,15 @@ use exec_transport::{
     connect::{self, Address, BearerToken, CONNECT_TIMEOUT, Headers, ListenerTrust, WebSocket},
     link::Link,
     tls::Trust,
+    trace::TraceSource,
 };
 use exec_wire::id::SessionId;
 use futures_util::future::{BoxFuture, FutureExt};
 
+use super::{Connector, Continuity};
 use crate::{
-    client::ExecServerClient,
-    connector::{Connector, Continuity},
+    client::{ExecServerClient, ExecServerClientConnectOptions},
     error::{ConnectError, ExecServerError},
-    options::ExecServerClientConnectOptions,
-    trace::TraceSource,
 };
 
 /// How to connect to a server that listens. `Debug` hides what may be secret.

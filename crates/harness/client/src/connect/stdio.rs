@@ -8,15 +8,14 @@ use std::{
 use exec_transport::{
     connect::{ConnectError, Program},
     link::Link,
+    trace::TraceSource,
 };
 use futures_util::future::{BoxFuture, FutureExt};
 
+use super::{Connector, Continuity};
 use crate::{
-    client::ExecServerClient,
-    connector::{Connector, Continuity},
+    client::{ExecServerClient, ExecServerClientConnectOptions},
     error::ExecServerError,
-    options::ExecServerClientConnectOptions,
-    trace::TraceSource,
 };
 
 /// How to start a server that speaks on its standard input and output, such as `ssh` to a host that

@@ -10,12 +10,10 @@ use exec_transport::{
 use exec_wire::outgoing::Outgoing;
 use tokio::net::TcpListener;
 
-use super::*;
+use super::{Connector, Continuity, *};
 use crate::{
-    client::ExecServerClient,
-    connector::{Connector, Continuity},
+    client::{ExecServerClient, ExecServerClientConnectOptions},
     error::{ExecServerError, Fault},
-    options::ExecServerClientConnectOptions,
 };
 
 /// A shell script that answers `initialize`, and lives until its input ends.

@@ -1,6 +1,9 @@
 //! Puts the events of one process back into the order of their numbers.
 //! Invariant: what comes out is numbered from 1 without holes.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use exec_core::log::{Event, Exit, OutputChunk};

@@ -14,9 +14,9 @@ use exec_wire::{
     process::{AttachProcess, ListProcesses, ProcessSummary},
 };
 
+use super::ExecServerClient;
 use crate::{
     backend::{RemoteBackend, now_ms},
-    client::ExecServerClient,
     error::ExecServerError,
     events::{Origin, Owner, ProcessEvents, Replay},
     process::{RemoteProcess, Terminal},

@@ -1,11 +1,13 @@
-//! The questions of a server about the networks of processes, and the tasks that find answers.
+//! Server requests: decisions about the network of a process that the server asks this client for.
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use exec_env::network::{Network, NetworkWatcher};
 use exec_wire::{
-    message::{Request, RequestId},
-    network::{Decision, Destination},
+    error::{ErrorCode, RpcError},
+    message::{Request, RequestId, decode_params},
+    method::NETWORK_POLICY_REQUEST,
+    network::{Decision, Destination, PolicyAnswer, PolicyRequest},
     outgoing::Outgoing,
 };
 use tokio::{
@@ -13,8 +15,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::processes::Processes;
-use crate::question;
+use super::session_processes::Processes;
 
 /// Questions that may be unanswered; one more is denied. As the stock client.
 const MAX_QUESTIONS: usize = 256;
@@ -37,7 +38,7 @@ impl Questions {
         request: &Request<'_>,
         processes: &Processes,
     ) -> Option<Outgoing> {
-        let asked = match question::decode(request) {
+        let asked = match decode(request) {
             Ok(asked) => asked,
             Err(refusal) => return self.at_once(refusal),
         };
@@ -49,7 +50,7 @@ impl Questions {
                 self.ids.insert(task.id(), request.id.clone());
                 None
             }
-            Some(_) | None => self.at_once(question::answer(&request.id, question::not_allowed())),
+            Some(_) | None => self.at_once(answer(&request.id, not_allowed())),
         }
     }
 
@@ -73,10 +74,10 @@ impl Questions {
         let (task, decision) = match self.tasks.join_next_with_id().await? {
             Ok((task, decision)) => (task, decision),
             // Whoever was to decide has panicked, which is no consent.
-            Err(error) => (error.id(), question::not_allowed()),
+            Err(error) => (error.id(), not_allowed()),
         };
         let id = self.ids.remove(&task)?;
-        Some(question::answer(&id, decision))
+        Some(answer(&id, decision))
     }
 }
 
@@ -121,7 +122,7 @@ impl Decider {
     async fn decide(self, destination: Destination) -> Decision {
         let decision = self.watcher.decide(destination);
         let decided = timeout(self.budget, decision).await;
-        decided.unwrap_or_else(|_| question::not_allowed())
+        decided.unwrap_or_else(|_| not_allowed())
     }
 }
 
@@ -130,5 +131,29 @@ impl fmt::Debug for Questions {
         f.debug_struct("Questions")
             .field("ids", &self.ids)
             .finish_non_exhaustive()
+    }
+}
+
+/// Decodes a question about the network of a process. Anything else is refused by the answer that
+/// is returned.
+pub(crate) fn decode(request: &Request<'_>) -> Result<PolicyRequest, Outgoing> {
+    let refuse = |error| Outgoing::error(&request.id, &error);
+    if request.method != NETWORK_POLICY_REQUEST {
+        let message = format!("this client does not implement `{}`", request.method);
+        return Err(refuse(RpcError::new(ErrorCode::METHOD_NOT_FOUND, message)));
+    }
+    decode_params(request.params)
+        .map_err(|error| refuse(RpcError::invalid_params(error.to_string())))
+}
+
+/// Answers a question.
+pub(crate) fn answer(id: &RequestId, decision: Decision) -> Outgoing {
+    Outgoing::result(id, &PolicyAnswer { decision })
+}
+
+/// What is decided when nobody decides.
+pub(crate) fn not_allowed() -> Decision {
+    Decision::Deny {
+        reason: "not_allowed".to_owned(),
     }
 }

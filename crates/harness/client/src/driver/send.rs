@@ -16,16 +16,15 @@ use exec_wire::{
 };
 
 use super::{
+    backpressure::Windows,
+    call::{Ask, Opens, Repeat, Waiter},
     connection::{Connection, Sent},
-    past::Farewell,
-    repeat::Repeat,
-    room::Windows,
-    waiter::{Ask, Opens, Waiter},
+    session_processes::Farewell,
 };
 use crate::{
+    client_shared::Released,
     error::ExecServerError,
     events::{Missing, Owner, ProcessEvents},
-    hub::Released,
 };
 
 /// The id of requests whose answer nobody needs.

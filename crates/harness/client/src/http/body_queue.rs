@@ -18,7 +18,7 @@ use futures_util::Stream;
 
 use crate::{
     client::ExecServerClient,
-    hub::{Kept, Waiting},
+    client_shared::{Kept, Waiting},
 };
 
 /// What may wait to be read, in bytes: as the stock client.

@@ -13,17 +13,16 @@ use exec_wire::{error::ErrorCode, id::SessionId, method::Method, process::StartP
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{
+    backpressure::Windows,
+    call::{Ask, ConnectionNumber, Pending, Reply, Waiter},
     connection::Connection,
-    past::Farewell,
-    processes::Processes,
-    room::Windows,
-    waiter::{Ask, ConnectionNumber, Pending, Reply, Waiter},
+    session_processes::{Farewell, Processes},
 };
 use crate::{
+    client_shared::Hub,
     error::ExecServerError,
     events::{Broken, Owner, ProcessEvents},
     handshake::Opened,
-    hub::Hub,
 };
 
 /// What outlives a connection.

@@ -6,7 +6,7 @@ use exec_wire::{
     process::{ExitCause, OutputPage, OutputStream, PageChunk, Usage},
 };
 
-use super::reorder::{Broken, Reorder};
+use super::{Broken, Reorder};
 
 fn output(seq: u64) -> Event {
     sized(seq, 1)

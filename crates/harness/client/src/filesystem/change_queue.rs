@@ -14,7 +14,7 @@ use exec_env::filesystem::Changes;
 use exec_wire::{fs::Changed, id::WatchId, limits};
 use futures_util::Stream;
 
-use crate::{client::ExecServerClient, hub::Kept};
+use crate::{client::ExecServerClient, client_shared::Kept};
 
 /// Shared by the driver, which fills it, and the stream, which empties it.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use exec_wire::{
 };
 use tokio::sync::{Notify, watch};
 
-use crate::{connection::ConnectionState, driver::ConnectionNumber, events::ProcessEvents};
+use crate::{client::ConnectionState, driver::ConnectionNumber, events::ProcessEvents};
 
 /// Bytes of writes that may wait for the driver to take them.
 pub(crate) const QUEUED_BYTES: usize = 64 << 20;

@@ -19,13 +19,12 @@ use exec_wire::{
         Started,
     },
 };
-
 use serde::Serialize;
 
 use super::{
+    call::{Answered, Ask, Pending, Reply, Waiter},
     connection::Connection,
-    resume::unread,
-    waiter::{Answered, Ask, Pending, Reply, Waiter},
+    resume_state::unread,
 };
 use crate::{
     error::ExecServerError,

@@ -6,14 +6,10 @@ use exec_env::disconnect::Disconnect;
 use exec_wire::id::SessionId;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::{
-    connection::Connection,
-    resume::Remains,
-    task::{Driver, State},
-};
+use super::{Driver, State, connection::Connection, resume_state::Remains};
 use crate::{
-    connection::ConnectionState,
-    connector::{Connector, Pause},
+    client::ConnectionState,
+    connect::{Connector, Pause},
     error::ConnectError,
     handshake::{Opened, open},
 };

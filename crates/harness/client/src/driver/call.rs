@@ -1,6 +1,6 @@
-//! What travels between callers and the driver.
+//! Calls on their way from callers to the driver, and the queue they wait in.
 
-use std::{fmt, sync::Arc};
+use std::{collections::VecDeque, fmt, pin::pin, sync::Arc};
 
 use bytes::Bytes;
 use exec_wire::{
@@ -9,12 +9,11 @@ use exec_wire::{
     method::MethodName,
     outgoing::Outgoing,
 };
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
-use super::repeat::Repeat;
 use crate::{
-    error::ExecServerError, events::ProcessEvents, filesystem::Gathered, http::QueuedBody,
-    hub::Kept,
+    client_shared::Kept, error::ExecServerError, events::ProcessEvents, filesystem::Gathered,
+    http::QueuedBody,
 };
 
 /// What a call comes to.
@@ -168,4 +167,142 @@ pub(crate) enum Opens {
     Missing(u64, oneshot::Sender<()>),
     /// A streamed body.
     Body(Arc<QueuedBody>),
+}
+
+/// Whether a call can be made again without doing anything twice.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Repeat {
+    /// It is: its effect is the same, however often it is asked.
+    Always,
+    /// It has no effect. It is made again if somebody still waits for the answer.
+    IfAwaited,
+    /// It is not: it could be done twice, or it names something that went with the connection.
+    Never,
+}
+
+impl Repeat {
+    /// What a method comes to if nothing else is said.
+    pub(crate) const fn of(method: MethodName) -> Self {
+        match method {
+            // The server knows by the `writeId` what it has taken already.
+            MethodName::ProcessWrite
+            | MethodName::ProcessCloseStdin
+            | MethodName::ProcessResize => Self::Always,
+            MethodName::EnvironmentInfo
+            | MethodName::EnvironmentStatus
+            | MethodName::EnvironmentConfigRead
+            | MethodName::CapabilityRootsDiscover
+            | MethodName::CapabilitiesDiscover
+            | MethodName::ProcessRead
+            | MethodName::ProcessWait
+            | MethodName::ProcessSnapshot
+            | MethodName::ProcessList
+            | MethodName::FsReadFile
+            | MethodName::FsGetMetadata
+            | MethodName::FsCanonicalize
+            | MethodName::FsReadDirectory
+            | MethodName::FsWalk
+            | MethodName::FsSearch
+            | MethodName::FsFind => Self::IfAwaited,
+            MethodName::Initialize
+            | MethodName::HttpRequest
+            | MethodName::HttpRequestCancel
+            | MethodName::ProcessStart
+            | MethodName::ProcessSignal
+            // One that lets a process end by itself is a signal, too.
+            | MethodName::ProcessTerminate
+            | MethodName::ProcessAttach
+            | MethodName::ProcessRelease
+            | MethodName::FsWriteFile
+            | MethodName::FsCreateDirectory
+            | MethodName::FsRemove
+            | MethodName::FsCopy
+            | MethodName::FsRename
+            | MethodName::FsOpen
+            | MethodName::FsReadBlock
+            | MethodName::FsWriteBlock
+            | MethodName::FsClose
+            | MethodName::FsWatchMissing
+            | MethodName::FsWatch
+            | MethodName::FsUnwatch
+            | MethodName::CommandExec
+            | MethodName::CommandExecWrite
+            | MethodName::CommandExecTerminate => Self::Never,
+        }
+    }
+}
+
+/// Calls that may wait in the channel, and as many that were taken off it while there is no
+/// connection; one more is refused.
+pub(crate) const QUEUE: usize = 1024;
+
+#[derive(Debug)]
+pub(super) struct Queue {
+    asks: mpsc::Receiver<Ask>,
+    /// Calls that were taken off the channel and wait for a connection.
+    held: VecDeque<Ask>,
+}
+
+impl Queue {
+    pub(super) fn new(asks: mpsc::Receiver<Ask>) -> Self {
+        Self {
+            asks,
+            held: VecDeque::new(),
+        }
+    }
+
+    /// Waits for the next call. `None`: nobody is left who could make one. Cancelling loses none.
+    pub(super) async fn next(&mut self) -> Option<Ask> {
+        match self.held.pop_front() {
+            Some(ask) => Some(ask),
+            None => self.asks.recv().await,
+        }
+    }
+
+    /// Returns the next call, if there is one.
+    pub(super) fn try_next(&mut self) -> Option<Ask> {
+        let held = self.held.pop_front();
+        held.or_else(|| self.asks.try_recv().ok())
+    }
+
+    /// Keeps a call until there is a connection.
+    pub(super) fn hold(&mut self, ask: Ask) {
+        self.held.push_back(ask);
+    }
+
+    /// Waits for something else while calls wait for that. `None`: nobody needs it any more.
+    pub(super) async fn hold_while<T>(&mut self, awaited: impl Future<Output = T>) -> Option<T> {
+        let mut awaited = pin!(awaited);
+        loop {
+            tokio::select! {
+                done = &mut awaited => return Some(done),
+                ask = self.asks.recv(), if self.held.len() < QUEUE => self.hold(ask?),
+            }
+        }
+    }
+
+    /// Fails every call that waits.
+    pub(super) fn fail(&mut self, error: &ExecServerError) {
+        while let Some(ask) = self.try_next() {
+            ask.waiter.fail(error.clone());
+        }
+    }
+
+    /// Fails every call that waits, but those about processes of the server.
+    pub(super) fn fail_session(&mut self, error: &ExecServerError) {
+        let mut kept = VecDeque::new();
+        while let Some(ask) = self.try_next() {
+            if ask.about.is_some() {
+                kept.push_back(ask);
+            } else {
+                ask.waiter.fail(error.clone());
+            }
+        }
+        self.held = kept;
+    }
+
+    /// Takes no further calls.
+    pub(super) fn close(&mut self) {
+        self.asks.close();
+    }
 }
