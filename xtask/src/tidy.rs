@@ -10,10 +10,12 @@ mod layers;
 mod links;
 mod markers;
 mod modules;
+mod prose;
 mod protocol;
 mod run;
 mod size;
 mod source;
 mod tree;
+mod type_names;
 
 pub(crate) use self::run::run;

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::{
-    credentials, documents, finding::Finding, layers, links, markers, modules, protocol, size,
-    source::Source, tree::Tree,
+    credentials, documents, finding::Finding, layers, links, markers, modules, prose, protocol,
+    size, source::Source, tree::Tree, type_names,
 };
 
 /// What the rules said, in the order of files and lines.
@@ -39,7 +39,29 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<Report> {
             .iter()
             .flat_map(|file| links::check(&tree, file)),
     );
-    let mut remarks: Vec<Finding> = tree.rust.iter().filter_map(size::check).collect();
+    let mut remarks: Vec<Finding> = tree.rust.iter().filter_map(size::check_length).collect();
+    remarks.extend(sources.iter().filter_map(size::check_name));
+    // Faults once the last crate is rewritten.
+    let open = [
+        ("type names", type_names::check(&sources)),
+        (
+            "comments and messages",
+            tree.rust.iter().flat_map(prose::check_source).collect(),
+        ),
+        (
+            "lines of documents",
+            tree.markdown
+                .iter()
+                .flat_map(prose::check_document)
+                .collect(),
+        ),
+    ];
+    for (what, findings) in open {
+        if let Some(first) = findings.first() {
+            let message = format!("{} {what} to rewrite, first {first}", findings.len());
+            remarks.push(Finding::of_file("vocabulary", message));
+        }
+    }
     faults.sort();
     remarks.sort();
     Ok(Report { faults, remarks })
