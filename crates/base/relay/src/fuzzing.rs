@@ -4,10 +4,289 @@
 //! reads the same of it; a stream neither panics nor delivers what was not sealed for it, and stays
 //! ended once it is. Not here: the targets themselves and their corpora (`fuzz/`).
 
-mod frame;
-mod record;
-#[cfg(test)]
-mod tests;
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
-pub use frame::relay_frame;
-pub use record::noise_record;
+use bytes::Bytes;
+
+use crate::{
+    channel::{Channel, Sealer},
+    frame::{Body, Data, Frame, NOTHING_RECEIVED, StreamId},
+    limits,
+    route::Route,
+    stream::{Delivery, Stream, StreamError},
+};
+
+/// Takes bytes as a frame.
+///
+/// # Panics
+/// When decoder, encoder and route disagree.
+pub fn relay_frame(bytes: &[u8]) {
+    let route = Route::peek(bytes);
+    let Ok(frame) = Frame::decode(Bytes::copy_from_slice(bytes)) else {
+        return;
+    };
+    let Ok(route) = route else {
+        panic!("a valid frame has a route");
+    };
+    assert_eq!(route.stream_id, frame.stream_id.as_str());
+    assert_eq!(route.kind, frame.body.kind());
+    let again = frame.encode();
+    assert_eq!(
+        Frame::decode(again),
+        Ok(frame),
+        "an encoding means the same"
+    );
+}
+
+/// Runs a program: the first byte chooses the delivery, each instruction that follows is an
+/// operation, an operand, and for records as many bytes as the operand says.
+///
+/// # Panics
+/// When the stream delivers what the byte stream of the peer does not hold, forgets its error, or
+/// leaves a driver spinning.
+pub fn noise_record(program: &[u8]) {
+    let Some((&mode, mut program)) = program.split_first() else {
+        return;
+    };
+    let mut run = Run::new(if mode.is_multiple_of(2) {
+        Delivery::Plain
+    } else {
+        Delivery::Reliable
+    });
+    while let [operation, operand, rest @ ..] = program {
+        program = rest;
+        match operation % 12 {
+            0..=2 => {
+                let len = usize::from(*operand).min(program.len());
+                let (plaintext, rest) = program.split_at(len);
+                program = rest;
+                run.seal(plaintext, *operation);
+            }
+            3 | 4 => run.send(*operand),
+            5 => run.send_changed(*operand),
+            6 => run.acknowledge(*operand),
+            7 => run.push(*operand),
+            8 => run.pass_time(*operand),
+            9 => run.reconnect(*operand),
+            10 => run.resume(*operand),
+            _ => run.take_messages(),
+        }
+        run.check();
+    }
+    run.take_messages();
+}
+
+struct Run {
+    stream: Stream,
+    id: StreamId,
+    now: Instant,
+    peer: Sealer,
+    records: Vec<Data>,
+    /// The peer's byte stream, as sealed.
+    bytes: Vec<u8>,
+    /// How far that was delivered, as messages.
+    delivered: usize,
+    /// Frames that the stream sent, by record.
+    sent: BTreeMap<u32, Bytes>,
+    error: Option<StreamError>,
+}
+
+impl Run {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a start for the program's own clock"
+    )]
+    fn new(delivery: Delivery) -> Self {
+        let now = Instant::now();
+        let (near, far) = Channel::pair();
+        let Ok(id) = StreamId::new("fuzz") else {
+            panic!("a name");
+        };
+        Self {
+            stream: Stream::new(id.clone(), near, delivery, now),
+            id,
+            now,
+            peer: far.sealer,
+            records: Vec::new(),
+            bytes: Vec::new(),
+            delivered: 0,
+            sent: BTreeMap::new(),
+            error: None,
+        }
+    }
+
+    fn seal(&mut self, plaintext: &[u8], place: u8) {
+        let mut payload = plaintext.to_vec();
+        let seq = self.peer.next_seq();
+        if self.peer.seal(&mut payload, 0).is_err() {
+            return;
+        }
+        self.bytes.extend_from_slice(plaintext);
+        // Mostly whole messages; else some place in a few segments.
+        let count = u32::from(place / 12 % 4) + 1;
+        self.records.push(Data {
+            seq,
+            segment_index: u32::from(place / 48) % count,
+            segment_count: count,
+            payload: payload.into(),
+        });
+    }
+
+    fn send(&mut self, which: u8) {
+        if let Some(data) = self.records.get(usize::from(which)) {
+            self.handle(Body::Data(data.clone()));
+        }
+    }
+
+    fn send_changed(&mut self, which: u8) {
+        if let Some(data) = self.records.get(usize::from(which)) {
+            let mut data = data.clone();
+            let mut payload = data.payload.to_vec();
+            payload[usize::from(which) % data.payload.len()] ^= 0x80;
+            data.payload = payload.into();
+            self.handle(Body::Data(data));
+        }
+    }
+
+    fn acknowledge(&mut self, operand: u8) {
+        let frame = Frame {
+            ack: u32::from(operand & 0x1f).wrapping_sub(1),
+            ack_bits: u32::from(operand >> 5),
+            ..Frame::new(self.id.clone(), Body::Ack)
+        };
+        self.handle_frame(frame);
+    }
+
+    fn push(&mut self, len: u8) {
+        let result = self
+            .stream
+            .push(|buffer| buffer.resize(buffer.len() + usize::from(len), len));
+        assert_eq!(result.is_ok(), len > 0);
+    }
+
+    fn pass_time(&mut self, operand: u8) {
+        self.now += Duration::from_millis(u64::from(operand) * 20);
+        let result = self.stream.handle_timeout(self.now);
+        self.note(result);
+        let due = self.stream.poll_timeout();
+        assert!(
+            self.error.is_some() || due.is_none_or(|due| due > self.now),
+            "a driver would spin"
+        );
+    }
+
+    fn reconnect(&mut self, operand: u8) {
+        if !operand.is_multiple_of(3) {
+            self.stream.handle_disconnect(self.now);
+            self.error = self.error.or(self.stream.error());
+        }
+        if !operand.is_multiple_of(2) {
+            self.stream.handle_reconnect(self.now);
+        }
+    }
+
+    fn resume(&mut self, operand: u8) {
+        self.handle(Body::Resume {
+            next_seq: u32::from(operand),
+        });
+    }
+
+    fn take_messages(&mut self) {
+        while let Some(message) = self.stream.poll_message() {
+            let prefix = self.bytes.get(self.delivered..self.delivered + 4);
+            let len = u32::try_from(message.len()).unwrap_or(0).to_be_bytes();
+            assert_eq!(prefix, Some(&len[..]), "the length that was sealed");
+            let start = self.delivered + 4;
+            let sealed = self.bytes.get(start..start + message.len());
+            assert_eq!(sealed, Some(&message[..]), "the bytes that were sealed");
+            self.delivered = start + message.len();
+        }
+        self.error = self.error.or(self.stream.error());
+    }
+
+    fn handle(&mut self, body: Body) {
+        let frame = Frame {
+            ack: NOTHING_RECEIVED,
+            ..Frame::new(self.id.clone(), body)
+        };
+        self.handle_frame(frame);
+    }
+
+    fn handle_frame(&mut self, frame: Frame) {
+        let result = self.stream.handle_frame(frame, self.now);
+        self.note(result);
+    }
+
+    fn note(&mut self, result: Result<(), StreamError>) {
+        if let Some(error) = self.error {
+            assert_eq!(result, Err(error), "an end is for good");
+        }
+        self.error = result.err();
+    }
+
+    /// Sends what is ready, and looks at it.
+    fn check(&mut self) {
+        while let Some(bytes) = self.stream.poll_frame(self.now) {
+            assert!(self.error.is_none(), "nothing is sent after the end");
+            let Ok(frame) = Frame::decode(bytes.clone()) else {
+                panic!("its own frames are valid");
+            };
+            if let Body::Data(data) = frame.body {
+                let first = self.sent.entry(data.seq).or_insert(bytes.clone());
+                assert_eq!(*first, bytes, "a record is sealed once");
+            }
+        }
+        assert!(self.stream.unacknowledged() <= limits::WINDOW_RECORDS);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+
+    fn replay(target: &str, run: fn(&[u8])) {
+        let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus");
+        let files: Vec<_> = fs::read_dir(corpus.join(target))
+            .unwrap()
+            .map(Result::unwrap)
+            .collect();
+        assert!(files.len() > 12, "the corpus is there");
+        for file in files {
+            run(&fs::read(file.path()).unwrap());
+        }
+    }
+
+    #[test]
+    fn the_corpus_of_frames_is_replayed() {
+        replay("relay_frame", relay_frame);
+    }
+
+    #[test]
+    fn the_corpus_of_records_is_replayed() {
+        replay("noise_record", noise_record);
+    }
+
+    #[test]
+    fn programs_at_random_find_nothing() {
+        // Splitmix64: a small stand-in for the fuzzer, on every change.
+        let mut state = 1u64;
+        let mut byte = || {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            (mixed >> 56) as u8
+        };
+        for round in 0..3000 {
+            let program: Vec<u8> = (0..round % 200)
+                // Small operands name records that exist.
+                .map(|at| if at % 2 == 0 { byte() % 16 } else { byte() })
+                .collect();
+            noise_record(&program);
+            relay_frame(&program);
+        }
+    }
+}

@@ -1,7 +1,217 @@
 //! Static keys of the endpoints: one identity per process, and the public half as the registry has it.
 
-mod keys;
-mod public;
+use std::{fmt, sync::Arc};
 
-pub use keys::Identity;
-pub use public::{KeyError, PublicKey, SUITE};
+use base64_simd::STANDARD;
+use clatter::{
+    KeyPair,
+    bytearray::ByteArray,
+    crypto::{dh::X25519, kem::rust_crypto_ml_kem::MlKem768, rng::DefaultRng},
+    traits::{Dh, Kem, Rng},
+};
+use serde::{Deserialize, Serialize};
+
+/// An X25519 key pair.
+type DhPair = KeyPair<<X25519 as Dh>::PubKey, <X25519 as Dh>::PrivateKey>;
+/// An ML-KEM-768 key pair.
+type KemPair = KeyPair<<MlKem768 as Kem>::PubKey, <MlKem768 as Kem>::SecretKey>;
+
+/// The static keys of one process. They live in memory only, and are erased when dropped.
+pub struct Identity {
+    dh: DhPair,
+    kem: KemPair,
+    public: PublicKey,
+}
+
+impl Identity {
+    /// Makes new keys from the system's randomness.
+    ///
+    /// # Panics
+    /// When the system has no randomness.
+    pub fn generate() -> Self {
+        Self::generate_from(&mut DefaultRng)
+    }
+
+    /// Returns the public half.
+    pub fn public_key(&self) -> &PublicKey {
+        &self.public
+    }
+
+    /// Makes keys from given randomness: X25519 secret, then ML-KEM `d`, then `z`.
+    #[expect(
+        clippy::expect_used,
+        reason = "key generation fails for want of randomness alone, and lengths are of the types"
+    )]
+    pub(crate) fn generate_from<R: Rng>(rng: &mut R) -> Self {
+        let dh = X25519::genkey_rng(rng).expect("an X25519 key is 32 random bytes");
+        let kem = MlKem768::genkey_rng(rng).expect("an ML-KEM key is 64 random bytes");
+        let public = PublicKey::from_raw(&dh.public, kem.public.as_slice())
+            .expect("keys have the lengths of their types");
+        Self { dh, kem, public }
+    }
+
+    pub(crate) fn dh(&self) -> &DhPair {
+        &self.dh
+    }
+
+    pub(crate) fn kem(&self) -> &KemPair {
+        &self.kem
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity")
+            .field("public", &self.public)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The suite that every key names in JSON. It plays no role in the handshake's transcript.
+pub const SUITE: &str = "Noise_hybridIK_X25519+MLKEM768_AESGCM_SHA256";
+
+/// Public keys of an endpoint: X25519 and ML-KEM-768. Cheap to clone.
+#[derive(Clone, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(try_from = "Members", into = "Members")]
+pub struct PublicKey {
+    x25519: [u8; X25519_BYTES],
+    mlkem768: Arc<[u8; MLKEM768_BYTES]>,
+}
+
+impl PublicKey {
+    /// Takes raw keys in their standard encodings.
+    pub fn from_raw(x25519: &[u8], mlkem768: &[u8]) -> Result<Self, KeyError> {
+        let mlkem768: Box<[u8; MLKEM768_BYTES]> = Box::<[u8]>::from(mlkem768)
+            .try_into()
+            .map_err(|_| KeyError::MlKem768)?;
+        Ok(Self {
+            x25519: x25519.try_into().map_err(|_| KeyError::X25519)?,
+            mlkem768: mlkem768.into(),
+        })
+    }
+
+    /// Returns the X25519 key.
+    pub fn x25519(&self) -> &[u8; X25519_BYTES] {
+        &self.x25519
+    }
+
+    /// Returns the ML-KEM-768 encapsulation key.
+    pub fn mlkem768(&self) -> &[u8; MLKEM768_BYTES] {
+        &self.mlkem768
+    }
+}
+
+impl fmt::Debug for PublicKey {
+    /// Shows the X25519 key: enough to tell keys apart.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PublicKey({})", STANDARD.encode_to_string(self.x25519))
+    }
+}
+
+/// The JSON object: exactly these members.
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Members {
+    suite: String,
+    x25519_public_key: String,
+    mlkem768_public_key: String,
+}
+
+impl TryFrom<Members> for PublicKey {
+    type Error = KeyError;
+
+    fn try_from(members: Members) -> Result<Self, KeyError> {
+        if members.suite != SUITE {
+            return Err(KeyError::Suite);
+        }
+        let x25519 = STANDARD
+            .decode_to_vec(&members.x25519_public_key)
+            .map_err(|_| KeyError::X25519)?;
+        let mlkem768 = STANDARD
+            .decode_to_vec(&members.mlkem768_public_key)
+            .map_err(|_| KeyError::MlKem768)?;
+        Self::from_raw(&x25519, &mlkem768)
+    }
+}
+
+impl From<PublicKey> for Members {
+    fn from(key: PublicKey) -> Self {
+        Self {
+            suite: SUITE.to_owned(),
+            x25519_public_key: STANDARD.encode_to_string(key.x25519),
+            mlkem768_public_key: STANDARD.encode_to_string(key.mlkem768.as_slice()),
+        }
+    }
+}
+
+/// Why something is not a public key.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// Peer: a suite that is not spoken here.
+    #[error("key suite is not {SUITE}")]
+    Suite,
+    /// Peer: not padded base64 of 32 bytes.
+    #[error("x25519 key is not 32 bytes in base64")]
+    X25519,
+    /// Peer: not padded base64 of 1184 bytes.
+    #[error("ml-kem-768 key is not 1184 bytes in base64")]
+    MlKem768,
+}
+
+const X25519_BYTES: usize = 32;
+const MLKEM768_BYTES: usize = 1184;
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_key_survives_its_json_and_has_exactly_three_members() {
+        let identity = Identity::generate();
+        let key = identity.public_key();
+        let json = serde_json::to_string(key).unwrap();
+        assert!(json.starts_with(
+            r#"{"suite":"Noise_hybridIK_X25519+MLKEM768_AESGCM_SHA256","x25519_public_key":""#
+        ));
+        assert_eq!(json.len(), 1728);
+        assert_eq!(&serde_json::from_str::<PublicKey>(&json).unwrap(), key);
+    }
+
+    #[test]
+    fn what_differs_from_the_object_of_the_registry_is_refused() {
+        let good = serde_json::to_value(Identity::generate().public_key()).unwrap();
+        let refuse = |member: &str, value: Value| {
+            let mut bad = good.clone();
+            bad[member] = value;
+            let error = serde_json::from_value::<PublicKey>(bad).unwrap_err();
+            error.to_string()
+        };
+        assert!(
+            refuse(
+                "suite",
+                json!("Noise_hybridIK_25519+MLKEM768_AESGCM_SHA256")
+            )
+            .contains("suite")
+        );
+        assert!(refuse("more", json!(1)).contains("unknown field"));
+        let short = STANDARD.encode_to_string([7; 31]);
+        assert!(refuse("x25519_public_key", json!(short)).contains("x25519"));
+        let unpadded = STANDARD.encode_to_string([7; 32]).replace('=', "");
+        assert!(refuse("x25519_public_key", json!(unpadded)).contains("x25519"));
+        let long = STANDARD.encode_to_string([7; 1185]);
+        assert!(refuse("mlkem768_public_key", json!(long)).contains("ml-kem"));
+        assert!(refuse("mlkem768_public_key", json!("!")).contains("ml-kem"));
+    }
+
+    #[test]
+    fn debug_shows_no_secret() {
+        let identity = Identity::generate();
+        assert_eq!(
+            format!("{identity:?}"),
+            format!("Identity {{ public: {:?}, .. }}", identity.public_key())
+        );
+    }
+}

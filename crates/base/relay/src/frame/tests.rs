@@ -5,7 +5,7 @@ use std::path::Path;
 use bytes::Bytes;
 use proptest::{option, prelude::*};
 
-use super::{encode::DataHeader, *};
+use super::*;
 use crate::{
     limits,
     route::{Kind, Route},

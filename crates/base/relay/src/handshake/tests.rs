@@ -5,8 +5,7 @@ use std::{cell::RefCell, collections::VecDeque};
 use clatter::rand_core::{CryptoRng, Error, RngCore};
 use sha2::{Digest, Sha256};
 
-use super::{noise::Noise, *};
-use crate::{channel::Channel, identity::Identity};
+use super::*;
 
 const SCOPE: Scope<'_> = Scope {
     environment_id: "env-1",

@@ -13,8 +13,7 @@ use crate::{
     stream::{Delivery, Stream},
 };
 
-mod link;
-mod pair;
+mod faulty_link;
 mod plain;
 mod reliable;
 

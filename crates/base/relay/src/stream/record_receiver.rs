@@ -1,0 +1,348 @@
+//! From records to messages: order, opening, assembly.
+//!
+//! Invariant: nothing is held that comes before `next`, and what is held is within the window. A held
+//! record is never given up: a reliable stream has told its sender that it arrived.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::{Buf, Bytes, BytesMut};
+
+use super::StreamError;
+use crate::{
+    channel::Opener,
+    frame::Data,
+    limits::{
+        INBOX_BYTES, MESSAGE_BYTES, PLAIN_CROWD_MESSAGES, PLAIN_INBOX_MESSAGES, PREFIX_BYTES,
+        REORDER_BYTES, REORDER_RECORDS,
+    },
+};
+
+/// One direction of a stream, at its end.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    opener: Opener,
+    reorder: Reorder,
+    assembly: Assembly,
+    inbox: Inbox,
+    /// The next segment of a message that is being received, and how many it has.
+    segment: Option<(u32, u32)>,
+}
+
+impl Receiver {
+    pub(super) fn new(opener: Opener) -> Self {
+        Self {
+            opener,
+            reorder: Reorder::default(),
+            assembly: Assembly::default(),
+            inbox: Inbox::default(),
+            segment: None,
+        }
+    }
+
+    /// Takes a record of a plain stream, and every record that waited for it.
+    pub(super) fn handle_plain(&mut self, data: Data) -> Result<(), StreamError> {
+        let (seq, next) = (data.seq, self.reorder.next());
+        if (data.segment_index, data.segment_count) != (0, 1) {
+            return Err(StreamError::Segments(seq));
+        }
+        match self.reorder.insert(data) {
+            Order::Next(data) => self.deliver_plain(data)?,
+            Order::Held | Order::Duplicate => return Ok(()),
+            Order::TooFar => return Err(StreamError::OutOfWindow { seq, next }),
+            Order::TooMuch => return Err(StreamError::ReorderFull { next }),
+        }
+        while let Some(data) = self.reorder.pop() {
+            self.deliver_plain(data)?;
+        }
+        Ok(())
+    }
+
+    /// Sorts a record of a reliable stream in. The caller delivers those whose turn it is.
+    pub(super) fn sort(&mut self, data: Data) -> Order {
+        self.reorder.insert(data)
+    }
+
+    /// Tells whether a record waits whose turn it is.
+    pub(super) fn has_held(&self) -> bool {
+        self.reorder.has_next()
+    }
+
+    /// Returns a record that waited, and whose turn it is.
+    pub(super) fn pop_held(&mut self) -> Option<Data> {
+        self.reorder.pop()
+    }
+
+    /// Puts a record back that was popped and cannot be delivered yet.
+    pub(super) fn put_back(&mut self, data: Data) {
+        self.reorder.put_back(data);
+    }
+
+    /// Delivers the next record of a reliable stream: whole messages, or one segment of one.
+    pub(super) fn deliver_segment(&mut self, data: Data) -> Result<(), StreamError> {
+        let Data {
+            seq,
+            segment_index: index,
+            segment_count: count,
+            payload,
+        } = data;
+        let fits = match self.segment {
+            None => index == 0,
+            Some(expected) => expected == (index, count),
+        };
+        if !fits {
+            return Err(StreamError::Segments(seq));
+        }
+        let before = self.inbox.len();
+        self.deliver(seq, payload, usize::MAX)?;
+        // The places are not sealed, the lengths are: they have to agree.
+        let last = index + 1 == count;
+        let whole = self.inbox.len() - before;
+        let agrees = match (count, last) {
+            (1, _) => self.assembly.is_between(),
+            (_, true) => self.assembly.is_between() && whole == 1,
+            (_, false) => !self.assembly.is_between() && whole == 0,
+        };
+        if !agrees {
+            return Err(StreamError::Segments(seq));
+        }
+        self.segment = (!last).then_some((index + 1, count));
+        Ok(())
+    }
+
+    pub(super) fn poll_message(&mut self) -> Option<Bytes> {
+        self.inbox.pop()
+    }
+
+    pub(super) fn inbox(&self) -> &Inbox {
+        &self.inbox
+    }
+
+    /// Returns the number that is expected.
+    pub(super) fn next(&self) -> u32 {
+        self.reorder.next()
+    }
+
+    /// Returns which of the 32 records from `base` on have arrived.
+    pub(super) fn arrived(&self, base: u32) -> u32 {
+        self.reorder.arrived(base)
+    }
+
+    fn deliver_plain(&mut self, data: Data) -> Result<(), StreamError> {
+        self.deliver(data.seq, data.payload, PLAIN_INBOX_MESSAGES)
+    }
+
+    fn deliver(&mut self, seq: u32, record: Bytes, messages: usize) -> Result<(), StreamError> {
+        let plaintext = self.opener.open(seq, record)?;
+        let inbox = &mut self.inbox;
+        self.assembly.feed(plaintext, |message| {
+            if inbox.len() >= messages {
+                return Err(StreamError::InboxFull);
+            }
+            inbox.push(message);
+            Ok(())
+        })?;
+        self.reorder.advance();
+        Ok(())
+    }
+}
+
+/// Records that wait for their turn.
+#[derive(Debug, Default)]
+struct Reorder {
+    next: u32,
+    held: BTreeMap<u32, Data>,
+    bytes: usize,
+}
+
+impl Reorder {
+    /// Sorts a record in. The first copy of a record wins.
+    fn insert(&mut self, data: Data) -> Order {
+        if data.seq == self.next && !self.held.contains_key(&data.seq) {
+            Order::Next(data)
+        } else if data.seq < self.next || self.held.contains_key(&data.seq) {
+            Order::Duplicate
+        } else if data.seq - self.next > REORDER_RECORDS {
+            Order::TooFar
+        } else if self.bytes + data.payload.len() > REORDER_BYTES {
+            Order::TooMuch
+        } else {
+            self.bytes += data.payload.len();
+            self.held.insert(data.seq, data);
+            Order::Held
+        }
+    }
+
+    /// Takes the next record out, if it is here.
+    fn pop(&mut self) -> Option<Data> {
+        let data = self.held.remove(&self.next)?;
+        self.bytes -= data.payload.len();
+        Some(data)
+    }
+
+    /// Puts a record back that was taken out, and not delivered.
+    fn put_back(&mut self, data: Data) {
+        self.bytes += data.payload.len();
+        self.held.insert(data.seq, data);
+    }
+
+    /// The next record was delivered.
+    fn advance(&mut self) {
+        // `LAST_SEQ` is below the maximum; a record beyond it cannot be authentic.
+        self.next = self.next.saturating_add(1);
+    }
+
+    /// Tells whether the next record is here.
+    fn has_next(&self) -> bool {
+        self.held.contains_key(&self.next)
+    }
+
+    /// Returns the number that is expected, also how many were delivered.
+    fn next(&self) -> u32 {
+        self.next
+    }
+
+    /// Returns which of the 32 records from `base` on have arrived. Nothing before `base` is asked for.
+    fn arrived(&self, base: u32) -> u32 {
+        let delivered = self.next.saturating_sub(base);
+        let mut bits = if delivered >= u32::BITS {
+            u32::MAX
+        } else {
+            (1 << delivered) - 1
+        };
+        for seq in self.held.keys() {
+            match seq.checked_sub(base) {
+                Some(place) if place < u32::BITS => bits |= 1 << place,
+                _ => break,
+            }
+        }
+        bits
+    }
+}
+
+/// Where a record belongs.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// It is its turn. The caller delivers it, and calls [`Reorder::advance`].
+    Next(Data),
+    /// It is kept until its turn.
+    Held,
+    /// It came before.
+    Duplicate,
+    /// Too many numbers ahead. Not kept.
+    TooFar,
+    /// Too many bytes are held. Not kept.
+    TooMuch,
+}
+
+/// The part of a message that has come so far.
+#[derive(Debug, Default)]
+struct Assembly {
+    prefix: [u8; PREFIX_BYTES],
+    prefix_len: usize,
+    message: Option<Partial>,
+}
+
+#[derive(Debug)]
+struct Partial {
+    bytes: BytesMut,
+    missing: usize,
+}
+
+impl Assembly {
+    /// Takes a record in; `deliver` gets each message that it completes. A message that lies in one
+    /// record is a slice of it.
+    fn feed(
+        &mut self,
+        mut record: Bytes,
+        mut deliver: impl FnMut(Bytes) -> Result<(), StreamError>,
+    ) -> Result<(), StreamError> {
+        while !record.is_empty() {
+            if let Some(partial) = &mut self.message {
+                let take = partial.missing.min(record.len());
+                partial.bytes.extend_from_slice(&record[..take]);
+                partial.missing -= take;
+                record.advance(take);
+                if partial.missing == 0
+                    && let Some(partial) = self.message.take()
+                {
+                    deliver(partial.bytes.freeze())?;
+                }
+                continue;
+            }
+            let take = (PREFIX_BYTES - self.prefix_len).min(record.len());
+            record.copy_to_slice(&mut self.prefix[self.prefix_len..self.prefix_len + take]);
+            self.prefix_len += take;
+            if self.prefix_len < PREFIX_BYTES {
+                continue;
+            }
+            self.prefix_len = 0;
+            let len = match usize::try_from(u32::from_be_bytes(self.prefix)) {
+                Ok(0) => return Err(StreamError::EmptyMessage),
+                Ok(len) if len <= MESSAGE_BYTES => len,
+                Ok(len) => return Err(StreamError::LongMessage(len)),
+                Err(_) => return Err(StreamError::LongMessage(usize::MAX)),
+            };
+            if record.len() >= len {
+                deliver(record.split_to(len))?;
+            } else {
+                self.message = Some(Partial {
+                    // A prefix alone does not take 64 MiB of memory.
+                    bytes: BytesMut::with_capacity(len.min(AT_ONCE_BYTES)),
+                    missing: len,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells whether the last record ended with a message.
+    fn is_between(&self) -> bool {
+        self.message.is_none() && self.prefix_len == 0
+    }
+}
+
+/// Memory that is taken for a message before more of it has come.
+const AT_ONCE_BYTES: usize = 1 << 20;
+
+/// Messages for the application.
+#[derive(Debug, Default)]
+pub(super) struct Inbox {
+    messages: VecDeque<Bytes>,
+    /// Cost of all messages that ever came in, and that were ever taken.
+    pub(super) total_in: u64,
+    pub(super) total_out: u64,
+}
+
+impl Inbox {
+    pub(super) fn push(&mut self, message: Bytes) {
+        self.total_in += cost(&message);
+        self.messages.push_back(message);
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Bytes> {
+        let message = self.messages.pop_front()?;
+        self.total_out += cost(&message);
+        if self.messages.is_empty() && self.messages.capacity() > KEPT_MESSAGES {
+            self.messages = VecDeque::new();
+        }
+        Some(message)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// Tells whether a plain stream had better not be read any further.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.messages.len() >= PLAIN_CROWD_MESSAGES
+            || self.total_in - self.total_out >= INBOX_BYTES as u64
+    }
+}
+
+/// What a message costs while it waits: its bytes, and its place.
+fn cost(message: &Bytes) -> u64 {
+    (message.len() + size_of::<Bytes>()) as u64
+}
+
+/// Places that an empty inbox keeps for the next messages.
+const KEPT_MESSAGES: usize = 1024;
