@@ -15,9 +15,9 @@ use crate::limits;
 #[derive(Debug)]
 pub struct Channel {
     /// Seals what this endpoint sends.
-    pub sealer: Sealer,
+    pub sealer: RecordSealer,
     /// Opens what the peer sends.
-    pub opener: Opener,
+    pub opener: RecordOpener,
 }
 
 #[cfg(any(test, fuzzing))]
@@ -26,23 +26,23 @@ impl Channel {
     pub(crate) fn pair() -> (Self, Self) {
         let (up, down) = ([1; 32], [2; 32]);
         let end = |seal: &[u8; 32], open: &[u8; 32]| Self {
-            sealer: Sealer::new(seal),
-            opener: Opener::new(open),
+            sealer: RecordSealer::new(seal),
+            opener: RecordOpener::new(open),
         };
         (end(&up, &down), end(&down, &up))
     }
 }
 
 /// Seals records, each under the next number.
-pub struct Sealer {
+pub struct RecordSealer {
     key: LessSafeKey,
     next: u32,
 }
 
-impl Sealer {
+impl RecordSealer {
     pub(crate) fn new(key: &impl ByteArray) -> Self {
         Self {
-            key: less_safe(key),
+            key: aead_key(key),
             next: 0,
         }
     }
@@ -60,57 +60,55 @@ impl Sealer {
     }
 
     /// Seals the bytes of `buffer` from `start` on, in place, and appends the tag.
-    pub fn seal(&mut self, buffer: &mut Vec<u8>, start: usize) -> Result<(), SealError> {
+    pub fn seal(&mut self, buffer: &mut Vec<u8>, start: usize) -> Result<(), RecordSealError> {
         if self.next > limits::LAST_SEQ {
-            return Err(SealError::Exhausted);
+            return Err(RecordSealError::Exhausted);
         }
         let plaintext = buffer.get_mut(start..).unwrap_or_default();
         if plaintext.len() > limits::RECORD_BYTES {
-            return Err(SealError::TooLong(plaintext.len()));
+            return Err(RecordSealError::TooLong(plaintext.len()));
         }
         let tag = self
             .key
             .seal_in_place_separate_tag(nonce(self.next), Aad::empty(), plaintext)
-            .map_err(|_| SealError::Exhausted)?;
+            .map_err(|_| RecordSealError::Exhausted)?;
         buffer.extend_from_slice(tag.as_ref());
         self.next += 1;
         Ok(())
     }
 }
 
-impl fmt::Debug for Sealer {
+impl fmt::Debug for RecordSealer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sealer")
+        f.debug_struct("RecordSealer")
             .field("next", &self.next)
             .finish_non_exhaustive()
     }
 }
 
 /// Opens the peer's records. The caller puts them in order and opens each once.
-pub struct Opener {
+pub struct RecordOpener {
     key: LessSafeKey,
 }
 
-impl Opener {
+impl RecordOpener {
     pub(crate) fn new(key: &impl ByteArray) -> Self {
-        Self {
-            key: less_safe(key),
-        }
+        Self { key: aead_key(key) }
     }
 
     /// Opens a record, in place if nobody else holds its bytes.
-    pub fn open(&self, seq: u32, record: Bytes) -> Result<Bytes, OpenError> {
+    pub fn open(&self, seq: u32, record: Bytes) -> Result<Bytes, RecordOpenError> {
         let Some(len) = record.len().checked_sub(limits::TAG_BYTES) else {
-            return Err(OpenError::TooShort(record.len()));
+            return Err(RecordOpenError::TooShort(record.len()));
         };
         if len > limits::RECORD_BYTES {
-            return Err(OpenError::TooLong(len));
+            return Err(RecordOpenError::TooLong(len));
         }
         let plaintext = match record.try_into_mut() {
             Ok(mut record) => {
                 self.key
                     .open_in_place(nonce(seq), Aad::empty(), &mut record)
-                    .map_err(|_| OpenError::Forged(seq))?;
+                    .map_err(|_| RecordOpenError::Forged(seq))?;
                 record.truncate(len);
                 record
             }
@@ -119,7 +117,7 @@ impl Opener {
                 let mut plaintext = BytesMut::zeroed(len);
                 self.key
                     .open_separate_gather(nonce(seq), Aad::empty(), ciphertext, tag, &mut plaintext)
-                    .map_err(|_| OpenError::Forged(seq))?;
+                    .map_err(|_| RecordOpenError::Forged(seq))?;
                 plaintext
             }
         };
@@ -127,16 +125,16 @@ impl Opener {
     }
 }
 
-impl fmt::Debug for Opener {
+impl fmt::Debug for RecordOpener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Opener").finish_non_exhaustive()
+        f.debug_struct("RecordOpener").finish_non_exhaustive()
     }
 }
 
 /// Why nothing was sealed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum SealError {
+pub enum RecordSealError {
     /// Caller: all numbers are used, and none is used twice. The stream has to end.
     #[error("record numbers are used up")]
     Exhausted,
@@ -148,7 +146,7 @@ pub enum SealError {
 /// Why a record was not opened.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum RecordOpenError {
     /// Peer: shorter than its tag.
     #[error("record of {0} bytes is shorter than its tag")]
     TooShort(usize),
@@ -171,7 +169,7 @@ fn nonce(seq: u32) -> Nonce {
     clippy::expect_used,
     reason = "the cipher of the handshake has keys of 32 bytes"
 )]
-fn less_safe(key: &impl ByteArray) -> LessSafeKey {
+fn aead_key(key: &impl ByteArray) -> LessSafeKey {
     let key = UnboundKey::new(&AES_256_GCM, key.as_slice()).expect("an AES-256 key is 32 bytes");
     LessSafeKey::new(key)
 }

@@ -106,7 +106,7 @@ pub enum Body {
     },
     /// A sign of life.
     Heartbeat,
-    /// One Noise handshake message. Never empty.
+    /// One NoiseState handshake message. Never empty.
     Handshake(Bytes),
 }
 
@@ -147,26 +147,26 @@ pub struct Trace {
 }
 
 /// Tells whether any message is cut like this.
-pub(crate) fn segments_are_possible(index: u32, count: u32) -> bool {
-    index < count && count <= limits::SEGMENTS
+pub(crate) fn is_valid_segment(index: u32, count: u32) -> bool {
+    index < count && count <= limits::MAX_SEGMENTS
 }
 
 impl Frame {
     /// Decodes one websocket message. Payloads are slices of it; nothing but texts is copied.
-    pub fn decode(message: Bytes) -> Result<Self, FrameError> {
+    pub fn decode(message: Bytes) -> Result<Self, RelayFrameError> {
         // The envelope is checked first, by the code that a hub checks it with: both agree.
         let stream_id = StreamId::new(Route::peek(&message)?.stream_id)?;
-        let raw = RelayMessageFrame::decode(message).map_err(|_| FrameError::Malformed)?;
-        let body = match raw.body.ok_or(FrameError::NoBody)? {
+        let raw = RelayMessageFrame::decode(message).map_err(|_| RelayFrameError::Malformed)?;
+        let body = match raw.body.ok_or(RelayFrameError::NoBody)? {
             relay_message_frame::Body::Data(data) => {
-                if !segments_are_possible(data.segment_index, data.segment_count) {
-                    return Err(FrameError::Segments {
+                if !is_valid_segment(data.segment_index, data.segment_count) {
+                    return Err(RelayFrameError::Segments {
                         index: data.segment_index,
                         count: data.segment_count,
                     });
                 }
                 if data.payload.is_empty() {
-                    return Err(FrameError::NoPayload);
+                    return Err(RelayFrameError::NoPayload);
                 }
                 Body::Data(Data {
                     seq: data.seq,
@@ -180,14 +180,14 @@ impl Frame {
                 next_seq: resume.next_seq,
             },
             relay_message_frame::Body::Reset(reset) if reset.reason.is_empty() => {
-                return Err(FrameError::NoReason);
+                return Err(RelayFrameError::NoReason);
             }
             relay_message_frame::Body::Reset(reset) => Body::Reset {
                 reason: reset.reason,
             },
             relay_message_frame::Body::Heartbeat(_) => Body::Heartbeat,
             relay_message_frame::Body::Handshake(handshake) if handshake.payload.is_empty() => {
-                return Err(FrameError::NoPayload);
+                return Err(RelayFrameError::NoPayload);
             }
             relay_message_frame::Body::Handshake(handshake) => Body::Handshake(handshake.payload),
         };
@@ -208,7 +208,7 @@ impl Frame {
 /// Why bytes are not a valid frame.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum FrameError {
+pub enum RelayFrameError {
     /// Peer: not a message of the schema.
     #[error("frame is not a relay message")]
     Malformed,

@@ -12,7 +12,7 @@ use std::{
 use bytes::Bytes;
 
 use crate::{
-    channel::{Channel, Sealer},
+    channel::{Channel, RecordSealer},
     frame::{Body, Data, Frame, NOTHING_RECEIVED, StreamId},
     limits,
     route::Route,
@@ -51,7 +51,7 @@ pub fn noise_record(program: &[u8]) {
     let Some((&mode, mut program)) = program.split_first() else {
         return;
     };
-    let mut run = Run::new(if mode.is_multiple_of(2) {
+    let mut run = NoiseProgram::new(if mode.is_multiple_of(2) {
         Delivery::Plain
     } else {
         Delivery::Reliable
@@ -66,24 +66,24 @@ pub fn noise_record(program: &[u8]) {
                 run.seal(plaintext, *operation);
             }
             3 | 4 => run.send(*operand),
-            5 => run.send_changed(*operand),
+            5 => run.send_tampered(*operand),
             6 => run.acknowledge(*operand),
             7 => run.push(*operand),
-            8 => run.pass_time(*operand),
+            8 => run.advance_time(*operand),
             9 => run.reconnect(*operand),
             10 => run.resume(*operand),
-            _ => run.take_messages(),
+            _ => run.receive_messages(),
         }
         run.check();
     }
-    run.take_messages();
+    run.receive_messages();
 }
 
-struct Run {
+struct NoiseProgram {
     stream: Stream,
     id: StreamId,
     now: Instant,
-    peer: Sealer,
+    peer: RecordSealer,
     records: Vec<Data>,
     /// The peer's byte stream, as sealed.
     bytes: Vec<u8>,
@@ -94,7 +94,7 @@ struct Run {
     error: Option<StreamError>,
 }
 
-impl Run {
+impl NoiseProgram {
     #[expect(
         clippy::disallowed_methods,
         reason = "a start for the program's own clock"
@@ -141,7 +141,7 @@ impl Run {
         }
     }
 
-    fn send_changed(&mut self, which: u8) {
+    fn send_tampered(&mut self, which: u8) {
         if let Some(data) = self.records.get(usize::from(which)) {
             let mut data = data.clone();
             let mut payload = data.payload.to_vec();
@@ -167,10 +167,10 @@ impl Run {
         assert_eq!(result.is_ok(), len > 0);
     }
 
-    fn pass_time(&mut self, operand: u8) {
+    fn advance_time(&mut self, operand: u8) {
         self.now += Duration::from_millis(u64::from(operand) * 20);
         let result = self.stream.handle_timeout(self.now);
-        self.note(result);
+        self.check_result(result);
         let due = self.stream.poll_timeout();
         assert!(
             self.error.is_some() || due.is_none_or(|due| due > self.now),
@@ -194,7 +194,7 @@ impl Run {
         });
     }
 
-    fn take_messages(&mut self) {
+    fn receive_messages(&mut self) {
         while let Some(message) = self.stream.poll_message() {
             let prefix = self.bytes.get(self.delivered..self.delivered + 4);
             let len = u32::try_from(message.len()).unwrap_or(0).to_be_bytes();
@@ -217,10 +217,10 @@ impl Run {
 
     fn handle_frame(&mut self, frame: Frame) {
         let result = self.stream.handle_frame(frame, self.now);
-        self.note(result);
+        self.check_result(result);
     }
 
-    fn note(&mut self, result: Result<(), StreamError>) {
+    fn check_result(&mut self, result: Result<(), StreamError>) {
         if let Some(error) = self.error {
             assert_eq!(result, Err(error), "an end is for good");
         }
@@ -262,17 +262,17 @@ mod tests {
     }
 
     #[test]
-    fn the_corpus_of_frames_is_replayed() {
+    fn frame_corpus_is_replayed() {
         replay("relay_frame", relay_frame);
     }
 
     #[test]
-    fn the_corpus_of_records_is_replayed() {
+    fn record_corpus_is_replayed() {
         replay("noise_record", noise_record);
     }
 
     #[test]
-    fn programs_at_random_find_nothing() {
+    fn random_programs_uphold_the_invariants() {
         // Splitmix64: a small stand-in for the fuzzer, on every change.
         let mut state = 1u64;
         let mut byte = || {

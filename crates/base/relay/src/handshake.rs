@@ -1,4 +1,4 @@
-//! The hybrid Noise handshake: two messages, after which both endpoints hold a [`Channel`].
+//! The hybrid NoiseState handshake: two messages, after which both endpoints hold a [`Channel`].
 //!
 //! Invariant: what is bound into the transcript (environment, registration, stream) is the same on
 //! both sides, or the first message does not decrypt. Lengths are checked before the library sees a
@@ -22,14 +22,14 @@ use clatter::{
 };
 
 use crate::{
-    channel::{Channel, Opener, Sealer},
+    channel::{Channel, RecordOpener, RecordSealer},
     identity::{Identity, PublicKey},
     limits,
 };
 
 /// The harness's side: it knows the executor's key.
 pub struct Initiator {
-    noise: Box<Noise<DefaultRng>>,
+    noise: Box<NoiseState<DefaultRng>>,
 }
 
 impl Initiator {
@@ -40,7 +40,7 @@ impl Initiator {
         scope: Scope<'_>,
         authorization: &str,
     ) -> Result<(Self, Bytes), HandshakeError> {
-        let mut noise = Box::new(Noise::initiator(identity, executor, scope)?);
+        let mut noise = Box::new(NoiseState::initiator(identity, executor, scope)?);
         let message = noise.write_first(authorization)?;
         Ok((Self { noise }, message))
     }
@@ -65,7 +65,7 @@ impl fmt::Debug for Initiator {
 /// The executor's side, between the two messages: what the harness claims is known, and nothing was
 /// answered yet.
 pub struct Responder {
-    noise: Box<Noise<DefaultRng>>,
+    noise: Box<NoiseState<DefaultRng>>,
     harness: PublicKey,
     authorization: String,
 }
@@ -77,7 +77,7 @@ impl Responder {
         scope: Scope<'_>,
         message: &[u8],
     ) -> Result<Self, HandshakeError> {
-        let mut noise = Box::new(Noise::responder(identity, scope)?);
+        let mut noise = Box::new(NoiseState::responder(identity, scope)?);
         let authorization = noise.read_first(message)?;
         Ok(Self {
             harness: noise.peer()?,
@@ -134,7 +134,7 @@ impl Scope<'_> {
     fn prologue(&self) -> Vec<u8> {
         let mut prologue = Vec::new();
         for part in [
-            DOMAIN,
+            PROLOGUE_DOMAIN,
             self.environment_id,
             self.registration_id,
             self.stream_id,
@@ -147,9 +147,9 @@ impl Scope<'_> {
 }
 
 /// One side of a handshake.
-struct Noise<R: Rng>(HybridHandshakeCore<X25519, MlKem768, MlKem768, AesGcm, Sha256, R>);
+struct NoiseState<R: Rng>(HybridHandshakeCore<X25519, MlKem768, MlKem768, AesGcm, Sha256, R>);
 
-impl<R: Rng> Noise<R> {
+impl<R: Rng> NoiseState<R> {
     fn initiator(
         identity: &Identity,
         executor: &PublicKey,
@@ -183,15 +183,17 @@ impl<R: Rng> Noise<R> {
         if authorization.len() > limits::AUTHORIZATION_BYTES {
             return Err(HandshakeError::AuthorizationTooLong(authorization.len()));
         }
-        self.write(authorization.as_bytes(), FIRST_BYTES)
+        self.write(authorization.as_bytes(), FIRST_MESSAGE_BYTES)
     }
 
     /// Reads the first message and returns the authorization in it.
     fn read_first(&mut self, message: &[u8]) -> Result<String, HandshakeError> {
-        if !(FIRST_BYTES..=FIRST_BYTES + limits::AUTHORIZATION_BYTES).contains(&message.len()) {
+        if !(FIRST_MESSAGE_BYTES..=FIRST_MESSAGE_BYTES + limits::AUTHORIZATION_BYTES)
+            .contains(&message.len())
+        {
             return Err(HandshakeError::Length(message.len()));
         }
-        let mut authorization = vec![0; message.len() - FIRST_BYTES];
+        let mut authorization = vec![0; message.len() - FIRST_MESSAGE_BYTES];
         self.0
             .read_message(message, &mut authorization)
             .map_err(|_| HandshakeError::Rejected)?;
@@ -200,19 +202,19 @@ impl<R: Rng> Noise<R> {
 
     /// Writes the second message.
     fn write_second(&mut self) -> Result<Bytes, HandshakeError> {
-        self.write(&[], SECOND_BYTES)
+        self.write(&[], SECOND_MESSAGE_BYTES)
     }
 
     /// Writes the second message of an executor whose own credential the registry rejects.
     fn write_rejection(&mut self) -> Result<Bytes, HandshakeError> {
-        self.write(AUTHENTICATION_REJECTED, SECOND_BYTES)
+        self.write(REGISTRY_REJECTION_PAYLOAD, SECOND_MESSAGE_BYTES)
     }
 
     /// Reads the second message. It is empty, or says that the registry rejects the executor's
     /// credential; any other length is refused before it is looked at.
     fn read_second(&mut self, message: &[u8]) -> Result<(), HandshakeError> {
-        let payload_bytes = match message.len().checked_sub(SECOND_BYTES) {
-            Some(length) if length == 0 || length == AUTHENTICATION_REJECTED.len() => length,
+        let payload_bytes = match message.len().checked_sub(SECOND_MESSAGE_BYTES) {
+            Some(length) if length == 0 || length == REGISTRY_REJECTION_PAYLOAD.len() => length,
             Some(_) | None => return Err(HandshakeError::Length(message.len())),
         };
         let mut payload = vec![0; payload_bytes];
@@ -221,7 +223,7 @@ impl<R: Rng> Noise<R> {
             .map_err(|_| HandshakeError::Rejected)?;
         match payload.as_slice() {
             [] => Ok(()),
-            AUTHENTICATION_REJECTED => Err(HandshakeError::RegistryAuthentication),
+            REGISTRY_REJECTION_PAYLOAD => Err(HandshakeError::RegistryAuthentication),
             _ => Err(HandshakeError::UnknownPayload),
         }
     }
@@ -241,21 +243,21 @@ impl<R: Rng> Noise<R> {
         let (down, _) = states.responder_to_initiator.take();
         let (seal, open) = if initiator { (up, down) } else { (down, up) };
         Ok(Channel {
-            sealer: Sealer::new(&seal),
-            opener: Opener::new(&open),
+            sealer: RecordSealer::new(&seal),
+            opener: RecordOpener::new(&open),
         })
     }
 
     /// Writes a first message with any payload.
     #[cfg(test)]
     fn write_raw(&mut self, payload: &[u8]) -> Result<Bytes, HandshakeError> {
-        self.write(payload, FIRST_BYTES)
+        self.write(payload, FIRST_MESSAGE_BYTES)
     }
 
     /// Writes a second message with any payload.
     #[cfg(test)]
     fn write_second_raw(&mut self, payload: &[u8]) -> Result<Bytes, HandshakeError> {
-        self.write(payload, SECOND_BYTES)
+        self.write(payload, SECOND_MESSAGE_BYTES)
     }
 
     fn write(&mut self, payload: &[u8], overhead: usize) -> Result<Bytes, HandshakeError> {
@@ -298,11 +300,11 @@ pub enum HandshakeError {
 }
 
 /// First part of every prologue.
-const DOMAIN: &str = "codex-exec-server-relay-noise/v1";
+const PROLOGUE_DOMAIN: &str = "codex-exec-server-relay-noise/v1";
 /// Length of the first message, without the authorization.
-const FIRST_BYTES: usize = 1088 + 32 + 1184 + 48 + 1200 + 16;
+const FIRST_MESSAGE_BYTES: usize = 1088 + 32 + 1184 + 48 + 1200 + 16;
 /// Length of the second message, without a payload.
-const SECOND_BYTES: usize = 1088 + 1104 + 32 + 1184 + 16;
+const SECOND_MESSAGE_BYTES: usize = 1088 + 1104 + 32 + 1184 + 16;
 /// Payload of the second message when the registry answered the executor's `validate` with 401
 /// (since stock 0.169).
-const AUTHENTICATION_REJECTED: &[u8] = b"codex-registry-authentication-rejected/v1";
+const REGISTRY_REJECTION_PAYLOAD: &[u8] = b"codex-registry-authentication-rejected/v1";

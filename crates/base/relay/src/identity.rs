@@ -72,7 +72,7 @@ pub const SUITE: &str = "Noise_hybridIK_X25519+MLKEM768_AESGCM_SHA256";
 
 /// Public keys of an endpoint: X25519 and ML-KEM-768. Cheap to clone.
 #[derive(Clone, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
-#[serde(try_from = "Members", into = "Members")]
+#[serde(try_from = "PublicKeyJson", into = "PublicKeyJson")]
 pub struct PublicKey {
     x25519: [u8; X25519_BYTES],
     mlkem768: Arc<[u8; MLKEM768_BYTES]>,
@@ -80,12 +80,12 @@ pub struct PublicKey {
 
 impl PublicKey {
     /// Takes raw keys in their standard encodings.
-    pub fn from_raw(x25519: &[u8], mlkem768: &[u8]) -> Result<Self, KeyError> {
+    pub fn from_raw(x25519: &[u8], mlkem768: &[u8]) -> Result<Self, PublicKeyError> {
         let mlkem768: Box<[u8; MLKEM768_BYTES]> = Box::<[u8]>::from(mlkem768)
             .try_into()
-            .map_err(|_| KeyError::MlKem768)?;
+            .map_err(|_| PublicKeyError::MlKem768)?;
         Ok(Self {
-            x25519: x25519.try_into().map_err(|_| KeyError::X25519)?,
+            x25519: x25519.try_into().map_err(|_| PublicKeyError::X25519)?,
             mlkem768: mlkem768.into(),
         })
     }
@@ -111,30 +111,30 @@ impl fmt::Debug for PublicKey {
 /// The JSON object: exactly these members.
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-struct Members {
+struct PublicKeyJson {
     suite: String,
     x25519_public_key: String,
     mlkem768_public_key: String,
 }
 
-impl TryFrom<Members> for PublicKey {
-    type Error = KeyError;
+impl TryFrom<PublicKeyJson> for PublicKey {
+    type Error = PublicKeyError;
 
-    fn try_from(members: Members) -> Result<Self, KeyError> {
+    fn try_from(members: PublicKeyJson) -> Result<Self, PublicKeyError> {
         if members.suite != SUITE {
-            return Err(KeyError::Suite);
+            return Err(PublicKeyError::Suite);
         }
         let x25519 = STANDARD
             .decode_to_vec(&members.x25519_public_key)
-            .map_err(|_| KeyError::X25519)?;
+            .map_err(|_| PublicKeyError::X25519)?;
         let mlkem768 = STANDARD
             .decode_to_vec(&members.mlkem768_public_key)
-            .map_err(|_| KeyError::MlKem768)?;
+            .map_err(|_| PublicKeyError::MlKem768)?;
         Self::from_raw(&x25519, &mlkem768)
     }
 }
 
-impl From<PublicKey> for Members {
+impl From<PublicKey> for PublicKeyJson {
     fn from(key: PublicKey) -> Self {
         Self {
             suite: SUITE.to_owned(),
@@ -147,7 +147,7 @@ impl From<PublicKey> for Members {
 /// Why something is not a public key.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum KeyError {
+pub enum PublicKeyError {
     /// Peer: a suite that is not spoken here.
     #[error("key suite is not {SUITE}")]
     Suite,
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_survives_its_json_and_has_exactly_three_members() {
+    fn public_key_round_trips_through_json_with_three_members() {
         let identity = Identity::generate();
         let key = identity.public_key();
         let json = serde_json::to_string(key).unwrap();
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_from_the_object_of_the_registry_is_refused() {
+    fn invalid_public_key_json_is_refused() {
         let good = serde_json::to_value(Identity::generate().public_key()).unwrap();
         let refuse = |member: &str, value: Value| {
             let mut bad = good.clone();
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_shows_no_secret() {
+    fn debug_output_contains_no_secret() {
         let identity = Identity::generate();
         assert_eq!(
             format!("{identity:?}"),

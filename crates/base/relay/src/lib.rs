@@ -1,7 +1,7 @@
-//! Frames, Noise channel and reliable streams of the relay, without any I/O.
+//! Frames, NoiseState channel and reliable streams of the relay, without any I/O.
 //!
 //! A harness and an executor meet on a rendezvous that routes frames ([`frame`], [`route`]) and cannot
-//! read them: the endpoints make keys with a hybrid Noise handshake ([`identity`], [`handshake`]), seal
+//! read them: the endpoints make keys with a hybrid NoiseState handshake ([`identity`], [`handshake`]), seal
 //! records with these ([`channel`]), and carry messages in records ([`stream`]). Between two endpoints
 //! of this crate a stream also survives the loss of its connection.
 //!

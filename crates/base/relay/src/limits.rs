@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Longest plaintext of one record. With tag and frame it stays below the 65 535 bytes of a Noise
+/// Longest plaintext of one record. With tag and frame it stays below the 65 535 bytes of a NoiseState
 /// message; stock receivers refuse longer ones.
 pub const RECORD_BYTES: usize = 60 << 10;
 /// Length of the tag that seals a record: AES-GCM's.
@@ -12,7 +12,7 @@ pub const MESSAGE_BYTES: usize = 64 << 20;
 /// Length of the prefix in front of each message: a big-endian `u32`.
 pub const PREFIX_BYTES: usize = 4;
 /// Most records that one message needs, prefix included. A frame that claims more is refused.
-pub const SEGMENTS: u32 = 1093;
+pub const MAX_SEGMENTS: u32 = 1093;
 /// Longest websocket message, and so longest frame, that an endpoint takes in: as the stock endpoints.
 pub const FRAME_BYTES: usize = 256 << 10;
 /// Longest stream id. The stock harness sends 36 bytes; it is kept per stream and repeated per frame.
@@ -27,10 +27,10 @@ pub const REORDER_RECORDS: u32 = 64;
 /// Ciphertext that may wait for its turn: as the stock endpoints.
 pub const REORDER_BYTES: usize = 1 << 20;
 /// Complete messages of a plain stream that the application has not taken; one more ends the stream.
-pub const PLAIN_INBOX_MESSAGES: usize = 128;
+pub const PLAIN_QUEUE_MESSAGES: usize = 128;
 /// Complete messages of a plain stream above which a driver that can stops reading. One frame may
 /// complete as many as [`REORDER_RECORDS`] more.
-pub const PLAIN_CROWD_MESSAGES: usize = 32;
+pub const PLAIN_PAUSE_MESSAGES: usize = 32;
 
 /// Records of a reliable stream that may be unacknowledged: bounds what is kept for sending again.
 pub const WINDOW_RECORDS: usize = 128;
@@ -38,10 +38,10 @@ pub const WINDOW_RECORDS: usize = 128;
 pub const WINDOW_BYTES: usize = 4 << 20;
 /// Messages of a reliable stream that may wait for the application before acknowledgements are
 /// withheld; those of a plain one before a driver that can stops reading. With the window it bounds what an application that does not read costs.
-pub const INBOX_BYTES: usize = 1 << 20;
+pub const RECEIVE_QUEUE_BYTES: usize = 1 << 20;
 /// Complete messages of a reliable stream that may wait, however small. Records beyond are dropped,
 /// and sent again later.
-pub const INBOX_MESSAGES: usize = 1 << 16;
+pub const RECEIVE_QUEUE_MESSAGES: usize = 1 << 16;
 /// Records that are acknowledged by a frame of their own when nothing else is sent.
 pub const ACK_RECORDS: u32 = 8;
 /// Ciphertext that is acknowledged by a frame of its own when nothing else is sent.
@@ -56,6 +56,6 @@ pub const RETRANSMIT_MAX: Duration = Duration::from_secs(5);
 /// The retransmission time before any round trip was measured: RFC 6298, section 2.
 pub const RETRANSMIT_FIRST: Duration = Duration::from_secs(1);
 /// How long a connected reliable stream sends nothing before it sends a heartbeat.
-pub const HEARTBEAT: Duration = Duration::from_secs(10);
+pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
 /// How long the peer of a connected reliable stream may be silent: three heartbeats.
-pub const SILENCE: Duration = Duration::from_secs(30);
+pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(30);

@@ -3,7 +3,7 @@
 //! Invariant: a frame that [`crate::frame::Frame::decode`] takes has the same stream and kind here.
 //! Payloads are skipped, nothing is allocated.
 
-use crate::frame::{FrameError, VERSION, check_stream_id};
+use crate::frame::{RelayFrameError, VERSION, check_stream_id};
 
 /// The envelope of a frame.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -16,8 +16,8 @@ pub struct Route<'a> {
 
 impl<'a> Route<'a> {
     /// Reads the envelope of one websocket message. What the body says is not checked.
-    pub fn peek(message: &'a [u8]) -> Result<Self, FrameError> {
-        let mut rest = Cursor(message);
+    pub fn peek(message: &'a [u8]) -> Result<Self, RelayFrameError> {
+        let mut rest = FieldCursor(message);
         let (mut version, mut stream_id, mut kind) = (0, &b""[..], None);
         while !rest.0.is_empty() {
             let tag = rest.varint()?;
@@ -37,18 +37,18 @@ impl<'a> Route<'a> {
                 (13.., BYTES) => rest.bytes().map(drop)?,
                 (13.., FIXED_64) => rest.take(8).map(drop)?,
                 (13.., FIXED_32) => rest.take(4).map(drop)?,
-                _ => return Err(FrameError::Malformed),
+                _ => return Err(RelayFrameError::Malformed),
             }
         }
         if version != u64::from(VERSION) {
             let version = u32::try_from(version).unwrap_or(u32::MAX);
-            return Err(FrameError::Version(version));
+            return Err(RelayFrameError::Version(version));
         }
-        let stream_id = str::from_utf8(stream_id).map_err(|_| FrameError::Malformed)?;
+        let stream_id = str::from_utf8(stream_id).map_err(|_| RelayFrameError::Malformed)?;
         check_stream_id(stream_id)?;
         Ok(Self {
             stream_id,
-            kind: kind.ok_or(FrameError::NoBody)?,
+            kind: kind.ok_or(RelayFrameError::NoBody)?,
         })
     }
 }
@@ -86,32 +86,35 @@ impl Kind {
 }
 
 /// What is left to read.
-struct Cursor<'a>(&'a [u8]);
+struct FieldCursor<'a>(&'a [u8]);
 
-impl<'a> Cursor<'a> {
-    fn varint(&mut self) -> Result<u64, FrameError> {
+impl<'a> FieldCursor<'a> {
+    fn varint(&mut self) -> Result<u64, RelayFrameError> {
         let mut value = 0;
         // 64 bits, seven at a time.
         for shift in (0..64).step_by(7) {
-            let (&byte, rest) = self.0.split_first().ok_or(FrameError::Malformed)?;
+            let (&byte, rest) = self.0.split_first().ok_or(RelayFrameError::Malformed)?;
             self.0 = rest;
             value |= u64::from(byte & 0x7f) << shift;
             if byte < 0x80 {
                 // The tenth byte has room for one bit only.
                 let fits = shift < 63 || byte < 2;
-                return fits.then_some(value).ok_or(FrameError::Malformed);
+                return fits.then_some(value).ok_or(RelayFrameError::Malformed);
             }
         }
-        Err(FrameError::Malformed)
+        Err(RelayFrameError::Malformed)
     }
 
-    fn bytes(&mut self) -> Result<&'a [u8], FrameError> {
+    fn bytes(&mut self) -> Result<&'a [u8], RelayFrameError> {
         let len = self.varint()?;
-        self.take(usize::try_from(len).map_err(|_| FrameError::Malformed)?)
+        self.take(usize::try_from(len).map_err(|_| RelayFrameError::Malformed)?)
     }
 
-    fn take(&mut self, len: usize) -> Result<&'a [u8], FrameError> {
-        let (taken, rest) = self.0.split_at_checked(len).ok_or(FrameError::Malformed)?;
+    fn take(&mut self, len: usize) -> Result<&'a [u8], RelayFrameError> {
+        let (taken, rest) = self
+            .0
+            .split_at_checked(len)
+            .ok_or(RelayFrameError::Malformed)?;
         self.0 = rest;
         Ok(taken)
     }

@@ -21,14 +21,14 @@ use bytes::Bytes;
 
 pub use self::send_queue::PushError;
 use self::{
-    record_receiver::Receiver,
-    reliable_state::Reliable,
-    send_queue::{Outbox, Packing, Piece},
+    record_receiver::RecordReceiver,
+    reliable_state::ReliableState,
+    send_queue::{RecordPacking, RecordSlice, SendQueue},
 };
 use crate::{
-    channel::{Channel, OpenError, Sealer},
+    channel::{Channel, RecordOpenError, RecordSealer},
     frame::{Body, DataHeader, Frame, StreamId},
-    limits::{LAST_SEQ, MESSAGE_BYTES, PLAIN_INBOX_MESSAGES, REORDER_BYTES, TAG_BYTES},
+    limits::{LAST_SEQ, MESSAGE_BYTES, PLAIN_QUEUE_MESSAGES, REORDER_BYTES, TAG_BYTES},
 };
 
 /// What both endpoints of a stream have agreed on.
@@ -49,11 +49,11 @@ pub enum Delivery {
 #[derive(Debug)]
 pub struct Stream {
     id: StreamId,
-    sealer: Sealer,
-    outbox: Outbox,
-    receiver: Receiver,
+    sealer: RecordSealer,
+    send_queue: SendQueue,
+    receiver: RecordReceiver,
     /// Absent on plain streams.
-    reliable: Option<Reliable>,
+    reliable: Option<ReliableState>,
     failed: Option<StreamError>,
     /// The latest time that was seen.
     now: Instant,
@@ -66,11 +66,11 @@ impl Stream {
         Self {
             id,
             sealer,
-            outbox: Outbox::default(),
-            receiver: Receiver::new(opener),
+            send_queue: SendQueue::default(),
+            receiver: RecordReceiver::new(opener),
             reliable: match delivery {
                 Delivery::Plain => None,
-                Delivery::Reliable => Some(Reliable::new(now)),
+                Delivery::Reliable => Some(ReliableState::new(now)),
             },
             failed: None,
             now,
@@ -80,23 +80,23 @@ impl Stream {
     /// Queues one message: `encode` appends it. The queue has no bound of its own; callers look at
     /// [`Self::buffered`] first.
     pub fn push(&mut self, encode: impl FnOnce(&mut Vec<u8>)) -> Result<(), PushError> {
-        self.outbox.push(encode)
+        self.send_queue.push(encode)
     }
 
     /// Takes a frame in. Frames of other streams are ignored. A driver that outlives a reset looks at
     /// resets itself: here they are an error, as are handshakes.
     pub fn handle_frame(&mut self, frame: Frame, now: Instant) -> Result<(), StreamError> {
-        self.attempt(now, |stream| {
+        self.run_unless_failed(now, |stream| {
             if frame.stream_id != stream.id {
                 return Ok(());
             }
-            stream.take_frame(frame, now)
+            stream.process_frame(frame, now)
         })
     }
 
     /// Lets time pass.
     pub fn handle_timeout(&mut self, now: Instant) -> Result<(), StreamError> {
-        self.attempt(now, |stream| match &mut stream.reliable {
+        self.run_unless_failed(now, |stream| match &mut stream.reliable {
             Some(reliable) => reliable.handle_timeout(now),
             None => Ok(()),
         })
@@ -106,7 +106,7 @@ impl Stream {
     /// [`Self::handle_reconnect`], or until the peer resumes.
     pub fn handle_disconnect(&mut self, now: Instant) {
         // The error is kept, and returned by the next call that can.
-        let _kept = self.attempt(now, |stream| match &mut stream.reliable {
+        let _recorded = self.run_unless_failed(now, |stream| match &mut stream.reliable {
             Some(reliable) => {
                 reliable.handle_disconnect();
                 Ok(())
@@ -131,39 +131,39 @@ impl Stream {
             return None;
         }
         let Some(reliable) = &mut self.reliable else {
-            let piece = self.outbox.next(Packing::OneMessage)?;
-            return self.seal(&piece, now);
+            let slice = self.send_queue.next(RecordPacking::OneMessage)?;
+            return self.seal(&slice, now);
         };
-        if !reliable.liveness.is_connected() {
+        if !reliable.keepalive.is_connected() {
             return None;
         }
-        if reliable.liveness.is_resume_due() {
+        if reliable.keepalive.is_resume_due() {
             let next_seq = self.sealer.next_seq();
             let frame = self.control(Body::Resume { next_seq }, now);
             if let Some(reliable) = &mut self.reliable {
-                reliable.liveness.resumed(now);
+                reliable.keepalive.record_resume_sent(now);
             }
             return Some(frame);
         }
-        if reliable.liveness.is_settled() {
+        if reliable.keepalive.is_established() {
             // What is sent again tells old acknowledgements, so a new one goes first.
-            if reliable.acks.is_due() && reliable.window.has_again() {
+            if reliable.acks.is_due() && reliable.window.has_retransmits() {
                 return Some(self.control(Body::Ack, now));
             }
-            if let Some(frame) = reliable.window.poll_again(now) {
-                reliable.liveness.sent(now);
+            if let Some(frame) = reliable.window.poll_retransmit(now) {
+                reliable.keepalive.record_sent(now);
                 return Some(frame);
             }
-            if let Some(piece) = self.outbox.next(Packing::WholeMessages)
-                && reliable.window.has_room(piece.len() + TAG_BYTES)
+            if let Some(slice) = self.send_queue.next(RecordPacking::WholeMessages)
+                && reliable.window.has_room(slice.len() + TAG_BYTES)
             {
-                return self.seal(&piece, now);
+                return self.seal(&slice, now);
             }
         }
         if reliable.acks.is_due() {
             return Some(self.control(Body::Ack, now));
         }
-        if reliable.liveness.is_heartbeat_due() {
+        if reliable.keepalive.is_heartbeat_due() {
             return Some(self.control(Body::Heartbeat, now));
         }
         None
@@ -173,8 +173,8 @@ impl Stream {
     pub fn poll_message(&mut self) -> Option<Bytes> {
         let message = self.receiver.poll_message()?;
         if let Some(reliable) = &mut self.reliable {
-            // What waited for room arrived before, so it is not news at this time.
-            let delivered = reliable.handle_taken(&mut self.receiver, self.now);
+            // What waited for room arrived before, so it is not ack_progress at this time.
+            let delivered = reliable.handle_message_taken(&mut self.receiver, self.now);
             self.failed = self.failed.or(delivered.err());
         }
         Some(message)
@@ -203,13 +203,13 @@ impl Stream {
 
     /// Returns how many bytes were pushed, prefixes included, that no frame holds yet.
     pub fn buffered(&self) -> usize {
-        self.outbox.len()
+        self.send_queue.len()
     }
 
     /// Tells whether so much waits for the application that no more should be read. Only of plain
     /// streams, whose peer learns it from the connection: reliable ones hold it back themselves.
     pub fn is_crowded(&self) -> bool {
-        self.reliable.is_none() && self.receiver.inbox().is_crowded()
+        self.reliable.is_none() && self.receiver.receive_queue().should_pause()
     }
 
     /// Returns how many records were sent that the peer has not acknowledged: always 0 on plain
@@ -225,7 +225,7 @@ impl Stream {
         self.failed
     }
 
-    fn take_frame(&mut self, frame: Frame, now: Instant) -> Result<(), StreamError> {
+    fn process_frame(&mut self, frame: Frame, now: Instant) -> Result<(), StreamError> {
         // A reset may be the relay's own, which knows no acknowledgements.
         match &frame.body {
             Body::Reset { .. } => return Err(StreamError::Reset),
@@ -257,30 +257,30 @@ impl Stream {
     }
 
     /// Seals the next record inside its frame.
-    fn seal(&mut self, piece: &Piece, now: Instant) -> Option<Bytes> {
+    fn seal(&mut self, slice: &RecordSlice, now: Instant) -> Option<Bytes> {
         let seq = self.sealer.next_seq();
         if seq > LAST_SEQ {
             self.failed = Some(StreamError::Exhausted);
             return None;
         }
-        let (ack, ack_bits) = self.tell(now);
-        let len = piece.len() + TAG_BYTES;
+        let (ack, ack_bits) = self.take_ack_fields(now);
+        let len = slice.len() + TAG_BYTES;
         let header = DataHeader {
             stream_id: &self.id,
             ack,
             ack_bits,
             seq,
-            segment_index: piece.segment_index,
-            segment_count: piece.segment_count,
+            segment_index: slice.segment_index,
+            segment_count: slice.segment_count,
         };
         let mut frame = header.start(len);
         let start = frame.len();
-        frame.extend_from_slice(self.outbox.bytes(piece));
+        frame.extend_from_slice(self.send_queue.bytes(slice));
         if self.sealer.seal(&mut frame, start).is_err() {
             self.failed = Some(StreamError::Exhausted);
             return None;
         }
-        self.outbox.advance(piece);
+        self.send_queue.advance(slice);
         let frame = Bytes::from(frame);
         if let Some(reliable) = &mut self.reliable {
             reliable.window.add(frame.clone(), len, now);
@@ -290,7 +290,7 @@ impl Stream {
 
     /// Makes a frame that is no record.
     fn control(&mut self, body: Body, now: Instant) -> Bytes {
-        let (ack, ack_bits) = self.tell(now);
+        let (ack, ack_bits) = self.take_ack_fields(now);
         let frame = Frame {
             ack,
             ack_bits,
@@ -300,15 +300,15 @@ impl Stream {
     }
 
     /// Returns the acknowledgement fields of the frame that is being made.
-    fn tell(&mut self, now: Instant) -> (u32, u32) {
+    fn take_ack_fields(&mut self, now: Instant) -> (u32, u32) {
         match &mut self.reliable {
             None => (0, 0),
-            Some(reliable) => reliable.tell(&self.receiver, now),
+            Some(reliable) => reliable.take_ack_fields(&self.receiver, now),
         }
     }
 
     /// Does something that can end the stream, unless it is over.
-    fn attempt(
+    fn run_unless_failed(
         &mut self,
         now: Instant,
         act: impl FnOnce(&mut Self) -> Result<(), StreamError>,
@@ -327,7 +327,7 @@ impl Stream {
 pub enum StreamError {
     /// Peer, or the relay: a record is not what was sealed.
     #[error(transparent)]
-    Record(#[from] OpenError),
+    Record(#[from] RecordOpenError),
     /// Peer, or the relay: a record is too far ahead of a plain stream.
     #[error("record {seq} is out of the window that starts at {next}")]
     OutOfWindow {
@@ -347,13 +347,13 @@ pub enum StreamError {
     EmptyMessage,
     /// Peer: a message longer than any may be.
     #[error("message of {0} bytes exceeds {MESSAGE_BYTES}")]
-    LongMessage(usize),
+    MessageTooLong(usize),
     /// Peer: places of records in their messages do not fit together.
     #[error("segments of record {0} do not fit")]
     Segments(u32),
     /// Peer: it sends faster than the application of a plain stream reads.
-    #[error("more than {PLAIN_INBOX_MESSAGES} messages wait for the application")]
-    InboxFull,
+    #[error("more than {PLAIN_QUEUE_MESSAGES} messages wait for the application")]
+    QueueFull,
     /// Peer, or the relay: acknowledged what was never sent.
     #[error("record {0} was acknowledged and never sent")]
     AckOfUnsent(u32),

@@ -22,14 +22,14 @@ fn envelope(rest: &[u8]) -> Bytes {
     [b"\x08\x01\x12\x24", ID.as_bytes(), rest].concat().into()
 }
 
-fn refused(rest: &[u8]) -> FrameError {
+fn decode_error(rest: &[u8]) -> RelayFrameError {
     Frame::decode(envelope(rest)).unwrap_err()
 }
 
 prop_compose! {
     fn any_data()(
         seq: u32,
-        count in 1..=limits::SEGMENTS,
+        count in 1..=limits::MAX_SEGMENTS,
         place: prop::sample::Index,
         payload in prop::collection::vec(any::<u8>(), 1..400),
     ) -> Data {
@@ -74,7 +74,7 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn every_frame_survives_its_encoding_and_is_routed_alike(frame in any_frame()) {
+    fn frames_round_trip_and_match_their_route(frame in any_frame()) {
         let bytes = frame.encode();
         let route = Route::peek(&bytes).unwrap();
         prop_assert_eq!(route.stream_id, frame.stream_id.as_str());
@@ -83,7 +83,7 @@ proptest! {
     }
 
     #[test]
-    fn a_header_by_hand_is_what_the_schema_writes(
+    fn hand_written_header_matches_the_schema_encoder(
         data in any_data(),
         stream_id in "[!-~]{1,200}",
         ack in prop_oneof![Just(0), Just(NOTHING_RECEIVED), any::<u32>()],
@@ -110,7 +110,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_cut_or_changed_is_refused_or_agrees_with_the_route(
+    fn corrupted_frame_is_refused_or_matches_its_route(
         frame in any_frame(),
         keep: prop::sample::Index,
         change in option::of((any::<prop::sample::Index>(), any::<u8>())),
@@ -131,7 +131,7 @@ proptest! {
 }
 
 #[test]
-fn frames_have_the_bytes_of_stock_endpoints() {
+fn frames_match_the_bytes_of_stock_endpoints() {
     let resume = Frame::new(id(), Body::Resume { next_seq: 0 });
     assert_eq!(resume.encode(), envelope(b"\x3a\x00"));
     assert_eq!(resume.encode().len(), 42);
@@ -168,7 +168,7 @@ fn frames_have_the_bytes_of_stock_endpoints() {
 }
 
 #[test]
-fn an_announcement_is_an_acknowledgement_of_nothing() {
+fn announcement_acknowledges_no_record() {
     let frame = Frame::announcement(id());
     assert_eq!(
         frame.encode(),
@@ -179,7 +179,7 @@ fn an_announcement_is_an_acknowledgement_of_nothing() {
 }
 
 #[test]
-fn a_payload_is_a_slice_of_the_message_and_its_only_holder() {
+fn payload_is_an_unshared_slice_of_the_message() {
     let bytes = envelope(b"\x2a\x07\x18\x01\x22\x03abc");
     let end = bytes.as_ptr_range().end;
     let frame = Frame::decode(bytes).unwrap();
@@ -191,7 +191,7 @@ fn a_payload_is_a_slice_of_the_message_and_its_only_holder() {
 }
 
 #[test]
-fn fields_come_in_any_order_and_unknown_ones_are_skipped() {
+fn fields_are_accepted_in_any_order_and_unknown_ones_skipped() {
     let mut bytes = b"\x32\x00\xa8\x06\x07\xb2\x06\x01x\xa1\x06\x01\x02\x03\x04\x05\x06\x07\x08\
         \xad\x06\x01\x02\x03\x04\x12\x01s"
         .to_vec();
@@ -201,30 +201,39 @@ fn fields_come_in_any_order_and_unknown_ones_are_skipped() {
 }
 
 #[test]
-fn of_two_bodies_the_last_one_counts() {
+fn last_of_two_bodies_wins() {
     let bytes = envelope(b"\x3a\x00\x4a\x00");
     assert_eq!(Route::peek(&bytes).unwrap().kind, Kind::Heartbeat);
     assert_eq!(Frame::decode(bytes).unwrap().body, Body::Heartbeat);
 }
 
 #[test]
-fn what_is_not_valid_is_refused() {
-    assert_eq!(refused(b""), FrameError::NoBody);
-    assert_eq!(refused(b"\x08\x02\x32\x00"), FrameError::Version(2));
+fn invalid_frames_are_refused() {
+    assert_eq!(decode_error(b""), RelayFrameError::NoBody);
     assert_eq!(
-        refused(b"\x12\x02 \t\x32\x00"),
-        FrameError::StreamId(StreamIdError::Blank)
+        decode_error(b"\x08\x02\x32\x00"),
+        RelayFrameError::Version(2)
+    );
+    assert_eq!(
+        decode_error(b"\x12\x02 \t\x32\x00"),
+        RelayFrameError::StreamId(StreamIdError::Blank)
     );
     let long = [&b"\x12\x81\x02"[..], &[b'x'; 257], b"\x32\x00"].concat();
     assert_eq!(
-        refused(&long),
-        FrameError::StreamId(StreamIdError::TooLong(257))
+        decode_error(&long),
+        RelayFrameError::StreamId(StreamIdError::TooLong(257))
     );
-    assert_eq!(refused(b"\x12\x01\xff\x32\x00"), FrameError::Malformed);
-    assert_eq!(refused(b"\x52\x00"), FrameError::NoPayload);
-    assert_eq!(refused(b"\x2a\x02\x18\x01"), FrameError::NoPayload);
-    assert_eq!(refused(b"\x42\x00"), FrameError::NoReason);
-    for (index, count) in [(0, 0), (1, 1), (2, 2), (0, limits::SEGMENTS + 1)] {
+    assert_eq!(
+        decode_error(b"\x12\x01\xff\x32\x00"),
+        RelayFrameError::Malformed
+    );
+    assert_eq!(decode_error(b"\x52\x00"), RelayFrameError::NoPayload);
+    assert_eq!(
+        decode_error(b"\x2a\x02\x18\x01"),
+        RelayFrameError::NoPayload
+    );
+    assert_eq!(decode_error(b"\x42\x00"), RelayFrameError::NoReason);
+    for (index, count) in [(0, 0), (1, 1), (2, 2), (0, limits::MAX_SEGMENTS + 1)] {
         let data = Data {
             seq: 0,
             segment_index: index,
@@ -234,7 +243,7 @@ fn what_is_not_valid_is_refused() {
         let frame = Frame::new(id(), Body::Data(data));
         assert_eq!(
             Frame::decode(frame.encode()),
-            Err(FrameError::Segments { index, count })
+            Err(RelayFrameError::Segments { index, count })
         );
     }
     // Cut off, of a wrong type, a group, and garbage.
@@ -247,13 +256,16 @@ fn what_is_not_valid_is_refused() {
         b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff",
         b"\x00\x00\x32\x00",
     ] {
-        assert_eq!(refused(rest), FrameError::Malformed, "{rest:x?}");
+        assert_eq!(decode_error(rest), RelayFrameError::Malformed, "{rest:x?}");
     }
-    assert_eq!(Frame::decode(Bytes::new()), Err(FrameError::Version(0)));
+    assert_eq!(
+        Frame::decode(Bytes::new()),
+        Err(RelayFrameError::Version(0))
+    );
 }
 
 /// Generates the types of the schema, as text.
-fn generated() -> String {
+fn generate_types() -> String {
     let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("proto");
     let file = schema.join("codex.exec_server.relay.v1.proto");
     let descriptors = protox::compile([file], [schema]).unwrap();
@@ -267,7 +279,7 @@ fn generated() -> String {
 }
 
 #[test]
-fn the_types_are_those_of_the_schema() {
+fn generated_types_match_the_schema() {
     // To be replaced by what this test generates, whenever the schema changes.
-    assert_eq!(include_str!("proto.rs"), generated());
+    assert_eq!(include_str!("proto.rs"), generate_types());
 }

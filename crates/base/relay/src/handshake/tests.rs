@@ -14,17 +14,17 @@ const SCOPE: Scope<'_> = Scope {
 };
 
 thread_local! {
-    /// What [`Scripted`] yields, in blocks of 32 equal bytes.
+    /// What [`ScriptedRng`] yields, in blocks of 32 equal bytes.
     static SCRIPT: RefCell<VecDeque<u8>> = const { RefCell::new(VecDeque::new()) };
 }
 
 /// Randomness as the vector says. The library makes its generators itself, so the script is the
 /// thread's.
 #[derive(Clone, Default)]
-struct Scripted;
+struct ScriptedRng;
 
-impl Scripted {
-    fn say(blocks: &[u8]) {
+impl ScriptedRng {
+    fn set_blocks(blocks: &[u8]) {
         SCRIPT.with_borrow_mut(|script| {
             assert!(
                 script.is_empty(),
@@ -35,9 +35,9 @@ impl Scripted {
     }
 }
 
-impl CryptoRng for Scripted {}
+impl CryptoRng for ScriptedRng {}
 
-impl RngCore for Scripted {
+impl RngCore for ScriptedRng {
     fn next_u32(&mut self) -> u32 {
         panic!("only whole keys are asked for")
     }
@@ -61,23 +61,23 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn digest(bytes: &[u8]) -> String {
+fn sha256_hex(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
 
 fn identity(blocks: [u8; 3]) -> Identity {
-    Scripted::say(&blocks);
-    Identity::generate_from(&mut Scripted)
+    ScriptedRng::set_blocks(&blocks);
+    Identity::generate_from(&mut ScriptedRng)
 }
 
-fn sealed(channel: &mut Channel, text: &str) -> String {
+fn seal_hex(channel: &mut Channel, text: &str) -> String {
     let mut buffer = text.as_bytes().to_vec();
     channel.sealer.seal(&mut buffer, 0).unwrap();
     hex(&buffer)
 }
 
 #[test]
-fn the_vector_of_the_wire_is_reproduced_byte_for_byte() {
+fn stock_handshake_vector_is_reproduced() {
     assert_eq!(
         hex(&SCOPE.prologue()),
         "0000000000000020636f6465782d657865632d7365727665722d72656c61792d6e6f6973652f7631\
@@ -95,28 +95,28 @@ fn the_vector_of_the_wire_is_reproduced_byte_for_byte() {
         "06453fcd9cef5a1f53acc4f942104c0c8e9e27d5c7b37f5507cdcd1628105963"
     );
     assert_eq!(
-        digest(harness.public_key().mlkem768()),
+        sha256_hex(harness.public_key().mlkem768()),
         "27ee97675ef5c87eab6f25d7348c278ff46ed744eb5ffd7076edc87a00bffa3b"
     );
     assert_eq!(
-        digest(executor.public_key().mlkem768()),
+        sha256_hex(executor.public_key().mlkem768()),
         "1418bb01c65d61edaef3a77c3b0092100eb9b36d72c3624d390de5961cc780f2"
     );
 
-    Scripted::say(&[0x30, 0x31, 0x32, 0x33]);
+    ScriptedRng::set_blocks(&[0x30, 0x31, 0x32, 0x33]);
     let mut initiator =
-        Noise::<Scripted>::initiator(&harness, executor.public_key(), SCOPE).unwrap();
+        NoiseState::<ScriptedRng>::initiator(&harness, executor.public_key(), SCOPE).unwrap();
     let first = initiator.write_first("authorization-1").unwrap();
     assert_eq!(first.len(), 3583);
     assert_eq!(hex(&first[..16]), "ff473ff6bfa551b63064db5b71f76cb5");
     assert_eq!(hex(&first[3567..]), "f8767819e311b8e6b848988efa460a74");
     assert_eq!(
-        digest(&first),
+        sha256_hex(&first),
         "bef621573879faba3556e74227693cbb457c4fb08416e6dc4c9b8657b6a7b148"
     );
 
-    Scripted::say(&[0x40, 0x41, 0x42, 0x43, 0x44]);
-    let mut responder = Noise::<Scripted>::responder(&executor, SCOPE).unwrap();
+    ScriptedRng::set_blocks(&[0x40, 0x41, 0x42, 0x43, 0x44]);
+    let mut responder = NoiseState::<ScriptedRng>::responder(&executor, SCOPE).unwrap();
     assert_eq!(responder.read_first(&first).unwrap(), "authorization-1");
     assert_eq!(&responder.peer().unwrap(), harness.public_key());
     let second = responder.write_second().unwrap();
@@ -124,7 +124,7 @@ fn the_vector_of_the_wire_is_reproduced_byte_for_byte() {
     assert_eq!(hex(&second[..16]), "7475cde202264259cfdeaa2ff1f2338e");
     assert_eq!(hex(&second[3408..]), "02bd06e82265911594fe1b70f6e852be");
     assert_eq!(
-        digest(&second),
+        sha256_hex(&second),
         "e9cc3729376c04b28849832ddeeeb80a2564bffbfa3b807e276683fb65e6ffb6"
     );
 
@@ -132,22 +132,22 @@ fn the_vector_of_the_wire_is_reproduced_byte_for_byte() {
     let mut up = initiator.split().unwrap();
     let mut down = responder.split().unwrap();
     assert_eq!(
-        sealed(&mut up, "hello"),
+        seal_hex(&mut up, "hello"),
         "03b4c3b6ac0086f4cb5a26f02b2c577b19e013a210"
     );
     assert_eq!(
-        sealed(&mut up, "hello"),
+        seal_hex(&mut up, "hello"),
         "d69fdeff5a4d2325a48bb0a41196fe179a882cecc3"
     );
     assert_eq!(
-        sealed(&mut down, "hello"),
+        seal_hex(&mut down, "hello"),
         "bef94dd47a2162d7df220d3c3df069e53dc819ecd4"
     );
     SCRIPT.with_borrow(|script| assert!(script.is_empty()));
 }
 
 /// Both identities, and a first message.
-fn started() -> (Identity, Identity, Initiator, bytes::Bytes) {
+fn start_handshake() -> (Identity, Identity, Initiator, bytes::Bytes) {
     let (harness, executor) = (Identity::generate(), Identity::generate());
     let (initiator, first) =
         Initiator::start(&harness, executor.public_key(), SCOPE, "secret").unwrap();
@@ -155,8 +155,8 @@ fn started() -> (Identity, Identity, Initiator, bytes::Bytes) {
 }
 
 #[test]
-fn both_endpoints_read_what_the_other_seals() {
-    let (harness, executor, initiator, first) = started();
+fn endpoints_open_each_others_records() {
+    let (harness, executor, initiator, first) = start_handshake();
     let responder = Responder::read(&executor, SCOPE, &first).unwrap();
     assert_eq!(responder.harness_key(), harness.public_key());
     assert_eq!(responder.authorization(), "secret");
@@ -177,8 +177,8 @@ fn both_endpoints_read_what_the_other_seals() {
 }
 
 #[test]
-fn a_first_message_for_another_scope_or_executor_is_rejected() {
-    let (_, executor, _, first) = started();
+fn first_message_for_another_scope_or_executor_is_rejected() {
+    let (_, executor, _, first) = start_handshake();
     for scope in [
         Scope {
             environment_id: "env-2",
@@ -208,7 +208,7 @@ fn a_first_message_for_another_scope_or_executor_is_rejected() {
 
 #[test]
 fn every_part_of_both_messages_is_authenticated() {
-    let (_, executor, _, first) = started();
+    let (_, executor, _, first) = start_handshake();
     for place in [
         0, 1087, 1088, 1119, 1120, 2303, 2304, 2352, 3551, 3552, 3573,
     ] {
@@ -218,7 +218,7 @@ fn every_part_of_both_messages_is_authenticated() {
         assert_eq!(error, HandshakeError::Rejected, "byte {place}");
     }
     for place in [0, 1088, 2191, 2192, 2224, 3407, 3408, 3423] {
-        let (_, executor, initiator, first) = started();
+        let (_, executor, initiator, first) = start_handshake();
         let responder = Responder::read(&executor, SCOPE, &first).unwrap();
         let mut second = responder.accept().unwrap().0.to_vec();
         second[place] ^= 0x10;
@@ -228,14 +228,14 @@ fn every_part_of_both_messages_is_authenticated() {
 }
 
 #[test]
-fn messages_of_impossible_lengths_never_reach_the_library() {
-    let (harness, executor, ..) = started();
+fn messages_of_invalid_length_never_reach_the_library() {
+    let (harness, executor, ..) = start_handshake();
     for len in [0, 1, 1088, 3567, 3568 + 4097, 65_536] {
         let error = Responder::read(&executor, SCOPE, &vec![0; len]).unwrap_err();
         assert_eq!(error, HandshakeError::Length(len));
     }
     for len in [0, 3423, 3425, 3464, 3466] {
-        let (_, _, initiator, _) = started();
+        let (_, _, initiator, _) = start_handshake();
         let error = initiator.finish(&vec![0; len]).unwrap_err();
         assert_eq!(error, HandshakeError::Length(len));
     }
@@ -249,9 +249,9 @@ fn messages_of_impossible_lengths_never_reach_the_library() {
 }
 
 #[test]
-fn an_authorization_that_is_not_text_is_refused() {
+fn non_utf8_authorization_is_refused() {
     let (harness, executor) = (Identity::generate(), Identity::generate());
-    let mut noise = Noise::<clatter::crypto::rng::DefaultRng>::initiator(
+    let mut noise = NoiseState::<clatter::crypto::rng::DefaultRng>::initiator(
         &harness,
         executor.public_key(),
         SCOPE,
@@ -263,8 +263,8 @@ fn an_authorization_that_is_not_text_is_refused() {
 }
 
 #[test]
-fn an_executor_that_the_registry_rejects_says_so_in_its_answer() {
-    let (_, executor, initiator, first) = started();
+fn executor_reports_a_rejected_registry_credential() {
+    let (_, executor, initiator, first) = start_handshake();
     let responder = Responder::read(&executor, SCOPE, &first).unwrap();
     let second = responder.reject_authentication().unwrap();
     assert_eq!(second.len(), 3465);
@@ -279,15 +279,16 @@ fn an_executor_that_the_registry_rejects_says_so_in_its_answer() {
 }
 
 #[test]
-fn an_answer_with_another_payload_or_a_forged_one_is_refused() {
-    let (_, executor, initiator, first) = started();
-    let mut noise = Noise::<clatter::crypto::rng::DefaultRng>::responder(&executor, SCOPE).unwrap();
+fn unknown_or_forged_response_payload_is_refused() {
+    let (_, executor, initiator, first) = start_handshake();
+    let mut noise =
+        NoiseState::<clatter::crypto::rng::DefaultRng>::responder(&executor, SCOPE).unwrap();
     noise.read_first(&first).unwrap();
     let second = noise.write_second_raw(&[b'x'; 41]).unwrap();
     let error = initiator.finish(&second).unwrap_err();
     assert_eq!(error, HandshakeError::UnknownPayload);
 
-    let (_, executor, initiator, first) = started();
+    let (_, executor, initiator, first) = start_handshake();
     let responder = Responder::read(&executor, SCOPE, &first).unwrap();
     let mut second = responder.reject_authentication().unwrap().to_vec();
     second[3408] ^= 1;

@@ -1,6 +1,6 @@
-//! From records to messages: order, opening, assembly.
+//! From records to messages: order, opening, assembler.
 //!
-//! Invariant: nothing is held that comes before `next`, and what is held is within the window. A held
+//! Invariant: nothing is buffered that comes before `next`, and what is buffered is within the window. A buffered
 //! record is never given up: a reliable stream has told its sender that it arrived.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -9,32 +9,32 @@ use bytes::{Buf, Bytes, BytesMut};
 
 use super::StreamError;
 use crate::{
-    channel::Opener,
+    channel::RecordOpener,
     frame::Data,
     limits::{
-        INBOX_BYTES, MESSAGE_BYTES, PLAIN_CROWD_MESSAGES, PLAIN_INBOX_MESSAGES, PREFIX_BYTES,
-        REORDER_BYTES, REORDER_RECORDS,
+        MESSAGE_BYTES, PLAIN_PAUSE_MESSAGES, PLAIN_QUEUE_MESSAGES, PREFIX_BYTES,
+        RECEIVE_QUEUE_BYTES, REORDER_BYTES, REORDER_RECORDS,
     },
 };
 
 /// One direction of a stream, at its end.
 #[derive(Debug)]
-pub(super) struct Receiver {
-    opener: Opener,
-    reorder: Reorder,
-    assembly: Assembly,
-    inbox: Inbox,
+pub(super) struct RecordReceiver {
+    opener: RecordOpener,
+    reorder: ReorderBuffer,
+    assembler: MessageAssembler,
+    receive_queue: ReceiveQueue,
     /// The next segment of a message that is being received, and how many it has.
     segment: Option<(u32, u32)>,
 }
 
-impl Receiver {
-    pub(super) fn new(opener: Opener) -> Self {
+impl RecordReceiver {
+    pub(super) fn new(opener: RecordOpener) -> Self {
         Self {
             opener,
-            reorder: Reorder::default(),
-            assembly: Assembly::default(),
-            inbox: Inbox::default(),
+            reorder: ReorderBuffer::default(),
+            assembler: MessageAssembler::default(),
+            receive_queue: ReceiveQueue::default(),
             segment: None,
         }
     }
@@ -46,10 +46,10 @@ impl Receiver {
             return Err(StreamError::Segments(seq));
         }
         match self.reorder.insert(data) {
-            Order::Next(data) => self.deliver_plain(data)?,
-            Order::Held | Order::Duplicate => return Ok(()),
-            Order::TooFar => return Err(StreamError::OutOfWindow { seq, next }),
-            Order::TooMuch => return Err(StreamError::ReorderFull { next }),
+            ReorderOutcome::Next(data) => self.deliver_plain(data)?,
+            ReorderOutcome::Buffered | ReorderOutcome::Duplicate => return Ok(()),
+            ReorderOutcome::OutOfWindow => return Err(StreamError::OutOfWindow { seq, next }),
+            ReorderOutcome::BufferFull => return Err(StreamError::ReorderFull { next }),
         }
         while let Some(data) = self.reorder.pop() {
             self.deliver_plain(data)?;
@@ -58,23 +58,23 @@ impl Receiver {
     }
 
     /// Sorts a record of a reliable stream in. The caller delivers those whose turn it is.
-    pub(super) fn sort(&mut self, data: Data) -> Order {
+    pub(super) fn insert(&mut self, data: Data) -> ReorderOutcome {
         self.reorder.insert(data)
     }
 
     /// Tells whether a record waits whose turn it is.
-    pub(super) fn has_held(&self) -> bool {
+    pub(super) fn has_next(&self) -> bool {
         self.reorder.has_next()
     }
 
     /// Returns a record that waited, and whose turn it is.
-    pub(super) fn pop_held(&mut self) -> Option<Data> {
+    pub(super) fn pop_next(&mut self) -> Option<Data> {
         self.reorder.pop()
     }
 
     /// Puts a record back that was popped and cannot be delivered yet.
-    pub(super) fn put_back(&mut self, data: Data) {
-        self.reorder.put_back(data);
+    pub(super) fn reinsert(&mut self, data: Data) {
+        self.reorder.reinsert(data);
     }
 
     /// Delivers the next record of a reliable stream: whole messages, or one segment of one.
@@ -85,24 +85,24 @@ impl Receiver {
             segment_count: count,
             payload,
         } = data;
-        let fits = match self.segment {
+        let is_expected = match self.segment {
             None => index == 0,
             Some(expected) => expected == (index, count),
         };
-        if !fits {
+        if !is_expected {
             return Err(StreamError::Segments(seq));
         }
-        let before = self.inbox.len();
+        let before = self.receive_queue.len();
         self.deliver(seq, payload, usize::MAX)?;
         // The places are not sealed, the lengths are: they have to agree.
         let last = index + 1 == count;
-        let whole = self.inbox.len() - before;
-        let agrees = match (count, last) {
-            (1, _) => self.assembly.is_between(),
-            (_, true) => self.assembly.is_between() && whole == 1,
-            (_, false) => !self.assembly.is_between() && whole == 0,
+        let completed = self.receive_queue.len() - before;
+        let is_consistent = match (count, last) {
+            (1, _) => self.assembler.is_complete(),
+            (_, true) => self.assembler.is_complete() && completed == 1,
+            (_, false) => !self.assembler.is_complete() && completed == 0,
         };
-        if !agrees {
+        if !is_consistent {
             return Err(StreamError::Segments(seq));
         }
         self.segment = (!last).then_some((index + 1, count));
@@ -110,11 +110,11 @@ impl Receiver {
     }
 
     pub(super) fn poll_message(&mut self) -> Option<Bytes> {
-        self.inbox.pop()
+        self.receive_queue.pop()
     }
 
-    pub(super) fn inbox(&self) -> &Inbox {
-        &self.inbox
+    pub(super) fn receive_queue(&self) -> &ReceiveQueue {
+        &self.receive_queue
     }
 
     /// Returns the number that is expected.
@@ -123,22 +123,22 @@ impl Receiver {
     }
 
     /// Returns which of the 32 records from `base` on have arrived.
-    pub(super) fn arrived(&self, base: u32) -> u32 {
-        self.reorder.arrived(base)
+    pub(super) fn received_bits(&self, base: u32) -> u32 {
+        self.reorder.received_bits(base)
     }
 
     fn deliver_plain(&mut self, data: Data) -> Result<(), StreamError> {
-        self.deliver(data.seq, data.payload, PLAIN_INBOX_MESSAGES)
+        self.deliver(data.seq, data.payload, PLAIN_QUEUE_MESSAGES)
     }
 
     fn deliver(&mut self, seq: u32, record: Bytes, messages: usize) -> Result<(), StreamError> {
         let plaintext = self.opener.open(seq, record)?;
-        let inbox = &mut self.inbox;
-        self.assembly.feed(plaintext, |message| {
-            if inbox.len() >= messages {
-                return Err(StreamError::InboxFull);
+        let receive_queue = &mut self.receive_queue;
+        self.assembler.feed(plaintext, |message| {
+            if receive_queue.len() >= messages {
+                return Err(StreamError::QueueFull);
             }
-            inbox.push(message);
+            receive_queue.push(message);
             Ok(())
         })?;
         self.reorder.advance();
@@ -148,41 +148,41 @@ impl Receiver {
 
 /// Records that wait for their turn.
 #[derive(Debug, Default)]
-struct Reorder {
+struct ReorderBuffer {
     next: u32,
-    held: BTreeMap<u32, Data>,
+    buffered: BTreeMap<u32, Data>,
     bytes: usize,
 }
 
-impl Reorder {
+impl ReorderBuffer {
     /// Sorts a record in. The first copy of a record wins.
-    fn insert(&mut self, data: Data) -> Order {
-        if data.seq == self.next && !self.held.contains_key(&data.seq) {
-            Order::Next(data)
-        } else if data.seq < self.next || self.held.contains_key(&data.seq) {
-            Order::Duplicate
+    fn insert(&mut self, data: Data) -> ReorderOutcome {
+        if data.seq == self.next && !self.buffered.contains_key(&data.seq) {
+            ReorderOutcome::Next(data)
+        } else if data.seq < self.next || self.buffered.contains_key(&data.seq) {
+            ReorderOutcome::Duplicate
         } else if data.seq - self.next > REORDER_RECORDS {
-            Order::TooFar
+            ReorderOutcome::OutOfWindow
         } else if self.bytes + data.payload.len() > REORDER_BYTES {
-            Order::TooMuch
+            ReorderOutcome::BufferFull
         } else {
             self.bytes += data.payload.len();
-            self.held.insert(data.seq, data);
-            Order::Held
+            self.buffered.insert(data.seq, data);
+            ReorderOutcome::Buffered
         }
     }
 
     /// Takes the next record out, if it is here.
     fn pop(&mut self) -> Option<Data> {
-        let data = self.held.remove(&self.next)?;
+        let data = self.buffered.remove(&self.next)?;
         self.bytes -= data.payload.len();
         Some(data)
     }
 
     /// Puts a record back that was taken out, and not delivered.
-    fn put_back(&mut self, data: Data) {
+    fn reinsert(&mut self, data: Data) {
         self.bytes += data.payload.len();
-        self.held.insert(data.seq, data);
+        self.buffered.insert(data.seq, data);
     }
 
     /// The next record was delivered.
@@ -193,7 +193,7 @@ impl Reorder {
 
     /// Tells whether the next record is here.
     fn has_next(&self) -> bool {
-        self.held.contains_key(&self.next)
+        self.buffered.contains_key(&self.next)
     }
 
     /// Returns the number that is expected, also how many were delivered.
@@ -202,16 +202,16 @@ impl Reorder {
     }
 
     /// Returns which of the 32 records from `base` on have arrived. Nothing before `base` is asked for.
-    fn arrived(&self, base: u32) -> u32 {
+    fn received_bits(&self, base: u32) -> u32 {
         let delivered = self.next.saturating_sub(base);
         let mut bits = if delivered >= u32::BITS {
             u32::MAX
         } else {
             (1 << delivered) - 1
         };
-        for seq in self.held.keys() {
+        for seq in self.buffered.keys() {
             match seq.checked_sub(base) {
-                Some(place) if place < u32::BITS => bits |= 1 << place,
+                Some(offset) if offset < u32::BITS => bits |= 1 << offset,
                 _ => break,
             }
         }
@@ -221,34 +221,34 @@ impl Reorder {
 
 /// Where a record belongs.
 #[derive(Debug)]
-pub(super) enum Order {
-    /// It is its turn. The caller delivers it, and calls [`Reorder::advance`].
+pub(super) enum ReorderOutcome {
+    /// It is its turn. The caller delivers it, and calls [`ReorderBuffer::advance`].
     Next(Data),
     /// It is kept until its turn.
-    Held,
+    Buffered,
     /// It came before.
     Duplicate,
     /// Too many numbers ahead. Not kept.
-    TooFar,
-    /// Too many bytes are held. Not kept.
-    TooMuch,
+    OutOfWindow,
+    /// Too many bytes are buffered. Not kept.
+    BufferFull,
 }
 
 /// The part of a message that has come so far.
 #[derive(Debug, Default)]
-struct Assembly {
+struct MessageAssembler {
     prefix: [u8; PREFIX_BYTES],
     prefix_len: usize,
-    message: Option<Partial>,
+    message: Option<PartialMessage>,
 }
 
 #[derive(Debug)]
-struct Partial {
+struct PartialMessage {
     bytes: BytesMut,
     missing: usize,
 }
 
-impl Assembly {
+impl MessageAssembler {
     /// Takes a record in; `deliver` gets each message that it completes. A message that lies in one
     /// record is a slice of it.
     fn feed(
@@ -279,15 +279,15 @@ impl Assembly {
             let len = match usize::try_from(u32::from_be_bytes(self.prefix)) {
                 Ok(0) => return Err(StreamError::EmptyMessage),
                 Ok(len) if len <= MESSAGE_BYTES => len,
-                Ok(len) => return Err(StreamError::LongMessage(len)),
-                Err(_) => return Err(StreamError::LongMessage(usize::MAX)),
+                Ok(len) => return Err(StreamError::MessageTooLong(len)),
+                Err(_) => return Err(StreamError::MessageTooLong(usize::MAX)),
             };
             if record.len() >= len {
                 deliver(record.split_to(len))?;
             } else {
-                self.message = Some(Partial {
+                self.message = Some(PartialMessage {
                     // A prefix alone does not take 64 MiB of memory.
-                    bytes: BytesMut::with_capacity(len.min(AT_ONCE_BYTES)),
+                    bytes: BytesMut::with_capacity(len.min(INITIAL_CAPACITY)),
                     missing: len,
                 });
             }
@@ -296,33 +296,33 @@ impl Assembly {
     }
 
     /// Tells whether the last record ended with a message.
-    fn is_between(&self) -> bool {
+    fn is_complete(&self) -> bool {
         self.message.is_none() && self.prefix_len == 0
     }
 }
 
 /// Memory that is taken for a message before more of it has come.
-const AT_ONCE_BYTES: usize = 1 << 20;
+const INITIAL_CAPACITY: usize = 1 << 20;
 
 /// Messages for the application.
 #[derive(Debug, Default)]
-pub(super) struct Inbox {
+pub(super) struct ReceiveQueue {
     messages: VecDeque<Bytes>,
     /// Cost of all messages that ever came in, and that were ever taken.
     pub(super) total_in: u64,
     pub(super) total_out: u64,
 }
 
-impl Inbox {
+impl ReceiveQueue {
     pub(super) fn push(&mut self, message: Bytes) {
-        self.total_in += cost(&message);
+        self.total_in += queue_cost(&message);
         self.messages.push_back(message);
     }
 
     pub(super) fn pop(&mut self) -> Option<Bytes> {
         let message = self.messages.pop_front()?;
-        self.total_out += cost(&message);
-        if self.messages.is_empty() && self.messages.capacity() > KEPT_MESSAGES {
+        self.total_out += queue_cost(&message);
+        if self.messages.is_empty() && self.messages.capacity() > SPARE_CAPACITY {
             self.messages = VecDeque::new();
         }
         Some(message)
@@ -333,16 +333,16 @@ impl Inbox {
     }
 
     /// Tells whether a plain stream had better not be read any further.
-    pub(super) fn is_crowded(&self) -> bool {
-        self.messages.len() >= PLAIN_CROWD_MESSAGES
-            || self.total_in - self.total_out >= INBOX_BYTES as u64
+    pub(super) fn should_pause(&self) -> bool {
+        self.messages.len() >= PLAIN_PAUSE_MESSAGES
+            || self.total_in - self.total_out >= RECEIVE_QUEUE_BYTES as u64
     }
 }
 
-/// What a message costs while it waits: its bytes, and its place.
-fn cost(message: &Bytes) -> u64 {
+/// What a message costs while it waits: its bytes, and its offset.
+fn queue_cost(message: &Bytes) -> u64 {
     (message.len() + size_of::<Bytes>()) as u64
 }
 
-/// Places that an empty inbox keeps for the next messages.
-const KEPT_MESSAGES: usize = 1024;
+/// Places that an empty receive_queue keeps for the next messages.
+const SPARE_CAPACITY: usize = 1024;

@@ -4,33 +4,34 @@ use std::{collections::VecDeque, time::Instant};
 
 use super::{
     StreamError,
-    record_receiver::{Inbox, Order, Receiver},
-    send_window::Window,
+    record_receiver::{ReceiveQueue, RecordReceiver, ReorderOutcome},
+    send_window::SendWindow,
 };
 use crate::{
     frame::Data,
     limits::{
-        ACK_BYTES, ACK_DELAY, ACK_RECORDS, HEARTBEAT, INBOX_BYTES, INBOX_MESSAGES,
-        RETRANSMIT_FIRST, SILENCE, WINDOW_BYTES, WINDOW_RECORDS,
+        ACK_BYTES, ACK_DELAY, ACK_RECORDS, HEARTBEAT_INTERVAL, KEEPALIVE_TIMEOUT,
+        RECEIVE_QUEUE_BYTES, RECEIVE_QUEUE_MESSAGES, RETRANSMIT_FIRST, WINDOW_BYTES,
+        WINDOW_RECORDS,
     },
 };
 
 /// Acknowledgements in both directions, and the life of the connection.
 #[derive(Debug)]
-pub(super) struct Reliable {
-    pub(super) window: Window,
-    pub(super) acks: Acks,
-    pub(super) liveness: Liveness,
-    receipts: Receipts,
+pub(super) struct ReliableState {
+    pub(super) window: SendWindow,
+    pub(super) acks: AckScheduler,
+    pub(super) keepalive: StreamKeepalive,
+    withheld_acks: WithheldAcks,
 }
 
-impl Reliable {
+impl ReliableState {
     pub(super) fn new(now: Instant) -> Self {
         Self {
-            window: Window::default(),
-            acks: Acks::default(),
-            liveness: Liveness::new(now),
-            receipts: Receipts::default(),
+            window: SendWindow::default(),
+            acks: AckScheduler::default(),
+            keepalive: StreamKeepalive::new(now),
+            withheld_acks: WithheldAcks::default(),
         }
     }
 
@@ -44,19 +45,19 @@ impl Reliable {
     ) -> Result<(), StreamError> {
         self.window
             .handle_ack(ack.wrapping_add(1), bits, sealed, now)?;
-        if self.liveness.heard(now) == Heard::First {
-            self.window.send_all_again(now);
+        if self.keepalive.record_received(now) == PeerActivity::ResumeAnswered {
+            self.window.retransmit_all(now);
         }
         Ok(())
     }
 
     /// The peer goes on, on a new connection: it gets all it lacks, and is told what it need not send.
-    pub(super) fn handle_resume(&mut self, next_seq: u32, receiver: &Receiver, now: Instant) {
-        self.acks.now();
+    pub(super) fn handle_resume(&mut self, next_seq: u32, receiver: &RecordReceiver, now: Instant) {
+        self.acks.send_immediately();
         // One that names less than has arrived since is a late copy: what it asked for was answered.
         if next_seq >= receiver.next() {
-            self.liveness.handle_resume(now);
-            self.window.send_all_again(now);
+            self.keepalive.handle_resume(now);
+            self.window.retransmit_all(now);
         }
     }
 
@@ -64,74 +65,78 @@ impl Reliable {
     pub(super) fn handle_data(
         &mut self,
         data: Data,
-        receiver: &mut Receiver,
+        receiver: &mut RecordReceiver,
         now: Instant,
     ) -> Result<(), StreamError> {
-        match receiver.sort(data) {
-            Order::Next(data) => self.deliver(Some(data), receiver, now),
+        match receiver.insert(data) {
+            ReorderOutcome::Next(data) => self.deliver(Some(data), receiver, now),
             // The sender learns at once what is missing, or that it need not have sent this. What is
             // out of the window is sent again later.
-            Order::Held | Order::Duplicate | Order::TooFar | Order::TooMuch => {
-                self.acks.now();
+            ReorderOutcome::Buffered
+            | ReorderOutcome::Duplicate
+            | ReorderOutcome::OutOfWindow
+            | ReorderOutcome::BufferFull => {
+                self.acks.send_immediately();
                 Ok(())
             }
         }
     }
 
     /// The application took a message: there may be room again, here and at the sender.
-    pub(super) fn handle_taken(
+    pub(super) fn handle_message_taken(
         &mut self,
-        receiver: &mut Receiver,
+        receiver: &mut RecordReceiver,
         now: Instant,
     ) -> Result<(), StreamError> {
-        if !self.receipts.is_withholding() && !receiver.has_held() {
+        if !self.withheld_acks.is_withholding() && !receiver.has_next() {
             return Ok(());
         }
-        self.receipts.settle(receiver.inbox());
-        let waited = receiver.pop_held();
-        self.deliver(waited, receiver, now)?;
-        let withheld = if self.receipts.is_withholding() {
-            Withheld::Something
+        self.withheld_acks.release(receiver.receive_queue());
+        let next = receiver.pop_next();
+        self.deliver(next, receiver, now)?;
+        let withheld = if self.withheld_acks.is_withholding() {
+            AckBacklog::Pending
         } else {
-            Withheld::Nothing
+            AckBacklog::Empty
         };
-        self.acks.released(self.receipts.next(), withheld);
+        self.acks
+            .record_released(self.withheld_acks.next(), withheld);
         Ok(())
     }
 
     /// Delivers a record whose turn it is, and those that waited for it, while there is room.
     fn deliver(
         &mut self,
-        mut turn: Option<Data>,
-        receiver: &mut Receiver,
+        mut next: Option<Data>,
+        receiver: &mut RecordReceiver,
         now: Instant,
     ) -> Result<(), StreamError> {
-        while let Some(data) = turn {
+        while let Some(data) = next {
             let len = data.payload.len();
-            if !self.receipts.has_room(len, receiver.inbox()) {
-                receiver.put_back(data);
+            if !self.withheld_acks.has_room(len, receiver.receive_queue()) {
+                receiver.reinsert(data);
                 break;
             }
             receiver.deliver_segment(data)?;
-            self.receipts.add(len, receiver.inbox());
-            self.acks.delivered(len, now);
-            turn = receiver.pop_held();
+            self.withheld_acks.add(len, receiver.receive_queue());
+            self.acks.record_delivered(len, now);
+            next = receiver.pop_next();
         }
         Ok(())
     }
 
     pub(super) fn handle_disconnect(&mut self) {
         self.window.handle_disconnect();
-        self.liveness.handle_disconnect();
+        self.keepalive.handle_disconnect();
     }
 
     pub(super) fn handle_reconnect(&mut self, now: Instant) {
         self.window.handle_disconnect();
-        self.liveness.handle_reconnect(now);
+        self.keepalive.handle_reconnect(now);
     }
 
     pub(super) fn handle_timeout(&mut self, now: Instant) -> Result<(), StreamError> {
-        if self.liveness.handle_timeout(now) == Life::Silent {
+        if self.keepalive.handle_timeout(now) == PeerStatus::Silent {
             return Err(StreamError::Silent);
         }
         self.acks.handle_timeout(now);
@@ -140,68 +145,72 @@ impl Reliable {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let liveness = self.liveness.poll_timeout()?;
+        let keepalive = self.keepalive.poll_timeout()?;
         let others = [self.acks.poll_timeout(), self.window.poll_timeout()];
-        others.into_iter().flatten().chain([liveness]).min()
+        others.into_iter().flatten().chain([keepalive]).min()
     }
 
     /// Returns the acknowledgement fields of a frame that is being sent, and notes that they are.
-    pub(super) fn tell(&mut self, receiver: &Receiver, now: Instant) -> (u32, u32) {
-        let next = self.receipts.next();
-        self.acks.told(next);
-        self.liveness.sent(now);
-        (next.wrapping_sub(1), receiver.arrived(next))
+    pub(super) fn take_ack_fields(
+        &mut self,
+        receiver: &RecordReceiver,
+        now: Instant,
+    ) -> (u32, u32) {
+        let next = self.withheld_acks.next();
+        self.acks.mark_sent(next);
+        self.keepalive.record_sent(now);
+        (next.wrapping_sub(1), receiver.received_bits(next))
     }
 }
 
 /// What the sender has not been told.
 #[derive(Debug, Default)]
-pub(super) struct Acks {
+pub(super) struct AckScheduler {
     records: u32,
     bytes: usize,
     deadline: Option<Instant>,
-    due: bool,
+    is_due: bool,
     /// The last acknowledgement that was sent, as the number of the record after it.
-    told: u32,
+    acked_next: u32,
 }
 
-impl Acks {
+impl AckScheduler {
     /// A record was delivered.
-    pub(super) fn delivered(&mut self, len: usize, now: Instant) {
+    pub(super) fn record_delivered(&mut self, len: usize, now: Instant) {
         self.records += 1;
         self.bytes += len;
         if self.records >= ACK_RECORDS || self.bytes >= ACK_BYTES {
-            self.now();
+            self.send_immediately();
         } else {
             self.deadline.get_or_insert(now + ACK_DELAY);
         }
     }
 
     /// The application took messages, so that records up to `next` may be acknowledged.
-    pub(super) fn released(&mut self, next: u32, all: Withheld) {
-        let untold = next.saturating_sub(self.told);
-        if untold >= ACK_RECORDS || (untold > 0 && all == Withheld::Nothing) {
-            self.now();
+    pub(super) fn record_released(&mut self, next: u32, backlog: AckBacklog) {
+        let unsent = next.saturating_sub(self.acked_next);
+        if unsent >= ACK_RECORDS || (unsent > 0 && backlog == AckBacklog::Empty) {
+            self.send_immediately();
         }
     }
 
     /// The sender must know at once: something is missing, came twice, or it asks.
-    pub(super) fn now(&mut self) {
-        self.due = true;
+    pub(super) fn send_immediately(&mut self) {
+        self.is_due = true;
         self.deadline = None;
     }
 
     /// A frame carries the acknowledgement up to `next`.
-    pub(super) fn told(&mut self, next: u32) {
+    pub(super) fn mark_sent(&mut self, next: u32) {
         *self = Self {
-            told: next,
+            acked_next: next,
             ..Self::default()
         };
     }
 
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         if self.deadline.is_some_and(|deadline| deadline <= now) {
-            self.now();
+            self.send_immediately();
         }
     }
 
@@ -210,55 +219,55 @@ impl Acks {
     }
 
     pub(super) fn is_due(&self) -> bool {
-        self.due
+        self.is_due
     }
 }
 
 /// Whether acknowledgements are still withheld.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Withheld {
+pub(super) enum AckBacklog {
     /// All that was delivered may be acknowledged.
-    Nothing,
+    Empty,
     /// The application has not taken enough.
-    Something,
+    Pending,
 }
 
 /// Records of a reliable stream that were delivered, up to where they may be acknowledged.
 ///
-/// A record is acknowledged when what came with and before it fits into [`INBOX_BYTES`] of messages
+/// A record is acknowledged when what came with and before it fits into [`RECEIVE_QUEUE_BYTES`] of messages
 /// not taken. The sender's window then bounds the rest.
 #[derive(Debug, Default)]
-struct Receipts {
+struct WithheldAcks {
     /// The first record that may not be acknowledged yet.
     next: u32,
-    withheld: VecDeque<Receipt>,
+    withheld: VecDeque<WithheldAck>,
     withheld_bytes: usize,
 }
 
 #[derive(Debug)]
-struct Receipt {
+struct WithheldAck {
     len: usize,
-    /// [`Inbox::total_in`] after the record.
+    /// [`ReceiveQueue::total_in`] after the record.
     total_in: u64,
 }
 
-impl Receipts {
-    /// A record of `len` bytes was delivered into `inbox`.
-    fn add(&mut self, len: usize, inbox: &Inbox) {
-        self.withheld.push_back(Receipt {
+impl WithheldAcks {
+    /// A record of `len` bytes was delivered into `receive_queue`.
+    fn add(&mut self, len: usize, receive_queue: &ReceiveQueue) {
+        self.withheld.push_back(WithheldAck {
             len,
-            total_in: inbox.total_in,
+            total_in: receive_queue.total_in,
         });
         self.withheld_bytes += len;
-        self.settle(inbox);
+        self.release(receive_queue);
     }
 
     /// Releases what may be acknowledged now.
-    fn settle(&mut self, inbox: &Inbox) {
-        while let Some(receipt) = self.withheld.front()
-            && receipt.total_in <= inbox.total_out + INBOX_BYTES as u64
+    fn release(&mut self, receive_queue: &ReceiveQueue) {
+        while let Some(ack) = self.withheld.front()
+            && ack.total_in <= receive_queue.total_out + RECEIVE_QUEUE_BYTES as u64
         {
-            self.withheld_bytes -= receipt.len;
+            self.withheld_bytes -= ack.len;
             self.withheld.pop_front();
             self.next = self.next.saturating_add(1);
         }
@@ -266,8 +275,8 @@ impl Receipts {
 
     /// Tells whether one more record may be delivered. A sender that keeps to its window always finds
     /// room, unless its messages are tiny.
-    fn has_room(&self, len: usize, inbox: &Inbox) -> bool {
-        inbox.len() < INBOX_MESSAGES
+    fn has_room(&self, len: usize, receive_queue: &ReceiveQueue) -> bool {
+        receive_queue.len() < RECEIVE_QUEUE_MESSAGES
             && self.withheld.len() < WINDOW_RECORDS
             && (self.withheld_bytes + len <= WINDOW_BYTES || self.withheld.is_empty())
     }
@@ -284,10 +293,10 @@ impl Receipts {
 
 /// The connection of a reliable stream, and when something was last sent and heard on it.
 #[derive(Debug)]
-pub(super) struct Liveness {
+pub(super) struct StreamKeepalive {
     state: State,
-    sent: Instant,
-    heard: Instant,
+    last_sent: Instant,
+    last_received: Instant,
     heartbeat_due: bool,
 }
 
@@ -299,12 +308,12 @@ enum State {
     Disconnected,
 }
 
-impl Liveness {
+impl StreamKeepalive {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             state: State::Connected,
-            sent: now,
-            heard: now,
+            last_sent: now,
+            last_received: now,
             heartbeat_due: false,
         }
     }
@@ -319,15 +328,15 @@ impl Liveness {
     }
 
     /// The peer sent something. Tells whether that is the first since a reconnect.
-    pub(super) fn heard(&mut self, now: Instant) -> Heard {
-        self.heard = now;
+    pub(super) fn record_received(&mut self, now: Instant) -> PeerActivity {
+        self.last_received = now;
         match self.state {
             State::Resuming(Some(_)) => {
                 self.state = State::Connected;
-                Heard::First
+                PeerActivity::ResumeAnswered
             }
-            // Sent before this side resumed, it does not answer.
-            State::Resuming(None) | State::Connected | State::Disconnected => Heard::Again,
+            // SentRecord before this side resumed, it does not answer.
+            State::Resuming(None) | State::Connected | State::Disconnected => PeerActivity::Other,
         }
     }
 
@@ -337,28 +346,28 @@ impl Liveness {
     }
 
     /// Something was sent.
-    pub(super) fn sent(&mut self, now: Instant) {
-        self.sent = now;
+    pub(super) fn record_sent(&mut self, now: Instant) {
+        self.last_sent = now;
         self.heartbeat_due = false;
     }
 
     /// `Resume` was sent. It is sent once more if nothing answers.
-    pub(super) fn resumed(&mut self, now: Instant) {
+    pub(super) fn record_resume_sent(&mut self, now: Instant) {
         self.state = State::Resuming(Some(now + RETRANSMIT_FIRST));
     }
 
-    pub(super) fn handle_timeout(&mut self, now: Instant) -> Life {
+    pub(super) fn handle_timeout(&mut self, now: Instant) -> PeerStatus {
         if self.state == State::Disconnected {
-            return Life::Alive;
+            return PeerStatus::Alive;
         }
-        if self.heard + SILENCE <= now {
-            return Life::Silent;
+        if self.last_received + KEEPALIVE_TIMEOUT <= now {
+            return PeerStatus::Silent;
         }
         if matches!(self.state, State::Resuming(Some(at)) if at <= now) {
             self.state = State::Resuming(None);
         }
-        self.heartbeat_due |= self.sent + HEARTBEAT <= now;
-        Life::Alive
+        self.heartbeat_due |= self.last_sent + HEARTBEAT_INTERVAL <= now;
+        PeerStatus::Alive
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
@@ -367,8 +376,8 @@ impl Liveness {
             State::Resuming(at) => at,
             State::Connected => None,
         };
-        let heartbeat = (!self.heartbeat_due).then(|| self.sent + HEARTBEAT);
-        let silence = Some(self.heard + SILENCE);
+        let heartbeat = (!self.heartbeat_due).then(|| self.last_sent + HEARTBEAT_INTERVAL);
+        let silence = Some(self.last_received + KEEPALIVE_TIMEOUT);
         [resume, heartbeat, silence].into_iter().flatten().min()
     }
 
@@ -381,7 +390,7 @@ impl Liveness {
     }
 
     /// Tells whether the peer is known to be on this connection, so that records may be sent.
-    pub(super) fn is_settled(&self) -> bool {
+    pub(super) fn is_established(&self) -> bool {
         self.state == State::Connected
     }
 
@@ -392,16 +401,16 @@ impl Liveness {
 
 /// What a frame of the peer means for the connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Heard {
+pub(super) enum PeerActivity {
     /// It answers a `Resume`: its acknowledgement tells all that has arrived.
-    First,
+    ResumeAnswered,
     /// Nothing new.
-    Again,
+    Other,
 }
 
 /// Whether the peer is there.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Life {
+pub(super) enum PeerStatus {
     /// As far as is known.
     Alive,
     /// It has shown no life for too long.

@@ -9,7 +9,7 @@ use crate::limits::{self, MESSAGE_BYTES, PREFIX_BYTES, RECORD_BYTES};
 
 /// Messages that are not sealed yet.
 #[derive(Debug, Default)]
-pub(super) struct Outbox {
+pub(super) struct SendQueue {
     bytes: Vec<u8>,
     head: usize,
     /// Bytes left of each message, prefix included.
@@ -18,7 +18,7 @@ pub(super) struct Outbox {
     segment: u32,
 }
 
-impl Outbox {
+impl SendQueue {
     /// Has one message appended behind its prefix.
     pub(super) fn push(&mut self, encode: impl FnOnce(&mut Vec<u8>)) -> Result<(), PushError> {
         self.compact();
@@ -45,10 +45,10 @@ impl Outbox {
         }
     }
 
-    /// Forgets a piece that was sealed.
-    pub(super) fn advance(&mut self, piece: &Piece) {
-        self.head = piece.range.end;
-        let mut left = piece.range.len();
+    /// Forgets a slice that was sealed.
+    pub(super) fn advance(&mut self, slice: &RecordSlice) {
+        self.head = slice.range.end;
+        let mut left = slice.range.len();
         while left > 0
             && let Some(first) = self.lengths.front_mut()
         {
@@ -59,10 +59,10 @@ impl Outbox {
                 self.lengths.pop_front();
             }
         }
-        self.segment = piece.next_segment;
+        self.segment = slice.next_segment;
         if self.lengths.is_empty() {
             self.head = 0;
-            if self.bytes.capacity() > KEPT_BYTES {
+            if self.bytes.capacity() > SPARE_CAPACITY {
                 self.bytes = Vec::new();
             } else {
                 self.bytes.clear();
@@ -71,14 +71,14 @@ impl Outbox {
     }
 
     /// Returns what the next record holds.
-    pub(super) fn next(&self, packing: Packing) -> Option<Piece> {
+    pub(super) fn next(&self, packing: RecordPacking) -> Option<RecordSlice> {
         let &first = self.lengths.front()?;
         let len = match packing {
-            Packing::OneMessage => first.min(RECORD_BYTES),
-            Packing::WholeMessages if self.segment > 0 || first > RECORD_BYTES => {
+            RecordPacking::OneMessage => first.min(RECORD_BYTES),
+            RecordPacking::WholeMessages if self.segment > 0 || first > RECORD_BYTES => {
                 return Some(self.next_segment(first));
             }
-            Packing::WholeMessages => {
+            RecordPacking::WholeMessages => {
                 let mut len = 0;
                 for more in &self.lengths {
                     if len + more > RECORD_BYTES {
@@ -89,7 +89,7 @@ impl Outbox {
                 len
             }
         };
-        Some(Piece {
+        Some(RecordSlice {
             range: self.head..self.head + len,
             segment_index: 0,
             segment_count: 1,
@@ -97,8 +97,8 @@ impl Outbox {
         })
     }
 
-    pub(super) fn bytes(&self, piece: &Piece) -> &[u8] {
-        self.bytes.get(piece.range.clone()).unwrap_or_default()
+    pub(super) fn bytes(&self, slice: &RecordSlice) -> &[u8] {
+        self.bytes.get(slice.range.clone()).unwrap_or_default()
     }
 
     /// Returns how many bytes are not sealed, prefixes included.
@@ -106,11 +106,11 @@ impl Outbox {
         self.bytes.len() - self.head
     }
 
-    fn next_segment(&self, left: usize) -> Piece {
+    fn next_segment(&self, left: usize) -> RecordSlice {
         let len = left.min(RECORD_BYTES);
-        // The limit of a message bounds both by `limits::SEGMENTS`.
-        let more = u32::try_from(left.div_ceil(RECORD_BYTES)).unwrap_or(limits::SEGMENTS);
-        Piece {
+        // The limit of a message bounds both by `limits::MAX_SEGMENTS`.
+        let more = u32::try_from(left.div_ceil(RECORD_BYTES)).unwrap_or(limits::MAX_SEGMENTS);
+        RecordSlice {
             range: self.head..self.head + len,
             segment_index: self.segment,
             segment_count: self.segment + more,
@@ -129,14 +129,14 @@ impl Outbox {
 
 /// What one record holds.
 #[derive(Debug)]
-pub(super) struct Piece {
+pub(super) struct RecordSlice {
     range: Range<usize>,
     pub(super) segment_index: u32,
     pub(super) segment_count: u32,
     next_segment: u32,
 }
 
-impl Piece {
+impl RecordSlice {
     pub(super) fn len(&self) -> usize {
         self.range.len()
     }
@@ -144,7 +144,7 @@ impl Piece {
 
 /// How messages are put into records.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Packing {
+pub(super) enum RecordPacking {
     /// Each message starts a record, as stock senders do.
     OneMessage,
     /// Short messages share a record; longer ones are cut into segments.
@@ -163,8 +163,8 @@ pub enum PushError {
     TooLong(usize),
 }
 
-/// Memory that an empty outbox keeps for the next messages.
-const KEPT_BYTES: usize = 256 << 10;
+/// Memory that an empty send_queue keeps for the next messages.
+const SPARE_CAPACITY: usize = 256 << 10;
 
 #[cfg(test)]
 mod tests {
@@ -183,51 +183,51 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_are_the_messages_in_order_whatever_comes_between(
+        fn slices_carry_the_messages_in_order_when_interleaved(
             lengths in prop::collection::vec(
                 prop_oneof![1..200usize, 61_400..61_500usize, 100_000..200_000usize],
                 1..12,
             ),
             takes in prop::collection::vec(0..4usize, 12),
-            packing in prop_oneof![Just(Packing::OneMessage), Just(Packing::WholeMessages)],
+            packing in prop_oneof![Just(RecordPacking::OneMessage), Just(RecordPacking::WholeMessages)],
         ) {
-            let mut outbox = Outbox::default();
+            let mut send_queue = SendQueue::default();
             let (mut pushed, mut taken) = (Vec::new(), Vec::new());
-            let mut take = |outbox: &mut Outbox| {
-                let Some(piece) = outbox.next(packing) else {
+            let mut take = |send_queue: &mut SendQueue| {
+                let Some(slice) = send_queue.next(packing) else {
                     return false;
                 };
-                assert!((1..=RECORD_BYTES).contains(&piece.len()));
-                taken.extend_from_slice(outbox.bytes(&piece));
-                outbox.advance(&piece);
+                assert!((1..=RECORD_BYTES).contains(&slice.len()));
+                taken.extend_from_slice(send_queue.bytes(&slice));
+                send_queue.advance(&slice);
                 true
             };
             for (len, takes) in lengths.into_iter().zip(takes) {
-                outbox.push(|bytes| bytes.extend_from_slice(message(len))).unwrap();
+                send_queue.push(|bytes| bytes.extend_from_slice(message(len))).unwrap();
                 pushed.extend(u32::try_from(len).unwrap().to_be_bytes());
                 pushed.extend_from_slice(message(len));
                 for _ in 0..takes {
-                    take(&mut outbox);
+                    take(&mut send_queue);
                 }
             }
-            while take(&mut outbox) {}
-            prop_assert_eq!(outbox.len(), 0);
+            while take(&mut send_queue) {}
+            prop_assert_eq!(send_queue.len(), 0);
             prop_assert!(pushed == taken);
         }
     }
 
     #[test]
-    fn what_is_gone_is_not_kept_behind_a_long_queue() {
-        let mut outbox = Outbox::default();
+    fn sent_bytes_are_freed_while_the_queue_stays_long() {
+        let mut send_queue = SendQueue::default();
         for _ in 0..1000 {
-            outbox
+            send_queue
                 .push(|bytes| bytes.extend_from_slice(message(50_000)))
                 .unwrap();
-            if outbox.len() > 200_000 {
-                let piece = outbox.next(Packing::WholeMessages).unwrap();
-                outbox.advance(&piece);
+            if send_queue.len() > 200_000 {
+                let slice = send_queue.next(RecordPacking::WholeMessages).unwrap();
+                send_queue.advance(&slice);
             }
         }
-        assert!(outbox.bytes.len() < 600_000);
+        assert!(send_queue.bytes.len() < 600_000);
     }
 }

@@ -17,43 +17,43 @@ use crate::limits::{
 
 /// Records that are not acknowledged.
 #[derive(Debug, Default)]
-pub(super) struct Window {
+pub(super) struct SendWindow {
     /// Number of the first of `sent`.
     first: u32,
-    sent: VecDeque<Sent>,
+    sent: VecDeque<SentRecord>,
     bytes: usize,
     /// Records to be sent again.
-    again: BTreeSet<u32>,
+    retransmits: BTreeSet<u32>,
     /// Counts every frame that was sent, the first time or again.
-    sendings: u64,
-    /// The latest sending that is known to have arrived.
+    transmissions: u64,
+    /// The latest transmission that is known to have arrived.
     arrived: u64,
-    rtt: Rtt,
+    rtt: RttEstimator,
     timer: Option<Instant>,
 }
 
 #[derive(Debug)]
-struct Sent {
+struct SentRecord {
     frame: Bytes,
     /// Length of the record.
     len: usize,
-    at: Instant,
-    sending: u64,
-    times: u32,
+    sent_at: Instant,
+    transmission: u64,
+    send_count: u32,
     arrived: bool,
 }
 
-impl Window {
+impl SendWindow {
     /// Keeps a frame that is being sent for the first time.
     pub(super) fn add(&mut self, frame: Bytes, len: usize, now: Instant) {
-        self.sendings += 1;
+        self.transmissions += 1;
         self.bytes += len;
-        self.sent.push_back(Sent {
+        self.sent.push_back(SentRecord {
             frame,
             len,
-            at: now,
-            sending: self.sendings,
-            times: 1,
+            sent_at: now,
+            transmission: self.transmissions,
+            send_count: 1,
             arrived: false,
         });
         let timeout = self.rtt.timeout();
@@ -61,21 +61,21 @@ impl Window {
     }
 
     /// Returns a frame that has to be sent again.
-    pub(super) fn poll_again(&mut self, now: Instant) -> Option<Bytes> {
+    pub(super) fn poll_retransmit(&mut self, now: Instant) -> Option<Bytes> {
         let sent = loop {
-            let seq = self.again.pop_first()?;
+            let seq = self.retransmits.pop_first()?;
             // It may have been acknowledged since it was put here.
             if let Some(sent) = seq
                 .checked_sub(self.first)
-                .and_then(|place| self.sent.get_mut(place as usize))
+                .and_then(|offset| self.sent.get_mut(offset as usize))
             {
                 break sent;
             }
         };
-        self.sendings += 1;
-        sent.at = now;
-        sent.sending = self.sendings;
-        sent.times += 1;
+        self.transmissions += 1;
+        sent.sent_at = now;
+        sent.transmission = self.transmissions;
+        sent.send_count += 1;
         let frame = sent.frame.clone();
         let timeout = self.rtt.timeout();
         self.timer.get_or_insert(now + timeout);
@@ -96,51 +96,51 @@ impl Window {
             let last = u32::try_from(claimed - 1).unwrap_or(u32::MAX);
             return Err(StreamError::AckOfUnsent(last));
         }
-        let mut news = News::default();
+        let mut ack_progress = AckProgress::default();
         while self.first < next
             && let Some(sent) = self.sent.pop_front()
         {
             self.first += 1;
             self.bytes -= sent.len;
-            news.progress = true;
-            news.note(&sent);
+            ack_progress.advanced = true;
+            ack_progress.add(&sent);
         }
-        for place in 0..u32::BITS {
-            if bits >> place & 1 == 1
-                && let Some(index) = (next + place).checked_sub(self.first)
+        for offset in 0..u32::BITS {
+            if bits >> offset & 1 == 1
+                && let Some(index) = (next + offset).checked_sub(self.first)
                 && let Some(sent) = self.sent.get_mut(index as usize)
             {
-                news.note(sent);
+                ack_progress.add(sent);
                 sent.arrived = true;
-                self.again.remove(&(next + place));
+                self.retransmits.remove(&(next + offset));
             }
         }
-        self.arrived = self.arrived.max(news.sending);
-        if let Some(at) = news.sample {
-            self.rtt.sample(now.saturating_duration_since(at));
+        self.arrived = self.arrived.max(ack_progress.transmission);
+        if let Some(at) = ack_progress.sample {
+            self.rtt.add_sample(now.saturating_duration_since(at));
         }
-        if news.progress {
-            self.rtt.answered();
+        if ack_progress.advanced {
+            self.rtt.reset_backoff();
             self.timer = (!self.sent.is_empty()).then(|| now + self.rtt.timeout());
         }
-        self.find_lost(next, bits, now);
+        self.detect_losses(next, bits, now);
         Ok(())
     }
 
     /// Sends everything again that is not known to have arrived: the path it was sent on is gone.
-    pub(super) fn send_all_again(&mut self, now: Instant) {
+    pub(super) fn retransmit_all(&mut self, now: Instant) {
         for (seq, sent) in (self.first..).zip(&self.sent) {
             if !sent.arrived {
-                self.again.insert(seq);
+                self.retransmits.insert(seq);
             }
         }
-        self.rtt.answered();
+        self.rtt.reset_backoff();
         self.timer = (!self.sent.is_empty()).then(|| now + self.rtt.timeout());
     }
 
     /// Forgets what was to be sent: there is no connection.
     pub(super) fn handle_disconnect(&mut self) {
-        self.again.clear();
+        self.retransmits.clear();
         self.timer = None;
     }
 
@@ -153,8 +153,8 @@ impl Window {
         // sent one that was lost.
         let missing = self.sent.iter().position(|sent| !sent.arrived);
         let seq = (self.first..).nth(missing.unwrap_or(0));
-        self.again.extend(seq);
-        self.rtt.unanswered();
+        self.retransmits.extend(seq);
+        self.rtt.back_off();
         self.timer = Some(now + self.rtt.timeout());
     }
 
@@ -168,8 +168,8 @@ impl Window {
     }
 
     /// Tells whether something is to be sent again.
-    pub(super) fn has_again(&self) -> bool {
-        !self.again.is_empty()
+    pub(super) fn has_retransmits(&self) -> bool {
+        !self.retransmits.is_empty()
     }
 
     /// Returns how many records are not acknowledged.
@@ -179,14 +179,14 @@ impl Window {
 
     /// Sends again what must be lost: something later has arrived, and there was time for an answer.
     /// Later by its number, or by when it was sent. What lies beyond the bits is not known.
-    fn find_lost(&mut self, next: u32, bits: u32, now: Instant) {
+    fn detect_losses(&mut self, next: u32, bits: u32, now: Instant) {
         let known = next.saturating_add(u32::BITS);
         let highest = next.saturating_add(u32::BITS - bits.leading_zeros());
-        let patience = self.rtt.mean();
+        let reorder_delay = self.rtt.mean();
         for (seq, sent) in (self.first..known).zip(&self.sent) {
-            let overtaken = seq < highest || sent.sending < self.arrived;
-            if !sent.arrived && overtaken && sent.at + patience <= now {
-                self.again.insert(seq);
+            let overtaken = seq < highest || sent.transmission < self.arrived;
+            if !sent.arrived && overtaken && sent.sent_at + reorder_delay <= now {
+                self.retransmits.insert(seq);
             }
         }
     }
@@ -194,37 +194,37 @@ impl Window {
 
 /// What an acknowledgement tells that was not known.
 #[derive(Default)]
-struct News {
-    progress: bool,
-    sending: u64,
+struct AckProgress {
+    advanced: bool,
+    transmission: u64,
     sample: Option<Instant>,
 }
 
-impl News {
-    fn note(&mut self, sent: &Sent) {
+impl AckProgress {
+    fn add(&mut self, sent: &SentRecord) {
         if sent.arrived {
             return;
         }
-        self.progress = true;
-        self.sending = self.sending.max(sent.sending);
-        // Which of several sendings was answered is not known: Karn's rule.
-        if sent.times == 1 {
-            self.sample = self.sample.max(Some(sent.at));
+        self.advanced = true;
+        self.transmission = self.transmission.max(sent.transmission);
+        // Which of several transmissions was answered is not known: Karn's rule.
+        if sent.send_count == 1 {
+            self.sample = self.sample.max(Some(sent.sent_at));
         }
     }
 }
 
 /// Smoothed round trip of one stream.
 #[derive(Debug, Default)]
-struct Rtt {
+struct RttEstimator {
     smoothed: Option<(Duration, Duration)>,
     /// How often the time was doubled since the last answer.
-    doublings: u32,
+    backoff_exponent: u32,
 }
 
-impl Rtt {
+impl RttEstimator {
     /// A record that was sent once was answered after `sample`.
-    fn sample(&mut self, sample: Duration) {
+    fn add_sample(&mut self, sample: Duration) {
         self.smoothed = Some(match self.smoothed {
             None => (sample, sample / 2),
             Some((mean, deviation)) => (
@@ -235,13 +235,13 @@ impl Rtt {
     }
 
     /// Something was answered.
-    fn answered(&mut self) {
-        self.doublings = 0;
+    fn reset_backoff(&mut self) {
+        self.backoff_exponent = 0;
     }
 
     /// Nothing was answered in time.
-    fn unanswered(&mut self) {
-        self.doublings = (self.doublings + 1).min(MAX_DOUBLINGS);
+    fn back_off(&mut self) {
+        self.backoff_exponent = (self.backoff_exponent + 1).min(MAX_BACKOFF_EXPONENT);
     }
 
     /// Returns how long to wait for an answer.
@@ -251,7 +251,7 @@ impl Rtt {
             Some((mean, deviation)) => mean + deviation * 4,
         };
         let first = first.clamp(RETRANSMIT_MIN, RETRANSMIT_MAX);
-        (first * (1 << self.doublings)).min(RETRANSMIT_MAX)
+        (first * (1 << self.backoff_exponent)).min(RETRANSMIT_MAX)
     }
 
     /// Returns the smoothed round trip: zero before the first.
@@ -261,35 +261,35 @@ impl Rtt {
 }
 
 /// From the shortest to beyond the longest time.
-const MAX_DOUBLINGS: u32 = 5;
+const MAX_BACKOFF_EXPONENT: u32 = 5;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_time_doubles_up_to_its_maximum_and_falls_back_when_answered() {
-        let mut rtt = Rtt::default();
+    fn retransmission_timeout_backs_off_and_resets_after_an_ack() {
+        let mut rtt = RttEstimator::default();
         assert_eq!(rtt.timeout(), RETRANSMIT_FIRST);
-        rtt.sample(Duration::from_millis(4));
+        rtt.add_sample(Duration::from_millis(4));
         assert_eq!(rtt.timeout(), RETRANSMIT_MIN);
         for expected in [400, 800, 1600, 3200, 5000, 5000] {
-            rtt.unanswered();
+            rtt.back_off();
             assert_eq!(rtt.timeout(), Duration::from_millis(expected));
         }
-        rtt.answered();
+        rtt.reset_backoff();
         assert_eq!(rtt.timeout(), RETRANSMIT_MIN);
     }
 
     #[test]
-    fn a_round_trip_that_varies_is_waited_for_longer() {
-        let mut rtt = Rtt::default();
-        rtt.sample(Duration::from_millis(100));
+    fn varying_round_trips_increase_the_timeout() {
+        let mut rtt = RttEstimator::default();
+        rtt.add_sample(Duration::from_millis(100));
         assert_eq!(rtt.timeout(), Duration::from_millis(300));
-        rtt.sample(Duration::from_millis(300));
+        rtt.add_sample(Duration::from_millis(300));
         assert_eq!(rtt.mean(), Duration::from_millis(125));
         assert_eq!(rtt.timeout(), Duration::from_micros(475_000));
-        rtt.sample(Duration::from_secs(60));
+        rtt.add_sample(Duration::from_secs(60));
         assert_eq!(rtt.timeout(), RETRANSMIT_MAX);
     }
 }

@@ -8,7 +8,7 @@ use std::{
 use bytes::Bytes;
 
 use crate::{
-    channel::{Channel, Sealer},
+    channel::{Channel, RecordSealer},
     frame::{Body, Data, Frame, StreamId},
     stream::{Delivery, Stream},
 };
@@ -35,20 +35,20 @@ fn id() -> StreamId {
 }
 
 /// Both ends of a stream.
-fn ends(delivery: Delivery) -> (Stream, Stream) {
+fn stream_pair(delivery: Delivery) -> (Stream, Stream) {
     let (a, b) = Channel::pair();
     let end = |channel| Stream::new(id(), channel, delivery, epoch());
     (end(a), end(b))
 }
 
 /// One end, and what seals records for it.
-fn end_and_sealer(delivery: Delivery) -> (Stream, Sealer) {
+fn stream_and_sealer(delivery: Delivery) -> (Stream, RecordSealer) {
     let (a, b) = Channel::pair();
     (Stream::new(id(), a, delivery, epoch()), b.sealer)
 }
 
 /// Seals the next record.
-fn seal(sealer: &mut Sealer, plaintext: &[u8]) -> Data {
+fn seal(sealer: &mut RecordSealer, plaintext: &[u8]) -> Data {
     let seq = sealer.next_seq();
     let mut buffer = plaintext.to_vec();
     sealer.seal(&mut buffer, 0).unwrap();
@@ -65,10 +65,10 @@ fn frame(data: Data) -> Frame {
 }
 
 /// A message behind its prefix.
-fn framed(message: &[u8]) -> Vec<u8> {
-    let mut framed = u32::try_from(message.len()).unwrap().to_be_bytes().to_vec();
-    framed.extend_from_slice(message);
-    framed
+fn with_prefix(message: &[u8]) -> Vec<u8> {
+    let mut with_prefix = u32::try_from(message.len()).unwrap().to_be_bytes().to_vec();
+    with_prefix.extend_from_slice(message);
+    with_prefix
 }
 
 fn push(stream: &mut Stream, message: &[u8]) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 
-const PERFECT: Faults = Faults {
+const PERFECT: LinkFaults = LinkFaults {
     delay: 1,
     jitter: 0,
     drop_percent: 0,
@@ -12,9 +12,9 @@ const PERFECT: Faults = Faults {
 };
 
 /// Seeded randomness: splitmix64.
-struct Dice(u64);
+struct Rng64(u64);
 
-impl Dice {
+impl Rng64 {
     fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -34,7 +34,7 @@ impl Dice {
 
 /// How bad a link is.
 #[derive(Clone, Copy, Debug)]
-struct Faults {
+struct LinkFaults {
     /// Milliseconds that every frame takes.
     delay: u64,
     /// Milliseconds that a frame may take longer, and so be overtaken.
@@ -44,30 +44,30 @@ struct Faults {
 }
 
 /// One direction of a connection.
-struct Link {
-    faults: Faults,
-    dice: Dice,
+struct FaultyLink {
+    faults: LinkFaults,
+    rng: Rng64,
     frames: BTreeMap<(Instant, u64), Bytes>,
     count: u64,
 }
 
-impl Link {
-    fn new(faults: Faults, seed: u64) -> Self {
+impl FaultyLink {
+    fn new(faults: LinkFaults, seed: u64) -> Self {
         Self {
             faults,
-            dice: Dice::new(seed),
+            rng: Rng64::new(seed),
             frames: BTreeMap::new(),
             count: 0,
         }
     }
 
     fn send(&mut self, frame: Bytes, now: Instant) {
-        if self.dice.percent(self.faults.drop_percent) {
+        if self.rng.percent(self.faults.drop_percent) {
             return;
         }
-        let copies = 1 + u64::from(self.dice.percent(self.faults.duplicate_percent));
+        let copies = 1 + u64::from(self.rng.percent(self.faults.duplicate_percent));
         for _ in 0..copies {
-            let late = self.dice.below(self.faults.jitter + 1);
+            let late = self.rng.below(self.faults.jitter + 1);
             self.count += 1;
             let key = (now + ms(self.faults.delay + late), self.count);
             // A copy of its own: what arrives is never shared with what is kept.
@@ -92,8 +92,8 @@ impl Link {
 
 /// What a run is made of.
 #[derive(Clone, Copy)]
-struct Plan {
-    faults: Faults,
+struct RunOptions {
+    faults: LinkFaults,
     /// Messages in each direction.
     messages: u64,
     /// Chance, per message, that the connection is lost about then.
@@ -103,46 +103,46 @@ struct Plan {
 }
 
 /// Two ends, their links, and their applications.
-struct Pair {
-    ends: [Stream; 2],
+struct StreamPair {
+    streams: [Stream; 2],
     /// From the end with the same index.
-    links: [Link; 2],
+    links: [FaultyLink; 2],
     sent: [u64; 2],
     received: [u64; 2],
     /// Until when an application has nothing to say.
-    pausing: [Instant; 2],
+    silent_until: [Instant; 2],
     /// Until when an application does not read.
-    stalled: [Instant; 2],
+    stalled_until: [Instant; 2],
     /// When the connection is made again; absent: it is there.
     reconnect: Option<Instant>,
     cuts: u64,
     /// The next new record of each end, and how often an old one was sent.
     records: [u32; 2],
-    repeats: u64,
+    retransmissions: u64,
     now: Instant,
-    dice: Dice,
-    plan: Plan,
+    rng: Rng64,
+    plan: RunOptions,
 }
 
-impl Pair {
-    fn new(plan: Plan, seed: u64) -> Self {
-        let (a, b) = ends(Delivery::Reliable);
+impl StreamPair {
+    fn new(plan: RunOptions, seed: u64) -> Self {
+        let (a, b) = stream_pair(Delivery::Reliable);
         Self {
-            ends: [a, b],
+            streams: [a, b],
             links: [
-                Link::new(plan.faults, !seed),
-                Link::new(plan.faults, seed ^ 0x5555),
+                FaultyLink::new(plan.faults, !seed),
+                FaultyLink::new(plan.faults, seed ^ 0x5555),
             ],
             sent: [0; 2],
             received: [0; 2],
-            pausing: [epoch(); 2],
-            stalled: [epoch(); 2],
+            silent_until: [epoch(); 2],
+            stalled_until: [epoch(); 2],
             reconnect: None,
             cuts: 0,
             records: [0; 2],
-            repeats: 0,
+            retransmissions: 0,
             now: epoch(),
-            dice: Dice::new(seed),
+            rng: Rng64::new(seed),
             plan,
         }
     }
@@ -153,7 +153,7 @@ impl Pair {
         while !self.is_done() {
             self.exchange(seed);
             // What came in is read, and what that makes ready is sent, at the same time.
-            self.applications();
+            self.run_applications();
             self.exchange(seed);
             if self.is_done() {
                 break;
@@ -167,31 +167,31 @@ impl Pair {
 
     fn is_done(&self) -> bool {
         self.received == [self.plan.messages; 2]
-            && self.ends.iter().all(|end| end.unacknowledged() == 0)
+            && self.streams.iter().all(|end| end.unacknowledged() == 0)
     }
 
-    fn applications(&mut self) {
+    fn run_applications(&mut self) {
         for side in 0..2 {
             while self.wants_to_push(side) {
                 let message = message(side, self.sent[side]);
-                push(&mut self.ends[side], &message);
+                push(&mut self.streams[side], &message);
                 self.sent[side] += 1;
-                if self.dice.percent(20) {
-                    self.pausing[side] = self.now + ms(self.dice.below(200));
+                if self.rng.percent(20) {
+                    self.silent_until[side] = self.now + ms(self.rng.below(200));
                 }
-                if self.reconnect.is_none() && self.dice.percent(self.plan.cut_percent) {
+                if self.reconnect.is_none() && self.rng.percent(self.plan.cut_percent) {
                     self.cut();
                 }
             }
-            if self.stalled[side] > self.now {
+            if self.stalled_until[side] > self.now {
                 continue;
             }
-            while let Some(received) = self.ends[side].poll_message() {
+            while let Some(received) = self.streams[side].poll_message() {
                 let expected = message(1 - side, self.received[side]);
                 assert!(received == expected, "message {}", self.received[side]);
                 self.received[side] += 1;
-                if self.dice.percent(self.plan.stall_percent) {
-                    self.stalled[side] = self.now + ms(self.dice.below(3000));
+                if self.rng.percent(self.plan.stall_percent) {
+                    self.stalled_until[side] = self.now + ms(self.rng.below(3000));
                     break;
                 }
             }
@@ -200,8 +200,8 @@ impl Pair {
 
     fn wants_to_push(&self, side: usize) -> bool {
         self.sent[side] < self.plan.messages
-            && self.pausing[side] <= self.now
-            && self.ends[side].buffered() < 1 << 20
+            && self.silent_until[side] <= self.now
+            && self.streams[side].buffered() < 1 << 20
     }
 
     /// Loses the connection. An end may not notice; the first is the one that connects again.
@@ -210,44 +210,44 @@ impl Pair {
         for link in &mut self.links {
             link.cut();
         }
-        self.ends[0].handle_disconnect(self.now);
-        if self.dice.percent(70) {
-            self.ends[1].handle_disconnect(self.now);
+        self.streams[0].handle_disconnect(self.now);
+        if self.rng.percent(70) {
+            self.streams[1].handle_disconnect(self.now);
         }
-        self.reconnect = Some(self.now + ms(self.dice.below(400)));
+        self.reconnect = Some(self.now + ms(self.rng.below(400)));
     }
 
     fn exchange(&mut self, seed: u64) {
         if self.reconnect.is_some_and(|at| at <= self.now) {
             self.reconnect = None;
-            self.ends[0].handle_reconnect(self.now);
+            self.streams[0].handle_reconnect(self.now);
             // The other end learns it from its own connection, or from `Resume` alone.
-            if self.dice.percent(50) {
-                self.ends[1].handle_reconnect(self.now);
+            if self.rng.percent(50) {
+                self.streams[1].handle_reconnect(self.now);
             }
         }
         for side in 0..2 {
             while let Some(bytes) = self.links[side].receive(self.now) {
                 let frame = Frame::decode(bytes).unwrap();
-                let result = self.ends[1 - side].handle_frame(frame, self.now);
+                let result = self.streams[1 - side].handle_frame(frame, self.now);
                 assert_eq!(result, Ok(()), "seed {seed}");
             }
-            if self.ends[side]
+            if self.streams[side]
                 .poll_timeout()
                 .is_some_and(|at| at <= self.now)
             {
-                let result = self.ends[side].handle_timeout(self.now);
+                let result = self.streams[side].handle_timeout(self.now);
                 assert_eq!(result, Ok(()), "seed {seed}");
             }
             assert!(
-                self.ends[side]
+                self.streams[side]
                     .poll_timeout()
                     .is_none_or(|at| at > self.now),
                 "seed {seed}: a driver would spin"
             );
         }
         for side in 0..2 {
-            while let Some(frame) = self.ends[side].poll_frame(self.now) {
+            while let Some(frame) = self.streams[side].poll_frame(self.now) {
                 self.count(side, &frame);
                 if self.reconnect.is_none() {
                     self.links[side].send(frame, self.now);
@@ -263,17 +263,17 @@ impl Pair {
         if data.seq == self.records[side] {
             self.records[side] += 1;
         } else {
-            self.repeats += 1;
+            self.retransmissions += 1;
         }
     }
 
     fn next_event(&self) -> Instant {
-        let links = self.links.iter().filter_map(Link::next);
-        let timers = self.ends.iter().filter_map(Stream::poll_timeout);
-        let stalls = self.stalled.into_iter().filter(|at| *at > self.now);
+        let links = self.links.iter().filter_map(FaultyLink::next);
+        let timers = self.streams.iter().filter_map(Stream::poll_timeout);
+        let stalls = self.stalled_until.into_iter().filter(|at| *at > self.now);
         let pauses = (0..2)
             .filter(|side| self.sent[*side] < self.plan.messages)
-            .map(|side| self.pausing[side])
+            .map(|side| self.silent_until[side])
             .filter(|at| *at > self.now);
         let pushes = (0..2).any(|side| self.wants_to_push(side));
         links
@@ -291,11 +291,11 @@ impl Pair {
 /// The n-th message of a side: any length, and no two alike.
 fn message(side: usize, n: u64) -> Vec<u8> {
     let side = u8::try_from(side).unwrap();
-    let mut dice = Dice::new(n << 1 | u64::from(side));
-    let len = match dice.below(20) {
-        0 => 60_000 + dice.below(3000),
-        1 => dice.below(300_000),
-        _ => dice.below(300),
+    let mut rng = Rng64::new(n << 1 | u64::from(side));
+    let len = match rng.below(20) {
+        0 => 60_000 + rng.below(3000),
+        1 => rng.below(300_000),
+        _ => rng.below(300),
     };
     let mut message = n.to_le_bytes().to_vec();
     message.resize(message.len() + usize::try_from(len).unwrap(), side | 0x40);
@@ -303,13 +303,13 @@ fn message(side: usize, n: u64) -> Vec<u8> {
 }
 
 /// Runs a plan with many seeds; returns how often connections were lost.
-fn run_seeds(seeds: u64, plan: Plan) -> u64 {
+fn run_seeds(seeds: u64, plan: RunOptions) -> u64 {
     (0..seeds)
-        .map(|seed| Pair::new(plan, seed).run(seed).cuts)
+        .map(|seed| StreamPair::new(plan, seed).run(seed).cuts)
         .sum()
 }
 
-const STEADY: Plan = Plan {
+const STEADY_RUN: RunOptions = RunOptions {
     faults: PERFECT,
     messages: 100,
     cut_percent: 0,
@@ -317,103 +317,132 @@ const STEADY: Plan = Plan {
 };
 
 #[test]
-fn a_perfect_link_carries_nothing_twice() {
+fn perfect_link_carries_no_retransmissions() {
     for delay in [1, 90] {
-        let faults = Faults { delay, ..PERFECT };
-        let pair = Pair::new(Plan { faults, ..STEADY }, 1).run(1);
-        assert_eq!((pair.received, pair.repeats), ([100; 2], 0));
+        let faults = LinkFaults { delay, ..PERFECT };
+        let pair = StreamPair::new(
+            RunOptions {
+                faults,
+                ..STEADY_RUN
+            },
+            1,
+        )
+        .run(1);
+        assert_eq!((pair.received, pair.retransmissions), ([100; 2], 0));
     }
 }
 
 #[test]
-fn what_is_lost_is_sent_again_and_little_else() {
-    let faults = Faults {
+fn only_lost_records_are_retransmitted() {
+    let faults = LinkFaults {
         delay: 10,
         drop_percent: 2,
         ..PERFECT
     };
-    let plan = Plan {
+    let plan = RunOptions {
         faults,
         messages: 1000,
-        ..STEADY
+        ..STEADY_RUN
     };
-    let pair = Pair::new(plan, 1).run(1);
+    let pair = StreamPair::new(plan, 1).run(1);
     let records = u64::from(pair.records[0] + pair.records[1]);
-    assert!(pair.repeats > records / 100);
-    assert!(pair.repeats < records / 5, "{} of {records}", pair.repeats);
+    assert!(pair.retransmissions > records / 100);
+    assert!(
+        pair.retransmissions < records / 5,
+        "{} of {records}",
+        pair.retransmissions
+    );
 }
 
 #[test]
 fn messages_survive_delay_and_reordering() {
-    let faults = Faults {
+    let faults = LinkFaults {
         delay: 20,
         jitter: 40,
         ..PERFECT
     };
-    run_seeds(60, Plan { faults, ..STEADY });
+    run_seeds(
+        60,
+        RunOptions {
+            faults,
+            ..STEADY_RUN
+        },
+    );
 }
 
 #[test]
 fn messages_survive_loss() {
     for drop_percent in [1, 10, 30] {
-        let faults = Faults {
+        let faults = LinkFaults {
             delay: 10,
             drop_percent,
             ..PERFECT
         };
-        run_seeds(40, Plan { faults, ..STEADY });
+        run_seeds(
+            40,
+            RunOptions {
+                faults,
+                ..STEADY_RUN
+            },
+        );
     }
 }
 
 #[test]
 fn messages_survive_duplication() {
-    let faults = Faults {
+    let faults = LinkFaults {
         delay: 5,
         jitter: 50,
         duplicate_percent: 50,
         ..PERFECT
     };
-    run_seeds(40, Plan { faults, ..STEADY });
+    run_seeds(
+        40,
+        RunOptions {
+            faults,
+            ..STEADY_RUN
+        },
+    );
 }
 
 #[test]
-fn messages_survive_cuts_without_a_byte_lost_or_doubled() {
-    let faults = Faults {
+fn messages_survive_connection_loss_exactly_once() {
+    let faults = LinkFaults {
         delay: 15,
         ..PERFECT
     };
     let cuts = run_seeds(
         60,
-        Plan {
+        RunOptions {
             faults,
             cut_percent: 5,
-            ..STEADY
+            ..STEADY_RUN
         },
     );
     assert!(cuts > 200, "{cuts}");
 }
 
 #[test]
-fn messages_survive_applications_that_stop_reading() {
+fn messages_survive_stalled_readers() {
     run_seeds(
         40,
-        Plan {
+        RunOptions {
             stall_percent: 5,
             messages: 300,
-            ..STEADY
+            ..STEADY_RUN
         },
     );
 }
 
 #[test]
-fn messages_survive_everything_at_once() {
-    let faults = Faults {
+fn messages_survive_all_faults_combined() {
+    let faults = LinkFaults {
         delay: 10,
         jitter: 30,
         drop_percent: 10,
         duplicate_percent: 10,
     };
-    let plan = Plan {
+    let plan = RunOptions {
         faults,
         messages: 150,
         cut_percent: 3,

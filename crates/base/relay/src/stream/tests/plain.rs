@@ -2,12 +2,12 @@
 
 use super::*;
 use crate::{
-    channel::OpenError,
+    channel::RecordOpenError,
     limits::{MESSAGE_BYTES, RECORD_BYTES, TAG_BYTES},
     stream::{PushError, StreamError},
 };
 
-fn refused(stream: &mut Stream, data: Data, expected: StreamError) {
+fn expect_error(stream: &mut Stream, data: Data, expected: StreamError) {
     assert_eq!(stream.handle_frame(frame(data), epoch()), Err(expected));
     // After the end every call says why.
     let heartbeat = Frame::new(id(), Body::Heartbeat);
@@ -21,7 +21,7 @@ fn refused(stream: &mut Stream, data: Data, expected: StreamError) {
 
 #[test]
 fn each_message_starts_a_record_of_at_most_60_kib() {
-    let (mut a, _) = ends(Delivery::Plain);
+    let (mut a, _) = stream_pair(Delivery::Plain);
     push(&mut a, b"one");
     push(&mut a, &vec![7; 2 * RECORD_BYTES]);
     push(&mut a, b"two");
@@ -44,8 +44,8 @@ fn each_message_starts_a_record_of_at_most_60_kib() {
 }
 
 #[test]
-fn messages_come_out_as_they_went_in() {
-    let (mut a, mut b) = ends(Delivery::Plain);
+fn messages_are_delivered_unchanged() {
+    let (mut a, mut b) = stream_pair(Delivery::Plain);
     let sent: Vec<Vec<u8>> = [1, 3, 61_436, 61_437, 200_000]
         .map(|len| vec![9; len])
         .into();
@@ -60,13 +60,13 @@ fn messages_come_out_as_they_went_in() {
 }
 
 #[test]
-fn any_cut_of_the_byte_stream_is_taken() {
-    let (mut stream, mut sealer) = end_and_sealer(Delivery::Plain);
-    let mut bytes = framed(b"first");
-    bytes.extend(framed(b"second, longer"));
-    bytes.extend(framed(b"3"));
+fn messages_may_be_split_across_records_anywhere() {
+    let (mut stream, mut sealer) = stream_and_sealer(Delivery::Plain);
+    let mut bytes = with_prefix(b"first");
+    bytes.extend(with_prefix(b"second, longer"));
+    bytes.extend(with_prefix(b"3"));
     // Whole, in a prefix, byte by byte, and with nothing in a record.
-    for piece in [
+    for slice in [
         &bytes[..11],
         &bytes[11..12],
         &[],
@@ -74,7 +74,7 @@ fn any_cut_of_the_byte_stream_is_taken() {
         &bytes[20..29],
         &bytes[29..],
     ] {
-        let data = seal(&mut sealer, piece);
+        let data = seal(&mut sealer, slice);
         stream.handle_frame(frame(data), epoch()).unwrap();
     }
     assert_eq!(
@@ -84,9 +84,11 @@ fn any_cut_of_the_byte_stream_is_taken() {
 }
 
 #[test]
-fn records_are_put_in_order_and_the_first_copy_wins() {
-    let (mut stream, mut sealer) = end_and_sealer(Delivery::Plain);
-    let records: Vec<_> = (0..4u8).map(|n| seal(&mut sealer, &framed(&[n]))).collect();
+fn records_are_reordered_and_the_first_copy_wins() {
+    let (mut stream, mut sealer) = stream_and_sealer(Delivery::Plain);
+    let records: Vec<_> = (0..4u8)
+        .map(|n| seal(&mut sealer, &with_prefix(&[n])))
+        .collect();
     let mut forged = records[2].clone();
     forged.payload = vec![0; 40].into();
     for data in [&records[2], &forged, &records[3], &records[0], &forged] {
@@ -103,13 +105,13 @@ fn records_are_put_in_order_and_the_first_copy_wins() {
 }
 
 #[test]
-fn a_record_64_ahead_is_kept_and_one_65_ahead_ends_the_stream() {
+fn record_64_ahead_is_buffered_and_65_ahead_ends_the_stream() {
     for (ahead, ends) in [(64, false), (65, true)] {
-        let (mut stream, mut sealer) = end_and_sealer(Delivery::Plain);
+        let (mut stream, mut sealer) = stream_and_sealer(Delivery::Plain);
         sealer.skip_to(ahead);
-        let data = seal(&mut sealer, &framed(b"x"));
+        let data = seal(&mut sealer, &with_prefix(b"x"));
         if ends {
-            refused(
+            expect_error(
                 &mut stream,
                 data,
                 StreamError::OutOfWindow { seq: 65, next: 0 },
@@ -121,10 +123,10 @@ fn a_record_64_ahead_is_kept_and_one_65_ahead_ends_the_stream() {
 }
 
 #[test]
-fn one_mebibyte_of_ciphertext_may_wait_and_not_a_byte_more() {
+fn reorder_buffer_holds_at_most_one_mebibyte() {
     let full = vec![0; 65_536 - TAG_BYTES];
     for (last, ends) in [(65_536, false), (65_537, true)] {
-        let (mut stream, mut sealer) = end_and_sealer(Delivery::Plain);
+        let (mut stream, mut sealer) = stream_and_sealer(Delivery::Plain);
         sealer.skip_to(1);
         for _ in 0..15 {
             let mut data = seal(&mut sealer, b"");
@@ -135,7 +137,7 @@ fn one_mebibyte_of_ciphertext_may_wait_and_not_a_byte_more() {
         let mut data = seal(&mut sealer, b"");
         data.payload = vec![0; last].into();
         if ends {
-            refused(&mut stream, data, StreamError::ReorderFull { next: 0 });
+            expect_error(&mut stream, data, StreamError::ReorderFull { next: 0 });
         } else {
             stream.handle_frame(frame(data), epoch()).unwrap();
         }
@@ -143,68 +145,71 @@ fn one_mebibyte_of_ciphertext_may_wait_and_not_a_byte_more() {
 }
 
 #[test]
-fn what_was_tampered_with_ends_the_stream() {
+fn tampered_record_ends_the_stream() {
     for flip in [0, 5, 20] {
-        let (mut stream, mut sealer) = end_and_sealer(Delivery::Plain);
-        let mut data = seal(&mut sealer, &framed(b"x"));
+        let (mut stream, mut sealer) = stream_and_sealer(Delivery::Plain);
+        let mut data = seal(&mut sealer, &with_prefix(b"x"));
         let mut bytes = data.payload.to_vec();
         bytes[flip] ^= 1;
         data.payload = bytes.into();
-        refused(&mut stream, data, OpenError::Forged(0).into());
+        expect_error(&mut stream, data, RecordOpenError::Forged(0).into());
     }
     // The number is the nonce: a record under another number is forged as well.
-    let (mut stream, mut sealer) = end_and_sealer(Delivery::Plain);
+    let (mut stream, mut sealer) = stream_and_sealer(Delivery::Plain);
     sealer.skip_to(1);
-    let mut data = seal(&mut sealer, &framed(b"x"));
+    let mut data = seal(&mut sealer, &with_prefix(b"x"));
     data.seq = 0;
-    refused(&mut stream, data, OpenError::Forged(0).into());
+    expect_error(&mut stream, data, RecordOpenError::Forged(0).into());
 }
 
 #[test]
-fn a_record_shorter_than_its_tag_or_longer_than_60_kib_ends_the_stream() {
+fn record_of_invalid_length_ends_the_stream() {
     for (len, error) in [
-        (TAG_BYTES - 1, OpenError::TooShort(TAG_BYTES - 1)),
+        (TAG_BYTES - 1, RecordOpenError::TooShort(TAG_BYTES - 1)),
         (
             RECORD_BYTES + TAG_BYTES + 1,
-            OpenError::TooLong(RECORD_BYTES + 1),
+            RecordOpenError::TooLong(RECORD_BYTES + 1),
         ),
     ] {
-        let (mut stream, mut sealer) = end_and_sealer(Delivery::Plain);
+        let (mut stream, mut sealer) = stream_and_sealer(Delivery::Plain);
         let mut data = seal(&mut sealer, b"");
         data.payload = vec![0; len].into();
-        refused(&mut stream, data, error.into());
+        expect_error(&mut stream, data, error.into());
     }
 }
 
 #[test]
-fn a_declared_length_of_nothing_or_above_64_mib_ends_the_stream() {
+fn invalid_message_length_ends_the_stream() {
     for (len, expected) in [
         (0u32, StreamError::EmptyMessage),
-        ((64 << 20) + 1, StreamError::LongMessage(MESSAGE_BYTES + 1)),
+        (
+            (64 << 20) + 1,
+            StreamError::MessageTooLong(MESSAGE_BYTES + 1),
+        ),
     ] {
-        let (mut stream, mut sealer) = end_and_sealer(Delivery::Plain);
+        let (mut stream, mut sealer) = stream_and_sealer(Delivery::Plain);
         let data = seal(&mut sealer, &len.to_be_bytes());
-        refused(&mut stream, data, expected);
+        expect_error(&mut stream, data, expected);
     }
-    let (mut stream, mut sealer) = end_and_sealer(Delivery::Plain);
+    let (mut stream, mut sealer) = stream_and_sealer(Delivery::Plain);
     let data = seal(&mut sealer, &(64u32 << 20).to_be_bytes());
     stream.handle_frame(frame(data), epoch()).unwrap();
 }
 
 #[test]
-fn the_129th_message_that_nobody_takes_ends_the_stream() {
-    let (mut stream, mut sealer) = end_and_sealer(Delivery::Plain);
+fn unread_message_129_ends_a_plain_stream() {
+    let (mut stream, mut sealer) = stream_and_sealer(Delivery::Plain);
     for _ in 0..128 {
-        let data = seal(&mut sealer, &framed(b"x"));
+        let data = seal(&mut sealer, &with_prefix(b"x"));
         stream.handle_frame(frame(data), epoch()).unwrap();
     }
-    let data = seal(&mut sealer, &framed(b"x"));
-    refused(&mut stream, data, StreamError::InboxFull);
+    let data = seal(&mut sealer, &with_prefix(b"x"));
+    expect_error(&mut stream, data, StreamError::QueueFull);
 }
 
 #[test]
-fn segments_resets_and_handshakes_end_a_plain_stream_and_the_rest_is_ignored() {
-    let (mut stream, mut sealer) = end_and_sealer(Delivery::Plain);
+fn segments_resets_and_handshakes_end_a_plain_stream() {
+    let (mut stream, mut sealer) = stream_and_sealer(Delivery::Plain);
     for body in [Body::Ack, Body::Heartbeat, Body::Resume { next_seq: 9 }] {
         let mut frame = Frame::new(id(), body);
         (frame.ack, frame.ack_bits) = (77, 88);
@@ -223,21 +228,21 @@ fn segments_resets_and_handshakes_end_a_plain_stream_and_the_rest_is_ignored() {
         Err(StreamError::Reset)
     );
 
-    let (mut stream, _) = end_and_sealer(Delivery::Plain);
+    let (mut stream, _) = stream_and_sealer(Delivery::Plain);
     let handshake = Frame::new(id(), Body::Handshake(Bytes::from_static(b"x")));
     assert_eq!(
         stream.handle_frame(handshake, epoch()),
         Err(StreamError::Handshake)
     );
 
-    let (mut stream, _) = end_and_sealer(Delivery::Plain);
+    let (mut stream, _) = stream_and_sealer(Delivery::Plain);
     let mut data = seal(&mut sealer, b"");
     data.segment_count = 2;
-    refused(&mut stream, data, StreamError::Segments(0));
+    expect_error(&mut stream, data, StreamError::Segments(0));
 }
 
 #[test]
-fn the_last_record_number_is_used_and_then_the_stream_ends() {
+fn stream_ends_after_the_last_record_number() {
     let (mut channel, _) = Channel::pair();
     channel.sealer.skip_to(u32::MAX - 1);
     let mut stream = Stream::new(id(), channel, Delivery::Plain, epoch());
@@ -251,8 +256,8 @@ fn the_last_record_number_is_used_and_then_the_stream_ends() {
 }
 
 #[test]
-fn a_plain_stream_ends_with_its_connection() {
-    let (mut stream, _) = ends(Delivery::Plain);
+fn plain_stream_ends_with_its_connection() {
+    let (mut stream, _) = stream_pair(Delivery::Plain);
     stream.handle_disconnect(epoch());
     stream.handle_reconnect(epoch());
     assert_eq!(
@@ -262,8 +267,8 @@ fn a_plain_stream_ends_with_its_connection() {
 }
 
 #[test]
-fn what_is_no_message_is_not_pushed_and_leaves_the_rest_as_it_was() {
-    let (mut a, mut b) = ends(Delivery::Plain);
+fn invalid_message_is_not_queued() {
+    let (mut a, mut b) = stream_pair(Delivery::Plain);
     push(&mut a, b"before");
     assert_eq!(a.push(|_| {}), Err(PushError::Empty));
     assert_eq!(

@@ -3,12 +3,12 @@
 use super::*;
 use crate::{
     frame::NOTHING_RECEIVED,
-    limits::{MESSAGE_BYTES, RECORD_BYTES, SEGMENTS, WINDOW_BYTES, WINDOW_RECORDS},
+    limits::{MAX_SEGMENTS, MESSAGE_BYTES, RECORD_BYTES, WINDOW_BYTES, WINDOW_RECORDS},
     stream::StreamError,
 };
 
 /// Hands all frames of one end to the other.
-fn carry(from: &mut Stream, to: &mut Stream, now: Instant) -> usize {
+fn transfer(from: &mut Stream, to: &mut Stream, now: Instant) -> usize {
     let frames = frames(from, now);
     let count = frames.len();
     for frame in frames {
@@ -18,8 +18,8 @@ fn carry(from: &mut Stream, to: &mut Stream, now: Instant) -> usize {
 }
 
 #[test]
-fn short_messages_share_a_record_and_long_ones_are_cut_into_segments() {
-    let (mut a, mut b) = ends(Delivery::Reliable);
+fn short_messages_share_a_record_and_long_ones_are_segmented() {
+    let (mut a, mut b) = stream_pair(Delivery::Reliable);
     push(&mut a, b"one");
     push(&mut a, b"two");
     push(&mut a, &vec![7; 2 * RECORD_BYTES]);
@@ -47,24 +47,24 @@ fn short_messages_share_a_record_and_long_ones_are_cut_into_segments() {
 }
 
 #[test]
-fn the_longest_message_has_as_many_segments_as_the_limit_says() {
+fn longest_message_uses_the_maximum_number_of_segments() {
     assert_eq!(
         (MESSAGE_BYTES + 4).div_ceil(RECORD_BYTES),
-        usize::try_from(SEGMENTS).unwrap()
+        usize::try_from(MAX_SEGMENTS).unwrap()
     );
-    let (mut a, mut b) = ends(Delivery::Reliable);
+    let (mut a, mut b) = stream_pair(Delivery::Reliable);
     a.push(|buffer| buffer.resize(buffer.len() + MESSAGE_BYTES, 7))
         .unwrap();
-    while carry(&mut a, &mut b, epoch()) > 0 {
-        carry(&mut b, &mut a, epoch());
+    while transfer(&mut a, &mut b, epoch()) > 0 {
+        transfer(&mut b, &mut a, epoch());
     }
     assert_eq!(b.poll_message().unwrap().len(), MESSAGE_BYTES);
 }
 
 #[test]
-fn segments_that_do_not_fit_together_end_the_stream() {
+fn inconsistent_segments_end_the_stream() {
     // Records as (plaintext, index, count); the last one is refused.
-    let long = framed(&[7; 10]);
+    let long = with_prefix(&[7; 10]);
     let cases: [&[(&[u8], u32, u32)]; 8] = [
         &[(&long[..5], 0, 1)],
         &[(&long[..5], 1, 2)],
@@ -76,7 +76,7 @@ fn segments_that_do_not_fit_together_end_the_stream() {
         &[(&long, 0, 2)],
     ];
     for case in cases {
-        let (mut stream, mut sealer) = end_and_sealer(Delivery::Reliable);
+        let (mut stream, mut sealer) = stream_and_sealer(Delivery::Reliable);
         let mut results = Vec::new();
         for (plaintext, index, count) in case {
             let mut data = seal(&mut sealer, plaintext);
@@ -92,11 +92,11 @@ fn segments_that_do_not_fit_together_end_the_stream() {
 }
 
 #[test]
-fn an_acknowledgement_waits_for_eight_records_or_25_ms_or_a_frame_to_ride_on() {
-    let (mut a, mut b) = ends(Delivery::Reliable);
+fn ack_is_delayed_until_eight_records_25_ms_or_another_frame() {
+    let (mut a, mut b) = stream_pair(Delivery::Reliable);
     for _ in 0..7 {
         push(&mut a, b"x");
-        carry(&mut a, &mut b, epoch());
+        transfer(&mut a, &mut b, epoch());
     }
     assert_eq!(frames(&mut b, epoch()), []);
     assert_eq!(b.poll_timeout(), Some(epoch() + ms(25)));
@@ -107,12 +107,12 @@ fn an_acknowledgement_waits_for_eight_records_or_25_ms_or_a_frame_to_ride_on() {
 
     for _ in 0..8 {
         push(&mut a, b"x");
-        carry(&mut a, &mut b, epoch());
+        transfer(&mut a, &mut b, epoch());
     }
     assert_eq!(frames(&mut b, epoch())[0].ack, 14);
 
     push(&mut a, b"x");
-    carry(&mut a, &mut b, epoch());
+    transfer(&mut a, &mut b, epoch());
     push(&mut b, b"y");
     let told = frames(&mut b, epoch());
     assert_eq!((data(&told[0]).seq, told[0].ack), (0, 15));
@@ -121,8 +121,8 @@ fn an_acknowledgement_waits_for_eight_records_or_25_ms_or_a_frame_to_ride_on() {
 }
 
 #[test]
-fn a_hole_is_filled_at_once_and_once_per_round_trip() {
-    let (mut a, mut b) = ends(Delivery::Reliable);
+fn gap_is_retransmitted_immediately_and_once_per_round_trip() {
+    let (mut a, mut b) = stream_pair(Delivery::Reliable);
     let mut sent = Vec::new();
     for n in 0..5u8 {
         push(&mut a, &[n]);
@@ -147,8 +147,8 @@ fn a_hole_is_filled_at_once_and_once_per_round_trip() {
 }
 
 #[test]
-fn the_timer_sends_only_the_oldest_record_again_and_ever_less_often() {
-    let (mut a, _) = ends(Delivery::Reliable);
+fn retransmission_timer_resends_the_oldest_record_with_backoff() {
+    let (mut a, _) = stream_pair(Delivery::Reliable);
     for n in 0..5u8 {
         push(&mut a, &[n]);
         frames(&mut a, epoch());
@@ -168,8 +168,8 @@ fn the_timer_sends_only_the_oldest_record_again_and_ever_less_often() {
 }
 
 #[test]
-fn what_was_dropped_behind_a_probe_follows_without_a_timer_each() {
-    let (mut a, mut b) = ends(Delivery::Reliable);
+fn losses_after_a_probe_are_retransmitted_without_a_timeout() {
+    let (mut a, mut b) = stream_pair(Delivery::Reliable);
     for n in 0..40u8 {
         push(&mut a, &[n]);
         frames(&mut a, epoch());
@@ -179,10 +179,10 @@ fn what_was_dropped_behind_a_probe_follows_without_a_timer_each() {
     a.handle_timeout(now).unwrap();
     let mut received = Vec::new();
     for _ in 0..10 {
-        carry(&mut a, &mut b, now);
+        transfer(&mut a, &mut b, now);
         now += ms(30);
         b.handle_timeout(now).unwrap();
-        carry(&mut b, &mut a, now);
+        transfer(&mut b, &mut a, now);
         received.extend(messages(&mut b));
     }
     assert_eq!(received.len(), 40);
@@ -190,9 +190,9 @@ fn what_was_dropped_behind_a_probe_follows_without_a_timer_each() {
 }
 
 #[test]
-fn an_acknowledgement_of_what_was_never_sent_ends_the_stream() {
+fn ack_of_an_unsent_record_ends_the_stream() {
     for (ack, bits, last) in [(1, 0, 1), (NOTHING_RECEIVED, 0b10, 1), (0, 1 << 31, 32)] {
-        let (mut a, _) = ends(Delivery::Reliable);
+        let (mut a, _) = stream_pair(Delivery::Reliable);
         push(&mut a, b"x");
         frames(&mut a, epoch());
         let mut frame = Frame::new(id(), Body::Heartbeat);
@@ -202,20 +202,20 @@ fn an_acknowledgement_of_what_was_never_sent_ends_the_stream() {
             Err(StreamError::AckOfUnsent(last))
         );
     }
-    let (mut a, _) = ends(Delivery::Reliable);
+    let (mut a, _) = stream_pair(Delivery::Reliable);
     let mut frame = Frame::new(id(), Body::Heartbeat);
     assert_eq!(
         a.handle_frame(frame.clone(), epoch()),
         Err(StreamError::AckOfUnsent(0))
     );
-    let (mut a, _) = ends(Delivery::Reliable);
+    let (mut a, _) = stream_pair(Delivery::Reliable);
     frame.ack = NOTHING_RECEIVED;
     a.handle_frame(frame, epoch()).unwrap();
 }
 
 #[test]
-fn an_application_that_does_not_read_holds_the_sender_back() {
-    let (mut a, mut b) = ends(Delivery::Reliable);
+fn slow_reader_applies_backpressure_to_the_sender() {
+    let (mut a, mut b) = stream_pair(Delivery::Reliable);
     let message = vec![7; 50_000];
     for _ in 0..400 {
         push(&mut a, &message);
@@ -226,8 +226,8 @@ fn an_application_that_does_not_read_holds_the_sender_back() {
         now += ms(30);
         a.handle_timeout(now).unwrap();
         b.handle_timeout(now).unwrap();
-        sent += carry(&mut a, &mut b, now);
-        carry(&mut b, &mut a, now);
+        sent += transfer(&mut a, &mut b, now);
+        transfer(&mut b, &mut a, now);
     }
     assert!(a.unacknowledged() > 80);
     assert!(a.unacknowledged() * 50_020 <= WINDOW_BYTES);
@@ -239,15 +239,15 @@ fn an_application_that_does_not_read_holds_the_sender_back() {
     let mut received = 0;
     for _ in 0..200 {
         received += messages(&mut b).len();
-        carry(&mut b, &mut a, now);
-        carry(&mut a, &mut b, now);
+        transfer(&mut b, &mut a, now);
+        transfer(&mut a, &mut b, now);
     }
     assert_eq!(received, 400);
 }
 
 #[test]
-fn tiny_messages_that_nobody_takes_are_bounded_and_not_lost() {
-    let (mut a, mut b) = ends(Delivery::Reliable);
+fn unread_tiny_messages_are_bounded_and_not_lost() {
+    let (mut a, mut b) = stream_pair(Delivery::Reliable);
     for _ in 0..1_000_000 {
         push(&mut a, b"x");
     }
@@ -255,8 +255,8 @@ fn tiny_messages_that_nobody_takes_are_bounded_and_not_lost() {
     for _ in 0..20 {
         now += ms(30);
         b.handle_timeout(now).unwrap();
-        carry(&mut a, &mut b, now);
-        carry(&mut b, &mut a, now);
+        transfer(&mut a, &mut b, now);
+        transfer(&mut b, &mut a, now);
     }
     let mut received = messages(&mut b).len();
     assert!(received < 1_000_000);
@@ -264,16 +264,16 @@ fn tiny_messages_that_nobody_takes_are_bounded_and_not_lost() {
         now += ms(30);
         a.handle_timeout(now).unwrap();
         b.handle_timeout(now).unwrap();
-        carry(&mut b, &mut a, now);
-        carry(&mut a, &mut b, now);
+        transfer(&mut b, &mut a, now);
+        transfer(&mut a, &mut b, now);
         received += messages(&mut b).len();
     }
     assert_eq!(received, 1_000_000);
 }
 
 #[test]
-fn the_window_counts_records_too() {
-    let (mut a, _) = ends(Delivery::Reliable);
+fn send_window_limits_the_number_of_records() {
+    let (mut a, _) = stream_pair(Delivery::Reliable);
     for _ in 0..WINDOW_RECORDS + 10 {
         push(&mut a, b"x");
         // One record each: nothing to share with.
@@ -284,10 +284,10 @@ fn the_window_counts_records_too() {
 }
 
 #[test]
-fn records_out_of_the_window_are_dropped_and_told_at_once() {
-    let (mut stream, mut sealer) = end_and_sealer(Delivery::Reliable);
+fn records_outside_the_window_are_dropped_and_acknowledged_immediately() {
+    let (mut stream, mut sealer) = stream_and_sealer(Delivery::Reliable);
     sealer.skip_to(65);
-    let mut far = frame(seal(&mut sealer, &framed(b"x")));
+    let mut far = frame(seal(&mut sealer, &with_prefix(b"x")));
     far.ack = NOTHING_RECEIVED;
     stream.handle_frame(far, epoch()).unwrap();
     let told = frames(&mut stream, epoch());
@@ -295,8 +295,8 @@ fn records_out_of_the_window_are_dropped_and_told_at_once() {
 }
 
 #[test]
-fn heartbeats_keep_an_idle_stream_and_silence_ends_it() {
-    let (mut a, mut b) = ends(Delivery::Reliable);
+fn heartbeats_keep_an_idle_stream_alive_and_silence_ends_it() {
+    let (mut a, mut b) = stream_pair(Delivery::Reliable);
     assert_eq!(a.poll_timeout(), Some(epoch() + ms(10_000)));
     let mut now = epoch();
     for _ in 0..10 {
@@ -304,8 +304,8 @@ fn heartbeats_keep_an_idle_stream_and_silence_ends_it() {
         for end in [&mut a, &mut b] {
             end.handle_timeout(now).unwrap();
         }
-        assert_eq!(carry(&mut a, &mut b, now), 1);
-        assert_eq!(carry(&mut b, &mut a, now), 1);
+        assert_eq!(transfer(&mut a, &mut b, now), 1);
+        assert_eq!(transfer(&mut b, &mut a, now), 1);
     }
     assert_eq!(a.handle_timeout(now + ms(29_999)), Ok(()));
     assert_eq!(a.handle_timeout(now + ms(30_000)), Err(StreamError::Silent));
@@ -317,8 +317,8 @@ fn heartbeats_keep_an_idle_stream_and_silence_ends_it() {
 }
 
 #[test]
-fn after_a_cut_resume_goes_first_and_then_what_the_peer_lacks() {
-    let (mut a, mut b) = ends(Delivery::Reliable);
+fn reconnect_sends_resume_before_retransmissions() {
+    let (mut a, mut b) = stream_pair(Delivery::Reliable);
     for n in 0..3u8 {
         push(&mut a, &[n]);
         let frame = frames(&mut a, epoch()).remove(0);
@@ -363,8 +363,8 @@ fn after_a_cut_resume_goes_first_and_then_what_the_peer_lacks() {
 }
 
 #[test]
-fn a_resume_that_is_not_answered_is_sent_again() {
-    let (mut a, _) = ends(Delivery::Reliable);
+fn unanswered_resume_is_sent_again() {
+    let (mut a, _) = stream_pair(Delivery::Reliable);
     a.handle_disconnect(epoch());
     a.handle_reconnect(epoch());
     assert_eq!(frames(&mut a, epoch()).len(), 1);
@@ -375,14 +375,14 @@ fn a_resume_that_is_not_answered_is_sent_again() {
 }
 
 #[test]
-fn a_late_copy_of_a_resume_changes_nothing() {
-    let (mut a, mut b) = ends(Delivery::Reliable);
+fn late_duplicate_resume_is_ignored() {
+    let (mut a, mut b) = stream_pair(Delivery::Reliable);
     a.handle_reconnect(epoch());
     let resume = frames(&mut a, epoch()).remove(0);
     b.handle_frame(resume.clone(), epoch()).unwrap();
-    carry(&mut b, &mut a, epoch());
+    transfer(&mut b, &mut a, epoch());
     push(&mut a, b"up");
-    carry(&mut a, &mut b, epoch());
+    transfer(&mut a, &mut b, epoch());
     push(&mut b, b"down");
     assert_eq!(frames(&mut b, epoch()).len(), 1);
     b.handle_frame(resume, epoch()).unwrap();
