@@ -1,7 +1,7 @@
-//! Records: AES-256-GCM under the keys of a handshake, one key per direction.
+//! Encrypted channel: records sealed with AES-256-GCM, one key per direction.
 //!
-//! Invariant: a sealer uses each number once, and the number is the nonce. Records are sealed and
-//! opened in place where the buffer allows it. Not here: which record is whose turn ([`crate::stream`]).
+//! Invariant: a sealer uses each record number once, and the number is the nonce. Records are
+//! sealed and opened in place where the buffer allows it. Record ordering is in [`crate::stream`].
 
 use std::fmt;
 
@@ -11,18 +11,18 @@ use clatter::bytearray::ByteArray;
 
 use crate::limits;
 
-/// Both directions, after a handshake.
+/// Both directions of a channel, after a handshake.
 #[derive(Debug)]
 pub struct Channel {
-    /// Seals what this endpoint sends.
+    /// Seals outgoing records.
     pub sealer: RecordSealer,
-    /// Opens what the peer sends.
+    /// Opens incoming records.
     pub opener: RecordOpener,
 }
 
 #[cfg(any(test, fuzzing))]
 impl Channel {
-    /// Makes both ends of a channel without a handshake.
+    /// Creates both ends of a channel without a handshake.
     pub(crate) fn pair() -> (Self, Self) {
         let (up, down) = ([1; 32], [2; 32]);
         let end = |seal: &[u8; 32], open: &[u8; 32]| Self {
@@ -33,7 +33,7 @@ impl Channel {
     }
 }
 
-/// Seals records, each under the next number.
+/// Seals records with consecutive numbers.
 pub struct RecordSealer {
     key: LessSafeKey,
     next: u32,
@@ -47,19 +47,19 @@ impl RecordSealer {
         }
     }
 
-    /// Goes on at a number, as after as many records.
+    /// Sets the number of the next record.
     #[cfg(test)]
     pub(crate) fn skip_to(&mut self, next: u32) {
         self.next = next;
     }
 
-    /// Returns the number of the next record, also how many were sealed. Above
-    /// [`limits::LAST_SEQ`] there is no next one.
+    /// Returns the number of the next record, which is also the number of records sealed so far.
+    /// Above [`limits::LAST_SEQ`] no record can be sealed.
     pub fn next_seq(&self) -> u32 {
         self.next
     }
 
-    /// Seals the bytes of `buffer` from `start` on, in place, and appends the tag.
+    /// Seals `buffer[start..]` in place and appends the tag.
     pub fn seal(&mut self, buffer: &mut Vec<u8>, start: usize) -> Result<(), RecordSealError> {
         if self.next > limits::LAST_SEQ {
             return Err(RecordSealError::Exhausted);
@@ -86,7 +86,7 @@ impl fmt::Debug for RecordSealer {
     }
 }
 
-/// Opens the peer's records. The caller puts them in order and opens each once.
+/// Opens the peer's records. The caller orders them and opens each one once.
 pub struct RecordOpener {
     key: LessSafeKey,
 }
@@ -96,7 +96,7 @@ impl RecordOpener {
         Self { key: aead_key(key) }
     }
 
-    /// Opens a record, in place if nobody else holds its bytes.
+    /// Opens a record, in place if its buffer is not shared.
     pub fn open(&self, seq: u32, record: Bytes) -> Result<Bytes, RecordOpenError> {
         let Some(len) = record.len().checked_sub(limits::TAG_BYTES) else {
             return Err(RecordOpenError::TooShort(record.len()));
@@ -131,14 +131,14 @@ impl fmt::Debug for RecordOpener {
     }
 }
 
-/// Why nothing was sealed.
+/// Why a record was not sealed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordSealError {
-    /// Caller: all numbers are used, and none is used twice. The stream has to end.
-    #[error("record numbers are used up")]
+    /// Caller: all record numbers are used. The stream has to end.
+    #[error("record numbers are exhausted")]
     Exhausted,
-    /// Caller: no record holds as much.
+    /// Caller: the plaintext exceeds [`limits::RECORD_BYTES`].
     #[error("record of {0} bytes is too long")]
     TooLong(usize),
 }
@@ -147,18 +147,18 @@ pub enum RecordSealError {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordOpenError {
-    /// Peer: shorter than its tag.
+    /// Peer: the record is shorter than its tag.
     #[error("record of {0} bytes is shorter than its tag")]
     TooShort(usize),
-    /// Peer: longer than any record.
-    #[error("record holds {0} bytes")]
+    /// Peer: the plaintext exceeds [`limits::RECORD_BYTES`].
+    #[error("record of {0} bytes is too long")]
     TooLong(usize),
-    /// Peer, or the relay: not what was sealed under this number.
+    /// Peer or relay: authentication failed.
     #[error("record {0} is not authentic")]
     Forged(u32),
 }
 
-/// Four zero bytes, then the number as 64 bits, big-endian.
+/// Returns the nonce: four zero bytes, then the record number as a 64-bit big-endian integer.
 fn nonce(seq: u32) -> Nonce {
     let mut bytes = [0; 12];
     bytes[8..].copy_from_slice(&seq.to_be_bytes());
@@ -167,9 +167,9 @@ fn nonce(seq: u32) -> Nonce {
 
 #[expect(
     clippy::expect_used,
-    reason = "the cipher of the handshake has keys of 32 bytes"
+    reason = "the handshake's cipher has 32-byte keys"
 )]
 fn aead_key(key: &impl ByteArray) -> LessSafeKey {
-    let key = UnboundKey::new(&AES_256_GCM, key.as_slice()).expect("an AES-256 key is 32 bytes");
+    let key = UnboundKey::new(&AES_256_GCM, key.as_slice()).expect("AES-256 key has 32 bytes");
     LessSafeKey::new(key)
 }

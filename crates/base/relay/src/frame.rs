@@ -1,7 +1,7 @@
-//! Relay frames: the envelope in which everything travels on the rendezvous websocket.
+//! Relay frames: everything sent on the rendezvous websocket.
 //!
-//! Invariant: a [`Frame`] is valid; what is not, is refused by [`Frame::decode`]. Payloads are slices
-//! of the message they came in. Not here: what a relay reads of a frame ([`crate::route`]).
+//! Invariant: a [`Frame`] is valid; [`Frame::decode`] refuses invalid ones. Payloads are slices of
+//! the message they arrived in. A relay reads only the route of a frame ([`crate::route`]).
 
 #[rustfmt::skip]
 #[expect(unreachable_pub, reason = "generated from the schema")]
@@ -23,33 +23,33 @@ use crate::{
     route::{Kind, Route},
 };
 
-/// The one version of the frame.
+/// Frame version. There is only one.
 pub const VERSION: u32 = 1;
-/// The acknowledgement of a reliable endpoint that has received nothing: its bit 0 is record 0.
+/// Value of `ack` if a reliable endpoint has received nothing: bit 0 of `ack_bits` is record 0.
 pub const NOTHING_RECEIVED: u32 = u32::MAX;
-/// The reason of every reset that an executor sends, whatever the cause. It tells nothing to a peer
-/// that is not authenticated.
+/// Reason of every reset that an executor sends. It does not reveal the cause, because the peer may
+/// be unauthenticated.
 pub const RESET_PROTOCOL_ERROR: &str = "noise_relay_protocol_error";
-/// The reason of a reset by which a reliable harness ends its stream on purpose.
+/// Reason of the reset with which a reliable harness closes its stream.
 pub const RESET_CLOSED: &str = "closed";
 
-/// One valid relay frame: one binary websocket message.
+/// Valid relay frame: one binary websocket message.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Frame {
-    /// The stream it belongs to. Untrusted text.
+    /// Stream of the frame. Untrusted text.
     pub stream_id: StreamId,
-    /// Highest record taken without a gap. Means something on reliable streams only; else 0.
+    /// Highest record received without a gap. 0 on plain streams.
     pub ack: u32,
-    /// Bit i: record `ack + 1 + i` has arrived. Means something on reliable streams only; else 0.
+    /// Bit i: record `ack + 1 + i` was received. 0 on plain streams.
     pub ack_bits: u32,
-    /// What it carries.
+    /// Body.
     pub body: Body,
-    /// Trace context in clear text. Stock harnesses repeat here what a traced request says inside.
+    /// Trace context in clear text. Stock harnesses repeat the trace context of a request here.
     pub trace: Option<Trace>,
 }
 
 impl Frame {
-    /// Makes a frame without acknowledgement, as a stock endpoint does.
+    /// Creates a frame without acknowledgement, like a stock endpoint.
     pub fn new(stream_id: StreamId, body: Body) -> Self {
         Self {
             stream_id,
@@ -60,7 +60,7 @@ impl Frame {
         }
     }
 
-    /// Makes the frame by which an endpoint announces that it acknowledges. Stock peers ignore it.
+    /// Creates the frame with which an endpoint announces acknowledgements. Stock peers ignore it.
     pub fn announcement(stream_id: StreamId) -> Self {
         Self {
             ack: NOTHING_RECEIVED,
@@ -68,13 +68,13 @@ impl Frame {
         }
     }
 
-    /// Tells whether this is what [`Self::announcement`] makes.
+    /// Returns whether this frame is an [announcement](Self::announcement).
     pub fn is_announcement(&self) -> bool {
         self.body == Body::Ack && self.ack == NOTHING_RECEIVED && self.ack_bits == 0
     }
 
-    /// Tells whether a stock endpoint holds the frame to be valid: records are never segmented.
-    /// Stock executors drop others in silence, stock harnesses end the connection.
+    /// Returns whether stock endpoints accept the frame: they do not support segmented records.
+    /// Stock executors drop other frames silently; stock harnesses close the connection.
     pub fn is_plain(&self) -> bool {
         match &self.body {
             Body::Data(data) => data.segment_index == 0 && data.segment_count == 1,
@@ -87,31 +87,31 @@ impl Frame {
     }
 }
 
-/// What a frame carries.
+/// Body of a frame.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Body {
     /// One sealed record.
     Data(Data),
-    /// Nothing but the acknowledgement fields, or the announcement that they are used.
+    /// Only the acknowledgement fields, or the announcement that they are used.
     Ack,
-    /// The sender goes on with the stream on a new connection.
+    /// The sender continues the stream on a new connection.
     Resume {
-        /// The number of its next new record. 0 in front of a handshake.
+        /// Number of the sender's next new record. 0 before a handshake.
         next_seq: u32,
     },
-    /// The stream, or its path, is over.
+    /// The stream or its path ended.
     Reset {
-        /// Never empty. Untrusted, unauthenticated text.
+        /// Never empty. Untrusted and unauthenticated text.
         reason: String,
     },
-    /// A sign of life.
+    /// A heartbeat.
     Heartbeat,
-    /// One NoiseState handshake message. Never empty.
+    /// One Noise handshake message. Never empty.
     Handshake(Bytes),
 }
 
 impl Body {
-    /// Returns which body it is.
+    /// Returns the kind of the body.
     pub fn kind(&self) -> Kind {
         match self {
             Self::Data(_) => Kind::Data,
@@ -124,20 +124,20 @@ impl Body {
     }
 }
 
-/// One sealed record, and its place in the message that it is a part of.
+/// Sealed record and its position in the message it belongs to.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Data {
-    /// Number of the record in its direction, from 0 without gaps.
+    /// Number of the record in its direction, starting at 0 without gaps.
     pub seq: u32,
-    /// Place of the record within its message.
+    /// Index of the record within its message.
     pub segment_index: u32,
-    /// Records that carry the message: 1 for whole messages.
+    /// Number of records of the message. 1 for whole messages.
     pub segment_count: u32,
     /// Ciphertext and tag. Never empty.
     pub payload: Bytes,
 }
 
-/// W3C trace context, unchecked.
+/// W3C trace context. Not validated.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Trace {
     /// `traceparent`.
@@ -146,15 +146,15 @@ pub struct Trace {
     pub state: Option<String>,
 }
 
-/// Tells whether any message is cut like this.
+/// Returns whether a message can have a segment `index` of `count`.
 pub(crate) fn is_valid_segment(index: u32, count: u32) -> bool {
     index < count && count <= limits::MAX_SEGMENTS
 }
 
 impl Frame {
-    /// Decodes one websocket message. Payloads are slices of it; nothing but texts is copied.
+    /// Decodes one websocket message. Payloads are slices of it; only strings are copied.
     pub fn decode(message: Bytes) -> Result<Self, RelayFrameError> {
-        // The envelope is checked first, by the code that a hub checks it with: both agree.
+        // Peek the route first, with the code that the hub uses, so that both agree.
         let stream_id = StreamId::new(Route::peek(&message)?.stream_id)?;
         let raw = RelayMessageFrame::decode(message).map_err(|_| RelayFrameError::Malformed)?;
         let body = match raw.body.ok_or(RelayFrameError::NoBody)? {
@@ -205,51 +205,51 @@ impl Frame {
     }
 }
 
-/// Why bytes are not a valid frame.
+/// Why a frame is invalid.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RelayFrameError {
-    /// Peer: not a message of the schema.
-    #[error("frame is not a relay message")]
+    /// Peer: the schema cannot decode it.
+    #[error("malformed relay frame")]
     Malformed,
-    /// Peer: a version that is not spoken here.
-    #[error("frame has version {0}")]
+    /// Peer: unsupported version.
+    #[error("unsupported frame version {0}")]
     Version(u32),
-    /// Peer: the stream has no usable name.
+    /// Peer: invalid stream id.
     #[error(transparent)]
     StreamId(#[from] StreamIdError),
-    /// Peer: none of the bodies that are known here.
+    /// Peer: no body, or one that is unknown here.
     #[error("frame has no body")]
     NoBody,
-    /// Peer: a record or a handshake message without bytes.
+    /// Peer: an empty record or handshake message.
     #[error("frame has no payload")]
     NoPayload,
     /// Peer: a reset without a reason.
     #[error("reset has no reason")]
     NoReason,
-    /// Peer: no message is cut like this.
-    #[error("segment {index} of {count} is impossible")]
+    /// Peer: no message has such a segment.
+    #[error("invalid segment {index} of {count}")]
     Segments {
-        /// Place of the record within its message, as the frame says.
+        /// Claimed index of the record within its message.
         index: u32,
-        /// Records of the message, as the frame says.
+        /// Claimed number of records of the message.
         count: u32,
     },
 }
 
-/// The name of a stream, chosen by its harness. Not blank, bounded, cheap to clone. Untrusted: it may
-/// hold control characters, so show it with `{:?}` only.
+/// Stream id, chosen by the harness. Bounded, not blank, cheap to clone. Untrusted: it may contain
+/// control characters, so print it only with `{:?}`.
 #[derive(Clone, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct StreamId(Arc<str>);
 
 impl StreamId {
-    /// Takes a name.
+    /// Creates a stream id.
     pub fn new(text: &str) -> Result<Self, StreamIdError> {
         check_stream_id(text)?;
         Ok(Self(text.into()))
     }
 
-    /// Returns the name.
+    /// Returns the id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -267,19 +267,19 @@ impl Borrow<str> for StreamId {
     }
 }
 
-/// Why a text does not name a stream.
+/// Why a stream id is invalid.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamIdError {
-    /// Peer: white space names nothing.
+    /// Peer: only white space.
     #[error("stream id is blank")]
     Blank,
-    /// Peer: the name is longer than [`limits::STREAM_ID_BYTES`].
+    /// Peer: longer than [`limits::STREAM_ID_BYTES`].
     #[error("stream id of {0} bytes is too long")]
     TooLong(usize),
 }
 
-/// Checks a name that is not kept.
+/// Checks a stream id without storing it.
 pub(crate) fn check_stream_id(text: &str) -> Result<(), StreamIdError> {
     if text.len() > limits::STREAM_ID_BYTES {
         Err(StreamIdError::TooLong(text.len()))
@@ -326,7 +326,8 @@ impl Frame {
     }
 }
 
-/// What stands in front of a record in its frame.
+/// Header of a data frame, encoded by hand so that the record can be sealed in the frame's buffer.
+/// The tests compare it with the schema's encoder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DataHeader<'a> {
     pub(crate) stream_id: &'a StreamId,
@@ -338,8 +339,8 @@ pub(crate) struct DataHeader<'a> {
 }
 
 impl DataHeader<'_> {
-    /// Starts a frame: returns a buffer with the header for a payload of `payload` bytes, which the
-    /// caller appends, and with room for exactly that.
+    /// Returns a buffer that contains the header for a payload of `payload` bytes and has exactly
+    /// the capacity for the caller to append it.
     pub(crate) fn start(&self, payload: usize) -> Vec<u8> {
         let data_len = scalar_len(self.seq)
             + scalar_len(self.segment_index)
@@ -372,7 +373,7 @@ impl DataHeader<'_> {
     }
 }
 
-/// Writes a number, unless it is the default.
+/// Writes an integer field unless it has the default value.
 fn scalar(frame: &mut Vec<u8>, field: u8, value: u32) {
     if value != 0 {
         frame.push(field << 3);
@@ -380,7 +381,7 @@ fn scalar(frame: &mut Vec<u8>, field: u8, value: u32) {
     }
 }
 
-/// Length of what [`scalar`] writes.
+/// Returns the encoded length of a [`scalar`] field.
 fn scalar_len(value: u32) -> usize {
     if value == 0 {
         0
@@ -389,7 +390,7 @@ fn scalar_len(value: u32) -> usize {
     }
 }
 
-/// Opens a field of bytes.
+/// Writes the tag and length of a bytes field.
 fn length(frame: &mut Vec<u8>, field: u8, len: usize) {
     frame.push(field << 3 | 2);
     varint(frame, len as u64);
@@ -404,6 +405,6 @@ fn varint(frame: &mut Vec<u8>, mut value: u64) {
 }
 
 fn varint_len(value: u64) -> usize {
-    // Seven bits per byte; zero takes one as well.
+    // Seven bits per byte. Zero takes one byte as well.
     (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
 }

@@ -1,8 +1,8 @@
 //! Entry points of the fuzz targets `relay_frame` and `noise_record`.
 //!
-//! Invariants checked: a frame that is taken means the same after it was encoded again, and a relay
-//! reads the same of it; a stream neither panics nor delivers what was not sealed for it, and stays
-//! ended once it is. Not here: the targets themselves and their corpora (`fuzz/`).
+//! Invariants checked: a decoded frame is equal after re-encoding, and its route agrees with it; a
+//! stream never panics, delivers only sealed bytes, and stays ended after an error. The targets and
+//! their corpora are in `fuzz/`.
 
 use std::{
     collections::BTreeMap,
@@ -19,34 +19,30 @@ use crate::{
     stream::{Delivery, Stream, StreamError},
 };
 
-/// Takes bytes as a frame.
+/// Decodes bytes as a frame.
 ///
 /// # Panics
-/// When decoder, encoder and route disagree.
+/// Panics when decoder, encoder and route disagree.
 pub fn relay_frame(bytes: &[u8]) {
     let route = Route::peek(bytes);
     let Ok(frame) = Frame::decode(Bytes::copy_from_slice(bytes)) else {
         return;
     };
     let Ok(route) = route else {
-        panic!("a valid frame has a route");
+        panic!("valid frame has no route");
     };
     assert_eq!(route.stream_id, frame.stream_id.as_str());
     assert_eq!(route.kind, frame.body.kind());
     let again = frame.encode();
-    assert_eq!(
-        Frame::decode(again),
-        Ok(frame),
-        "an encoding means the same"
-    );
+    assert_eq!(Frame::decode(again), Ok(frame), "re-encoded frame differs");
 }
 
-/// Runs a program: the first byte chooses the delivery, each instruction that follows is an
-/// operation, an operand, and for records as many bytes as the operand says.
+/// Runs a program: the first byte selects the delivery mode. Each instruction is an operation and
+/// an operand, and for records as many bytes as the operand says.
 ///
 /// # Panics
-/// When the stream delivers what the byte stream of the peer does not hold, forgets its error, or
-/// leaves a driver spinning.
+/// Panics when the stream delivers bytes that the peer did not seal, changes its error, or makes a
+/// driver spin.
 pub fn noise_record(program: &[u8]) {
     let Some((&mode, mut program)) = program.split_first() else {
         return;
@@ -87,23 +83,20 @@ struct NoiseProgram {
     records: Vec<Data>,
     /// The peer's byte stream, as sealed.
     bytes: Vec<u8>,
-    /// How far that was delivered, as messages.
+    /// Number of these bytes delivered as messages.
     delivered: usize,
-    /// Frames that the stream sent, by record.
+    /// Frames sent by the stream, by record number.
     sent: BTreeMap<u32, Bytes>,
     error: Option<StreamError>,
 }
 
 impl NoiseProgram {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a start for the program's own clock"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "origin of the program's clock")]
     fn new(delivery: Delivery) -> Self {
         let now = Instant::now();
         let (near, far) = Channel::pair();
         let Ok(id) = StreamId::new("fuzz") else {
-            panic!("a name");
+            panic!("valid stream id");
         };
         Self {
             stream: Stream::new(id.clone(), near, delivery, now),
@@ -125,7 +118,7 @@ impl NoiseProgram {
             return;
         }
         self.bytes.extend_from_slice(plaintext);
-        // Mostly whole messages; else some place in a few segments.
+        // Mostly whole messages, otherwise an index within a few segments.
         let count = u32::from(place / 12 % 4) + 1;
         self.records.push(Data {
             seq,
@@ -174,7 +167,7 @@ impl NoiseProgram {
         let due = self.stream.poll_timeout();
         assert!(
             self.error.is_some() || due.is_none_or(|due| due > self.now),
-            "a driver would spin"
+            "the driver would spin"
         );
     }
 
@@ -198,10 +191,14 @@ impl NoiseProgram {
         while let Some(message) = self.stream.poll_message() {
             let prefix = self.bytes.get(self.delivered..self.delivered + 4);
             let len = u32::try_from(message.len()).unwrap_or(0).to_be_bytes();
-            assert_eq!(prefix, Some(&len[..]), "the length that was sealed");
+            assert_eq!(prefix, Some(&len[..]), "length differs from the sealed one");
             let start = self.delivered + 4;
             let sealed = self.bytes.get(start..start + message.len());
-            assert_eq!(sealed, Some(&message[..]), "the bytes that were sealed");
+            assert_eq!(
+                sealed,
+                Some(&message[..]),
+                "bytes differ from the sealed ones"
+            );
             self.delivered = start + message.len();
         }
         self.error = self.error.or(self.stream.error());
@@ -222,21 +219,21 @@ impl NoiseProgram {
 
     fn check_result(&mut self, result: Result<(), StreamError>) {
         if let Some(error) = self.error {
-            assert_eq!(result, Err(error), "an end is for good");
+            assert_eq!(result, Err(error), "error changed after the end");
         }
         self.error = result.err();
     }
 
-    /// Sends what is ready, and looks at it.
+    /// Sends and checks all frames that are ready.
     fn check(&mut self) {
         while let Some(bytes) = self.stream.poll_frame(self.now) {
-            assert!(self.error.is_none(), "nothing is sent after the end");
+            assert!(self.error.is_none(), "frame sent after the end");
             let Ok(frame) = Frame::decode(bytes.clone()) else {
-                panic!("its own frames are valid");
+                panic!("stream sent an invalid frame");
             };
             if let Body::Data(data) = frame.body {
                 let first = self.sent.entry(data.seq).or_insert(bytes.clone());
-                assert_eq!(*first, bytes, "a record is sealed once");
+                assert_eq!(*first, bytes, "record was sealed twice");
             }
         }
         assert!(self.stream.unacknowledged() <= limits::WINDOW_RECORDS);
@@ -255,7 +252,7 @@ mod tests {
             .unwrap()
             .map(Result::unwrap)
             .collect();
-        assert!(files.len() > 12, "the corpus is there");
+        assert!(files.len() > 12, "corpus is missing");
         for file in files {
             run(&fs::read(file.path()).unwrap());
         }
@@ -273,7 +270,7 @@ mod tests {
 
     #[test]
     fn random_programs_uphold_the_invariants() {
-        // Splitmix64: a small stand-in for the fuzzer, on every change.
+        // Splitmix64: a small random generator in place of the fuzzer.
         let mut state = 1u64;
         let mut byte = || {
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -282,7 +279,7 @@ mod tests {
         };
         for round in 0..3000 {
             let program: Vec<u8> = (0..round % 200)
-                // Small operands name records that exist.
+                // Small operands select existing records.
                 .map(|at| if at % 2 == 0 { byte() % 16 } else { byte() })
                 .collect();
             noise_record(&program);

@@ -1,8 +1,8 @@
-//! The hybrid NoiseState handshake: two messages, after which both endpoints hold a [`Channel`].
+//! Hybrid Noise handshake: two messages, after which both endpoints have a [`Channel`].
 //!
-//! Invariant: what is bound into the transcript (environment, registration, stream) is the same on
-//! both sides, or the first message does not decrypt. Lengths are checked before the library sees a
-//! byte. Not here: whether a harness is welcome; the executor's registry says that.
+//! Invariant: both sides mix the same environment, registration and stream into the transcript,
+//! otherwise the first message does not decrypt. Message lengths are checked before the Noise
+//! library reads a byte. The executor's registry decides whether a harness may connect.
 
 #[cfg(test)]
 mod tests;
@@ -27,13 +27,13 @@ use crate::{
     limits,
 };
 
-/// The harness's side: it knows the executor's key.
+/// Initiator of a handshake: the harness, which knows the executor's key.
 pub struct Initiator {
     noise: Box<NoiseState<DefaultRng>>,
 }
 
 impl Initiator {
-    /// Starts a handshake. Returns the first message, which carries the authorization, encrypted.
+    /// Starts a handshake. Returns the first message, which contains the encrypted authorization.
     pub fn start(
         identity: &Identity,
         executor: &PublicKey,
@@ -45,10 +45,10 @@ impl Initiator {
         Ok((Self { noise }, message))
     }
 
-    /// Reads the executor's answer, which proves that it holds its key.
+    /// Reads the executor's response, which proves that it has its private key.
     ///
     /// # Errors
-    /// [`HandshakeError::RegistryAuthentication`] when the executor says that the registry rejects
+    /// [`HandshakeError::RegistryAuthentication`] if the executor reports that the registry rejects
     /// its credential.
     pub fn finish(mut self, message: &[u8]) -> Result<Channel, HandshakeError> {
         self.noise.read_second(message)?;
@@ -62,8 +62,8 @@ impl fmt::Debug for Initiator {
     }
 }
 
-/// The executor's side, between the two messages: what the harness claims is known, and nothing was
-/// answered yet.
+/// Responder of a handshake: the executor, after it has read the first message and before it
+/// responds.
 pub struct Responder {
     noise: Box<NoiseState<DefaultRng>>,
     harness: PublicKey,
@@ -86,24 +86,25 @@ impl Responder {
         })
     }
 
-    /// Answers. To be called once the registry approved the key and the authorization.
+    /// Writes the response. Call it only after the registry has approved the key and the
+    /// authorization.
     pub fn accept(mut self) -> Result<(Bytes, Channel), HandshakeError> {
         let message = self.noise.write_second()?;
         Ok((message, self.noise.split()?))
     }
 
-    /// Answers that the registry rejects the executor's own credential. There is no channel: the
-    /// harness is told why, and that is all.
+    /// Writes a response which reports that the registry rejects the executor's own credential. No
+    /// channel is established.
     pub fn reject_authentication(mut self) -> Result<Bytes, HandshakeError> {
         self.noise.write_rejection()
     }
 
-    /// Returns the harness's key. That it holds the key is proven by its first record only.
+    /// Returns the harness's key. Only its first record proves that it has the private key.
     pub fn harness_key(&self) -> &PublicKey {
         &self.harness
     }
 
-    /// Returns the authorization: a secret for the registry alone.
+    /// Returns the authorization: a secret that only the registry may see.
     pub fn authorization(&self) -> &str {
         &self.authorization
     }
@@ -117,20 +118,20 @@ impl fmt::Debug for Responder {
     }
 }
 
-/// What a handshake is for. Both endpoints use the values that the registry issued, and the stream id
-/// of the frame.
+/// Identifiers that a handshake is bound to. Both endpoints use the ids issued by the registry and
+/// the stream id of the frame.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Scope<'a> {
-    /// The environment.
+    /// Environment id.
     pub environment_id: &'a str,
-    /// The executor's current registration.
+    /// Current registration of the executor.
     pub registration_id: &'a str,
-    /// The stream.
+    /// Stream id.
     pub stream_id: &'a str,
 }
 
 impl Scope<'_> {
-    /// Returns what both sides mix into the transcript first.
+    /// Returns the prologue, which both sides mix into the transcript first.
     fn prologue(&self) -> Vec<u8> {
         let mut prologue = Vec::new();
         for part in [
@@ -146,7 +147,7 @@ impl Scope<'_> {
     }
 }
 
-/// One side of a handshake.
+/// Noise state of one side of a handshake.
 struct NoiseState<R: Rng>(HybridHandshakeCore<X25519, MlKem768, MlKem768, AesGcm, Sha256, R>);
 
 impl<R: Rng> NoiseState<R> {
@@ -186,7 +187,7 @@ impl<R: Rng> NoiseState<R> {
         self.write(authorization.as_bytes(), FIRST_MESSAGE_BYTES)
     }
 
-    /// Reads the first message and returns the authorization in it.
+    /// Reads the first message and returns its authorization.
     fn read_first(&mut self, message: &[u8]) -> Result<String, HandshakeError> {
         if !(FIRST_MESSAGE_BYTES..=FIRST_MESSAGE_BYTES + limits::AUTHORIZATION_BYTES)
             .contains(&message.len())
@@ -205,13 +206,13 @@ impl<R: Rng> NoiseState<R> {
         self.write(&[], SECOND_MESSAGE_BYTES)
     }
 
-    /// Writes the second message of an executor whose own credential the registry rejects.
+    /// Writes the second message with the payload that reports a rejected registry credential.
     fn write_rejection(&mut self) -> Result<Bytes, HandshakeError> {
         self.write(REGISTRY_REJECTION_PAYLOAD, SECOND_MESSAGE_BYTES)
     }
 
-    /// Reads the second message. It is empty, or says that the registry rejects the executor's
-    /// credential; any other length is refused before it is looked at.
+    /// Reads the second message. Its payload is empty or reports a rejected registry credential.
+    /// Messages of any other length are refused unread.
     fn read_second(&mut self, message: &[u8]) -> Result<(), HandshakeError> {
         let payload_bytes = match message.len().checked_sub(SECOND_MESSAGE_BYTES) {
             Some(length) if length == 0 || length == REGISTRY_REJECTION_PAYLOAD.len() => length,
@@ -228,13 +229,13 @@ impl<R: Rng> NoiseState<R> {
         }
     }
 
-    /// Returns the peer's static key, once a message proved that it holds it.
+    /// Returns the peer's static key after a message has proved its possession.
     fn peer(&self) -> Result<PublicKey, HandshakeError> {
         let key = self.0.get_remote_static().ok_or(HandshakeError::Rejected)?;
         PublicKey::from_raw(key.dh(), key.kem().as_slice()).map_err(|_| HandshakeError::Rejected)
     }
 
-    /// Takes the keys out of a finished handshake.
+    /// Returns the channel of a finished handshake.
     fn split(self) -> Result<Channel, HandshakeError> {
         let initiator = self.0.is_initiator();
         let transport = self.0.finalize().map_err(|_| HandshakeError::Rejected)?;
@@ -248,13 +249,13 @@ impl<R: Rng> NoiseState<R> {
         })
     }
 
-    /// Writes a first message with any payload.
+    /// Writes a first message with an arbitrary payload.
     #[cfg(test)]
     fn write_raw(&mut self, payload: &[u8]) -> Result<Bytes, HandshakeError> {
         self.write(payload, FIRST_MESSAGE_BYTES)
     }
 
-    /// Writes a second message with any payload.
+    /// Writes a second message with an arbitrary payload.
     #[cfg(test)]
     fn write_second_raw(&mut self, payload: &[u8]) -> Result<Bytes, HandshakeError> {
         self.write(payload, SECOND_MESSAGE_BYTES)
@@ -271,40 +272,40 @@ impl<R: Rng> NoiseState<R> {
     }
 }
 
-/// Why a handshake came to nothing.
+/// Why a handshake failed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandshakeError {
     /// Caller: the authorization does not fit into the first message.
     #[error("authorization of {0} bytes is too long")]
     AuthorizationTooLong(usize),
-    /// Peer: no handshake message has this length.
-    #[error("handshake message of {0} bytes")]
+    /// Peer: invalid message length.
+    #[error("handshake message has invalid length {0}")]
     Length(usize),
-    /// Peer: keys, scope or bytes are not those that the message was made for.
+    /// Peer: authentication failed because keys, scope or bytes differ.
     #[error("handshake message is not authentic")]
     Rejected,
     /// Peer: the authorization is not UTF-8.
-    #[error("authorization is not text")]
+    #[error("authorization is not valid UTF-8")]
     AuthorizationNotText,
-    /// Peer: the registry rejects the executor's own credential, so the executor can let nobody in.
-    /// Trying again does not help before the executor has another one.
+    /// Peer: the registry rejects the executor's own credential, so the executor cannot accept
+    /// harnesses. A retry helps only after the executor has a new credential.
     #[error(
         "environment registry authentication rejected: \
          the executor's own credential is not valid any more; restart it with a new one"
     )]
     RegistryAuthentication,
-    /// Peer: the second message says something that this version does not know.
-    #[error("handshake answer has an unknown payload")]
+    /// Peer: the payload of the second message is unknown to this version.
+    #[error("handshake response has an unknown payload")]
     UnknownPayload,
 }
 
 /// First part of every prologue.
 const PROLOGUE_DOMAIN: &str = "codex-exec-server-relay-noise/v1";
-/// Length of the first message, without the authorization.
+/// Length of the first message without its authorization.
 const FIRST_MESSAGE_BYTES: usize = 1088 + 32 + 1184 + 48 + 1200 + 16;
-/// Length of the second message, without a payload.
+/// Length of the second message without its payload.
 const SECOND_MESSAGE_BYTES: usize = 1088 + 1104 + 32 + 1184 + 16;
-/// Payload of the second message when the registry answered the executor's `validate` with 401
-/// (since stock 0.169).
+/// Payload of the second message if the registry answered the executor's `validate` request with
+/// 401 (since stock 0.169).
 const REGISTRY_REJECTION_PAYLOAD: &[u8] = b"codex-registry-authentication-rejected/v1";

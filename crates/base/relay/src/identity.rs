@@ -1,4 +1,4 @@
-//! Static keys of the endpoints: one identity per process, and the public half as the registry has it.
+//! Static Noise keys of an endpoint: one identity per process. The registry stores the public keys.
 
 use std::{fmt, sync::Arc};
 
@@ -16,7 +16,7 @@ type DhPair = KeyPair<<X25519 as Dh>::PubKey, <X25519 as Dh>::PrivateKey>;
 /// An ML-KEM-768 key pair.
 type KemPair = KeyPair<<MlKem768 as Kem>::PubKey, <MlKem768 as Kem>::SecretKey>;
 
-/// The static keys of one process. They live in memory only, and are erased when dropped.
+/// Static keys of one process. They exist only in memory and are erased when dropped.
 pub struct Identity {
     dh: DhPair,
     kem: KemPair,
@@ -24,29 +24,29 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Makes new keys from the system's randomness.
+    /// Generates keys with the system's random number generator.
     ///
     /// # Panics
-    /// When the system has no randomness.
+    /// Panics if the system's random number generator fails.
     pub fn generate() -> Self {
         Self::generate_from(&mut DefaultRng)
     }
 
-    /// Returns the public half.
+    /// Returns the public keys.
     pub fn public_key(&self) -> &PublicKey {
         &self.public
     }
 
-    /// Makes keys from given randomness: X25519 secret, then ML-KEM `d`, then `z`.
+    /// Generates keys from `rng`: the X25519 secret, then ML-KEM `d`, then `z`.
     #[expect(
         clippy::expect_used,
-        reason = "key generation fails for want of randomness alone, and lengths are of the types"
+        reason = "only the random number generator can fail, and the types fix the lengths"
     )]
     pub(crate) fn generate_from<R: Rng>(rng: &mut R) -> Self {
-        let dh = X25519::genkey_rng(rng).expect("an X25519 key is 32 random bytes");
-        let kem = MlKem768::genkey_rng(rng).expect("an ML-KEM key is 64 random bytes");
+        let dh = X25519::genkey_rng(rng).expect("failed to generate an X25519 key");
+        let kem = MlKem768::genkey_rng(rng).expect("failed to generate an ML-KEM key");
         let public = PublicKey::from_raw(&dh.public, kem.public.as_slice())
-            .expect("keys have the lengths of their types");
+            .expect("generated keys have fixed lengths");
         Self { dh, kem, public }
     }
 
@@ -67,7 +67,7 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// The suite that every key names in JSON. It plays no role in the handshake's transcript.
+/// Suite that every public key names in JSON. The handshake transcript does not contain it.
 pub const SUITE: &str = "Noise_hybridIK_X25519+MLKEM768_AESGCM_SHA256";
 
 /// Public keys of an endpoint: X25519 and ML-KEM-768. Cheap to clone.
@@ -79,7 +79,7 @@ pub struct PublicKey {
 }
 
 impl PublicKey {
-    /// Takes raw keys in their standard encodings.
+    /// Creates public keys from their standard encodings.
     pub fn from_raw(x25519: &[u8], mlkem768: &[u8]) -> Result<Self, PublicKeyError> {
         let mlkem768: Box<[u8; MLKEM768_BYTES]> = Box::<[u8]>::from(mlkem768)
             .try_into()
@@ -102,13 +102,13 @@ impl PublicKey {
 }
 
 impl fmt::Debug for PublicKey {
-    /// Shows the X25519 key: enough to tell keys apart.
+    /// Shows only the X25519 key, which is enough to distinguish keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "PublicKey({})", STANDARD.encode_to_string(self.x25519))
     }
 }
 
-/// The JSON object: exactly these members.
+/// JSON form of a public key, without further members.
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct PublicKeyJson {
@@ -144,17 +144,17 @@ impl From<PublicKey> for PublicKeyJson {
     }
 }
 
-/// Why something is not a public key.
+/// Why a public key is invalid.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PublicKeyError {
-    /// Peer: a suite that is not spoken here.
-    #[error("key suite is not {SUITE}")]
+    /// Peer: unsupported suite.
+    #[error("unsupported key suite: expected {SUITE}")]
     Suite,
-    /// Peer: not padded base64 of 32 bytes.
+    /// Peer: the X25519 key is not padded base64 of 32 bytes.
     #[error("x25519 key is not 32 bytes in base64")]
     X25519,
-    /// Peer: not padded base64 of 1184 bytes.
+    /// Peer: the ML-KEM-768 key is not padded base64 of 1184 bytes.
     #[error("ml-kem-768 key is not 1184 bytes in base64")]
     MlKem768,
 }

@@ -1,13 +1,13 @@
-//! Frames, NoiseState channel and reliable streams of the relay, without any I/O.
+//! Relay protocol without I/O: frames, Noise channel and reliable streams.
 //!
-//! A harness and an executor meet on a rendezvous that routes frames ([`frame`], [`route`]) and cannot
-//! read them: the endpoints make keys with a hybrid NoiseState handshake ([`identity`], [`handshake`]), seal
-//! records with these ([`channel`]), and carry messages in records ([`stream`]). Between two endpoints
-//! of this crate a stream also survives the loss of its connection.
+//! A harness and an executor meet on a rendezvous that routes frames ([`frame`], [`route`]) but
+//! cannot read them. The endpoints agree on keys with a hybrid Noise handshake ([`identity`],
+//! [`handshake`]), seal records with them ([`channel`]), and send messages in records ([`stream`]).
+//! Between two endpoints of this crate a stream also survives the loss of its connection.
 //!
-//! No sockets, clocks or threads: input comes in by `handle_*` and plain verbs, output goes out by
-//! `poll_*`, and `now` is an argument. Randomness is used for keys alone. Not here: who may connect
-//! (`exec-registry`), websockets and the life of streams (`exec-transport`).
+//! No sockets, clocks or threads: `handle_*` and plain verbs take input, `poll_*` yields output,
+//! and `now` is an argument. Randomness is used only for keys. Authorization is in `exec-registry`,
+//! websockets and the lifetime of streams are in `exec-transport`.
 
 pub mod channel;
 pub mod frame;

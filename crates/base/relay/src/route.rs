@@ -1,38 +1,38 @@
-//! What a relay reads of a frame: whose it is, and of which kind.
+//! Routing information of a frame, which is all that a relay reads: its stream and its kind.
 //!
-//! Invariant: a frame that [`crate::frame::Frame::decode`] takes has the same stream and kind here.
-//! Payloads are skipped, nothing is allocated.
+//! Invariant: for every frame that [`crate::frame::Frame::decode`] accepts, the route has the same
+//! stream and kind. Payloads are skipped and nothing is allocated.
 
 use crate::frame::{RelayFrameError, VERSION, check_stream_id};
 
-/// The envelope of a frame.
+/// Routing information of a frame.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Route<'a> {
-    /// The stream it belongs to: not blank, bounded. Untrusted text.
+    /// Stream of the frame. Untrusted text, but bounded and not blank.
     pub stream_id: &'a str,
-    /// Which body it has.
+    /// Kind of the body.
     pub kind: Kind,
 }
 
 impl<'a> Route<'a> {
-    /// Reads the envelope of one websocket message. What the body says is not checked.
+    /// Reads the route of one websocket message. The content of the body is not checked.
     pub fn peek(message: &'a [u8]) -> Result<Self, RelayFrameError> {
         let mut rest = FieldCursor(message);
         let (mut version, mut stream_id, mut kind) = (0, &b""[..], None);
         while !rest.0.is_empty() {
             let tag = rest.varint()?;
             match (tag >> 3, tag & 7) {
-                // As the schema's decoder: a longer number is cut to 32 bits.
+                // Like the schema's decoder: truncate to 32 bits.
                 (1, VARINT) => version = rest.varint()? & u64::from(u32::MAX),
                 (2, BYTES) => stream_id = rest.bytes()?,
                 (field @ 5..=10, BYTES) => {
-                    // The last one counts, as in every decoder of the schema.
+                    // The last body wins, as in every decoder of the schema.
                     kind = Kind::of_field(field);
                     rest.bytes()?;
                 }
                 (11 | 12, BYTES) => rest.bytes().map(drop)?,
                 (3 | 4, VARINT) => rest.varint().map(drop)?,
-                // A field of a later schema.
+                // Unknown fields of later schemas are skipped.
                 (13.., VARINT) => rest.varint().map(drop)?,
                 (13.., BYTES) => rest.bytes().map(drop)?,
                 (13.., FIXED_64) => rest.take(8).map(drop)?,
@@ -53,25 +53,25 @@ impl<'a> Route<'a> {
     }
 }
 
-/// Which body a frame has.
+/// Kind of a frame's body.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Kind {
     /// A sealed record.
     Data,
-    /// Acknowledgement fields alone.
+    /// Only acknowledgement fields.
     Ack,
-    /// The stream goes on, on a new connection.
+    /// The stream continues on a new connection.
     Resume,
-    /// The stream, or its path, is over.
+    /// The stream or its path ended.
     Reset,
-    /// A sign of life.
+    /// A heartbeat.
     Heartbeat,
     /// A handshake message.
     Handshake,
 }
 
 impl Kind {
-    /// Returns the body that has this number in the schema.
+    /// Returns the kind of the body field with this number in the schema.
     fn of_field(field: u64) -> Option<Self> {
         match field {
             5 => Some(Self::Data),
@@ -85,7 +85,7 @@ impl Kind {
     }
 }
 
-/// What is left to read.
+/// Unread part of a message.
 struct FieldCursor<'a>(&'a [u8]);
 
 impl<'a> FieldCursor<'a> {
@@ -97,7 +97,7 @@ impl<'a> FieldCursor<'a> {
             self.0 = rest;
             value |= u64::from(byte & 0x7f) << shift;
             if byte < 0x80 {
-                // The tenth byte has room for one bit only.
+                // The tenth byte carries only one bit.
                 let fits = shift < 63 || byte < 2;
                 return fits.then_some(value).ok_or(RelayFrameError::Malformed);
             }
@@ -120,7 +120,7 @@ impl<'a> FieldCursor<'a> {
     }
 }
 
-/// Wire types of the encoding.
+/// Wire types of the protobuf encoding.
 const VARINT: u64 = 0;
 const FIXED_64: u64 = 1;
 const BYTES: u64 = 2;

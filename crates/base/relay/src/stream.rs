@@ -1,12 +1,13 @@
-//! Messages over a channel: cut into records, put in order, and made whole again.
+//! Streams: messages over a channel, split into records, reordered and reassembled.
 //!
-//! A *plain* stream is what stock endpoints speak: nothing is acknowledged, and a lost frame or
-//! connection is the end. A *reliable* stream, between two endpoints that announced it, acknowledges,
-//! sends again, holds the sender back while the receiving application does not read, and outlives its
-//! connection.
+//! A *plain* stream is what stock endpoints speak: it has no acknowledgements, and a lost frame or
+//! connection ends it. A *reliable* stream, between two endpoints that announced it, acknowledges
+//! records, retransmits lost ones, applies backpressure when the receiving application is slow, and
+//! survives the loss of its connection.
 //!
-//! Invariant: messages come out whole, once, and in the order in which they went in, or the stream
-//! ends with an error. Not here: handshakes, and how long a stream without a connection is kept.
+//! Invariant: messages are delivered whole, once and in order, or the stream ends with an error.
+//! Handshakes are in [`crate::handshake`]; `exec-transport` decides how long a stream without a
+//! connection is retained.
 
 mod record_receiver;
 mod reliable_state;
@@ -31,21 +32,21 @@ use crate::{
     limits::{LAST_SEQ, MESSAGE_BYTES, PLAIN_QUEUE_MESSAGES, REORDER_BYTES, TAG_BYTES},
 };
 
-/// What both endpoints of a stream have agreed on.
+/// Delivery mode that both endpoints agreed on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Delivery {
-    /// As stock endpoints: nothing is acknowledged.
+    /// No acknowledgements, as in stock endpoints.
     Plain,
-    /// Both endpoints announced that they acknowledge.
+    /// Both endpoints announced acknowledgements.
     Reliable,
 }
 
 /// One end of a stream, after its handshake. The caller owns the connection and the clock.
 ///
-/// A driver hands in each frame of the stream ([`Self::handle_frame`]), takes messages out
-/// ([`Self::poll_message`]), sends frames as long as there are some ([`Self::poll_frame`]), and wakes
-/// up at [`Self::poll_timeout`]. Any of these can make a frame ready. After an error every call
-/// returns that same error.
+/// A driver passes in each received frame ([`Self::handle_frame`]), takes messages
+/// ([`Self::poll_message`]), sends frames while there are any ([`Self::poll_frame`]), and wakes up
+/// at [`Self::poll_timeout`]. Any of these calls can make a frame ready. After an error every call
+/// returns that error.
 #[derive(Debug)]
 pub struct Stream {
     id: StreamId,
@@ -55,12 +56,12 @@ pub struct Stream {
     /// Absent on plain streams.
     reliable: Option<ReliableState>,
     failed: Option<StreamError>,
-    /// The latest time that was seen.
+    /// Latest time passed in.
     now: Instant,
 }
 
 impl Stream {
-    /// Makes one end of a stream that is connected.
+    /// Creates one end of a connected stream.
     pub fn new(id: StreamId, channel: Channel, delivery: Delivery, now: Instant) -> Self {
         let Channel { sealer, opener } = channel;
         Self {
@@ -77,14 +78,14 @@ impl Stream {
         }
     }
 
-    /// Queues one message: `encode` appends it. The queue has no bound of its own; callers look at
+    /// Queues one message, which `encode` appends. The queue is unbounded; callers check
     /// [`Self::buffered`] first.
     pub fn push(&mut self, encode: impl FnOnce(&mut Vec<u8>)) -> Result<(), PushError> {
         self.send_queue.push(encode)
     }
 
-    /// Takes a frame in. Frames of other streams are ignored. A driver that outlives a reset looks at
-    /// resets itself: here they are an error, as are handshakes.
+    /// Processes a frame. Frames of other streams are ignored. Resets and handshakes end the
+    /// stream; a driver that survives a reset must intercept it.
     pub fn handle_frame(&mut self, frame: Frame, now: Instant) -> Result<(), StreamError> {
         self.run_unless_failed(now, |stream| {
             if frame.stream_id != stream.id {
@@ -94,7 +95,7 @@ impl Stream {
         })
     }
 
-    /// Lets time pass.
+    /// Processes expired timers.
     pub fn handle_timeout(&mut self, now: Instant) -> Result<(), StreamError> {
         self.run_unless_failed(now, |stream| match &mut stream.reliable {
             Some(reliable) => reliable.handle_timeout(now),
@@ -102,10 +103,10 @@ impl Stream {
         })
     }
 
-    /// The connection is gone. A plain stream is over; a reliable one sends nothing until
-    /// [`Self::handle_reconnect`], or until the peer resumes.
+    /// Records the loss of the connection. A plain stream ends. A reliable one sends nothing until
+    /// [`Self::handle_reconnect`] or until the peer resumes.
     pub fn handle_disconnect(&mut self, now: Instant) {
-        // The error is kept, and returned by the next call that can.
+        // The error is recorded, and later calls return it.
         let _recorded = self.run_unless_failed(now, |stream| match &mut stream.reliable {
             Some(reliable) => {
                 reliable.handle_disconnect();
@@ -115,8 +116,8 @@ impl Stream {
         });
     }
 
-    /// There is a new connection. A reliable stream sends `Resume` on it first, and once the peer
-    /// answers, what that lacks.
+    /// Records a new connection. A reliable stream first sends `Resume`, and after the peer's
+    /// response everything that the peer lacks.
     pub fn handle_reconnect(&mut self, now: Instant) {
         self.now = self.now.max(now);
         if let Some(reliable) = &mut self.reliable {
@@ -146,7 +147,7 @@ impl Stream {
             return Some(frame);
         }
         if reliable.keepalive.is_established() {
-            // What is sent again tells old acknowledgements, so a new one goes first.
+            // Retransmitted frames contain old acknowledgements, so a due one is sent first.
             if reliable.acks.is_due() && reliable.window.has_retransmits() {
                 return Some(self.control(Body::Ack, now));
             }
@@ -169,18 +170,18 @@ impl Stream {
         None
     }
 
-    /// Returns the next message of the peer. It may be a slice of a larger buffer.
+    /// Returns the peer's next message. It may be a slice of a larger buffer.
     pub fn poll_message(&mut self) -> Option<Bytes> {
         let message = self.receiver.poll_message()?;
         if let Some(reliable) = &mut self.reliable {
-            // What waited for room arrived before, so it is not ack_progress at this time.
+            // Buffered records arrived earlier, so the current time does not count as activity.
             let delivered = reliable.handle_message_taken(&mut self.receiver, self.now);
             self.failed = self.failed.or(delivered.err());
         }
         Some(message)
     }
 
-    /// Returns when [`Self::handle_timeout`] has something to do.
+    /// Returns when [`Self::handle_timeout`] must be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.failed.is_some() {
             return Some(self.now);
@@ -188,12 +189,12 @@ impl Stream {
         self.reliable.as_ref()?.poll_timeout()
     }
 
-    /// Returns the name of the stream.
+    /// Returns the stream id.
     pub fn id(&self) -> &StreamId {
         &self.id
     }
 
-    /// Returns what the endpoints have agreed on.
+    /// Returns the delivery mode.
     pub fn delivery(&self) -> Delivery {
         match self.reliable {
             None => Delivery::Plain,
@@ -201,32 +202,32 @@ impl Stream {
         }
     }
 
-    /// Returns how many bytes were pushed, prefixes included, that no frame holds yet.
+    /// Returns the number of queued bytes that are not in a frame yet, prefixes included.
     pub fn buffered(&self) -> usize {
         self.send_queue.len()
     }
 
-    /// Tells whether so much waits for the application that no more should be read. Only of plain
-    /// streams, whose peer learns it from the connection: reliable ones hold it back themselves.
+    /// Returns whether the driver should pause reading because the application is slow. Applies to
+    /// plain streams only, where the connection provides the backpressure. Reliable streams
+    /// withhold acknowledgements instead.
     pub fn is_crowded(&self) -> bool {
         self.reliable.is_none() && self.receiver.receive_queue().should_pause()
     }
 
-    /// Returns how many records were sent that the peer has not acknowledged: always 0 on plain
-    /// streams.
+    /// Returns the number of unacknowledged records. Always 0 on plain streams.
     pub fn unacknowledged(&self) -> usize {
         self.reliable
             .as_ref()
             .map_or(0, |reliable| reliable.window.len())
     }
 
-    /// Returns why the stream is over, if it is.
+    /// Returns the error that ended the stream, if it ended.
     pub fn error(&self) -> Option<StreamError> {
         self.failed
     }
 
     fn process_frame(&mut self, frame: Frame, now: Instant) -> Result<(), StreamError> {
-        // A reset may be the relay's own, which knows no acknowledgements.
+        // A reset may come from the relay, which does not set acknowledgement fields.
         match &frame.body {
             Body::Reset { .. } => return Err(StreamError::Reset),
             Body::Handshake(_) => return Err(StreamError::Handshake),
@@ -256,7 +257,7 @@ impl Stream {
         }
     }
 
-    /// Seals the next record inside its frame.
+    /// Seals the next record in its frame.
     fn seal(&mut self, slice: &RecordSlice, now: Instant) -> Option<Bytes> {
         let seq = self.sealer.next_seq();
         if seq > LAST_SEQ {
@@ -288,7 +289,7 @@ impl Stream {
         Some(frame)
     }
 
-    /// Makes a frame that is no record.
+    /// Creates a frame without a record.
     fn control(&mut self, body: Body, now: Instant) -> Bytes {
         let (ack, ack_bits) = self.take_ack_fields(now);
         let frame = Frame {
@@ -299,7 +300,7 @@ impl Stream {
         frame.encode()
     }
 
-    /// Returns the acknowledgement fields of the frame that is being made.
+    /// Returns the acknowledgement fields of the frame being created.
     fn take_ack_fields(&mut self, now: Instant) -> (u32, u32) {
         match &mut self.reliable {
             None => (0, 0),
@@ -307,7 +308,7 @@ impl Stream {
         }
     }
 
-    /// Does something that can end the stream, unless it is over.
+    /// Runs `act` unless the stream has ended, and records its error.
     fn run_unless_failed(
         &mut self,
         now: Instant,
@@ -321,55 +322,55 @@ impl Stream {
     }
 }
 
-/// Why a stream is over. Nothing more goes in or comes out.
+/// Why a stream ended. An ended stream neither accepts nor yields anything.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
-    /// Peer, or the relay: a record is not what was sealed.
+    /// Peer or relay: a record could not be opened.
     #[error(transparent)]
     Record(#[from] RecordOpenError),
-    /// Peer, or the relay: a record is too far ahead of a plain stream.
-    #[error("record {seq} is out of the window that starts at {next}")]
+    /// Peer or relay: a record of a plain stream is too far ahead.
+    #[error("record {seq} is outside the window that starts at {next}")]
     OutOfWindow {
         /// Number of the record.
         seq: u32,
-        /// The number that was expected.
+        /// Expected number.
         next: u32,
     },
-    /// Peer, or the relay: too much waits for a record that does not come on a plain stream.
-    #[error("more than {REORDER_BYTES} bytes wait for record {next}")]
+    /// Peer or relay: the reorder buffer of a plain stream is full and the next record is missing.
+    #[error("more than {REORDER_BYTES} bytes buffered while record {next} is missing")]
     ReorderFull {
-        /// The number that was expected.
+        /// Expected number.
         next: u32,
     },
-    /// Peer: a message of no length.
+    /// Peer: an empty message.
     #[error("message is empty")]
     EmptyMessage,
-    /// Peer: a message longer than any may be.
+    /// Peer: a message exceeds [`MESSAGE_BYTES`].
     #[error("message of {0} bytes exceeds {MESSAGE_BYTES}")]
     MessageTooLong(usize),
-    /// Peer: places of records in their messages do not fit together.
-    #[error("segments of record {0} do not fit")]
+    /// Peer: the segment numbers of a record are inconsistent.
+    #[error("segment numbers of record {0} are inconsistent")]
     Segments(u32),
     /// Peer: it sends faster than the application of a plain stream reads.
-    #[error("more than {PLAIN_QUEUE_MESSAGES} messages wait for the application")]
+    #[error("more than {PLAIN_QUEUE_MESSAGES} messages are unread")]
     QueueFull,
-    /// Peer, or the relay: acknowledged what was never sent.
-    #[error("record {0} was acknowledged and never sent")]
+    /// Peer or relay: acknowledgement of a record that was never sent.
+    #[error("record {0} was acknowledged but never sent")]
     AckOfUnsent(u32),
-    /// Peer: a handshake on a stream that has its keys.
-    #[error("handshake on an open stream")]
+    /// Peer: a handshake message on an established stream.
+    #[error("unexpected handshake on an established stream")]
     Handshake,
-    /// Peer, or the relay: the stream was reset.
+    /// Peer or relay: the stream was reset.
     #[error("stream was reset")]
     Reset,
-    /// Transport: the peer has shown no life for too long.
+    /// Transport: the keepalive timeout expired.
     #[error("peer is silent")]
     Silent,
-    /// Transport: a plain stream does not outlive its connection.
-    #[error("connection is lost")]
+    /// Transport: a plain stream ends with its connection.
+    #[error("connection lost")]
     Disconnected,
-    /// Caller: record numbers are used up. A new stream has new ones.
-    #[error("record numbers are used up")]
+    /// Caller: all record numbers are used. Open a new stream.
+    #[error("record numbers are exhausted")]
     Exhausted,
 }

@@ -5,13 +5,13 @@ pub struct RelayMessageFrame {
     /// Always 1.
     #[prost(uint32, tag = "1")]
     pub version: u32,
-    /// The stream, as its harness named it. Not blank.
+    /// Stream id, chosen by the harness. Not blank.
     #[prost(string, tag = "2")]
     pub stream_id: ::prost::alloc::string::String,
-    /// Highest record taken without a gap, between endpoints that announced reliability.
+    /// Highest record received without a gap, between endpoints that announced acknowledgements.
     #[prost(uint32, tag = "3")]
     pub ack: u32,
-    /// Bit i: record ack + 1 + i has arrived as well.
+    /// Bit i: record ack + 1 + i was received as well.
     #[prost(uint32, tag = "4")]
     pub ack_bits: u32,
     /// W3C trace parent, in clear text.
@@ -46,13 +46,13 @@ pub mod relay_message_frame {
 /// One sealed record.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RelayData {
-    /// Number of the record in its direction, from 0 without gaps. Also its nonce.
+    /// Number of the record in its direction, starting at 0 without gaps. Also its nonce.
     #[prost(uint32, tag = "1")]
     pub seq: u32,
-    /// Place of the record within its message.
+    /// Index of the record within its message.
     #[prost(uint32, tag = "2")]
     pub segment_index: u32,
-    /// Records that carry this message.
+    /// Number of records of this message.
     #[prost(uint32, tag = "3")]
     pub segment_count: u32,
     /// Ciphertext and tag.
@@ -62,27 +62,27 @@ pub struct RelayData {
 /// Only the acknowledgement fields of the frame, or the announcement that they are used.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RelayAck {}
-/// The sender has a new connection and goes on with the stream.
+/// The sender continues the stream on a new connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RelayResume {
-    /// The number that the sender's next new record will have.
+    /// Number of the sender's next new record.
     #[prost(uint32, tag = "1")]
     pub next_seq: u32,
 }
-/// The stream is over, or its path is.
+/// The stream or its path ended.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RelayReset {
     /// Not empty, and not authenticated.
     #[prost(string, tag = "1")]
     pub reason: ::prost::alloc::string::String,
 }
-/// Only a sign of life.
+/// Keeps the stream alive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RelayHeartbeat {}
 /// One message of the Noise handshake.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RelayHandshake {
-    /// The message as Noise made it.
+    /// Noise message.
     #[prost(bytes = "bytes", tag = "1")]
     pub payload: ::prost::bytes::Bytes,
 }

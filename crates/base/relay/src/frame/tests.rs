@@ -1,4 +1,4 @@
-//! The codec against the schema, against the bytes of stock endpoints, and against itself.
+//! The codec against the schema, the bytes of stock endpoints, and itself.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ fn id() -> StreamId {
     StreamId::new(ID).unwrap()
 }
 
-/// The start of every frame: version 1 and the stream.
+/// Returns a frame that starts with version 1 and a stream id.
 fn envelope(rest: &[u8]) -> Bytes {
     [b"\x08\x01\x12\x24", ID.as_bytes(), rest].concat().into()
 }
@@ -184,10 +184,10 @@ fn payload_is_an_unshared_slice_of_the_message() {
     let end = bytes.as_ptr_range().end;
     let frame = Frame::decode(bytes).unwrap();
     let Body::Data(data) = frame.body else {
-        panic!("a record");
+        panic!("expected a record");
     };
     assert_eq!(data.payload.as_ptr_range().end, end);
-    assert!(data.payload.is_unique(), "it can be opened in place");
+    assert!(data.payload.is_unique(), "record cannot be opened in place");
 }
 
 #[test]
@@ -246,7 +246,7 @@ fn invalid_frames_are_refused() {
             Err(RelayFrameError::Segments { index, count })
         );
     }
-    // Cut off, of a wrong type, a group, and garbage.
+    // Truncated, of a wrong type, a group, and garbage.
     for rest in [
         &b"\x2a\x07\x18\x01\x22\x03ab"[..],
         b"\x2a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
@@ -264,7 +264,7 @@ fn invalid_frames_are_refused() {
     );
 }
 
-/// Generates the types of the schema, as text.
+/// Generates the types from the schema.
 fn generate_types() -> String {
     let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("proto");
     let file = schema.join("codex.exec_server.relay.v1.proto");
@@ -280,6 +280,6 @@ fn generate_types() -> String {
 
 #[test]
 fn generated_types_match_the_schema() {
-    // To be replaced by what this test generates, whenever the schema changes.
+    // When the schema changes, replace the file with the output of `generate_types`.
     assert_eq!(include_str!("proto.rs"), generate_types());
 }

@@ -1,4 +1,4 @@
-//! The test vector of the wire, and what a handshake refuses.
+//! The stock test vector, and the messages that a handshake refuses.
 
 use std::{cell::RefCell, collections::VecDeque};
 
@@ -14,22 +14,19 @@ const SCOPE: Scope<'_> = Scope {
 };
 
 thread_local! {
-    /// What [`ScriptedRng`] yields, in blocks of 32 equal bytes.
+    /// Output of [`ScriptedRng`], in blocks of 32 equal bytes.
     static SCRIPT: RefCell<VecDeque<u8>> = const { RefCell::new(VecDeque::new()) };
 }
 
-/// Randomness as the vector says. The library makes its generators itself, so the script is the
-/// thread's.
+/// Random number generator that returns the vector's bytes. The script is thread-local because the
+/// library creates its generators itself.
 #[derive(Clone, Default)]
 struct ScriptedRng;
 
 impl ScriptedRng {
     fn set_blocks(blocks: &[u8]) {
         SCRIPT.with_borrow_mut(|script| {
-            assert!(
-                script.is_empty(),
-                "the library asked for less than expected"
-            );
+            assert!(script.is_empty(), "the library consumed less than expected");
             script.extend(blocks.iter().copied());
         });
     }
@@ -39,16 +36,18 @@ impl CryptoRng for ScriptedRng {}
 
 impl RngCore for ScriptedRng {
     fn next_u32(&mut self) -> u32 {
-        panic!("only whole keys are asked for")
+        panic!("only whole keys are requested")
     }
 
     fn next_u64(&mut self) -> u64 {
-        panic!("only whole keys are asked for")
+        panic!("only whole keys are requested")
     }
 
     fn fill_bytes(&mut self, dest: &mut [u8]) {
         assert_eq!(dest.len(), 32);
-        dest.fill(SCRIPT.with_borrow_mut(|script| script.pop_front().expect("a longer script")));
+        dest.fill(
+            SCRIPT.with_borrow_mut(|script| script.pop_front().expect("script is too short")),
+        );
     }
 
     fn try_fill_bytes(&mut self, dest: &mut [u8]) -> Result<(), Error> {
@@ -146,7 +145,7 @@ fn stock_handshake_vector_is_reproduced() {
     SCRIPT.with_borrow(|script| assert!(script.is_empty()));
 }
 
-/// Both identities, and a first message.
+/// Returns both identities, the initiator and a first message.
 fn start_handshake() -> (Identity, Identity, Initiator, bytes::Bytes) {
     let (harness, executor) = (Identity::generate(), Identity::generate());
     let (initiator, first) =
@@ -170,7 +169,7 @@ fn endpoints_open_each_others_records() {
         let mut record = b"hello".to_vec();
         from.seal(&mut record, 0).unwrap();
         let record = bytes::Bytes::from(record);
-        // Shared, it is opened into a buffer of its own; alone, in place.
+        // A shared record is opened into a new buffer, an unshared one in place.
         assert_eq!(to.open(0, record.clone()).unwrap(), "hello");
         assert_eq!(to.open(0, record).unwrap(), "hello");
     }
@@ -192,7 +191,7 @@ fn first_message_for_another_scope_or_executor_is_rejected() {
             stream_id: "other",
             ..SCOPE
         },
-        // The parts are told apart by their lengths.
+        // Parts are distinguished by their lengths.
         Scope {
             environment_id: "env-1r",
             registration_id: "eg-1",

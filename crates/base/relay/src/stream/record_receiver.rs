@@ -1,7 +1,7 @@
-//! From records to messages: order, opening, assembler.
+//! Receiving side of a stream: orders records, opens them and assembles messages.
 //!
-//! Invariant: nothing is buffered that comes before `next`, and what is buffered is within the window. A buffered
-//! record is never given up: a reliable stream has told its sender that it arrived.
+//! Invariant: every buffered record lies within the window that starts at `next`. A buffered record
+//! is never discarded, because a reliable stream has already acknowledged it selectively.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,14 +17,14 @@ use crate::{
     },
 };
 
-/// One direction of a stream, at its end.
+/// Receiving side of a stream.
 #[derive(Debug)]
 pub(super) struct RecordReceiver {
     opener: RecordOpener,
     reorder: ReorderBuffer,
     assembler: MessageAssembler,
     receive_queue: ReceiveQueue,
-    /// The next segment of a message that is being received, and how many it has.
+    /// Index of the expected segment and segment count of a partially received message.
     segment: Option<(u32, u32)>,
 }
 
@@ -39,7 +39,7 @@ impl RecordReceiver {
         }
     }
 
-    /// Takes a record of a plain stream, and every record that waited for it.
+    /// Processes a record of a plain stream, and delivers all records that are now in order.
     pub(super) fn handle_plain(&mut self, data: Data) -> Result<(), StreamError> {
         let (seq, next) = (data.seq, self.reorder.next());
         if (data.segment_index, data.segment_count) != (0, 1) {
@@ -57,27 +57,28 @@ impl RecordReceiver {
         Ok(())
     }
 
-    /// Sorts a record of a reliable stream in. The caller delivers those whose turn it is.
+    /// Adds a record of a reliable stream to the reorder buffer. The caller delivers those in
+    /// order.
     pub(super) fn insert(&mut self, data: Data) -> ReorderOutcome {
         self.reorder.insert(data)
     }
 
-    /// Tells whether a record waits whose turn it is.
+    /// Returns whether the next record in order is buffered.
     pub(super) fn has_next(&self) -> bool {
         self.reorder.has_next()
     }
 
-    /// Returns a record that waited, and whose turn it is.
+    /// Removes the next record in order from the buffer.
     pub(super) fn pop_next(&mut self) -> Option<Data> {
         self.reorder.pop()
     }
 
-    /// Puts a record back that was popped and cannot be delivered yet.
+    /// Reinserts a popped record that cannot be delivered yet.
     pub(super) fn reinsert(&mut self, data: Data) {
         self.reorder.reinsert(data);
     }
 
-    /// Delivers the next record of a reliable stream: whole messages, or one segment of one.
+    /// Delivers the next record of a reliable stream: whole messages, or one segment of a message.
     pub(super) fn deliver_segment(&mut self, data: Data) -> Result<(), StreamError> {
         let Data {
             seq,
@@ -94,7 +95,7 @@ impl RecordReceiver {
         }
         let before = self.receive_queue.len();
         self.deliver(seq, payload, usize::MAX)?;
-        // The places are not sealed, the lengths are: they have to agree.
+        // Segment numbers are not authenticated but lengths are, so they must be consistent.
         let last = index + 1 == count;
         let completed = self.receive_queue.len() - before;
         let is_consistent = match (count, last) {
@@ -117,12 +118,12 @@ impl RecordReceiver {
         &self.receive_queue
     }
 
-    /// Returns the number that is expected.
+    /// Returns the expected record number.
     pub(super) fn next(&self) -> u32 {
         self.reorder.next()
     }
 
-    /// Returns which of the 32 records from `base` on have arrived.
+    /// Returns a bit set of the received records among the 32 that start at `base`.
     pub(super) fn received_bits(&self, base: u32) -> u32 {
         self.reorder.received_bits(base)
     }
@@ -146,7 +147,7 @@ impl RecordReceiver {
     }
 }
 
-/// Records that wait for their turn.
+/// Reorder buffer: records that arrived before their predecessors.
 #[derive(Debug, Default)]
 struct ReorderBuffer {
     next: u32,
@@ -155,7 +156,7 @@ struct ReorderBuffer {
 }
 
 impl ReorderBuffer {
-    /// Sorts a record in. The first copy of a record wins.
+    /// Inserts a record. The first copy of a record wins.
     fn insert(&mut self, data: Data) -> ReorderOutcome {
         if data.seq == self.next && !self.buffered.contains_key(&data.seq) {
             ReorderOutcome::Next(data)
@@ -172,36 +173,37 @@ impl ReorderBuffer {
         }
     }
 
-    /// Takes the next record out, if it is here.
+    /// Removes the next record, if it is buffered.
     fn pop(&mut self) -> Option<Data> {
         let data = self.buffered.remove(&self.next)?;
         self.bytes -= data.payload.len();
         Some(data)
     }
 
-    /// Puts a record back that was taken out, and not delivered.
+    /// Reinserts a popped record that was not delivered.
     fn reinsert(&mut self, data: Data) {
         self.bytes += data.payload.len();
         self.buffered.insert(data.seq, data);
     }
 
-    /// The next record was delivered.
+    /// Advances past a delivered record.
     fn advance(&mut self) {
-        // `LAST_SEQ` is below the maximum; a record beyond it cannot be authentic.
+        // `LAST_SEQ` is below the maximum; a higher record cannot be authentic.
         self.next = self.next.saturating_add(1);
     }
 
-    /// Tells whether the next record is here.
+    /// Returns whether the next record is buffered.
     fn has_next(&self) -> bool {
         self.buffered.contains_key(&self.next)
     }
 
-    /// Returns the number that is expected, also how many were delivered.
+    /// Returns the expected number, which is also the number of delivered records.
     fn next(&self) -> u32 {
         self.next
     }
 
-    /// Returns which of the 32 records from `base` on have arrived. Nothing before `base` is asked for.
+    /// Returns a bit set of the received records among the 32 that start at `base`. `base` is never
+    /// beyond the expected number.
     fn received_bits(&self, base: u32) -> u32 {
         let delivered = self.next.saturating_sub(base);
         let mut bits = if delivered >= u32::BITS {
@@ -219,22 +221,22 @@ impl ReorderBuffer {
     }
 }
 
-/// Where a record belongs.
+/// Result of inserting a record into the reorder buffer.
 #[derive(Debug)]
 pub(super) enum ReorderOutcome {
-    /// It is its turn. The caller delivers it, and calls [`ReorderBuffer::advance`].
+    /// Next in order. The caller delivers it and calls [`ReorderBuffer::advance`].
     Next(Data),
-    /// It is kept until its turn.
+    /// Buffered until its predecessors arrive.
     Buffered,
-    /// It came before.
+    /// Already received.
     Duplicate,
-    /// Too many numbers ahead. Not kept.
+    /// Too far ahead. Discarded.
     OutOfWindow,
-    /// Too many bytes are buffered. Not kept.
+    /// The buffer is full. Discarded.
     BufferFull,
 }
 
-/// The part of a message that has come so far.
+/// Assembles messages from records. A message may be split anywhere, as by stock senders.
 #[derive(Debug, Default)]
 struct MessageAssembler {
     prefix: [u8; PREFIX_BYTES],
@@ -249,7 +251,7 @@ struct PartialMessage {
 }
 
 impl MessageAssembler {
-    /// Takes a record in; `deliver` gets each message that it completes. A message that lies in one
+    /// Processes a record and calls `deliver` for each message it completes. A message within one
     /// record is a slice of it.
     fn feed(
         &mut self,
@@ -286,7 +288,7 @@ impl MessageAssembler {
                 deliver(record.split_to(len))?;
             } else {
                 self.message = Some(PartialMessage {
-                    // A prefix alone does not take 64 MiB of memory.
+                    // Do not allocate 64 MiB because of a prefix alone.
                     bytes: BytesMut::with_capacity(len.min(INITIAL_CAPACITY)),
                     missing: len,
                 });
@@ -295,20 +297,20 @@ impl MessageAssembler {
         Ok(())
     }
 
-    /// Tells whether the last record ended with a message.
+    /// Returns whether the last record ended at a message boundary.
     fn is_complete(&self) -> bool {
         self.message.is_none() && self.prefix_len == 0
     }
 }
 
-/// Memory that is taken for a message before more of it has come.
+/// Maximum initial allocation for a message.
 const INITIAL_CAPACITY: usize = 1 << 20;
 
-/// Messages for the application.
+/// Complete messages that the application has not read.
 #[derive(Debug, Default)]
 pub(super) struct ReceiveQueue {
     messages: VecDeque<Bytes>,
-    /// Cost of all messages that ever came in, and that were ever taken.
+    /// Total queue cost of all messages ever received and ever read.
     pub(super) total_in: u64,
     pub(super) total_out: u64,
 }
@@ -332,17 +334,17 @@ impl ReceiveQueue {
         self.messages.len()
     }
 
-    /// Tells whether a plain stream had better not be read any further.
+    /// Returns whether the driver of a plain stream should pause reading.
     pub(super) fn should_pause(&self) -> bool {
         self.messages.len() >= PLAIN_PAUSE_MESSAGES
             || self.total_in - self.total_out >= RECEIVE_QUEUE_BYTES as u64
     }
 }
 
-/// What a message costs while it waits: its bytes, and its offset.
+/// Returns the memory that a queued message takes: its bytes and its queue entry.
 fn queue_cost(message: &Bytes) -> u64 {
     (message.len() + size_of::<Bytes>()) as u64
 }
 
-/// Places that an empty receive_queue keeps for the next messages.
+/// Capacity that an empty queue retains.
 const SPARE_CAPACITY: usize = 1024;

@@ -1,4 +1,5 @@
-//! What a reliable stream has beyond a plain one.
+//! State that a reliable stream has in addition to a plain one: the send window with
+//! retransmission, acknowledgements with flow control, and the keepalive.
 
 use std::{collections::VecDeque, time::Instant};
 
@@ -16,7 +17,7 @@ use crate::{
     },
 };
 
-/// Acknowledgements in both directions, and the life of the connection.
+/// Acknowledgements in both directions, and the keepalive of the connection.
 #[derive(Debug)]
 pub(super) struct ReliableState {
     pub(super) window: SendWindow,
@@ -35,7 +36,8 @@ impl ReliableState {
         }
     }
 
-    /// Takes in what every frame of the peer carries. `sealed` records exist.
+    /// Processes the acknowledgement fields of a frame. `sealed` is the number of records sealed so
+    /// far.
     pub(super) fn handle_ack(
         &mut self,
         ack: u32,
@@ -51,17 +53,18 @@ impl ReliableState {
         Ok(())
     }
 
-    /// The peer goes on, on a new connection: it gets all it lacks, and is told what it need not send.
+    /// Processes a `Resume`: the peer has a new connection. Retransmits everything it lacks and
+    /// sends an acknowledgement.
     pub(super) fn handle_resume(&mut self, next_seq: u32, receiver: &RecordReceiver, now: Instant) {
         self.acks.send_immediately();
-        // One that names less than has arrived since is a late copy: what it asked for was answered.
+        // A lower number means a late duplicate, which was answered before.
         if next_seq >= receiver.next() {
             self.keepalive.handle_resume(now);
             self.window.retransmit_all(now);
         }
     }
 
-    /// Takes a record, and every record that waited for it.
+    /// Processes a record, and delivers all records that are now in order.
     pub(super) fn handle_data(
         &mut self,
         data: Data,
@@ -70,8 +73,8 @@ impl ReliableState {
     ) -> Result<(), StreamError> {
         match receiver.insert(data) {
             ReorderOutcome::Next(data) => self.deliver(Some(data), receiver, now),
-            // The sender learns at once what is missing, or that it need not have sent this. What is
-            // out of the window is sent again later.
+            // Acknowledge immediately: the sender learns about the gap or the duplicate. It
+            // retransmits discarded records later.
             ReorderOutcome::Buffered
             | ReorderOutcome::Duplicate
             | ReorderOutcome::OutOfWindow
@@ -82,7 +85,8 @@ impl ReliableState {
         }
     }
 
-    /// The application took a message: there may be room again, here and at the sender.
+    /// Processes that the application read a message, which may free capacity here and at the
+    /// sender.
     pub(super) fn handle_message_taken(
         &mut self,
         receiver: &mut RecordReceiver,
@@ -104,7 +108,7 @@ impl ReliableState {
         Ok(())
     }
 
-    /// Delivers a record whose turn it is, and those that waited for it, while there is room.
+    /// Delivers the next record and the buffered records after it, while there is capacity.
     fn deliver(
         &mut self,
         mut next: Option<Data>,
@@ -150,7 +154,8 @@ impl ReliableState {
         others.into_iter().flatten().chain([keepalive]).min()
     }
 
-    /// Returns the acknowledgement fields of a frame that is being sent, and notes that they are.
+    /// Returns the acknowledgement fields of a frame that is being sent, and records that they are
+    /// sent.
     pub(super) fn take_ack_fields(
         &mut self,
         receiver: &RecordReceiver,
@@ -163,19 +168,19 @@ impl ReliableState {
     }
 }
 
-/// What the sender has not been told.
+/// Schedules acknowledgements: after some records, after a delay, or immediately.
 #[derive(Debug, Default)]
 pub(super) struct AckScheduler {
     records: u32,
     bytes: usize,
     deadline: Option<Instant>,
     is_due: bool,
-    /// The last acknowledgement that was sent, as the number of the record after it.
+    /// First record that the last sent acknowledgement does not include.
     acked_next: u32,
 }
 
 impl AckScheduler {
-    /// A record was delivered.
+    /// Schedules the acknowledgement of a delivered record.
     pub(super) fn record_delivered(&mut self, len: usize, now: Instant) {
         self.records += 1;
         self.bytes += len;
@@ -186,7 +191,8 @@ impl AckScheduler {
         }
     }
 
-    /// The application took messages, so that records up to `next` may be acknowledged.
+    /// Schedules an acknowledgement after the application read messages, so that records before
+    /// `next` may now be acknowledged.
     pub(super) fn record_released(&mut self, next: u32, backlog: AckBacklog) {
         let unsent = next.saturating_sub(self.acked_next);
         if unsent >= ACK_RECORDS || (unsent > 0 && backlog == AckBacklog::Empty) {
@@ -194,13 +200,13 @@ impl AckScheduler {
         }
     }
 
-    /// The sender must know at once: something is missing, came twice, or it asks.
+    /// Requests an immediate acknowledgement after a gap, a duplicate or a `Resume`.
     pub(super) fn send_immediately(&mut self) {
         self.is_due = true;
         self.deadline = None;
     }
 
-    /// A frame carries the acknowledgement up to `next`.
+    /// Records that a frame with an acknowledgement of the records before `next` was sent.
     pub(super) fn mark_sent(&mut self, next: u32) {
         *self = Self {
             acked_next: next,
@@ -223,22 +229,22 @@ impl AckScheduler {
     }
 }
 
-/// Whether acknowledgements are still withheld.
+/// Whether acknowledgements are withheld.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum AckBacklog {
-    /// All that was delivered may be acknowledged.
+    /// Every delivered record may be acknowledged.
     Empty,
-    /// The application has not taken enough.
+    /// The application has not read enough.
     Pending,
 }
 
-/// Records of a reliable stream that were delivered, up to where they may be acknowledged.
+/// Flow control of a reliable stream: delivered records whose acknowledgement is withheld.
 ///
-/// A record is acknowledged when what came with and before it fits into [`RECEIVE_QUEUE_BYTES`] of messages
-/// not taken. The sender's window then bounds the rest.
+/// A record is acknowledged once the unread messages up to it fit into [`RECEIVE_QUEUE_BYTES`]. The
+/// sender's window bounds the rest.
 #[derive(Debug, Default)]
 struct WithheldAcks {
-    /// The first record that may not be acknowledged yet.
+    /// First record that may not be acknowledged yet.
     next: u32,
     withheld: VecDeque<WithheldAck>,
     withheld_bytes: usize,
@@ -252,7 +258,7 @@ struct WithheldAck {
 }
 
 impl WithheldAcks {
-    /// A record of `len` bytes was delivered into `receive_queue`.
+    /// Adds a record of `len` bytes that was delivered into `receive_queue`.
     fn add(&mut self, len: usize, receive_queue: &ReceiveQueue) {
         self.withheld.push_back(WithheldAck {
             len,
@@ -262,7 +268,7 @@ impl WithheldAcks {
         self.release(receive_queue);
     }
 
-    /// Releases what may be acknowledged now.
+    /// Releases the records that may be acknowledged now.
     fn release(&mut self, receive_queue: &ReceiveQueue) {
         while let Some(ack) = self.withheld.front()
             && ack.total_in <= receive_queue.total_out + RECEIVE_QUEUE_BYTES as u64
@@ -273,8 +279,8 @@ impl WithheldAcks {
         }
     }
 
-    /// Tells whether one more record may be delivered. A sender that keeps to its window always finds
-    /// room, unless its messages are tiny.
+    /// Returns whether another record may be delivered. Always true for a sender that respects its
+    /// window, unless its messages are tiny.
     fn has_room(&self, len: usize, receive_queue: &ReceiveQueue) -> bool {
         receive_queue.len() < RECEIVE_QUEUE_MESSAGES
             && self.withheld.len() < WINDOW_RECORDS
@@ -291,7 +297,7 @@ impl WithheldAcks {
     }
 }
 
-/// The connection of a reliable stream, and when something was last sent and heard on it.
+/// Keepalive of a reliable stream: sends heartbeats and detects a silent peer.
 #[derive(Debug)]
 pub(super) struct StreamKeepalive {
     state: State,
@@ -303,7 +309,7 @@ pub(super) struct StreamKeepalive {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum State {
     Connected,
-    /// On a new connection, nothing was heard yet. When `Resume` is sent next; absent: now.
+    /// Nothing was received on the new connection yet. `Resume` is sent at this time; absent: now.
     Resuming(Option<Instant>),
     Disconnected,
 }
@@ -327,7 +333,7 @@ impl StreamKeepalive {
         self.state = State::Resuming(None);
     }
 
-    /// The peer sent something. Tells whether that is the first since a reconnect.
+    /// Records a received frame. Returns whether it answers a `Resume`.
     pub(super) fn record_received(&mut self, now: Instant) -> PeerActivity {
         self.last_received = now;
         match self.state {
@@ -335,23 +341,23 @@ impl StreamKeepalive {
                 self.state = State::Connected;
                 PeerActivity::ResumeAnswered
             }
-            // SentRecord before this side resumed, it does not answer.
+            // The peer sent it before this side sent `Resume`.
             State::Resuming(None) | State::Connected | State::Disconnected => PeerActivity::Other,
         }
     }
 
-    /// The peer resumed: it is on this connection, and asks for what it lacks.
+    /// Records that the peer resumed, so it uses this connection.
     pub(super) fn handle_resume(&mut self, now: Instant) {
         *self = Self::new(now);
     }
 
-    /// Something was sent.
+    /// Records a sent frame.
     pub(super) fn record_sent(&mut self, now: Instant) {
         self.last_sent = now;
         self.heartbeat_due = false;
     }
 
-    /// `Resume` was sent. It is sent once more if nothing answers.
+    /// Records that `Resume` was sent, and schedules the next one in case of no answer.
     pub(super) fn record_resume_sent(&mut self, now: Instant) {
         self.state = State::Resuming(Some(now + RETRANSMIT_FIRST));
     }
@@ -389,7 +395,7 @@ impl StreamKeepalive {
         self.state == State::Resuming(None)
     }
 
-    /// Tells whether the peer is known to be on this connection, so that records may be sent.
+    /// Returns whether the peer is known to use this connection, so that records may be sent.
     pub(super) fn is_established(&self) -> bool {
         self.state == State::Connected
     }
@@ -399,20 +405,20 @@ impl StreamKeepalive {
     }
 }
 
-/// What a frame of the peer means for the connection.
+/// Meaning of a received frame for the connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum PeerActivity {
-    /// It answers a `Resume`: its acknowledgement tells all that has arrived.
+    /// First answer to a `Resume`. Its acknowledgement covers everything the peer received.
     ResumeAnswered,
-    /// Nothing new.
+    /// No change.
     Other,
 }
 
-/// Whether the peer is there.
+/// State of the peer according to the keepalive.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum PeerStatus {
-    /// As far as is known.
+    /// No timeout expired.
     Alive,
-    /// It has shown no life for too long.
+    /// The keepalive timeout expired.
     Silent,
 }

@@ -1,25 +1,25 @@
-//! Messages on their way into records.
+//! Send queue of a stream: messages that are not in records yet.
 //!
-//! Invariant: `bytes[head..]` is the messages of `lengths`, each behind its prefix, of which the first
-//! may have been taken in part.
+//! Invariant: `bytes[head..]` contains the messages of `lengths`, each after its prefix. Part of
+//! the first message may already be sealed.
 
 use std::{collections::VecDeque, ops::Range};
 
 use crate::limits::{self, MESSAGE_BYTES, PREFIX_BYTES, RECORD_BYTES};
 
-/// Messages that are not sealed yet.
+/// Queue of messages that are not sealed yet.
 #[derive(Debug, Default)]
 pub(super) struct SendQueue {
     bytes: Vec<u8>,
     head: usize,
-    /// Bytes left of each message, prefix included.
+    /// Remaining bytes of each message, prefix included.
     lengths: VecDeque<usize>,
-    /// Which segment of the first message is next. 0 unless it is longer than a record.
+    /// Index of the next segment of the first message. 0 unless it is longer than a record.
     segment: u32,
 }
 
 impl SendQueue {
-    /// Has one message appended behind its prefix.
+    /// Appends one message after its prefix.
     pub(super) fn push(&mut self, encode: impl FnOnce(&mut Vec<u8>)) -> Result<(), PushError> {
         self.compact();
         let start = self.bytes.len();
@@ -45,7 +45,7 @@ impl SendQueue {
         }
     }
 
-    /// Forgets a slice that was sealed.
+    /// Removes a sealed slice.
     pub(super) fn advance(&mut self, slice: &RecordSlice) {
         self.head = slice.range.end;
         let mut left = slice.range.len();
@@ -70,7 +70,7 @@ impl SendQueue {
         }
     }
 
-    /// Returns what the next record holds.
+    /// Returns the content of the next record.
     pub(super) fn next(&self, packing: RecordPacking) -> Option<RecordSlice> {
         let &first = self.lengths.front()?;
         let len = match packing {
@@ -101,14 +101,14 @@ impl SendQueue {
         self.bytes.get(slice.range.clone()).unwrap_or_default()
     }
 
-    /// Returns how many bytes are not sealed, prefixes included.
+    /// Returns the number of unsealed bytes, prefixes included.
     pub(super) fn len(&self) -> usize {
         self.bytes.len() - self.head
     }
 
     fn next_segment(&self, left: usize) -> RecordSlice {
         let len = left.min(RECORD_BYTES);
-        // The limit of a message bounds both by `limits::MAX_SEGMENTS`.
+        // `MESSAGE_BYTES` bounds both by `limits::MAX_SEGMENTS`.
         let more = u32::try_from(left.div_ceil(RECORD_BYTES)).unwrap_or(limits::MAX_SEGMENTS);
         RecordSlice {
             range: self.head..self.head + len,
@@ -118,7 +118,7 @@ impl SendQueue {
         }
     }
 
-    /// Moves what is left to the front, if that is little compared to what is gone.
+    /// Moves the remaining bytes to the front if more than half of the buffer is free.
     fn compact(&mut self) {
         if self.head > self.bytes.len() / 2 {
             self.bytes.drain(..self.head);
@@ -127,7 +127,7 @@ impl SendQueue {
     }
 }
 
-/// What one record holds.
+/// Content of one record.
 #[derive(Debug)]
 pub(super) struct RecordSlice {
     range: Range<usize>,
@@ -142,28 +142,28 @@ impl RecordSlice {
     }
 }
 
-/// How messages are put into records.
+/// How messages are packed into records.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum RecordPacking {
-    /// Each message starts a record, as stock senders do.
+    /// Each message starts a new record, as in stock senders.
     OneMessage,
-    /// Short messages share a record; longer ones are cut into segments.
+    /// Short messages share a record; long ones are split into segments.
     WholeMessages,
 }
 
-/// Why a message was not taken. The stream goes on without it.
+/// Why a message was not queued. The stream continues without it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PushError {
-    /// Caller: no message is empty.
+    /// Caller: the message is empty.
     #[error("message is empty")]
     Empty,
-    /// Caller: no peer takes as much.
+    /// Caller: the message exceeds [`MESSAGE_BYTES`].
     #[error("message of {0} bytes exceeds {MESSAGE_BYTES}")]
     TooLong(usize),
 }
 
-/// Memory that an empty send_queue keeps for the next messages.
+/// Capacity that an empty queue retains.
 const SPARE_CAPACITY: usize = 256 << 10;
 
 #[cfg(test)]
@@ -174,7 +174,7 @@ mod tests {
 
     use super::*;
 
-    /// A message of `len` bytes that differ from their neighbours.
+    /// Returns a message of `len` bytes in which neighbouring bytes differ.
     fn message(len: usize) -> &'static [u8] {
         static LONGEST: LazyLock<Vec<u8>> =
             LazyLock::new(|| (0..=250).cycle().take(200_000).collect());

@@ -1,7 +1,7 @@
-//! Records on their way, kept until they are acknowledged.
+//! Send window of a reliable stream: unacknowledged records, their retransmission and its backoff.
 //!
-//! A record is sealed once; what is sent again is the very same frame. Its acknowledgement fields are
-//! old by then, and old acknowledgements do no harm.
+//! A record is sealed once, and its frame is retransmitted unchanged. The acknowledgement fields in
+//! it are outdated by then, which is harmless.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -15,18 +15,18 @@ use crate::limits::{
     RETRANSMIT_FIRST, RETRANSMIT_MAX, RETRANSMIT_MIN, WINDOW_BYTES, WINDOW_RECORDS,
 };
 
-/// Records that are not acknowledged.
+/// Unacknowledged records.
 #[derive(Debug, Default)]
 pub(super) struct SendWindow {
-    /// Number of the first of `sent`.
+    /// Number of the first record in `sent`.
     first: u32,
     sent: VecDeque<SentRecord>,
     bytes: usize,
-    /// Records to be sent again.
+    /// Records to retransmit.
     retransmits: BTreeSet<u32>,
-    /// Counts every frame that was sent, the first time or again.
+    /// Counts transmissions, including retransmissions.
     transmissions: u64,
-    /// The latest transmission that is known to have arrived.
+    /// Latest transmission that is known to have arrived.
     arrived: u64,
     rtt: RttEstimator,
     timer: Option<Instant>,
@@ -44,7 +44,7 @@ struct SentRecord {
 }
 
 impl SendWindow {
-    /// Keeps a frame that is being sent for the first time.
+    /// Adds a frame that is sent for the first time.
     pub(super) fn add(&mut self, frame: Bytes, len: usize, now: Instant) {
         self.transmissions += 1;
         self.bytes += len;
@@ -60,11 +60,11 @@ impl SendWindow {
         self.timer.get_or_insert(now + timeout);
     }
 
-    /// Returns a frame that has to be sent again.
+    /// Returns the next frame to retransmit.
     pub(super) fn poll_retransmit(&mut self, now: Instant) -> Option<Bytes> {
         let sent = loop {
             let seq = self.retransmits.pop_first()?;
-            // It may have been acknowledged since it was put here.
+            // Skip records that were acknowledged in the meantime.
             if let Some(sent) = seq
                 .checked_sub(self.first)
                 .and_then(|offset| self.sent.get_mut(offset as usize))
@@ -82,8 +82,8 @@ impl SendWindow {
         Some(frame)
     }
 
-    /// Takes an acknowledgement in: all before `next`, and of those from `next` on what `bits` say.
-    /// `sealed` records exist.
+    /// Processes an acknowledgement of all records before `next`, and of those after it whose bit
+    /// is set. `sealed` is the number of records sealed so far.
     pub(super) fn handle_ack(
         &mut self,
         next: u32,
@@ -127,7 +127,8 @@ impl SendWindow {
         Ok(())
     }
 
-    /// Sends everything again that is not known to have arrived: the path it was sent on is gone.
+    /// Schedules all records for retransmission that are not known to have arrived, because the
+    /// path they were sent on is gone.
     pub(super) fn retransmit_all(&mut self, now: Instant) {
         for (seq, sent) in (self.first..).zip(&self.sent) {
             if !sent.arrived {
@@ -138,19 +139,19 @@ impl SendWindow {
         self.timer = (!self.sent.is_empty()).then(|| now + self.rtt.timeout());
     }
 
-    /// Forgets what was to be sent: there is no connection.
+    /// Cancels retransmissions while there is no connection.
     pub(super) fn handle_disconnect(&mut self) {
         self.retransmits.clear();
         self.timer = None;
     }
 
-    /// Sends one record again, as a question, if nothing was answered for too long.
+    /// Retransmits one record as a probe if no acknowledgement arrived in time.
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         if self.timer.is_none_or(|timer| timer > now) {
             return;
         }
-        // If all has arrived, the oldest: its receiver withholds the acknowledgement, and may have
-        // sent one that was lost.
+        // If everything has arrived, probe with the oldest record: the receiver withholds its
+        // acknowledgement, or it was lost.
         let missing = self.sent.iter().position(|sent| !sent.arrived);
         let seq = (self.first..).nth(missing.unwrap_or(0));
         self.retransmits.extend(seq);
@@ -162,23 +163,23 @@ impl SendWindow {
         self.timer
     }
 
-    /// Tells whether a record of `len` bytes may be sent.
+    /// Returns whether a record of `len` bytes may be sent.
     pub(super) fn has_room(&self, len: usize) -> bool {
         self.sent.len() < WINDOW_RECORDS && self.bytes + len <= WINDOW_BYTES
     }
 
-    /// Tells whether something is to be sent again.
+    /// Returns whether retransmissions are scheduled.
     pub(super) fn has_retransmits(&self) -> bool {
         !self.retransmits.is_empty()
     }
 
-    /// Returns how many records are not acknowledged.
+    /// Returns the number of unacknowledged records.
     pub(super) fn len(&self) -> usize {
         self.sent.len()
     }
 
-    /// Sends again what must be lost: something later has arrived, and there was time for an answer.
-    /// Later by its number, or by when it was sent. What lies beyond the bits is not known.
+    /// Schedules lost records for retransmission: a later record or transmission has arrived, and
+    /// there was time for an acknowledgement. Records beyond the bits are unknown.
     fn detect_losses(&mut self, next: u32, bits: u32, now: Instant) {
         let known = next.saturating_add(u32::BITS);
         let highest = next.saturating_add(u32::BITS - bits.leading_zeros());
@@ -192,7 +193,7 @@ impl SendWindow {
     }
 }
 
-/// What an acknowledgement tells that was not known.
+/// New information in an acknowledgement.
 #[derive(Default)]
 struct AckProgress {
     advanced: bool,
@@ -207,23 +208,23 @@ impl AckProgress {
         }
         self.advanced = true;
         self.transmission = self.transmission.max(sent.transmission);
-        // Which of several transmissions was answered is not known: Karn's rule.
+        // An acknowledgement of a retransmitted record is ambiguous (Karn's algorithm).
         if sent.send_count == 1 {
             self.sample = self.sample.max(Some(sent.sent_at));
         }
     }
 }
 
-/// Smoothed round trip of one stream.
+/// Round-trip estimator with the retransmission timeout of RFC 6298.
 #[derive(Debug, Default)]
 struct RttEstimator {
     smoothed: Option<(Duration, Duration)>,
-    /// How often the time was doubled since the last answer.
+    /// Number of times the timeout was doubled since the last acknowledgement.
     backoff_exponent: u32,
 }
 
 impl RttEstimator {
-    /// A record that was sent once was answered after `sample`.
+    /// Adds the round-trip time of a record that was sent once.
     fn add_sample(&mut self, sample: Duration) {
         self.smoothed = Some(match self.smoothed {
             None => (sample, sample / 2),
@@ -234,17 +235,17 @@ impl RttEstimator {
         });
     }
 
-    /// Something was answered.
+    /// Ends the backoff after an acknowledgement.
     fn reset_backoff(&mut self) {
         self.backoff_exponent = 0;
     }
 
-    /// Nothing was answered in time.
+    /// Doubles the timeout after it expired.
     fn back_off(&mut self) {
         self.backoff_exponent = (self.backoff_exponent + 1).min(MAX_BACKOFF_EXPONENT);
     }
 
-    /// Returns how long to wait for an answer.
+    /// Returns the retransmission timeout.
     fn timeout(&self) -> Duration {
         let first = match self.smoothed {
             None => RETRANSMIT_FIRST,
@@ -254,13 +255,13 @@ impl RttEstimator {
         (first * (1 << self.backoff_exponent)).min(RETRANSMIT_MAX)
     }
 
-    /// Returns the smoothed round trip: zero before the first.
+    /// Returns the smoothed round-trip time, or zero before the first sample.
     fn mean(&self) -> Duration {
         self.smoothed.map_or(Duration::ZERO, |(mean, _)| mean)
     }
 }
 
-/// From the shortest to beyond the longest time.
+/// Enough to grow from the minimum beyond the maximum timeout.
 const MAX_BACKOFF_EXPONENT: u32 = 5;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Streams: alone against crafted frames, and in pairs over links that fail.
+//! Streams alone against crafted frames, and in pairs over faulty links.
 
 use std::{
     sync::LazyLock,
@@ -19,7 +19,7 @@ mod reliable;
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "the one clock that tests take theirs from"
+    reason = "fixed origin of the tests' clock"
 )]
 fn epoch() -> Instant {
     static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -34,14 +34,14 @@ fn id() -> StreamId {
     StreamId::new("11111111-2222-4333-8444-555555555555").unwrap()
 }
 
-/// Both ends of a stream.
+/// Returns both ends of a stream.
 fn stream_pair(delivery: Delivery) -> (Stream, Stream) {
     let (a, b) = Channel::pair();
     let end = |channel| Stream::new(id(), channel, delivery, epoch());
     (end(a), end(b))
 }
 
-/// One end, and what seals records for it.
+/// Returns one end and the sealer of its peer.
 fn stream_and_sealer(delivery: Delivery) -> (Stream, RecordSealer) {
     let (a, b) = Channel::pair();
     (Stream::new(id(), a, delivery, epoch()), b.sealer)
@@ -64,7 +64,7 @@ fn frame(data: Data) -> Frame {
     Frame::new(id(), Body::Data(data))
 }
 
-/// A message behind its prefix.
+/// Returns a message after its prefix.
 fn with_prefix(message: &[u8]) -> Vec<u8> {
     let mut with_prefix = u32::try_from(message.len()).unwrap().to_be_bytes().to_vec();
     with_prefix.extend_from_slice(message);
@@ -77,21 +77,21 @@ fn push(stream: &mut Stream, message: &[u8]) {
         .unwrap();
 }
 
-/// All frames that a stream has ready.
+/// Returns all frames that a stream has ready.
 fn frames(stream: &mut Stream, now: Instant) -> Vec<Frame> {
     std::iter::from_fn(|| stream.poll_frame(now))
         .map(|bytes| Frame::decode(bytes).unwrap())
         .collect()
 }
 
-/// All messages that a stream has ready.
+/// Returns all messages that a stream has ready.
 fn messages(stream: &mut Stream) -> Vec<Bytes> {
     std::iter::from_fn(|| stream.poll_message()).collect()
 }
 
 fn data(frame: &Frame) -> &Data {
     let Body::Data(data) = &frame.body else {
-        panic!("{frame:?} is a record");
+        panic!("expected a record: {frame:?}");
     };
     data
 }

@@ -1,4 +1,4 @@
-//! Two ends over faulty links, in virtual time: every message arrives once, whole and in order.
+//! Two streams over faulty links in virtual time: each message arrives once, whole and in order.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ const PERFECT: LinkFaults = LinkFaults {
     duplicate_percent: 0,
 };
 
-/// Seeded randomness: splitmix64.
+/// Seeded random number generator: splitmix64.
 struct Rng64(u64);
 
 impl Rng64 {
@@ -32,12 +32,12 @@ impl Rng64 {
     }
 }
 
-/// How bad a link is.
+/// Faults of a link.
 #[derive(Clone, Copy, Debug)]
 struct LinkFaults {
-    /// Milliseconds that every frame takes.
+    /// Delay of every frame in milliseconds.
     delay: u64,
-    /// Milliseconds that a frame may take longer, and so be overtaken.
+    /// Maximum additional random delay in milliseconds, which causes reordering.
     jitter: u64,
     drop_percent: u64,
     duplicate_percent: u64,
@@ -70,7 +70,7 @@ impl FaultyLink {
             let late = self.rng.below(self.faults.jitter + 1);
             self.count += 1;
             let key = (now + ms(self.faults.delay + late), self.count);
-            // A copy of its own: what arrives is never shared with what is kept.
+            // Copy: received frames never share their buffer with retained ones.
             self.frames.insert(key, Bytes::copy_from_slice(&frame));
         }
     }
@@ -80,7 +80,7 @@ impl FaultyLink {
         (entry.key().0 <= now).then(|| entry.remove())
     }
 
-    /// Loses everything that is on its way.
+    /// Drops all frames in flight.
     fn cut(&mut self) {
         self.frames.clear();
     }
@@ -90,33 +90,33 @@ impl FaultyLink {
     }
 }
 
-/// What a run is made of.
+/// Parameters of a run.
 #[derive(Clone, Copy)]
 struct RunOptions {
     faults: LinkFaults,
     /// Messages in each direction.
     messages: u64,
-    /// Chance, per message, that the connection is lost about then.
+    /// Chance per message of losing the connection around that time.
     cut_percent: u64,
-    /// Chance, per look, that an application does not read for a while.
+    /// Chance per step that an application stops reading for a while.
     stall_percent: u64,
 }
 
-/// Two ends, their links, and their applications.
+/// Two streams, their links and their applications.
 struct StreamPair {
     streams: [Stream; 2],
-    /// From the end with the same index.
+    /// Links in the direction from the stream with the same index.
     links: [FaultyLink; 2],
     sent: [u64; 2],
     received: [u64; 2],
-    /// Until when an application has nothing to say.
+    /// Time until which an application sends nothing.
     silent_until: [Instant; 2],
-    /// Until when an application does not read.
+    /// Time until which an application does not read.
     stalled_until: [Instant; 2],
-    /// When the connection is made again; absent: it is there.
+    /// Time of the reconnect. Absent: connected.
     reconnect: Option<Instant>,
     cuts: u64,
-    /// The next new record of each end, and how often an old one was sent.
+    /// Next new record of each stream, and the number of retransmissions.
     records: [u32; 2],
     retransmissions: u64,
     now: Instant,
@@ -147,12 +147,12 @@ impl StreamPair {
         }
     }
 
-    /// Runs until all is delivered and acknowledged.
+    /// Runs until everything is delivered and acknowledged.
     fn run(mut self, seed: u64) -> Self {
         let limit = epoch() + Duration::from_secs(3600);
         while !self.is_done() {
             self.exchange(seed);
-            // What came in is read, and what that makes ready is sent, at the same time.
+            // Read received frames and send the results at the same virtual time.
             self.run_applications();
             self.exchange(seed);
             if self.is_done() {
@@ -204,7 +204,8 @@ impl StreamPair {
             && self.streams[side].buffered() < 1 << 20
     }
 
-    /// Loses the connection. An end may not notice; the first is the one that connects again.
+    /// Loses the connection. A stream may not notice it. The first stream is the one that
+    /// reconnects.
     fn cut(&mut self) {
         self.cuts += 1;
         for link in &mut self.links {
@@ -221,7 +222,7 @@ impl StreamPair {
         if self.reconnect.is_some_and(|at| at <= self.now) {
             self.reconnect = None;
             self.streams[0].handle_reconnect(self.now);
-            // The other end learns it from its own connection, or from `Resume` alone.
+            // The other stream learns about it from its connection or only from `Resume`.
             if self.rng.percent(50) {
                 self.streams[1].handle_reconnect(self.now);
             }
@@ -243,7 +244,7 @@ impl StreamPair {
                 self.streams[side]
                     .poll_timeout()
                     .is_none_or(|at| at > self.now),
-                "seed {seed}: a driver would spin"
+                "seed {seed}: the driver would spin"
             );
         }
         for side in 0..2 {
@@ -288,7 +289,7 @@ impl StreamPair {
     }
 }
 
-/// The n-th message of a side: any length, and no two alike.
+/// Returns the n-th message of a side: arbitrary length, all different.
 fn message(side: usize, n: u64) -> Vec<u8> {
     let side = u8::try_from(side).unwrap();
     let mut rng = Rng64::new(n << 1 | u64::from(side));
@@ -302,7 +303,7 @@ fn message(side: usize, n: u64) -> Vec<u8> {
     message
 }
 
-/// Runs a plan with many seeds; returns how often connections were lost.
+/// Runs many seeds and returns the number of lost connections.
 fn run_seeds(seeds: u64, plan: RunOptions) -> u64 {
     (0..seeds)
         .map(|seed| StreamPair::new(plan, seed).run(seed).cuts)

@@ -1,4 +1,4 @@
-//! Plain streams, row by row as stock endpoints behave.
+//! Plain streams: the behaviour of stock endpoints, case by case.
 
 use super::*;
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
 
 fn expect_error(stream: &mut Stream, data: Data, expected: StreamError) {
     assert_eq!(stream.handle_frame(frame(data), epoch()), Err(expected));
-    // After the end every call says why.
+    // After the end every call returns the error.
     let heartbeat = Frame::new(id(), Body::Heartbeat);
     assert_eq!(stream.handle_frame(heartbeat, epoch()), Err(expected));
     assert_eq!(stream.handle_timeout(epoch()), Err(expected));
@@ -65,7 +65,7 @@ fn messages_may_be_split_across_records_anywhere() {
     let mut bytes = with_prefix(b"first");
     bytes.extend(with_prefix(b"second, longer"));
     bytes.extend(with_prefix(b"3"));
-    // Whole, in a prefix, byte by byte, and with nothing in a record.
+    // Whole, split in a prefix, byte by byte, and with empty records.
     for slice in [
         &bytes[..11],
         &bytes[11..12],
@@ -99,7 +99,7 @@ fn records_are_reordered_and_the_first_copy_wins() {
         .handle_frame(frame(records[1].clone()), epoch())
         .unwrap();
     assert_eq!(messages(&mut stream), [[1], [2], [3]].map(Vec::from));
-    // Of a number that was delivered nothing is read, not even its seal.
+    // Records with a delivered number are not even opened.
     stream.handle_frame(frame(forged), epoch()).unwrap();
     assert_eq!(messages(&mut stream), [] as [Bytes; 0]);
 }
@@ -130,7 +130,7 @@ fn reorder_buffer_holds_at_most_one_mebibyte() {
         sealer.skip_to(1);
         for _ in 0..15 {
             let mut data = seal(&mut sealer, b"");
-            // Lengths are looked at when it is the record's turn.
+            // Lengths are checked when the record is opened.
             data.payload = full.clone().into_iter().chain([0; TAG_BYTES]).collect();
             stream.handle_frame(frame(data), epoch()).unwrap();
         }
@@ -154,7 +154,7 @@ fn tampered_record_ends_the_stream() {
         data.payload = bytes.into();
         expect_error(&mut stream, data, RecordOpenError::Forged(0).into());
     }
-    // The number is the nonce: a record under another number is forged as well.
+    // The number is the nonce, so a record under another number is not authentic.
     let (mut stream, mut sealer) = stream_and_sealer(Delivery::Plain);
     sealer.skip_to(1);
     let mut data = seal(&mut sealer, &with_prefix(b"x"));

@@ -7,7 +7,7 @@ use crate::{
     stream::StreamError,
 };
 
-/// Hands all frames of one end to the other.
+/// Passes all frames of one stream to the other.
 fn transfer(from: &mut Stream, to: &mut Stream, now: Instant) -> usize {
     let frames = frames(from, now);
     let count = frames.len();
@@ -63,7 +63,7 @@ fn longest_message_uses_the_maximum_number_of_segments() {
 
 #[test]
 fn inconsistent_segments_end_the_stream() {
-    // Records as (plaintext, index, count); the last one is refused.
+    // Records as (plaintext, index, count). The last one is refused.
     let long = with_prefix(&[7; 10]);
     let cases: [&[(&[u8], u32, u32)]; 8] = [
         &[(&long[..5], 0, 1)],
@@ -117,7 +117,7 @@ fn ack_is_delayed_until_eight_records_25_ms_or_another_frame() {
     let told = frames(&mut b, epoch());
     assert_eq!((data(&told[0]).seq, told[0].ack), (0, 15));
     b.handle_timeout(epoch() + ms(30)).unwrap();
-    assert_eq!(frames(&mut b, epoch() + ms(30)), [], "told once");
+    assert_eq!(frames(&mut b, epoch() + ms(30)), [], "acknowledged once");
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn gap_is_retransmitted_immediately_and_once_per_round_trip() {
     assert_eq!((told[0].ack, told[0].ack_bits), (0, 0b1110));
     a.handle_frame(told[0].clone(), now + ms(10)).unwrap();
     let again = frames(&mut a, now + ms(10));
-    assert_eq!(again, [lost], "the very same frame, and no other");
+    assert_eq!(again, [lost], "exactly the lost frame");
     a.handle_frame(told[0].clone(), now + ms(11)).unwrap();
     assert_eq!(frames(&mut a, now + ms(11)), []);
     a.handle_frame(told[0].clone(), now + ms(40)).unwrap();
@@ -156,7 +156,11 @@ fn retransmission_timer_resends_the_oldest_record_with_backoff() {
     let mut now = epoch();
     for wait in [1000, 2000, 4000, 5000, 5000] {
         now += ms(wait);
-        assert_eq!(a.poll_timeout().unwrap().min(now), now, "nothing before");
+        assert_eq!(
+            a.poll_timeout().unwrap().min(now),
+            now,
+            "no earlier timeout"
+        );
         a.handle_timeout(now).unwrap();
         let again: Vec<_> = frames(&mut a, now)
             .into_iter()
@@ -174,7 +178,7 @@ fn losses_after_a_probe_are_retransmitted_without_a_timeout() {
         push(&mut a, &[n]);
         frames(&mut a, epoch());
     }
-    // All are lost. One question later, the rest follows at the pace of acknowledgements.
+    // All are lost. After one probe the rest follows at the rate of acknowledgements.
     let mut now = epoch() + ms(1000);
     a.handle_timeout(now).unwrap();
     let mut received = Vec::new();
@@ -233,9 +237,9 @@ fn slow_reader_applies_backpressure_to_the_sender() {
     assert!(a.unacknowledged() * 50_020 <= WINDOW_BYTES);
     let waiting = 400 - a.buffered() / 50_004;
     assert!(waiting * 50_000 < WINDOW_BYTES + (1 << 20) + 100_000);
-    // Nine seconds without room cost a few questions, and no retransmission beyond.
+    // Nine seconds without capacity cost a few probes and no other retransmissions.
     assert!(sent < waiting + 10, "{sent} frames for {waiting} records");
-    // As soon as it reads, all comes.
+    // Everything arrives as soon as the application reads.
     let mut received = 0;
     for _ in 0..200 {
         received += messages(&mut b).len();
@@ -276,7 +280,7 @@ fn send_window_limits_the_number_of_records() {
     let (mut a, _) = stream_pair(Delivery::Reliable);
     for _ in 0..WINDOW_RECORDS + 10 {
         push(&mut a, b"x");
-        // One record each: nothing to share with.
+        // One record each, because there is nothing to share a record with.
         frames(&mut a, epoch());
     }
     assert_eq!(a.unacknowledged(), WINDOW_RECORDS);
@@ -309,7 +313,7 @@ fn heartbeats_keep_an_idle_stream_alive_and_silence_ends_it() {
     }
     assert_eq!(a.handle_timeout(now + ms(29_999)), Ok(()));
     assert_eq!(a.handle_timeout(now + ms(30_000)), Err(StreamError::Silent));
-    // Without a connection nobody is expected to speak.
+    // Without a connection the peer is not expected to send anything.
     b.handle_disconnect(now);
     assert_eq!(b.poll_timeout(), None);
     assert_eq!(b.handle_timeout(now + ms(60_000)), Ok(()));
@@ -336,7 +340,7 @@ fn reconnect_sends_resume_before_retransmissions() {
     let now = epoch() + ms(500);
     a.handle_reconnect(now);
     let resume = frames(&mut a, now);
-    assert_eq!(resume.len(), 1, "nothing else before the peer is heard");
+    assert_eq!(resume.len(), 1, "only Resume before the peer answers");
     assert_eq!(resume[0].body, Body::Resume { next_seq: 3 });
     assert_eq!((resume[0].ack, resume[0].ack_bits), (NOTHING_RECEIVED, 0));
     b.handle_reconnect(now);
@@ -387,6 +391,6 @@ fn late_duplicate_resume_is_ignored() {
     assert_eq!(frames(&mut b, epoch()).len(), 1);
     b.handle_frame(resume, epoch()).unwrap();
     let answer = frames(&mut b, epoch());
-    assert_eq!(answer.len(), 1, "nothing is sent again");
+    assert_eq!(answer.len(), 1, "no retransmission");
     assert_eq!((&answer[0].body, answer[0].ack), (&Body::Ack, 0));
 }
