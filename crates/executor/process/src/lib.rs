@@ -4,20 +4,19 @@
 //! Not here: spawner and supervisors (`exec-spawn`), the protocol's encoding, environments, sandbox
 //! policy.
 
-mod input;
-mod owner;
-mod pipe;
-mod process;
-mod pty;
-mod register;
-mod shared;
-mod signals;
+mod launch;
+mod local_process;
+mod process_task;
+mod shared_state;
 pub mod spawner;
+mod stdin_queue;
+mod stdio;
 
 pub use exec_spawn::enclosure; // MOVED
 pub use exec_spawn::{give_back_startup_code, keep_descriptors_from_programs, release_free_memory}; // MOVED
 
 pub use self::{
-    process::{Launch, LaunchIo, LocalProcess, Settings, launch},
-    register::register,
+    launch::{Launch, LaunchIo, Settings, launch},
+    local_process::LocalProcess,
+    stdio::register,
 };

@@ -8,15 +8,12 @@
     reason = "clone, exec, shared memory of supervisors, the allocator; each block states its argument"
 )]
 
-mod descriptors;
 pub mod enclosure;
-mod memory;
+mod own_process;
+pub mod process_tree;
 mod raw;
 pub mod spawner;
-mod text;
-pub mod tree;
 
-pub use self::{
-    descriptors::keep_descriptors_from_programs, memory::release_free_memory,
-    text::give_back_startup_code,
+pub use self::own_process::{
+    give_back_startup_code, keep_descriptors_from_programs, release_free_memory,
 };

@@ -16,22 +16,39 @@
 //! Invariant: code that runs between a clone and an exec, and all of a supervisor, neither
 //! allocates nor locks nor touches thread-local state.
 
-mod boot;
-mod child;
-mod error;
-mod frame;
-mod init;
+mod child_setup;
+mod command_spec;
 mod job;
-mod process;
-mod progress;
+mod namespace_init;
 mod report;
-mod serve;
-mod supervise;
+mod spawner_loop;
+mod spawner_process;
+mod start_progress;
+mod supervisor;
 
 pub use self::{
-    boot::run_if_spawner,
-    error::{SpawnError, Stage},
-    frame::{Extra, Limit, MAX_EXTRA, MAX_FDS, MAX_FRAME_BYTES, Resource, Spec},
-    process::{SpawnerProcess, adopt_orphans, adopts_orphans, end_orphans},
-    report::{ExitReport, Order, REPORT_BYTES, Report},
+    command_spec::{Extra, Limit, MAX_EXTRA, MAX_FDS, MAX_FRAME_BYTES, Resource, Spec},
+    report::{ExitReport, Order, REPORT_BYTES, Report, SpawnError, Stage},
+    spawner_process::{SpawnerProcess, adopt_orphans, adopts_orphans, end_orphans},
 };
+
+use std::ffi::OsStr;
+
+/// The name under which the executable is a spawner.
+const SPAWNER_NAME: &str = "exec-server-spawner";
+
+/// Serves as a spawner, and never returns, if this process was started as one.
+pub fn run_if_spawner() {
+    if std::env::args_os().next().as_deref() == Some(OsStr::new(SPAWNER_NAME)) {
+        spawner_loop::run();
+    }
+}
+
+extern "C" fn before_main() {
+    run_if_spawner();
+}
+
+#[used]
+// SAFETY: the section holds pointers to functions without arguments; the loader calls each once.
+#[unsafe(link_section = ".init_array")]
+static BEFORE_MAIN: extern "C" fn() = before_main;

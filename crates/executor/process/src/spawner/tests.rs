@@ -5,7 +5,7 @@ use std::{
 };
 
 use super::*;
-use crate::pipe;
+use crate::stdio;
 
 fn spec(argv: &[&str], stdout: OwnedFd) -> Spec {
     Spec {
@@ -13,9 +13,9 @@ fn spec(argv: &[&str], stdout: OwnedFd) -> Spec {
         argv: argv.iter().map(|arg| CString::new(*arg).unwrap()).collect(),
         env: vec![c"PATH=/usr/bin:/bin".to_owned()],
         cwd: c"/".to_owned(),
-        stdin: pipe::null().unwrap(),
+        stdin: stdio::open_null().unwrap(),
         stdout,
-        stderr: pipe::null().unwrap(),
+        stderr: stdio::open_null().unwrap(),
         terminal: false,
         extra: Vec::new(),
         limits: Vec::new(),
@@ -27,7 +27,10 @@ fn spec(argv: &[&str], stdout: OwnedFd) -> Spec {
 async fn a_command_runs_and_its_exit_is_reported() {
     let spawner = Spawner::default();
     let child = spawner
-        .spawn(spec(&["/bin/sh", "-c", "exit 7"], pipe::null().unwrap()))
+        .spawn(spec(
+            &["/bin/sh", "-c", "exit 7"],
+            stdio::open_null().unwrap(),
+        ))
         .await
         .unwrap();
     assert!(child.pid() > 1);
@@ -45,7 +48,7 @@ async fn each_stage_of_a_failure_is_told_apart() {
         Err(SpawnError::Host { stage, source }) => (stage, source.raw_os_error().unwrap()),
         other => panic!("expected a failure: {other:?}"),
     };
-    let null = || pipe::null().unwrap();
+    let null = || stdio::open_null().unwrap();
     assert_eq!(
         failure(spec(&["/nope"], null())).await,
         (Stage::Exec, libc::ENOENT)
@@ -63,7 +66,9 @@ async fn each_stage_of_a_failure_is_told_apart() {
 
 #[tokio::test]
 async fn a_child_has_three_descriptors_and_no_blocked_or_ignored_signal() {
-    let (ours, theirs) = pipe::to_child().map(|(write, read)| (read, write)).unwrap();
+    let (ours, theirs) = stdio::pipe_to_child()
+        .map(|(write, read)| (read, write))
+        .unwrap();
     rustix::io::ioctl_fionbio(&theirs, false).unwrap();
     let spawner = Spawner::default();
     let script = "grep -E 'Sig(Blk|Ign)' /proc/self/status; ls /proc/self/fd";
@@ -84,7 +89,9 @@ async fn a_child_has_three_descriptors_and_no_blocked_or_ignored_signal() {
 
 #[tokio::test]
 async fn a_dropped_child_takes_its_double_forked_descendants_along() {
-    let (ours, theirs) = pipe::to_child().map(|(write, read)| (read, write)).unwrap();
+    let (ours, theirs) = stdio::pipe_to_child()
+        .map(|(write, read)| (read, write))
+        .unwrap();
     let spawner = Spawner::default();
     let script = "setsid sh -c 'setsid sleep 1000 & exit' & wait; echo ready; sleep 1000";
     let child = spawner
@@ -103,7 +110,7 @@ async fn a_dropped_child_takes_its_double_forked_descendants_along() {
 #[tokio::test]
 async fn a_spawner_that_dies_is_replaced_and_its_commands_are_lost() {
     let spawner = Spawner::default();
-    let null = || pipe::null().unwrap();
+    let null = || stdio::open_null().unwrap();
     let child = spawner
         .spawn(spec(&["/bin/sleep", "1000"], null()))
         .await
@@ -136,7 +143,10 @@ async fn a_script_without_an_interpreter_line_is_run_by_the_shell() {
     std::os::unix::fs::PermissionsExt::set_mode(&mut mode, 0o755);
     std::fs::set_permissions(&path, mode).unwrap();
     let child = Spawner::default()
-        .spawn(spec(&[path.to_str().unwrap(), "9"], pipe::null().unwrap()))
+        .spawn(spec(
+            &[path.to_str().unwrap(), "9"],
+            stdio::open_null().unwrap(),
+        ))
         .await
         .unwrap();
     let Some(Report::Exited(exit)) = child.report().await else {

@@ -15,20 +15,168 @@
 //!
 //! Not here: which calls notify (`exec-sandbox` writes the filter).
 
-mod answer;
-mod apart;
-mod bind;
+mod bind_call;
 mod caller;
 mod descriptor;
-mod guards;
-mod link;
-mod make;
-mod name;
-mod notice;
-mod open;
-mod path;
-mod place;
+mod entry_calls;
+mod guard_table;
+mod notification;
+mod open_call;
+mod path_buffer;
+mod target_entry;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::{answer::answer, guards::Guards, notice::prepare};
+use std::ffi::c_int;
+
+use self::{
+    bind_call::Binding,
+    caller::Caller,
+    entry_calls::{Making, Pair, What},
+    notification::{Answer, Notice},
+    open_call::Opening,
+    path_buffer::Path,
+};
+use crate::raw::Errno;
+
+pub(crate) use self::{guard_table::Guards, notification::prepare};
+
+/// Buffers for the paths of one call. They are most of what the broker needs of its stack.
+#[derive(Debug)]
+struct Room {
+    /// The path of the call, or the old one.
+    first: Path,
+    /// The new path, or what a link points to.
+    second: Path,
+}
+
+impl Room {
+    const EMPTY: Self = Self {
+        first: Path::EMPTY,
+        second: Path::EMPTY,
+    };
+}
+
+/// Receives one notification, does what it asks for unless the name is guarded, and answers it.
+/// Waits if there is none.
+///
+/// A filter is to be installed with `SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV`: otherwise a signal
+/// makes callers ask again for what was made already. And signals are to be blocked here: one that
+/// arrives while a descriptor is handed over could leave its caller without.
+///
+/// # Errors
+/// What the kernel says of the listener. That a caller is gone is no error.
+pub(crate) fn answer(listener: c_int, guards: &Guards) -> Result<(), Errno> {
+    let Some(notice) = Notice::receive(listener)? else {
+        return Ok(());
+    };
+    let mut room = Room::EMPTY;
+    let answer = decide(&notice, guards, &mut room).unwrap_or(Answer::Continue);
+    notice.answer(answer)
+}
+
+/// Does what a call asks for. `None`: the kernel has the say.
+fn decide(notice: &Notice, guards: &Guards, room: &mut Room) -> Option<Answer> {
+    let caller = Caller::of(notice, guards)?;
+    let number = notice.number()?;
+    let args = notice.arguments();
+    if let Some(opening) = opening(&caller, number, args) {
+        return opening.answer(&caller, guards, room);
+    }
+    if let Some(making) = making(number, args) {
+        return making.answer(&caller, guards, room);
+    }
+    if let Some(pair) = link(number, args) {
+        return pair.link(&caller, guards, room);
+    }
+    if let Some(binding) = binding(number, args) {
+        return binding.answer(&caller, guards, room);
+    }
+    rename(number, args)?.rename(&caller, guards, room)
+}
+
+fn opening(caller: &Caller<'_>, number: i64, args: [u64; 6]) -> Option<Opening> {
+    let [a, b, c, d, ..] = args;
+    let (directory, path, flags, mode) = match number {
+        libc::SYS_openat => (int(a), b, int(c), d),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_open => (libc::AT_FDCWD, a, int(b), c),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_creat => {
+            let flags = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
+            (libc::AT_FDCWD, a, flags, b)
+        }
+        libc::SYS_openat2 => return Opening::read(caller, int(a), b, c, d),
+        _ => return None,
+    };
+    Some(Opening {
+        directory,
+        path,
+        flags,
+        mode: mode_of(mode),
+        resolve: 0,
+    })
+}
+
+fn making(number: i64, args: [u64; 6]) -> Option<Making> {
+    let [a, b, c, ..] = args;
+    let (directory, path, what) = match number {
+        libc::SYS_mkdirat => (int(a), b, What::Directory { mode: mode_of(c) }),
+        libc::SYS_mknodat => (int(a), b, What::Node { mode: mode_of(c) }),
+        libc::SYS_symlinkat => (int(b), c, What::Link { target: a }),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_mkdir => (libc::AT_FDCWD, a, What::Directory { mode: mode_of(b) }),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_mknod => (libc::AT_FDCWD, a, What::Node { mode: mode_of(b) }),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_symlink => (libc::AT_FDCWD, b, What::Link { target: a }),
+        _ => return None,
+    };
+    Some(Making {
+        directory,
+        path,
+        what,
+    })
+}
+
+fn link(number: i64, args: [u64; 6]) -> Option<Pair> {
+    let [a, b, c, d, e, _] = args;
+    match number {
+        libc::SYS_linkat => Some(Pair::of(int(a), b, int(c), d, int(e))),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_link => Some(Pair::of(libc::AT_FDCWD, a, libc::AT_FDCWD, b, 0)),
+        _ => None,
+    }
+}
+
+fn rename(number: i64, args: [u64; 6]) -> Option<Pair> {
+    let [a, b, c, d, e, _] = args;
+    match number {
+        libc::SYS_renameat2 => Some(Pair::of(int(a), b, int(c), d, int(e))),
+        libc::SYS_renameat => Some(Pair::of(int(a), b, int(c), d, 0)),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_rename => Some(Pair::of(libc::AT_FDCWD, a, libc::AT_FDCWD, b, 0)),
+        _ => None,
+    }
+}
+
+fn binding(number: i64, args: [u64; 6]) -> Option<Binding> {
+    let [socket, address, length, ..] = args;
+    (number == libc::SYS_bind).then_some(Binding {
+        socket: int(socket),
+        address,
+        length: int(length),
+    })
+}
+
+/// The half of a register that the kernel looks at if it expects an int.
+fn int(register: u64) -> c_int {
+    let [a, b, c, d, ..] = register.to_le_bytes();
+    c_int::from_le_bytes([a, b, c, d])
+}
+
+/// The part of a register that the kernel looks at if it expects a mode.
+fn mode_of(register: u64) -> usize {
+    let [a, b, ..] = register.to_le_bytes();
+    usize::from(u16::from_le_bytes([a, b]))
+}

@@ -3,9 +3,9 @@
 use std::{ffi::c_int, io};
 
 use super::{
-    At, Enclosure, Part, Parts, Refusal, View, Watch, account, drop_capabilities,
-    forbid_privileges, make_private, map_account, open_network, open_outside_processes,
-    pass_listener, restrict_by_filter, restrict_by_landlock,
+    At, Enclosure, Part, Parts, Refusal, View, Watch, drop_capabilities, forbid_privileges,
+    make_private, map_account, open_network, open_outside_processes, own_account, pass_listener,
+    restrict_by_filter, restrict_by_landlock, set_umask,
 };
 use crate::raw;
 
@@ -54,7 +54,7 @@ pub struct EnterError {
 fn apply(parts: &Parts<'_>, [landlock, door]: [c_int; 2]) -> Result<(), Refusal> {
     let mut watch = None;
     if let Some(namespaces) = parts.namespaces() {
-        let account = account::own_account();
+        let account = own_account();
         let refused = At::Namespaces.refused();
         let processes = open_outside_processes().map_err(&refused)?;
         let mut flags = libc::CLONE_NEWNS | libc::CLONE_NEWIPC;
@@ -73,10 +73,10 @@ fn apply(parts: &Parts<'_>, [landlock, door]: [c_int; 2]) -> Result<(), Refusal>
             open_network(parts, door).map_err(At::Network.refused())?;
         }
         make_private().map_err(&refused)?;
-        let umask = account::set_umask(0);
+        let umask = set_umask(0);
         let mut view = View::new(false);
         let made = view.make(parts);
-        account::set_umask(umask);
+        set_umask(umask);
         view.close();
         made?;
         watch = Watch::open(parts, processes)?;

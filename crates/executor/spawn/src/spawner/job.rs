@@ -9,8 +9,8 @@ use std::{
 };
 
 use super::{
-    frame::{HEAD_BYTES, MAX_EXTRA, MAX_LIMITS},
-    progress::Progress,
+    command_spec::{HEAD_BYTES, MAX_EXTRA, MAX_LIMITS},
+    start_progress::Progress,
 };
 use crate::enclosure::Parts;
 

@@ -7,9 +7,9 @@ use std::ffi::c_int;
 
 use super::{
     descriptor::Descriptor,
-    guards::Guards,
-    notice::Notice,
-    path::{MAX_PATH, Path, Short},
+    guard_table::Guards,
+    notification::Notice,
+    path_buffer::{MAX_PATH, Path, Short},
 };
 use crate::raw;
 

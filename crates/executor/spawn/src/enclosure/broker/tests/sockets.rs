@@ -14,9 +14,8 @@ use std::{
 };
 
 use super::{
-    compare::{call, compare},
-    enclosed::enclosed,
-    hostile::{ROUNDS, flipping, meanwhile},
+    call, compare, enclosed,
+    racing_callers::{ROUNDS, flipping, meanwhile},
 };
 use crate::raw;
 

@@ -1,0 +1,254 @@
+//! Starting a child and handing it to its owner.
+
+use std::{
+    ffi::{CString, OsString},
+    io,
+    os::unix::ffi::OsStringExt,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use exec_core::log::{OutputLog, Retention};
+use exec_spawn::enclosure::Enclosure;
+use exec_wire::{
+    id::ProcessId,
+    process::{Limits, TerminalSize},
+};
+use tokio::time::Instant;
+
+use crate::{
+    local_process::LocalProcess,
+    process_task::{Owner, Timers, TreeLimits},
+    shared_state::Shared,
+    spawner::{Extra, Limit, Resource, SpawnError, Spawner, Spec, Stage},
+    stdio::Ends,
+};
+
+/// A command with nothing left to decide.
+#[derive(Debug)]
+pub struct Launch {
+    /// The caller's name for the process.
+    pub id: ProcessId,
+    /// The program, looked up in `PATH` of `env` if it has no slash.
+    pub program: OsString,
+    /// Arguments, the name of the program included.
+    pub argv: Vec<OsString>,
+    /// The whole environment.
+    pub env: Vec<(OsString, OsString)>,
+    /// Working directory.
+    pub cwd: PathBuf,
+    /// What the standard descriptors are.
+    pub io: LaunchIo,
+    /// What the process may use.
+    pub limits: Limits,
+    /// Descriptors beside the standard ones.
+    pub extra: Vec<Extra>,
+    /// A policy holds for it, whatever enforces that: its end may be one of the policy's making.
+    pub sandboxed: bool,
+    /// What encloses it.
+    pub enclosure: Option<Enclosure>,
+}
+
+impl Launch {
+    /// Copies everything but what encloses the command: that is made for one start.
+    pub fn without_enclosure(&self) -> io::Result<Self> {
+        let extra = self.extra.iter().map(|extra| {
+            Ok(Extra {
+                fd: extra.fd.try_clone()?,
+                target: extra.target,
+            })
+        });
+        Ok(Self {
+            id: self.id.clone(),
+            program: self.program.clone(),
+            argv: self.argv.clone(),
+            env: self.env.clone(),
+            cwd: self.cwd.clone(),
+            io: self.io,
+            limits: self.limits,
+            extra: extra.collect::<io::Result<_>>()?,
+            sandboxed: self.sandboxed,
+            enclosure: None,
+        })
+    }
+}
+
+/// What a child's standard descriptors are.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum LaunchIo {
+    /// Pipes; nothing to read.
+    Pipes,
+    /// Pipes; reads what is written.
+    PipesWithStdin,
+    /// One terminal.
+    Terminal(TerminalSize),
+}
+
+/// How output is kept.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Settings {
+    /// How much.
+    pub retention: Retention,
+}
+
+/// Starts a command. Dropping the future leaves nothing running.
+pub async fn launch(
+    spawner: &Spawner,
+    launch: Launch,
+    settings: Settings,
+) -> Result<Arc<LocalProcess>, SpawnError> {
+    let host = |source: io::Error| SpawnError::Host {
+        stage: Stage::Setup,
+        source,
+    };
+    let Ends {
+        ours,
+        theirs: [stdin, stdout, stderr],
+        terminal,
+    } = Ends::open(launch.io).map_err(host)?;
+    let spec = Spec {
+        candidates: candidates(&launch)?,
+        argv: launch
+            .argv
+            .into_iter()
+            .map(|arg| c_string(arg, "argv"))
+            .collect::<Result<_, _>>()?,
+        env: launch.env.into_iter().map(pair).collect::<Result<_, _>>()?,
+        cwd: c_string(launch.cwd.into_os_string(), "cwd")?,
+        stdin,
+        stdout,
+        stderr,
+        terminal,
+        extra: launch.extra,
+        limits: resource_limits(&launch.limits),
+        enclosure: launch.enclosure,
+    };
+    // Before the command can run, so that what it used is never more than the time that passed.
+    let started = Instant::now();
+    let child = Arc::new(spawner.spawn(spec).await?);
+    let (input, sources, terminal) = ours.register().map_err(host)?;
+    let log = OutputLog::new(settings.retention);
+    let shared = Arc::new(Shared::new(log, input, Arc::clone(&child)));
+    let pid = child.pid();
+    let millis = Duration::from_millis;
+    let timers = Timers {
+        wall: launch.limits.wall_ms.map(millis),
+        idle: launch.limits.idle_ms.map(millis),
+        tree: TreeLimits {
+            memory_bytes: launch.limits.memory_bytes,
+            // The kernel keeps this one, but not for root: its count is then of this tree.
+            processes: launch.limits.processes,
+        },
+    };
+    let owner = Owner::new(Arc::clone(&shared), child, sources, timers, started);
+    tokio::spawn(owner.sandboxed(launch.sandboxed).run());
+    let since_epoch = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let started_at_ms = u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX);
+    Ok(Arc::new(LocalProcess::new(
+        launch.id,
+        shared,
+        terminal,
+        pid,
+        started_at_ms,
+    )))
+}
+
+fn candidates(launch: &Launch) -> Result<Vec<CString>, SpawnError> {
+    let path = launch
+        .env
+        .iter()
+        .rfind(|(name, _)| name == "PATH")
+        .map(|(_, value)| value);
+    let paths = Spec::candidates(&launch.program, path.map(OsString::as_os_str));
+    paths
+        .into_iter()
+        .map(|path| c_string(path, "argv"))
+        .collect()
+}
+
+fn resource_limits(limits: &Limits) -> Vec<Limit> {
+    let seconds = limits.cpu_ms.map(|millis| millis.div_ceil(1000).max(1));
+    [
+        (Resource::Cpu, seconds),
+        (Resource::Data, limits.memory_bytes),
+        (Resource::Processes, limits.processes),
+        (Resource::OpenFiles, limits.open_files),
+        (Resource::FileSize, limits.file_bytes),
+    ]
+    .into_iter()
+    .filter_map(|(resource, value)| {
+        Some(Limit {
+            resource,
+            value: value?,
+        })
+    })
+    .collect()
+}
+
+fn pair((name, value): (OsString, OsString)) -> Result<CString, SpawnError> {
+    let mut text = name.into_vec();
+    text.push(b'=');
+    text.extend_from_slice(&value.into_vec());
+    c_string(OsString::from_vec(text), "env")
+}
+
+fn c_string(text: OsString, field: &'static str) -> Result<CString, SpawnError> {
+    CString::new(text.into_vec()).map_err(|_| SpawnError::Nul(field))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::OpenOptions, io::ErrorKind, time::Duration};
+
+    use exec_env::process::ExecProcess;
+    use exec_wire::{
+        id::ProcessId,
+        process::{Limits, WaitUntil},
+    };
+    use tokio::{net::unix::pipe::Sender, time::timeout};
+
+    use super::*;
+    use crate::spawner::Spawner;
+
+    #[tokio::test]
+    async fn a_dropped_process_lets_go_of_output_that_a_stranger_keeps_open() {
+        let spawner = Spawner::default();
+        let command = Launch {
+            id: ProcessId::new("p").unwrap(),
+            program: "/bin/sh".into(),
+            argv: ["sh", "-c", "read line"].map(Into::into).to_vec(),
+            env: Vec::new(),
+            cwd: "/".into(),
+            io: LaunchIo::PipesWithStdin,
+            limits: Limits::default(),
+            extra: Vec::new(),
+            sandboxed: false,
+            enclosure: None,
+        };
+        let process = launch(&spawner, command, Settings::default())
+            .await
+            .unwrap();
+        let output = format!("/proc/{}/fd/1", process.status().os_pid.unwrap());
+        let stranger =
+            Sender::from_file(OpenOptions::new().write(true).open(output).unwrap()).unwrap();
+        process.close_stdin(None).await.unwrap();
+        process.wait(WaitUntil::Exited, None).await.unwrap();
+        assert!(!process.status().closed, "the stranger holds the output");
+        drop(process);
+        let refused = async {
+            loop {
+                stranger.writable().await.unwrap();
+                match stranger.try_write(b"x") {
+                    Err(error) if error.kind() == ErrorKind::BrokenPipe => return,
+                    _ => tokio::task::yield_now().await,
+                }
+            }
+        };
+        timeout(Duration::from_secs(10), refused)
+            .await
+            .expect("nobody reads any more");
+    }
+}

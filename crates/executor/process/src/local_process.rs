@@ -1,0 +1,285 @@
+//! What callers hold of a local process.
+
+use std::{
+    os::fd::OwnedFd,
+    sync::{Arc, Weak},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use bytes::Bytes;
+use exec_core::log::{Follow, Page, Snapshot};
+use exec_env::process::{EventStream, ExecProcess, Hold, ProcessError, Read, Status};
+use exec_wire::{
+    id::{OutputSeq, ProcessId, WriteId},
+    process::{
+        ExitCause, ProcessSignal, TerminalSize, TerminateMode, Usage, WaitUntil, WriteStatus,
+    },
+};
+use futures_util::future::{BoxFuture, FutureExt, ready};
+use tokio::{
+    io::unix::AsyncFd,
+    time::{Instant, timeout},
+};
+
+use crate::{
+    process_task::tree_usage,
+    shared_state::{Events, Held, Shared, State},
+    stdin_queue::Put,
+    stdio,
+};
+
+/// A process of this machine. When the last handle is dropped, its tree is killed.
+#[derive(Debug)]
+pub struct LocalProcess {
+    id: ProcessId,
+    shared: Arc<Shared>,
+    terminal: Option<Weak<AsyncFd<OwnedFd>>>,
+    pid: u32,
+    started_at_ms: u64,
+}
+
+impl LocalProcess {
+    pub(crate) fn new(
+        id: ProcessId,
+        shared: Arc<Shared>,
+        terminal: Option<Weak<AsyncFd<OwnedFd>>>,
+        pid: u32,
+        started_at_ms: u64,
+    ) -> Self {
+        Self {
+            id,
+            shared,
+            terminal,
+            pid,
+            started_at_ms,
+        }
+    }
+
+    fn put(
+        &self,
+        put: impl FnOnce(&mut State) -> Put,
+    ) -> BoxFuture<'static, Result<WriteStatus, ProcessError>> {
+        let mut state = self.shared.lock();
+        if state.cause.is_some() {
+            return ready(Err(ProcessError::Terminated)).boxed();
+        }
+        let outcome = put(&mut state);
+        drop(state);
+        // The owner writes what the child did not take at once, and keeps the idle time.
+        self.shared.poke.notify_one();
+        match outcome {
+            Put::Accepted => ready(Ok(WriteStatus::Accepted)).boxed(),
+            Put::Closed => ready(Ok(WriteStatus::StdinClosed)).boxed(),
+            Put::Overflow => ready(Err(ProcessError::StdinFull)).boxed(),
+            Put::Waits(queued) => async {
+                // Either way it is out of the line: queued, or discarded with the process.
+                let _ = queued.await;
+                Ok(WriteStatus::Accepted)
+            }
+            .boxed(),
+        }
+    }
+}
+
+impl ExecProcess for LocalProcess {
+    fn id(&self) -> &ProcessId {
+        &self.id
+    }
+
+    fn status(&self) -> Status {
+        status(&self.shared.lock(), self.pid, self.started_at_ms)
+    }
+
+    fn follow(&self, follow: Follow) -> EventStream {
+        Box::pin(Events::new(&self.shared, follow))
+    }
+
+    fn hold(&self, after: OutputSeq) -> Box<dyn Hold> {
+        Box::new(Held::new(&self.shared, after))
+    }
+
+    fn read(&self, read: Read) -> BoxFuture<'_, Result<Page, ProcessError>> {
+        async move {
+            // A wait too long to be represented is as good as one without end.
+            let deadline = Instant::now().checked_add(read.wait);
+            loop {
+                // Registered before looking, so that nothing recorded in between is missed.
+                let recorded = self.shared.recorded.notified();
+                {
+                    let state = self.shared.lock();
+                    let out_of_time = deadline.is_some_and(|deadline| deadline <= Instant::now());
+                    if out_of_time || read.wait.is_zero() || state.log().has_news(read.after) {
+                        return Ok(state.log().page(read.after, read.max_bytes));
+                    }
+                }
+                match deadline {
+                    Some(deadline) => {
+                        let _ = tokio::time::timeout_at(deadline, recorded).await;
+                    }
+                    None => recorded.await,
+                }
+            }
+        }
+        .boxed()
+    }
+
+    fn write(
+        &self,
+        id: Option<WriteId>,
+        data: Bytes,
+    ) -> BoxFuture<'static, Result<WriteStatus, ProcessError>> {
+        self.put(|state| state.input.write(id, data))
+    }
+
+    fn close_stdin(
+        &self,
+        id: Option<WriteId>,
+    ) -> BoxFuture<'static, Result<WriteStatus, ProcessError>> {
+        self.put(|state| state.input.close(id))
+    }
+
+    fn resize(&self, size: TerminalSize) -> BoxFuture<'static, Result<(), ProcessError>> {
+        let outcome = match &self.terminal {
+            None => Err(ProcessError::NoTerminal(self.id.clone())),
+            Some(_) if size.rows == 0 || size.cols == 0 => Err(ProcessError::EmptySize),
+            Some(terminal) => {
+                // A terminal that is gone has nobody to tell.
+                if let Some(terminal) = terminal.upgrade()
+                    && let Err(error) = stdio::resize(terminal.get_ref(), size)
+                {
+                    tracing::debug!(%error, "terminal was not resized");
+                }
+                Ok(())
+            }
+        };
+        ready(outcome).boxed()
+    }
+
+    fn signal(&self, signal: ProcessSignal) -> BoxFuture<'static, Result<(), ProcessError>> {
+        if let Some(child) = &self.shared.lock().child {
+            child.signal(signal_number(signal));
+        }
+        ready(Ok(())).boxed()
+    }
+
+    fn terminate(&self, mode: TerminateMode) -> BoxFuture<'static, Result<bool, ProcessError>> {
+        let mut state = self.shared.lock();
+        let running = state.log().exit().is_none();
+        if let Some(child) = state.child.clone() {
+            if running {
+                state.cause.get_or_insert(ExitCause::Terminated);
+            }
+            match mode {
+                TerminateMode::Force => child.kill_tree(),
+                TerminateMode::Graceful { timeout_ms } => {
+                    child.signal(libc::SIGTERM);
+                    // A stopped process acts on nothing but this.
+                    child.signal(libc::SIGCONT);
+                    let deadline = Instant::now().checked_add(Duration::from_millis(timeout_ms));
+                    state.kill_at = [state.kill_at, deadline].into_iter().flatten().min();
+                }
+            }
+        }
+        drop(state);
+        self.shared.poke.notify_one();
+        ready(Ok(running)).boxed()
+    }
+
+    fn wait(
+        &self,
+        until: WaitUntil,
+        limit: Option<Duration>,
+    ) -> BoxFuture<'static, Result<Status, ProcessError>> {
+        let (shared, pid, started_at_ms) = (Arc::clone(&self.shared), self.pid, self.started_at_ms);
+        async move {
+            let ended = async {
+                loop {
+                    let recorded = shared.recorded.notified();
+                    {
+                        let state = shared.lock();
+                        let done = match until {
+                            WaitUntil::Exited => state.log().exit().is_some(),
+                            WaitUntil::Closed => state.log().is_closed(),
+                        };
+                        if done {
+                            return;
+                        }
+                    }
+                    recorded.await;
+                }
+            };
+            match limit {
+                Some(limit) => {
+                    let _ = timeout(limit, ended).await;
+                }
+                None => ended.await,
+            }
+            Ok(status(&shared.lock(), pid, started_at_ms))
+        }
+        .boxed()
+    }
+
+    fn usage(&self) -> Option<Usage> {
+        let is_running = {
+            let state = self.shared.lock();
+            state.child.is_some() && state.log().exit().is_none()
+        };
+        if !is_running {
+            return None;
+        }
+        let used = tree_usage::usage_of_tree(self.pid);
+        let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.map_or(self.started_at_ms, millis);
+        Some(Usage {
+            wall_ms: now.saturating_sub(self.started_at_ms),
+            user_ms: millis(used.user),
+            system_ms: millis(used.system),
+            max_rss_bytes: used.max_rss_bytes,
+        })
+    }
+
+    fn snapshot(&self) -> BoxFuture<'_, Result<Snapshot, ProcessError>> {
+        ready(Ok(self.shared.lock().log().snapshot())).boxed()
+    }
+}
+
+impl Drop for LocalProcess {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.dropped = true;
+        if let Some(child) = state.child.clone() {
+            state.cause.get_or_insert(ExitCause::Terminated);
+            child.kill_tree();
+        }
+        drop(state);
+        self.shared.poke.notify_one();
+    }
+}
+
+fn status(state: &State, pid: u32, started_at_ms: u64) -> Status {
+    Status {
+        exit: state.log().exit().cloned(),
+        closed: state.log().is_closed(),
+        tree_alive: state.child.is_some(),
+        next_seq: state.log().next_seq(),
+        retained_bytes: state.log().retained_bytes(),
+        os_pid: Some(pid),
+        started_at_ms,
+    }
+}
+
+/// Returns the number of a signal that a client may send.
+fn signal_number(signal: ProcessSignal) -> i32 {
+    match signal {
+        ProcessSignal::Interrupt => libc::SIGINT,
+        ProcessSignal::Terminate => libc::SIGTERM,
+        ProcessSignal::Kill => libc::SIGKILL,
+        ProcessSignal::Hangup => libc::SIGHUP,
+        ProcessSignal::Quit => libc::SIGQUIT,
+        ProcessSignal::Stop => libc::SIGSTOP,
+        ProcessSignal::Continue => libc::SIGCONT,
+        ProcessSignal::User1 => libc::SIGUSR1,
+        ProcessSignal::User2 => libc::SIGUSR2,
+    }
+}

@@ -1,0 +1,394 @@
+//! The task that owns one child: reads its output, feeds its input, keeps its deadlines, and
+//! records its end.
+
+mod deadlines;
+mod denial_scan;
+mod output_reader;
+pub(crate) mod tree_usage;
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use exec_core::log::Exit;
+use exec_wire::{
+    id::OutputSeq,
+    limits,
+    process::{ExitCause, Usage},
+};
+use tokio::{
+    task::spawn_blocking,
+    time::{Instant, sleep_until},
+};
+
+use self::deadlines::{Deadlines, Due};
+use crate::{
+    shared_state::Shared,
+    spawner::{Child, ExitReport, Report},
+    stdio,
+};
+
+pub(crate) use self::{
+    deadlines::{Timers, TreeLimits},
+    output_reader::{Kind, Source},
+};
+
+/// How long a supervisor may take to kill its tree before that is done without it, and how often.
+const KILL_PATIENCE: Duration = Duration::from_millis(100);
+/// How many such kills a supervisor survives without ending by itself.
+const MAX_FORCED_KILLS: u32 = 10;
+
+/// What the owner begins with.
+#[derive(Debug)]
+pub(crate) struct Owner {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) child: Arc<Child>,
+    pub(crate) sources: Vec<Source>,
+    pub(crate) started: Instant,
+    deadlines: Deadlines,
+    exited: bool,
+    sandboxed: bool,
+    /// When a kill that was ordered is overdue, and how often that has been so.
+    overdue: Option<(Instant, u32)>,
+}
+
+impl Owner {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        child: Arc<Child>,
+        sources: Vec<Source>,
+        timers: Timers,
+        started: Instant,
+    ) -> Self {
+        let deadlines = Deadlines::new(timers, started);
+        Self {
+            shared,
+            child,
+            sources,
+            started,
+            deadlines,
+            exited: false,
+            sandboxed: false,
+            overdue: None,
+        }
+    }
+
+    /// Says whether a policy holds for the process.
+    pub(crate) fn sandboxed(self, sandboxed: bool) -> Self {
+        Self { sandboxed, ..self }
+    }
+
+    /// Runs until nothing of the process is left.
+    pub(crate) async fn run(mut self) {
+        let (mut supervised, mut was_held) = (true, false);
+        while supervised || !self.sources.is_empty() {
+            let held = !self.sources.is_empty() && self.shared.is_held();
+            if held || was_held {
+                self.deadlines.handle_pause();
+            }
+            was_held = held;
+            let (blocked, kill_at, dropped) = {
+                let state = self.shared.lock();
+                (state.input.blocked(), state.kill_at, state.dropped)
+            };
+            if dropped && !supervised && !held {
+                // A stranger holds the output open, and nobody is left to want it.
+                self.sources.clear();
+                self.close_if_done();
+                return;
+            }
+            if supervised && self.overdue.is_none() && self.child.is_kill_ordered() {
+                self.overdue = Some((Instant::now() + KILL_PATIENCE, 0));
+            }
+            let overdue_at = self.overdue.filter(|_| supervised).map(|(at, _)| at);
+            let deadline = self.deadlines.next(kill_at, held);
+            tokio::select! {
+                report = self.child.report(), if supervised => match report {
+                    Some(Report::Exited(exit)) => {
+                        self.drain(held);
+                        self.record_exit(&exit);
+                    }
+                    Some(Report::Started { .. } | Report::Failed { .. }) => {}
+                    None => {
+                        supervised = false;
+                        self.let_go();
+                    }
+                },
+                (index, data) = output_reader::read_any(&mut self.sources), if !held && !self.sources.is_empty() => {
+                    self.take(index, data);
+                }
+                () = writable(blocked.as_deref()), if blocked.is_some() => {
+                    self.shared.lock().input.flush();
+                    self.deadlines.activity();
+                }
+                () = self.shared.poke.notified() => {
+                    if self.shared.lock().input.take_touched() {
+                        self.deadlines.activity();
+                    }
+                }
+                () = sleep_until(deadline.unwrap_or(self.started)), if deadline.is_some() => {
+                    self.handle_deadline(kill_at, held);
+                }
+                () = sleep_until(overdue_at.unwrap_or(self.started)), if overdue_at.is_some() => {
+                    self.force_kill().await;
+                }
+            }
+            self.close_if_done();
+        }
+    }
+
+    fn take(&mut self, index: usize, data: Option<Bytes>) {
+        match data {
+            Some(data) => {
+                self.deadlines.activity();
+                let stream = self.sources[index].stream();
+                self.shared.record(|log| {
+                    let mut rest = data;
+                    while !rest.is_empty() {
+                        let length = rest.len().min(limits::OUTPUT_CHUNK_BYTES);
+                        log.append(stream, rest.split_to(length));
+                    }
+                });
+            }
+            None => {
+                self.sources.swap_remove(index);
+            }
+        }
+    }
+
+    /// Reads what is there before an exit is recorded, so that it normally comes first. Of a
+    /// sandboxed process everything is read that it can have left, also for a slow reader: its last
+    /// words tell whether it was refused something.
+    fn drain(&mut self, held: bool) {
+        let most = match (self.sandboxed, held) {
+            (true, _) => stdio::LARGE_BYTES,
+            (false, false) => 1,
+            (false, true) => 0,
+        };
+        let mut index = 0;
+        while index < self.sources.len() {
+            let (count, mut bytes) = (self.sources.len(), 0);
+            while bytes < most && self.sources.len() == count {
+                let Some(data) = self.sources[index].read_now() else {
+                    break;
+                };
+                bytes += data.as_ref().map_or(0, Bytes::len);
+                self.take(index, data);
+            }
+            // One that has ended left its place to another.
+            if self.sources.len() == count {
+                index += 1;
+            }
+        }
+    }
+
+    fn record_exit(&mut self, report: &ExitReport) {
+        let cause = self.shared.lock().cause;
+        let millis =
+            |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        let usage = Usage {
+            wall_ms: millis(self.started.elapsed()),
+            user_ms: millis(report.user),
+            system_ms: millis(report.system),
+            max_rss_bytes: report.max_rss_bytes,
+        };
+        let signal = libc::WIFSIGNALED(report.status).then(|| libc::WTERMSIG(report.status));
+        self.record(Exit {
+            code: signal.map_or_else(|| libc::WEXITSTATUS(report.status), |signal| 128 + signal),
+            signal: signal.map(signal_name),
+            cause: cause.unwrap_or(if signal.is_some() {
+                ExitCause::Signal
+            } else {
+                ExitCause::Exit
+            }),
+            usage: Some(usage),
+            sandbox_denied: false,
+        });
+    }
+
+    fn record(&mut self, mut exit: Exit) {
+        self.exited = true;
+        exit.sandbox_denied = self.sandboxed && exit.code != 0 && self.is_denial(exit.code);
+        let state = self.shared.lock();
+        let (ended_by_us, kill_at) = (state.cause.is_some(), state.kill_at);
+        drop(state);
+        self.deadlines.handle_exit(ended_by_us, kill_at);
+        self.shared.record(|log| log.record_exit(exit));
+    }
+
+    /// Tells whether the process seems to have been refused something. Looks at the output without
+    /// holding up those who read it.
+    fn is_denial(&self, code: i32) -> bool {
+        let retained = self.shared.lock().log().page(OutputSeq(0), None).chunks;
+        let chunks = retained.iter().map(|chunk| (chunk.stream, &chunk.data));
+        denial_scan::is_denial(code, chunks)
+    }
+
+    /// The supervisor is gone: the tree is, too, or it is out of reach.
+    fn let_go(&mut self) {
+        let mut state = self.shared.lock();
+        state.child = None;
+        state.kill_at = None;
+        let cause = state.cause.unwrap_or(ExitCause::Lost);
+        drop(state);
+        if !self.exited {
+            self.record(Exit {
+                code: -1,
+                signal: None,
+                cause,
+                usage: None,
+                sandbox_denied: false,
+            });
+        }
+    }
+
+    fn close_if_done(&mut self) {
+        if self.exited && self.sources.is_empty() && !self.shared.lock().log().is_closed() {
+            self.shared.lock().input.deafen();
+            self.shared.record(|log| log.record_close());
+            // A policy holds for one command: what goes on in silence behind it has no business.
+            if self.sandboxed {
+                self.child.kill_tree();
+            }
+        }
+    }
+
+    fn handle_deadline(&mut self, kill_at: Option<Instant>, held: bool) {
+        match self.deadlines.due(kill_at, held) {
+            Some(Due::Kill(cause)) => {
+                self.kill(cause);
+            }
+            Some(Due::Sample(limits)) => self.check_usage(limits),
+            // Somebody outside the tree holds the output open; what it held was read.
+            Some(Due::Abandon) => self.sources.clear(),
+            None => {}
+        }
+    }
+
+    /// Kills a tree that uses more than it may.
+    fn check_usage(&self, limits: TreeLimits) {
+        let processes = tree_usage::tree_of(self.child.pid());
+        let exceeds = |limit: Option<u64>, used: &dyn Fn(&[i32]) -> u64| {
+            limit.is_some_and(|limit| used(&processes) > limit)
+        };
+        if exceeds(limits.processes, &tree_usage::live_count) {
+            self.kill(ExitCause::ProcessLimit);
+        } else if exceeds(limits.memory_bytes, &tree_usage::resident_bytes) {
+            self.kill(ExitCause::MemoryLimit);
+        }
+    }
+
+    /// Kills the tree without its supervisor, which was ordered to and has not done it: a command may
+    /// have stopped it. Under load it may just be slow; what is killed here was to be killed anyway.
+    async fn force_kill(&mut self) {
+        let count = self.overdue.map_or(0, |(_, count)| count);
+        let child = Arc::clone(&self.child);
+        let forced = spawn_blocking(move || child.force_kill(count >= MAX_FORCED_KILLS)).await;
+        if let Err(error) = forced {
+            tracing::debug!(%error, "tree was not killed by force");
+        }
+        self.overdue = Some((Instant::now() + KILL_PATIENCE, count.saturating_add(1)));
+    }
+
+    fn kill(&self, cause: ExitCause) {
+        let mut state = self.shared.lock();
+        state.cause.get_or_insert(cause);
+        state.kill_at = None;
+        drop(state);
+        self.child.kill_tree();
+    }
+}
+
+async fn writable(fd: Option<&tokio::io::unix::AsyncFd<std::os::fd::OwnedFd>>) {
+    if let Some(fd) = fd
+        && let Ok(mut ready) = fd.writable().await
+    {
+        // The write that follows finds out whether there is room; if not, wait for news.
+        ready.clear_ready();
+    }
+}
+
+/// Returns the POSIX name of a signal.
+fn signal_name(number: i32) -> &'static str {
+    match number {
+        libc::SIGHUP => "SIGHUP",
+        libc::SIGINT => "SIGINT",
+        libc::SIGQUIT => "SIGQUIT",
+        libc::SIGILL => "SIGILL",
+        libc::SIGTRAP => "SIGTRAP",
+        libc::SIGABRT => "SIGABRT",
+        libc::SIGBUS => "SIGBUS",
+        libc::SIGFPE => "SIGFPE",
+        libc::SIGKILL => "SIGKILL",
+        libc::SIGUSR1 => "SIGUSR1",
+        libc::SIGSEGV => "SIGSEGV",
+        libc::SIGUSR2 => "SIGUSR2",
+        libc::SIGPIPE => "SIGPIPE",
+        libc::SIGALRM => "SIGALRM",
+        libc::SIGTERM => "SIGTERM",
+        libc::SIGSTKFLT => "SIGSTKFLT",
+        libc::SIGXCPU => "SIGXCPU",
+        libc::SIGXFSZ => "SIGXFSZ",
+        libc::SIGVTALRM => "SIGVTALRM",
+        libc::SIGPROF => "SIGPROF",
+        libc::SIGIO => "SIGIO",
+        libc::SIGPWR => "SIGPWR",
+        libc::SIGSYS => "SIGSYS",
+        34..=64 => "SIGRT",
+        _ => "SIGUNKNOWN",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use exec_core::log::Exit;
+    use exec_env::process::ExecProcess;
+    use exec_wire::{
+        id::ProcessId,
+        process::{Limits, TerminalSize, WaitUntil},
+    };
+
+    use crate::{
+        launch::{Launch, LaunchIo, Settings, launch},
+        spawner::Spawner,
+    };
+
+    async fn exit(spawner: &Spawner, sandboxed: bool, io: LaunchIo, script: &str) -> Exit {
+        let command = Launch {
+            id: ProcessId::new("p").unwrap(),
+            program: "/bin/sh".into(),
+            argv: ["sh", "-c", script].map(Into::into).to_vec(),
+            env: vec![("PATH".into(), "/usr/bin:/bin".into())],
+            cwd: "/".into(),
+            io,
+            limits: Limits::default(),
+            extra: Vec::new(),
+            sandboxed,
+            enclosure: None,
+        };
+        let process = launch(spawner, command, Settings::default()).await.unwrap();
+        let status = process.wait(WaitUntil::Exited, None).await.unwrap();
+        status.exit.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_sandboxed_process_that_speaks_of_a_refusal_was_denied() {
+        let spawner = Spawner::default();
+        let terminal = LaunchIo::Terminal(TerminalSize::default());
+        for io in [LaunchIo::Pipes, LaunchIo::PipesWithStdin, terminal] {
+            for (script, denied) in [
+                ("echo Permission Denied >&2; exit 3", true),
+                ("kill -SYS $$", true),
+                ("echo Permission Denied >&2", false),
+                ("echo no such thing >&2; exit 3", false),
+                ("kill -KILL $$", false),
+                // The refusal comes behind more than one read takes.
+                ("head -c 200000 /dev/zero; echo sandbox; exit 1", true),
+            ] {
+                let enclosed = exit(&spawner, true, io, script).await;
+                assert_eq!(enclosed.sandbox_denied, denied, "{script}");
+                let free = exit(&spawner, false, io, script).await;
+                assert!(!free.sandbox_denied, "{script}");
+            }
+        }
+    }
+}

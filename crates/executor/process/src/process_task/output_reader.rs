@@ -1,0 +1,207 @@
+//! One end of a pipe or terminal that a child writes.
+
+use std::{
+    cell::RefCell,
+    future::poll_fn,
+    io,
+    os::fd::OwnedFd,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use exec_wire::{limits, process::OutputStream};
+use rustix::{buffer::spare_capacity, io::read, thread::sched_yield};
+use tokio::io::unix::AsyncFd;
+
+use crate::stdio;
+
+/// Bytes asked for at once of a source that fills its buffer: all that an enlarged pipe holds.
+const BULK_BYTES: usize = stdio::LARGE_BYTES;
+
+/// A terminal read of at least this many bytes counts as bulk output. A keystroke's echo is shorter.
+const LARGE_TERMINAL_READ: usize = 1 << 10;
+/// This many large reads in a row make the output of a terminal sustained.
+const SUSTAINED_READS: u32 = 2;
+/// How long a terminal with sustained output is left alone after a read. The kernel moves output into
+/// a buffer of 4 KiB and hands out at most that. A reader that comes back at once gets a fragment, and
+/// contends with the writer for the terminal's locks.
+const TERMINAL_REFILL: Duration = Duration::from_micros(20);
+/// A yield of the processor that takes longer shows that other programs compete for it.
+const LONG_YIELD: Duration = Duration::from_micros(200);
+/// How long a terminal is read eagerly after a long yield: waiting pays only where the writer is what
+/// runs meanwhile.
+const EAGER_PERIOD: Duration = Duration::from_millis(250);
+
+thread_local! {
+    /// Where output is read to: a buffer of each size for each thread. An idle process holds none.
+    static BUFFERS: RefCell<[Vec<u8>; 2]> = const { RefCell::new([Vec::new(), Vec::new()]) };
+}
+
+#[derive(Debug)]
+pub(crate) struct Source {
+    fd: Arc<AsyncFd<OwnedFd>>,
+    kind: Kind,
+    /// It filled a buffer once: its pipe was enlarged, and is emptied at once.
+    bulk: bool,
+    refill: TerminalRefill,
+}
+
+/// What a source is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Kind {
+    /// A pipe with this stream.
+    Pipe(OutputStream),
+    /// A terminal.
+    Terminal,
+}
+
+impl Source {
+    pub(crate) fn new(fd: Arc<AsyncFd<OwnedFd>>, kind: Kind) -> Self {
+        Self {
+            fd,
+            kind,
+            bulk: false,
+            refill: TerminalRefill::default(),
+        }
+    }
+
+    pub(super) fn stream(&self) -> OutputStream {
+        match self.kind {
+            Kind::Pipe(stream) => stream,
+            Kind::Terminal => OutputStream::Pty,
+        }
+    }
+
+    /// Reads what is there now. `None`: nothing. `Some(None)`: the end.
+    pub(super) fn read_now(&mut self) -> Option<Option<Bytes>> {
+        match self.read() {
+            Ok(data) => Some(data),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            Err(_) => Some(None),
+        }
+    }
+
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        ready!(self.refill.poll_ready(cx));
+        loop {
+            let fd = Arc::clone(&self.fd);
+            let Ok(mut ready) = ready!(fd.poll_read_ready(cx)) else {
+                return Poll::Ready(None);
+            };
+            match ready.try_io(|_| self.read()) {
+                Ok(Ok(data)) => {
+                    // A pipe that gave less than was asked for is empty; a terminal hands out its
+                    // input in pieces and may have more.
+                    let short = data.as_ref().is_some_and(|data| data.len() < self.wanted());
+                    if short && self.kind != Kind::Terminal {
+                        ready.clear_ready();
+                    }
+                    if self.kind == Kind::Terminal {
+                        self.refill.note_read(data.as_ref().map_or(0, Bytes::len));
+                    }
+                    return Poll::Ready(data);
+                }
+                // A terminal whose other end closed says so by an error.
+                Ok(Err(_)) => return Poll::Ready(None),
+                Err(_would_block) => {}
+            }
+        }
+    }
+
+    fn read(&mut self) -> io::Result<Option<Bytes>> {
+        let wanted = self.wanted();
+        let data = BUFFERS.with_borrow_mut(|buffers| {
+            let buffer = &mut buffers[usize::from(self.bulk)];
+            buffer.clear();
+            buffer.reserve_exact(wanted);
+            let count = read(self.fd.get_ref(), spare_capacity(buffer))?;
+            // A read that fills half of its buffer keeps it; a smaller one is copied into memory of
+            // its size, so that what is retained is not much more than what was written.
+            Ok::<_, io::Error>(if count == 0 {
+                None
+            } else if count >= wanted / 2 {
+                Some(Bytes::from(std::mem::take(buffer)))
+            } else {
+                Some(Bytes::copy_from_slice(buffer))
+            })
+        })?;
+        let full = data.as_ref().is_some_and(|data| data.len() == wanted);
+        if full && !self.bulk && self.kind != Kind::Terminal {
+            self.bulk = true;
+            stdio::enlarge(self.fd.get_ref());
+        }
+        Ok(data)
+    }
+
+    fn wanted(&self) -> usize {
+        if self.bulk {
+            BULK_BYTES
+        } else {
+            limits::OUTPUT_CHUNK_BYTES
+        }
+    }
+}
+
+/// Paces the reads of a terminal with sustained output, so that each finds a full buffer.
+#[derive(Debug, Default)]
+struct TerminalRefill {
+    /// Large reads in a row.
+    large_reads: u32,
+    /// When the terminal may be read again.
+    refilled_at: Option<Instant>,
+    /// Until when it is read without waiting.
+    eager_until: Option<Instant>,
+}
+
+impl TerminalRefill {
+    /// Waits until the terminal may be read again. Timers are too coarse for this wait, so it polls:
+    /// other tasks run meanwhile, and the processor is offered to the writer.
+    fn poll_ready(&mut self, cx: &Context<'_>) -> Poll<()> {
+        let Some(refilled_at) = self.refilled_at else {
+            return Poll::Ready(());
+        };
+        let now = Instant::now();
+        if now < refilled_at {
+            sched_yield();
+            let after = Instant::now();
+            if after - now < LONG_YIELD {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            self.eager_until = Some(after + EAGER_PERIOD);
+        }
+        self.refilled_at = None;
+        Poll::Ready(())
+    }
+
+    /// Decides after a read whether to wait before the next one.
+    fn note_read(&mut self, bytes: usize) {
+        if bytes < LARGE_TERMINAL_READ {
+            self.large_reads = 0;
+            return;
+        }
+        self.large_reads = self.large_reads.saturating_add(1);
+        if self.large_reads < SUSTAINED_READS {
+            return;
+        }
+        let now = Instant::now();
+        if self.eager_until.is_none_or(|until| until <= now) {
+            self.refilled_at = Some(now + TERMINAL_REFILL);
+        }
+    }
+}
+
+/// Reads from whichever source has something; `None` is its end. Cancelling loses nothing.
+pub(super) async fn read_any(sources: &mut [Source]) -> (usize, Option<Bytes>) {
+    poll_fn(|cx| {
+        for (index, source) in sources.iter_mut().enumerate() {
+            if let Poll::Ready(data) = source.poll_read(cx) {
+                return Poll::Ready((index, data));
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}

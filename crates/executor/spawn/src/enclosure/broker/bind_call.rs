@@ -1,0 +1,271 @@
+//! The call that makes a socket by binding it to a path.
+
+use std::{
+    ffi::{c_int, c_void},
+    mem::MaybeUninit,
+    ptr,
+};
+
+use super::{
+    Room,
+    caller::Caller,
+    descriptor::Descriptor,
+    guard_table::Guards,
+    notification::Answer,
+    path_buffer::Path,
+    target_entry::{Place, Start},
+};
+use crate::raw::{self, Errno};
+
+/// A call of `bind`.
+#[derive(Debug)]
+pub(super) struct Binding {
+    /// The caller's descriptor.
+    pub(super) socket: c_int,
+    /// Where the address is.
+    pub(super) address: u64,
+    /// How long it is.
+    pub(super) length: c_int,
+}
+
+impl Binding {
+    /// Binds the caller's socket if the address is a path. `None`: the kernel has the say.
+    pub(super) fn answer(
+        self,
+        caller: &Caller<'_>,
+        guards: &Guards,
+        room: &mut Room,
+    ) -> Option<Answer> {
+        let address = Address::read(caller, self.address, self.length)?;
+        address.copy_path(&mut room.first)?;
+        let socket = caller.duplicate(self.socket)?;
+        // What other sockets make of such an address is an error, and theirs to say.
+        if domain(&socket).ok()? != libc::AF_UNIX {
+            return None;
+        }
+        caller.adopt_umask()?;
+        let start = caller.directory(libc::AT_FDCWD)?;
+        let place = Place::find(caller, Start::Theirs(libc::AT_FDCWD), &mut room.first, 0)?;
+        caller.confirm()?;
+        if let Some(refusal) = place.refusal(guards) {
+            return Some(refusal);
+        }
+        // A socket tells others what it was bound to, so it is to be what the caller wrote. The
+        // kernel then follows the path anew, and may end up elsewhere. That can be allowed below the
+        // directory that was found, for a name that is guarded nowhere.
+        let bound = if place.may_be_forbidden_elsewhere(guards) {
+            let name = Address::of(place.name.to_bytes())?;
+            bind_below(&socket, &place.directory, &place.directory, &name)
+        } else {
+            bind_below(&socket, &place.directory, &start, &address)
+        };
+        Some(Answer::of(bound))
+    }
+}
+
+/// The address of a path.
+#[derive(Debug)]
+pub(super) struct Address {
+    bytes: [u8; ADDRESS],
+    length: usize,
+}
+
+impl Address {
+    /// Copies one of a caller's. `None`: it is of another family, or longer than any.
+    fn read(caller: &Caller<'_>, address: u64, length: c_int) -> Option<Self> {
+        let length = usize::try_from(length).ok()?;
+        let mut bytes = [0; ADDRESS];
+        caller.read(usize::try_from(address).ok()?, bytes.get_mut(..length)?)?;
+        let (family, _) = bytes.split_first_chunk()?;
+        let is_unix = length >= FAMILY && *family == UNIX.to_ne_bytes();
+        is_unix.then_some(Self { bytes, length })
+    }
+
+    /// Makes one. `None`: the path is too long.
+    pub(super) fn of(path: &[u8]) -> Option<Self> {
+        let length = FAMILY + path.len();
+        let mut bytes = [0; ADDRESS];
+        let (family, rest) = bytes.split_first_chunk_mut()?;
+        *family = UNIX.to_ne_bytes();
+        rest.get_mut(..path.len())?.copy_from_slice(path);
+        Some(Self { bytes, length })
+    }
+
+    /// Copies the path out of it. `None`: the kernel is to choose a name, or it is none of a file.
+    fn copy_path(&self, path: &mut Path) -> Option<()> {
+        let text = self.bytes.get(FAMILY..self.length)?;
+        let text = text.split(|byte| *byte == 0).next()?;
+        if text.is_empty() {
+            return None;
+        }
+        let (room, rest) = path.buffer().split_at_mut_checked(text.len())?;
+        room.copy_from_slice(text);
+        *rest.first_mut()? = 0;
+        Some(())
+    }
+
+    /// Binds a socket to it.
+    pub(super) fn bind(&self, socket: c_int) -> Result<usize, Errno> {
+        let address = self.bytes.as_ptr() as usize;
+        let args = [raw::int(socket), address, self.length, 0, 0, 0];
+        raw::numbers(libc::SYS_bind, args)
+    }
+}
+
+/// Which kind of addresses a socket has.
+fn domain(socket: &Descriptor) -> Result<c_int, Errno> {
+    let mut domain: c_int = 0;
+    let mut length: libc::socklen_t = 4;
+    let args = [
+        raw::int(socket.number()),
+        raw::int(libc::SOL_SOCKET),
+        raw::int(libc::SO_DOMAIN),
+        &raw mut domain as usize,
+        &raw mut length as usize,
+        0,
+    ];
+    raw::numbers(libc::SYS_getsockopt, args)?;
+    Ok(domain)
+}
+
+/// Bytes of a family, which come first in every address.
+const FAMILY: usize = size_of::<libc::sa_family_t>();
+
+/// Most bytes of a unix address.
+const ADDRESS: usize = size_of::<libc::sockaddr_un>();
+
+/// The family of unix addresses.
+const UNIX: libc::sa_family_t = 1;
+
+/// What the thread is to do, and what came of it.
+#[derive(Debug)]
+struct Errand<'a> {
+    socket: c_int,
+    directory: c_int,
+    start: c_int,
+    address: &'a Address,
+    result: Result<usize, Errno>,
+}
+
+/// Binds a socket to an address that is relative to `start`, if it leads to or below `directory`.
+/// `EACCES`: it leads elsewhere by now.
+pub(super) fn bind_below(
+    socket: &Descriptor,
+    directory: &Descriptor,
+    start: &Descriptor,
+    address: &Address,
+) -> Result<usize, Errno> {
+    let mut errand = Errand {
+        socket: socket.number(),
+        directory: directory.number(),
+        start: start.number(),
+        address,
+        result: Err(libc::EIO),
+    };
+    let mut stack = MaybeUninit::<Stack>::uninit();
+    let top = stack.as_mut_ptr().wrapping_add(1).cast();
+    let argument = ptr::from_mut(&mut errand).cast();
+    // Not of the same working directory. A thread leaves nothing to be reaped.
+    let flags = libc::CLONE_THREAD | libc::CLONE_SIGHAND | libc::CLONE_FILES | libc::CLONE_VFORK;
+    // SAFETY: this thread is suspended until the other has ended, so that the stack and the errand are
+    // the other's for as long as it lives; it makes raw calls only, and does not return.
+    unsafe { raw::clone_vm(enter, top, flags, argument, ptr::null()) }?;
+    errand.result
+}
+
+extern "C" fn enter(argument: *mut c_void) -> c_int {
+    // SAFETY: it is the errand of a thread that is suspended meanwhile.
+    let errand = unsafe { &mut *argument.cast::<Errand<'_>>() };
+    errand.result = run(errand);
+    loop {
+        // Of the thread only, unlike the end of a process.
+        let _ = raw::numbers(libc::SYS_exit, [0; 6]);
+    }
+}
+
+fn run(errand: &Errand<'_>) -> Result<usize, Errno> {
+    restrict_to(errand.directory)?;
+    raw::numbers(libc::SYS_fchdir, [raw::int(errand.start), 0, 0, 0, 0, 0])?;
+    errand.address.bind(errand.socket)
+}
+
+/// Lets this thread make sockets at or below a directory only.
+fn restrict_to(directory: c_int) -> Result<(), Errno> {
+    let handled = [MAKE_SOCKET];
+    let args = [handled.as_ptr() as usize, size_of_val(&handled), 0, 0, 0, 0];
+    let ruleset = raw::numbers(libc::SYS_landlock_create_ruleset, args)?;
+    let ruleset = Descriptor::from_call(raw::to_i32(ruleset));
+    let fd = raw::int(ruleset.number());
+    let rule = Rule {
+        access: MAKE_SOCKET,
+        directory,
+    };
+    let rule = &raw const rule as usize;
+    let args = [fd, PATH_BENEATH, rule, 0, 0, 0];
+    raw::numbers(libc::SYS_landlock_add_rule, args)?;
+    // The kernel insists on it. It is the thread's own, too.
+    raw::prctl(libc::PR_SET_NO_NEW_PRIVS, 1)?;
+    raw::numbers(libc::SYS_landlock_restrict_self, [fd, 0, 0, 0, 0, 0])?;
+    Ok(())
+}
+
+/// A rule, as the kernel reads it.
+#[derive(Debug)]
+#[repr(C, packed)]
+struct Rule {
+    access: u64,
+    directory: c_int,
+}
+
+/// Room for a few nested calls. The kernel wants its end to be aligned.
+#[repr(C, align(16))]
+struct Stack([u8; 8 << 10]);
+
+/// `LANDLOCK_ACCESS_FS_MAKE_SOCK`.
+const MAKE_SOCKET: u64 = 1 << 9;
+
+/// `LANDLOCK_RULE_PATH_BENEATH`.
+const PATH_BENEATH: usize = 1;
+
+#[cfg(test)]
+mod tests {
+    use std::{os::fd::AsRawFd, path::Path};
+
+    use super::{Address, Descriptor, bind_below};
+    use crate::{enclosure::broker::tests::place, raw};
+
+    /// Binds a new socket to `path`, seen from `start`, if that is at or below `directory`.
+    fn bind(directory: &Path, start: &Path, path: &str) -> Result<usize, i32> {
+        let [directory, start] =
+            [directory, start].map(|path| Descriptor::duplicate(place(path).as_raw_fd()).unwrap());
+        let args = [libc::AF_UNIX, libc::SOCK_STREAM, 0].map(raw::int);
+        let socket = raw::numbers(libc::SYS_socket, [args[0], args[1], args[2], 0, 0, 0]).unwrap();
+        let socket = Descriptor::from_call(raw::to_i32(socket));
+        let address = Address::of(path.as_bytes()).unwrap();
+        bind_below(&socket, &directory, &start, &address)
+    }
+
+    #[test]
+    fn a_path_that_leads_elsewhere_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let [one, two] = ["one", "two"].map(|name| root.path().join(name));
+        std::fs::create_dir_all(one.join("below")).unwrap();
+        std::fs::create_dir(&two).unwrap();
+        if bind(&one, &one, "a") == Err(libc::ENOSYS) {
+            eprintln!("not run: this kernel has no Landlock");
+            return;
+        }
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(bind(&one, &two, "../one/b"), Ok(0));
+        assert_eq!(bind(&one, &one, "below/c"), Ok(0));
+        assert_eq!(bind(&one, &one, one.join("d").to_str().unwrap()), Ok(0));
+        assert_eq!(bind(&one, &two, "e"), Err(libc::EACCES));
+        assert_eq!(bind(&one, &one, "../f"), Err(libc::EACCES));
+        assert_eq!(bind(&one, &one, "a"), Err(libc::EADDRINUSE));
+        assert_eq!(std::fs::read_dir(&two).unwrap().count(), 0);
+        // Nothing of that is this thread's.
+        assert_eq!(std::env::current_dir().unwrap(), here);
+        let free = std::os::unix::net::UnixListener::bind(two.join("g"));
+        free.unwrap();
+    }
+}

@@ -1,0 +1,253 @@
+//! Calls that make one new entry: directories, files, pipes, sockets, links, and renames.
+
+use std::ffi::{CStr, c_int};
+
+use super::{
+    Room,
+    caller::Caller,
+    descriptor::Descriptor,
+    guard_table::Guards,
+    notification::Answer,
+    path_buffer::{Path, Short},
+    target_entry::{Place, Start},
+};
+use crate::raw::{self, Errno};
+
+/// A call that makes one entry. `None` in its answer: the kernel has the say.
+#[derive(Debug)]
+pub(super) struct Making {
+    /// What the path is relative to.
+    pub(super) directory: c_int,
+    /// The address of the path.
+    pub(super) path: u64,
+    /// What to make.
+    pub(super) what: What,
+}
+
+/// What to make.
+#[derive(Debug)]
+pub(super) enum What {
+    /// A directory.
+    Directory {
+        /// Permissions.
+        mode: usize,
+    },
+    /// A file, a pipe or a socket.
+    Node {
+        /// Type and permissions.
+        mode: usize,
+    },
+    /// A symbolic link.
+    Link {
+        /// The address of what it points to.
+        target: u64,
+    },
+}
+
+impl Making {
+    /// Makes it.
+    pub(super) fn answer(
+        self,
+        caller: &Caller<'_>,
+        guards: &Guards,
+        room: &mut Room,
+    ) -> Option<Answer> {
+        match self.what {
+            What::Directory { .. } => caller.adopt_umask()?,
+            // Devices are not the broker's to make, and those that hide files below are devices too.
+            What::Node { mode } if !is_plain(mode) => return None,
+            What::Node { .. } => caller.adopt_umask()?,
+            What::Link { target } => caller.read_path(target, &mut room.second)?,
+        }
+        caller.read_path(self.path, &mut room.first)?;
+        let place = Place::find(caller, Start::Theirs(self.directory), &mut room.first, 0)?;
+        caller.confirm()?;
+        if let Some(refusal) = place.refusal(guards) {
+            return Some(refusal);
+        }
+        let directory = raw::int(place.directory.number());
+        let name = place.name.as_ptr() as usize;
+        Some(Answer::of(match self.what {
+            What::Directory { mode } => {
+                raw::numbers(libc::SYS_mkdirat, [directory, name, mode, 0, 0, 0])
+            }
+            What::Node { mode } => {
+                raw::numbers(libc::SYS_mknodat, [directory, name, mode, 0, 0, 0])
+            }
+            What::Link { .. } => {
+                let target = room.second.text().as_ptr() as usize;
+                raw::numbers(libc::SYS_symlinkat, [target, directory, name, 0, 0, 0])
+            }
+        }))
+    }
+}
+
+impl Answer {
+    /// The answer that the kernel gave to the broker.
+    pub(super) fn of(result: Result<usize, Errno>) -> Self {
+        match result {
+            Ok(_) => Self::Done,
+            Err(errno) => Self::Fail(errno),
+        }
+    }
+}
+
+fn is_plain(mode: usize) -> bool {
+    let plain = [0, libc::S_IFREG, libc::S_IFIFO, libc::S_IFSOCK];
+    let kind = mode & libc::S_IFMT as usize;
+    plain.iter().any(|plain| kind == *plain as usize)
+}
+
+/// A call with two paths.
+#[derive(Debug)]
+pub(super) struct Pair {
+    /// What the old path is relative to.
+    old_directory: c_int,
+    /// The address of the old path.
+    old_path: u64,
+    /// What the new path is relative to.
+    new_directory: c_int,
+    /// The address of the new path.
+    new_path: u64,
+    /// Flags.
+    flags: c_int,
+}
+
+impl Pair {
+    /// Makes one of the arguments, in the order of `linkat` and `renameat2`.
+    pub(super) const fn of(
+        old_directory: c_int,
+        old_path: u64,
+        new_directory: c_int,
+        new_path: u64,
+        flags: c_int,
+    ) -> Self {
+        Self {
+            old_directory,
+            old_path,
+            new_directory,
+            new_path,
+            flags,
+        }
+    }
+
+    /// Gives a file a second name. `None`: the kernel has the say.
+    pub(super) fn link(
+        self,
+        caller: &Caller<'_>,
+        guards: &Guards,
+        room: &mut Room,
+    ) -> Option<Answer> {
+        if self.flags & !(libc::AT_SYMLINK_FOLLOW | libc::AT_EMPTY_PATH) != 0 {
+            return None;
+        }
+        caller.read_path(self.old_path, &mut room.first)?;
+        caller.read_path(self.new_path, &mut room.second)?;
+        let held = self.descriptor(caller, room.first.text());
+        let old = match held {
+            Some(held) => Old::Held(held?),
+            None => self.find_old(caller, &mut room.first)?,
+        };
+        let start = Start::Theirs(self.new_directory);
+        let new = Place::find(caller, start, &mut room.second, 0)?;
+        caller.confirm()?;
+        if let Some(refusal) = new.refusal(guards) {
+            return Some(refusal);
+        }
+        // A descriptor is linked by way of its entry in /proc, which needs no privileges.
+        let entry;
+        let (directory, name, flags) = match &old {
+            Old::Named(place) => (place.directory.number(), place.name, 0),
+            Old::Held(held) => {
+                entry = Short::new(format_args!("self/fd/{}", held.number()));
+                (caller.processes(), entry.text(), libc::AT_SYMLINK_FOLLOW)
+            }
+        };
+        let args = [
+            raw::int(directory),
+            name.as_ptr() as usize,
+            raw::int(new.directory.number()),
+            new.name.as_ptr() as usize,
+            raw::int(flags),
+            0,
+        ];
+        Some(Answer::of(raw::numbers(libc::SYS_linkat, args)))
+    }
+
+    /// Gives a file another name. `None`: the kernel has the say.
+    pub(super) fn rename(
+        self,
+        caller: &Caller<'_>,
+        guards: &Guards,
+        room: &mut Room,
+    ) -> Option<Answer> {
+        caller.read_path(self.old_path, &mut room.first)?;
+        caller.read_path(self.new_path, &mut room.second)?;
+        let start = Start::Theirs(self.old_directory);
+        let old = Place::find(caller, start, &mut room.first, 0)?;
+        let start = Start::Theirs(self.new_directory);
+        let new = Place::find(caller, start, &mut room.second, 0)?;
+        caller.confirm()?;
+        // Neither may something that came from outside under a guarded name be moved away.
+        if new.is_forbidden(guards) || old.is_forbidden(guards) {
+            return Some(Answer::Fail(libc::EROFS));
+        }
+        let args = [
+            raw::int(old.directory.number()),
+            old.name.as_ptr() as usize,
+            raw::int(new.directory.number()),
+            new.name.as_ptr() as usize,
+            raw::int(self.flags),
+            0,
+        ];
+        Some(Answer::of(raw::numbers(libc::SYS_renameat2, args)))
+    }
+
+    /// Opens the descriptor that the old path stands for: how a file that was made without a name
+    /// gets one. `None`: the path is a path. `Some(None)`: there is no such descriptor.
+    fn descriptor(&self, caller: &Caller<'_>, path: &CStr) -> Option<Option<Descriptor>> {
+        let path = path.to_bytes();
+        if path.is_empty() && self.flags & libc::AT_EMPTY_PATH != 0 {
+            return Some(caller.file(self.old_directory));
+        }
+        if self.flags & libc::AT_SYMLINK_FOLLOW == 0 {
+            return None;
+        }
+        let mut prefixes = OWN_DESCRIPTORS.iter();
+        let number = prefixes.find_map(|prefix| path.strip_prefix(*prefix))?;
+        let number = std::str::from_utf8(number).ok()?.parse().ok()?;
+        Some(caller.file(number))
+    }
+
+    /// Finds what the old path names.
+    fn find_old<'a>(&self, caller: &Caller<'_>, path: &'a mut Path) -> Option<Old<'a>> {
+        let place = Place::find(caller, Start::Theirs(self.old_directory), path, 0)?;
+        if place.has_slash() {
+            // It is a directory, if anything, and those have one name only.
+            return None;
+        }
+        if self.flags & libc::AT_SYMLINK_FOLLOW == 0 {
+            return Some(Old::Named(place));
+        }
+        // Not by the link itself: what `/proc/self` leads to would be the broker's.
+        let held = Descriptor::open_place(
+            place.directory.number(),
+            place.name,
+            0,
+            libc::RESOLVE_NO_MAGICLINKS,
+        );
+        held.ok().map(Old::Held)
+    }
+}
+
+/// The file that gets a second name.
+#[derive(Debug)]
+enum Old<'a> {
+    /// By its first name. A link is not followed.
+    Named(Place<'a>),
+    /// By a descriptor.
+    Held(Descriptor),
+}
+
+/// Where a process finds its own descriptors.
+const OWN_DESCRIPTORS: [&[u8]; 3] = [b"/proc/self/fd/", b"/proc/thread-self/fd/", b"/dev/fd/"];

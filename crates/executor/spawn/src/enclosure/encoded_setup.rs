@@ -1,0 +1,453 @@
+//! An enclosure as bytes, on its way to a spawner or a helper process, and read where it lies.
+
+use std::{
+    ffi::{CStr, CString},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use super::{Enclosure, Guard, Instruction, Missing, Namespaces, NetworkNamespace, Slot, Step};
+
+/// An encoded enclosure that was checked: every part can be read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Parts<'a> {
+    flags: u32,
+    ports: &'a [u8],
+    filter: &'a [u8],
+    guards: &'a [u8],
+    steps: &'a [u8],
+}
+
+/// The part of an enclosure that is about namespaces.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NamespaceParts {
+    pub(crate) user: bool,
+    pub(crate) processes: bool,
+    pub(crate) network: bool,
+}
+
+impl<'a> Parts<'a> {
+    /// Checks all of it. Costs one pass over the bytes.
+    pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let parts = Self::split(bytes)?;
+        let mut guards = Reader(parts.guards);
+        while !guards.0.is_empty() {
+            guards.guard()?;
+        }
+        let mut steps = Reader(parts.steps);
+        while !steps.0.is_empty() {
+            steps.step()?;
+        }
+        let needs_namespaces = USER | PROCESSES | NETWORK | DOOR;
+        let orphaned = parts.flags & NAMESPACES == 0
+            && (parts.flags & needs_namespaces != 0
+                || !parts.steps.is_empty()
+                || !parts.guards.is_empty());
+        (!orphaned).then_some(parts)
+    }
+
+    /// Takes bytes apart that were checked before.
+    pub(crate) fn split(bytes: &'a [u8]) -> Option<Self> {
+        let mut reader = Reader(bytes);
+        let flags = reader.u32()?;
+        let ports = reader.u32()? as usize;
+        let ports = reader.bytes(ports.checked_mul(2)?)?;
+        let filter = reader.u32()? as usize;
+        let filter = reader.bytes(filter.checked_mul(INSTRUCTION_BYTES)?)?;
+        let guards = reader.u32()? as usize;
+        let guards = reader.bytes(guards)?;
+        Some(Self {
+            flags,
+            ports,
+            filter,
+            guards,
+            steps: reader.0,
+        })
+    }
+
+    pub(super) fn has(&self, flag: u32) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// Returns whether a ruleset and a door travel beside the bytes.
+    pub(crate) fn descriptors(&self) -> (bool, bool) {
+        (self.has(LANDLOCK), self.has(DOOR))
+    }
+
+    pub(crate) fn namespaces(&self) -> Option<NamespaceParts> {
+        self.has(NAMESPACES).then(|| NamespaceParts {
+            user: self.has(USER),
+            processes: self.has(PROCESSES),
+            network: self.has(NETWORK),
+        })
+    }
+
+    pub(crate) fn ports(&self) -> impl Iterator<Item = u16> + 'a {
+        let pairs = self.ports.chunks_exact(2);
+        pairs.map(|pair| u16::from_le_bytes([pair[0], pair[1]]))
+    }
+
+    /// Returns the program as the kernel reads it.
+    pub(crate) fn filter(&self) -> &'a [u8] {
+        self.filter
+    }
+
+    pub(super) fn instructions(&self) -> impl Iterator<Item = Instruction> + 'a {
+        let words = self.filter.chunks_exact(INSTRUCTION_BYTES);
+        words.map(|word| Instruction {
+            code: u16::from_ne_bytes([word[0], word[1]]),
+            if_true: word[2],
+            if_false: word[3],
+            k: u32::from_ne_bytes([word[4], word[5], word[6], word[7]]),
+        })
+    }
+
+    pub(crate) fn has_guards(&self) -> bool {
+        !self.guards.is_empty()
+    }
+
+    /// Returns each guarded directory and its names.
+    pub(crate) fn guards(&self) -> impl Iterator<Item = (&'a CStr, Names<'a>)> + use<'a> {
+        let mut reader = Reader(self.guards);
+        std::iter::from_fn(move || reader.guard())
+    }
+
+    pub(crate) fn steps(&self) -> impl Iterator<Item = Step<&'a CStr>> + use<'a> {
+        let mut reader = Reader(self.steps);
+        std::iter::from_fn(move || reader.step())
+    }
+}
+
+/// Names of one guard.
+#[derive(Clone, Debug)]
+pub(crate) struct Names<'a>(Reader<'a>);
+
+impl<'a> Iterator for Names<'a> {
+    type Item = &'a CStr;
+
+    fn next(&mut self) -> Option<&'a CStr> {
+        self.0.text()
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (bytes, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(bytes)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (bytes, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn text(&mut self) -> Option<&'a CStr> {
+        let text = CStr::from_bytes_until_nul(self.0).ok()?;
+        self.0 = self.0.get(text.to_bytes_with_nul().len()..)?;
+        Some(text)
+    }
+
+    fn guard(&mut self) -> Option<(&'a CStr, Names<'a>)> {
+        let directory = self.text()?;
+        let count = self.u32()?;
+        let start = self.0;
+        for _ in 0..count {
+            self.text()?;
+        }
+        let names = start.get(..start.len() - self.0.len())?;
+        Some((directory, Names(Reader(names))))
+    }
+
+    fn step(&mut self) -> Option<Step<&'a CStr>> {
+        let [op] = self.array()?;
+        let slot = Slot(u16::from_le_bytes(self.array()?));
+        Some(match op {
+            0 => {
+                let [skip] = self.array()?;
+                Step::Copy {
+                    slot,
+                    missing: if skip == 1 {
+                        Missing::Skip
+                    } else {
+                        Missing::Fail
+                    },
+                    path: self.text()?,
+                }
+            }
+            1 => Step::ReadOnly { slot },
+            2 => Step::ReadOnlyView,
+            3 => Step::Memory {
+                slot,
+                mode: self.u32()?,
+                bytes: u64::from_le_bytes(self.array()?),
+            },
+            4 => Step::Processes { slot },
+            5 => Step::Terminals { slot },
+            6 => Step::Directory {
+                slot,
+                mode: self.u32()?,
+                path: self.text()?,
+            },
+            7 => Step::File {
+                slot,
+                mode: self.u32()?,
+                path: self.text()?,
+            },
+            8 => Step::Link {
+                slot,
+                path: self.text()?,
+                target: self.text()?,
+            },
+            9 => Step::Attach {
+                slot,
+                path: self.text()?,
+            },
+            10 => Step::Cover {
+                slot,
+                entry: self.text()?,
+                path: self.text()?,
+            },
+            11 => Step::Protect { path: self.text()? },
+            12 => Step::Root { slot },
+            13 => Step::Pin { path: self.text()? },
+            _ => return None,
+        })
+    }
+}
+
+pub(super) const NAMESPACES: u32 = 1;
+pub(super) const USER: u32 = 2;
+pub(super) const PROCESSES: u32 = 4;
+pub(super) const NETWORK: u32 = 8;
+pub(super) const LANDLOCK: u32 = 16;
+pub(super) const DOOR: u32 = 32;
+
+/// Bytes of one instruction.
+const INSTRUCTION_BYTES: usize = 8;
+
+impl Enclosure {
+    /// Encodes everything but the descriptors.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Writer(Vec::new());
+        let namespaces = self.namespaces.as_ref();
+        let network = namespaces.and_then(|namespaces| namespaces.network.as_ref());
+        let flag = |set: bool, flag: u32| if set { flag } else { 0 };
+        out.u32(
+            flag(namespaces.is_some(), NAMESPACES)
+                | flag(namespaces.is_some_and(|one| one.user), USER)
+                | flag(namespaces.is_some_and(|one| one.processes), PROCESSES)
+                | flag(network.is_some(), NETWORK)
+                | flag(self.landlock.is_some(), LANDLOCK)
+                | flag(network.is_some_and(|one| one.door.is_some()), DOOR),
+        );
+        let ports = network.map_or(&[][..], |network| &network.listen);
+        out.count(ports.len());
+        for port in ports {
+            out.0.extend_from_slice(&port.to_le_bytes());
+        }
+        out.count(self.filter.len());
+        for instruction in &self.filter {
+            // As the kernel reads it, so in this machine's order.
+            out.0.extend_from_slice(&instruction.code.to_ne_bytes());
+            out.0.push(instruction.if_true);
+            out.0.push(instruction.if_false);
+            out.0.extend_from_slice(&instruction.k.to_ne_bytes());
+        }
+        let mut guards = Writer(Vec::new());
+        for guard in &self.guards {
+            guards.text(&guard.directory);
+            guards.count(guard.names.len());
+            for name in &guard.names {
+                guards.text(name);
+            }
+        }
+        out.count(guards.0.len());
+        out.0.append(&mut guards.0);
+        for step in namespaces.map_or(&[][..], |namespaces| &namespaces.steps) {
+            out.step(step);
+        }
+        out.0
+    }
+
+    /// Returns the descriptors, in the order in which [`decode`](Self::decode) takes them.
+    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        let network = self
+            .namespaces
+            .as_ref()
+            .and_then(|namespaces| namespaces.network.as_ref());
+        let door = network.and_then(|network| network.door.as_ref());
+        self.landlock.iter().chain(door).map(AsFd::as_fd).collect()
+    }
+
+    /// Decodes what [`encode`](Self::encode) made. `None`: it did not make this.
+    pub fn decode(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Option<Self> {
+        let parts = Parts::parse(bytes)?;
+        let mut descriptors = descriptors.into_iter();
+        let landlock = match parts.has(LANDLOCK) {
+            true => Some(descriptors.next()?),
+            false => None,
+        };
+        let door = match parts.has(DOOR) {
+            true => Some(descriptors.next()?),
+            false => None,
+        };
+        if descriptors.next().is_some() {
+            return None;
+        }
+        let network = parts.has(NETWORK).then(|| NetworkNamespace {
+            listen: parts.ports().collect(),
+            door,
+        });
+        let namespaces = parts.has(NAMESPACES).then(|| Namespaces {
+            user: parts.has(USER),
+            processes: parts.has(PROCESSES),
+            network,
+            steps: parts.steps().map(Step::into_owned).collect(),
+        });
+        let guards = parts.guards().map(|(directory, names)| Guard {
+            directory: directory.to_owned(),
+            names: names.map(CStr::to_owned).collect(),
+        });
+        Some(Self {
+            namespaces,
+            landlock,
+            filter: parts.instructions().collect(),
+            guards: guards.collect(),
+        })
+    }
+}
+
+impl Step<&CStr> {
+    fn into_owned(self) -> Step<CString> {
+        let own = CStr::to_owned;
+        match self {
+            Self::Copy {
+                path,
+                slot,
+                missing,
+            } => Step::Copy {
+                path: own(path),
+                slot,
+                missing,
+            },
+            Self::ReadOnly { slot } => Step::ReadOnly { slot },
+            Self::ReadOnlyView => Step::ReadOnlyView,
+            Self::Memory { slot, mode, bytes } => Step::Memory { slot, mode, bytes },
+            Self::Processes { slot } => Step::Processes { slot },
+            Self::Terminals { slot } => Step::Terminals { slot },
+            Self::Directory { slot, path, mode } => Step::Directory {
+                slot,
+                path: own(path),
+                mode,
+            },
+            Self::File { slot, path, mode } => Step::File {
+                slot,
+                path: own(path),
+                mode,
+            },
+            Self::Link { slot, path, target } => Step::Link {
+                slot,
+                path: own(path),
+                target: own(target),
+            },
+            Self::Attach { slot, path } => Step::Attach {
+                slot,
+                path: own(path),
+            },
+            Self::Cover { slot, entry, path } => Step::Cover {
+                slot,
+                entry: own(entry),
+                path: own(path),
+            },
+            Self::Protect { path } => Step::Protect { path: own(path) },
+            Self::Pin { path } => Step::Pin { path: own(path) },
+            Self::Root { slot } => Step::Root { slot },
+        }
+    }
+}
+
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn u32(&mut self, number: u32) {
+        self.0.extend_from_slice(&number.to_le_bytes());
+    }
+
+    fn count(&mut self, number: usize) {
+        // What does not fit makes a frame that is too long, which is refused before it is sent.
+        self.u32(u32::try_from(number).unwrap_or(u32::MAX));
+    }
+
+    fn text(&mut self, text: &CStr) {
+        self.0.extend_from_slice(text.to_bytes_with_nul());
+    }
+
+    fn op(&mut self, op: u8, slot: Slot) {
+        self.0.push(op);
+        self.0.extend_from_slice(&slot.0.to_le_bytes());
+    }
+
+    fn step(&mut self, step: &Step) {
+        match step {
+            Step::Copy {
+                path,
+                slot,
+                missing,
+            } => {
+                self.op(0, *slot);
+                self.0.push(u8::from(*missing == Missing::Skip));
+                self.text(path);
+            }
+            Step::ReadOnly { slot } => self.op(1, *slot),
+            Step::ReadOnlyView => self.op(2, Slot(0)),
+            Step::Memory { slot, mode, bytes } => {
+                self.op(3, *slot);
+                self.u32(*mode);
+                self.0.extend_from_slice(&bytes.to_le_bytes());
+            }
+            Step::Processes { slot } => self.op(4, *slot),
+            Step::Terminals { slot } => self.op(5, *slot),
+            Step::Directory { slot, path, mode } => {
+                self.op(6, *slot);
+                self.u32(*mode);
+                self.text(path);
+            }
+            Step::File { slot, path, mode } => {
+                self.op(7, *slot);
+                self.u32(*mode);
+                self.text(path);
+            }
+            Step::Link { slot, path, target } => {
+                self.op(8, *slot);
+                self.text(path);
+                self.text(target);
+            }
+            Step::Attach { slot, path } => {
+                self.op(9, *slot);
+                self.text(path);
+            }
+            Step::Cover { slot, entry, path } => {
+                self.op(10, *slot);
+                self.text(entry);
+                self.text(path);
+            }
+            Step::Protect { path } => {
+                self.op(11, Slot(0));
+                self.text(path);
+            }
+            Step::Root { slot } => self.op(12, *slot),
+            Step::Pin { path } => {
+                self.op(13, Slot(0));
+                self.text(path);
+            }
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Watching over guarded names: hands a command's notifications to the broker.
+
+use std::ffi::c_int;
+
+use super::{
+    At, Parts, Refusal,
+    broker::{self, Guards},
+    mount_view,
+};
+use crate::raw::{self, Errno};
+
+/// Most guarded directories.
+const MAX_DIRECTORIES: usize = 64;
+
+/// What watches over an enclosed command from outside its domain.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    guards: Guards,
+    /// Guarded directories stay open: so that their numbers are not given to others.
+    directories: [c_int; MAX_DIRECTORIES],
+    directory_count: usize,
+    /// A view of processes in which the command is.
+    processes: c_int,
+    /// The command's end of a socket pair, over which its listener comes.
+    theirs: c_int,
+    ours: c_int,
+    listener: c_int,
+}
+
+impl Watch {
+    /// Opens the guarded directories in the view, and a way for the listener to come.
+    /// Absent: there is nothing to watch. `processes` is a view of processes in which the command will
+    /// be; it is closed with the watch.
+    pub(crate) fn open(parts: &Parts<'_>, processes: c_int) -> Result<Option<Self>, Refusal> {
+        if !parts.has_guards() {
+            return Ok(None);
+        }
+        if parts.filter().is_empty() {
+            // Nothing would ever notify.
+            return Err(At::Filter.refused()(libc::EINVAL));
+        }
+        let mut guards = Guards::new(processes);
+        let mut directories = [-1; MAX_DIRECTORIES];
+        let mut directory_count = 0;
+        for (index, (directory, names)) in (0..).zip(parts.guards()) {
+            let refused = At::Guard(index).refused();
+            let directory = mount_view::open_path(directory).map_err(&refused)?.keep();
+            let place = directories.get_mut(directory_count);
+            *place.ok_or(libc::ENOSPC).map_err(&refused)? = directory;
+            directory_count += 1;
+            for name in names {
+                guards.add(directory, name.as_ptr()).map_err(&refused)?;
+            }
+        }
+        let [ours, theirs] = raw::socket_pair().map_err(At::Guard(u32::MAX).refused())?;
+        Ok(Some(Self {
+            guards,
+            directories,
+            directory_count,
+            processes,
+            theirs,
+            ours,
+            listener: -1,
+        }))
+    }
+
+    /// Returns the descriptor that the command passes its listener to.
+    pub(crate) fn theirs(&self) -> c_int {
+        self.theirs
+    }
+
+    /// Takes the listener. To be called when the command has sent it, or is gone.
+    pub(crate) fn receive(&mut self) -> Result<(), Errno> {
+        let _ = raw::close(self.theirs);
+        self.listener = raw::receive_descriptor(self.ours)?;
+        let _ = raw::close(self.ours);
+        broker::prepare(self.listener);
+        Ok(())
+    }
+
+    /// Closes what only the watching side needs, in the process that is watched.
+    pub(crate) fn close_ours(&self) {
+        let _ = raw::close(self.ours);
+        let _ = raw::close(self.processes);
+        for directory in &self.directories[..self.directory_count] {
+            let _ = raw::close(*directory);
+        }
+    }
+
+    /// Closes all descriptors but its own and some more.
+    pub(crate) fn close_others<const N: usize>(&self, kept: [c_int; N]) {
+        let mut first = 0;
+        loop {
+            let directories = self.directories[..self.directory_count].iter().copied();
+            let own = directories.chain([self.listener, self.processes]);
+            let Some(next) = own.chain(kept).filter(|fd| *fd >= first).min() else {
+                break;
+            };
+            if next > first {
+                let _ = raw::close_range(first, next - 1);
+            }
+            first = next + 1;
+        }
+        let _ = raw::close_range(first, c_int::MAX);
+    }
+
+    /// Answers notifications until `done` says so, which is asked when `wake` is readable.
+    pub(crate) fn attend(&mut self, wake: c_int, mut done: impl FnMut() -> bool) {
+        loop {
+            let poll = |fd| libc::pollfd {
+                fd,
+                events: libc::POLLIN,
+                revents: 0,
+            };
+            let mut fds = [poll(wake), poll(self.listener)];
+            let _ = raw::poll(&mut fds, None);
+            if fds[1].revents & libc::POLLIN != 0 {
+                match broker::answer(self.listener, &self.guards) {
+                    Ok(()) | Err(libc::ENOENT | libc::EAGAIN | libc::EINTR) => {}
+                    // Nobody can notify any more; calls that would are refused by the kernel.
+                    Err(_) => self.stop(),
+                }
+            } else if fds[1].revents != 0 {
+                self.stop();
+            }
+            if fds[0].revents != 0 && done() {
+                return;
+            }
+        }
+    }
+
+    fn stop(&mut self) {
+        let _ = raw::close(self.listener);
+        // Not polled any more.
+        self.listener = -1;
+    }
+}
+
+/// Passes a command's listener to whoever watches.
+pub(crate) fn pass_listener(listener: c_int, watch: c_int) -> Result<(), Refusal> {
+    let sent = raw::send_descriptors(watch, &[listener]);
+    sent.map_err(At::Guard(u32::MAX).refused())?;
+    let _ = raw::close(listener);
+    let _ = raw::close(watch);
+    Ok(())
+}

@@ -1,0 +1,320 @@
+//! The spawner's own loop: takes frames, clones supervisors, reaps them; continues those that were
+//! stopped, and kills what those leave behind that were killed.
+
+use std::{
+    collections::HashMap,
+    io::IoSliceMut,
+    mem::MaybeUninit,
+    os::fd::{AsRawFd, BorrowedFd, OwnedFd},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send},
+};
+
+use super::{
+    Stage,
+    command_spec::{MAX_FDS, MAX_FRAME_BYTES, PREFIX_BYTES},
+    job::{Body, Origin, Region},
+    report::Report,
+    supervisor,
+};
+use crate::{enclosure::own_account, process_tree as tree, raw};
+
+/// Regions kept for the next command: short commands then map no memory.
+const SPARE_REGIONS: usize = 64;
+
+/// How often one supervisor may be stopped before its tree is killed: nobody stops it that often by
+/// accident, and continuing it takes time that others wait for.
+const MAX_STOPS: u32 = 100;
+/// How long to wait before a tree is killed again.
+const KILL_AGAIN: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 20_000_000,
+};
+/// How often supervisors are continued when the server is gone, before their trees are killed from here;
+/// then before they are killed themselves; then before what cannot be killed is left.
+const END_ROUNDS: [u32; 3] = [5, 50, 250];
+
+/// Serves the socket on standard input until it closes. Never returns.
+pub(super) fn run() -> ! {
+    match Server::new() {
+        Some(server) => server.run(),
+        None => raw::exit(1),
+    }
+}
+
+struct Server {
+    socket: BorrowedFd<'static>,
+    signals: OwnedFd,
+    pid: i32,
+    account: (u32, u32),
+    live: HashMap<i32, Supervisor>,
+    spare: Vec<Region>,
+    /// Regions of supervisors that were killed: something that dies with them may not be dead yet.
+    left: Vec<Region>,
+    /// Orphans of killed supervisors may be here.
+    has_orphans: bool,
+    body: Vec<u8>,
+}
+
+/// A supervisor that was not reaped.
+struct Supervisor {
+    region: Region,
+    stops: u32,
+}
+
+impl Server {
+    fn new() -> Option<Self> {
+        // A child starts with default dispositions, whatever the server inherited.
+        for signal in 1..=64 {
+            // Errors are for the signals that have no other disposition.
+            let _ = raw::reset_signal(signal);
+        }
+        let signals = block_signals()?;
+        raw::prctl(libc::PR_SET_NAME, c"exec-spawner".as_ptr() as usize).ok()?;
+        raw::prctl(libc::PR_SET_CHILD_SUBREAPER, 1).ok()?;
+        // The death of the server closes the socket. If this process is stopped then, it is continued.
+        raw::prctl(libc::PR_SET_PDEATHSIG, libc::SIGCONT as usize).ok()?;
+        // Away from the server's terminal and group: what is typed there is not for us.
+        let _ = raw::setsid();
+        Some(Self {
+            socket: rustix::stdio::stdin(),
+            signals,
+            pid: raw::getpid(),
+            account: own_account(),
+            live: HashMap::new(),
+            spare: Vec::new(),
+            left: Vec::new(),
+            has_orphans: false,
+            body: Vec::new(),
+        })
+    }
+
+    fn run(mut self) -> ! {
+        loop {
+            let mut fds = [
+                PollFd::from_borrowed_fd(self.socket, PollFlags::IN),
+                PollFd::new(&self.signals, PollFlags::IN),
+            ];
+            let timeout = self.has_orphans.then_some(&KILL_AGAIN);
+            if matches!(poll(&mut fds, timeout), Err(error) if error != Errno::INTR) {
+                raw::exit(1);
+            }
+            let [socket, signals] = fds.map(|fd| fd.revents());
+            if !socket.is_empty() && self.take_frame().is_none() {
+                // The server is gone. Supervisors learn it from their own sockets.
+                self.end();
+            }
+            if !signals.is_empty() {
+                self.reap();
+            }
+            if self.has_orphans {
+                self.kill_orphans();
+            }
+        }
+    }
+
+    /// Waits until no supervisor is left, and does for those that are stopped what they cannot do.
+    fn end(mut self) -> ! {
+        let [kill_trees, kill_supervisors, give_up] = END_ROUNDS;
+        for round in 0..give_up {
+            self.reap();
+            if self.live.is_empty() && !self.has_orphans {
+                raw::exit(0);
+            }
+            for supervisor in self.live.keys().copied() {
+                let alive = round >= kill_trees && tree::kill_descendants(supervisor);
+                if round >= kill_supervisors && !alive {
+                    let _ = raw::kill(supervisor, libc::SIGKILL);
+                }
+                let _ = raw::kill(supervisor, libc::SIGCONT);
+            }
+            self.kill_orphans();
+            let mut fds = [PollFd::new(&self.signals, PollFlags::IN)];
+            let _ = poll(&mut fds, Some(&KILL_AGAIN));
+        }
+        raw::exit(1)
+    }
+
+    /// Takes one frame and starts its supervisor. `None`: there will be no more.
+    fn take_frame(&mut self) -> Option<()> {
+        let mut prefix = [0; PREFIX_BYTES];
+        let mut fds = Vec::new();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut filled = 0;
+        while filled < PREFIX_BYTES {
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let mut slices = [IoSliceMut::new(&mut prefix[filled..])];
+            match recvmsg(
+                self.socket,
+                &mut slices,
+                &mut control,
+                RecvFlags::CMSG_CLOEXEC,
+            ) {
+                Ok(message) if message.bytes > 0 => filled += message.bytes,
+                Err(Errno::INTR) => continue,
+                Ok(_) | Err(_) => return None,
+            }
+            for message in control.drain() {
+                if let RecvAncillaryMessage::ScmRights(received) = message {
+                    fds.extend(received);
+                }
+            }
+        }
+        let [a, b, c, d, e, f, g, h] = prefix;
+        let length = u32::from_le_bytes([a, b, c, d]) as usize;
+        if length > MAX_FRAME_BYTES || fds.len() != u32::from_le_bytes([e, f, g, h]) as usize {
+            return None;
+        }
+        self.body.resize(length, 0);
+        let mut filled = 0;
+        while filled < length {
+            match rustix::io::read(self.socket, &mut self.body[filled..]) {
+                Ok(0) => return None,
+                Ok(count) => filled += count,
+                Err(Errno::INTR) => {}
+                Err(_) => return None,
+            }
+        }
+        if self.start(&fds).is_none()
+            && let Some(control) = fds.first()
+        {
+            let report = Report::Failed {
+                stage: Stage::Clone as u32,
+                errno: libc::EAGAIN,
+                part: (0, 0),
+            };
+            // A server that does not listen any more needs no answer.
+            let _ = send(
+                control,
+                &report.encode(),
+                SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
+            );
+        }
+        if self.body.capacity() > 1 << 20 {
+            self.body = Vec::new();
+        }
+        Some(())
+    }
+
+    fn start(&mut self, fds: &[OwnedFd]) -> Option<()> {
+        let body = Body::parse(&self.body)?;
+        let needed = body.needed();
+        let fits = self
+            .spare
+            .iter()
+            .rposition(|region| region.length() >= needed);
+        let region = match fits {
+            Some(index) => self.spare.swap_remove(index),
+            None => Region::map(needed).ok()?,
+        };
+        let origin = Origin {
+            pid: self.pid,
+            signals: self.signals.as_raw_fd(),
+            account: self.account,
+        };
+        let job = body.place(&region, fds, origin)?;
+        let stack = region.stack_top();
+        // SAFETY: the stack is the region's own, and the region is kept until the supervisor was
+        // reaped; the entry follows the rules.
+        let supervisor =
+            unsafe { raw::clone_vm(supervisor::enter, stack, 0, job.cast(), std::ptr::null()) };
+        let supervisor = supervisor.ok()?;
+        self.live
+            .insert(supervisor, Supervisor { region, stops: 0 });
+        Some(())
+    }
+
+    fn reap(&mut self) {
+        let mut record = [0; size_of::<libc::signalfd_siginfo>()];
+        while rustix::io::read(&self.signals, &mut record).is_ok() {}
+        loop {
+            let mut status = 0;
+            match raw::wait_any_change(&mut status) {
+                Ok(pid @ 1..) if libc::WIFSTOPPED(status) => self.resume(pid),
+                Ok(pid @ 1..) => self.forget(pid, status),
+                // Nobody is left at all.
+                Err(libc::ECHILD) => {
+                    self.left.clear();
+                    self.has_orphans = false;
+                    break;
+                }
+                Ok(_) | Err(_) => break,
+            }
+        }
+    }
+
+    /// Continues a supervisor that was stopped. A command that does it again and again is killed.
+    fn resume(&mut self, pid: i32) {
+        let Some(supervisor) = self.live.get_mut(&pid) else {
+            return;
+        };
+        supervisor.stops += 1;
+        if supervisor.stops > MAX_STOPS {
+            tree::kill_descendants(pid);
+        }
+        let _ = raw::kill(pid, libc::SIGCONT);
+    }
+
+    /// Drops what is known of a process that has ended.
+    fn forget(&mut self, pid: i32, status: i32) {
+        let Some(Supervisor { region, .. }) = self.live.remove(&pid) else {
+            return;
+        };
+        // One that gave up, or did not come to its command, ends with an error.
+        self.has_orphans |= status != 0;
+        if libc::WIFSIGNALED(status) {
+            self.left.push(region);
+        } else if self.spare.len() < SPARE_REGIONS {
+            self.spare.push(region);
+        }
+    }
+
+    /// Kills what a supervisor left behind that was itself killed: it was adopted here. Its own children
+    /// come when it has died, so that this is repeated until nobody comes any more.
+    fn kill_orphans(&mut self) {
+        self.has_orphans = false;
+        for pid in tree::children(self.pid) {
+            if !self.live.contains_key(&pid) {
+                self.has_orphans = true;
+                tree::kill_descendants(pid);
+                let _ = raw::kill(pid, libc::SIGKILL);
+            }
+        }
+    }
+}
+
+/// Blocks every signal, here and in supervisors, and returns where to read the two that matter.
+fn block_signals() -> Option<OwnedFd> {
+    use std::os::fd::FromRawFd;
+
+    let mut all = MaybeUninit::uninit();
+    // SAFETY: the set is a place for the call to fill.
+    unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    // SAFETY: the call above filled it.
+    let all = unsafe { all.assume_init() };
+    // SAFETY: both sets are valid, and the old mask is not asked for.
+    unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut()) };
+    let mut wanted = MaybeUninit::uninit();
+    // SAFETY: the set is a place for the call to fill.
+    unsafe { libc::sigemptyset(wanted.as_mut_ptr()) };
+    // SAFETY: the call above filled it.
+    let mut wanted = unsafe { wanted.assume_init() };
+    for signal in [libc::SIGCHLD, libc::SIGCONT] {
+        // SAFETY: the set is valid and the signals exist.
+        unsafe { libc::sigaddset(&raw mut wanted, signal) };
+    }
+    // SAFETY: the set is valid; a new descriptor is asked for.
+    let fd = unsafe {
+        libc::signalfd(
+            -1,
+            &raw const wanted,
+            libc::SFD_CLOEXEC | libc::SFD_NONBLOCK,
+        )
+    };
+    // SAFETY: the descriptor is new and nobody else's.
+    (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+}

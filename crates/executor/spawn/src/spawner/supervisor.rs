@@ -1,0 +1,356 @@
+//! A supervisor: the parent of one command and the reaper of its descendants.
+//! Shares the spawner's memory; nothing here allocates, locks or returns.
+
+use std::{
+    ffi::{c_int, c_void},
+    ptr,
+    time::Duration,
+};
+
+use super::{
+    Stage, child_setup,
+    job::Job,
+    namespace_init,
+    report::{ExitReport, ORDER_BYTES, Order, Report},
+    start_progress::{self, Failure},
+};
+use crate::raw;
+
+/// How long a command lives before its supervisor gives back what only starting it needed.
+const SETTLED_MS: u32 = 100;
+/// How often a kill is repeated while something lives. Orphans arrive as their parents die, and
+/// each death wakes the supervisor anyway.
+const KILL_AGAIN_MS: u32 = 20;
+/// How often a kill is repeated, when its server is gone, before what cannot be killed is left.
+const LAST_KILLS: u32 = 250;
+
+/// Entry of a supervisor.
+pub(super) extern "C" fn enter(argument: *mut c_void) -> c_int {
+    // The signal comes when the spawner dies; it is read from the descriptor below. This one continues a
+    // process that was stopped.
+    let _ = raw::prctl(libc::PR_SET_PDEATHSIG, libc::SIGCONT as usize);
+    // SAFETY: the spawner keeps the region until this process was reaped. Whoever shares the job
+    // writes to it by atomics only.
+    let job = unsafe { &*argument.cast::<Job>() };
+    if raw::getppid() != job.spawner || raw::prctl(libc::PR_SET_CHILD_SUBREAPER, 1).is_err() {
+        raw::exit(1);
+    }
+    let namespaces = job.enclosure().and_then(|parts| parts.namespaces());
+    let started = match namespaces {
+        Some(namespaces) => namespace_init::start(job, namespaces),
+        None => start(job),
+    };
+    let Started {
+        child,
+        command,
+        held,
+        bell,
+    } = match started {
+        Ok(started) => started,
+        Err((stage, errno, part)) => {
+            tell(job.control, Report::Failed { stage, errno, part });
+            raw::exit(1);
+        }
+    };
+    // The ends of the command's pipes must not stay open here, nor the spawner's socket.
+    close_all_but([job.control, job.signals, held, bell]);
+    let started = Report::Started {
+        pid: command.unsigned_abs(),
+        supervisor: raw::getpid().unsigned_abs(),
+    };
+    tell(job.control, started);
+    Supervisor {
+        job,
+        child,
+        command,
+        bell,
+        told: false,
+        reaped: false,
+        killing: false,
+        orphaned: false,
+        rounds: 0,
+    }
+    .run()
+}
+
+/// Processes that were started.
+#[derive(Debug)]
+pub(super) struct Started {
+    /// The command, or its init.
+    pub(super) child: i32,
+    /// The command.
+    pub(super) command: i32,
+    /// A descriptor that is kept as long as the supervisor lives, if it is one.
+    pub(super) held: c_int,
+    /// Readable when the command has ended before its init, if it is a descriptor.
+    pub(super) bell: c_int,
+}
+
+/// Starts a command that has no init: child and command are the same.
+fn start(job: &Job) -> Result<Started, Failure> {
+    let argument = ptr::from_ref(job).cast_mut().cast();
+    let (stack, flags) = (job.child_stack_top, libc::CLONE_VFORK);
+    // SAFETY: the child's stack is its own; this process is suspended until the child is done.
+    let child = unsafe { raw::clone_vm(child_setup::enter, stack, flags, argument, ptr::null()) };
+    let child = child.map_err(start_progress::at(Stage::Clone))?;
+    match job.progress.failure() {
+        Some(failure) => {
+            raw::wait_for(child);
+            Err(failure)
+        }
+        None => Ok(Started {
+            child,
+            command: child,
+            held: -1,
+            bell: -1,
+        }),
+    }
+}
+
+struct Supervisor<'a> {
+    job: &'a Job,
+    /// The command, or its init.
+    child: i32,
+    /// The command, and its process group.
+    command: i32,
+    /// Readable when the command has ended before its init. Negative: that is not waited for.
+    bell: c_int,
+    /// The command's end was told.
+    told: bool,
+    /// The child has ended, and with it the command.
+    reaped: bool,
+    /// Everything is to die.
+    killing: bool,
+    /// Nobody listens any more.
+    orphaned: bool,
+    rounds: u32,
+}
+
+impl Supervisor<'_> {
+    fn run(mut self) -> ! {
+        let mut settled = false;
+        loop {
+            let mut fds = [
+                libc::pollfd {
+                    fd: self.job.signals,
+                    events: libc::POLLIN,
+                    revents: 0,
+                },
+                libc::pollfd {
+                    fd: self.job.control,
+                    events: libc::POLLIN,
+                    revents: 0,
+                },
+                libc::pollfd {
+                    fd: self.bell,
+                    events: libc::POLLIN,
+                    revents: 0,
+                },
+            ];
+            if self.orphaned {
+                fds[1].fd = -1;
+            }
+            let timeout = match (self.killing, settled) {
+                (true, _) => Some(KILL_AGAIN_MS),
+                (false, false) => Some(SETTLED_MS),
+                (false, true) => None,
+            };
+            if raw::poll(&mut fds, timeout) == Ok(0) && !settled && !self.killing {
+                let (start, length) = self.job.discard;
+                raw::discard(start, length);
+                settled = true;
+            }
+            if fds[1].revents != 0 {
+                self.take_order();
+            }
+            if fds[0].revents != 0 {
+                self.take_signals();
+            }
+            if fds[2].revents != 0 {
+                // It rings once, also when init has ended.
+                self.bell = -1;
+                if self.job.progress.has_ended() {
+                    self.tell_end(0, &mut raw::empty_usage());
+                }
+            }
+            self.reap();
+            if self.killing {
+                self.kill_tree();
+                self.reap();
+            }
+        }
+    }
+
+    fn take_order(&mut self) {
+        let mut order = [0; ORDER_BYTES];
+        match raw::receive(self.job.control, &mut order) {
+            Ok(ORDER_BYTES) => match Order::decode(order) {
+                // The group's number is this command's only while it was not reaped.
+                Some(Order::Signal(signal)) if self.is_alive() => {
+                    let _ = raw::kill(-self.command, signal);
+                }
+                Some(Order::Kill) => self.killing = true,
+                Some(Order::Signal(_)) | None => {}
+            },
+            Err(libc::EAGAIN | libc::EINTR) => {}
+            // The server let go of the process, or died.
+            Ok(_) | Err(_) => {
+                self.killing = true;
+                self.orphaned = true;
+            }
+        }
+    }
+
+    /// Anybody of the account can send these signals, so that they say nothing but "look again".
+    fn take_signals(&mut self) {
+        let mut record = [0; size_of::<libc::signalfd_siginfo>()];
+        while raw::read(self.job.signals, &mut record).is_ok() {}
+        if raw::getppid() != self.job.spawner {
+            // The spawner is gone.
+            self.killing = true;
+            self.orphaned = true;
+        }
+    }
+
+    /// Reaps what has ended. When nothing is left, so has the supervisor.
+    fn reap(&mut self) {
+        loop {
+            let (mut status, mut usage) = (0, raw::empty_usage());
+            match raw::wait_any(&mut status, &mut usage) {
+                Ok(0) | Err(libc::EINTR) => return,
+                Ok(pid) if pid == self.child && !self.reaped => {
+                    self.reaped = true;
+                    self.tell_end(status, &mut usage);
+                }
+                Ok(_) => {}
+                Err(_) => raw::exit(0),
+            }
+        }
+    }
+
+    /// Tells how the command ended, once: like its child, unless init knows better.
+    fn tell_end(&mut self, mut status: i32, usage: &mut libc::rusage) {
+        if !self.told {
+            self.told = true;
+            self.job.progress.correct(&mut status, usage);
+            let report = Report::Exited(exit_report(status, usage));
+            tell(self.job.control, report);
+        }
+    }
+
+    fn is_alive(&self) -> bool {
+        !self.reaped && !self.job.progress.has_ended()
+    }
+
+    /// Kills the command's group, every direct child and its group. Grandchildren become children
+    /// as their parents die, and are found in the next round.
+    fn kill_tree(&mut self) {
+        self.rounds += 1;
+        if self.orphaned && self.rounds > LAST_KILLS {
+            raw::exit(1);
+        }
+        if self.orphaned && raw::getppid() == self.job.spawner {
+            // The server is gone. The spawner ends what a stopped supervisor cannot, if it runs itself.
+            let _ = raw::kill(self.job.spawner, libc::SIGCONT);
+        }
+        if self.is_alive() {
+            let _ = raw::kill(-self.command, libc::SIGKILL);
+        }
+        let own_group = raw::getpgid(0).unwrap_or(0);
+        for_each_child(|pid| {
+            if let Ok(group) = raw::getpgid(pid)
+                && group > 1
+                && group != own_group
+            {
+                let _ = raw::kill(-group, libc::SIGKILL);
+            }
+            let _ = raw::kill(pid, libc::SIGKILL);
+        });
+    }
+}
+
+/// Calls `each` with the number of every child of this process.
+fn for_each_child(mut each: impl FnMut(i32)) {
+    let Ok(list) = raw::open_read(c"/proc/thread-self/children", 0) else {
+        return for_each_child_in_proc(&mut each);
+    };
+    let mut buffer = [0; 2048];
+    let mut pid = 0;
+    while let Ok(length @ 1..) = raw::read(list, &mut buffer) {
+        for byte in &buffer[..length] {
+            if byte.is_ascii_digit() {
+                pid = pid * 10 + i32::from(byte - b'0');
+            } else if pid > 0 {
+                each(std::mem::take(&mut pid));
+            }
+        }
+    }
+    if pid > 0 {
+        each(pid);
+    }
+    let _ = raw::close(list);
+}
+
+/// For kernels without the list of children: looks at the parent of every process.
+fn for_each_child_in_proc(each: &mut impl FnMut(i32)) {
+    let own = raw::getpid();
+    let Ok(proc) = raw::open_read(c"/proc", libc::O_DIRECTORY) else {
+        return;
+    };
+    let mut buffer = [0; 4096];
+    while let Ok(length @ 1..) = raw::directory_entries(proc, &mut buffer) {
+        let mut at = 0;
+        // An entry: inode and offset (8 bytes each), its length (2), its type (1), its name.
+        while at + 19 < length {
+            let entry = usize::from(u16::from_ne_bytes([buffer[at + 16], buffer[at + 17]]));
+            let name = &buffer[at + 19..(at + entry).min(length)];
+            if let Some(pid) = raw::leading_number(name)
+                && parent_of(pid) == Some(own)
+            {
+                each(pid);
+            }
+            at += entry.max(20);
+        }
+    }
+    let _ = raw::close(proc);
+}
+
+fn parent_of(pid: i32) -> Option<i32> {
+    let file = raw::open_of_process(pid, c"stat").ok()?;
+    let mut stat = [0; 512];
+    let length = raw::read(file, &mut stat).unwrap_or(0);
+    let _ = raw::close(file);
+    // The name may hold anything; the parent is the second field behind its last parenthesis.
+    let end = stat[..length].iter().rposition(|byte| *byte == b')')?;
+    raw::leading_number(stat.get(end + 4..length)?)
+}
+
+fn exit_report(status: i32, usage: &libc::rusage) -> ExitReport {
+    let time = |time: libc::timeval| {
+        let micros = u64::try_from(time.tv_usec).unwrap_or(0);
+        Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0)) + Duration::from_micros(micros)
+    };
+    ExitReport {
+        status,
+        user: time(usage.ru_utime),
+        system: time(usage.ru_stime),
+        max_rss_bytes: u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024,
+    }
+}
+
+/// Sends a report. Three fit into any socket's buffer; a server that is gone needs none.
+fn tell(control: c_int, report: Report) {
+    while raw::send(control, &report.encode()) == Err(libc::EINTR) {}
+}
+
+/// Closes all descriptors but these.
+pub(super) fn close_all_but<const N: usize>(kept: [c_int; N]) {
+    let mut first = 0;
+    while let Some(next) = kept.into_iter().filter(|fd| *fd >= first).min() {
+        if next > first {
+            let _ = raw::close_range(first, next - 1);
+        }
+        first = next + 1;
+    }
+    let _ = raw::close_range(first, c_int::MAX);
+}

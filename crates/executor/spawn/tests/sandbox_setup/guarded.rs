@@ -1,0 +1,296 @@
+//! Names that cannot be made, and processes that enclose themselves.
+
+use std::{
+    ffi::OsStr,
+    os::{
+        fd::FromRawFd,
+        unix::{fs::PermissionsExt, net::UnixListener, process::CommandExt},
+    },
+    process::{Command, Output},
+};
+
+use super::*;
+
+/// Rights of a Landlock ruleset: making directories, files, sockets, pipes and links, and moving.
+const MAKE: u64 = 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 12 | 1 << 13;
+
+/// A ruleset in which nothing can be made. `None`: this kernel has none.
+pub(super) fn nothing_can_be_made() -> Option<OwnedFd> {
+    let handled = MAKE;
+    let size = size_of_val(&handled);
+    let args = [&raw const handled as usize, size, 0];
+    let fd = call(libc::SYS_landlock_create_ruleset, args).ok()?;
+    // SAFETY: the descriptor is new and nobody else's.
+    Some(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Notifies of `mkdir` and `bind`, lets everything else pass.
+fn notify_of_directories_and_sockets() -> Vec<Instruction> {
+    let instruction = |code, if_true, k| Instruction {
+        code,
+        if_true,
+        if_false: 0,
+        k,
+    };
+    let number = |number: i64| u32::try_from(number).unwrap();
+    #[cfg(target_arch = "x86_64")]
+    let other = libc::SYS_mkdir;
+    #[cfg(not(target_arch = "x86_64"))]
+    let other = libc::SYS_mkdirat;
+    vec![
+        instruction(0x20, 0, 0),
+        instruction(0x15, 3, number(libc::SYS_bind)),
+        instruction(0x15, 2, number(libc::SYS_mkdirat)),
+        instruction(0x15, 1, number(other)),
+        instruction(0x06, 0, libc::SECCOMP_RET_ALLOW),
+        instruction(0x06, 0, libc::SECCOMP_RET_USER_NOTIF),
+    ]
+}
+
+/// An enclosure in which `.git` cannot be made in a directory that is writable.
+pub(super) fn guarding(path: &Path) -> Enclosure {
+    let mut enclosure = namespaces(with_writable(read_only(), path));
+    enclosure.filter = notify_of_directories_and_sockets();
+    enclosure.guards = vec![Guard {
+        directory: c_path(path),
+        names: vec![c".git".to_owned()],
+    }];
+    enclosure
+}
+
+#[tokio::test]
+async fn a_guarded_name_cannot_be_made_and_others_can() {
+    let Some(landlock) = nothing_can_be_made() else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().canonicalize().unwrap();
+    let mut enclosure = guarding(&path);
+    enclosure.landlock = Some(landlock);
+    let script = format!(
+        "cd {0}; mkdir other && mkdir {0}/other/.git && echo made; mkdir .git; \
+         mkdir {0}/other/../.git; (sleep 0 &); echo x > file; exit 5",
+        path.display()
+    );
+    let outcome = run(enclosure, &script).await;
+    assert_eq!(outcome.status, 5 << 8, "{outcome:?}");
+    assert!(outcome.output.starts_with("made\n"), "{outcome:?}");
+    assert!(path.join("other/.git").is_dir());
+    assert!(!path.join(".git").exists());
+    assert!(
+        !path.join("file").exists(),
+        "nothing is made but by the broker"
+    );
+}
+
+/// The name under which the test's executable binds sockets.
+const BINDER: &str = "exec-binding-probe";
+
+/// Binds a socket to each argument, and says what became of it.
+extern "C" fn bind_all() {
+    let mut arguments = std::env::args_os();
+    if arguments.next().as_deref() != Some(OsStr::new(BINDER)) {
+        return;
+    }
+    for path in arguments {
+        // By a thread that is not the first, and that alone has the socket.
+        let bound = std::thread::spawn(move || {
+            let flags = usize::try_from(libc::CLONE_FILES).unwrap();
+            call(libc::SYS_unshare, [flags, 0, 0]).unwrap();
+            UnixListener::bind(path)?.local_addr()
+        });
+        match bound.join().unwrap() {
+            Ok(address) => println!("{}", address.as_pathname().unwrap().display()),
+            Err(error) => println!("{error}"),
+        }
+    }
+    exit(0);
+}
+
+#[used]
+// SAFETY: the section holds pointers to functions without arguments; the loader calls each once.
+#[unsafe(link_section = ".init_array")]
+static BEFORE_MAIN: extern "C" fn() = bind_all;
+
+/// A script that binds sockets in a directory: to what is free there, and to what is not.
+pub(super) fn binding(path: &Path) -> String {
+    let program = std::env::current_exe().unwrap();
+    format!(
+        "cd {0}; umask 027; mkdir dir; exec -a {BINDER} {1} {0}/one dir/two .git {0}/.git dir/.git",
+        path.display(),
+        program.display()
+    )
+}
+
+/// What became of them.
+#[track_caller]
+pub(super) fn assert_bound(path: &Path, output: &str) {
+    let refused = "Read-only file system (os error 30)";
+    let one = path.join("one");
+    let expected = [one.to_str().unwrap(), "dir/two", refused, refused, ".git"];
+    assert_eq!(output.lines().collect::<Vec<_>>(), expected);
+    for name in ["one", "dir/two", "dir/.git"] {
+        let mode = std::fs::metadata(path.join(name)).unwrap().permissions();
+        assert_eq!(mode.mode(), libc::S_IFSOCK | 0o750);
+    }
+    assert!(!path.join(".git").exists());
+}
+
+#[tokio::test]
+async fn sockets_are_bound_but_to_guarded_names() {
+    let Some(landlock) = nothing_can_be_made() else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().canonicalize().unwrap();
+    let mut enclosure = guarding(&path);
+    enclosure.landlock = Some(landlock);
+    let outcome = run(enclosure, &binding(&path)).await;
+    assert_bound(&path, &outcome.output);
+}
+
+#[tokio::test]
+async fn what_a_guarded_command_left_lives_until_the_tree_is_killed() {
+    let Some(landlock) = nothing_can_be_made() else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let mut enclosure = guarding(&dir.path().canonicalize().unwrap());
+    enclosure.landlock = Some(landlock);
+    let spawner = Spawner::default();
+    let script = "setsid sleep 1000 & echo ready; kill -9 $$";
+    let (child, output) = start(&spawner, enclosure, script).await.unwrap();
+    let Some(Report::Exited(exit)) = child.report().await else {
+        panic!("an exit is reported")
+    };
+    assert_eq!(exit.status, libc::SIGKILL);
+    child.kill_tree();
+    assert_eq!(child.report().await, None);
+    let mut text = String::new();
+    std::fs::File::from(output)
+        .read_to_string(&mut text)
+        .unwrap();
+    assert_eq!(text, "ready\n");
+}
+
+#[tokio::test]
+async fn a_guarded_directory_must_exist() {
+    let mut enclosure = guarding(Path::new("/usr"));
+    let missing = Guard {
+        directory: c"/nowhere".to_owned(),
+        names: vec![c".git".to_owned()],
+    };
+    enclosure.guards.push(missing.clone());
+    let spawner = Spawner::default();
+    let error = start(&spawner, enclosure, "true").await;
+    let Err(SpawnError::Enclosure { part, source }) = error else {
+        panic!("expected a refusal: {error:?}")
+    };
+    assert_eq!(part, Part::Guard(Some(missing)));
+    assert_eq!(source.raw_os_error(), Some(libc::ENOENT));
+}
+
+/// The name under which the test's executable encloses itself and becomes a shell.
+const PROBE_NAME: &str = "exec-enclosed-probe";
+
+/// Encloses this process by the file that the first argument names, and runs a shell with the
+/// second.
+fn probe() {
+    let mut arguments = std::env::args_os();
+    if arguments.next().as_deref() != Some(OsStr::new(PROBE_NAME)) {
+        return;
+    }
+    let bytes = std::fs::read(arguments.next().unwrap()).unwrap();
+    let mut enclosure = Enclosure::decode(&bytes, Vec::new()).unwrap();
+    if !enclosure.guards.is_empty() {
+        enclosure.landlock = nothing_can_be_made();
+    }
+    if let Err(error) = enter(enclosure) {
+        eprintln!("{error}: {}", error.source);
+        exit(3);
+    }
+    let script = arguments.next().unwrap();
+    let error = Command::new("/bin/bash").arg("-c").arg(script).exec();
+    eprintln!("{error}");
+    exit(4);
+}
+
+extern "C" fn before_main() {
+    probe();
+}
+
+#[used]
+// SAFETY: the section holds pointers to functions without arguments; the loader calls each once.
+#[unsafe(link_section = ".init_array")]
+static PROBE_BEFORE_MAIN: extern "C" fn() = before_main;
+
+fn enter_and_run(enclosure: &Enclosure, script: &str) -> Output {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), enclosure.encode()).unwrap();
+    Command::new("/proc/self/exe")
+        .arg0(PROBE_NAME)
+        .arg(file.path())
+        .arg(script)
+        .env("LC_ALL", "C")
+        .current_dir("/")
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn a_process_encloses_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().canonicalize().unwrap();
+    let enclosure = namespaces(with_writable(read_only(), &path));
+    let script = format!(
+        "grep -E '^(CapEff|NoNewPrivs)' /proc/self/status; echo x > {0}/file; echo x > {0}2",
+        path.display()
+    );
+    let output = enter_and_run(&enclosure, &script);
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    let expected = "CapEff:\t0000000000000000\nNoNewPrivs:\t1\n";
+    assert_eq!(stdout, expected, "{stderr}");
+    assert!(stderr.contains("Read-only file system"), "{stderr}");
+    assert_eq!(std::fs::read(path.join("file")).unwrap(), b"x\n");
+}
+
+#[test]
+fn what_the_host_refuses_is_named() {
+    let step = Step::Protect {
+        path: c"/nowhere".to_owned(),
+    };
+    let output = enter_and_run(&namespaces(vec![step]), "true");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(
+        stderr,
+        "cannot protect `/nowhere`: No such file or directory (os error 2)\n"
+    );
+    assert_eq!(output.status.code(), Some(3));
+}
+
+#[test]
+fn a_process_that_enclosed_itself_is_guarded() {
+    if nothing_can_be_made().is_none() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().canonicalize().unwrap();
+    let script = format!("cd {}; mkdir other; mkdir .git; exit 6", path.display());
+    let output = enter_and_run(&guarding(&path), &script);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(6), "{stderr}");
+    assert!(path.join("other").is_dir(), "{stderr}");
+    assert!(!path.join(".git").exists(), "{stderr}");
+}
+
+#[test]
+fn sockets_of_a_process_that_enclosed_itself_are_bound_but_to_guarded_names() {
+    if nothing_can_be_made().is_none() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().canonicalize().unwrap();
+    let output = enter_and_run(&guarding(&path), &binding(&path));
+    assert_bound(&path, &String::from_utf8(output.stdout).unwrap());
+}
