@@ -1,8 +1,7 @@
 //! One connection: a reader that decodes, orders and runs requests, and a writer beside it.
 
-mod large_message;
-mod reader;
-mod writer;
+mod connection_writer;
+mod request_dispatcher;
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,11 +9,12 @@ use exec_transport::link::Link;
 use tokio::time::timeout;
 use tracing::{Instrument, field::Empty};
 
+pub(crate) use self::connection_writer::Dialect;
 use self::{
-    reader::{ReadEnd, Reader},
-    writer::Writer,
+    connection_writer::Writer,
+    request_dispatcher::{ReadEnd, Reader},
 };
-use crate::{meters::Held, outbox::Outbox, service::Shared};
+use crate::{meters::Held, send_queue::Outbox, service::Shared};
 
 /// Serves a connection until its peer is done or it breaks.
 pub(crate) async fn serve(shared: Arc<Shared>, link: Link) {

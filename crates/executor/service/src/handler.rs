@@ -1,16 +1,13 @@
 //! Handlers: each turns one request into one call of the environment.
 
-mod catalog;
-mod command;
-mod control;
 mod files;
-mod http;
-mod output;
+mod http_streams;
+mod process;
 mod start;
-mod watch;
 
 use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use exec_transport::link::{Binary, Principal};
 use exec_wire::{
     environment::EnvironmentStatus,
@@ -18,22 +15,22 @@ use exec_wire::{
     id::{ProcessId, SessionId},
     initialize::{Extension, InitializeParams, InitializeResponse},
     message::RequestId,
+    outgoing::Outgoing,
     process::{Acknowledged, Empty},
 };
 use futures_util::future::{BoxFuture, FutureExt};
 use serde::Serialize;
 use tracing::Span;
 
+use self::http_streams::ConnectionStreams;
 use crate::{
-    answer::{Answer, Reply},
-    call::Call,
-    files::ConnectionFiles,
+    connection_files::ConnectionFiles,
     meters::Outcome,
-    observed::shown,
-    outbox::Outbox,
+    method_call::Call,
+    request_guard::shown,
+    send_queue::Outbox,
     service::Shared,
     session::{Found, Keeping, Process, Session},
-    streams::ConnectionStreams,
 };
 
 /// A request that has begun.
@@ -312,5 +309,62 @@ where
     match (&mut future).now_or_never() {
         Some(outcome) => done(&id, result(outcome)),
         None => Begun::Waits(async move { Answer::new(&id, &result(future.await)) }.boxed()),
+    }
+}
+
+/// An answer on its way out.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) message: Outgoing,
+    pub(crate) outcome: Outcome,
+}
+
+impl Answer {
+    pub(crate) fn new<T: Serialize>(id: &RequestId, result: &Result<T, RpcError>) -> Self {
+        match result {
+            Ok(result) => Self {
+                message: Outgoing::result(id, result),
+                outcome: Outcome::Ok,
+            },
+            Err(error) => Self::error(id, error),
+        }
+    }
+
+    /// Answers with a result that has a data member.
+    pub(crate) fn with_data<T: Serialize>(
+        id: &RequestId,
+        result: &T,
+        member: &'static str,
+        data: Bytes,
+    ) -> Self {
+        Self {
+            message: Outgoing::result_with_data(id, result, member, data),
+            outcome: Outcome::Ok,
+        }
+    }
+
+    pub(crate) fn error(id: &RequestId, error: &RpcError) -> Self {
+        Self {
+            message: Outgoing::error(id, error),
+            outcome: Outcome::of(error),
+        }
+    }
+}
+
+/// What a request comes to.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    /// An answer to be sent.
+    Send(Answer),
+    /// The answer is sent already.
+    Sent(Outcome),
+}
+
+impl Reply {
+    pub(crate) fn outcome(&self) -> Outcome {
+        match self {
+            Self::Send(answer) => answer.outcome,
+            Self::Sent(outcome) => *outcome,
+        }
     }
 }

@@ -4,22 +4,18 @@
 //! outlives its connection; a handler turns one request into one call of the environment.
 //! Not here: how anything runs (tests run this over a fake), which transport carries it.
 
-mod answer;
-mod asked;
-mod call;
 mod connection;
-mod files;
+mod connection_files;
 mod handler;
 pub mod meters;
-mod notify;
-mod observed;
-mod outbox;
+mod method_call;
+mod request_guard;
+mod send_queue;
+mod server_requests;
 mod service;
 mod session;
-mod streams;
-mod task;
 
 pub use self::{
-    observed::{ContinueTrace, Origin},
+    request_guard::{ContinueTrace, Origin},
     service::{Concurrency, Service, ServiceConfig},
 };

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use crate::{
     connection,
     meters::{Levels, Meters},
-    observed::ContinueTrace,
+    request_guard::ContinueTrace,
     session::{Bounds, Registry, Session},
 };
 

@@ -20,11 +20,11 @@ use futures_util::future::FutureExt;
 
 use super::{Begun, Handlers, done};
 use crate::{
-    answer::{Answer, Reply},
+    connection::Dialect,
+    handler::{Answer, Reply},
     meters::{Outcome, Refusal},
-    notify::Dialect,
-    observed::shown,
-    outbox::Outbox,
+    request_guard::shown,
+    send_queue::Outbox,
     session::{
         AdmitError, Client, Found, Kept, Life, OwnerCell, Process, Session, Watcher, follow,
     },

@@ -29,14 +29,13 @@ use serde_json::value::RawValue;
 use tokio::task::{JoinError, JoinHandle, spawn_blocking, yield_now};
 use tracing::Instrument;
 
-use super::large_message::{DecodedMethod, DecodedRequest, LARGE_MESSAGE_BYTES, LargeMessage};
 use crate::{
-    answer::{Answer, Reply},
-    call::Call,
+    handler::{Answer, Reply},
     handler::{Begun, Handler},
     meters::Outcome,
-    observed::Observed,
-    outbox::Outbox,
+    method_call::{Call, DecodedMethod, DecodedRequest, LARGE_MESSAGE_BYTES, LargeMessage},
+    request_guard::Observed,
+    send_queue::Outbox,
     service::{Concurrency, Shared},
     session::Session,
 };

@@ -17,11 +17,8 @@ use exec_wire::{
 use tokio::time::{Instant, sleep_until};
 use uuid::Uuid;
 
-use super::{
-    kept::Keeping,
-    state::{Bounds, Session},
-};
-use crate::{meters::Meters, outbox::Outbox};
+use super::{Bounds, Session, retention::Keeping};
+use crate::{meters::Meters, send_queue::Outbox};
 
 /// Sessions by id.
 #[derive(Debug)]

@@ -21,7 +21,7 @@ use exec_wire::{
 use futures_util::stream::{AbortHandle, Abortable, abortable};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use crate::{asked::Asked, notify::Dialect};
+use crate::{connection::Dialect, server_requests::Asked};
 
 /// Room that is left to answers by what may be lost.
 const RESERVED_BYTES: usize = limits::OUTBOX_BYTES / 8;

@@ -1,26 +1,34 @@
 //! Reading what processes wrote, waiting for their end, following and listing them.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use exec_core::log::{From, Page};
-use exec_env::process::{Read, Status};
+use exec_env::{
+    command::{Command, Io, Stdin},
+    process::{ProcessError, Read, Status},
+};
 use exec_wire::{
     bytes::Base64,
+    command::{CommandStarted, CommandWritten, ExecCommand, WriteCommand},
     error::{ErrorCode, RpcError},
     id::{OutputSeq, ProcessId},
     limits,
     message::RequestId,
+    path_uri::PathUri,
     process::{
-        AttachProcess, Attached, Empty, ListProcesses, OutputPage, PageChunk, ProcessList,
-        ProcessSnapshot, ReadProcess, ReleaseProcess, WaitProcess, WaitResult, WaitUntil,
+        AttachProcess, Attached, CloseStdin, Empty, ListProcesses, OutputPage, PageChunk,
+        ProcessList, ProcessSnapshot, ReadProcess, ReleaseProcess, ResizeProcess, SignalProcess,
+        TerminalSize, TerminateProcess, Terminated, WaitProcess, WaitResult, WaitUntil,
+        WriteProcess, WriteResult, WriteStatus,
     },
 };
 use futures_util::future::FutureExt;
 
-use super::{Begun, Handlers, control::process_error, done};
+use super::{Answer, Begun, Handlers, done, settle, start::Plan};
 use crate::{
-    answer::Answer,
-    observed::shown,
+    connection::Dialect,
+    request_guard::shown,
     session::{Found, Process, follow},
 };
 
@@ -218,5 +226,180 @@ fn wait_result(status: Status, until: WaitUntil) -> WaitResult {
         signal: status.exit.and_then(|exit| exit.signal).map(str::to_owned),
         closed: status.closed,
         timed_out: !reached,
+    }
+}
+
+impl Handlers<'_> {
+    pub(super) fn write(&self, id: RequestId, params: WriteProcess, data: Bytes) -> Begun {
+        let process = match self.find(&params.process_id) {
+            Found::Unknown => return status(&id, WriteStatus::UnknownProcess),
+            Found::Starting(_) => return status(&id, WriteStatus::Starting),
+            Found::Started(process) => process,
+        };
+        let (meters, bytes) = (Arc::clone(&self.shared.meters), data.len());
+        let writing = process.handle.write(Some(params.write_id), data);
+        settle(id, writing, move |outcome| {
+            if matches!(outcome, Ok(WriteStatus::Accepted)) {
+                meters.input_bytes.add_bytes(bytes);
+            }
+            written(outcome)
+        })
+    }
+
+    pub(super) fn close_stdin(&self, id: RequestId, params: CloseStdin) -> Begun {
+        let process = match self.find(&params.process_id) {
+            Found::Unknown => return status(&id, WriteStatus::UnknownProcess),
+            Found::Starting(_) => return status(&id, WriteStatus::Starting),
+            Found::Started(process) => process,
+        };
+        settle(id, process.handle.close_stdin(params.write_id), written)
+    }
+
+    pub(super) fn resize(&self, id: RequestId, params: &ResizeProcess) -> Begun {
+        let process = match self.known(&params.process_id) {
+            Ok(process) => process,
+            Err(error) => return done(&id, Err::<Empty, _>(error)),
+        };
+        let size = TerminalSize {
+            rows: params.rows,
+            cols: params.cols,
+        };
+        settle(id, process.handle.resize(size), |outcome| {
+            outcome.map(|()| Empty {}).map_err(process_error)
+        })
+    }
+
+    pub(super) fn signal(&self, id: RequestId, params: &SignalProcess) -> Begun {
+        match self.find(&params.process_id) {
+            Found::Started(process) => {
+                settle(id, process.handle.signal(params.signal), |outcome| {
+                    outcome.map(|()| Empty {}).map_err(process_error)
+                })
+            }
+            Found::Unknown | Found::Starting(_) => done(&id, Ok(Empty {})),
+        }
+    }
+
+    pub(super) fn terminate(&self, id: RequestId, params: &TerminateProcess) -> Begun {
+        match self.find(&params.process_id) {
+            Found::Unknown => done(&id, Ok(Terminated { running: false })),
+            Found::Starting(cancel) => {
+                cancel.notify_one();
+                done(&id, Ok(Terminated { running: true }))
+            }
+            // As the stock server does it: what a command left running when it ended stays. A client
+            // that names a mode means the whole tree.
+            Found::Started(process)
+                if params.mode.is_none() && process.handle.status().exit.is_some() =>
+            {
+                done(&id, Ok(Terminated { running: false }))
+            }
+            Found::Started(process) => {
+                let mode = params.mode.unwrap_or_default();
+                settle(id, process.handle.terminate(mode), |outcome| {
+                    outcome
+                        .map(|running| Terminated { running })
+                        .map_err(process_error)
+                })
+            }
+        }
+    }
+}
+
+fn status(id: &RequestId, status: WriteStatus) -> Begun {
+    done(id, Ok(WriteResult { status }))
+}
+
+fn written(outcome: Result<WriteStatus, ProcessError>) -> Result<WriteResult, RpcError> {
+    outcome
+        .map(|status| WriteResult { status })
+        .map_err(process_error)
+}
+
+/// The code of each way in which a process can refuse.
+pub(super) fn process_error(error: ProcessError) -> RpcError {
+    match error {
+        ProcessError::Remote(error) => error,
+        ProcessError::NoTerminal(_) => RpcError::invalid_request(error.to_string()),
+        ProcessError::EmptySize => RpcError::invalid_params(error.to_string()),
+        ProcessError::Terminated | ProcessError::StdinFull | ProcessError::Disconnected(_) => {
+            RpcError::internal(error.to_string())
+        }
+        other => RpcError::internal(other.to_string()),
+    }
+}
+
+impl Handlers<'_> {
+    pub(super) fn exec(&self, id: RequestId, params: ExecCommand) -> Begun {
+        let cwd = match PathUri::from_native(Path::new(&params.cwd)) {
+            Ok(cwd) => cwd,
+            Err(error) => {
+                let error = RpcError::invalid_params(format!("cwd: {error}"));
+                return done(&id, Err::<CommandStarted, _>(error));
+            }
+        };
+        if !self.shared.config.allow_direct_exec {
+            let error = RpcError::invalid_request("this server allows no direct exec");
+            return done(&id, Err::<CommandStarted, _>(error));
+        }
+        let io = if params.tty {
+            Io::Terminal(TerminalSize::default())
+        } else {
+            Io::Pipes { stdin: Stdin::Null }
+        };
+        let command = Command {
+            arg0: params.arg0,
+            env: params.env,
+            io,
+            // A cap for both streams together is one for each of them, too.
+            retained_bytes: params.output_bytes_cap,
+            ..Command::new(params.process_id, params.argv, cwd)
+        };
+        let plan = Plan {
+            command,
+            dialect: Dialect::Command,
+            detached: false,
+            watcher: None,
+        };
+        self.launch(id, plan, |process_id, _| CommandStarted {
+            process_id,
+            running: true,
+            exit_code: None,
+            stdout: None,
+            stderr: None,
+        })
+    }
+
+    pub(super) fn exec_write(&self, id: RequestId, params: WriteCommand) -> Begun {
+        let process = match self.known(&params.process_id) {
+            Ok(process) => process,
+            Err(error) => return done(&id, Err::<CommandWritten, _>(error)),
+        };
+        let process_id = params.process_id;
+        let (meters, bytes) = (Arc::clone(&self.shared.meters), params.chunk.0.len());
+        settle(
+            id,
+            process.handle.write(None, params.chunk.0),
+            move |outcome| match outcome.map_err(process_error)? {
+                WriteStatus::Accepted => {
+                    meters.input_bytes.add_bytes(bytes);
+                    Ok(CommandWritten { accepted: true })
+                }
+                WriteStatus::UnknownProcess | WriteStatus::StdinClosed | WriteStatus::Starting => {
+                    let message = format!("process {process_id} has no writable stdin");
+                    Err(RpcError::invalid_request(message))
+                }
+            },
+        )
+    }
+
+    pub(super) fn exec_terminate(&self, id: RequestId, process_id: &ProcessId) -> Begun {
+        self.terminate(
+            id,
+            &TerminateProcess {
+                process_id: process_id.clone(),
+                mode: None,
+            },
+        )
     }
 }

@@ -7,13 +7,9 @@
     reason = "the functions below are parts of tests"
 )]
 
-mod acknowledging;
-mod asking;
-mod client;
-mod counting;
-mod detached;
-mod fake;
+mod detached_processes;
+mod fake_environment;
+mod metrics;
+mod network_policy;
 mod retention;
-mod starting;
-mod taking_over;
-mod written;
+mod test_client;

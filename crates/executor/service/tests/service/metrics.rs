@@ -8,8 +8,8 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use crate::{
-    asking::decided,
-    client::{Server, params},
+    network_policy::decided,
+    test_client::{Server, params},
 };
 
 /// Waits for something that happens soon. Time is the test's own.

@@ -11,7 +11,7 @@ use exec_wire::{
     http::{CancelHttpRequest, HttpRequest},
     id::{HandleId, ProcessId},
     initialize::InitializeParams,
-    message::{Request, decode_params},
+    message::{Message, Request, RequestId, Trace, decode_params, split_binary},
     method::MethodName,
     process::{
         AttachProcess, CloseStdin, ListProcesses, ReadProcess, ReleaseProcess, ResizeProcess,
@@ -255,5 +255,67 @@ fn data_member<T>(name: &str, inside: Option<T>, beside: Option<T>) -> Result<T,
         (Some(_), Some(_)) => Err(RpcError::invalid_params(format!(
             "{name}: expected either base64 or raw data, not both"
         ))),
+    }
+}
+
+/// Messages above this are decoded on the blocking pool: it takes milliseconds, for which other
+/// connections would wait.
+pub(crate) const LARGE_MESSAGE_BYTES: usize = 256 << 10;
+
+/// A request whose parameters are decoded.
+pub(crate) struct DecodedRequest {
+    pub(crate) id: RequestId,
+    pub(crate) trace: Option<Trace>,
+    pub(crate) has_data: bool,
+    pub(crate) decoded: DecodedMethod,
+    /// What its message takes.
+    pub(crate) bytes: usize,
+}
+
+pub(crate) enum DecodedMethod {
+    Known(MethodName, Result<Call, RpcError>),
+    Unknown(String),
+}
+
+/// What is left of a large message once it is decoded.
+pub(crate) enum LargeMessage {
+    Request(DecodedRequest),
+    /// By its method: no notification has parameters as large as this.
+    Notification(String),
+    /// Nor has any answer.
+    Answer(RequestId),
+    Malformed(String),
+}
+
+impl LargeMessage {
+    pub(crate) fn decode(frame: Bytes) -> Self {
+        let bytes = frame.len();
+        let (text, data) = match split_binary(&frame) {
+            None => (frame, None),
+            Some(Ok((header, data))) => (header, Some(data)),
+            Some(Err(error)) => return Self::Malformed(error.to_string()),
+        };
+        let has_data = data.is_some();
+        match Message::decode_with(&text, data) {
+            Ok(Message::Request(mut request)) => {
+                let decoded = match MethodName::parse(&request.method) {
+                    Some(method) => {
+                        DecodedMethod::Known(method, Call::decode(method, &mut request))
+                    }
+                    None => DecodedMethod::Unknown(request.method.into_owned()),
+                };
+                Self::Request(DecodedRequest {
+                    id: request.id,
+                    trace: request.trace,
+                    has_data,
+                    decoded,
+                    bytes,
+                })
+            }
+            Ok(Message::Notification(note)) => Self::Notification(note.method.into_owned()),
+            Ok(Message::Response(answer)) => Self::Answer(answer.id),
+            Ok(Message::Error(answer)) => Self::Answer(answer.id),
+            Err(error) => Self::Malformed(error.to_string()),
+        }
     }
 }

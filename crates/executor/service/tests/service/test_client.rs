@@ -14,7 +14,7 @@ use exec_wire::{initialize::ServerName, limits, outgoing::Outgoing};
 use serde_json::{Value, json};
 use tokio::{sync::mpsc, time::timeout};
 
-use crate::fake::{Fake, NoFiles, Started};
+use crate::fake_environment::{Fake, NoFiles, Started};
 
 /// How long anything may take. Time is the test's own.
 const LIMIT: Duration = Duration::from_secs(600);

@@ -17,8 +17,6 @@ use exec_wire::{
 };
 use tokio::{sync::Semaphore, task::AbortHandle};
 
-use crate::task::Task;
-
 /// The open files and the watches of one connection.
 #[derive(Debug)]
 pub(crate) struct ConnectionFiles {
@@ -221,5 +219,15 @@ impl Drop for WatchPlace {
         if let Some(id) = &self.id {
             self.files.lock().watches.remove(id);
         }
+    }
+}
+
+/// A task that ends with its value.
+#[derive(Debug)]
+pub(crate) struct Task(pub(crate) AbortHandle);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }

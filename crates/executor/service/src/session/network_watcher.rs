@@ -15,11 +15,11 @@ use exec_wire::{
 use futures_util::future::{BoxFuture, FutureExt, ready};
 use tokio::{sync::watch, time::timeout};
 
-use super::state::Session;
+use super::Session;
 use crate::{
     meters::{Meters, Ruling},
-    observed::shown,
-    outbox::Outbox,
+    request_guard::shown,
+    send_queue::Outbox,
 };
 
 /// How much longer than its own budget a client may take to answer: as the stock server.

@@ -1,12 +1,17 @@
 //! Finished processes, which stay readable for a while. Their number is bounded, and what their output
 //! and their arguments take.
 
-use std::{collections::VecDeque, convert::Infallible, sync::Arc};
+use std::{
+    collections::VecDeque,
+    convert::Infallible,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
-use exec_wire::limits;
+use exec_env::process::{ExecProcess, Hold};
+use exec_wire::{id::OutputSeq, limits};
 use tokio::sync::oneshot;
 
-use super::process::Process;
+use super::session_process::Process;
 
 /// Processes of a table whose output has ended, oldest first.
 #[derive(Debug, Default)]
@@ -83,5 +88,71 @@ impl Finished {
         let acknowledged = entries.find(|entry| !entry.process.is_kept());
         let entry = acknowledged.or(self.entries.front())?;
         Some(&entry.process)
+    }
+}
+
+/// What the client of a session counts on.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) enum Keeping {
+    /// What the retention leaves.
+    #[default]
+    Retained,
+    /// Beside that, everything that it has not acknowledged.
+    Unacknowledged,
+}
+
+/// Keeps what the client of one process has not acknowledged, while there is a client that does.
+#[derive(Debug, Default)]
+pub(crate) struct Kept(Mutex<State>);
+
+#[derive(Debug, Default)]
+enum State {
+    /// Nothing is kept.
+    #[default]
+    Nothing,
+    /// What was not acknowledged is.
+    Unacknowledged(Box<dyn Hold>),
+    /// Everything was acknowledged, to the close: a client that comes back does not say so again.
+    Over,
+}
+
+impl Kept {
+    /// Keeps what is there and what comes. What is kept already stays so.
+    pub(super) fn begin(&self, process: &dyn ExecProcess) {
+        let mut state = self.lock();
+        if let State::Nothing = *state {
+            *state = State::Unacknowledged(process.hold(OutputSeq(0)));
+        }
+    }
+
+    /// Keeps nothing any more. The process goes on, if that is what paused it.
+    pub(super) fn end(&self) {
+        let mut state = self.lock();
+        if let State::Unacknowledged(_) = *state {
+            *state = State::Nothing;
+        }
+    }
+
+    /// Lets go of events. Tells whether that was the last of them, and nothing is kept any more.
+    pub(super) fn acknowledge(&self, process: &dyn ExecProcess, seq: OutputSeq) -> bool {
+        let mut state = self.lock();
+        let State::Unacknowledged(hold) = &*state else {
+            return false;
+        };
+        hold.acknowledge(seq);
+        let status = process.status();
+        let over = status.closed && seq.0 >= status.next_seq.0.saturating_sub(1);
+        if over {
+            *state = State::Over;
+        }
+        over
+    }
+
+    pub(super) fn is_any(&self) -> bool {
+        matches!(*self.lock(), State::Unacknowledged(_))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
