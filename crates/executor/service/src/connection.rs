@@ -9,16 +9,16 @@ use exec_transport::link::Link;
 use tokio::time::timeout;
 use tracing::{Instrument, field::Empty};
 
-pub(crate) use self::connection_writer::Dialect;
+pub(crate) use self::connection_writer::MethodFamily;
 use self::{
-    connection_writer::Writer,
-    request_dispatcher::{ReadEnd, Reader},
+    connection_writer::ConnectionWriter,
+    request_dispatcher::{ReadOutcome, RequestDispatcher},
 };
-use crate::{meters::Held, send_queue::Outbox, service::Shared};
+use crate::{meters::ConnectionGuard, send_queue::SendQueue, service::ServiceShared};
 
 /// Serves a connection until its peer is done or it breaks.
-pub(crate) async fn serve(shared: Arc<Shared>, link: Link) {
-    let _open = Held::connection(&shared.meters);
+pub(crate) async fn serve(shared: Arc<ServiceShared>, link: Link) {
+    let _open = ConnectionGuard::connection(&shared.meters);
     let span = tracing::info_span!(
         target: "exec_service::connection", "connection",
         peer = link.peer, client = Empty, session = Empty,
@@ -32,27 +32,27 @@ pub(crate) async fn serve(shared: Arc<Shared>, link: Link) {
     .await;
 }
 
-async fn run(shared: Arc<Shared>, link: Link) {
-    let (outbox, items) = Outbox::new();
-    let (outbox, meters) = (Arc::new(outbox), Arc::clone(&shared.meters));
-    let writer = tokio::spawn(Writer::new(link.writer, items, meters).run());
-    let mut reader = Reader::new(
+async fn run(shared: Arc<ServiceShared>, link: Link) {
+    let (send_queue, items) = SendQueue::new();
+    let (send_queue, meters) = (Arc::new(send_queue), Arc::clone(&shared.meters));
+    let writer = tokio::spawn(ConnectionWriter::new(link.writer, items, meters).run());
+    let mut dispatcher = RequestDispatcher::new(
         Arc::clone(&shared),
-        Arc::clone(&outbox),
+        Arc::clone(&send_queue),
         &link.peer,
         link.binary,
         link.principal,
     );
     let (mut input, _slot) = (link.reader, link.slot);
-    let ended = tokio::select! {
-        ended = reader.run(&mut *input) => ended,
+    let outcome = tokio::select! {
+        outcome = dispatcher.run(&mut *input) => outcome,
         // The peer cannot be written to any more.
-        () = outbox.closed() => ReadEnd::Done,
+        () = send_queue.closed() => ReadOutcome::Done,
     };
-    outbox.asked().hang_up();
+    send_queue.server_requests().close();
     // Requests that still run are cancelled; what they have done stays.
-    let session = reader.into_session();
-    drop(outbox);
+    let session = dispatcher.into_session();
+    drop(send_queue);
     if let Some(session) = session {
         shared.sessions.detach(session);
     }
@@ -60,16 +60,16 @@ async fn run(shared: Arc<Shared>, link: Link) {
     let stop = writer.abort_handle();
     let closed = async {
         drop(writer.await);
-        if ended == ReadEnd::Failed {
+        if outcome == ReadOutcome::Failed {
             // Discards what the peer sent meanwhile: unread data would make the system reset the
             // connection, and the peer might not see why it was closed.
             while let Ok(Some(_)) = input.next().await {}
         }
     };
-    if timeout(LAST_WORDS, closed).await.is_err() {
+    if timeout(CLOSE_TIMEOUT, closed).await.is_err() {
         stop.abort();
     }
 }
 
 /// How long a peer that has said its last may take to read ours.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);

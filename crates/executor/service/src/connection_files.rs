@@ -22,14 +22,14 @@ use tokio::{sync::Semaphore, task::AbortHandle};
 pub(crate) struct ConnectionFiles {
     state: Mutex<State>,
     /// Room for lists, until they are sent.
-    pub(crate) lists: Semaphore,
+    pub(crate) list_permits: Semaphore,
 }
 
 impl Default for ConnectionFiles {
     fn default() -> Self {
         Self {
             state: Mutex::default(),
-            lists: Semaphore::new(limits::MAX_LISTS),
+            list_permits: Semaphore::new(limits::MAX_LISTS),
         }
     }
 }
@@ -37,16 +37,16 @@ impl Default for ConnectionFiles {
 #[derive(Debug, Default)]
 struct State {
     /// `None`: it is being opened.
-    handles: BTreeMap<HandleId, Option<Arc<Opened>>>,
+    handles: BTreeMap<HandleId, Option<Arc<OpenHandle>>>,
     /// `None`: it is being set up.
-    watches: BTreeMap<WatchId, Option<Task>>,
-    missing: Option<Task>,
+    watches: BTreeMap<WatchId, Option<AbortOnDrop>>,
+    missing: Option<AbortOnDrop>,
     last_missing: u64,
 }
 
 /// An open file. Requests hold it by themselves, so that closing it does not concern them.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct OpenHandle {
     pub(crate) file: Arc<dyn OpenFile>,
     /// The host cannot read it: it is closed for those who hold it, too.
     failed: AtomicBool,
@@ -58,7 +58,10 @@ impl ConnectionFiles {
     }
 
     /// Takes a name for a file that is about to be opened.
-    pub(crate) fn admit_handle(self: &Arc<Self>, id: &HandleId) -> Result<HandlePlace, RpcError> {
+    pub(crate) fn admit_handle(
+        self: &Arc<Self>,
+        id: &HandleId,
+    ) -> Result<HandleReservation, RpcError> {
         check_handle(id)?;
         let most = limits::MAX_FILE_HANDLES;
         let handles = &mut self.lock().handles;
@@ -71,7 +74,7 @@ impl ConnectionFiles {
             return Err(RpcError::invalid_request(text));
         }
         handles.insert(id.clone(), None);
-        Ok(HandlePlace {
+        Ok(HandleReservation {
             files: Arc::clone(self),
             id: Some(id.clone()),
         })
@@ -81,24 +84,25 @@ impl ConnectionFiles {
     pub(crate) fn find(
         &self,
         id: &HandleId,
-        held: Option<Arc<Opened>>,
-    ) -> Result<Arc<Opened>, RpcError> {
-        held.or_else(|| self.handle(id))
-            .filter(|opened| !opened.failed.load(Ordering::Relaxed))
+        pinned: Option<Arc<OpenHandle>>,
+    ) -> Result<Arc<OpenHandle>, RpcError> {
+        pinned
+            .or_else(|| self.handle(id))
+            .filter(|handle| !handle.failed.load(Ordering::Relaxed))
             .ok_or_else(|| unknown_handle(id))
     }
 
     /// Returns the open file that has the name now.
-    pub(crate) fn handle(&self, id: &HandleId) -> Option<Arc<Opened>> {
+    pub(crate) fn handle(&self, id: &HandleId) -> Option<Arc<OpenHandle>> {
         self.lock().handles.get(id).cloned().flatten()
     }
 
     /// Closes a file that the host cannot read, also for those who hold it.
-    pub(crate) fn fail(&self, id: &HandleId, opened: &Arc<Opened>) {
-        opened.failed.store(true, Ordering::Relaxed);
+    pub(crate) fn fail(&self, id: &HandleId, handle: &Arc<OpenHandle>) {
+        handle.failed.store(true, Ordering::Relaxed);
         let mut state = self.lock();
         let named = state.handles.get(id).and_then(Option::as_ref);
-        if named.is_some_and(|named| Arc::ptr_eq(named, opened)) {
+        if named.is_some_and(|named| Arc::ptr_eq(named, handle)) {
             state.handles.remove(id);
         }
     }
@@ -113,10 +117,13 @@ impl ConnectionFiles {
     }
 
     /// Takes a name for a watch that is about to be set up.
-    pub(crate) fn admit_watch(self: &Arc<Self>, id: &WatchId) -> Result<WatchPlace, RpcError> {
+    pub(crate) fn admit_watch(
+        self: &Arc<Self>,
+        id: &WatchId,
+    ) -> Result<WatchReservation, RpcError> {
         let watches = &mut self.lock().watches;
         // What was watched may be gone: its name is free again.
-        let runs = |task: &Task| !task.0.is_finished();
+        let runs = |task: &AbortOnDrop| !task.0.is_finished();
         watches.retain(|_, task| task.as_ref().is_none_or(runs));
         if watches.contains_key(id) {
             return Err(RpcError::invalid_request(format!(
@@ -129,7 +136,7 @@ impl ConnectionFiles {
             return Err(RpcError::invalid_request(text));
         }
         watches.insert(id.clone(), None);
-        Ok(WatchPlace {
+        Ok(WatchReservation {
             files: Arc::clone(self),
             id: Some(id.clone()),
         })
@@ -153,8 +160,8 @@ impl ConnectionFiles {
     }
 
     /// Keeps the watch for missing paths.
-    pub(crate) fn keep_missing(&self, task: AbortHandle) {
-        self.lock().missing = Some(Task(task));
+    pub(crate) fn set_missing_watch(&self, task: AbortHandle) {
+        self.lock().missing = Some(AbortOnDrop(task));
     }
 }
 
@@ -174,24 +181,24 @@ fn unknown_handle(id: &HandleId) -> RpcError {
 
 /// A name for a file that is being opened. It is free again if that comes to nothing.
 #[derive(Debug)]
-pub(crate) struct HandlePlace {
+pub(crate) struct HandleReservation {
     files: Arc<ConnectionFiles>,
     id: Option<HandleId>,
 }
 
-impl HandlePlace {
+impl HandleReservation {
     pub(crate) fn finish(mut self, file: Arc<dyn OpenFile>) {
         if let Some(id) = self.id.take() {
-            let opened = Opened {
+            let handle = OpenHandle {
                 file,
                 failed: AtomicBool::new(false),
             };
-            self.files.lock().handles.insert(id, Some(Arc::new(opened)));
+            self.files.lock().handles.insert(id, Some(Arc::new(handle)));
         }
     }
 }
 
-impl Drop for HandlePlace {
+impl Drop for HandleReservation {
     fn drop(&mut self) {
         if let Some(id) = &self.id {
             self.files.lock().handles.remove(id);
@@ -201,20 +208,23 @@ impl Drop for HandlePlace {
 
 /// A name for a watch that is being set up. It is free again if that comes to nothing.
 #[derive(Debug)]
-pub(crate) struct WatchPlace {
+pub(crate) struct WatchReservation {
     files: Arc<ConnectionFiles>,
     id: Option<WatchId>,
 }
 
-impl WatchPlace {
+impl WatchReservation {
     pub(crate) fn finish(mut self, task: AbortHandle) {
         if let Some(id) = self.id.take() {
-            self.files.lock().watches.insert(id, Some(Task(task)));
+            self.files
+                .lock()
+                .watches
+                .insert(id, Some(AbortOnDrop(task)));
         }
     }
 }
 
-impl Drop for WatchPlace {
+impl Drop for WatchReservation {
     fn drop(&mut self) {
         if let Some(id) = &self.id {
             self.files.lock().watches.remove(id);
@@ -224,9 +234,9 @@ impl Drop for WatchPlace {
 
 /// A task that ends with its value.
 #[derive(Debug)]
-pub(crate) struct Task(pub(crate) AbortHandle);
+pub(crate) struct AbortOnDrop(pub(crate) AbortHandle);
 
-impl Drop for Task {
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
     }

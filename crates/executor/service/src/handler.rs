@@ -22,35 +22,35 @@ use futures_util::future::{BoxFuture, FutureExt};
 use serde::Serialize;
 use tracing::Span;
 
-use self::http_streams::ConnectionStreams;
+use self::http_streams::HttpStreams;
 use crate::{
     connection_files::ConnectionFiles,
     meters::Outcome,
-    method_call::Call,
-    request_guard::shown,
-    send_queue::Outbox,
-    service::Shared,
-    session::{Found, Keeping, Process, Session},
+    method_call::MethodCall,
+    request_guard::truncate_for_log,
+    send_queue::SendQueue,
+    service::ServiceShared,
+    session::{ProcessLookup, RetentionMode, Session, SessionProcess},
 };
 
 /// A request that has begun.
-pub(crate) enum Begun {
+pub(crate) enum Dispatch {
     /// It is done.
-    Done(Answer),
+    Ready(EncodedResponse),
     /// It runs, and others that it could disturb wait for it. It may answer by itself.
-    Runs(BoxFuture<'static, Reply>),
+    Running(BoxFuture<'static, HandlerOutcome>),
     /// It has taken effect, or only reads, and waits: nobody waits for it.
-    Waits(BoxFuture<'static, Answer>),
+    Waiting(BoxFuture<'static, EncodedResponse>),
     /// It waits as well, and answers by itself: something follows its answer.
-    Answers(BoxFuture<'static, Outcome>),
+    Streaming(BoxFuture<'static, Outcome>),
 }
 
 /// The handlers of one connection.
-pub(crate) struct Handler {
-    shared: Arc<Shared>,
-    outbox: Arc<Outbox>,
+pub(crate) struct RequestHandler {
+    shared: Arc<ServiceShared>,
+    send_queue: Arc<SendQueue>,
     files: Arc<ConnectionFiles>,
-    streams: Arc<ConnectionStreams>,
+    streams: Arc<HttpStreams>,
     binary: Binary,
     takes_binary: bool,
     session: Option<Arc<Session>>,
@@ -60,16 +60,16 @@ pub(crate) struct Handler {
     connection: Span,
 }
 
-impl Handler {
+impl RequestHandler {
     pub(crate) fn new(
-        shared: Arc<Shared>,
-        outbox: Arc<Outbox>,
+        shared: Arc<ServiceShared>,
+        send_queue: Arc<SendQueue>,
         binary: Binary,
         principal: Option<Principal>,
     ) -> Self {
         Self {
             shared,
-            outbox,
+            send_queue,
             files: Arc::default(),
             streams: Arc::default(),
             binary,
@@ -112,23 +112,28 @@ impl Handler {
         let environment = self.shared.open();
         let info = environment.backend.info().await?;
         let sessions = &self.shared.sessions;
-        let keeping = if granted.contains(&Extension::Acknowledge) {
-            Keeping::Unacknowledged
+        let retention_mode = if granted.contains(&Extension::Acknowledge) {
+            RetentionMode::UntilAcknowledged
         } else {
-            Keeping::Retained
+            RetentionMode::RetainedOnly
         };
         let session = match &params.resume_session_id {
-            Some(id) => sessions.resume(id, &self.outbox, keeping)?,
+            Some(id) => sessions.resume(id, &self.send_queue, retention_mode)?,
             None => {
                 let principal = self.principal.clone();
-                sessions.open(environment, principal, Arc::clone(&self.outbox), keeping)?
+                sessions.open(
+                    environment,
+                    principal,
+                    Arc::clone(&self.send_queue),
+                    retention_mode,
+                )?
             }
         };
         for extension in &granted {
-            self.outbox.grant(*extension);
+            self.send_queue.grant(*extension);
             self.takes_binary |= *extension == Extension::BinaryData;
         }
-        let (span, client) = (Span::current(), shown(&params.client_name));
+        let (span, client) = (Span::current(), truncate_for_log(&params.client_name));
         span.record("session", session.id.shown());
         self.connection.record("session", session.id.shown());
         self.connection.record("client", client);
@@ -159,10 +164,10 @@ impl Handler {
     }
 
     /// Takes hold of the open file that a block is of, unless that was done before.
-    pub(crate) fn take_hold(&self, call: &mut Call) {
-        let (id, file) = if let Call::ReadBlock(params, file) = call {
+    pub(crate) fn pin_file_handle(&self, call: &mut MethodCall) {
+        let (id, file) = if let MethodCall::ReadBlock(params, file) = call {
             (&params.handle_id, file)
-        } else if let Call::WriteBlock(params, _, file) = call {
+        } else if let MethodCall::WriteBlock(params, _, file) = call {
             (&params.handle_id, file)
         } else {
             return;
@@ -173,112 +178,124 @@ impl Handler {
     }
 
     /// Begins a request. What it changes at once, it has changed when this returns.
-    pub(crate) fn begin(&self, id: RequestId, call: Call) -> Begun {
+    pub(crate) fn dispatch(&self, id: RequestId, call: MethodCall) -> Dispatch {
         let Some(session) = self.session.clone() else {
             let error = RpcError::invalid_request("connection has no session");
-            return Begun::Done(Answer::error(&id, &error));
+            return Dispatch::Ready(EncodedResponse::error(&id, &error));
         };
-        let handlers = Handlers {
+        let handlers = HandlerContext {
             shared: &self.shared,
-            outbox: &self.outbox,
+            send_queue: &self.send_queue,
             files: &self.files,
             streams: &self.streams,
             session,
         };
         match call {
-            Call::Initialize(_) => done(
+            MethodCall::Initialize(_) => respond_now(
                 &id,
                 Err::<Empty, _>(RpcError::invalid_request(
                     "initialize may only be sent once per connection",
                 )),
             ),
-            Call::EnvironmentInfo => {
+            MethodCall::EnvironmentInfo => {
                 let backend = Arc::clone(&handlers.session.environment.backend);
-                Begun::Waits(async move { Answer::new(&id, &backend.info().await) }.boxed())
+                Dispatch::Waiting(
+                    async move { EncodedResponse::new(&id, &backend.info().await) }.boxed(),
+                )
             }
-            Call::EnvironmentStatus => done(
+            MethodCall::EnvironmentStatus => respond_now(
                 &id,
                 Ok(EnvironmentStatus {
                     status: "ready".to_owned(),
                 }),
             ),
-            Call::ReadConfig(params) => handlers.look_up(id, |catalog| catalog.read_config(params)),
-            Call::DiscoverRoots(params) => {
-                handlers.look_up(id, |catalog| catalog.discover_roots(params))
+            MethodCall::ReadConfig(params) => {
+                handlers.catalog_request(id, |catalog| catalog.read_config(params))
             }
-            Call::Discover(params) => handlers.look_up(id, |catalog| catalog.discover(params)),
-            Call::Http(request, body) => handlers.http_request(id, *request, body),
-            Call::CancelHttp(params) => handlers.cancel_http(&id, &params),
-            Call::Start(params) => handlers.start(id, *params),
-            Call::Read(params) => handlers.read(id, &params),
-            Call::Write(params, data) => handlers.write(id, params, data),
-            Call::CloseStdin(params) => handlers.close_stdin(id, params),
-            Call::Resize(params) => handlers.resize(id, &params),
-            Call::Signal(params) => handlers.signal(id, &params),
-            Call::Terminate(params) => handlers.terminate(id, &params),
-            Call::Wait(params) => handlers.wait(id, &params),
-            Call::Snapshot(params) => handlers.snapshot(id, &params.process_id),
-            Call::Attach(params) => done(&id, handlers.attach(&params)),
-            Call::Release(params) => done(&id, handlers.release(&params)),
-            Call::List(params) => done(&id, Ok(handlers.list(params))),
-            Call::ReadFile(params) => handlers.read_file(id, params),
-            Call::WriteFile(params, data) => handlers.write_file(id, params, data),
-            Call::CreateDirectory(params) => {
-                files::nothing(id, handlers.file_system().create_directory(params))
+            MethodCall::DiscoverRoots(params) => {
+                handlers.catalog_request(id, |catalog| catalog.discover_roots(params))
             }
-            Call::GetMetadata(params) => {
-                files::result(id, handlers.file_system().metadata(params), |found| found)
+            MethodCall::Discover(params) => {
+                handlers.catalog_request(id, |catalog| catalog.discover(params))
             }
-            Call::Canonicalize(params) => handlers.canonicalize(id, params),
-            Call::ReadDirectory(params) => handlers.read_directory(id, params),
-            Call::Walk(params) => handlers.make_list(id, |files| files.walk(params)),
-            Call::Remove(params) => files::nothing(id, handlers.file_system().remove(params)),
-            Call::Copy(params) => files::nothing(id, handlers.file_system().copy(params)),
-            Call::Rename(params) => files::nothing(id, handlers.file_system().rename(params)),
-            Call::OpenFile(params) => handlers.open_file(id, params),
-            Call::ReadBlock(params, file) => handlers.read_block(id, params, file),
-            Call::WriteBlock(params, data, file) => handlers.write_block(id, params, data, file),
-            Call::CloseFile(params) => handlers.close_file(&id, &params),
-            Call::WatchMissing(params) => handlers.watch_missing(id, params),
-            Call::Watch(params) => handlers.watch(id, params),
-            Call::Unwatch(params) => handlers.unwatch(&id, &params),
-            Call::Search(params) => handlers.make_list(id, |files| files.search(params)),
-            Call::Find(params) => handlers.make_list(id, |files| files.find(params)),
-            Call::Exec(params) => handlers.exec(id, *params),
-            Call::ExecWrite(params) => handlers.exec_write(id, params),
-            Call::ExecTerminate(params) => handlers.exec_terminate(id, &params.process_id),
+            MethodCall::Http(request, body) => handlers.http_request(id, *request, body),
+            MethodCall::CancelHttp(params) => handlers.cancel_http(&id, &params),
+            MethodCall::Start(params) => handlers.start(id, *params),
+            MethodCall::Read(params) => handlers.read(id, &params),
+            MethodCall::Write(params, data) => handlers.write(id, params, data),
+            MethodCall::CloseStdin(params) => handlers.close_stdin(id, params),
+            MethodCall::Resize(params) => handlers.resize(id, &params),
+            MethodCall::Signal(params) => handlers.signal(id, &params),
+            MethodCall::Terminate(params) => handlers.terminate(id, &params),
+            MethodCall::Wait(params) => handlers.wait(id, &params),
+            MethodCall::Snapshot(params) => handlers.snapshot(id, &params.process_id),
+            MethodCall::Attach(params) => respond_now(&id, handlers.attach(&params)),
+            MethodCall::Release(params) => respond_now(&id, handlers.release(&params)),
+            MethodCall::List(params) => respond_now(&id, Ok(handlers.list(params))),
+            MethodCall::ReadFile(params) => handlers.read_file(id, params),
+            MethodCall::WriteFile(params, data) => handlers.write_file(id, params, data),
+            MethodCall::CreateDirectory(params) => {
+                files::file_done(id, handlers.file_system().create_directory(params))
+            }
+            MethodCall::GetMetadata(params) => {
+                files::file_result(id, handlers.file_system().metadata(params), |found| found)
+            }
+            MethodCall::Canonicalize(params) => handlers.canonicalize(id, params),
+            MethodCall::ReadDirectory(params) => handlers.read_directory(id, params),
+            MethodCall::Walk(params) => handlers.list_request(id, |files| files.walk(params)),
+            MethodCall::Remove(params) => {
+                files::file_done(id, handlers.file_system().remove(params))
+            }
+            MethodCall::Copy(params) => files::file_done(id, handlers.file_system().copy(params)),
+            MethodCall::Rename(params) => {
+                files::file_done(id, handlers.file_system().rename(params))
+            }
+            MethodCall::OpenFile(params) => handlers.open_file(id, params),
+            MethodCall::ReadBlock(params, file) => handlers.read_block(id, params, file),
+            MethodCall::WriteBlock(params, data, file) => {
+                handlers.write_block(id, params, data, file)
+            }
+            MethodCall::CloseFile(params) => handlers.close_file(&id, &params),
+            MethodCall::WatchMissing(params) => handlers.watch_missing(id, params),
+            MethodCall::Watch(params) => handlers.watch(id, params),
+            MethodCall::Unwatch(params) => handlers.unwatch(&id, &params),
+            MethodCall::Search(params) => handlers.list_request(id, |files| files.search(params)),
+            MethodCall::Find(params) => handlers.list_request(id, |files| files.find(params)),
+            MethodCall::Exec(params) => handlers.exec(id, *params),
+            MethodCall::ExecWrite(params) => handlers.exec_write(id, params),
+            MethodCall::ExecTerminate(params) => handlers.exec_terminate(id, &params.process_id),
         }
     }
 }
 
-pub(crate) use self::files::{Data, Handle};
+pub(crate) use self::files::{FileData, PinnedFile};
 
 /// What every handler needs.
-struct Handlers<'a> {
-    shared: &'a Arc<Shared>,
-    outbox: &'a Arc<Outbox>,
+struct HandlerContext<'a> {
+    shared: &'a Arc<ServiceShared>,
+    send_queue: &'a Arc<SendQueue>,
     files: &'a Arc<ConnectionFiles>,
-    streams: &'a Arc<ConnectionStreams>,
+    streams: &'a Arc<HttpStreams>,
     session: Arc<Session>,
 }
 
-impl Handlers<'_> {
+impl HandlerContext<'_> {
     /// Looks among the session's processes, then among the server's.
-    fn find(&self, id: &ProcessId) -> Found {
+    fn find(&self, id: &ProcessId) -> ProcessLookup {
         match self.session.find(id) {
-            Found::Unknown => self.shared.detached.find(id),
-            found @ (Found::Starting(_) | Found::Started(_)) => found,
+            ProcessLookup::Unknown => self.shared.detached.find(id),
+            found @ (ProcessLookup::Starting(_) | ProcessLookup::Started(_)) => found,
         }
     }
 
     /// Finds a process that must be there.
-    fn known(&self, id: &ProcessId) -> Result<Arc<Process>, RpcError> {
+    fn require_process(&self, id: &ProcessId) -> Result<Arc<SessionProcess>, RpcError> {
         match self.find(id) {
-            Found::Started(process) => Ok(process),
-            Found::Starting(_) => Err(RpcError::invalid_request(format!(
+            ProcessLookup::Started(process) => Ok(process),
+            ProcessLookup::Starting(_) => Err(RpcError::invalid_request(format!(
                 "process {id} is still starting"
             ))),
-            Found::Unknown => Err(RpcError::invalid_request(format!(
+            ProcessLookup::Unknown => Err(RpcError::invalid_request(format!(
                 "unknown process id {id}"
             ))),
         }
@@ -290,16 +307,16 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn done<T: Serialize>(id: &RequestId, result: Result<T, RpcError>) -> Begun {
-    Begun::Done(Answer::new(id, &result))
+fn respond_now<T: Serialize>(id: &RequestId, result: Result<T, RpcError>) -> Dispatch {
+    Dispatch::Ready(EncodedResponse::new(id, &result))
 }
 
 /// Answers at once if the future is ready, which it nearly always is; otherwise waits.
-fn settle<T, E, R>(
+fn respond_when_ready<T, E, R>(
     id: RequestId,
     future: BoxFuture<'static, Result<T, E>>,
     result: impl FnOnce(Result<T, E>) -> Result<R, RpcError> + Send + 'static,
-) -> Begun
+) -> Dispatch
 where
     T: 'static,
     E: 'static,
@@ -307,19 +324,21 @@ where
 {
     let mut future = future;
     match (&mut future).now_or_never() {
-        Some(outcome) => done(&id, result(outcome)),
-        None => Begun::Waits(async move { Answer::new(&id, &result(future.await)) }.boxed()),
+        Some(outcome) => respond_now(&id, result(outcome)),
+        None => Dispatch::Waiting(
+            async move { EncodedResponse::new(&id, &result(future.await)) }.boxed(),
+        ),
     }
 }
 
 /// An answer on its way out.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct EncodedResponse {
     pub(crate) message: Outgoing,
     pub(crate) outcome: Outcome,
 }
 
-impl Answer {
+impl EncodedResponse {
     pub(crate) fn new<T: Serialize>(id: &RequestId, result: &Result<T, RpcError>) -> Self {
         match result {
             Ok(result) => Self {
@@ -353,18 +372,18 @@ impl Answer {
 
 /// What a request comes to.
 #[derive(Debug)]
-pub(crate) enum Reply {
+pub(crate) enum HandlerOutcome {
     /// An answer to be sent.
-    Send(Answer),
+    Respond(EncodedResponse),
     /// The answer is sent already.
-    Sent(Outcome),
+    Responded(Outcome),
 }
 
-impl Reply {
+impl HandlerOutcome {
     pub(crate) fn outcome(&self) -> Outcome {
         match self {
-            Self::Send(answer) => answer.outcome,
-            Self::Sent(outcome) => *outcome,
+            Self::Respond(response) => response.outcome,
+            Self::Responded(outcome) => *outcome,
         }
     }
 }

@@ -126,9 +126,9 @@ impl Gauge {
 
 /// One of the connections that are open. It is none any more when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Held(Arc<Meters>);
+pub(crate) struct ConnectionGuard(Arc<Meters>);
 
-impl Held {
+impl ConnectionGuard {
     pub(crate) fn connection(meters: &Arc<Meters>) -> Self {
         meters.connections_opened.increment();
         meters.connections.enter();
@@ -136,7 +136,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.0.connections.leave();
     }

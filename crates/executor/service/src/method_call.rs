@@ -21,11 +21,11 @@ use exec_wire::{
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
-use crate::handler::{Data, Handle};
+use crate::handler::{FileData, PinnedFile};
 
 /// What a client asks for.
 #[derive(Debug)]
-pub(crate) enum Call {
+pub(crate) enum MethodCall {
     Initialize(InitializeParams),
     EnvironmentInfo,
     EnvironmentStatus,
@@ -47,7 +47,7 @@ pub(crate) enum Call {
     Release(ReleaseProcess),
     List(ListProcesses),
     ReadFile(fs::ReadFile),
-    WriteFile(fs::WriteFile, Data),
+    WriteFile(fs::WriteFile, FileData),
     CreateDirectory(fs::CreateDirectory),
     GetMetadata(fs::GetMetadata),
     Canonicalize(fs::Canonicalize),
@@ -57,8 +57,8 @@ pub(crate) enum Call {
     Copy(fs::Copy),
     Rename(fs::Rename),
     OpenFile(fs::OpenFile),
-    ReadBlock(fs::ReadBlock, Handle),
-    WriteBlock(fs::WriteBlock, Bytes, Handle),
+    ReadBlock(fs::ReadBlock, PinnedFile),
+    WriteBlock(fs::WriteBlock, Bytes, PinnedFile),
     CloseFile(fs::CloseFile),
     WatchMissing(fs::WatchMissing),
     Watch(fs::Watch),
@@ -70,9 +70,9 @@ pub(crate) enum Call {
     ExecTerminate(TerminateCommand),
 }
 
-impl Call {
+impl MethodCall {
     /// Returns the process that the request starts.
-    pub(crate) fn starts(&self) -> Option<&ProcessId> {
+    pub(crate) fn started_process(&self) -> Option<&ProcessId> {
         if let Self::Start(params) = self {
             return Some(&params.process_id);
         }
@@ -84,7 +84,7 @@ impl Call {
     }
 
     /// Returns the open file that the request works on, or ends.
-    pub(crate) fn handle(&self) -> Option<&HandleId> {
+    pub(crate) fn file_handle(&self) -> Option<&HandleId> {
         if let Self::ReadBlock(params, _) = self {
             return Some(&params.handle_id);
         }
@@ -99,7 +99,7 @@ impl Call {
     }
 
     /// Returns the name of an open file that means something else after the request.
-    pub(crate) fn renames(&self) -> Option<&HandleId> {
+    pub(crate) fn changed_handle(&self) -> Option<&HandleId> {
         if let Self::OpenFile(params) = self {
             return Some(&params.handle_id);
         }
@@ -273,7 +273,7 @@ pub(crate) struct DecodedRequest {
 }
 
 pub(crate) enum DecodedMethod {
-    Known(MethodName, Result<Call, RpcError>),
+    Known(MethodName, Result<MethodCall, RpcError>),
     Unknown(String),
 }
 
@@ -283,7 +283,7 @@ pub(crate) enum LargeMessage {
     /// By its method: no notification has parameters as large as this.
     Notification(String),
     /// Nor has any answer.
-    Answer(RequestId),
+    Response(RequestId),
     Malformed(String),
 }
 
@@ -300,7 +300,7 @@ impl LargeMessage {
             Ok(Message::Request(mut request)) => {
                 let decoded = match MethodName::parse(&request.method) {
                     Some(method) => {
-                        DecodedMethod::Known(method, Call::decode(method, &mut request))
+                        DecodedMethod::Known(method, MethodCall::decode(method, &mut request))
                     }
                     None => DecodedMethod::Unknown(request.method.into_owned()),
                 };
@@ -313,8 +313,8 @@ impl LargeMessage {
                 })
             }
             Ok(Message::Notification(note)) => Self::Notification(note.method.into_owned()),
-            Ok(Message::Response(answer)) => Self::Answer(answer.id),
-            Ok(Message::Error(answer)) => Self::Answer(answer.id),
+            Ok(Message::Response(response)) => Self::Response(response.id),
+            Ok(Message::Error(response)) => Self::Response(response.id),
             Err(error) => Self::Malformed(error.to_string()),
         }
     }

@@ -35,7 +35,7 @@ const TRACESTATE_BYTES: usize = 512;
 
 /// A request that is not answered yet.
 #[derive(Debug)]
-pub(crate) struct Observed {
+pub(crate) struct RequestGuard {
     meters: Arc<Meters>,
     method: MethodName,
     since: Instant,
@@ -44,9 +44,9 @@ pub(crate) struct Observed {
     pub(crate) span: Span,
 }
 
-impl Observed {
+impl RequestGuard {
     /// Begins to observe a request.
-    pub(crate) fn begin(
+    pub(crate) fn new(
         meters: &Arc<Meters>,
         method: MethodName,
         session: Option<&SessionId>,
@@ -71,7 +71,7 @@ impl Observed {
             if let Some(session) = session {
                 span.record("session", session.shown());
             }
-            if let Some(trace) = trace.filter(|trace| is_fit(trace)) {
+            if let Some(trace) = trace.filter(|trace| is_within_limits(trace)) {
                 span.record("traceparent", trace.traceparent.as_deref());
                 continue_trace(&span, Origin::Trace(trace));
             }
@@ -86,9 +86,10 @@ impl Observed {
     }
 
     /// Notes which process a request is about.
-    pub(crate) fn names(&self, process: Option<&ProcessId>) {
+    pub(crate) fn record_process(&self, process: Option<&ProcessId>) {
         if let (false, Some(process)) = (self.span.is_disabled(), process) {
-            self.span.record("process_id", shown(process.as_str()));
+            self.span
+                .record("process_id", truncate_for_log(process.as_str()));
         }
     }
 
@@ -98,7 +99,7 @@ impl Observed {
     }
 }
 
-impl Drop for Observed {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
         let (outcome, requests) = (self.outcome, &self.meters.requests);
         requests.in_flight.leave();
@@ -112,12 +113,12 @@ impl Drop for Observed {
 }
 
 /// Returns as much of a client's text as is shown.
-pub(crate) fn shown(text: &str) -> &str {
+pub(crate) fn truncate_for_log(text: &str) -> &str {
     &text[..text.floor_char_boundary(SHOWN_BYTES)]
 }
 
 /// Tells whether a trace is short enough to be looked at. What it says is checked by who continues it.
-fn is_fit(trace: &Trace) -> bool {
+fn is_within_limits(trace: &Trace) -> bool {
     let within = |text: &Option<String>, most| text.as_ref().is_none_or(|text| text.len() <= most);
     within(&trace.traceparent, TRACEPARENT_BYTES) && within(&trace.tracestate, TRACESTATE_BYTES)
 }
@@ -126,8 +127,8 @@ fn is_fit(trace: &Trace) -> bool {
 mod tests {
     use super::*;
 
-    fn begin(meters: &Arc<Meters>) -> Observed {
-        Observed::begin(meters, MethodName::ProcessRead, None, None, |_, _| {})
+    fn begin(meters: &Arc<Meters>) -> RequestGuard {
+        RequestGuard::new(meters, MethodName::ProcessRead, None, None, |_, _| {})
     }
 
     #[test]
@@ -148,14 +149,17 @@ mod tests {
 
     #[test]
     fn what_clients_send_is_shown_within_bounds() {
-        assert_eq!(shown("short"), "short");
-        assert_eq!(shown(&"\u{e9}".repeat(100)).len(), 128);
-        assert_eq!(shown(&format!("x{}", "\u{e9}".repeat(100))).len(), 127);
+        assert_eq!(truncate_for_log("short"), "short");
+        assert_eq!(truncate_for_log(&"\u{e9}".repeat(100)).len(), 128);
+        assert_eq!(
+            truncate_for_log(&format!("x{}", "\u{e9}".repeat(100))).len(),
+            127
+        );
         let trace = |length| Trace {
             traceparent: Some("0".repeat(length)),
             tracestate: None,
         };
-        assert!(is_fit(&trace(55)));
-        assert!(!is_fit(&trace(129)));
+        assert!(is_within_limits(&trace(55)));
+        assert!(!is_within_limits(&trace(129)));
     }
 }

@@ -17,7 +17,7 @@ use crate::{
     connection,
     meters::{Levels, Meters},
     request_guard::ContinueTrace,
-    session::{Bounds, Registry, Session},
+    session::{Session, SessionLimits, SessionTable},
 };
 
 /// How long ending processes may take when the server stops.
@@ -61,12 +61,12 @@ type Open = dyn Fn() -> Environment + Send + Sync;
 /// Serves connections. Clones share everything.
 #[derive(Clone)]
 pub struct Service {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<ServiceShared>,
 }
 
-pub(crate) struct Shared {
+pub(crate) struct ServiceShared {
     pub(crate) config: ServiceConfig,
-    pub(crate) sessions: Arc<Registry>,
+    pub(crate) sessions: Arc<SessionTable>,
     /// Processes that belong to the server.
     pub(crate) detached: Arc<Session>,
     pub(crate) meters: Arc<Meters>,
@@ -99,14 +99,14 @@ impl Service {
         continue_trace: ContinueTrace,
     ) -> Self {
         let meters = Arc::new(Meters::default());
-        let bounds = Bounds {
-            most_processes: config.max_processes,
+        let session_limits = SessionLimits {
+            max_processes: config.max_processes,
             // A client may resume until the session ends, and asks then what its processes came to.
             retention: config.process_retention.max(config.session_ttl),
         };
-        let sessions = Arc::new(Registry::new(
+        let sessions = Arc::new(SessionTable::new(
             config.session_ttl,
-            bounds,
+            session_limits,
             Arc::clone(&meters),
         ));
         let detached = Arc::new(Session::new(
@@ -114,14 +114,14 @@ impl Service {
             open(),
             None,
             Lease::new(config.session_ttl),
-            Bounds {
-                most_processes: limits::MAX_DETACHED_PROCESSES,
+            SessionLimits {
+                max_processes: limits::MAX_DETACHED_PROCESSES,
                 retention: limits::DETACHED_RETENTION,
             },
             Arc::clone(&meters),
         ));
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(ServiceShared {
                 config,
                 sessions,
                 detached,
@@ -164,16 +164,16 @@ impl Service {
         if !grace.is_zero() {
             let timeout_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
             for session in &sessions {
-                session.give_up_client();
+                session.abandon_absent_client();
                 session.terminate_all(TerminateMode::Graceful { timeout_ms });
             }
-            drop(timeout(grace, all_ended(&sessions, WaitUntil::Closed)).await);
+            drop(timeout(grace, wait_all(&sessions, WaitUntil::Closed)).await);
         }
         for session in &sessions {
             session.terminate_all(TerminateMode::Force);
         }
         // Output that a slow client has not read yet is not waited for.
-        drop(timeout(KILL_TIMEOUT, all_ended(&sessions, WaitUntil::Exited)).await);
+        drop(timeout(KILL_TIMEOUT, wait_all(&sessions, WaitUntil::Exited)).await);
         for session in &sessions {
             session.clear();
         }
@@ -183,7 +183,7 @@ impl Service {
     pub async fn quiet(&self) {
         let mut sessions = self.shared.sessions.all();
         sessions.push(Arc::clone(&self.shared.detached));
-        all_ended(&sessions, WaitUntil::Exited).await;
+        wait_all(&sessions, WaitUntil::Exited).await;
     }
 
     /// Tells whether a detached process is there, be it one that has finished and can still be read.
@@ -200,14 +200,14 @@ impl Service {
     }
 }
 
-impl Shared {
+impl ServiceShared {
     pub(crate) fn open(&self) -> Environment {
         (self.open)()
     }
 }
 
-async fn all_ended(sessions: &[Arc<Session>], until: WaitUntil) {
+async fn wait_all(sessions: &[Arc<Session>], until: WaitUntil) {
     for session in sessions {
-        session.all_ended(until).await;
+        session.wait_all(until).await;
     }
 }

@@ -29,18 +29,18 @@ use tokio::{
 };
 
 pub(crate) use self::{
-    network_watcher::{Client, Watcher},
-    retention::{Keeping, Kept},
-    session_process::{Found, Life, OwnerCell, Process, Starting},
-    session_table::Registry,
+    network_watcher::{ClientNetworkWatcher, PolicyClient},
+    retention::{RetentionMode, UnackedOutput},
+    session_process::{OwnerCell, ProcessLookup, ProcessSpan, SessionProcess, StartReservation},
+    session_table::SessionTable,
 };
 use self::{
-    retention::Finished,
-    session_process::{Entry, Table},
+    retention::RetainedProcesses,
+    session_process::{ProcessEntry, ProcessTable},
 };
 use crate::{
     meters::{Levels, Meters},
-    send_queue::Outbox,
+    send_queue::SendQueue,
 };
 
 /// A session. When the last clone is dropped, the trees of its processes are killed.
@@ -50,16 +50,16 @@ pub(crate) struct Session {
     pub(crate) environment: Environment,
     /// Who opened it, if that has a name.
     pub(super) principal: Option<Principal>,
-    bounds: Bounds,
+    session_limits: SessionLimits,
     meters: Arc<Meters>,
     state: Mutex<State>,
 }
 
 /// What a session may hold, and for how long.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
+pub(crate) struct SessionLimits {
     /// Processes that may live at once.
-    pub(crate) most_processes: usize,
+    pub(crate) max_processes: usize,
     /// How long a finished process stays readable.
     pub(crate) retention: Duration,
 }
@@ -67,27 +67,27 @@ pub(crate) struct Bounds {
 #[derive(Debug)]
 struct State {
     lease: Lease,
-    outbox: Option<Arc<Outbox>>,
+    send_queue: Option<Arc<SendQueue>>,
     /// What the client counts on that is attached, or was.
-    keeping: Keeping,
+    retention_mode: RetentionMode,
     /// Until when what it has not acknowledged is kept without a connection.
-    kept_until: Option<Instant>,
-    table: Table,
-    finished: Finished,
+    unacked_until: Option<Instant>,
+    table: ProcessTable,
+    finished: RetainedProcesses,
     /// Detached processes among the finished whose id is being given away. They are back in the table
     /// if nothing starts by it.
-    replaced: BTreeMap<ProcessId, Arc<Process>>,
+    displaced: BTreeMap<ProcessId, Arc<SessionProcess>>,
     /// Processes that are over and forgotten, but whose descendants live.
-    remnants: Vec<Arc<Process>>,
+    orphaned_trees: Vec<Arc<SessionProcess>>,
     /// Processes that the server took over. Their events go on being sent to this session's client.
-    taken_over: Vec<Weak<Process>>,
+    adopted: Vec<Weak<SessionProcess>>,
 }
 
 /// What becomes of a session without a connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Detached {
+pub(crate) struct DetachDeadlines {
     /// When what its client has not acknowledged is let go of, if that is kept.
-    pub(crate) kept_until: Option<Instant>,
+    pub(crate) unacked_until: Option<Instant>,
     /// When it ends.
     pub(crate) ends: Instant,
 }
@@ -112,25 +112,25 @@ impl Session {
         environment: Environment,
         principal: Option<Principal>,
         lease: Lease,
-        bounds: Bounds,
+        session_limits: SessionLimits,
         meters: Arc<Meters>,
     ) -> Self {
         let state = State {
             lease,
-            outbox: None,
-            keeping: Keeping::Retained,
-            kept_until: None,
-            table: Table::new(),
-            finished: Finished::default(),
-            replaced: BTreeMap::new(),
-            remnants: Vec::new(),
-            taken_over: Vec::new(),
+            send_queue: None,
+            retention_mode: RetentionMode::RetainedOnly,
+            unacked_until: None,
+            table: ProcessTable::new(),
+            finished: RetainedProcesses::default(),
+            displaced: BTreeMap::new(),
+            orphaned_trees: Vec::new(),
+            adopted: Vec::new(),
         };
         Self {
             id,
             environment,
             principal,
-            bounds,
+            session_limits,
             meters,
             state: Mutex::new(state),
         }
@@ -138,11 +138,11 @@ impl Session {
 
     /// Takes a place for a process that is about to start. A detached one that has finished gives its
     /// id away when it has started: it is kept for long, and people use a name again.
-    pub(crate) fn admit(self: &Arc<Self>, id: &ProcessId) -> Result<Starting, AdmitError> {
+    pub(crate) fn admit(self: &Arc<Self>, id: &ProcessId) -> Result<StartReservation, AdmitError> {
         let mut state = self.lock();
-        let replaced = match state.table.get(id) {
+        let displaced = match state.table.get(id) {
             None => None,
-            Some(Entry::Started(process))
+            Some(ProcessEntry::Started(process))
                 if process.is_detached() && state.finished.contains(process) =>
             {
                 Some(Arc::clone(process))
@@ -150,22 +150,22 @@ impl Session {
             Some(_) => return Err(AdmitError::Exists(id.clone())),
         };
         state
-            .remnants
+            .orphaned_trees
             .retain(|process| process.handle.status().tree_alive);
-        let left = replaced
+        let left = displaced
             .iter()
             .filter(|process| process.handle.status().tree_alive);
-        if state.live() + left.count() >= self.bounds.most_processes {
-            return Err(AdmitError::TooMany(self.bounds.most_processes));
+        if state.live_count() + left.count() >= self.session_limits.max_processes {
+            return Err(AdmitError::TooMany(self.session_limits.max_processes));
         }
-        if let Some(process) = replaced {
-            state.replaced.insert(id.clone(), process);
+        if let Some(process) = displaced {
+            state.displaced.insert(id.clone(), process);
         }
         let cancel = Arc::new(Notify::new());
         state
             .table
-            .insert(id.clone(), Entry::Starting(Arc::clone(&cancel)));
-        Ok(Starting {
+            .insert(id.clone(), ProcessEntry::Starting(Arc::clone(&cancel)));
+        Ok(StartReservation {
             session: Arc::clone(self),
             id: id.clone(),
             cancel,
@@ -173,8 +173,8 @@ impl Session {
         })
     }
 
-    pub(crate) fn find(&self, id: &ProcessId) -> Found {
-        Found::of(self.lock().table.get(id))
+    pub(crate) fn find(&self, id: &ProcessId) -> ProcessLookup {
+        ProcessLookup::of(self.lock().table.get(id))
     }
 
     pub(crate) fn list(&self) -> Vec<ProcessSummary> {
@@ -183,76 +183,81 @@ impl Session {
     }
 
     /// Connects a new session to its first client.
-    pub(crate) fn attach(&self, outbox: Arc<Outbox>, keeping: Keeping) {
+    pub(crate) fn attach(&self, send_queue: Arc<SendQueue>, retention_mode: RetentionMode) {
         let mut state = self.lock();
-        state.outbox = Some(outbox);
-        state.keeping = keeping;
+        state.send_queue = Some(send_queue);
+        state.retention_mode = retention_mode;
     }
 
     /// Returns the way to the client, while one is connected.
-    pub(super) fn outbox(&self) -> Option<Arc<Outbox>> {
-        self.lock().outbox.clone()
+    pub(super) fn send_queue(&self) -> Option<Arc<SendQueue>> {
+        self.lock().send_queue.clone()
     }
 
     /// Connects a detached session to a client that came back. Its processes report there from
     /// now on; what it missed it reads.
     pub(crate) fn resume(
         &self,
-        outbox: &Arc<Outbox>,
-        keeping: Keeping,
+        send_queue: &Arc<SendQueue>,
+        retention_mode: RetentionMode,
         now: Instant,
     ) -> Result<(), ResumeError> {
         let mut state = self.lock();
         state.lease.handle_resume(now)?;
-        state.outbox = Some(Arc::clone(outbox));
-        state.keeping = keeping;
-        state.kept_until = None;
-        match keeping {
-            Keeping::Retained => state.let_go(),
-            Keeping::Unacknowledged => state.started().for_each(|process| process.keep()),
+        state.send_queue = Some(Arc::clone(send_queue));
+        state.retention_mode = retention_mode;
+        state.unacked_until = None;
+        match retention_mode {
+            RetentionMode::RetainedOnly => state.release_unacked(),
+            RetentionMode::UntilAcknowledged => {
+                state.started().for_each(|process| process.hold_unacked())
+            }
         }
-        let taken_over: Vec<_> = state.taken_over.iter().filter_map(Weak::upgrade).collect();
+        let adopted: Vec<_> = state.adopted.iter().filter_map(Weak::upgrade).collect();
         drop(state);
-        for process in self.started().chain(taken_over) {
-            follow(outbox, &process, From::Now);
+        for process in self.started().chain(adopted) {
+            follow(send_queue, &process, From::Now);
         }
         Ok(())
     }
 
     /// The connection is gone. Returns what happens when, unless its client comes back.
-    pub(crate) fn detach(&self, now: Instant) -> Option<Detached> {
+    pub(crate) fn detach(&self, now: Instant) -> Option<DetachDeadlines> {
         let mut state = self.lock();
-        state.outbox = None;
+        state.send_queue = None;
         state.lease.handle_disconnect(now);
-        if state.keeping == Keeping::Unacknowledged {
-            state.kept_until = Some(now + limits::UNACKNOWLEDGED_HOLD);
+        if state.retention_mode == RetentionMode::UntilAcknowledged {
+            state.unacked_until = Some(now + limits::UNACKNOWLEDGED_HOLD);
         }
-        let kept_until = state.kept_until;
+        let unacked_until = state.unacked_until;
         let ends = state.lease.poll_timeout()?;
-        Some(Detached { kept_until, ends })
+        Some(DetachDeadlines {
+            unacked_until,
+            ends,
+        })
     }
 
     /// Lets go of what the client has not acknowledged, if it was away for too long.
-    pub(crate) fn handle_absence(&self, now: Instant) {
+    pub(crate) fn expire_unacked(&self, now: Instant) {
         let mut state = self.lock();
-        if state.kept_until.is_some_and(|until| until <= now) {
-            state.kept_until = None;
-            state.let_go();
+        if state.unacked_until.is_some_and(|until| until <= now) {
+            state.unacked_until = None;
+            state.release_unacked();
         }
     }
 
     /// Lets go of what was kept for a client that is away, and will not be back.
-    pub(crate) fn give_up_client(&self) {
+    pub(crate) fn abandon_absent_client(&self) {
         let mut state = self.lock();
-        if state.outbox.is_none() {
-            state.let_go();
+        if state.send_queue.is_none() {
+            state.release_unacked();
         }
     }
 
     /// The client has taken events of a process. One that is not known, or that nothing is kept of,
     /// is ignored.
     pub(crate) fn acknowledge(&self, acknowledged: &Acknowledged) {
-        if let Found::Started(process) = self.find(&acknowledged.process_id)
+        if let ProcessLookup::Started(process) = self.find(&acknowledged.process_id)
             && process.acknowledge(acknowledged.seq)
         {
             let mut state = self.lock();
@@ -262,10 +267,10 @@ impl Session {
 
     /// Adds what is in this table to what is in others.
     pub(crate) fn add_to(&self, levels: &mut Levels) {
-        let (processes, outbox) = {
+        let (processes, send_queue) = {
             let state = self.lock();
             let processes: Vec<_> = state.started().cloned().collect();
-            (processes, state.outbox.clone())
+            (processes, state.send_queue.clone())
         };
         for process in processes {
             let status = process.handle.status();
@@ -277,29 +282,29 @@ impl Session {
                 levels.detached_running += usize::from(process.is_detached());
             }
         }
-        levels.outbox_bytes += outbox.map_or(0, |outbox| outbox.waiting_bytes());
+        levels.outbox_bytes += send_queue.map_or(0, |send_queue| send_queue.buffered_bytes());
     }
 
     /// Tells whether a client is connected.
     pub(crate) fn is_attached(&self) -> bool {
-        self.lock().outbox.is_some()
+        self.lock().send_queue.is_some()
     }
 
     /// Returns when it ends, if nobody is connected and nothing runs, be it what a process has left
     /// behind: it is there only for a client that may want to come back.
-    pub(crate) fn spare_until(&self) -> Option<Instant> {
+    pub(crate) fn evictable_until(&self) -> Option<Instant> {
         let state = self.lock();
         let ends = state.lease.poll_timeout()?;
-        let over = |process: &Arc<Process>| {
+        let over = |process: &Arc<SessionProcess>| {
             let status = process.handle.status();
             status.exit.is_some() && !status.tree_alive
         };
-        let idle = |entry: &Entry| match entry {
-            Entry::Starting(_) => false,
-            Entry::Started(process) => over(process),
+        let idle = |entry: &ProcessEntry| match entry {
+            ProcessEntry::Starting(_) => false,
+            ProcessEntry::Started(process) => over(process),
         };
-        let spare = state.table.values().all(idle) && state.remnants.iter().all(over);
-        spare.then_some(ends)
+        let evicted = state.table.values().all(idle) && state.orphaned_trees.iter().all(over);
+        evicted.then_some(ends)
     }
 
     /// Tells whether the time without a connection is up.
@@ -319,7 +324,7 @@ impl Session {
 
     /// Waits until every process has ended, or its output has, too. Holds none of them meanwhile: one
     /// that is let go of is to end.
-    pub(crate) async fn all_ended(&self, until: WaitUntil) {
+    pub(crate) async fn wait_all(&self, until: WaitUntil) {
         let waits = self
             .started()
             .map(|process| process.handle.wait(until, None));
@@ -332,22 +337,22 @@ impl Session {
     /// Lets go of every process: their trees are killed.
     pub(crate) fn clear(&self) {
         let mut state = self.lock();
-        let (table, remnants) = (
+        let (table, orphaned_trees) = (
             std::mem::take(&mut state.table),
-            std::mem::take(&mut state.remnants),
+            std::mem::take(&mut state.orphaned_trees),
         );
         let finished = std::mem::take(&mut state.finished);
-        let replaced = std::mem::take(&mut state.replaced);
+        let displaced = std::mem::take(&mut state.displaced);
         for entry in table.values() {
-            if let Entry::Starting(cancel) = entry {
+            if let ProcessEntry::Starting(cancel) = entry {
                 cancel.notify_one();
             }
         }
         drop(state);
-        drop((table, finished, replaced, remnants));
+        drop((table, finished, displaced, orphaned_trees));
     }
 
-    fn started(&self) -> impl Iterator<Item = Arc<Process>> + use<> {
+    fn started(&self) -> impl Iterator<Item = Arc<SessionProcess>> + use<> {
         let started: Vec<_> = self.lock().started().cloned().collect();
         started.into_iter()
     }
@@ -357,27 +362,27 @@ impl Session {
     pub(crate) fn take_over(
         self: &Arc<Self>,
         from: &Self,
-        process: &Arc<Process>,
+        process: &Arc<SessionProcess>,
     ) -> Result<(), AdmitError> {
         let id = process.handle.id();
         let mut state = self.lock();
         if state.table.contains_key(id) {
             return Err(AdmitError::Exists(id.clone()));
         }
-        if state.live() >= self.bounds.most_processes {
-            return Err(AdmitError::TooMany(self.bounds.most_processes));
+        if state.live_count() >= self.session_limits.max_processes {
+            return Err(AdmitError::TooMany(self.session_limits.max_processes));
         }
         state
             .table
-            .insert(id.clone(), Entry::Started(Arc::clone(process)));
+            .insert(id.clone(), ProcessEntry::Started(Arc::clone(process)));
         drop(state);
         // In this order: whoever retains it when it ends finds it in the table of its owner.
         process.owner.detach(self);
         let released = from.release(process);
-        process.let_go();
+        process.release_unacked();
         match released {
             ReleaseOutcome::Running => {}
-            ReleaseOutcome::Finished => self.retain(process),
+            ReleaseOutcome::Finished => self.retain_finished(process),
             // Its session ended meanwhile, or has forgotten it.
             ReleaseOutcome::Missing => {
                 self.lock().table.remove(id);
@@ -388,14 +393,14 @@ impl Session {
     }
 
     /// Gives a process away.
-    fn release(&self, process: &Arc<Process>) -> ReleaseOutcome {
+    fn release(&self, process: &Arc<SessionProcess>) -> ReleaseOutcome {
         let mut state = self.lock();
-        if !state.has(process) {
+        if !state.contains(process) {
             return ReleaseOutcome::Missing;
         }
         state.table.remove(process.handle.id());
-        state.taken_over.retain(|one| one.strong_count() > 0);
-        state.taken_over.push(Arc::downgrade(process));
+        state.adopted.retain(|one| one.strong_count() > 0);
+        state.adopted.push(Arc::downgrade(process));
         match state.finished.remove(process) {
             true => ReleaseOutcome::Finished,
             false => ReleaseOutcome::Running,
@@ -403,13 +408,13 @@ impl Session {
     }
 
     /// Drops a process from the table some time after its output ended.
-    fn forget_later(process: &Arc<Process>, life: Life, meters: Arc<Meters>) {
+    fn watch_exit(process: &Arc<SessionProcess>, span: ProcessSpan, meters: Arc<Meters>) {
         let exited = process.handle.wait(WaitUntil::Exited, None);
         let closed = process.handle.wait(WaitUntil::Closed, None);
         let process = Arc::downgrade(process);
         tokio::spawn(async move {
             let exited = exited.await;
-            life.end(exited.ok().and_then(|status| status.exit), &meters);
+            span.end(exited.ok().and_then(|status| status.exit), &meters);
             drop(closed.await);
             let Some(process) = process.upgrade() else {
                 return;
@@ -418,36 +423,36 @@ impl Session {
                 watcher.end();
             }
             if let Some(session) = process.owner.session() {
-                session.retain(&process);
+                session.retain_finished(&process);
             }
         });
     }
 
     /// Keeps a finished process for a while. If another table took it over, it is kept there.
-    fn retain(self: &Arc<Self>, process: &Arc<Process>) {
+    fn retain_finished(self: &Arc<Self>, process: &Arc<SessionProcess>) {
         let mut owner = Arc::clone(self);
-        let mut gone = loop {
-            if let Some(gone) = owner.finish(process) {
-                break gone;
+        let mut evicted_rx = loop {
+            if let Some(evicted_rx) = owner.mark_finished(process) {
+                break evicted_rx;
             }
             match process.owner.session() {
                 Some(session) if !Arc::ptr_eq(&session, &owner) => owner = session,
                 _ => return,
             }
         };
-        let retention = owner.bounds.retention;
+        let retention = owner.session_limits.retention;
         let weak = (Arc::downgrade(&owner), Arc::downgrade(process));
         tokio::spawn(async move {
             loop {
                 // It may be forgotten for another reason, long before that.
-                if timeout(retention, &mut gone).await.is_ok() {
+                if timeout(retention, &mut evicted_rx).await.is_ok() {
                     return;
                 }
                 let (Some(session), Some(process)) = (weak.0.upgrade(), weak.1.upgrade()) else {
                     return;
                 };
                 // What somebody may yet ask for again does not fall out for its age.
-                if !process.is_kept() {
+                if !process.has_unacked() {
                     session.forget(&process);
                     return;
                 }
@@ -457,23 +462,26 @@ impl Session {
 
     /// Counts a process among the finished, and forgets others of them if they are too many. Returns
     /// what resolves when it is forgotten; nothing if it is not in this table.
-    fn finish(&self, process: &Arc<Process>) -> Option<oneshot::Receiver<Infallible>> {
+    fn mark_finished(
+        &self,
+        process: &Arc<SessionProcess>,
+    ) -> Option<oneshot::Receiver<Infallible>> {
         // Declared before the lock is taken, so that processes are dropped behind it.
         let mut forgotten = Vec::new();
         let mut state = self.lock();
-        if !state.has(process) {
+        if !state.contains(process) {
             return None;
         }
-        let gone = state.finished.push(Arc::clone(process));
-        while let Some(process) = state.finished.excess().cloned() {
+        let evicted_rx = state.finished.push(Arc::clone(process));
+        while let Some(process) = state.finished.next_eviction().cloned() {
             state.forget(&process);
             forgotten.push(process);
         }
-        Some(gone)
+        Some(evicted_rx)
     }
 
     /// Forgets a finished process. Returns `false` if it has not finished.
-    pub(crate) fn forget(&self, process: &Arc<Process>) -> bool {
+    pub(crate) fn forget(&self, process: &Arc<SessionProcess>) -> bool {
         self.lock().forget(process)
     }
 
@@ -492,55 +500,55 @@ enum ReleaseOutcome {
 
 impl State {
     /// Tells whether a process is in the table.
-    fn has(&self, process: &Arc<Process>) -> bool {
+    fn contains(&self, process: &Arc<SessionProcess>) -> bool {
         let entry = self.table.get(process.handle.id());
-        matches!(entry, Some(Entry::Started(one)) if Arc::ptr_eq(one, process))
+        matches!(entry, Some(ProcessEntry::Started(one)) if Arc::ptr_eq(one, process))
     }
 
-    fn started(&self) -> impl Iterator<Item = &Arc<Process>> {
+    fn started(&self) -> impl Iterator<Item = &Arc<SessionProcess>> {
         self.table.values().filter_map(|entry| match entry {
-            Entry::Starting(_) => None,
-            Entry::Started(process) => Some(process),
+            ProcessEntry::Starting(_) => None,
+            ProcessEntry::Started(process) => Some(process),
         })
     }
 
     /// Counts the processes that live, or whose descendants do.
-    fn live(&self) -> usize {
-        let shown = self.finished.len() - self.replaced.len();
+    fn live_count(&self) -> usize {
+        let truncate_for_log = self.finished.len() - self.displaced.len();
         // What those leave whose id is given away is counted already: nothing is refused later.
         let left = self
-            .replaced
+            .displaced
             .values()
             .filter(|process| process.handle.status().tree_alive);
-        self.table.len() - shown + left.count() + self.remnants.len()
+        self.table.len() - truncate_for_log + left.count() + self.orphaned_trees.len()
     }
 
     /// Lets go of whatever was not acknowledged.
-    fn let_go(&mut self) {
-        self.started().for_each(|process| process.let_go());
+    fn release_unacked(&mut self) {
+        self.started().for_each(|process| process.release_unacked());
         self.finished.recount(|_| true);
     }
 
     /// Drops a finished process from the table; its id is free again. Returns `false` if it has not
     /// finished.
-    fn forget(&mut self, process: &Arc<Process>) -> bool {
+    fn forget(&mut self, process: &Arc<SessionProcess>) -> bool {
         if !self.finished.remove(process) {
             return false;
         }
         let id = process.handle.id();
-        if self.replaced.remove(id).is_none() {
+        if self.displaced.remove(id).is_none() {
             self.table.remove(id);
         }
-        process.let_go();
+        process.release_unacked();
         if process.handle.status().tree_alive {
-            self.remnants.push(Arc::clone(process));
+            self.orphaned_trees.push(Arc::clone(process));
         }
         true
     }
 }
 
 /// Sends the events of a process to a connection.
-pub(crate) fn follow(outbox: &Outbox, process: &Process, from: From) {
+pub(crate) fn follow(send_queue: &SendQueue, process: &SessionProcess, from: From) {
     // A detached process is not held up by those who watch it.
     let pace = if process.is_detached() {
         Pace::Free
@@ -548,5 +556,5 @@ pub(crate) fn follow(outbox: &Outbox, process: &Process, from: From) {
         Pace::Held
     };
     let events = process.handle.follow(Follow { from, pace });
-    outbox.follow(process.handle.id().clone(), process.dialect, events);
+    send_queue.follow(process.handle.id().clone(), process.family, events);
 }

@@ -24,26 +24,26 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use crate::{
     meters::Meters,
-    send_queue::{Followed, Item},
+    send_queue::{FollowedProcess, SendItem},
 };
 
 /// What is gathered before it is flushed although more is ready. Larger gathers measured no better.
-const GATHER_BYTES: usize = 64 << 10;
+const BATCH_BYTES: usize = 64 << 10;
 
-pub(super) struct Writer {
+pub(super) struct ConnectionWriter {
     link: Box<dyn MessageWriter>,
-    items: mpsc::UnboundedReceiver<Item>,
-    follows: SelectAll<Notifications>,
+    items: mpsc::UnboundedReceiver<SendItem>,
+    follows: SelectAll<NotificationStream>,
     encoding: Encoding,
     /// Room that is given back when the messages are flushed.
-    room: Vec<OwnedSemaphorePermit>,
+    permits: Vec<OwnedSemaphorePermit>,
     meters: Arc<Meters>,
 }
 
-impl Writer {
+impl ConnectionWriter {
     pub(super) fn new(
         link: Box<dyn MessageWriter>,
-        items: mpsc::UnboundedReceiver<Item>,
+        items: mpsc::UnboundedReceiver<SendItem>,
         meters: Arc<Meters>,
     ) -> Self {
         Self {
@@ -51,14 +51,14 @@ impl Writer {
             items,
             follows: SelectAll::new(),
             encoding: Encoding::Text,
-            room: Vec::new(),
+            permits: Vec::new(),
             meters,
         }
     }
 
     pub(super) async fn run(mut self) {
         loop {
-            if !poll_fn(|cx| self.poll_gather(cx)).await {
+            if !poll_fn(|cx| self.poll_batch(cx)).await {
                 // Nobody sends any more; what is left goes out if the peer takes it.
                 if let Err(error) = self.link.close().await {
                     tracing::debug!(%error, "link was not closed");
@@ -75,19 +75,19 @@ impl Writer {
     async fn flush(&mut self) -> io::Result<()> {
         self.meters.sent_bytes.add_bytes(self.link.buffered());
         self.link.flush().await?;
-        self.room.clear();
+        self.permits.clear();
         Ok(())
     }
 
     /// Encodes what is ready. Resolves to `true` when there is something to flush, and to `false`
     /// when there never will be.
-    fn poll_gather(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+    fn poll_batch(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         let mut open = true;
-        while self.link.buffered() < GATHER_BYTES {
+        while self.link.buffered() < BATCH_BYTES {
             let mut progress = false;
             match self.items.poll_recv(cx) {
                 Poll::Ready(Some(item)) => {
-                    self.take(item);
+                    self.handle_item(item);
                     progress = true;
                 }
                 Poll::Ready(None) => {
@@ -115,37 +115,34 @@ impl Writer {
         }
     }
 
-    fn take(&mut self, item: Item) {
+    fn handle_item(&mut self, item: SendItem) {
         match item {
-            Item::Message(message, room) => {
+            SendItem::Message(message, permits) => {
                 self.link.push(message, self.encoding);
-                self.room.extend(room);
+                self.permits.extend(permits);
             }
-            Item::Binary => self.encoding = Encoding::Binary,
-            Item::Follow(followed) => {
+            SendItem::Binary => self.encoding = Encoding::Binary,
+            SendItem::Follow(followed) => {
                 let meters = Arc::clone(&self.meters);
-                self.follows.push(Notifications { followed, meters });
+                self.follows.push(NotificationStream { followed, meters });
             }
         }
     }
 }
 
 /// The events of one process, as messages.
-struct Notifications {
-    followed: Followed,
+struct NotificationStream {
+    followed: FollowedProcess,
     meters: Arc<Meters>,
 }
 
-impl Stream for Notifications {
+impl Stream for NotificationStream {
     type Item = Outgoing;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Outgoing>> {
         let Self { followed, meters } = &mut *self;
-        let Followed {
-            id,
-            dialect,
-            events,
-            ..
+        let FollowedProcess {
+            id, family, events, ..
         } = followed;
         loop {
             match ready!(events.poll_next_unpin(cx)) {
@@ -154,7 +151,7 @@ impl Stream for Notifications {
                     if let ExecProcessEvent::Output(chunk) = &event {
                         meters.output_bytes.add_bytes(chunk.data.len());
                     }
-                    if let Some(message) = notification(id, *dialect, event) {
+                    if let Some(message) = notification(id, *family, event) {
                         return Poll::Ready(Some(message));
                     }
                 }
@@ -165,7 +162,7 @@ impl Stream for Notifications {
 
 /// How a process reports.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Dialect {
+pub(crate) enum MethodFamily {
     /// `process/*`.
     Process,
     /// `command/exec*`, the first one.
@@ -173,13 +170,13 @@ pub(crate) enum Dialect {
 }
 
 /// Returns the notification of an event, if the dialect has one.
-pub(crate) fn notification(id: &ProcessId, dialect: Dialect, event: Event) -> Option<Outgoing> {
-    match (dialect, event) {
-        (Dialect::Process, Event::Output(chunk)) => {
+pub(crate) fn notification(id: &ProcessId, family: MethodFamily, event: Event) -> Option<Outgoing> {
+    match (family, event) {
+        (MethodFamily::Process, Event::Output(chunk)) => {
             Some(Outgoing::output(id, chunk.seq, chunk.stream, chunk.data))
         }
-        (Dialect::Process, Event::Exited(seq, exit)) => Some(exited(id, seq, exit)),
-        (Dialect::Process, Event::Closed(seq)) => {
+        (MethodFamily::Process, Event::Exited(seq, exit)) => Some(exited(id, seq, exit)),
+        (MethodFamily::Process, Event::Closed(seq)) => {
             let closed = ProcessClosed {
                 process_id: id.clone(),
                 seq,
@@ -189,10 +186,10 @@ pub(crate) fn notification(id: &ProcessId, dialect: Dialect, event: Event) -> Op
                 &closed,
             ))
         }
-        (Dialect::Command, Event::Output(chunk)) => {
+        (MethodFamily::Command, Event::Output(chunk)) => {
             Some(Outgoing::command_output(id, chunk.stream, chunk.data))
         }
-        (Dialect::Command, Event::Exited(_, exit)) => {
+        (MethodFamily::Command, Event::Exited(_, exit)) => {
             let exited = CommandExited {
                 process_id: id.clone(),
                 exit_code: exit.code,
@@ -203,7 +200,7 @@ pub(crate) fn notification(id: &ProcessId, dialect: Dialect, event: Event) -> Op
             ))
         }
         // A process that failed elsewhere has no number to tell it by; its next read says so.
-        (Dialect::Command, Event::Closed(_)) | (_, Event::Failed(_)) => None,
+        (MethodFamily::Command, Event::Closed(_)) | (_, Event::Failed(_)) => None,
     }
 }
 

@@ -30,48 +30,48 @@ use tokio::task::{JoinError, JoinHandle, spawn_blocking, yield_now};
 use tracing::Instrument;
 
 use crate::{
-    handler::{Answer, Reply},
-    handler::{Begun, Handler},
+    handler::{Dispatch, RequestHandler},
+    handler::{EncodedResponse, HandlerOutcome},
     meters::Outcome,
-    method_call::{Call, DecodedMethod, DecodedRequest, LARGE_MESSAGE_BYTES, LargeMessage},
-    request_guard::Observed,
-    send_queue::Outbox,
-    service::{Concurrency, Shared},
+    method_call::{DecodedMethod, DecodedRequest, LARGE_MESSAGE_BYTES, LargeMessage, MethodCall},
+    request_guard::RequestGuard,
+    send_queue::SendQueue,
+    service::{Concurrency, ServiceShared},
     session::Session,
 };
 
-pub(super) struct Reader {
+pub(super) struct RequestDispatcher {
     peer: String,
     binary: Binary,
     gate: Gate,
-    shared: Arc<Shared>,
-    handler: Handler,
-    outbox: Arc<Outbox>,
+    shared: Arc<ServiceShared>,
+    handler: RequestHandler,
+    send_queue: Arc<SendQueue>,
     serial: bool,
     /// How long to stay awake after a message, and until when that is.
-    attention: Duration,
-    awake_until: Option<Instant>,
+    busy_poll: Duration,
+    poll_until: Option<Instant>,
     order: Order,
     /// Requests that wait for their turn.
-    queued: BTreeMap<Ticket, Queued>,
+    queued: BTreeMap<Ticket, QueuedRequest>,
     /// Files that are to be opened or closed, in their turn.
-    renamed: BTreeMap<Ticket, HandleId>,
+    pending_handle_ops: BTreeMap<Ticket, HandleId>,
     /// What queued requests and those that run take.
-    held_bytes: usize,
+    queued_bytes: usize,
     /// A large message that is being decoded. No other is read meanwhile.
     decoding: Option<JoinHandle<LargeMessage>>,
     /// Answers that are ready and wait for room.
-    crowded: usize,
+    blocked_responses: usize,
     /// Requests that run or wait, and answers that wait.
     ///
     /// They are polled always: whoever waits for room here may be first in line for it, and would
     /// hold up this task if this task waited, too.
-    running: FuturesUnordered<BoxFuture<'static, Over>>,
+    running: FuturesUnordered<BoxFuture<'static, Completion>>,
 }
 
 /// How reading ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum ReadEnd {
+pub(super) enum ReadOutcome {
     /// The peer is done.
     Done,
     /// The peer broke the rules of the transport, or the connection broke.
@@ -80,34 +80,34 @@ pub(super) enum ReadEnd {
 
 /// What something that is over gives back.
 #[derive(Default)]
-struct Over {
+struct Completion {
     ticket: Option<Ticket>,
     bytes: usize,
-    crowded: usize,
+    blocked_responses: usize,
 }
 
 /// A request that was admitted.
-struct Request {
+struct AdmittedRequest {
     id: RequestId,
-    call: Call,
-    observed: Observed,
+    call: MethodCall,
+    guard: RequestGuard,
 }
 
-struct Queued {
-    work: Work,
+struct QueuedRequest {
+    item: QueuedItem,
     bytes: usize,
 }
 
-enum Work {
-    Call(Request),
+enum QueuedItem {
+    Request(AdmittedRequest),
     /// An answer that is ready, and comes in its turn.
-    Answer(Outgoing),
+    Response(Outgoing),
 }
 
-impl Reader {
+impl RequestDispatcher {
     pub(super) fn new(
-        shared: Arc<Shared>,
-        outbox: Arc<Outbox>,
+        shared: Arc<ServiceShared>,
+        send_queue: Arc<SendQueue>,
         peer: &str,
         binary: Binary,
         principal: Option<Principal>,
@@ -116,80 +116,85 @@ impl Reader {
             Concurrency::Serial => (true, 1),
             Concurrency::AtMost(most) => (false, most.get()),
         };
-        let attention = shared.config.attention;
+        let busy_poll = shared.config.attention;
         Self {
             peer: peer.to_owned(),
             binary,
             gate: Gate::default(),
-            handler: Handler::new(Arc::clone(&shared), Arc::clone(&outbox), binary, principal),
+            handler: RequestHandler::new(
+                Arc::clone(&shared),
+                Arc::clone(&send_queue),
+                binary,
+                principal,
+            ),
             shared,
-            outbox,
+            send_queue,
             serial,
-            attention,
-            awake_until: None,
+            busy_poll,
+            poll_until: None,
             order: Order::new(most),
             queued: BTreeMap::new(),
-            renamed: BTreeMap::new(),
-            held_bytes: 0,
+            pending_handle_ops: BTreeMap::new(),
+            queued_bytes: 0,
             decoding: None,
-            crowded: 0,
+            blocked_responses: 0,
             running: FuturesUnordered::new(),
         }
     }
 
     /// Runs until the peer is done, or breaks the rules of the transport.
-    pub(super) async fn run(&mut self, input: &mut dyn MessageReader) -> ReadEnd {
+    pub(super) async fn run(&mut self, input: &mut dyn MessageReader) -> ReadOutcome {
         loop {
             // Requests and answers are kept in memory, so they are bounded.
-            let full = self.held_bytes >= limits::MAX_MESSAGE_BYTES
-                || self.crowded > 0
+            let full = self.queued_bytes >= limits::MAX_MESSAGE_BYTES
+                || self.blocked_responses > 0
                 || self.decoding.is_some();
-            let awake = self.awake_until.is_some_and(|until| Instant::now() < until);
+            let busy_polling = self.poll_until.is_some_and(|until| Instant::now() < until);
             tokio::select! {
                 biased;
-                Some(over) = self.running.next() => self.handle_over(&over),
+                Some(completion) = self.running.next() => self.handle_completion(&completion),
                 Some(message) = decoded(&mut self.decoding) => {
                     self.decoding = None;
                     match message {
                         Ok(message) => self.handle_large(message).await,
                         // The runtime ends.
-                        Err(_) => return ReadEnd::Done,
+                        Err(_) => return ReadOutcome::Done,
                     }
                 }
                 message = input.next(), if !full => match message {
                     Ok(Some(message)) => {
                         self.handle_message(message).await;
-                        self.stay_awake();
+                        self.extend_busy_poll();
                     }
-                    Ok(None) => return ReadEnd::Done,
+                    Ok(None) => return ReadOutcome::Done,
                     Err(error) => {
                         tracing::debug!(peer = self.peer, %error, "connection is given up");
-                        return ReadEnd::Failed;
+                        return ReadOutcome::Failed;
                     }
                 },
                 // Looks again at once, instead of going to sleep.
-                () = yield_now(), if awake => {}
+                () = yield_now(), if busy_polling => {}
             }
         }
     }
 
-    fn handle_over(&mut self, over: &Over) {
-        self.held_bytes -= over.bytes;
-        self.crowded -= over.crowded;
-        if let Some(ticket) = over.ticket {
+    fn handle_completion(&mut self, completion: &Completion) {
+        self.queued_bytes -= completion.bytes;
+        self.blocked_responses -= completion.blocked_responses;
+        if let Some(ticket) = completion.ticket {
             self.finish(ticket);
             self.start_ready();
         }
     }
 
     fn finish(&mut self, ticket: Ticket) {
-        self.renamed.remove(&ticket);
+        self.pending_handle_ops.remove(&ticket);
         self.order.finish(ticket);
     }
 
     /// What follows a message often comes sooner than a thread that sleeps wakes up.
-    fn stay_awake(&mut self) {
-        self.awake_until = (!self.attention.is_zero()).then(|| Instant::now() + self.attention);
+    fn extend_busy_poll(&mut self) {
+        self.poll_until = (!self.busy_poll.is_zero()).then(|| Instant::now() + self.busy_poll);
     }
 
     /// Gives up the connection's session.
@@ -223,7 +228,7 @@ impl Reader {
                 let decoded = match MethodName::parse(&request.method) {
                     Some(method) => {
                         let granted = self.check_data(has_data);
-                        let call = granted.and_then(|()| Call::decode(method, &mut request));
+                        let call = granted.and_then(|()| MethodCall::decode(method, &mut request));
                         DecodedMethod::Known(method, call)
                     }
                     None => DecodedMethod::Unknown(request.method.into_owned()),
@@ -237,8 +242,8 @@ impl Reader {
                 };
                 self.handle_request(request).await;
             }
-            Ok(input) => self.handle_other(input),
-            Err(reason) => self.refuse_malformed(&reason),
+            Ok(input) => self.handle_non_request(input),
+            Err(reason) => self.reject_malformed(&reason),
         }
     }
 
@@ -253,17 +258,17 @@ impl Reader {
                     data: None,
                 };
                 let input = self.gate.handle_message(Message::Notification(note));
-                self.handle_other(input);
+                self.handle_non_request(input);
             }
-            LargeMessage::Answer(id) => {
-                let answer = exec_wire::message::Response {
+            LargeMessage::Response(id) => {
+                let response = exec_wire::message::Response {
                     id,
                     result: RawValue::NULL,
                     data: None,
                 };
-                self.handle_other(Input::Answer(Message::Response(answer)));
+                self.handle_non_request(Input::Answer(Message::Response(response)));
             }
-            LargeMessage::Malformed(reason) => self.refuse_malformed(&reason),
+            LargeMessage::Malformed(reason) => self.reject_malformed(&reason),
         }
     }
 
@@ -276,30 +281,30 @@ impl Reader {
                 let message = format!("exec-server does not implement `{name}`");
                 let unknown = RpcError::new(ErrorCode::METHOD_NOT_FOUND, message);
                 let error = self.check_data(request.has_data).err().unwrap_or(unknown);
-                return self.answer(Outgoing::error(&id, &error));
+                return self.respond(Outgoing::error(&id, &error));
             }
         };
-        let observed = self.observe(method, request.trace.as_ref());
+        let guard = self.start_guard(method, request.trace.as_ref());
         match self.admit(method, request.has_data, call) {
             Ok((ordering, call)) => {
-                observed.names(call.process());
-                let request = Request { id, call, observed };
+                guard.record_process(call.process());
+                let request = AdmittedRequest { id, call, guard };
                 self.handle_call(request, ordering, bytes).await;
             }
             Err(error) => {
-                observed.finish(Outcome::of(&error));
-                self.answer(Outgoing::error(&id, &error));
+                guard.finish(Outcome::of(&error));
+                self.respond(Outgoing::error(&id, &error));
             }
         }
     }
 
     /// Handles what is not a request.
-    fn handle_other(&mut self, input: Input<'_>) {
+    fn handle_non_request(&mut self, input: Input<'_>) {
         match input {
-            Input::Reply(reply) => self.answer(reply),
+            Input::Reply(reply) => self.respond(reply),
             Input::Acknowledged(acknowledged) => self.handler.acknowledge(&acknowledged),
-            Input::Answer(answer) => {
-                if !self.outbox.asked().handle_answer(answer) {
+            Input::Answer(response) => {
+                if !self.send_queue.server_requests().handle_response(response) {
                     self.gate.handle_unsolicited();
                     self.shared.meters.unsolicited_responses.increment();
                 }
@@ -308,7 +313,7 @@ impl Reader {
         }
     }
 
-    fn refuse_malformed(&mut self, reason: &str) {
+    fn reject_malformed(&mut self, reason: &str) {
         self.shared.meters.requests.malformed.increment();
         let peer = &self.peer;
         // The stock server's words: its clients compare them.
@@ -322,7 +327,7 @@ impl Reader {
             }
         };
         let error = RpcError::invalid_request(text);
-        self.answer(Outgoing::error(&RequestId::NONE, &error));
+        self.respond(Outgoing::error(&RequestId::NONE, &error));
     }
 
     /// Checks that raw data came from a peer that may send it.
@@ -338,60 +343,61 @@ impl Reader {
         &self,
         method: MethodName,
         has_data: bool,
-        call: Result<Call, RpcError>,
-    ) -> Result<(Ordering, Call), RpcError> {
+        call: Result<MethodCall, RpcError>,
+    ) -> Result<(Ordering, MethodCall), RpcError> {
         self.check_data(has_data)?;
         let call = call?;
         self.gate.admit(method)?;
         Ok((method.ordering(), call))
     }
 
-    fn observe(&self, method: MethodName, trace: Option<&Trace>) -> Observed {
-        let Shared {
+    fn start_guard(&self, method: MethodName, trace: Option<&Trace>) -> RequestGuard {
+        let ServiceShared {
             meters,
             continue_trace,
             ..
         } = &*self.shared;
         let session = self.handler.session_id();
-        Observed::begin(meters, method, session, trace, *continue_trace)
+        RequestGuard::new(meters, method, session, trace, *continue_trace)
     }
 
-    async fn handle_call(&mut self, request: Request, ordering: Ordering, bytes: usize) {
-        let Request {
+    async fn handle_call(&mut self, request: AdmittedRequest, ordering: Ordering, bytes: usize) {
+        let AdmittedRequest {
             id,
             mut call,
-            observed,
+            guard,
         } = request;
-        if let Call::Initialize(params) = call {
-            let begun = self.handler.initialize(params);
-            let begun = begun.instrument(observed.span.clone()).await;
-            if let Ok(response) = &begun {
-                self.gate.handle_session(&response.extensions);
+        if let MethodCall::Initialize(params) = call {
+            let opened = self.handler.initialize(params);
+            let opened = opened.instrument(guard.span.clone()).await;
+            if let Ok(opened) = &opened {
+                self.gate.handle_session(&opened.extensions);
             }
-            let answer = Answer::new(&id, &begun);
-            observed.finish(answer.outcome);
-            return self.deliver(answer.message, None);
+            let response = EncodedResponse::new(&id, &opened);
+            guard.finish(response.outcome);
+            return self.send_response(response.message, None);
         }
         // In strict order, a name means what it means in its turn.
         let ordering = if self.serial {
             ordering
         } else {
-            self.take_hold(&mut call, ordering)
+            self.pin_file_handle(&mut call, ordering)
         };
         if ordering == Ordering::Control && !self.serial {
             // Never queues, and is never refused for the many that wait.
-            self.begin(Request { id, call, observed }, None, 0);
-        } else if self.is_busy() && !matches!(call, Call::Unwatch(_)) {
+            self.dispatch(AdmittedRequest { id, call, guard }, None, 0);
+        } else if self.is_busy() && !matches!(call, MethodCall::Unwatch(_)) {
             let most = limits::MAX_REQUESTS_IN_FLIGHT;
             let error = RpcError::internal(format!("more than {most} requests are unanswered"));
-            observed.finish(Outcome::of(&error));
-            self.deliver(Outgoing::error(&id, &error), None);
+            guard.finish(Outcome::of(&error));
+            self.send_response(Outgoing::error(&id, &error), None);
         } else {
-            let starts = call.starts().cloned();
-            let renames = call.renames().cloned();
-            let work = Work::Call(Request { id, call, observed });
-            let ticket = self.enqueue(Claim { ordering, starts }, Queued { work, bytes });
-            self.renamed.extend(renames.map(|id| (ticket, id)));
+            let starts = call.started_process().cloned();
+            let changed_handle = call.changed_handle().cloned();
+            let item = QueuedItem::Request(AdmittedRequest { id, call, guard });
+            let ticket = self.enqueue(Claim { ordering, starts }, QueuedRequest { item, bytes });
+            self.pending_handle_ops
+                .extend(changed_handle.map(|id| (ticket, id)));
             self.start_ready();
         }
     }
@@ -403,57 +409,61 @@ impl Reader {
     /// Takes hold of the open file that a block is of, if its name stays what it is until the
     /// block's turn: closing does not queue, and would otherwise overtake. Returns how the request
     /// is ordered: a close queues after all if its name is to be opened or closed before.
-    fn take_hold(&mut self, call: &mut Call, ordering: Ordering) -> Ordering {
-        let Some(id) = call.handle() else {
+    fn pin_file_handle(&mut self, call: &mut MethodCall, ordering: Ordering) -> Ordering {
+        let Some(id) = call.file_handle() else {
             return ordering;
         };
-        if self.renamed.values().any(|renamed| renamed == id) {
-            return if matches!(call, Call::CloseFile(_)) {
+        if self
+            .pending_handle_ops
+            .values()
+            .any(|pending_handle_ops| pending_handle_ops == id)
+        {
+            return if matches!(call, MethodCall::CloseFile(_)) {
                 Ordering::Changes
             } else {
                 ordering
             };
         }
-        if let Call::CloseFile(close) = call {
+        if let MethodCall::CloseFile(close) = call {
             for queued in self.queued.values_mut() {
-                if let Work::Call(earlier) = &mut queued.work
-                    && earlier.call.handle() == Some(&close.handle_id)
+                if let QueuedItem::Request(earlier) = &mut queued.item
+                    && earlier.call.file_handle() == Some(&close.handle_id)
                 {
-                    self.handler.take_hold(&mut earlier.call);
+                    self.handler.pin_file_handle(&mut earlier.call);
                 }
             }
         } else {
-            self.handler.take_hold(call);
+            self.handler.pin_file_handle(call);
         }
         ordering
     }
 
     /// Sends an answer that is ready: at once, or, in strict order, in its turn.
-    fn answer(&mut self, answer: Outgoing) {
+    fn respond(&mut self, response: Outgoing) {
         if self.serial && !self.order.is_idle() {
-            let bytes = answer.text_len();
-            let work = Work::Answer(answer);
-            self.enqueue(Ordering::Reads.into(), Queued { work, bytes });
+            let bytes = response.text_len();
+            let item = QueuedItem::Response(response);
+            self.enqueue(Ordering::Reads.into(), QueuedRequest { item, bytes });
             self.start_ready();
         } else {
-            self.deliver(answer, None);
+            self.send_response(response, None);
         }
     }
 
     /// Sends an answer, now or when there is room, and ends its request.
-    fn deliver(&mut self, answer: Outgoing, ticket: Option<Ticket>) {
-        match (self.outbox.try_send(answer), ticket) {
+    fn send_response(&mut self, response: Outgoing, ticket: Option<Ticket>) {
+        match (self.send_queue.try_send(response), ticket) {
             (Ok(()), None) => {}
             (Ok(()), Some(ticket)) => self.finish(ticket),
-            (Err(answer), ticket) => {
-                self.crowded += 1;
-                let outbox = Arc::clone(&self.outbox);
+            (Err(response), ticket) => {
+                self.blocked_responses += 1;
+                let send_queue = Arc::clone(&self.send_queue);
                 let send = async move {
-                    outbox.send(answer).await;
-                    Over {
+                    send_queue.send(response).await;
+                    Completion {
                         ticket,
                         bytes: 0,
-                        crowded: 1,
+                        blocked_responses: 1,
                     }
                 };
                 self.running.push(send.boxed());
@@ -461,81 +471,81 @@ impl Reader {
         }
     }
 
-    fn enqueue(&mut self, claim: Claim, work: Queued) -> Ticket {
+    fn enqueue(&mut self, claim: Claim, item: QueuedRequest) -> Ticket {
         let ticket = self.order.submit(claim);
-        self.held_bytes += work.bytes;
-        self.queued.insert(ticket, work);
+        self.queued_bytes += item.bytes;
+        self.queued.insert(ticket, item);
         ticket
     }
 
     /// Begins every request whose turn it is.
     fn start_ready(&mut self) {
         while let Some(ticket) = self.order.poll_ready() {
-            let Some(Queued { work, bytes }) = self.queued.remove(&ticket) else {
+            let Some(QueuedRequest { item, bytes }) = self.queued.remove(&ticket) else {
                 continue;
             };
-            match work {
-                Work::Call(request) => self.begin(request, Some(ticket), bytes),
-                Work::Answer(answer) => {
-                    self.held_bytes -= bytes;
-                    self.deliver(answer, Some(ticket));
+            match item {
+                QueuedItem::Request(request) => self.dispatch(request, Some(ticket), bytes),
+                QueuedItem::Response(response) => {
+                    self.queued_bytes -= bytes;
+                    self.send_response(response, Some(ticket));
                 }
             }
         }
     }
 
     /// Begins a request that takes `bytes` until it is done, or only waits.
-    fn begin(&mut self, request: Request, ticket: Option<Ticket>, bytes: usize) {
-        let Request { id, call, observed } = request;
-        let (outbox, span) = (Arc::clone(&self.outbox), observed.span.clone());
-        match span.in_scope(|| self.handler.begin(id, call)) {
-            Begun::Done(answer) => {
-                self.held_bytes -= bytes;
-                observed.finish(answer.outcome);
-                self.deliver(answer.message, ticket);
+    fn dispatch(&mut self, request: AdmittedRequest, ticket: Option<Ticket>, bytes: usize) {
+        let AdmittedRequest { id, call, guard } = request;
+        let (send_queue, span) = (Arc::clone(&self.send_queue), guard.span.clone());
+        match span.in_scope(|| self.handler.dispatch(id, call)) {
+            Dispatch::Ready(response) => {
+                self.queued_bytes -= bytes;
+                guard.finish(response.outcome);
+                self.send_response(response.message, ticket);
             }
-            Begun::Runs(reply) => {
+            Dispatch::Running(reply) => {
                 let run = async move {
                     let reply = reply.await;
-                    observed.finish(reply.outcome());
-                    if let Reply::Send(answer) = reply {
-                        outbox.send(answer.message).await;
+                    guard.finish(reply.outcome());
+                    if let HandlerOutcome::Respond(response) = reply {
+                        send_queue.send(response.message).await;
                     }
-                    Over {
+                    Completion {
                         ticket,
                         bytes,
-                        crowded: 0,
+                        blocked_responses: 0,
                     }
                 };
                 self.running.push(run.instrument(span).boxed());
             }
-            Begun::Waits(answer) => {
+            Dispatch::Waiting(response) => {
                 let send = async move {
-                    let answer = answer.await;
-                    observed.finish(answer.outcome);
-                    outbox.send(answer.message).await;
+                    let response = response.await;
+                    guard.finish(response.outcome);
+                    send_queue.send(response.message).await;
                 };
-                self.wait(send.instrument(span).boxed(), ticket, bytes);
+                self.run_waiting(send.instrument(span).boxed(), ticket, bytes);
             }
-            Begun::Answers(answers) => {
-                let send = async move { observed.finish(answers.await) };
-                self.wait(send.instrument(span).boxed(), ticket, bytes);
+            Dispatch::Streaming(answers) => {
+                let send = async move { guard.finish(answers.await) };
+                self.run_waiting(send.instrument(span).boxed(), ticket, bytes);
             }
         }
     }
 
     /// Lets a request wait. In strict order even that holds everybody up; otherwise nobody.
-    fn wait(&mut self, waits: BoxFuture<'static, ()>, ticket: Option<Ticket>, bytes: usize) {
-        self.held_bytes -= bytes;
+    fn run_waiting(&mut self, waits: BoxFuture<'static, ()>, ticket: Option<Ticket>, bytes: usize) {
+        self.queued_bytes -= bytes;
         let held = if self.serial { ticket } else { None };
         if let (false, Some(ticket)) = (self.serial, ticket) {
             self.finish(ticket);
         }
-        let over = Over {
+        let completion = Completion {
             ticket: held,
-            ..Over::default()
+            ..Completion::default()
         };
-        self.running.push(waits.map(|()| over).boxed());
+        self.running.push(waits.map(|()| completion).boxed());
     }
 }
 

@@ -30,35 +30,35 @@ use futures_util::{
 };
 use serde::Serialize;
 
-use super::{Answer, Begun, Handlers, Reply, done};
+use super::{Dispatch, EncodedResponse, HandlerContext, HandlerOutcome, respond_now};
 use crate::{
-    connection_files::{Opened, check_handle},
+    connection_files::{OpenHandle, check_handle},
     meters::Outcome,
 };
 
 /// Data of a request: broken base64 is the request's fault, but not one of its form.
-pub(crate) type Data = Result<Bytes, Base64Error>;
+pub(crate) type FileData = Result<Bytes, Base64Error>;
 
-impl Handlers<'_> {
+impl HandlerContext<'_> {
     pub(super) fn file_system(&self) -> &Arc<dyn ExecutorFileSystem> {
         &self.session.environment.files
     }
 
-    pub(super) fn read_file(&self, id: RequestId, read: exec_wire::fs::ReadFile) -> Begun {
+    pub(super) fn read_file(&self, id: RequestId, read: exec_wire::fs::ReadFile) -> Dispatch {
         let meters = Arc::clone(&self.shared.meters);
-        runs(
+        run_file_operation(
             self.file_system().read_file(read),
             move |content| match content {
                 Ok(data) => {
                     meters.file_read_bytes.add_bytes(data.len());
-                    Answer::with_data(&id, &FileContent::default(), "dataBase64", data)
+                    EncodedResponse::with_data(&id, &FileContent::default(), "dataBase64", data)
                 }
-                Err(error) => Answer::error(&id, &error.into()),
+                Err(error) => EncodedResponse::error(&id, &error.into()),
             },
         )
     }
 
-    pub(super) fn write_file(&self, id: RequestId, write: WriteFile, data: Data) -> Begun {
+    pub(super) fn write_file(&self, id: RequestId, write: WriteFile, data: FileData) -> Dispatch {
         match data {
             Ok(data) => {
                 let bytes = data.len();
@@ -68,17 +68,21 @@ impl Handlers<'_> {
         }
     }
 
-    pub(super) fn canonicalize(&self, id: RequestId, path: exec_wire::fs::Canonicalize) -> Begun {
+    pub(super) fn canonicalize(
+        &self,
+        id: RequestId,
+        path: exec_wire::fs::Canonicalize,
+    ) -> Dispatch {
         let canonical = self.file_system().canonicalize(path);
-        result(id, canonical, |path| CanonicalPath { path })
+        file_result(id, canonical, |path| CanonicalPath { path })
     }
 
     pub(super) fn read_directory(
         &self,
         id: RequestId,
         read: exec_wire::fs::ReadDirectory,
-    ) -> Begun {
-        self.make_list(id, |files| {
+    ) -> Dispatch {
+        self.list_request(id, |files| {
             let listing = files.read_directory(read);
             listing
                 .map_ok(|entries| DirectoryListing { entries })
@@ -88,25 +92,25 @@ impl Handlers<'_> {
 
     /// Answers with something that may be long. Few of those are in memory at a time: the next is
     /// made when one has been queued to be sent.
-    pub(super) fn make_list<T: Serialize + Send + 'static>(
+    pub(super) fn list_request<T: Serialize + Send + 'static>(
         &self,
         id: RequestId,
         operation: impl FnOnce(&dyn ExecutorFileSystem) -> FileFuture<T> + Send + 'static,
-    ) -> Begun {
-        let (files, outbox) = (Arc::clone(self.files), Arc::clone(self.outbox));
+    ) -> Dispatch {
+        let (files, send_queue) = (Arc::clone(self.files), Arc::clone(self.send_queue));
         let file_system = Arc::clone(self.file_system());
         let run = async move {
             // The semaphore is never closed.
-            let _room = files.lists.acquire().await;
+            let _permit = files.list_permits.acquire().await;
             let list = operation(&*file_system).await;
-            let answer = Answer::new(&id, &list.map_err(RpcError::from));
-            outbox.send(answer.message).await;
-            Reply::Sent(answer.outcome)
+            let response = EncodedResponse::new(&id, &list.map_err(RpcError::from));
+            send_queue.send(response.message).await;
+            HandlerOutcome::Responded(response.outcome)
         };
-        Begun::Runs(run.boxed())
+        Dispatch::Running(run.boxed())
     }
 
-    pub(super) fn open_file(&self, id: RequestId, open: OpenFile) -> Begun {
+    pub(super) fn open_file(&self, id: RequestId, open: OpenFile) -> Dispatch {
         let OpenFile {
             handle_id,
             path,
@@ -114,22 +118,22 @@ impl Handlers<'_> {
             sandbox,
         } = open;
         // Refused before anything is opened: that could have emptied a file.
-        let place = match self.files.admit_handle(&handle_id) {
-            Ok(place) => place,
-            Err(error) => return done(&id, Err::<Empty, _>(error)),
+        let reservation = match self.files.admit_handle(&handle_id) {
+            Ok(reservation) => reservation,
+            Err(error) => return respond_now(&id, Err::<Empty, _>(error)),
         };
         let open = Open {
             path,
             mode,
             sandbox,
         };
-        result(id, self.file_system().open(open), |file| {
-            place.finish(file);
+        file_result(id, self.file_system().open(open), |file| {
+            reservation.finish(file);
             OpenedFile { handle_id }
         })
     }
 
-    pub(super) fn read_block(&self, id: RequestId, read: ReadBlock, file: Handle) -> Begun {
+    pub(super) fn read_block(&self, id: RequestId, read: ReadBlock, file: PinnedFile) -> Dispatch {
         let ReadBlock {
             handle_id,
             offset,
@@ -137,22 +141,22 @@ impl Handlers<'_> {
         } = read;
         let length = usize::try_from(len).unwrap_or(usize::MAX);
         let checked = check_handle(&handle_id).and_then(|()| check_block("read", offset, length));
-        let opened = match checked.and_then(|()| self.files.find(&handle_id, file)) {
-            Ok(opened) => opened,
-            Err(error) => return done(&id, Err::<Empty, _>(error)),
+        let handle = match checked.and_then(|()| self.files.find(&handle_id, file)) {
+            Ok(handle) => handle,
+            Err(error) => return respond_now(&id, Err::<Empty, _>(error)),
         };
         let (files, meters) = (Arc::clone(self.files), Arc::clone(&self.shared.meters));
-        let reading = opened.file.read_block(offset, length);
-        runs(reading, move |block| match block {
+        let reading = handle.file.read_block(offset, length);
+        run_file_operation(reading, move |block| match block {
             Ok(FileBlock { data, eof }) => {
                 let rest = Block { chunk: None, eof };
                 meters.file_read_bytes.add_bytes(data.len());
-                Answer::with_data(&id, &rest, "chunk", data)
+                EncodedResponse::with_data(&id, &rest, "chunk", data)
             }
             Err(error) => {
                 // What the host cannot read once is not read again.
-                files.fail(&handle_id, &opened);
-                Answer::error(&id, &error.into())
+                files.fail(&handle_id, &handle);
+                EncodedResponse::error(&id, &error.into())
             }
         })
     }
@@ -162,40 +166,40 @@ impl Handlers<'_> {
         id: RequestId,
         write: WriteBlock,
         data: Bytes,
-        file: Handle,
-    ) -> Begun {
+        file: PinnedFile,
+    ) -> Dispatch {
         let (handle_id, offset) = (&write.handle_id, write.offset);
         let checked = check_handle(handle_id);
         let checked = checked.and_then(|()| check_block("write", offset, data.len()));
         match checked.and_then(|()| self.files.find(handle_id, file)) {
-            Ok(opened) => {
+            Ok(handle) => {
                 let bytes = data.len();
-                self.written(id, bytes, opened.file.write_block(offset, data))
+                self.written(id, bytes, handle.file.write_block(offset, data))
             }
-            Err(error) => done(&id, Err::<Empty, _>(error)),
+            Err(error) => respond_now(&id, Err::<Empty, _>(error)),
         }
     }
 
     /// Answers that content was written.
-    fn written(&self, id: RequestId, bytes: usize, operation: FileFuture<()>) -> Begun {
+    fn written(&self, id: RequestId, bytes: usize, operation: FileFuture<()>) -> Dispatch {
         let meters = Arc::clone(&self.shared.meters);
-        result(id, operation, move |()| {
+        file_result(id, operation, move |()| {
             meters.file_written_bytes.add_bytes(bytes);
             Empty {}
         })
     }
 
-    pub(super) fn close_file(&self, id: &RequestId, close: &CloseFile) -> Begun {
+    pub(super) fn close_file(&self, id: &RequestId, close: &CloseFile) -> Dispatch {
         let checked = check_handle(&close.handle_id);
         if checked.is_ok() {
             self.files.close(&close.handle_id);
         }
-        done(id, checked.map(|()| Empty {}))
+        respond_now(id, checked.map(|()| Empty {}))
     }
 }
 
 /// An open file, if its name was known when the request came.
-pub(crate) type Handle = Option<Arc<Opened>>;
+pub(crate) type PinnedFile = Option<Arc<OpenHandle>>;
 
 /// Checks the arguments of a block, which are wrong for every file.
 fn check_block(verb: &str, offset: u64, length: usize) -> Result<(), RpcError> {
@@ -212,47 +216,49 @@ fn check_block(verb: &str, offset: u64, length: usize) -> Result<(), RpcError> {
     Ok(())
 }
 
-fn refuse(id: &RequestId, reason: impl Into<String>) -> Begun {
-    done(id, Err::<Empty, _>(RpcError::invalid_request(reason)))
+fn refuse(id: &RequestId, reason: impl Into<String>) -> Dispatch {
+    respond_now(id, Err::<Empty, _>(RpcError::invalid_request(reason)))
 }
 
 /// Answers with what the operation comes to.
-pub(super) fn result<T, R>(
+pub(super) fn file_result<T, R>(
     id: RequestId,
     operation: FileFuture<T>,
     result: impl FnOnce(T) -> R + Send + 'static,
-) -> Begun
+) -> Dispatch
 where
     T: Send + 'static,
     R: Serialize,
 {
-    runs(operation, move |outcome| {
-        Answer::new(&id, &outcome.map(result).map_err(RpcError::from))
+    run_file_operation(operation, move |outcome| {
+        EncodedResponse::new(&id, &outcome.map(result).map_err(RpcError::from))
     })
 }
 
 /// Answers that the operation is done.
-pub(super) fn nothing(id: RequestId, operation: FileFuture<()>) -> Begun {
-    result(id, operation, |()| Empty {})
+pub(super) fn file_done(id: RequestId, operation: FileFuture<()>) -> Dispatch {
+    file_result(id, operation, |()| Empty {})
 }
 
 /// Answers at once if the operation is done, which it is if nothing had to be waited for.
-fn runs<T: Send + 'static>(
+fn run_file_operation<T: Send + 'static>(
     mut operation: FileFuture<T>,
-    finish: impl FnOnce(Result<T, FileError>) -> Answer + Send + 'static,
-) -> Begun {
+    finish: impl FnOnce(Result<T, FileError>) -> EncodedResponse + Send + 'static,
+) -> Dispatch {
     match (&mut operation).now_or_never() {
-        Some(outcome) => Begun::Done(finish(outcome)),
-        None => Begun::Runs(async move { Reply::Send(finish(operation.await)) }.boxed()),
+        Some(outcome) => Dispatch::Ready(finish(outcome)),
+        None => Dispatch::Running(
+            async move { HandlerOutcome::Respond(finish(operation.await)) }.boxed(),
+        ),
     }
 }
 
-impl Handlers<'_> {
-    pub(super) fn watch(&self, id: RequestId, watch: Watch) -> Begun {
+impl HandlerContext<'_> {
+    pub(super) fn watch(&self, id: RequestId, watch: Watch) -> Dispatch {
         let watch_id = watch.watch_id;
-        let place = match self.files.admit_watch(&watch_id) {
-            Ok(place) => place,
-            Err(error) => return done(&id, Err::<Empty, _>(error)),
+        let reservation = match self.files.admit_watch(&watch_id) {
+            Ok(reservation) => reservation,
+            Err(error) => return respond_now(&id, Err::<Empty, _>(error)),
         };
         let depth = if watch.recursive {
             WatchDepth::Tree
@@ -264,15 +270,19 @@ impl Handlers<'_> {
             depth,
             sandbox: watch.sandbox,
         });
-        let outbox = Arc::clone(self.outbox);
-        let begin = async move {
+        let send_queue = Arc::clone(self.send_queue);
+        let run = async move {
             let mut watcher = match watching.await {
                 Ok(watcher) => watcher,
-                Err(error) => return Reply::Send(Answer::error(&id, &error.into())),
+                Err(error) => {
+                    return HandlerOutcome::Respond(EncodedResponse::error(&id, &error.into()));
+                }
             };
             let path = watcher.path.clone();
-            outbox.send(Outgoing::result(&id, &Watched { path })).await;
-            let tell = async move {
+            send_queue
+                .send(Outgoing::result(&id, &Watched { path }))
+                .await;
+            let notify = async move {
                 let mut ended = false;
                 while !ended {
                     let changes = watcher.changes.next().await;
@@ -284,73 +294,76 @@ impl Handlers<'_> {
                         overflow,
                         ended,
                     };
-                    let told = Outgoing::notification(notification::FS_CHANGED, &changed);
-                    outbox.send(told).await;
+                    let message = Outgoing::notification(notification::FS_CHANGED, &changed);
+                    send_queue.send(message).await;
                 }
             };
-            place.finish(tokio::spawn(tell).abort_handle());
-            Reply::Sent(Outcome::Ok)
+            reservation.finish(tokio::spawn(notify).abort_handle());
+            HandlerOutcome::Responded(Outcome::Ok)
         };
-        Begun::Runs(begin.boxed())
+        Dispatch::Running(run.boxed())
     }
 
-    pub(super) fn unwatch(&self, id: &RequestId, unwatch: &Unwatch) -> Begun {
+    pub(super) fn unwatch(&self, id: &RequestId, unwatch: &Unwatch) -> Dispatch {
         self.files.unwatch(&unwatch.watch_id);
-        done(id, Ok(Empty {}))
+        respond_now(id, Ok(Empty {}))
     }
 
-    pub(super) fn watch_missing(&self, id: RequestId, watch: WatchMissing) -> Begun {
+    pub(super) fn watch_missing(&self, id: RequestId, watch: WatchMissing) -> Dispatch {
         let watch_id = watch.watch_id;
         if !self.files.admit_missing(watch_id) {
-            return done(&id, Ok(Watching { watching: false }));
+            return respond_now(&id, Ok(Watching { watching: false }));
         }
         let watching = self.file_system().watch_missing(MissingPaths {
             missing: watch.missing,
             present: watch.present,
             sandbox: watch.sandbox,
         });
-        let (outbox, files) = (Arc::clone(self.outbox), Arc::clone(self.files));
-        let begin = async move {
+        let (send_queue, files) = (Arc::clone(self.send_queue), Arc::clone(self.files));
+        let run = async move {
             let fired = match watching.await {
                 Ok(fired) => fired,
-                Err(error) => return Reply::Send(Answer::error(&id, &error.into())),
+                Err(error) => {
+                    return HandlerOutcome::Respond(EncodedResponse::error(&id, &error.into()));
+                }
             };
             let watching = fired.is_some();
-            outbox
+            send_queue
                 .send(Outgoing::result(&id, &Watching { watching }))
                 .await;
             if let Some(fired) = fired {
-                let tell = async move {
+                let notify = async move {
                     fired.await;
-                    let told = MissingChanged { watch_id };
-                    let told = Outgoing::notification(notification::FS_MISSING_CHANGED, &told);
-                    outbox.send(told).await;
+                    let message = MissingChanged { watch_id };
+                    let message =
+                        Outgoing::notification(notification::FS_MISSING_CHANGED, &message);
+                    send_queue.send(message).await;
                 };
-                files.keep_missing(tokio::spawn(tell).abort_handle());
+                files.set_missing_watch(tokio::spawn(notify).abort_handle());
             }
-            Reply::Sent(Outcome::Ok)
+            HandlerOutcome::Responded(Outcome::Ok)
         };
-        Begun::Runs(begin.boxed())
+        Dispatch::Running(run.boxed())
     }
 }
 
-impl Handlers<'_> {
+impl HandlerContext<'_> {
     /// Answers with something that may be long: few of those are in memory at a time.
-    pub(super) fn look_up<T: Serialize + Send + 'static>(
+    pub(super) fn catalog_request<T: Serialize + Send + 'static>(
         &self,
         id: RequestId,
         operation: impl FnOnce(&dyn ExecutorCatalog) -> FileFuture<T> + Send + 'static,
-    ) -> Begun {
-        let (files, outbox) = (Arc::clone(self.files), Arc::clone(self.outbox));
+    ) -> Dispatch {
+        let (files, send_queue) = (Arc::clone(self.files), Arc::clone(self.send_queue));
         let catalog = Arc::clone(&self.session.environment.catalog);
         let run = async move {
             // The semaphore is never closed.
-            let _room = files.lists.acquire().await;
+            let _permit = files.list_permits.acquire().await;
             let found = operation(&*catalog).await;
-            let answer = Answer::new(&id, &found.map_err(RpcError::from));
-            outbox.send(answer.message).await;
-            Reply::Sent(answer.outcome)
+            let response = EncodedResponse::new(&id, &found.map_err(RpcError::from));
+            send_queue.send(response.message).await;
+            HandlerOutcome::Responded(response.outcome)
         };
-        Begun::Runs(run.boxed())
+        Dispatch::Running(run.boxed())
     }
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use exec_env::http::{HttpBody, HttpError, HttpFuture, HttpRequest as Asked};
+use exec_env::http::{HttpBody, HttpError, HttpFuture, HttpRequest as OutboundRequest};
 use exec_wire::{
     error::RpcError,
     http::{CancelHttpRequest, HttpBodyDelta, HttpRequest, HttpResponse, HttpResponseHeader},
@@ -27,37 +27,39 @@ use futures_util::{
 };
 use tokio::{sync::Semaphore, task::AbortHandle};
 
-use super::{Answer, Begun, Handlers, done};
-use crate::{connection_files::Task, meters::Outcome, send_queue::Outbox};
+use super::{Dispatch, EncodedResponse, HandlerContext, respond_now};
+use crate::{connection_files::AbortOnDrop, meters::Outcome, send_queue::SendQueue};
 
 /// Largest part that is sent. The wire allows more, but answers wait while a part takes the outbox.
-const PART_BYTES: usize = 256 << 10;
+const BODY_PART_BYTES: usize = 256 << 10;
 
-impl Handlers<'_> {
+impl HandlerContext<'_> {
     pub(super) fn http_request(
         &self,
         id: RequestId,
         request: HttpRequest,
         body: Option<Bytes>,
-    ) -> Begun {
+    ) -> Dispatch {
         let bytes = body.as_ref().map_or(0, Bytes::len);
         let upload = match self.streams.admit_upload(bytes) {
             Ok(upload) => upload,
-            Err(error) => return done(&id, Err::<Empty, _>(error)),
+            Err(error) => return respond_now(&id, Err::<Empty, _>(error)),
         };
         let request_id = request.request_id.clone();
         if !request.stream_response {
-            return self.request_whole(id, &request_id, asked(request, body), upload);
+            return self.request_whole(id, &request_id, outbound_request(request, body), upload);
         }
         match self.streams.admit(&request_id) {
-            Ok(place) => self.request_streamed(id, asked(request, body), upload, place),
-            Err(error) => done(&id, Err::<Empty, _>(error)),
+            Ok(reservation) => {
+                self.request_streamed(id, outbound_request(request, body), upload, reservation)
+            }
+            Err(error) => respond_now(&id, Err::<Empty, _>(error)),
         }
     }
 
-    pub(super) fn cancel_http(&self, id: &RequestId, cancel: &CancelHttpRequest) -> Begun {
+    pub(super) fn cancel_http(&self, id: &RequestId, cancel: &CancelHttpRequest) -> Dispatch {
         self.streams.cancel(&cancel.request_id);
-        done(id, Ok(Empty {}))
+        respond_now(id, Ok(Empty {}))
     }
 
     /// Lets a request be given up until it is answered.
@@ -80,74 +82,81 @@ impl Handlers<'_> {
         &self,
         id: RequestId,
         request_id: &HttpRequestId,
-        request: Asked,
-        upload: Upload,
-    ) -> Begun {
+        request: OutboundRequest,
+        upload: UploadPermit,
+    ) -> Dispatch {
         let response = self.session.environment.http.request(request);
         let response = self.cancellable(request_id, response);
-        let answer = async move {
+        let http_response = async move {
             let response = response.await;
             drop(upload);
             match response {
-                Ok(response) => answer(&id, response.status, response.headers, response.body),
-                Err(error) => Answer::error(&id, &error.into()),
+                Ok(response) => {
+                    http_response(&id, response.status, response.headers, response.body)
+                }
+                Err(error) => EncodedResponse::error(&id, &error.into()),
             }
         };
-        Begun::Waits(answer.boxed())
+        Dispatch::Waiting(http_response.boxed())
     }
 
     fn request_streamed(
         &self,
         id: RequestId,
-        request: Asked,
-        upload: Upload,
-        place: StreamPlace,
-    ) -> Begun {
+        request: OutboundRequest,
+        upload: UploadPermit,
+        reservation: StreamReservation,
+    ) -> Dispatch {
         let response = self.session.environment.http.stream(request);
-        let (outbox, turn) = (Arc::clone(self.outbox), Arc::clone(&self.streams.turn));
-        let (head_id, head_outbox) = (id.clone(), Arc::clone(self.outbox));
+        let (send_queue, send_turn) = (
+            Arc::clone(self.send_queue),
+            Arc::clone(&self.streams.send_turn),
+        );
+        let (head_id, head_outbox) = (id.clone(), Arc::clone(self.send_queue));
         // It can be given up until the answer is sent: from then on, the body can.
         let head = async move {
             let response = response.await;
             drop(upload);
             let response = response?;
-            let head = answer(&head_id, response.status, response.headers, Bytes::new());
+            let head = http_response(&head_id, response.status, response.headers, Bytes::new());
             head_outbox.send(head.message).await;
             Ok(response.body)
         };
-        let head = self.cancellable(place.id(), head.boxed());
-        let begin = async move {
+        let head = self.cancellable(reservation.id(), head.boxed());
+        let run = async move {
             let body = match head.await {
                 Ok(body) => body,
                 Err(error) => {
-                    let refusal = Answer::error(&id, &error.into());
-                    outbox.send_after(refusal.message, || place.release()).await;
+                    let refusal = EncodedResponse::error(&id, &error.into());
+                    send_queue
+                        .send_with(refusal.message, || reservation.release())
+                        .await;
                     return refusal.outcome;
                 }
             };
-            let place = Arc::new(place);
-            let stream = Stream {
+            let reservation = Arc::new(reservation);
+            let stream = BodySender {
                 seq: 0,
-                outbox,
-                turn,
-                place: Arc::clone(&place),
+                send_queue,
+                send_turn,
+                reservation: Arc::clone(&reservation),
             };
-            place.keep(tokio::spawn(stream.run(body)).abort_handle());
+            reservation.attach_task(tokio::spawn(stream.run(body)).abort_handle());
             Outcome::Ok
         };
-        Begun::Answers(begin.boxed())
+        Dispatch::Streaming(run.boxed())
     }
 }
 
 /// A body on its way to the client.
-struct Stream {
+struct BodySender {
     seq: u64,
-    outbox: Arc<Outbox>,
-    turn: Arc<Semaphore>,
-    place: Arc<StreamPlace>,
+    send_queue: Arc<SendQueue>,
+    send_turn: Arc<Semaphore>,
+    reservation: Arc<StreamReservation>,
 }
 
-impl Stream {
+impl BodySender {
     /// Sends the parts as fast as they are taken, and then the end.
     async fn run(mut self, mut body: HttpBody) {
         let mut error = None;
@@ -163,16 +172,18 @@ impl Stream {
         // What it came by is closed before the end is told.
         drop(body);
         let end = self.delta(Bytes::new(), Some(error));
-        self.outbox.send_after(end, || self.place.release()).await;
+        self.send_queue
+            .send_with(end, || self.reservation.release())
+            .await;
     }
 
     async fn send(&mut self, mut part: Bytes) {
         while !part.is_empty() {
-            let piece = part.split_to(part.len().min(PART_BYTES));
+            let piece = part.split_to(part.len().min(BODY_PART_BYTES));
             let delta = self.delta(piece, None);
             // The semaphore is never closed.
-            let _turn = self.turn.acquire().await;
-            self.outbox.send(delta).await;
+            let _turn = self.send_turn.acquire().await;
+            self.send_queue.send(delta).await;
         }
     }
 
@@ -180,7 +191,7 @@ impl Stream {
     fn delta(&mut self, data: Bytes, end: Option<Option<String>>) -> Outgoing {
         self.seq += 1;
         let delta = HttpBodyDelta {
-            request_id: self.place.id().clone(),
+            request_id: self.reservation.id().clone(),
             seq: self.seq,
             delta_base64: None,
             done: end.is_some(),
@@ -190,8 +201,8 @@ impl Stream {
     }
 }
 
-fn asked(request: HttpRequest, body: Option<Bytes>) -> Asked {
-    Asked {
+fn outbound_request(request: HttpRequest, body: Option<Bytes>) -> OutboundRequest {
+    OutboundRequest {
         method: request.method,
         url: request.url,
         headers: request.headers,
@@ -201,51 +212,59 @@ fn asked(request: HttpRequest, body: Option<Bytes>) -> Asked {
     }
 }
 
-fn answer(id: &RequestId, status: u16, headers: Vec<HttpResponseHeader>, body: Bytes) -> Answer {
+fn http_response(
+    id: &RequestId,
+    status: u16,
+    headers: Vec<HttpResponseHeader>,
+    body: Bytes,
+) -> EncodedResponse {
     let head = HttpResponse {
         status,
         headers,
         body_base64: None,
     };
-    Answer::with_data(id, &head, "bodyBase64", body)
+    EncodedResponse::with_data(id, &head, "bodyBase64", body)
 }
 
 /// The HTTP requests of one connection.
 #[derive(Debug)]
-pub(crate) struct ConnectionStreams {
-    active: Mutex<Active>,
+pub(crate) struct HttpStreams {
+    active: Mutex<HttpStreamState>,
     uploads: AtomicUsize,
     /// Whose turn it is to send a part: an answer waits for one part, not for one of each stream.
-    pub(crate) turn: Arc<Semaphore>,
+    pub(crate) send_turn: Arc<Semaphore>,
 }
 
-impl Default for ConnectionStreams {
+impl Default for HttpStreams {
     fn default() -> Self {
         Self {
             active: Mutex::default(),
             uploads: AtomicUsize::new(0),
-            turn: Arc::new(Semaphore::new(1)),
+            send_turn: Arc::new(Semaphore::new(1)),
         }
     }
 }
 
 #[derive(Debug, Default)]
-struct Active {
+struct HttpStreamState {
     /// By number, so that one that is over does not take away the name from the next. No task: the
     /// response has not begun.
-    by_id: BTreeMap<HttpRequestId, (u64, Option<Task>)>,
+    by_id: BTreeMap<HttpRequestId, (u64, Option<AbortOnDrop>)>,
     /// Requests that are not answered, streamed or not, by name and number.
     unanswered: BTreeMap<(HttpRequestId, u64), future::AbortHandle>,
     next: u64,
 }
 
-impl ConnectionStreams {
-    fn lock(&self) -> MutexGuard<'_, Active> {
+impl HttpStreams {
+    fn lock(&self) -> MutexGuard<'_, HttpStreamState> {
         self.active.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a name for a body that is to be streamed.
-    pub(crate) fn admit(self: &Arc<Self>, id: &HttpRequestId) -> Result<StreamPlace, RpcError> {
+    pub(crate) fn admit(
+        self: &Arc<Self>,
+        id: &HttpRequestId,
+    ) -> Result<StreamReservation, RpcError> {
         let mut active = self.lock();
         if active.by_id.contains_key(id) {
             let text = format!("http/request streamResponse requestId `{id}` is already active");
@@ -259,7 +278,7 @@ impl ConnectionStreams {
         let number = active.next;
         active.next += 1;
         active.by_id.insert(id.clone(), (number, None));
-        Ok(StreamPlace {
+        Ok(StreamReservation {
             streams: Arc::downgrade(self),
             id: id.clone(),
             number,
@@ -271,12 +290,12 @@ impl ConnectionStreams {
         self: &Arc<Self>,
         id: &HttpRequestId,
         abort: future::AbortHandle,
-    ) -> Unanswered {
+    ) -> CancellableRequest {
         let mut active = self.lock();
         let key = (id.clone(), active.next);
         active.next += 1;
         active.unanswered.insert(key.clone(), abort);
-        Unanswered {
+        CancellableRequest {
             streams: Arc::downgrade(self),
             key,
         }
@@ -296,8 +315,8 @@ impl ConnectionStreams {
 
     /// Takes room for a body that is to be sent, until the guard is dropped. One is always taken,
     /// whatever its size: a message has bounds of its own.
-    pub(crate) fn admit_upload(self: &Arc<Self>, bytes: usize) -> Result<Upload, RpcError> {
-        let upload = Upload {
+    pub(crate) fn admit_upload(self: &Arc<Self>, bytes: usize) -> Result<UploadPermit, RpcError> {
+        let upload = UploadPermit {
             streams: Arc::clone(self),
             bytes,
         };
@@ -313,27 +332,27 @@ impl ConnectionStreams {
 
 /// A name of a body that is streamed. It is free again when this is dropped.
 #[derive(Debug)]
-pub(crate) struct StreamPlace {
+pub(crate) struct StreamReservation {
     /// Weak: the task that streams has this, and is ended by the table.
-    streams: Weak<ConnectionStreams>,
+    streams: Weak<HttpStreams>,
     id: HttpRequestId,
     number: u64,
 }
 
-impl StreamPlace {
+impl StreamReservation {
     pub(crate) fn id(&self) -> &HttpRequestId {
         &self.id
     }
 
     /// Has a task end with the connection.
-    pub(crate) fn keep(&self, task: AbortHandle) {
+    pub(crate) fn attach_task(&self, task: AbortHandle) {
         // Dropped if the connection is gone already; one that is over needs no end.
-        let task = Task(task);
+        let task = AbortOnDrop(task);
         if let Some(streams) = self.streams.upgrade()
-            && let Some((number, place)) = streams.lock().by_id.get_mut(&self.id)
+            && let Some((number, reservation)) = streams.lock().by_id.get_mut(&self.id)
             && *number == self.number
         {
-            *place = Some(task);
+            *reservation = Some(task);
         }
     }
 
@@ -353,7 +372,7 @@ impl StreamPlace {
     }
 }
 
-impl Drop for StreamPlace {
+impl Drop for StreamReservation {
     fn drop(&mut self) {
         self.release();
     }
@@ -361,12 +380,12 @@ impl Drop for StreamPlace {
 
 /// A request that can be given up.
 #[derive(Debug)]
-pub(crate) struct Unanswered {
-    streams: Weak<ConnectionStreams>,
+pub(crate) struct CancellableRequest {
+    streams: Weak<HttpStreams>,
     key: (HttpRequestId, u64),
 }
 
-impl Drop for Unanswered {
+impl Drop for CancellableRequest {
     fn drop(&mut self) {
         if let Some(streams) = self.streams.upgrade() {
             streams.lock().unanswered.remove(&self.key);
@@ -376,12 +395,12 @@ impl Drop for Unanswered {
 
 /// Room for a body that is being sent.
 #[derive(Debug)]
-pub(crate) struct Upload {
-    streams: Arc<ConnectionStreams>,
+pub(crate) struct UploadPermit {
+    streams: Arc<HttpStreams>,
     bytes: usize,
 }
 
-impl Drop for Upload {
+impl Drop for UploadPermit {
     fn drop(&mut self) {
         self.streams
             .uploads
@@ -399,8 +418,8 @@ mod tests {
 
     #[test]
     fn a_name_is_taken_until_its_stream_is_over() {
-        let streams = Arc::new(ConnectionStreams::default());
-        let place = streams.admit(&id(1)).unwrap();
+        let streams = Arc::new(HttpStreams::default());
+        let reservation = streams.admit(&id(1)).unwrap();
         let twice = streams.admit(&id(1)).unwrap_err();
         assert_eq!(
             twice,
@@ -408,13 +427,13 @@ mod tests {
                 "http/request streamResponse requestId `http-1` is already active"
             )
         );
-        drop(place);
+        drop(reservation);
         assert!(streams.admit(&id(1)).is_ok());
     }
 
     #[test]
     fn only_so_many_bodies_are_streamed_at_once() {
-        let streams = Arc::new(ConnectionStreams::default());
+        let streams = Arc::new(HttpStreams::default());
         let places: Vec<_> = (0..limits::MAX_HTTP_STREAMS)
             .map(|number| streams.admit(&id(number)).unwrap())
             .collect();
@@ -423,7 +442,7 @@ mod tests {
 
     #[test]
     fn a_body_that_is_sent_takes_room_until_it_is_answered() {
-        let streams = Arc::new(ConnectionStreams::default());
+        let streams = Arc::new(HttpStreams::default());
         let large = streams.admit_upload(limits::MAX_MESSAGE_BYTES).unwrap();
         assert!(streams.admit_upload(1).is_err());
         drop(large);

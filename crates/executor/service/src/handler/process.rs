@@ -25,18 +25,20 @@ use exec_wire::{
 };
 use futures_util::future::FutureExt;
 
-use super::{Answer, Begun, Handlers, done, settle, start::Plan};
+use super::{
+    Dispatch, EncodedResponse, HandlerContext, respond_now, respond_when_ready, start::StartPlan,
+};
 use crate::{
-    connection::Dialect,
-    request_guard::shown,
-    session::{Found, Process, follow},
+    connection::MethodFamily,
+    request_guard::truncate_for_log,
+    session::{ProcessLookup, SessionProcess, follow},
 };
 
-impl Handlers<'_> {
-    pub(super) fn read(&self, id: RequestId, params: &ReadProcess) -> Begun {
-        let process = match self.known(&params.process_id) {
+impl HandlerContext<'_> {
+    pub(super) fn read(&self, id: RequestId, params: &ReadProcess) -> Dispatch {
+        let process = match self.require_process(&params.process_id) {
             Ok(process) => process,
-            Err(error) => return done(&id, Err::<OutputPage, _>(error)),
+            Err(error) => return respond_now(&id, Err::<OutputPage, _>(error)),
         };
         let read = Read {
             after: params.after_seq.unwrap_or_default(),
@@ -45,33 +47,34 @@ impl Handlers<'_> {
         };
         let mut page = async move { process.handle.read(read).await.map(page) }.boxed();
         match (&mut page).now_or_never() {
-            Some(page) => done(&id, page.map_err(process_error)),
-            None => Begun::Waits(
-                async move { Answer::new(&id, &page.await.map_err(process_error)) }.boxed(),
+            Some(page) => respond_now(&id, page.map_err(process_error)),
+            None => Dispatch::Waiting(
+                async move { EncodedResponse::new(&id, &page.await.map_err(process_error)) }
+                    .boxed(),
             ),
         }
     }
 
-    pub(super) fn wait(&self, id: RequestId, params: &WaitProcess) -> Begun {
-        let process = match self.known(&params.process_id) {
+    pub(super) fn wait(&self, id: RequestId, params: &WaitProcess) -> Dispatch {
+        let process = match self.require_process(&params.process_id) {
             Ok(process) => process,
-            Err(error) => return done(&id, Err::<WaitResult, _>(error)),
+            Err(error) => return respond_now(&id, Err::<WaitResult, _>(error)),
         };
         let until = params.until;
         let wait = process
             .handle
             .wait(until, params.timeout_ms.map(Duration::from_millis));
-        super::settle(id, wait, move |outcome| {
+        super::respond_when_ready(id, wait, move |outcome| {
             outcome
                 .map(|status| wait_result(status, until))
                 .map_err(process_error)
         })
     }
 
-    pub(super) fn snapshot(&self, id: RequestId, process_id: &ProcessId) -> Begun {
-        let process = match self.known(process_id) {
+    pub(super) fn snapshot(&self, id: RequestId, process_id: &ProcessId) -> Dispatch {
+        let process = match self.require_process(process_id) {
             Ok(process) => process,
-            Err(error) => return done(&id, Err::<ProcessSnapshot, _>(error)),
+            Err(error) => return respond_now(&id, Err::<ProcessSnapshot, _>(error)),
         };
         let snapshot = async move {
             let snapshot = process.handle.snapshot().await.map_err(process_error)?;
@@ -89,15 +92,15 @@ impl Handlers<'_> {
                 exit_code: exit.map(|exit| exit.code),
             })
         };
-        super::settle(id, snapshot.boxed(), |outcome| outcome)
+        super::respond_when_ready(id, snapshot.boxed(), |outcome| outcome)
     }
 
     pub(super) fn attach(&self, params: &AttachProcess) -> Result<Attached, RpcError> {
         let id = &params.process_id;
         let process = match (self.find(id), params.started_at_ms) {
             // Whoever does not say which one it means does not mean one of another session.
-            (Found::Unknown, Some(_)) => self.take_over(params)?,
-            _ => self.known(id)?,
+            (ProcessLookup::Unknown, Some(_)) => self.take_over(params)?,
+            _ => self.require_process(id)?,
         };
         if !process.is_detached() {
             let message = format!("process {id} belongs to this session: it is attached already");
@@ -108,7 +111,7 @@ impl Handlers<'_> {
             return Err(replaced(id));
         }
         follow(
-            self.outbox,
+            self.send_queue,
             &process,
             From::After(params.after_seq.unwrap_or(OutputSeq(0))),
         );
@@ -119,15 +122,16 @@ impl Handlers<'_> {
     }
 
     /// Has the server take over a process of another session, which then outlives that session.
-    fn take_over(&self, params: &AttachProcess) -> Result<Arc<Process>, RpcError> {
+    fn take_over(&self, params: &AttachProcess) -> Result<Arc<SessionProcess>, RpcError> {
         let id = &params.process_id;
         let others = self.shared.sessions.others(&self.session).into_iter();
         let found = others.filter_map(|session| match session.find(id) {
-            Found::Started(process) => Some((session, process)),
-            Found::Unknown | Found::Starting(_) => None,
+            ProcessLookup::Started(process) => Some((session, process)),
+            ProcessLookup::Unknown | ProcessLookup::Starting(_) => None,
         });
         let found: Vec<_> = found.collect();
-        let matches = |(_, process): &&(_, Arc<Process>)| is_same(&process.handle.status(), params);
+        let matches =
+            |(_, process): &&(_, Arc<SessionProcess>)| is_same(&process.handle.status(), params);
         let mut matching = found.iter().filter(matches);
         let Some((session, process)) = matching.next() else {
             return Err(match found.is_empty() {
@@ -142,7 +146,7 @@ impl Handlers<'_> {
         let taken = self.shared.detached.take_over(session, process);
         taken.map_err(|error| RpcError::invalid_request(error.to_string()))?;
         tracing::info!(
-            target: "exec_service::process", process_id = shown(id.as_str()),
+            target: "exec_service::process", process_id = truncate_for_log(id.as_str()),
             from = session.id.shown(), by = self.session.id.shown(),
             "process taken over by the server"
         );
@@ -151,7 +155,7 @@ impl Handlers<'_> {
 
     pub(super) fn release(&self, params: &ReleaseProcess) -> Result<Empty, RpcError> {
         let id = &params.process_id;
-        let process = self.known(id)?;
+        let process = self.require_process(id)?;
         if !process.is_detached() {
             let message = format!("process {id} belongs to this session: it cannot be released");
             return Err(RpcError::invalid_request(message));
@@ -160,7 +164,7 @@ impl Handlers<'_> {
             let message = format!("process {id} has not finished: it cannot be forgotten");
             return Err(RpcError::invalid_request(message));
         }
-        self.outbox.release(id);
+        self.send_queue.release(id);
         Ok(Empty {})
     }
 
@@ -229,16 +233,16 @@ fn wait_result(status: Status, until: WaitUntil) -> WaitResult {
     }
 }
 
-impl Handlers<'_> {
-    pub(super) fn write(&self, id: RequestId, params: WriteProcess, data: Bytes) -> Begun {
+impl HandlerContext<'_> {
+    pub(super) fn write(&self, id: RequestId, params: WriteProcess, data: Bytes) -> Dispatch {
         let process = match self.find(&params.process_id) {
-            Found::Unknown => return status(&id, WriteStatus::UnknownProcess),
-            Found::Starting(_) => return status(&id, WriteStatus::Starting),
-            Found::Started(process) => process,
+            ProcessLookup::Unknown => return status(&id, WriteStatus::UnknownProcess),
+            ProcessLookup::Starting(_) => return status(&id, WriteStatus::Starting),
+            ProcessLookup::Started(process) => process,
         };
         let (meters, bytes) = (Arc::clone(&self.shared.meters), data.len());
         let writing = process.handle.write(Some(params.write_id), data);
-        settle(id, writing, move |outcome| {
+        respond_when_ready(id, writing, move |outcome| {
             if matches!(outcome, Ok(WriteStatus::Accepted)) {
                 meters.input_bytes.add_bytes(bytes);
             }
@@ -246,57 +250,57 @@ impl Handlers<'_> {
         })
     }
 
-    pub(super) fn close_stdin(&self, id: RequestId, params: CloseStdin) -> Begun {
+    pub(super) fn close_stdin(&self, id: RequestId, params: CloseStdin) -> Dispatch {
         let process = match self.find(&params.process_id) {
-            Found::Unknown => return status(&id, WriteStatus::UnknownProcess),
-            Found::Starting(_) => return status(&id, WriteStatus::Starting),
-            Found::Started(process) => process,
+            ProcessLookup::Unknown => return status(&id, WriteStatus::UnknownProcess),
+            ProcessLookup::Starting(_) => return status(&id, WriteStatus::Starting),
+            ProcessLookup::Started(process) => process,
         };
-        settle(id, process.handle.close_stdin(params.write_id), written)
+        respond_when_ready(id, process.handle.close_stdin(params.write_id), written)
     }
 
-    pub(super) fn resize(&self, id: RequestId, params: &ResizeProcess) -> Begun {
-        let process = match self.known(&params.process_id) {
+    pub(super) fn resize(&self, id: RequestId, params: &ResizeProcess) -> Dispatch {
+        let process = match self.require_process(&params.process_id) {
             Ok(process) => process,
-            Err(error) => return done(&id, Err::<Empty, _>(error)),
+            Err(error) => return respond_now(&id, Err::<Empty, _>(error)),
         };
         let size = TerminalSize {
             rows: params.rows,
             cols: params.cols,
         };
-        settle(id, process.handle.resize(size), |outcome| {
+        respond_when_ready(id, process.handle.resize(size), |outcome| {
             outcome.map(|()| Empty {}).map_err(process_error)
         })
     }
 
-    pub(super) fn signal(&self, id: RequestId, params: &SignalProcess) -> Begun {
+    pub(super) fn signal(&self, id: RequestId, params: &SignalProcess) -> Dispatch {
         match self.find(&params.process_id) {
-            Found::Started(process) => {
-                settle(id, process.handle.signal(params.signal), |outcome| {
+            ProcessLookup::Started(process) => {
+                respond_when_ready(id, process.handle.signal(params.signal), |outcome| {
                     outcome.map(|()| Empty {}).map_err(process_error)
                 })
             }
-            Found::Unknown | Found::Starting(_) => done(&id, Ok(Empty {})),
+            ProcessLookup::Unknown | ProcessLookup::Starting(_) => respond_now(&id, Ok(Empty {})),
         }
     }
 
-    pub(super) fn terminate(&self, id: RequestId, params: &TerminateProcess) -> Begun {
+    pub(super) fn terminate(&self, id: RequestId, params: &TerminateProcess) -> Dispatch {
         match self.find(&params.process_id) {
-            Found::Unknown => done(&id, Ok(Terminated { running: false })),
-            Found::Starting(cancel) => {
+            ProcessLookup::Unknown => respond_now(&id, Ok(Terminated { running: false })),
+            ProcessLookup::Starting(cancel) => {
                 cancel.notify_one();
-                done(&id, Ok(Terminated { running: true }))
+                respond_now(&id, Ok(Terminated { running: true }))
             }
             // As the stock server does it: what a command left running when it ended stays. A client
             // that names a mode means the whole tree.
-            Found::Started(process)
+            ProcessLookup::Started(process)
                 if params.mode.is_none() && process.handle.status().exit.is_some() =>
             {
-                done(&id, Ok(Terminated { running: false }))
+                respond_now(&id, Ok(Terminated { running: false }))
             }
-            Found::Started(process) => {
+            ProcessLookup::Started(process) => {
                 let mode = params.mode.unwrap_or_default();
-                settle(id, process.handle.terminate(mode), |outcome| {
+                respond_when_ready(id, process.handle.terminate(mode), |outcome| {
                     outcome
                         .map(|running| Terminated { running })
                         .map_err(process_error)
@@ -306,8 +310,8 @@ impl Handlers<'_> {
     }
 }
 
-fn status(id: &RequestId, status: WriteStatus) -> Begun {
-    done(id, Ok(WriteResult { status }))
+fn status(id: &RequestId, status: WriteStatus) -> Dispatch {
+    respond_now(id, Ok(WriteResult { status }))
 }
 
 fn written(outcome: Result<WriteStatus, ProcessError>) -> Result<WriteResult, RpcError> {
@@ -329,18 +333,18 @@ pub(super) fn process_error(error: ProcessError) -> RpcError {
     }
 }
 
-impl Handlers<'_> {
-    pub(super) fn exec(&self, id: RequestId, params: ExecCommand) -> Begun {
+impl HandlerContext<'_> {
+    pub(super) fn exec(&self, id: RequestId, params: ExecCommand) -> Dispatch {
         let cwd = match PathUri::from_native(Path::new(&params.cwd)) {
             Ok(cwd) => cwd,
             Err(error) => {
                 let error = RpcError::invalid_params(format!("cwd: {error}"));
-                return done(&id, Err::<CommandStarted, _>(error));
+                return respond_now(&id, Err::<CommandStarted, _>(error));
             }
         };
         if !self.shared.config.allow_direct_exec {
             let error = RpcError::invalid_request("this server allows no direct exec");
-            return done(&id, Err::<CommandStarted, _>(error));
+            return respond_now(&id, Err::<CommandStarted, _>(error));
         }
         let io = if params.tty {
             Io::Terminal(TerminalSize::default())
@@ -355,9 +359,9 @@ impl Handlers<'_> {
             retained_bytes: params.output_bytes_cap,
             ..Command::new(params.process_id, params.argv, cwd)
         };
-        let plan = Plan {
+        let plan = StartPlan {
             command,
-            dialect: Dialect::Command,
+            family: MethodFamily::Command,
             detached: false,
             watcher: None,
         };
@@ -370,14 +374,14 @@ impl Handlers<'_> {
         })
     }
 
-    pub(super) fn exec_write(&self, id: RequestId, params: WriteCommand) -> Begun {
-        let process = match self.known(&params.process_id) {
+    pub(super) fn exec_write(&self, id: RequestId, params: WriteCommand) -> Dispatch {
+        let process = match self.require_process(&params.process_id) {
             Ok(process) => process,
-            Err(error) => return done(&id, Err::<CommandWritten, _>(error)),
+            Err(error) => return respond_now(&id, Err::<CommandWritten, _>(error)),
         };
         let process_id = params.process_id;
         let (meters, bytes) = (Arc::clone(&self.shared.meters), params.chunk.0.len());
-        settle(
+        respond_when_ready(
             id,
             process.handle.write(None, params.chunk.0),
             move |outcome| match outcome.map_err(process_error)? {
@@ -393,7 +397,7 @@ impl Handlers<'_> {
         )
     }
 
-    pub(super) fn exec_terminate(&self, id: RequestId, process_id: &ProcessId) -> Begun {
+    pub(super) fn exec_terminate(&self, id: RequestId, process_id: &ProcessId) -> Dispatch {
         self.terminate(
             id,
             &TerminateProcess {

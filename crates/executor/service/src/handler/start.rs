@@ -18,33 +18,34 @@ use exec_wire::{
 };
 use futures_util::future::FutureExt;
 
-use super::{Begun, Handlers, done};
+use super::{Dispatch, HandlerContext, respond_now};
 use crate::{
-    connection::Dialect,
-    handler::{Answer, Reply},
+    connection::MethodFamily,
+    handler::{EncodedResponse, HandlerOutcome},
     meters::{Outcome, Refusal},
-    request_guard::shown,
-    send_queue::Outbox,
+    request_guard::truncate_for_log,
+    send_queue::SendQueue,
     session::{
-        AdmitError, Client, Found, Kept, Life, OwnerCell, Process, Session, Watcher, follow,
+        AdmitError, ClientNetworkWatcher, OwnerCell, PolicyClient, ProcessLookup, ProcessSpan,
+        Session, SessionProcess, UnackedOutput, follow,
     },
 };
 
 /// Who will own a process, and how it will report.
-pub(super) struct Plan {
+pub(super) struct StartPlan {
     pub(super) command: Command,
-    pub(super) dialect: Dialect,
+    pub(super) family: MethodFamily,
     pub(super) detached: bool,
-    pub(super) watcher: Option<Arc<Watcher>>,
+    pub(super) watcher: Option<Arc<ClientNetworkWatcher>>,
 }
 
-impl Handlers<'_> {
-    pub(super) fn start(&self, id: RequestId, params: StartProcess) -> Begun {
+impl HandlerContext<'_> {
+    pub(super) fn start(&self, id: RequestId, params: StartProcess) -> Dispatch {
         let plan = match self.plan(params) {
             Ok(plan) => plan,
             Err(error) => {
                 self.shared.meters.process_refusals.count(Refusal::Params);
-                return done(&id, Err::<Started, _>(error));
+                return respond_now(&id, Err::<Started, _>(error));
             }
         };
         self.launch(id, plan, |process_id, started| Started {
@@ -57,9 +58,9 @@ impl Handlers<'_> {
     pub(super) fn launch<R: serde::Serialize>(
         &self,
         id: RequestId,
-        plan: Plan,
+        plan: StartPlan,
         result: impl FnOnce(ProcessId, &StartedProcess) -> R + Send + 'static,
-    ) -> Begun {
+    ) -> Dispatch {
         let process_id = plan.command.process_id.clone();
         let owner = if plan.detached {
             &self.shared.detached
@@ -67,7 +68,7 @@ impl Handlers<'_> {
             &self.session
         };
         // The id of a detached process is unique on the server.
-        let free = |session: &Session| matches!(session.find(&process_id), Found::Unknown);
+        let free = |session: &Session| matches!(session.find(&process_id), ProcessLookup::Unknown);
         let taken = if plan.detached {
             !self
                 .shared
@@ -81,23 +82,23 @@ impl Handlers<'_> {
         if taken {
             let error = RpcError::invalid_request(AdmitError::Exists(process_id).to_string());
             self.shared.meters.process_refusals.count(Refusal::Table);
-            return done(&id, Err::<Started, _>(error));
+            return respond_now(&id, Err::<Started, _>(error));
         }
-        let place = match owner.admit(&process_id) {
-            Ok(place) => place,
+        let reservation = match owner.admit(&process_id) {
+            Ok(reservation) => reservation,
             Err(error) => {
                 let error = RpcError::invalid_request(error.to_string());
                 self.shared.meters.process_refusals.count(Refusal::Table);
-                return done(&id, Err::<Started, _>(error));
+                return respond_now(&id, Err::<Started, _>(error));
             }
         };
         let owner: Arc<Session> = Arc::clone(owner);
-        let (outbox, meters) = (Arc::clone(self.outbox), Arc::clone(&self.shared.meters));
+        let (send_queue, meters) = (Arc::clone(self.send_queue), Arc::clone(&self.shared.meters));
         let continue_trace = self.shared.continue_trace;
         let run = async move {
-            let Plan {
+            let StartPlan {
                 command,
-                dialect,
+                family,
                 detached,
                 watcher,
             } = plan;
@@ -105,7 +106,7 @@ impl Handlers<'_> {
             let tty = matches!(command.io, Io::Terminal(_));
             let started = tokio::select! {
                 biased;
-                () = place.cancelled() => Err(StartError::Cancelled),
+                () = reservation.cancelled() => Err(StartError::Cancelled),
                 started = owner.environment.backend.start(command) => started,
             };
             let started = match started {
@@ -115,25 +116,25 @@ impl Handlers<'_> {
                     meters.process_refusals.count(refusal);
                     tracing::info!(
                         target: "exec_service::process",
-                        process_id = shown(place.id().as_str()), ?refusal, %error,
+                        process_id = truncate_for_log(reservation.id().as_str()), ?refusal, %error,
                         "process did not start"
                     );
                     return Err(start_error(error));
                 }
             };
             let handle = Arc::clone(&started.process);
-            let process = Arc::new(Process {
+            let process = Arc::new(SessionProcess {
                 handle,
-                dialect,
+                family,
                 argv,
                 cwd,
                 tty,
                 owner: OwnerCell::new(&owner, detached),
                 watcher,
-                kept: Kept::default(),
+                unacked: UnackedOutput::default(),
             });
-            let life = Life::begin(&process, &owner.id, continue_trace);
-            if !place.finish(&process, life) {
+            let process_span = ProcessSpan::begin(&process, &owner.id, continue_trace);
+            if !reservation.finish(&process, process_span) {
                 return Err(RpcError::invalid_request(
                     "session ended while the process started",
                 ));
@@ -144,22 +145,22 @@ impl Handlers<'_> {
             match run.await {
                 Ok((process, started)) => {
                     let text = Outgoing::result(&id, &result(process_id.clone(), &started));
-                    tell_started(&outbox, &process).await;
+                    notify_started(&send_queue, &process).await;
                     // The answer first, then the events that belong to it.
-                    outbox.send(text).await;
-                    follow(&outbox, &process, From::After(OutputSeq(0)));
-                    Reply::Sent(Outcome::Ok)
+                    send_queue.send(text).await;
+                    follow(&send_queue, &process, From::After(OutputSeq(0)));
+                    HandlerOutcome::Responded(Outcome::Ok)
                 }
                 Err(error) => {
-                    tell_failed(&outbox, &process_id, &error).await;
-                    Reply::Send(Answer::error(&id, &error))
+                    notify_failed(&send_queue, &process_id, &error).await;
+                    HandlerOutcome::Respond(EncodedResponse::error(&id, &error))
                 }
             }
         };
-        Begun::Runs(finish.boxed())
+        Dispatch::Running(finish.boxed())
     }
 
-    fn plan(&self, params: StartProcess) -> Result<Plan, RpcError> {
+    fn plan(&self, params: StartProcess) -> Result<StartPlan, RpcError> {
         let config = &self.shared.config;
         let allowed = match params.mode.unwrap_or(ExecMode::Direct) {
             ExecMode::Direct => config.allow_direct_exec,
@@ -175,20 +176,20 @@ impl Handlers<'_> {
                 "this server allows no {mode} exec"
             )));
         }
-        let refuse =
+        let invalid =
             |field: &str, reason: &str| Err(RpcError::invalid_params(format!("{field}: {reason}")));
         if params
             .size
             .is_some_and(|size| size.rows == 0 || size.cols == 0)
         {
-            return refuse("size", "expected at least one row and one column");
+            return invalid("size", "expected at least one row and one column");
         }
         let watcher = self.watcher(&params)?;
         let metadata = params.metadata.unwrap_or_default();
         if let Some(thread) = &metadata.thread_id
             && uuid::Uuid::try_parse(thread).is_err()
         {
-            return refuse("metadata.threadId", "expected a UUID");
+            return invalid("metadata.threadId", "expected a UUID");
         }
         let io = match (params.tty, params.pipe_stdin) {
             (true, _) => Io::Terminal(params.size.unwrap_or_default()),
@@ -220,16 +221,19 @@ impl Handlers<'_> {
             },
             mode: params.mode,
         };
-        Ok(Plan {
+        Ok(StartPlan {
             command,
-            dialect: Dialect::Process,
+            family: MethodFamily::Process,
             detached: params.detached,
             watcher,
         })
     }
 
     /// Makes who is asked about the network of a process that has a proxy.
-    fn watcher(&self, params: &StartProcess) -> Result<Option<Arc<Watcher>>, RpcError> {
+    fn watcher(
+        &self,
+        params: &StartProcess,
+    ) -> Result<Option<Arc<ClientNetworkWatcher>>, RpcError> {
         let Some(proxy) = &params.network_proxy else {
             return Ok(None);
         };
@@ -244,13 +248,13 @@ impl Handlers<'_> {
             return Err(RpcError::invalid_params(text));
         }
         let client = if params.detached {
-            Client::OfConnection(Arc::downgrade(self.outbox))
+            PolicyClient::Connection(Arc::downgrade(self.send_queue))
         } else {
-            Client::OfSession(Arc::downgrade(&self.session))
+            PolicyClient::Session(Arc::downgrade(&self.session))
         };
         let budget = budget.map(Duration::from_millis);
         let meters = Arc::clone(&self.shared.meters);
-        let watcher = Watcher::new(id.clone(), client, budget, meters);
+        let watcher = ClientNetworkWatcher::new(id.clone(), client, budget, meters);
         Ok(Some(Arc::new(watcher)))
     }
 }
@@ -258,15 +262,15 @@ impl Handlers<'_> {
 /// How long the id of a process may be whose client is asked about its network.
 const ASKED_PROCESS_ID_BYTES: RangeInclusive<usize> = 1..=256;
 
-async fn tell_started(outbox: &Outbox, process: &Process) {
-    if outbox.lifecycle() {
+async fn notify_started(send_queue: &SendQueue, process: &SessionProcess) {
+    if send_queue.lifecycle() {
         let status = process.handle.status();
         let started = ProcessStarted {
             process_id: process.handle.id().clone(),
             os_pid: status.os_pid,
             started_at_ms: status.started_at_ms,
         };
-        outbox
+        send_queue
             .send(Outgoing::notification(
                 notification::PROCESS_STARTED,
                 &started,
@@ -275,13 +279,13 @@ async fn tell_started(outbox: &Outbox, process: &Process) {
     }
 }
 
-async fn tell_failed(outbox: &Outbox, id: &ProcessId, error: &RpcError) {
-    if outbox.lifecycle() {
+async fn notify_failed(send_queue: &SendQueue, id: &ProcessId, error: &RpcError) {
+    if send_queue.lifecycle() {
         let failed = ProcessFailed {
             process_id: id.clone(),
             message: error.message.clone(),
         };
-        outbox
+        send_queue
             .send(Outgoing::notification(
                 notification::PROCESS_FAILED,
                 &failed,

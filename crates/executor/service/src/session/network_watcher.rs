@@ -18,85 +18,85 @@ use tokio::{sync::watch, time::timeout};
 use super::Session;
 use crate::{
     meters::{Meters, Ruling},
-    request_guard::shown,
-    send_queue::Outbox,
+    request_guard::truncate_for_log,
+    send_queue::SendQueue,
 };
 
 /// How much longer than its own budget a client may take to answer: as the stock server.
-const LATE: Duration = Duration::from_secs(5);
+const DECISION_GRACE: Duration = Duration::from_secs(5);
 
 /// Asks and tells the client of one process. Keeps neither session nor connection alive.
 #[derive(Debug)]
-pub(crate) struct Watcher {
+pub(crate) struct ClientNetworkWatcher {
     process_id: ProcessId,
-    client: Client,
+    client: PolicyClient,
     /// The client's budget for a decision. Absent: it is not asked.
-    budget: Option<Duration>,
-    over: watch::Sender<bool>,
+    decision_timeout: Option<Duration>,
+    ended: watch::Sender<bool>,
     meters: Arc<Meters>,
 }
 
 /// Where the client of a process is.
 #[derive(Clone, Debug)]
-pub(crate) enum Client {
+pub(crate) enum PolicyClient {
     /// On whichever connection the session is attached to.
-    OfSession(Weak<Session>),
+    Session(Weak<Session>),
     /// On the connection that started the process.
-    OfConnection(Weak<Outbox>),
+    Connection(Weak<SendQueue>),
 }
 
-impl Client {
-    fn outbox(&self) -> Option<Arc<Outbox>> {
+impl PolicyClient {
+    fn send_queue(&self) -> Option<Arc<SendQueue>> {
         match self {
-            Self::OfSession(session) => session.upgrade()?.outbox(),
-            Self::OfConnection(outbox) => outbox.upgrade(),
+            Self::Session(session) => session.upgrade()?.send_queue(),
+            Self::Connection(send_queue) => send_queue.upgrade(),
         }
     }
 }
 
-impl Watcher {
+impl ClientNetworkWatcher {
     pub(crate) fn new(
         process_id: ProcessId,
-        client: Client,
-        budget: Option<Duration>,
+        client: PolicyClient,
+        decision_timeout: Option<Duration>,
         meters: Arc<Meters>,
     ) -> Self {
         Self {
             process_id,
             client,
-            budget,
-            over: watch::Sender::new(false),
+            decision_timeout,
+            ended: watch::Sender::new(false),
             meters,
         }
     }
 
     /// The process is over: what is asked for it is denied.
     pub(crate) fn end(&self) {
-        self.over.send_replace(true);
+        self.ended.send_replace(true);
     }
 }
 
-impl NetworkWatcher for Watcher {
+impl NetworkWatcher for ClientNetworkWatcher {
     fn decide(&self, destination: Destination) -> BoxFuture<'static, Decision> {
-        let Some(budget) = self.budget else {
-            return ready(not_allowed()).boxed();
+        let Some(decision_timeout) = self.decision_timeout else {
+            return ready(default_denial()).boxed();
         };
-        let (client, mut over) = (self.client.clone(), self.over.subscribe());
+        let (client, mut ended) = (self.client.clone(), self.ended.subscribe());
         let request = PolicyRequest {
             process_id: self.process_id.clone(),
             request: destination,
         };
         async move {
-            let asked = async {
-                let outbox = client.outbox()?;
-                outbox.ask(&request).await
+            let decision = async {
+                let send_queue = client.send_queue()?;
+                send_queue.request_decision(&request).await
             };
-            let answer = tokio::select! {
-                answer = timeout(budget.saturating_add(LATE), asked) => answer.ok().flatten(),
+            let decision = tokio::select! {
+                decision = timeout(decision_timeout.saturating_add(DECISION_GRACE), decision) => decision.ok().flatten(),
                 // It ends, too, when nobody has the process any more.
-                _ = over.wait_for(|over| *over) => None,
+                _ = ended.wait_for(|ended| *ended) => None,
             };
-            answer.unwrap_or_else(not_allowed)
+            decision.unwrap_or_else(default_denial)
         }
         .boxed()
     }
@@ -108,23 +108,23 @@ impl NetworkWatcher for Watcher {
         }
         if ruling == Some(Ruling::Deny) {
             tracing::info!(
-                target: "exec_service::process", process_id = shown(self.process_id.as_str()),
-                host = shown(&decision.host), port = decision.port, "network access denied"
+                target: "exec_service::process", process_id = truncate_for_log(self.process_id.as_str()),
+                host = truncate_for_log(&decision.host), port = decision.port, "network access denied"
             );
         }
-        if let Some(outbox) = self.client.outbox() {
+        if let Some(send_queue) = self.client.send_queue() {
             let decision = PolicyDecision {
                 process_id: self.process_id.clone(),
                 ..decision
             };
             let method = notification::NETWORK_POLICY_DECISION;
-            outbox.offer(Outgoing::notification(method, &decision));
+            send_queue.send_lossy(Outgoing::notification(method, &decision));
         }
     }
 }
 
 /// What silence means.
-fn not_allowed() -> Decision {
+fn default_denial() -> Decision {
     Decision::Deny {
         reason: "not_allowed".to_owned(),
     }

@@ -11,46 +11,46 @@ use exec_env::process::{ExecProcess, Hold};
 use exec_wire::{id::OutputSeq, limits};
 use tokio::sync::oneshot;
 
-use super::session_process::Process;
+use super::session_process::SessionProcess;
 
 /// Processes of a table whose output has ended, oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Finished {
-    entries: VecDeque<Entry>,
+pub(super) struct RetainedProcesses {
+    entries: VecDeque<RetainedEntry>,
     bytes: usize,
 }
 
 #[derive(Debug)]
-struct Entry {
-    process: Arc<Process>,
+struct RetainedEntry {
+    process: Arc<SessionProcess>,
     bytes: usize,
     /// Tells by its end that the process is not here any more.
-    _here: oneshot::Sender<Infallible>,
+    _dropped_on_eviction: oneshot::Sender<Infallible>,
 }
 
-impl Finished {
+impl RetainedProcesses {
     /// Takes in a process. Returns what resolves when it is not here any more.
-    pub(super) fn push(&mut self, process: Arc<Process>) -> oneshot::Receiver<Infallible> {
+    pub(super) fn push(&mut self, process: Arc<SessionProcess>) -> oneshot::Receiver<Infallible> {
         let bytes = process.finished_bytes();
         self.bytes += bytes;
-        let (here, gone) = oneshot::channel();
-        self.entries.push_back(Entry {
+        let (evicted, evicted_rx) = oneshot::channel();
+        self.entries.push_back(RetainedEntry {
             process,
             bytes,
-            _here: here,
+            _dropped_on_eviction: evicted,
         });
-        gone
+        evicted_rx
     }
 
     /// Tells whether a process is here.
-    pub(super) fn contains(&self, process: &Arc<Process>) -> bool {
+    pub(super) fn contains(&self, process: &Arc<SessionProcess>) -> bool {
         let mut entries = self.entries.iter();
         entries.any(|entry| Arc::ptr_eq(&entry.process, process))
     }
 
     /// Takes out a process. Returns `false` if it is not here.
-    pub(super) fn remove(&mut self, process: &Arc<Process>) -> bool {
-        let same = |entry: &Entry| Arc::ptr_eq(&entry.process, process);
+    pub(super) fn remove(&mut self, process: &Arc<SessionProcess>) -> bool {
+        let same = |entry: &RetainedEntry| Arc::ptr_eq(&entry.process, process);
         let index = self.entries.iter().position(same);
         let Some(entry) = index.and_then(|index| self.entries.remove(index)) else {
             return false;
@@ -60,7 +60,7 @@ impl Finished {
     }
 
     /// Counts again what processes take of which less is kept than before.
-    pub(super) fn recount(&mut self, which: impl Fn(&Arc<Process>) -> bool) {
+    pub(super) fn recount(&mut self, which: impl Fn(&Arc<SessionProcess>) -> bool) {
         for entry in &mut self.entries {
             if which(&entry.process) {
                 let bytes = entry.process.finished_bytes();
@@ -77,7 +77,7 @@ impl Finished {
     /// Returns a process that is to be forgotten, if there are too many or they take too much: the
     /// oldest of which everything was acknowledged, or else the oldest. The one that finished last
     /// may take what it takes.
-    pub(super) fn excess(&self) -> Option<&Arc<Process>> {
+    pub(super) fn next_eviction(&self) -> Option<&Arc<SessionProcess>> {
         let others = self.entries.len().checked_sub(1)?;
         let too_many = self.entries.len() > limits::FINISHED_PROCESSES;
         let too_large = self.bytes > limits::FINISHED_OUTPUT_BYTES && others > 0;
@@ -85,7 +85,7 @@ impl Finished {
             return None;
         }
         let mut entries = self.entries.iter().take(others);
-        let acknowledged = entries.find(|entry| !entry.process.is_kept());
+        let acknowledged = entries.find(|entry| !entry.process.has_unacked());
         let entry = acknowledged.or(self.entries.front())?;
         Some(&entry.process)
     }
@@ -93,17 +93,17 @@ impl Finished {
 
 /// What the client of a session counts on.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) enum Keeping {
+pub(crate) enum RetentionMode {
     /// What the retention leaves.
     #[default]
-    Retained,
+    RetainedOnly,
     /// Beside that, everything that it has not acknowledged.
-    Unacknowledged,
+    UntilAcknowledged,
 }
 
 /// Keeps what the client of one process has not acknowledged, while there is a client that does.
 #[derive(Debug, Default)]
-pub(crate) struct Kept(Mutex<State>);
+pub(crate) struct UnackedOutput(Mutex<State>);
 
 #[derive(Debug, Default)]
 enum State {
@@ -116,9 +116,9 @@ enum State {
     Over,
 }
 
-impl Kept {
+impl UnackedOutput {
     /// Keeps what is there and what comes. What is kept already stays so.
-    pub(super) fn begin(&self, process: &dyn ExecProcess) {
+    pub(super) fn hold(&self, process: &dyn ExecProcess) {
         let mut state = self.lock();
         if let State::Nothing = *state {
             *state = State::Unacknowledged(process.hold(OutputSeq(0)));
@@ -126,7 +126,7 @@ impl Kept {
     }
 
     /// Keeps nothing any more. The process goes on, if that is what paused it.
-    pub(super) fn end(&self) {
+    pub(super) fn release(&self) {
         let mut state = self.lock();
         if let State::Unacknowledged(_) = *state {
             *state = State::Nothing;
@@ -148,7 +148,7 @@ impl Kept {
         over
     }
 
-    pub(super) fn is_any(&self) -> bool {
+    pub(super) fn is_held(&self) -> bool {
         matches!(*self.lock(), State::Unacknowledged(_))
     }
 

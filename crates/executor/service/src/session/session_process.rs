@@ -17,58 +17,58 @@ use tracing::{Span, field::Empty};
 
 use super::{
     Session,
-    network_watcher::Watcher,
-    retention::{Keeping, Kept},
+    network_watcher::ClientNetworkWatcher,
+    retention::{RetentionMode, UnackedOutput},
 };
 use crate::{
-    connection::Dialect,
+    connection::MethodFamily,
     meters::{Endings, Meters},
-    request_guard::{ContinueTrace, Origin, shown},
+    request_guard::{ContinueTrace, Origin, truncate_for_log},
 };
 
 /// A started process, and what was asked for.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub(crate) struct SessionProcess {
     pub(crate) handle: Arc<dyn ExecProcess>,
-    pub(crate) dialect: Dialect,
+    pub(crate) family: MethodFamily,
     pub(crate) argv: Vec<String>,
     pub(crate) cwd: PathUri,
     pub(crate) tty: bool,
     /// Whose table it is in.
     pub(crate) owner: OwnerCell,
     /// Who is asked about its network, if it has a proxy.
-    pub(crate) watcher: Option<Arc<Watcher>>,
+    pub(crate) watcher: Option<Arc<ClientNetworkWatcher>>,
     /// What its client has not acknowledged.
-    pub(crate) kept: Kept,
+    pub(crate) unacked: UnackedOutput,
 }
 
-impl Process {
+impl SessionProcess {
     /// Tells whether it belongs to the server.
     pub(crate) fn is_detached(&self) -> bool {
         self.owner.lock().detached
     }
 
     /// Keeps what its client does not acknowledge, from the oldest that is still there.
-    pub(super) fn keep(&self) {
+    pub(super) fn hold_unacked(&self) {
         // The first dialect has no numbers to acknowledge by.
-        if !self.is_detached() && self.dialect == Dialect::Process {
-            self.kept.begin(&*self.handle);
+        if !self.is_detached() && self.family == MethodFamily::Process {
+            self.unacked.hold(&*self.handle);
         }
     }
 
     /// Lets go of what was kept for its client.
-    pub(super) fn let_go(&self) {
-        self.kept.end();
+    pub(super) fn release_unacked(&self) {
+        self.unacked.release();
     }
 
     /// Lets go of events up to `seq`. Tells whether that was the last of them.
     pub(super) fn acknowledge(&self, seq: OutputSeq) -> bool {
-        self.kept.acknowledge(&*self.handle, seq)
+        self.unacked.acknowledge(&*self.handle, seq)
     }
 
     /// Tells whether something may not be acknowledged yet.
-    pub(super) fn is_kept(&self) -> bool {
-        self.kept.is_any()
+    pub(super) fn has_unacked(&self) -> bool {
+        self.unacked.is_held()
     }
 
     /// Returns how much memory it takes when it has finished: its output and its arguments.
@@ -111,10 +111,10 @@ impl Process {
 
 /// Whose table a process is in. That changes once at most, when the server takes it over.
 #[derive(Debug)]
-pub(crate) struct OwnerCell(Mutex<Owner>);
+pub(crate) struct OwnerCell(Mutex<TableOwner>);
 
 #[derive(Clone, Debug)]
-struct Owner {
+struct TableOwner {
     session: Weak<Session>,
     /// The table is that of the server.
     detached: bool,
@@ -123,7 +123,7 @@ struct Owner {
 impl OwnerCell {
     /// Begins in the table of a session, or in that of the server.
     pub(crate) fn new(session: &Arc<Session>, detached: bool) -> Self {
-        Self(Mutex::new(Owner {
+        Self(Mutex::new(TableOwner {
             session: Arc::downgrade(session),
             detached,
         }))
@@ -131,7 +131,7 @@ impl OwnerCell {
 
     /// Moves to the table of the server.
     pub(super) fn detach(&self, server: &Arc<Session>) {
-        *self.lock() = Owner {
+        *self.lock() = TableOwner {
             session: Arc::downgrade(server),
             detached: true,
         };
@@ -142,50 +142,50 @@ impl OwnerCell {
         self.lock().session.upgrade()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Owner> {
+    fn lock(&self) -> MutexGuard<'_, TableOwner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A place in a table.
 #[derive(Debug)]
-pub(super) enum Entry {
+pub(super) enum ProcessEntry {
     /// Taken, but nothing runs yet. Notifying it cancels the start.
     Starting(Arc<Notify>),
     /// Runs, or has run.
-    Started(Arc<Process>),
+    Started(Arc<SessionProcess>),
 }
 
 /// What a table knows of an id.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum ProcessLookup {
     Unknown,
     Starting(Arc<Notify>),
-    Started(Arc<Process>),
+    Started(Arc<SessionProcess>),
 }
 
 /// Processes by id.
-pub(super) type Table = std::collections::BTreeMap<ProcessId, Entry>;
+pub(super) type ProcessTable = std::collections::BTreeMap<ProcessId, ProcessEntry>;
 
-impl Found {
-    pub(super) fn of(entry: Option<&Entry>) -> Self {
+impl ProcessLookup {
+    pub(super) fn of(entry: Option<&ProcessEntry>) -> Self {
         match entry {
             None => Self::Unknown,
-            Some(Entry::Starting(cancel)) => Self::Starting(Arc::clone(cancel)),
-            Some(Entry::Started(process)) => Self::Started(Arc::clone(process)),
+            Some(ProcessEntry::Starting(cancel)) => Self::Starting(Arc::clone(cancel)),
+            Some(ProcessEntry::Started(process)) => Self::Started(Arc::clone(process)),
         }
     }
 }
 
 /// A process that runs. Of its arguments nothing is shown: they may hold secrets.
 #[derive(Debug)]
-pub(crate) struct Life(Span);
+pub(crate) struct ProcessSpan(Span);
 
-impl Life {
+impl ProcessSpan {
     /// Begins with a process that was started. Its span belongs to that of the request, which ends long
     /// before it and is not to be kept open by it.
     pub(crate) fn begin(
-        process: &Process,
+        process: &SessionProcess,
         owner: &SessionId,
         continue_trace: ContinueTrace,
     ) -> Self {
@@ -203,12 +203,12 @@ impl Life {
         if !span.is_disabled() {
             continue_trace(&span, Origin::Span(&Span::current()));
             let (program, id) = (program(process), process.handle.id());
-            span.record("process_id", shown(id.as_str()));
+            span.record("process_id", truncate_for_log(id.as_str()));
             span.record("process.pid", process.handle.status().os_pid);
             span.record("process.executable.name", program);
             tracing::info!(
                 target: "exec_service::process",
-                process_id = shown(id.as_str()), process.executable.name = program,
+                process_id = truncate_for_log(id.as_str()), process.executable.name = program,
                 tty = process.tty, detached = process.is_detached(), "process started"
             );
         }
@@ -241,22 +241,22 @@ impl Life {
 }
 
 /// The name of the program, without where it is.
-fn program(process: &Process) -> &str {
+fn program(process: &SessionProcess) -> &str {
     let program = process.argv.first().map_or("", String::as_str);
     let name = Path::new(program).file_name();
-    shown(name.and_then(|name| name.to_str()).unwrap_or_default())
+    truncate_for_log(name.and_then(|name| name.to_str()).unwrap_or_default())
 }
 
 /// A place for a process that is starting. Given back if it does not start, to the one that had it.
 #[derive(Debug)]
-pub(crate) struct Starting {
+pub(crate) struct StartReservation {
     pub(super) session: Arc<Session>,
     pub(super) id: ProcessId,
     pub(super) cancel: Arc<Notify>,
     pub(super) started: bool,
 }
 
-impl Starting {
+impl StartReservation {
     pub(crate) fn id(&self) -> &ProcessId {
         &self.id
     }
@@ -267,47 +267,47 @@ impl Starting {
     }
 
     /// Fills the place. Returns `false` if the session ended meanwhile.
-    pub(crate) fn finish(mut self, process: &Arc<Process>, life: Life) -> bool {
+    pub(crate) fn finish(mut self, process: &Arc<SessionProcess>, span: ProcessSpan) -> bool {
         self.started = true;
         // Declared before the lock is taken, so that it is dropped behind it.
-        let replaced;
+        let displaced;
         let mut state = self.session.lock();
         if !state.table.contains_key(&self.id) {
             return false;
         }
-        replaced = state.replaced.get(&self.id).cloned();
-        if let Some(process) = &replaced {
+        displaced = state.displaced.get(&self.id).cloned();
+        if let Some(process) = &displaced {
             state.forget(process);
         }
-        let entry = Entry::Started(Arc::clone(process));
+        let entry = ProcessEntry::Started(Arc::clone(process));
         state.table.insert(self.id.clone(), entry);
-        if state.keeping == Keeping::Unacknowledged {
-            process.keep();
+        if state.retention_mode == RetentionMode::UntilAcknowledged {
+            process.hold_unacked();
         }
         drop(state);
         self.session.meters.processes_started.increment();
-        Session::forget_later(process, life, Arc::clone(&self.session.meters));
+        Session::watch_exit(process, span, Arc::clone(&self.session.meters));
         true
     }
 }
 
-impl Drop for Starting {
+impl Drop for StartReservation {
     fn drop(&mut self) {
         if self.started {
             return;
         }
         let mut state = self.session.lock();
-        let ours = |entry: &Entry| match entry {
-            Entry::Starting(cancel) => Arc::ptr_eq(cancel, &self.cancel),
-            Entry::Started(_) => false,
+        let ours = |entry: &ProcessEntry| match entry {
+            ProcessEntry::Starting(cancel) => Arc::ptr_eq(cancel, &self.cancel),
+            ProcessEntry::Started(_) => false,
         };
         if !state.table.get(&self.id).is_some_and(ours) {
             return;
         }
-        match state.replaced.remove(&self.id) {
+        match state.displaced.remove(&self.id) {
             None => drop(state.table.remove(&self.id)),
             Some(process) => {
-                let entry = Entry::Started(process);
+                let entry = ProcessEntry::Started(process);
                 state.table.insert(self.id.clone(), entry);
             }
         }

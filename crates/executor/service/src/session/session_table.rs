@@ -17,21 +17,21 @@ use exec_wire::{
 use tokio::time::{Instant, sleep_until};
 use uuid::Uuid;
 
-use super::{Bounds, Session, retention::Keeping};
-use crate::{meters::Meters, send_queue::Outbox};
+use super::{Session, SessionLimits, retention::RetentionMode};
+use crate::{meters::Meters, send_queue::SendQueue};
 
 /// Sessions by id.
 #[derive(Debug)]
-pub(crate) struct Registry {
+pub(crate) struct SessionTable {
     ttl: Duration,
-    bounds: Bounds,
+    session_limits: SessionLimits,
     meters: Arc<Meters>,
     sessions: Mutex<BTreeMap<SessionId, Arc<Session>>>,
 }
 
 /// Why a connection gets no session.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-pub(crate) enum AttachError {
+pub(crate) enum SessionAttachError {
     /// Caller: it never existed, or its time is up.
     #[error("unknown session id {0}")]
     Unknown(SessionId),
@@ -43,22 +43,22 @@ pub(crate) enum AttachError {
     TooMany(usize),
 }
 
-impl From<AttachError> for RpcError {
-    fn from(error: AttachError) -> Self {
+impl From<SessionAttachError> for RpcError {
+    fn from(error: SessionAttachError) -> Self {
         let code = match &error {
-            AttachError::Unknown(_) => ErrorCode::INVALID_REQUEST,
-            AttachError::Attached(_) => ErrorCode::SESSION_ATTACHED,
-            AttachError::TooMany(_) => ErrorCode::INTERNAL,
+            SessionAttachError::Unknown(_) => ErrorCode::INVALID_REQUEST,
+            SessionAttachError::Attached(_) => ErrorCode::SESSION_ATTACHED,
+            SessionAttachError::TooMany(_) => ErrorCode::INTERNAL,
         };
         Self::new(code, error.to_string())
     }
 }
 
-impl Registry {
-    pub(crate) fn new(ttl: Duration, bounds: Bounds, meters: Arc<Meters>) -> Self {
+impl SessionTable {
+    pub(crate) fn new(ttl: Duration, session_limits: SessionLimits, meters: Arc<Meters>) -> Self {
         Self {
             ttl,
-            bounds,
+            session_limits,
             meters,
             sessions: Mutex::default(),
         }
@@ -69,17 +69,17 @@ impl Registry {
         &self,
         environment: Environment,
         principal: Option<Principal>,
-        outbox: Arc<Outbox>,
-        keeping: Keeping,
-    ) -> Result<Arc<Session>, AttachError> {
+        send_queue: Arc<SendQueue>,
+        retention_mode: RetentionMode,
+    ) -> Result<Arc<Session>, SessionAttachError> {
         // Declared before the lock is taken, so that it is dropped behind it.
-        let spare;
+        let evicted;
         let mut sessions = self.lock();
         if sessions.len() >= limits::MAX_SESSIONS {
             // Clients that come for one command each leave many behind.
-            spare = spare_id(&sessions).and_then(|id| sessions.remove(&id));
-            let Some(session) = &spare else {
-                return Err(AttachError::TooMany(limits::MAX_SESSIONS));
+            evicted = evictable_session(&sessions).and_then(|id| sessions.remove(&id));
+            let Some(session) = &evicted else {
+                return Err(SessionAttachError::TooMany(limits::MAX_SESSIONS));
             };
             self.meters.sessions_expired.increment();
             session.clear();
@@ -91,10 +91,10 @@ impl Registry {
             environment,
             principal,
             lease,
-            self.bounds,
+            self.session_limits,
             Arc::clone(&self.meters),
         ));
-        session.attach(outbox, keeping);
+        session.attach(send_queue, retention_mode);
         sessions.insert(id, Arc::clone(&session));
         Ok(session)
     }
@@ -103,15 +103,15 @@ impl Registry {
     pub(crate) fn resume(
         &self,
         id: &SessionId,
-        outbox: &Arc<Outbox>,
-        keeping: Keeping,
-    ) -> Result<Arc<Session>, AttachError> {
+        send_queue: &Arc<SendQueue>,
+        retention_mode: RetentionMode,
+    ) -> Result<Arc<Session>, SessionAttachError> {
         let found = self.lock().get(id).cloned();
-        let session = found.ok_or_else(|| AttachError::Unknown(id.clone()))?;
-        match session.resume(outbox, keeping, Instant::now().into_std()) {
+        let session = found.ok_or_else(|| SessionAttachError::Unknown(id.clone()))?;
+        match session.resume(send_queue, retention_mode, Instant::now().into_std()) {
             Ok(()) => Ok(session),
-            Err(ResumeError::Attached) => Err(AttachError::Attached(id.clone())),
-            Err(_) => Err(AttachError::Unknown(id.clone())),
+            Err(ResumeError::Attached) => Err(SessionAttachError::Attached(id.clone())),
+            Err(_) => Err(SessionAttachError::Unknown(id.clone())),
         }
     }
 
@@ -124,10 +124,13 @@ impl Registry {
         let (registry, kept) = (Arc::clone(self), Arc::downgrade(&session));
         tokio::spawn(async move {
             // It may be resumed, and detached again meanwhile: then other deadlines count.
-            if let Some(until) = detached.kept_until.filter(|until| *until < detached.ends) {
+            if let Some(until) = detached
+                .unacked_until
+                .filter(|until| *until < detached.ends)
+            {
                 sleep_until(until.into()).await;
                 if let Some(session) = kept.upgrade() {
-                    session.handle_absence(Instant::now().into_std());
+                    session.expire_unacked(Instant::now().into_std());
                 }
             }
             sleep_until(detached.ends.into()).await;
@@ -170,10 +173,10 @@ impl Registry {
 }
 
 /// Returns the session without a client, and without anything that runs, that would end first.
-fn spare_id(sessions: &BTreeMap<SessionId, Arc<Session>>) -> Option<SessionId> {
+fn evictable_session(sessions: &BTreeMap<SessionId, Arc<Session>>) -> Option<SessionId> {
     let ends = sessions
         .values()
-        .filter_map(|session| Some((session.spare_until()?, session)));
+        .filter_map(|session| Some((session.evictable_until()?, session)));
     let (_, first) = ends.min_by_key(|(ends, _)| *ends)?;
     Some(first.id.clone())
 }
