@@ -1,4 +1,5 @@
-//! One connection: a reader that decodes, orders and runs requests, and a writer beside it.
+//! One connection: a [`RequestDispatcher`] reads and runs requests, and a [`ConnectionWriter`] in
+//! its own task sends responses and events.
 
 mod connection_writer;
 mod request_dispatcher;
@@ -16,7 +17,7 @@ use self::{
 };
 use crate::{meters::ConnectionGuard, send_queue::SendQueue, service::ServiceShared};
 
-/// Serves a connection until its peer is done or it breaks.
+/// Serves a connection until the peer closes it or it fails.
 pub(crate) async fn serve(shared: Arc<ServiceShared>, link: Link) {
     let _open = ConnectionGuard::connection(&shared.meters);
     let span = tracing::info_span!(
@@ -46,23 +47,23 @@ async fn run(shared: Arc<ServiceShared>, link: Link) {
     let (mut input, _slot) = (link.reader, link.slot);
     let outcome = tokio::select! {
         outcome = dispatcher.run(&mut *input) => outcome,
-        // The peer cannot be written to any more.
+        // The writer failed: the peer is unreachable.
         () = send_queue.closed() => ReadOutcome::Done,
     };
     send_queue.server_requests().close();
-    // Requests that still run are cancelled; what they have done stays.
+    // Dropping the dispatcher cancels requests that still run. Their effects so far remain.
     let session = dispatcher.into_session();
     drop(send_queue);
     if let Some(session) = session {
         shared.sessions.detach(session);
     }
-    // What was answered already goes out, if the peer still takes it.
+    // Flush responses that are already queued, if the peer still reads.
     let stop = writer.abort_handle();
     let closed = async {
         drop(writer.await);
         if outcome == ReadOutcome::Failed {
-            // Discards what the peer sent meanwhile: unread data would make the system reset the
-            // connection, and the peer might not see why it was closed.
+            // Discard unread input: the kernel would otherwise reset the connection, and the peer
+            // might not see the close reason.
             while let Ok(Some(_)) = input.next().await {}
         }
     };
@@ -71,5 +72,5 @@ async fn run(shared: Arc<ServiceShared>, link: Link) {
     }
 }
 
-/// How long a peer that has said its last may take to read ours.
+/// Time limit for flushing and closing after the last request was read.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);

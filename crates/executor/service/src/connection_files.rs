@@ -1,5 +1,4 @@
-//! What one connection holds of files: those it has open, and those it watches. All of it ends with
-//! the connection.
+//! Open file handles and watches of one connection. They end with the connection.
 
 use std::{
     collections::BTreeMap,
@@ -21,7 +20,7 @@ use tokio::{sync::Semaphore, task::AbortHandle};
 #[derive(Debug)]
 pub(crate) struct ConnectionFiles {
     state: Mutex<State>,
-    /// Room for lists, until they are sent.
+    /// Limits the large listings that are in memory at once.
     pub(crate) list_permits: Semaphore,
 }
 
@@ -36,19 +35,19 @@ impl Default for ConnectionFiles {
 
 #[derive(Debug, Default)]
 struct State {
-    /// `None`: it is being opened.
+    /// `None` while the file is being opened.
     handles: BTreeMap<HandleId, Option<Arc<OpenHandle>>>,
-    /// `None`: it is being set up.
+    /// `None` while the watch is being set up.
     watches: BTreeMap<WatchId, Option<AbortOnDrop>>,
     missing: Option<AbortOnDrop>,
     last_missing: u64,
 }
 
-/// An open file. Requests hold it by themselves, so that closing it does not concern them.
+/// An open file. Requests in flight keep their own reference, so `fs/close` does not affect them.
 #[derive(Debug)]
 pub(crate) struct OpenHandle {
     pub(crate) file: Arc<dyn OpenFile>,
-    /// The host cannot read it: it is closed for those who hold it, too.
+    /// Set after a read error: the handle is then closed for all requests.
     failed: AtomicBool,
 }
 
@@ -57,20 +56,20 @@ impl ConnectionFiles {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a name for a file that is about to be opened.
+    /// Reserves a handle id for a file that is about to be opened.
     pub(crate) fn admit_handle(
         self: &Arc<Self>,
         id: &HandleId,
     ) -> Result<HandleReservation, RpcError> {
         check_handle(id)?;
-        let most = limits::MAX_FILE_HANDLES;
+        let max = limits::MAX_FILE_HANDLES;
         let handles = &mut self.lock().handles;
         if handles.contains_key(id) {
             let text = format!("file handle `{id}` already exists");
             return Err(RpcError::invalid_request(text));
         }
-        if handles.len() >= most {
-            let text = format!("at most {most} file handles may be open per connection");
+        if handles.len() >= max {
+            let text = format!("at most {max} file handles may be open per connection");
             return Err(RpcError::invalid_request(text));
         }
         handles.insert(id.clone(), None);
@@ -80,7 +79,7 @@ impl ConnectionFiles {
         })
     }
 
-    /// Finds an open file: the one that a request holds, or the one that has the name now.
+    /// Returns the pinned handle of a request, or the handle that has the id now.
     pub(crate) fn find(
         &self,
         id: &HandleId,
@@ -92,12 +91,12 @@ impl ConnectionFiles {
             .ok_or_else(|| unknown_handle(id))
     }
 
-    /// Returns the open file that has the name now.
+    /// Returns the handle that has the id now.
     pub(crate) fn handle(&self, id: &HandleId) -> Option<Arc<OpenHandle>> {
         self.lock().handles.get(id).cloned().flatten()
     }
 
-    /// Closes a file that the host cannot read, also for those who hold it.
+    /// Closes a handle after a read error, also for requests that have pinned it.
     pub(crate) fn fail(&self, id: &HandleId, handle: &Arc<OpenHandle>) {
         handle.failed.store(true, Ordering::Relaxed);
         let mut state = self.lock();
@@ -107,22 +106,22 @@ impl ConnectionFiles {
         }
     }
 
-    /// Closes a file, if it is open.
+    /// Closes a handle, if it is open.
     pub(crate) fn close(&self, id: &HandleId) {
         let mut state = self.lock();
-        // One that is being opened keeps its place.
+        // Keep the reservation of a file that is being opened.
         if state.handles.get(id).is_some_and(Option::is_some) {
             state.handles.remove(id);
         }
     }
 
-    /// Takes a name for a watch that is about to be set up.
+    /// Reserves an id for a watch that is about to be set up.
     pub(crate) fn admit_watch(
         self: &Arc<Self>,
         id: &WatchId,
     ) -> Result<WatchReservation, RpcError> {
         let watches = &mut self.lock().watches;
-        // What was watched may be gone: its name is free again.
+        // The watched path may be gone. Free the ids of such watches.
         let runs = |task: &AbortOnDrop| !task.0.is_finished();
         watches.retain(|_, task| task.as_ref().is_none_or(runs));
         if watches.contains_key(id) {
@@ -131,8 +130,8 @@ impl ConnectionFiles {
             )));
         }
         if watches.len() >= limits::MAX_WATCHES {
-            let most = limits::MAX_WATCHES;
-            let text = format!("at most {most} watches may be set per connection");
+            let max = limits::MAX_WATCHES;
+            let text = format!("at most {max} watches are allowed per connection");
             return Err(RpcError::invalid_request(text));
         }
         watches.insert(id.clone(), None);
@@ -147,8 +146,8 @@ impl ConnectionFiles {
         self.lock().watches.remove(id);
     }
 
-    /// Ends the watch for missing paths, if `id` may name the next. One that is stale changes
-    /// nothing.
+    /// Ends the watch for missing paths if `id` is newer than the last one. Returns `false` for a
+    /// stale id.
     pub(crate) fn admit_missing(&self, id: u64) -> bool {
         let mut state = self.lock();
         let fresh = id > state.last_missing;
@@ -159,17 +158,17 @@ impl ConnectionFiles {
         fresh
     }
 
-    /// Keeps the watch for missing paths.
+    /// Stores the task of the watch for missing paths.
     pub(crate) fn set_missing_watch(&self, task: AbortHandle) {
         self.lock().missing = Some(AbortOnDrop(task));
     }
 }
 
-/// Refuses a name that no open file can have.
+/// Rejects a handle id that is too long.
 pub(crate) fn check_handle(id: &HandleId) -> Result<(), RpcError> {
-    let most = limits::MAX_HANDLE_ID_BYTES;
-    if id.as_str().len() > most {
-        let text = format!("file handle ID must not exceed {most} bytes");
+    let max = limits::MAX_HANDLE_ID_BYTES;
+    if id.as_str().len() > max {
+        let text = format!("file handle ID must not exceed {max} bytes");
         return Err(RpcError::invalid_request(text));
     }
     Ok(())
@@ -179,7 +178,7 @@ fn unknown_handle(id: &HandleId) -> RpcError {
     RpcError::new(ErrorCode::NOT_FOUND, format!("unknown file handle `{id}`"))
 }
 
-/// A name for a file that is being opened. It is free again if that comes to nothing.
+/// A reserved handle id. Dropping it releases the id.
 #[derive(Debug)]
 pub(crate) struct HandleReservation {
     files: Arc<ConnectionFiles>,
@@ -206,7 +205,7 @@ impl Drop for HandleReservation {
     }
 }
 
-/// A name for a watch that is being set up. It is free again if that comes to nothing.
+/// A reserved watch id. Dropping it releases the id.
 #[derive(Debug)]
 pub(crate) struct WatchReservation {
     files: Arc<ConnectionFiles>,
@@ -232,7 +231,7 @@ impl Drop for WatchReservation {
     }
 }
 
-/// A task that ends with its value.
+/// Aborts its task when dropped.
 #[derive(Debug)]
 pub(crate) struct AbortOnDrop(pub(crate) AbortHandle);
 

@@ -1,4 +1,4 @@
-//! Handlers: each turns one request into one call of the environment.
+//! Request handlers: each turns one request into one call of the environment.
 
 mod files;
 mod http_streams;
@@ -33,19 +33,20 @@ use crate::{
     session::{ProcessLookup, RetentionMode, Session, SessionProcess},
 };
 
-/// A request that has begun.
+/// Result of dispatching a request: its response, or a future that produces it.
 pub(crate) enum Dispatch {
-    /// It is done.
+    /// The request is complete.
     Ready(EncodedResponse),
-    /// It runs, and others that it could disturb wait for it. It may answer by itself.
+    /// The request is running. Conflicting requests wait for it. It may send its own response.
     Running(BoxFuture<'static, HandlerOutcome>),
-    /// It has taken effect, or only reads, and waits: nobody waits for it.
+    /// The request has taken effect or only reads, and waits for something. No request waits for
+    /// it.
     Waiting(BoxFuture<'static, EncodedResponse>),
-    /// It waits as well, and answers by itself: something follows its answer.
+    /// Like `Waiting`, but the future sends its own response because messages follow it.
     Streaming(BoxFuture<'static, Outcome>),
 }
 
-/// The handlers of one connection.
+/// Handles the requests of one connection.
 pub(crate) struct RequestHandler {
     shared: Arc<ServiceShared>,
     send_queue: Arc<SendQueue>,
@@ -54,9 +55,9 @@ pub(crate) struct RequestHandler {
     binary: Binary,
     takes_binary: bool,
     session: Option<Arc<Session>>,
-    /// Who connected, if that has a name.
+    /// Authenticated client of the connection, if it was authenticated by name.
     principal: Option<Principal>,
-    /// The span of the connection.
+    /// Span of the connection.
     connection: Span,
 }
 
@@ -80,7 +81,7 @@ impl RequestHandler {
         }
     }
 
-    /// Returns the session, once there is one.
+    /// Returns the session id after `initialize`.
     pub(crate) fn session_id(&self) -> Option<&SessionId> {
         self.session.as_ref().map(|session| &session.id)
     }
@@ -98,12 +99,12 @@ impl RequestHandler {
         &mut self,
         params: InitializeParams,
     ) -> Result<InitializeResponse, RpcError> {
-        let wanted = params.extensions.unwrap_or_default();
+        let requested = params.extensions.unwrap_or_default();
         let granted: Vec<Extension> = Extension::ALL
             .iter()
             .copied()
             .filter(|extension| {
-                wanted
+                requested
                     .iter()
                     .any(|name| Extension::parse(name) == Some(*extension))
                     && (*extension != Extension::BinaryData || self.binary == Binary::Possible)
@@ -137,14 +138,14 @@ impl RequestHandler {
         span.record("session", session.id.shown());
         self.connection.record("session", session.id.shown());
         self.connection.record("client", client);
-        let how = if params.resume_session_id.is_some() {
+        let event = if params.resume_session_id.is_some() {
             self.shared.meters.sessions_resumed.increment();
             "session resumed"
         } else {
             self.shared.meters.sessions_opened.increment();
             "session begun"
         };
-        tracing::info!(target: "exec_service::session", client, session = session.id.shown(), "{how}");
+        tracing::info!(target: "exec_service::session", client, session = session.id.shown(), "{event}");
         let session_id = session.id.clone();
         self.session = Some(session);
         Ok(InitializeResponse {
@@ -156,14 +157,14 @@ impl RequestHandler {
         })
     }
 
-    /// Lets go of what the client has taken of a process's events.
+    /// Moves the ack cursor of a process and releases its output up to there.
     pub(crate) fn acknowledge(&self, acknowledged: &Acknowledged) {
         if let Some(session) = &self.session {
             session.acknowledge(acknowledged);
         }
     }
 
-    /// Takes hold of the open file that a block is of, unless that was done before.
+    /// Resolves the file handle of a block request, unless it is already pinned.
     pub(crate) fn pin_file_handle(&self, call: &mut MethodCall) {
         let (id, file) = if let MethodCall::ReadBlock(params, file) = call {
             (&params.handle_id, file)
@@ -177,7 +178,7 @@ impl RequestHandler {
         }
     }
 
-    /// Begins a request. What it changes at once, it has changed when this returns.
+    /// Dispatches a request to its handler. Immediate effects are complete when this returns.
     pub(crate) fn dispatch(&self, id: RequestId, call: MethodCall) -> Dispatch {
         let Some(session) = self.session.clone() else {
             let error = RpcError::invalid_request("connection has no session");
@@ -270,7 +271,7 @@ impl RequestHandler {
 
 pub(crate) use self::files::{FileData, PinnedFile};
 
-/// What every handler needs.
+/// Shared state that every handler needs.
 struct HandlerContext<'a> {
     shared: &'a Arc<ServiceShared>,
     send_queue: &'a Arc<SendQueue>,
@@ -280,7 +281,7 @@ struct HandlerContext<'a> {
 }
 
 impl HandlerContext<'_> {
-    /// Looks among the session's processes, then among the server's.
+    /// Looks up a process of the session, then of the server.
     fn find(&self, id: &ProcessId) -> ProcessLookup {
         match self.session.find(id) {
             ProcessLookup::Unknown => self.shared.detached.find(id),
@@ -288,7 +289,7 @@ impl HandlerContext<'_> {
         }
     }
 
-    /// Finds a process that must be there.
+    /// Looks up a started process, or returns an error.
     fn require_process(&self, id: &ProcessId) -> Result<Arc<SessionProcess>, RpcError> {
         match self.find(id) {
             ProcessLookup::Started(process) => Ok(process),
@@ -302,7 +303,7 @@ impl HandlerContext<'_> {
     }
 }
 
-/// Returns a span of time as the wire has it.
+/// Converts a duration to milliseconds, the unit on the wire.
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
@@ -311,7 +312,7 @@ fn respond_now<T: Serialize>(id: &RequestId, result: Result<T, RpcError>) -> Dis
     Dispatch::Ready(EncodedResponse::new(id, &result))
 }
 
-/// Answers at once if the future is ready, which it nearly always is; otherwise waits.
+/// Responds at once if the future is ready, which is the normal case. Otherwise waits for it.
 fn respond_when_ready<T, E, R>(
     id: RequestId,
     future: BoxFuture<'static, Result<T, E>>,
@@ -331,7 +332,7 @@ where
     }
 }
 
-/// An answer on its way out.
+/// An encoded response and the outcome to record for its request.
 #[derive(Debug)]
 pub(crate) struct EncodedResponse {
     pub(crate) message: Outgoing,
@@ -349,7 +350,7 @@ impl EncodedResponse {
         }
     }
 
-    /// Answers with a result that has a data member.
+    /// Encodes a result that has a data member.
     pub(crate) fn with_data<T: Serialize>(
         id: &RequestId,
         result: &T,
@@ -370,12 +371,12 @@ impl EncodedResponse {
     }
 }
 
-/// What a request comes to.
+/// How a running handler finished.
 #[derive(Debug)]
 pub(crate) enum HandlerOutcome {
-    /// An answer to be sent.
+    /// The dispatcher must send this response.
     Respond(EncodedResponse),
-    /// The answer is sent already.
+    /// The handler has sent the response itself.
     Responded(Outcome),
 }
 

@@ -1,8 +1,9 @@
-//! Connections, sessions and the routing of methods onto an environment.
+//! Connections, sessions and the dispatch of methods onto an environment.
 //!
-//! A connection decodes requests, orders them and writes answers; a session owns processes and
-//! outlives its connection; a handler turns one request into one call of the environment.
-//! Not here: how anything runs (tests run this over a fake), which transport carries it.
+//! A connection decodes requests, orders them and writes responses. A session owns processes and
+//! outlives its connection. A handler turns one request into one call of the environment.
+//! Elsewhere: how anything runs (tests use a fake environment) and which transport carries the
+//! messages.
 
 mod connection;
 mod connection_files;

@@ -1,6 +1,6 @@
-//! What a service counts: plain numbers that others read and render.
-//! Invariant: counting takes no lock and no memory, so that it can stand on the way of every message.
-//! Not here: names, formats and listeners; whoever presents the numbers has those.
+//! Metrics of a service: counters, gauges and histograms. Invariant: counting takes no lock and
+//! allocates nothing, because it happens for every message. Elsewhere: metric names, formats and
+//! the endpoint.
 
 mod labelled_counters;
 mod request_metrics;
@@ -19,69 +19,69 @@ pub use self::{
     request_metrics::{MethodMeter, Outcome, RequestMeters},
 };
 
-/// What one service has counted since it was made.
+/// Metrics of one service since it was created.
 #[derive(Debug, Default)]
 pub struct Meters {
-    /// Connections that are open.
+    /// Open connections.
     pub connections: Gauge,
-    /// Connections that were opened.
+    /// Connections opened.
     pub connections_opened: Counter,
-    /// Sessions that began.
+    /// Sessions opened.
     pub sessions_opened: Counter,
-    /// Sessions that a client came back to.
+    /// Sessions resumed.
     pub sessions_resumed: Counter,
-    /// Sessions whose client did not come back in time.
+    /// Sessions that expired before their client resumed them.
     pub sessions_expired: Counter,
-    /// Processes that were started.
+    /// Processes started.
     pub processes_started: Counter,
-    /// Processes that ended, by cause.
+    /// Processes ended, by exit cause.
     pub processes_ended: Endings,
-    /// Processes that did not start, by reason.
+    /// Failed process starts, by reason.
     pub process_refusals: Refusals,
-    /// Processes that ended after their sandbox seems to have refused something.
+    /// Processes that ended after a probable sandbox denial.
     pub sandbox_denials: Counter,
-    /// Decisions about connections of processes.
+    /// Network policy decisions.
     pub network_decisions: Rulings,
-    /// Requests.
+    /// Request counts and latencies by method.
     pub requests: RequestMeters,
-    /// Answers that nobody waited for.
+    /// Responses that match no pending server request.
     pub unsolicited_responses: Counter,
-    /// Output of processes that was sent as events.
+    /// Process output sent as events, in bytes.
     pub output_bytes: Counter,
-    /// Input that processes were given.
+    /// Input written to processes, in bytes.
     pub input_bytes: Counter,
-    /// Content of files that was read for clients.
+    /// File content read, in bytes.
     pub file_read_bytes: Counter,
-    /// Content of files that clients wrote.
+    /// File content written, in bytes.
     pub file_written_bytes: Counter,
-    /// Messages that came.
+    /// Messages received.
     pub messages_received: Counter,
-    /// What they took, without the framing of the transport.
+    /// Bytes received, without transport framing.
     pub received_bytes: Counter,
-    /// What was handed to transports.
+    /// Bytes handed to transports.
     pub sent_bytes: Counter,
 }
 
-/// How many of what there are in a service at one moment.
+/// Snapshot of the gauges of a service.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Levels {
     /// Sessions with a connection.
     pub sessions_attached: usize,
-    /// Sessions that wait for their client.
+    /// Sessions without a connection.
     pub sessions_detached: usize,
-    /// Processes that run.
+    /// Running processes.
     pub processes_running: usize,
-    /// Those of them that belong to no session.
+    /// Running detached processes.
     pub detached_running: usize,
-    /// Processes that are over and can still be read.
+    /// Finished processes that are still readable.
     pub processes_finished: usize,
-    /// Output that can be read again.
+    /// Retained output, in bytes.
     pub retained_bytes: usize,
-    /// Answers that wait for clients to take them.
+    /// Bytes in send queues.
     pub outbox_bytes: usize,
 }
 
-/// A number that only grows.
+/// A monotonic counter.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -94,18 +94,18 @@ impl Counter {
         self.0.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// Counts what has a length.
+    /// Adds a byte count.
     pub(crate) fn add_bytes(&self, bytes: usize) {
         self.add(bytes as u64);
     }
 
-    /// Returns what was counted so far.
+    /// Returns the current value.
     pub fn value(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// How many of something there are now.
+/// A value that goes up and down.
 #[derive(Debug, Default)]
 pub struct Gauge(AtomicU64);
 
@@ -118,13 +118,13 @@ impl Gauge {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Returns how many there are.
+    /// Returns the current value.
     pub fn value(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// One of the connections that are open. It is none any more when this is dropped.
+/// Counts an open connection until it is dropped.
 #[derive(Debug)]
 pub(crate) struct ConnectionGuard(Arc<Meters>);
 
@@ -142,8 +142,8 @@ impl Drop for ConnectionGuard {
     }
 }
 
-/// Upper bounds of the buckets, in microseconds; one more bucket holds the rest. From an answer out of
-/// memory to a wait for a command's end.
+/// Upper bounds of the buckets in microseconds, from an in-memory response to waiting for a long
+/// command. One more bucket holds the rest.
 pub const BOUNDS_MICROS: [u64; 16] = [
     50,
     100,
@@ -165,21 +165,21 @@ pub const BOUNDS_MICROS: [u64; 16] = [
 
 const BUCKETS: usize = BOUNDS_MICROS.len() + 1;
 
-/// Spans of time, sorted.
+/// Histogram of durations.
 #[derive(Debug, Default)]
 pub struct Histogram {
     buckets: [Counter; BUCKETS],
     sum_micros: Counter,
 }
 
-/// What a histogram holds.
+/// Values of a histogram at one moment.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct HistogramValues {
-    /// How many were at most as long as each of [`BOUNDS_MICROS`].
+    /// Cumulative counts for each bound of [`BOUNDS_MICROS`].
     pub at_most: [u64; BOUNDS_MICROS.len()],
-    /// How many there were.
+    /// Number of recorded durations.
     pub count: u64,
-    /// How long they took together.
+    /// Sum of the recorded durations.
     pub sum: Duration,
 }
 
@@ -191,7 +191,7 @@ impl Histogram {
         self.sum_micros.add(micros);
     }
 
-    /// Returns what was recorded so far. Whoever records meanwhile may be in one part and not in another.
+    /// Returns the recorded values. A concurrent `record` may be only partly visible.
     pub fn values(&self) -> HistogramValues {
         let mut count = 0;
         let at_most = array::from_fn(|bucket| {
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_span_is_counted_in_every_bucket_that_is_long_enough() {
+    fn duration_is_counted_in_every_bucket_that_fits() {
         let histogram = Histogram::default();
         for micros in [50, 51, 400_000_000] {
             histogram.record(Duration::from_micros(micros));

@@ -1,4 +1,4 @@
-//! A request, decoded into its method's own type.
+//! Requests decoded into the parameter type of their method.
 
 use bytes::Bytes;
 use exec_wire::{
@@ -23,7 +23,7 @@ use serde_json::value::RawValue;
 
 use crate::handler::{FileData, PinnedFile};
 
-/// What a client asks for.
+/// A request of any method, with decoded parameters and raw data.
 #[derive(Debug)]
 pub(crate) enum MethodCall {
     Initialize(InitializeParams),
@@ -71,7 +71,7 @@ pub(crate) enum MethodCall {
 }
 
 impl MethodCall {
-    /// Returns the process that the request starts.
+    /// Returns the id of the process that the request starts.
     pub(crate) fn started_process(&self) -> Option<&ProcessId> {
         if let Self::Start(params) = self {
             return Some(&params.process_id);
@@ -83,7 +83,7 @@ impl MethodCall {
         }
     }
 
-    /// Returns the open file that the request works on, or ends.
+    /// Returns the file handle that the request reads, writes or closes.
     pub(crate) fn file_handle(&self) -> Option<&HandleId> {
         if let Self::ReadBlock(params, _) = self {
             return Some(&params.handle_id);
@@ -98,7 +98,8 @@ impl MethodCall {
         }
     }
 
-    /// Returns the name of an open file that means something else after the request.
+    /// Returns the file handle id that the request opens or closes, which changes its meaning for
+    /// later requests.
     pub(crate) fn changed_handle(&self) -> Option<&HandleId> {
         if let Self::OpenFile(params) = self {
             return Some(&params.handle_id);
@@ -110,7 +111,7 @@ impl MethodCall {
         }
     }
 
-    /// Returns the process that the request is about.
+    /// Returns the process id in the parameters.
     pub(crate) fn process(&self) -> Option<&ProcessId> {
         match self {
             Self::Start(params) => Some(&params.process_id),
@@ -158,11 +159,11 @@ impl MethodCall {
         }
     }
 
-    /// Decodes the parameters of a request, which must fit its method.
+    /// Decodes the parameters and raw data of a request.
     pub(crate) fn decode(method: MethodName, request: &mut Request<'_>) -> Result<Self, RpcError> {
         let data = request.data.take();
         if data.is_some() && !method.takes_data() {
-            let message = format!("`{}` takes no raw data", request.method);
+            let message = format!("`{}` does not accept raw data", request.method);
             return Err(RpcError::invalid_params(message));
         }
         let params = request.params;
@@ -181,10 +182,10 @@ impl MethodCall {
             MethodName::CapabilitiesDiscover => Self::Discover(decode(params)?),
             MethodName::HttpRequest => {
                 let mut request: HttpRequest = decode(params)?;
-                let inside = request.body_base64.take().map(|body| body.0);
-                let body = match (inside, data) {
+                let in_message = request.body_base64.take().map(|body| body.0);
+                let body = match (in_message, data) {
                     (None, None) => None,
-                    (inside, beside) => Some(data_member("bodyBase64", inside, beside)?),
+                    (in_message, raw) => Some(data_member("bodyBase64", in_message, raw)?),
                 };
                 Self::Http(Box::new(request), body)
             }
@@ -193,8 +194,8 @@ impl MethodCall {
             MethodName::ProcessRead => Self::Read(decode(params)?),
             MethodName::ProcessWrite => {
                 let mut write: WriteProcess = decode(params)?;
-                let inside = write.chunk.take().map(|chunk| chunk.0);
-                let data = data_member("chunk", inside, data)?;
+                let in_message = write.chunk.take().map(|chunk| chunk.0);
+                let data = data_member("chunk", in_message, data)?;
                 Self::Write(write, data)
             }
             MethodName::ProcessCloseStdin => Self::CloseStdin(decode(params)?),
@@ -209,8 +210,8 @@ impl MethodCall {
             MethodName::FsReadFile => Self::ReadFile(decode(params)?),
             MethodName::FsWriteFile => {
                 let mut write: fs::WriteFile = decode(params)?;
-                let inside = write.data_base64.take().map(|data| data.0);
-                let data = data_member("dataBase64", inside, data.map(Ok))?;
+                let in_message = write.data_base64.take().map(|data| data.0);
+                let data = data_member("dataBase64", in_message, data.map(Ok))?;
                 Self::WriteFile(write, data)
             }
             MethodName::FsCreateDirectory => Self::CreateDirectory(decode(params)?),
@@ -225,8 +226,8 @@ impl MethodCall {
             MethodName::FsReadBlock => Self::ReadBlock(decode(params)?, None),
             MethodName::FsWriteBlock => {
                 let mut write: fs::WriteBlock = decode(params)?;
-                let inside = write.chunk.take().map(|chunk| chunk.0);
-                let data = data_member("chunk", inside, data)?;
+                let in_message = write.chunk.take().map(|chunk| chunk.0);
+                let data = data_member("chunk", in_message, data)?;
                 Self::WriteBlock(write, data, None)
             }
             MethodName::FsClose => Self::CloseFile(decode(params)?),
@@ -247,9 +248,9 @@ fn decode<T: DeserializeOwned>(params: Option<&RawValue>) -> Result<T, RpcError>
     decode_params(params).map_err(|error| RpcError::invalid_params(error.to_string()))
 }
 
-/// The data member, from inside the message or from beside it.
-fn data_member<T>(name: &str, inside: Option<T>, beside: Option<T>) -> Result<T, RpcError> {
-    match (inside, beside) {
+/// Takes the data member from the JSON message or from the raw data beside it.
+fn data_member<T>(name: &str, in_message: Option<T>, raw: Option<T>) -> Result<T, RpcError> {
+    match (in_message, raw) {
         (Some(data), None) | (None, Some(data)) => Ok(data),
         (None, None) => Err(RpcError::invalid_params(format!("missing field `{name}`"))),
         (Some(_), Some(_)) => Err(RpcError::invalid_params(format!(
@@ -258,17 +259,17 @@ fn data_member<T>(name: &str, inside: Option<T>, beside: Option<T>) -> Result<T,
     }
 }
 
-/// Messages above this are decoded on the blocking pool: it takes milliseconds, for which other
-/// connections would wait.
+/// Messages above this size are decoded on the blocking pool: decoding takes milliseconds and would
+/// delay other connections.
 pub(crate) const LARGE_MESSAGE_BYTES: usize = 256 << 10;
 
-/// A request whose parameters are decoded.
+/// A request after decoding, before admission.
 pub(crate) struct DecodedRequest {
     pub(crate) id: RequestId,
     pub(crate) trace: Option<Trace>,
     pub(crate) has_data: bool,
     pub(crate) decoded: DecodedMethod,
-    /// What its message takes.
+    /// Size of the message.
     pub(crate) bytes: usize,
 }
 
@@ -277,12 +278,12 @@ pub(crate) enum DecodedMethod {
     Unknown(String),
 }
 
-/// What is left of a large message once it is decoded.
+/// Result of decoding a large message on the blocking pool.
 pub(crate) enum LargeMessage {
     Request(DecodedRequest),
-    /// By its method: no notification has parameters as large as this.
+    /// Only the method name: no known notification has parameters this large.
     Notification(String),
-    /// Nor has any answer.
+    /// Only the id: no known response is this large.
     Response(RequestId),
     Malformed(String),
 }

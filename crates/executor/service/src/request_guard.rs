@@ -1,6 +1,6 @@
-//! A request under observation: how long it takes, how it ends, and the span that others see of it.
-//! Invariant: each is counted once, also if its connection ends first.
-//! Not here: where spans go. Whoever embeds the service subscribes to them.
+//! Metrics and tracing of a request in flight: latency, outcome and span. Invariant: each request
+//! is counted exactly once, also if its connection ends first. Elsewhere: exporting spans, which
+//! the embedder does with a `tracing` subscriber.
 
 use std::{sync::Arc, time::Instant};
 
@@ -13,39 +13,39 @@ use tracing::{Span, field::Empty};
 
 use crate::meters::{Meters, Outcome};
 
-/// Makes a span the child of what it comes from. A span of a subscriber's own tree stays open as long as its
-/// children; this is for those that are not to.
+/// Makes a span the child of its origin in the exported trace. A parent in the subscriber's span
+/// tree stays open as long as its children; this callback links spans without that.
 pub type ContinueTrace = fn(&Span, Origin<'_>);
 
-/// What a span comes from.
+/// Parent of a span in a trace.
 #[derive(Clone, Copy, Debug)]
 pub enum Origin<'a> {
-    /// The trace that a request came with.
+    /// Trace context of a request.
     Trace(&'a Trace),
-    /// Another span here, which ends on its own.
+    /// Another span of this process, which may end first.
     Span(&'a Span),
 }
 
-/// Longest text of a client that is shown in a span or a log.
-const SHOWN_BYTES: usize = 128;
-/// Longest `traceparent` that is looked at: the version in use has 55 bytes.
-const TRACEPARENT_BYTES: usize = 128;
-/// Longest `tracestate` that is looked at: what W3C says must be passed on.
-const TRACESTATE_BYTES: usize = 512;
+/// Maximum length of client-provided text in spans and logs.
+const MAX_LOGGED_BYTES: usize = 128;
+/// Maximum length of an accepted `traceparent`: the current version has 55 bytes.
+const MAX_TRACEPARENT_BYTES: usize = 128;
+/// Maximum length of an accepted `tracestate`: W3C requires propagating this much.
+const MAX_TRACESTATE_BYTES: usize = 512;
 
-/// A request that is not answered yet.
+/// A request in flight. Dropping it records its outcome.
 #[derive(Debug)]
 pub(crate) struct RequestGuard {
     meters: Arc<Meters>,
     method: MethodName,
     since: Instant,
-    /// How it ended; until then, that its connection did.
+    /// `Cancelled` until [`RequestGuard::finish`] sets the actual outcome.
     outcome: Outcome,
     pub(crate) span: Span,
 }
 
 impl RequestGuard {
-    /// Begins to observe a request.
+    /// Opens the span of a request and counts it as in flight.
     pub(crate) fn new(
         meters: &Arc<Meters>,
         method: MethodName,
@@ -85,7 +85,7 @@ impl RequestGuard {
         }
     }
 
-    /// Notes which process a request is about.
+    /// Records the process id in the span.
     pub(crate) fn record_process(&self, process: Option<&ProcessId>) {
         if let (false, Some(process)) = (self.span.is_disabled(), process) {
             self.span
@@ -93,7 +93,7 @@ impl RequestGuard {
         }
     }
 
-    /// The request is answered.
+    /// Records the outcome of a completed request.
     pub(crate) fn finish(mut self, outcome: Outcome) {
         self.outcome = outcome;
     }
@@ -112,32 +112,33 @@ impl Drop for RequestGuard {
     }
 }
 
-/// Returns as much of a client's text as is shown.
+/// Truncates client-provided text for spans and logs.
 pub(crate) fn truncate_for_log(text: &str) -> &str {
-    &text[..text.floor_char_boundary(SHOWN_BYTES)]
+    &text[..text.floor_char_boundary(MAX_LOGGED_BYTES)]
 }
 
-/// Tells whether a trace is short enough to be looked at. What it says is checked by who continues it.
+/// Returns whether a trace context is short enough. [`ContinueTrace`] validates its content.
 fn is_within_limits(trace: &Trace) -> bool {
-    let within = |text: &Option<String>, most| text.as_ref().is_none_or(|text| text.len() <= most);
-    within(&trace.traceparent, TRACEPARENT_BYTES) && within(&trace.tracestate, TRACESTATE_BYTES)
+    let within = |text: &Option<String>, max| text.as_ref().is_none_or(|text| text.len() <= max);
+    within(&trace.traceparent, MAX_TRACEPARENT_BYTES)
+        && within(&trace.tracestate, MAX_TRACESTATE_BYTES)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn begin(meters: &Arc<Meters>) -> RequestGuard {
+    fn new_guard(meters: &Arc<Meters>) -> RequestGuard {
         RequestGuard::new(meters, MethodName::ProcessRead, None, None, |_, _| {})
     }
 
     #[test]
-    fn a_request_is_counted_once_however_it_ends() {
+    fn request_is_counted_once_for_every_outcome() {
         let meters = Arc::new(Meters::default());
-        let (answered, cut_off) = (begin(&meters), begin(&meters));
+        let (answered, dropped) = (new_guard(&meters), new_guard(&meters));
         assert_eq!(meters.requests.in_flight.value(), 2);
         answered.finish(Outcome::NotFound);
-        drop(cut_off);
+        drop(dropped);
         assert_eq!(meters.requests.in_flight.value(), 0);
         let outcomes: Vec<_> = meters
             .requests
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clients_send_is_shown_within_bounds() {
+    fn client_text_is_truncated_for_logs() {
         assert_eq!(truncate_for_log("short"), "short");
         assert_eq!(truncate_for_log(&"\u{e9}".repeat(100)).len(), 128);
         assert_eq!(

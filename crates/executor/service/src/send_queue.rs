@@ -1,4 +1,5 @@
-//! The way out of a connection: a bounded queue of messages, and the processes it follows.
+//! The send queue of a connection: bounded messages, plus the event streams that the writer
+//! follows.
 
 use std::{
     collections::BTreeMap,
@@ -23,11 +24,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::{connection::MethodFamily, server_requests::ServerRequests};
 
-/// Room that is left to answers by what may be lost.
+/// Bytes of the queue that lossy messages leave free for responses.
 const RESERVED_BYTES: usize = limits::OUTBOX_BYTES / 8;
 
-/// Sends messages to one connection's writer. Answers wait for room; events are pulled by the
-/// writer from the logs, which hold them anyway.
+/// Sends messages to the writer of one connection.
+///
+/// Responses wait for permits, which bounds the queue (backpressure). Events are not queued: the
+/// writer pulls them from the output logs.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
     items: mpsc::UnboundedSender<SendItem>,
@@ -37,18 +40,18 @@ pub(crate) struct SendQueue {
     server_requests: Arc<ServerRequests>,
 }
 
-/// Something for the writer.
+/// An instruction to the writer.
 #[derive(Debug)]
 pub(crate) enum SendItem {
-    /// A message, and the room it takes until it is flushed.
+    /// A message, and its permits, held until it is flushed.
     Message(Outgoing, Option<OwnedSemaphorePermit>),
-    /// Data travels raw from now on.
+    /// Switches to binary encoding of data.
     Binary,
-    /// Events to pull from now on.
+    /// Adds an event stream.
     Follow(FollowedProcess),
 }
 
-/// The events of one process, on their way to one connection.
+/// Event stream of one process, followed by one connection.
 pub(crate) struct FollowedProcess {
     pub(crate) id: ProcessId,
     pub(crate) family: MethodFamily,
@@ -78,7 +81,7 @@ impl Drop for FollowedProcess {
     }
 }
 
-/// Which processes a connection follows.
+/// The processes that a connection follows.
 #[derive(Debug, Default)]
 struct FollowTable(Mutex<FollowState>);
 
@@ -110,7 +113,7 @@ impl SendQueue {
         )
     }
 
-    /// Applies what was granted: from here on data travels raw, or lifecycle events are sent.
+    /// Applies a granted extension.
     pub(crate) fn grant(&self, extension: Extension) {
         if extension == Extension::BinaryData {
             drop(self.items.send(SendItem::Binary));
@@ -120,23 +123,23 @@ impl SendQueue {
         }
     }
 
-    /// Queues a message if there is room for it now; otherwise gives it back.
+    /// Queues a message if permits are available, otherwise returns it.
     pub(crate) fn try_send(&self, message: Outgoing) -> Result<(), Outgoing> {
         let Ok(permits) = Arc::clone(&self.permits).try_acquire_many_owned(permits_for(&message))
         else {
             return Err(message);
         };
-        // A writer that is gone needs nothing.
+        // Sending fails only if the writer ended.
         drop(self.items.send(SendItem::Message(message, Some(permits))));
         Ok(())
     }
 
-    /// Queues a message when there is room for it.
+    /// Waits for permits and queues a message.
     pub(crate) async fn send(&self, message: Outgoing) {
         self.send_with(message, || {}).await;
     }
 
-    /// Queues a message when there is room for it, and does something right before.
+    /// Waits for permits, calls `before`, and queues a message.
     pub(crate) async fn send_with(&self, message: Outgoing, before: impl FnOnce()) {
         let size = permits_for(&message);
         // The semaphore is never closed.
@@ -145,19 +148,19 @@ impl SendQueue {
             .await
             .ok();
         before();
-        // A writer that is gone needs nothing.
+        // Sending fails only if the writer ended.
         drop(self.items.send(SendItem::Message(message, permits)));
     }
 
-    /// Queues a message that may be lost, if that leaves room for those that may not.
+    /// Queues a message unless that would leave less than the reserve for responses. Otherwise
+    /// drops it.
     pub(crate) fn send_lossy(&self, message: Outgoing) {
         if self.permits.available_permits() >= RESERVED_BYTES {
             drop(self.try_send(message));
         }
     }
 
-    /// Asks the client about a process's network. `None`: it does not answer, or not so that it
-    /// could be taken.
+    /// Asks the client whether a process may connect. Returns `None` without a valid response.
     pub(crate) async fn request_decision(
         self: Arc<Self>,
         request: &PolicyRequest,
@@ -165,36 +168,36 @@ impl SendQueue {
         let mut pending = self.server_requests.register()?;
         let request = Outgoing::request(&pending.id, NETWORK_POLICY_REQUEST, request);
         tokio::select! {
-            // The connection is gone before there was room.
-            answer = pending.decision() => return answer,
+            // The connection ended before permits were available.
+            decision = pending.decision() => return decision,
             () = self.send(request) => {}
         }
-        // Whoever waits for an answer does not keep the connection open.
+        // A pending decision must not keep the connection open.
         drop(self);
         pending.decision().await
     }
 
-    /// Returns what waits for the client to take it.
+    /// Returns the bytes that are queued and not yet flushed.
     pub(crate) fn buffered_bytes(&self) -> usize {
         limits::OUTBOX_BYTES.saturating_sub(self.permits.available_permits())
     }
 
-    /// Returns what the client was asked.
+    /// Returns the pending requests to the client.
     pub(crate) fn server_requests(&self) -> &ServerRequests {
         &self.server_requests
     }
 
-    /// Resolves when the writer is gone: the peer cannot be written to.
+    /// Resolves when the writer has ended.
     pub(crate) async fn closed(&self) {
         self.items.closed().await;
     }
 
-    /// Tells whether the client asked for `process/started` and `process/failed`.
+    /// Returns whether the client enabled `process/started` and `process/failed`.
     pub(crate) fn lifecycle(&self) -> bool {
         self.lifecycle.load(Ordering::Relaxed)
     }
 
-    /// Sends the events of a process from now on, instead of any that were sent before.
+    /// Sends the events of a process from now on, replacing an earlier stream of the same id.
     pub(crate) fn follow(&self, id: ProcessId, family: MethodFamily, events: EventStream) {
         let (events, stop) = abortable(events);
         let mut current = self.follows.lock();
@@ -224,7 +227,7 @@ impl SendQueue {
     }
 }
 
-/// What a message takes of the room; a large one takes all of it.
+/// Returns the permits that a message needs, at most the whole queue.
 fn permits_for(message: &Outgoing) -> u32 {
     let size = message.text_len().clamp(1, limits::OUTBOX_BYTES);
     u32::try_from(size).unwrap_or(u32::MAX)

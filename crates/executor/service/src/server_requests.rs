@@ -1,4 +1,5 @@
-//! What a server asks the client of one connection: whether a process may reach a host.
+//! Requests from the server to the client of one connection: `network/policyRequest`, which asks
+//! whether a process may connect to a host.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,19 +10,19 @@ use exec_wire::{
 };
 use tokio::sync::oneshot;
 
-/// Questions of one connection that may be unanswered: as the stock server.
+/// Maximum number of pending requests of one connection, as in the stock server.
 const MAX_PENDING: usize = 256;
-/// Longest reason that is taken from a client: as the stock server.
+/// Maximum length of a denial reason, as in the stock server.
 const MAX_REASON_BYTES: usize = 1024;
 
-/// The questions of one connection that wait for their answer.
+/// Pending server requests of one connection.
 #[derive(Debug)]
 pub(crate) struct ServerRequests(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
     calls: Calls<oneshot::Sender<Decision>>,
-    /// Nobody answers any more.
+    /// The connection ended.
     closed: bool,
 }
 
@@ -35,38 +36,38 @@ impl Default for ServerRequests {
 }
 
 impl ServerRequests {
-    /// Takes the id of a new question, unless too many are unanswered or nobody answers.
+    /// Registers a new request. Returns `None` if too many are pending or the connection ended.
     pub(crate) fn register(self: &Arc<Self>) -> Option<PendingServerRequest> {
         let mut state = self.lock();
         if state.closed {
             return None;
         }
-        let (reply, answer) = oneshot::channel();
+        let (reply, response) = oneshot::channel();
         let id = state.calls.ask(reply).ok()?;
         Some(PendingServerRequest {
             id,
-            answer,
+            response,
             requests: Arc::clone(self),
         })
     }
 
-    /// Passes an answer on. Returns `false` if nobody waits for it.
-    pub(crate) fn handle_response(&self, answer: Message<'_>) -> bool {
-        let Some(answer) = self.lock().calls.handle_answer(answer) else {
+    /// Completes the pending request of a response. Returns `false` for an unsolicited response.
+    pub(crate) fn handle_response(&self, response: Message<'_>) -> bool {
+        let Some(response) = self.lock().calls.handle_answer(response) else {
             return false;
         };
-        let decoded = answer.result.ok().and_then(|result| {
-            let answer: PolicyAnswer = serde_json::from_str(result.get()).ok()?;
-            is_acceptable(&answer.decision).then_some(answer.decision)
+        let decoded = response.result.ok().and_then(|result| {
+            let response: PolicyAnswer = serde_json::from_str(result.get()).ok()?;
+            is_acceptable(&response.decision).then_some(response.decision)
         });
-        // An answer that cannot be taken is told by none.
+        // Dropping the sender completes the request without a decision.
         if let Some(decision) = decoded {
-            drop(answer.waiter.send(decision));
+            drop(response.waiter.send(decision));
         }
         true
     }
 
-    /// The connection is gone: nothing is answered any more.
+    /// Fails all pending requests and rejects new ones.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
@@ -78,18 +79,18 @@ impl ServerRequests {
     }
 }
 
-/// A question that waits for its answer. Dropping it gives up the answer.
+/// A request that waits for its response. Dropping it discards the response.
 #[derive(Debug)]
 pub(crate) struct PendingServerRequest {
     pub(crate) id: RequestId,
-    answer: oneshot::Receiver<Decision>,
+    response: oneshot::Receiver<Decision>,
     requests: Arc<ServerRequests>,
 }
 
 impl PendingServerRequest {
-    /// Waits for the answer. `None`: there will be none that can be taken.
+    /// Waits for the decision. Returns `None` if the response is invalid or never comes.
     pub(crate) async fn decision(&mut self) -> Option<Decision> {
-        (&mut self.answer).await.ok()
+        (&mut self.response).await.ok()
     }
 }
 
@@ -99,7 +100,8 @@ impl Drop for PendingServerRequest {
     }
 }
 
-/// Tells whether a decision may be passed on to a proxy, which shows the reason to the process.
+/// Returns whether a decision is valid. The proxy shows its reason to the process, so control
+/// characters and long texts are rejected.
 fn is_acceptable(decision: &Decision) -> bool {
     match decision {
         Decision::Allow => true,
@@ -113,9 +115,9 @@ fn is_acceptable(decision: &Decision) -> bool {
 mod tests {
     use super::*;
 
-    async fn decision_for(requests: &Arc<ServerRequests>, answer: &str) -> Option<Decision> {
+    async fn decision_for(requests: &Arc<ServerRequests>, response: &str) -> Option<Decision> {
         let mut pending = requests.register().unwrap();
-        let text = format!(r#"{{"id":{},{answer}}}"#, pending.id);
+        let text = format!(r#"{{"id":{},{response}}}"#, pending.id);
         assert!(requests.handle_response(Message::decode(text.as_bytes()).unwrap()));
         pending.decision().await
     }
@@ -125,7 +127,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_decision_is_taken() {
+    async fn valid_decisions_are_accepted() {
         let requests = Arc::default();
         let allow = decision_for(&requests, r#""result":{"decision":{"type":"allow"}}"#).await;
         assert_eq!(allow, Some(Decision::Allow));
@@ -144,9 +146,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_decision_is_no_answer() {
+    async fn invalid_decision_is_ignored() {
         let requests = Arc::default();
-        for answer in [
+        for response in [
             r#""error":{"code":-32601,"message":"no"}"#,
             r#""result":null"#,
             r#""result":{"decision":"allow"}"#,
@@ -156,25 +158,22 @@ mod tests {
             &result("deny", r"two\nlines"),
             &result("ask", r"\u007f"),
         ] {
-            assert_eq!(decision_for(&requests, answer).await, None, "{answer}");
+            assert_eq!(decision_for(&requests, response).await, None, "{response}");
         }
     }
 
     #[tokio::test]
-    async fn questions_are_numbered_bounded_and_over_with_the_connection() {
+    async fn requests_are_numbered_limited_and_closed_with_the_connection() {
         let requests: Arc<ServerRequests> = Arc::default();
         let mut pending: Vec<_> = (0..MAX_PENDING)
             .map(|_| requests.register().unwrap())
             .collect();
         assert_eq!(pending[0].id, RequestId::Number(1));
         assert!(requests.register().is_none());
-        let given_up = pending.pop().unwrap().id.to_string();
-        let text = format!(r#"{{"id":{given_up},"result":{{}}}}"#);
+        let dropped = pending.pop().unwrap().id.to_string();
+        let text = format!(r#"{{"id":{dropped},"result":{{}}}}"#);
         let late = Message::decode(text.as_bytes()).unwrap();
-        assert!(
-            !requests.handle_response(late),
-            "nobody waits for it any more"
-        );
+        assert!(!requests.handle_response(late), "the request was dropped");
         assert_eq!(requests.register().unwrap().id, RequestId::Number(257));
         requests.close();
         assert_eq!(pending[0].decision().await, None);

@@ -1,4 +1,4 @@
-//! The service: what all connections of a server share.
+//! The service: configuration, sessions and metrics shared by all connections of a server.
 
 use std::{fmt, num::NonZeroUsize, sync::Arc, time::Duration};
 
@@ -20,45 +20,46 @@ use crate::{
     session::{Session, SessionLimits, SessionTable},
 };
 
-/// How long ending processes may take when the server stops.
+/// Time limit for killed processes to exit when the server shuts down.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a service is to be like.
+/// Configuration of a [`Service`].
 #[derive(Clone, Debug)]
 pub struct ServiceConfig {
     /// How long a session outlives its connection.
     pub session_ttl: Duration,
-    /// How long a finished process stays readable. Sessions that live longer than this keep their
-    /// finished processes as long as they live without a connection.
+    /// How long a finished process stays readable. A longer `session_ttl` takes precedence, so that
+    /// a client can resume and still read.
     pub process_retention: Duration,
-    /// Processes of one session.
+    /// Maximum number of live processes in one session.
     pub max_processes: usize,
-    /// Whether commands are run that the caller did not mark as prepared.
+    /// Accepts `process/start` in direct mode, which is the default mode.
     pub allow_direct_exec: bool,
-    /// Whether commands are run that the caller marked as prepared.
+    /// Accepts `process/start` in prepared mode.
     pub allow_prepared_exec: bool,
-    /// How requests of one connection run.
+    /// How many requests of one connection run at once.
     pub concurrency: Concurrency,
-    /// How long a connection keeps its thread awake after each message, so that what follows need not
-    /// wake it up. Zero where there is only one core: whoever is to answer needs it.
+    /// Busy polling: how long a connection keeps its thread awake after each message, so that the
+    /// next message need not wake it. Use zero on a single core, because the peer needs that core
+    /// to respond.
     pub attention: Duration,
-    /// What clients are told of the software.
+    /// Name and version that `initialize` returns.
     pub server: ServerName,
 }
 
-/// How requests of one connection run.
+/// How many requests of one connection run at once.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Concurrency {
-    /// One at a time, in the order in which they came.
+    /// One at a time, in order of arrival.
     Serial,
-    /// At most this many, with the outcome of serial order.
+    /// At most this many, with the same results as serial execution.
     AtMost(NonZeroUsize),
 }
 
 /// Opens an environment for a new session.
 type Open = dyn Fn() -> Environment + Send + Sync;
 
-/// Serves connections. Clones share everything.
+/// Serves connections. Clones share all state.
 #[derive(Clone)]
 pub struct Service {
     pub(crate) shared: Arc<ServiceShared>,
@@ -67,7 +68,7 @@ pub struct Service {
 pub(crate) struct ServiceShared {
     pub(crate) config: ServiceConfig,
     pub(crate) sessions: Arc<SessionTable>,
-    /// Processes that belong to the server.
+    /// Processes that belong to the server instead of a session.
     pub(crate) detached: Arc<Session>,
     pub(crate) meters: Arc<Meters>,
     pub(crate) continue_trace: ContinueTrace,
@@ -83,7 +84,7 @@ impl fmt::Debug for Service {
 }
 
 impl Service {
-    /// Makes a service that opens an environment for each session with `open`.
+    /// Creates a service that calls `open` for the environment of each new session.
     pub fn new(
         config: ServiceConfig,
         open: impl Fn() -> Environment + Send + Sync + 'static,
@@ -91,8 +92,8 @@ impl Service {
         Self::traced(config, open, |_, _| {})
     }
 
-    /// Makes a service that has `continue_trace` make the span of a request part of the trace that the
-    /// request came with, and that of a process part of its start's, before anything happens in it.
+    /// Creates a service that calls `continue_trace` for each new span: with the trace context of a
+    /// request, and with the span of the request that starts a process.
     pub fn traced(
         config: ServiceConfig,
         open: impl Fn() -> Environment + Send + Sync + 'static,
@@ -101,7 +102,7 @@ impl Service {
         let meters = Arc::new(Meters::default());
         let session_limits = SessionLimits {
             max_processes: config.max_processes,
-            // A client may resume until the session ends, and asks then what its processes came to.
+            // A client may resume and read until its session ends.
             retention: config.process_retention.max(config.session_ttl),
         };
         let sessions = Arc::new(SessionTable::new(
@@ -132,17 +133,17 @@ impl Service {
         }
     }
 
-    /// Serves one connection until it ends. Its session is then detached.
+    /// Serves one connection until it ends, then detaches its session.
     pub async fn serve(&self, link: Link) {
         connection::serve(Arc::clone(&self.shared), link).await;
     }
 
-    /// Returns what was counted so far.
+    /// Returns the counters of this service.
     pub fn meters(&self) -> &Meters {
         &self.shared.meters
     }
 
-    /// Counts what there is now. It takes time for each session and each process.
+    /// Takes a snapshot of the gauges. The cost is linear in sessions and processes.
     pub fn levels(&self) -> Levels {
         let mut levels = Levels::default();
         for session in self.shared.sessions.all() {
@@ -157,7 +158,7 @@ impl Service {
         levels
     }
 
-    /// Ends every process: with `grace`, they are asked first.
+    /// Ends every process. A nonzero `grace` sends a termination signal first and waits that long.
     pub async fn shut_down(&self, grace: Duration) {
         let mut sessions = self.shared.sessions.all();
         sessions.push(Arc::clone(&self.shared.detached));
@@ -172,26 +173,26 @@ impl Service {
         for session in &sessions {
             session.terminate_all(TerminateMode::Force);
         }
-        // Output that a slow client has not read yet is not waited for.
+        // Does not wait for slow clients to read the remaining output.
         drop(timeout(KILL_TIMEOUT, wait_all(&sessions, WaitUntil::Exited)).await);
         for session in &sessions {
             session.clear();
         }
     }
 
-    /// Waits until no process runs. What connections start meanwhile is not waited for.
+    /// Waits until every process that runs now has exited.
     pub async fn quiet(&self) {
         let mut sessions = self.shared.sessions.all();
         sessions.push(Arc::clone(&self.shared.detached));
         wait_all(&sessions, WaitUntil::Exited).await;
     }
 
-    /// Tells whether a detached process is there, be it one that has finished and can still be read.
+    /// Returns whether any detached process is retained, running or finished.
     pub fn keeps_detached(&self) -> bool {
         !self.shared.detached.list().is_empty()
     }
 
-    /// Kills every process, also those of sessions without a connection, and waits for nothing.
+    /// Kills every process, including those of detached sessions, without waiting.
     pub fn end(&self) {
         for session in self.shared.sessions.all() {
             session.clear();

@@ -1,4 +1,8 @@
-//! Sessions: who owns which process, and for how long without a connection.
+//! Sessions: a process table and a lease. The server's table of detached processes is a session
+//! that never expires.
+//!
+//! A session outlives its connection until the lease expires. Elsewhere: [`retention`] bounds
+//! finished processes and holds unacknowledged output.
 
 mod network_watcher;
 mod retention;
@@ -43,22 +47,22 @@ use crate::{
     send_queue::SendQueue,
 };
 
-/// A session. When the last clone is dropped, the trees of its processes are killed.
+/// A session. Dropping the last reference kills the process trees.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) id: SessionId,
     pub(crate) environment: Environment,
-    /// Who opened it, if that has a name.
+    /// Authenticated client that opened the session.
     pub(super) principal: Option<Principal>,
     session_limits: SessionLimits,
     meters: Arc<Meters>,
     state: Mutex<State>,
 }
 
-/// What a session may hold, and for how long.
+/// Process limit and retention time of a session.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SessionLimits {
-    /// Processes that may live at once.
+    /// Maximum number of live processes.
     pub(crate) max_processes: usize,
     /// How long a finished process stays readable.
     pub(crate) retention: Duration,
@@ -68,40 +72,40 @@ pub(crate) struct SessionLimits {
 struct State {
     lease: Lease,
     send_queue: Option<Arc<SendQueue>>,
-    /// What the client counts on that is attached, or was.
+    /// Retention mode of the current or last client.
     retention_mode: RetentionMode,
-    /// Until when what it has not acknowledged is kept without a connection.
+    /// When unacknowledged output of an absent client is released.
     unacked_until: Option<Instant>,
     table: ProcessTable,
     finished: RetainedProcesses,
-    /// Detached processes among the finished whose id is being given away. They are back in the table
-    /// if nothing starts by it.
+    /// Finished detached processes with an id that a new start reuses. They return to the table if
+    /// the start fails.
     displaced: BTreeMap<ProcessId, Arc<SessionProcess>>,
-    /// Processes that are over and forgotten, but whose descendants live.
+    /// Processes that were evicted while descendants of their exited root are alive.
     orphaned_trees: Vec<Arc<SessionProcess>>,
-    /// Processes that the server took over. Their events go on being sent to this session's client.
-    adopted: Vec<Weak<SessionProcess>>,
+    /// Processes that the server took over. The session's client still receives their events.
+    handed_over: Vec<Weak<SessionProcess>>,
 }
 
-/// What becomes of a session without a connection.
+/// Deadlines of a session without a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DetachDeadlines {
-    /// When what its client has not acknowledged is let go of, if that is kept.
+    /// When unacknowledged output is released, if it is held.
     pub(crate) unacked_until: Option<Instant>,
-    /// When it ends.
+    /// When the session expires.
     pub(crate) ends: Instant,
 }
 
-/// Why a process gets no place in a table.
+/// Why a process cannot enter a table.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub(crate) enum AdmitError {
-    /// Caller: the id names another one.
+    /// Caller: the id is in use.
     #[error("process {0} already exists")]
     Exists(ProcessId),
-    /// Caller: there are too many.
-    #[error("session already has {0} processes, which is its limit")]
+    /// Caller: the session is at its limit.
+    #[error("session is at its limit of {0} processes")]
     TooMany(usize),
-    /// Caller: it is forgotten by now.
+    /// Caller: the process was evicted.
     #[error("unknown process id {0}")]
     Gone(ProcessId),
 }
@@ -124,7 +128,7 @@ impl Session {
             finished: RetainedProcesses::default(),
             displaced: BTreeMap::new(),
             orphaned_trees: Vec::new(),
-            adopted: Vec::new(),
+            handed_over: Vec::new(),
         };
         Self {
             id,
@@ -136,8 +140,8 @@ impl Session {
         }
     }
 
-    /// Takes a place for a process that is about to start. A detached one that has finished gives its
-    /// id away when it has started: it is kept for long, and people use a name again.
+    /// Reserves an id for a process that is about to start. A finished detached process is
+    /// displaced by a successful start: it is retained for long, and people reuse names.
     pub(crate) fn admit(self: &Arc<Self>, id: &ProcessId) -> Result<StartReservation, AdmitError> {
         let mut state = self.lock();
         let displaced = match state.table.get(id) {
@@ -152,10 +156,10 @@ impl Session {
         state
             .orphaned_trees
             .retain(|process| process.handle.status().tree_alive);
-        let left = displaced
+        let live_displaced = displaced
             .iter()
             .filter(|process| process.handle.status().tree_alive);
-        if state.live_count() + left.count() >= self.session_limits.max_processes {
+        if state.live_count() + live_displaced.count() >= self.session_limits.max_processes {
             return Err(AdmitError::TooMany(self.session_limits.max_processes));
         }
         if let Some(process) = displaced {
@@ -182,20 +186,20 @@ impl Session {
         processes.iter().map(|process| process.summary()).collect()
     }
 
-    /// Connects a new session to its first client.
+    /// Attaches a new session to its first client.
     pub(crate) fn attach(&self, send_queue: Arc<SendQueue>, retention_mode: RetentionMode) {
         let mut state = self.lock();
         state.send_queue = Some(send_queue);
         state.retention_mode = retention_mode;
     }
 
-    /// Returns the way to the client, while one is connected.
+    /// Returns the send queue of the attached client.
     pub(super) fn send_queue(&self) -> Option<Arc<SendQueue>> {
         self.lock().send_queue.clone()
     }
 
-    /// Connects a detached session to a client that came back. Its processes report there from
-    /// now on; what it missed it reads.
+    /// Attaches a detached session to a client that resumes it. Events go there from now on; the
+    /// client reads missed output itself.
     pub(crate) fn resume(
         &self,
         send_queue: &Arc<SendQueue>,
@@ -213,15 +217,16 @@ impl Session {
                 state.started().for_each(|process| process.hold_unacked())
             }
         }
-        let adopted: Vec<_> = state.adopted.iter().filter_map(Weak::upgrade).collect();
+        let handed_over: Vec<_> = state.handed_over.iter().filter_map(Weak::upgrade).collect();
         drop(state);
-        for process in self.started().chain(adopted) {
+        for process in self.started().chain(handed_over) {
             follow(send_queue, &process, From::Now);
         }
         Ok(())
     }
 
-    /// The connection is gone. Returns what happens when, unless its client comes back.
+    /// Detaches the session from its lost connection. Returns its deadlines unless the client
+    /// resumes.
     pub(crate) fn detach(&self, now: Instant) -> Option<DetachDeadlines> {
         let mut state = self.lock();
         state.send_queue = None;
@@ -237,7 +242,7 @@ impl Session {
         })
     }
 
-    /// Lets go of what the client has not acknowledged, if it was away for too long.
+    /// Releases unacknowledged output if the client has been absent for too long.
     pub(crate) fn expire_unacked(&self, now: Instant) {
         let mut state = self.lock();
         if state.unacked_until.is_some_and(|until| until <= now) {
@@ -246,7 +251,7 @@ impl Session {
         }
     }
 
-    /// Lets go of what was kept for a client that is away, and will not be back.
+    /// Releases unacknowledged output of an absent client when the server shuts down.
     pub(crate) fn abandon_absent_client(&self) {
         let mut state = self.lock();
         if state.send_queue.is_none() {
@@ -254,18 +259,18 @@ impl Session {
         }
     }
 
-    /// The client has taken events of a process. One that is not known, or that nothing is kept of,
-    /// is ignored.
+    /// Moves the ack cursor of a process. Ignores unknown processes and those without
+    /// unacknowledged output.
     pub(crate) fn acknowledge(&self, acknowledged: &Acknowledged) {
         if let ProcessLookup::Started(process) = self.find(&acknowledged.process_id)
             && process.acknowledge(acknowledged.seq)
         {
             let mut state = self.lock();
-            state.finished.recount(|one| Arc::ptr_eq(one, &process));
+            state.finished.recount(|other| Arc::ptr_eq(other, &process));
         }
     }
 
-    /// Adds what is in this table to what is in others.
+    /// Adds the gauges of this session to a snapshot.
     pub(crate) fn add_to(&self, levels: &mut Levels) {
         let (processes, send_queue) = {
             let state = self.lock();
@@ -285,29 +290,30 @@ impl Session {
         levels.outbox_bytes += send_queue.map_or(0, |send_queue| send_queue.buffered_bytes());
     }
 
-    /// Tells whether a client is connected.
+    /// Returns whether a client is attached.
     pub(crate) fn is_attached(&self) -> bool {
         self.lock().send_queue.is_some()
     }
 
-    /// Returns when it ends, if nobody is connected and nothing runs, be it what a process has left
-    /// behind: it is there only for a client that may want to come back.
+    /// Returns the expiry of a session that may be evicted: no client is attached and no process or
+    /// descendant is alive.
     pub(crate) fn evictable_until(&self) -> Option<Instant> {
         let state = self.lock();
         let ends = state.lease.poll_timeout()?;
-        let over = |process: &Arc<SessionProcess>| {
+        let has_ended = |process: &Arc<SessionProcess>| {
             let status = process.handle.status();
             status.exit.is_some() && !status.tree_alive
         };
         let idle = |entry: &ProcessEntry| match entry {
             ProcessEntry::Starting(_) => false,
-            ProcessEntry::Started(process) => over(process),
+            ProcessEntry::Started(process) => has_ended(process),
         };
-        let evicted = state.table.values().all(idle) && state.orphaned_trees.iter().all(over);
-        evicted.then_some(ends)
+        let evictable =
+            state.table.values().all(idle) && state.orphaned_trees.iter().all(has_ended);
+        evictable.then_some(ends)
     }
 
-    /// Tells whether the time without a connection is up.
+    /// Returns whether the lease has expired.
     pub(crate) fn is_expired(&self, now: Instant) -> bool {
         self.lock()
             .lease
@@ -315,15 +321,15 @@ impl Session {
             .is_some_and(|deadline| deadline <= now)
     }
 
-    /// Asks every process to end within the grace period.
+    /// Terminates every process with the given mode.
     pub(crate) fn terminate_all(&self, mode: TerminateMode) {
         for process in self.started() {
             drop(process.handle.terminate(mode));
         }
     }
 
-    /// Waits until every process has ended, or its output has, too. Holds none of them meanwhile: one
-    /// that is let go of is to end.
+    /// Waits until every process has exited or closed its output. Holds no reference to the
+    /// processes meanwhile, so that dropping them still kills them.
     pub(crate) async fn wait_all(&self, until: WaitUntil) {
         let waits = self
             .started()
@@ -334,7 +340,7 @@ impl Session {
         }
     }
 
-    /// Lets go of every process: their trees are killed.
+    /// Drops every process, which kills the process trees.
     pub(crate) fn clear(&self) {
         let mut state = self.lock();
         let (table, orphaned_trees) = (
@@ -357,8 +363,8 @@ impl Session {
         started.into_iter()
     }
 
-    /// Takes a process of another session into this table, which is the server's: it outlives that
-    /// session. The client there goes on getting its events.
+    /// Moves a process of another session into this table, which is the server's. The process
+    /// outlives that session, and the client there still receives its events.
     pub(crate) fn take_over(
         self: &Arc<Self>,
         from: &Self,
@@ -376,14 +382,15 @@ impl Session {
             .table
             .insert(id.clone(), ProcessEntry::Started(Arc::clone(process)));
         drop(state);
-        // In this order: whoever retains it when it ends finds it in the table of its owner.
+        // Change the owner first: a task that retains the process at its exit looks it up in the
+        // owner's table.
         process.owner.detach(self);
         let released = from.release(process);
         process.release_unacked();
         match released {
             ReleaseOutcome::Running => {}
             ReleaseOutcome::Finished => self.retain_finished(process),
-            // Its session ended meanwhile, or has forgotten it.
+            // The session ended or evicted the process meanwhile.
             ReleaseOutcome::Missing => {
                 self.lock().table.remove(id);
                 return Err(AdmitError::Gone(id.clone()));
@@ -392,22 +399,24 @@ impl Session {
         Ok(())
     }
 
-    /// Gives a process away.
+    /// Removes a process from this table because the server takes it over.
     fn release(&self, process: &Arc<SessionProcess>) -> ReleaseOutcome {
         let mut state = self.lock();
         if !state.contains(process) {
             return ReleaseOutcome::Missing;
         }
         state.table.remove(process.handle.id());
-        state.adopted.retain(|one| one.strong_count() > 0);
-        state.adopted.push(Arc::downgrade(process));
+        state
+            .handed_over
+            .retain(|process| process.strong_count() > 0);
+        state.handed_over.push(Arc::downgrade(process));
         match state.finished.remove(process) {
             true => ReleaseOutcome::Finished,
             false => ReleaseOutcome::Running,
         }
     }
 
-    /// Drops a process from the table some time after its output ended.
+    /// Records the exit of a process and retains it after its output has closed.
     fn watch_exit(process: &Arc<SessionProcess>, span: ProcessSpan, meters: Arc<Meters>) {
         let exited = process.handle.wait(WaitUntil::Exited, None);
         let closed = process.handle.wait(WaitUntil::Closed, None);
@@ -428,7 +437,7 @@ impl Session {
         });
     }
 
-    /// Keeps a finished process for a while. If another table took it over, it is kept there.
+    /// Retains a finished process for the retention time, in the table of its current owner.
     fn retain_finished(self: &Arc<Self>, process: &Arc<SessionProcess>) {
         let mut owner = Arc::clone(self);
         let mut evicted_rx = loop {
@@ -444,14 +453,14 @@ impl Session {
         let weak = (Arc::downgrade(&owner), Arc::downgrade(process));
         tokio::spawn(async move {
             loop {
-                // It may be forgotten for another reason, long before that.
+                // An eviction ends the wait early.
                 if timeout(retention, &mut evicted_rx).await.is_ok() {
                     return;
                 }
                 let (Some(session), Some(process)) = (weak.0.upgrade(), weak.1.upgrade()) else {
                     return;
                 };
-                // What somebody may yet ask for again does not fall out for its age.
+                // Unacknowledged output does not expire with age.
                 if !process.has_unacked() {
                     session.forget(&process);
                     return;
@@ -460,13 +469,13 @@ impl Session {
         });
     }
 
-    /// Counts a process among the finished, and forgets others of them if they are too many. Returns
-    /// what resolves when it is forgotten; nothing if it is not in this table.
+    /// Moves a process to the retained ones and evicts others beyond the limits. Returns a receiver
+    /// that resolves at its eviction, or `None` if it is not in this table.
     fn mark_finished(
         &self,
         process: &Arc<SessionProcess>,
     ) -> Option<oneshot::Receiver<Infallible>> {
-        // Declared before the lock is taken, so that processes are dropped behind it.
+        // Declared before the guard, so that processes are dropped after the lock is released.
         let mut forgotten = Vec::new();
         let mut state = self.lock();
         if !state.contains(process) {
@@ -480,7 +489,7 @@ impl Session {
         Some(evicted_rx)
     }
 
-    /// Forgets a finished process. Returns `false` if it has not finished.
+    /// Evicts a finished process. Returns `false` if it has not finished.
     pub(crate) fn forget(&self, process: &Arc<SessionProcess>) -> bool {
         self.lock().forget(process)
     }
@@ -490,19 +499,19 @@ impl Session {
     }
 }
 
-/// What a process was that a session gave away.
+/// State of a process when a session released it.
 enum ReleaseOutcome {
     Running,
     Finished,
-    /// It was not in the table.
+    /// The process was not in the table.
     Missing,
 }
 
 impl State {
-    /// Tells whether a process is in the table.
+    /// Returns whether a process is in the table.
     fn contains(&self, process: &Arc<SessionProcess>) -> bool {
         let entry = self.table.get(process.handle.id());
-        matches!(entry, Some(ProcessEntry::Started(one)) if Arc::ptr_eq(one, process))
+        matches!(entry, Some(ProcessEntry::Started(other)) if Arc::ptr_eq(other, process))
     }
 
     fn started(&self) -> impl Iterator<Item = &Arc<SessionProcess>> {
@@ -512,25 +521,25 @@ impl State {
         })
     }
 
-    /// Counts the processes that live, or whose descendants do.
+    /// Counts processes that are alive or have live descendants.
     fn live_count(&self) -> usize {
-        let truncate_for_log = self.finished.len() - self.displaced.len();
-        // What those leave whose id is given away is counted already: nothing is refused later.
-        let left = self
+        let retained = self.finished.len() - self.displaced.len();
+        // Count displaced processes with live descendants now, so that a later eviction cannot
+        // exceed the limit.
+        let live_displaced = self
             .displaced
             .values()
             .filter(|process| process.handle.status().tree_alive);
-        self.table.len() - truncate_for_log + left.count() + self.orphaned_trees.len()
+        self.table.len() - retained + live_displaced.count() + self.orphaned_trees.len()
     }
 
-    /// Lets go of whatever was not acknowledged.
+    /// Releases all unacknowledged output.
     fn release_unacked(&mut self) {
         self.started().for_each(|process| process.release_unacked());
         self.finished.recount(|_| true);
     }
 
-    /// Drops a finished process from the table; its id is free again. Returns `false` if it has not
-    /// finished.
+    /// Removes a finished process and frees its id. Returns `false` if it has not finished.
     fn forget(&mut self, process: &Arc<SessionProcess>) -> bool {
         if !self.finished.remove(process) {
             return false;
@@ -549,7 +558,7 @@ impl State {
 
 /// Sends the events of a process to a connection.
 pub(crate) fn follow(send_queue: &SendQueue, process: &SessionProcess, from: From) {
-    // A detached process is not held up by those who watch it.
+    // Clients do not apply backpressure to a detached process.
     let pace = if process.is_detached() {
         Pace::Free
     } else {

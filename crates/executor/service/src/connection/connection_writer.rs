@@ -1,5 +1,5 @@
-//! The writing half: takes answers from the queue and events from the logs, and flushes at once
-//! when neither has more.
+//! The connection's writer: takes messages from the send queue, pulls process events from the
+//! output logs, encodes them and flushes as soon as neither has more.
 
 use std::{
     future::poll_fn,
@@ -27,7 +27,7 @@ use crate::{
     send_queue::{FollowedProcess, SendItem},
 };
 
-/// What is gathered before it is flushed although more is ready. Larger gathers measured no better.
+/// Bytes encoded before a flush although more is ready. Larger batches measured no better.
 const BATCH_BYTES: usize = 64 << 10;
 
 pub(super) struct ConnectionWriter {
@@ -35,7 +35,7 @@ pub(super) struct ConnectionWriter {
     items: mpsc::UnboundedReceiver<SendItem>,
     follows: SelectAll<NotificationStream>,
     encoding: Encoding,
-    /// Room that is given back when the messages are flushed.
+    /// Permits of the send queue, released after the flush.
     permits: Vec<OwnedSemaphorePermit>,
     meters: Arc<Meters>,
 }
@@ -59,14 +59,14 @@ impl ConnectionWriter {
     pub(super) async fn run(mut self) {
         loop {
             if !poll_fn(|cx| self.poll_batch(cx)).await {
-                // Nobody sends any more; what is left goes out if the peer takes it.
+                // Every sender is gone. Closing flushes the rest if the peer reads it.
                 if let Err(error) = self.link.close().await {
-                    tracing::debug!(%error, "link was not closed");
+                    tracing::debug!(%error, "failed to close the link");
                 }
                 return;
             }
             if let Err(error) = self.flush().await {
-                tracing::debug!(%error, "connection cannot be written to");
+                tracing::debug!(%error, "failed to write to the connection");
                 return;
             }
         }
@@ -79,8 +79,8 @@ impl ConnectionWriter {
         Ok(())
     }
 
-    /// Encodes what is ready. Resolves to `true` when there is something to flush, and to `false`
-    /// when there never will be.
+    /// Encodes ready messages. Resolves to `true` if there is something to flush, to `false` if
+    /// every sender is gone.
     fn poll_batch(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         let mut open = true;
         while self.link.buffered() < BATCH_BYTES {
@@ -91,7 +91,7 @@ impl ConnectionWriter {
                     progress = true;
                 }
                 Poll::Ready(None) => {
-                    // The session is detached: its events are no longer for this peer.
+                    // The session is detached: do not send its events to this peer.
                     open = false;
                     self.follows.clear();
                 }
@@ -130,7 +130,7 @@ impl ConnectionWriter {
     }
 }
 
-/// The events of one process, as messages.
+/// Stream of one process's events, encoded as notifications.
 struct NotificationStream {
     followed: FollowedProcess,
     meters: Arc<Meters>,
@@ -160,16 +160,16 @@ impl Stream for NotificationStream {
     }
 }
 
-/// How a process reports.
+/// Method family that started a process. It decides which notifications are sent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum MethodFamily {
     /// `process/*`.
     Process,
-    /// `command/exec*`, the first one.
+    /// `command/exec*`, the older family.
     Command,
 }
 
-/// Returns the notification of an event, if the dialect has one.
+/// Encodes an event as a notification, if the method family has one for it.
 pub(crate) fn notification(id: &ProcessId, family: MethodFamily, event: Event) -> Option<Outgoing> {
     match (family, event) {
         (MethodFamily::Process, Event::Output(chunk)) => {
@@ -199,7 +199,7 @@ pub(crate) fn notification(id: &ProcessId, family: MethodFamily, event: Event) -
                 &exited,
             ))
         }
-        // A process that failed elsewhere has no number to tell it by; its next read says so.
+        // A failed process has no sequence number; its next read returns the failure.
         (MethodFamily::Command, Event::Closed(_)) | (_, Event::Failed(_)) => None,
     }
 }

@@ -1,4 +1,8 @@
-//! The reading half: decodes requests, keeps their order, and runs them.
+//! Request dispatch: decodes requests, admits them, orders them and runs them.
+//!
+//! Invariant: requests that conflict take effect in order of arrival. [`exec_core::order`] decides
+//! the order; this module executes it. Queued requests and blocked responses are bounded: at the
+//! bound the dispatcher stops reading, which is the backpressure on the client.
 
 use std::{
     collections::BTreeMap,
@@ -48,37 +52,37 @@ pub(super) struct RequestDispatcher {
     handler: RequestHandler,
     send_queue: Arc<SendQueue>,
     serial: bool,
-    /// How long to stay awake after a message, and until when that is.
+    /// Busy polling: how long to poll after each message, and the end of the current period.
     busy_poll: Duration,
     poll_until: Option<Instant>,
     order: Order,
-    /// Requests that wait for their turn.
+    /// Requests that wait for conflicting earlier requests.
     queued: BTreeMap<Ticket, QueuedRequest>,
-    /// Files that are to be opened or closed, in their turn.
+    /// Queued `fs/open` and `fs/close` requests, which change the meaning of a handle id.
     pending_handle_ops: BTreeMap<Ticket, HandleId>,
-    /// What queued requests and those that run take.
+    /// Message bytes of queued and running requests.
     queued_bytes: usize,
-    /// A large message that is being decoded. No other is read meanwhile.
+    /// A large message in decoding. Nothing else is read meanwhile.
     decoding: Option<JoinHandle<LargeMessage>>,
-    /// Answers that are ready and wait for room.
+    /// Responses that wait for space in the send queue.
     blocked_responses: usize,
-    /// Requests that run or wait, and answers that wait.
+    /// Running and waiting requests, and blocked responses.
     ///
-    /// They are polled always: whoever waits for room here may be first in line for it, and would
-    /// hold up this task if this task waited, too.
+    /// Polled in every iteration: a future in here may be first in line for the send queue's
+    /// permits, and would deadlock this task if this task awaited permits itself.
     running: FuturesUnordered<BoxFuture<'static, Completion>>,
 }
 
-/// How reading ended.
+/// Why [`RequestDispatcher::run`] returned.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ReadOutcome {
-    /// The peer is done.
+    /// The peer closed the connection.
     Done,
-    /// The peer broke the rules of the transport, or the connection broke.
+    /// The peer violated the transport protocol, or the connection broke.
     Failed,
 }
 
-/// What something that is over gives back.
+/// Resources that a completed future releases.
 #[derive(Default)]
 struct Completion {
     ticket: Option<Ticket>,
@@ -86,7 +90,7 @@ struct Completion {
     blocked_responses: usize,
 }
 
-/// A request that was admitted.
+/// A request that passed the checks of [`RequestDispatcher::admit`].
 struct AdmittedRequest {
     id: RequestId,
     call: MethodCall,
@@ -100,7 +104,7 @@ struct QueuedRequest {
 
 enum QueuedItem {
     Request(AdmittedRequest),
-    /// An answer that is ready, and comes in its turn.
+    /// A finished response that must keep its position in serial order.
     Response(Outgoing),
 }
 
@@ -112,9 +116,9 @@ impl RequestDispatcher {
         binary: Binary,
         principal: Option<Principal>,
     ) -> Self {
-        let (serial, most) = match shared.config.concurrency {
+        let (serial, max) = match shared.config.concurrency {
             Concurrency::Serial => (true, 1),
-            Concurrency::AtMost(most) => (false, most.get()),
+            Concurrency::AtMost(max) => (false, max.get()),
         };
         let busy_poll = shared.config.attention;
         Self {
@@ -132,7 +136,7 @@ impl RequestDispatcher {
             serial,
             busy_poll,
             poll_until: None,
-            order: Order::new(most),
+            order: Order::new(max),
             queued: BTreeMap::new(),
             pending_handle_ops: BTreeMap::new(),
             queued_bytes: 0,
@@ -142,10 +146,10 @@ impl RequestDispatcher {
         }
     }
 
-    /// Runs until the peer is done, or breaks the rules of the transport.
+    /// Reads and dispatches messages until the connection ends.
     pub(super) async fn run(&mut self, input: &mut dyn MessageReader) -> ReadOutcome {
         loop {
-            // Requests and answers are kept in memory, so they are bounded.
+            // Backpressure: stop reading while queued requests or responses exceed their bounds.
             let full = self.queued_bytes >= limits::MAX_MESSAGE_BYTES
                 || self.blocked_responses > 0
                 || self.decoding.is_some();
@@ -157,7 +161,7 @@ impl RequestDispatcher {
                     self.decoding = None;
                     match message {
                         Ok(message) => self.handle_large(message).await,
-                        // The runtime ends.
+                        // The runtime is shutting down.
                         Err(_) => return ReadOutcome::Done,
                     }
                 }
@@ -168,11 +172,11 @@ impl RequestDispatcher {
                     }
                     Ok(None) => return ReadOutcome::Done,
                     Err(error) => {
-                        tracing::debug!(peer = self.peer, %error, "connection is given up");
+                        tracing::debug!(peer = self.peer, %error, "closing the connection after a read error");
                         return ReadOutcome::Failed;
                     }
                 },
-                // Looks again at once, instead of going to sleep.
+                // Busy polling: poll again at once instead of sleeping.
                 () = yield_now(), if busy_polling => {}
             }
         }
@@ -192,12 +196,12 @@ impl RequestDispatcher {
         self.order.finish(ticket);
     }
 
-    /// What follows a message often comes sooner than a thread that sleeps wakes up.
+    /// Starts a new busy-polling period: the next message often arrives faster than a thread wakes.
     fn extend_busy_poll(&mut self) {
         self.poll_until = (!self.busy_poll.is_zero()).then(|| Instant::now() + self.busy_poll);
     }
 
-    /// Gives up the connection's session.
+    /// Returns the session of the connection, if one was initialized.
     pub(super) fn into_session(self) -> Option<Arc<Session>> {
         self.handler.into_session()
     }
@@ -298,7 +302,7 @@ impl RequestDispatcher {
         }
     }
 
-    /// Handles what is not a request.
+    /// Handles notifications, responses and protocol errors.
     fn handle_non_request(&mut self, input: Input<'_>) {
         match input {
             Input::Reply(reply) => self.respond(reply),
@@ -316,7 +320,7 @@ impl RequestDispatcher {
     fn reject_malformed(&mut self, reason: &str) {
         self.shared.meters.requests.malformed.increment();
         let peer = &self.peer;
-        // The stock server's words: its clients compare them.
+        // The stock server's text: its clients compare it.
         let text = match self.binary {
             Binary::Possible => format!(
                 "failed to parse websocket JSON-RPC message from exec-server websocket \
@@ -330,7 +334,7 @@ impl RequestDispatcher {
         self.respond(Outgoing::error(&RequestId::NONE, &error));
     }
 
-    /// Checks that raw data came from a peer that may send it.
+    /// Rejects raw binary data unless the extension was granted.
     fn check_data(&self, has_data: bool) -> Result<(), RpcError> {
         match has_data && !self.handler.takes_binary() {
             true => Err(RpcError::invalid_request("binary data was not granted")),
@@ -338,7 +342,8 @@ impl RequestDispatcher {
         }
     }
 
-    /// Checks a request whose method there is in the order the protocol fixes: parameters, handshake.
+    /// Checks a request with a known method in the order that the protocol fixes: data, parameters,
+    /// handshake.
     fn admit(
         &self,
         method: MethodName,
@@ -377,18 +382,18 @@ impl RequestDispatcher {
             guard.finish(response.outcome);
             return self.send_response(response.message, None);
         }
-        // In strict order, a name means what it means in its turn.
+        // In serial mode a handle id is resolved when the request runs.
         let ordering = if self.serial {
             ordering
         } else {
             self.pin_file_handle(&mut call, ordering)
         };
         if ordering == Ordering::Control && !self.serial {
-            // Never queues, and is never refused for the many that wait.
+            // Control requests run at once and are exempt from the limit.
             self.dispatch(AdmittedRequest { id, call, guard }, None, 0);
         } else if self.is_busy() && !matches!(call, MethodCall::Unwatch(_)) {
-            let most = limits::MAX_REQUESTS_IN_FLIGHT;
-            let error = RpcError::internal(format!("more than {most} requests are unanswered"));
+            let max = limits::MAX_REQUESTS_IN_FLIGHT;
+            let error = RpcError::internal(format!("more than {max} requests are in flight"));
             guard.finish(Outcome::of(&error));
             self.send_response(Outgoing::error(&id, &error), None);
         } else {
@@ -406,9 +411,10 @@ impl RequestDispatcher {
         self.running.len() + self.queued.len() >= limits::MAX_REQUESTS_IN_FLIGHT
     }
 
-    /// Takes hold of the open file that a block is of, if its name stays what it is until the
-    /// block's turn: closing does not queue, and would otherwise overtake. Returns how the request
-    /// is ordered: a close queues after all if its name is to be opened or closed before.
+    /// Resolves the file handle of a block request now, so that a later `fs/close`, which does not
+    /// queue, cannot overtake a queued block. Skips ids that a queued `fs/open` or `fs/close` will
+    /// change. Returns the ordering of the request: an `fs/close` queues if an operation on the
+    /// same id is pending.
     fn pin_file_handle(&mut self, call: &mut MethodCall, ordering: Ordering) -> Ordering {
         let Some(id) = call.file_handle() else {
             return ordering;
@@ -438,7 +444,7 @@ impl RequestDispatcher {
         ordering
     }
 
-    /// Sends an answer that is ready: at once, or, in strict order, in its turn.
+    /// Sends a finished response: at once, or in serial mode after the responses before it.
     fn respond(&mut self, response: Outgoing) {
         if self.serial && !self.order.is_idle() {
             let bytes = response.text_len();
@@ -450,7 +456,8 @@ impl RequestDispatcher {
         }
     }
 
-    /// Sends an answer, now or when there is room, and ends its request.
+    /// Queues a response for sending, now or when the send queue has space, and finishes its
+    /// ticket.
     fn send_response(&mut self, response: Outgoing, ticket: Option<Ticket>) {
         match (self.send_queue.try_send(response), ticket) {
             (Ok(()), None) => {}
@@ -478,7 +485,7 @@ impl RequestDispatcher {
         ticket
     }
 
-    /// Begins every request whose turn it is.
+    /// Dispatches every request without unfinished conflicting predecessors.
     fn start_ready(&mut self) {
         while let Some(ticket) = self.order.poll_ready() {
             let Some(QueuedRequest { item, bytes }) = self.queued.remove(&ticket) else {
@@ -494,7 +501,7 @@ impl RequestDispatcher {
         }
     }
 
-    /// Begins a request that takes `bytes` until it is done, or only waits.
+    /// Runs a request. It occupies `bytes` of the queue until it completes or only waits.
     fn dispatch(&mut self, request: AdmittedRequest, ticket: Option<Ticket>, bytes: usize) {
         let AdmittedRequest { id, call, guard } = request;
         let (send_queue, span) = (Arc::clone(&self.send_queue), guard.span.clone());
@@ -527,29 +534,34 @@ impl RequestDispatcher {
                 };
                 self.run_waiting(send.instrument(span).boxed(), ticket, bytes);
             }
-            Dispatch::Streaming(answers) => {
-                let send = async move { guard.finish(answers.await) };
+            Dispatch::Streaming(outcome) => {
+                let send = async move { guard.finish(outcome.await) };
                 self.run_waiting(send.instrument(span).boxed(), ticket, bytes);
             }
         }
     }
 
-    /// Lets a request wait. In strict order even that holds everybody up; otherwise nobody.
-    fn run_waiting(&mut self, waits: BoxFuture<'static, ()>, ticket: Option<Ticket>, bytes: usize) {
+    /// Runs a request that only waits. It blocks later requests in serial mode only.
+    fn run_waiting(
+        &mut self,
+        future: BoxFuture<'static, ()>,
+        ticket: Option<Ticket>,
+        bytes: usize,
+    ) {
         self.queued_bytes -= bytes;
-        let held = if self.serial { ticket } else { None };
+        let blocking = if self.serial { ticket } else { None };
         if let (false, Some(ticket)) = (self.serial, ticket) {
             self.finish(ticket);
         }
         let completion = Completion {
-            ticket: held,
+            ticket: blocking,
             ..Completion::default()
         };
-        self.running.push(waits.map(|()| completion).boxed());
+        self.running.push(future.map(|()| completion).boxed());
     }
 }
 
-/// Waits for a message that is being decoded, if one is.
+/// Awaits the large message in decoding, if there is one.
 async fn decoded(
     decoding: &mut Option<JoinHandle<LargeMessage>>,
 ) -> Option<Result<LargeMessage, JoinError>> {

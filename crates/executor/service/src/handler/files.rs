@@ -1,4 +1,5 @@
-//! Files: each request is one call of the environment's file system.
+//! Handlers of `fs/*` and of the catalog: each request is one call of the environment's file system
+//! or catalog.
 
 use std::sync::Arc;
 
@@ -36,7 +37,7 @@ use crate::{
     meters::Outcome,
 };
 
-/// Data of a request: broken base64 is the request's fault, but not one of its form.
+/// Decoded data of a request. Invalid base64 is an error of this request, not a malformed message.
 pub(crate) type FileData = Result<Bytes, Base64Error>;
 
 impl HandlerContext<'_> {
@@ -64,7 +65,7 @@ impl HandlerContext<'_> {
                 let bytes = data.len();
                 self.written(id, bytes, self.file_system().write_file(write, data))
             }
-            Err(error) => refuse(&id, format!("dataBase64: {error}")),
+            Err(error) => invalid_request(&id, format!("dataBase64: {error}")),
         }
     }
 
@@ -90,8 +91,8 @@ impl HandlerContext<'_> {
         })
     }
 
-    /// Answers with something that may be long. Few of those are in memory at a time: the next is
-    /// made when one has been queued to be sent.
+    /// Responds with a potentially large list. A semaphore limits the lists in memory: the next one
+    /// is built after the previous one was queued for sending.
     pub(super) fn list_request<T: Serialize + Send + 'static>(
         &self,
         id: RequestId,
@@ -117,7 +118,7 @@ impl HandlerContext<'_> {
             mode,
             sandbox,
         } = open;
-        // Refused before anything is opened: that could have emptied a file.
+        // Reserve the id first: opening may truncate the file.
         let reservation = match self.files.admit_handle(&handle_id) {
             Ok(reservation) => reservation,
             Err(error) => return respond_now(&id, Err::<Empty, _>(error)),
@@ -154,7 +155,7 @@ impl HandlerContext<'_> {
                 EncodedResponse::with_data(&id, &rest, "chunk", data)
             }
             Err(error) => {
-                // What the host cannot read once is not read again.
+                // Close the handle after a read error.
                 files.fail(&handle_id, &handle);
                 EncodedResponse::error(&id, &error.into())
             }
@@ -180,7 +181,7 @@ impl HandlerContext<'_> {
         }
     }
 
-    /// Answers that content was written.
+    /// Responds to a write and counts its bytes.
     fn written(&self, id: RequestId, bytes: usize, operation: FileFuture<()>) -> Dispatch {
         let meters = Arc::clone(&self.shared.meters);
         file_result(id, operation, move |()| {
@@ -198,14 +199,14 @@ impl HandlerContext<'_> {
     }
 }
 
-/// An open file, if its name was known when the request came.
+/// A file handle resolved when the request arrived.
 pub(crate) type PinnedFile = Option<Arc<OpenHandle>>;
 
-/// Checks the arguments of a block, which are wrong for every file.
+/// Checks the length and the range of a block.
 fn check_block(verb: &str, offset: u64, length: usize) -> Result<(), RpcError> {
-    let most = limits::MAX_BLOCK_BYTES;
-    if !(1..=most).contains(&length) {
-        let text = format!("file {verb} block length must be between 1 and {most}");
+    let max = limits::MAX_BLOCK_BYTES;
+    if !(1..=max).contains(&length) {
+        let text = format!("file {verb} block length must be between 1 and {max}");
         return Err(RpcError::invalid_request(text));
     }
     let end = offset.checked_add(length as u64).map(i64::try_from);
@@ -216,11 +217,11 @@ fn check_block(verb: &str, offset: u64, length: usize) -> Result<(), RpcError> {
     Ok(())
 }
 
-fn refuse(id: &RequestId, reason: impl Into<String>) -> Dispatch {
+fn invalid_request(id: &RequestId, reason: impl Into<String>) -> Dispatch {
     respond_now(id, Err::<Empty, _>(RpcError::invalid_request(reason)))
 }
 
-/// Answers with what the operation comes to.
+/// Responds with the result of a file operation.
 pub(super) fn file_result<T, R>(
     id: RequestId,
     operation: FileFuture<T>,
@@ -235,12 +236,12 @@ where
     })
 }
 
-/// Answers that the operation is done.
+/// Responds with an empty result after a file operation.
 pub(super) fn file_done(id: RequestId, operation: FileFuture<()>) -> Dispatch {
     file_result(id, operation, |()| Empty {})
 }
 
-/// Answers at once if the operation is done, which it is if nothing had to be waited for.
+/// Responds at once if the operation completed without waiting, otherwise runs it.
 fn run_file_operation<T: Send + 'static>(
     mut operation: FileFuture<T>,
     finish: impl FnOnce(Result<T, FileError>) -> EncodedResponse + Send + 'static,
@@ -348,7 +349,7 @@ impl HandlerContext<'_> {
 }
 
 impl HandlerContext<'_> {
-    /// Answers with something that may be long: few of those are in memory at a time.
+    /// Responds with a potentially large catalog result, limited like [`Self::list_request`].
     pub(super) fn catalog_request<T: Serialize + Send + 'static>(
         &self,
         id: RequestId,

@@ -1,4 +1,5 @@
-//! HTTP requests: the answer first, then the parts of a body that is streamed.
+//! Handlers of `http/request`: the response first, then the parts of a streamed body. Requests and
+//! streams end with their connection.
 
 use std::{
     collections::BTreeMap,
@@ -30,7 +31,8 @@ use tokio::{sync::Semaphore, task::AbortHandle};
 use super::{Dispatch, EncodedResponse, HandlerContext, respond_now};
 use crate::{connection_files::AbortOnDrop, meters::Outcome, send_queue::SendQueue};
 
-/// Largest part that is sent. The wire allows more, but answers wait while a part takes the outbox.
+/// Maximum size of a body part. The wire allows more, but responses wait while a part occupies the
+/// send queue.
 const BODY_PART_BYTES: usize = 256 << 10;
 
 impl HandlerContext<'_> {
@@ -62,7 +64,7 @@ impl HandlerContext<'_> {
         respond_now(id, Ok(Empty {}))
     }
 
-    /// Lets a request be given up until it is answered.
+    /// Makes a request cancellable until its response arrives.
     fn cancellable<T: Send + 'static>(
         &self,
         request_id: &HttpRequestId,
@@ -113,7 +115,7 @@ impl HandlerContext<'_> {
             Arc::clone(&self.streams.send_turn),
         );
         let (head_id, head_outbox) = (id.clone(), Arc::clone(self.send_queue));
-        // It can be given up until the answer is sent: from then on, the body can.
+        // Cancellation covers the head until it is sent, and the body stream afterwards.
         let head = async move {
             let response = response.await;
             drop(upload);
@@ -148,7 +150,7 @@ impl HandlerContext<'_> {
     }
 }
 
-/// A body on its way to the client.
+/// Sends one streamed body to the client.
 struct BodySender {
     seq: u64,
     send_queue: Arc<SendQueue>,
@@ -157,7 +159,7 @@ struct BodySender {
 }
 
 impl BodySender {
-    /// Sends the parts as fast as they are taken, and then the end.
+    /// Sends the parts with backpressure from the send queue, then the end.
     async fn run(mut self, mut body: HttpBody) {
         let mut error = None;
         while let Some(part) = body.next().await {
@@ -169,7 +171,7 @@ impl BodySender {
                 }
             }
         }
-        // What it came by is closed before the end is told.
+        // Close the upstream connection before announcing the end.
         drop(body);
         let end = self.delta(Bytes::new(), Some(error));
         self.send_queue
@@ -187,7 +189,7 @@ impl BodySender {
         }
     }
 
-    /// Numbers a part, or the end and why it came.
+    /// Builds the next body delta: data, or the end with an optional error.
     fn delta(&mut self, data: Bytes, end: Option<Option<String>>) -> Outgoing {
         self.seq += 1;
         let delta = HttpBodyDelta {
@@ -226,12 +228,12 @@ fn http_response(
     EncodedResponse::with_data(id, &head, "bodyBase64", body)
 }
 
-/// The HTTP requests of one connection.
+/// HTTP requests and body streams of one connection.
 #[derive(Debug)]
 pub(crate) struct HttpStreams {
     active: Mutex<HttpStreamState>,
     uploads: AtomicUsize,
-    /// Whose turn it is to send a part: an answer waits for one part, not for one of each stream.
+    /// Serialises body parts of all streams, so that a response waits for one part at most.
     pub(crate) send_turn: Arc<Semaphore>,
 }
 
@@ -247,10 +249,10 @@ impl Default for HttpStreams {
 
 #[derive(Debug, Default)]
 struct HttpStreamState {
-    /// By number, so that one that is over does not take away the name from the next. No task: the
-    /// response has not begun.
+    /// Active streams. The number distinguishes reuses of an id. The task is absent until the
+    /// response has arrived.
     by_id: BTreeMap<HttpRequestId, (u64, Option<AbortOnDrop>)>,
-    /// Requests that are not answered, streamed or not, by name and number.
+    /// Requests without a response yet, by id and number.
     unanswered: BTreeMap<(HttpRequestId, u64), future::AbortHandle>,
     next: u64,
 }
@@ -260,7 +262,7 @@ impl HttpStreams {
         self.active.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a name for a body that is to be streamed.
+    /// Reserves a request id for a streamed body.
     pub(crate) fn admit(
         self: &Arc<Self>,
         id: &HttpRequestId,
@@ -271,8 +273,8 @@ impl HttpStreams {
             return Err(RpcError::invalid_params(text));
         }
         if active.by_id.len() >= limits::MAX_HTTP_STREAMS {
-            let most = limits::MAX_HTTP_STREAMS;
-            let text = format!("at most {most} bodies may be streamed per connection");
+            let max = limits::MAX_HTTP_STREAMS;
+            let text = format!("at most {max} streamed bodies are allowed per connection");
             return Err(RpcError::invalid_request(text));
         }
         let number = active.next;
@@ -285,7 +287,7 @@ impl HttpStreams {
         })
     }
 
-    /// Lets a request be given up until the guard is dropped.
+    /// Registers a request for cancellation until the guard is dropped.
     pub(crate) fn admit_request(
         self: &Arc<Self>,
         id: &HttpRequestId,
@@ -301,7 +303,7 @@ impl HttpStreams {
         }
     }
 
-    /// Gives up the requests of a name that are not answered, and ends the body that is streamed.
+    /// Cancels the pending requests with this id and ends its body stream.
     pub(crate) fn cancel(&self, id: &HttpRequestId) {
         let mut active = self.lock();
         let named = (id.clone(), 0)..=(id.clone(), u64::MAX);
@@ -313,27 +315,27 @@ impl HttpStreams {
         }
     }
 
-    /// Takes room for a body that is to be sent, until the guard is dropped. One is always taken,
-    /// whatever its size: a message has bounds of its own.
+    /// Reserves memory for a request body until the permit is dropped. A single body is always
+    /// admitted: the message size limit bounds it.
     pub(crate) fn admit_upload(self: &Arc<Self>, bytes: usize) -> Result<UploadPermit, RpcError> {
         let upload = UploadPermit {
             streams: Arc::clone(self),
             bytes,
         };
         let before = self.uploads.fetch_add(bytes, Ordering::Relaxed);
-        let most = limits::MAX_MESSAGE_BYTES;
-        if before > 0 && before + bytes > most {
-            let text = format!("bodies of unanswered requests must not exceed {most} bytes");
+        let max = limits::MAX_MESSAGE_BYTES;
+        if before > 0 && before + bytes > max {
+            let text = format!("bodies of pending requests must not exceed {max} bytes");
             return Err(RpcError::invalid_request(text));
         }
         Ok(upload)
     }
 }
 
-/// A name of a body that is streamed. It is free again when this is dropped.
+/// A reserved id of a streamed body. Dropping it releases the id.
 #[derive(Debug)]
 pub(crate) struct StreamReservation {
-    /// Weak: the task that streams has this, and is ended by the table.
+    /// Weak, because the streaming task owns this value and the table aborts the task.
     streams: Weak<HttpStreams>,
     id: HttpRequestId,
     number: u64,
@@ -344,9 +346,9 @@ impl StreamReservation {
         &self.id
     }
 
-    /// Has a task end with the connection.
+    /// Ties the streaming task to the connection.
     pub(crate) fn attach_task(&self, task: AbortHandle) {
-        // Dropped if the connection is gone already; one that is over needs no end.
+        // Aborts the task if the connection has ended already.
         let task = AbortOnDrop(task);
         if let Some(streams) = self.streams.upgrade()
             && let Some((number, reservation)) = streams.lock().by_id.get_mut(&self.id)
@@ -356,7 +358,7 @@ impl StreamReservation {
         }
     }
 
-    /// Gives the name back.
+    /// Releases the id.
     pub(crate) fn release(&self) {
         let Some(streams) = self.streams.upgrade() else {
             return;
@@ -378,7 +380,7 @@ impl Drop for StreamReservation {
     }
 }
 
-/// A request that can be given up.
+/// Registration of a cancellable request.
 #[derive(Debug)]
 pub(crate) struct CancellableRequest {
     streams: Weak<HttpStreams>,
@@ -393,7 +395,7 @@ impl Drop for CancellableRequest {
     }
 }
 
-/// Room for a body that is being sent.
+/// Memory reservation for a request body.
 #[derive(Debug)]
 pub(crate) struct UploadPermit {
     streams: Arc<HttpStreams>,
@@ -417,12 +419,12 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_taken_until_its_stream_is_over() {
+    fn request_id_is_reserved_until_its_stream_ends() {
         let streams = Arc::new(HttpStreams::default());
         let reservation = streams.admit(&id(1)).unwrap();
-        let twice = streams.admit(&id(1)).unwrap_err();
+        let duplicate = streams.admit(&id(1)).unwrap_err();
         assert_eq!(
-            twice,
+            duplicate,
             RpcError::invalid_params(
                 "http/request streamResponse requestId `http-1` is already active"
             )
@@ -432,16 +434,16 @@ mod tests {
     }
 
     #[test]
-    fn only_so_many_bodies_are_streamed_at_once() {
+    fn concurrent_body_streams_are_limited() {
         let streams = Arc::new(HttpStreams::default());
-        let places: Vec<_> = (0..limits::MAX_HTTP_STREAMS)
+        let reservations: Vec<_> = (0..limits::MAX_HTTP_STREAMS)
             .map(|number| streams.admit(&id(number)).unwrap())
             .collect();
-        assert!(streams.admit(&id(places.len())).is_err());
+        assert!(streams.admit(&id(reservations.len())).is_err());
     }
 
     #[test]
-    fn a_body_that_is_sent_takes_room_until_it_is_answered() {
+    fn upload_permit_is_held_until_the_response() {
         let streams = Arc::new(HttpStreams::default());
         let large = streams.admit_upload(limits::MAX_MESSAGE_BYTES).unwrap();
         assert!(streams.admit_upload(1).is_err());

@@ -1,4 +1,4 @@
-//! Reading what processes wrote, waiting for their end, following and listing them.
+//! Handlers of `process/*` except start, and of the older `command/exec*`.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -98,17 +98,17 @@ impl HandlerContext<'_> {
     pub(super) fn attach(&self, params: &AttachProcess) -> Result<Attached, RpcError> {
         let id = &params.process_id;
         let process = match (self.find(id), params.started_at_ms) {
-            // Whoever does not say which one it means does not mean one of another session.
+            // Attaching to another session's process requires its start time.
             (ProcessLookup::Unknown, Some(_)) => self.take_over(params)?,
             _ => self.require_process(id)?,
         };
         if !process.is_detached() {
-            let message = format!("process {id} belongs to this session: it is attached already");
+            let message = format!("process {id} belongs to this session and is already attached");
             return Err(RpcError::invalid_request(message));
         }
         let status = process.handle.status();
-        if !is_same(&status, params) {
-            return Err(replaced(id));
+        if !has_expected_start(&status, params) {
+            return Err(different_process(id));
         }
         follow(
             self.send_queue,
@@ -121,30 +121,31 @@ impl HandlerContext<'_> {
         })
     }
 
-    /// Has the server take over a process of another session, which then outlives that session.
+    /// Moves a process of another session to the server, so that it outlives that session.
     fn take_over(&self, params: &AttachProcess) -> Result<Arc<SessionProcess>, RpcError> {
         let id = &params.process_id;
         let others = self.shared.sessions.others(&self.session).into_iter();
-        let found = others.filter_map(|session| match session.find(id) {
+        let candidates = others.filter_map(|session| match session.find(id) {
             ProcessLookup::Started(process) => Some((session, process)),
             ProcessLookup::Unknown | ProcessLookup::Starting(_) => None,
         });
-        let found: Vec<_> = found.collect();
-        let matches =
-            |(_, process): &&(_, Arc<SessionProcess>)| is_same(&process.handle.status(), params);
-        let mut matching = found.iter().filter(matches);
+        let candidates: Vec<_> = candidates.collect();
+        let matches = |(_, process): &&(_, Arc<SessionProcess>)| {
+            has_expected_start(&process.handle.status(), params)
+        };
+        let mut matching = candidates.iter().filter(matches);
         let Some((session, process)) = matching.next() else {
-            return Err(match found.is_empty() {
+            return Err(match candidates.is_empty() {
                 true => RpcError::invalid_request(format!("unknown process id {id}")),
-                false => replaced(id),
+                false => different_process(id),
             });
         };
         if matching.next().is_some() {
-            let message = format!("several sessions have a process {id} that started then");
+            let message = format!("several sessions have a process {id} with this start time");
             return Err(RpcError::invalid_request(message));
         }
-        let taken = self.shared.detached.take_over(session, process);
-        taken.map_err(|error| RpcError::invalid_request(error.to_string()))?;
+        let outcome = self.shared.detached.take_over(session, process);
+        outcome.map_err(|error| RpcError::invalid_request(error.to_string()))?;
         tracing::info!(
             target: "exec_service::process", process_id = truncate_for_log(id.as_str()),
             from = session.id.shown(), by = self.session.id.shown(),
@@ -157,11 +158,11 @@ impl HandlerContext<'_> {
         let id = &params.process_id;
         let process = self.require_process(id)?;
         if !process.is_detached() {
-            let message = format!("process {id} belongs to this session: it cannot be released");
+            let message = format!("process {id} belongs to this session and cannot be released");
             return Err(RpcError::invalid_request(message));
         }
         if params.forget && !self.shared.detached.forget(&process) {
-            let message = format!("process {id} has not finished: it cannot be forgotten");
+            let message = format!("process {id} has not finished and cannot be forgotten");
             return Err(RpcError::invalid_request(message));
         }
         self.send_queue.release(id);
@@ -176,21 +177,20 @@ impl HandlerContext<'_> {
             let listed = others.flat_map(|session| session.list());
             processes.extend(listed.take(limits::MAX_LISTED_PROCESSES));
         }
-        processes.sort_by(|one, other| one.process_id.cmp(&other.process_id));
+        processes.sort_by(|left, right| left.process_id.cmp(&right.process_id));
         ProcessList { processes }
     }
 }
 
-/// Tells whether a process is the one that a client means.
-fn is_same(status: &Status, params: &AttachProcess) -> bool {
+/// Returns whether a process has the start time that the client expects.
+fn has_expected_start(status: &Status, params: &AttachProcess) -> bool {
     let started = params.started_at_ms;
     started.is_none_or(|started| started == status.started_at_ms)
 }
 
-/// The id names another process than the client means.
-fn replaced(id: &ProcessId) -> RpcError {
-    let message =
-        format!("process {id} is another one than the client means: it started at another time");
+/// The id now names a different process.
+fn different_process(id: &ProcessId) -> RpcError {
+    let message = format!("process {id} has a different start time than the client expects");
     RpcError::new(ErrorCode::NOT_FOUND, message)
 }
 
@@ -291,8 +291,8 @@ impl HandlerContext<'_> {
                 cancel.notify_one();
                 respond_now(&id, Ok(Terminated { running: true }))
             }
-            // As the stock server does it: what a command left running when it ended stays. A client
-            // that names a mode means the whole tree.
+            // As in the stock server, descendants of an exited command keep running. An explicit
+            // mode terminates the whole tree.
             ProcessLookup::Started(process)
                 if params.mode.is_none() && process.handle.status().exit.is_some() =>
             {
@@ -320,7 +320,7 @@ fn written(outcome: Result<WriteStatus, ProcessError>) -> Result<WriteResult, Rp
         .map_err(process_error)
 }
 
-/// The code of each way in which a process can refuse.
+/// Maps a process error to its JSON-RPC error.
 pub(super) fn process_error(error: ProcessError) -> RpcError {
     match error {
         ProcessError::Remote(error) => error,
@@ -343,7 +343,7 @@ impl HandlerContext<'_> {
             }
         };
         if !self.shared.config.allow_direct_exec {
-            let error = RpcError::invalid_request("this server allows no direct exec");
+            let error = RpcError::invalid_request("direct exec is disabled on this server");
             return respond_now(&id, Err::<CommandStarted, _>(error));
         }
         let io = if params.tty {
@@ -355,7 +355,7 @@ impl HandlerContext<'_> {
             arg0: params.arg0,
             env: params.env,
             io,
-            // A cap for both streams together is one for each of them, too.
+            // The cap for both streams together also bounds each stream.
             retained_bytes: params.output_bytes_cap,
             ..Command::new(params.process_id, params.argv, cwd)
         };

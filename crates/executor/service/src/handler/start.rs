@@ -1,4 +1,5 @@
-//! Starting processes.
+//! Handlers of `process/start`: checks parameters, reserves the id, starts the process and follows
+//! its events.
 
 use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
@@ -31,7 +32,7 @@ use crate::{
     },
 };
 
-/// Who will own a process, and how it will report.
+/// A validated start request: the command, its owner and its method family.
 pub(super) struct StartPlan {
     pub(super) command: Command,
     pub(super) family: MethodFamily,
@@ -54,7 +55,7 @@ impl HandlerContext<'_> {
         })
     }
 
-    /// Takes the process's place at once; the rest runs.
+    /// Reserves the process id at once. The returned future starts the process.
     pub(super) fn launch<R: serde::Serialize>(
         &self,
         id: RequestId,
@@ -67,19 +68,20 @@ impl HandlerContext<'_> {
         } else {
             &self.session
         };
-        // The id of a detached process is unique on the server.
-        let free = |session: &Session| matches!(session.find(&process_id), ProcessLookup::Unknown);
-        let taken = if plan.detached {
+        // Ids of detached processes are unique on the server.
+        let is_free =
+            |session: &Session| matches!(session.find(&process_id), ProcessLookup::Unknown);
+        let in_use = if plan.detached {
             !self
                 .shared
                 .sessions
                 .all()
                 .iter()
-                .all(|session| free(session))
+                .all(|session| is_free(session))
         } else {
-            !free(&self.shared.detached)
+            !is_free(&self.shared.detached)
         };
-        if taken {
+        if in_use {
             let error = RpcError::invalid_request(AdmitError::Exists(process_id).to_string());
             self.shared.meters.process_refusals.count(Refusal::Table);
             return respond_now(&id, Err::<Started, _>(error));
@@ -133,10 +135,10 @@ impl HandlerContext<'_> {
                 watcher,
                 unacked: UnackedOutput::default(),
             });
-            let process_span = ProcessSpan::begin(&process, &owner.id, continue_trace);
+            let process_span = ProcessSpan::start(&process, &owner.id, continue_trace);
             if !reservation.finish(&process, process_span) {
                 return Err(RpcError::invalid_request(
-                    "session ended while the process started",
+                    "session ended while the process was starting",
                 ));
             }
             Ok((process, started))
@@ -146,7 +148,7 @@ impl HandlerContext<'_> {
                 Ok((process, started)) => {
                     let text = Outgoing::result(&id, &result(process_id.clone(), &started));
                     notify_started(&send_queue, &process).await;
-                    // The answer first, then the events that belong to it.
+                    // Send the response before the events.
                     send_queue.send(text).await;
                     follow(&send_queue, &process, From::After(OutputSeq(0)));
                     HandlerOutcome::Responded(Outcome::Ok)
@@ -173,7 +175,7 @@ impl HandlerContext<'_> {
                 "direct"
             };
             return Err(RpcError::invalid_request(format!(
-                "this server allows no {mode} exec"
+                "{mode} exec is disabled on this server"
             )));
         }
         let invalid =
@@ -229,7 +231,7 @@ impl HandlerContext<'_> {
         })
     }
 
-    /// Makes who is asked about the network of a process that has a proxy.
+    /// Creates the network watcher of a process with a proxy.
     fn watcher(
         &self,
         params: &StartProcess,
@@ -243,8 +245,8 @@ impl HandlerContext<'_> {
             return Err(RpcError::invalid_params(text));
         }
         let id = &params.process_id;
-        if budget.is_some() && !ASKED_PROCESS_ID_BYTES.contains(&id.as_str().len()) {
-            let text = "processId: expected 1 to 256 bytes, to ask about its network";
+        if budget.is_some() && !POLICY_PROCESS_ID_BYTES.contains(&id.as_str().len()) {
+            let text = "processId: expected 1 to 256 bytes for network policy requests";
             return Err(RpcError::invalid_params(text));
         }
         let client = if params.detached {
@@ -259,8 +261,8 @@ impl HandlerContext<'_> {
     }
 }
 
-/// How long the id of a process may be whose client is asked about its network.
-const ASKED_PROCESS_ID_BYTES: RangeInclusive<usize> = 1..=256;
+/// Allowed length of a process id in network policy requests.
+const POLICY_PROCESS_ID_BYTES: RangeInclusive<usize> = 1..=256;
 
 async fn notify_started(send_queue: &SendQueue, process: &SessionProcess) {
     if send_queue.lifecycle() {
@@ -294,7 +296,7 @@ async fn notify_failed(send_queue: &SendQueue, id: &ProcessId, error: &RpcError)
     }
 }
 
-/// The code of each way in which a start can fail.
+/// Maps a start error to its JSON-RPC error.
 fn start_error(error: StartError) -> RpcError {
     match error {
         StartError::EmptyArgv | StartError::Refused { .. } => {

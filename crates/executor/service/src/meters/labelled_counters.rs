@@ -1,15 +1,15 @@
-//! Counters by kind: how processes ended, why some did not start, what was decided about networks.
+//! Counters with a label: exit causes, failed starts and network policy decisions.
 
 use exec_env::backend::StartError;
 use exec_wire::process::ExitCause;
 
 use super::Counter;
 
-/// How processes ended.
+/// Ended processes by exit cause.
 #[derive(Debug, Default)]
 pub struct Endings([Counter; CAUSES.len()]);
 
-/// The name of a cause, and every cause.
+/// Label of each exit cause.
 const CAUSES: [(ExitCause, &str); 9] = [
     (ExitCause::Exit, "exit"),
     (ExitCause::Signal, "signal"),
@@ -30,7 +30,7 @@ impl Endings {
         }
     }
 
-    /// Returns the name of each cause, and how often it was the one.
+    /// Returns the label and count of each cause.
     pub fn values(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let names = CAUSES.iter().map(|(_, name)| *name);
         names.zip(self.0.iter().map(Counter::value))
@@ -45,17 +45,17 @@ impl Endings {
 /// Why a process did not start.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Refusal {
-    /// Its sandbox policy cannot be enforced here, or is none.
+    /// The sandbox policy is invalid or cannot be enforced on this host.
     Sandbox,
-    /// Another member of its request asks for what cannot be.
+    /// Another parameter is invalid.
     Params,
-    /// The session has as many as it may have, or the id is taken.
+    /// The session is at its process limit, or the id is in use.
     Table,
-    /// The operating system did not start it.
+    /// The operating system failed to start it.
     Spawn,
-    /// It was terminated first, or its session ended.
+    /// It was terminated before it started, or its session ended.
     Cancelled,
-    /// Something else.
+    /// Any other reason.
     Other,
 }
 
@@ -83,7 +83,7 @@ impl Refusal {
     }
 }
 
-/// Why processes did not start.
+/// Failed starts by reason.
 #[derive(Debug, Default)]
 pub struct Refusals([Counter; Refusal::ALL.len()]);
 
@@ -92,7 +92,7 @@ impl Refusals {
         self.0[refusal as usize].increment();
     }
 
-    /// Returns the name of each reason, and how often it was the one.
+    /// Returns the label and count of each reason.
     pub fn values(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let row =
             |(refusal, name): &(Refusal, &'static str)| (*name, self.0[*refusal as usize].value());
@@ -100,14 +100,14 @@ impl Refusals {
     }
 }
 
-/// What was decided about a connection that a process wanted.
+/// Network policy decision about one connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Ruling {
-    /// It may.
+    /// Allowed.
     Allow,
-    /// It may not.
+    /// Denied.
     Deny,
-    /// Somebody is to be asked.
+    /// A person must decide.
     Ask,
 }
 
@@ -118,14 +118,14 @@ impl Ruling {
         (Self::Ask, "ask"),
     ];
 
-    /// Reads the word that travels.
+    /// Parses the name on the wire.
     pub(crate) fn parse(word: &str) -> Option<Self> {
         let known = Self::ALL.iter().find(|(_, name)| *name == word);
         known.map(|(ruling, _)| *ruling)
     }
 }
 
-/// What was decided about the networks of processes.
+/// Network policy decisions by kind.
 #[derive(Debug, Default)]
 pub struct Rulings([Counter; Ruling::ALL.len()]);
 
@@ -134,7 +134,7 @@ impl Rulings {
         self.0[ruling as usize].increment();
     }
 
-    /// Returns the name of each decision, and how often it was taken.
+    /// Returns the label and count of each decision.
     pub fn values(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let row =
             |(ruling, name): &(Ruling, &'static str)| (*name, self.0[*ruling as usize].value());
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_are_counted_under_their_own_names() {
+    fn each_kind_is_counted_under_its_label() {
         let endings = Endings::default();
         CAUSES.iter().for_each(|(cause, _)| endings.count(*cause));
         endings.count(ExitCause::WallLimit);

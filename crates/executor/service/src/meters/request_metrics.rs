@@ -1,4 +1,4 @@
-//! Requests, by method.
+//! Request counts and latencies by method and outcome.
 
 use std::time::Duration;
 
@@ -9,25 +9,25 @@ use exec_wire::{
 
 use super::{Counter, Gauge, Histogram};
 
-/// What is counted of requests.
+/// Metrics of all requests.
 #[derive(Debug)]
 pub struct RequestMeters {
     methods: Box<[MethodMeter]>,
-    /// Requests that are not answered yet.
+    /// Requests in flight.
     pub in_flight: Gauge,
-    /// Requests for methods that do not exist.
+    /// Requests for unknown methods.
     pub unknown_methods: Counter,
-    /// Messages that were none.
+    /// Malformed messages.
     pub malformed: Counter,
 }
 
-/// What is counted of one method.
+/// Metrics of one method.
 #[derive(Debug)]
 pub struct MethodMeter {
     /// The method.
     pub method: MethodName,
     outcomes: [Counter; Outcome::ALL.len()],
-    /// From the arrival of a request to its answer; those without an answer are left out.
+    /// Time from the arrival of a request to its response. Cancelled requests are excluded.
     pub latency: Histogram,
 }
 
@@ -49,7 +49,7 @@ impl Default for RequestMeters {
 
 impl RequestMeters {
     pub(crate) fn ended(&self, method: MethodName, outcome: Outcome, after: Duration) {
-        // The table has one row for each method, in the order of the methods.
+        // The table has one row for each method, in declaration order.
         if let Some(meter) = self.methods.get(method as usize) {
             meter.outcomes[outcome as usize].increment();
             if outcome != Outcome::Cancelled {
@@ -58,14 +58,14 @@ impl RequestMeters {
         }
     }
 
-    /// Returns the methods that were asked for.
+    /// Returns the methods that were called at least once.
     pub fn used(&self) -> impl Iterator<Item = &MethodMeter> {
         self.methods.iter().filter(|meter| meter.total() > 0)
     }
 }
 
 impl MethodMeter {
-    /// Returns how often each outcome came, if it came.
+    /// Returns the count of each outcome that occurred.
     pub fn outcomes(&self) -> impl Iterator<Item = (Outcome, u64)> {
         Outcome::ALL
             .into_iter()
@@ -78,7 +78,7 @@ impl MethodMeter {
     }
 }
 
-/// How a request ended. The names are few and fixed, whatever clients send.
+/// Outcome of a request. The set of labels is fixed, independent of client input.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Outcome {
     /// With a result.
@@ -95,12 +95,12 @@ pub enum Outcome {
     Internal,
     /// With another code.
     OtherError,
-    /// Without an answer: its connection ended first.
+    /// No response: the connection ended first.
     Cancelled,
 }
 
 impl Outcome {
-    /// Every one of them.
+    /// All outcomes.
     pub const ALL: [Self; 8] = [
         Self::Ok,
         Self::InvalidRequest,
@@ -112,7 +112,7 @@ impl Outcome {
         Self::Cancelled,
     ];
 
-    /// Returns how an answer with this error is counted.
+    /// Returns the outcome of an error response.
     pub fn of(error: &RpcError) -> Self {
         match error.code {
             ErrorCode::INVALID_REQUEST => Self::InvalidRequest,
@@ -124,7 +124,7 @@ impl Outcome {
         }
     }
 
-    /// Returns the code that travels, if there is one that is always the same.
+    /// Returns the JSON-RPC error code, if the outcome implies one.
     pub fn code(self) -> Option<i64> {
         let code = match self {
             Self::Ok | Self::OtherError | Self::Cancelled => return None,
@@ -137,7 +137,7 @@ impl Outcome {
         Some(code.0)
     }
 
-    /// Returns its name.
+    /// Returns the label.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_method_has_its_own_row() {
+    fn each_method_has_its_own_counters() {
         let meters = RequestMeters::default();
         for method in MethodName::ALL {
             meters.ended(*method, Outcome::Ok, Duration::ZERO);

@@ -1,4 +1,4 @@
-//! Who is asked, and told, about the network of one process: the client that has it.
+//! Network policy of one process: asks the client for decisions and notifies it of them.
 
 use std::{
     sync::{Arc, Weak},
@@ -22,26 +22,26 @@ use crate::{
     send_queue::SendQueue,
 };
 
-/// How much longer than its own budget a client may take to answer: as the stock server.
+/// Time granted beyond the client's own decision timeout, as in the stock server.
 const DECISION_GRACE: Duration = Duration::from_secs(5);
 
-/// Asks and tells the client of one process. Keeps neither session nor connection alive.
+/// Asks and notifies the client of one process. Keeps neither session nor connection alive.
 #[derive(Debug)]
 pub(crate) struct ClientNetworkWatcher {
     process_id: ProcessId,
     client: PolicyClient,
-    /// The client's budget for a decision. Absent: it is not asked.
+    /// Decision timeout of the client. The client is not asked if it is absent.
     decision_timeout: Option<Duration>,
     ended: watch::Sender<bool>,
     meters: Arc<Meters>,
 }
 
-/// Where the client of a process is.
+/// How to reach the client of a process.
 #[derive(Clone, Debug)]
 pub(crate) enum PolicyClient {
-    /// On whichever connection the session is attached to.
+    /// Through the connection that the session is attached to.
     Session(Weak<Session>),
-    /// On the connection that started the process.
+    /// Through the connection that started the process.
     Connection(Weak<SendQueue>),
 }
 
@@ -70,7 +70,7 @@ impl ClientNetworkWatcher {
         }
     }
 
-    /// The process is over: what is asked for it is denied.
+    /// Denies all pending and future requests because the process has ended.
     pub(crate) fn end(&self) {
         self.ended.send_replace(true);
     }
@@ -93,7 +93,7 @@ impl NetworkWatcher for ClientNetworkWatcher {
             };
             let decision = tokio::select! {
                 decision = timeout(decision_timeout.saturating_add(DECISION_GRACE), decision) => decision.ok().flatten(),
-                // It ends, too, when nobody has the process any more.
+                // Also resolves when the watcher is dropped.
                 _ = ended.wait_for(|ended| *ended) => None,
             };
             decision.unwrap_or_else(default_denial)
@@ -123,7 +123,7 @@ impl NetworkWatcher for ClientNetworkWatcher {
     }
 }
 
-/// What silence means.
+/// Decision without a response from the client.
 fn default_denial() -> Decision {
     Decision::Deny {
         reason: "not_allowed".to_owned(),

@@ -1,5 +1,5 @@
-//! Finished processes, which stay readable for a while. Their number is bounded, and what their output
-//! and their arguments take.
+//! Retention: finished processes that stay readable, bounded in number and memory, and output that
+//! is held until the client acknowledges it.
 
 use std::{
     collections::VecDeque,
@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use super::session_process::SessionProcess;
 
-/// Processes of a table whose output has ended, oldest first.
+/// Finished processes of one table, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct RetainedProcesses {
     entries: VecDeque<RetainedEntry>,
@@ -24,12 +24,12 @@ pub(super) struct RetainedProcesses {
 struct RetainedEntry {
     process: Arc<SessionProcess>,
     bytes: usize,
-    /// Tells by its end that the process is not here any more.
+    /// Dropping it resolves the receiver that [`RetainedProcesses::push`] returned.
     _dropped_on_eviction: oneshot::Sender<Infallible>,
 }
 
 impl RetainedProcesses {
-    /// Takes in a process. Returns what resolves when it is not here any more.
+    /// Adds a process. Returns a receiver that resolves when it is removed.
     pub(super) fn push(&mut self, process: Arc<SessionProcess>) -> oneshot::Receiver<Infallible> {
         let bytes = process.finished_bytes();
         self.bytes += bytes;
@@ -42,13 +42,13 @@ impl RetainedProcesses {
         evicted_rx
     }
 
-    /// Tells whether a process is here.
+    /// Returns whether a process is retained.
     pub(super) fn contains(&self, process: &Arc<SessionProcess>) -> bool {
         let mut entries = self.entries.iter();
         entries.any(|entry| Arc::ptr_eq(&entry.process, process))
     }
 
-    /// Takes out a process. Returns `false` if it is not here.
+    /// Removes a process. Returns `false` if it is not retained.
     pub(super) fn remove(&mut self, process: &Arc<SessionProcess>) -> bool {
         let same = |entry: &RetainedEntry| Arc::ptr_eq(&entry.process, process);
         let index = self.entries.iter().position(same);
@@ -59,7 +59,7 @@ impl RetainedProcesses {
         true
     }
 
-    /// Counts again what processes take of which less is kept than before.
+    /// Recomputes the memory of processes after they released output.
     pub(super) fn recount(&mut self, which: impl Fn(&Arc<SessionProcess>) -> bool) {
         for entry in &mut self.entries {
             if which(&entry.process) {
@@ -74,9 +74,8 @@ impl RetainedProcesses {
         self.entries.len()
     }
 
-    /// Returns a process that is to be forgotten, if there are too many or they take too much: the
-    /// oldest of which everything was acknowledged, or else the oldest. The one that finished last
-    /// may take what it takes.
+    /// Returns the process to evict if the number or memory exceeds its limit: the oldest that is
+    /// fully acknowledged, otherwise the oldest. The newest is exempt from the memory limit.
     pub(super) fn next_eviction(&self) -> Option<&Arc<SessionProcess>> {
         let others = self.entries.len().checked_sub(1)?;
         let too_many = self.entries.len() > limits::FINISHED_PROCESSES;
@@ -91,33 +90,35 @@ impl RetainedProcesses {
     }
 }
 
-/// What the client of a session counts on.
+/// How much output the server holds for a client.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) enum RetentionMode {
-    /// What the retention leaves.
+    /// The retained range of the output log.
     #[default]
     RetainedOnly,
-    /// Beside that, everything that it has not acknowledged.
+    /// Additionally all output that the client has not acknowledged.
     UntilAcknowledged,
 }
 
-/// Keeps what the client of one process has not acknowledged, while there is a client that does.
+/// Holds output until the client acknowledges it. Held output pauses the process when it reaches
+/// the limit.
 #[derive(Debug, Default)]
 pub(crate) struct UnackedOutput(Mutex<State>);
 
 #[derive(Debug, Default)]
 enum State {
-    /// Nothing is kept.
+    /// No output is held.
     #[default]
     Nothing,
-    /// What was not acknowledged is.
+    /// Unacknowledged output is held.
     Unacknowledged(Box<dyn Hold>),
-    /// Everything was acknowledged, to the close: a client that comes back does not say so again.
-    Over,
+    /// All output was acknowledged up to the close. A client that resumes does not acknowledge
+    /// again.
+    Complete,
 }
 
 impl UnackedOutput {
-    /// Keeps what is there and what comes. What is kept already stays so.
+    /// Holds existing and future output. Does nothing if it is already held.
     pub(super) fn hold(&self, process: &dyn ExecProcess) {
         let mut state = self.lock();
         if let State::Nothing = *state {
@@ -125,7 +126,7 @@ impl UnackedOutput {
         }
     }
 
-    /// Keeps nothing any more. The process goes on, if that is what paused it.
+    /// Releases held output, which resumes a process that was paused by it.
     pub(super) fn release(&self) {
         let mut state = self.lock();
         if let State::Unacknowledged(_) = *state {
@@ -133,7 +134,7 @@ impl UnackedOutput {
         }
     }
 
-    /// Lets go of events. Tells whether that was the last of them, and nothing is kept any more.
+    /// Moves the ack cursor. Returns whether everything is acknowledged now.
     pub(super) fn acknowledge(&self, process: &dyn ExecProcess, seq: OutputSeq) -> bool {
         let mut state = self.lock();
         let State::Unacknowledged(hold) = &*state else {
@@ -141,11 +142,11 @@ impl UnackedOutput {
         };
         hold.acknowledge(seq);
         let status = process.status();
-        let over = status.closed && seq.0 >= status.next_seq.0.saturating_sub(1);
-        if over {
-            *state = State::Over;
+        let complete = status.closed && seq.0 >= status.next_seq.0.saturating_sub(1);
+        if complete {
+            *state = State::Complete;
         }
-        over
+        complete
     }
 
     pub(super) fn is_held(&self) -> bool {

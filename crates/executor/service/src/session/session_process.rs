@@ -1,4 +1,5 @@
-//! A process in a table.
+//! Processes in a session's table: the entry, its owner, its tracing span and the reservation while
+//! it starts.
 
 use std::{
     path::Path,
@@ -26,7 +27,7 @@ use crate::{
     request_guard::{ContinueTrace, Origin, truncate_for_log},
 };
 
-/// A started process, and what was asked for.
+/// A started process with the parameters that `process/list` shows.
 #[derive(Debug)]
 pub(crate) struct SessionProcess {
     pub(crate) handle: Arc<dyn ExecProcess>,
@@ -34,44 +35,44 @@ pub(crate) struct SessionProcess {
     pub(crate) argv: Vec<String>,
     pub(crate) cwd: PathUri,
     pub(crate) tty: bool,
-    /// Whose table it is in.
+    /// Table that owns the process.
     pub(crate) owner: OwnerCell,
-    /// Who is asked about its network, if it has a proxy.
+    /// Network watcher, if the process has a proxy.
     pub(crate) watcher: Option<Arc<ClientNetworkWatcher>>,
-    /// What its client has not acknowledged.
+    /// Output that the client has not acknowledged.
     pub(crate) unacked: UnackedOutput,
 }
 
 impl SessionProcess {
-    /// Tells whether it belongs to the server.
+    /// Returns whether the server owns the process.
     pub(crate) fn is_detached(&self) -> bool {
         self.owner.lock().detached
     }
 
-    /// Keeps what its client does not acknowledge, from the oldest that is still there.
+    /// Starts to hold unacknowledged output, from the oldest retained chunk on.
     pub(super) fn hold_unacked(&self) {
-        // The first dialect has no numbers to acknowledge by.
+        // `command/exec*` output has no sequence numbers to acknowledge.
         if !self.is_detached() && self.family == MethodFamily::Process {
             self.unacked.hold(&*self.handle);
         }
     }
 
-    /// Lets go of what was kept for its client.
+    /// Stops holding unacknowledged output.
     pub(super) fn release_unacked(&self) {
         self.unacked.release();
     }
 
-    /// Lets go of events up to `seq`. Tells whether that was the last of them.
+    /// Releases events up to `seq`. Returns whether these were the last ones.
     pub(super) fn acknowledge(&self, seq: OutputSeq) -> bool {
         self.unacked.acknowledge(&*self.handle, seq)
     }
 
-    /// Tells whether something may not be acknowledged yet.
+    /// Returns whether unacknowledged output is held.
     pub(super) fn has_unacked(&self) -> bool {
         self.unacked.is_held()
     }
 
-    /// Returns how much memory it takes when it has finished: its output and its arguments.
+    /// Returns the memory of a finished process: retained output and arguments.
     pub(super) fn finished_bytes(&self) -> usize {
         let arguments: usize = self.argv.iter().map(String::len).sum();
         self.handle.status().retained_bytes + arguments
@@ -109,19 +110,19 @@ impl SessionProcess {
     }
 }
 
-/// Whose table a process is in. That changes once at most, when the server takes it over.
+/// The table that owns a process. It changes at most once, when the server takes the process over.
 #[derive(Debug)]
 pub(crate) struct OwnerCell(Mutex<TableOwner>);
 
 #[derive(Clone, Debug)]
 struct TableOwner {
     session: Weak<Session>,
-    /// The table is that of the server.
+    /// The owner is the server.
     detached: bool,
 }
 
 impl OwnerCell {
-    /// Begins in the table of a session, or in that of the server.
+    /// Creates the cell with its first owner, a session or the server.
     pub(crate) fn new(session: &Arc<Session>, detached: bool) -> Self {
         Self(Mutex::new(TableOwner {
             session: Arc::downgrade(session),
@@ -129,7 +130,7 @@ impl OwnerCell {
         }))
     }
 
-    /// Moves to the table of the server.
+    /// Changes the owner to the server.
     pub(super) fn detach(&self, server: &Arc<Session>) {
         *self.lock() = TableOwner {
             session: Arc::downgrade(server),
@@ -137,7 +138,7 @@ impl OwnerCell {
         };
     }
 
-    /// Returns whose table it is in, if that still exists.
+    /// Returns the owner, if it still exists.
     pub(super) fn session(&self) -> Option<Arc<Session>> {
         self.lock().session.upgrade()
     }
@@ -147,16 +148,16 @@ impl OwnerCell {
     }
 }
 
-/// A place in a table.
+/// Entry of a process table.
 #[derive(Debug)]
 pub(super) enum ProcessEntry {
-    /// Taken, but nothing runs yet. Notifying it cancels the start.
+    /// The process is starting. Notifying cancels the start.
     Starting(Arc<Notify>),
-    /// Runs, or has run.
+    /// The process is running or has finished.
     Started(Arc<SessionProcess>),
 }
 
-/// What a table knows of an id.
+/// Result of looking up a process id.
 #[derive(Debug)]
 pub(crate) enum ProcessLookup {
     Unknown,
@@ -177,14 +178,14 @@ impl ProcessLookup {
     }
 }
 
-/// A process that runs. Of its arguments nothing is shown: they may hold secrets.
+/// Tracing span of a process from start to exit. It records no arguments, which may hold secrets.
 #[derive(Debug)]
 pub(crate) struct ProcessSpan(Span);
 
 impl ProcessSpan {
-    /// Begins with a process that was started. Its span belongs to that of the request, which ends long
-    /// before it and is not to be kept open by it.
-    pub(crate) fn begin(
+    /// Opens the span as a child of the start request's span in the exported trace. It is not a
+    /// child in the subscriber's tree, because it would keep the request's span open.
+    pub(crate) fn start(
         process: &SessionProcess,
         owner: &SessionId,
         continue_trace: ContinueTrace,
@@ -215,7 +216,7 @@ impl ProcessSpan {
         Self(span)
     }
 
-    /// Ends as the process did. One whose end is not known is lost.
+    /// Closes the span and counts the exit. An unknown exit counts as lost.
     pub(super) fn end(self, exit: Option<Exit>, meters: &Meters) {
         let Self(span) = self;
         let cause = exit.as_ref().map_or(ExitCause::Lost, |exit| exit.cause);
@@ -240,14 +241,14 @@ impl ProcessSpan {
     }
 }
 
-/// The name of the program, without where it is.
+/// Returns the file name of the program.
 fn program(process: &SessionProcess) -> &str {
     let program = process.argv.first().map_or("", String::as_str);
     let name = Path::new(program).file_name();
     truncate_for_log(name.and_then(|name| name.to_str()).unwrap_or_default())
 }
 
-/// A place for a process that is starting. Given back if it does not start, to the one that had it.
+/// Reservation of a process id. Dropping it frees the id, or restores the displaced process.
 #[derive(Debug)]
 pub(crate) struct StartReservation {
     pub(super) session: Arc<Session>,
@@ -261,15 +262,15 @@ impl StartReservation {
         &self.id
     }
 
-    /// Resolves when the process is terminated before it runs.
+    /// Resolves when the start is cancelled.
     pub(crate) async fn cancelled(&self) {
         self.cancel.notified().await;
     }
 
-    /// Fills the place. Returns `false` if the session ended meanwhile.
+    /// Enters the started process into the table. Returns `false` if the session ended meanwhile.
     pub(crate) fn finish(mut self, process: &Arc<SessionProcess>, span: ProcessSpan) -> bool {
         self.started = true;
-        // Declared before the lock is taken, so that it is dropped behind it.
+        // Declared before the guard, so that the process is dropped after the lock is released.
         let displaced;
         let mut state = self.session.lock();
         if !state.table.contains_key(&self.id) {

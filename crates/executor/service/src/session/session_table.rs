@@ -1,4 +1,4 @@
-//! All sessions of a server.
+//! All sessions of a server: opening, resuming, detaching and expiry.
 
 use std::{
     collections::BTreeMap,
@@ -29,17 +29,17 @@ pub(crate) struct SessionTable {
     sessions: Mutex<BTreeMap<SessionId, Arc<Session>>>,
 }
 
-/// Why a connection gets no session.
+/// Why `initialize` cannot open or resume a session.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub(crate) enum SessionAttachError {
-    /// Caller: it never existed, or its time is up.
+    /// Caller: the session never existed or has expired.
     #[error("unknown session id {0}")]
     Unknown(SessionId),
-    /// Caller: another connection has it; there is no take-over.
+    /// Caller: another connection is attached; sessions cannot be taken over.
     #[error("session {0} is already attached to another connection")]
     Attached(SessionId),
-    /// Host: there are too many.
-    #[error("server already has {0} sessions, which is its limit")]
+    /// Host: the server is at its session limit.
+    #[error("server is at its limit of {0} sessions")]
     TooMany(usize),
 }
 
@@ -72,11 +72,11 @@ impl SessionTable {
         send_queue: Arc<SendQueue>,
         retention_mode: RetentionMode,
     ) -> Result<Arc<Session>, SessionAttachError> {
-        // Declared before the lock is taken, so that it is dropped behind it.
+        // Declared before the guard, so that the session is dropped after the lock is released.
         let evicted;
         let mut sessions = self.lock();
         if sessions.len() >= limits::MAX_SESSIONS {
-            // Clients that come for one command each leave many behind.
+            // Evict an idle detached session: clients that run one command each leave many behind.
             evicted = evictable_session(&sessions).and_then(|id| sessions.remove(&id));
             let Some(session) = &evicted else {
                 return Err(SessionAttachError::TooMany(limits::MAX_SESSIONS));
@@ -99,7 +99,7 @@ impl SessionTable {
         Ok(session)
     }
 
-    /// Gives a detached session to a client that came back.
+    /// Attaches a client to its detached session.
     pub(crate) fn resume(
         &self,
         id: &SessionId,
@@ -115,41 +115,41 @@ impl SessionTable {
         }
     }
 
-    /// Detaches a session whose connection is gone, and ends it when its time is up.
+    /// Detaches a session from its lost connection and expires it when its lease ends.
     pub(crate) fn detach(self: &Arc<Self>, session: Arc<Session>) {
         let Some(detached) = session.detach(Instant::now().into_std()) else {
             return;
         };
-        // One that makes room for another is gone at once, however long it would have been kept.
-        let (registry, kept) = (Arc::clone(self), Arc::downgrade(&session));
+        // Weak, so that an evicted session is freed before its deadlines.
+        let (table, weak) = (Arc::clone(self), Arc::downgrade(&session));
         tokio::spawn(async move {
-            // It may be resumed, and detached again meanwhile: then other deadlines count.
+            // The session may be resumed and detached again meanwhile, with new deadlines.
             if let Some(until) = detached
                 .unacked_until
                 .filter(|until| *until < detached.ends)
             {
                 sleep_until(until.into()).await;
-                if let Some(session) = kept.upgrade() {
+                if let Some(session) = weak.upgrade() {
                     session.expire_unacked(Instant::now().into_std());
                 }
             }
             sleep_until(detached.ends.into()).await;
-            let Some(session) = kept.upgrade() else {
+            let Some(session) = weak.upgrade() else {
                 return;
             };
-            if session.is_expired(Instant::now().into_std()) && registry.remove(&session.id) {
-                registry.meters.sessions_expired.increment();
+            if session.is_expired(Instant::now().into_std()) && table.remove(&session.id) {
+                table.meters.sessions_expired.increment();
                 tracing::info!(
                     target: "exec_service::session", session = session.id.shown(),
-                    "session ended: its client did not come back"
+                    "session ended: its client did not resume it in time"
                 );
                 session.clear();
             }
         });
     }
 
-    /// Returns the other sessions whose processes a session's client may attach to: those of the same
-    /// principal.
+    /// Returns the other sessions of the same principal. The client of `session` may attach to
+    /// their processes.
     pub(crate) fn others(&self, session: &Arc<Session>) -> Vec<Arc<Session>> {
         let sessions = self.lock();
         let others = sessions
@@ -172,7 +172,7 @@ impl SessionTable {
     }
 }
 
-/// Returns the session without a client, and without anything that runs, that would end first.
+/// Returns the evictable session that expires first.
 fn evictable_session(sessions: &BTreeMap<SessionId, Arc<Session>>) -> Option<SessionId> {
     let ends = sessions
         .values()
