@@ -1,4 +1,4 @@
-//! Detached processes that nobody watched, and sessions that nobody comes back to.
+//! Detached processes, eviction of detached sessions, and processes that the server takes over.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,19 +8,19 @@ use serde_json::{Value, json};
 use tokio::{runtime::Handle, time::sleep};
 
 use crate::{
-    fake_environment::Written,
+    fake_environment::WriterProcess,
     test_client::{Client, Server, params},
 };
 
-/// How long the sessions of some of these servers live without a connection.
+/// Session TTL of some of these servers.
 const TTL: Duration = Duration::from_secs(3600);
 
 /// Starts a detached process.
-async fn start_detached(server: &mut Server, client: &mut Client) -> Arc<Written> {
+async fn start_detached(server: &mut Server, client: &mut Client) -> Arc<WriterProcess> {
     server.start(client, &detached()).await.written.unwrap()
 }
 
-/// Params of its start.
+/// Start parameters of a detached process.
 fn detached() -> Value {
     let mut params = params("build", None);
     params["detached"] = true.into();
@@ -33,15 +33,15 @@ async fn listed(client: &mut Client) -> Vec<Value> {
     list["result"]["processes"].as_array().unwrap().clone()
 }
 
-/// Returns how many pieces of output can be read of it.
-async fn read(client: &mut Client) -> usize {
+/// Returns the number of readable output chunks.
+async fn chunk_count(client: &mut Client) -> usize {
     let params = json!({"processId": "build"});
     let read = client.call("process/read", &params).await;
     read["result"]["chunks"].as_array().unwrap().len()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_detached_process_can_be_read_for_a_day_after_its_end() {
+async fn detached_process_is_readable_for_a_day_after_it_ends() {
     let mut server = Server::new();
     let mut client = server.connect(None).await;
     let process = start_detached(&mut server, &mut client).await;
@@ -51,7 +51,7 @@ async fn a_detached_process_can_be_read_for_a_day_after_its_end() {
     sleep(limits::DETACHED_RETENTION - Duration::from_secs(60)).await;
     let mut client = server.connect(None).await;
     assert_eq!(listed(&mut client).await.len(), 1);
-    assert_eq!(read(&mut client).await, 1);
+    assert_eq!(chunk_count(&mut client).await, 1);
     assert!(server.service.keeps_detached());
     sleep(Duration::from_secs(120)).await;
     assert_eq!(listed(&mut client).await, Vec::<Value>::new());
@@ -59,7 +59,7 @@ async fn a_detached_process_can_be_read_for_a_day_after_its_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_detached_process_that_has_finished_gives_its_id_away() {
+async fn finished_detached_process_frees_its_id_for_a_new_start() {
     let mut server = Server::new();
     let mut client = server.connect(None).await;
     let first = start_detached(&mut server, &mut client).await;
@@ -76,7 +76,7 @@ async fn a_detached_process_that_has_finished_gives_its_id_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_that_fails_takes_nothing_from_the_finished_process_by_its_name() {
+async fn failed_start_keeps_the_finished_process_with_the_same_id() {
     let mut server = Server::new();
     let mut client = server.connect(None).await;
     let first = start_detached(&mut server, &mut client).await;
@@ -88,8 +88,8 @@ async fn a_start_that_fails_takes_nothing_from_the_finished_process_by_its_name(
     failing["argv"] = json!(["fail"]);
     let failed = client.call("process/start", &failing).await;
     assert_eq!(failed["error"]["code"], -32603, "{failed}");
-    assert_eq!(read(&mut client).await, 1);
-    // It is kept no longer than before, and gives its id away as before.
+    assert_eq!(chunk_count(&mut client).await, 1);
+    // The failed start neither extends the retention nor blocks the id.
     sleep(limits::DETACHED_RETENTION).await;
     assert_eq!(listed(&mut client).await, Vec::<Value>::new());
     let second = start_detached(&mut server, &mut client).await;
@@ -102,12 +102,12 @@ async fn a_start_that_fails_takes_nothing_from_the_finished_process_by_its_name(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_that_is_one_too_many_takes_nothing_from_the_finished_process_by_its_name() {
+async fn start_beyond_the_limit_keeps_the_finished_process_with_the_same_id() {
     let mut server = Server::new();
     let mut client = server.connect(None).await;
     let first = start_detached(&mut server, &mut client).await;
     first.write(1);
-    first.leave();
+    first.close_with_descendants();
     sleep(Duration::from_secs(1)).await;
     let mut client = server.connect(None).await;
     let mut others = Vec::new();
@@ -116,14 +116,14 @@ async fn a_start_that_is_one_too_many_takes_nothing_from_the_finished_process_by
         params["processId"] = format!("other-{number}").into();
         others.push(server.start(&mut client, &params).await);
     }
-    // With what the first one has left running they would be too many.
+    // Live descendants of the first process count towards the limit.
     let refused = client.call("process/start", &detached()).await;
     assert_eq!(refused["error"]["code"], -32600, "{refused}");
-    assert_eq!(read(&mut client).await, 1);
+    assert_eq!(chunk_count(&mut client).await, 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_detached_process_that_gave_its_id_away_leaves_no_task_behind() {
+async fn displaced_detached_process_leaves_no_task_behind() {
     let mut server = Server::new();
     let mut client = server.connect(None).await;
     let tasks = || Handle::current().metrics().num_alive_tasks();
@@ -131,34 +131,34 @@ async fn a_detached_process_that_gave_its_id_away_leaves_no_task_behind() {
     for _ in 0..1000 {
         start_detached(&mut server, &mut client).await.close();
         for method in ["process/exited", "process/closed"] {
-            assert_eq!(client.hear().await["method"], method);
+            assert_eq!(client.receive().await["method"], method);
         }
         sleep(Duration::from_millis(1)).await;
     }
     assert!(tasks() <= before + 2, "{} tasks", tasks());
 }
 
-/// Has so many clients come and go that none of their sessions is left, if it is spare.
-async fn crowd(server: &Server) {
+/// Connects and drops enough clients to evict every idle session.
+async fn fill_session_table(server: &Server) {
     for _ in 0..limits::MAX_SESSIONS + 10 {
         drop(server.connect(None).await);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn sessions_of_those_who_left_make_room_but_not_those_in_which_something_runs() {
+async fn idle_detached_sessions_are_evicted_but_not_those_with_running_processes() {
     let mut server = Server::with_ttl(TTL);
     let mut client = server.connect(None).await;
-    let _runs = server.start(&mut client, &params("p", None)).await;
+    let _process = server.start(&mut client, &params("p", None)).await;
     let session = client.session.clone();
     drop(client);
-    crowd(&server).await;
+    fill_session_table(&server).await;
     let mut client = server.connect(Some(&session)).await;
     assert_eq!(listed(&mut client).await.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn sessions_in_which_something_was_left_running_do_not_make_room() {
+async fn sessions_with_live_descendants_are_not_evicted() {
     let mut server = Server::with_ttl(TTL);
     let mut params = params("p", None);
     params["argv"] = json!(["write"]);
@@ -166,14 +166,14 @@ async fn sessions_in_which_something_was_left_running_do_not_make_room() {
     for readable in [false, true] {
         let mut client = server.connect(None).await;
         let left = server.start(&mut client, &params).await.written.unwrap();
-        left.leave();
+        left.close_with_descendants();
         if !readable {
             sleep(TTL * 2).await;
         }
         sessions.push(client.session.clone());
         drop(client);
     }
-    crowd(&server).await;
+    fill_session_table(&server).await;
     for (session, readable) in sessions.iter().zip([0, 1]) {
         let mut client = server.connect(Some(session)).await;
         assert_eq!(listed(&mut client).await.len(), readable);
@@ -181,9 +181,9 @@ async fn sessions_in_which_something_was_left_running_do_not_make_room() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_that_made_room_is_not_in_memory_any_more() {
+async fn evicted_session_is_freed() {
     let server = Server::with_ttl(TTL);
-    crowd(&server).await;
+    fill_session_table(&server).await;
     sleep(Duration::from_secs(1)).await;
     assert_eq!(server.sessions(), limits::MAX_SESSIONS);
 }
@@ -194,7 +194,7 @@ fn session_params(id: &str) -> Value {
     json!({"processId": id, "argv": ["write"], "cwd": "file:///", "env": {}, "tty": false})
 }
 
-async fn start_in_session(server: &mut Server, client: &mut Client) -> Arc<Written> {
+async fn start_in_session(server: &mut Server, client: &mut Client) -> Arc<WriterProcess> {
     server
         .start(client, &session_params("p"))
         .await
@@ -202,7 +202,7 @@ async fn start_in_session(server: &mut Server, client: &mut Client) -> Arc<Writt
         .unwrap()
 }
 
-/// Returns owner and state of each process that is listed.
+/// Returns the owner and state of each listed process.
 async fn listed_states(client: &mut Client, params: Value) -> Vec<(Value, Value)> {
     let list = client.call("process/list", &params).await;
     let processes = list["result"]["processes"].as_array().unwrap();
@@ -222,7 +222,7 @@ async fn attach(client: &mut Client) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn processes_of_other_sessions_are_listed_when_all_are_asked_for() {
+async fn list_all_includes_processes_of_other_sessions() {
     let mut server = Server::new();
     let mut first = server.connect(None).await;
     let process = start_in_session(&mut server, &mut first).await;
@@ -245,7 +245,7 @@ async fn processes_of_other_sessions_are_listed_when_all_are_asked_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_was_taken_over_outlives_its_session() {
+async fn process_taken_over_by_the_server_outlives_its_session() {
     let mut server = Server::new();
     let mut first = server.connect(None).await;
     let process = start_in_session(&mut server, &mut first).await;
@@ -256,9 +256,9 @@ async fn a_process_that_was_taken_over_outlives_its_session() {
     assert_eq!(listed_states(&mut second, json!({})).await, expected);
     drop(first);
     sleep(limits::SESSION_TTL * 2).await;
-    // It is not held for the client that has left, which acknowledges nothing.
+    // Output is not held for the original client, which acknowledges nothing.
     let last = process.write(2000);
-    second.hear_up_to(last).await;
+    second.receive_until(last).await;
     assert!(!process.is_paused());
     drop(second);
     sleep(limits::SESSION_TTL * 2).await;
@@ -272,15 +272,15 @@ async fn a_process_that_was_taken_over_outlives_its_session() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_client_of_a_process_that_was_taken_over_goes_on_getting_its_events() {
+async fn original_client_still_receives_events_after_take_over() {
     let mut server = Server::new();
     let mut first = server.connect_with(None, &["acknowledge"]).await;
     let process = start_in_session(&mut server, &mut first).await;
     let mut second = server.connect(None).await;
     attach(&mut second).await;
     let last = process.write(1);
-    first.hear_up_to(last).await;
-    second.hear_up_to(last).await;
+    first.receive_until(last).await;
+    second.receive_until(last).await;
     let session = first.session.clone();
     drop(first);
     sleep(SECOND).await;
@@ -289,11 +289,11 @@ async fn the_client_of_a_process_that_was_taken_over_goes_on_getting_its_events(
     let page = first.call("process/read", &read).await;
     assert_eq!(page["result"]["nextSeq"], last + 1, "{page}");
     let last = process.close();
-    first.hear_up_to(last).await;
+    first.receive_until(last).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_has_ended_is_taken_over_and_kept_as_detached_ones_are() {
+async fn finished_process_can_be_taken_over_and_is_retained_as_detached() {
     let mut server = Server::new();
     let mut first = server.connect(None).await;
     let process = start_in_session(&mut server, &mut first).await;
@@ -313,7 +313,7 @@ async fn a_process_that_has_ended_is_taken_over_and_kept_as_detached_ones_are() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_clients_of_the_same_principal_list_and_take_over() {
+async fn only_clients_of_the_same_principal_can_list_and_take_over() {
     let mut server = Server::new();
     let named = |name: &str| Some(Principal(name.into()));
     let mut first = server.connect_as(named("ann")).await;
@@ -334,7 +334,7 @@ async fn only_clients_of_the_same_principal_list_and_take_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_id_that_is_not_clear_or_names_another_process_by_now_is_refused() {
+async fn ambiguous_or_reused_process_id_is_rejected() {
     let mut server = Server::new();
     let mut first = server.connect(None).await;
     let _one = start_in_session(&mut server, &mut first).await;
@@ -355,7 +355,7 @@ async fn an_id_that_is_not_clear_or_names_another_process_by_now_is_refused() {
     sleep(limits::SESSION_TTL * 2).await;
     let attached = attach(&mut third).await;
     assert_eq!(attached["result"]["running"], true, "{attached}");
-    // It is the server's by now, and still another one than this.
+    // The server owns it now, and the start time still differs.
     let refused = third.call("process/attach", &other).await;
     assert_eq!(refused["error"]["code"], -32004, "{refused}");
 }

@@ -1,4 +1,4 @@
-//! An environment that runs nothing: it tells the test what was started.
+//! Fake environment: it runs nothing and reports started commands to the test.
 
 use std::{
     io,
@@ -38,63 +38,66 @@ use exec_wire::{
 };
 use futures_util::{
     StreamExt,
-    future::{BoxFuture, FutureExt, ready, ready as at_once},
+    future::{BoxFuture, FutureExt, ready, ready as ready_future},
     stream,
 };
 use tokio::sync::{mpsc, watch};
 
-/// Tells what it is to start.
+/// Backend that sends each started command to the test.
 #[derive(Debug)]
-pub(crate) struct Fake {
-    pub(crate) tell: mpsc::UnboundedSender<Started>,
-    /// Held by every session there is.
+pub(crate) struct FakeBackend {
+    pub(crate) started_tx: mpsc::UnboundedSender<StartedCommand>,
+    /// Cloned into every session, to count them.
     pub(crate) _session: Arc<()>,
 }
 
-/// What was started.
+/// A command that the service started.
 #[derive(Debug)]
-pub(crate) struct Started {
+pub(crate) struct StartedCommand {
     pub(crate) command: Command,
-    /// The process, if it was to write.
-    pub(crate) written: Option<Arc<Written>>,
-    over: watch::Sender<bool>,
+    /// The process, if the program is `write`.
+    pub(crate) written: Option<Arc<WriterProcess>>,
+    ended: watch::Sender<bool>,
 }
 
-impl Started {
+impl StartedCommand {
     pub(crate) fn watcher(&self) -> &Arc<dyn NetworkWatcher> {
         self.command
             .network
             .watcher
             .as_ref()
-            .expect("somebody watches")
+            .expect("process has a network watcher")
     }
 
-    /// The process is over, and so is its output.
+    /// Ends the process and its output.
     pub(crate) fn end(&self) {
-        self.over.send_replace(true);
+        self.ended.send_replace(true);
     }
 }
 
-impl ExecBackend for Fake {
+impl ExecBackend for FakeBackend {
     fn start(&self, command: Command) -> BoxFuture<'_, Result<StartedProcess, StartError>> {
-        let (over, watched) = watch::channel(false);
+        let (ended, watched) = watch::channel(false);
         let id = command.process_id.clone();
         if command.argv[0] == "fail" {
             let source = io::Error::from(io::ErrorKind::NotFound);
             let context = "cannot start `fail`".to_owned();
             return ready(Err(StartError::Spawn { context, source })).boxed();
         }
-        let written = (command.argv[0] == "write").then(|| Arc::new(Written::new(id.clone())));
+        let written =
+            (command.argv[0] == "write").then(|| Arc::new(WriterProcess::new(id.clone())));
         let process: Arc<dyn ExecProcess> = match &written {
-            Some(written) => Arc::<Written>::clone(written),
-            None => Arc::new(Running { id, over: watched }),
+            Some(written) => Arc::<WriterProcess>::clone(written),
+            None => Arc::new(SilentProcess { id, ended: watched }),
         };
-        let started = Started {
+        let started = StartedCommand {
             command,
             written,
-            over,
+            ended,
         };
-        self.tell.send(started).expect("the test listens");
+        self.started_tx
+            .send(started)
+            .expect("receiver of started commands is open");
         ready(Ok(StartedProcess {
             process,
             sandbox_type: None,
@@ -123,18 +126,18 @@ impl ExecBackend for Fake {
     }
 }
 
-/// A process that writes nothing, and ends when the test says so.
+/// A process without output that ends on demand.
 #[derive(Debug)]
-struct Running {
+struct SilentProcess {
     id: ProcessId,
-    over: watch::Receiver<bool>,
+    ended: watch::Receiver<bool>,
 }
 
-fn status(over: bool) -> Status {
+fn status(ended: bool) -> Status {
     Status {
         exit: None,
-        closed: over,
-        tree_alive: !over,
+        closed: ended,
+        tree_alive: !ended,
         next_seq: OutputSeq(1),
         retained_bytes: 0,
         os_pid: None,
@@ -142,13 +145,13 @@ fn status(over: bool) -> Status {
     }
 }
 
-impl ExecProcess for Running {
+impl ExecProcess for SilentProcess {
     fn id(&self) -> &ProcessId {
         &self.id
     }
 
     fn status(&self) -> Status {
-        status(*self.over.borrow())
+        status(*self.ended.borrow())
     }
 
     fn follow(&self, _: Follow) -> EventStream {
@@ -156,7 +159,7 @@ impl ExecProcess for Running {
     }
 
     fn hold(&self, _: OutputSeq) -> Box<dyn Hold> {
-        Box::new(KeptAnyway)
+        Box::new(NoopHold)
     }
 
     fn read(&self, _: Read) -> BoxFuture<'_, Result<Page, ProcessError>> {
@@ -195,10 +198,10 @@ impl ExecProcess for Running {
         _: WaitUntil,
         _: Option<Duration>,
     ) -> BoxFuture<'static, Result<Status, ProcessError>> {
-        let mut over = self.over.clone();
+        let mut ended = self.ended.clone();
         async move {
-            let over = over.wait_for(|over| *over).await.is_ok();
-            Ok(status(over))
+            let ended = ended.wait_for(|ended| *ended).await.is_ok();
+            Ok(status(ended))
         }
         .boxed()
     }
@@ -208,112 +211,115 @@ impl ExecProcess for Running {
     }
 }
 
-/// Has no files.
+/// File system that rejects every operation.
 #[derive(Debug)]
 pub(crate) struct NoFiles;
 
-fn no<T: Send + 'static>() -> FileFuture<T> {
-    ready(Err(FileError::Invalid("this is a fake".to_owned()))).boxed()
+fn unsupported<T: Send + 'static>() -> FileFuture<T> {
+    ready(Err(FileError::Invalid(
+        "the fake environment has no files".to_owned(),
+    )))
+    .boxed()
 }
 
 impl ExecutorFileSystem for NoFiles {
     fn read_file(&self, _: ReadFile) -> FileFuture<Bytes> {
-        no()
+        unsupported()
     }
 
     fn write_file(&self, _: WriteFile, _: Bytes) -> FileFuture<()> {
-        no()
+        unsupported()
     }
 
     fn create_directory(&self, _: CreateDirectory) -> FileFuture<()> {
-        no()
+        unsupported()
     }
 
     fn metadata(&self, _: GetMetadata) -> FileFuture<FileMetadata> {
-        no()
+        unsupported()
     }
 
     fn canonicalize(&self, _: Canonicalize) -> FileFuture<PathUri> {
-        no()
+        unsupported()
     }
 
     fn read_directory(&self, _: ReadDirectory) -> FileFuture<Vec<DirectoryEntry>> {
-        no()
+        unsupported()
     }
 
     fn walk(&self, _: Walk) -> FileFuture<WalkResult> {
-        no()
+        unsupported()
     }
 
     fn remove(&self, _: Remove) -> FileFuture<()> {
-        no()
+        unsupported()
     }
 
     fn copy(&self, _: Copy) -> FileFuture<()> {
-        no()
+        unsupported()
     }
 
     fn rename(&self, _: Rename) -> FileFuture<()> {
-        no()
+        unsupported()
     }
 
     fn open(&self, _: Open) -> FileFuture<Arc<dyn OpenFile>> {
-        no()
+        unsupported()
     }
 
     fn search(&self, _: Search) -> FileFuture<SearchResult> {
-        no()
+        unsupported()
     }
 
     fn find(&self, _: Find) -> FileFuture<FoundPaths> {
-        no()
+        unsupported()
     }
 
     fn watch(&self, _: WatchPath) -> FileFuture<Watcher> {
-        no()
+        unsupported()
     }
 
     fn watch_missing(&self, _: MissingPaths) -> FileFuture<Option<MissingWatch>> {
-        no()
+        unsupported()
     }
 }
 
-/// Nothing is ever dropped.
+/// Hold without an effect.
 #[derive(Debug)]
-struct KeptAnyway;
+struct NoopHold;
 
-impl Hold for KeptAnyway {
+impl Hold for NoopHold {
     fn acknowledge(&self, _: OutputSeq) {}
 }
 
-/// What a process retains that nobody holds.
-pub(crate) const RETAINED: usize = 4096;
+/// Retention of a process without a hold.
+pub(crate) const RETAINED_BYTES: usize = 4096;
 
-/// A process, and what it wrote.
+/// A process that writes on demand and reports whether it is paused.
 #[derive(Debug)]
-pub(crate) struct Written {
+pub(crate) struct WriterProcess {
     id: ProcessId,
     log: Arc<Mutex<FollowedLog>>,
     closed: watch::Sender<bool>,
-    /// Whether something that it started runs on.
-    left: AtomicBool,
+    /// Whether descendants outlive the process.
+    descendants_alive: AtomicBool,
 }
 
-impl Written {
+impl WriterProcess {
     pub(crate) fn new(id: ProcessId) -> Self {
         let retention = Retention {
-            bytes: RETAINED,
+            bytes: RETAINED_BYTES,
             chunks: 50_000,
         };
         Self {
             id,
             log: Arc::new(Mutex::new(FollowedLog::new(OutputLog::new(retention)))),
             closed: watch::Sender::new(false),
-            left: AtomicBool::new(false),
+            descendants_alive: AtomicBool::new(false),
         }
     }
 
-    /// Writes this many chunks of 1 KiB; returns the number of the last.
+    /// Writes this many chunks of 1 KiB. Returns the last sequence number.
     pub(crate) fn write(&self, chunks: usize) -> u64 {
         let chunk = Bytes::from_static(&[b'x'; 1024]);
         self.log().record(|log| {
@@ -322,7 +328,7 @@ impl Written {
         })
     }
 
-    /// Ends it and its output; returns the number of the close.
+    /// Ends the process and its output. Returns the sequence number of the close.
     pub(crate) fn close(&self) -> u64 {
         let closed = self.log().record(|log| {
             log.record_exit(Exit {
@@ -338,9 +344,9 @@ impl Written {
         closed.unwrap().0
     }
 
-    /// Ends it and its output, but not something that it started.
-    pub(crate) fn leave(&self) {
-        self.left.store(true, Ordering::SeqCst);
+    /// Ends the process and its output while descendants stay alive.
+    pub(crate) fn close_with_descendants(&self) {
+        self.descendants_alive.store(true, Ordering::SeqCst);
         self.close();
     }
 
@@ -357,26 +363,26 @@ impl Written {
     }
 }
 
-/// A place in the log, given up when it is dropped.
+/// A follower of the log. Dropping it unfollows.
 #[derive(Debug)]
-struct Place {
+struct LogFollower {
     log: Arc<Mutex<FollowedLog>>,
     id: FollowerId,
 }
 
-impl Drop for Place {
+impl Drop for LogFollower {
     fn drop(&mut self) {
         self.log.lock().unwrap().unfollow(self.id);
     }
 }
 
-impl Hold for Place {
+impl Hold for LogFollower {
     fn acknowledge(&self, seq: OutputSeq) {
         self.log.lock().unwrap().acknowledge(self.id, seq);
     }
 }
 
-impl ExecProcess for Written {
+impl ExecProcess for WriterProcess {
     fn id(&self) -> &ProcessId {
         &self.id
     }
@@ -387,7 +393,7 @@ impl ExecProcess for Written {
         Status {
             exit: log.exit().cloned(),
             closed: log.is_closed(),
-            tree_alive: !log.is_closed() || self.left.load(Ordering::SeqCst),
+            tree_alive: !log.is_closed() || self.descendants_alive.load(Ordering::SeqCst),
             next_seq: log.next_seq(),
             retained_bytes: log.retained_bytes(),
             os_pid: None,
@@ -396,19 +402,19 @@ impl ExecProcess for Written {
     }
 
     fn follow(&self, follow: Follow) -> EventStream {
-        let place = Place {
+        let follower = LogFollower {
             log: Arc::clone(&self.log),
             id: self.log().follow(follow),
         };
         stream::poll_fn(move |cx| {
-            let followed = ready!(place.log.lock().unwrap().poll_event(place.id, cx));
+            let followed = ready!(follower.log.lock().unwrap().poll_event(follower.id, cx));
             followed.event.map(Into::into).into()
         })
         .boxed()
     }
 
     fn hold(&self, after: OutputSeq) -> Box<dyn Hold> {
-        Box::new(Place {
+        Box::new(LogFollower {
             log: Arc::clone(&self.log),
             id: self.log().hold(after),
         })
@@ -416,7 +422,7 @@ impl ExecProcess for Written {
 
     fn read(&self, read: Read) -> BoxFuture<'_, Result<Page, ProcessError>> {
         let page = self.log().log().page(read.after, read.max_bytes);
-        at_once(Ok(page)).boxed()
+        ready_future(Ok(page)).boxed()
     }
 
     fn write(
@@ -424,26 +430,26 @@ impl ExecProcess for Written {
         _: Option<WriteId>,
         _: Bytes,
     ) -> BoxFuture<'static, Result<WriteStatus, ProcessError>> {
-        at_once(Err(ProcessError::Terminated)).boxed()
+        ready_future(Err(ProcessError::Terminated)).boxed()
     }
 
     fn close_stdin(
         &self,
         _: Option<WriteId>,
     ) -> BoxFuture<'static, Result<WriteStatus, ProcessError>> {
-        at_once(Ok(WriteStatus::StdinClosed)).boxed()
+        ready_future(Ok(WriteStatus::StdinClosed)).boxed()
     }
 
     fn resize(&self, _: TerminalSize) -> BoxFuture<'static, Result<(), ProcessError>> {
-        at_once(Err(ProcessError::NoTerminal(self.id.clone()))).boxed()
+        ready_future(Err(ProcessError::NoTerminal(self.id.clone()))).boxed()
     }
 
     fn signal(&self, _: ProcessSignal) -> BoxFuture<'static, Result<(), ProcessError>> {
-        at_once(Ok(())).boxed()
+        ready_future(Ok(())).boxed()
     }
 
     fn terminate(&self, _: TerminateMode) -> BoxFuture<'static, Result<bool, ProcessError>> {
-        at_once(Ok(true)).boxed()
+        ready_future(Ok(true)).boxed()
     }
 
     fn wait(
@@ -464,6 +470,6 @@ impl ExecProcess for Written {
     }
 
     fn snapshot(&self) -> BoxFuture<'_, Result<Snapshot, ProcessError>> {
-        at_once(Err(ProcessError::Terminated)).boxed()
+        ready_future(Err(ProcessError::Terminated)).boxed()
     }
 }

@@ -1,6 +1,5 @@
-//! What the service asks and tells a client about the network of processes, and what it keeps of them
-//! for a client that acknowledges. The client is played by the test, message by message; the
-//! environment runs nothing.
+//! Integration tests of the service: sessions, retention, network policy and metrics. The test
+//! plays the client message by message; the environment is a fake that runs nothing.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,

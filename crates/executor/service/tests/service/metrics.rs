@@ -1,4 +1,4 @@
-//! What the service counts of sessions, requests and decisions.
+//! Metrics of sessions, requests and network decisions.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use crate::{
-    network_policy::decided,
+    network_policy::denied_decision,
     test_client::{Server, params},
 };
 
-/// Waits for something that happens soon. Time is the test's own.
-async fn until(server: &Server, what: impl Fn(&Server) -> bool) {
+/// Waits for a condition on the paused clock.
+async fn wait_for(server: &Server, condition: impl Fn(&Server) -> bool) {
     for _ in 0..100 {
-        if what(server) {
+        if condition(server) {
             return;
         }
         sleep(Duration::from_millis(1)).await;
@@ -24,13 +24,13 @@ async fn until(server: &Server, what: impl Fn(&Server) -> bool) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sessions_are_counted_as_they_come_back_and_as_they_do_not() {
+async fn resumed_and_expired_sessions_are_counted() {
     let server = Server::new();
     let client = server.connect(None).await;
     let session = client.session.clone();
     assert_eq!(server.service.levels().sessions_attached, 1);
     drop(client);
-    until(&server, |server| {
+    wait_for(&server, |server| {
         server.service.levels().sessions_detached == 1
     })
     .await;
@@ -49,18 +49,18 @@ async fn sessions_are_counted_as_they_come_back_and_as_they_do_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_whose_connection_ends_first_is_counted_as_cancelled() {
+async fn request_is_counted_as_cancelled_if_its_connection_ends_first() {
     let mut server = Server::new();
     let mut client = server.connect(None).await;
-    let _runs = server.start(&mut client, &params("p", None)).await;
+    let _process = server.start(&mut client, &params("p", None)).await;
     let wait = json!({"id": 9, "method": "process/wait", "params": {"processId": "p"}});
-    client.say(wait).await;
-    until(&server, |server| {
+    client.send(wait).await;
+    wait_for(&server, |server| {
         server.service.meters().requests.in_flight.value() == 1
     })
     .await;
     drop(client);
-    until(&server, |server| {
+    wait_for(&server, |server| {
         server.service.meters().requests.in_flight.value() == 0
     })
     .await;
@@ -74,14 +74,14 @@ async fn a_request_whose_connection_ends_first_is_counted_as_cancelled() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn processes_and_decisions_about_them_are_counted() {
+async fn processes_and_network_decisions_are_counted() {
     let mut server = Server::new();
     let mut client = server.connect(None).await;
     let process = server.start(&mut client, &params("p", None)).await;
     let again = client.call("process/start", &params("p", None)).await;
     assert!(again["error"].is_object(), "{again}");
-    process.watcher().record(decided("example.com"));
-    client.hear().await;
+    process.watcher().record(denied_decision("example.com"));
+    client.receive().await;
     let levels = server.service.levels();
     assert_eq!(
         (levels.processes_running, levels.processes_finished),
@@ -92,8 +92,8 @@ async fn processes_and_decisions_about_them_are_counted() {
         let ended = &server.service.meters().processes_ended;
         ended.values().any(|ended| ended == ("lost", 1))
     };
-    // This one ends without saying how.
-    until(&server, lost).await;
+    // The fake process ends without an exit status.
+    wait_for(&server, lost).await;
     let meters = server.service.meters();
     assert_eq!(meters.processes_started.value(), 1);
     let refused: Vec<_> = meters

@@ -1,4 +1,4 @@
-//! Questions, and what becomes of them.
+//! Network policy requests, decision notifications and start parameters of the proxy.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,8 +9,8 @@ use tokio::{task::JoinHandle, time::Instant};
 
 use crate::test_client::{Client, Server, has_proxy, params};
 
-/// Asks about a host, in a task.
-fn ask(watcher: &Arc<dyn NetworkWatcher>, host: &str) -> JoinHandle<Decision> {
+/// Requests a decision about a host in a new task.
+fn request_decision(watcher: &Arc<dyn NetworkWatcher>, host: &str) -> JoinHandle<Decision> {
     tokio::spawn(watcher.decide(Destination {
         protocol: NetworkProtocol::HttpsConnect,
         host: host.to_owned(),
@@ -24,22 +24,22 @@ fn not_allowed() -> Decision {
     }
 }
 
-async fn allow(client: &mut Client, question: &Value) {
+async fn allow(client: &mut Client, request: &Value) {
     let decision = json!({"decision": {"type": "allow"}});
     client
-        .say(json!({"id": question["id"], "result": decision}))
+        .send(json!({"id": request["id"], "result": decision}))
         .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_client_is_asked_and_decides() {
+async fn client_is_asked_and_decides() {
     let mut server = Server::new();
     let mut client = server.connect(None).await;
     let process = server.start(&mut client, &params("p", Some(500))).await;
-    let decision = ask(process.watcher(), "example.com");
-    let question = client.asked().await;
+    let decision = request_decision(process.watcher(), "example.com");
+    let request = client.expect_policy_request().await;
     assert_eq!(
-        question,
+        request,
         json!({
             "id": 1, "method": "network/policyRequest",
             "params": {
@@ -48,120 +48,132 @@ async fn the_client_is_asked_and_decides() {
             },
         })
     );
-    // Answers to what was not asked, or is no decision, change nothing for the others.
-    client.say(json!({"id": 7, "result": {}})).await;
-    let second = ask(process.watcher(), "two.example.com");
-    assert_eq!(client.asked().await["id"], 2);
+    // Unsolicited and invalid responses do not affect other requests.
+    client.send(json!({"id": 7, "result": {}})).await;
+    let second = request_decision(process.watcher(), "two.example.com");
+    assert_eq!(client.expect_policy_request().await["id"], 2);
     client
-        .say(json!({"id": 2, "error": {"code": -32601, "message": "no"}}))
+        .send(json!({"id": 2, "error": {"code": -32601, "message": "no"}}))
         .await;
     assert_eq!(second.await.unwrap(), not_allowed());
-    allow(&mut client, &question).await;
+    allow(&mut client, &request).await;
     assert_eq!(decision.await.unwrap(), Decision::Allow);
 }
 
 #[tokio::test(start_paused = true)]
-async fn silence_is_a_denial_after_the_clients_budget_and_five_seconds() {
+async fn missing_response_is_a_denial_after_the_decision_timeout_and_grace() {
     let mut server = Server::new();
     let mut client = server.connect(None).await;
     let process = server.start(&mut client, &params("p", Some(500))).await;
     let since = Instant::now();
-    let decision = ask(process.watcher(), "example.com");
-    let question = client.asked().await;
+    let decision = request_decision(process.watcher(), "example.com");
+    let request = client.expect_policy_request().await;
     assert_eq!(decision.await.unwrap(), not_allowed());
     let waited = since.elapsed();
     let expected = Duration::from_millis(5500);
     assert!(waited >= expected && waited < expected * 2, "{waited:?}");
-    // A late answer is nobody's.
-    allow(&mut client, &question).await;
+    // A late response is ignored.
+    allow(&mut client, &request).await;
     let status = client.call("environment/status", &json!({})).await;
     assert_eq!(status["result"]["status"], "ready");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_did_not_ask_for_it_is_not_asked() {
+async fn client_without_a_decision_timeout_is_not_asked() {
     let mut server = Server::new();
     let mut client = server.connect(None).await;
     let process = server.start(&mut client, &params("p", None)).await;
     let since = Instant::now();
-    assert_eq!(ask(process.watcher(), "a").await.unwrap(), not_allowed());
+    assert_eq!(
+        request_decision(process.watcher(), "a").await.unwrap(),
+        not_allowed()
+    );
     assert_eq!(since.elapsed(), Duration::ZERO);
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_most_256_questions_wait() {
+async fn at_most_256_requests_are_pending() {
     let mut server = Server::new();
     let mut client = server.connect(None).await;
     let process = server.start(&mut client, &params("p", Some(60_000))).await;
     let mut decisions = Vec::new();
     for _ in 0..256 {
-        decisions.push(ask(process.watcher(), "a"));
-        client.asked().await;
+        decisions.push(request_decision(process.watcher(), "a"));
+        client.expect_policy_request().await;
     }
     let since = Instant::now();
-    assert_eq!(ask(process.watcher(), "a").await.unwrap(), not_allowed());
+    assert_eq!(
+        request_decision(process.watcher(), "a").await.unwrap(),
+        not_allowed()
+    );
     assert_eq!(since.elapsed(), Duration::ZERO);
     allow(&mut client, &json!({"id": 9})).await;
     assert_eq!(decisions.remove(8).await.unwrap(), Decision::Allow);
-    let decision = ask(process.watcher(), "a");
-    let question = client.asked().await;
-    allow(&mut client, &question).await;
+    let decision = request_decision(process.watcher(), "a");
+    let request = client.expect_policy_request().await;
+    allow(&mut client, &request).await;
     assert_eq!(decision.await.unwrap(), Decision::Allow);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_detached_session_denies_and_a_resumed_one_asks_again() {
+async fn detached_session_denies_and_resumed_session_asks_again() {
     let mut server = Server::new();
     let mut client = server.connect(None).await;
     let process = server.start(&mut client, &params("p", Some(60_000))).await;
     let since = Instant::now();
-    let decision = ask(process.watcher(), "a");
-    client.asked().await;
+    let decision = request_decision(process.watcher(), "a");
+    client.expect_policy_request().await;
     let session = client.session.clone();
     drop(client);
     assert_eq!(decision.await.unwrap(), not_allowed());
-    assert_eq!(ask(process.watcher(), "a").await.unwrap(), not_allowed());
+    assert_eq!(
+        request_decision(process.watcher(), "a").await.unwrap(),
+        not_allowed()
+    );
     assert!(since.elapsed() < Duration::from_secs(5));
     let mut client = server.connect(Some(&session)).await;
-    let decision = ask(process.watcher(), "a");
-    let question = client.asked().await;
-    assert_eq!(question["id"], 1, "each connection numbers its own");
-    allow(&mut client, &question).await;
+    let decision = request_decision(process.watcher(), "a");
+    let request = client.expect_policy_request().await;
+    assert_eq!(request["id"], 1, "each connection numbers its own");
+    allow(&mut client, &request).await;
     assert_eq!(decision.await.unwrap(), Decision::Allow);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_of_the_servers_asks_who_started_it() {
+async fn detached_process_asks_the_connection_that_started_it() {
     let mut server = Server::new();
     let mut client = server.connect(None).await;
     let mut params = params("p", Some(60_000));
     params["detached"] = json!(true);
     let process = server.start(&mut client, &params).await;
-    let decision = ask(process.watcher(), "a");
-    let question = client.asked().await;
-    allow(&mut client, &question).await;
+    let decision = request_decision(process.watcher(), "a");
+    let request = client.expect_policy_request().await;
+    allow(&mut client, &request).await;
     assert_eq!(decision.await.unwrap(), Decision::Allow);
     let session = client.session.clone();
     drop(client);
     let client = server.connect(Some(&session)).await;
-    assert_eq!(ask(process.watcher(), "a").await.unwrap(), not_allowed());
+    assert_eq!(
+        request_decision(process.watcher(), "a").await.unwrap(),
+        not_allowed()
+    );
     drop(client);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_asked_for_a_process_that_is_over_is_denied() {
+async fn requests_of_an_ended_process_are_denied() {
     let mut server = Server::new();
     let mut client = server.connect(None).await;
     let process = server.start(&mut client, &params("p", Some(60_000))).await;
     let since = Instant::now();
-    let decision = ask(process.watcher(), "a");
-    client.asked().await;
+    let decision = request_decision(process.watcher(), "a");
+    client.expect_policy_request().await;
     process.end();
     assert_eq!(decision.await.unwrap(), not_allowed());
     assert!(since.elapsed() < Duration::from_secs(5));
 }
 
-pub(crate) fn decided(host: &str) -> PolicyDecision {
+pub(crate) fn denied_decision(host: &str) -> PolicyDecision {
     let decision = json!({
         "processId": "whoever", "timestamp": "2026-01-01T00:00:00.000Z", "scope": "domain",
         "decision": "deny", "source": "baseline_policy", "reason": "not_allowed",
@@ -171,12 +183,12 @@ pub(crate) fn decided(host: &str) -> PolicyDecision {
 }
 
 #[tokio::test(start_paused = true)]
-async fn decisions_are_told_to_the_client() {
+async fn decisions_are_sent_to_the_client() {
     let mut server = Server::new();
     let mut client = server.connect(None).await;
     let process = server.start(&mut client, &params("p", None)).await;
-    process.watcher().record(decided("example.com"));
-    let told = client.hear().await;
+    process.watcher().record(denied_decision("example.com"));
+    let told = client.receive().await;
     assert_eq!(told["method"], "network/policyDecision");
     assert_eq!(told["params"]["processId"], "p");
     assert_eq!(told["params"]["host"], "example.com");
@@ -184,20 +196,20 @@ async fn decisions_are_told_to_the_client() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn records_that_a_client_does_not_read_are_lost_and_answers_are_not() {
+async fn decision_notifications_are_dropped_when_the_queue_is_full_but_responses_are_not() {
     let mut server = Server::new();
     let mut client = server.connect(None).await;
     let process = server.start(&mut client, &params("p", None)).await;
-    // Nothing is sent before this task waits: the records are more than the queue holds.
+    // The writer cannot run before this task yields, so the notifications exceed the queue.
     let host = "h".repeat(1 << 16);
     for _ in 0..100 {
-        process.watcher().record(decided(&host));
+        process.watcher().record(denied_decision(&host));
     }
     client
-        .say(json!({"id": "call", "method": "environment/status", "params": {}}))
+        .send(json!({"id": "call", "method": "environment/status", "params": {}}))
         .await;
     let mut records = 0;
-    while client.hear().await["method"] == "network/policyDecision" {
+    while client.receive().await["method"] == "network/policyDecision" {
         records += 1;
     }
     assert!((10..20).contains(&records), "{records}");
@@ -212,7 +224,7 @@ async fn refusal(params: &Value) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_time_to_decide_is_refused() {
+async fn zero_decision_timeout_is_rejected() {
     let text = refusal(&params("p", Some(0))).await;
     assert!(
         text.contains("networkProxy.policyDecisionTimeoutMs"),
@@ -221,7 +233,7 @@ async fn no_time_to_decide_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_id_that_a_client_cannot_be_asked_about_is_refused() {
+async fn process_id_too_long_for_policy_requests_is_rejected() {
     for id in ["", &"p".repeat(257)] {
         let text = refusal(&params(id, Some(1))).await;
         assert!(text.contains("processId"), "{text}");
@@ -237,7 +249,7 @@ async fn an_id_that_a_client_cannot_be_asked_about_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_proxy_without_its_settings_is_refused_by_name() {
+async fn missing_proxy_setting_is_rejected_by_name() {
     for member in [
         "enabled",
         "enableSocks5",
@@ -261,7 +273,7 @@ async fn a_proxy_without_its_settings_is_refused_by_name() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn names_for_the_record_are_not_looked_at() {
+async fn environment_and_execution_ids_are_not_validated() {
     let mut server = Server::new();
     let mut client = server.connect(None).await;
     let mut params = params("p", None);
@@ -273,7 +285,7 @@ async fn names_for_the_record_are_not_looked_at() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_without_a_proxy_is_not_watched() {
+async fn process_without_a_proxy_has_no_watcher() {
     let mut server = Server::new();
     let mut client = server.connect(None).await;
     let mut params = params("p", None);
@@ -286,7 +298,7 @@ async fn a_process_without_a_proxy_is_not_watched() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_policy_that_does_not_decode_is_refused_by_name() {
+async fn malformed_sandbox_policy_is_rejected_by_name() {
     let entry = |path: Value, access: &str| {
         json!({
             "permissions": {

@@ -1,4 +1,4 @@
-//! What is kept for a client that acknowledges, and for how long.
+//! Retention: unacknowledged output, finished processes and detached sessions.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,113 +7,113 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::{
-    fake_environment::{RETAINED, Written},
+    fake_environment::{RETAINED_BYTES, WriterProcess},
     test_client::{Client, Server},
 };
 
 const GRANT: &[&str] = &["acknowledge"];
-/// How many writes of 1 KiB pause a process.
-const PAUSES: usize = limits::UNACKNOWLEDGED_BYTES / 1024;
-/// Longer than anything is kept.
+/// Number of 1 KiB chunks that pause a process with held output.
+const PAUSING_CHUNKS: usize = limits::UNACKNOWLEDGED_BYTES / 1024;
+/// Longer than every retention time.
 const HOUR: Duration = Duration::from_secs(3600);
 
 fn params(id: &str) -> Value {
     json!({"processId": id, "argv": ["write"], "cwd": "file:///", "env": {}, "tty": false})
 }
 
-async fn start(server: &mut Server, client: &mut Client, params: &Value) -> Arc<Written> {
+async fn start(server: &mut Server, client: &mut Client, params: &Value) -> Arc<WriterProcess> {
     server.start(client, params).await.written.unwrap()
 }
 
-/// Writes so much that the process is paused if it is kept, and has the client hear all of it.
-async fn write_much(client: &mut Client, process: &Written) -> u64 {
-    let last = process.write(PAUSES);
-    client.hear_up_to(last).await;
+/// Writes enough to pause a process with held output, and receives all of it.
+async fn write_until_paused(client: &mut Client, process: &WriterProcess) -> u64 {
+    let last = process.write(PAUSING_CHUNKS);
+    client.receive_until(last).await;
     last
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_acknowledged_is_kept_and_pauses_the_process() {
+async fn unacknowledged_output_is_held_and_pauses_the_process() {
     let mut server = Server::new();
     let mut client = server.connect_with(None, GRANT).await;
     let process = start(&mut server, &mut client, &params("p")).await;
-    let last = write_much(&mut client, &process).await;
+    let last = write_until_paused(&mut client, &process).await;
     assert!(process.is_paused());
-    assert_eq!(client.readable("p", 0).await, PAUSES);
+    assert_eq!(client.readable("p", 0).await, PAUSING_CHUNKS);
     client.acknowledge("p", 1).await;
     assert!(!process.is_paused());
-    assert_eq!(client.readable("p", 0).await, PAUSES - 1);
-    // An older one, one of nobody, and one that is not there yet.
+    assert_eq!(client.readable("p", 0).await, PAUSING_CHUNKS - 1);
+    // A lower sequence number, an unknown process, and a future sequence number.
     client.acknowledge("p", 0).await;
     client.acknowledge("nobody", 5).await;
-    assert_eq!(client.readable("p", 0).await, PAUSES - 1);
+    assert_eq!(client.readable("p", 0).await, PAUSING_CHUNKS - 1);
     client.acknowledge("p", u64::MAX).await;
-    assert_eq!(process.retained(), RETAINED);
-    let more = process.write(PAUSES);
-    client.hear_up_to(more).await;
+    assert_eq!(process.retained(), RETAINED_BYTES);
+    let more = process.write(PAUSING_CHUNKS);
+    client.receive_until(more).await;
     assert!(process.is_paused());
-    assert_eq!(client.readable("p", last).await, PAUSES);
+    assert_eq!(client.readable("p", last).await, PAUSING_CHUNKS);
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_the_grant_nothing_is_kept() {
+async fn output_is_not_held_without_the_extension() {
     let mut server = Server::new();
     let mut client = server.connect(None).await;
     let process = start(&mut server, &mut client, &params("p")).await;
-    write_much(&mut client, &process).await;
+    write_until_paused(&mut client, &process).await;
     assert!(!process.is_paused());
-    assert_eq!(process.retained(), RETAINED);
+    assert_eq!(process.retained(), RETAINED_BYTES);
     client
-        .say(json!({"method": "process/acknowledge", "params": {"processId": "p", "seq": 1}}))
+        .send(json!({"method": "process/acknowledge", "params": {"processId": "p", "seq": 1}}))
         .await;
-    let refusal = client.hear().await;
+    let refusal = client.receive().await;
     assert_eq!(refusal["id"], -1);
     assert_eq!(refusal["error"]["code"], -32600, "{refusal}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_kept_of_detached_processes_and_of_the_first_dialect() {
+async fn output_of_detached_processes_and_command_exec_is_not_held() {
     let mut server = Server::new();
     let mut client = server.connect_with(None, GRANT).await;
     let mut detached = params("p");
     detached["detached"] = true.into();
     let process = start(&mut server, &mut client, &detached).await;
-    write_much(&mut client, &process).await;
+    write_until_paused(&mut client, &process).await;
     assert!(!process.is_paused());
-    assert_eq!(process.retained(), RETAINED);
+    assert_eq!(process.retained(), RETAINED_BYTES);
     let mut first = params("q");
     first["cwd"] = "/".into();
     client.call("command/exec", &first).await;
     let process = server.started().await.written.unwrap();
-    process.write(PAUSES);
-    for _ in 0..PAUSES {
-        assert_eq!(client.hear().await["method"], "command/exec/outputDelta");
+    process.write(PAUSING_CHUNKS);
+    for _ in 0..PAUSING_CHUNKS {
+        assert_eq!(client.receive().await["method"], "command/exec/outputDelta");
     }
     assert!(!process.is_paused());
-    assert_eq!(process.retained(), RETAINED);
+    assert_eq!(process.retained(), RETAINED_BYTES);
 }
 
 #[tokio::test(start_paused = true)]
-async fn unacknowledged_output_is_kept_for_a_while_without_a_connection() {
+async fn unacknowledged_output_is_held_for_a_limited_time_without_a_connection() {
     let mut server = Server::with_ttl(HOUR);
     let mut client = server.connect_with(None, GRANT).await;
     let process = start(&mut server, &mut client, &params("p")).await;
-    write_much(&mut client, &process).await;
+    write_until_paused(&mut client, &process).await;
     drop(client);
     sleep(limits::UNACKNOWLEDGED_HOLD - Duration::from_secs(1)).await;
     assert!(process.is_paused());
-    assert_eq!(process.retained(), PAUSES * 1024);
+    assert_eq!(process.retained(), PAUSING_CHUNKS * 1024);
     sleep(Duration::from_secs(2)).await;
     assert!(!process.is_paused());
-    assert_eq!(process.retained(), RETAINED);
+    assert_eq!(process.retained(), RETAINED_BYTES);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_is_back_in_time_finds_all_that_it_has_not_acknowledged() {
+async fn client_that_resumes_in_time_finds_all_unacknowledged_output() {
     let mut server = Server::with_ttl(HOUR);
     let mut client = server.connect_with(None, GRANT).await;
     let process = start(&mut server, &mut client, &params("p")).await;
-    let last = write_much(&mut client, &process).await;
+    let last = write_until_paused(&mut client, &process).await;
     client.acknowledge("p", 7).await;
     let session = client.session.clone();
     // Each absence starts a fresh period.
@@ -123,68 +123,68 @@ async fn a_client_that_is_back_in_time_finds_all_that_it_has_not_acknowledged() 
         client = server.connect_with(Some(&session), GRANT).await;
     }
     sleep(limits::UNACKNOWLEDGED_HOLD * 2).await;
-    assert_eq!(client.readable("p", 7).await, PAUSES - 7);
+    assert_eq!(client.readable("p", 7).await, PAUSING_CHUNKS - 7);
     process.write(7);
     assert!(process.is_paused());
-    client.hear_up_to(last + 7).await;
+    client.receive_until(last + 7).await;
     client.acknowledge("p", last).await;
     assert!(!process.is_paused());
     assert_eq!(client.readable("p", last).await, 7);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_is_back_without_the_grant_has_nothing_kept() {
+async fn resuming_without_the_extension_releases_held_output() {
     let mut server = Server::with_ttl(HOUR);
     let mut client = server.connect_with(None, GRANT).await;
     let process = start(&mut server, &mut client, &params("p")).await;
-    write_much(&mut client, &process).await;
+    write_until_paused(&mut client, &process).await;
     let session = client.session.clone();
     drop(client);
     sleep(Duration::from_secs(1)).await;
     assert!(process.is_paused());
     let _client = server.connect(Some(&session)).await;
     assert!(!process.is_paused());
-    assert_eq!(process.retained(), RETAINED);
+    assert_eq!(process.retained(), RETAINED_BYTES);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_that_comes_late_keeps_what_is_there_and_what_follows() {
+async fn extension_granted_on_resume_holds_retained_and_new_output() {
     let mut server = Server::with_ttl(HOUR);
     let mut client = server.connect(None).await;
     let process = start(&mut server, &mut client, &params("p")).await;
-    let last = write_much(&mut client, &process).await;
+    let last = write_until_paused(&mut client, &process).await;
     let session = client.session.clone();
     drop(client);
     sleep(Duration::from_secs(1)).await;
     let mut client = server.connect_with(Some(&session), GRANT).await;
     assert!(!process.is_paused());
-    let retained = RETAINED / 1024;
-    let more = process.write(PAUSES - retained);
-    client.hear_up_to(more).await;
+    let retained = RETAINED_BYTES / 1024;
+    let more = process.write(PAUSING_CHUNKS - retained);
+    client.receive_until(more).await;
     assert!(process.is_paused());
-    assert_eq!(client.readable("p", 0).await, PAUSES);
-    // It was away for too long: what was kept has gone, and it begins again.
+    assert_eq!(client.readable("p", 0).await, PAUSING_CHUNKS);
+    // After too long an absence the held output is released, and holding starts anew.
     drop(client);
     sleep(limits::UNACKNOWLEDGED_HOLD * 2).await;
-    assert_eq!(process.retained(), RETAINED);
+    assert_eq!(process.retained(), RETAINED_BYTES);
     let mut client = server.connect_with(Some(&session), GRANT).await;
     let end = process.write(1);
-    client.hear_up_to(end).await;
+    client.receive_until(end).await;
     assert_eq!(client.readable("p", last).await, retained + 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_finished_process_is_not_forgotten_for_its_age_before_it_is_acknowledged() {
+async fn finished_process_does_not_expire_before_it_is_acknowledged() {
     let mut server = Server::new();
     let mut client = server.connect_with(None, GRANT).await;
     let process = start(&mut server, &mut client, &params("p")).await;
     process.write(10);
     let close = process.close();
-    client.hear_up_to(close).await;
+    client.receive_until(close).await;
     sleep(limits::CLOSED_RETENTION * 4).await;
     assert_eq!(client.readable("p", 0).await, 10);
     client.acknowledge("p", close).await;
-    assert_eq!(process.retained(), RETAINED);
+    assert_eq!(process.retained(), RETAINED_BYTES);
     sleep(limits::CLOSED_RETENTION * 2).await;
     let answer = client
         .call("process/read", &json!({"processId": "p"}))
@@ -196,14 +196,13 @@ async fn a_finished_process_is_not_forgotten_for_its_age_before_it_is_acknowledg
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_was_acknowledged_to_its_close_is_not_kept_again_for_a_client_that_is_back()
-{
+async fn fully_acknowledged_process_is_not_held_again_on_resume() {
     let mut server = Server::with_ttl(HOUR);
     let mut client = server.connect_with(None, GRANT).await;
     let process = start(&mut server, &mut client, &params("p")).await;
     process.write(10);
     let close = process.close();
-    client.hear_up_to(close).await;
+    client.receive_until(close).await;
     client.acknowledge("p", close).await;
     let session = client.session.clone();
     drop(client);
@@ -220,16 +219,20 @@ async fn a_process_that_was_acknowledged_to_its_close_is_not_kept_again_for_a_cl
 }
 
 #[tokio::test(start_paused = true)]
-async fn finished_processes_are_bounded_and_those_that_were_acknowledged_go_first() {
+async fn finished_processes_are_limited_and_acknowledged_ones_are_evicted_first() {
     let most = limits::FINISHED_OUTPUT_BYTES / limits::UNACKNOWLEDGED_BYTES;
     let mut server = Server::new();
     let mut client = server.connect_with(None, GRANT).await;
     let mut finish = async |id: usize, client: &mut Client| {
         let process = start(&mut server, client, &params(&id.to_string())).await;
-        // The arguments of all of them take what one writes less.
-        process.write(if id == 1 { PAUSES - 1 } else { PAUSES });
+        // Process 1 writes less, to compensate for the arguments of all processes.
+        process.write(if id == 1 {
+            PAUSING_CHUNKS - 1
+        } else {
+            PAUSING_CHUNKS
+        });
         let close = process.close();
-        client.hear_up_to(close).await;
+        client.receive_until(close).await;
         close
     };
     let mut closes = Vec::new();
@@ -240,19 +243,20 @@ async fn finished_processes_are_bounded_and_those_that_were_acknowledged_go_firs
         let params = json!({"processId": id.to_string(), "maxBytes": 1});
         client.call("process/read", &params).await["result"].is_object()
     };
-    // What one of them no longer takes is not enough for the next: it goes, and no other.
+    // Releasing the output of process 5 does not free enough memory, so it is evicted, and no
+    // other.
     client.acknowledge("5", closes[5]).await;
     finish(most, &mut client).await;
     assert!(!known(&mut client, 5).await);
     assert!(known(&mut client, 0).await);
-    // All others are to be kept; now the oldest goes.
+    // All others are unacknowledged, so the oldest is evicted.
     finish(most + 1, &mut client).await;
     assert!(!known(&mut client, 0).await);
     assert!(known(&mut client, 1).await);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_arguments_of_finished_processes_count_as_their_output_does() {
+async fn arguments_of_finished_processes_count_towards_the_memory_limit() {
     let argument = "x".repeat(limits::FINISHED_OUTPUT_BYTES / 8);
     let mut server = Server::new();
     let mut client = server.connect_with(None, GRANT).await;
@@ -260,7 +264,7 @@ async fn the_arguments_of_finished_processes_count_as_their_output_does() {
         let mut params = params(&id.to_string());
         params["argv"] = json!(["write", argument]);
         let process = start(&mut server, &mut client, &params).await;
-        client.hear_up_to(process.close()).await;
+        client.receive_until(process.close()).await;
     }
     for (id, known) in [("0", false), ("1", true)] {
         let page = client.call("process/read", &json!({"processId": id})).await;
@@ -269,14 +273,14 @@ async fn the_arguments_of_finished_processes_count_as_their_output_does() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_stops_keeps_nothing_for_those_who_are_away() {
+async fn shutdown_releases_output_held_for_absent_clients() {
     let mut server = Server::with_ttl(HOUR);
     let mut here = server.connect_with(None, GRANT).await;
     let mut away = server.connect_with(None, GRANT).await;
     let watched = start(&mut server, &mut here, &params("p")).await;
     let left = start(&mut server, &mut away, &params("q")).await;
-    write_much(&mut here, &watched).await;
-    write_much(&mut away, &left).await;
+    write_until_paused(&mut here, &watched).await;
+    write_until_paused(&mut away, &left).await;
     drop(away);
     sleep(Duration::from_secs(1)).await;
     assert!(left.is_paused());
@@ -288,7 +292,7 @@ async fn a_server_that_stops_keeps_nothing_for_those_who_are_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_acknowledgement_that_does_not_decode_is_an_error_and_no_more() {
+async fn malformed_acknowledgement_is_an_error_and_the_connection_continues() {
     let server = Server::new();
     let mut client = server.connect_with(None, GRANT).await;
     for params in [
@@ -297,9 +301,9 @@ async fn an_acknowledgement_that_does_not_decode_is_an_error_and_no_more() {
         json!(null),
     ] {
         client
-            .say(json!({"method": "process/acknowledge", "params": params}))
+            .send(json!({"method": "process/acknowledge", "params": params}))
             .await;
-        let refusal = client.hear().await;
+        let refusal = client.receive().await;
         assert_eq!(refusal["id"], -1);
         assert_eq!(refusal["error"]["code"], -32602, "{refusal}");
     }
@@ -308,11 +312,11 @@ async fn an_acknowledgement_that_does_not_decode_is_an_error_and_no_more() {
 }
 
 impl Client {
-    /// Hears events of one process, each once, up to this number.
-    pub(crate) async fn hear_up_to(&mut self, last: u64) {
+    /// Receives consecutive events of one process up to this sequence number.
+    pub(crate) async fn receive_until(&mut self, last: u64) {
         let mut before = None;
         loop {
-            let seq = self.hear().await["params"]["seq"].as_u64().unwrap();
+            let seq = self.receive().await["params"]["seq"].as_u64().unwrap();
             assert!(before.is_none_or(|before| seq == before + 1), "{seq}");
             before = Some(seq);
             if seq == last {
@@ -321,15 +325,15 @@ impl Client {
         }
     }
 
-    /// Acknowledges, and waits until that has its effect.
+    /// Acknowledges and waits until the server has processed it.
     async fn acknowledge(&mut self, id: &str, seq: u64) {
         let params = json!({"processId": id, "seq": seq});
-        self.say(json!({"method": "process/acknowledge", "params": params}))
+        self.send(json!({"method": "process/acknowledge", "params": params}))
             .await;
         self.call("environment/status", &json!({})).await;
     }
 
-    /// Reads how many chunks there are after a number.
+    /// Returns the number of readable chunks after a sequence number.
     async fn readable(&mut self, id: &str, after: u64) -> usize {
         let params = json!({"processId": id, "afterSeq": after});
         let page = self.call("process/read", &params).await;
@@ -339,7 +343,7 @@ impl Client {
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Tells whether a process is still known.
+/// Returns whether a process is still readable.
 async fn is_readable(client: &mut Client) -> bool {
     let read = client
         .call("process/read", &json!({"processId": "p"}))
@@ -347,9 +351,9 @@ async fn is_readable(client: &mut Client) -> bool {
     read["result"].is_object()
 }
 
-/// Runs a process whose client is away from before its end until `absence` is over. Tells whether it
-/// can still be read.
-async fn read_after_an_outage(server: &mut Server, absence: Duration) -> bool {
+/// Runs a process that ends while its client is absent for `absence`. Returns whether it is
+/// readable afterwards.
+async fn is_readable_after_outage(server: &mut Server, absence: Duration) -> bool {
     let mut client = server.connect(None).await;
     let started = server.start(&mut client, &params("p")).await;
     let session = client.session.clone();
@@ -364,30 +368,30 @@ async fn read_after_an_outage(server: &mut Server, absence: Duration) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_ends_during_an_outage_is_readable_when_the_session_is_resumed() {
+async fn process_that_ends_during_an_outage_is_readable_after_resume() {
     let mut server = Server::new();
     for seconds in [38, 79] {
         let absence = Duration::from_secs(seconds);
         assert!(
-            read_after_an_outage(&mut server, absence).await,
+            is_readable_after_outage(&mut server, absence).await,
             "{seconds}"
         );
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn finished_processes_are_kept_at_least_as_long_as_a_session_without_a_connection() {
-    let mut server = Server::with_times(HOUR, SECOND);
-    assert!(read_after_an_outage(&mut server, HOUR - SECOND).await);
+async fn finished_processes_are_retained_at_least_as_long_as_a_detached_session() {
+    let mut server = Server::with_retention(HOUR, SECOND);
+    assert!(is_readable_after_outage(&mut server, HOUR - SECOND).await);
 }
 
 #[tokio::test(start_paused = true)]
-async fn retention_of_finished_processes_is_configured() {
-    let mut server = Server::with_times(SECOND, HOUR);
+async fn retention_of_finished_processes_is_configurable() {
+    let mut server = Server::with_retention(SECOND, HOUR);
     let mut client = server.connect(None).await;
     let started = server.start(&mut client, &params("p")).await;
     let process = started.written.unwrap();
-    client.hear_up_to(process.close()).await;
+    client.receive_until(process.close()).await;
     sleep(HOUR - SECOND).await;
     assert!(is_readable(&mut client).await);
     sleep(SECOND * 2).await;
@@ -395,7 +399,7 @@ async fn retention_of_finished_processes_is_configured() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn initialize_tells_how_long_a_session_is_kept() {
+async fn initialize_returns_the_session_ttl() {
     for (ttl, told) in [(Duration::ZERO, 0), (SECOND, 1000), (HOUR, 3_600_000)] {
         let server = Server::with_ttl(ttl);
         let client = server.connect(None).await;

@@ -1,4 +1,4 @@
-//! A client that is played by the test.
+//! Server and client of the tests. The client sends raw messages over a memory link.
 
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
@@ -14,15 +14,15 @@ use exec_wire::{initialize::ServerName, limits, outgoing::Outgoing};
 use serde_json::{Value, json};
 use tokio::{sync::mpsc, time::timeout};
 
-use crate::fake_environment::{Fake, NoFiles, Started};
+use crate::fake_environment::{FakeBackend, NoFiles, StartedCommand};
 
-/// How long anything may take. Time is the test's own.
-const LIMIT: Duration = Duration::from_secs(600);
+/// Time limit of every wait. The clock is paused, so this costs no real time.
+const TIMEOUT: Duration = Duration::from_secs(600);
 
-/// A service, and what is started on it.
+/// A service on a fake environment, and the commands started on it.
 pub(crate) struct Server {
     pub(crate) service: Service,
-    started: mpsc::UnboundedReceiver<Started>,
+    started: mpsc::UnboundedReceiver<StartedCommand>,
     sessions: Arc<()>,
 }
 
@@ -31,13 +31,13 @@ impl Server {
         Self::with_ttl(limits::SESSION_TTL)
     }
 
-    /// Makes one whose sessions live as long as this without a connection.
+    /// Creates a server with this session TTL.
     pub(crate) fn with_ttl(session_ttl: Duration) -> Self {
-        Self::with_times(session_ttl, limits::CLOSED_RETENTION)
+        Self::with_retention(session_ttl, limits::CLOSED_RETENTION)
     }
 
-    /// The same, and finished processes stay readable for `process_retention`.
-    pub(crate) fn with_times(session_ttl: Duration, process_retention: Duration) -> Self {
+    /// Creates a server with this session TTL and retention of finished processes.
+    pub(crate) fn with_retention(session_ttl: Duration, process_retention: Duration) -> Self {
         let config = ServiceConfig {
             session_ttl,
             process_retention,
@@ -51,13 +51,13 @@ impl Server {
                 version: "0.0.0".to_owned(),
             },
         };
-        let (tell, started) = mpsc::unbounded_channel();
+        let (started_tx, started) = mpsc::unbounded_channel();
         let sessions = Arc::new(());
-        let held = Arc::clone(&sessions);
+        let session_counter = Arc::clone(&sessions);
         let service = Service::new(config, move || Environment {
-            backend: Arc::new(Fake {
-                tell: tell.clone(),
-                _session: Arc::clone(&held),
+            backend: Arc::new(FakeBackend {
+                started_tx: started_tx.clone(),
+                _session: Arc::clone(&session_counter),
             }),
             files: Arc::new(NoFiles),
             http: Arc::new(NoHttpClient),
@@ -70,23 +70,24 @@ impl Server {
         }
     }
 
-    /// Returns how many sessions are in memory.
+    /// Returns the number of sessions in memory.
     pub(crate) fn sessions(&self) -> usize {
-        // Beside them it is here, with whoever opens them, and in the table of detached processes.
+        // Three references are not sessions: this field, the open function and the table of
+        // detached processes.
         Arc::strong_count(&self.sessions) - 3
     }
 
-    /// Connects a client, and resumes a session if one is named.
+    /// Connects a client, and resumes a session if one is given.
     pub(crate) async fn connect(&self, resume: Option<&Value>) -> Client {
         self.connect_with(resume, &[]).await
     }
 
-    /// The same, with extensions, which must be granted.
-    pub(crate) async fn connect_with(&self, resume: Option<&Value>, wanted: &[&str]) -> Client {
-        self.open(resume, wanted, None).await
+    /// Connects a client with extensions, all of which must be granted.
+    pub(crate) async fn connect_with(&self, resume: Option<&Value>, extensions: &[&str]) -> Client {
+        self.open(resume, extensions, None).await
     }
 
-    /// Connects a client that has proved to have this name.
+    /// Connects a client with an authenticated principal.
     pub(crate) async fn connect_as(&self, principal: Option<Principal>) -> Client {
         self.open(None, &[], principal).await
     }
@@ -94,7 +95,7 @@ impl Server {
     async fn open(
         &self,
         resume: Option<&Value>,
-        wanted: &[&str],
+        extensions: &[&str],
         principal: Option<Principal>,
     ) -> Client {
         let (here, mut there) = memory::pair();
@@ -106,26 +107,30 @@ impl Server {
             session: Value::Null,
             session_ttl_ms: Value::Null,
         };
-        let params = json!({"clientName": "test", "resumeSessionId": resume, "extensions": wanted});
+        let params =
+            json!({"clientName": "test", "resumeSessionId": resume, "extensions": extensions});
         let response = client.call("initialize", &params).await;
         assert_eq!(
             response["result"]["extensions"],
-            json!(wanted),
+            json!(extensions),
             "{response}"
         );
         client.session = response["result"]["sessionId"].clone();
         client.session_ttl_ms = response["result"]["sessionTtlMs"].clone();
-        client.say(json!({"method": "initialized"})).await;
+        client.send(json!({"method": "initialized"})).await;
         client
     }
 
-    /// Takes the last command that was started.
-    pub(crate) async fn started(&mut self) -> Started {
-        timeout(LIMIT, self.started.recv()).await.unwrap().unwrap()
+    /// Waits for the next started command.
+    pub(crate) async fn started(&mut self) -> StartedCommand {
+        timeout(TIMEOUT, self.started.recv())
+            .await
+            .unwrap()
+            .unwrap()
     }
 
     /// Starts a process on a client's connection.
-    pub(crate) async fn start(&mut self, client: &mut Client, params: &Value) -> Started {
+    pub(crate) async fn start(&mut self, client: &mut Client, params: &Value) -> StartedCommand {
         let response = client.call("process/start", params).await;
         assert_eq!(
             response["result"]["processId"], params["processId"],
@@ -135,7 +140,7 @@ impl Server {
     }
 }
 
-/// The test's end of a connection.
+/// Client end of a connection.
 pub(crate) struct Client {
     link: Link,
     pub(crate) session: Value,
@@ -143,38 +148,38 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) async fn say(&mut self, message: Value) {
+    pub(crate) async fn send(&mut self, message: Value) {
         let text = message.to_string().into_bytes();
         self.link.writer.push(Outgoing::Text(text), Encoding::Text);
         self.link.writer.flush().await.unwrap();
     }
 
-    /// Takes the next message.
-    pub(crate) async fn hear(&mut self) -> Value {
-        let message = timeout(LIMIT, self.link.reader.next())
+    /// Receives the next message.
+    pub(crate) async fn receive(&mut self) -> Value {
+        let message = timeout(TIMEOUT, self.link.reader.next())
             .await
-            .expect("a message comes");
+            .expect("no message before the timeout");
         serde_json::from_slice(&message.unwrap().unwrap()).unwrap()
     }
 
-    /// Takes the next message, which must be a question.
-    pub(crate) async fn asked(&mut self) -> Value {
-        let message = self.hear().await;
+    /// Receives the next message, which must be a network policy request.
+    pub(crate) async fn expect_policy_request(&mut self) -> Value {
+        let message = self.receive().await;
         assert_eq!(message["method"], "network/policyRequest", "{message}");
         message
     }
 
-    /// Asks the server something, and takes the next message for the answer.
+    /// Sends a request and receives its response, which must be the next message.
     pub(crate) async fn call(&mut self, method: &str, params: &Value) -> Value {
-        self.say(json!({"id": "call", "method": method, "params": params}))
+        self.send(json!({"id": "call", "method": method, "params": params}))
             .await;
-        let answer = self.hear().await;
+        let answer = self.receive().await;
         assert_eq!(answer["id"], "call", "{answer}");
         answer
     }
 }
 
-/// Params of a start with a proxy that asks.
+/// Start parameters with a network proxy.
 pub(crate) fn params(id: &str, timeout_ms: Option<u64>) -> Value {
     json!({
         "processId": id, "argv": ["true"], "cwd": "file:///", "env": {}, "tty": false,
@@ -189,7 +194,7 @@ pub(crate) fn params(id: &str, timeout_ms: Option<u64>) -> Value {
     })
 }
 
-/// What was asked for of the network.
+/// Returns whether the command has a network proxy.
 pub(crate) fn has_proxy(command: &Command) -> bool {
     command.network.proxy.is_some()
 }
