@@ -22,7 +22,6 @@ mod entry_calls;
 mod guard_table;
 mod notification;
 mod open_call;
-mod path_buffer;
 mod target_entry;
 #[cfg(test)]
 mod tests;
@@ -35,7 +34,7 @@ use self::{
     entry_calls::{Making, Pair, What},
     notification::{Answer, Notice},
     open_call::Opening,
-    path_buffer::Path,
+    target_entry::Path,
 };
 use crate::raw::Errno;
 

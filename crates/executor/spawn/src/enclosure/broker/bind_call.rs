@@ -12,7 +12,7 @@ use super::{
     descriptor::Descriptor,
     guard_table::Guards,
     notification::Answer,
-    path_buffer::Path,
+    target_entry::Path,
     target_entry::{Place, Start},
 };
 use crate::raw::{self, Errno};

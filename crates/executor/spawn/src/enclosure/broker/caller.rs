@@ -9,7 +9,7 @@ use super::{
     descriptor::Descriptor,
     guard_table::Guards,
     notification::Notice,
-    path_buffer::{MAX_PATH, Path, Short},
+    target_entry::{MAX_PATH, Path, Short},
 };
 use crate::raw;
 

@@ -8,7 +8,7 @@ use super::{
     descriptor::Descriptor,
     guard_table::Guards,
     notification::Answer,
-    path_buffer::{Path, Short},
+    target_entry::{Path, Short},
     target_entry::{Place, Start},
 };
 use crate::raw::{self, Errno};
