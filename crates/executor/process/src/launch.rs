@@ -19,10 +19,10 @@ use tokio::time::Instant;
 
 use crate::{
     local_process::LocalProcess,
-    process_task::{Owner, Timers, TreeLimits},
-    shared_state::Shared,
-    spawner::{Extra, Limit, Resource, SpawnError, Spawner, Spec, Stage},
-    stdio::Ends,
+    process_task::{ProcessTask, ProcessTimers, TreeLimits},
+    shared_state::SharedState,
+    spawner::{Extra, LimitedResource, ResourceLimit, SpawnError, Spawner, Spec, Stage},
+    stdio::StdioEnds,
 };
 
 /// A command with nothing left to decide.
@@ -102,11 +102,11 @@ pub async fn launch(
         stage: Stage::Setup,
         source,
     };
-    let Ends {
+    let StdioEnds {
         ours,
         theirs: [stdin, stdout, stderr],
         terminal,
-    } = Ends::open(launch.io).map_err(host)?;
+    } = StdioEnds::open(launch.io).map_err(host)?;
     let spec = Spec {
         candidates: candidates(&launch)?,
         argv: launch
@@ -129,10 +129,10 @@ pub async fn launch(
     let child = Arc::new(spawner.spawn(spec).await?);
     let (input, sources, terminal) = ours.register().map_err(host)?;
     let log = OutputLog::new(settings.retention);
-    let shared = Arc::new(Shared::new(log, input, Arc::clone(&child)));
+    let shared = Arc::new(SharedState::new(log, input, Arc::clone(&child)));
     let pid = child.pid();
     let millis = Duration::from_millis;
-    let timers = Timers {
+    let timers = ProcessTimers {
         wall: launch.limits.wall_ms.map(millis),
         idle: launch.limits.idle_ms.map(millis),
         tree: TreeLimits {
@@ -141,7 +141,7 @@ pub async fn launch(
             processes: launch.limits.processes,
         },
     };
-    let owner = Owner::new(Arc::clone(&shared), child, sources, timers, started);
+    let owner = ProcessTask::new(Arc::clone(&shared), child, sources, timers, started);
     tokio::spawn(owner.sandboxed(launch.sandboxed).run());
     let since_epoch = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -169,18 +169,18 @@ fn candidates(launch: &Launch) -> Result<Vec<CString>, SpawnError> {
         .collect()
 }
 
-fn resource_limits(limits: &Limits) -> Vec<Limit> {
+fn resource_limits(limits: &Limits) -> Vec<ResourceLimit> {
     let seconds = limits.cpu_ms.map(|millis| millis.div_ceil(1000).max(1));
     [
-        (Resource::Cpu, seconds),
-        (Resource::Data, limits.memory_bytes),
-        (Resource::Processes, limits.processes),
-        (Resource::OpenFiles, limits.open_files),
-        (Resource::FileSize, limits.file_bytes),
+        (LimitedResource::Cpu, seconds),
+        (LimitedResource::Data, limits.memory_bytes),
+        (LimitedResource::Processes, limits.processes),
+        (LimitedResource::OpenFiles, limits.open_files),
+        (LimitedResource::FileSize, limits.file_bytes),
     ]
     .into_iter()
     .filter_map(|(resource, value)| {
-        Some(Limit {
+        Some(ResourceLimit {
             resource,
             value: value?,
         })

@@ -23,8 +23,8 @@ use tokio::{
 
 use crate::{
     process_task::tree_usage,
-    shared_state::{Events, Held, Shared, State},
-    stdin_queue::Put,
+    shared_state::{FollowerEvents, OutputHold, ProcessState, SharedState},
+    stdin_queue::EnqueueOutcome,
     stdio,
 };
 
@@ -32,7 +32,7 @@ use crate::{
 #[derive(Debug)]
 pub struct LocalProcess {
     id: ProcessId,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     terminal: Option<Weak<AsyncFd<OwnedFd>>>,
     pid: u32,
     started_at_ms: u64,
@@ -41,7 +41,7 @@ pub struct LocalProcess {
 impl LocalProcess {
     pub(crate) fn new(
         id: ProcessId,
-        shared: Arc<Shared>,
+        shared: Arc<SharedState>,
         terminal: Option<Weak<AsyncFd<OwnedFd>>>,
         pid: u32,
         started_at_ms: u64,
@@ -55,23 +55,23 @@ impl LocalProcess {
         }
     }
 
-    fn put(
+    fn enqueue(
         &self,
-        put: impl FnOnce(&mut State) -> Put,
+        enqueue: impl FnOnce(&mut ProcessState) -> EnqueueOutcome,
     ) -> BoxFuture<'static, Result<WriteStatus, ProcessError>> {
         let mut state = self.shared.lock();
         if state.cause.is_some() {
             return ready(Err(ProcessError::Terminated)).boxed();
         }
-        let outcome = put(&mut state);
+        let outcome = enqueue(&mut state);
         drop(state);
         // The owner writes what the child did not take at once, and keeps the idle time.
-        self.shared.poke.notify_one();
+        self.shared.wake_task.notify_one();
         match outcome {
-            Put::Accepted => ready(Ok(WriteStatus::Accepted)).boxed(),
-            Put::Closed => ready(Ok(WriteStatus::StdinClosed)).boxed(),
-            Put::Overflow => ready(Err(ProcessError::StdinFull)).boxed(),
-            Put::Waits(queued) => async {
+            EnqueueOutcome::Accepted => ready(Ok(WriteStatus::Accepted)).boxed(),
+            EnqueueOutcome::Closed => ready(Ok(WriteStatus::StdinClosed)).boxed(),
+            EnqueueOutcome::Overflow => ready(Err(ProcessError::StdinFull)).boxed(),
+            EnqueueOutcome::Waiting(queued) => async {
                 // Either way it is out of the line: queued, or discarded with the process.
                 let _ = queued.await;
                 Ok(WriteStatus::Accepted)
@@ -91,11 +91,11 @@ impl ExecProcess for LocalProcess {
     }
 
     fn follow(&self, follow: Follow) -> EventStream {
-        Box::pin(Events::new(&self.shared, follow))
+        Box::pin(FollowerEvents::new(&self.shared, follow))
     }
 
     fn hold(&self, after: OutputSeq) -> Box<dyn Hold> {
-        Box::new(Held::new(&self.shared, after))
+        Box::new(OutputHold::new(&self.shared, after))
     }
 
     fn read(&self, read: Read) -> BoxFuture<'_, Result<Page, ProcessError>> {
@@ -128,14 +128,14 @@ impl ExecProcess for LocalProcess {
         id: Option<WriteId>,
         data: Bytes,
     ) -> BoxFuture<'static, Result<WriteStatus, ProcessError>> {
-        self.put(|state| state.input.write(id, data))
+        self.enqueue(|state| state.input.write(id, data))
     }
 
     fn close_stdin(
         &self,
         id: Option<WriteId>,
     ) -> BoxFuture<'static, Result<WriteStatus, ProcessError>> {
-        self.put(|state| state.input.close(id))
+        self.enqueue(|state| state.input.close(id))
     }
 
     fn resize(&self, size: TerminalSize) -> BoxFuture<'static, Result<(), ProcessError>> {
@@ -181,7 +181,7 @@ impl ExecProcess for LocalProcess {
             }
         }
         drop(state);
-        self.shared.poke.notify_one();
+        self.shared.wake_task.notify_one();
         ready(Ok(running)).boxed()
     }
 
@@ -253,11 +253,11 @@ impl Drop for LocalProcess {
             child.kill_tree();
         }
         drop(state);
-        self.shared.poke.notify_one();
+        self.shared.wake_task.notify_one();
     }
 }
 
-fn status(state: &State, pid: u32, started_at_ms: u64) -> Status {
+fn status(state: &ProcessState, pid: u32, started_at_ms: u64) -> Status {
     Status {
         exit: state.log().exit().cloned(),
         closed: state.log().is_closed(),

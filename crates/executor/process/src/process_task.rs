@@ -20,46 +20,46 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use self::deadlines::{Deadlines, Due};
+use self::deadlines::{DueAction, ProcessDeadlines};
 use crate::{
-    shared_state::Shared,
-    spawner::{Child, ExitReport, Report},
+    shared_state::SharedState,
+    spawner::{Child, ExitReport, SupervisorReport},
     stdio,
 };
 
 pub(crate) use self::{
-    deadlines::{Timers, TreeLimits},
-    output_reader::{Kind, Source},
+    deadlines::{ProcessTimers, TreeLimits},
+    output_reader::{OutputKind, OutputReader},
 };
 
 /// How long a supervisor may take to kill its tree before that is done without it, and how often.
-const KILL_PATIENCE: Duration = Duration::from_millis(100);
+const KILL_TIMEOUT: Duration = Duration::from_millis(100);
 /// How many such kills a supervisor survives without ending by itself.
 const MAX_FORCED_KILLS: u32 = 10;
 
 /// What the owner begins with.
 #[derive(Debug)]
-pub(crate) struct Owner {
-    pub(crate) shared: Arc<Shared>,
+pub(crate) struct ProcessTask {
+    pub(crate) shared: Arc<SharedState>,
     pub(crate) child: Arc<Child>,
-    pub(crate) sources: Vec<Source>,
+    pub(crate) sources: Vec<OutputReader>,
     pub(crate) started: Instant,
-    deadlines: Deadlines,
+    deadlines: ProcessDeadlines,
     exited: bool,
     sandboxed: bool,
     /// When a kill that was ordered is overdue, and how often that has been so.
-    overdue: Option<(Instant, u32)>,
+    kill_overdue: Option<(Instant, u32)>,
 }
 
-impl Owner {
+impl ProcessTask {
     pub(crate) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<SharedState>,
         child: Arc<Child>,
-        sources: Vec<Source>,
-        timers: Timers,
+        sources: Vec<OutputReader>,
+        timers: ProcessTimers,
         started: Instant,
     ) -> Self {
-        let deadlines = Deadlines::new(timers, started);
+        let deadlines = ProcessDeadlines::new(timers, started);
         Self {
             shared,
             child,
@@ -68,7 +68,7 @@ impl Owner {
             deadlines,
             exited: false,
             sandboxed: false,
-            overdue: None,
+            kill_overdue: None,
         }
     }
 
@@ -79,54 +79,54 @@ impl Owner {
 
     /// Runs until nothing of the process is left.
     pub(crate) async fn run(mut self) {
-        let (mut supervised, mut was_held) = (true, false);
+        let (mut supervised, mut was_paused) = (true, false);
         while supervised || !self.sources.is_empty() {
-            let held = !self.sources.is_empty() && self.shared.is_held();
-            if held || was_held {
-                self.deadlines.handle_pause();
+            let paused = !self.sources.is_empty() && self.shared.is_backpressured();
+            if paused || was_paused {
+                self.deadlines.handle_backpressure();
             }
-            was_held = held;
+            was_paused = paused;
             let (blocked, kill_at, dropped) = {
                 let state = self.shared.lock();
                 (state.input.blocked(), state.kill_at, state.dropped)
             };
-            if dropped && !supervised && !held {
+            if dropped && !supervised && !paused {
                 // A stranger holds the output open, and nobody is left to want it.
                 self.sources.clear();
                 self.close_if_done();
                 return;
             }
-            if supervised && self.overdue.is_none() && self.child.is_kill_ordered() {
-                self.overdue = Some((Instant::now() + KILL_PATIENCE, 0));
+            if supervised && self.kill_overdue.is_none() && self.child.is_kill_ordered() {
+                self.kill_overdue = Some((Instant::now() + KILL_TIMEOUT, 0));
             }
-            let overdue_at = self.overdue.filter(|_| supervised).map(|(at, _)| at);
-            let deadline = self.deadlines.next(kill_at, held);
+            let overdue_at = self.kill_overdue.filter(|_| supervised).map(|(at, _)| at);
+            let deadline = self.deadlines.next(kill_at, paused);
             tokio::select! {
                 report = self.child.report(), if supervised => match report {
-                    Some(Report::Exited(exit)) => {
-                        self.drain(held);
+                    Some(SupervisorReport::Exited(exit)) => {
+                        self.drain(paused);
                         self.record_exit(&exit);
                     }
-                    Some(Report::Started { .. } | Report::Failed { .. }) => {}
+                    Some(SupervisorReport::Started { .. } | SupervisorReport::Failed { .. }) => {}
                     None => {
                         supervised = false;
-                        self.let_go();
+                        self.mark_tree_gone();
                     }
                 },
-                (index, data) = output_reader::read_any(&mut self.sources), if !held && !self.sources.is_empty() => {
-                    self.take(index, data);
+                (index, data) = output_reader::read_any(&mut self.sources), if !paused && !self.sources.is_empty() => {
+                    self.record_output(index, data);
                 }
                 () = writable(blocked.as_deref()), if blocked.is_some() => {
                     self.shared.lock().input.flush();
                     self.deadlines.activity();
                 }
-                () = self.shared.poke.notified() => {
-                    if self.shared.lock().input.take_touched() {
+                () = self.shared.wake_task.notified() => {
+                    if self.shared.lock().input.take_activity() {
                         self.deadlines.activity();
                     }
                 }
                 () = sleep_until(deadline.unwrap_or(self.started)), if deadline.is_some() => {
-                    self.handle_deadline(kill_at, held);
+                    self.handle_deadline(kill_at, paused);
                 }
                 () = sleep_until(overdue_at.unwrap_or(self.started)), if overdue_at.is_some() => {
                     self.force_kill().await;
@@ -136,7 +136,7 @@ impl Owner {
         }
     }
 
-    fn take(&mut self, index: usize, data: Option<Bytes>) {
+    fn record_output(&mut self, index: usize, data: Option<Bytes>) {
         match data {
             Some(data) => {
                 self.deadlines.activity();
@@ -158,8 +158,8 @@ impl Owner {
     /// Reads what is there before an exit is recorded, so that it normally comes first. Of a
     /// sandboxed process everything is read that it can have left, also for a slow reader: its last
     /// words tell whether it was refused something.
-    fn drain(&mut self, held: bool) {
-        let most = match (self.sandboxed, held) {
+    fn drain(&mut self, paused: bool) {
+        let most = match (self.sandboxed, paused) {
             (true, _) => stdio::LARGE_BYTES,
             (false, false) => 1,
             (false, true) => 0,
@@ -172,7 +172,7 @@ impl Owner {
                     break;
                 };
                 bytes += data.as_ref().map_or(0, Bytes::len);
-                self.take(index, data);
+                self.record_output(index, data);
             }
             // One that has ended left its place to another.
             if self.sources.len() == count {
@@ -224,7 +224,7 @@ impl Owner {
     }
 
     /// The supervisor is gone: the tree is, too, or it is out of reach.
-    fn let_go(&mut self) {
+    fn mark_tree_gone(&mut self) {
         let mut state = self.shared.lock();
         state.child = None;
         state.kill_at = None;
@@ -243,7 +243,7 @@ impl Owner {
 
     fn close_if_done(&mut self) {
         if self.exited && self.sources.is_empty() && !self.shared.lock().log().is_closed() {
-            self.shared.lock().input.deafen();
+            self.shared.lock().input.discard_input();
             self.shared.record(|log| log.record_close());
             // A policy holds for one command: what goes on in silence behind it has no business.
             if self.sandboxed {
@@ -252,14 +252,14 @@ impl Owner {
         }
     }
 
-    fn handle_deadline(&mut self, kill_at: Option<Instant>, held: bool) {
-        match self.deadlines.due(kill_at, held) {
-            Some(Due::Kill(cause)) => {
+    fn handle_deadline(&mut self, kill_at: Option<Instant>, paused: bool) {
+        match self.deadlines.due(kill_at, paused) {
+            Some(DueAction::Kill(cause)) => {
                 self.kill(cause);
             }
-            Some(Due::Sample(limits)) => self.check_usage(limits),
+            Some(DueAction::Sample(limits)) => self.check_usage(limits),
             // Somebody outside the tree holds the output open; what it held was read.
-            Some(Due::Abandon) => self.sources.clear(),
+            Some(DueAction::Abandon) => self.sources.clear(),
             None => {}
         }
     }
@@ -280,13 +280,13 @@ impl Owner {
     /// Kills the tree without its supervisor, which was ordered to and has not done it: a command may
     /// have stopped it. Under load it may just be slow; what is killed here was to be killed anyway.
     async fn force_kill(&mut self) {
-        let count = self.overdue.map_or(0, |(_, count)| count);
+        let count = self.kill_overdue.map_or(0, |(_, count)| count);
         let child = Arc::clone(&self.child);
         let forced = spawn_blocking(move || child.force_kill(count >= MAX_FORCED_KILLS)).await;
         if let Err(error) = forced {
             tracing::debug!(%error, "tree was not killed by force");
         }
-        self.overdue = Some((Instant::now() + KILL_PATIENCE, count.saturating_add(1)));
+        self.kill_overdue = Some((Instant::now() + KILL_TIMEOUT, count.saturating_add(1)));
     }
 
     fn kill(&self, cause: ExitCause) {

@@ -13,21 +13,21 @@ use exec_wire::{id::OutputSeq, process::ExitCause};
 use futures_util::Stream;
 use tokio::{sync::Notify, time::Instant};
 
-use crate::{spawner::Child, stdin_queue::Input};
+use crate::{spawner::Child, stdin_queue::StdinQueue};
 
 #[derive(Debug)]
-pub(crate) struct Shared {
-    state: Mutex<State>,
+pub(crate) struct SharedState {
+    state: Mutex<ProcessState>,
     /// Wakes readers and waiters: something was recorded.
     pub(crate) recorded: Notify,
     /// Wakes the owner: input waits, a follower caught up, a deadline changed.
-    pub(crate) poke: Notify,
+    pub(crate) wake_task: Notify,
 }
 
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct ProcessState {
     followed: FollowedLog,
-    pub(crate) input: Input,
+    pub(crate) input: StdinQueue,
     /// The supervisor, while anything of the tree may live.
     pub(crate) child: Option<Arc<Child>>,
     /// Why the process is being ended, once it is.
@@ -38,15 +38,15 @@ pub(crate) struct State {
     pub(crate) dropped: bool,
 }
 
-impl State {
+impl ProcessState {
     pub(crate) fn log(&self) -> &OutputLog {
         self.followed.log()
     }
 }
 
-impl Shared {
-    pub(crate) fn new(log: OutputLog, input: Input, child: Arc<Child>) -> Self {
-        let state = State {
+impl SharedState {
+    pub(crate) fn new(log: OutputLog, input: StdinQueue, child: Arc<Child>) -> Self {
+        let state = ProcessState {
             followed: FollowedLog::new(log),
             input,
             child: Some(child),
@@ -57,11 +57,11 @@ impl Shared {
         Self {
             state: Mutex::new(state),
             recorded: Notify::new(),
-            poke: Notify::new(),
+            wake_task: Notify::new(),
         }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ProcessState> {
         // Nothing panics while it holds the lock; if something did, the state is still whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -74,20 +74,20 @@ impl Shared {
     }
 
     /// Tells whether a follower that may not lose anything lags too far behind.
-    pub(crate) fn is_held(&self) -> bool {
+    pub(crate) fn is_backpressured(&self) -> bool {
         self.lock().followed.is_held()
     }
 }
 
 /// A follower's stream of events.
 #[derive(Debug)]
-pub(crate) struct Events {
-    shared: Arc<Shared>,
+pub(crate) struct FollowerEvents {
+    shared: Arc<SharedState>,
     id: FollowerId,
 }
 
-impl Events {
-    pub(crate) fn new(shared: &Arc<Shared>, follow: Follow) -> Self {
+impl FollowerEvents {
+    pub(crate) fn new(shared: &Arc<SharedState>, follow: Follow) -> Self {
         let id = shared.lock().followed.follow(follow);
         Self {
             shared: Arc::clone(shared),
@@ -96,36 +96,36 @@ impl Events {
     }
 }
 
-impl Stream for Events {
+impl Stream for FollowerEvents {
     type Item = ExecProcessEvent;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<ExecProcessEvent>> {
         let polled = self.shared.lock().followed.poll_event(self.id, cx);
         let followed = ready!(polled);
         if followed.released {
-            self.shared.poke.notify_one();
+            self.shared.wake_task.notify_one();
         }
         Poll::Ready(followed.event.map(ExecProcessEvent::from))
     }
 }
 
-impl Drop for Events {
+impl Drop for FollowerEvents {
     fn drop(&mut self) {
         self.shared.lock().followed.unfollow(self.id);
         // Whoever it held up may go on.
-        self.shared.poke.notify_one();
+        self.shared.wake_task.notify_one();
     }
 }
 
 /// Keeps what somebody has not acknowledged.
 #[derive(Debug)]
-pub(crate) struct Held {
-    shared: Arc<Shared>,
+pub(crate) struct OutputHold {
+    shared: Arc<SharedState>,
     id: FollowerId,
 }
 
-impl Held {
-    pub(crate) fn new(shared: &Arc<Shared>, after: OutputSeq) -> Self {
+impl OutputHold {
+    pub(crate) fn new(shared: &Arc<SharedState>, after: OutputSeq) -> Self {
         let id = shared.lock().followed.hold(after);
         Self {
             shared: Arc::clone(shared),
@@ -134,19 +134,19 @@ impl Held {
     }
 }
 
-impl Hold for Held {
+impl Hold for OutputHold {
     fn acknowledge(&self, seq: OutputSeq) {
         let released = self.shared.lock().followed.acknowledge(self.id, seq);
         if released {
-            self.shared.poke.notify_one();
+            self.shared.wake_task.notify_one();
         }
     }
 }
 
-impl Drop for Held {
+impl Drop for OutputHold {
     fn drop(&mut self) {
         self.shared.lock().followed.unfollow(self.id);
         // Whoever it held up may go on.
-        self.shared.poke.notify_one();
+        self.shared.wake_task.notify_one();
     }
 }

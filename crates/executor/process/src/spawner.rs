@@ -19,11 +19,11 @@ use std::{
 };
 
 use exec_spawn::{
-    enclosure::{At, Part},
+    enclosure::{SetupStep, StepCode},
     process_tree as tree,
     spawner::{
-        MAX_EXTRA, MAX_FDS, MAX_FRAME_BYTES, Order, REPORT_BYTES, SpawnerProcess, adopts_orphans,
-        end_orphans,
+        MAX_EXTRA, MAX_FDS, MAX_FRAME_BYTES, REPORT_BYTES, SpawnerProcess, SupervisorOrder,
+        is_subreaper, stop_orphans,
     },
 };
 use rustix::{
@@ -43,7 +43,7 @@ use tokio::{
 use crate::stdio::register;
 
 pub use exec_spawn::spawner::{
-    ExitReport, Extra, Limit, Report, Resource, SpawnError, Spec, Stage,
+    ExitReport, Extra, LimitedResource, ResourceLimit, SpawnError, Spec, Stage, SupervisorReport,
 };
 pub use exec_spawn::spawner::{adopt_orphans, run_if_spawner}; // MOVED
 
@@ -55,7 +55,7 @@ const THIS_PROGRAM: &str = "/proc/self/exe";
 #[derive(Clone, Debug)]
 pub struct Spawner {
     program: Arc<Path>,
-    link: Arc<Mutex<Option<Link>>>,
+    link: Arc<Mutex<Option<SpawnerLink>>>,
 }
 
 impl Default for Spawner {
@@ -90,7 +90,7 @@ impl Spawner {
             && !enclosure.guards.is_empty()
         {
             return Err(SpawnError::Enclosure {
-                part: Part::Guard(enclosure.guards.first().cloned()),
+                part: SetupStep::Guard(enclosure.guards.first().cloned()),
                 source: io::Error::from_raw_os_error(libc::EINVAL),
             });
         }
@@ -104,7 +104,11 @@ impl Spawner {
         let control = register(ours, Interest::READABLE)
             .map_err(|error| SpawnError::host(Stage::Setup, error))?;
         let process = self.send(&spec, theirs).await?;
-        let (steps, guards) = spec.enclosure.as_mut().map(Part::names).unwrap_or_default();
+        let (steps, guards) = spec
+            .enclosure
+            .as_mut()
+            .map(SetupStep::take_names)
+            .unwrap_or_default();
         drop(spec);
         let child = Child {
             control,
@@ -114,23 +118,24 @@ impl Spawner {
             process: Arc::clone(&process),
             _spawner: self.clone(),
         };
-        match attend(&process, child.report()).await.flatten() {
-            Some(Report::Started { pid, supervisor }) => Ok(Child {
+        match await_spawner(&process, child.report()).await.flatten() {
+            Some(SupervisorReport::Started { pid, supervisor }) => Ok(Child {
                 pid,
                 supervisor: supervisor.cast_signed(),
                 ..child
             }),
-            Some(Report::Failed { stage, errno, part }) => {
+            Some(SupervisorReport::Failed { stage, errno, part }) => {
                 let source = io::Error::from_raw_os_error(errno);
                 let stage = Stage::from_number(stage);
                 Err(if stage == Stage::Enclosure {
-                    let part = Part::new(At::from_numbers(part.0, part.1), &steps, &guards);
+                    let part =
+                        SetupStep::new(StepCode::from_numbers(part.0, part.1), &steps, &guards);
                     SpawnError::Enclosure { part, source }
                 } else {
                     SpawnError::host(stage, source)
                 })
             }
-            Some(Report::Exited(_)) | None => Err(SpawnError::Lost),
+            Some(SupervisorReport::Exited(_)) | None => Err(SpawnError::Lost),
         }
     }
 
@@ -156,8 +161,8 @@ impl Spawner {
         Ok(process)
     }
 
-    fn open_link(&self) -> Result<Link, SpawnError> {
-        Link::open(&self.program).map_err(|error| SpawnError::host(Stage::Setup, error))
+    fn open_link(&self) -> Result<SpawnerLink, SpawnError> {
+        SpawnerLink::open(&self.program).map_err(|error| SpawnError::host(Stage::Setup, error))
     }
 }
 
@@ -182,7 +187,7 @@ impl Child {
 
     /// Waits for the next report. `None`: the supervisor is gone, and with it the whole tree.
     /// Cancelling loses nothing.
-    pub async fn report(&self) -> Option<Report> {
+    pub async fn report(&self) -> Option<SupervisorReport> {
         let received = self
             .control
             .async_io(Interest::READABLE, |control| {
@@ -200,19 +205,19 @@ impl Child {
         received
             .ok()
             .flatten()
-            .and_then(|bytes| Report::decode(&bytes))
+            .and_then(|bytes| SupervisorReport::decode(&bytes))
     }
 
     /// Signals the command's process group. After the command has ended nothing happens.
     pub fn signal(&self, signal: i32) {
-        self.order(Order::Signal(signal));
+        self.order(SupervisorOrder::Signal(signal));
     }
 
     /// Kills the command and everything that descends from it. Its supervisor does that; see
     /// `Child::force_kill` for one that does not.
     pub fn kill_tree(&self) {
         self.kill_ordered.store(true, Relaxed);
-        self.order(Order::Kill);
+        self.order(SupervisorOrder::Kill);
         self.process.resume();
         self.resume_supervisor();
     }
@@ -255,7 +260,7 @@ impl Child {
         }
     }
 
-    fn order(&self, order: Order) {
+    fn order(&self, order: SupervisorOrder) {
         // A supervisor that is gone has nothing left to signal.
         if let Err(errno) = send(&self.control, &order.encode(), SendFlags::NOSIGNAL) {
             tracing::debug!(%errno, ?order, "supervisor did not take an order");
@@ -264,29 +269,32 @@ impl Child {
 }
 
 /// How long a spawner may take for something before it is looked at.
-const PATIENCE: Duration = Duration::from_millis(100);
+const STALL_TIMEOUT: Duration = Duration::from_millis(100);
 /// How often in a row a spawner may be found stopped, although it was continued, before it is killed.
 const MAX_STOPS: u32 = 20;
 /// How often orphans of a dead spawner are looked for.
-const ORPHAN_CHECK: Duration = Duration::from_millis(20);
+const ORPHAN_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// How many checks supervisors get to end their trees by themselves.
 const GRACE_CHECKS: u32 = 5;
 /// How many checks there are. What lives on is in uninterruptible sleep.
 const MAX_CHECKS: u32 = 500;
 
 /// A spawner process and the socket to it.
-pub(super) struct Link {
+pub(super) struct SpawnerLink {
     socket: AsyncFd<OwnedFd>,
     process: Arc<SpawnerProcess>,
 }
 
-impl Link {
+impl SpawnerLink {
     pub(super) fn open(program: &Path) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         rustix::io::ioctl_fionbio(&ours, true)?;
         let process = Arc::new(SpawnerProcess::start(program, theirs)?);
-        tokio::spawn(attend_death(Arc::clone(&process), process.descriptor()?));
+        tokio::spawn(watch_spawner_exit(
+            Arc::clone(&process),
+            process.descriptor()?,
+        ));
         Ok(Self {
             socket: register(ours, Interest::WRITABLE)?,
             process,
@@ -306,7 +314,7 @@ impl Link {
         control: &OwnedFd,
     ) -> io::Result<()> {
         self.process.resume();
-        let sent = attend(
+        let sent = await_spawner(
             &self.process,
             send_frame(&self.socket, frame, spec, control),
         );
@@ -339,9 +347,9 @@ async fn send_frame(
     Ok(())
 }
 
-impl fmt::Debug for Link {
+impl fmt::Debug for SpawnerLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Link")
+        f.debug_struct("SpawnerLink")
             .field("process", &self.process)
             .finish_non_exhaustive()
     }
@@ -349,14 +357,14 @@ impl fmt::Debug for Link {
 
 /// Waits for something that the spawner has to do, and continues it as often as it is stopped
 /// meanwhile. `None`: it was stopped again and again, and was killed.
-pub(super) async fn attend<T>(
+pub(super) async fn await_spawner<T>(
     process: &SpawnerProcess,
     work: impl Future<Output = T>,
 ) -> Option<T> {
     let mut work = std::pin::pin!(work);
     let mut stops = 0;
     loop {
-        if let Ok(done) = timeout(PATIENCE, work.as_mut()).await {
+        if let Ok(done) = timeout(STALL_TIMEOUT, work.as_mut()).await {
             return Some(done);
         }
         let is_stopped = process.is_stopped();
@@ -371,21 +379,21 @@ pub(super) async fn attend<T>(
 }
 
 /// Waits for a spawner's death, reaps it, and kills the orphans that it left to this process.
-async fn attend_death(process: Arc<SpawnerProcess>, descriptor: OwnedFd) {
+async fn watch_spawner_exit(process: Arc<SpawnerProcess>, descriptor: OwnedFd) {
     let Ok(descriptor) = register(descriptor, Interest::READABLE) else {
         return;
     };
     // A descriptor of a process is readable from its death on.
     drop(descriptor.readable().await);
     process.reap();
-    if !adopts_orphans() {
+    if !is_subreaper() {
         return;
     }
     for check in 0..MAX_CHECKS {
-        if !end_orphans(check >= GRACE_CHECKS) {
+        if !stop_orphans(check >= GRACE_CHECKS) {
             return;
         }
-        sleep(ORPHAN_CHECK).await;
+        sleep(ORPHAN_CHECK_INTERVAL).await;
     }
     tracing::error!("processes of a killed spawner cannot be killed");
 }

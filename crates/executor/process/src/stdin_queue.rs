@@ -21,20 +21,20 @@ const WAITING_BYTES: usize = 64 << 20;
 
 /// What is on its way to a child.
 #[derive(Debug)]
-pub(crate) struct Input {
-    target: Target,
-    queue: VecDeque<Item>,
+pub(crate) struct StdinQueue {
+    target: StdinTarget,
+    queue: VecDeque<StdinItem>,
     queued_bytes: usize,
-    waiting: VecDeque<(Item, oneshot::Sender<()>)>,
+    waiting: VecDeque<(StdinItem, oneshot::Sender<()>)>,
     waiting_bytes: usize,
     accepted: BTreeSet<WriteId>,
     accepted_order: VecDeque<WriteId>,
     /// Something was put in since the owner last looked.
-    touched: bool,
+    activity: bool,
 }
 
 #[derive(Debug)]
-enum Target {
+enum StdinTarget {
     /// There never was a way in, or a client closed it.
     Closed,
     /// Our end of the pipe or terminal.
@@ -43,54 +43,54 @@ enum Target {
         terminal: bool,
     },
     /// Nobody reads any more; what is written is discarded.
-    Deaf,
+    ReaderGone,
 }
 
 #[derive(Debug)]
-enum Item {
+enum StdinItem {
     Data(Bytes),
-    End,
+    Eof,
 }
 
-impl Item {
+impl StdinItem {
     fn len(&self) -> usize {
         match self {
             Self::Data(data) => data.len(),
-            Self::End => 0,
+            Self::Eof => 0,
         }
     }
 }
 
 /// What became of something put in.
 #[derive(Debug)]
-pub(crate) enum Put {
+pub(crate) enum EnqueueOutcome {
     /// It is queued, or written already.
     Accepted,
     /// It is in line, and queued when this resolves.
-    Waits(oneshot::Receiver<()>),
+    Waiting(oneshot::Receiver<()>),
     /// There is no way in.
     Closed,
     /// The line is too long.
     Overflow,
 }
 
-impl Input {
+impl StdinQueue {
     pub(crate) fn none() -> Self {
-        Self::to(Target::Closed)
+        Self::to(StdinTarget::Closed)
     }
 
     pub(crate) fn pipe(fd: Arc<AsyncFd<OwnedFd>>) -> Self {
-        Self::to(Target::Open {
+        Self::to(StdinTarget::Open {
             fd,
             terminal: false,
         })
     }
 
     pub(crate) fn terminal(fd: Arc<AsyncFd<OwnedFd>>) -> Self {
-        Self::to(Target::Open { fd, terminal: true })
+        Self::to(StdinTarget::Open { fd, terminal: true })
     }
 
-    fn to(target: Target) -> Self {
+    fn to(target: StdinTarget) -> Self {
         Self {
             target,
             queue: VecDeque::new(),
@@ -99,30 +99,30 @@ impl Input {
             waiting_bytes: 0,
             accepted: BTreeSet::new(),
             accepted_order: VecDeque::new(),
-            touched: false,
+            activity: false,
         }
     }
 
     /// Puts bytes in line, unless a write of this id is or was in it.
-    pub(crate) fn write(&mut self, id: Option<WriteId>, data: Bytes) -> Put {
-        self.put(id, Item::Data(data))
+    pub(crate) fn write(&mut self, id: Option<WriteId>, data: Bytes) -> EnqueueOutcome {
+        self.enqueue(id, StdinItem::Data(data))
     }
 
     /// Puts the end of input in line.
-    pub(crate) fn close(&mut self, id: Option<WriteId>) -> Put {
-        self.put(id, Item::End)
+    pub(crate) fn close(&mut self, id: Option<WriteId>) -> EnqueueOutcome {
+        self.enqueue(id, StdinItem::Eof)
     }
 
     /// Tells whether something was put in since the last time this was asked.
-    pub(crate) fn take_touched(&mut self) -> bool {
-        std::mem::take(&mut self.touched)
+    pub(crate) fn take_activity(&mut self) -> bool {
+        std::mem::take(&mut self.activity)
     }
 
     /// Returns where to wait until more can be written, if anything is queued.
     pub(crate) fn blocked(&self) -> Option<Arc<AsyncFd<OwnedFd>>> {
         match &self.target {
-            Target::Open { fd, .. } if !self.queue.is_empty() => Some(Arc::clone(fd)),
-            Target::Open { .. } | Target::Closed | Target::Deaf => None,
+            StdinTarget::Open { fd, .. } if !self.queue.is_empty() => Some(Arc::clone(fd)),
+            StdinTarget::Open { .. } | StdinTarget::Closed | StdinTarget::ReaderGone => None,
         }
     }
 
@@ -130,19 +130,19 @@ impl Input {
     pub(crate) fn flush(&mut self) -> bool {
         let mut progress = false;
         while let Some(item) = self.queue.front_mut() {
-            let Target::Open { fd, terminal } = &self.target else {
+            let StdinTarget::Open { fd, terminal } = &self.target else {
                 self.discard();
                 return true;
             };
             let end_of_file;
             let data: &[u8] = match item {
-                Item::Data(data) => data,
-                Item::End if *terminal => {
+                StdinItem::Data(data) => data,
+                StdinItem::Eof if *terminal => {
                     end_of_file = [stdio::end_of_file(fd.get_ref())];
                     &end_of_file
                 }
-                Item::End => {
-                    self.target = Target::Closed;
+                StdinItem::Eof => {
+                    self.target = StdinTarget::Closed;
                     self.discard();
                     return true;
                 }
@@ -151,20 +151,20 @@ impl Input {
                 Ok(count) => {
                     progress = true;
                     let whole = count >= data.len();
-                    if let Item::Data(data) = item {
+                    if let StdinItem::Data(data) = item {
                         data.advance(count);
                         self.queued_bytes -= count;
                     }
                     if whole {
                         self.queue.pop_front();
-                        self.promote();
+                        self.admit_waiting();
                     }
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
                 Err(_) => {
                     // The child closed its end.
-                    self.deafen();
+                    self.discard_input();
                     return true;
                 }
             }
@@ -173,28 +173,28 @@ impl Input {
     }
 
     /// Nobody will read any more: lets go of the descriptor and of all that waits.
-    pub(crate) fn deafen(&mut self) {
-        if matches!(self.target, Target::Open { .. }) {
-            self.target = Target::Deaf;
+    pub(crate) fn discard_input(&mut self) {
+        if matches!(self.target, StdinTarget::Open { .. }) {
+            self.target = StdinTarget::ReaderGone;
         }
         self.discard();
     }
 
-    fn put(&mut self, id: Option<WriteId>, item: Item) -> Put {
+    fn enqueue(&mut self, id: Option<WriteId>, item: StdinItem) -> EnqueueOutcome {
         // First: what was accepted once is accepted again, also after the end of input.
         if id.as_ref().is_some_and(|id| self.accepted.contains(id)) {
-            return Put::Accepted;
+            return EnqueueOutcome::Accepted;
         }
         match &self.target {
-            Target::Closed => return Put::Closed,
-            Target::Deaf => return Put::Accepted,
-            Target::Open { .. } => self.touched = true,
+            StdinTarget::Closed => return EnqueueOutcome::Closed,
+            StdinTarget::ReaderGone => return EnqueueOutcome::Accepted,
+            StdinTarget::Open { .. } => self.activity = true,
         }
         let length = item.len();
         let room = self.queue.len() < limits::STDIN_QUEUE_CHUNKS
             && (self.queue.is_empty() || self.queued_bytes + length <= QUEUE_BYTES);
         if self.waiting.is_empty() && room {
-            self.remember(id);
+            self.remember_id(id);
             let was_empty = self.queue.is_empty();
             self.queued_bytes += length;
             self.queue.push_back(item);
@@ -202,19 +202,19 @@ impl Input {
                 // The usual case: the child reads, and nobody needs to be woken for it.
                 self.flush();
             }
-            return Put::Accepted;
+            return EnqueueOutcome::Accepted;
         }
         if self.waiting.len() >= WAITING_WRITES || self.waiting_bytes + length > WAITING_BYTES {
-            return Put::Overflow;
+            return EnqueueOutcome::Overflow;
         }
-        self.remember(id);
+        self.remember_id(id);
         let (queued, wait) = oneshot::channel();
         self.waiting_bytes += length;
         self.waiting.push_back((item, queued));
-        Put::Waits(wait)
+        EnqueueOutcome::Waiting(wait)
     }
 
-    fn remember(&mut self, id: Option<WriteId>) {
+    fn remember_id(&mut self, id: Option<WriteId>) {
         let Some(id) = id else { return };
         if self.accepted_order.len() >= limits::REMEMBERED_WRITE_IDS
             && let Some(oldest) = self.accepted_order.pop_front()
@@ -226,7 +226,7 @@ impl Input {
     }
 
     /// Moves what waits into the queue as far as there is room.
-    fn promote(&mut self) {
+    fn admit_waiting(&mut self) {
         while self.queue.len() < limits::STDIN_QUEUE_CHUNKS
             && let Some((item, queued)) = self.waiting.pop_front_if(|(item, _)| {
                 self.queue.is_empty() || self.queued_bytes + item.len() <= QUEUE_BYTES

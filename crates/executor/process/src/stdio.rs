@@ -17,21 +17,21 @@ use tokio::io::{Interest, unix::AsyncFd};
 
 use crate::{
     launch::LaunchIo,
-    process_task::{Kind, Source},
-    stdin_queue::Input,
+    process_task::{OutputKind, OutputReader},
+    stdin_queue::StdinQueue,
 };
 
 /// Capacity of a pipe that carries much: the child then writes while we read.
 pub(crate) const LARGE_BYTES: usize = 256 << 10;
 
 /// Both ends of a child's standard descriptors.
-pub(crate) struct Ends {
-    pub(crate) ours: Ours,
+pub(crate) struct StdioEnds {
+    pub(crate) ours: ParentEnds,
     pub(crate) theirs: [OwnedFd; 3],
     pub(crate) terminal: bool,
 }
 
-pub(crate) enum Ours {
+pub(crate) enum ParentEnds {
     Pipes {
         stdin: Option<OwnedFd>,
         stdout: OwnedFd,
@@ -40,13 +40,13 @@ pub(crate) enum Ours {
     Terminal(OwnedFd),
 }
 
-impl Ends {
+impl StdioEnds {
     pub(crate) fn open(kind: LaunchIo) -> io::Result<Self> {
         if let LaunchIo::Terminal(size) = kind {
             let (ours, theirs) = open_terminal(size)?;
             let theirs = [theirs.try_clone()?, theirs.try_clone()?, theirs];
             return Ok(Self {
-                ours: Ours::Terminal(ours),
+                ours: ParentEnds::Terminal(ours),
                 theirs,
                 terminal: true,
             });
@@ -60,7 +60,7 @@ impl Ends {
         let (stdout, their_stdout) = pipe_from_child()?;
         let (stderr, their_stderr) = pipe_from_child()?;
         Ok(Self {
-            ours: Ours::Pipes {
+            ours: ParentEnds::Pipes {
                 stdin,
                 stdout,
                 stderr,
@@ -71,11 +71,15 @@ impl Ends {
     }
 }
 
-pub(crate) type Registered = (Input, Vec<Source>, Option<Weak<AsyncFd<OwnedFd>>>);
+pub(crate) type RegisteredEnds = (
+    StdinQueue,
+    Vec<OutputReader>,
+    Option<Weak<AsyncFd<OwnedFd>>>,
+);
 
-impl Ours {
+impl ParentEnds {
     /// Hands our ends to the runtime.
-    pub(crate) fn register(self) -> io::Result<Registered> {
+    pub(crate) fn register(self) -> io::Result<RegisteredEnds> {
         match self {
             Self::Pipes {
                 stdin,
@@ -84,22 +88,26 @@ impl Ours {
             } => {
                 let register = |fd, interest| register(fd, interest).map(Arc::new);
                 let input = match stdin {
-                    Some(fd) => Input::pipe(register(fd, Interest::WRITABLE)?),
-                    None => Input::none(),
+                    Some(fd) => StdinQueue::pipe(register(fd, Interest::WRITABLE)?),
+                    None => StdinQueue::none(),
                 };
                 let stdout = register(stdout, Interest::READABLE)?;
                 let stderr = register(stderr, Interest::READABLE)?;
                 let sources = vec![
-                    Source::new(stdout, Kind::Pipe(OutputStream::Stdout)),
-                    Source::new(stderr, Kind::Pipe(OutputStream::Stderr)),
+                    OutputReader::new(stdout, OutputKind::Pipe(OutputStream::Stdout)),
+                    OutputReader::new(stderr, OutputKind::Pipe(OutputStream::Stderr)),
                 ];
                 Ok((input, sources, None))
             }
             Self::Terminal(fd) => {
                 let fd = Arc::new(register(fd, Interest::READABLE | Interest::WRITABLE)?);
                 let terminal = Arc::downgrade(&fd);
-                let input = Input::terminal(Arc::clone(&fd));
-                Ok((input, vec![Source::new(fd, Kind::Terminal)], Some(terminal)))
+                let input = StdinQueue::terminal(Arc::clone(&fd));
+                Ok((
+                    input,
+                    vec![OutputReader::new(fd, OutputKind::Terminal)],
+                    Some(terminal),
+                ))
             }
         }
     }

@@ -18,19 +18,19 @@ mod setup_step;
 use std::{ffi::CString, os::fd::OwnedFd};
 
 pub(crate) use self::{
-    encoded_setup::{NamespaceParts, Parts},
-    guard_watch::{Watch, pass_listener},
-    mount_view::{View, make_private, open_outside_processes},
-    namespaces::{map_account, open_network, own_account, set_umask},
+    encoded_setup::{EncodedSetup, NamespaceFlags},
+    guard_watch::{GuardWatch, send_listener},
+    mount_view::{MountView, make_mounts_private, open_outer_proc},
+    namespaces::{current_account, map_account, set_umask, set_up_network},
     restrict::{
-        drop_capabilities, forbid_privileges, forbid_raising_limits, keep_only_tracing,
-        restrict_by_filter, restrict_by_landlock,
+        drop_capabilities, forbid_raising_limits, keep_only_ptrace, restrict_by_filter,
+        restrict_by_landlock, set_no_new_privileges,
     },
-    setup_step::Refusal,
+    setup_step::SetupFailure,
 };
 pub use self::{
     enter::{EnterError, enter},
-    setup_step::{At, Part},
+    setup_step::{SetupStep, StepCode},
 };
 
 /// Everything that encloses one command. Nothing in it can be undone from inside.

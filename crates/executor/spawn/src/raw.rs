@@ -12,7 +12,7 @@ mod clone;
 mod descriptor_passing;
 
 pub(crate) use self::{
-    clone::{clone_vm, futex_wait, futex_wake, has_ended, pidfd_open},
+    clone::{clone_vm, futex_wait, futex_wake, pidfd_has_exited, pidfd_open},
     descriptor_passing::{receive_descriptor, send_descriptors, socket_pair},
 };
 
@@ -24,7 +24,7 @@ pub(crate) type Errno = i32;
 /// # Safety
 /// The arguments are what the kernel expects of this call, and pointers are good for its use.
 #[cfg(target_arch = "x86_64")]
-unsafe fn syscall(number: i64, args: [usize; 6]) -> i64 {
+unsafe fn raw_syscall(number: i64, args: [usize; 6]) -> i64 {
     let result: i64;
     // SAFETY: the caller vouches for the arguments; the kernel clobbers rcx and r11 only.
     unsafe {
@@ -45,7 +45,7 @@ unsafe fn syscall(number: i64, args: [usize; 6]) -> i64 {
 /// # Safety
 /// The arguments are what the kernel expects of this call, and pointers are good for its use.
 #[cfg(target_arch = "aarch64")]
-unsafe fn syscall(number: i64, args: [usize; 6]) -> i64 {
+unsafe fn raw_syscall(number: i64, args: [usize; 6]) -> i64 {
     let result: i64;
     // SAFETY: the caller vouches for the arguments; the kernel clobbers x0 only.
     unsafe {
@@ -62,86 +62,99 @@ unsafe fn syscall(number: i64, args: [usize; 6]) -> i64 {
 }
 
 /// Makes a call whose arguments are plain numbers.
-pub(crate) fn numbers(number: i64, args: [usize; 6]) -> Result<usize, Errno> {
+pub(crate) fn syscall(number: i64, args: [usize; 6]) -> Result<usize, Errno> {
     // SAFETY: every caller in this file passes numbers only, or pointers it vouches for.
-    checked(unsafe { syscall(number, args) })
+    decode_result(unsafe { raw_syscall(number, args) })
 }
 
-fn checked(result: i64) -> Result<usize, Errno> {
+fn decode_result(result: i64) -> Result<usize, Errno> {
     usize::try_from(result).map_err(|_| i32::try_from(-result).unwrap_or(i32::MAX))
 }
 
 /// Sign-extends an int for a register.
 #[expect(clippy::cast_sign_loss, reason = "registers carry the bit pattern")]
-pub(crate) fn int(value: c_int) -> usize {
+pub(crate) fn int_arg(value: c_int) -> usize {
     value as isize as usize
 }
 
 pub(crate) fn setsid() -> Result<usize, Errno> {
-    numbers(libc::SYS_setsid, [0; 6])
+    syscall(libc::SYS_setsid, [0; 6])
 }
 
 pub(crate) fn getpid() -> i32 {
-    numbers(libc::SYS_getpid, [0; 6]).map_or(0, to_i32)
+    syscall(libc::SYS_getpid, [0; 6]).map_or(0, to_i32)
 }
 
 pub(crate) fn getppid() -> i32 {
-    numbers(libc::SYS_getppid, [0; 6]).map_or(0, to_i32)
+    syscall(libc::SYS_getppid, [0; 6]).map_or(0, to_i32)
 }
 
 pub(crate) fn getpgid(pid: i32) -> Result<i32, Errno> {
-    numbers(libc::SYS_getpgid, [int(pid), 0, 0, 0, 0, 0]).map(to_i32)
+    syscall(libc::SYS_getpgid, [int_arg(pid), 0, 0, 0, 0, 0]).map(to_i32)
 }
 
 pub(crate) fn kill(pid: i32, signal: i32) -> Result<usize, Errno> {
-    numbers(libc::SYS_kill, [int(pid), int(signal), 0, 0, 0, 0])
+    syscall(libc::SYS_kill, [int_arg(pid), int_arg(signal), 0, 0, 0, 0])
 }
 
 pub(crate) fn prctl(option: c_int, argument: usize) -> Result<usize, Errno> {
-    numbers(libc::SYS_prctl, [int(option), argument, 0, 0, 0, 0])
+    syscall(libc::SYS_prctl, [int_arg(option), argument, 0, 0, 0, 0])
 }
 
 pub(crate) fn dup2(from: c_int, to: c_int) -> Result<usize, Errno> {
     if from == to {
         // Duplicating onto itself would keep close-on-exec set.
-        return numbers(libc::SYS_fcntl, [int(from), int(libc::F_SETFD), 0, 0, 0, 0]);
+        return syscall(
+            libc::SYS_fcntl,
+            [int_arg(from), int_arg(libc::F_SETFD), 0, 0, 0, 0],
+        );
     }
-    numbers(libc::SYS_dup3, [int(from), int(to), 0, 0, 0, 0])
+    syscall(libc::SYS_dup3, [int_arg(from), int_arg(to), 0, 0, 0, 0])
 }
 
 /// Duplicates to a number of at least `least`, closed on exec.
 pub(crate) fn dup_above(from: c_int, least: c_int) -> Result<c_int, Errno> {
-    numbers(
+    syscall(
         libc::SYS_fcntl,
-        [int(from), int(libc::F_DUPFD_CLOEXEC), int(least), 0, 0, 0],
+        [
+            int_arg(from),
+            int_arg(libc::F_DUPFD_CLOEXEC),
+            int_arg(least),
+            0,
+            0,
+            0,
+        ],
     )
     .map(to_i32)
 }
 
 pub(crate) fn close(fd: c_int) -> Result<usize, Errno> {
-    numbers(libc::SYS_close, [int(fd), 0, 0, 0, 0, 0])
+    syscall(libc::SYS_close, [int_arg(fd), 0, 0, 0, 0, 0])
 }
 
 pub(crate) fn close_range(first: c_int, last: c_int) -> Result<usize, Errno> {
-    numbers(libc::SYS_close_range, [int(first), int(last), 0, 0, 0, 0])
+    syscall(
+        libc::SYS_close_range,
+        [int_arg(first), int_arg(last), 0, 0, 0, 0],
+    )
 }
 
 /// Has the descriptors closed when another program is executed. Since Linux 5.11.
 pub(crate) fn close_range_on_exec(first: c_int, last: c_int) -> Result<usize, Errno> {
     let on_exec = usize::try_from(libc::CLOSE_RANGE_CLOEXEC).unwrap_or(0);
-    numbers(
+    syscall(
         libc::SYS_close_range,
-        [int(first), int(last), on_exec, 0, 0, 0],
+        [int_arg(first), int_arg(last), on_exec, 0, 0, 0],
     )
 }
 
 pub(crate) fn set_controlling_terminal(fd: c_int) -> Result<usize, Errno> {
     let request = usize::try_from(libc::TIOCSCTTY).unwrap_or(0);
-    numbers(libc::SYS_ioctl, [int(fd), request, 0, 0, 0, 0])
+    syscall(libc::SYS_ioctl, [int_arg(fd), request, 0, 0, 0, 0])
 }
 
 pub(crate) fn chdir(path: *const c_char) -> Result<usize, Errno> {
-    numbers(libc::SYS_chdir, [path as usize, 0, 0, 0, 0, 0])
+    syscall(libc::SYS_chdir, [path as usize, 0, 0, 0, 0, 0])
 }
 
 pub(crate) fn execve(
@@ -150,50 +163,57 @@ pub(crate) fn execve(
     envp: *const *const c_char,
 ) -> Errno {
     let args = [path as usize, argv as usize, envp as usize, 0, 0, 0];
-    numbers(libc::SYS_execve, args).err().unwrap_or(0)
+    syscall(libc::SYS_execve, args).err().unwrap_or(0)
 }
 
 /// Replaces the signal mask by an empty one.
 pub(crate) fn unblock_signals() -> Result<usize, Errno> {
     let none = 0_u64;
-    let args = [int(libc::SIG_SETMASK), &raw const none as usize, 0, 8, 0, 0];
-    numbers(libc::SYS_rt_sigprocmask, args)
+    let args = [
+        int_arg(libc::SIG_SETMASK),
+        &raw const none as usize,
+        0,
+        8,
+        0,
+        0,
+    ];
+    syscall(libc::SYS_rt_sigprocmask, args)
 }
 
 /// Gives a signal its default disposition: also those that libc keeps for itself.
 pub(crate) fn reset_signal(signal: c_int) -> Result<usize, Errno> {
     // Handler, flags, restorer and mask, all zero: `SIG_DFL`.
     let action = [0_u64; 4];
-    let args = [int(signal), action.as_ptr() as usize, 0, 8, 0, 0];
-    numbers(libc::SYS_rt_sigaction, args)
+    let args = [int_arg(signal), action.as_ptr() as usize, 0, 8, 0, 0];
+    syscall(libc::SYS_rt_sigaction, args)
 }
 
 /// Lowers a limit, soft and hard. One that is lower already stays.
-pub(crate) fn set_limit(resource: u32, value: u64) -> Result<usize, Errno> {
+pub(crate) fn lower_limit(resource: u32, value: u64) -> Result<usize, Errno> {
     let mut now = [u64::MAX; 2];
     let place = now.as_mut_ptr() as usize;
-    numbers(libc::SYS_prlimit64, [0, resource as usize, 0, place, 0, 0])?;
+    syscall(libc::SYS_prlimit64, [0, resource as usize, 0, place, 0, 0])?;
     let limit = now.map(|now| now.min(value));
     let args = [0, resource as usize, limit.as_ptr() as usize, 0, 0, 0];
-    numbers(libc::SYS_prlimit64, args)
+    syscall(libc::SYS_prlimit64, args)
 }
 
 /// Raises the soft limit of open descriptors to the hard one, and returns both as they were.
-pub(crate) fn raise_open_files() -> Result<[u64; 2], Errno> {
+pub(crate) fn raise_open_file_limit() -> Result<[u64; 2], Errno> {
     let mut now = [0; 2];
     let resource = libc::RLIMIT_NOFILE as usize;
     let place = now.as_mut_ptr() as usize;
-    numbers(libc::SYS_prlimit64, [0, resource, 0, place, 0, 0])?;
+    syscall(libc::SYS_prlimit64, [0, resource, 0, place, 0, 0])?;
     let [_, hard] = now;
-    set_open_files([hard; 2])?;
+    set_open_file_limits([hard; 2])?;
     Ok(now)
 }
 
 /// Sets the limits of open descriptors, soft and hard.
-pub(crate) fn set_open_files(limits: [u64; 2]) -> Result<usize, Errno> {
+pub(crate) fn set_open_file_limits(limits: [u64; 2]) -> Result<usize, Errno> {
     let resource = libc::RLIMIT_NOFILE as usize;
     let place = limits.as_ptr() as usize;
-    numbers(libc::SYS_prlimit64, [0, resource, place, 0, 0, 0])
+    syscall(libc::SYS_prlimit64, [0, resource, place, 0, 0, 0])
 }
 
 /// Reaps one child that has ended, with what it used. `Ok(0)`: none has.
@@ -202,8 +222,12 @@ pub(crate) fn wait_any(status: &mut c_int, usage: &mut libc::rusage) -> Result<i
 }
 
 /// As [`wait_any`], and tells of children that were stopped, too.
-pub(crate) fn wait_any_change(status: &mut c_int) -> Result<i32, Errno> {
-    wait(libc::WNOHANG | libc::WUNTRACED, status, &mut empty_usage())
+pub(crate) fn wait_any_or_stopped(status: &mut c_int) -> Result<i32, Errno> {
+    wait(
+        libc::WNOHANG | libc::WUNTRACED,
+        status,
+        &mut zeroed_rusage(),
+    )
 }
 
 /// Waits for one child to end, and reaps it, with what it used.
@@ -213,28 +237,28 @@ pub(crate) fn wait_next(status: &mut c_int, usage: &mut libc::rusage) -> Result<
 
 fn wait(flags: c_int, status: &mut c_int, usage: &mut libc::rusage) -> Result<i32, Errno> {
     let args = [
-        int(-1),
+        int_arg(-1),
         &raw mut *status as usize,
-        int(flags | libc::__WALL),
+        int_arg(flags | libc::__WALL),
         &raw mut *usage as usize,
         0,
         0,
     ];
-    numbers(libc::SYS_wait4, args).map(to_i32)
+    syscall(libc::SYS_wait4, args).map(to_i32)
 }
 
 /// Waits for one child to end, and returns its status.
 pub(crate) fn wait_for(pid: i32) -> c_int {
     let mut status = 0;
     let args = [
-        int(pid),
+        int_arg(pid),
         &raw mut status as usize,
-        int(libc::__WALL),
+        int_arg(libc::__WALL),
         0,
         0,
         0,
     ];
-    while numbers(libc::SYS_wait4, args) == Err(libc::EINTR) {}
+    while syscall(libc::SYS_wait4, args) == Err(libc::EINTR) {}
     status
 }
 
@@ -254,31 +278,38 @@ pub(crate) fn poll(fds: &mut [libc::pollfd], timeout_ms: Option<u32>) -> Result<
         8,
         0,
     ];
-    numbers(libc::SYS_ppoll, args)
+    syscall(libc::SYS_ppoll, args)
 }
 
 pub(crate) fn read(fd: c_int, buffer: &mut [u8]) -> Result<usize, Errno> {
-    let args = [int(fd), buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0];
-    numbers(libc::SYS_read, args)
+    let args = [
+        int_arg(fd),
+        buffer.as_mut_ptr() as usize,
+        buffer.len(),
+        0,
+        0,
+        0,
+    ];
+    syscall(libc::SYS_read, args)
 }
 
 pub(crate) fn receive(fd: c_int, buffer: &mut [u8]) -> Result<usize, Errno> {
-    let flags = int(libc::MSG_DONTWAIT);
+    let flags = int_arg(libc::MSG_DONTWAIT);
     let args = [
-        int(fd),
+        int_arg(fd),
         buffer.as_mut_ptr() as usize,
         buffer.len(),
         flags,
         0,
         0,
     ];
-    numbers(libc::SYS_recvfrom, args)
+    syscall(libc::SYS_recvfrom, args)
 }
 
 pub(crate) fn send(fd: c_int, data: &[u8]) -> Result<usize, Errno> {
-    let flags = int(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
-    let args = [int(fd), data.as_ptr() as usize, data.len(), flags, 0, 0];
-    numbers(libc::SYS_sendto, args)
+    let flags = int_arg(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+    let args = [int_arg(fd), data.as_ptr() as usize, data.len(), flags, 0, 0];
+    syscall(libc::SYS_sendto, args)
 }
 
 pub(crate) fn open_read(path: &CStr, flags: c_int) -> Result<c_int, Errno> {
@@ -286,47 +317,61 @@ pub(crate) fn open_read(path: &CStr, flags: c_int) -> Result<c_int, Errno> {
 }
 
 pub(crate) fn open_read_at(directory: c_int, path: &CStr, flags: c_int) -> Result<c_int, Errno> {
-    let flags = int(libc::O_RDONLY | libc::O_CLOEXEC | flags);
-    let args = [int(directory), path.as_ptr() as usize, flags, 0, 0, 0];
-    numbers(libc::SYS_openat, args).map(to_i32)
+    let flags = int_arg(libc::O_RDONLY | libc::O_CLOEXEC | flags);
+    let args = [int_arg(directory), path.as_ptr() as usize, flags, 0, 0, 0];
+    syscall(libc::SYS_openat, args).map(to_i32)
 }
 
 /// Reads where a link in a directory points to.
 pub(crate) fn read_link(directory: c_int, name: &CStr, buffer: &mut [u8]) -> Result<usize, Errno> {
     let args = [
-        int(directory),
+        int_arg(directory),
         name.as_ptr() as usize,
         buffer.as_mut_ptr() as usize,
         buffer.len(),
         0,
         0,
     ];
-    numbers(libc::SYS_readlinkat, args)
+    syscall(libc::SYS_readlinkat, args)
 }
 
 /// Reads directory entries in the kernel's format.
 pub(crate) fn directory_entries(fd: c_int, buffer: &mut [u8]) -> Result<usize, Errno> {
-    let args = [int(fd), buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0];
-    numbers(libc::SYS_getdents64, args)
+    let args = [
+        int_arg(fd),
+        buffer.as_mut_ptr() as usize,
+        buffer.len(),
+        0,
+        0,
+        0,
+    ];
+    syscall(libc::SYS_getdents64, args)
 }
 
 /// Gives pages back to the kernel; they read as zero afterwards.
-pub(crate) fn discard(start: *mut u8, length: usize) {
+pub(crate) fn discard_pages(start: *mut u8, length: usize) {
     // Failing to give memory back changes nothing else.
-    let _ = numbers(
+    let _ = syscall(
         libc::SYS_madvise,
-        [start as usize, length, int(libc::MADV_DONTNEED), 0, 0, 0],
+        [
+            start as usize,
+            length,
+            int_arg(libc::MADV_DONTNEED),
+            0,
+            0,
+            0,
+        ],
     );
 }
 
 pub(crate) fn exit(code: c_int) -> ! {
     loop {
-        let _ = numbers(libc::SYS_exit_group, [int(code), 0, 0, 0, 0, 0]);
+        let _ = syscall(libc::SYS_exit_group, [int_arg(code), 0, 0, 0, 0, 0]);
     }
 }
 
 /// An all-zero usage record to be filled in.
-pub(crate) fn empty_usage() -> libc::rusage {
+pub(crate) fn zeroed_rusage() -> libc::rusage {
     // SAFETY: the record is plain numbers, for which zero is a value.
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
@@ -337,13 +382,13 @@ pub(crate) fn to_i32(value: usize) -> i32 {
 
 /// A number as text.
 #[derive(Debug)]
-pub(crate) struct Digits {
+pub(crate) struct NumberText {
     /// The text is at the end, a zero byte behind it.
     bytes: [u8; Self::BYTES],
     start: usize,
 }
 
-impl Digits {
+impl NumberText {
     /// 64 bits in octal are 22 digits.
     const BYTES: usize = 24;
 
@@ -374,9 +419,9 @@ impl Digits {
 }
 
 /// Opens a file about a process, to read it.
-pub(crate) fn open_of_process(pid: i32, name: &CStr) -> Result<c_int, Errno> {
+pub(crate) fn open_proc_file(pid: i32, name: &CStr) -> Result<c_int, Errno> {
     let mut path = [0; 48];
-    let number = Digits::decimal(u64::from(pid.unsigned_abs()));
+    let number = NumberText::decimal(u64::from(pid.unsigned_abs()));
     let parts = [b"/proc/", number.text().to_bytes(), b"/", name.to_bytes()];
     // One byte less than there are, so that there is an end.
     let room = path.iter_mut().take(47);

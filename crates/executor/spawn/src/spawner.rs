@@ -27,9 +27,11 @@ mod start_progress;
 mod supervisor;
 
 pub use self::{
-    command_spec::{Extra, Limit, MAX_EXTRA, MAX_FDS, MAX_FRAME_BYTES, Resource, Spec},
-    report::{ExitReport, Order, REPORT_BYTES, Report, SpawnError, Stage},
-    spawner_process::{SpawnerProcess, adopt_orphans, adopts_orphans, end_orphans},
+    command_spec::{
+        Extra, LimitedResource, MAX_EXTRA, MAX_FDS, MAX_FRAME_BYTES, ResourceLimit, Spec,
+    },
+    report::{ExitReport, REPORT_BYTES, SpawnError, Stage, SupervisorOrder, SupervisorReport},
+    spawner_process::{SpawnerProcess, adopt_orphans, is_subreaper, stop_orphans},
 };
 
 use std::ffi::OsStr;

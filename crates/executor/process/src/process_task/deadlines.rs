@@ -6,7 +6,7 @@ use exec_wire::process::ExitCause;
 use tokio::time::Instant;
 
 /// How long output may stay open after a process was ended, before it is given up.
-const DRAIN: Duration = Duration::from_secs(2);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often the memory of a tree is looked at.
 const MEMORY_SAMPLE: Duration = Duration::from_millis(100);
 /// How often the processes of a tree are counted: forking is faster than filling memory.
@@ -14,7 +14,7 @@ const PROCESS_SAMPLE: Duration = Duration::from_millis(20);
 
 /// Limits that are kept by the clock.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Timers {
+pub(crate) struct ProcessTimers {
     pub(crate) wall: Option<Duration>,
     pub(crate) idle: Option<Duration>,
     pub(crate) tree: TreeLimits,
@@ -35,8 +35,8 @@ impl TreeLimits {
 }
 
 #[derive(Debug)]
-pub(super) struct Deadlines {
-    timers: Timers,
+pub(super) struct ProcessDeadlines {
+    timers: ProcessTimers,
     wall_at: Option<Instant>,
     last_activity: Instant,
     sample_at: Option<Instant>,
@@ -45,7 +45,7 @@ pub(super) struct Deadlines {
 
 /// What is due.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Due {
+pub(super) enum DueAction {
     /// The tree is to be killed, for this cause.
     Kill(ExitCause),
     /// The tree is to be looked at; this much is allowed.
@@ -54,8 +54,8 @@ pub(super) enum Due {
     Abandon,
 }
 
-impl Deadlines {
-    pub(super) fn new(timers: Timers, now: Instant) -> Self {
+impl ProcessDeadlines {
+    pub(super) fn new(timers: ProcessTimers, now: Instant) -> Self {
         Self {
             timers,
             wall_at: timers.wall.and_then(|wall| now.checked_add(wall)),
@@ -74,10 +74,10 @@ impl Deadlines {
 
     /// The process is paused, or was until now. Whoever waits for its reader is not idle, and what it
     /// could not be rid of meanwhile is yet to be read.
-    pub(super) fn handle_pause(&mut self) {
+    pub(super) fn handle_backpressure(&mut self) {
         self.activity();
         if let Some(at) = &mut self.abandon_at {
-            *at = (*at).max(Instant::now() + DRAIN);
+            *at = (*at).max(Instant::now() + DRAIN_TIMEOUT);
         }
     }
 
@@ -85,17 +85,17 @@ impl Deadlines {
     /// not stay open for long.
     pub(super) fn handle_exit(&mut self, ended_by_us: bool, kill_at: Option<Instant>) {
         self.wall_at = None;
-        self.timers = Timers::default();
+        self.timers = ProcessTimers::default();
         self.sample_at = None;
         // Descendants that a graceful end has not killed yet may still write.
         let dead_at = kill_at.unwrap_or_else(Instant::now).max(Instant::now());
-        self.abandon_at = dead_at.checked_add(DRAIN).filter(|_| ended_by_us);
+        self.abandon_at = dead_at.checked_add(DRAIN_TIMEOUT).filter(|_| ended_by_us);
     }
 
     /// Returns when to look again. Output that waits for a slow client is not given up.
-    pub(super) fn next(&self, kill_at: Option<Instant>, held: bool) -> Option<Instant> {
-        let abandon = self.abandon_at.filter(|_| !held);
-        let idle = self.idle_at().filter(|_| !held);
+    pub(super) fn next(&self, kill_at: Option<Instant>, paused: bool) -> Option<Instant> {
+        let abandon = self.abandon_at.filter(|_| !paused);
+        let idle = self.idle_at().filter(|_| !paused);
         [self.wall_at, idle, self.sample_at, abandon, kill_at]
             .into_iter()
             .flatten()
@@ -103,28 +103,28 @@ impl Deadlines {
     }
 
     /// Takes what is due now.
-    pub(super) fn due(&mut self, kill_at: Option<Instant>, held: bool) -> Option<Due> {
+    pub(super) fn due(&mut self, kill_at: Option<Instant>, paused: bool) -> Option<DueAction> {
         let now = Instant::now();
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if is_due(kill_at) {
-            return Some(Due::Kill(ExitCause::Terminated));
+            return Some(DueAction::Kill(ExitCause::Terminated));
         }
         if is_due(self.wall_at) {
             self.wall_at = None;
-            return Some(Due::Kill(ExitCause::WallLimit));
+            return Some(DueAction::Kill(ExitCause::WallLimit));
         }
-        if is_due(self.idle_at()) && !held {
+        if is_due(self.idle_at()) && !paused {
             self.timers.idle = None;
-            return Some(Due::Kill(ExitCause::IdleLimit));
+            return Some(DueAction::Kill(ExitCause::IdleLimit));
         }
         if is_due(self.sample_at) {
             let interval = self.timers.tree.sample_interval();
             self.sample_at = interval.map(|interval| now + interval);
-            return Some(Due::Sample(self.timers.tree));
+            return Some(DueAction::Sample(self.timers.tree));
         }
-        if is_due(self.abandon_at) && !held {
+        if is_due(self.abandon_at) && !paused {
             self.abandon_at = None;
-            return Some(Due::Abandon);
+            return Some(DueAction::Abandon);
         }
         None
     }
@@ -143,7 +143,7 @@ mod tests {
 
     use super::*;
 
-    const IDLE: Timers = Timers {
+    const IDLE: ProcessTimers = ProcessTimers {
         wall: None,
         idle: Some(Duration::from_secs(1)),
         tree: TreeLimits {
@@ -154,26 +154,29 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_pause_is_not_idleness() {
-        let mut deadlines = Deadlines::new(IDLE, Instant::now());
+        let mut deadlines = ProcessDeadlines::new(IDLE, Instant::now());
         advance(Duration::from_secs(60)).await;
         assert_eq!(deadlines.due(None, true), None, "it is paused");
-        deadlines.handle_pause();
+        deadlines.handle_backpressure();
         assert_eq!(deadlines.due(None, false), None, "it goes on");
         advance(Duration::from_secs(1)).await;
-        let idle = Due::Kill(ExitCause::IdleLimit);
+        let idle = DueAction::Kill(ExitCause::IdleLimit);
         assert_eq!(deadlines.due(None, false), Some(idle));
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_was_held_up_is_given_up_some_time_after_the_pause() {
-        let mut deadlines = Deadlines::new(Timers::default(), Instant::now());
+        let mut deadlines = ProcessDeadlines::new(ProcessTimers::default(), Instant::now());
         deadlines.handle_exit(true, None);
         advance(Duration::from_secs(60)).await;
         assert_eq!(deadlines.next(None, true), None, "it is paused");
-        deadlines.handle_pause();
+        deadlines.handle_backpressure();
         assert_eq!(deadlines.due(None, false), None, "it is read");
-        assert_eq!(deadlines.next(None, false), Some(Instant::now() + DRAIN));
-        advance(DRAIN).await;
-        assert_eq!(deadlines.due(None, false), Some(Due::Abandon));
+        assert_eq!(
+            deadlines.next(None, false),
+            Some(Instant::now() + DRAIN_TIMEOUT)
+        );
+        advance(DRAIN_TIMEOUT).await;
+        assert_eq!(deadlines.due(None, false), Some(DueAction::Abandon));
     }
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use exec_wire::process::OutputStream;
 
 /// What programs, and sandboxes themselves, say when something is refused. Either case counts.
-const TEXTS: [&[u8]; 7] = [
+const DENIAL_TEXTS: [&[u8]; 7] = [
     b"operation not permitted",
     b"permission denied",
     b"read-only file system",
@@ -26,10 +26,10 @@ pub(super) fn is_denial<'a>(
     code: i32,
     chunks: impl IntoIterator<Item = (OutputStream, &'a Bytes)>,
 ) -> bool {
-    code != 0 && (tells_denial(chunks) || code == FORBIDDEN_CALL)
+    code != 0 && (mentions_denial(chunks) || code == FORBIDDEN_CALL)
 }
 
-fn tells_denial<'a>(chunks: impl IntoIterator<Item = (OutputStream, &'a Bytes)>) -> bool {
+fn mentions_denial<'a>(chunks: impl IntoIterator<Item = (OutputStream, &'a Bytes)>) -> bool {
     let (mut all, mut streams) = (START, [START; 3]);
     for (stream, chunk) in chunks {
         let alone = &mut streams[stream as usize];
@@ -57,18 +57,18 @@ const FOUND: u8 = u8::MAX;
 /// One for each letter of the texts, and the start.
 const STATES: usize = 1 + total_length();
 /// Letters in either case, the space, the hyphen, and everything else.
-const KINDS: usize = 29;
+const CLASS_COUNT: usize = 29;
 const OTHER: u8 = 28;
 
-type Table = [[u8; KINDS]; STATES];
+type TransitionTable = [[u8; CLASS_COUNT]; STATES];
 
 static CLASSES: [u8; 256] = classes();
-static AUTOMATON: Table = automaton();
+static AUTOMATON: TransitionTable = automaton();
 
 const fn total_length() -> usize {
     let (mut total, mut text) = (0, 0);
-    while text < TEXTS.len() {
-        total += TEXTS[text].len();
+    while text < DENIAL_TEXTS.len() {
+        total += DENIAL_TEXTS[text].len();
         text += 1;
     }
     total
@@ -93,17 +93,17 @@ const fn classes() -> [u8; 256] {
 
 /// Builds the automaton of Aho and Corasick: first the tree of the texts, then, breadth first, where
 /// each state goes on when a letter does not continue its own text.
-const fn automaton() -> Table {
+const fn automaton() -> TransitionTable {
     // Where nothing leads yet is the start, which nothing in the tree leads to.
-    let mut table: Table = [[START; KINDS]; STATES];
+    let mut table: TransitionTable = [[START; CLASS_COUNT]; STATES];
     let classes = classes();
     let mut states: u8 = 1;
     let mut text = 0;
-    while text < TEXTS.len() {
+    while text < DENIAL_TEXTS.len() {
         let (mut state, mut index) = (0, 0);
-        while index < TEXTS[text].len() {
-            let class = classes[TEXTS[text][index] as usize] as usize;
-            if index + 1 == TEXTS[text].len() {
+        while index < DENIAL_TEXTS[text].len() {
+            let class = classes[DENIAL_TEXTS[text][index] as usize] as usize;
+            if index + 1 == DENIAL_TEXTS[text].len() {
                 table[state][class] = FOUND;
             } else if table[state][class] == START {
                 table[state][class] = states;
@@ -119,7 +119,7 @@ const fn automaton() -> Table {
     let mut queue = [START; STATES];
     let (mut head, mut tail) = (0, 0);
     let mut class = 0;
-    while class < KINDS {
+    while class < CLASS_COUNT {
         if table[0][class] != START {
             queue[tail] = table[0][class];
             tail += 1;
@@ -130,7 +130,7 @@ const fn automaton() -> Table {
         let state = queue[head] as usize;
         head += 1;
         let mut class = 0;
-        while class < KINDS {
+        while class < CLASS_COUNT {
             let fallback = table[shorter[state] as usize][class];
             let child = table[state][class];
             if child == START || fallback == FOUND {
@@ -152,7 +152,7 @@ mod tests {
 
     use OutputStream::{Pty, Stderr, Stdout};
 
-    fn told(chunks: &[(OutputStream, &str)]) -> bool {
+    fn is_denied(chunks: &[(OutputStream, &str)]) -> bool {
         let chunks: Vec<_> = chunks
             .iter()
             .map(|(stream, text)| (*stream, Bytes::copy_from_slice(text.as_bytes())))
@@ -162,16 +162,16 @@ mod tests {
 
     #[test]
     fn every_text_is_found_in_either_case_and_anywhere() {
-        for text in TEXTS {
+        for text in DENIAL_TEXTS {
             let text = str::from_utf8(text).unwrap();
             for text in [text.to_owned(), text.to_uppercase()] {
-                assert!(told(&[(Stderr, &text)]), "{text}");
-                assert!(told(&[(Stdout, &format!("sh: {text}!\n"))]), "{text}");
+                assert!(is_denied(&[(Stderr, &text)]), "{text}");
+                assert!(is_denied(&[(Stdout, &format!("sh: {text}!\n"))]), "{text}");
                 // Its own beginning before it leads nowhere.
                 let twice = format!("{}{text}", &text[..text.len() - 1]);
-                assert!(told(&[(Pty, &twice)]), "{twice}");
+                assert!(is_denied(&[(Pty, &twice)]), "{twice}");
                 assert!(
-                    !told(&[(Pty, &text[1..]), (Pty, &text[..text.len() - 1])]),
+                    !is_denied(&[(Pty, &text[1..]), (Pty, &text[..text.len() - 1])]),
                     "{text}"
                 );
             }
@@ -180,14 +180,20 @@ mod tests {
 
     #[test]
     fn a_text_may_be_cut_anywhere() {
-        for text in TEXTS {
+        for text in DENIAL_TEXTS {
             let text = str::from_utf8(text).unwrap();
             for cut in 1..text.len() {
                 let (head, rest) = text.split_at(cut);
-                assert!(told(&[(Stdout, head), (Stdout, rest)]), "{head}|{rest}");
-                assert!(told(&[(Stdout, head), (Stderr, rest)]), "{head}|{rest}");
+                assert!(
+                    is_denied(&[(Stdout, head), (Stdout, rest)]),
+                    "{head}|{rest}"
+                );
+                assert!(
+                    is_denied(&[(Stdout, head), (Stderr, rest)]),
+                    "{head}|{rest}"
+                );
                 let apart = [(Stderr, head), (Stdout, "out\n"), (Stderr, rest)];
-                assert!(told(&apart), "{head}|{rest}");
+                assert!(is_denied(&apart), "{head}|{rest}");
             }
         }
         let letters: Vec<_> = "permission denied".chars().map(String::from).collect();
@@ -195,24 +201,28 @@ mod tests {
             .iter()
             .flat_map(|letter| [(Stderr, letter.as_str()), (Stdout, "."), (Stdout, "")])
             .collect();
-        assert!(told(&single));
+        assert!(is_denied(&single));
     }
 
     #[test]
     fn other_texts_are_none() {
-        assert!(!told(&[]));
-        assert!(!told(&[(Stderr, "No such file or directory\n")]));
-        assert!(!told(&[(
+        assert!(!is_denied(&[]));
+        assert!(!is_denied(&[(Stderr, "No such file or directory\n")]));
+        assert!(!is_denied(&[(
             Stderr,
             "permission  denied sand box read only file system"
         )]));
-        assert!(!told(&[
+        assert!(!is_denied(&[
             (Stdout, "permission"),
             (Stderr, "-"),
             (Stdout, "denied")
         ]));
         // The rest of a text counts on its own stream, or directly behind.
-        assert!(!told(&[(Stderr, "sand"), (Stdout, "x"), (Stdout, "box")]));
+        assert!(!is_denied(&[
+            (Stderr, "sand"),
+            (Stdout, "x"),
+            (Stdout, "box")
+        ]));
     }
 
     #[test]
@@ -239,10 +249,10 @@ mod tests {
             for second in pieces {
                 for third in pieces {
                     let text = [first, second, third].concat();
-                    let plain = TEXTS
+                    let plain = DENIAL_TEXTS
                         .iter()
                         .any(|known| text.contains(str::from_utf8(known).unwrap()));
-                    assert_eq!(told(&[(Stdout, &text)]), plain, "{text}");
+                    assert_eq!(is_denied(&[(Stdout, &text)]), plain, "{text}");
                 }
             }
         }

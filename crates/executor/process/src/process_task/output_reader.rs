@@ -40,9 +40,9 @@ thread_local! {
 }
 
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(crate) struct OutputReader {
     fd: Arc<AsyncFd<OwnedFd>>,
-    kind: Kind,
+    kind: OutputKind,
     /// It filled a buffer once: its pipe was enlarged, and is emptied at once.
     bulk: bool,
     refill: TerminalRefill,
@@ -50,15 +50,15 @@ pub(crate) struct Source {
 
 /// What a source is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Kind {
+pub(crate) enum OutputKind {
     /// A pipe with this stream.
     Pipe(OutputStream),
     /// A terminal.
     Terminal,
 }
 
-impl Source {
-    pub(crate) fn new(fd: Arc<AsyncFd<OwnedFd>>, kind: Kind) -> Self {
+impl OutputReader {
+    pub(crate) fn new(fd: Arc<AsyncFd<OwnedFd>>, kind: OutputKind) -> Self {
         Self {
             fd,
             kind,
@@ -69,8 +69,8 @@ impl Source {
 
     pub(super) fn stream(&self) -> OutputStream {
         match self.kind {
-            Kind::Pipe(stream) => stream,
-            Kind::Terminal => OutputStream::Pty,
+            OutputKind::Pipe(stream) => stream,
+            OutputKind::Terminal => OutputStream::Pty,
         }
     }
 
@@ -95,10 +95,10 @@ impl Source {
                     // A pipe that gave less than was asked for is empty; a terminal hands out its
                     // input in pieces and may have more.
                     let short = data.as_ref().is_some_and(|data| data.len() < self.wanted());
-                    if short && self.kind != Kind::Terminal {
+                    if short && self.kind != OutputKind::Terminal {
                         ready.clear_ready();
                     }
-                    if self.kind == Kind::Terminal {
+                    if self.kind == OutputKind::Terminal {
                         self.refill.note_read(data.as_ref().map_or(0, Bytes::len));
                     }
                     return Poll::Ready(data);
@@ -128,7 +128,7 @@ impl Source {
             })
         })?;
         let full = data.as_ref().is_some_and(|data| data.len() == wanted);
-        if full && !self.bulk && self.kind != Kind::Terminal {
+        if full && !self.bulk && self.kind != OutputKind::Terminal {
             self.bulk = true;
             stdio::enlarge(self.fd.get_ref());
         }
@@ -194,7 +194,7 @@ impl TerminalRefill {
 }
 
 /// Reads from whichever source has something; `None` is its end. Cancelling loses nothing.
-pub(super) async fn read_any(sources: &mut [Source]) -> (usize, Option<Bytes>) {
+pub(super) async fn read_any(sources: &mut [OutputReader]) -> (usize, Option<Bytes>) {
     poll_fn(|cx| {
         for (index, source) in sources.iter_mut().enumerate() {
             if let Poll::Ready(data) = source.poll_read(cx) {

@@ -34,7 +34,7 @@ async fn a_command_runs_and_its_exit_is_reported() {
         .await
         .unwrap();
     assert!(child.pid() > 1);
-    let Some(Report::Exited(exit)) = child.report().await else {
+    let Some(SupervisorReport::Exited(exit)) = child.report().await else {
         panic!("an exit is reported")
     };
     assert_eq!(libc::WEXITSTATUS(exit.status), 7);
@@ -131,7 +131,10 @@ async fn a_spawner_that_dies_is_replaced_and_its_commands_are_lost() {
     rustix::process::kill_process(spawner_pid, rustix::process::Signal::KILL).unwrap();
     while child.report().await.is_some() {}
     let next = spawner.spawn(spec(&["/bin/true"], null())).await.unwrap();
-    assert!(matches!(next.report().await, Some(Report::Exited(_))));
+    assert!(matches!(
+        next.report().await,
+        Some(SupervisorReport::Exited(_))
+    ));
 }
 
 #[tokio::test]
@@ -149,7 +152,7 @@ async fn a_script_without_an_interpreter_line_is_run_by_the_shell() {
         ))
         .await
         .unwrap();
-    let Some(Report::Exited(exit)) = child.report().await else {
+    let Some(SupervisorReport::Exited(exit)) = child.report().await else {
         panic!("an exit is reported")
     };
     assert_eq!(libc::WEXITSTATUS(exit.status), 9);

@@ -29,30 +29,30 @@ mod tests;
 use std::ffi::c_int;
 
 use self::{
-    bind_call::Binding,
+    bind_call::BindCall,
     caller::Caller,
-    entry_calls::{Making, Pair, What},
-    notification::{Answer, Notice},
-    open_call::Opening,
-    target_entry::Path,
+    entry_calls::{CreateCall, EntryKind, TwoPathCall},
+    notification::{BrokerReply, SeccompNotification},
+    open_call::OpenCall,
+    target_entry::PathBuffer,
 };
 use crate::raw::Errno;
 
-pub(crate) use self::{guard_table::Guards, notification::prepare};
+pub(crate) use self::{guard_table::GuardTable, notification::prepare};
 
 /// Buffers for the paths of one call. They are most of what the broker needs of its stack.
 #[derive(Debug)]
-struct Room {
+struct PathBuffers {
     /// The path of the call, or the old one.
-    first: Path,
+    first: PathBuffer,
     /// The new path, or what a link points to.
-    second: Path,
+    second: PathBuffer,
 }
 
-impl Room {
+impl PathBuffers {
     const EMPTY: Self = Self {
-        first: Path::EMPTY,
-        second: Path::EMPTY,
+        first: PathBuffer::EMPTY,
+        second: PathBuffer::EMPTY,
     };
 }
 
@@ -65,36 +65,40 @@ impl Room {
 ///
 /// # Errors
 /// What the kernel says of the listener. That a caller is gone is no error.
-pub(crate) fn answer(listener: c_int, guards: &Guards) -> Result<(), Errno> {
-    let Some(notice) = Notice::receive(listener)? else {
+pub(crate) fn answer(listener: c_int, guards: &GuardTable) -> Result<(), Errno> {
+    let Some(notice) = SeccompNotification::receive(listener)? else {
         return Ok(());
     };
-    let mut room = Room::EMPTY;
-    let answer = decide(&notice, guards, &mut room).unwrap_or(Answer::Continue);
+    let mut buffers = PathBuffers::EMPTY;
+    let answer = handle_call(&notice, guards, &mut buffers).unwrap_or(BrokerReply::Continue);
     notice.answer(answer)
 }
 
 /// Does what a call asks for. `None`: the kernel has the say.
-fn decide(notice: &Notice, guards: &Guards, room: &mut Room) -> Option<Answer> {
+fn handle_call(
+    notice: &SeccompNotification,
+    guards: &GuardTable,
+    buffers: &mut PathBuffers,
+) -> Option<BrokerReply> {
     let caller = Caller::of(notice, guards)?;
     let number = notice.number()?;
     let args = notice.arguments();
     if let Some(opening) = opening(&caller, number, args) {
-        return opening.answer(&caller, guards, room);
+        return opening.answer(&caller, guards, buffers);
     }
     if let Some(making) = making(number, args) {
-        return making.answer(&caller, guards, room);
+        return making.answer(&caller, guards, buffers);
     }
     if let Some(pair) = link(number, args) {
-        return pair.link(&caller, guards, room);
+        return pair.link(&caller, guards, buffers);
     }
     if let Some(binding) = binding(number, args) {
-        return binding.answer(&caller, guards, room);
+        return binding.answer(&caller, guards, buffers);
     }
-    rename(number, args)?.rename(&caller, guards, room)
+    rename(number, args)?.rename(&caller, guards, buffers)
 }
 
-fn opening(caller: &Caller<'_>, number: i64, args: [u64; 6]) -> Option<Opening> {
+fn opening(caller: &Caller<'_>, number: i64, args: [u64; 6]) -> Option<OpenCall> {
     let [a, b, c, d, ..] = args;
     let (directory, path, flags, mode) = match number {
         libc::SYS_openat => (int(a), b, int(c), d),
@@ -105,10 +109,10 @@ fn opening(caller: &Caller<'_>, number: i64, args: [u64; 6]) -> Option<Opening> 
             let flags = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
             (libc::AT_FDCWD, a, flags, b)
         }
-        libc::SYS_openat2 => return Opening::read(caller, int(a), b, c, d),
+        libc::SYS_openat2 => return OpenCall::read(caller, int(a), b, c, d),
         _ => return None,
     };
-    Some(Opening {
+    Some(OpenCall {
         directory,
         path,
         flags,
@@ -117,51 +121,51 @@ fn opening(caller: &Caller<'_>, number: i64, args: [u64; 6]) -> Option<Opening> 
     })
 }
 
-fn making(number: i64, args: [u64; 6]) -> Option<Making> {
+fn making(number: i64, args: [u64; 6]) -> Option<CreateCall> {
     let [a, b, c, ..] = args;
     let (directory, path, what) = match number {
-        libc::SYS_mkdirat => (int(a), b, What::Directory { mode: mode_of(c) }),
-        libc::SYS_mknodat => (int(a), b, What::Node { mode: mode_of(c) }),
-        libc::SYS_symlinkat => (int(b), c, What::Link { target: a }),
+        libc::SYS_mkdirat => (int(a), b, EntryKind::Directory { mode: mode_of(c) }),
+        libc::SYS_mknodat => (int(a), b, EntryKind::Node { mode: mode_of(c) }),
+        libc::SYS_symlinkat => (int(b), c, EntryKind::Link { target: a }),
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_mkdir => (libc::AT_FDCWD, a, What::Directory { mode: mode_of(b) }),
+        libc::SYS_mkdir => (libc::AT_FDCWD, a, EntryKind::Directory { mode: mode_of(b) }),
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_mknod => (libc::AT_FDCWD, a, What::Node { mode: mode_of(b) }),
+        libc::SYS_mknod => (libc::AT_FDCWD, a, EntryKind::Node { mode: mode_of(b) }),
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_symlink => (libc::AT_FDCWD, b, What::Link { target: a }),
+        libc::SYS_symlink => (libc::AT_FDCWD, b, EntryKind::Link { target: a }),
         _ => return None,
     };
-    Some(Making {
+    Some(CreateCall {
         directory,
         path,
         what,
     })
 }
 
-fn link(number: i64, args: [u64; 6]) -> Option<Pair> {
+fn link(number: i64, args: [u64; 6]) -> Option<TwoPathCall> {
     let [a, b, c, d, e, _] = args;
     match number {
-        libc::SYS_linkat => Some(Pair::of(int(a), b, int(c), d, int(e))),
+        libc::SYS_linkat => Some(TwoPathCall::of(int(a), b, int(c), d, int(e))),
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_link => Some(Pair::of(libc::AT_FDCWD, a, libc::AT_FDCWD, b, 0)),
+        libc::SYS_link => Some(TwoPathCall::of(libc::AT_FDCWD, a, libc::AT_FDCWD, b, 0)),
         _ => None,
     }
 }
 
-fn rename(number: i64, args: [u64; 6]) -> Option<Pair> {
+fn rename(number: i64, args: [u64; 6]) -> Option<TwoPathCall> {
     let [a, b, c, d, e, _] = args;
     match number {
-        libc::SYS_renameat2 => Some(Pair::of(int(a), b, int(c), d, int(e))),
-        libc::SYS_renameat => Some(Pair::of(int(a), b, int(c), d, 0)),
+        libc::SYS_renameat2 => Some(TwoPathCall::of(int(a), b, int(c), d, int(e))),
+        libc::SYS_renameat => Some(TwoPathCall::of(int(a), b, int(c), d, 0)),
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_rename => Some(Pair::of(libc::AT_FDCWD, a, libc::AT_FDCWD, b, 0)),
+        libc::SYS_rename => Some(TwoPathCall::of(libc::AT_FDCWD, a, libc::AT_FDCWD, b, 0)),
         _ => None,
     }
 }
 
-fn binding(number: i64, args: [u64; 6]) -> Option<Binding> {
+fn binding(number: i64, args: [u64; 6]) -> Option<BindCall> {
     let [socket, address, length, ..] = args;
-    (number == libc::SYS_bind).then_some(Binding {
+    (number == libc::SYS_bind).then_some(BindCall {
         socket: int(socket),
         address,
         length: int(length),

@@ -9,7 +9,7 @@ use super::{Enclosure, Guard, Instruction, Missing, Namespaces, NetworkNamespace
 
 /// An encoded enclosure that was checked: every part can be read.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Parts<'a> {
+pub(crate) struct EncodedSetup<'a> {
     flags: u32,
     ports: &'a [u8],
     filter: &'a [u8],
@@ -19,26 +19,26 @@ pub(crate) struct Parts<'a> {
 
 /// The part of an enclosure that is about namespaces.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct NamespaceParts {
+pub(crate) struct NamespaceFlags {
     pub(crate) user: bool,
     pub(crate) processes: bool,
     pub(crate) network: bool,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> EncodedSetup<'a> {
     /// Checks all of it. Costs one pass over the bytes.
     pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
-        let parts = Self::split(bytes)?;
-        let mut guards = Reader(parts.guards);
+        let parts = Self::from_checked(bytes)?;
+        let mut guards = SetupReader(parts.guards);
         while !guards.0.is_empty() {
             guards.guard()?;
         }
-        let mut steps = Reader(parts.steps);
+        let mut steps = SetupReader(parts.steps);
         while !steps.0.is_empty() {
             steps.step()?;
         }
-        let needs_namespaces = USER | PROCESSES | NETWORK | DOOR;
-        let orphaned = parts.flags & NAMESPACES == 0
+        let needs_namespaces = FLAG_USER | FLAG_PROCESSES | FLAG_NETWORK | FLAG_DOOR;
+        let orphaned = parts.flags & FLAG_NAMESPACES == 0
             && (parts.flags & needs_namespaces != 0
                 || !parts.steps.is_empty()
                 || !parts.guards.is_empty());
@@ -46,8 +46,8 @@ impl<'a> Parts<'a> {
     }
 
     /// Takes bytes apart that were checked before.
-    pub(crate) fn split(bytes: &'a [u8]) -> Option<Self> {
-        let mut reader = Reader(bytes);
+    pub(crate) fn from_checked(bytes: &'a [u8]) -> Option<Self> {
+        let mut reader = SetupReader(bytes);
         let flags = reader.u32()?;
         let ports = reader.u32()? as usize;
         let ports = reader.bytes(ports.checked_mul(2)?)?;
@@ -70,14 +70,14 @@ impl<'a> Parts<'a> {
 
     /// Returns whether a ruleset and a door travel beside the bytes.
     pub(crate) fn descriptors(&self) -> (bool, bool) {
-        (self.has(LANDLOCK), self.has(DOOR))
+        (self.has(FLAG_LANDLOCK), self.has(FLAG_DOOR))
     }
 
-    pub(crate) fn namespaces(&self) -> Option<NamespaceParts> {
-        self.has(NAMESPACES).then(|| NamespaceParts {
-            user: self.has(USER),
-            processes: self.has(PROCESSES),
-            network: self.has(NETWORK),
+    pub(crate) fn namespaces(&self) -> Option<NamespaceFlags> {
+        self.has(FLAG_NAMESPACES).then(|| NamespaceFlags {
+            user: self.has(FLAG_USER),
+            processes: self.has(FLAG_PROCESSES),
+            network: self.has(FLAG_NETWORK),
         })
     }
 
@@ -106,22 +106,22 @@ impl<'a> Parts<'a> {
     }
 
     /// Returns each guarded directory and its names.
-    pub(crate) fn guards(&self) -> impl Iterator<Item = (&'a CStr, Names<'a>)> + use<'a> {
-        let mut reader = Reader(self.guards);
+    pub(crate) fn guards(&self) -> impl Iterator<Item = (&'a CStr, GuardNames<'a>)> + use<'a> {
+        let mut reader = SetupReader(self.guards);
         std::iter::from_fn(move || reader.guard())
     }
 
     pub(crate) fn steps(&self) -> impl Iterator<Item = Step<&'a CStr>> + use<'a> {
-        let mut reader = Reader(self.steps);
+        let mut reader = SetupReader(self.steps);
         std::iter::from_fn(move || reader.step())
     }
 }
 
 /// Names of one guard.
 #[derive(Clone, Debug)]
-pub(crate) struct Names<'a>(Reader<'a>);
+pub(crate) struct GuardNames<'a>(SetupReader<'a>);
 
-impl<'a> Iterator for Names<'a> {
+impl<'a> Iterator for GuardNames<'a> {
     type Item = &'a CStr;
 
     fn next(&mut self) -> Option<&'a CStr> {
@@ -130,9 +130,9 @@ impl<'a> Iterator for Names<'a> {
 }
 
 #[derive(Clone, Debug)]
-struct Reader<'a>(&'a [u8]);
+struct SetupReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> SetupReader<'a> {
     fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let (bytes, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
@@ -155,7 +155,7 @@ impl<'a> Reader<'a> {
         Some(text)
     }
 
-    fn guard(&mut self) -> Option<(&'a CStr, Names<'a>)> {
+    fn guard(&mut self) -> Option<(&'a CStr, GuardNames<'a>)> {
         let directory = self.text()?;
         let count = self.u32()?;
         let start = self.0;
@@ -163,7 +163,7 @@ impl<'a> Reader<'a> {
             self.text()?;
         }
         let names = start.get(..start.len() - self.0.len())?;
-        Some((directory, Names(Reader(names))))
+        Some((directory, GuardNames(SetupReader(names))))
     }
 
     fn step(&mut self) -> Option<Step<&'a CStr>> {
@@ -223,12 +223,12 @@ impl<'a> Reader<'a> {
     }
 }
 
-pub(super) const NAMESPACES: u32 = 1;
-pub(super) const USER: u32 = 2;
-pub(super) const PROCESSES: u32 = 4;
-pub(super) const NETWORK: u32 = 8;
-pub(super) const LANDLOCK: u32 = 16;
-pub(super) const DOOR: u32 = 32;
+pub(super) const FLAG_NAMESPACES: u32 = 1;
+pub(super) const FLAG_USER: u32 = 2;
+pub(super) const FLAG_PROCESSES: u32 = 4;
+pub(super) const FLAG_NETWORK: u32 = 8;
+pub(super) const FLAG_LANDLOCK: u32 = 16;
+pub(super) const FLAG_DOOR: u32 = 32;
 
 /// Bytes of one instruction.
 const INSTRUCTION_BYTES: usize = 8;
@@ -236,17 +236,17 @@ const INSTRUCTION_BYTES: usize = 8;
 impl Enclosure {
     /// Encodes everything but the descriptors.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Writer(Vec::new());
+        let mut out = SetupWriter(Vec::new());
         let namespaces = self.namespaces.as_ref();
         let network = namespaces.and_then(|namespaces| namespaces.network.as_ref());
         let flag = |set: bool, flag: u32| if set { flag } else { 0 };
         out.u32(
-            flag(namespaces.is_some(), NAMESPACES)
-                | flag(namespaces.is_some_and(|one| one.user), USER)
-                | flag(namespaces.is_some_and(|one| one.processes), PROCESSES)
-                | flag(network.is_some(), NETWORK)
-                | flag(self.landlock.is_some(), LANDLOCK)
-                | flag(network.is_some_and(|one| one.door.is_some()), DOOR),
+            flag(namespaces.is_some(), FLAG_NAMESPACES)
+                | flag(namespaces.is_some_and(|one| one.user), FLAG_USER)
+                | flag(namespaces.is_some_and(|one| one.processes), FLAG_PROCESSES)
+                | flag(network.is_some(), FLAG_NETWORK)
+                | flag(self.landlock.is_some(), FLAG_LANDLOCK)
+                | flag(network.is_some_and(|one| one.door.is_some()), FLAG_DOOR),
         );
         let ports = network.map_or(&[][..], |network| &network.listen);
         out.count(ports.len());
@@ -261,7 +261,7 @@ impl Enclosure {
             out.0.push(instruction.if_false);
             out.0.extend_from_slice(&instruction.k.to_ne_bytes());
         }
-        let mut guards = Writer(Vec::new());
+        let mut guards = SetupWriter(Vec::new());
         for guard in &self.guards {
             guards.text(&guard.directory);
             guards.count(guard.names.len());
@@ -289,26 +289,26 @@ impl Enclosure {
 
     /// Decodes what [`encode`](Self::encode) made. `None`: it did not make this.
     pub fn decode(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Option<Self> {
-        let parts = Parts::parse(bytes)?;
+        let parts = EncodedSetup::parse(bytes)?;
         let mut descriptors = descriptors.into_iter();
-        let landlock = match parts.has(LANDLOCK) {
+        let landlock = match parts.has(FLAG_LANDLOCK) {
             true => Some(descriptors.next()?),
             false => None,
         };
-        let door = match parts.has(DOOR) {
+        let door = match parts.has(FLAG_DOOR) {
             true => Some(descriptors.next()?),
             false => None,
         };
         if descriptors.next().is_some() {
             return None;
         }
-        let network = parts.has(NETWORK).then(|| NetworkNamespace {
+        let network = parts.has(FLAG_NETWORK).then(|| NetworkNamespace {
             listen: parts.ports().collect(),
             door,
         });
-        let namespaces = parts.has(NAMESPACES).then(|| Namespaces {
-            user: parts.has(USER),
-            processes: parts.has(PROCESSES),
+        let namespaces = parts.has(FLAG_NAMESPACES).then(|| Namespaces {
+            user: parts.has(FLAG_USER),
+            processes: parts.has(FLAG_PROCESSES),
             network,
             steps: parts.steps().map(Step::into_owned).collect(),
         });
@@ -374,9 +374,9 @@ impl Step<&CStr> {
     }
 }
 
-struct Writer(Vec<u8>);
+struct SetupWriter(Vec<u8>);
 
-impl Writer {
+impl SetupWriter {
     fn u32(&mut self, number: u32) {
         self.0.extend_from_slice(&number.to_le_bytes());
     }

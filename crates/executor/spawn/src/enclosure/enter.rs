@@ -3,9 +3,10 @@
 use std::{ffi::c_int, io};
 
 use super::{
-    At, Enclosure, Part, Parts, Refusal, View, Watch, drop_capabilities, forbid_privileges,
-    make_private, map_account, open_network, open_outside_processes, own_account, pass_listener,
-    restrict_by_filter, restrict_by_landlock, set_umask,
+    Enclosure, EncodedSetup, GuardWatch, MountView, SetupFailure, SetupStep, StepCode,
+    current_account, drop_capabilities, make_mounts_private, map_account, open_outer_proc,
+    restrict_by_filter, restrict_by_landlock, send_listener, set_no_new_privileges, set_umask,
+    set_up_network,
 };
 use crate::raw;
 
@@ -18,15 +19,15 @@ use crate::raw;
 /// An error leaves a process that is enclosed in part; it should end.
 pub fn enter(enclosure: Enclosure) -> Result<(), EnterError> {
     let bytes = enclosure.encode();
-    let named = |refusal: Refusal| {
+    let named = |failure: SetupFailure| {
         let steps = enclosure.namespaces.as_ref().map(|one| &one.steps[..]);
         EnterError {
-            part: Part::new(refusal.at, steps.unwrap_or_default(), &enclosure.guards),
-            source: io::Error::from_raw_os_error(refusal.errno),
+            part: SetupStep::new(failure.step, steps.unwrap_or_default(), &enclosure.guards),
+            source: io::Error::from_raw_os_error(failure.errno),
         }
     };
-    let parts = Parts::parse(&bytes)
-        .ok_or(At::Namespaces.refused()(libc::EINVAL))
+    let parts = EncodedSetup::parse(&bytes)
+        .ok_or(StepCode::Namespaces.failure()(libc::EINVAL))
         .map_err(named)?;
     let mut fds = [-1; 2];
     let (landlock, door) = parts.descriptors();
@@ -45,18 +46,18 @@ pub fn enter(enclosure: Enclosure) -> Result<(), EnterError> {
 #[error("cannot {part}")]
 pub struct EnterError {
     /// What the host refused.
-    pub part: Part,
+    pub part: SetupStep,
     /// Why.
     #[source]
     pub source: io::Error,
 }
 
-fn apply(parts: &Parts<'_>, [landlock, door]: [c_int; 2]) -> Result<(), Refusal> {
+fn apply(parts: &EncodedSetup<'_>, [landlock, door]: [c_int; 2]) -> Result<(), SetupFailure> {
     let mut watch = None;
     if let Some(namespaces) = parts.namespaces() {
-        let account = own_account();
-        let refused = At::Namespaces.refused();
-        let processes = open_outside_processes().map_err(&refused)?;
+        let account = current_account();
+        let refused = StepCode::Namespaces.failure();
+        let processes = open_outer_proc().map_err(&refused)?;
         let mut flags = libc::CLONE_NEWNS | libc::CLONE_NEWIPC;
         if namespaces.user {
             flags |= libc::CLONE_NEWUSER;
@@ -64,46 +65,46 @@ fn apply(parts: &Parts<'_>, [landlock, door]: [c_int; 2]) -> Result<(), Refusal>
         if namespaces.network {
             flags |= libc::CLONE_NEWNET;
         }
-        let args = [raw::int(flags), 0, 0, 0, 0, 0];
-        raw::numbers(libc::SYS_unshare, args).map_err(&refused)?;
+        let args = [raw::int_arg(flags), 0, 0, 0, 0, 0];
+        raw::syscall(libc::SYS_unshare, args).map_err(&refused)?;
         if namespaces.user {
-            map_account(account.0, account.1).map_err(At::Account.refused())?;
+            map_account(account.0, account.1).map_err(StepCode::Account.failure())?;
         }
         if namespaces.network {
-            open_network(parts, door).map_err(At::Network.refused())?;
+            set_up_network(parts, door).map_err(StepCode::Network.failure())?;
         }
-        make_private().map_err(&refused)?;
+        make_mounts_private().map_err(&refused)?;
         let umask = set_umask(0);
-        let mut view = View::new(false);
-        let made = view.make(parts);
+        let mut view = MountView::new(false);
+        let made = view.build(parts);
         set_umask(umask);
         view.close();
         made?;
-        watch = Watch::open(parts, processes)?;
+        watch = GuardWatch::open(parts, processes)?;
         if watch.is_none() {
             let _ = raw::close(processes);
         }
     }
     let mut listener_to = None;
     if let Some(watch) = watch {
-        listener_to = Some(watch.theirs());
-        fork_watched(watch)?;
+        listener_to = Some(watch.command_socket());
+        fork_guarded(watch)?;
     }
-    forbid_privileges()?;
+    set_no_new_privileges()?;
     if landlock >= 0 {
         restrict_by_landlock(landlock)?;
     }
     drop_capabilities()?;
     let listener = restrict_by_filter(parts.filter(), listener_to.is_some())?;
     match (listener, listener_to) {
-        (Some(listener), Some(watch)) => pass_listener(listener, watch),
+        (Some(listener), Some(watch)) => send_listener(listener, watch),
         _ => Ok(()),
     }
 }
 
 /// Returns in a child; the parent stays to answer for it.
-fn fork_watched(watch: Watch) -> Result<(), Refusal> {
-    let refused = At::Guard(u32::MAX).refused();
+fn fork_guarded(watch: GuardWatch) -> Result<(), SetupFailure> {
+    let refused = StepCode::Guard(u32::MAX).failure();
     let own = raw::pidfd_open(raw::getpid()).map_err(&refused)?;
     // SAFETY: this process has one thread, so that nothing is locked in the child.
     let child = unsafe { libc::fork() };
@@ -111,18 +112,18 @@ fn fork_watched(watch: Watch) -> Result<(), Refusal> {
         return Err(refused(libc::EAGAIN));
     }
     if child > 0 {
-        attend(watch, child);
+        serve_until_exit(watch, child);
     }
     raw::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as usize).map_err(&refused)?;
-    if raw::has_ended(own) {
+    if raw::pidfd_has_exited(own) {
         raw::exit(1);
     }
     let _ = raw::close(own);
-    watch.close_ours();
+    watch.close_own_side();
     Ok(())
 }
 
-fn attend(mut watch: Watch, child: c_int) -> ! {
+fn serve_until_exit(mut watch: GuardWatch, child: c_int) -> ! {
     let ended = || -> ! {
         let code = raw::wait_for(child);
         let code = if libc::WIFEXITED(code) {
@@ -133,7 +134,7 @@ fn attend(mut watch: Watch, child: c_int) -> ! {
         raw::exit(code)
     };
     // Fails if the child ended before it had a listener.
-    if watch.receive().is_err() {
+    if watch.receive_listener().is_err() {
         ended();
     }
     let Ok(wake) = raw::pidfd_open(child) else {
@@ -141,7 +142,7 @@ fn attend(mut watch: Watch, child: c_int) -> ! {
         ended()
     };
     watch.close_others([wake]);
-    let _ = super::keep_only_tracing();
-    watch.attend(wake, || true);
+    let _ = super::keep_only_ptrace();
+    watch.serve(wake, || true);
     ended()
 }

@@ -3,8 +3,8 @@
 use std::ffi::c_int;
 
 use super::{
-    At, Parts, Refusal,
-    broker::{self, Guards},
+    EncodedSetup, SetupFailure, StepCode,
+    broker::{self, GuardTable},
     mount_view,
 };
 use crate::raw::{self, Errno};
@@ -14,37 +14,42 @@ const MAX_DIRECTORIES: usize = 64;
 
 /// What watches over an enclosed command from outside its domain.
 #[derive(Debug)]
-pub(crate) struct Watch {
-    guards: Guards,
+pub(crate) struct GuardWatch {
+    guards: GuardTable,
     /// Guarded directories stay open: so that their numbers are not given to others.
     directories: [c_int; MAX_DIRECTORIES],
     directory_count: usize,
     /// A view of processes in which the command is.
     processes: c_int,
     /// The command's end of a socket pair, over which its listener comes.
-    theirs: c_int,
-    ours: c_int,
+    command_socket: c_int,
+    own_socket: c_int,
     listener: c_int,
 }
 
-impl Watch {
+impl GuardWatch {
     /// Opens the guarded directories in the view, and a way for the listener to come.
     /// Absent: there is nothing to watch. `processes` is a view of processes in which the command will
     /// be; it is closed with the watch.
-    pub(crate) fn open(parts: &Parts<'_>, processes: c_int) -> Result<Option<Self>, Refusal> {
+    pub(crate) fn open(
+        parts: &EncodedSetup<'_>,
+        processes: c_int,
+    ) -> Result<Option<Self>, SetupFailure> {
         if !parts.has_guards() {
             return Ok(None);
         }
         if parts.filter().is_empty() {
             // Nothing would ever notify.
-            return Err(At::Filter.refused()(libc::EINVAL));
+            return Err(StepCode::Filter.failure()(libc::EINVAL));
         }
-        let mut guards = Guards::new(processes);
+        let mut guards = GuardTable::new(processes);
         let mut directories = [-1; MAX_DIRECTORIES];
         let mut directory_count = 0;
         for (index, (directory, names)) in (0..).zip(parts.guards()) {
-            let refused = At::Guard(index).refused();
-            let directory = mount_view::open_path(directory).map_err(&refused)?.keep();
+            let refused = StepCode::Guard(index).failure();
+            let directory = mount_view::open_path(directory)
+                .map_err(&refused)?
+                .into_raw();
             let place = directories.get_mut(directory_count);
             *place.ok_or(libc::ENOSPC).map_err(&refused)? = directory;
             directory_count += 1;
@@ -52,35 +57,36 @@ impl Watch {
                 guards.add(directory, name.as_ptr()).map_err(&refused)?;
             }
         }
-        let [ours, theirs] = raw::socket_pair().map_err(At::Guard(u32::MAX).refused())?;
+        let [own_socket, command_socket] =
+            raw::socket_pair().map_err(StepCode::Guard(u32::MAX).failure())?;
         Ok(Some(Self {
             guards,
             directories,
             directory_count,
             processes,
-            theirs,
-            ours,
+            command_socket,
+            own_socket,
             listener: -1,
         }))
     }
 
     /// Returns the descriptor that the command passes its listener to.
-    pub(crate) fn theirs(&self) -> c_int {
-        self.theirs
+    pub(crate) fn command_socket(&self) -> c_int {
+        self.command_socket
     }
 
     /// Takes the listener. To be called when the command has sent it, or is gone.
-    pub(crate) fn receive(&mut self) -> Result<(), Errno> {
-        let _ = raw::close(self.theirs);
-        self.listener = raw::receive_descriptor(self.ours)?;
-        let _ = raw::close(self.ours);
+    pub(crate) fn receive_listener(&mut self) -> Result<(), Errno> {
+        let _ = raw::close(self.command_socket);
+        self.listener = raw::receive_descriptor(self.own_socket)?;
+        let _ = raw::close(self.own_socket);
         broker::prepare(self.listener);
         Ok(())
     }
 
     /// Closes what only the watching side needs, in the process that is watched.
-    pub(crate) fn close_ours(&self) {
-        let _ = raw::close(self.ours);
+    pub(crate) fn close_own_side(&self) {
+        let _ = raw::close(self.own_socket);
         let _ = raw::close(self.processes);
         for directory in &self.directories[..self.directory_count] {
             let _ = raw::close(*directory);
@@ -105,7 +111,7 @@ impl Watch {
     }
 
     /// Answers notifications until `done` says so, which is asked when `wake` is readable.
-    pub(crate) fn attend(&mut self, wake: c_int, mut done: impl FnMut() -> bool) {
+    pub(crate) fn serve(&mut self, wake: c_int, mut done: impl FnMut() -> bool) {
         loop {
             let poll = |fd| libc::pollfd {
                 fd,
@@ -118,10 +124,10 @@ impl Watch {
                 match broker::answer(self.listener, &self.guards) {
                     Ok(()) | Err(libc::ENOENT | libc::EAGAIN | libc::EINTR) => {}
                     // Nobody can notify any more; calls that would are refused by the kernel.
-                    Err(_) => self.stop(),
+                    Err(_) => self.close_listener(),
                 }
             } else if fds[1].revents != 0 {
-                self.stop();
+                self.close_listener();
             }
             if fds[0].revents != 0 && done() {
                 return;
@@ -129,7 +135,7 @@ impl Watch {
         }
     }
 
-    fn stop(&mut self) {
+    fn close_listener(&mut self) {
         let _ = raw::close(self.listener);
         // Not polled any more.
         self.listener = -1;
@@ -137,10 +143,10 @@ impl Watch {
 }
 
 /// Passes a command's listener to whoever watches.
-pub(crate) fn pass_listener(listener: c_int, watch: c_int) -> Result<(), Refusal> {
-    let sent = raw::send_descriptors(watch, &[listener]);
-    sent.map_err(At::Guard(u32::MAX).refused())?;
+pub(crate) fn send_listener(listener: c_int, socket: c_int) -> Result<(), SetupFailure> {
+    let sent = raw::send_descriptors(socket, &[listener]);
+    sent.map_err(StepCode::Guard(u32::MAX).failure())?;
     let _ = raw::close(listener);
-    let _ = raw::close(watch);
+    let _ = raw::close(socket);
     Ok(())
 }

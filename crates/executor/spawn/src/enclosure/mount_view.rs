@@ -2,12 +2,12 @@
 
 use std::ffi::{CStr, c_int};
 
-use super::{At, MAX_SLOTS, Missing, Parts, Refusal, Slot, Step};
-use crate::raw::{self, Digits, Errno, int};
+use super::{EncodedSetup, MAX_SLOTS, Missing, SetupFailure, Slot, Step, StepCode};
+use crate::raw::{self, Errno, NumberText, int_arg};
 
 /// Detached mounts by number, while a view is made.
 #[derive(Debug)]
-pub(crate) struct View {
+pub(crate) struct MountView {
     slots: [c_int; MAX_SLOTS],
     /// Slots that lie over the root, where no path leads, because an older kernel copies only from
     /// what is attached.
@@ -19,7 +19,7 @@ pub(crate) struct View {
 /// No descriptor.
 const EMPTY: c_int = -1;
 
-impl View {
+impl MountView {
     pub(crate) fn new(processes: bool) -> Self {
         Self {
             slots: [EMPTY; MAX_SLOTS],
@@ -29,13 +29,14 @@ impl View {
     }
 
     /// Takes every step. The descriptors of slots stay open.
-    pub(crate) fn make(&mut self, parts: &Parts<'_>) -> Result<(), Refusal> {
+    pub(crate) fn build(&mut self, parts: &EncodedSetup<'_>) -> Result<(), SetupFailure> {
         for (index, step) in (0..).zip(parts.steps()) {
-            self.take(step).map_err(At::Step(index).refused())?;
+            self.apply_step(step)
+                .map_err(StepCode::Step(index).failure())?;
         }
         for (slot, parked) in self.slots.iter().zip(self.parked) {
             if parked {
-                detach(*slot).map_err(At::Namespaces.refused())?;
+                detach(*slot).map_err(StepCode::Namespaces.failure())?;
             }
         }
         Ok(())
@@ -51,7 +52,7 @@ impl View {
         }
     }
 
-    fn take(&mut self, step: Step<&CStr>) -> Result<(), Errno> {
+    fn apply_step(&mut self, step: Step<&CStr>) -> Result<(), Errno> {
         match step {
             Step::Copy {
                 path,
@@ -59,23 +60,23 @@ impl View {
                 missing,
             } => match open_path(path) {
                 Err(libc::ENOENT) if missing == Missing::Skip => self.clear(slot),
-                place => self.fill(slot, copy(place?.fd())?),
+                place => self.fill(slot, clone_mounts(place?.fd())?),
             },
-            Step::ReadOnly { slot } => self.if_full(slot, |mount| {
+            Step::ReadOnly { slot } => self.with_filled(slot, |mount| {
                 set_attributes(mount, READ_ONLY | NO_SETUID | NO_DEVICES)
             }),
             Step::ReadOnlyView => {
                 let root = open_path(c"/")?;
                 set_attributes(root.fd(), READ_ONLY | NO_SETUID | NO_DEVICES)
             }
-            Step::Memory { slot, mode, bytes } => self.fill(slot, memory(mode, bytes)?),
+            Step::Memory { slot, mode, bytes } => self.fill(slot, create_tmpfs(mode, bytes)?),
             Step::Processes { slot } if self.processes => {
                 let set = NO_SETUID | NO_DEVICES | NO_EXEC;
-                self.fill(slot, make(c"proc", &[], set)?)
+                self.fill(slot, create_filesystem(c"proc", &[], set)?)
             }
             // There is no other view than the one outside.
             Step::Processes { slot } => {
-                let outside = copy(open_path(c"/proc")?.fd())?;
+                let outside = clone_mounts(open_path(c"/proc")?.fd())?;
                 let set = READ_ONLY | NO_SETUID | NO_DEVICES | NO_EXEC;
                 set_attributes(outside.fd(), set)?;
                 self.fill(slot, outside)
@@ -83,14 +84,14 @@ impl View {
             Step::Terminals { slot } => {
                 let options = [(c"ptmxmode", c"0666"), (c"mode", c"0620")];
                 let set = NO_SETUID | NO_EXEC;
-                self.fill(slot, make(c"devpts", &options, set)?)
+                self.fill(slot, create_filesystem(c"devpts", &options, set)?)
             }
-            Step::Directory { slot, path, mode } => make_directory(self.full(slot)?, path, mode),
-            Step::File { slot, path, mode } => make_file(self.full(slot)?, path, mode),
-            Step::Link { slot, path, target } => make_link(self.full(slot)?, path, target),
+            Step::Directory { slot, path, mode } => make_directory(self.filled(slot)?, path, mode),
+            Step::File { slot, path, mode } => make_file(self.filled(slot)?, path, mode),
+            Step::Link { slot, path, target } => make_link(self.filled(slot)?, path, target),
             Step::Attach { slot, path } => {
-                self.if_full(slot, |mount| attach(mount, open_path(path)?.fd()))?;
-                self.settle(slot)
+                self.with_filled(slot, |mount| attach(mount, open_path(path)?.fd()))?;
+                self.mark_attached(slot)
             }
             Step::Cover { slot, entry, path } => {
                 let copy = self.copy_entry(slot, entry)?;
@@ -98,21 +99,21 @@ impl View {
             }
             Step::Protect { path } => {
                 let place = open_path(path)?;
-                let copy = copy(place.fd())?;
+                let copy = clone_mounts(place.fd())?;
                 set_attributes(copy.fd(), READ_ONLY | NO_SETUID | NO_DEVICES)?;
                 attach(copy.fd(), place.fd())
             }
             Step::Pin { path } => {
-                let place = open_itself(path)?;
-                let copy = copy(place.fd())?;
+                let place = open_no_follow(path)?;
+                let copy = clone_mounts(place.fd())?;
                 attach(copy.fd(), place.fd())
             }
             Step::Root { slot } => {
-                let root = self.full(slot)?;
+                let root = self.filled(slot)?;
                 if !*self.parked_mut(slot)? {
                     attach(root, open_path(c"/")?.fd())?;
                 }
-                self.settle(slot)?;
+                self.mark_attached(slot)?;
                 change_root(root)?;
                 // What was parked over the old root went with it.
                 self.parked = [false; MAX_SLOTS];
@@ -121,14 +122,14 @@ impl View {
         }
     }
 
-    fn copy_entry(&mut self, slot: Slot, entry: &CStr) -> Result<Opened, Errno> {
-        let mount = self.full(slot)?;
+    fn copy_entry(&mut self, slot: Slot, entry: &CStr) -> Result<OpenedFd, Errno> {
+        let mount = self.filled(slot)?;
         let place = open_entry(mount, entry)?;
-        match copy(place.fd()) {
+        match clone_mounts(place.fd()) {
             Err(libc::EINVAL) if !*self.parked_mut(slot)? => {
                 attach(mount, open_path(c"/")?.fd())?;
                 *self.parked_mut(slot)? = true;
-                copy(place.fd())
+                clone_mounts(place.fd())
             }
             copied => copied,
         }
@@ -147,14 +148,14 @@ impl View {
     }
 
     /// A slot that has a place in the view is not taken away at the end.
-    fn settle(&mut self, slot: Slot) -> Result<(), Errno> {
+    fn mark_attached(&mut self, slot: Slot) -> Result<(), Errno> {
         *self.parked_mut(slot)? = false;
         Ok(())
     }
 
-    fn fill(&mut self, slot: Slot, mount: Opened) -> Result<(), Errno> {
+    fn fill(&mut self, slot: Slot, mount: OpenedFd) -> Result<(), Errno> {
         self.clear(slot)?;
-        *self.slot_mut(slot)? = mount.keep();
+        *self.slot_mut(slot)? = mount.into_raw();
         Ok(())
     }
 
@@ -166,14 +167,14 @@ impl View {
         Ok(())
     }
 
-    fn full(&mut self, slot: Slot) -> Result<c_int, Errno> {
+    fn filled(&mut self, slot: Slot) -> Result<c_int, Errno> {
         match *self.slot_mut(slot)? {
             EMPTY => Err(libc::EBADF),
             mount => Ok(mount),
         }
     }
 
-    fn if_full(
+    fn with_filled(
         &mut self,
         slot: Slot,
         act: impl FnOnce(c_int) -> Result<(), Errno>,
@@ -185,12 +186,12 @@ impl View {
     }
 }
 
-fn memory(mode: u32, bytes: u64) -> Result<Opened, Errno> {
-    let mode = Digits::octal(u64::from(mode));
+fn create_tmpfs(mode: u32, bytes: u64) -> Result<OpenedFd, Errno> {
+    let mode = NumberText::octal(u64::from(mode));
     // Nothing at all cannot be asked for: it would mean no limit.
-    let bytes = Digits::decimal(bytes.max(1));
+    let bytes = NumberText::decimal(bytes.max(1));
     let options = [(c"mode", mode.text()), (c"size", bytes.text())];
-    make(c"tmpfs", &options, NO_SETUID | NO_DEVICES)
+    create_filesystem(c"tmpfs", &options, NO_SETUID | NO_DEVICES)
 }
 
 /// Attributes of a mount.
@@ -200,43 +201,48 @@ pub(super) const NO_DEVICES: u64 = libc::MOUNT_ATTR_NODEV;
 pub(super) const NO_EXEC: u64 = libc::MOUNT_ATTR_NOEXEC;
 
 /// Keeps what is mounted here from appearing outside, and the other way round.
-pub(crate) fn make_private() -> Result<(), Errno> {
+pub(crate) fn make_mounts_private() -> Result<(), Errno> {
     let flags = usize::try_from(libc::MS_REC | libc::MS_PRIVATE).unwrap_or(0);
     let root = c"/".as_ptr() as usize;
-    raw::numbers(libc::SYS_mount, [0, root, 0, flags, 0, 0]).map(|_| ())
+    raw::syscall(libc::SYS_mount, [0, root, 0, flags, 0, 0]).map(|_| ())
 }
 
 /// Opens the view of processes of the namespace outside, in which numbers are the supervisor's.
-pub(crate) fn open_outside_processes() -> Result<c_int, Errno> {
+pub(crate) fn open_outer_proc() -> Result<c_int, Errno> {
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
     let args = [
-        int(libc::AT_FDCWD),
+        int_arg(libc::AT_FDCWD),
         c"/proc".as_ptr() as usize,
-        int(flags),
+        int_arg(flags),
         0,
         0,
         0,
     ];
-    raw::numbers(libc::SYS_openat, args).map(raw::to_i32)
+    raw::syscall(libc::SYS_openat, args).map(raw::to_i32)
 }
 
 /// Opens a path of the view. A symbolic link anywhere in it is an error.
-pub(super) fn open_path(path: &CStr) -> Result<Opened, Errno> {
+pub(super) fn open_path(path: &CStr) -> Result<OpenedFd, Errno> {
     open_within(libc::AT_FDCWD, path, 0, 0)
 }
 
 /// Opens a path of the view. A symbolic link at its end is opened itself; anywhere else it is an
 /// error.
-pub(super) fn open_itself(path: &CStr) -> Result<Opened, Errno> {
+pub(super) fn open_no_follow(path: &CStr) -> Result<OpenedFd, Errno> {
     open_within(libc::AT_FDCWD, path, libc::O_NOFOLLOW, 0)
 }
 
 /// Opens an entry at or below `directory`, without symbolic links.
-pub(super) fn open_entry(directory: c_int, path: &CStr) -> Result<Opened, Errno> {
+pub(super) fn open_entry(directory: c_int, path: &CStr) -> Result<OpenedFd, Errno> {
     open_within(directory, path, 0, libc::RESOLVE_BENEATH)
 }
 
-fn open_within(directory: c_int, path: &CStr, flags: c_int, resolve: u64) -> Result<Opened, Errno> {
+fn open_within(
+    directory: c_int,
+    path: &CStr,
+    flags: c_int,
+    resolve: u64,
+) -> Result<OpenedFd, Errno> {
     let flags = flags | libc::O_PATH | libc::O_CLOEXEC;
     let how: [u64; 3] = [
         u64::from(flags.unsigned_abs()),
@@ -244,7 +250,7 @@ fn open_within(directory: c_int, path: &CStr, flags: c_int, resolve: u64) -> Res
         libc::RESOLVE_NO_SYMLINKS | libc::RESOLVE_NO_MAGICLINKS | resolve,
     ];
     let args = [
-        int(directory),
+        int_arg(directory),
         path.as_ptr() as usize,
         how.as_ptr() as usize,
         size_of_val(&how),
@@ -252,76 +258,87 @@ fn open_within(directory: c_int, path: &CStr, flags: c_int, resolve: u64) -> Res
         0,
     ];
     loop {
-        match raw::numbers(libc::SYS_openat2, args) {
+        match raw::syscall(libc::SYS_openat2, args) {
             // Something was renamed while the kernel looked: only a new look can tell.
             Err(libc::EAGAIN) => {}
-            opened => return opened.map(|fd| Opened(raw::to_i32(fd))),
+            opened => return opened.map(|fd| OpenedFd(raw::to_i32(fd))),
         }
     }
 }
 
 /// A descriptor that is closed when it goes.
 #[derive(Debug)]
-pub(super) struct Opened(c_int);
+pub(super) struct OpenedFd(c_int);
 
-impl Opened {
+impl OpenedFd {
     pub(super) fn fd(&self) -> c_int {
         self.0
     }
 
     /// Returns the number; nobody closes it any more.
-    pub(super) fn keep(self) -> c_int {
+    pub(super) fn into_raw(self) -> c_int {
         let fd = self.0;
         std::mem::forget(self);
         fd
     }
 }
 
-impl Drop for Opened {
+impl Drop for OpenedFd {
     fn drop(&mut self) {
         let _ = raw::close(self.0);
     }
 }
 
 /// Copies the mounts at and below an open place. Always all of them: those below may be locked.
-pub(super) fn copy(place: c_int) -> Result<Opened, Errno> {
+pub(super) fn clone_mounts(place: c_int) -> Result<OpenedFd, Errno> {
     let flags = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC;
     let at = (libc::AT_EMPTY_PATH | libc::AT_RECURSIVE).unsigned_abs();
     let args = [
-        int(place),
+        int_arg(place),
         c"".as_ptr() as usize,
         (flags | at) as usize,
         0,
         0,
         0,
     ];
-    raw::numbers(libc::SYS_open_tree, args).map(|fd| Opened(raw::to_i32(fd)))
+    raw::syscall(libc::SYS_open_tree, args).map(|fd| OpenedFd(raw::to_i32(fd)))
 }
 
 /// Attaches a mount over an open place.
 pub(super) fn attach(mount: c_int, place: c_int) -> Result<(), Errno> {
     let empty = c"".as_ptr() as usize;
     let flags = libc::MOVE_MOUNT_F_EMPTY_PATH | libc::MOVE_MOUNT_T_EMPTY_PATH;
-    let args = [int(mount), empty, int(place), empty, flags as usize, 0];
-    raw::numbers(libc::SYS_move_mount, args).map(|_| ())
+    let args = [
+        int_arg(mount),
+        empty,
+        int_arg(place),
+        empty,
+        flags as usize,
+        0,
+    ];
+    raw::syscall(libc::SYS_move_mount, args).map(|_| ())
 }
 
 /// Sets attributes of the mounts at and below an open place.
 pub(super) fn set_attributes(place: c_int, set: u64) -> Result<(), Errno> {
     let attributes = [set, 0, 0, 0_u64];
     let args = [
-        int(place),
+        int_arg(place),
         c"".as_ptr() as usize,
-        int(libc::AT_EMPTY_PATH | libc::AT_RECURSIVE),
+        int_arg(libc::AT_EMPTY_PATH | libc::AT_RECURSIVE),
         attributes.as_ptr() as usize,
         size_of_val(&attributes),
         0,
     ];
-    raw::numbers(libc::SYS_mount_setattr, args).map(|_| ())
+    raw::syscall(libc::SYS_mount_setattr, args).map(|_| ())
 }
 
 /// Makes a new file system, attached to nothing.
-pub(super) fn make(kind: &CStr, options: &[(&CStr, &CStr)], set: u64) -> Result<Opened, Errno> {
+pub(super) fn create_filesystem(
+    kind: &CStr,
+    options: &[(&CStr, &CStr)],
+    set: u64,
+) -> Result<OpenedFd, Errno> {
     let args = [
         kind.as_ptr() as usize,
         libc::FSOPEN_CLOEXEC as usize,
@@ -330,65 +347,77 @@ pub(super) fn make(kind: &CStr, options: &[(&CStr, &CStr)], set: u64) -> Result<
         0,
         0,
     ];
-    let context = raw::numbers(libc::SYS_fsopen, args).map(|fd| Opened(raw::to_i32(fd)))?;
+    let context = raw::syscall(libc::SYS_fsopen, args).map(|fd| OpenedFd(raw::to_i32(fd)))?;
     for (name, value) in options {
         let (name, value) = (name.as_ptr() as usize, value.as_ptr() as usize);
-        configure(context.fd(), libc::FSCONFIG_SET_STRING, name, value)?;
+        configure_filesystem(context.fd(), libc::FSCONFIG_SET_STRING, name, value)?;
     }
-    configure(context.fd(), libc::FSCONFIG_CMD_CREATE, 0, 0)?;
+    configure_filesystem(context.fd(), libc::FSCONFIG_CMD_CREATE, 0, 0)?;
     let attributes = usize::try_from(set).unwrap_or(0);
     let flags = libc::FSMOUNT_CLOEXEC as usize;
-    let args = [int(context.fd()), flags, attributes, 0, 0, 0];
-    raw::numbers(libc::SYS_fsmount, args).map(|fd| Opened(raw::to_i32(fd)))
+    let args = [int_arg(context.fd()), flags, attributes, 0, 0, 0];
+    raw::syscall(libc::SYS_fsmount, args).map(|fd| OpenedFd(raw::to_i32(fd)))
 }
 
-fn configure(context: c_int, command: u32, name: usize, value: usize) -> Result<(), Errno> {
-    let args = [int(context), command as usize, name, value, 0, 0];
-    raw::numbers(libc::SYS_fsconfig, args).map(|_| ())
+fn configure_filesystem(
+    context: c_int,
+    command: u32,
+    name: usize,
+    value: usize,
+) -> Result<(), Errno> {
+    let args = [int_arg(context), command as usize, name, value, 0, 0];
+    raw::syscall(libc::SYS_fsconfig, args).map(|_| ())
 }
 
 /// Makes an attached mount the root, and the old root vanish.
 pub(super) fn change_root(root: c_int) -> Result<(), Errno> {
-    enter(root)?;
+    change_directory(root)?;
     let here = c".".as_ptr() as usize;
     // The old root comes to lie over the new one, and is taken away from there.
-    raw::numbers(libc::SYS_pivot_root, [here, here, 0, 0, 0, 0])?;
+    raw::syscall(libc::SYS_pivot_root, [here, here, 0, 0, 0, 0])?;
     detach_here()?;
     raw::chdir(c"/".as_ptr()).map(|_| ())
 }
 
 /// Detaches what is attached of an open mount.
 pub(super) fn detach(mount: c_int) -> Result<(), Errno> {
-    enter(mount)?;
+    change_directory(mount)?;
     detach_here()?;
     raw::chdir(c"/".as_ptr()).map(|_| ())
 }
 
-fn enter(directory: c_int) -> Result<(), Errno> {
-    raw::numbers(libc::SYS_fchdir, [int(directory), 0, 0, 0, 0, 0]).map(|_| ())
+fn change_directory(directory: c_int) -> Result<(), Errno> {
+    raw::syscall(libc::SYS_fchdir, [int_arg(directory), 0, 0, 0, 0, 0]).map(|_| ())
 }
 
 fn detach_here() -> Result<(), Errno> {
-    let args = [c".".as_ptr() as usize, int(libc::MNT_DETACH), 0, 0, 0, 0];
-    raw::numbers(libc::SYS_umount2, args).map(|_| ())
+    let args = [
+        c".".as_ptr() as usize,
+        int_arg(libc::MNT_DETACH),
+        0,
+        0,
+        0,
+        0,
+    ];
+    raw::syscall(libc::SYS_umount2, args).map(|_| ())
 }
 
 /// Makes a directory; `mode` is taken as it is, since there is no umask here.
 pub(super) fn make_directory(at: c_int, path: &CStr, mode: u32) -> Result<(), Errno> {
-    let args = [int(at), path.as_ptr() as usize, mode as usize, 0, 0, 0];
-    raw::numbers(libc::SYS_mkdirat, args).map(|_| ())
+    let args = [int_arg(at), path.as_ptr() as usize, mode as usize, 0, 0, 0];
+    raw::syscall(libc::SYS_mkdirat, args).map(|_| ())
 }
 
 /// Makes an empty file.
 pub(super) fn make_file(at: c_int, path: &CStr, mode: u32) -> Result<(), Errno> {
     let flags = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY | libc::O_CLOEXEC | libc::O_NOFOLLOW;
     let path = path.as_ptr() as usize;
-    let args = [int(at), path, int(flags), mode as usize, 0, 0];
-    raw::numbers(libc::SYS_openat, args).map(|fd| drop(Opened(raw::to_i32(fd))))
+    let args = [int_arg(at), path, int_arg(flags), mode as usize, 0, 0];
+    raw::syscall(libc::SYS_openat, args).map(|fd| drop(OpenedFd(raw::to_i32(fd))))
 }
 
 /// Makes a symbolic link.
 pub(super) fn make_link(at: c_int, path: &CStr, target: &CStr) -> Result<(), Errno> {
     let (path, target) = (path.as_ptr() as usize, target.as_ptr() as usize);
-    raw::numbers(libc::SYS_symlinkat, [target, int(at), path, 0, 0, 0]).map(|_| ())
+    raw::syscall(libc::SYS_symlinkat, [target, int_arg(at), path, 0, 0, 0]).map(|_| ())
 }

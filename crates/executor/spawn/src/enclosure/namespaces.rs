@@ -2,21 +2,21 @@
 
 use std::ffi::{CStr, c_int};
 
-use super::Parts;
-use crate::raw::{self, Digits, Errno, int};
+use super::EncodedSetup;
+use crate::raw::{self, Errno, NumberText, int_arg};
 
 /// Gives the account the same numbers inside that it has outside.
 pub(crate) fn map_account(user: u32, group: u32) -> Result<(), Errno> {
-    write(c"/proc/self/uid_map", &line(user))?;
+    write_file(c"/proc/self/uid_map", &id_map_line(user))?;
     // Without privileges outside, groups can be mapped only once nobody can leave any.
-    write(c"/proc/self/setgroups", b"deny")?;
-    write(c"/proc/self/gid_map", &line(group))
+    write_file(c"/proc/self/setgroups", b"deny")?;
+    write_file(c"/proc/self/gid_map", &id_map_line(group))
 }
 
 /// Returns the numbers of this process's account and group.
-pub(crate) fn own_account() -> (u32, u32) {
+pub(crate) fn current_account() -> (u32, u32) {
     let number = |call| {
-        let number = raw::numbers(call, [0; 6]).unwrap_or(0);
+        let number = raw::syscall(call, [0; 6]).unwrap_or(0);
         u32::try_from(number).unwrap_or(0)
     };
     (number(libc::SYS_geteuid), number(libc::SYS_getegid))
@@ -24,14 +24,14 @@ pub(crate) fn own_account() -> (u32, u32) {
 
 /// Sets the umask and returns the one before.
 pub(crate) fn set_umask(mask: u32) -> u32 {
-    let old = raw::numbers(libc::SYS_umask, [mask as usize, 0, 0, 0, 0, 0]);
+    let old = raw::syscall(libc::SYS_umask, [mask as usize, 0, 0, 0, 0, 0]);
     old.map_or(0o22, |old| u32::try_from(old).unwrap_or(0o22))
 }
 
 /// `number number 1`, with spaces in front: the kernel skips them.
-fn line(number: u32) -> [u8; 24] {
+fn id_map_line(number: u32) -> [u8; 24] {
     let mut line = [b' '; 24];
-    let digits = Digits::decimal(u64::from(number));
+    let digits = NumberText::decimal(u64::from(number));
     let digits = digits.text().to_bytes();
     for end in [10, 21] {
         for (place, digit) in line[..end].iter_mut().rev().zip(digits.iter().rev()) {
@@ -43,12 +43,19 @@ fn line(number: u32) -> [u8; 24] {
     line
 }
 
-fn write(path: &CStr, text: &[u8]) -> Result<(), Errno> {
-    let flags = int(libc::O_WRONLY | libc::O_CLOEXEC);
-    let args = [int(libc::AT_FDCWD), path.as_ptr() as usize, flags, 0, 0, 0];
-    let file = raw::to_i32(raw::numbers(libc::SYS_openat, args)?);
-    let args = [int(file), text.as_ptr() as usize, text.len(), 0, 0, 0];
-    let written = raw::numbers(libc::SYS_write, args);
+fn write_file(path: &CStr, text: &[u8]) -> Result<(), Errno> {
+    let flags = int_arg(libc::O_WRONLY | libc::O_CLOEXEC);
+    let args = [
+        int_arg(libc::AT_FDCWD),
+        path.as_ptr() as usize,
+        flags,
+        0,
+        0,
+        0,
+    ];
+    let file = raw::to_i32(raw::syscall(libc::SYS_openat, args)?);
+    let args = [int_arg(file), text.as_ptr() as usize, text.len(), 0, 0, 0];
+    let written = raw::syscall(libc::SYS_write, args);
     raw::close(file)?;
     written.map(|_| ())
 }
@@ -59,7 +66,7 @@ const MAX_LISTENERS: usize = 64;
 const BACKLOG: c_int = 1024;
 
 /// Brings the loopback up and hands out the listening sockets.
-pub(crate) fn open_network(parts: &Parts<'_>, door: c_int) -> Result<(), Errno> {
+pub(crate) fn set_up_network(parts: &EncodedSetup<'_>, door: c_int) -> Result<(), Errno> {
     bring_loopback_up()?;
     let mut sockets = [0; MAX_LISTENERS];
     let mut count = 0;
@@ -86,8 +93,8 @@ fn bring_loopback_up() -> Result<(), Errno> {
     request[libc::IFNAMSIZ..libc::IFNAMSIZ + 2].copy_from_slice(&flags.to_ne_bytes());
     let socket = socket(libc::AF_UNIX, libc::SOCK_DGRAM)?;
     let command = usize::try_from(libc::SIOCSIFFLAGS).unwrap_or(0);
-    let args = [int(socket), command, request.as_ptr() as usize, 0, 0, 0];
-    let done = raw::numbers(libc::SYS_ioctl, args);
+    let args = [int_arg(socket), command, request.as_ptr() as usize, 0, 0, 0];
+    let done = raw::syscall(libc::SYS_ioctl, args);
     raw::close(socket)?;
     done.map(|_| ())
 }
@@ -101,12 +108,18 @@ fn listen(port: u16) -> Result<c_int, Errno> {
         family, zero, high, low, 127, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0,
     ];
     let place = address.as_ptr() as usize;
-    raw::numbers(libc::SYS_bind, [int(socket), place, address.len(), 0, 0, 0])?;
-    raw::numbers(libc::SYS_listen, [int(socket), int(BACKLOG), 0, 0, 0, 0])?;
+    raw::syscall(
+        libc::SYS_bind,
+        [int_arg(socket), place, address.len(), 0, 0, 0],
+    )?;
+    raw::syscall(
+        libc::SYS_listen,
+        [int_arg(socket), int_arg(BACKLOG), 0, 0, 0, 0],
+    )?;
     Ok(socket)
 }
 
 fn socket(family: c_int, kind: c_int) -> Result<c_int, Errno> {
-    let kind = int(kind | libc::SOCK_CLOEXEC);
-    raw::numbers(libc::SYS_socket, [int(family), kind, 0, 0, 0, 0]).map(raw::to_i32)
+    let kind = int_arg(kind | libc::SOCK_CLOEXEC);
+    raw::syscall(libc::SYS_socket, [int_arg(family), kind, 0, 0, 0, 0]).map(raw::to_i32)
 }

@@ -8,7 +8,7 @@ use crate::raw::Errno;
 /// A part of an enclosure, as an error names it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
-pub enum Part {
+pub enum SetupStep {
     /// The namespaces themselves.
     Namespaces,
     /// The account in its namespace.
@@ -27,25 +27,25 @@ pub enum Part {
     Filter,
 }
 
-impl Part {
+impl SetupStep {
     /// Names the part that a report means.
-    pub fn new(at: At, steps: &[Step], guards: &[Guard]) -> Self {
-        match at {
-            At::Namespaces => Self::Namespaces,
-            At::Account => Self::Account,
-            At::Network => Self::Network,
-            At::Step(index) => steps
+    pub fn new(code: StepCode, steps: &[Step], guards: &[Guard]) -> Self {
+        match code {
+            StepCode::Namespaces => Self::Namespaces,
+            StepCode::Account => Self::Account,
+            StepCode::Network => Self::Network,
+            StepCode::Step(index) => steps
                 .get(index as usize)
                 .map_or(Self::Namespaces, |step| Self::Step(step.clone())),
-            At::Guard(index) => Self::Guard(guards.get(index as usize).cloned()),
-            At::Privileges => Self::Privileges,
-            At::Landlock => Self::Landlock,
-            At::Filter => Self::Filter,
+            StepCode::Guard(index) => Self::Guard(guards.get(index as usize).cloned()),
+            StepCode::Privileges => Self::Privileges,
+            StepCode::Landlock => Self::Landlock,
+            StepCode::Filter => Self::Filter,
         }
     }
 
     /// Takes what it needs of an enclosure to name any part of it later.
-    pub fn names(enclosure: &mut Enclosure) -> (Vec<Step>, Vec<Guard>) {
+    pub fn take_names(enclosure: &mut Enclosure) -> (Vec<Step>, Vec<Guard>) {
         let namespaces = enclosure.namespaces.as_mut();
         let steps = namespaces.map(|namespaces| std::mem::take(&mut namespaces.steps));
         (
@@ -56,7 +56,7 @@ impl Part {
 }
 
 /// Completes a sentence that begins with "cannot".
-impl fmt::Display for Part {
+impl fmt::Display for SetupStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (verb, path) = match self {
             Self::Namespaces => return f.write_str("make namespaces"),
@@ -90,7 +90,7 @@ impl fmt::Display for Part {
 
 /// A part of an enclosure, in plain numbers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum At {
+pub enum StepCode {
     /// The namespaces themselves.
     Namespaces,
     /// The account in its namespace.
@@ -109,7 +109,7 @@ pub enum At {
     Filter,
 }
 
-impl At {
+impl StepCode {
     pub(crate) fn numbers(self) -> (u32, u32) {
         match self {
             Self::Namespaces => (0, 0),
@@ -138,14 +138,14 @@ impl At {
     }
 
     /// Says so of an error.
-    pub(crate) fn refused(self) -> impl Fn(Errno) -> Refusal {
-        move |errno| Refusal { at: self, errno }
+    pub(crate) fn failure(self) -> impl Fn(Errno) -> SetupFailure {
+        move |errno| SetupFailure { step: self, errno }
     }
 }
 
 /// The host refused a part.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Refusal {
-    pub(crate) at: At,
+pub(crate) struct SetupFailure {
+    pub(crate) step: StepCode,
     pub(crate) errno: Errno,
 }

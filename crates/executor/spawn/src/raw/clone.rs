@@ -5,7 +5,7 @@ use std::{
     sync::atomic::AtomicU32,
 };
 
-use super::{Errno, checked, int, numbers, poll, to_i32};
+use super::{Errno, decode_result, int_arg, poll, syscall, to_i32};
 
 /// Clones a process that shares this one's memory and runs `entry` on a stack of its own.
 ///
@@ -22,10 +22,10 @@ pub(crate) unsafe fn clone_vm(
     argument: *mut c_void,
     word: *const AtomicU32,
 ) -> Result<i32, Errno> {
-    let flags = int(flags | libc::CLONE_VM | libc::SIGCHLD);
+    let flags = int_arg(flags | libc::CLONE_VM | libc::SIGCHLD);
     // SAFETY: the caller vouches for stack, entry and word.
     let result = unsafe { clone_onto(entry, stack_top, flags, argument, word) };
-    checked(result).map(to_i32)
+    decode_result(result).map(to_i32)
 }
 
 /// # Safety
@@ -95,25 +95,28 @@ unsafe fn clone_onto(
 /// Waits until `word` is woken, unless it is no longer `expected`.
 pub(crate) fn futex_wait(word: &AtomicU32, expected: u32) {
     let place = word.as_ptr() as usize;
-    let args = [place, int(libc::FUTEX_WAIT), expected as usize, 0, 0, 0];
+    let args = [place, int_arg(libc::FUTEX_WAIT), expected as usize, 0, 0, 0];
     // Whatever ends the wait, the caller looks at the word again.
-    let _ = numbers(libc::SYS_futex, args);
+    let _ = syscall(libc::SYS_futex, args);
 }
 
 /// Wakes whoever waits for `word`.
 pub(crate) fn futex_wake(word: &AtomicU32) {
     let place = word.as_ptr() as usize;
     // Nobody may be waiting; there is nothing else to fail.
-    let _ = numbers(libc::SYS_futex, [place, int(libc::FUTEX_WAKE), 1, 0, 0, 0]);
+    let _ = syscall(
+        libc::SYS_futex,
+        [place, int_arg(libc::FUTEX_WAKE), 1, 0, 0, 0],
+    );
 }
 
 /// Opens a descriptor of a process, closed on exec.
 pub(crate) fn pidfd_open(pid: i32) -> Result<c_int, Errno> {
-    numbers(libc::SYS_pidfd_open, [int(pid), 0, 0, 0, 0, 0]).map(to_i32)
+    syscall(libc::SYS_pidfd_open, [int_arg(pid), 0, 0, 0, 0, 0]).map(to_i32)
 }
 
 /// Says whether a process has ended.
-pub(crate) fn has_ended(pidfd: c_int) -> bool {
+pub(crate) fn pidfd_has_exited(pidfd: c_int) -> bool {
     let mut fds = [libc::pollfd {
         fd: pidfd,
         events: libc::POLLIN,

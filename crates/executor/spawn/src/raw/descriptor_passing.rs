@@ -2,7 +2,7 @@
 
 use std::{ffi::c_int, ptr};
 
-use super::{Errno, int, numbers, to_i32};
+use super::{Errno, int_arg, syscall, to_i32};
 
 /// Most descriptors in one message.
 const MAX_PASSED: usize = 64;
@@ -11,7 +11,7 @@ const HEAD_BYTES: usize = 16;
 
 /// A control message as the kernel reads it.
 #[repr(C, align(8))]
-struct Control {
+struct ControlMessage {
     length: usize,
     level: c_int,
     kind: c_int,
@@ -21,18 +21,18 @@ struct Control {
 /// Makes two connected sockets that keep messages apart, closed on exec.
 pub(crate) fn socket_pair() -> Result<[c_int; 2], Errno> {
     let mut pair = [-1; 2];
-    let kind = int(libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC);
+    let kind = int_arg(libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC);
     let place = pair.as_mut_ptr() as usize;
-    numbers(
+    syscall(
         libc::SYS_socketpair,
-        [int(libc::AF_UNIX), kind, 0, place, 0, 0],
+        [int_arg(libc::AF_UNIX), kind, 0, place, 0, 0],
     )?;
     Ok(pair)
 }
 
 /// Sends one byte with descriptors.
 pub(crate) fn send_descriptors(socket: c_int, descriptors: &[c_int]) -> Result<(), Errno> {
-    let mut control = Control {
+    let mut control = ControlMessage {
         length: HEAD_BYTES + size_of_val(descriptors),
         level: libc::SOL_SOCKET,
         kind: libc::SCM_RIGHTS,
@@ -41,7 +41,7 @@ pub(crate) fn send_descriptors(socket: c_int, descriptors: &[c_int]) -> Result<(
     let places = control.descriptors.get_mut(..descriptors.len());
     places.ok_or(libc::E2BIG)?.copy_from_slice(descriptors);
     let length = control.length;
-    message(
+    transfer_message(
         libc::SYS_sendmsg,
         socket,
         &mut control,
@@ -54,25 +54,25 @@ pub(crate) fn send_descriptors(socket: c_int, descriptors: &[c_int]) -> Result<(
 /// Waits for one byte with one descriptor, closed on exec. That the other end was closed without
 /// sending any is an error.
 pub(crate) fn receive_descriptor(socket: c_int) -> Result<c_int, Errno> {
-    let mut control = Control {
+    let mut control = ControlMessage {
         length: 0,
         level: 0,
         kind: 0,
         descriptors: [-1; MAX_PASSED],
     };
     let flags = libc::MSG_CMSG_CLOEXEC;
-    let bytes = size_of::<Control>();
-    message(libc::SYS_recvmsg, socket, &mut control, bytes, flags)?;
+    let bytes = size_of::<ControlMessage>();
+    transfer_message(libc::SYS_recvmsg, socket, &mut control, bytes, flags)?;
     let [first, ..] = control.descriptors;
     let whole =
         control.length == HEAD_BYTES + size_of::<c_int>() && control.kind == libc::SCM_RIGHTS;
     if whole { Ok(first) } else { Err(libc::EPROTO) }
 }
 
-fn message(
+fn transfer_message(
     call: i64,
     socket: c_int,
-    control: &mut Control,
+    control: &mut ControlMessage,
     control_bytes: usize,
     flags: c_int,
 ) -> Result<i32, Errno> {
@@ -91,9 +91,16 @@ fn message(
         control_bytes,
         0,
     ];
-    let args = [int(socket), head.as_mut_ptr() as usize, int(flags), 0, 0, 0];
+    let args = [
+        int_arg(socket),
+        head.as_mut_ptr() as usize,
+        int_arg(flags),
+        0,
+        0,
+        0,
+    ];
     loop {
-        match numbers(call, args) {
+        match syscall(call, args) {
             Err(libc::EINTR) => {}
             done => return done.map(to_i32),
         }

@@ -32,7 +32,7 @@ pub struct Spec {
     /// Descriptors beside the standard ones.
     pub extra: Vec<Extra>,
     /// Resource limits.
-    pub limits: Vec<Limit>,
+    pub limits: Vec<ResourceLimit>,
     /// What encloses it.
     pub enclosure: Option<Enclosure>,
 }
@@ -48,16 +48,16 @@ pub struct Extra {
 
 /// One resource limit, soft and hard.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Limit {
+pub struct ResourceLimit {
     /// Of what.
-    pub resource: Resource,
+    pub resource: LimitedResource,
     /// How much.
     pub value: u64,
 }
 
 /// What can be limited.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Resource {
+pub enum LimitedResource {
     /// Seconds of processor time.
     Cpu,
     /// Bytes of private writable memory.
@@ -70,7 +70,7 @@ pub enum Resource {
     FileSize,
 }
 
-impl Resource {
+impl LimitedResource {
     fn number(self) -> u32 {
         match self {
             Self::Cpu => libc::RLIMIT_CPU,
@@ -114,31 +114,31 @@ impl Spec {
         let texts_bytes = texts().map(|text| text.as_bytes().len() + 1).sum::<usize>();
         let body = HEAD_BYTES + texts_bytes + enclosure.len();
         let mut frame = Vec::with_capacity(PREFIX_BYTES + body);
-        put(&mut frame, body);
-        put(&mut frame, 4 + self.extra.len() + enclosure_fds);
-        put(&mut frame, usize::from(self.terminal));
-        put(&mut frame, self.limits.len());
+        push_u32(&mut frame, body);
+        push_u32(&mut frame, 4 + self.extra.len() + enclosure_fds);
+        push_u32(&mut frame, usize::from(self.terminal));
+        push_u32(&mut frame, self.limits.len());
         for index in 0..MAX_LIMITS {
             let limit = self.limits.get(index);
-            put(
+            push_u32(
                 &mut frame,
                 limit.map_or(0, |limit| limit.resource.number() as usize),
             );
             frame.extend_from_slice(&limit.map_or(0, |limit| limit.value).to_le_bytes());
         }
-        put(&mut frame, self.extra.len());
+        push_u32(&mut frame, self.extra.len());
         for index in 0..MAX_EXTRA {
-            put(
+            push_u32(
                 &mut frame,
                 self.extra
                     .get(index)
                     .map_or(0, |extra| usize::from(extra.target)),
             );
         }
-        put(&mut frame, self.candidates.len());
-        put(&mut frame, self.argv.len());
-        put(&mut frame, self.env.len());
-        put(&mut frame, enclosure.len());
+        push_u32(&mut frame, self.candidates.len());
+        push_u32(&mut frame, self.argv.len());
+        push_u32(&mut frame, self.env.len());
+        push_u32(&mut frame, enclosure.len());
         for text in texts() {
             frame.extend_from_slice(text.as_bytes_with_nul());
         }
@@ -186,7 +186,7 @@ impl Spec {
     }
 }
 
-fn put(frame: &mut Vec<u8>, number: usize) {
+fn push_u32(frame: &mut Vec<u8>, number: usize) {
     // Lengths are below MAX_FRAME_BYTES; a longer frame is refused before it is sent.
     frame.extend_from_slice(&u32::try_from(number).unwrap_or(u32::MAX).to_le_bytes());
 }

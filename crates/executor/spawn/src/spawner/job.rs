@@ -10,9 +10,9 @@ use std::{
 
 use super::{
     command_spec::{HEAD_BYTES, MAX_EXTRA, MAX_LIMITS},
-    start_progress::Progress,
+    start_progress::StartProgress,
 };
-use crate::enclosure::Parts;
+use crate::enclosure::EncodedSetup;
 
 /// Stack of a supervisor with its job above it, and stack of its child before exec. Pages that are
 /// not touched cost nothing.
@@ -23,13 +23,13 @@ const INIT_STACK_BYTES: usize = 128 << 10;
 const INIT_STACK_TOP: usize = STACK_BYTES + INIT_STACK_BYTES;
 const CHILD_STACK_TOP: usize = INIT_STACK_TOP + STACK_BYTES;
 /// The job at the top of the supervisor's own memory, where the first page of the stack is anyway.
-const JOB_BYTES: usize = size_of::<Job>().next_multiple_of(16);
+const JOB_BYTES: usize = size_of::<CommandJob>().next_multiple_of(16);
 /// Regions are made in steps of this, so that a used one fits the next command.
 const STEP_BYTES: usize = 256 << 10;
 
 /// What a supervisor and its child work from. Plain numbers and pointers into the same region.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(super) struct CommandJob {
     pub(super) control: c_int,
     pub(super) standard: [c_int; 3],
     pub(super) extra: [(c_int, c_int); MAX_EXTRA],
@@ -46,7 +46,7 @@ pub(super) struct Job {
     /// An encoded enclosure, if there is one.
     enclosure: (*const u8, usize),
     pub(super) landlock: c_int,
-    pub(super) door: c_int,
+    pub(super) listener_socket: c_int,
     /// Numbers of the account and its group.
     pub(super) account: (u32, u32),
     pub(super) init_stack_top: *mut u8,
@@ -56,32 +56,32 @@ pub(super) struct Job {
     pub(super) spawner: i32,
     pub(super) signals: c_int,
     /// What init and the child tell the supervisor.
-    pub(super) progress: Progress,
+    pub(super) progress: StartProgress,
 }
 
-impl Job {
+impl CommandJob {
     /// Returns what encloses the command.
-    pub(super) fn enclosure(&self) -> Option<Parts<'_>> {
+    pub(super) fn enclosure(&self) -> Option<EncodedSetup<'_>> {
         let (start, length) = self.enclosure;
         if length == 0 {
             return None;
         }
         // SAFETY: the bytes lie in the job's region, and nobody writes to them.
-        Parts::split(unsafe { std::slice::from_raw_parts(start, length) })
+        EncodedSetup::from_checked(unsafe { std::slice::from_raw_parts(start, length) })
     }
 }
 
 /// Mapped memory for one job at a time.
 #[derive(Debug)]
-pub(super) struct Region {
+pub(super) struct JobRegion {
     start: *mut u8,
     length: usize,
 }
 
-impl Region {
+impl JobRegion {
     /// Maps a region for a body of this length and this many texts.
-    pub(super) fn map(needed: usize) -> io::Result<Self> {
-        let length = needed.next_multiple_of(STEP_BYTES);
+    pub(super) fn map(region_bytes: usize) -> io::Result<Self> {
+        let length = region_bytes.next_multiple_of(STEP_BYTES);
         // SAFETY: an anonymous mapping at an address of the kernel's choice disturbs nothing.
         let start = unsafe {
             libc::mmap(
@@ -121,7 +121,7 @@ impl Region {
     }
 }
 
-impl Drop for Region {
+impl Drop for JobRegion {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours, and its supervisor was reaped before the region is dropped.
         unsafe { libc::munmap(self.start.cast(), self.length) };
@@ -130,7 +130,7 @@ impl Drop for Region {
 
 /// A decoded frame: everything that is copied into a region.
 #[derive(Debug)]
-pub(super) struct Body<'a> {
+pub(super) struct CommandFrame<'a> {
     bytes: &'a [u8],
     candidates: usize,
     argv: usize,
@@ -140,27 +140,27 @@ pub(super) struct Body<'a> {
 
 /// What a job needs to know of the spawner.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Origin {
+pub(super) struct SpawnerContext {
     pub(super) pid: i32,
     pub(super) signals: c_int,
     pub(super) account: (u32, u32),
 }
 
-impl<'a> Body<'a> {
+impl<'a> CommandFrame<'a> {
     /// Checks that a frame holds what it says.
     pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
         let counts = HEAD_BYTES - 16;
-        let enclosure = number(bytes, counts + 12)?;
+        let enclosure = read_u32(bytes, counts + 12)?;
         let (bytes, enclosure) = bytes.split_at_checked(bytes.len().checked_sub(enclosure)?)?;
         if !enclosure.is_empty() {
-            Parts::parse(enclosure)?;
+            EncodedSetup::parse(enclosure)?;
         }
         let body = Self {
             bytes,
             enclosure,
-            candidates: number(bytes, counts)?,
-            argv: number(bytes, counts + 4)?,
-            env: number(bytes, counts + 8)?,
+            candidates: read_u32(bytes, counts)?,
+            argv: read_u32(bytes, counts + 4)?,
+            env: read_u32(bytes, counts + 8)?,
         };
         let texts = bytes.get(HEAD_BYTES..)?;
         let expected = 1 + body
@@ -171,7 +171,7 @@ impl<'a> Body<'a> {
     }
 
     /// Returns how large a region must be.
-    pub(super) fn needed(&self) -> usize {
+    pub(super) fn region_bytes(&self) -> usize {
         // Each table ends in a null; the shell's has two places more than argv.
         let pointers = self.candidates + self.argv * 2 + self.env + 6;
         let bytes = self.bytes.len() + self.enclosure.len();
@@ -180,47 +180,48 @@ impl<'a> Body<'a> {
 
     /// Lays the job out in `region`. `fds` are control, the standard three, the extra ones, and
     /// those of the enclosure.
-    pub(super) fn place(
+    pub(super) fn write_job(
         &self,
-        region: &Region,
+        region: &JobRegion,
         fds: &[OwnedFd],
-        origin: Origin,
-    ) -> Option<*mut Job> {
+        origin: SpawnerContext,
+    ) -> Option<*mut CommandJob> {
         let raw: Vec<c_int> = fds.iter().map(AsRawFd::as_raw_fd).collect();
         let (&[control, stdin, stdout, stderr], extra_fds) = raw.split_first_chunk::<4>()?;
         let mut extra = [(0, 0); MAX_EXTRA];
         let extra_at = 8 + MAX_LIMITS * 12;
-        let extra_count = number(self.bytes, extra_at)?;
+        let extra_count = read_u32(self.bytes, extra_at)?;
         let (extra_fds, enclosure_fds) = extra_fds.split_at_checked(extra_count)?;
         if extra_count > MAX_EXTRA {
             return None;
         }
-        let parts = Parts::split(self.enclosure);
-        let (landlock, door) = match (parts.map(|parts| parts.descriptors()), enclosure_fds) {
-            (Some((true, true)), &[landlock, door]) => (landlock, door),
-            (Some((true, false)), &[landlock]) => (landlock, -1),
-            (Some((false, true)), &[door]) => (-1, door),
-            (Some((false, false)) | None, []) => (-1, -1),
-            _ => return None,
-        };
+        let parts = EncodedSetup::from_checked(self.enclosure);
+        let (landlock, listener_socket) =
+            match (parts.map(|parts| parts.descriptors()), enclosure_fds) {
+                (Some((true, true)), &[landlock, listener_socket]) => (landlock, listener_socket),
+                (Some((true, false)), &[landlock]) => (landlock, -1),
+                (Some((false, true)), &[listener_socket]) => (-1, listener_socket),
+                (Some((false, false)) | None, []) => (-1, -1),
+                _ => return None,
+            };
         for (index, fd) in extra_fds.iter().enumerate() {
             extra[index] = (
                 *fd,
-                c_int::try_from(number(self.bytes, extra_at + 4 + index * 4)?).ok()?,
+                c_int::try_from(read_u32(self.bytes, extra_at + 4 + index * 4)?).ok()?,
             );
         }
-        let limit_count = number(self.bytes, 4)?;
+        let limit_count = read_u32(self.bytes, 4)?;
         let mut limits = [(0, 0); MAX_LIMITS];
         for (index, limit) in limits.iter_mut().enumerate().take(limit_count) {
             let at = 8 + index * 12;
             let value = self.bytes.get(at + 4..at + 12)?.try_into().ok()?;
             *limit = (
-                u32::try_from(number(self.bytes, at)?).ok()?,
+                u32::try_from(read_u32(self.bytes, at)?).ok()?,
                 u64::from_le_bytes(value),
             );
         }
 
-        let job = region.stack_top().cast::<Job>();
+        let job = region.stack_top().cast::<CommandJob>();
         let tables = region.at(CHILD_STACK_TOP);
         let pointers = self.candidates + self.argv * 2 + self.env + 6;
         let texts_at = CHILD_STACK_TOP + pointers * size_of::<usize>();
@@ -234,7 +235,7 @@ impl<'a> Body<'a> {
         // SAFETY: `needed` counted these bytes, and the region belongs to this job alone.
         unsafe { ptr::copy_nonoverlapping(source.as_ptr(), texts, source.len()) };
 
-        let mut table = Table {
+        let mut table = PointerTable {
             next: tables.cast(),
             text: texts.cast(),
             source,
@@ -253,12 +254,12 @@ impl<'a> Body<'a> {
             table.push(unsafe { place.read() });
         }
 
-        let filled = Job {
+        let filled = CommandJob {
             control,
             standard: [stdin, stdout, stderr],
             extra,
             extra_count,
-            terminal: number(self.bytes, 0)? == 1,
+            terminal: read_u32(self.bytes, 0)? == 1,
             limits,
             limit_count: limit_count.min(MAX_LIMITS),
             cwd,
@@ -268,7 +269,7 @@ impl<'a> Body<'a> {
             shell_argv,
             enclosure: (enclosure, self.enclosure.len()),
             landlock,
-            door,
+            listener_socket,
             account: origin.account,
             init_stack_top: region.at(INIT_STACK_TOP),
             child_stack_top: region.at(CHILD_STACK_TOP),
@@ -279,7 +280,7 @@ impl<'a> Body<'a> {
             },
             spawner: origin.pid,
             signals: origin.signals,
-            progress: Progress::new(),
+            progress: StartProgress::new(),
         };
         // SAFETY: the place is aligned to 16 bytes, inside the region, and nobody else's.
         unsafe { job.write(filled) };
@@ -288,13 +289,13 @@ impl<'a> Body<'a> {
 }
 
 /// Fills pointer tables from texts that lie one behind the other.
-struct Table<'a> {
+struct PointerTable<'a> {
     next: *mut *const c_char,
     text: *const c_char,
     source: &'a [u8],
 }
 
-impl Table<'_> {
+impl PointerTable<'_> {
     fn push(&mut self, pointer: *const c_char) {
         // SAFETY: `needed` counted every place that is filled.
         unsafe { self.next.write(pointer) };
@@ -326,7 +327,7 @@ impl Table<'_> {
     }
 }
 
-fn number(bytes: &[u8], at: usize) -> Option<usize> {
+fn read_u32(bytes: &[u8], at: usize) -> Option<usize> {
     let word = bytes.get(at..at + 4)?.try_into().ok()?;
     Some(u32::from_le_bytes(word) as usize)
 }

@@ -12,20 +12,24 @@ use std::{
 
 use super::{
     Stage, child_setup,
-    job::Job,
-    start_progress::{self, Failure},
-    supervisor::{Started, close_all_but},
+    job::CommandJob,
+    start_progress::{self, StartFailure},
+    supervisor::{StartedCommand, close_all_except},
 };
 use crate::{
     enclosure::{
-        At, NamespaceParts, Parts, Refusal, View, Watch, keep_only_tracing, make_private,
-        map_account, open_network, open_outside_processes, set_umask,
+        EncodedSetup, GuardWatch, MountView, NamespaceFlags, SetupFailure, StepCode,
+        keep_only_ptrace, make_mounts_private, map_account, open_outer_proc, set_umask,
+        set_up_network,
     },
     raw::{self, Errno},
 };
 
 /// Starts an init and waits for it to start the command.
-pub(super) fn start(job: &Job, namespaces: NamespaceParts) -> Result<Started, Failure> {
+pub(super) fn start(
+    job: &CommandJob,
+    namespaces: NamespaceFlags,
+) -> Result<StartedCommand, StartFailure> {
     let mut flags = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_CHILD_CLEARTID;
     for (wanted, flag) in [
         (namespaces.user, libc::CLONE_NEWUSER),
@@ -36,27 +40,27 @@ pub(super) fn start(job: &Job, namespaces: NamespaceParts) -> Result<Started, Fa
             flags |= flag;
         }
     }
-    let refused = |errno| start_progress::refused(At::Namespaces.refused()(errno));
+    let refused = |errno| start_progress::setup_failure(StepCode::Namespaces.failure()(errno));
     let own = raw::pidfd_open(raw::getpid()).map_err(refused)?;
     // Init looks at it once, to learn whether this process still lived when it began.
-    job.progress.for_child.outside.store(own, SeqCst);
-    let [bell, rope] = raw::socket_pair().map_err(refused)?;
-    job.progress.rope.store(rope, SeqCst);
+    job.progress.init_to_child.outer_proc.store(own, SeqCst);
+    let [early_exit_rx, early_exit_tx] = raw::socket_pair().map_err(refused)?;
+    job.progress.early_exit_tx.store(early_exit_tx, SeqCst);
     let argument = ptr::from_ref(job).cast_mut().cast();
-    let word = ptr::from_ref(job.progress.word());
+    let word = ptr::from_ref(job.progress.init_futex());
     // SAFETY: the stack is init's own; the region is kept until this process was reaped, which does
     // not end before init has; the word is in the region.
     let init = unsafe { raw::clone_vm(enter, job.init_stack_top, flags, argument, word) };
     let init = init.map_err(refused)?;
     // Whoever lets go of the mounts last takes them down, which takes a while. With this it is not
     // init, for whose end somebody waits. If it fails, it is.
-    let held = raw::open_of_process(init, c"ns/mnt").unwrap_or(-1);
+    let mount_namespace = raw::open_proc_file(init, c"ns/mnt").unwrap_or(-1);
     match job.progress.wait() {
-        Some(command) => Ok(Started {
+        Some(command) => Ok(StartedCommand {
             child: init,
             command,
-            held,
-            bell,
+            mount_namespace,
+            early_exit_rx,
         }),
         None => {
             raw::wait_for(init);
@@ -68,11 +72,11 @@ pub(super) fn start(job: &Job, namespaces: NamespaceParts) -> Result<Started, Fa
 
 extern "C" fn enter(argument: *mut c_void) -> c_int {
     // SAFETY: the supervisor passes its job, which outlives init. It is written to by atomics only.
-    let job = unsafe { &*argument.cast::<Job>() };
-    match begin(job) {
+    let job = unsafe { &*argument.cast::<CommandJob>() };
+    match start_command(job) {
         Ok((command, watch)) => {
             job.progress.set_running();
-            attend(job, command, watch)
+            reap_until_done(job, command, watch)
         }
         Err(failure) => {
             job.progress.fail(failure);
@@ -83,13 +87,16 @@ extern "C" fn enter(argument: *mut c_void) -> c_int {
 }
 
 /// Makes the namespaces what they are to be, and starts the command in them.
-fn begin(job: &Job) -> Result<(i32, Option<Watch>), Failure> {
+fn start_command(job: &CommandJob) -> Result<(i32, Option<GuardWatch>), StartFailure> {
     let Some(parts) = job.enclosure() else {
-        return Err(start_progress::at(Stage::Setup)(libc::EINVAL));
+        return Err(start_progress::failed_at(Stage::Setup)(libc::EINVAL));
     };
-    let watch = prepare(job, &parts).map_err(start_progress::refused)?;
+    let watch = prepare(job, &parts).map_err(start_progress::setup_failure)?;
     if let Some(watch) = &watch {
-        job.progress.for_child.watch.store(watch.theirs(), SeqCst);
+        job.progress
+            .init_to_child
+            .listener_to
+            .store(watch.command_socket(), SeqCst);
     }
     let stack = job.child_stack_top;
     let argument = ptr::from_ref(job).cast_mut().cast();
@@ -103,77 +110,77 @@ fn begin(job: &Job) -> Result<(i32, Option<Watch>), Failure> {
             ptr::null(),
         )
     };
-    let command = command.map_err(start_progress::at(Stage::Clone))?;
+    let command = command.map_err(start_progress::failed_at(Stage::Clone))?;
     match job.progress.failure() {
         Some(failure) => Err(failure),
         None => Ok((command, watch)),
     }
 }
 
-fn prepare(job: &Job, parts: &Parts<'_>) -> Result<Option<Watch>, Refusal> {
-    let refused = At::Namespaces.refused();
+fn prepare(job: &CommandJob, parts: &EncodedSetup<'_>) -> Result<Option<GuardWatch>, SetupFailure> {
+    let refused = StepCode::Namespaces.failure();
     let namespaces = parts.namespaces().ok_or_else(|| refused(libc::EINVAL))?;
-    let for_child = &job.progress.for_child;
+    let init_to_child = &job.progress.init_to_child;
     // If the supervisor is killed, so is everything here.
     raw::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as usize).map_err(&refused)?;
-    if raw::has_ended(for_child.outside.load(SeqCst)) {
+    if raw::pidfd_has_exited(init_to_child.outer_proc.load(SeqCst)) {
         raw::exit(1);
     }
-    for_child.umask.store(set_umask(0), SeqCst);
+    init_to_child.umask.store(set_umask(0), SeqCst);
     // Every slot is a descriptor.
-    let open_files = raw::raise_open_files().map_err(&refused)?;
-    for (place, limit) in for_child.open_files.iter().zip(open_files) {
+    let open_files = raw::raise_open_file_limit().map_err(&refused)?;
+    for (place, limit) in init_to_child.open_files.iter().zip(open_files) {
         place.store(limit, SeqCst);
     }
-    let outside = open_outside_processes().map_err(&refused)?;
-    for_child.outside.store(outside, SeqCst);
+    let outer_proc = open_outer_proc().map_err(&refused)?;
+    init_to_child.outer_proc.store(outer_proc, SeqCst);
     if !namespaces.processes {
         // What the command leaves behind is reaped here all the same.
         raw::prctl(libc::PR_SET_CHILD_SUBREAPER, 1).map_err(&refused)?;
     }
     if namespaces.user {
-        map_account(job.account.0, job.account.1).map_err(At::Account.refused())?;
+        map_account(job.account.0, job.account.1).map_err(StepCode::Account.failure())?;
     }
     if namespaces.network {
-        open_network(parts, job.door).map_err(At::Network.refused())?;
+        set_up_network(parts, job.listener_socket).map_err(StepCode::Network.failure())?;
     }
-    make_private().map_err(&refused)?;
-    View::new(namespaces.processes).make(parts)?;
+    make_mounts_private().map_err(&refused)?;
+    MountView::new(namespaces.processes).build(parts)?;
     // The view outside knows the command by another number, if it has a namespace of processes.
     let processes = if namespaces.processes && parts.has_guards() {
-        open_outside_processes().map_err(&refused)?
+        open_outer_proc().map_err(&refused)?
     } else {
-        outside
+        outer_proc
     };
-    Watch::open(parts, processes)
+    GuardWatch::open(parts, processes)
 }
 
 /// Reaps until nothing is left. What the command left behind may still have something to say: its end
 /// is told at once, and the rest is the supervisor's to kill.
-fn attend(job: &Job, command: i32, watch: Option<Watch>) -> ! {
+fn reap_until_done(job: &CommandJob, command: i32, watch: Option<GuardWatch>) -> ! {
     let mut watch = watch;
-    let rope = job.progress.rope.load(SeqCst);
-    let received = watch.as_mut().map_or(Ok(()), Watch::receive);
+    let early_exit_tx = job.progress.early_exit_tx.load(SeqCst);
+    let received = watch.as_mut().map_or(Ok(()), GuardWatch::receive_listener);
     // The ends of the command's pipes must not stay open here.
     match &watch {
-        Some(watch) => watch.close_others([job.signals, rope]),
-        None => close_all_but([rope]),
+        Some(watch) => watch.close_others([job.signals, early_exit_tx]),
+        None => close_all_except([early_exit_tx]),
     }
     // Without a listener the command is lost, and without its capabilities in check so is this.
-    if received.is_err() || keep_only_tracing().is_err() {
+    if received.is_err() || keep_only_ptrace().is_err() {
         raw::exit(1);
     }
-    let mut told = false;
+    let mut exit_reported = false;
     let mut is_over = || {
         let is_over = !reap_ended(job, command);
-        if !is_over && !told && job.progress.has_ended() {
-            told = true;
-            let _ = raw::send(rope, &[0]);
+        if !is_over && !exit_reported && job.progress.command_has_exited() {
+            exit_reported = true;
+            let _ = raw::send(early_exit_tx, &[0]);
         }
         is_over
     };
     if let Some(watch) = &mut watch {
-        watch.attend(job.signals, || {
+        watch.serve(job.signals, || {
             let mut record = [0; size_of::<libc::signalfd_siginfo>()];
             while raw::read(job.signals, &mut record).is_ok() {}
             is_over()
@@ -187,7 +194,7 @@ fn attend(job: &Job, command: i32, watch: Option<Watch>) -> ! {
 }
 
 /// Reaps what has ended. Tells whether anything is left.
-fn reap_ended(job: &Job, command: i32) -> bool {
+fn reap_ended(job: &CommandJob, command: i32) -> bool {
     loop {
         match reap(job, command, raw::wait_any) {
             Ok(true) | Err(libc::EINTR) => {}
@@ -197,14 +204,14 @@ fn reap_ended(job: &Job, command: i32) -> bool {
     }
 }
 
-type Wait = fn(&mut c_int, &mut libc::rusage) -> Result<i32, Errno>;
+type WaitFn = fn(&mut c_int, &mut libc::rusage) -> Result<i32, Errno>;
 
 /// Reaps one child. `Ok(false)`: there is none to reap.
-fn reap(job: &Job, command: i32, wait: Wait) -> Result<bool, Errno> {
-    let (mut status, mut usage) = (0, raw::empty_usage());
+fn reap(job: &CommandJob, command: i32, wait: WaitFn) -> Result<bool, Errno> {
+    let (mut status, mut usage) = (0, raw::zeroed_rusage());
     let pid = wait(&mut status, &mut usage)?;
     if pid == command {
-        job.progress.set_end(status, &usage);
+        job.progress.set_command_exit(status, &usage);
     }
     Ok(pid > 0)
 }

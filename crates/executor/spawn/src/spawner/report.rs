@@ -2,7 +2,7 @@
 
 use std::{io, time::Duration};
 
-use crate::enclosure::Part;
+use crate::enclosure::SetupStep;
 
 /// Bytes of a report on the socket: six numbers of eight bytes.
 pub const REPORT_BYTES: usize = 48;
@@ -18,7 +18,7 @@ const KILL: u32 = 2;
 
 /// What happened to a command.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Report {
+pub enum SupervisorReport {
     /// It runs.
     Started {
         /// The command's number.
@@ -52,7 +52,7 @@ pub struct ExitReport {
     pub max_rss_bytes: u64,
 }
 
-impl Report {
+impl SupervisorReport {
     /// Encodes for the socket. Allocates nothing.
     #[expect(clippy::cast_sign_loss, reason = "numbers travel as bit patterns")]
     pub fn encode(self) -> [u8; REPORT_BYTES] {
@@ -120,14 +120,14 @@ impl Report {
 
 /// What the server asks of a supervisor.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Order {
+pub enum SupervisorOrder {
     /// Signal the process group of the command.
     Signal(i32),
     /// Kill everything that descends from the command.
     Kill,
 }
 
-impl Order {
+impl SupervisorOrder {
     /// Encodes for the socket.
     pub fn encode(self) -> [u8; ORDER_BYTES] {
         let (kind, signal) = match self {
@@ -204,7 +204,7 @@ pub enum SpawnError {
     #[error("cannot {part}")]
     Enclosure {
         /// What the host refused.
-        part: Part,
+        part: SetupStep,
         /// Why.
         #[source]
         source: io::Error,

@@ -17,11 +17,11 @@ use rustix::{
 use super::{
     Stage,
     command_spec::{MAX_FDS, MAX_FRAME_BYTES, PREFIX_BYTES},
-    job::{Body, Origin, Region},
-    report::Report,
+    job::{CommandFrame, JobRegion, SpawnerContext},
+    report::SupervisorReport,
     supervisor,
 };
-use crate::{enclosure::own_account, process_tree as tree, raw};
+use crate::{enclosure::current_account, process_tree as tree, raw};
 
 /// Regions kept for the next command: short commands then map no memory.
 const SPARE_REGIONS: usize = 64;
@@ -30,43 +30,43 @@ const SPARE_REGIONS: usize = 64;
 /// accident, and continuing it takes time that others wait for.
 const MAX_STOPS: u32 = 100;
 /// How long to wait before a tree is killed again.
-const KILL_AGAIN: Timespec = Timespec {
+const KILL_RETRY_INTERVAL: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 20_000_000,
 };
 /// How often supervisors are continued when the server is gone, before their trees are killed from here;
 /// then before they are killed themselves; then before what cannot be killed is left.
-const END_ROUNDS: [u32; 3] = [5, 50, 250];
+const SHUTDOWN_ROUNDS: [u32; 3] = [5, 50, 250];
 
 /// Serves the socket on standard input until it closes. Never returns.
 pub(super) fn run() -> ! {
-    match Server::new() {
-        Some(server) => server.run(),
+    match SpawnerLoop::new() {
+        Some(spawner) => spawner.run(),
         None => raw::exit(1),
     }
 }
 
-struct Server {
+struct SpawnerLoop {
     socket: BorrowedFd<'static>,
     signals: OwnedFd,
     pid: i32,
     account: (u32, u32),
-    live: HashMap<i32, Supervisor>,
-    spare: Vec<Region>,
+    supervisors: HashMap<i32, SupervisorEntry>,
+    spare_regions: Vec<JobRegion>,
     /// Regions of supervisors that were killed: something that dies with them may not be dead yet.
-    left: Vec<Region>,
+    retired_regions: Vec<JobRegion>,
     /// Orphans of killed supervisors may be here.
     has_orphans: bool,
     body: Vec<u8>,
 }
 
 /// A supervisor that was not reaped.
-struct Supervisor {
-    region: Region,
+struct SupervisorEntry {
+    region: JobRegion,
     stops: u32,
 }
 
-impl Server {
+impl SpawnerLoop {
     fn new() -> Option<Self> {
         // A child starts with default dispositions, whatever the server inherited.
         for signal in 1..=64 {
@@ -84,10 +84,10 @@ impl Server {
             socket: rustix::stdio::stdin(),
             signals,
             pid: raw::getpid(),
-            account: own_account(),
-            live: HashMap::new(),
-            spare: Vec::new(),
-            left: Vec::new(),
+            account: current_account(),
+            supervisors: HashMap::new(),
+            spare_regions: Vec::new(),
+            retired_regions: Vec::new(),
             has_orphans: false,
             body: Vec::new(),
         })
@@ -99,14 +99,14 @@ impl Server {
                 PollFd::from_borrowed_fd(self.socket, PollFlags::IN),
                 PollFd::new(&self.signals, PollFlags::IN),
             ];
-            let timeout = self.has_orphans.then_some(&KILL_AGAIN);
+            let timeout = self.has_orphans.then_some(&KILL_RETRY_INTERVAL);
             if matches!(poll(&mut fds, timeout), Err(error) if error != Errno::INTR) {
                 raw::exit(1);
             }
             let [socket, signals] = fds.map(|fd| fd.revents());
-            if !socket.is_empty() && self.take_frame().is_none() {
+            if !socket.is_empty() && self.receive_frame().is_none() {
                 // The server is gone. Supervisors learn it from their own sockets.
-                self.end();
+                self.shut_down();
             }
             if !signals.is_empty() {
                 self.reap();
@@ -118,14 +118,14 @@ impl Server {
     }
 
     /// Waits until no supervisor is left, and does for those that are stopped what they cannot do.
-    fn end(mut self) -> ! {
-        let [kill_trees, kill_supervisors, give_up] = END_ROUNDS;
-        for round in 0..give_up {
+    fn shut_down(mut self) -> ! {
+        let [kill_trees, kill_supervisors, drop_privileges] = SHUTDOWN_ROUNDS;
+        for round in 0..drop_privileges {
             self.reap();
-            if self.live.is_empty() && !self.has_orphans {
+            if self.supervisors.is_empty() && !self.has_orphans {
                 raw::exit(0);
             }
-            for supervisor in self.live.keys().copied() {
+            for supervisor in self.supervisors.keys().copied() {
                 let alive = round >= kill_trees && tree::kill_descendants(supervisor);
                 if round >= kill_supervisors && !alive {
                     let _ = raw::kill(supervisor, libc::SIGKILL);
@@ -134,13 +134,13 @@ impl Server {
             }
             self.kill_orphans();
             let mut fds = [PollFd::new(&self.signals, PollFlags::IN)];
-            let _ = poll(&mut fds, Some(&KILL_AGAIN));
+            let _ = poll(&mut fds, Some(&KILL_RETRY_INTERVAL));
         }
         raw::exit(1)
     }
 
     /// Takes one frame and starts its supervisor. `None`: there will be no more.
-    fn take_frame(&mut self) -> Option<()> {
+    fn receive_frame(&mut self) -> Option<()> {
         let mut prefix = [0; PREFIX_BYTES];
         let mut fds = Vec::new();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
@@ -179,10 +179,10 @@ impl Server {
                 Err(_) => return None,
             }
         }
-        if self.start(&fds).is_none()
+        if self.start_supervisor(&fds).is_none()
             && let Some(control) = fds.first()
         {
-            let report = Report::Failed {
+            let report = SupervisorReport::Failed {
                 stage: Stage::Clone as u32,
                 errno: libc::EAGAIN,
                 part: (0, 0),
@@ -200,31 +200,31 @@ impl Server {
         Some(())
     }
 
-    fn start(&mut self, fds: &[OwnedFd]) -> Option<()> {
-        let body = Body::parse(&self.body)?;
-        let needed = body.needed();
+    fn start_supervisor(&mut self, fds: &[OwnedFd]) -> Option<()> {
+        let frame = CommandFrame::parse(&self.body)?;
+        let needed = frame.region_bytes();
         let fits = self
-            .spare
+            .spare_regions
             .iter()
             .rposition(|region| region.length() >= needed);
         let region = match fits {
-            Some(index) => self.spare.swap_remove(index),
-            None => Region::map(needed).ok()?,
+            Some(index) => self.spare_regions.swap_remove(index),
+            None => JobRegion::map(needed).ok()?,
         };
-        let origin = Origin {
+        let origin = SpawnerContext {
             pid: self.pid,
             signals: self.signals.as_raw_fd(),
             account: self.account,
         };
-        let job = body.place(&region, fds, origin)?;
+        let job = frame.write_job(&region, fds, origin)?;
         let stack = region.stack_top();
         // SAFETY: the stack is the region's own, and the region is kept until the supervisor was
         // reaped; the entry follows the rules.
         let supervisor =
             unsafe { raw::clone_vm(supervisor::enter, stack, 0, job.cast(), std::ptr::null()) };
         let supervisor = supervisor.ok()?;
-        self.live
-            .insert(supervisor, Supervisor { region, stops: 0 });
+        self.supervisors
+            .insert(supervisor, SupervisorEntry { region, stops: 0 });
         Some(())
     }
 
@@ -233,12 +233,12 @@ impl Server {
         while rustix::io::read(&self.signals, &mut record).is_ok() {}
         loop {
             let mut status = 0;
-            match raw::wait_any_change(&mut status) {
-                Ok(pid @ 1..) if libc::WIFSTOPPED(status) => self.resume(pid),
-                Ok(pid @ 1..) => self.forget(pid, status),
+            match raw::wait_any_or_stopped(&mut status) {
+                Ok(pid @ 1..) if libc::WIFSTOPPED(status) => self.resume_supervisor(pid),
+                Ok(pid @ 1..) => self.remove_supervisor(pid, status),
                 // Nobody is left at all.
                 Err(libc::ECHILD) => {
-                    self.left.clear();
+                    self.retired_regions.clear();
                     self.has_orphans = false;
                     break;
                 }
@@ -248,8 +248,8 @@ impl Server {
     }
 
     /// Continues a supervisor that was stopped. A command that does it again and again is killed.
-    fn resume(&mut self, pid: i32) {
-        let Some(supervisor) = self.live.get_mut(&pid) else {
+    fn resume_supervisor(&mut self, pid: i32) {
+        let Some(supervisor) = self.supervisors.get_mut(&pid) else {
             return;
         };
         supervisor.stops += 1;
@@ -260,16 +260,16 @@ impl Server {
     }
 
     /// Drops what is known of a process that has ended.
-    fn forget(&mut self, pid: i32, status: i32) {
-        let Some(Supervisor { region, .. }) = self.live.remove(&pid) else {
+    fn remove_supervisor(&mut self, pid: i32, status: i32) {
+        let Some(SupervisorEntry { region, .. }) = self.supervisors.remove(&pid) else {
             return;
         };
         // One that gave up, or did not come to its command, ends with an error.
         self.has_orphans |= status != 0;
         if libc::WIFSIGNALED(status) {
-            self.left.push(region);
-        } else if self.spare.len() < SPARE_REGIONS {
-            self.spare.push(region);
+            self.retired_regions.push(region);
+        } else if self.spare_regions.len() < SPARE_REGIONS {
+            self.spare_regions.push(region);
         }
     }
 
@@ -278,7 +278,7 @@ impl Server {
     fn kill_orphans(&mut self) {
         self.has_orphans = false;
         for pid in tree::children(self.pid) {
-            if !self.live.contains_key(&pid) {
+            if !self.supervisors.contains_key(&pid) {
                 self.has_orphans = true;
                 tree::kill_descendants(pid);
                 let _ = raw::kill(pid, libc::SIGKILL);

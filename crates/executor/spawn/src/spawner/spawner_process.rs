@@ -34,13 +34,13 @@ pub fn adopt_orphans() -> io::Result<()> {
 }
 
 /// Tells whether orphans of this process's commands come to it.
-pub fn adopts_orphans() -> bool {
+pub fn is_subreaper() -> bool {
     matches!(child_subreaper(), Ok(Some(_)))
 }
 
 /// Continues the orphans that dead spawners left to this process, or kills them if `kill` is set.
 /// Returns whether there were any.
-pub fn end_orphans(kill: bool) -> bool {
+pub fn stop_orphans(kill: bool) -> bool {
     let orphans = tree::adopted_orphans(&live_spawners());
     for pid in &orphans {
         // Supervisors among them were continued by the kernel and know what to do.

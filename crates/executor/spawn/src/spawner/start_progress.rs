@@ -4,16 +4,16 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::S
 
 use super::Stage;
 use crate::{
-    enclosure::Refusal,
+    enclosure::SetupFailure,
     raw::{self, Errno},
 };
 
 /// Why a command does not run: the stage, why, and the part of an enclosure.
-pub(super) type Failure = (u32, Errno, (u32, u32));
+pub(super) type StartFailure = (u32, Errno, (u32, u32));
 
 /// Written while others look at it.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(super) struct StartProgress {
     /// Zero from when init has ended; the kernel sees to that.
     waiting: AtomicU32,
     /// The command runs.
@@ -21,16 +21,16 @@ pub(super) struct Progress {
     /// The command's number, as the supervisor sees it.
     command: AtomicI32,
     failure: [AtomicU32; 4],
-    end: End,
+    end: CommandExit,
     /// Where init tells that the command has ended, and that something is left.
-    pub(super) rope: AtomicI32,
+    pub(super) early_exit_tx: AtomicI32,
     /// What the child needs to know of init.
-    pub(super) for_child: ForChild,
+    pub(super) init_to_child: InitToChild,
 }
 
 /// How the command ended.
 #[derive(Debug)]
-struct End {
+struct CommandExit {
     known: AtomicBool,
     status: AtomicI32,
     user_us: AtomicU64,
@@ -40,11 +40,11 @@ struct End {
 
 /// Written by init before it clones the child.
 #[derive(Debug)]
-pub(super) struct ForChild {
+pub(super) struct InitToChild {
     /// A descriptor of the view of processes outside. Negative: there is no init.
-    pub(super) outside: AtomicI32,
+    pub(super) outer_proc: AtomicI32,
     /// Where the listener of a filter goes. Negative: there is none.
-    pub(super) watch: AtomicI32,
+    pub(super) listener_to: AtomicI32,
     /// What init inherited and changed for itself.
     pub(super) umask: AtomicU32,
     pub(super) open_files: [AtomicU64; 2],
@@ -55,24 +55,24 @@ const WAITING: u32 = 1;
 /// The supervisor need not wait any more.
 const DECIDED: u32 = 2;
 
-impl Progress {
+impl StartProgress {
     pub(super) fn new() -> Self {
         Self {
             waiting: AtomicU32::new(WAITING),
             running: AtomicBool::new(false),
             command: AtomicI32::new(0),
             failure: [const { AtomicU32::new(0) }; 4],
-            end: End {
+            end: CommandExit {
                 known: AtomicBool::new(false),
                 status: AtomicI32::new(0),
                 user_us: AtomicU64::new(0),
                 system_us: AtomicU64::new(0),
                 max_rss_kib: AtomicU64::new(0),
             },
-            rope: AtomicI32::new(-1),
-            for_child: ForChild {
-                outside: AtomicI32::new(-1),
-                watch: AtomicI32::new(-1),
+            early_exit_tx: AtomicI32::new(-1),
+            init_to_child: InitToChild {
+                outer_proc: AtomicI32::new(-1),
+                listener_to: AtomicI32::new(-1),
                 umask: AtomicU32::new(0),
                 open_files: [const { AtomicU64::new(0) }; 2],
             },
@@ -80,7 +80,7 @@ impl Progress {
     }
 
     /// Returns the word that the kernel clears when init ends.
-    pub(super) fn word(&self) -> &AtomicU32 {
+    pub(super) fn init_futex(&self) -> &AtomicU32 {
         &self.waiting
     }
 
@@ -103,21 +103,21 @@ impl Progress {
         self.command.store(number, SeqCst);
     }
 
-    pub(super) fn fail(&self, (stage, errno, part): Failure) {
+    pub(super) fn fail(&self, (stage, errno, part): StartFailure) {
         let numbers = [stage, errno.unsigned_abs(), part.0, part.1];
         for (place, number) in self.failure.iter().zip(numbers) {
             place.store(number, SeqCst);
         }
     }
 
-    pub(super) fn failure(&self) -> Option<Failure> {
+    pub(super) fn failure(&self) -> Option<StartFailure> {
         let [stage, errno, part, index] = &self.failure;
         let errno = errno.load(SeqCst);
         let part = (part.load(SeqCst), index.load(SeqCst));
         (errno != 0).then(|| (stage.load(SeqCst), errno.cast_signed(), part))
     }
 
-    pub(super) fn set_end(&self, status: i32, usage: &libc::rusage) {
+    pub(super) fn set_command_exit(&self, status: i32, usage: &libc::rusage) {
         let micros = |time: libc::timeval| {
             let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
             seconds * 1_000_000 + u64::try_from(time.tv_usec).unwrap_or(0)
@@ -131,13 +131,13 @@ impl Progress {
     }
 
     /// The command was reaped by its init.
-    pub(super) fn has_ended(&self) -> bool {
+    pub(super) fn command_has_exited(&self) -> bool {
         self.end.known.load(SeqCst)
     }
 
     /// Replaces an init's end by the command's own, if it is known.
-    pub(super) fn correct(&self, status: &mut i32, usage: &mut libc::rusage) {
-        if !self.has_ended() {
+    pub(super) fn apply_command_exit(&self, status: &mut i32, usage: &mut libc::rusage) {
+        if !self.command_has_exited() {
             return;
         }
         let time = |micros: u64| libc::timeval {
@@ -152,11 +152,15 @@ impl Progress {
 }
 
 /// A stage that failed.
-pub(super) fn at(stage: Stage) -> impl Fn(Errno) -> Failure {
+pub(super) fn failed_at(stage: Stage) -> impl Fn(Errno) -> StartFailure {
     move |errno| (stage as u32, errno, (0, 0))
 }
 
 /// A part of an enclosure that was refused.
-pub(super) fn refused(refusal: Refusal) -> Failure {
-    (Stage::Enclosure as u32, refusal.errno, refusal.at.numbers())
+pub(super) fn setup_failure(failure: SetupFailure) -> StartFailure {
+    (
+        Stage::Enclosure as u32,
+        failure.errno,
+        failure.step.numbers(),
+    )
 }

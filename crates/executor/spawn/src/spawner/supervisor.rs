@@ -9,20 +9,20 @@ use std::{
 
 use super::{
     Stage, child_setup,
-    job::Job,
+    job::CommandJob,
     namespace_init,
-    report::{ExitReport, ORDER_BYTES, Order, Report},
-    start_progress::{self, Failure},
+    report::{ExitReport, ORDER_BYTES, SupervisorOrder, SupervisorReport},
+    start_progress::{self, StartFailure},
 };
 use crate::raw;
 
 /// How long a command lives before its supervisor gives back what only starting it needed.
-const SETTLED_MS: u32 = 100;
+const DISCARD_DELAY_MS: u32 = 100;
 /// How often a kill is repeated while something lives. Orphans arrive as their parents die, and
 /// each death wakes the supervisor anyway.
-const KILL_AGAIN_MS: u32 = 20;
+const KILL_RETRY_MS: u32 = 20;
 /// How often a kill is repeated, when its server is gone, before what cannot be killed is left.
-const LAST_KILLS: u32 = 250;
+const MAX_ORPHANED_KILL_ROUNDS: u32 = 250;
 
 /// Entry of a supervisor.
 pub(super) extern "C" fn enter(argument: *mut c_void) -> c_int {
@@ -31,7 +31,7 @@ pub(super) extern "C" fn enter(argument: *mut c_void) -> c_int {
     let _ = raw::prctl(libc::PR_SET_PDEATHSIG, libc::SIGCONT as usize);
     // SAFETY: the spawner keeps the region until this process was reaped. Whoever shares the job
     // writes to it by atomics only.
-    let job = unsafe { &*argument.cast::<Job>() };
+    let job = unsafe { &*argument.cast::<CommandJob>() };
     if raw::getppid() != job.spawner || raw::prctl(libc::PR_SET_CHILD_SUBREAPER, 1).is_err() {
         raw::exit(1);
     }
@@ -40,95 +40,95 @@ pub(super) extern "C" fn enter(argument: *mut c_void) -> c_int {
         Some(namespaces) => namespace_init::start(job, namespaces),
         None => start(job),
     };
-    let Started {
+    let StartedCommand {
         child,
         command,
-        held,
-        bell,
+        mount_namespace,
+        early_exit_rx,
     } = match started {
         Ok(started) => started,
         Err((stage, errno, part)) => {
-            tell(job.control, Report::Failed { stage, errno, part });
+            send_report(job.control, SupervisorReport::Failed { stage, errno, part });
             raw::exit(1);
         }
     };
     // The ends of the command's pipes must not stay open here, nor the spawner's socket.
-    close_all_but([job.control, job.signals, held, bell]);
-    let started = Report::Started {
+    close_all_except([job.control, job.signals, mount_namespace, early_exit_rx]);
+    let started = SupervisorReport::Started {
         pid: command.unsigned_abs(),
         supervisor: raw::getpid().unsigned_abs(),
     };
-    tell(job.control, started);
+    send_report(job.control, started);
     Supervisor {
         job,
         child,
         command,
-        bell,
-        told: false,
+        early_exit_rx,
+        exit_reported: false,
         reaped: false,
         killing: false,
         orphaned: false,
-        rounds: 0,
+        kill_rounds: 0,
     }
     .run()
 }
 
 /// Processes that were started.
 #[derive(Debug)]
-pub(super) struct Started {
+pub(super) struct StartedCommand {
     /// The command, or its init.
     pub(super) child: i32,
     /// The command.
     pub(super) command: i32,
     /// A descriptor that is kept as long as the supervisor lives, if it is one.
-    pub(super) held: c_int,
+    pub(super) mount_namespace: c_int,
     /// Readable when the command has ended before its init, if it is a descriptor.
-    pub(super) bell: c_int,
+    pub(super) early_exit_rx: c_int,
 }
 
 /// Starts a command that has no init: child and command are the same.
-fn start(job: &Job) -> Result<Started, Failure> {
+fn start(job: &CommandJob) -> Result<StartedCommand, StartFailure> {
     let argument = ptr::from_ref(job).cast_mut().cast();
     let (stack, flags) = (job.child_stack_top, libc::CLONE_VFORK);
     // SAFETY: the child's stack is its own; this process is suspended until the child is done.
     let child = unsafe { raw::clone_vm(child_setup::enter, stack, flags, argument, ptr::null()) };
-    let child = child.map_err(start_progress::at(Stage::Clone))?;
+    let child = child.map_err(start_progress::failed_at(Stage::Clone))?;
     match job.progress.failure() {
         Some(failure) => {
             raw::wait_for(child);
             Err(failure)
         }
-        None => Ok(Started {
+        None => Ok(StartedCommand {
             child,
             command: child,
-            held: -1,
-            bell: -1,
+            mount_namespace: -1,
+            early_exit_rx: -1,
         }),
     }
 }
 
 struct Supervisor<'a> {
-    job: &'a Job,
+    job: &'a CommandJob,
     /// The command, or its init.
     child: i32,
     /// The command, and its process group.
     command: i32,
     /// Readable when the command has ended before its init. Negative: that is not waited for.
-    bell: c_int,
+    early_exit_rx: c_int,
     /// The command's end was told.
-    told: bool,
+    exit_reported: bool,
     /// The child has ended, and with it the command.
     reaped: bool,
     /// Everything is to die.
     killing: bool,
     /// Nobody listens any more.
     orphaned: bool,
-    rounds: u32,
+    kill_rounds: u32,
 }
 
 impl Supervisor<'_> {
     fn run(mut self) -> ! {
-        let mut settled = false;
+        let mut discarded = false;
         loop {
             let mut fds = [
                 libc::pollfd {
@@ -142,7 +142,7 @@ impl Supervisor<'_> {
                     revents: 0,
                 },
                 libc::pollfd {
-                    fd: self.bell,
+                    fd: self.early_exit_rx,
                     events: libc::POLLIN,
                     revents: 0,
                 },
@@ -150,27 +150,27 @@ impl Supervisor<'_> {
             if self.orphaned {
                 fds[1].fd = -1;
             }
-            let timeout = match (self.killing, settled) {
-                (true, _) => Some(KILL_AGAIN_MS),
-                (false, false) => Some(SETTLED_MS),
+            let timeout = match (self.killing, discarded) {
+                (true, _) => Some(KILL_RETRY_MS),
+                (false, false) => Some(DISCARD_DELAY_MS),
                 (false, true) => None,
             };
-            if raw::poll(&mut fds, timeout) == Ok(0) && !settled && !self.killing {
+            if raw::poll(&mut fds, timeout) == Ok(0) && !discarded && !self.killing {
                 let (start, length) = self.job.discard;
-                raw::discard(start, length);
-                settled = true;
+                raw::discard_pages(start, length);
+                discarded = true;
             }
             if fds[1].revents != 0 {
-                self.take_order();
+                self.receive_order();
             }
             if fds[0].revents != 0 {
-                self.take_signals();
+                self.drain_signals();
             }
             if fds[2].revents != 0 {
                 // It rings once, also when init has ended.
-                self.bell = -1;
-                if self.job.progress.has_ended() {
-                    self.tell_end(0, &mut raw::empty_usage());
+                self.early_exit_rx = -1;
+                if self.job.progress.command_has_exited() {
+                    self.report_exit(0, &mut raw::zeroed_rusage());
                 }
             }
             self.reap();
@@ -181,16 +181,16 @@ impl Supervisor<'_> {
         }
     }
 
-    fn take_order(&mut self) {
+    fn receive_order(&mut self) {
         let mut order = [0; ORDER_BYTES];
         match raw::receive(self.job.control, &mut order) {
-            Ok(ORDER_BYTES) => match Order::decode(order) {
+            Ok(ORDER_BYTES) => match SupervisorOrder::decode(order) {
                 // The group's number is this command's only while it was not reaped.
-                Some(Order::Signal(signal)) if self.is_alive() => {
+                Some(SupervisorOrder::Signal(signal)) if self.is_alive() => {
                     let _ = raw::kill(-self.command, signal);
                 }
-                Some(Order::Kill) => self.killing = true,
-                Some(Order::Signal(_)) | None => {}
+                Some(SupervisorOrder::Kill) => self.killing = true,
+                Some(SupervisorOrder::Signal(_)) | None => {}
             },
             Err(libc::EAGAIN | libc::EINTR) => {}
             // The server let go of the process, or died.
@@ -202,7 +202,7 @@ impl Supervisor<'_> {
     }
 
     /// Anybody of the account can send these signals, so that they say nothing but "look again".
-    fn take_signals(&mut self) {
+    fn drain_signals(&mut self) {
         let mut record = [0; size_of::<libc::signalfd_siginfo>()];
         while raw::read(self.job.signals, &mut record).is_ok() {}
         if raw::getppid() != self.job.spawner {
@@ -215,12 +215,12 @@ impl Supervisor<'_> {
     /// Reaps what has ended. When nothing is left, so has the supervisor.
     fn reap(&mut self) {
         loop {
-            let (mut status, mut usage) = (0, raw::empty_usage());
+            let (mut status, mut usage) = (0, raw::zeroed_rusage());
             match raw::wait_any(&mut status, &mut usage) {
                 Ok(0) | Err(libc::EINTR) => return,
                 Ok(pid) if pid == self.child && !self.reaped => {
                     self.reaped = true;
-                    self.tell_end(status, &mut usage);
+                    self.report_exit(status, &mut usage);
                 }
                 Ok(_) => {}
                 Err(_) => raw::exit(0),
@@ -229,24 +229,24 @@ impl Supervisor<'_> {
     }
 
     /// Tells how the command ended, once: like its child, unless init knows better.
-    fn tell_end(&mut self, mut status: i32, usage: &mut libc::rusage) {
-        if !self.told {
-            self.told = true;
-            self.job.progress.correct(&mut status, usage);
-            let report = Report::Exited(exit_report(status, usage));
-            tell(self.job.control, report);
+    fn report_exit(&mut self, mut status: i32, usage: &mut libc::rusage) {
+        if !self.exit_reported {
+            self.exit_reported = true;
+            self.job.progress.apply_command_exit(&mut status, usage);
+            let report = SupervisorReport::Exited(exit_report(status, usage));
+            send_report(self.job.control, report);
         }
     }
 
     fn is_alive(&self) -> bool {
-        !self.reaped && !self.job.progress.has_ended()
+        !self.reaped && !self.job.progress.command_has_exited()
     }
 
     /// Kills the command's group, every direct child and its group. Grandchildren become children
     /// as their parents die, and are found in the next round.
     fn kill_tree(&mut self) {
-        self.rounds += 1;
-        if self.orphaned && self.rounds > LAST_KILLS {
+        self.kill_rounds += 1;
+        if self.orphaned && self.kill_rounds > MAX_ORPHANED_KILL_ROUNDS {
             raw::exit(1);
         }
         if self.orphaned && raw::getppid() == self.job.spawner {
@@ -316,7 +316,7 @@ fn for_each_child_in_proc(each: &mut impl FnMut(i32)) {
 }
 
 fn parent_of(pid: i32) -> Option<i32> {
-    let file = raw::open_of_process(pid, c"stat").ok()?;
+    let file = raw::open_proc_file(pid, c"stat").ok()?;
     let mut stat = [0; 512];
     let length = raw::read(file, &mut stat).unwrap_or(0);
     let _ = raw::close(file);
@@ -339,12 +339,12 @@ fn exit_report(status: i32, usage: &libc::rusage) -> ExitReport {
 }
 
 /// Sends a report. Three fit into any socket's buffer; a server that is gone needs none.
-fn tell(control: c_int, report: Report) {
+fn send_report(control: c_int, report: SupervisorReport) {
     while raw::send(control, &report.encode()) == Err(libc::EINTR) {}
 }
 
 /// Closes all descriptors but these.
-pub(super) fn close_all_but<const N: usize>(kept: [c_int; N]) {
+pub(super) fn close_all_except<const N: usize>(kept: [c_int; N]) {
     let mut first = 0;
     while let Some(next) = kept.into_iter().filter(|fd| *fd >= first).min() {
         if next > first {

@@ -160,7 +160,7 @@ async fn what_a_guarded_command_left_lives_until_the_tree_is_killed() {
     let spawner = Spawner::default();
     let script = "setsid sleep 1000 & echo ready; kill -9 $$";
     let (child, output) = start(&spawner, enclosure, script).await.unwrap();
-    let Some(Report::Exited(exit)) = child.report().await else {
+    let Some(SupervisorReport::Exited(exit)) = child.report().await else {
         panic!("an exit is reported")
     };
     assert_eq!(exit.status, libc::SIGKILL);
@@ -186,7 +186,7 @@ async fn a_guarded_directory_must_exist() {
     let Err(SpawnError::Enclosure { part, source }) = error else {
         panic!("expected a refusal: {error:?}")
     };
-    assert_eq!(part, Part::Guard(Some(missing)));
+    assert_eq!(part, SetupStep::Guard(Some(missing)));
     assert_eq!(source.raw_os_error(), Some(libc::ENOENT));
 }
 

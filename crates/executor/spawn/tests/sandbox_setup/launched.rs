@@ -63,7 +63,7 @@ async fn the_reported_number_is_the_one_outside() {
     let expected = format!("NSpid:\t{}\t2", child.pid());
     assert_eq!(numbers.unwrap(), expected);
     child.signal(libc::SIGTERM);
-    let Some(Report::Exited(exit)) = child.report().await else {
+    let Some(SupervisorReport::Exited(exit)) = child.report().await else {
         panic!("an exit is reported")
     };
     assert_eq!(exit.status, libc::SIGTERM);
@@ -76,7 +76,7 @@ async fn what_the_command_left_lives_until_the_tree_is_killed() {
     let (child, output) = start(&spawner, namespaces(read_only()), script)
         .await
         .unwrap();
-    let Some(Report::Exited(exit)) = child.report().await else {
+    let Some(SupervisorReport::Exited(exit)) = child.report().await else {
         panic!("an exit is reported")
     };
     assert_eq!(exit.status, 3 << 8);
@@ -98,7 +98,7 @@ async fn what_the_command_left_is_reaped_and_ends_by_itself() {
     let (child, output) = start(&spawner, namespaces(read_only()), script)
         .await
         .unwrap();
-    let Some(Report::Exited(exit)) = child.report().await else {
+    let Some(SupervisorReport::Exited(exit)) = child.report().await else {
         panic!("an exit is reported")
     };
     assert_eq!(exit.status, 4 << 8);
@@ -120,7 +120,7 @@ async fn a_killed_tree_takes_init_along() {
     let mut output = std::fs::File::from(output);
     output.read_exact(&mut [0; 6]).unwrap();
     child.kill_tree();
-    let Some(Report::Exited(exit)) = child.report().await else {
+    let Some(SupervisorReport::Exited(exit)) = child.report().await else {
         panic!("an exit is reported")
     };
     assert_eq!(exit.status, libc::SIGKILL);
@@ -297,5 +297,8 @@ async fn listeners_are_handed_out_through_the_door() {
         .read_to_string(&mut text)
         .unwrap();
     assert_eq!(text, "from outside\n2\n");
-    assert!(matches!(child.report().await, Some(Report::Exited(_))));
+    assert!(matches!(
+        child.report().await,
+        Some(SupervisorReport::Exited(_))
+    ));
 }

@@ -18,10 +18,10 @@ use std::{
 use exec_process::spawner::{Child, Spawner};
 use exec_spawn::{
     enclosure::{
-        Enclosure, Guard, Instruction, MAX_SLOTS, Missing, Namespaces, NetworkNamespace, Part,
+        Enclosure, Guard, Instruction, MAX_SLOTS, Missing, Namespaces, NetworkNamespace, SetupStep,
         Slot, Step, enter,
     },
-    spawner::{Report, SpawnError, Spec, Stage},
+    spawner::{SpawnError, Spec, Stage, SupervisorReport},
 };
 
 /// Opens the device that reads as empty.
@@ -101,7 +101,7 @@ async fn run(enclosure: Enclosure, script: &str) -> Outcome {
     std::fs::File::from(output)
         .read_to_string(&mut text)
         .unwrap();
-    let Some(Report::Exited(exit)) = child.report().await else {
+    let Some(SupervisorReport::Exited(exit)) = child.report().await else {
         panic!("an exit is reported")
     };
     Outcome {
@@ -111,7 +111,7 @@ async fn run(enclosure: Enclosure, script: &str) -> Outcome {
 }
 
 /// What the host refused, and why.
-async fn refusal(enclosure: Enclosure) -> (Part, i32) {
+async fn refusal(enclosure: Enclosure) -> (SetupStep, i32) {
     let spawner = Spawner::default();
     match start(&spawner, enclosure, "true").await {
         Err(SpawnError::Enclosure { part, source }) => (part, source.raw_os_error().unwrap()),

@@ -189,7 +189,7 @@ async fn a_step_that_fails_is_named_and_nothing_runs() {
     };
     steps.push(failing.clone());
     let refused = refusal(namespaces(steps)).await;
-    assert_eq!(refused, (Part::Step(failing), libc::ENOENT));
+    assert_eq!(refused, (SetupStep::Step(failing), libc::ENOENT));
     assert_eq!(refused.0.to_string(), "protect `/nowhere/at/all`");
 }
 
@@ -231,7 +231,7 @@ async fn a_link_in_a_path_is_refused() {
         let protect = Step::Protect { path };
         for step in [copy, protect] {
             let refused = refusal(namespaces(vec![step.clone()])).await;
-            assert_eq!(refused, (Part::Step(step), libc::ELOOP));
+            assert_eq!(refused, (SetupStep::Step(step), libc::ELOOP));
         }
     }
 }
@@ -246,7 +246,7 @@ async fn a_slot_out_of_range_or_never_filled_is_refused() {
             mode: 0,
         };
         let refused = refusal(namespaces(vec![step.clone()])).await;
-        assert_eq!(refused, (Part::Step(step), errno));
+        assert_eq!(refused, (SetupStep::Step(step), errno));
     }
 }
 
@@ -344,6 +344,6 @@ async fn what_is_missing_or_behind_a_link_is_not_pinned() {
             refused.0.to_string(),
             format!("pin `{}`", path.join(name).display())
         );
-        assert_eq!(refused, (Part::Step(step), errno));
+        assert_eq!(refused, (SetupStep::Step(step), errno));
     }
 }

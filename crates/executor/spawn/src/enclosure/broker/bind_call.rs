@@ -7,19 +7,19 @@ use std::{
 };
 
 use super::{
-    Room,
+    PathBuffers,
     caller::Caller,
-    descriptor::Descriptor,
-    guard_table::Guards,
-    notification::Answer,
-    target_entry::Path,
-    target_entry::{Place, Start},
+    descriptor::OwnedDescriptor,
+    guard_table::GuardTable,
+    notification::BrokerReply,
+    target_entry::PathBuffer,
+    target_entry::{PathBase, TargetEntry},
 };
 use crate::raw::{self, Errno};
 
 /// A call of `bind`.
 #[derive(Debug)]
-pub(super) struct Binding {
+pub(super) struct BindCall {
     /// The caller's descriptor.
     pub(super) socket: c_int,
     /// Where the address is.
@@ -28,16 +28,16 @@ pub(super) struct Binding {
     pub(super) length: c_int,
 }
 
-impl Binding {
+impl BindCall {
     /// Binds the caller's socket if the address is a path. `None`: the kernel has the say.
     pub(super) fn answer(
         self,
         caller: &Caller<'_>,
-        guards: &Guards,
-        room: &mut Room,
-    ) -> Option<Answer> {
-        let address = Address::read(caller, self.address, self.length)?;
-        address.copy_path(&mut room.first)?;
+        guards: &GuardTable,
+        buffers: &mut PathBuffers,
+    ) -> Option<BrokerReply> {
+        let address = UnixAddress::read(caller, self.address, self.length)?;
+        address.copy_path(&mut buffers.first)?;
         let socket = caller.duplicate(self.socket)?;
         // What other sockets make of such an address is an error, and theirs to say.
         if domain(&socket).ok()? != libc::AF_UNIX {
@@ -45,7 +45,12 @@ impl Binding {
         }
         caller.adopt_umask()?;
         let start = caller.directory(libc::AT_FDCWD)?;
-        let place = Place::find(caller, Start::Theirs(libc::AT_FDCWD), &mut room.first, 0)?;
+        let place = TargetEntry::find(
+            caller,
+            PathBase::CallerFd(libc::AT_FDCWD),
+            &mut buffers.first,
+            0,
+        )?;
         caller.confirm()?;
         if let Some(refusal) = place.refusal(guards) {
             return Some(refusal);
@@ -54,23 +59,23 @@ impl Binding {
         // kernel then follows the path anew, and may end up elsewhere. That can be allowed below the
         // directory that was found, for a name that is guarded nowhere.
         let bound = if place.may_be_forbidden_elsewhere(guards) {
-            let name = Address::of(place.name.to_bytes())?;
+            let name = UnixAddress::of(place.name.to_bytes())?;
             bind_below(&socket, &place.directory, &place.directory, &name)
         } else {
             bind_below(&socket, &place.directory, &start, &address)
         };
-        Some(Answer::of(bound))
+        Some(BrokerReply::of(bound))
     }
 }
 
 /// The address of a path.
 #[derive(Debug)]
-pub(super) struct Address {
+pub(super) struct UnixAddress {
     bytes: [u8; ADDRESS],
     length: usize,
 }
 
-impl Address {
+impl UnixAddress {
     /// Copies one of a caller's. `None`: it is of another family, or longer than any.
     fn read(caller: &Caller<'_>, address: u64, length: c_int) -> Option<Self> {
         let length = usize::try_from(length).ok()?;
@@ -92,7 +97,7 @@ impl Address {
     }
 
     /// Copies the path out of it. `None`: the kernel is to choose a name, or it is none of a file.
-    fn copy_path(&self, path: &mut Path) -> Option<()> {
+    fn copy_path(&self, path: &mut PathBuffer) -> Option<()> {
         let text = self.bytes.get(FAMILY..self.length)?;
         let text = text.split(|byte| *byte == 0).next()?;
         if text.is_empty() {
@@ -107,24 +112,24 @@ impl Address {
     /// Binds a socket to it.
     pub(super) fn bind(&self, socket: c_int) -> Result<usize, Errno> {
         let address = self.bytes.as_ptr() as usize;
-        let args = [raw::int(socket), address, self.length, 0, 0, 0];
-        raw::numbers(libc::SYS_bind, args)
+        let args = [raw::int_arg(socket), address, self.length, 0, 0, 0];
+        raw::syscall(libc::SYS_bind, args)
     }
 }
 
 /// Which kind of addresses a socket has.
-fn domain(socket: &Descriptor) -> Result<c_int, Errno> {
+fn domain(socket: &OwnedDescriptor) -> Result<c_int, Errno> {
     let mut domain: c_int = 0;
     let mut length: libc::socklen_t = 4;
     let args = [
-        raw::int(socket.number()),
-        raw::int(libc::SOL_SOCKET),
-        raw::int(libc::SO_DOMAIN),
+        raw::int_arg(socket.number()),
+        raw::int_arg(libc::SOL_SOCKET),
+        raw::int_arg(libc::SO_DOMAIN),
         &raw mut domain as usize,
         &raw mut length as usize,
         0,
     ];
-    raw::numbers(libc::SYS_getsockopt, args)?;
+    raw::syscall(libc::SYS_getsockopt, args)?;
     Ok(domain)
 }
 
@@ -139,87 +144,87 @@ const UNIX: libc::sa_family_t = 1;
 
 /// What the thread is to do, and what came of it.
 #[derive(Debug)]
-struct Errand<'a> {
+struct BrokerCall<'a> {
     socket: c_int,
     directory: c_int,
     start: c_int,
-    address: &'a Address,
+    address: &'a UnixAddress,
     result: Result<usize, Errno>,
 }
 
 /// Binds a socket to an address that is relative to `start`, if it leads to or below `directory`.
 /// `EACCES`: it leads elsewhere by now.
 pub(super) fn bind_below(
-    socket: &Descriptor,
-    directory: &Descriptor,
-    start: &Descriptor,
-    address: &Address,
+    socket: &OwnedDescriptor,
+    directory: &OwnedDescriptor,
+    start: &OwnedDescriptor,
+    address: &UnixAddress,
 ) -> Result<usize, Errno> {
-    let mut errand = Errand {
+    let mut call = BrokerCall {
         socket: socket.number(),
         directory: directory.number(),
         start: start.number(),
         address,
         result: Err(libc::EIO),
     };
-    let mut stack = MaybeUninit::<Stack>::uninit();
+    let mut stack = MaybeUninit::<ThreadStack>::uninit();
     let top = stack.as_mut_ptr().wrapping_add(1).cast();
-    let argument = ptr::from_mut(&mut errand).cast();
+    let argument = ptr::from_mut(&mut call).cast();
     // Not of the same working directory. A thread leaves nothing to be reaped.
     let flags = libc::CLONE_THREAD | libc::CLONE_SIGHAND | libc::CLONE_FILES | libc::CLONE_VFORK;
     // SAFETY: this thread is suspended until the other has ended, so that the stack and the errand are
     // the other's for as long as it lives; it makes raw calls only, and does not return.
     unsafe { raw::clone_vm(enter, top, flags, argument, ptr::null()) }?;
-    errand.result
+    call.result
 }
 
 extern "C" fn enter(argument: *mut c_void) -> c_int {
     // SAFETY: it is the errand of a thread that is suspended meanwhile.
-    let errand = unsafe { &mut *argument.cast::<Errand<'_>>() };
-    errand.result = run(errand);
+    let call = unsafe { &mut *argument.cast::<BrokerCall<'_>>() };
+    call.result = run(call);
     loop {
         // Of the thread only, unlike the end of a process.
-        let _ = raw::numbers(libc::SYS_exit, [0; 6]);
+        let _ = raw::syscall(libc::SYS_exit, [0; 6]);
     }
 }
 
-fn run(errand: &Errand<'_>) -> Result<usize, Errno> {
-    restrict_to(errand.directory)?;
-    raw::numbers(libc::SYS_fchdir, [raw::int(errand.start), 0, 0, 0, 0, 0])?;
-    errand.address.bind(errand.socket)
+fn run(call: &BrokerCall<'_>) -> Result<usize, Errno> {
+    restrict_to(call.directory)?;
+    raw::syscall(libc::SYS_fchdir, [raw::int_arg(call.start), 0, 0, 0, 0, 0])?;
+    call.address.bind(call.socket)
 }
 
 /// Lets this thread make sockets at or below a directory only.
 fn restrict_to(directory: c_int) -> Result<(), Errno> {
     let handled = [MAKE_SOCKET];
     let args = [handled.as_ptr() as usize, size_of_val(&handled), 0, 0, 0, 0];
-    let ruleset = raw::numbers(libc::SYS_landlock_create_ruleset, args)?;
-    let ruleset = Descriptor::from_call(raw::to_i32(ruleset));
-    let fd = raw::int(ruleset.number());
-    let rule = Rule {
+    let ruleset = raw::syscall(libc::SYS_landlock_create_ruleset, args)?;
+    let ruleset = OwnedDescriptor::from_call(raw::to_i32(ruleset));
+    let fd = raw::int_arg(ruleset.number());
+    let rule = PathRule {
         access: MAKE_SOCKET,
         directory,
     };
     let rule = &raw const rule as usize;
     let args = [fd, PATH_BENEATH, rule, 0, 0, 0];
-    raw::numbers(libc::SYS_landlock_add_rule, args)?;
+    raw::syscall(libc::SYS_landlock_add_rule, args)?;
     // The kernel insists on it. It is the thread's own, too.
     raw::prctl(libc::PR_SET_NO_NEW_PRIVS, 1)?;
-    raw::numbers(libc::SYS_landlock_restrict_self, [fd, 0, 0, 0, 0, 0])?;
+    raw::syscall(libc::SYS_landlock_restrict_self, [fd, 0, 0, 0, 0, 0])?;
     Ok(())
 }
 
 /// A rule, as the kernel reads it.
 #[derive(Debug)]
 #[repr(C, packed)]
-struct Rule {
+struct PathRule {
     access: u64,
     directory: c_int,
 }
 
 /// Room for a few nested calls. The kernel wants its end to be aligned.
 #[repr(C, align(16))]
-struct Stack([u8; 8 << 10]);
+struct ThreadStack([u8; 8 << 10]);
 
 /// `LANDLOCK_ACCESS_FS_MAKE_SOCK`.
 const MAKE_SOCKET: u64 = 1 << 9;
@@ -231,17 +236,17 @@ const PATH_BENEATH: usize = 1;
 mod tests {
     use std::{os::fd::AsRawFd, path::Path};
 
-    use super::{Address, Descriptor, bind_below};
+    use super::{OwnedDescriptor, UnixAddress, bind_below};
     use crate::{enclosure::broker::tests::place, raw};
 
     /// Binds a new socket to `path`, seen from `start`, if that is at or below `directory`.
     fn bind(directory: &Path, start: &Path, path: &str) -> Result<usize, i32> {
-        let [directory, start] =
-            [directory, start].map(|path| Descriptor::duplicate(place(path).as_raw_fd()).unwrap());
-        let args = [libc::AF_UNIX, libc::SOCK_STREAM, 0].map(raw::int);
-        let socket = raw::numbers(libc::SYS_socket, [args[0], args[1], args[2], 0, 0, 0]).unwrap();
-        let socket = Descriptor::from_call(raw::to_i32(socket));
-        let address = Address::of(path.as_bytes()).unwrap();
+        let [directory, start] = [directory, start]
+            .map(|path| OwnedDescriptor::duplicate(place(path).as_raw_fd()).unwrap());
+        let args = [libc::AF_UNIX, libc::SOCK_STREAM, 0].map(raw::int_arg);
+        let socket = raw::syscall(libc::SYS_socket, [args[0], args[1], args[2], 0, 0, 0]).unwrap();
+        let socket = OwnedDescriptor::from_call(raw::to_i32(socket));
+        let address = UnixAddress::of(path.as_bytes()).unwrap();
         bind_below(&socket, &directory, &start, &address)
     }
 

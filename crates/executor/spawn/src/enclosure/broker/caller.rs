@@ -6,17 +6,17 @@
 use std::ffi::c_int;
 
 use super::{
-    descriptor::Descriptor,
-    guard_table::Guards,
-    notification::Notice,
-    target_entry::{MAX_PATH, Path, Short},
+    descriptor::OwnedDescriptor,
+    guard_table::GuardTable,
+    notification::SeccompNotification,
+    target_entry::{MAX_PATH, PathBuffer, ShortPath},
 };
 use crate::raw;
 
 /// The caller of a call.
 #[derive(Debug)]
 pub(super) struct Caller<'a> {
-    notice: &'a Notice,
+    notice: &'a SeccompNotification,
     thread: i32,
     /// The view of processes in which it is.
     processes: c_int,
@@ -24,7 +24,7 @@ pub(super) struct Caller<'a> {
 
 impl<'a> Caller<'a> {
     /// The caller that waits for an answer.
-    pub(super) fn of(notice: &'a Notice, guards: &Guards) -> Option<Self> {
+    pub(super) fn of(notice: &'a SeccompNotification, guards: &GuardTable) -> Option<Self> {
         let (thread, processes) = (notice.thread()?, guards.processes());
         Some(Self {
             notice,
@@ -39,7 +39,7 @@ impl<'a> Caller<'a> {
     }
 
     /// Copies a path. `None`: there is none, or it is too long.
-    pub(super) fn read_path(&self, address: u64, path: &mut Path) -> Option<()> {
+    pub(super) fn read_path(&self, address: u64, path: &mut PathBuffer) -> Option<()> {
         let mut address = usize::try_from(address).ok()?;
         let mut room = path.buffer().as_mut_slice();
         // Page by page: the one after the end of the path may not be there.
@@ -61,37 +61,37 @@ impl<'a> Caller<'a> {
         let here = [room.as_mut_ptr() as usize, room.len()];
         let there = [address, room.len()];
         let args = [
-            raw::int(self.thread),
+            raw::int_arg(self.thread),
             here.as_ptr() as usize,
             1,
             there.as_ptr() as usize,
             1,
             0,
         ];
-        let length = raw::numbers(libc::SYS_process_vm_readv, args).ok()?;
+        let length = raw::syscall(libc::SYS_process_vm_readv, args).ok()?;
         (length == room.len()).then_some(())
     }
 
     /// Duplicates a descriptor of the caller's.
-    pub(super) fn duplicate(&self, fd: c_int) -> Option<Descriptor> {
+    pub(super) fn duplicate(&self, fd: c_int) -> Option<OwnedDescriptor> {
         let process = self.open_process()?;
-        let args = [raw::int(process.number()), raw::int(fd), 0, 0, 0, 0];
-        let fd = raw::numbers(libc::SYS_pidfd_getfd, args).ok()?;
-        Some(Descriptor::from_call(raw::to_i32(fd)))
+        let args = [raw::int_arg(process.number()), raw::int_arg(fd), 0, 0, 0, 0];
+        let fd = raw::syscall(libc::SYS_pidfd_getfd, args).ok()?;
+        Some(OwnedDescriptor::from_call(raw::to_i32(fd)))
     }
 
     /// Opens what the caller's relative paths are relative to.
-    pub(super) fn directory(&self, fd: c_int) -> Option<Descriptor> {
+    pub(super) fn directory(&self, fd: c_int) -> Option<OwnedDescriptor> {
         if fd == libc::AT_FDCWD {
-            let path = Short::new(format_args!("{}/cwd", self.thread));
-            Descriptor::open_place(self.processes, path.text(), libc::O_DIRECTORY, 0).ok()
+            let path = ShortPath::new(format_args!("{}/cwd", self.thread));
+            OwnedDescriptor::open_place(self.processes, path.text(), libc::O_DIRECTORY, 0).ok()
         } else {
             self.open(fd, libc::O_DIRECTORY)
         }
     }
 
     /// Opens what a descriptor of the caller refers to.
-    pub(super) fn file(&self, fd: c_int) -> Option<Descriptor> {
+    pub(super) fn file(&self, fd: c_int) -> Option<OwnedDescriptor> {
         self.open(fd, 0)
     }
 
@@ -99,7 +99,7 @@ impl<'a> Caller<'a> {
     /// not.
     pub(super) fn adopt_umask(&self) -> Option<()> {
         let mask = u32::from_str_radix(self.status(b"\nUmask:\t", &mut [0; STATUS])?, 8).ok()?;
-        raw::numbers(libc::SYS_umask, [mask as usize, 0, 0, 0, 0, 0]).ok()?;
+        raw::syscall(libc::SYS_umask, [mask as usize, 0, 0, 0, 0, 0]).ok()?;
         Some(())
     }
 
@@ -110,11 +110,11 @@ impl<'a> Caller<'a> {
 
     /// Opens the thread; or, on kernels before 6.9, its process, which has the same descriptors
     /// unless it took care that it has not.
-    fn open_process(&self) -> Option<Descriptor> {
+    fn open_process(&self) -> Option<OwnedDescriptor> {
         let open = |number, flags| {
-            let args = [raw::int(number), raw::int(flags), 0, 0, 0, 0];
-            raw::numbers(libc::SYS_pidfd_open, args)
-                .map(|fd| Descriptor::from_call(raw::to_i32(fd)))
+            let args = [raw::int_arg(number), raw::int_arg(flags), 0, 0, 0, 0];
+            raw::syscall(libc::SYS_pidfd_open, args)
+                .map(|fd| OwnedDescriptor::from_call(raw::to_i32(fd)))
         };
         match open(self.thread, THREAD) {
             Err(libc::EINVAL) => {
@@ -127,19 +127,19 @@ impl<'a> Caller<'a> {
 
     /// Reads one of the first lines of what the kernel says of the thread.
     fn status<'b>(&self, label: &[u8], room: &'b mut [u8; STATUS]) -> Option<&'b str> {
-        let path = Short::new(format_args!("{}/status", self.thread));
+        let path = ShortPath::new(format_args!("{}/status", self.thread));
         let status = raw::open_read_at(self.processes, path.text(), 0).ok()?;
-        let status = Descriptor::from_call(status);
+        let status = OwnedDescriptor::from_call(status);
         let length = raw::read(status.number(), room).ok()?;
         find_line(room.get(..length)?, label)
     }
 
-    fn open(&self, fd: c_int, flags: c_int) -> Option<Descriptor> {
+    fn open(&self, fd: c_int, flags: c_int) -> Option<OwnedDescriptor> {
         if fd < 0 {
             return None;
         }
-        let path = Short::new(format_args!("{}/fd/{fd}", self.thread));
-        Descriptor::open_place(self.processes, path.text(), flags, 0).ok()
+        let path = ShortPath::new(format_args!("{}/fd/{fd}", self.thread));
+        OwnedDescriptor::open_place(self.processes, path.text(), flags, 0).ok()
     }
 }
 

@@ -9,13 +9,13 @@ use crate::raw::{self, Errno};
 
 /// A descriptor that is closed when dropped.
 #[derive(Debug)]
-pub(super) struct Descriptor(c_int);
+pub(super) struct OwnedDescriptor(c_int);
 
 /// What the broker wants to know of a file.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Facts {
+pub(super) struct FileFacts {
     /// Which file it is.
-    pub(super) identity: Identity,
+    pub(super) identity: FileIdentity,
     /// Its type and permissions.
     pub(super) mode: u32,
     /// Who owns it.
@@ -24,12 +24,12 @@ pub(super) struct Facts {
 
 /// Which file of which file system.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Identity {
+pub(super) struct FileIdentity {
     device: (u32, u32),
     inode: u64,
 }
 
-impl Identity {
+impl FileIdentity {
     /// No file's.
     pub(super) const NONE: Self = Self {
         device: (0, 0),
@@ -37,12 +37,12 @@ impl Identity {
     };
 
     /// Whether it could be of the view of processes: that is on no device.
-    pub(super) const fn may_be_of_procfs(&self) -> bool {
+    pub(super) const fn may_be_on_procfs(&self) -> bool {
         self.device.0 == 0
     }
 }
 
-impl Descriptor {
+impl OwnedDescriptor {
     /// Opens a path without opening what is there: as a place only.
     pub(super) fn open_place(
         base: c_int,
@@ -56,7 +56,7 @@ impl Descriptor {
             resolve,
         };
         let args = [
-            raw::int(base),
+            raw::int_arg(base),
             path.as_ptr() as usize,
             &raw const how as usize,
             size_of::<OpenHow>(),
@@ -66,7 +66,7 @@ impl Descriptor {
         // A path that must stay below somewhere cannot be followed while somebody renames anything.
         let mut opened = Err(libc::EAGAIN);
         for _ in 0..MAX_TRIES {
-            opened = raw::numbers(libc::SYS_openat2, args);
+            opened = raw::syscall(libc::SYS_openat2, args);
             if opened != Err(libc::EAGAIN) {
                 break;
             }
@@ -95,22 +95,29 @@ impl Descriptor {
     }
 
     /// Tells about the file itself.
-    pub(super) fn facts(&self) -> Result<Facts, Errno> {
-        facts_at(self.0, c"", libc::AT_EMPTY_PATH)
+    pub(super) fn facts(&self) -> Result<FileFacts, Errno> {
+        stat_at(self.0, c"", libc::AT_EMPTY_PATH)
     }
 
     /// Whether it is of the view of processes.
-    pub(super) fn is_of_procfs(&self) -> Result<bool, Errno> {
+    pub(super) fn is_on_procfs(&self) -> Result<bool, Errno> {
         let mut record = MaybeUninit::<libc::statfs>::zeroed();
-        let args = [raw::int(self.0), record.as_mut_ptr() as usize, 0, 0, 0, 0];
-        raw::numbers(libc::SYS_fstatfs, args)?;
+        let args = [
+            raw::int_arg(self.0),
+            record.as_mut_ptr() as usize,
+            0,
+            0,
+            0,
+            0,
+        ];
+        raw::syscall(libc::SYS_fstatfs, args)?;
         // SAFETY: the record is plain numbers, and began as zeroes.
         let record = unsafe { record.assume_init() };
         Ok(record.f_type == libc::PROC_SUPER_MAGIC)
     }
 }
 
-impl Drop for Descriptor {
+impl Drop for OwnedDescriptor {
     fn drop(&mut self) {
         // The number is free again, whatever close says.
         let _ = raw::close(self.0);
@@ -118,23 +125,23 @@ impl Drop for Descriptor {
 }
 
 /// Tells about the file at a path.
-pub(super) fn facts_at(base: c_int, path: &CStr, flags: c_int) -> Result<Facts, Errno> {
+pub(super) fn stat_at(base: c_int, path: &CStr, flags: c_int) -> Result<FileFacts, Errno> {
     let mut record = MaybeUninit::<libc::statx>::zeroed();
     let flags = flags | libc::AT_STATX_DONT_SYNC;
     let mask = libc::STATX_TYPE | libc::STATX_MODE | libc::STATX_UID | libc::STATX_INO;
     let args = [
-        raw::int(base),
+        raw::int_arg(base),
         path.as_ptr() as usize,
-        raw::int(flags),
+        raw::int_arg(flags),
         mask as usize,
         record.as_mut_ptr() as usize,
         0,
     ];
-    raw::numbers(libc::SYS_statx, args)?;
+    raw::syscall(libc::SYS_statx, args)?;
     // SAFETY: the record is plain numbers, and began as zeroes.
     let record = unsafe { record.assume_init() };
-    Ok(Facts {
-        identity: Identity {
+    Ok(FileFacts {
+        identity: FileIdentity {
             device: (record.stx_dev_major, record.stx_dev_minor),
             inode: record.stx_ino,
         },

@@ -3,30 +3,30 @@
 use std::ffi::{CStr, c_int};
 
 use super::{
-    Room,
+    PathBuffers,
     caller::Caller,
-    descriptor::Descriptor,
-    guard_table::Guards,
-    notification::Answer,
-    target_entry::{Path, Short},
-    target_entry::{Place, Start},
+    descriptor::OwnedDescriptor,
+    guard_table::GuardTable,
+    notification::BrokerReply,
+    target_entry::{PathBase, TargetEntry},
+    target_entry::{PathBuffer, ShortPath},
 };
 use crate::raw::{self, Errno};
 
 /// A call that makes one entry. `None` in its answer: the kernel has the say.
 #[derive(Debug)]
-pub(super) struct Making {
+pub(super) struct CreateCall {
     /// What the path is relative to.
     pub(super) directory: c_int,
     /// The address of the path.
     pub(super) path: u64,
     /// What to make.
-    pub(super) what: What,
+    pub(super) what: EntryKind,
 }
 
 /// What to make.
 #[derive(Debug)]
-pub(super) enum What {
+pub(super) enum EntryKind {
     /// A directory.
     Directory {
         /// Permissions.
@@ -44,45 +44,50 @@ pub(super) enum What {
     },
 }
 
-impl Making {
+impl CreateCall {
     /// Makes it.
     pub(super) fn answer(
         self,
         caller: &Caller<'_>,
-        guards: &Guards,
-        room: &mut Room,
-    ) -> Option<Answer> {
+        guards: &GuardTable,
+        buffers: &mut PathBuffers,
+    ) -> Option<BrokerReply> {
         match self.what {
-            What::Directory { .. } => caller.adopt_umask()?,
+            EntryKind::Directory { .. } => caller.adopt_umask()?,
             // Devices are not the broker's to make, and those that hide files below are devices too.
-            What::Node { mode } if !is_plain(mode) => return None,
-            What::Node { .. } => caller.adopt_umask()?,
-            What::Link { target } => caller.read_path(target, &mut room.second)?,
+            EntryKind::Node { mode } if !is_plain(mode) => return None,
+            EntryKind::Node { .. } => caller.adopt_umask()?,
+            EntryKind::Link { target } => caller.read_path(target, &mut buffers.second)?,
         }
-        caller.read_path(self.path, &mut room.first)?;
-        let place = Place::find(caller, Start::Theirs(self.directory), &mut room.first, 0)?;
+        caller.read_path(self.path, &mut buffers.first)?;
+        let place = TargetEntry::find(
+            caller,
+            PathBase::CallerFd(self.directory),
+            &mut buffers.first,
+            0,
+        )?;
         caller.confirm()?;
         if let Some(refusal) = place.refusal(guards) {
             return Some(refusal);
         }
-        let directory = raw::int(place.directory.number());
+        let directory = raw::int_arg(place.directory.number());
         let name = place.name.as_ptr() as usize;
-        Some(Answer::of(match self.what {
-            What::Directory { mode } => {
-                raw::numbers(libc::SYS_mkdirat, [directory, name, mode, 0, 0, 0])
+        Some(BrokerReply::of(match self.what {
+            EntryKind::Directory { mode } => {
+                raw::syscall(libc::SYS_mkdirat, [directory, name, mode, 0, 0, 0])
             }
-            What::Node { mode } => {
-                raw::numbers(libc::SYS_mknodat, [directory, name, mode, 0, 0, 0])
+            EntryKind::Node { mode } => {
+                raw::syscall(libc::SYS_mknodat, [directory, name, mode, 0, 0, 0])
             }
-            What::Link { .. } => {
-                let target = room.second.text().as_ptr() as usize;
-                raw::numbers(libc::SYS_symlinkat, [target, directory, name, 0, 0, 0])
+            EntryKind::Link { .. } => {
+                let target = buffers.second.text().as_ptr() as usize;
+                raw::syscall(libc::SYS_symlinkat, [target, directory, name, 0, 0, 0])
             }
         }))
     }
 }
 
-impl Answer {
+impl BrokerReply {
     /// The answer that the kernel gave to the broker.
     pub(super) fn of(result: Result<usize, Errno>) -> Self {
         match result {
@@ -100,7 +105,7 @@ fn is_plain(mode: usize) -> bool {
 
 /// A call with two paths.
 #[derive(Debug)]
-pub(super) struct Pair {
+pub(super) struct TwoPathCall {
     /// What the old path is relative to.
     old_directory: c_int,
     /// The address of the old path.
@@ -113,7 +118,7 @@ pub(super) struct Pair {
     flags: c_int,
 }
 
-impl Pair {
+impl TwoPathCall {
     /// Makes one of the arguments, in the order of `linkat` and `renameat2`.
     pub(super) const fn of(
         old_directory: c_int,
@@ -135,21 +140,21 @@ impl Pair {
     pub(super) fn link(
         self,
         caller: &Caller<'_>,
-        guards: &Guards,
-        room: &mut Room,
-    ) -> Option<Answer> {
+        guards: &GuardTable,
+        buffers: &mut PathBuffers,
+    ) -> Option<BrokerReply> {
         if self.flags & !(libc::AT_SYMLINK_FOLLOW | libc::AT_EMPTY_PATH) != 0 {
             return None;
         }
-        caller.read_path(self.old_path, &mut room.first)?;
-        caller.read_path(self.new_path, &mut room.second)?;
-        let held = self.descriptor(caller, room.first.text());
+        caller.read_path(self.old_path, &mut buffers.first)?;
+        caller.read_path(self.new_path, &mut buffers.second)?;
+        let held = self.descriptor(caller, buffers.first.text());
         let old = match held {
-            Some(held) => Old::Held(held?),
-            None => self.find_old(caller, &mut room.first)?,
+            Some(held) => LinkSource::ByDescriptor(held?),
+            None => self.find_old(caller, &mut buffers.first)?,
         };
-        let start = Start::Theirs(self.new_directory);
-        let new = Place::find(caller, start, &mut room.second, 0)?;
+        let start = PathBase::CallerFd(self.new_directory);
+        let new = TargetEntry::find(caller, start, &mut buffers.second, 0)?;
         caller.confirm()?;
         if let Some(refusal) = new.refusal(guards) {
             return Some(refusal);
@@ -157,55 +162,55 @@ impl Pair {
         // A descriptor is linked by way of its entry in /proc, which needs no privileges.
         let entry;
         let (directory, name, flags) = match &old {
-            Old::Named(place) => (place.directory.number(), place.name, 0),
-            Old::Held(held) => {
-                entry = Short::new(format_args!("self/fd/{}", held.number()));
+            LinkSource::ByName(place) => (place.directory.number(), place.name, 0),
+            LinkSource::ByDescriptor(held) => {
+                entry = ShortPath::new(format_args!("self/fd/{}", held.number()));
                 (caller.processes(), entry.text(), libc::AT_SYMLINK_FOLLOW)
             }
         };
         let args = [
-            raw::int(directory),
+            raw::int_arg(directory),
             name.as_ptr() as usize,
-            raw::int(new.directory.number()),
+            raw::int_arg(new.directory.number()),
             new.name.as_ptr() as usize,
-            raw::int(flags),
+            raw::int_arg(flags),
             0,
         ];
-        Some(Answer::of(raw::numbers(libc::SYS_linkat, args)))
+        Some(BrokerReply::of(raw::syscall(libc::SYS_linkat, args)))
     }
 
     /// Gives a file another name. `None`: the kernel has the say.
     pub(super) fn rename(
         self,
         caller: &Caller<'_>,
-        guards: &Guards,
-        room: &mut Room,
-    ) -> Option<Answer> {
-        caller.read_path(self.old_path, &mut room.first)?;
-        caller.read_path(self.new_path, &mut room.second)?;
-        let start = Start::Theirs(self.old_directory);
-        let old = Place::find(caller, start, &mut room.first, 0)?;
-        let start = Start::Theirs(self.new_directory);
-        let new = Place::find(caller, start, &mut room.second, 0)?;
+        guards: &GuardTable,
+        buffers: &mut PathBuffers,
+    ) -> Option<BrokerReply> {
+        caller.read_path(self.old_path, &mut buffers.first)?;
+        caller.read_path(self.new_path, &mut buffers.second)?;
+        let start = PathBase::CallerFd(self.old_directory);
+        let old = TargetEntry::find(caller, start, &mut buffers.first, 0)?;
+        let start = PathBase::CallerFd(self.new_directory);
+        let new = TargetEntry::find(caller, start, &mut buffers.second, 0)?;
         caller.confirm()?;
         // Neither may something that came from outside under a guarded name be moved away.
         if new.is_forbidden(guards) || old.is_forbidden(guards) {
-            return Some(Answer::Fail(libc::EROFS));
+            return Some(BrokerReply::Fail(libc::EROFS));
         }
         let args = [
-            raw::int(old.directory.number()),
+            raw::int_arg(old.directory.number()),
             old.name.as_ptr() as usize,
-            raw::int(new.directory.number()),
+            raw::int_arg(new.directory.number()),
             new.name.as_ptr() as usize,
-            raw::int(self.flags),
+            raw::int_arg(self.flags),
             0,
         ];
-        Some(Answer::of(raw::numbers(libc::SYS_renameat2, args)))
+        Some(BrokerReply::of(raw::syscall(libc::SYS_renameat2, args)))
     }
 
     /// Opens the descriptor that the old path stands for: how a file that was made without a name
     /// gets one. `None`: the path is a path. `Some(None)`: there is no such descriptor.
-    fn descriptor(&self, caller: &Caller<'_>, path: &CStr) -> Option<Option<Descriptor>> {
+    fn descriptor(&self, caller: &Caller<'_>, path: &CStr) -> Option<Option<OwnedDescriptor>> {
         let path = path.to_bytes();
         if path.is_empty() && self.flags & libc::AT_EMPTY_PATH != 0 {
             return Some(caller.file(self.old_directory));
@@ -220,33 +225,37 @@ impl Pair {
     }
 
     /// Finds what the old path names.
-    fn find_old<'a>(&self, caller: &Caller<'_>, path: &'a mut Path) -> Option<Old<'a>> {
-        let place = Place::find(caller, Start::Theirs(self.old_directory), path, 0)?;
+    fn find_old<'a>(
+        &self,
+        caller: &Caller<'_>,
+        path: &'a mut PathBuffer,
+    ) -> Option<LinkSource<'a>> {
+        let place = TargetEntry::find(caller, PathBase::CallerFd(self.old_directory), path, 0)?;
         if place.has_slash() {
             // It is a directory, if anything, and those have one name only.
             return None;
         }
         if self.flags & libc::AT_SYMLINK_FOLLOW == 0 {
-            return Some(Old::Named(place));
+            return Some(LinkSource::ByName(place));
         }
         // Not by the link itself: what `/proc/self` leads to would be the broker's.
-        let held = Descriptor::open_place(
+        let held = OwnedDescriptor::open_place(
             place.directory.number(),
             place.name,
             0,
             libc::RESOLVE_NO_MAGICLINKS,
         );
-        held.ok().map(Old::Held)
+        held.ok().map(LinkSource::ByDescriptor)
     }
 }
 
 /// The file that gets a second name.
 #[derive(Debug)]
-enum Old<'a> {
+enum LinkSource<'a> {
     /// By its first name. A link is not followed.
-    Named(Place<'a>),
+    ByName(TargetEntry<'a>),
     /// By a descriptor.
-    Held(Descriptor),
+    ByDescriptor(OwnedDescriptor),
 }
 
 /// Where a process finds its own descriptors.

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int};
 
-use super::descriptor::{Descriptor, Identity};
+use super::descriptor::{FileIdentity, OwnedDescriptor};
 use crate::raw::Errno;
 
 /// Most guarded directories.
@@ -13,10 +13,10 @@ const MAX_NAMES: usize = 256;
 
 /// Names that cannot be made, by directory. Of a fixed size: it lives on a stack.
 #[derive(Debug)]
-pub(crate) struct Guards {
+pub(crate) struct GuardTable {
     /// A view of processes in which the callers are.
     processes: c_int,
-    directories: [Identity; MAX_DIRECTORIES],
+    directories: [FileIdentity; MAX_DIRECTORIES],
     directory_count: usize,
     /// Borrowed from the job, which outlives the broker.
     names: [*const c_char; MAX_NAMES],
@@ -25,11 +25,11 @@ pub(crate) struct Guards {
     name_count: usize,
 }
 
-impl Guards {
+impl GuardTable {
     /// An empty table. A constant needs no room for itself besides where it goes.
     const EMPTY: Self = Self {
         processes: -1,
-        directories: [Identity::NONE; MAX_DIRECTORIES],
+        directories: [FileIdentity::NONE; MAX_DIRECTORIES],
         directory_count: 0,
         names: [std::ptr::null(); MAX_NAMES],
         owners: [0; MAX_NAMES],
@@ -71,7 +71,7 @@ impl Guards {
     }
 
     /// Whether `name` must not be made in a directory.
-    pub(super) fn forbid(&self, directory: Identity, name: &[u8]) -> bool {
+    pub(super) fn forbids(&self, directory: FileIdentity, name: &[u8]) -> bool {
         let known = self.directories.iter().take(self.directory_count);
         let Some(index) = known.copied().position(|known| known == directory) else {
             return false;
@@ -81,7 +81,7 @@ impl Guards {
     }
 
     /// Whether `name` must not be made in some directory.
-    pub(super) fn know(&self, name: &[u8]) -> bool {
+    pub(super) fn guards_anywhere(&self, name: &[u8]) -> bool {
         self.names().any(|(guarded, _)| may_be_same(name, guarded))
     }
 
@@ -99,7 +99,7 @@ impl Guards {
     fn directory(&mut self, directory: c_int) -> Result<u8, Errno> {
         // While it is held, its number is not given to another file; and file systems that make
         // numbers up as they go (overlays of several) keep the one they gave.
-        let held = Descriptor::duplicate(directory)?;
+        let held = OwnedDescriptor::duplicate(directory)?;
         let identity = held.facts()?.identity;
         let known = self.directories.iter().take(self.directory_count);
         let index = match known.copied().position(|known| known == identity) {

@@ -2,19 +2,19 @@
 
 use std::ffi::c_int;
 
-use super::descriptor::Descriptor;
+use super::descriptor::OwnedDescriptor;
 use crate::raw::{self, Errno};
 
 /// One call that waits for its answer.
 #[derive(Debug)]
-pub(super) struct Notice {
+pub(super) struct SeccompNotification {
     listener: c_int,
     call: libc::seccomp_notif,
 }
 
 /// What becomes of a call.
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(super) enum BrokerReply {
     /// The kernel does it, as the caller's: it makes nothing.
     Continue,
     /// It was done.
@@ -24,7 +24,7 @@ pub(super) enum Answer {
     /// It returns a descriptor.
     Return {
         /// Whose copy the caller gets.
-        descriptor: Descriptor,
+        descriptor: OwnedDescriptor,
         /// Whether the copy is closed on exec.
         close_on_exec: bool,
     },
@@ -37,7 +37,7 @@ pub(crate) fn prepare(listener: c_int) {
     let _ = control(listener, SET_FLAGS, SYNC_WAKE_UP);
 }
 
-impl Notice {
+impl SeccompNotification {
     /// Receives the next one. `None`: its caller is gone already.
     pub(super) fn receive(listener: c_int) -> Result<Option<Self>, Errno> {
         // The kernel insists on zeroes.
@@ -81,12 +81,12 @@ impl Notice {
     }
 
     /// Lets the caller go on. That it is gone is no error.
-    pub(super) fn answer(self, answer: Answer) -> Result<(), Errno> {
+    pub(super) fn answer(self, answer: BrokerReply) -> Result<(), Errno> {
         match answer {
-            Answer::Continue => self.send(0, CONTINUE),
-            Answer::Done => self.send(0, 0),
-            Answer::Fail(errno) => self.send(-errno, 0),
-            Answer::Return {
+            BrokerReply::Continue => self.send(0, CONTINUE),
+            BrokerReply::Done => self.send(0, 0),
+            BrokerReply::Fail(errno) => self.send(-errno, 0),
+            BrokerReply::Return {
                 descriptor,
                 close_on_exec,
             } => match self.send_descriptor(&descriptor, close_on_exec) {
@@ -111,7 +111,7 @@ impl Notice {
     }
 
     /// Installs a descriptor and answers with its number, in one.
-    fn send_descriptor(&self, fd: &Descriptor, close_on_exec: bool) -> Result<usize, Errno> {
+    fn send_descriptor(&self, fd: &OwnedDescriptor, close_on_exec: bool) -> Result<usize, Errno> {
         let addition = libc::seccomp_notif_addfd {
             id: self.call.id,
             flags: AND_SEND,
@@ -128,8 +128,8 @@ impl Notice {
 }
 
 fn control(listener: c_int, request: usize, argument: usize) -> Result<usize, Errno> {
-    let args = [raw::int(listener), request, argument, 0, 0, 0];
-    raw::numbers(libc::SYS_ioctl, args)
+    let args = [raw::int_arg(listener), request, argument, 0, 0, 0];
+    raw::syscall(libc::SYS_ioctl, args)
 }
 
 // Requests of a listener. libc's have different types with different C libraries.

@@ -3,18 +3,18 @@
 use std::ffi::c_int;
 
 use super::{
-    Room,
+    PathBuffers,
     caller::Caller,
-    descriptor::{Descriptor, OpenHow},
-    guard_table::Guards,
-    notification::Answer,
-    target_entry::{Place, Start},
+    descriptor::{OpenHow, OwnedDescriptor},
+    guard_table::GuardTable,
+    notification::BrokerReply,
+    target_entry::{PathBase, TargetEntry},
 };
 use crate::raw::{self, Errno};
 
 /// A call that opens a file and makes it if there is none.
 #[derive(Debug)]
-pub(super) struct Opening {
+pub(super) struct OpenCall {
     /// What the path is relative to.
     pub(super) directory: c_int,
     /// The address of the path.
@@ -27,7 +27,7 @@ pub(super) struct Opening {
     pub(super) resolve: u64,
 }
 
-impl Opening {
+impl OpenCall {
     /// Reads the arguments of `openat2`. `None`: the kernel has the say.
     pub(super) fn read(
         caller: &Caller<'_>,
@@ -67,28 +67,28 @@ impl Opening {
     pub(super) fn answer(
         self,
         caller: &Caller<'_>,
-        guards: &Guards,
-        room: &mut Room,
-    ) -> Option<Answer> {
+        guards: &GuardTable,
+        buffers: &mut PathBuffers,
+    ) -> Option<BrokerReply> {
         // Without a name, without making anything, or an error.
         let other = libc::O_PATH | libc::O_DIRECTORY | libc::O_TMPFILE;
         if self.flags & libc::O_CREAT == 0 || self.flags & other != 0 {
             return None;
         }
-        let (mut here, mut there) = (&mut room.first, &mut room.second);
+        let (mut here, mut there) = (&mut buffers.first, &mut buffers.second);
         caller.read_path(self.path, here)?;
-        let mut start = Start::Theirs(self.directory);
+        let mut start = PathBase::CallerFd(self.directory);
         if self.flags & libc::O_EXCL == 0 && self.resolve == 0 {
             // Most of what shells open is there: this is the short way.
-            start = start.hold(caller, here)?;
-            if start.leads_somewhere(here) {
+            start = start.open_base(caller, here)?;
+            if start.resolves(here) {
                 return None;
             }
         }
         caller.adopt_umask()?;
         // A link that leads nowhere yet is made good by making what it leads to.
         for _ in 0..=MAX_LINKS {
-            let place = Place::find(caller, start, here, self.resolve)?;
+            let place = TargetEntry::find(caller, start, here, self.resolve)?;
             caller.confirm()?;
             if place.has_slash() {
                 return None;
@@ -98,16 +98,16 @@ impl Opening {
             }
             match self.make(&place)? {
                 Ok(descriptor) => {
-                    return Some(Answer::Return {
+                    return Some(BrokerReply::Return {
                         descriptor,
                         close_on_exec: self.flags & libc::O_CLOEXEC != 0,
                     });
                 }
                 Err(libc::EEXIST) if self.flags & libc::O_EXCL == 0 => {}
-                Err(errno) => return Some(Answer::Fail(errno)),
+                Err(errno) => return Some(BrokerReply::Fail(errno)),
             }
             there.read_link(place.directory.number(), place.name)?;
-            start = Start::Ours(place.directory);
+            start = PathBase::Opened(place.directory);
             (here, there) = (there, here);
         }
         None
@@ -115,7 +115,7 @@ impl Opening {
 
     /// Makes the file. `EEXIST`: there is a link to be followed; or anything, if the caller insists
     /// on a new file. `None`: there is something else.
-    fn make(&self, place: &Place<'_>) -> Option<Result<Descriptor, Errno>> {
+    fn make(&self, place: &TargetEntry<'_>) -> Option<Result<OwnedDescriptor, Errno>> {
         // Never through a link, and never waiting for anybody: only a new file is opened. What is
         // there is looked at afterwards, and may be gone by then.
         for _ in 0..MAX_TRIES {
@@ -135,16 +135,16 @@ impl Opening {
         None
     }
 
-    fn make_new(&self, place: &Place<'_>) -> Result<Descriptor, Errno> {
+    fn make_new(&self, place: &TargetEntry<'_>) -> Result<OwnedDescriptor, Errno> {
         let args = [
-            raw::int(place.directory.number()),
+            raw::int_arg(place.directory.number()),
             place.name.as_ptr() as usize,
-            raw::int(self.flags | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC),
+            raw::int_arg(self.flags | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC),
             self.mode,
             0,
             0,
         ];
-        raw::numbers(libc::SYS_openat, args).map(|fd| Descriptor::from_call(raw::to_i32(fd)))
+        raw::syscall(libc::SYS_openat, args).map(|fd| OwnedDescriptor::from_call(raw::to_i32(fd)))
     }
 
     fn follows_links(&self) -> bool {

@@ -7,60 +7,60 @@ use std::{
 
 use super::{
     caller::Caller,
-    descriptor::{Descriptor, Facts, facts_at},
-    guard_table::{Guards, is_dots},
-    notification::Answer,
+    descriptor::{FileFacts, OwnedDescriptor, stat_at},
+    guard_table::{GuardTable, is_dots},
+    notification::BrokerReply,
 };
 use crate::raw::{self, Errno};
 
 /// An entry of a directory, existing or not.
 #[derive(Debug)]
-pub(super) struct Place<'a> {
+pub(super) struct TargetEntry<'a> {
     /// The directory.
-    pub(super) directory: Descriptor,
+    pub(super) directory: OwnedDescriptor,
     /// The name in it, perhaps with a slash at its end. Never `.` or `..`.
     pub(super) name: &'a CStr,
-    facts: Facts,
+    facts: FileFacts,
 }
 
 /// What a relative path is relative to.
 #[derive(Debug)]
-pub(super) enum Start {
+pub(super) enum PathBase {
     /// A descriptor of the caller's, or `AT_FDCWD`.
-    Theirs(c_int),
+    CallerFd(c_int),
     /// The directory that a link was found in.
-    Ours(Descriptor),
+    Opened(OwnedDescriptor),
 }
 
-impl Start {
+impl PathBase {
     /// Holds what a path is relative to, if it is relative.
-    pub(super) fn hold(self, caller: &Caller<'_>, path: &Path) -> Option<Self> {
+    pub(super) fn open_base(self, caller: &Caller<'_>, path: &PathBuffer) -> Option<Self> {
         match self {
-            Self::Theirs(fd) if !path.is_absolute() => caller.directory(fd).map(Self::Ours),
-            Self::Theirs(_) | Self::Ours(_) => Some(self),
+            Self::CallerFd(fd) if !path.is_absolute() => caller.directory(fd).map(Self::Opened),
+            Self::CallerFd(_) | Self::Opened(_) => Some(self),
         }
     }
 
     /// Whether there is something at the end of a path, links being followed. By way of
     /// `/proc/self` it may be something else than to the caller.
-    pub(super) fn leads_somewhere(&self, path: &Path) -> bool {
+    pub(super) fn resolves(&self, path: &PathBuffer) -> bool {
         let base = match self {
-            Self::Theirs(_) => libc::AT_FDCWD,
-            Self::Ours(directory) => directory.number(),
+            Self::CallerFd(_) => libc::AT_FDCWD,
+            Self::Opened(directory) => directory.number(),
         };
-        facts_at(base, path.text(), 0).is_ok()
+        stat_at(base, path.text(), 0).is_ok()
     }
 }
 
-impl<'a> Place<'a> {
+impl<'a> TargetEntry<'a> {
     /// Finds where a path leads, but for its last name.
     ///
     /// `None`: nowhere; or by way of `/proc/self` and its like, which mean something else here. The
     /// kernel will tell the caller.
     pub(super) fn find(
         caller: &Caller<'_>,
-        start: Start,
-        path: &'a mut Path,
+        start: PathBase,
+        path: &'a mut PathBuffer,
         resolve: u64,
     ) -> Option<Self> {
         // With these two, an absolute path does not start at the root either.
@@ -69,20 +69,22 @@ impl<'a> Place<'a> {
         let parts = path.split()?;
         let base = match start {
             _ if starts_at_root => None,
-            Start::Theirs(fd) => Some(caller.directory(fd)?),
-            Start::Ours(directory) => Some(directory),
+            PathBase::CallerFd(fd) => Some(caller.directory(fd)?),
+            PathBase::Opened(directory) => Some(directory),
         };
         let directory = match (parts.parent, base) {
             (None, Some(base)) => base,
             (None, None) => return None,
             (Some(parent), base) => {
-                let base = base.as_ref().map_or(libc::AT_FDCWD, Descriptor::number);
+                let base = base
+                    .as_ref()
+                    .map_or(libc::AT_FDCWD, OwnedDescriptor::number);
                 let resolve = resolve | libc::RESOLVE_NO_MAGICLINKS;
-                Descriptor::open_place(base, parent, libc::O_DIRECTORY, resolve).ok()?
+                OwnedDescriptor::open_place(base, parent, libc::O_DIRECTORY, resolve).ok()?
             }
         };
         let facts = directory.facts().ok()?;
-        if facts.identity.may_be_of_procfs() && directory.is_of_procfs().ok()? {
+        if facts.identity.may_be_on_procfs() && directory.is_on_procfs().ok()? {
             return None;
         }
         Some(Self {
@@ -98,8 +100,8 @@ impl<'a> Place<'a> {
     }
 
     /// Whether it must not be made.
-    pub(super) fn is_forbidden(&self, guards: &Guards) -> bool {
-        guards.forbid(self.facts.identity, self.plain_name())
+    pub(super) fn is_forbidden(&self, guards: &GuardTable) -> bool {
+        guards.forbids(self.facts.identity, self.plain_name())
     }
 
     fn plain_name(&self) -> &[u8] {
@@ -108,25 +110,25 @@ impl<'a> Place<'a> {
     }
 
     /// Whether its name is guarded in any directory.
-    pub(super) fn may_be_forbidden_elsewhere(&self, guards: &Guards) -> bool {
-        guards.know(self.plain_name())
+    pub(super) fn may_be_forbidden_elsewhere(&self, guards: &GuardTable) -> bool {
+        guards.guards_anywhere(self.plain_name())
     }
 
     /// The answer to making it new, if it must not be made. What is there already can be met as it
     /// is everywhere: tools make directories in order to learn that they exist.
-    pub(super) fn refusal(&self, guards: &Guards) -> Option<Answer> {
+    pub(super) fn refusal(&self, guards: &GuardTable) -> Option<BrokerReply> {
         if !self.is_forbidden(guards) {
             return None;
         }
         Some(match self.entry() {
-            Ok(_) => Answer::Continue,
-            Err(_) => Answer::Fail(libc::EROFS),
+            Ok(_) => BrokerReply::Continue,
+            Err(_) => BrokerReply::Fail(libc::EROFS),
         })
     }
 
     /// Tells about what is there.
-    pub(super) fn entry(&self) -> Result<Facts, Errno> {
-        facts_at(
+    pub(super) fn entry(&self) -> Result<FileFacts, Errno> {
+        stat_at(
             self.directory.number(),
             self.name,
             libc::AT_SYMLINK_NOFOLLOW,
@@ -136,7 +138,7 @@ impl<'a> Place<'a> {
     /// Whether the kernel would follow a link that is there. In a directory that everybody writes
     /// to, it must be the user's own or of the directory's owner (`fs.protected_symlinks`, which is
     /// on nearly everywhere and taken to be on here).
-    pub(super) fn may_follow(&self, link: &Facts) -> bool {
+    pub(super) fn may_follow(&self, link: &FileFacts) -> bool {
         let shared = libc::S_ISVTX | libc::S_IWOTH;
         self.facts.mode & shared != shared
             || link.owner == self.facts.owner
@@ -146,7 +148,7 @@ impl<'a> Place<'a> {
 
 /// The account whose permissions the broker has.
 fn own_user() -> Option<u32> {
-    let user = raw::numbers(libc::SYS_geteuid, [0; 6]).ok()?;
+    let user = raw::syscall(libc::SYS_geteuid, [0; 6]).ok()?;
     u32::try_from(user).ok()
 }
 
@@ -155,14 +157,14 @@ pub(super) const MAX_PATH: usize = 4096;
 
 /// A path that was copied from somewhere.
 #[derive(Debug)]
-pub(super) struct Path {
+pub(super) struct PathBuffer {
     /// A path, a zero, and anything.
     bytes: [u8; MAX_PATH],
 }
 
 /// The two parts of a path.
 #[derive(Debug)]
-pub(super) struct Parts<'a> {
+pub(super) struct PathParts<'a> {
     /// The directory. `None`: the one that the path is relative to.
     pub(super) parent: Option<&'a CStr>,
     /// The entry in it. Ends with one slash if the path ended with any: calls differ in what they
@@ -170,7 +172,7 @@ pub(super) struct Parts<'a> {
     pub(super) name: &'a CStr,
 }
 
-impl Path {
+impl PathBuffer {
     /// An empty one. A constant needs no room for itself besides where it goes.
     pub(super) const EMPTY: Self = Self {
         bytes: [0; MAX_PATH],
@@ -195,14 +197,14 @@ impl Path {
     pub(super) fn read_link(&mut self, directory: c_int, name: &CStr) -> Option<()> {
         let room = MAX_PATH - 1;
         let args = [
-            raw::int(directory),
+            raw::int_arg(directory),
             name.as_ptr() as usize,
             self.bytes.as_mut_ptr() as usize,
             room,
             0,
             0,
         ];
-        let length = raw::numbers(libc::SYS_readlinkat, args).ok()?;
+        let length = raw::syscall(libc::SYS_readlinkat, args).ok()?;
         if length >= room {
             return None;
         }
@@ -211,7 +213,7 @@ impl Path {
     }
 
     /// Takes the path apart. `None`: there is no name in it that could be made.
-    pub(super) fn split(&mut self) -> Option<Parts<'_>> {
+    pub(super) fn split(&mut self) -> Option<PathParts<'_>> {
         let length = self.text().to_bytes().len();
         let path = self.bytes.get(..length)?;
         let end = path.iter().rposition(|byte| *byte != b'/')? + 1;
@@ -225,7 +227,7 @@ impl Path {
         }
         if start == 0 {
             let name = CStr::from_bytes_until_nul(&self.bytes).ok()?;
-            return Some(Parts { parent: None, name });
+            return Some(PathParts { parent: None, name });
         }
         *self.bytes.get_mut(start - 1)? = 0;
         let parent = if start == 1 {
@@ -234,7 +236,7 @@ impl Path {
             CStr::from_bytes_until_nul(&self.bytes).ok()?
         };
         let name = CStr::from_bytes_until_nul(self.bytes.get(start..)?).ok()?;
-        Some(Parts {
+        Some(PathParts {
             parent: Some(parent),
             name,
         })
@@ -243,12 +245,12 @@ impl Path {
 
 /// A short path that the broker writes itself, such as `7/cwd`.
 #[derive(Debug)]
-pub(super) struct Short {
+pub(super) struct ShortPath {
     bytes: [u8; 64],
     length: usize,
 }
 
-impl Short {
+impl ShortPath {
     /// Writes one. What has no room is cut off; nothing that the broker writes is that long.
     pub(super) fn new(text: fmt::Arguments<'_>) -> Self {
         let mut short = Self {
@@ -265,7 +267,7 @@ impl Short {
     }
 }
 
-impl fmt::Write for Short {
+impl fmt::Write for ShortPath {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let end = self.length + text.len();
         // The last byte stays zero.
@@ -281,11 +283,11 @@ impl fmt::Write for Short {
 
 #[cfg(test)]
 mod tests {
-    use super::Path;
+    use super::PathBuffer;
 
     /// The parts of `text`.
     fn split(text: &str) -> Option<(Option<String>, String)> {
-        let mut path = Path::EMPTY;
+        let mut path = PathBuffer::EMPTY;
         path.buffer()[..text.len()].copy_from_slice(text.as_bytes());
         let parts = path.split()?;
         let text = |part: &std::ffi::CStr| part.to_str().unwrap().to_owned();

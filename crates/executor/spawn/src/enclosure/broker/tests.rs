@@ -19,7 +19,7 @@ use std::{
     thread,
 };
 
-use super::{Guards, answer, prepare};
+use super::{GuardTable, answer, prepare};
 use crate::raw;
 
 /// Runs `inside` while `names` are guarded in `directory`. `None`: this kernel has no Landlock.
@@ -47,7 +47,7 @@ pub(super) fn enclosed<T: Send>(
                 .map(|name| CString::new(*name).unwrap())
                 .collect();
             let processes = place(Path::new("/proc"));
-            let mut guards = Guards::new(processes.as_raw_fd());
+            let mut guards = GuardTable::new(processes.as_raw_fd());
             let place = place(directory);
             for name in &names {
                 guards.add(place.as_raw_fd(), name.as_ptr()).unwrap();
@@ -81,7 +81,7 @@ pub(super) fn place(directory: &Path) -> OwnedFd {
 }
 
 /// Answers until nobody is left who could ask.
-fn serve(listener: &OwnedFd, guards: &Guards) {
+fn serve(listener: &OwnedFd, guards: &GuardTable) {
     prepare(listener.as_raw_fd());
     loop {
         let mut poll = [libc::pollfd {
@@ -101,13 +101,13 @@ fn serve(listener: &OwnedFd, guards: &Guards) {
 
 /// Gives the thread a working directory and a umask of its own, and takes root's privileges away.
 fn live_apart() {
-    let flags = raw::int(libc::CLONE_FS);
-    raw::numbers(libc::SYS_unshare, [flags, 0, 0, 0, 0, 0]).unwrap();
+    let flags = raw::int_arg(libc::CLONE_FS);
+    raw::syscall(libc::SYS_unshare, [flags, 0, 0, 0, 0, 0]).unwrap();
     let header = [0x2008_0522_u32, 0];
     let none = [0_u32; 6];
     let args = [header.as_ptr() as usize, none.as_ptr() as usize, 0, 0, 0, 0];
-    raw::numbers(libc::SYS_capset, args).unwrap();
-    raw::numbers(libc::SYS_umask, [0o022, 0, 0, 0, 0, 0]).unwrap();
+    raw::syscall(libc::SYS_capset, args).unwrap();
+    raw::syscall(libc::SYS_umask, [0o022, 0, 0, 0, 0, 0]).unwrap();
 }
 
 /// Lets the thread make nothing, and hands the listener out.
@@ -116,8 +116,8 @@ fn enclose(listeners: &mpsc::SyncSender<OwnedFd>) {
     // Every kind of file that can be made, and moving between directories.
     let handled = 0b11_1111_1100_0000_u64;
     let ruleset = landlock(&raw const handled, 8, 0).unwrap();
-    let args = [raw::int(ruleset.as_raw_fd()), 0, 0, 0, 0, 0];
-    raw::numbers(libc::SYS_landlock_restrict_self, args).unwrap();
+    let args = [raw::int_arg(ruleset.as_raw_fd()), 0, 0, 0, 0, 0];
+    raw::syscall(libc::SYS_landlock_restrict_self, args).unwrap();
     let filter = filter();
     let program = libc::sock_fprog {
         len: u16::try_from(filter.len()).unwrap(),
@@ -133,7 +133,7 @@ fn enclose(listeners: &mpsc::SyncSender<OwnedFd>) {
         0,
         0,
     ];
-    let listener = raw::numbers(libc::SYS_seccomp, args).unwrap();
+    let listener = raw::syscall(libc::SYS_seccomp, args).unwrap();
     // SAFETY: the kernel has just made it.
     let listener = unsafe { OwnedFd::from_raw_fd(raw::to_i32(listener)) };
     listeners.send(listener).unwrap();
@@ -141,7 +141,7 @@ fn enclose(listeners: &mpsc::SyncSender<OwnedFd>) {
 
 fn landlock(handled: *const u64, size: usize, flags: usize) -> Result<OwnedFd, i32> {
     let args = [handled as usize, size, flags, 0, 0, 0];
-    let fd = raw::numbers(libc::SYS_landlock_create_ruleset, args)?;
+    let fd = raw::syscall(libc::SYS_landlock_create_ruleset, args)?;
     if flags != 0 {
         // It is a version.
         return File::open("/dev/null").map(OwnedFd::from).map_err(|_| 0);
@@ -278,5 +278,5 @@ pub(super) fn text(path: &str) -> CString {
 
 /// A call that the C library has no use for any more.
 pub(super) fn call(number: i64, args: [usize; 6]) -> io::Result<usize> {
-    raw::numbers(number, args).map_err(io::Error::from_raw_os_error)
+    raw::syscall(number, args).map_err(io::Error::from_raw_os_error)
 }

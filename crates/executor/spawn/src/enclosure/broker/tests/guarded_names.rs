@@ -226,7 +226,7 @@ fn a_guarded_name_that_is_there_is_met_as_everywhere() {
 #[test]
 fn the_table_is_bounded() {
     let root = tempfile::tempdir().unwrap();
-    let mut guards = super::super::Guards::new(-1);
+    let mut guards = super::super::GuardTable::new(-1);
     for index in 0..64 {
         let path = root.path().join(format!("{index}"));
         fs::create_dir(&path).unwrap();
@@ -239,7 +239,7 @@ fn the_table_is_bounded() {
     assert_eq!(full, Err(libc::ENOSPC));
     let full = guards.add(place(&root.path().join("0")).as_raw_fd(), c"x".as_ptr());
     assert_eq!(full, Err(libc::ENOSPC));
-    let mut guards = super::super::Guards::new(-1);
+    let mut guards = super::super::GuardTable::new(-1);
     for name in [c"", c".", c"..", c"a/b"] {
         let bad = guards.add(place(root.path()).as_raw_fd(), name.as_ptr());
         assert_eq!(bad, Err(libc::EINVAL));

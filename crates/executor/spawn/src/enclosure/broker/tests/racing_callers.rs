@@ -29,17 +29,17 @@ fn flip_name(root: &Path) -> usize {
     let directory = root.join(".gi_");
     let path = CString::new(directory.to_str().unwrap()).unwrap();
     let bytes = path.into_bytes_with_nul();
-    let at = raw::int(libc::AT_FDCWD);
-    let flags = raw::int(libc::O_CREAT | libc::O_WRONLY);
+    let at = raw::int_arg(libc::AT_FDCWD);
+    let flags = raw::int_arg(libc::O_CREAT | libc::O_WRONLY);
     let last = bytes.len() - 2;
     flipping(bytes, last, |path| {
         let mut made = 0;
         for _ in 0..ROUNDS {
-            let result = raw::numbers(libc::SYS_mkdirat, [at, path, 0o755, 0, 0, 0]);
+            let result = raw::syscall(libc::SYS_mkdirat, [at, path, 0o755, 0, 0, 0]);
             made += usize::from(result.is_ok());
             // There is none if the path was the other one.
             drop(fs::remove_dir(&directory));
-            if let Ok(fd) = raw::numbers(libc::SYS_openat, [at, path, flags, 0o644, 0, 0]) {
+            if let Ok(fd) = raw::syscall(libc::SYS_openat, [at, path, flags, 0o644, 0, 0]) {
                 raw::close(raw::to_i32(fd)).unwrap();
                 drop(fs::remove_file(&directory));
                 made += 1;
@@ -111,11 +111,11 @@ fn a_signal_does_not_repeat_a_call() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path();
     enclosed(path, &[".git"], || {
-        let number = |call| raw::numbers(call, [0; 6]).unwrap();
+        let number = |call| raw::syscall(call, [0; 6]).unwrap();
         let (process, thread) = (number(libc::SYS_getpid), number(libc::SYS_gettid));
         let interrupt = || {
-            let args = [process, thread, raw::int(signal), 0, 0, 0];
-            raw::numbers(libc::SYS_tgkill, args).unwrap();
+            let args = [process, thread, raw::int_arg(signal), 0, 0, 0];
+            raw::syscall(libc::SYS_tgkill, args).unwrap();
         };
         meanwhile(interrupt, || {
             for index in 0..ROUNDS / 3 {

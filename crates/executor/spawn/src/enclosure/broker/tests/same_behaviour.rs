@@ -127,7 +127,7 @@ fn the_oldest_calls_work_as_well() {
     compare(|log| {
         let [a, b, c, d] = ["a", "b", "c", "d"].map(text);
         let [a, b, c, d] = [&a, &b, &c, &d].map(|name| name.as_ptr() as usize);
-        let open = raw::int(libc::O_CREAT | libc::O_RDWR);
+        let open = raw::int_arg(libc::O_CREAT | libc::O_RDWR);
         log.note("open", call(libc::SYS_open, [a, open, 0o640, 0, 0, 0]));
         log.note("creat", call(libc::SYS_creat, [b, 0o606, 0, 0, 0, 0]));
         log.note("link", call(libc::SYS_link, [a, c, 0, 0, 0, 0]));
@@ -184,7 +184,7 @@ fn errors_are_the_kernels() {
             let made = rustix::fs::mknodat(CWD, path, FileType::Fifo, Mode::from(0o666), 0);
             log.note("pipe", made.map_err(Into::into));
         }
-        let bad = [raw::int(libc::AT_FDCWD), 1, 0, 0, 0, 0];
+        let bad = [raw::int_arg(libc::AT_FDCWD), 1, 0, 0, 0, 0];
         log.note("no memory", call(libc::SYS_mkdirat, bad));
         let name = text("x");
         let name = name.as_ptr() as usize;
@@ -194,10 +194,10 @@ fn errors_are_the_kernels() {
         );
         log.note(
             "negative",
-            call(libc::SYS_mkdirat, [raw::int(-7), name, 0, 0, 0, 0]),
+            call(libc::SYS_mkdirat, [raw::int_arg(-7), name, 0, 0, 0, 0]),
         );
         let file = File::open("file").unwrap();
-        let fd = raw::int(file.as_raw_fd());
+        let fd = raw::int_arg(file.as_raw_fd());
         log.note(
             "no directory",
             call(libc::SYS_mkdirat, [fd, name, 0, 0, 0, 0]),
@@ -277,7 +277,7 @@ fn a_path_may_end_at_the_end_of_memory() {
         // SAFETY: the first page is left, and zero.
         let memory = unsafe { &mut *memory };
         let path = beyond as usize - 2;
-        let directory = raw::int(libc::AT_FDCWD);
+        let directory = raw::int_arg(libc::AT_FDCWD);
         let make = || call(libc::SYS_mkdirat, [directory, path, 0o755, 0, 0, 0]);
         memory[page - 2] = b'a';
         log.note("to the end", make());

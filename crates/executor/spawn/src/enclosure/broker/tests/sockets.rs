@@ -27,14 +27,14 @@ fn bind(family: libc::c_int, address: &[u8], length: usize) -> io::Result<OwnedF
 /// Binds a new socket to an address that lies there.
 fn bind_at(family: libc::c_int, address: usize, length: usize) -> io::Result<OwnedFd> {
     let socket = socket(family)?;
-    let fd = raw::int(socket.as_raw_fd());
+    let fd = raw::int_arg(socket.as_raw_fd());
     call(libc::SYS_bind, [fd, address, length, 0, 0, 0])?;
     Ok(socket)
 }
 
 fn socket(family: libc::c_int) -> io::Result<OwnedFd> {
-    let kind = raw::int(libc::SOCK_STREAM | libc::SOCK_CLOEXEC);
-    let fd = call(libc::SYS_socket, [raw::int(family), kind, 0, 0, 0, 0])?;
+    let kind = raw::int_arg(libc::SOCK_STREAM | libc::SOCK_CLOEXEC);
+    let fd = call(libc::SYS_socket, [raw::int_arg(family), kind, 0, 0, 0, 0])?;
     // SAFETY: the kernel has just made it.
     Ok(unsafe { OwnedFd::from_raw_fd(raw::to_i32(fd)) })
 }
@@ -93,7 +93,7 @@ fn sockets_are_bound_as_everywhere() {
         let file = File::open("file").unwrap();
         let known = address(b"new");
         let args = [
-            raw::int(file.as_raw_fd()),
+            raw::int_arg(file.as_raw_fd()),
             known.as_ptr() as usize,
             known.len(),
             0,
@@ -104,7 +104,7 @@ fn sockets_are_bound_as_everywhere() {
         let args = [77_777, known.as_ptr() as usize, known.len(), 0, 0, 0];
         log.note("no descriptor", call(libc::SYS_bind, args));
         let twice = bind(libc::AF_UNIX, &address(b"once"), 6).unwrap();
-        let fd = raw::int(twice.as_raw_fd());
+        let fd = raw::int_arg(twice.as_raw_fd());
         let args = [fd, known.as_ptr() as usize, known.len(), 0, 0, 0];
         log.note("twice", call(libc::SYS_bind, args));
     });
