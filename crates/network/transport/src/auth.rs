@@ -4,15 +4,284 @@
 //! Not here: the `403` for requests with an `Origin` (the listener), where secrets come from (the
 //! product crate's configuration).
 
-mod bearer;
-mod capability;
-mod jwt;
-mod policy;
-mod rejection;
+mod jwt_rules;
 #[cfg(test)]
 mod tests;
 
-pub use capability::{DigestParseError, TokenDigest};
-pub use jwt::{JwtRules, SecretTooShort};
-pub use policy::{Auth, UnixSeconds};
-pub use rejection::AuthRejection;
+use std::{fmt, str::FromStr, time::SystemTime};
+
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use crate::link::Principal;
+
+pub use self::jwt_rules::{JwtRules, SecretTooShort};
+
+/// What an upgrade request must present to be let in.
+#[derive(Clone, Debug, Default)]
+pub enum Auth {
+    /// Everyone who can connect is let in.
+    #[default]
+    Open,
+    /// The client presents the one token whose SHA-256 this is.
+    CapabilityToken(TokenDigest),
+    /// The client presents a JWT signed with the shared secret.
+    SignedBearer(JwtRules),
+}
+
+impl Auth {
+    /// Decides on an upgrade request by the value of its `Authorization` header.
+    ///
+    /// Returns who the client is, if its credentials name somebody.
+    ///
+    /// With [`Auth::Open`] the header is not looked at. `now` matters to signed tokens only.
+    ///
+    /// # Errors
+    /// The rejection to answer with status 401; its text is the whole response body.
+    pub fn check(
+        &self,
+        authorization: Option<&[u8]>,
+        now: UnixSeconds,
+    ) -> Result<Option<Principal>, AuthRejection> {
+        match self {
+            Self::Open => Ok(None),
+            Self::CapabilityToken(expected) => {
+                if expected.matches(bearer_token(authorization)?) {
+                    Ok(None)
+                } else {
+                    Err(AuthRejection::InvalidToken)
+                }
+            }
+            Self::SignedBearer(rules) => rules.check(bearer_token(authorization)?, now),
+        }
+    }
+
+    /// Whether a client has to present anything.
+    pub fn is_required(&self) -> bool {
+        !matches!(self, Self::Open)
+    }
+}
+
+/// A point in time: whole seconds since 1970-01-01T00:00:00Z, as JWT claims count them.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct UnixSeconds(pub u64);
+
+impl From<SystemTime> for UnixSeconds {
+    /// Rounds down; a clock that stands before 1970 counts as 1970.
+    fn from(time: SystemTime) -> Self {
+        let since_epoch = time
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        Self(since_epoch.as_secs())
+    }
+}
+
+/// Why an upgrade request is answered with 401. Its text is the response body, word for word.
+///
+/// In every case the client must act: it brought nothing, or nothing that is valid here.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AuthRejection {
+    /// There is no `Authorization` header.
+    #[error("missing websocket bearer token")]
+    MissingToken,
+    /// The header is not `Bearer`, a space and a token, in UTF-8.
+    #[error("invalid authorization header")]
+    InvalidHeader,
+    /// The token is not the capability token.
+    #[error("invalid websocket bearer token")]
+    InvalidToken,
+    /// The token is no JWT of the right shape, or not signed with HS256 and the shared secret.
+    #[error("invalid websocket jwt")]
+    InvalidJwt,
+    /// `exp` has passed, by more than the allowed skew.
+    #[error("expired websocket jwt")]
+    ExpiredJwt,
+    /// `nbf` has not come yet, even with the allowed skew.
+    #[error("websocket jwt is not valid yet")]
+    JwtNotYetValid,
+    /// `iss` is missing or names someone else.
+    #[error("websocket jwt issuer mismatch")]
+    IssuerMismatch,
+    /// `aud` is missing or does not name this server.
+    #[error("websocket jwt audience mismatch")]
+    AudienceMismatch,
+}
+
+/// Takes the token out of the header: scheme in any case, one space, blanks around it trimmed.
+fn bearer_token(authorization: Option<&[u8]>) -> Result<&str, AuthRejection> {
+    let value = authorization.ok_or(AuthRejection::MissingToken)?;
+    let value = str::from_utf8(value).map_err(|_| AuthRejection::InvalidHeader)?;
+    let (scheme, token) = value.split_once(' ').ok_or(AuthRejection::InvalidHeader)?;
+    let token = token.trim();
+    if !scheme.eq_ignore_ascii_case("bearer") || token.is_empty() {
+        return Err(AuthRejection::InvalidHeader);
+    }
+    Ok(token)
+}
+
+/// The SHA-256 of a capability token.
+///
+/// `Debug` hides it, and it has no `PartialEq`: comparing is [`TokenDigest::matches`], which takes
+/// the same time wherever the first difference is.
+#[derive(Clone)]
+pub struct TokenDigest([u8; Self::LEN]);
+
+impl TokenDigest {
+    /// Bytes in a digest.
+    const LEN: usize = 32;
+
+    /// Hashes a token, without the blanks around it.
+    ///
+    /// An empty token gives a digest that no request can match.
+    pub fn of_token(token: &str) -> Self {
+        Self(Sha256::digest(token.trim()).into())
+    }
+
+    /// Reads a digest from 64 hexadecimal digits, in either case.
+    ///
+    /// # Errors
+    /// When the text, without the blanks around it, is anything else.
+    pub fn from_hex(hex: &str) -> Result<Self, DigestParseError> {
+        let (pairs, rest) = hex.trim().as_bytes().as_chunks::<2>();
+        if pairs.len() != Self::LEN || !rest.is_empty() {
+            return Err(DigestParseError);
+        }
+        let mut digest = [0; Self::LEN];
+        for (byte, [high, low]) in digest.iter_mut().zip(pairs) {
+            *byte = nibble(*high)? << 4 | nibble(*low)?;
+        }
+        Ok(Self(digest))
+    }
+
+    /// Whether `token` is the one that was hashed. Blanks around it do not count.
+    pub fn matches(&self, token: &str) -> bool {
+        Self::of_token(token).0.ct_eq(&self.0).into()
+    }
+}
+
+impl FromStr for TokenDigest {
+    type Err = DigestParseError;
+
+    fn from_str(hex: &str) -> Result<Self, Self::Err> {
+        Self::from_hex(hex)
+    }
+}
+
+impl fmt::Debug for TokenDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TokenDigest(..)")
+    }
+}
+
+/// Caller: the text is no SHA-256. It is not repeated here, since it may be the token itself.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("expected a SHA-256 digest of 64 hexadecimal digits")]
+pub struct DigestParseError;
+
+fn nibble(digit: u8) -> Result<u8, DigestParseError> {
+    match digit {
+        b'0'..=b'9' => Ok(digit - b'0'),
+        b'a'..=b'f' => Ok(digit - b'a' + 10),
+        b'A'..=b'F' => Ok(digit - b'A' + 10),
+        _ => Err(DigestParseError),
+    }
+}
+
+#[cfg(test)]
+mod bearer_tests {
+    use super::*;
+
+    #[test]
+    fn scheme_is_case_insensitive_and_blanks_are_trimmed() {
+        let accepted = [
+            "Bearer t0k",
+            "bearer t0k",
+            "BEARER t0k",
+            "Bearer   t0k",
+            "Bearer \tt0k \t",
+            "bEaReR t0k ",
+        ];
+        for header in accepted {
+            assert_eq!(
+                bearer_token(Some(header.as_bytes())),
+                Ok("t0k"),
+                "{header:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn other_shapes_are_an_invalid_header() {
+        let refused: [&[u8]; 10] = [
+            b"",
+            b"Bearer",
+            b"Bearer ",
+            b"Bearer  \t ",
+            b"Bearer\tt0k",
+            b" Bearer t0k",
+            b"Basic dTpw",
+            b"Bearert0k",
+            b"t0k",
+            b"Bearer \xff\xfe",
+        ];
+        for header in refused {
+            assert_eq!(
+                bearer_token(Some(header)),
+                Err(AuthRejection::InvalidHeader),
+                "{header:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn no_header_is_a_missing_token() {
+        assert_eq!(bearer_token(None), Err(AuthRejection::MissingToken));
+    }
+}
+
+#[cfg(test)]
+mod capability_tests {
+    use super::*;
+
+    /// SHA-256 of `abc` (FIPS 180-4, example 1).
+    const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+
+    #[test]
+    fn hex_in_either_case_matches_its_token() {
+        for hex in [ABC.to_owned(), ABC.to_uppercase(), format!(" {ABC}\n")] {
+            let digest = TokenDigest::from_hex(&hex).unwrap();
+            assert!(digest.matches("abc"));
+            assert!(!digest.matches("abd"));
+            assert!(!digest.matches(""));
+        }
+    }
+
+    #[test]
+    fn token_is_hashed_without_the_blanks_around_it() {
+        assert!(TokenDigest::of_token(" abc\r\n").matches("abc"));
+        assert!(!TokenDigest::of_token("a bc").matches("abc"));
+    }
+
+    #[test]
+    fn other_text_is_no_digest() {
+        let short = &ABC[1..];
+        let (long, foreign) = (format!("{ABC}0"), format!("{short}g"));
+        let (prefixed, signed) = (format!("0x{}", &ABC[2..]), format!("+{short}"));
+        for hex in ["", short, &long, &foreign, &prefixed, &signed, "abc"] {
+            assert_eq!(
+                TokenDigest::from_hex(hex).err(),
+                Some(DigestParseError),
+                "{hex:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn debug_hides_the_digest() {
+        assert_eq!(
+            format!("{:?}", TokenDigest::of_token("abc")),
+            "TokenDigest(..)"
+        );
+    }
+}

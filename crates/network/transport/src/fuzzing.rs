@@ -3,7 +3,7 @@
 //!
 //! Not here: the targets themselves and their corpora (`fuzz/`).
 
-pub use crate::{http::fuzzing::http_handshake, websocket::fuzzing::websocket_frame};
+pub use crate::{http::http_handshake, websocket::websocket_frame};
 
 #[cfg(test)]
 mod tests {

@@ -3,22 +3,257 @@
 
 mod allowed_hosts;
 mod connection;
-mod door;
-mod exposition;
-#[cfg(any(test, fuzzing))]
-pub(crate) mod fuzzing;
 mod handshake;
 mod pending_connections;
 pub mod site;
 
+use std::{
+    convert::Infallible,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+
+use futures_util::future::{BoxFuture, FutureExt, ready};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::Full;
+use hyper::{
+    body::{Bytes, Incoming},
+    service::service_fn,
+};
+use tokio::sync::Semaphore;
+
+use self::{
+    connection::{ConnectionTimeouts, Splits, Upgrades, serve_connection},
+    handshake::{check_request, plain, switch},
+    site::{Answer, Peer, Site},
+};
+use crate::{
+    auth::{Auth, UnixSeconds},
+    link::{Link, Principal, Role},
+    websocket::{self, LinkOptions, MessageBudget},
+};
+
+#[cfg(any(test, fuzzing))]
+pub use self::handshake::http_handshake;
 pub use self::{
     allowed_hosts::{AllowedHosts, HostNames, HostNamesParseError},
-    door::Door,
-    exposition::{Exposition, Lookout},
     handshake::wants_websocket,
     pending_connections::PendingLimits,
 };
-pub(crate) use self::{
-    door::{refuse, serve as serve_door},
-    pending_connections::PendingConnections,
-};
+pub(crate) use self::{pending_connections::PendingConnections, serve as serve_door};
+
+/// What requests are judged by.
+#[derive(Clone, Debug)]
+pub struct Door {
+    /// Who may open a websocket, and see numbers.
+    pub auth: Arc<Auth>,
+    /// What `/metrics` answers. Absent: there is no such route.
+    pub metrics: Option<Exposition>,
+    /// Set while the server drains: it is alive, but not ready.
+    pub draining: Arc<AtomicBool>,
+    /// Which names of this listener requests may use. Unix sockets have none, and take any.
+    pub hosts: AllowedHosts,
+    /// What connections may take before they have become a websocket.
+    pub pending: PendingLimits,
+}
+
+/// How long a request that is being answered when its connection's time is up may still take.
+const LAST_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl Door {
+    fn timeouts(&self) -> ConnectionTimeouts {
+        ConnectionTimeouts {
+            total: self.pending.timeout,
+            last_request: LAST_REQUEST_TIMEOUT,
+        }
+    }
+}
+
+/// Serves requests on a new connection until one becomes a link, or the client is done. A link takes one
+/// of the `slots`; without a free one its request is refused.
+pub(crate) async fn serve<S: Splits>(
+    stream: S,
+    door: Door,
+    peer: String,
+    budget: MessageBudget,
+    slots: &Arc<Semaphore>,
+) -> Option<Link> {
+    let upgrades = Upgrades::default();
+    let service = service_fn(|mut request: Request<Incoming>| {
+        let (mut response, principal) = answer(&door, &request);
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            match Arc::clone(slots).try_acquire_owned() {
+                Ok(slot) => upgrades.expect(&mut request, (principal, slot)),
+                Err(_) => response = plain(StatusCode::SERVICE_UNAVAILABLE, TOO_MANY),
+            }
+        }
+        async move { Ok::<_, Infallible>(response) }
+    });
+    let served = serve_connection(stream, service, &upgrades, &peer, door.timeouts());
+    let (stream, (principal, slot)) = served.await?;
+    let (already_read, (input, output)) = (stream.already_read, stream.stream.halves());
+    let link = websocket::boxed_link_with(
+        input,
+        output,
+        &already_read,
+        Role::Server,
+        peer,
+        LinkOptions {
+            budget: Some(budget),
+            ..LinkOptions::of(Role::Server)
+        },
+    );
+    Some(Link {
+        slot: Some(slot),
+        principal,
+        ..link
+    })
+}
+
+/// Why a websocket is refused that would be one too many.
+const TOO_MANY: &str = "too many connections";
+
+/// Answers every request on a new connection with the reason why none is served.
+pub(crate) async fn refuse<S: Splits>(stream: S, door: &Door, reason: &'static str, peer: &str) {
+    let service = service_fn(|_: Request<Incoming>| async {
+        Ok::<_, Infallible>(plain(StatusCode::FORBIDDEN, reason))
+    });
+    let upgrades = Upgrades::<Infallible>::default();
+    serve_connection(stream, service, &upgrades, peer, door.timeouts()).await;
+}
+
+/// Answers a request. Returns who upgrades, if somebody does who has a name.
+fn answer(door: &Door, request: &Request<Incoming>) -> (Response<Full<Bytes>>, Option<Principal>) {
+    if let Err(refusal) = check_request(request, &door.hosts) {
+        return (refusal, None);
+    }
+    let headers = request.headers();
+    let response = match request.uri().path() {
+        "/" => {
+            let agreed = switch(request);
+            if agreed.status() != StatusCode::SWITCHING_PROTOCOLS {
+                return (agreed, None);
+            }
+            return match admit(door, headers) {
+                Ok(principal) => (agreed, principal),
+                Err(refusal) => (refusal, None),
+            };
+        }
+        "/metrics" if door.metrics.is_none() => plain(StatusCode::NOT_FOUND, ""),
+        "/healthz" | "/readyz" | "/metrics" if !reads(request.method()) => only_read(),
+        "/healthz" => plain(StatusCode::OK, ""),
+        "/readyz" => readiness(&door.draining),
+        "/metrics" => metrics(door, headers),
+        _ => plain(StatusCode::NOT_FOUND, ""),
+    };
+    (response, None)
+}
+
+/// The numbers tell what others do here, so they are for those who could do it, too.
+fn metrics(door: &Door, headers: &HeaderMap) -> Response<Full<Bytes>> {
+    match (check(door, headers), &door.metrics) {
+        (Err(refusal), _) => refusal,
+        (Ok(_), Some(metrics)) => metrics.answer(),
+        (Ok(_), None) => plain(StatusCode::NOT_FOUND, ""),
+    }
+}
+
+#[expect(
+    clippy::result_large_err,
+    reason = "the refusal is the answer, made once a request"
+)]
+fn check(door: &Door, headers: &HeaderMap) -> Result<Option<Principal>, Response<Full<Bytes>>> {
+    let authorization = headers
+        .get(header::AUTHORIZATION)
+        .map(HeaderValue::as_bytes);
+    door.auth
+        .check(authorization, UnixSeconds::from(SystemTime::now()))
+        .map_err(|rejection| plain(StatusCode::UNAUTHORIZED, rejection.to_string()))
+}
+
+/// Tells who may open a websocket.
+#[expect(
+    clippy::result_large_err,
+    reason = "the refusal is the answer, made once a request"
+)]
+fn admit(door: &Door, headers: &HeaderMap) -> Result<Option<Principal>, Response<Full<Bytes>>> {
+    let principal = check(door, headers)?;
+    if door.draining.load(Ordering::Relaxed) {
+        let text = "server is shutting down";
+        return Err(plain(StatusCode::SERVICE_UNAVAILABLE, text));
+    }
+    Ok(principal)
+}
+
+/// Makes the text of `/metrics`, in the format of Prometheus.
+#[derive(Clone)]
+pub struct Exposition(Arc<dyn Fn() -> String + Send + Sync>);
+
+impl Exposition {
+    /// Has `render` make the text, once for each request.
+    pub fn new(render: impl Fn() -> String + Send + Sync + 'static) -> Self {
+        Self(Arc::new(render))
+    }
+
+    /// Makes the answer to a request that may see it.
+    fn answer(&self) -> Response<Full<Bytes>> {
+        let mut response = plain(StatusCode::OK, (self.0)());
+        let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+        response.headers_mut().insert(header::CONTENT_TYPE, kind);
+        response
+    }
+}
+
+impl fmt::Debug for Exposition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exposition").finish_non_exhaustive()
+    }
+}
+
+/// A site with nothing but what watches a server.
+#[derive(Debug)]
+pub struct Lookout {
+    /// What `/metrics` answers.
+    pub metrics: Exposition,
+    /// Set while the server drains.
+    pub draining: Arc<AtomicBool>,
+}
+
+impl Site for Lookout {
+    type Upgrade = Infallible;
+
+    fn answer(&self, request: Request<Incoming>, _: Peer) -> BoxFuture<'_, Answer<Infallible>> {
+        let response = match request.uri().path() {
+            "/healthz" | "/readyz" | "/metrics" if !reads(request.method()) => only_read(),
+            "/healthz" => plain(StatusCode::OK, ""),
+            "/readyz" => readiness(&self.draining),
+            "/metrics" => self.metrics.answer(),
+            _ => plain(StatusCode::NOT_FOUND, ""),
+        };
+        ready(Answer::Reply(response)).boxed()
+    }
+}
+
+fn readiness(draining: &AtomicBool) -> Response<Full<Bytes>> {
+    let status = match draining.load(Ordering::Relaxed) {
+        true => StatusCode::SERVICE_UNAVAILABLE,
+        false => StatusCode::OK,
+    };
+    plain(status, "")
+}
+
+fn reads(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD)
+}
+
+/// Refuses a method that changes something.
+fn only_read() -> Response<Full<Bytes>> {
+    let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "");
+    let allowed = HeaderValue::from_static("GET, HEAD");
+    response.headers_mut().insert(header::ALLOW, allowed);
+    response
+}

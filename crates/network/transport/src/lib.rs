@@ -4,7 +4,7 @@
 //! here. Not here: methods, sessions, order.
 
 pub mod auth;
-mod confined;
+mod confinement;
 pub mod connect;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;

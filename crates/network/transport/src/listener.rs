@@ -11,7 +11,7 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use crate::{
-    confined::is_more_confined,
+    confinement::is_more_confined,
     http::{
         AllowedHosts, Door, PendingConnections, refuse, serve_door,
         site::{self, Peer, Site, SiteOptions},

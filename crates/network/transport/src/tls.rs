@@ -2,10 +2,276 @@
 //! Invariant: an error about a file names the file.
 //! Not here: the handshakes themselves (`listener`, `connect`).
 
-mod acceptor;
-mod error;
-mod pem;
-mod trust;
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{Arc, OnceLock},
+};
 
-pub(crate) use self::pem::leaf_certificate;
-pub use self::{acceptor::acceptor, error::TlsError, trust::Trust};
+use tokio::task::spawn_blocking;
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{
+        self, ClientConfig, RootCertStore, ServerConfig,
+        crypto::{CryptoProvider, aws_lc_rs},
+        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    },
+};
+
+use crate::connect::ConnectError;
+
+/// Where systems keep the roots they trust. The first file that can be read counts. No library looks
+/// for them, because those read environment variables, which only the product crate may do.
+const PLATFORM: &[&str] = &[
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/pki/tls/cacert.pem",
+    "/etc/ssl/cert.pem",
+    "/opt/etc/ssl/certs/ca-certificates.crt",
+];
+
+/// The certificates that a client trusts when it connects to `wss://`. Files are read when the first
+/// connection needs them, not before, and once: clones share what was read.
+#[derive(Clone, Debug)]
+pub struct Trust {
+    roots: Roots,
+    files: Vec<PathBuf>,
+    /// What was read. A failure is not kept: the next connection looks again.
+    read: Arc<OnceLock<Arc<ClientConfig>>>,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Roots {
+    Platform,
+    None,
+}
+
+impl Trust {
+    /// Trusts the roots of this host.
+    pub fn platform() -> Self {
+        Self::new(Roots::Platform, Vec::new())
+    }
+
+    /// Trusts the certificates of one PEM file, and no others.
+    pub fn only(file: impl Into<PathBuf>) -> Self {
+        Self::new(Roots::None, vec![file.into()])
+    }
+
+    /// Trusts the certificates of a PEM file too.
+    #[must_use]
+    pub fn and(mut self, file: impl Into<PathBuf>) -> Self {
+        self.files.push(file.into());
+        Self::new(self.roots, self.files)
+    }
+
+    /// Returns what accepts certificates, for whoever speaks TLS by other means than a link.
+    ///
+    /// # Errors
+    /// When the certificates to trust cannot be read.
+    pub async fn config(&self) -> Result<Arc<ClientConfig>, ConnectError> {
+        if let Some(config) = self.read.get() {
+            return Ok(Arc::clone(config));
+        }
+        let trust = self.clone();
+        let read = spawn_blocking(move || trust.build()).await;
+        let config = read.map_err(io::Error::other)??;
+        Ok(Arc::clone(self.read.get_or_init(|| config)))
+    }
+
+    fn new(roots: Roots, files: Vec<PathBuf>) -> Self {
+        Self {
+            roots,
+            files,
+            read: Arc::default(),
+        }
+    }
+
+    /// Reads the files. Blocks.
+    fn build(&self) -> Result<Arc<ClientConfig>, TlsError> {
+        let mut store = RootCertStore::empty();
+        for file in &self.files {
+            add(&mut store, file)?;
+        }
+        if self.roots == Roots::Platform {
+            let found = add_first(&mut store, PLATFORM.iter().map(Path::new));
+            if !found && self.files.is_empty() {
+                return Err(TlsError::NoRoots);
+            }
+        }
+        let config = ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .map_err(TlsError::Refused)?
+            .with_root_certificates(store)
+            .with_no_client_auth();
+        Ok(Arc::new(config))
+    }
+}
+
+impl Default for Trust {
+    fn default() -> Self {
+        Self::platform()
+    }
+}
+
+/// Adds what a caller named: every certificate of it counts.
+fn add(store: &mut RootCertStore, file: &Path) -> Result<(), TlsError> {
+    for certificate in certificates(file)? {
+        store
+            .add(certificate)
+            .map_err(|error| TlsError::BadCertificate {
+                path: file.display().to_string(),
+                reason: error.to_string(),
+            })?;
+    }
+    Ok(())
+}
+
+/// Adds the first bundle there is. Hosts keep old certificates that rustls does not read; those are
+/// not trusted, and the others are.
+fn add_first<'a>(store: &mut RootCertStore, bundles: impl Iterator<Item = &'a Path>) -> bool {
+    for bundle in bundles {
+        match certificates(bundle) {
+            Ok(certificates) => {
+                let (added, ignored) = store.add_parsable_certificates(certificates);
+                tracing::debug!(bundle = %bundle.display(), added, ignored, "host roots are read");
+                if added > 0 {
+                    return true;
+                }
+            }
+            Err(error) => {
+                tracing::trace!(bundle = %bundle.display(), %error, "no host roots here");
+            }
+        }
+    }
+    false
+}
+
+/// Builds the acceptor of a listener from PEM files.
+pub fn acceptor(certificate_file: &Path, key: &Path) -> Result<TlsAcceptor, TlsError> {
+    let chain = certificates(certificate_file)?;
+    let text = read(key)?;
+    let key = PrivateKeyDer::from_pem_slice(&text)
+        .map_err(|_| TlsError::NoKey(key.display().to_string()))?;
+    let config = ServerConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key))
+        .map_err(TlsError::Refused)?;
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+/// Reads a file.
+fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
+    fs::read(path).map_err(|source| TlsError::Read {
+        path: path.display().to_string(),
+        source,
+    })
+}
+
+/// Reads the certificates of a file. All of them must be whole.
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let text = read(path)?;
+    let chain: Vec<_> = CertificateDer::pem_slice_iter(&text)
+        .collect::<Result<_, _>>()
+        .map_err(|error| TlsError::BadCertificate {
+            path: path.display().to_string(),
+            reason: error.to_string(),
+        })?;
+    if chain.is_empty() {
+        return Err(TlsError::NoCertificate(path.display().to_string()));
+    }
+    Ok(chain)
+}
+
+/// Reads the first certificate of a file, which is the one of its owner.
+pub(crate) fn leaf_certificate(path: &Path) -> Result<CertificateDer<'static>, TlsError> {
+    let mut chain = certificates(path)?.into_iter();
+    let none = || TlsError::NoCertificate(path.display().to_string());
+    chain.next().ok_or_else(none)
+}
+
+/// The cryptography that TLS is made of.
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(aws_lc_rs::default_provider())
+}
+
+/// Why TLS cannot be set up.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// Caller: a file cannot be read.
+    #[error("cannot read `{path}`")]
+    Read {
+        /// The file.
+        path: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Caller: the file holds no certificate.
+    #[error("`{0}` holds no PEM certificate")]
+    NoCertificate(String),
+    /// Caller: a certificate in the file cannot be used.
+    #[error("`{path}` holds a certificate that cannot be used: {reason}")]
+    BadCertificate {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Caller: the file holds no key.
+    #[error("`{0}` holds no PEM private key")]
+    NoKey(String),
+    /// Caller: key and certificate do not fit, or are not accepted.
+    #[error("certificate or key is not accepted")]
+    Refused(#[source] rustls::Error),
+    /// Host: it has no roots to trust where they are looked for, and nothing else is trusted.
+    #[error("this host has no root certificates to trust; name a PEM file with some")]
+    NoRoots,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn certificate() -> String {
+        let made = rcgen::generate_simple_self_signed(["a.test".to_owned()]).unwrap();
+        made.cert.pem()
+    }
+
+    #[test]
+    fn the_error_names_the_file_that_failed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        std::fs::write(path("good.pem"), certificate()).unwrap();
+        std::fs::write(path("empty.pem"), "nothing in here").unwrap();
+        let broken = certificate().replacen("MII", "!!!", 1);
+        std::fs::write(path("broken.pem"), broken).unwrap();
+        let section = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        std::fs::write(path("junk.pem"), section).unwrap();
+        assert!(Trust::only(path("good.pem")).build().is_ok());
+        for bad in ["empty.pem", "broken.pem", "junk.pem", "none.pem"] {
+            let trust = Trust::only(path("good.pem")).and(path(bad));
+            let error = trust.build().err().unwrap();
+            assert!(error.to_string().contains(bad), "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_first_bundle_that_can_be_read_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths =
+            ["none.pem", "empty.pem", "one.pem", "two.pem"].map(|name| dir.path().join(name));
+        std::fs::write(&paths[1], "").unwrap();
+        std::fs::write(&paths[2], certificate()).unwrap();
+        std::fs::write(&paths[3], certificate() + &certificate()).unwrap();
+        let mut store = RootCertStore::empty();
+        assert!(add_first(&mut store, paths.iter().map(PathBuf::as_path)));
+        assert_eq!(store.len(), 1);
+        assert!(!add_first(
+            &mut store,
+            paths[..2].iter().map(PathBuf::as_path)
+        ));
+    }
+}

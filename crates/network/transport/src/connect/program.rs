@@ -6,11 +6,342 @@
 //! ([`link`]), and report how it ended.
 //! Invariant: the group is never signalled after its leader was reaped, so that nobody else is hit.
 
-mod exit;
-mod group;
-mod keeper;
-mod link;
-mod said;
-mod start;
+mod child_task;
 
-pub use self::{exit::Exit, start::Program};
+use std::{
+    collections::BTreeMap,
+    convert::Infallible,
+    ffi::{OsStr, OsString},
+    fmt, fs, io,
+    os::unix::process::ExitStatusExt,
+    path::PathBuf,
+    pin::Pin,
+    process::{ExitStatus, Stdio},
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use exec_wire::outgoing::Outgoing;
+use futures_util::future::{FutureExt, Shared};
+use tokio::{
+    process::{ChildStdin, ChildStdout, Command},
+    sync::oneshot,
+    time::{Sleep, sleep},
+};
+
+use self::child_task::{Group, Kept, Said};
+use super::ConnectError;
+use crate::{
+    lines,
+    link::{Encoding, Link, MessageReader, MessageWriter, ReadError, Role},
+};
+
+/// A program that is a server on its standard input and output. `Debug` hides the values of its
+/// environment.
+#[derive(Clone, Default, Eq, PartialEq)]
+pub struct Program {
+    /// The program: a path, or a name that is looked for in `PATH`.
+    pub program: OsString,
+    /// What it is given.
+    pub args: Vec<OsString>,
+    /// Variables that it has beside those of this process, or instead of them.
+    pub env: BTreeMap<OsString, OsString>,
+    /// Where it works; where this process does, if absent.
+    pub cwd: Option<PathBuf>,
+}
+
+impl Program {
+    /// Describes a program without arguments.
+    pub fn new(program: impl Into<OsString>) -> Self {
+        Self {
+            program: program.into(),
+            ..Self::default()
+        }
+    }
+
+    /// Starts it. It ends when the link is dropped, with its process group: SIGTERM, and SIGKILL two
+    /// seconds later. Where the runtime ends before, it has less time.
+    ///
+    /// # Errors
+    /// When it cannot be started. Then nothing runs.
+    pub fn start(&self) -> Result<Link, ConnectError> {
+        let mut command = Command::new(&self.program);
+        if let Some(cwd) = &self.cwd {
+            command.current_dir(cwd);
+        }
+        let child = command
+            .args(&self.args)
+            .envs(&self.env)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn();
+        let mut child = child.map_err(|source| self.not_started(source))?;
+        let pipes = child.stdin.take().zip(child.stdout.take());
+        let said = Said::new(child.stderr.take());
+        let group = Group::new(child).map_err(|source| self.not_started(source))?;
+        let pipes = pipes.ok_or_else(|| self.not_started(io::ErrorKind::BrokenPipe.into()))?;
+        let (held, released) = Held::new();
+        let (exit, exited) = oneshot::channel();
+        let kept = Kept {
+            program: self.name(),
+            group,
+            said,
+            released,
+            exit,
+        };
+        tokio::spawn(kept.keep());
+        Ok(link(pipes, &held, exited, &self.name()))
+    }
+
+    /// Tells a program that is not there from a directory that is not.
+    fn not_started(&self, source: io::Error) -> ConnectError {
+        let misplaced = self.cwd.as_ref().and_then(|path| {
+            let source = match fs::metadata(path) {
+                Ok(found) if found.is_dir() => return None,
+                Ok(_) => io::ErrorKind::NotADirectory.into(),
+                Err(error) => error,
+            };
+            let path = path.clone();
+            Some(ConnectError::WorkingDirectory { path, source })
+        });
+        misplaced.unwrap_or_else(|| ConnectError::Start {
+            program: self.name(),
+            source,
+        })
+    }
+
+    fn name(&self) -> String {
+        self.program.to_string_lossy().into_owned()
+    }
+}
+
+impl fmt::Debug for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let env: Vec<&OsStr> = self.env.keys().map(OsString::as_os_str).collect();
+        f.debug_struct("Program")
+            .field("program", &self.program)
+            .field("args", &self.args)
+            .field("env", &env)
+            .field("cwd", &self.cwd)
+            .finish()
+    }
+}
+
+/// How the program at the other end of a link ended.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Exit {
+    /// What it left; unknown if it was given up.
+    pub status: Option<ExitStatus>,
+    /// The last line it wrote to standard error.
+    pub last_words: Option<String>,
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.status.map(|status| (status.code(), status.signal())) {
+            Some((Some(code), _)) => write!(f, "exited with status {code}")?,
+            Some((None, Some(signal))) => write!(f, "was ended by signal {signal}")?,
+            Some((None, None)) | None => f.write_str("ended")?,
+        }
+        match &self.last_words {
+            Some(line) => write!(f, ": {line}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Exit {}
+
+/// How far apart the end of a program and the end of its output may be. It may close its output and
+/// live on, and others may hold its output when it is gone.
+const APART: Duration = Duration::from_secs(1);
+
+/// Keeps a program for as long as it is held.
+#[derive(Clone, Debug)]
+struct Held {
+    _held: Arc<oneshot::Sender<Infallible>>,
+}
+
+impl Held {
+    /// Makes a hold, and what resolves when its last clone is dropped.
+    fn new() -> (Self, oneshot::Receiver<Infallible>) {
+        let (held, released) = oneshot::channel();
+        let held = Self {
+            _held: Arc::new(held),
+        };
+        (held, released)
+    }
+}
+
+/// Makes a link of a program's input and output.
+fn link(
+    (input, output): (ChildStdin, ChildStdout),
+    held: &Held,
+    exit: oneshot::Receiver<Exit>,
+    peer: &str,
+) -> Link {
+    let link = lines::link(output, input, Role::Client, peer);
+    let fate = Fate::Awaited(exit.shared());
+    Link {
+        reader: Box::new(Reader {
+            lines: link.reader,
+            ended: false,
+            patience: Patience::default(),
+            fate: fate.clone(),
+            _held: held.clone(),
+        }),
+        writer: Box::new(Writer {
+            lines: link.writer,
+            patience: Patience::default(),
+            fate,
+            _held: held.clone(),
+        }),
+        ..link
+    }
+}
+
+/// Messages from a program.
+#[derive(Debug)]
+struct Reader {
+    lines: Box<dyn MessageReader>,
+    /// Whether its output has ended.
+    ended: bool,
+    patience: Patience,
+    fate: Fate,
+    _held: Held,
+}
+
+impl MessageReader for Reader {
+    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, ReadError>> {
+        if !self.ended {
+            match self.lines.poll_message(cx) {
+                Poll::Ready(Ok(None)) => self.ended = true,
+                Poll::Pending => {}
+                message @ Poll::Ready(_) => return message,
+            }
+        }
+        let exit = self.fate.poll_exit(cx);
+        match (self.ended, &exit) {
+            (false, Poll::Pending) => return Poll::Pending,
+            (true, Poll::Ready(_)) => {}
+            (true, Poll::Pending) | (false, Poll::Ready(_)) => ready!(self.patience.poll_out(cx)),
+        }
+        Poll::Ready(match exit {
+            Poll::Ready(exit) => Err(ReadError::Exited(exit)),
+            Poll::Pending => Ok(None),
+        })
+    }
+}
+
+/// Messages to a program.
+#[derive(Debug)]
+struct Writer {
+    lines: Box<dyn MessageWriter>,
+    patience: Patience,
+    fate: Fate,
+    _held: Held,
+}
+
+impl Writer {
+    /// Waits for the reason why nobody reads any more.
+    fn poll_reason(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: io::Result<()>,
+    ) -> Poll<io::Result<()>> {
+        match written {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                let Poll::Ready(exit) = self.fate.poll_exit(cx) else {
+                    ready!(self.patience.poll_out(cx));
+                    return Poll::Ready(Err(error));
+                };
+                Poll::Ready(Err(io::Error::new(
+                    io::ErrorKind::BrokenPipe,
+                    ReadError::Exited(exit),
+                )))
+            }
+            written => Poll::Ready(written),
+        }
+    }
+}
+
+impl MessageWriter for Writer {
+    fn push(&mut self, message: Outgoing, encoding: Encoding) {
+        self.lines.push(message, encoding);
+    }
+
+    fn buffered(&self) -> usize {
+        self.lines.buffered()
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let written = ready!(self.lines.poll_flush(cx));
+        self.poll_reason(cx, written)
+    }
+
+    fn poll_upkeep(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.lines.poll_upkeep(cx)
+    }
+
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let written = ready!(self.lines.poll_close(cx));
+        self.poll_reason(cx, written)
+    }
+}
+
+/// How the program ended, for whoever asks.
+#[derive(Clone, Debug)]
+enum Fate {
+    Awaited(Shared<oneshot::Receiver<Exit>>),
+    Known(Exit),
+}
+
+impl Fate {
+    fn poll_exit(&mut self, cx: &mut Context<'_>) -> Poll<Exit> {
+        let exit = match self {
+            Self::Known(exit) => exit.clone(),
+            Self::Awaited(exit) => {
+                // Its keeper is gone without a word when the runtime is shut down.
+                let exit = ready!(Pin::new(exit).poll(cx)).unwrap_or_default();
+                *self = Self::Known(exit.clone());
+                exit
+            }
+        };
+        Poll::Ready(exit)
+    }
+}
+
+/// A wait that begins when it is first asked for.
+#[derive(Debug, Default)]
+struct Patience(Option<Pin<Box<Sleep>>>);
+
+impl Patience {
+    /// Resolves when patience has run out.
+    fn poll_out(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let wait = self.0.get_or_insert_with(|| Box::pin(sleep(APART)));
+        wait.as_mut().poll(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_exit_tells_status_and_last_words() {
+        let exit = |raw, words: Option<&str>| Exit {
+            status: Some(ExitStatus::from_raw(raw)),
+            last_words: words.map(str::to_owned),
+        };
+        assert_eq!(exit(0, None).to_string(), "exited with status 0");
+        assert_eq!(
+            exit(1 << 8, Some("no")).to_string(),
+            "exited with status 1: no"
+        );
+        assert_eq!(exit(9, None).to_string(), "was ended by signal 9");
+    }
+}

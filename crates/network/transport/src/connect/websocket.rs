@@ -15,7 +15,7 @@ use tokio_rustls::{
 
 use super::{
     Address, BearerToken, CertificateFault, ConnectError, Headers, Host, ListenerTrust, Proxy,
-    Scheme, upgrade::Request,
+    Scheme, upgrade_request::Request,
 };
 use crate::{
     link::{Link, Role},

@@ -20,9 +20,8 @@ use tokio::{
 };
 
 use super::{
-    AllowedHosts, PendingLimits,
+    AllowedHosts, PendingLimits, TOO_MANY,
     connection::{ConnectionTimeouts, Splits, Upgrades, serve_connection},
-    door::TOO_MANY,
     handshake::{check_request, plain, switch, wants_websocket},
 };
 use crate::{

@@ -18,9 +18,9 @@ use tokio::{
 };
 
 use super::{
-    budget::{MessageBudget, Reservation},
-    control::{Control, close_payload},
-    decoder::{FrameError, FrameEvent, MessageDecoder, MessageKind},
+    frame_output::{Control, close_payload},
+    message_budget::{MessageBudget, Reservation},
+    message_decoder::{FrameError, FrameEvent, MessageDecoder, MessageKind},
 };
 use crate::link::{MessageReader, ReadError, Role};
 

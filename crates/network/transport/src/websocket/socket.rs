@@ -21,11 +21,10 @@ use tokio::{
 };
 
 use super::{
-    control::{Control, close_payload},
-    deadlines::{Asked, Deadlines},
-    decoder::MessageKind,
     frame::Opcode,
-    output::Output,
+    frame_output::{Control, Output, close_payload},
+    keepalive::{Asked, Deadlines},
+    message_decoder::MessageKind,
     reader::Reader,
     writer::Writer,
 };

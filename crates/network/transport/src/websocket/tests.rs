@@ -9,11 +9,13 @@ use exec_wire::{
     message::{RequestId, split_binary},
     outgoing::Outgoing,
 };
-
 use tokio::io::AsyncWriteExt;
 
-use super::{LinkOptions, MessageBudget, MessageBudgetLimits, boxed_link_with, link};
-use crate::link::{Encoding, Link, ReadError, Role};
+use super::{LinkOptions, MessageBudget, MessageBudgetLimits, boxed_link_with};
+use crate::{
+    link::{Encoding, Link, ReadError, Role},
+    websocket::link,
+};
 
 /// Two ends, with a pipe between them that is shorter than any message of interest.
 fn ends() -> [Link; 2] {

@@ -8,11 +8,7 @@ use rcgen::{
 };
 use tokio::{net::TcpListener, sync::mpsc};
 
-use super::{
-    refusal, server,
-    websocket::{listen_secure, talk},
-    within,
-};
+use super::{listen_secure, refusal, server, talk, within};
 use crate::{
     auth::{Auth, TokenDigest},
     connect::{BearerToken, CertificateFault, ConnectError, Fault, WebSocket},

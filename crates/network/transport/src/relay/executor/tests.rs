@@ -2,8 +2,6 @@
 
 mod admission;
 mod parking;
-mod sharing;
-mod silence;
 mod streams;
 
 use std::{sync::Arc, time::Duration};

@@ -15,15 +15,12 @@ use exec_relay::{
 use futures_util::future::BoxFuture;
 use tokio::{sync::watch, time::Instant};
 
-use super::reopen::{Reopen, Search};
+use super::reconnect::{Reopen, Search};
 use crate::{
     link::Path,
     relay::{
-        alarm::Alarm,
-        bell::Bell,
-        cell::{Cell, Visit},
-        end::End,
-        turns::{FLUSHES_AT_ONCE, READ_AT_ONCE, SOCKET_BYTES},
+        Alarm, End, FLUSHES_AT_ONCE, READ_AT_ONCE, SOCKET_BYTES,
+        stream_shared::{Bell, Cell, Visit},
     },
     websocket::socket::{Raw, Socket},
 };

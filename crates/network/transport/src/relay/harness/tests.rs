@@ -2,8 +2,8 @@
 
 mod handshakes;
 mod links;
-mod loss;
-mod relay;
+mod reconnect;
+mod test_relay;
 
 use std::{
     sync::{Arc, Mutex},
@@ -16,7 +16,7 @@ use exec_wire::outgoing::Outgoing;
 use futures_util::future::BoxFuture;
 use tokio::{sync::mpsc, time::timeout};
 
-use self::relay::Relay;
+use self::test_relay::Relay;
 use super::*;
 use crate::{
     connect::{ConnectError, WebSocket},

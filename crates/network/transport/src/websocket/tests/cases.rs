@@ -1,9 +1,5 @@
 //! The case list of `exec-wire-tests` against both ends of this framing.
 
-mod case_list {
-    include!("../../../../../testing/wire-tests/src/websocket/case_list.rs");
-}
-
 use std::future::poll_fn;
 
 use bytes::BytesMut;
@@ -12,8 +8,15 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use self::case_list::{CLOSE, PONG, Reply, SECTIONS, SentFrame, WebSocketCase, cases};
 use crate::{
     link::{Link, Role},
-    websocket::{frame::Header, frame::apply_mask, link},
+    websocket::{
+        frame::{Header, apply_mask},
+        link,
+    },
 };
+
+mod case_list {
+    include!("../../../../../testing/wire-tests/src/websocket/case_list.rs");
+}
 
 /// Reads messages until the end, and answers what is to be answered.
 async fn serve(mut link: Link) -> Vec<Vec<u8>> {

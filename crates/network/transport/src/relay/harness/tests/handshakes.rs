@@ -7,12 +7,10 @@ use exec_relay::{
 };
 use tokio::io::{AsyncWriteExt, DuplexStream};
 
-use super::{
-    super::handshake::{Accepted, shake_hands},
-    *,
-};
+use super::*;
 use crate::{
     link::Role,
+    relay::harness::{Accepted, shake_hands},
     websocket::socket::{Raw, Socket, SocketLimits},
 };
 

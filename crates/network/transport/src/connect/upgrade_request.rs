@@ -9,7 +9,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{BearerToken, ConnectError, Headers, headers};
+use super::{BearerToken, ConnectError, Headers, request_headers};
 use crate::websocket::accept_key;
 
 /// Longest head of an answer.
@@ -98,7 +98,7 @@ impl Request<'_> {
         .into_bytes();
         let token = self.bearer_token.map(BearerToken::authorization);
         if let Some(authorization) = token.or(self.headers.authorization()) {
-            headers::line(&mut request, "Authorization", authorization);
+            request_headers::line(&mut request, "Authorization", authorization);
         }
         self.headers.encode(&mut request);
         request.extend_from_slice(b"\r\n");

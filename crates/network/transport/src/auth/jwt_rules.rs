@@ -2,20 +2,24 @@
 //! The signature is `jsonwebtoken`'s job; its claim rules are switched off because ours are exact
 //! where they are lenient (a fractional `exp`, for one).
 
-use std::collections::{HashMap, HashSet};
-use std::fmt;
-use std::time::Duration;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    time::Duration,
+};
 
 use base64_simd::URL_SAFE_NO_PAD;
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode};
-use serde::de::{IgnoredAny, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::{
+    Deserialize, Deserializer,
+    de::{IgnoredAny, SeqAccess, Visitor},
+};
 
 use super::{AuthRejection, UnixSeconds};
 use crate::link::Principal;
-
-#[cfg(test)]
-mod tests;
 
 /// What a signed bearer token must satisfy. `Debug` hides the secret.
 #[derive(Clone)]

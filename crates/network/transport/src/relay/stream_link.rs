@@ -11,7 +11,7 @@ use exec_relay::{limits::MESSAGE_BYTES, stream::Delivery};
 use exec_wire::{error::RpcError, outgoing::Outgoing};
 use tokio::task::coop;
 
-use super::{cell::Cell, end::End};
+use super::{End, stream_shared::Cell};
 use crate::link::{Binary, Encoding, Link, MessageReader, MessageWriter, ReadError};
 
 /// Makes the link of a stream.

@@ -2,6 +2,7 @@
 //! Invariant: the lock is held for a step, never while anybody waits.
 
 use std::{
+    collections::VecDeque,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     task::{Context, Poll, Waker},
     time::Instant,
@@ -12,8 +13,9 @@ use exec_relay::{
     frame::{Frame, StreamId},
     stream::{Delivery, Stream, StreamError},
 };
+use futures_util::task::AtomicWaker;
 
-use super::{bell::Bell, end::End};
+use super::End;
 
 /// What may wait in a stream before whoever writes to it has to. With as much, the driver fills a
 /// socket's buffer in one go.
@@ -298,4 +300,44 @@ fn keep(waker: &mut Option<Waker>, cx: &Context<'_>) {
 /// Wakes without a lock held.
 fn wake<const N: usize>(wakers: [Option<Waker>; N]) {
     wakers.into_iter().flatten().for_each(Waker::wake);
+}
+
+/// Cells that their driver has to visit, in the order in which they asked. Each is in it once, so
+/// there are no more entries than streams.
+#[derive(Debug, Default)]
+pub(super) struct Bell {
+    queue: Mutex<VecDeque<Weak<Cell>>>,
+    driver: AtomicWaker,
+}
+
+impl Bell {
+    /// Wakes the driver.
+    pub(super) fn ring(&self) {
+        self.driver.wake();
+    }
+
+    /// Puts a cell at the end of the queue. The cell sees to it that it is in it once.
+    pub(super) fn queue_up(&self, cell: Weak<Cell>) {
+        self.lock().push_back(cell);
+    }
+
+    /// Notes whom to wake.
+    pub(super) fn listen(&self, driver: &Waker) {
+        self.driver.register(driver);
+    }
+
+    /// Returns the cell whose turn it is.
+    pub(super) fn next(&self) -> Option<Arc<Cell>> {
+        let mut queue = self.lock();
+        while let Some(cell) = queue.pop_front() {
+            if let Some(cell) = cell.upgrade() {
+                return Some(cell);
+            }
+        }
+        None
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Weak<Cell>>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }

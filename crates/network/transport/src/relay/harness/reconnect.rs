@@ -5,10 +5,10 @@ use std::{iter, sync::Arc, time::Duration};
 use exec_relay::identity::PublicKey;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::{HarnessOptions, Tickets, dial::dial};
+use super::{HarnessOptions, Tickets, dial};
 use crate::{
     connect::{ConnectError, Fault},
-    relay::end::End,
+    relay::End,
     websocket::socket::Socket,
 };
 

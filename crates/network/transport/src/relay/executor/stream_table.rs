@@ -8,7 +8,10 @@ use std::{
 
 use exec_relay::{frame::StreamId, identity::PublicKey, stream::Delivery};
 
-use crate::relay::{bell::Bell, cell::Cell, end::End};
+use crate::relay::{
+    End,
+    stream_shared::{Bell, Cell},
+};
 
 /// Streams at once: as the stock executor. Parked ones make room for new ones.
 pub(super) const MAX_STREAMS: usize = 128;
