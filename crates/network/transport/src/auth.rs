@@ -212,7 +212,7 @@ mod bearer_tests {
     }
 
     #[test]
-    fn other_shapes_are_an_invalid_header() {
+    fn malformed_authorization_header_is_rejected() {
         let refused: [&[u8]; 10] = [
             b"",
             b"Bearer",
@@ -235,7 +235,7 @@ mod bearer_tests {
     }
 
     #[test]
-    fn no_header_is_a_missing_token() {
+    fn request_without_header_is_rejected_as_missing_token() {
         assert_eq!(bearer_token(None), Err(AuthRejection::MissingToken));
     }
 }
@@ -248,7 +248,7 @@ mod capability_tests {
     const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
     #[test]
-    fn hex_in_either_case_matches_its_token() {
+    fn digest_hex_is_case_insensitive() {
         for hex in [ABC.to_owned(), ABC.to_uppercase(), format!(" {ABC}\n")] {
             let digest = TokenDigest::from_hex(&hex).unwrap();
             assert!(digest.matches("abc"));
@@ -258,13 +258,13 @@ mod capability_tests {
     }
 
     #[test]
-    fn token_is_hashed_without_the_blanks_around_it() {
+    fn surrounding_whitespace_is_trimmed_before_hashing() {
         assert!(TokenDigest::of_token(" abc\r\n").matches("abc"));
         assert!(!TokenDigest::of_token("a bc").matches("abc"));
     }
 
     #[test]
-    fn other_text_is_no_digest() {
+    fn text_other_than_64_hex_digits_is_rejected() {
         let short = &ABC[1..];
         let (long, foreign) = (format!("{ABC}0"), format!("{short}g"));
         let (prefixed, signed) = (format!("0x{}", &ABC[2..]), format!("+{short}"));

@@ -31,11 +31,11 @@ impl Confinement {
         let Some(process) = process.filter(|process| *process > 0) else {
             return Self::Invisible;
         };
-        let Some(ours) = Restrictions::of("self") else {
+        let Some(ours) = ProcessRestrictions::of("self") else {
             return Self::Invisible;
         };
-        match Restrictions::of(&process.to_string()) {
-            Some(theirs) if theirs.exceed(&ours) => Self::Stricter,
+        match ProcessRestrictions::of(&process.to_string()) {
+            Some(theirs) if theirs.exceeds(&ours) => Self::Stricter,
             Some(_) => Self::NotStricter,
             None => Self::Gone,
         }
@@ -53,18 +53,18 @@ pub(crate) fn is_more_confined(process: Option<i32>) -> bool {
 
 /// What a process can get, but not get rid of.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-struct Restrictions {
+struct ProcessRestrictions {
     no_new_privileges: u32,
-    filters: u32,
+    seccomp_filters: u32,
     /// Process namespaces from the one that is looked from down to its own.
     process_namespaces: usize,
     /// Capabilities that it cannot gain.
-    lost_capabilities: u64,
+    dropped_capabilities: u64,
     /// Its user namespace. Absent: we may not look, as at a process outside of ours.
     user_namespace: Option<PathBuf>,
 }
 
-impl Restrictions {
+impl ProcessRestrictions {
     fn of(process: &str) -> Option<Self> {
         let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
         Some(Self {
@@ -82,21 +82,21 @@ impl Restrictions {
         let capabilities = u64::from_str_radix(value("CapBnd"), 16).unwrap_or(u64::MAX);
         Self {
             no_new_privileges: value("NoNewPrivs").parse().unwrap_or_default(),
-            filters: value("Seccomp_filters").parse().unwrap_or_default(),
+            seccomp_filters: value("Seccomp_filters").parse().unwrap_or_default(),
             process_namespaces: value("NSpid").split_whitespace().count(),
-            lost_capabilities: !capabilities,
+            dropped_capabilities: !capabilities,
             user_namespace: None,
         }
     }
 
-    fn exceed(&self, ours: &Self) -> bool {
-        let other_users =
+    fn exceeds(&self, ours: &Self) -> bool {
+        let is_other_namespace =
             |theirs, ours| matches!((theirs, ours), (Some(theirs), Some(ours)) if theirs != ours);
         self.no_new_privileges > ours.no_new_privileges
-            || self.filters > ours.filters
+            || self.seccomp_filters > ours.seccomp_filters
             || self.process_namespaces > ours.process_namespaces
-            || self.lost_capabilities & !ours.lost_capabilities != 0
-            || other_users(self.user_namespace.as_ref(), ours.user_namespace.as_ref())
+            || self.dropped_capabilities & !ours.dropped_capabilities != 0
+            || is_other_namespace(self.user_namespace.as_ref(), ours.user_namespace.as_ref())
     }
 }
 
@@ -160,25 +160,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_restriction_more_is_enough() {
-        let of = |no_new_privileges, filters| Restrictions {
+    fn a_single_additional_restriction_counts_as_stricter() {
+        let of = |no_new_privileges, seccomp_filters| ProcessRestrictions {
             no_new_privileges,
-            filters,
-            ..Restrictions::default()
+            seccomp_filters,
+            ..ProcessRestrictions::default()
         };
-        let nested = |process_namespaces| Restrictions {
+        let nested = |process_namespaces| ProcessRestrictions {
             process_namespaces,
-            ..Restrictions::default()
+            ..ProcessRestrictions::default()
         };
-        let without = |lost_capabilities| Restrictions {
-            lost_capabilities,
-            ..Restrictions::default()
+        let without = |dropped_capabilities| ProcessRestrictions {
+            dropped_capabilities,
+            ..ProcessRestrictions::default()
         };
-        let users = |namespace: Option<&str>| Restrictions {
+        let users = |namespace: Option<&str>| ProcessRestrictions {
             user_namespace: namespace.map(PathBuf::from),
-            ..Restrictions::default()
+            ..ProcessRestrictions::default()
         };
-        for (theirs, ours, exceed) in [
+        for (theirs, ours, exceeds) in [
             (of(0, 0), of(0, 0), false),
             (of(1, 0), of(0, 0), true),
             (of(1, 2), of(1, 1), true),
@@ -192,22 +192,25 @@ mod tests {
             (users(Some("user:[1]")), users(Some("user:[1]")), false),
             (users(None), users(Some("user:[2]")), false),
         ] {
-            assert_eq!(theirs.exceed(&ours), exceed, "{theirs:?} {ours:?}");
+            assert_eq!(theirs.exceeds(&ours), exceeds, "{theirs:?} {ours:?}");
         }
     }
 
     #[test]
-    fn restrictions_are_read_by_their_whole_names() {
+    fn restrictions_are_parsed_by_exact_field_name() {
         let status = "Name:\tNoNewPrivs: 0\nNSpid:\t70\t2\nNoNewPrivs:\t1\nSeccomp:\t2\nSeccomp_filters:\t3\n\
                       CapBnd:\tfffffffffffffffe\n";
-        let read = Restrictions::parse(status);
-        assert_eq!((read.no_new_privileges, read.filters), (1, 3));
-        assert_eq!((read.process_namespaces, read.lost_capabilities), (2, 1));
-        assert_eq!(Restrictions::parse(""), Restrictions::default());
+        let read = ProcessRestrictions::parse(status);
+        assert_eq!((read.no_new_privileges, read.seccomp_filters), (1, 3));
+        assert_eq!((read.process_namespaces, read.dropped_capabilities), (2, 1));
+        assert_eq!(
+            ProcessRestrictions::parse(""),
+            ProcessRestrictions::default()
+        );
     }
 
     #[test]
-    fn this_process_is_not_more_confined_than_itself_and_one_that_is_gone_is() {
+    fn only_an_ended_process_counts_as_more_confined_than_this_one() {
         let us = i32::try_from(std::process::id()).ok();
         assert!(!is_more_confined(us));
         assert!(is_more_confined(Some(i32::MAX)));

@@ -21,7 +21,7 @@ use tokio_rustls::rustls::{self, CertificateError};
 use crate::tls::TlsError;
 
 #[cfg(any(test, fuzzing))]
-pub(crate) use self::upgrade_request::fuzz_answer;
+pub(crate) use self::upgrade_request::fuzz_response;
 pub use self::{
     program::{Exit, Program},
     proxy::{Proxy, ProxyError},

@@ -24,12 +24,12 @@ mod tests {
     }
 
     #[test]
-    fn the_corpus_of_websocket_frames_is_replayed() {
+    fn websocket_frame_corpus_passes() {
         replay("websocket_frame", websocket_frame);
     }
 
     #[test]
-    fn the_corpus_of_handshakes_is_replayed() {
+    fn http_handshake_corpus_passes() {
         replay("http_handshake", http_handshake);
     }
 }

@@ -27,8 +27,8 @@ use hyper::{
 use tokio::sync::Semaphore;
 
 use self::{
-    connection::{ConnectionTimeouts, Splits, Upgrades, serve_connection},
-    handshake::{check_request, plain, switch},
+    connection::{ConnectionTimeouts, IntoSplit, PendingUpgrade, serve_connection},
+    handshake::{check_request, text_response, upgrade_response},
     site::{Answer, Peer, Site},
 };
 use crate::{
@@ -39,12 +39,12 @@ use crate::{
 
 #[cfg(any(test, fuzzing))]
 pub use self::handshake::http_handshake;
+pub(crate) use self::pending_connections::PendingConnections;
 pub use self::{
     allowed_hosts::{AllowedHosts, HostNames, HostNamesParseError},
     handshake::wants_websocket,
     pending_connections::PendingLimits,
 };
-pub(crate) use self::{pending_connections::PendingConnections, serve as serve_door};
 
 /// What requests are judged by.
 #[derive(Clone, Debug)]
@@ -75,27 +75,29 @@ impl Door {
 
 /// Serves requests on a new connection until one becomes a link, or the client is done. A link takes one
 /// of the `slots`; without a free one its request is refused.
-pub(crate) async fn serve<S: Splits>(
+pub(crate) async fn serve_endpoint<S: IntoSplit>(
     stream: S,
     door: Door,
     peer: String,
     budget: MessageBudget,
     slots: &Arc<Semaphore>,
 ) -> Option<Link> {
-    let upgrades = Upgrades::default();
+    let pending_upgrade = PendingUpgrade::default();
     let service = service_fn(|mut request: Request<Incoming>| {
-        let (mut response, principal) = answer(&door, &request);
+        let (mut response, principal) = respond(&door, &request);
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             match Arc::clone(slots).try_acquire_owned() {
-                Ok(slot) => upgrades.expect(&mut request, (principal, slot)),
-                Err(_) => response = plain(StatusCode::SERVICE_UNAVAILABLE, TOO_MANY),
+                Ok(slot) => pending_upgrade.set(&mut request, (principal, slot)),
+                Err(_) => {
+                    response = text_response(StatusCode::SERVICE_UNAVAILABLE, TOO_MANY_CONNECTIONS)
+                }
             }
         }
         async move { Ok::<_, Infallible>(response) }
     });
-    let served = serve_connection(stream, service, &upgrades, &peer, door.timeouts());
+    let served = serve_connection(stream, service, &pending_upgrade, &peer, door.timeouts());
     let (stream, (principal, slot)) = served.await?;
-    let (already_read, (input, output)) = (stream.already_read, stream.stream.halves());
+    let (already_read, (input, output)) = (stream.already_read, stream.stream.into_boxed_split());
     let link = websocket::boxed_link_with(
         input,
         output,
@@ -115,50 +117,57 @@ pub(crate) async fn serve<S: Splits>(
 }
 
 /// Why a websocket is refused that would be one too many.
-const TOO_MANY: &str = "too many connections";
+const TOO_MANY_CONNECTIONS: &str = "too many connections";
 
 /// Answers every request on a new connection with the reason why none is served.
-pub(crate) async fn refuse<S: Splits>(stream: S, door: &Door, reason: &'static str, peer: &str) {
+pub(crate) async fn refuse_connection<S: IntoSplit>(
+    stream: S,
+    door: &Door,
+    reason: &'static str,
+    peer: &str,
+) {
     let service = service_fn(|_: Request<Incoming>| async {
-        Ok::<_, Infallible>(plain(StatusCode::FORBIDDEN, reason))
+        Ok::<_, Infallible>(text_response(StatusCode::FORBIDDEN, reason))
     });
-    let upgrades = Upgrades::<Infallible>::default();
-    serve_connection(stream, service, &upgrades, peer, door.timeouts()).await;
+    let pending_upgrade = PendingUpgrade::<Infallible>::default();
+    serve_connection(stream, service, &pending_upgrade, peer, door.timeouts()).await;
 }
 
 /// Answers a request. Returns who upgrades, if somebody does who has a name.
-fn answer(door: &Door, request: &Request<Incoming>) -> (Response<Full<Bytes>>, Option<Principal>) {
+fn respond(door: &Door, request: &Request<Incoming>) -> (Response<Full<Bytes>>, Option<Principal>) {
     if let Err(refusal) = check_request(request, &door.hosts) {
         return (refusal, None);
     }
     let headers = request.headers();
     let response = match request.uri().path() {
         "/" => {
-            let agreed = switch(request);
-            if agreed.status() != StatusCode::SWITCHING_PROTOCOLS {
-                return (agreed, None);
+            let upgrade = upgrade_response(request);
+            if upgrade.status() != StatusCode::SWITCHING_PROTOCOLS {
+                return (upgrade, None);
             }
-            return match admit(door, headers) {
-                Ok(principal) => (agreed, principal),
+            return match authorize_upgrade(door, headers) {
+                Ok(principal) => (upgrade, principal),
                 Err(refusal) => (refusal, None),
             };
         }
-        "/metrics" if door.metrics.is_none() => plain(StatusCode::NOT_FOUND, ""),
-        "/healthz" | "/readyz" | "/metrics" if !reads(request.method()) => only_read(),
-        "/healthz" => plain(StatusCode::OK, ""),
-        "/readyz" => readiness(&door.draining),
+        "/metrics" if door.metrics.is_none() => text_response(StatusCode::NOT_FOUND, ""),
+        "/healthz" | "/readyz" | "/metrics" if !is_read_method(request.method()) => {
+            method_not_allowed()
+        }
+        "/healthz" => text_response(StatusCode::OK, ""),
+        "/readyz" => readiness_response(&door.draining),
         "/metrics" => metrics(door, headers),
-        _ => plain(StatusCode::NOT_FOUND, ""),
+        _ => text_response(StatusCode::NOT_FOUND, ""),
     };
     (response, None)
 }
 
 /// The numbers tell what others do here, so they are for those who could do it, too.
 fn metrics(door: &Door, headers: &HeaderMap) -> Response<Full<Bytes>> {
-    match (check(door, headers), &door.metrics) {
+    match (authenticate(door, headers), &door.metrics) {
         (Err(refusal), _) => refusal,
         (Ok(_), Some(metrics)) => metrics.answer(),
-        (Ok(_), None) => plain(StatusCode::NOT_FOUND, ""),
+        (Ok(_), None) => text_response(StatusCode::NOT_FOUND, ""),
     }
 }
 
@@ -166,13 +175,16 @@ fn metrics(door: &Door, headers: &HeaderMap) -> Response<Full<Bytes>> {
     clippy::result_large_err,
     reason = "the refusal is the answer, made once a request"
 )]
-fn check(door: &Door, headers: &HeaderMap) -> Result<Option<Principal>, Response<Full<Bytes>>> {
+fn authenticate(
+    door: &Door,
+    headers: &HeaderMap,
+) -> Result<Option<Principal>, Response<Full<Bytes>>> {
     let authorization = headers
         .get(header::AUTHORIZATION)
         .map(HeaderValue::as_bytes);
     door.auth
         .check(authorization, UnixSeconds::from(SystemTime::now()))
-        .map_err(|rejection| plain(StatusCode::UNAUTHORIZED, rejection.to_string()))
+        .map_err(|rejection| text_response(StatusCode::UNAUTHORIZED, rejection.to_string()))
 }
 
 /// Tells who may open a websocket.
@@ -180,11 +192,14 @@ fn check(door: &Door, headers: &HeaderMap) -> Result<Option<Principal>, Response
     clippy::result_large_err,
     reason = "the refusal is the answer, made once a request"
 )]
-fn admit(door: &Door, headers: &HeaderMap) -> Result<Option<Principal>, Response<Full<Bytes>>> {
-    let principal = check(door, headers)?;
+fn authorize_upgrade(
+    door: &Door,
+    headers: &HeaderMap,
+) -> Result<Option<Principal>, Response<Full<Bytes>>> {
+    let principal = authenticate(door, headers)?;
     if door.draining.load(Ordering::Relaxed) {
         let text = "server is shutting down";
-        return Err(plain(StatusCode::SERVICE_UNAVAILABLE, text));
+        return Err(text_response(StatusCode::SERVICE_UNAVAILABLE, text));
     }
     Ok(principal)
 }
@@ -201,7 +216,7 @@ impl Exposition {
 
     /// Makes the answer to a request that may see it.
     fn answer(&self) -> Response<Full<Bytes>> {
-        let mut response = plain(StatusCode::OK, (self.0)());
+        let mut response = text_response(StatusCode::OK, (self.0)());
         let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
         response.headers_mut().insert(header::CONTENT_TYPE, kind);
         response
@@ -228,31 +243,33 @@ impl Site for Lookout {
 
     fn answer(&self, request: Request<Incoming>, _: Peer) -> BoxFuture<'_, Answer<Infallible>> {
         let response = match request.uri().path() {
-            "/healthz" | "/readyz" | "/metrics" if !reads(request.method()) => only_read(),
-            "/healthz" => plain(StatusCode::OK, ""),
-            "/readyz" => readiness(&self.draining),
+            "/healthz" | "/readyz" | "/metrics" if !is_read_method(request.method()) => {
+                method_not_allowed()
+            }
+            "/healthz" => text_response(StatusCode::OK, ""),
+            "/readyz" => readiness_response(&self.draining),
             "/metrics" => self.metrics.answer(),
-            _ => plain(StatusCode::NOT_FOUND, ""),
+            _ => text_response(StatusCode::NOT_FOUND, ""),
         };
         ready(Answer::Reply(response)).boxed()
     }
 }
 
-fn readiness(draining: &AtomicBool) -> Response<Full<Bytes>> {
+fn readiness_response(draining: &AtomicBool) -> Response<Full<Bytes>> {
     let status = match draining.load(Ordering::Relaxed) {
         true => StatusCode::SERVICE_UNAVAILABLE,
         false => StatusCode::OK,
     };
-    plain(status, "")
+    text_response(status, "")
 }
 
-fn reads(method: &Method) -> bool {
+fn is_read_method(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD)
 }
 
 /// Refuses a method that changes something.
-fn only_read() -> Response<Full<Bytes>> {
-    let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "");
+fn method_not_allowed() -> Response<Full<Bytes>> {
+    let mut response = text_response(StatusCode::METHOD_NOT_ALLOWED, "");
     let allowed = HeaderValue::from_static("GET, HEAD");
     response.headers_mut().insert(header::ALLOW, allowed);
     response

@@ -26,19 +26,19 @@ where
     W: AsyncWrite + Send + Unpin + 'static,
 {
     Link {
-        reader: Box::new(Reader {
+        reader: Box::new(LineReader {
             input: Box::new(input),
             buffer: BytesMut::new(),
             searched: 0,
-            ended: false,
-            most: role.max_message_bytes(),
+            at_eof: false,
+            max_line_bytes: role.max_message_bytes(),
         }),
-        writer: Box::new(Writer {
+        writer: Box::new(LineWriter {
             output: Some(Box::new(output)),
             buffer: Vec::new(),
             written: 0,
-            behind: VecDeque::new(),
-            waiting: 0,
+            queue: VecDeque::new(),
+            queued_bytes: 0,
         }),
         peer: peer.to_owned(),
         binary: Binary::Refused,
@@ -50,31 +50,31 @@ where
     }
 }
 
-struct Reader {
+struct LineReader {
     input: Box<dyn AsyncRead + Send + Unpin>,
     buffer: BytesMut,
     searched: usize,
-    ended: bool,
+    at_eof: bool,
     /// Longest line.
-    most: usize,
+    max_line_bytes: usize,
 }
 
-impl std::fmt::Debug for Reader {
+impl std::fmt::Debug for LineReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Reader")
+        f.debug_struct("LineReader")
             .field("buffered", &self.buffer.len())
             .finish_non_exhaustive()
     }
 }
 
-impl Reader {
+impl LineReader {
     /// Takes the next whole line that is not blank, without its end.
     fn take_line(&mut self) -> Result<Option<Bytes>, ReadError> {
         loop {
             let found = memchr::memchr(b'\n', &self.buffer[self.searched..]);
             let length = found.map_or(self.buffer.len(), |index| self.searched + index);
-            if length > self.most {
-                return Err(ReadError::TooLong(self.most));
+            if length > self.max_line_bytes {
+                return Err(ReadError::TooLong(self.max_line_bytes));
             }
             self.searched = length;
             let line = match found {
@@ -84,7 +84,7 @@ impl Reader {
                     line
                 }
                 // The last line may lack its end.
-                None if self.ended => self.buffer.split(),
+                None if self.at_eof => self.buffer.split(),
                 None => return Ok(None),
             };
             self.searched = 0;
@@ -100,93 +100,93 @@ impl Reader {
                 }
                 return Ok(Some(line));
             }
-            if self.ended && self.buffer.is_empty() {
+            if self.at_eof && self.buffer.is_empty() {
                 return Ok(None);
             }
         }
     }
 }
 
-impl MessageReader for Reader {
+impl MessageReader for LineReader {
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, ReadError>> {
         loop {
             if let Some(line) = self.take_line()? {
                 return Poll::Ready(Ok(Some(line)));
             }
-            if self.ended {
+            if self.at_eof {
                 return Poll::Ready(Ok(None));
             }
             let mut space = [std::mem::MaybeUninit::uninit(); READ_BYTES];
             let mut read = ReadBuf::uninit(&mut space);
             ready!(Pin::new(&mut self.input).poll_read(cx, &mut read))?;
-            self.ended = read.filled().is_empty();
+            self.at_eof = read.filled().is_empty();
             self.buffer.extend_from_slice(read.filled());
         }
     }
 }
 
-struct Writer {
+struct LineWriter {
     /// Gone when the link is closed: a pipe has no other way to end.
     output: Option<Box<dyn AsyncWrite + Send + Unpin>>,
     buffer: Vec<u8>,
     written: usize,
     /// What comes after `buffer`: a large message is encoded block by block as it is written.
-    behind: VecDeque<Behind>,
-    waiting: usize,
+    queue: VecDeque<QueuedPart>,
+    queued_bytes: usize,
 }
 
-enum Behind {
+enum QueuedPart {
     Text(Vec<u8>),
     Data(Bytes),
 }
 
-impl Writer {
+impl LineWriter {
     fn push_text(&mut self, text: Vec<u8>) {
-        self.waiting += text.len();
-        self.behind.push_back(Behind::Text(text));
+        self.queued_bytes += text.len();
+        self.queue.push_back(QueuedPart::Text(text));
     }
 
     /// Fills the buffer, which is empty, with what comes next.
     fn refill(&mut self) {
-        match self.behind.pop_front() {
+        match self.queue.pop_front() {
             None => {}
-            Some(Behind::Text(text)) => {
-                self.waiting -= text.len();
+            Some(QueuedPart::Text(text)) => {
+                self.queued_bytes -= text.len();
                 self.buffer = text;
             }
-            Some(Behind::Data(mut data)) => {
+            Some(QueuedPart::Data(mut data)) => {
                 let block = data.split_to(data.len().min(BLOCK_BYTES));
-                self.waiting -= block.len();
+                self.queued_bytes -= block.len();
                 encode_append(&block, &mut self.buffer);
                 if !data.is_empty() {
-                    self.behind.push_front(Behind::Data(data));
+                    self.queue.push_front(QueuedPart::Data(data));
                 }
             }
         }
     }
 }
 
-impl std::fmt::Debug for Writer {
+impl std::fmt::Debug for LineWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Writer")
+        f.debug_struct("LineWriter")
             .field("buffered", &self.buffered())
             .finish_non_exhaustive()
     }
 }
 
-impl MessageWriter for Writer {
+impl MessageWriter for LineWriter {
     fn push(&mut self, message: Outgoing, _: Encoding) {
         match message {
             Outgoing::Data(message) if message.data_len() > BLOCK_BYTES => {
                 let (prefix, data, mut suffix) = message.into_text_parts();
                 suffix.push(b'\n');
                 self.push_text(prefix);
-                self.waiting += data.len();
-                self.behind.push_back(Behind::Data(data));
+                self.queued_bytes += data.len();
+                self.queue.push_back(QueuedPart::Data(data));
                 self.push_text(suffix);
             }
             message @ (Outgoing::Text(_) | Outgoing::Data(_)) => {
-                if self.behind.is_empty() {
+                if self.queue.is_empty() {
                     message.encode_text(&mut self.buffer);
                     self.buffer.push(b'\n');
                 } else {
@@ -200,7 +200,7 @@ impl MessageWriter for Writer {
     }
 
     fn buffered(&self) -> usize {
-        self.buffer.len() - self.written + self.waiting
+        self.buffer.len() - self.written + self.queued_bytes
     }
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -232,12 +232,12 @@ impl MessageWriter for Writer {
 
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_flush(cx))?;
-        let ended = match &mut self.output {
+        let at_eof = match &mut self.output {
             Some(output) => ready!(Pin::new(output).poll_shutdown(cx)),
             None => Ok(()),
         };
         self.output = None;
-        Poll::Ready(ended)
+        Poll::Ready(at_eof)
     }
 }
 
@@ -257,14 +257,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lines_may_end_in_either_way_and_blank_ones_are_ignored() {
+    async fn lf_and_crlf_end_lines_and_blank_lines_are_skipped() {
         let (lines, end) = lines(b"{}\r\n\n  \n{\"a\":1}\n\r\n3").await;
         assert_eq!(lines, ["{}", "{\"a\":1}", "3"]);
         assert!(matches!(end, Ok(None)));
     }
 
     #[tokio::test]
-    async fn a_large_message_is_one_line_between_others() {
+    async fn large_message_is_sent_as_one_line() {
         let (near, far) = tokio::io::duplex(1000);
         let mut from = link(tokio::io::empty(), near, Role::Server, "test");
         let mut to = link(far, tokio::io::sink(), Role::Server, "test");
@@ -295,14 +295,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_line_that_is_not_utf_8_ends_the_link() {
+    async fn invalid_utf8_line_ends_the_link() {
         let (lines, end) = lines(b"{}\n\xff\n{}\n").await;
         assert_eq!(lines, ["{}"]);
         assert!(matches!(end, Err(ReadError::Protocol(_))));
     }
 
     #[tokio::test]
-    async fn a_line_beyond_the_limit_ends_the_link() {
+    async fn overlong_line_ends_the_link() {
         let mut link = link(
             tokio::io::repeat(b'x'),
             tokio::io::sink(),

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn supported_urls_are_read() {
+    fn supported_urls_are_parsed() {
         let urls = [
             ("ws://127.0.0.1:0", ListenUrl::Ws(address("127.0.0.1:0"))),
             (
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_is_what_no_other_machine_reaches() {
+    fn loopback_covers_every_address_unreachable_from_other_machines() {
         let inside = [
             DEFAULT_LISTEN_URL,
             "ws://127.8.8.8:1",
@@ -239,12 +239,12 @@ mod tests {
     }
 
     #[test]
-    fn default_is_the_default_url() {
+    fn default_matches_the_default_url() {
         assert_eq!(parse(DEFAULT_LISTEN_URL), Ok(ListenUrl::default()));
     }
 
     #[test]
-    fn display_reads_back_as_the_same_url() {
+    fn display_round_trips() {
         for url in [
             "ws://127.0.0.1:0",
             "wss://[::1]:443",

@@ -13,7 +13,7 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use crate::{
     confinement::is_more_confined,
     http::{
-        AllowedHosts, Door, PendingConnections, refuse, serve_door,
+        AllowedHosts, Door, PendingConnections, refuse_connection, serve_endpoint,
         site::{self, Peer, Site, SiteOptions},
     },
     link::Link,
@@ -33,30 +33,30 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 /// A bound socket.
 #[derive(Debug)]
 pub struct Listener {
-    socket: Socket,
+    socket: ListenSocket,
     address: ListenUrl,
     /// Peers over TCP must belong to this account, as far as the kernel can tell.
     own_account: bool,
 }
 
 #[derive(Debug)]
-enum Socket {
+enum ListenSocket {
     Tcp(TcpListener),
     Unix(UnixSocket),
 }
 
 impl Listener {
     /// Binds a TCP socket.
-    pub async fn bind_tcp(address: SocketAddr, secure: bool) -> io::Result<Self> {
+    pub async fn bind_tcp(address: SocketAddr, tls_accept: bool) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         let bound = listener.local_addr()?;
-        let address = if secure {
+        let address = if tls_accept {
             ListenUrl::Wss(bound)
         } else {
             ListenUrl::Ws(bound)
         };
         Ok(Self {
-            socket: Socket::Tcp(listener),
+            socket: ListenSocket::Tcp(listener),
             address,
             own_account: false,
         })
@@ -67,7 +67,7 @@ impl Listener {
     /// listens there, or if that cannot be told, nothing is removed.
     pub fn bind_unix(path: &Path) -> io::Result<Self> {
         Ok(Self {
-            socket: Socket::Unix(UnixSocket::bind(path)?),
+            socket: ListenSocket::Unix(UnixSocket::bind(path)?),
             address: ListenUrl::Unix(path.to_owned()),
             own_account: false,
         })
@@ -96,7 +96,7 @@ impl Listener {
         tls: Option<TlsAcceptor>,
         links: mpsc::Sender<Link>,
     ) {
-        if matches!(self.socket, Socket::Unix(_)) {
+        if matches!(self.socket, ListenSocket::Unix(_)) {
             // No name leads to it.
             door.hosts = AllowedHosts::any();
         }
@@ -170,19 +170,19 @@ impl Listener {
         }
     }
 
-    async fn accept(&mut self) -> io::Result<Option<Stream>> {
+    async fn accept(&mut self) -> io::Result<Option<AcceptedConnection>> {
         match &mut self.socket {
-            Socket::Tcp(listener) => {
+            ListenSocket::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
                 stream.set_nodelay(true)?;
                 if self.own_account
                     && PeerAccount::of(peer, stream.local_addr()?) == PeerAccount::Other
                 {
-                    return Ok(Some(Stream::OtherAccount(stream, peer)));
+                    return Ok(Some(AcceptedConnection::OtherAccount(stream, peer)));
                 }
-                Ok(Some(Stream::Tcp(stream, peer)))
+                Ok(Some(AcceptedConnection::Tcp(stream, peer)))
             }
-            Socket::Unix(socket) => {
+            ListenSocket::Unix(socket) => {
                 let stream = socket.accept().await?;
                 let credentials = stream.peer_cred()?;
                 let peer = credentials.uid();
@@ -192,15 +192,15 @@ impl Listener {
                     return Ok(None);
                 }
                 Ok(Some(match is_more_confined(credentials.pid()) {
-                    true => Stream::Confined(stream, peer),
-                    false => Stream::Unix(stream, peer),
+                    true => AcceptedConnection::Confined(stream, peer),
+                    false => AcceptedConnection::Unix(stream, peer),
                 }))
             }
         }
     }
 }
 
-enum Stream {
+enum AcceptedConnection {
     Tcp(TcpStream, SocketAddr),
     /// Of another account, or of nobody any more.
     OtherAccount(TcpStream, SocketAddr),
@@ -209,7 +209,7 @@ enum Stream {
     Confined(UnixStream, u32),
 }
 
-impl Stream {
+impl AcceptedConnection {
     async fn into_link(
         self,
         door: Door,
@@ -219,20 +219,20 @@ impl Stream {
     ) -> Option<Link> {
         let (peer, name) = (self.peer(), self.peer().to_string());
         match (self, tls) {
-            (Self::Tcp(stream, _), None) => serve_door(stream, door, name, budget, slots).await,
+            (Self::Tcp(stream, _), None) => serve_endpoint(stream, door, name, budget, slots).await,
             (Self::Tcp(stream, _), Some(tls)) => {
-                let stream = secure(stream, &tls, peer).await?;
-                serve_door(stream, door, name, budget, slots).await
+                let stream = tls_accept(stream, &tls, peer).await?;
+                serve_endpoint(stream, door, name, budget, slots).await
             }
             (Self::OtherAccount(stream, _), _) => {
                 tracing::warn!(%peer, "connection of another account refused");
-                refuse(stream, &door, OTHER_ACCOUNT, &name).await;
+                refuse_connection(stream, &door, OTHER_ACCOUNT_REFUSAL, &name).await;
                 None
             }
-            (Self::Unix(stream, _), _) => serve_door(stream, door, name, budget, slots).await,
+            (Self::Unix(stream, _), _) => serve_endpoint(stream, door, name, budget, slots).await,
             (Self::Confined(stream, _), _) => {
                 tracing::warn!(%peer, "connection from a sandbox refused");
-                refuse(stream, &door, CONFINED, &name).await;
+                refuse_connection(stream, &door, SANDBOX_REFUSAL, &name).await;
                 None
             }
         }
@@ -249,7 +249,7 @@ impl Stream {
         match (self, tls) {
             (Self::Tcp(stream, _), None) => site::serve(stream, site, peer, options, slots).await,
             (Self::Tcp(stream, _), Some(tls)) => {
-                let stream = secure(stream, &tls, peer).await?;
+                let stream = tls_accept(stream, &tls, peer).await?;
                 site::serve(stream, site, peer, options, slots).await
             }
             (Self::OtherAccount(..), _) => None,
@@ -268,7 +268,11 @@ impl Stream {
     }
 }
 
-async fn secure(stream: TcpStream, tls: &TlsAcceptor, peer: Peer) -> Option<TlsStream<TcpStream>> {
+async fn tls_accept(
+    stream: TcpStream,
+    tls: &TlsAcceptor,
+    peer: Peer,
+) -> Option<TlsStream<TcpStream>> {
     match timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
         Ok(Ok(stream)) => Some(stream),
         Ok(Err(error)) => {
@@ -280,9 +284,9 @@ async fn secure(stream: TcpStream, tls: &TlsAcceptor, peer: Peer) -> Option<TlsS
 }
 
 /// Why a peer of another account is refused where nobody is asked for a token.
-const OTHER_ACCOUNT: &str = "connection refused: this server serves the account that started it; \
+const OTHER_ACCOUNT_REFUSAL: &str = "connection refused: this server serves the account that started it; \
                              start it with --ws-auth, or with --insecure-no-auth for every account";
 
 /// Why a process in a sandbox is refused: what it would start here would not be in it.
-const CONFINED: &str =
+const SANDBOX_REFUSAL: &str =
     "connection refused: this process runs in a stricter sandbox than the server";

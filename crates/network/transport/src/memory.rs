@@ -13,21 +13,24 @@ use tokio::sync::mpsc;
 use crate::link::{Binary, Encoding, Link, MessageReader, MessageWriter, ReadError};
 
 /// Messages in flight in one direction.
-const DEPTH: usize = 64;
+const CHANNEL_CAPACITY: usize = 64;
 
 /// Makes a link and its other end.
 pub fn pair() -> (Link, Link) {
-    let (here, there) = (mpsc::channel(DEPTH), mpsc::channel(DEPTH));
-    (end(here.0, there.1), end(there.0, here.1))
+    let (here, there) = (
+        mpsc::channel(CHANNEL_CAPACITY),
+        mpsc::channel(CHANNEL_CAPACITY),
+    );
+    (link_end(here.0, there.1), link_end(there.0, here.1))
 }
 
-fn end(out: mpsc::Sender<Bytes>, from: mpsc::Receiver<Bytes>) -> Link {
+fn link_end(sender: mpsc::Sender<Bytes>, receiver: mpsc::Receiver<Bytes>) -> Link {
     Link {
-        reader: Box::new(Reader { from }),
-        writer: Box::new(Writer {
-            out: Some(Out::new(out)),
+        reader: Box::new(MemoryReader { receiver }),
+        writer: Box::new(MemoryWriter {
+            sender: Some(PolledSender::new(sender)),
             queue: VecDeque::new(),
-            queued: 0,
+            queued_bytes: 0,
         }),
         peer: "memory".to_owned(),
         binary: Binary::Possible,
@@ -40,24 +43,24 @@ fn end(out: mpsc::Sender<Bytes>, from: mpsc::Receiver<Bytes>) -> Link {
 }
 
 #[derive(Debug)]
-struct Reader {
-    from: mpsc::Receiver<Bytes>,
+struct MemoryReader {
+    receiver: mpsc::Receiver<Bytes>,
 }
 
-impl MessageReader for Reader {
+impl MessageReader for MemoryReader {
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, ReadError>> {
-        self.from.poll_recv(cx).map(Ok)
+        self.receiver.poll_recv(cx).map(Ok)
     }
 }
 
 #[derive(Debug)]
-struct Writer {
-    out: Option<Out>,
+struct MemoryWriter {
+    sender: Option<PolledSender>,
     queue: VecDeque<Bytes>,
-    queued: usize,
+    queued_bytes: usize,
 }
 
-impl MessageWriter for Writer {
+impl MessageWriter for MemoryWriter {
     fn push(&mut self, message: Outgoing, encoding: Encoding) {
         let mut text = Vec::with_capacity(message.text_len());
         match (message, encoding) {
@@ -67,22 +70,22 @@ impl MessageWriter for Writer {
             }
             (message, _) => message.encode_text(&mut text),
         }
-        self.queued += text.len();
+        self.queued_bytes += text.len();
         self.queue.push_back(text.into());
     }
 
     fn buffered(&self) -> usize {
-        self.queued
+        self.queued_bytes
     }
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let gone = || io::Error::from(io::ErrorKind::BrokenPipe);
         while let Some(message) = self.queue.front() {
-            let out = self.out.as_mut().ok_or_else(gone)?;
+            let sender = self.sender.as_mut().ok_or_else(gone)?;
             let length = message.len();
-            ready!(out.poll_send(cx, message.clone())).map_err(|()| gone())?;
+            ready!(sender.poll_send(cx, message.clone())).map_err(|()| gone())?;
             self.queue.pop_front();
-            self.queued -= length;
+            self.queued_bytes -= length;
         }
         Poll::Ready(Ok(()))
     }
@@ -93,30 +96,30 @@ impl MessageWriter for Writer {
 
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = ready!(self.poll_flush(cx));
-        self.out = None;
+        self.sender = None;
         Poll::Ready(flushed)
     }
 }
 
-type Reserve = std::pin::Pin<
+type ReserveFuture = std::pin::Pin<
     Box<dyn Future<Output = Result<mpsc::OwnedPermit<Bytes>, mpsc::error::SendError<()>>> + Send>,
 >;
 
 /// A sender that can be polled for room.
-struct Out {
+struct PolledSender {
     sender: mpsc::Sender<Bytes>,
-    reserve: Option<Reserve>,
+    reserve: Option<ReserveFuture>,
 }
 
-impl std::fmt::Debug for Out {
+impl std::fmt::Debug for PolledSender {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Out")
+        f.debug_struct("PolledSender")
             .field("sender", &self.sender)
             .finish_non_exhaustive()
     }
 }
 
-impl Out {
+impl PolledSender {
     fn new(sender: mpsc::Sender<Bytes>) -> Self {
         Self {
             sender,

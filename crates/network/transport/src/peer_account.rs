@@ -49,36 +49,36 @@ fn socket_owner(from: SocketAddr, to: SocketAddr) -> Result<Option<u32>, Errno> 
         SocketFlags::CLOEXEC,
         Some(netlink::SOCK_DIAG),
     )?;
-    send(&socket, &question(from, to), SendFlags::empty())?;
-    let mut answer = [0; 512];
+    send(&socket, &diag_request(from, to), SendFlags::empty())?;
+    let mut response = [0; 512];
     // The kernel answers before `send` returns.
-    let (length, _) = recv(&socket, &mut answer, RecvFlags::DONTWAIT)?;
-    read_answer(&answer[..length])
+    let (length, _) = recv(&socket, &mut response, RecvFlags::DONTWAIT)?;
+    parse_response(&response[..length])
 }
 
 /// Makes the request: a `struct nlmsghdr` and a `struct inet_diag_req_v2`.
-fn question(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
+fn diag_request(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
     let (from_ip, to_ip) = (from.ip().to_canonical(), to.ip().to_canonical());
     let family = match from_ip {
         IpAddr::V4(_) => AddressFamily::INET,
         IpAddr::V6(_) => AddressFamily::INET6,
     };
-    let mut text = Vec::with_capacity(128);
-    text.extend(REQUEST_BYTES.to_ne_bytes());
-    text.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
-    text.extend(NLM_F_REQUEST.to_ne_bytes());
-    text.extend([0; 8]);
+    let mut message = Vec::with_capacity(128);
+    message.extend(REQUEST_BYTES.to_ne_bytes());
+    message.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    message.extend(NLM_F_REQUEST.to_ne_bytes());
+    message.extend([0; 8]);
     let family = u8::try_from(family.as_raw()).unwrap_or_default();
-    text.extend([family, IPPROTO_TCP, 0, 0]);
+    message.extend([family, IPPROTO_TCP, 0, 0]);
     // Every state, any interface, no cookie.
-    text.extend(u32::MAX.to_ne_bytes());
-    text.extend(from.port().to_be_bytes());
-    text.extend(to.port().to_be_bytes());
-    text.extend(address(from_ip));
-    text.extend(address(to_ip));
-    text.extend(0_u32.to_ne_bytes());
-    text.extend([u8::MAX; 8]);
-    text
+    message.extend(u32::MAX.to_ne_bytes());
+    message.extend(from.port().to_be_bytes());
+    message.extend(to.port().to_be_bytes());
+    message.extend(address(from_ip));
+    message.extend(address(to_ip));
+    message.extend(0_u32.to_ne_bytes());
+    message.extend([u8::MAX; 8]);
+    message
 }
 
 /// Returns an address in the sixteen bytes that the kernel has for it.
@@ -94,15 +94,15 @@ fn address(ip: IpAddr) -> [u8; 16] {
 }
 
 /// Reads a `struct nlmsghdr` and a `struct inet_diag_msg`, or an error.
-fn read_answer(text: &[u8]) -> Result<Option<u32>, Errno> {
+fn parse_response(message: &[u8]) -> Result<Option<u32>, Errno> {
     let word = |at: usize| {
-        let bytes = text.get(at..at + 4)?.try_into().ok()?;
+        let bytes = message.get(at..at + 4)?.try_into().ok()?;
         Some(u32::from_ne_bytes(bytes))
     };
-    let kind = text.get(4..6).and_then(|kind| kind.try_into().ok());
+    let kind = message.get(4..6).and_then(|kind| kind.try_into().ok());
     match kind.map(u16::from_ne_bytes) {
         Some(SOCK_DIAG_BY_FAMILY) => {
-            let state = text.get(17).copied();
+            let state = message.get(17).copied();
             let owner = word(80).zip(word(84)).ok_or(Errno::BADMSG)?;
             Ok(match owner {
                 // No inode: no process has it open.
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_owner_of_an_open_socket_is_told() {
+    fn owner_of_an_open_socket_is_found() {
         let ours = rustix::process::geteuid().as_raw();
         for address in ["127.0.0.1:0", "127.8.8.8:0"] {
             let (_client, server) = connected(address);
@@ -160,19 +160,19 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_its_process_has_closed_has_no_owner() {
+    fn closed_socket_has_no_owner() {
         let (client, server) = connected("127.0.0.1:0");
         drop(client);
         assert_eq!(owner(&server), None);
     }
 
     #[test]
-    fn an_answer_that_is_cut_off_is_an_error() {
-        let mut answer = [0; 88];
-        answer[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
-        for length in 0..answer.len() {
+    fn truncated_response_is_an_error() {
+        let mut response = [0; 88];
+        response[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+        for length in 0..response.len() {
             assert_eq!(
-                read_answer(&answer[..length]),
+                parse_response(&response[..length]),
                 Err(Errno::BADMSG),
                 "{length}"
             );

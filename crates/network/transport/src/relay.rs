@@ -26,7 +26,7 @@ use crate::link::ReadError;
 /// Why a stream is over.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum End {
+pub enum StreamCloseReason {
     /// This side closed it.
     #[error("stream was closed")]
     Closed,
@@ -53,7 +53,7 @@ pub enum End {
     Stream(#[from] StreamError),
 }
 
-impl End {
+impl StreamCloseReason {
     /// Tells a reader.
     fn read_error(&self) -> Result<(), ReadError> {
         match self {
@@ -83,20 +83,29 @@ impl End {
 }
 
 /// What waits in a socket at most, about: a keystroke does not wait behind more.
-const SOCKET_BYTES: usize = 256 << 10;
+const SEND_BUFFER_BYTES: usize = 256 << 10;
 /// What one of several streams may put there before others have their turn: a record.
-const TURN_BYTES: usize = 60 << 10;
+const STREAM_QUANTUM_BYTES: usize = 60 << 10;
 /// Messages that are read in a row before other tasks have their turn.
-const READ_AT_ONCE: usize = 64;
+const MAX_READS_PER_POLL: usize = 64;
 /// Times that a socket is filled and emptied before other tasks have their turn.
-const FLUSHES_AT_ONCE: usize = 16;
+const MAX_FLUSHES_PER_POLL: usize = 16;
+
+/// Whether a driver's timers had expired when it checked them.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum TimerState {
+    /// A deadline has passed and was handled; there may be more to send.
+    Due,
+    /// The next deadline is in the future, and the timer is set to it.
+    Later,
+}
 
 /// Wakes at or before the time it was set to. Deadlines of streams move with every frame, nearly
 /// always to later: then the clock is left alone, and whoever is woken too early sets it again.
 #[derive(Debug, Default)]
-struct Alarm(Option<Pin<Box<Sleep>>>);
+struct DeadlineTimer(Option<Pin<Box<Sleep>>>);
 
-impl Alarm {
+impl DeadlineTimer {
     /// Sets it to a time that is not over yet.
     fn set(&mut self, at: Instant, cx: &mut Context<'_>) {
         let timer = self.0.get_or_insert_with(|| Box::pin(sleep_until(at)));
@@ -120,14 +129,14 @@ mod tests {
     use super::*;
 
     /// Waits until a driver that wants to be woken at `at` is.
-    async fn woken(alarm: &mut Alarm, at: Instant) -> Duration {
+    async fn time_until_woken(timer: &mut DeadlineTimer, at: Instant) -> Duration {
         let start = Instant::now();
         let mut is_first = true;
         poll_fn(|cx| {
             if !std::mem::take(&mut is_first) {
                 return Poll::Ready(());
             }
-            alarm.set(at, cx);
+            timer.set(at, cx);
             Poll::Pending
         })
         .await;
@@ -135,21 +144,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_wakes_in_time_and_at_most_once_too_early() {
-        let mut alarm = Alarm::default();
+    async fn timer_fires_on_time_and_at_most_once_early() {
+        let mut timer = DeadlineTimer::default();
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
-        let mut seconds = async |at| woken(&mut alarm, after(at)).await.as_secs();
+        let mut seconds = async |at| time_until_woken(&mut timer, after(at)).await.as_secs();
         assert_eq!(seconds(10).await, 10);
         // Set to later and then to earlier: it is the earlier that counts.
         let set = poll_fn(|cx| {
-            alarm.set(after(30), cx);
-            alarm.set(after(20), cx);
-            alarm.set(after(40), cx);
+            timer.set(after(30), cx);
+            timer.set(after(20), cx);
+            timer.set(after(40), cx);
             Poll::Ready(())
         });
         set.await;
-        let mut seconds = async |at| woken(&mut alarm, after(at)).await.as_secs();
+        let mut seconds = async |at| time_until_woken(&mut timer, after(at)).await.as_secs();
         assert_eq!(seconds(40).await, 10, "too early");
         assert_eq!(seconds(40).await, 20);
     }

@@ -22,7 +22,7 @@ use crate::connect::ConnectError;
 
 /// Where systems keep the roots they trust. The first file that can be read counts. No library looks
 /// for them, because those read environment variables, which only the product crate may do.
-const PLATFORM: &[&str] = &[
+const PLATFORM_BUNDLES: &[&str] = &[
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -36,14 +36,14 @@ const PLATFORM: &[&str] = &[
 /// connection needs them, not before, and once: clones share what was read.
 #[derive(Clone, Debug)]
 pub struct Trust {
-    roots: Roots,
+    roots: RootSource,
     files: Vec<PathBuf>,
     /// What was read. A failure is not kept: the next connection looks again.
-    read: Arc<OnceLock<Arc<ClientConfig>>>,
+    cached_config: Arc<OnceLock<Arc<ClientConfig>>>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Roots {
+enum RootSource {
     Platform,
     None,
 }
@@ -51,12 +51,12 @@ enum Roots {
 impl Trust {
     /// Trusts the roots of this host.
     pub fn platform() -> Self {
-        Self::new(Roots::Platform, Vec::new())
+        Self::new(RootSource::Platform, Vec::new())
     }
 
     /// Trusts the certificates of one PEM file, and no others.
     pub fn only(file: impl Into<PathBuf>) -> Self {
-        Self::new(Roots::None, vec![file.into()])
+        Self::new(RootSource::None, vec![file.into()])
     }
 
     /// Trusts the certificates of a PEM file too.
@@ -71,20 +71,20 @@ impl Trust {
     /// # Errors
     /// When the certificates to trust cannot be read.
     pub async fn config(&self) -> Result<Arc<ClientConfig>, ConnectError> {
-        if let Some(config) = self.read.get() {
+        if let Some(config) = self.cached_config.get() {
             return Ok(Arc::clone(config));
         }
         let trust = self.clone();
         let read = spawn_blocking(move || trust.build()).await;
         let config = read.map_err(io::Error::other)??;
-        Ok(Arc::clone(self.read.get_or_init(|| config)))
+        Ok(Arc::clone(self.cached_config.get_or_init(|| config)))
     }
 
-    fn new(roots: Roots, files: Vec<PathBuf>) -> Self {
+    fn new(roots: RootSource, files: Vec<PathBuf>) -> Self {
         Self {
             roots,
             files,
-            read: Arc::default(),
+            cached_config: Arc::default(),
         }
     }
 
@@ -92,15 +92,15 @@ impl Trust {
     fn build(&self) -> Result<Arc<ClientConfig>, TlsError> {
         let mut store = RootCertStore::empty();
         for file in &self.files {
-            add(&mut store, file)?;
+            add_file(&mut store, file)?;
         }
-        if self.roots == Roots::Platform {
-            let found = add_first(&mut store, PLATFORM.iter().map(Path::new));
+        if self.roots == RootSource::Platform {
+            let found = add_first_bundle(&mut store, PLATFORM_BUNDLES.iter().map(Path::new));
             if !found && self.files.is_empty() {
                 return Err(TlsError::NoRoots);
             }
         }
-        let config = ClientConfig::builder_with_provider(provider())
+        let config = ClientConfig::builder_with_provider(crypto_provider())
             .with_safe_default_protocol_versions()
             .map_err(TlsError::Refused)?
             .with_root_certificates(store)
@@ -116,8 +116,8 @@ impl Default for Trust {
 }
 
 /// Adds what a caller named: every certificate of it counts.
-fn add(store: &mut RootCertStore, file: &Path) -> Result<(), TlsError> {
-    for certificate in certificates(file)? {
+fn add_file(store: &mut RootCertStore, file: &Path) -> Result<(), TlsError> {
+    for certificate in read_certificates(file)? {
         store
             .add(certificate)
             .map_err(|error| TlsError::BadCertificate {
@@ -130,9 +130,12 @@ fn add(store: &mut RootCertStore, file: &Path) -> Result<(), TlsError> {
 
 /// Adds the first bundle there is. Hosts keep old certificates that rustls does not read; those are
 /// not trusted, and the others are.
-fn add_first<'a>(store: &mut RootCertStore, bundles: impl Iterator<Item = &'a Path>) -> bool {
+fn add_first_bundle<'a>(
+    store: &mut RootCertStore,
+    bundles: impl Iterator<Item = &'a Path>,
+) -> bool {
     for bundle in bundles {
-        match certificates(bundle) {
+        match read_certificates(bundle) {
             Ok(certificates) => {
                 let (added, ignored) = store.add_parsable_certificates(certificates);
                 tracing::debug!(bundle = %bundle.display(), added, ignored, "host roots are read");
@@ -150,11 +153,11 @@ fn add_first<'a>(store: &mut RootCertStore, bundles: impl Iterator<Item = &'a Pa
 
 /// Builds the acceptor of a listener from PEM files.
 pub fn acceptor(certificate_file: &Path, key: &Path) -> Result<TlsAcceptor, TlsError> {
-    let chain = certificates(certificate_file)?;
-    let text = read(key)?;
+    let chain = read_certificates(certificate_file)?;
+    let text = read_file(key)?;
     let key = PrivateKeyDer::from_pem_slice(&text)
         .map_err(|_| TlsError::NoKey(key.display().to_string()))?;
-    let config = ServerConfig::builder_with_provider(provider())
+    let config = ServerConfig::builder_with_provider(crypto_provider())
         .with_safe_default_protocol_versions()
         .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key))
         .map_err(TlsError::Refused)?;
@@ -162,7 +165,7 @@ pub fn acceptor(certificate_file: &Path, key: &Path) -> Result<TlsAcceptor, TlsE
 }
 
 /// Reads a file.
-fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
+fn read_file(path: &Path) -> Result<Vec<u8>, TlsError> {
     fs::read(path).map_err(|source| TlsError::Read {
         path: path.display().to_string(),
         source,
@@ -170,8 +173,8 @@ fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
 }
 
 /// Reads the certificates of a file. All of them must be whole.
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let text = read(path)?;
+fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let text = read_file(path)?;
     let chain: Vec<_> = CertificateDer::pem_slice_iter(&text)
         .collect::<Result<_, _>>()
         .map_err(|error| TlsError::BadCertificate {
@@ -186,13 +189,13 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
 
 /// Reads the first certificate of a file, which is the one of its owner.
 pub(crate) fn leaf_certificate(path: &Path) -> Result<CertificateDer<'static>, TlsError> {
-    let mut chain = certificates(path)?.into_iter();
+    let mut chain = read_certificates(path)?.into_iter();
     let none = || TlsError::NoCertificate(path.display().to_string());
     chain.next().ok_or_else(none)
 }
 
 /// The cryptography that TLS is made of.
-fn provider() -> Arc<CryptoProvider> {
+fn crypto_provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())
 }
 
@@ -241,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_names_the_file_that_failed() {
+    fn error_names_the_file_that_failed() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         std::fs::write(path("good.pem"), certificate()).unwrap();
@@ -259,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_bundle_that_can_be_read_counts() {
+    fn first_readable_bundle_is_used() {
         let dir = tempfile::tempdir().unwrap();
         let paths =
             ["none.pem", "empty.pem", "one.pem", "two.pem"].map(|name| dir.path().join(name));
@@ -267,9 +270,12 @@ mod tests {
         std::fs::write(&paths[2], certificate()).unwrap();
         std::fs::write(&paths[3], certificate() + &certificate()).unwrap();
         let mut store = RootCertStore::empty();
-        assert!(add_first(&mut store, paths.iter().map(PathBuf::as_path)));
+        assert!(add_first_bundle(
+            &mut store,
+            paths.iter().map(PathBuf::as_path)
+        ));
         assert_eq!(store.len(), 1);
-        assert!(!add_first(
+        assert!(!add_first_bundle(
             &mut store,
             paths[..2].iter().map(PathBuf::as_path)
         ));

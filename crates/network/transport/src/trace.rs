@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_a_header_is_left_out() {
+    fn invalid_header_values_are_omitted() {
         let source = TraceSource::new(|| {
             Some(Trace {
                 traceparent: Some("00-ab-cd-01".to_owned()),

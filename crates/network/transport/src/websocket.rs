@@ -21,9 +21,9 @@ use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use self::{
-    frame_output::{Control, Output},
-    reader::Reader,
-    writer::Writer,
+    frame_output::{FrameOutput, SharedControl},
+    reader::FrameReader,
+    writer::FrameWriter,
 };
 use crate::link::{Binary, Link, Role};
 
@@ -93,13 +93,16 @@ pub(crate) fn boxed_with(
     peer: String,
     options: LinkOptions,
 ) -> Link {
-    let control = Arc::new(Control::default());
-    let most = options.max_message_bytes;
+    let control = Arc::new(SharedControl::default());
+    let max_message_bytes = options.max_message_bytes;
     let buffer = BytesMut::from(already_read);
-    let reader = Reader::new(input, buffer, role, most, Arc::clone(&control));
+    let reader = FrameReader::new(input, buffer, role, max_message_bytes, Arc::clone(&control));
     Link {
         reader: Box::new(reader.with_budget(options.budget)),
-        writer: Box::new(Writer::new(Output::new(output, role, control)).sending(options.sends)),
+        writer: Box::new(
+            FrameWriter::new(FrameOutput::new(output, role, control))
+                .with_text_framing(options.sends),
+        ),
         peer,
         binary: Binary::Possible,
         most_unanswered: usize::MAX,

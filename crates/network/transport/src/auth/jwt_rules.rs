@@ -65,21 +65,21 @@ impl JwtRules {
         token: &str,
         now: UnixSeconds,
     ) -> Result<Option<Principal>, AuthRejection> {
-        let decoded = decode::<Claims>(token, &self.key, &signature_only())
+        let decoded = decode::<JwtClaims>(token, &self.key, &signature_validation())
             .map_err(|_| AuthRejection::InvalidJwt)?;
         // RFC 7515 section 4.1.11: an extension the signer calls critical and we do not know
         // makes the token invalid, and we know none.
-        if has_critical_extensions(token) {
+        if has_critical_header(token) {
             return Err(AuthRejection::InvalidJwt);
         }
         self.check_claims(&decoded.claims, now)?;
         Ok(match decoded.claims.sub {
-            Some(Subject::Name(name)) => Some(Principal(name.into())),
-            Some(Subject::Other(_)) | None => None,
+            Some(JwtSubject::Name(name)) => Some(Principal(name.into())),
+            Some(JwtSubject::Other(_)) | None => None,
         })
     }
 
-    fn check_claims(&self, claims: &Claims, now: UnixSeconds) -> Result<(), AuthRejection> {
+    fn check_claims(&self, claims: &JwtClaims, now: UnixSeconds) -> Result<(), AuthRejection> {
         // 128 bits hold any sum of these, so a hostile `exp` cannot wrap around.
         let (now, skew) = (i128::from(now.0), i128::from(self.skew.as_secs()));
         if now > i128::from(claims.exp) + skew {
@@ -122,7 +122,7 @@ impl fmt::Debug for JwtRules {
 pub struct SecretTooShort;
 
 /// Has `jsonwebtoken` verify HS256 and leave the claims to us.
-fn signature_only() -> Validation {
+fn signature_validation() -> Validation {
     let mut validation = Validation::new(Algorithm::HS256);
     validation.required_spec_claims = HashSet::new();
     validation.validate_exp = false;
@@ -133,7 +133,7 @@ fn signature_only() -> Validation {
 
 /// Tells whether the header of a verified token has the member `crit`, whatever its value. The
 /// library takes `null` for an absent one.
-fn has_critical_extensions(token: &str) -> bool {
+fn has_critical_header(token: &str) -> bool {
     let header = token.split('.').next().unwrap_or_default();
     let header = URL_SAFE_NO_PAD.decode_to_vec(header).ok();
     let header: Option<HashMap<String, IgnoredAny>> =
@@ -143,49 +143,49 @@ fn has_critical_extensions(token: &str) -> bool {
 
 /// The claims that are looked at. Serde's integers refuse floats and strings.
 #[derive(Deserialize)]
-struct Claims {
+struct JwtClaims {
     exp: i64,
     nbf: Option<i64>,
     iss: Option<String>,
-    aud: Option<Audience>,
-    sub: Option<Subject>,
+    aud: Option<JwtAudience>,
+    sub: Option<JwtSubject>,
 }
 
 /// `sub`: what is not a text names nobody, and is no reason to refuse a token.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Subject {
+enum JwtSubject {
     Name(String),
     Other(IgnoredAny),
 }
 
 /// `aud`: one name or an array of them (RFC 7519 section 4.1.3).
-struct Audience(Vec<String>);
+struct JwtAudience(Vec<String>);
 
-impl<'de> Deserialize<'de> for Audience {
+impl<'de> Deserialize<'de> for JwtAudience {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(AudienceVisitor)
+        deserializer.deserialize_any(JwtAudienceVisitor)
     }
 }
 
-struct AudienceVisitor;
+struct JwtAudienceVisitor;
 
-impl<'de> Visitor<'de> for AudienceVisitor {
-    type Value = Audience;
+impl<'de> Visitor<'de> for JwtAudienceVisitor {
+    type Value = JwtAudience;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a string or an array of strings")
     }
 
-    fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<Audience, E> {
-        Ok(Audience(vec![name.to_owned()]))
+    fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<JwtAudience, E> {
+        Ok(JwtAudience(vec![name.to_owned()]))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut names: A) -> Result<Audience, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut names: A) -> Result<JwtAudience, A::Error> {
         let mut audience = Vec::new();
         while let Some(name) = names.next_element()? {
             audience.push(name);
         }
-        Ok(Audience(audience))
+        Ok(JwtAudience(audience))
     }
 }

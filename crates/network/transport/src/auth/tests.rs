@@ -7,13 +7,13 @@ use super::*;
 
 const NOW: u64 = 1_800_000_000;
 
-fn present(auth: &Auth, token: &str) -> Result<(), AuthRejection> {
+fn check_token(auth: &Auth, token: &str) -> Result<(), AuthRejection> {
     auth.check(Some(format!("Bearer {token}").as_bytes()), UnixSeconds(NOW))
         .map(drop)
 }
 
 #[test]
-fn rejections_read_exactly_as_the_protocol_says() {
+fn rejection_texts_match_the_protocol() {
     let texts = [
         (
             AuthRejection::MissingToken,
@@ -58,19 +58,19 @@ fn open_ignores_the_header() {
 }
 
 #[test]
-fn capability_token_lets_in_its_bearer_only() {
+fn capability_token_admits_only_its_bearer() {
     let auth = Auth::CapabilityToken(TokenDigest::of_token("open sésame\n"));
     assert!(auth.is_required());
-    assert_eq!(present(&auth, "open sésame"), Ok(()));
-    assert_eq!(present(&auth, " open sésame\t"), Ok(()));
+    assert_eq!(check_token(&auth, "open sésame"), Ok(()));
+    assert_eq!(check_token(&auth, " open sésame\t"), Ok(()));
     for wrong in ["open", "Open sésame", "open sésame!", "open  sésame"] {
         assert_eq!(
-            present(&auth, wrong),
+            check_token(&auth, wrong),
             Err(AuthRejection::InvalidToken),
             "{wrong}"
         );
     }
-    assert_eq!(present(&auth, " "), Err(AuthRejection::InvalidHeader));
+    assert_eq!(check_token(&auth, " "), Err(AuthRejection::InvalidHeader));
     assert_eq!(
         auth.check(None, UnixSeconds(NOW)),
         Err(AuthRejection::MissingToken)
@@ -78,14 +78,14 @@ fn capability_token_lets_in_its_bearer_only() {
 }
 
 #[test]
-fn empty_capability_token_lets_in_nobody() {
+fn empty_capability_token_rejects_every_client() {
     let auth = Auth::CapabilityToken(TokenDigest::of_token(" \n"));
-    assert_eq!(present(&auth, ""), Err(AuthRejection::InvalidHeader));
-    assert_eq!(present(&auth, "x"), Err(AuthRejection::InvalidToken));
+    assert_eq!(check_token(&auth, ""), Err(AuthRejection::InvalidHeader));
+    assert_eq!(check_token(&auth, "x"), Err(AuthRejection::InvalidToken));
 }
 
 #[test]
-fn time_is_counted_in_whole_seconds() {
+fn unix_seconds_round_down() {
     let time = UNIX_EPOCH + Duration::from_millis(1_999);
     assert_eq!(UnixSeconds::from(time), UnixSeconds(1));
     assert_eq!(

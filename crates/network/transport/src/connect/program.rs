@@ -31,7 +31,7 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-use self::child_task::{Group, Kept, Said};
+use self::child_task::{ChildTask, ProcessGroup, StderrLines};
 use super::ConnectError;
 use crate::{
     lines,
@@ -79,27 +79,27 @@ impl Program {
             .stderr(Stdio::piped())
             .process_group(0)
             .spawn();
-        let mut child = child.map_err(|source| self.not_started(source))?;
+        let mut child = child.map_err(|source| self.start_error(source))?;
         let pipes = child.stdin.take().zip(child.stdout.take());
-        let said = Said::new(child.stderr.take());
-        let group = Group::new(child).map_err(|source| self.not_started(source))?;
-        let pipes = pipes.ok_or_else(|| self.not_started(io::ErrorKind::BrokenPipe.into()))?;
-        let (held, released) = Held::new();
+        let stderr = StderrLines::new(child.stderr.take());
+        let group = ProcessGroup::new(child).map_err(|source| self.start_error(source))?;
+        let pipes = pipes.ok_or_else(|| self.start_error(io::ErrorKind::BrokenPipe.into()))?;
+        let (handle, released) = ProgramHandle::new();
         let (exit, exited) = oneshot::channel();
-        let kept = Kept {
+        let task = ChildTask {
             program: self.name(),
             group,
-            said,
+            stderr,
             released,
             exit,
         };
-        tokio::spawn(kept.keep());
-        Ok(link(pipes, &held, exited, &self.name()))
+        tokio::spawn(task.run());
+        Ok(program_link(pipes, &handle, exited, &self.name()))
     }
 
     /// Tells a program that is not there from a directory that is not.
-    fn not_started(&self, source: io::Error) -> ConnectError {
-        let misplaced = self.cwd.as_ref().and_then(|path| {
+    fn start_error(&self, source: io::Error) -> ConnectError {
+        let bad_directory = self.cwd.as_ref().and_then(|path| {
             let source = match fs::metadata(path) {
                 Ok(found) if found.is_dir() => return None,
                 Ok(_) => io::ErrorKind::NotADirectory.into(),
@@ -108,7 +108,7 @@ impl Program {
             let path = path.clone();
             Some(ConnectError::WorkingDirectory { path, source })
         });
-        misplaced.unwrap_or_else(|| ConnectError::Start {
+        bad_directory.unwrap_or_else(|| ConnectError::Start {
             program: self.name(),
             source,
         })
@@ -158,47 +158,47 @@ impl std::error::Error for Exit {}
 
 /// How far apart the end of a program and the end of its output may be. It may close its output and
 /// live on, and others may hold its output when it is gone.
-const APART: Duration = Duration::from_secs(1);
+const MAX_EXIT_SKEW: Duration = Duration::from_secs(1);
 
 /// Keeps a program for as long as it is held.
 #[derive(Clone, Debug)]
-struct Held {
-    _held: Arc<oneshot::Sender<Infallible>>,
+struct ProgramHandle {
+    _sender: Arc<oneshot::Sender<Infallible>>,
 }
 
-impl Held {
+impl ProgramHandle {
     /// Makes a hold, and what resolves when its last clone is dropped.
     fn new() -> (Self, oneshot::Receiver<Infallible>) {
-        let (held, released) = oneshot::channel();
-        let held = Self {
-            _held: Arc::new(held),
+        let (sender, released) = oneshot::channel();
+        let handle = Self {
+            _sender: Arc::new(sender),
         };
-        (held, released)
+        (handle, released)
     }
 }
 
 /// Makes a link of a program's input and output.
-fn link(
+fn program_link(
     (input, output): (ChildStdin, ChildStdout),
-    held: &Held,
+    handle: &ProgramHandle,
     exit: oneshot::Receiver<Exit>,
     peer: &str,
 ) -> Link {
     let link = lines::link(output, input, Role::Client, peer);
-    let fate = Fate::Awaited(exit.shared());
+    let exit = ExitFuture::Pending(exit.shared());
     Link {
-        reader: Box::new(Reader {
+        reader: Box::new(ProgramReader {
             lines: link.reader,
-            ended: false,
-            patience: Patience::default(),
-            fate: fate.clone(),
-            _held: held.clone(),
+            output_ended: false,
+            timeout: LazyTimeout::default(),
+            exit: exit.clone(),
+            _handle: handle.clone(),
         }),
-        writer: Box::new(Writer {
+        writer: Box::new(ProgramWriter {
             lines: link.writer,
-            patience: Patience::default(),
-            fate,
-            _held: held.clone(),
+            timeout: LazyTimeout::default(),
+            exit,
+            _handle: handle.clone(),
         }),
         ..link
     }
@@ -206,29 +206,31 @@ fn link(
 
 /// Messages from a program.
 #[derive(Debug)]
-struct Reader {
+struct ProgramReader {
     lines: Box<dyn MessageReader>,
     /// Whether its output has ended.
-    ended: bool,
-    patience: Patience,
-    fate: Fate,
-    _held: Held,
+    output_ended: bool,
+    timeout: LazyTimeout,
+    exit: ExitFuture,
+    _handle: ProgramHandle,
 }
 
-impl MessageReader for Reader {
+impl MessageReader for ProgramReader {
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, ReadError>> {
-        if !self.ended {
+        if !self.output_ended {
             match self.lines.poll_message(cx) {
-                Poll::Ready(Ok(None)) => self.ended = true,
+                Poll::Ready(Ok(None)) => self.output_ended = true,
                 Poll::Pending => {}
                 message @ Poll::Ready(_) => return message,
             }
         }
-        let exit = self.fate.poll_exit(cx);
-        match (self.ended, &exit) {
+        let exit = self.exit.poll_exit(cx);
+        match (self.output_ended, &exit) {
             (false, Poll::Pending) => return Poll::Pending,
             (true, Poll::Ready(_)) => {}
-            (true, Poll::Pending) | (false, Poll::Ready(_)) => ready!(self.patience.poll_out(cx)),
+            (true, Poll::Pending) | (false, Poll::Ready(_)) => {
+                ready!(self.timeout.poll_elapsed(cx))
+            }
         }
         Poll::Ready(match exit {
             Poll::Ready(exit) => Err(ReadError::Exited(exit)),
@@ -239,24 +241,24 @@ impl MessageReader for Reader {
 
 /// Messages to a program.
 #[derive(Debug)]
-struct Writer {
+struct ProgramWriter {
     lines: Box<dyn MessageWriter>,
-    patience: Patience,
-    fate: Fate,
-    _held: Held,
+    timeout: LazyTimeout,
+    exit: ExitFuture,
+    _handle: ProgramHandle,
 }
 
-impl Writer {
+impl ProgramWriter {
     /// Waits for the reason why nobody reads any more.
-    fn poll_reason(
+    fn poll_exit_reason(
         &mut self,
         cx: &mut Context<'_>,
         written: io::Result<()>,
     ) -> Poll<io::Result<()>> {
         match written {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-                let Poll::Ready(exit) = self.fate.poll_exit(cx) else {
-                    ready!(self.patience.poll_out(cx));
+                let Poll::Ready(exit) = self.exit.poll_exit(cx) else {
+                    ready!(self.timeout.poll_elapsed(cx));
                     return Poll::Ready(Err(error));
                 };
                 Poll::Ready(Err(io::Error::new(
@@ -269,7 +271,7 @@ impl Writer {
     }
 }
 
-impl MessageWriter for Writer {
+impl MessageWriter for ProgramWriter {
     fn push(&mut self, message: Outgoing, encoding: Encoding) {
         self.lines.push(message, encoding);
     }
@@ -280,7 +282,7 @@ impl MessageWriter for Writer {
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let written = ready!(self.lines.poll_flush(cx));
-        self.poll_reason(cx, written)
+        self.poll_exit_reason(cx, written)
     }
 
     fn poll_upkeep(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -289,25 +291,25 @@ impl MessageWriter for Writer {
 
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let written = ready!(self.lines.poll_close(cx));
-        self.poll_reason(cx, written)
+        self.poll_exit_reason(cx, written)
     }
 }
 
 /// How the program ended, for whoever asks.
 #[derive(Clone, Debug)]
-enum Fate {
-    Awaited(Shared<oneshot::Receiver<Exit>>),
-    Known(Exit),
+enum ExitFuture {
+    Pending(Shared<oneshot::Receiver<Exit>>),
+    Ready(Exit),
 }
 
-impl Fate {
+impl ExitFuture {
     fn poll_exit(&mut self, cx: &mut Context<'_>) -> Poll<Exit> {
         let exit = match self {
-            Self::Known(exit) => exit.clone(),
-            Self::Awaited(exit) => {
+            Self::Ready(exit) => exit.clone(),
+            Self::Pending(exit) => {
                 // Its keeper is gone without a word when the runtime is shut down.
                 let exit = ready!(Pin::new(exit).poll(cx)).unwrap_or_default();
-                *self = Self::Known(exit.clone());
+                *self = Self::Ready(exit.clone());
                 exit
             }
         };
@@ -317,12 +319,12 @@ impl Fate {
 
 /// A wait that begins when it is first asked for.
 #[derive(Debug, Default)]
-struct Patience(Option<Pin<Box<Sleep>>>);
+struct LazyTimeout(Option<Pin<Box<Sleep>>>);
 
-impl Patience {
+impl LazyTimeout {
     /// Resolves when patience has run out.
-    fn poll_out(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let wait = self.0.get_or_insert_with(|| Box::pin(sleep(APART)));
+    fn poll_elapsed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let wait = self.0.get_or_insert_with(|| Box::pin(sleep(MAX_EXIT_SKEW)));
         wait.as_mut().poll(cx)
     }
 }
@@ -332,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_exit_tells_status_and_last_words() {
+    fn exit_shows_status_and_last_stderr_line() {
         let exit = |raw, words: Option<&str>| Exit {
             status: Some(ExitStatus::from_raw(raw)),
             last_words: words.map(str::to_owned),

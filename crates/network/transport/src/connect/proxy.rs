@@ -45,13 +45,13 @@ impl Proxy {
         }
         request.push_str("\r\n");
         stream.write_all(request.as_bytes()).await?;
-        read_answer(&mut stream).await?;
+        read_response(&mut stream).await?;
         Ok(stream)
     }
 }
 
 /// Reads the head of an answer and not a byte more: what follows belongs to the tunnel.
-async fn read_answer(stream: &mut TcpStream) -> Result<(), ConnectError> {
+async fn read_response(stream: &mut TcpStream) -> Result<(), ConnectError> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         if head.len() >= MAX_HEAD_BYTES {
@@ -95,7 +95,7 @@ impl FromStr for Proxy {
             format!("{host}:80")
         };
         let authorization = user
-            .map(|user| decode(user).ok_or(ProxyError::Malformed))
+            .map(|user| percent_decode(user).ok_or(ProxyError::Malformed))
             .transpose()?
             .map(|user| format!("Basic {}", STANDARD.encode_to_string(user)));
         Ok(Self {
@@ -106,7 +106,7 @@ impl FromStr for Proxy {
 }
 
 /// Undoes percent-encoding.
-fn decode(text: &str) -> Option<Vec<u8>> {
+fn percent_decode(text: &str) -> Option<Vec<u8>> {
     let mut bytes = text.bytes();
     let mut decoded = Vec::with_capacity(text.len());
     while let Some(byte) = bytes.next() {
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_of_proxies_are_read_and_passwords_hidden() {
+    fn proxy_urls_are_parsed_and_debug_hides_passwords() {
         let proxy: Proxy = "http://me:s%40cret@p.test:3128".parse().unwrap();
         assert_eq!(proxy.authority, "p.test:3128");
         assert_eq!(proxy.authorization.as_deref(), Some("Basic bWU6c0BjcmV0"));
@@ -161,10 +161,10 @@ mod tests {
     }
 
     /// Answers one request; returns what was asked.
-    async fn answering(answer: &'static str) -> (Proxy, tokio::task::JoinHandle<String>) {
+    async fn proxy_with_response(answer: &'static str) -> (Proxy, tokio::task::JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://u:p@{}", listener.local_addr().unwrap());
-        let asked = tokio::spawn(async move {
+        let request = tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut request = Vec::new();
             while !request.ends_with(b"\r\n\r\n") {
@@ -173,33 +173,33 @@ mod tests {
             stream.write_all(answer.as_bytes()).await.unwrap();
             String::from_utf8(request).unwrap()
         });
-        (url.parse().unwrap(), asked)
+        (url.parse().unwrap(), request)
     }
 
     #[tokio::test]
-    async fn a_tunnel_is_asked_for_and_its_first_bytes_are_left_alone() {
-        let (proxy, asked) = answering("HTTP/1.1 200 OK\r\nX: y\r\n\r\nfirst").await;
+    async fn connect_request_consumes_no_tunnel_bytes() {
+        let (proxy, request) = proxy_with_response("HTTP/1.1 200 OK\r\nX: y\r\n\r\nfirst").await;
         let mut stream = proxy.dial("h.test:443").await.unwrap();
         let mut first = String::new();
         stream.read_to_string(&mut first).await.unwrap();
         assert_eq!(first, "first");
-        let asked = asked.await.unwrap();
+        let request = request.await.unwrap();
         assert!(
-            asked.starts_with("CONNECT h.test:443 HTTP/1.1\r\n"),
-            "{asked}"
+            request.starts_with("CONNECT h.test:443 HTTP/1.1\r\n"),
+            "{request}"
         );
         assert!(
-            asked.contains("Proxy-Authorization: Basic dTpw\r\n"),
-            "{asked}"
+            request.contains("Proxy-Authorization: Basic dTpw\r\n"),
+            "{request}"
         );
     }
 
     #[tokio::test]
-    async fn a_proxy_that_refuses_is_told_from_one_that_is_none() {
-        let (proxy, _) = answering("HTTP/1.1 407 No\r\n\r\n").await;
+    async fn refusal_and_non_proxy_are_distinct_errors() {
+        let (proxy, _) = proxy_with_response("HTTP/1.1 407 No\r\n\r\n").await;
         let error = proxy.dial("h:1").await.unwrap_err();
         assert!(matches!(error, ConnectError::ProxyRefused { status: 407 }));
-        let (proxy, _) = answering("hello\r\n\r\n").await;
+        let (proxy, _) = proxy_with_response("hello\r\n\r\n").await;
         let error = proxy.dial("h:1").await.unwrap_err();
         assert!(matches!(error, ConnectError::NotProxy(_)), "{error}");
     }

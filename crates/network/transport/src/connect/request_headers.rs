@@ -11,7 +11,7 @@ const MAX_BYTES: usize = 16 << 10;
 
 /// Names that the handshake itself uses, that would change how the request is framed, or, as
 /// `Origin`, that say what is not so: no web page is asking.
-const RESERVED: &[HeaderName] = &[
+const RESERVED_NAMES: &[HeaderName] = &[
     header::CONNECTION,
     header::CONTENT_LENGTH,
     header::EXPECT,
@@ -64,7 +64,7 @@ impl Headers {
         if parsed == header::AUTHORIZATION {
             return Err(HeaderError::Authorization);
         }
-        if RESERVED.contains(&parsed) {
+        if RESERVED_NAMES.contains(&parsed) {
             return Err(HeaderError::Reserved(parsed.to_string()));
         }
         let value = HeaderValue::from_bytes(value.as_bytes())
@@ -98,13 +98,13 @@ impl Headers {
     /// Appends them as a request has them.
     pub(super) fn encode(&self, request: &mut Vec<u8>) {
         for (name, value) in &self.lines {
-            line(request, name.as_str(), value.as_bytes());
+            append_header(request, name.as_str(), value.as_bytes());
         }
     }
 }
 
 /// Appends one header.
-pub(super) fn line(request: &mut Vec<u8>, name: &str, value: &[u8]) {
+pub(super) fn append_header(request: &mut Vec<u8>, name: &str, value: &[u8]) {
     request.extend_from_slice(name.as_bytes());
     request.extend_from_slice(b": ");
     request.extend_from_slice(value);
@@ -153,7 +153,7 @@ impl BearerToken {
         if token.is_empty() {
             return Err(TokenError::Empty);
         }
-        let mut value = HeaderValue::from_bytes(format!("{SCHEME}{token}").as_bytes())
+        let mut value = HeaderValue::from_bytes(format!("{BEARER_PREFIX}{token}").as_bytes())
             .map_err(|_| TokenError::Character)?;
         value.set_sensitive(true);
         Ok(Self(value))
@@ -166,12 +166,15 @@ impl BearerToken {
 
     /// Returns the token itself.
     pub(super) fn secret(&self) -> &[u8] {
-        self.0.as_bytes().get(SCHEME.len()..).unwrap_or_default()
+        self.0
+            .as_bytes()
+            .get(BEARER_PREFIX.len()..)
+            .unwrap_or_default()
     }
 }
 
 /// What stands before a token.
-const SCHEME: &str = "Bearer ";
+const BEARER_PREFIX: &str = "Bearer ";
 
 impl fmt::Debug for BearerToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -196,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_are_sent_in_their_order_and_shown_by_name() {
+    fn headers_keep_their_order_and_debug_hides_values() {
         let headers = Headers::new([("X-Key", "s3cret"), ("x-b", ""), ("X-Key", "é")]).unwrap();
         let mut request = Vec::new();
         headers.encode(&mut request);
@@ -205,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_the_handshake_and_the_origin_are_refused() {
+    fn reserved_header_names_are_rejected() {
         for name in [
             "Origin",
             "host",
@@ -224,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authorization_is_not_among_the_lines_and_not_shown() {
+    fn authorization_is_kept_apart_and_hidden() {
         let mut headers = Headers::new([("x-a", "b")]).unwrap();
         headers.authorize(HeaderValue::from_static("Scheme s3cret"));
         let mut request = Vec::new();
@@ -236,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_breaks_out_of_its_line() {
+    fn header_injection_is_rejected() {
         for name in ["", "a b", "a:", "a\r\nb", "ü"] {
             assert!(
                 matches!(Headers::new([(name, "x")]), Err(HeaderError::Name(_))),
@@ -252,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn they_are_bounded() {
+    fn header_count_and_size_are_bounded() {
         let many = (0..MAX_HEADERS).map(|n| (format!("h{n}"), "x"));
         let mut headers = Headers::new(many).unwrap();
         assert_eq!(headers.add("one-more", "x"), Err(HeaderError::TooMany));
@@ -266,14 +269,14 @@ mod token_tests {
     use super::*;
 
     #[test]
-    fn a_token_is_trimmed_and_hidden() {
+    fn bearer_token_is_trimmed_and_hidden_in_debug() {
         let token = BearerToken::new(" s3cret é\n").unwrap();
         assert_eq!(token.authorization(), "Bearer s3cret é".as_bytes());
         assert_eq!(format!("{token:?}"), "BearerToken(..)");
     }
 
     #[test]
-    fn what_no_header_carries_is_no_token() {
+    fn token_that_no_header_can_carry_is_rejected() {
         assert_eq!(BearerToken::new(" \n"), Err(TokenError::Empty));
         for text in ["a\r\nX: y", "a\0b", "a\x7fb"] {
             assert_eq!(BearerToken::new(text), Err(TokenError::Character));

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_are_read_with_their_defaults() {
+    fn urls_are_parsed_with_default_ports_and_paths() {
         for (url, scheme, name, port, target) in [
             ("ws://a.test", Scheme::Ws, "a.test", 80, "/"),
             ("wss://a.test", Scheme::Wss, "a.test", 443, "/"),
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_name_a_port_that_is_not_the_usual_one() {
+    fn host_header_omits_the_default_port() {
         for (url, header) in [
             ("ws://a.test", "a.test"),
             ("ws://a.test:80/x", "a.test"),
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_refused_for_what_is_wrong_with_them() {
+    fn invalid_urls_are_rejected_with_the_matching_error() {
         for (url, error) in [
             ("", AddressError::NoScheme),
             ("127.0.0.1:80", AddressError::NoScheme),
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_holds_no_secret() {
+    fn display_debug_and_errors_hide_secrets() {
         let address = parse("wss://h:1/p-secret?token=secret").unwrap();
         assert_eq!(address.to_string(), "wss://h:1");
         assert!(!format!("{address:?}").contains("secret"));
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn privacy_is_tls_or_this_machine() {
+    fn only_tls_and_loopback_are_private() {
         for url in [
             "wss://a.test",
             "ws://localhost",

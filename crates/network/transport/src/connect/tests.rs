@@ -39,15 +39,15 @@ fn server(url: &str) -> WebSocket {
 }
 
 /// The error of a link that could not be opened, with its sources.
-async fn refusal(server: &WebSocket) -> (ConnectError, String) {
+async fn connect_error(server: &WebSocket) -> (ConnectError, String) {
     let error = within("an error", server.open())
         .await
         .expect_err("no link");
-    let text = chain(&error);
+    let text = error_chain(&error);
     (error, text)
 }
 
-fn chain(error: &dyn std::error::Error) -> String {
+fn error_chain(error: &dyn std::error::Error) -> String {
     let sources = std::iter::successors(Some(error), |error| error.source());
     let texts: Vec<String> = sources.map(ToString::to_string).collect();
     texts.join(": ")
@@ -84,15 +84,15 @@ async fn loopback(address: &str) -> (Listener, String) {
 }
 
 /// Sends a message each way.
-async fn talk(near: &mut Link, accepted: &mut mpsc::Receiver<Link>) {
+async fn exchange(near: &mut Link, accepted: &mut mpsc::Receiver<Link>) {
     let mut far = within("a link", accepted.recv()).await.unwrap();
     for (from, to) in [(&mut *near, &mut far)] {
-        say(from, to, "there").await;
-        say(to, from, "back").await;
+        send_and_expect(from, to, "there").await;
+        send_and_expect(to, from, "back").await;
     }
 }
 
-async fn say(from: &mut Link, to: &mut Link, what: &str) {
+async fn send_and_expect(from: &mut Link, to: &mut Link, what: &str) {
     from.writer
         .push(Outgoing::notification(what, &()), Encoding::Text);
     within("flushed", from.writer.flush()).await.unwrap();
@@ -108,11 +108,11 @@ async fn a_websocket_carries_messages_both_ways() {
         let mut accepted = listen(listener, Auth::Open);
         let mut link = within("a link", server(&url).open()).await.unwrap();
         assert_eq!(link.peer, url);
-        talk(&mut link, &mut accepted).await;
+        exchange(&mut link, &mut accepted).await;
         let by_name = url.replace(address.strip_suffix(":0").unwrap(), "localhost");
         if address.starts_with('1') {
             let mut link = within("a link", server(&by_name).open()).await.unwrap();
-            talk(&mut link, &mut accepted).await;
+            exchange(&mut link, &mut accepted).await;
         }
     }
 }
@@ -125,25 +125,25 @@ async fn a_unix_socket_carries_messages_both_ways() {
     let url = format!("unix://{}", path.display());
     let mut link = within("a link", server(&url).open()).await.unwrap();
     assert_eq!(link.peer, url);
-    talk(&mut link, &mut accepted).await;
-    let nobody = WebSocket::new(Address::Unix(dir.path().join("none")));
-    let (error, text) = refusal(&nobody).await;
+    exchange(&mut link, &mut accepted).await;
+    let no_listener = WebSocket::new(Address::Unix(dir.path().join("none")));
+    let (error, text) = connect_error(&no_listener).await;
     assert_eq!(error.fault(), Fault::Transport);
     assert!(
         text.contains("none") && text.contains("No such file"),
         "{text}"
     );
-    expect_file_gone_is_told(dir.path()).await;
+    expect_regular_file_is_unreachable(dir.path()).await;
 }
 
-async fn expect_file_gone_is_told(dir: &Path) {
+async fn expect_regular_file_is_unreachable(dir: &Path) {
     std::fs::write(dir.join("file"), "").unwrap();
-    let (error, text) = refusal(&WebSocket::new(Address::Unix(dir.join("file")))).await;
+    let (error, text) = connect_error(&WebSocket::new(Address::Unix(dir.join("file")))).await;
     assert!(matches!(error, ConnectError::Unreachable { .. }), "{text}");
 }
 
 #[tokio::test]
-async fn a_bearer_token_opens_the_door_and_a_wrong_one_does_not() {
+async fn only_the_right_bearer_token_is_accepted() {
     let (listener, url) = loopback("127.0.0.1:0").await;
     let auth = Auth::CapabilityToken(TokenDigest::of_token("s3cret é"));
     let mut accepted = listen(listener, auth);
@@ -152,25 +152,25 @@ async fn a_bearer_token_opens_the_door_and_a_wrong_one_does_not() {
         ..server(&url)
     };
     let mut link = within("a link", with(" s3cret é\n").open()).await.unwrap();
-    talk(&mut link, &mut accepted).await;
+    exchange(&mut link, &mut accepted).await;
     for (client, body) in [
         (with("another"), "401 invalid websocket bearer token"),
         (server(&url), "401 missing websocket bearer token"),
     ] {
-        let (error, text) = refusal(&client).await;
+        let (error, text) = connect_error(&client).await;
         assert_eq!((error.fault(), error.is_passing()), (Fault::Peer, false));
         assert!(text.ends_with(body) && !text.contains("another"), "{text}");
     }
 }
 
 #[tokio::test]
-async fn a_token_does_not_leave_this_machine_in_the_clear() {
+async fn bearer_token_is_never_sent_unencrypted_to_another_host() {
     for url in ["ws://a.test:1", "ws://192.0.2.1:1", "ws://[2001:db8::1]:1"] {
         let client = WebSocket {
             bearer_token: Some(BearerToken::new("s3cret").unwrap()),
             ..server(url)
         };
-        let (error, text) = refusal(&client).await;
+        let (error, text) = connect_error(&client).await;
         assert_eq!(error.fault(), Fault::Caller);
         assert!(matches!(error, ConnectError::TokenInTheClear(_)), "{text}");
         assert!(!text.contains("s3cret") && text.contains(url), "{text}");
@@ -179,10 +179,10 @@ async fn a_token_does_not_leave_this_machine_in_the_clear() {
 }
 
 #[tokio::test]
-async fn headers_are_sent_and_no_origin_is() {
+async fn custom_headers_are_sent_without_an_origin() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let asked = tokio::spawn(async move {
+    let request_task = tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
         let mut request = Vec::new();
         while !request.ends_with(b"\r\n\r\n") {
@@ -199,9 +199,9 @@ async fn headers_are_sent_and_no_origin_is() {
         bearer_token: Some(BearerToken::new("s3cret").unwrap()),
         ..server(&format!("ws://{address}/door?role=harness&x=%20"))
     };
-    let (_, text) = refusal(&client).await;
+    let (_, text) = connect_error(&client).await;
     assert!(text.ends_with("418 Teapot"), "{text}");
-    let request = within("the request", asked).await.unwrap();
+    let request = within("the request", request_task).await.unwrap();
     let (first, rest) = request.split_once("\r\n").unwrap();
     assert_eq!(first, "GET /door?role=harness&x=%20 HTTP/1.1");
     for line in [
@@ -217,11 +217,11 @@ async fn headers_are_sent_and_no_origin_is() {
 }
 
 #[tokio::test]
-async fn nobody_there_and_no_such_host_are_told_apart() {
+async fn refused_connection_and_unknown_host_are_distinct_errors() {
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = free.local_addr().unwrap();
     drop(free);
-    let (error, text) = refusal(&server(&format!("ws://{address}"))).await;
+    let (error, text) = connect_error(&server(&format!("ws://{address}"))).await;
     assert_eq!(
         (error.fault(), error.is_passing()),
         (Fault::Transport, true)
@@ -230,7 +230,7 @@ async fn nobody_there_and_no_such_host_are_told_apart() {
         text.contains(&address.to_string()) && text.contains("refused"),
         "{text}"
     );
-    let (error, text) = refusal(&server("ws://no-such-host.invalid:1")).await;
+    let (error, text) = connect_error(&server("ws://no-such-host.invalid:1")).await;
     assert_eq!(error.fault(), Fault::Transport);
     assert!(matches!(error, ConnectError::Resolve { .. }), "{text}");
     assert!(
@@ -240,13 +240,13 @@ async fn nobody_there_and_no_such_host_are_told_apart() {
 }
 
 #[test]
-fn a_bad_url_is_the_callers_fault_and_says_what_would_do() {
+fn invalid_url_is_a_caller_error_that_names_valid_schemes() {
     let error = ConnectError::from("http://x".parse::<Address>().unwrap_err());
     assert_eq!(error.fault(), Fault::Caller);
     assert!(
-        chain(&error).contains("wss://HOST:PORT"),
+        error_chain(&error).contains("wss://HOST:PORT"),
         "{}",
-        chain(&error)
+        error_chain(&error)
     );
 }
 
@@ -274,10 +274,10 @@ async fn peer(answer: impl Into<Vec<u8>>) -> String {
 }
 
 #[tokio::test]
-async fn a_refusal_is_told_with_its_text() {
+async fn refusal_includes_the_response_text() {
     let long = "y".repeat(5000);
     let shown = format!("404 {}", "y".repeat(500));
-    for (answer, text) in [
+    for (answer, expected) in [
         ("HTTP/1.1 403 Forbidden\r\n\r\n", "403 Forbidden"),
         (
             "HTTP/1.1 400 Bad Request\r\ncontent-length: 6\r\n\r\nno way ignored",
@@ -297,15 +297,15 @@ async fn a_refusal_is_told_with_its_text() {
         ),
         (&format!("HTTP/1.1 404 Not Found\r\n\r\n{long}"), &shown),
     ] {
-        let (error, told) = refusal(&server(&peer(answer).await)).await;
+        let (error, text) = connect_error(&server(&peer(answer).await)).await;
         assert_eq!(error.fault(), Fault::Peer);
-        assert_eq!(told, format!("server refused the connection: {text}"));
-        assert_eq!(error.is_passing(), text.starts_with('5'), "{told}");
+        assert_eq!(text, format!("server refused the connection: {expected}"));
+        assert_eq!(error.is_passing(), expected.starts_with('5'), "{text}");
     }
 }
 
 #[tokio::test]
-async fn a_refusal_that_repeats_a_secret_is_told_without_its_text() {
+async fn refusal_that_echoes_a_secret_hides_the_response_text() {
     for repeated in ["/p-s3cret?key=s3cret", "t-s3cret", "h-s3cret"] {
         for answer in [
             format!("HTTP/1.1 404 Not Found\r\n\r\nCannot GET {repeated}, sorry"),
@@ -317,16 +317,16 @@ async fn a_refusal_that_repeats_a_secret_is_told_without_its_text() {
                 headers: Headers::new([("x-key", "h-s3cret"), ("x-a", "a")]).unwrap(),
                 ..server(&url)
             };
-            let (error, told) = refusal(&client).await;
-            assert!(!told.contains("s3cret"), "{told}");
+            let (error, text) = connect_error(&client).await;
+            assert!(!text.contains("s3cret"), "{text}");
             assert!(!format!("{error:?}").contains("s3cret"), "{error:?}");
-            assert_eq!(told, "server refused the connection: 404 Not Found");
+            assert_eq!(text, "server refused the connection: 404 Not Found");
         }
     }
 }
 
 #[tokio::test]
-async fn who_does_not_speak_websocket_is_told_so() {
+async fn peer_that_is_not_a_websocket_server_is_reported() {
     let endless = format!("HTTP/1.1 101 X\r\nx: {}", "y".repeat(64 << 10));
     let switched = "HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: websocket\r\n";
     for (answer, reason) in [
@@ -345,27 +345,27 @@ async fn who_does_not_speak_websocket_is_told_so() {
         ),
         (format!("{switched}\r\n"), "it answers another request"),
     ] {
-        let (error, told) = refusal(&server(&peer(answer).await)).await;
+        let (error, text) = connect_error(&server(&peer(answer).await)).await;
         assert_eq!(error.fault(), Fault::Peer);
-        assert_eq!(told, format!("server does not speak websocket: {reason}"));
+        assert_eq!(text, format!("server does not speak websocket: {reason}"));
     }
 }
 
 #[tokio::test]
-async fn who_hangs_up_before_the_end_of_its_answer_may_answer_the_next_time() {
+async fn connection_closed_before_the_response_is_a_transient_error() {
     for answer in [
         "",
         "HTTP/1.1 101 Swi",
         "HTTP/1.1 101 X\r\nUpgrade: websocket\r\n",
     ] {
-        let (error, told) = refusal(&server(&peer(answer).await)).await;
-        assert!(matches!(error, ConnectError::Closed), "{answer:?}: {told}");
+        let (error, text) = connect_error(&server(&peer(answer).await)).await;
+        assert!(matches!(error, ConnectError::Closed), "{answer:?}: {text}");
         assert_eq!((error.fault(), error.is_passing()), (Fault::Peer, true));
     }
 }
 
 #[tokio::test]
-async fn who_never_answers_is_given_up_in_time() {
+async fn silent_peer_times_out() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let short = Duration::from_millis(50);
@@ -374,20 +374,20 @@ async fn who_never_answers_is_given_up_in_time() {
             connect_timeout: short,
             ..server(&format!("{scheme}://{address}/secret"))
         };
-        let asked = Instant::now();
-        let (error, told) = refusal(&client).await;
-        assert!(asked.elapsed() >= short);
+        let request_task = Instant::now();
+        let (error, text) = connect_error(&client).await;
+        assert!(request_task.elapsed() >= short);
         assert_eq!(
             (error.fault(), error.is_passing()),
             (Fault::Transport, true)
         );
         let expected = format!("connecting to `{scheme}://{address}` took longer than 50ms");
-        assert_eq!(told, expected);
+        assert_eq!(text, expected);
     }
 }
 
 #[tokio::test]
-async fn a_refusal_whose_text_never_ends_is_told_all_the_same() {
+async fn refusal_with_an_unfinished_body_is_reported() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}", listener.local_addr().unwrap());
     let open = tokio::spawn(async move {
@@ -396,7 +396,7 @@ async fn a_refusal_whose_text_never_ends_is_told_all_the_same() {
         stream.write_all(head).await.unwrap();
         stream
     });
-    let (_, told) = refusal(&server(&url)).await;
-    assert_eq!(told, "server refused the connection: 401 not you");
+    let (_, text) = connect_error(&server(&url)).await;
+    assert_eq!(text, "server refused the connection: 401 not you");
     drop(open.await.unwrap());
 }

@@ -18,7 +18,7 @@ const MAX_HEAD_BYTES: usize = 16 << 10;
 const MAX_HEADERS: usize = 64;
 /// How much of a refusal's text is read; what is shown of it.
 const MAX_BODY_BYTES: usize = 4 << 10;
-const SHOWN_CHARS: usize = 500;
+const MAX_SHOWN_CHARS: usize = 500;
 /// What is shorter is not taken for a secret: it would be found in any text.
 const MIN_SECRET_BYTES: usize = 4;
 /// How long a refusal's text may take: that it was refused is known already.
@@ -26,59 +26,59 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What is asked for.
 #[derive(Debug)]
-pub(super) struct Request<'a> {
+pub(super) struct UpgradeRequest<'a> {
     pub(super) authority: &'a str,
     pub(super) target: &'a str,
     pub(super) headers: &'a Headers,
     pub(super) bearer_token: Option<&'a BearerToken>,
 }
 
-impl Request<'_> {
+impl UpgradeRequest<'_> {
     /// Upgrades a connection; returns what came behind the answer.
     pub(super) async fn upgrade<S>(&self, stream: &mut S) -> Result<Vec<u8>, ConnectError>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let key = STANDARD.encode_to_string(nonce());
+        let key = STANDARD.encode_to_string(handshake_nonce());
         stream.write_all(&self.encode(&key)).await?;
         stream.flush().await?;
-        let mut answer = Vec::new();
+        let mut response_bytes = Vec::new();
         loop {
             // A connection that is cut in the middle of an answer says nothing about the peer.
-            if stream.read_buf(&mut answer).await? == 0 {
+            if stream.read_buf(&mut response_bytes).await? == 0 {
                 return Err(ConnectError::Closed);
             }
             let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
             let mut response = httparse::Response::new(&mut headers);
-            let length = match response.parse(&answer) {
+            let length = match response.parse(&response_bytes) {
                 Ok(httparse::Status::Complete(length)) => length,
-                Ok(httparse::Status::Partial) if answer.len() <= MAX_HEAD_BYTES => continue,
+                Ok(httparse::Status::Partial) if response_bytes.len() <= MAX_HEAD_BYTES => continue,
                 Ok(httparse::Status::Partial) => {
                     return Err(ConnectError::NotWebSocket("its answer is too long"));
                 }
                 Err(_) => return Err(ConnectError::NotWebSocket("its answer is not HTTP")),
             };
-            let head = Head(&response);
+            let head = ResponseHead(&response);
             let status = response.code.unwrap_or(0);
             if status == 101 {
                 head.check(&key)?;
-                return Ok(answer.split_off(length));
+                return Ok(response_bytes.split_off(length));
             }
             let (framing, phrase) = (head.framing(), response.reason.unwrap_or("").to_owned());
-            let body = framing.read(stream, answer.split_off(length)).await;
-            let said = [&body[..], phrase.as_bytes()].map(one_line);
-            let told = said
+            let body = framing.read(stream, response_bytes.split_off(length)).await;
+            let candidates = [&body[..], phrase.as_bytes()].map(one_line);
+            let shown = candidates
                 .into_iter()
-                .find(|text| !text.is_empty() && !self.is_repeated_in(text));
-            let reason = told.unwrap_or_else(|| meaning(status).to_owned());
-            let reason = reason.chars().take(SHOWN_CHARS).collect();
+                .find(|text| !text.is_empty() && !self.is_secret_in(text));
+            let reason = shown.unwrap_or_else(|| status_text(status).to_owned());
+            let reason = reason.chars().take(MAX_SHOWN_CHARS).collect();
             return Err(ConnectError::Refused { status, reason });
         }
     }
 
     /// Tells whether a text repeats what may be secret: who answers that there is no such path often
     /// names the path.
-    fn is_repeated_in(&self, text: &str) -> bool {
+    fn is_secret_in(&self, text: &str) -> bool {
         let (path, query) = self.target.split_once('?').unwrap_or((self.target, ""));
         let token = self.bearer_token.map(BearerToken::secret);
         let secrets = [path.as_bytes(), query.as_bytes()].into_iter();
@@ -98,7 +98,7 @@ impl Request<'_> {
         .into_bytes();
         let token = self.bearer_token.map(BearerToken::authorization);
         if let Some(authorization) = token.or(self.headers.authorization()) {
-            request_headers::line(&mut request, "Authorization", authorization);
+            request_headers::append_header(&mut request, "Authorization", authorization);
         }
         self.headers.encode(&mut request);
         request.extend_from_slice(b"\r\n");
@@ -107,9 +107,9 @@ impl Request<'_> {
 }
 
 /// The head of an answer.
-struct Head<'a>(&'a httparse::Response<'a, 'a>);
+struct ResponseHead<'a>(&'a httparse::Response<'a, 'a>);
 
-impl Head<'_> {
+impl ResponseHead<'_> {
     /// Checks that the peer is a websocket server that answers this very request.
     fn check(&self, key: &str) -> Result<(), ConnectError> {
         let refusal = if !self.has("upgrade", "websocket") || !self.has("connection", "upgrade") {
@@ -128,14 +128,14 @@ impl Head<'_> {
     }
 
     /// Tells where the body ends.
-    fn framing(&self) -> Framing {
+    fn framing(&self) -> BodyFraming {
         if self.has("transfer-encoding", "chunked") {
-            return Framing::Chunked;
+            return BodyFraming::Chunked;
         }
         let length = self
             .value("content-length")
             .and_then(|value| str::from_utf8(value).ok()?.trim().parse().ok());
-        Framing::Plain(length.unwrap_or(usize::MAX).min(MAX_BODY_BYTES))
+        BodyFraming::Plain(length.unwrap_or(usize::MAX).min(MAX_BODY_BYTES))
     }
 
     fn values(&self, name: &str) -> impl Iterator<Item = &[u8]> {
@@ -159,31 +159,31 @@ impl Head<'_> {
 }
 
 /// Where a body ends.
-enum Framing {
+enum BodyFraming {
     /// After this many bytes, or when the peer is done.
     Plain(usize),
     /// After a chunk of nothing.
     Chunked,
 }
 
-impl Framing {
+impl BodyFraming {
     /// Reads what there is of a body in good time. `body` came with the head.
     async fn read<S: AsyncRead + Unpin>(self, stream: &mut S, mut body: Vec<u8>) -> Vec<u8> {
-        let most = match self {
+        let limit = match self {
             Self::Plain(length) => length,
             Self::Chunked => MAX_BODY_BYTES,
         };
         let rest = async {
             let is_whole = |body: &[u8]| match self {
                 Self::Plain(length) => body.len() >= length,
-                Self::Chunked => body.len() >= most || body.ends_with(b"0\r\n\r\n"),
+                Self::Chunked => body.len() >= limit || body.ends_with(b"0\r\n\r\n"),
             };
             while !is_whole(&body) && stream.read_buf(&mut body).await? > 0 {}
             Ok::<_, io::Error>(())
         };
         // The refusal itself is told, with as much of its text as came.
         drop(timeout(BODY_TIMEOUT, rest).await);
-        body.truncate(most);
+        body.truncate(limit);
         match self {
             Self::Plain(_) => body,
             Self::Chunked => join_chunks(&body),
@@ -207,7 +207,7 @@ fn join_chunks(mut body: &[u8]) -> Vec<u8> {
 }
 
 /// Returns what a status means; nothing if it is none of the usual ones.
-fn meaning(status: u16) -> &'static str {
+fn status_text(status: u16) -> &'static str {
     let status = StatusCode::from_u16(status).ok();
     status
         .and_then(|status| status.canonical_reason())
@@ -225,7 +225,7 @@ fn one_line(text: &[u8]) -> String {
 }
 
 /// Sixteen bytes that tell this handshake from a cached one; they are no secret.
-fn nonce() -> [u8; 16] {
+fn handshake_nonce() -> [u8; 16] {
     use std::hash::{BuildHasher, RandomState};
 
     let state = RandomState::new();
@@ -235,17 +235,17 @@ fn nonce() -> [u8; 16] {
 
 /// Reads bytes as the answer to a handshake, for the fuzz target `http_handshake`.
 #[cfg(any(test, fuzzing))]
-pub(crate) fn fuzz_answer(data: &[u8]) {
+pub(crate) fn fuzz_response(data: &[u8]) {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut response = httparse::Response::new(&mut headers);
     if let Ok(httparse::Status::Complete(length)) = response.parse(data) {
-        let head = Head(&response);
+        let head = ResponseHead(&response);
         if head.check("dGhlIHNhbXBsZSBub25jZQ==").is_ok() {
             assert!(head.value("sec-websocket-extensions").is_none());
         }
         let joined = match head.framing() {
-            Framing::Plain(most) => data[length..].iter().take(most).copied().collect(),
-            Framing::Chunked => join_chunks(&data[length..]),
+            BodyFraming::Plain(limit) => data[length..].iter().take(limit).copied().collect(),
+            BodyFraming::Chunked => join_chunks(&data[length..]),
         };
         assert!(!one_line(&joined).contains(char::is_control));
     }

@@ -15,7 +15,7 @@ use tokio_rustls::{
 
 use super::{
     Address, BearerToken, CertificateFault, ConnectError, Headers, Host, ListenerTrust, Proxy,
-    Scheme, upgrade_request::Request,
+    Scheme, upgrade_request::UpgradeRequest,
 };
 use crate::{
     link::{Link, Role},
@@ -89,11 +89,11 @@ impl WebSocket {
         options: LinkOptions,
         proxy: Option<&Proxy>,
     ) -> Result<Link, ConnectError> {
-        let opened = self.upgraded(proxy).await?;
+        let upgraded = self.connect_and_upgrade(proxy).await?;
         Ok(websocket::boxed_link_with(
-            opened.input,
-            opened.output,
-            &opened.rest,
+            upgraded.input,
+            upgraded.output,
+            &upgraded.rest,
             Role::Client,
             self.peer(),
             options,
@@ -105,7 +105,9 @@ impl WebSocket {
     /// # Errors
     /// When no websocket came about in time.
     pub async fn open_socket(&self) -> Result<Socket, ConnectError> {
-        self.upgraded(None).await.map(Opened::into_socket)
+        self.connect_and_upgrade(None)
+            .await
+            .map(UpgradedStream::into_socket)
     }
 
     /// Opens a socket for raw messages through a proxy.
@@ -113,16 +115,21 @@ impl WebSocket {
     /// # Errors
     /// When no websocket came about in time.
     pub async fn open_socket_through(&self, proxy: &Proxy) -> Result<Socket, ConnectError> {
-        self.upgraded(Some(proxy)).await.map(Opened::into_socket)
+        self.connect_and_upgrade(Some(proxy))
+            .await
+            .map(UpgradedStream::into_socket)
     }
 
-    async fn upgraded(&self, proxy: Option<&Proxy>) -> Result<Opened, ConnectError> {
+    async fn connect_and_upgrade(
+        &self,
+        proxy: Option<&Proxy>,
+    ) -> Result<UpgradedStream, ConnectError> {
         self.check()?;
         let within = self.connect_timeout;
         let open = async {
             match &self.address {
-                Address::Network(host) => self.network(host, proxy).await,
-                Address::Unix(path) => self.unix(path).await,
+                Address::Network(host) => self.connect_network(host, proxy).await,
+                Address::Unix(path) => self.connect_unix(path).await,
             }
         };
         timeout(within, open).await.unwrap_or_else(|_| {
@@ -133,7 +140,11 @@ impl WebSocket {
         })
     }
 
-    async fn network(&self, host: &Host, proxy: Option<&Proxy>) -> Result<Opened, ConnectError> {
+    async fn connect_network(
+        &self,
+        host: &Host,
+        proxy: Option<&Proxy>,
+    ) -> Result<UpgradedStream, ConnectError> {
         let mut stream = match proxy {
             Some(proxy) => proxy.dial(&host.authority()).await?,
             None => self.dial(host).await?,
@@ -143,15 +154,15 @@ impl WebSocket {
         if host.scheme == Scheme::Ws {
             let rest = request.upgrade(&mut stream).await?;
             let (read, write) = stream.into_split();
-            return Ok(Opened::new(read, write, rest));
+            return Ok(UpgradedStream::new(read, write, rest));
         }
-        let mut stream = self.secure(host, stream).await?;
+        let mut stream = self.tls_connect(host, stream).await?;
         let rest = request.upgrade(&mut stream).await?;
         let (read, write) = tokio::io::split(stream);
-        Ok(Opened::new(read, write, rest))
+        Ok(UpgradedStream::new(read, write, rest))
     }
 
-    async fn unix(&self, path: &Path) -> Result<Opened, ConnectError> {
+    async fn connect_unix(&self, path: &Path) -> Result<UpgradedStream, ConnectError> {
         let connected = UnixStream::connect(path).await;
         let mut stream = connected.map_err(|source| {
             if source.kind() != io::ErrorKind::PermissionDenied {
@@ -166,7 +177,7 @@ impl WebSocket {
         }
         let rest = self.request("localhost", "/").upgrade(&mut stream).await?;
         let (read, write) = stream.into_split();
-        Ok(Opened::new(read, write, rest))
+        Ok(UpgradedStream::new(read, write, rest))
     }
 
     /// Connects to the first address of a host that answers.
@@ -177,10 +188,10 @@ impl WebSocket {
         };
         let found = lookup_host((host.name.as_str(), host.port)).await;
         // `localhost` is a name like others: a token goes to where it should lead, or nowhere.
-        let near = self.has_secret() && host.scheme == Scheme::Ws;
+        let loopback_only = self.has_secret() && host.scheme == Scheme::Ws;
         let addresses: Vec<SocketAddr> = found
             .map_err(resolve)?
-            .filter(|address| !near || address.ip().to_canonical().is_loopback())
+            .filter(|address| !loopback_only || address.ip().to_canonical().is_loopback())
             .collect();
         if addresses.is_empty() {
             return Err(resolve(io::Error::from(io::ErrorKind::AddrNotAvailable)));
@@ -192,7 +203,7 @@ impl WebSocket {
         Ok(stream)
     }
 
-    async fn secure(
+    async fn tls_connect(
         &self,
         host: &Host,
         stream: TcpStream,
@@ -205,8 +216,8 @@ impl WebSocket {
         connected.map_err(|error| tls_error(&host.name, error))
     }
 
-    fn request<'a>(&'a self, authority: &'a str, target: &'a str) -> Request<'a> {
-        Request {
+    fn request<'a>(&'a self, authority: &'a str, target: &'a str) -> UpgradeRequest<'a> {
+        UpgradeRequest {
             authority,
             target,
             headers: &self.headers,
@@ -231,14 +242,14 @@ impl WebSocket {
 }
 
 /// An upgraded connection.
-struct Opened {
+struct UpgradedStream {
     input: Box<dyn AsyncRead + Send + Unpin>,
     output: Box<dyn AsyncWrite + Send + Unpin>,
     /// What came behind the answer.
     rest: Vec<u8>,
 }
 
-impl Opened {
+impl UpgradedStream {
     fn new<R, W>(input: R, output: W, rest: Vec<u8>) -> Self
     where
         R: AsyncRead + Send + Unpin + 'static,

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_and_known_names_are_allowed() {
+    fn addresses_and_configured_names_are_allowed() {
         let names: HostNames = "box.example, Other".parse().unwrap();
         let hosts = AllowedHosts::new(names.iter());
         let machine = rustix::system::uname();
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn host_names_are_names_only() {
+    fn host_names_with_scheme_port_or_wildcard_are_rejected() {
         for text in ["", "a,,b", "http://a", "a:80", "[::1]", "a b", "*.a"] {
             assert!(text.parse::<HostNames>().is_err(), "{text:?}");
         }

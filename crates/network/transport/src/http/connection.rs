@@ -30,32 +30,32 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_HEAD_BYTES: usize = 32 << 10;
 
 /// The halves of a stream.
-pub(crate) type Halves = (
+pub(crate) type BoxedSplit = (
     Box<dyn AsyncRead + Send + Unpin>,
     Box<dyn AsyncWrite + Send + Unpin>,
 );
 
 /// A stream that can be taken apart again after hyper has served requests on it.
-pub(crate) trait Splits: AsyncRead + AsyncWrite + Send + Unpin + 'static {
-    fn halves(self) -> Halves;
+pub(crate) trait IntoSplit: AsyncRead + AsyncWrite + Send + Unpin + 'static {
+    fn into_boxed_split(self) -> BoxedSplit;
 }
 
-impl Splits for tokio::net::TcpStream {
-    fn halves(self) -> Halves {
+impl IntoSplit for tokio::net::TcpStream {
+    fn into_boxed_split(self) -> BoxedSplit {
         let (read, write) = self.into_split();
         (Box::new(read), Box::new(write))
     }
 }
 
-impl Splits for tokio::net::UnixStream {
-    fn halves(self) -> Halves {
+impl IntoSplit for tokio::net::UnixStream {
+    fn into_boxed_split(self) -> BoxedSplit {
         let (read, write) = self.into_split();
         (Box::new(read), Box::new(write))
     }
 }
 
-impl Splits for tokio_rustls::server::TlsStream<tokio::net::TcpStream> {
-    fn halves(self) -> Halves {
+impl IntoSplit for tokio_rustls::server::TlsStream<tokio::net::TcpStream> {
+    fn into_boxed_split(self) -> BoxedSplit {
         let (read, write) = tokio::io::split(self);
         (Box::new(read), Box::new(write))
     }
@@ -63,22 +63,22 @@ impl Splits for tokio_rustls::server::TlsStream<tokio::net::TcpStream> {
 
 /// The request that becomes a websocket, and what is known of it.
 #[derive(Debug)]
-pub(super) struct Upgrades<T>(Mutex<Option<(OnUpgrade, T)>>);
+pub(super) struct PendingUpgrade<T>(Mutex<Option<(OnUpgrade, T)>>);
 
-impl<T> Default for Upgrades<T> {
+impl<T> Default for PendingUpgrade<T> {
     fn default() -> Self {
         Self(Mutex::new(None))
     }
 }
 
-impl<T> Upgrades<T> {
+impl<T> PendingUpgrade<T> {
     /// Notes that a request was answered with 101. It is the last one of its connection.
-    pub(super) fn expect(&self, request: &mut Request<Incoming>, what: T) {
-        self.expect_upgrade(hyper::upgrade::on(request), what);
+    pub(super) fn set(&self, request: &mut Request<Incoming>, what: T) {
+        self.set_upgrade(hyper::upgrade::on(request), what);
     }
 
     /// The same for a request that was taken apart.
-    pub(super) fn expect_upgrade(&self, upgrade: OnUpgrade, what: T) {
+    pub(super) fn set_upgrade(&self, upgrade: OnUpgrade, what: T) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((upgrade, what));
     }
 
@@ -88,7 +88,7 @@ impl<T> Upgrades<T> {
 }
 
 /// A connection that hyper is done with.
-pub(super) struct Upgraded<S> {
+pub(super) struct UpgradedConnection<S> {
     pub(super) stream: S,
     /// What came behind the request.
     pub(super) already_read: Bytes,
@@ -107,12 +107,12 @@ pub(super) struct ConnectionTimeouts {
 pub(super) async fn serve_connection<S, V, T>(
     stream: S,
     service: V,
-    upgrades: &Upgrades<T>,
+    pending_upgrade: &PendingUpgrade<T>,
     peer: &str,
     timeouts: ConnectionTimeouts,
-) -> Option<(Upgraded<S>, T)>
+) -> Option<(UpgradedConnection<S>, T)>
 where
-    S: Splits,
+    S: IntoSplit,
     V: Service<Request<Incoming>, Response = Response<Full<Bytes>>, Error = Infallible>,
     V::Future: Send,
 {
@@ -134,9 +134,9 @@ where
         tracing::debug!(peer, %error, "http connection failed");
         return None;
     }
-    let (upgrade, what) = upgrades.take()?;
+    let (upgrade, what) = pending_upgrade.take()?;
     let parts = upgrade.await.ok()?.downcast::<TokioIo<S>>().ok()?;
-    let upgraded = Upgraded {
+    let upgraded = UpgradedConnection {
         stream: parts.io.into_inner(),
         already_read: parts.read_buf,
     };

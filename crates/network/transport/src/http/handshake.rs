@@ -25,15 +25,20 @@ pub(super) fn check_request<B>(
 ) -> Result<(), Response<Full<Bytes>>> {
     let headers = request.headers();
     if headers.contains_key(header::ORIGIN) {
-        return Err(plain(StatusCode::FORBIDDEN, ""));
+        return Err(text_response(StatusCode::FORBIDDEN, ""));
     }
     if request.version() != Version::HTTP_11 {
         let text = "expected HTTP/1.1";
-        return Err(plain(StatusCode::HTTP_VERSION_NOT_SUPPORTED, text));
+        return Err(text_response(StatusCode::HTTP_VERSION_NOT_SUPPORTED, text));
     }
-    let host = match only(headers, header::HOST) {
+    let host = match single_value(headers, header::HOST) {
         Some(host) => hosts.allow(host),
-        None => return Err(plain(StatusCode::BAD_REQUEST, "expected one Host header")),
+        None => {
+            return Err(text_response(
+                StatusCode::BAD_REQUEST,
+                "expected one Host header",
+            ));
+        }
     };
     // In absolute form the target has precedence over the header (RFC 9112 section 3.2.2).
     let target = match request.uri().authority() {
@@ -43,11 +48,14 @@ pub(super) fn check_request<B>(
     match (host, target) {
         (Some(true), Some(true)) => {}
         (None, _) | (_, None) => {
-            return Err(plain(StatusCode::BAD_REQUEST, "malformed Host header"));
+            return Err(text_response(
+                StatusCode::BAD_REQUEST,
+                "malformed Host header",
+            ));
         }
         (Some(false), _) | (_, Some(false)) => {
             let text = "Host is not a name of this server; --allowed-host adds one";
-            return Err(plain(StatusCode::FORBIDDEN, text));
+            return Err(text_response(StatusCode::FORBIDDEN, text));
         }
     }
     if headers
@@ -57,36 +65,37 @@ pub(super) fn check_request<B>(
         .is_some()
     {
         let text = "expected one Authorization header";
-        return Err(plain(StatusCode::BAD_REQUEST, text));
+        return Err(text_response(StatusCode::BAD_REQUEST, text));
     }
     Ok(())
 }
 
 /// Tells whether a request asks for a websocket.
 pub fn wants_websocket(headers: &HeaderMap) -> bool {
-    has(headers, header::CONNECTION, "upgrade") && has(headers, header::UPGRADE, "websocket")
+    has_token(headers, header::CONNECTION, "upgrade")
+        && has_token(headers, header::UPGRADE, "websocket")
 }
 
 /// Answers a request for a websocket: agrees to it, or refuses what is not a handshake of version 13.
-pub(super) fn switch<B>(request: &Request<B>) -> Response<Full<Bytes>> {
+pub(super) fn upgrade_response<B>(request: &Request<B>) -> Response<Full<Bytes>> {
     let headers = request.headers();
     if request.method() != Method::GET {
-        let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "expected GET");
+        let mut response = text_response(StatusCode::METHOD_NOT_ALLOWED, "expected GET");
         let allowed = HeaderValue::from_static("GET");
         response.headers_mut().insert(header::ALLOW, allowed);
         return response;
     }
     if !wants_websocket(headers) {
-        return plain(StatusCode::BAD_REQUEST, "expected a websocket upgrade");
+        return text_response(StatusCode::BAD_REQUEST, "expected a websocket upgrade");
     }
     let length = headers.get(header::CONTENT_LENGTH);
     if headers.contains_key(header::TRANSFER_ENCODING) || length.is_some_and(|length| length != "0")
     {
-        return plain(StatusCode::BAD_REQUEST, "expected a request without a body");
+        return text_response(StatusCode::BAD_REQUEST, "expected a request without a body");
     }
-    let version = only(headers, header::SEC_WEBSOCKET_VERSION);
+    let version = single_value(headers, header::SEC_WEBSOCKET_VERSION);
     if version.is_none_or(|version| version != "13") {
-        let mut response = plain(
+        let mut response = text_response(
             StatusCode::UPGRADE_REQUIRED,
             "expected websocket version 13",
         );
@@ -97,12 +106,12 @@ pub(super) fn switch<B>(request: &Request<B>) -> Response<Full<Bytes>> {
         );
         return response;
     }
-    let key = only(headers, header::SEC_WEBSOCKET_KEY).map(HeaderValue::as_bytes);
-    let Some(key) = key.filter(|key| is_key(key)) else {
+    let key = single_value(headers, header::SEC_WEBSOCKET_KEY).map(HeaderValue::as_bytes);
+    let Some(key) = key.filter(|key| is_websocket_key(key)) else {
         let text = "expected a Sec-WebSocket-Key of 16 bytes in base64";
-        return plain(StatusCode::BAD_REQUEST, text);
+        return text_response(StatusCode::BAD_REQUEST, text);
     };
-    let mut response = plain(StatusCode::SWITCHING_PROTOCOLS, "");
+    let mut response = text_response(StatusCode::SWITCHING_PROTOCOLS, "");
     let reply = response.headers_mut();
     reply.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
     reply.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
@@ -112,17 +121,17 @@ pub(super) fn switch<B>(request: &Request<B>) -> Response<Full<Bytes>> {
     response
 }
 
-fn is_key(key: &[u8]) -> bool {
+fn is_websocket_key(key: &[u8]) -> bool {
     key.len() == 24 && STANDARD.decode_to_vec(key).is_ok_and(|key| key.len() == 16)
 }
 
 /// Returns the value of a header that occurs exactly once.
-fn only(headers: &HeaderMap, name: HeaderName) -> Option<&HeaderValue> {
+fn single_value(headers: &HeaderMap, name: HeaderName) -> Option<&HeaderValue> {
     let mut values = headers.get_all(name).iter();
     values.next().filter(|_| values.next().is_none())
 }
 
-fn has(headers: &HeaderMap, name: HeaderName, token: &str) -> bool {
+fn has_token(headers: &HeaderMap, name: HeaderName, token: &str) -> bool {
     headers
         .get_all(name)
         .iter()
@@ -132,7 +141,7 @@ fn has(headers: &HeaderMap, name: HeaderName, token: &str) -> bool {
 }
 
 /// Answers with a line of text, or with nothing.
-pub(super) fn plain(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+pub(super) fn text_response(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
     let body = body.into();
     let empty = body.is_empty();
     let mut response = Response::new(Full::new(body));
@@ -153,7 +162,7 @@ const MAX_HEADERS: usize = 100;
 /// # Panics
 /// When a request becomes a websocket that must not.
 pub fn http_handshake(data: &[u8]) {
-    crate::connect::fuzz_answer(data);
+    crate::connect::fuzz_response(data);
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut parsed = httparse::Request::new(&mut headers);
     if !matches!(parsed.parse(data), Ok(httparse::Status::Complete(_))) {
@@ -182,15 +191,15 @@ pub fn http_handshake(data: &[u8]) {
     assert!(!headers.contains_key(header::ORIGIN), "no web page");
     assert_eq!(count(header::HOST), 1, "one host");
     assert!(count(header::AUTHORIZATION) <= 1, "one authorization");
-    let response = switch(&request);
-    let agreed = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    let response = upgrade_response(&request);
+    let upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     assert_eq!(
-        agreed,
+        upgraded,
         response
             .headers()
             .contains_key(header::SEC_WEBSOCKET_ACCEPT)
     );
-    if agreed {
+    if upgraded {
         assert_eq!(*request.method(), Method::GET);
         assert_eq!(count(header::SEC_WEBSOCKET_KEY), 1, "one key");
         assert_eq!(headers[header::SEC_WEBSOCKET_VERSION], "13");

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_address_closes_its_own_oldest_connection() {
+    async fn address_over_its_limit_loses_its_oldest_connection() {
         let table = pending(10, 2);
         let other = table.register(peer("192.0.2.9:1"));
         let [first, second, third] = ["192.0.2.1:1", "192.0.2.1:2", "[::ffff:192.0.2.1]:3"]
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_busiest_address_makes_room_for_others() {
+    async fn full_table_evicts_from_the_busiest_address() {
         let table = pending(3, 3);
         let few = table.register(peer("192.0.2.1:1"));
         let [first, second] =

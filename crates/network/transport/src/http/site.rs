@@ -20,9 +20,9 @@ use tokio::{
 };
 
 use super::{
-    AllowedHosts, PendingLimits, TOO_MANY,
-    connection::{ConnectionTimeouts, Splits, Upgrades, serve_connection},
-    handshake::{check_request, plain, switch, wants_websocket},
+    AllowedHosts, PendingLimits, TOO_MANY_CONNECTIONS,
+    connection::{ConnectionTimeouts, IntoSplit, PendingUpgrade, serve_connection},
+    handshake::{check_request, text_response, upgrade_response, wants_websocket},
 };
 use crate::{
     link::Role,
@@ -99,7 +99,7 @@ impl Default for SiteOptions {
 }
 
 /// Serves requests on a new connection until one becomes a socket, or the client is done.
-pub(crate) fn serve<I: Splits, S: Site>(
+pub(crate) fn serve<I: IntoSplit, S: Site>(
     stream: I,
     site: &S,
     peer: Peer,
@@ -108,14 +108,14 @@ pub(crate) fn serve<I: Splits, S: Site>(
 ) -> impl Future<Output = Option<(S::Upgrade, Socket)>> + Send {
     // In a box: it holds hyper's state, which the task keeps room for long after the upgrade.
     Box::pin(async move {
-        let upgrades = Upgrades::default();
+        let pending_upgrade = PendingUpgrade::default();
         let service = service_fn(|request: Request<Incoming>| {
             let (hosts, slots) = (&options.hosts, &slots);
-            let answered = answer(site, request, peer, hosts, slots, &upgrades);
+            let response = answer(site, request, peer, hosts, slots, &pending_upgrade);
             let request_timeout = options.request_timeout;
             async move {
-                let in_time = timeout(request_timeout, answered).await;
-                let late = |_| plain(StatusCode::REQUEST_TIMEOUT, "");
+                let in_time = timeout(request_timeout, response).await;
+                let late = |_| text_response(StatusCode::REQUEST_TIMEOUT, "");
                 Ok::<_, Infallible>(in_time.unwrap_or_else(late))
             }
         });
@@ -124,12 +124,13 @@ pub(crate) fn serve<I: Splits, S: Site>(
             total: options.pending.timeout,
             last_request: options.request_timeout,
         };
-        let served = serve_connection(stream, service, &upgrades, &name, timeouts);
-        let (stream, (what, slot)) = served.await?;
-        let (already_read, (input, output)) = (stream.already_read, stream.stream.halves());
+        let served = serve_connection(stream, service, &pending_upgrade, &name, timeouts);
+        let (stream, (context, slot)) = served.await?;
+        let (already_read, (input, output)) =
+            (stream.already_read, stream.stream.into_boxed_split());
         let socket = Socket::boxed(input, output, &already_read, Role::Server, options.socket);
-        socket.hold(slot);
-        Some((what, socket))
+        socket.hold_slot(slot);
+        Some((context, socket))
     })
 }
 
@@ -139,26 +140,28 @@ async fn answer<S: Site>(
     peer: Peer,
     hosts: &AllowedHosts,
     slots: &Arc<Semaphore>,
-    upgrades: &Upgrades<(S::Upgrade, OwnedSemaphorePermit)>,
+    pending_upgrade: &PendingUpgrade<(S::Upgrade, OwnedSemaphorePermit)>,
 ) -> Response<Full<Bytes>> {
     if let Err(refusal) = check_request(&request, hosts) {
         return refusal;
     }
-    let agreed = if wants_websocket(request.headers()) {
-        switch(&request)
+    let upgrade_reply = if wants_websocket(request.headers()) {
+        upgrade_response(&request)
     } else {
-        plain(StatusCode::UPGRADE_REQUIRED, "expected a websocket upgrade")
+        text_response(StatusCode::UPGRADE_REQUIRED, "expected a websocket upgrade")
     };
     let upgrade = hyper::upgrade::on(&mut request);
     match site.answer(request, peer).await {
         Answer::Reply(response) => response,
-        Answer::Upgrade(_) if agreed.status() != StatusCode::SWITCHING_PROTOCOLS => agreed,
-        Answer::Upgrade(what) => match Arc::clone(slots).try_acquire_owned() {
+        Answer::Upgrade(_) if upgrade_reply.status() != StatusCode::SWITCHING_PROTOCOLS => {
+            upgrade_reply
+        }
+        Answer::Upgrade(context) => match Arc::clone(slots).try_acquire_owned() {
             Ok(slot) => {
-                upgrades.expect_upgrade(upgrade, (what, slot));
-                agreed
+                pending_upgrade.set_upgrade(upgrade, (context, slot));
+                upgrade_reply
             }
-            Err(_) => plain(StatusCode::SERVICE_UNAVAILABLE, TOO_MANY),
+            Err(_) => text_response(StatusCode::SERVICE_UNAVAILABLE, TOO_MANY_CONNECTIONS),
         },
     }
 }

@@ -22,7 +22,7 @@ use exec_relay::{
 use futures_util::future::BoxFuture;
 use tokio::{sync::mpsc, time::sleep_until};
 
-use self::{connection::Connection, stream_table::Streams};
+use self::{connection::ExecutorConnection, stream_table::StreamTable};
 use crate::{
     link::{Link, ReadError},
     websocket::socket::Socket,
@@ -34,7 +34,7 @@ pub struct Executor {
     environment_id: String,
     validator: Arc<dyn Validator>,
     links: mpsc::Sender<Link>,
-    streams: Arc<Mutex<Streams>>,
+    streams: Arc<Mutex<StreamTable>>,
 }
 
 /// How a connection ended. Its plain streams have ended, its reliable ones are parked.
@@ -72,11 +72,11 @@ impl Executor {
     /// Serves one connection until it ends. Reliable streams of the one before are still there, for
     /// their harnesses to come back to. Dropping the future drops the connection.
     pub async fn serve(&mut self, socket: Socket, registration_id: String) -> Ended {
-        let lease = Lease(Arc::clone(&self.streams));
-        let ended = Connection::new(self, &self.streams, socket, registration_id)
+        let park_on_drop = ParkOnDrop(Arc::clone(&self.streams));
+        let ended = ExecutorConnection::new(self, &self.streams, socket, registration_id)
             .run()
             .await;
-        drop(lease);
+        drop(park_on_drop);
         ended
     }
 }
@@ -90,9 +90,9 @@ impl fmt::Debug for Executor {
 }
 
 /// Parks the streams when their connection is gone, however it went.
-struct Lease(Arc<Mutex<Streams>>);
+struct ParkOnDrop(Arc<Mutex<StreamTable>>);
 
-impl Drop for Lease {
+impl Drop for ParkOnDrop {
     fn drop(&mut self) {
         let now = tokio::time::Instant::now();
         lock(&self.0).park_all(now.into_std());
@@ -116,7 +116,7 @@ impl Drop for Lease {
     }
 }
 
-fn lock(streams: &Mutex<Streams>) -> MutexGuard<'_, Streams> {
+fn lock(streams: &Mutex<StreamTable>) -> MutexGuard<'_, StreamTable> {
     streams.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -25,10 +25,10 @@ use tokio::{
 };
 use uuid::Uuid;
 
-use self::{driver::Driver, reconnect::Reopen};
+use self::{driver::StreamDriver, reconnect::Reconnector};
 use super::{
     stream_link,
-    stream_shared::{Bell, Cell},
+    stream_shared::{ReadyQueue, StreamShared},
 };
 use crate::{
     connect::{Address, CONNECT_TIMEOUT, ConnectError, Headers, Proxy, WebSocket},
@@ -96,29 +96,31 @@ pub async fn open(
     tickets: Arc<dyn Tickets>,
     options: HarnessOptions,
 ) -> Result<Link, ConnectError> {
-    let (ticket, mut socket) = reach(&*tickets, &options).await?;
+    let (ticket, mut socket) = fetch_and_dial(&*tickets, &options).await?;
     let within = options.handshake_timeout;
-    let began = Instant::now();
-    let shaken = shake_hands(&mut socket, &identity, &ticket, options.offer);
-    let accepted = timeout(within, shaken).await.unwrap_or_else(|_| {
-        Err(ConnectError::Timeout {
-            peer: peer(&ticket),
-            within,
-        })
-    })?;
+    let started_at = Instant::now();
+    let handshake_future = handshake(&mut socket, &identity, &ticket, options.offer);
+    let accepted = timeout(within, handshake_future)
+        .await
+        .unwrap_or_else(|_| {
+            Err(ConnectError::Timeout {
+                peer: peer(&ticket),
+                within,
+            })
+        })?;
     let peer = peer(&ticket);
-    let reopen = Reopen {
+    let reconnector = Reconnector {
         tickets,
         options,
         executor_key: ticket.executor_key,
     };
     Ok(Link {
-        handshake_began: Some(began),
-        ..drive(socket, accepted, reopen, peer)
+        handshake_began: Some(started_at),
+        ..start_driver(socket, accepted, reconnector, peer)
     })
 }
 
-async fn reach(
+async fn fetch_and_dial(
     tickets: &dyn Tickets,
     options: &HarnessOptions,
 ) -> Result<(Ticket, Socket), ConnectError> {
@@ -134,20 +136,25 @@ async fn reach(
 }
 
 /// Starts the driver of a stream. From now on the relay is pinged, as by the stock harness.
-fn drive(mut socket: Socket, accepted: Accepted, reopen: Reopen, peer: String) -> Link {
-    let Accepted {
+fn start_driver(
+    mut socket: Socket,
+    accepted: AcceptedStream,
+    reconnector: Reconnector,
+    peer: String,
+) -> Link {
+    let AcceptedStream {
         stream_id,
         channel,
         delivery,
     } = accepted;
-    socket.writer.put_off_ping();
-    let bell = Arc::new(Bell::default());
+    socket.writer.defer_ping();
+    let ready_queue = Arc::new(ReadyQueue::default());
     let now = Instant::now().into_std();
     let stream = Stream::new(stream_id.clone(), channel, delivery, now);
-    let cell = Cell::new(stream_id, stream, Arc::clone(&bell));
-    let link = stream_link::link(Arc::clone(&cell), peer);
+    let shared = StreamShared::new(stream_id, stream, Arc::clone(&ready_queue));
+    let link = stream_link::link(Arc::clone(&shared), peer);
     let (path, watched) = watch::channel(Path::There);
-    let driver = Driver::new(cell, bell, delivery, socket, reopen, path);
+    let driver = StreamDriver::new(shared, ready_queue, delivery, socket, reconnector, path);
     drop(tokio::spawn(driver.run()));
     Link {
         path: Some(watched),
@@ -211,19 +218,19 @@ async fn dial(ticket: &Ticket, options: &HarnessOptions) -> Result<Socket, Conne
 
 /// A stream that the executor has accepted.
 #[derive(Debug)]
-struct Accepted {
+struct AcceptedStream {
     stream_id: StreamId,
     channel: Channel,
     delivery: Delivery,
 }
 
 /// Asks the executor of a ticket for a new stream.
-async fn shake_hands(
+async fn handshake(
     socket: &mut Socket,
     identity: &Identity,
     ticket: &Ticket,
     offer: Offer,
-) -> Result<Accepted, ConnectError> {
+) -> Result<AcceptedStream, ConnectError> {
     let name = Uuid::new_v4().to_string();
     let stream_id =
         StreamId::new(&name).map_err(|_| ConnectError::Relay("no name for a stream"))?;
@@ -234,15 +241,15 @@ async fn shake_hands(
     };
     let (initiator, message) =
         Initiator::start(identity, &ticket.executor_key, scope, &ticket.authorization)?;
-    let mut say = |frame: Frame| socket.writer.push(frame.encode());
-    say(Frame::new(stream_id.clone(), Body::Resume { next_seq: 0 }));
+    let mut push = |frame: Frame| socket.writer.push(frame.encode());
+    push(Frame::new(stream_id.clone(), Body::Resume { next_seq: 0 }));
     if offer == Offer::Reliable {
-        say(Frame::announcement(stream_id.clone()));
+        push(Frame::announcement(stream_id.clone()));
     }
-    say(Frame::new(stream_id.clone(), Body::Handshake(message)));
+    push(Frame::new(stream_id.clone(), Body::Handshake(message)));
     socket.writer.flush().await?;
-    let (answer, delivery) = answer(socket, &stream_id, offer).await?;
-    Ok(Accepted {
+    let (answer, delivery) = await_response(socket, &stream_id, offer).await?;
+    Ok(AcceptedStream {
         channel: initiator.finish(&answer)?,
         stream_id,
         delivery,
@@ -250,14 +257,14 @@ async fn shake_hands(
 }
 
 /// Waits for the executor's message.
-async fn answer(
+async fn await_response(
     socket: &mut Socket,
     stream_id: &StreamId,
     offer: Offer,
 ) -> Result<(bytes::Bytes, Delivery), ConnectError> {
     let mut delivery = Delivery::Plain;
     loop {
-        let message = match socket.reader.next().await.map_err(broken)? {
+        let message = match socket.reader.next().await.map_err(relay_error)? {
             Some(Raw::Binary(message)) => message,
             Some(Raw::Text) => return Err(ConnectError::Relay("relay sends text")),
             None => return Err(ConnectError::Closed),
@@ -280,7 +287,7 @@ async fn answer(
     }
 }
 
-fn broken(error: ReadError) -> ConnectError {
+fn relay_error(error: ReadError) -> ConnectError {
     match error {
         ReadError::Io(error) => ConnectError::Io(error),
         ReadError::Protocol(what) => ConnectError::Relay(what),

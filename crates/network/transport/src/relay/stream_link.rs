@@ -11,18 +11,21 @@ use exec_relay::{limits::MESSAGE_BYTES, stream::Delivery};
 use exec_wire::{error::RpcError, outgoing::Outgoing};
 use tokio::task::coop;
 
-use super::{End, stream_shared::Cell};
+use super::{StreamCloseReason, stream_shared::StreamShared};
 use crate::link::{Binary, Encoding, Link, MessageReader, MessageWriter, ReadError};
 
 /// Makes the link of a stream.
-pub(super) fn link(cell: Arc<Cell>, peer: String) -> Link {
-    let most_unanswered = match cell.delivery() {
-        Delivery::Plain => PLAIN_UNANSWERED,
+pub(super) fn link(shared: Arc<StreamShared>, peer: String) -> Link {
+    let most_unanswered = match shared.delivery() {
+        Delivery::Plain => PLAIN_MAX_IN_FLIGHT,
         Delivery::Reliable => usize::MAX,
     };
     Link {
-        reader: Box::new(Reader(Arc::clone(&cell))),
-        writer: Box::new(Writer { cell, pushed: 0 }),
+        reader: Box::new(StreamReader(Arc::clone(&shared))),
+        writer: Box::new(StreamWriter {
+            shared,
+            unflushed: 0,
+        }),
         peer,
         binary: Binary::Possible,
         most_unanswered,
@@ -35,12 +38,12 @@ pub(super) fn link(cell: Arc<Cell>, peer: String) -> Link {
 
 /// Requests that are sent to a stock executor before one is answered. It handles one at a time, and ends
 /// a stream on which more than 128 messages wait; what nobody waits for, such as closing files, comes on top.
-const PLAIN_UNANSWERED: usize = 16;
+const PLAIN_MAX_IN_FLIGHT: usize = 16;
 
 #[derive(Debug)]
-struct Reader(Arc<Cell>);
+struct StreamReader(Arc<StreamShared>);
 
-impl MessageReader for Reader {
+impl MessageReader for StreamReader {
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, ReadError>> {
         // No socket is read here: whoever reads on and on lets others have their turn all the same.
         let turn = ready!(coop::poll_proceed(cx));
@@ -54,16 +57,16 @@ impl MessageReader for Reader {
 }
 
 #[derive(Debug)]
-struct Writer {
-    cell: Arc<Cell>,
+struct StreamWriter {
+    shared: Arc<StreamShared>,
     /// What was pushed since the last flush.
-    pushed: usize,
+    unflushed: usize,
 }
 
-impl MessageWriter for Writer {
+impl MessageWriter for StreamWriter {
     fn push(&mut self, message: Outgoing, encoding: Encoding) {
-        let message = fitting(message, encoding);
-        self.pushed += self.cell.push(|out| match (message, encoding) {
+        let message = fit_to_limit(message, encoding);
+        self.unflushed += self.shared.push(|out| match (message, encoding) {
             (Outgoing::Data(message), Encoding::Binary) => {
                 let data = message.encode_binary(out);
                 out.extend_from_slice(&data);
@@ -73,13 +76,13 @@ impl MessageWriter for Writer {
     }
 
     fn buffered(&self) -> usize {
-        self.pushed
+        self.unflushed
     }
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let flushed = ready!(self.cell.poll_flush(cx));
-        self.pushed = 0;
-        Poll::Ready(flushed.map_err(|end: End| end.io_error()))
+        let flushed = ready!(self.shared.poll_flush(cx));
+        self.unflushed = 0;
+        Poll::Ready(flushed.map_err(|end: StreamCloseReason| end.io_error()))
     }
 
     fn poll_upkeep(&mut self, _: &mut Context<'_>) -> Poll<()> {
@@ -88,20 +91,20 @@ impl MessageWriter for Writer {
     }
 
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let closed = ready!(self.cell.poll_close(cx));
+        let closed = ready!(self.shared.poll_close(cx));
         Poll::Ready(closed.map_err(|end| end.io_error()))
     }
 }
 
-impl Drop for Writer {
+impl Drop for StreamWriter {
     fn drop(&mut self) {
-        self.cell.leave();
+        self.shared.detach();
     }
 }
 
 /// Returns a message that a stream carries. An answer that is too long becomes an error; another message
 /// that is too long ends the stream, as it would at the peer.
-fn fitting(message: Outgoing, encoding: Encoding) -> Outgoing {
+fn fit_to_limit(message: Outgoing, encoding: Encoding) -> Outgoing {
     let length = match (&message, encoding) {
         (Outgoing::Data(message), Encoding::Binary) => {
             message.binary_head_len() + message.data_len()

@@ -15,45 +15,45 @@ use exec_relay::{
 };
 use futures_util::task::AtomicWaker;
 
-use super::End;
+use super::StreamCloseReason;
 
 /// What may wait in a stream before whoever writes to it has to. With as much, the driver fills a
 /// socket's buffer in one go.
-const LOW_WATER: usize = 128 << 10;
+const WRITE_LOW_WATER: usize = 128 << 10;
 
 #[derive(Debug)]
-pub(super) struct Cell {
+pub(super) struct StreamShared {
     id: StreamId,
-    bell: Arc<Bell>,
+    ready_queue: Arc<ReadyQueue>,
     this: Weak<Self>,
-    state: Mutex<State>,
+    state: Mutex<StreamState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct StreamState {
     stream: Stream,
     /// Set once; what was received before is still read.
-    end: Option<End>,
-    application: Application,
+    close_reason: Option<StreamCloseReason>,
+    link_state: LinkState,
     /// Whether the bell has it.
-    rung: bool,
+    queued: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
 }
 
 /// What whoever uses the link wants of it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Application {
-    Uses,
+enum LinkState {
+    Open,
     /// Is done when everything is sent.
-    Closes,
+    Closing,
     /// Is gone. What was not sent will not be.
-    Left,
+    Detached,
 }
 
 /// What a driver learns when it has taken a stream's frames.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Visit {
+pub(super) enum SendProgress {
     /// It has no more for now.
     Idle,
     /// It has more; others come first.
@@ -62,17 +62,17 @@ pub(super) enum Visit {
     Done,
 }
 
-impl Cell {
-    pub(super) fn new(id: StreamId, stream: Stream, bell: Arc<Bell>) -> Arc<Self> {
+impl StreamShared {
+    pub(super) fn new(id: StreamId, stream: Stream, ready_queue: Arc<ReadyQueue>) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             id,
-            bell,
+            ready_queue,
             this: this.clone(),
-            state: Mutex::new(State {
+            state: Mutex::new(StreamState {
                 stream,
-                end: None,
-                application: Application::Uses,
-                rung: false,
+                close_reason: None,
+                link_state: LinkState::Open,
+                queued: false,
                 reader: None,
                 writer: None,
             }),
@@ -92,10 +92,10 @@ impl Cell {
     pub(super) fn handle_frame(&self, frame: Frame, now: Instant) -> Result<(), StreamError> {
         let mut state = self.state();
         state.stream.handle_frame(frame, now)?;
-        let woken = [state.reader.take(), self.room(&mut state)];
-        self.queue(&mut state);
+        let wakers = [state.reader.take(), self.take_writer_waker(&mut state)];
+        self.enqueue(&mut state);
         drop(state);
-        wake(woken);
+        wake(wakers);
         Ok(())
     }
 
@@ -103,41 +103,41 @@ impl Cell {
     pub(super) fn take_frames(
         &self,
         now: Instant,
-        most: usize,
+        max_bytes: usize,
         mut push: impl FnMut(Bytes),
-    ) -> Visit {
+    ) -> SendProgress {
         let mut state = self.state();
-        state.rung = false;
-        if state.application == Application::Left || state.end.is_some() {
-            return Visit::Done;
+        state.queued = false;
+        if state.link_state == LinkState::Detached || state.close_reason.is_some() {
+            return SendProgress::Done;
         }
         let mut taken = 0;
-        let mut visit = Visit::More;
-        while taken < most {
+        let mut progress = SendProgress::More;
+        while taken < max_bytes {
             let Some(frame) = state.stream.poll_frame(now) else {
-                visit = Visit::Idle;
+                progress = SendProgress::Idle;
                 break;
             };
             taken += frame.len();
             push(frame);
         }
-        let sent = visit == Visit::Idle && state.stream.buffered() == 0;
-        if sent && state.application == Application::Closes {
-            visit = Visit::Done;
+        let all_sent = progress == SendProgress::Idle && state.stream.buffered() == 0;
+        if all_sent && state.link_state == LinkState::Closing {
+            progress = SendProgress::Done;
         }
-        let woken = self.room(&mut state);
-        if visit == Visit::More {
-            self.queue(&mut state);
+        let wakers = self.take_writer_waker(&mut state);
+        if progress == SendProgress::More {
+            self.enqueue(&mut state);
         }
         drop(state);
-        wake([woken]);
-        visit
+        wake([wakers]);
+        progress
     }
 
     pub(super) fn handle_timeout(&self, now: Instant) -> Result<(), StreamError> {
         let mut state = self.state();
         state.stream.handle_timeout(now)?;
-        self.queue(&mut state);
+        self.enqueue(&mut state);
         Ok(())
     }
 
@@ -154,143 +154,143 @@ impl Cell {
     pub(super) fn handle_reconnect(&self, now: Instant) {
         let mut state = self.state();
         state.stream.handle_reconnect(now);
-        self.queue(&mut state);
+        self.enqueue(&mut state);
     }
 
     /// Tells whether no more should be read. The bell rings when that is over.
-    pub(super) fn is_crowded(&self) -> bool {
+    pub(super) fn is_receive_buffer_full(&self) -> bool {
         self.state().stream.is_crowded()
     }
 
     /// Tells whether nobody waits for the stream any more.
-    pub(super) fn is_left(&self) -> bool {
-        self.state().application != Application::Uses
+    pub(super) fn is_detaching(&self) -> bool {
+        self.state().link_state != LinkState::Open
     }
 
     /// Ends the stream, once.
-    pub(super) fn end(&self, end: End) {
+    pub(super) fn close(&self, close_reason: StreamCloseReason) {
         let mut state = self.state();
-        state.end.get_or_insert(end);
-        let woken = [state.reader.take(), state.writer.take()];
+        state.close_reason.get_or_insert(close_reason);
+        let wakers = [state.reader.take(), state.writer.take()];
         drop(state);
-        wake(woken);
+        wake(wakers);
     }
 
     /// Returns the next message for the application; nothing, or why, when there are no more.
-    pub(super) fn poll_message(&self, cx: &Context<'_>) -> Poll<Result<Bytes, End>> {
+    pub(super) fn poll_message(&self, cx: &Context<'_>) -> Poll<Result<Bytes, StreamCloseReason>> {
         let mut state = self.state();
         let was_crowded = state.stream.is_crowded();
         if let Some(message) = state.stream.poll_message() {
             if state.stream.delivery() == Delivery::Reliable {
                 // That there is room again may be worth an acknowledgement.
-                self.ring(&mut state);
+                self.enqueue_and_wake(&mut state);
             } else if was_crowded && !state.stream.is_crowded() {
-                self.bell.ring();
+                self.ready_queue.wake();
             }
             return Poll::Ready(Ok(message));
         }
-        if let Some(end) = &state.end {
+        if let Some(end) = &state.close_reason {
             return Poll::Ready(Err(end.clone()));
         }
-        keep(&mut state.reader, cx);
+        store_waker(&mut state.reader, cx);
         Poll::Pending
     }
 
     /// Takes a message of the application; returns its length.
     pub(super) fn push(&self, encode: impl FnOnce(&mut Vec<u8>)) -> usize {
         let mut state = self.state();
-        if state.end.is_some() {
+        if state.close_reason.is_some() {
             return 0;
         }
         let before = state.stream.buffered();
         if let Err(error) = state.stream.push(encode) {
             // Whoever waits for the message would wait forever.
-            state.end = Some(error.into());
-            let woken = [state.reader.take(), state.writer.take()];
-            self.ring(&mut state);
+            state.close_reason = Some(error.into());
+            let wakers = [state.reader.take(), state.writer.take()];
+            self.enqueue_and_wake(&mut state);
             drop(state);
-            wake(woken);
+            wake(wakers);
             return 0;
         }
         state.stream.buffered().saturating_sub(before)
     }
 
     /// Resolves when most of what was pushed is on its way.
-    pub(super) fn poll_flush(&self, cx: &Context<'_>) -> Poll<Result<(), End>> {
+    pub(super) fn poll_flush(&self, cx: &Context<'_>) -> Poll<Result<(), StreamCloseReason>> {
         let mut state = self.state();
-        if let Some(end) = &state.end {
+        if let Some(end) = &state.close_reason {
             return Poll::Ready(Err(end.clone()));
         }
         if state.stream.buffered() > 0 {
-            self.ring(&mut state);
+            self.enqueue_and_wake(&mut state);
         }
-        if state.stream.buffered() <= LOW_WATER {
+        if state.stream.buffered() <= WRITE_LOW_WATER {
             return Poll::Ready(Ok(()));
         }
-        keep(&mut state.writer, cx);
+        store_waker(&mut state.writer, cx);
         Poll::Pending
     }
 
     /// Resolves when everything that was pushed is on its way and the stream has ended.
-    pub(super) fn poll_close(&self, cx: &Context<'_>) -> Poll<Result<(), End>> {
+    pub(super) fn poll_close(&self, cx: &Context<'_>) -> Poll<Result<(), StreamCloseReason>> {
         let mut state = self.state();
-        match &state.end {
-            Some(End::Closed) => return Poll::Ready(Ok(())),
+        match &state.close_reason {
+            Some(StreamCloseReason::Closed) => return Poll::Ready(Ok(())),
             Some(end) => return Poll::Ready(Err(end.clone())),
             None => {}
         }
-        if state.application == Application::Uses {
-            state.application = Application::Closes;
-            self.queue(&mut state);
+        if state.link_state == LinkState::Open {
+            state.link_state = LinkState::Closing;
+            self.enqueue(&mut state);
             // A driver that is without a connection leaves its queue alone, and has to know.
-            self.bell.ring();
+            self.ready_queue.wake();
         }
-        keep(&mut state.writer, cx);
+        store_waker(&mut state.writer, cx);
         Poll::Pending
     }
 
     /// The application has dropped its link.
-    pub(super) fn leave(&self) {
+    pub(super) fn detach(&self) {
         let mut state = self.state();
-        state.application = Application::Left;
-        self.queue(&mut state);
-        self.bell.ring();
+        state.link_state = LinkState::Detached;
+        self.enqueue(&mut state);
+        self.ready_queue.wake();
     }
 
     /// Asks the driver for a visit.
-    fn ring(&self, state: &mut State) {
-        if !state.rung {
-            self.queue(state);
-            self.bell.ring();
+    fn enqueue_and_wake(&self, state: &mut StreamState) {
+        if !state.queued {
+            self.enqueue(state);
+            self.ready_queue.wake();
         }
     }
 
     /// The same by the driver itself, which is awake.
-    fn queue(&self, state: &mut State) {
-        if !state.rung {
-            state.rung = true;
-            self.bell.queue_up(self.this.clone());
+    fn enqueue(&self, state: &mut StreamState) {
+        if !state.queued {
+            state.queued = true;
+            self.ready_queue.push_back_stream(self.this.clone());
         }
     }
 
     /// Returns whom to wake because there is room.
-    fn room(&self, state: &mut State) -> Option<Waker> {
-        if state.stream.buffered() > LOW_WATER {
+    fn take_writer_waker(&self, state: &mut StreamState) -> Option<Waker> {
+        if state.stream.buffered() > WRITE_LOW_WATER {
             return None;
         }
         // Who closes waits for the end, not for room.
-        match state.application {
-            Application::Uses => state.writer.take(),
-            Application::Closes | Application::Left => None,
+        match state.link_state {
+            LinkState::Open => state.writer.take(),
+            LinkState::Closing | LinkState::Detached => None,
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, StreamState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn keep(waker: &mut Option<Waker>, cx: &Context<'_>) {
+fn store_waker(waker: &mut Option<Waker>, cx: &Context<'_>) {
     match waker {
         Some(waker) => waker.clone_from(cx.waker()),
         None => *waker = Some(cx.waker().clone()),
@@ -305,39 +305,39 @@ fn wake<const N: usize>(wakers: [Option<Waker>; N]) {
 /// Cells that their driver has to visit, in the order in which they asked. Each is in it once, so
 /// there are no more entries than streams.
 #[derive(Debug, Default)]
-pub(super) struct Bell {
-    queue: Mutex<VecDeque<Weak<Cell>>>,
-    driver: AtomicWaker,
+pub(super) struct ReadyQueue {
+    queue: Mutex<VecDeque<Weak<StreamShared>>>,
+    driver_waker: AtomicWaker,
 }
 
-impl Bell {
+impl ReadyQueue {
     /// Wakes the driver.
-    pub(super) fn ring(&self) {
-        self.driver.wake();
+    pub(super) fn wake(&self) {
+        self.driver_waker.wake();
     }
 
     /// Puts a cell at the end of the queue. The cell sees to it that it is in it once.
-    pub(super) fn queue_up(&self, cell: Weak<Cell>) {
-        self.lock().push_back(cell);
+    pub(super) fn push_back_stream(&self, shared: Weak<StreamShared>) {
+        self.lock().push_back(shared);
     }
 
     /// Notes whom to wake.
-    pub(super) fn listen(&self, driver: &Waker) {
-        self.driver.register(driver);
+    pub(super) fn register(&self, driver_waker: &Waker) {
+        self.driver_waker.register(driver_waker);
     }
 
     /// Returns the cell whose turn it is.
-    pub(super) fn next(&self) -> Option<Arc<Cell>> {
+    pub(super) fn pop(&self) -> Option<Arc<StreamShared>> {
         let mut queue = self.lock();
-        while let Some(cell) = queue.pop_front() {
-            if let Some(cell) = cell.upgrade() {
-                return Some(cell);
+        while let Some(shared) = queue.pop_front() {
+            if let Some(shared) = shared.upgrade() {
+                return Some(shared);
             }
         }
         None
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Weak<Cell>>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Weak<StreamShared>>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

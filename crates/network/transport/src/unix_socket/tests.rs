@@ -24,7 +24,7 @@ fn refusal(bound: io::Result<UnixSocket>) -> io::ErrorKind {
 }
 
 #[tokio::test]
-async fn a_socket_with_a_full_backlog_is_not_taken_over() {
+async fn socket_with_a_full_backlog_is_not_replaced() {
     let (_directory, path) = directory();
     let first = net::UnixListener::bind(&path).unwrap();
     rustix::net::listen(&first, 0).unwrap();
@@ -52,7 +52,7 @@ async fn a_socket_with_a_full_backlog_is_not_taken_over() {
 }
 
 #[tokio::test]
-async fn a_socket_that_nobody_listens_on_is_replaced() {
+async fn stale_socket_is_replaced() {
     let (_directory, path) = directory();
     drop(net::UnixListener::bind(&path).unwrap());
     let socket = UnixSocket::bind(&path).unwrap();
@@ -62,7 +62,7 @@ async fn a_socket_that_nobody_listens_on_is_replaced() {
 }
 
 #[tokio::test]
-async fn the_lock_keeps_a_second_server_away_although_the_socket_is_gone() {
+async fn lock_keeps_a_second_server_out_after_the_socket_is_removed() {
     let (_directory, path) = directory();
     let first = UnixSocket::bind(&path).unwrap();
     fs::remove_file(&path).unwrap();
@@ -73,7 +73,7 @@ async fn the_lock_keeps_a_second_server_away_although_the_socket_is_gone() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_not_a_socket_is_left_alone() {
+async fn regular_file_is_not_replaced() {
     let (_directory, path) = directory();
     fs::write(&path, "text").unwrap();
     assert!(UnixSocket::bind(&path).is_err());
@@ -81,7 +81,7 @@ async fn a_file_that_is_not_a_socket_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_socket_that_cannot_be_asked_is_left_alone() {
+async fn socket_that_cannot_be_probed_is_not_replaced() {
     let (_directory, path) = directory();
     // A datagram socket refuses streams with EPROTOTYPE, as a sandbox may with EPERM.
     let _other = net::UnixDatagram::bind(&path).unwrap();
@@ -91,7 +91,7 @@ async fn a_socket_that_cannot_be_asked_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_server_that_ends_leaves_the_socket_of_another() {
+async fn drop_keeps_the_socket_of_another_server() {
     let (_directory, path) = directory();
     let first = UnixSocket::bind(&path).unwrap();
     fs::remove_file(&path).unwrap();
@@ -103,7 +103,7 @@ async fn a_server_that_ends_leaves_the_socket_of_another() {
 
 /// Does something to the file system while a server waits for connections, and returns once it has
 /// accepted one at its path.
-async fn comes_back(path: &Path, disturb: impl FnOnce()) {
+async fn expect_rebind(path: &Path, disturb: impl FnOnce()) {
     let mut socket = UnixSocket::bind(path).unwrap();
     disturb();
     let disturbed = FileIdentity::of(path);
@@ -121,18 +121,18 @@ async fn comes_back(path: &Path, disturb: impl FnOnce()) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_removed_socket_is_bound_again() {
+async fn removed_socket_is_bound_again() {
     let (_directory, path) = directory();
-    comes_back(&path, || fs::remove_file(&path).unwrap()).await;
+    expect_rebind(&path, || fs::remove_file(&path).unwrap()).await;
     assert!(!path.exists());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_removed_directory_is_made_again() {
+async fn removed_directory_is_created_again() {
     let (_directory, path) = directory();
     let parent = path.with_file_name("run");
     fs::create_dir(&parent).unwrap();
-    comes_back(&parent.join("server.sock"), || {
+    expect_rebind(&parent.join("server.sock"), || {
         fs::remove_dir_all(&parent).unwrap();
     })
     .await;
@@ -140,10 +140,10 @@ async fn a_removed_directory_is_made_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_replaced_socket_is_taken_back() {
+async fn replaced_socket_is_bound_again() {
     let (_directory, path) = directory();
     let mut other = None;
-    comes_back(&path, || {
+    expect_rebind(&path, || {
         fs::remove_file(&path).unwrap();
         other = Some(net::UnixListener::bind(&path).unwrap());
     })
@@ -151,7 +151,7 @@ async fn a_replaced_socket_is_taken_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_socket_whose_lock_another_server_took_is_not_taken_back() {
+async fn socket_locked_by_another_server_is_not_replaced() {
     let (_directory, path) = directory();
     let mut first = UnixSocket::bind(&path).unwrap();
     fs::remove_file(&path).unwrap();

@@ -5,7 +5,7 @@ use sha1::{Digest, Sha1};
 
 /// What a frame carries.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Opcode {
+pub(super) enum FrameOpcode {
     Continuation,
     Text,
     Binary,
@@ -14,7 +14,7 @@ pub(super) enum Opcode {
     Pong,
 }
 
-impl Opcode {
+impl FrameOpcode {
     fn number(self) -> u8 {
         match self {
             Self::Continuation => 0x0,
@@ -45,14 +45,14 @@ impl Opcode {
 
 /// The head of a frame.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Header {
+pub(super) struct FrameHeader {
     pub(super) fin: bool,
-    pub(super) opcode: Opcode,
+    pub(super) opcode: FrameOpcode,
     pub(super) mask: Option<[u8; 4]>,
     pub(super) length: u64,
 }
 
-impl Header {
+impl FrameHeader {
     /// Parses a header; `None` while it is incomplete. Returns its own length, too.
     ///
     /// # Errors
@@ -64,8 +64,8 @@ impl Header {
         if first & 0x70 != 0 {
             return Err("websocket frame uses an extension that was not negotiated");
         }
-        let opcode =
-            Opcode::from_number(first & 0x0f).ok_or("websocket frame with a reserved opcode")?;
+        let opcode = FrameOpcode::from_number(first & 0x0f)
+            .ok_or("websocket frame with a reserved opcode")?;
         let fin = first & 0x80 != 0;
         if opcode.is_control() && !fin {
             return Err("websocket control frame is fragmented");
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_key_of_the_rfc_gets_its_answer() {
+    fn accept_key_matches_the_rfc_example() {
         assert_eq!(
             accept_key(b"dGhlIHNhbXBsZSBub25jZQ=="),
             "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_of_the_rfc_are_kept() {
+    fn invalid_headers_are_rejected() {
         for bad in [
             &[0xc1][..],
             &[0x83],
@@ -180,13 +180,13 @@ mod tests {
             &[0x82, 127, 0, 0, 0, 0, 0, 0, 0xff, 0xff],
             &[0x82, 127, 0x80, 0, 0, 0, 0, 0, 0, 0],
         ] {
-            assert!(Header::parse(bad).is_err(), "{bad:x?}");
+            assert!(FrameHeader::parse(bad).is_err(), "{bad:x?}");
             for cut in 0..bad.len() {
-                assert_eq!(Header::parse(&bad[..cut]), Ok(None), "{bad:x?}");
+                assert_eq!(FrameHeader::parse(&bad[..cut]), Ok(None), "{bad:x?}");
             }
         }
-        assert_eq!(Header::parse(&[0x81]), Ok(None));
-        assert_eq!(Header::parse(&[0x81, 0xfe, 0]), Ok(None));
+        assert_eq!(FrameHeader::parse(&[0x81]), Ok(None));
+        assert_eq!(FrameHeader::parse(&[0x81, 0xfe, 0]), Ok(None));
     }
 
     proptest! {
@@ -196,12 +196,12 @@ mod tests {
             mask in any::<Option<[u8; 4]>>(),
             length in prop_oneof![0u64..300, 65_000u64..66_000, 0..=i64::MAX as u64],
         ) {
-            let header = Header { fin, opcode: Opcode::Binary, mask, length };
+            let header = FrameHeader { fin, opcode: FrameOpcode::Binary, mask, length };
             let mut out = Vec::new();
             header.encode(&mut out);
-            prop_assert_eq!(Header::parse(&out), Ok(Some((header, out.len()))));
+            prop_assert_eq!(FrameHeader::parse(&out), Ok(Some((header, out.len()))));
             for cut in 0..out.len() {
-                prop_assert_eq!(Header::parse(&out[..cut]), Ok(None));
+                prop_assert_eq!(FrameHeader::parse(&out[..cut]), Ok(None));
             }
         }
 

@@ -15,8 +15,8 @@ use futures_util::task::AtomicWaker;
 use tokio::{io::AsyncWrite, sync::OwnedSemaphorePermit};
 
 use super::{
-    frame::{Header, Opcode, apply_mask},
-    writer::Large,
+    frame::{FrameHeader, FrameOpcode, apply_mask},
+    writer::LargeMessage,
 };
 use crate::link::Role;
 
@@ -28,15 +28,15 @@ const COMPACT_BYTES: usize = 64 << 10;
 /// make it grow.
 const SLOW_PEER_BYTES: usize = 64 << 10;
 
-pub(super) struct Output {
+pub(super) struct FrameOutput {
     output: Box<dyn AsyncWrite + Send + Unpin>,
     pub(super) role: Role,
-    pub(super) control: Arc<Control>,
+    pub(super) control: Arc<SharedControl>,
     /// Frames that are encoded here, one behind the other.
     pub(super) encoded: Vec<u8>,
     /// What is to be written, in order: parts of `encoded`, data that is not copied into it, and
     /// messages that are not encoded yet.
-    parts: VecDeque<Part>,
+    parts: VecDeque<OutputPart>,
     /// The block of a large message that is being written.
     block: Vec<u8>,
     buffered: usize,
@@ -45,7 +45,7 @@ pub(super) struct Output {
     closed: bool,
 }
 
-enum Part {
+enum OutputPart {
     Encoded {
         start: usize,
         end: usize,
@@ -55,22 +55,22 @@ enum Part {
     Block {
         start: usize,
     },
-    Large(Large),
+    LargeMessage(LargeMessage),
 }
 
-impl fmt::Debug for Output {
+impl fmt::Debug for FrameOutput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Output")
+        f.debug_struct("FrameOutput")
             .field("buffered", &self.buffered)
             .finish_non_exhaustive()
     }
 }
 
-impl Output {
+impl FrameOutput {
     pub(super) fn new(
         output: Box<dyn AsyncWrite + Send + Unpin>,
         role: Role,
-        control: Arc<Control>,
+        control: Arc<SharedControl>,
     ) -> Self {
         Self {
             output,
@@ -96,14 +96,14 @@ impl Output {
     }
 
     /// Returns where the next frame will start.
-    pub(super) fn begin(&mut self) -> usize {
+    pub(super) fn frame_start(&mut self) -> usize {
         self.compact();
         self.encoded.len()
     }
 
-    pub(super) fn frame(&mut self, opcode: Opcode, fin: bool, length: usize) -> Header {
+    pub(super) fn frame(&mut self, opcode: FrameOpcode, fin: bool, length: usize) -> FrameHeader {
         let mask = (self.role == Role::Client).then(mask);
-        let header = Header {
+        let header = FrameHeader {
             fin,
             opcode,
             mask,
@@ -116,11 +116,11 @@ impl Output {
     /// A frame that `payload` encodes, whose length is known before.
     pub(super) fn push_frame(
         &mut self,
-        opcode: Opcode,
+        opcode: FrameOpcode,
         length: usize,
         payload: impl FnOnce(&mut Vec<u8>),
     ) {
-        let start = self.begin();
+        let start = self.frame_start();
         let header = self.frame(opcode, true, length);
         let payload_start = self.encoded.len();
         payload(&mut self.encoded);
@@ -136,8 +136,8 @@ impl Output {
     }
 
     /// A frame whose payload is not copied, unless it must be masked.
-    pub(super) fn push_whole(&mut self, opcode: Opcode, fin: bool, payload: Bytes) {
-        let start = self.begin();
+    pub(super) fn push_whole(&mut self, opcode: FrameOpcode, fin: bool, payload: Bytes) {
+        let start = self.frame_start();
         let header = self.frame(opcode, fin, payload.len());
         let Some(mask) = header.mask else {
             self.push_encoded(start);
@@ -150,14 +150,14 @@ impl Output {
         self.push_encoded(start);
     }
 
-    pub(super) fn push_large(&mut self, large: Large) {
+    pub(super) fn push_large_message(&mut self, large: LargeMessage) {
         self.buffered += large.len();
-        self.parts.push_back(Part::Large(large));
+        self.parts.push_back(OutputPart::LargeMessage(large));
     }
 
     /// Encodes the next block of a large message whose turn it is.
     fn encode_block(&mut self) {
-        let Some(Part::Large(large)) = self.parts.front_mut() else {
+        let Some(OutputPart::LargeMessage(large)) = self.parts.front_mut() else {
             return;
         };
         self.block.clear();
@@ -168,29 +168,29 @@ impl Output {
             self.parts.pop_front();
         }
         self.buffered += self.block.len();
-        self.parts.push_front(Part::Block { start: 0 });
+        self.parts.push_front(OutputPart::Block { start: 0 });
     }
 
     pub(super) fn push_encoded(&mut self, start: usize) {
         let end = self.encoded.len();
         self.buffered += end - start;
-        if let Some(Part::Encoded { end: last, .. }) = self.parts.back_mut()
+        if let Some(OutputPart::Encoded { end: last, .. }) = self.parts.back_mut()
             && *last == start
         {
             *last = end;
             return;
         }
-        self.parts.push_back(Part::Encoded { start, end });
+        self.parts.push_back(OutputPart::Encoded { start, end });
     }
 
     pub(super) fn push_shared(&mut self, data: Bytes) {
         if !data.is_empty() {
             self.buffered += data.len();
-            self.parts.push_back(Part::Shared(data));
+            self.parts.push_back(OutputPart::Shared(data));
         }
     }
 
-    pub(super) fn push_control(&mut self, opcode: Opcode, payload: &[u8]) {
+    pub(super) fn push_control(&mut self, opcode: FrameOpcode, payload: &[u8]) {
         if self.closed {
             return;
         }
@@ -198,24 +198,24 @@ impl Output {
     }
 
     /// Encodes what the reader owes the peer; returns what it has told.
-    pub(super) fn push_owed(&mut self) -> Owed {
+    pub(super) fn push_pending_control(&mut self) -> PendingControl {
         let reads = match self.buffered > SLOW_PEER_BYTES {
-            true => PeerReads::Slowly,
-            false => PeerReads::Well,
+            true => PeerReadRate::Slow,
+            false => PeerReadRate::Normal,
         };
-        let owed = self.control.take(reads);
-        for payload in &owed.pongs {
-            self.push_control(Opcode::Pong, payload);
+        let pending = self.control.take(reads);
+        for payload in &pending.pongs {
+            self.push_control(FrameOpcode::Pong, payload);
         }
-        if let Some(payload) = &owed.close {
+        if let Some(payload) = &pending.close {
             self.push_close_with(payload);
         }
-        owed
+        pending
     }
 
     /// Encodes the last frame, once, with a code and a reason.
     pub(super) fn push_close_with(&mut self, payload: &[u8]) {
-        self.push_control(Opcode::Close, payload);
+        self.push_control(FrameOpcode::Close, payload);
         self.closed = true;
     }
 
@@ -232,10 +232,10 @@ impl Output {
             let mut used = 0;
             for (slice, part) in slices.iter_mut().zip(&self.parts) {
                 *slice = IoSlice::new(match part {
-                    Part::Encoded { start, end } => &self.encoded[*start..*end],
-                    Part::Shared(data) => data,
-                    Part::Block { start } => &self.block[*start..],
-                    Part::Large(_) => break,
+                    OutputPart::Encoded { start, end } => &self.encoded[*start..*end],
+                    OutputPart::Shared(data) => data,
+                    OutputPart::Block { start } => &self.block[*start..],
+                    OutputPart::LargeMessage(_) => break,
                 });
                 used += 1;
             }
@@ -255,8 +255,8 @@ impl Output {
     /// does not make it grow.
     fn compact(&mut self) {
         let first = self.parts.iter().find_map(|part| match part {
-            Part::Encoded { start, .. } => Some(*start),
-            Part::Shared(_) | Part::Block { .. } | Part::Large(_) => None,
+            OutputPart::Encoded { start, .. } => Some(*start),
+            OutputPart::Shared(_) | OutputPart::Block { .. } | OutputPart::LargeMessage(_) => None,
         });
         let written = first.unwrap_or(self.encoded.len());
         if written < COMPACT_BYTES || written * 2 < self.encoded.len() {
@@ -264,7 +264,7 @@ impl Output {
         }
         self.encoded.drain(..written);
         for part in &mut self.parts {
-            if let Part::Encoded { start, end } = part {
+            if let OutputPart::Encoded { start, end } = part {
                 *start -= written;
                 *end -= written;
             }
@@ -282,7 +282,7 @@ impl Output {
     /// Flushes and ends the connection. If the reader has failed the connection, or the peer has closed
     /// it, the close frame says so.
     pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.push_owed();
+        self.push_pending_control();
         self.push_close_with(&[]);
         ready!(self.poll_flush(cx, 0))?;
         Pin::new(&mut self.output).poll_shutdown(cx)
@@ -296,16 +296,18 @@ impl Output {
                 break;
             };
             let length = match part {
-                Part::Encoded { start, end } => *end - *start,
-                Part::Shared(data) => data.len(),
-                Part::Block { start } => self.block.len() - *start,
-                Part::Large(_) => break,
+                OutputPart::Encoded { start, end } => *end - *start,
+                OutputPart::Shared(data) => data.len(),
+                OutputPart::Block { start } => self.block.len() - *start,
+                OutputPart::LargeMessage(_) => break,
             };
             if count < length {
                 match part {
-                    Part::Encoded { start, .. } | Part::Block { start } => *start += count,
-                    Part::Shared(data) => data.advance(count),
-                    Part::Large(_) => {}
+                    OutputPart::Encoded { start, .. } | OutputPart::Block { start } => {
+                        *start += count
+                    }
+                    OutputPart::Shared(data) => data.advance(count),
+                    OutputPart::LargeMessage(_) => {}
                 }
                 return;
             }
@@ -325,8 +327,8 @@ pub(super) fn mask() -> [u8; 4] {
 
 /// Control frames that the reader owes the peer, sent by the writer, and those it has seen.
 #[derive(Debug, Default)]
-pub(super) struct Control {
-    owed: Mutex<Owed>,
+pub(super) struct SharedControl {
+    pending: Mutex<PendingControl>,
     /// Wakes the writer's upkeep.
     pub(super) waker: AtomicWaker,
     /// The connection's place among those of a listener: given back when both halves are gone.
@@ -339,12 +341,12 @@ const MAX_PONGS: usize = 64;
 
 /// Bounded: at most one close, and so many pongs.
 #[derive(Debug, Default)]
-pub(super) struct Owed {
+pub(super) struct PendingControl {
     pub(super) pongs: VecDeque<Bytes>,
     /// Payload of the close frame, empty or with a status code.
     pub(super) close: Option<ClosePayload>,
     /// Not owed, but told in the same place: a pong has come.
-    pub(super) ponged: bool,
+    pub(super) pong_received: bool,
 }
 
 /// What a close frame carries: nothing, or a status code and a reason.
@@ -363,36 +365,36 @@ pub(super) fn close_payload(code: u16, reason: &str) -> ClosePayload {
 
 /// Whether the peer takes what is sent to it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum PeerReads {
-    Well,
-    Slowly,
+pub(super) enum PeerReadRate {
+    Normal,
+    Slow,
 }
 
-impl Control {
-    pub(super) fn owe(&self, change: impl FnOnce(&mut Owed)) {
-        change(&mut self.owed.lock().unwrap_or_else(PoisonError::into_inner));
+impl SharedControl {
+    pub(super) fn update(&self, change: impl FnOnce(&mut PendingControl)) {
+        change(&mut self.pending.lock().unwrap_or_else(PoisonError::into_inner));
         self.waker.wake();
     }
 
     /// Owes the answer to a ping. Beyond the bound the oldest is dropped: the newest has to be answered.
-    pub(super) fn owe_pong(&self, payload: Bytes) {
-        self.owe(|owed| {
-            if owed.pongs.len() == MAX_PONGS {
-                owed.pongs.pop_front();
+    pub(super) fn queue_pong(&self, payload: Bytes) {
+        self.update(|pending| {
+            if pending.pongs.len() == MAX_PONGS {
+                pending.pongs.pop_front();
             }
-            owed.pongs.push_back(payload);
+            pending.pongs.push_back(payload);
         });
     }
 
     /// Takes what is owed. Pongs stay while the peer does not read what was sent before.
-    pub(super) fn take(&self, reads: PeerReads) -> Owed {
-        let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn take(&self, reads: PeerReadRate) -> PendingControl {
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         let pongs = match reads {
-            PeerReads::Slowly => std::mem::take(&mut owed.pongs),
-            PeerReads::Well => VecDeque::new(),
+            PeerReadRate::Slow => std::mem::take(&mut pending.pongs),
+            PeerReadRate::Normal => VecDeque::new(),
         };
-        let taken = std::mem::take(&mut *owed);
-        owed.pongs = pongs;
+        let taken = std::mem::take(&mut *pending);
+        pending.pongs = pongs;
         taken
     }
 }

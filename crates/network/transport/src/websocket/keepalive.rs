@@ -12,17 +12,17 @@ use super::socket::SocketLimits;
 
 /// The clocks of one socket. At most one ping is unanswered.
 #[derive(Debug)]
-pub(super) struct Deadlines {
+pub(super) struct KeepaliveTimers {
     limits: SocketLimits,
-    ping: Ping,
+    ping: PingState,
     /// Wakes for whatever `ping` waits for.
     timer: Pin<Box<Sleep>>,
     /// Set while a flush waits for the peer.
-    stall: Option<Stall>,
+    stall: Option<WriteStall>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Ping {
+enum PingState {
     /// The next is sent when the timer ends.
     Idle,
     /// Encoded, but maybe not written yet; the timer ends when it is given up nevertheless.
@@ -33,25 +33,25 @@ enum Ping {
 
 /// When the peer was asked for a pong.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Asked {
+pub(super) enum PingDecision {
     /// The ping is to be sent.
-    Now,
+    Send,
     /// One is under way.
-    Before,
+    AlreadyPending,
 }
 
 #[derive(Debug)]
-struct Stall {
+struct WriteStall {
     /// What was written when the peer was last seen to take something.
     written: u64,
     timer: Pin<Box<Sleep>>,
 }
 
-impl Deadlines {
+impl KeepaliveTimers {
     pub(super) fn new(limits: SocketLimits) -> Self {
         Self {
             limits,
-            ping: Ping::Idle,
+            ping: PingState::Idle,
             timer: Box::pin(sleep_until(Instant::now() + limits.ping_interval)),
             stall: None,
         }
@@ -59,15 +59,15 @@ impl Deadlines {
 
     /// Any pong answers the ping.
     pub(super) fn handle_pong(&mut self) {
-        if self.ping != Ping::Idle {
-            self.ping = Ping::Idle;
-            self.put_off_ping();
+        if self.ping != PingState::Idle {
+            self.ping = PingState::Idle;
+            self.defer_ping();
         }
     }
 
     /// The time until the next ping begins anew, unless one is unanswered.
-    pub(super) fn put_off_ping(&mut self) {
-        if self.ping == Ping::Idle {
+    pub(super) fn defer_ping(&mut self) {
+        if self.ping == PingState::Idle {
             let next = Instant::now() + self.limits.ping_interval;
             self.timer.as_mut().reset(next);
         }
@@ -76,34 +76,34 @@ impl Deadlines {
     /// Everything was written.
     pub(super) fn handle_flushed(&mut self) {
         self.stall = None;
-        if self.ping == Ping::Queued {
-            self.ping = Ping::Sent;
+        if self.ping == PingState::Queued {
+            self.ping = PingState::Sent;
             let late = Instant::now() + self.limits.pong_timeout;
             self.timer.as_mut().reset(late);
         }
     }
 
     /// A ping is wanted now.
-    pub(super) fn ping(&mut self) -> Asked {
-        if self.ping != Ping::Idle {
-            return Asked::Before;
+    pub(super) fn ping(&mut self) -> PingDecision {
+        if self.ping != PingState::Idle {
+            return PingDecision::AlreadyPending;
         }
-        self.ping = Ping::Queued;
+        self.ping = PingState::Queued;
         // The flush sets it anew; a write that never ends is told by `poll_stalled`.
         let late = Instant::now() + self.limits.write_timeout + self.limits.pong_timeout;
         self.timer.as_mut().reset(late);
-        Asked::Now
+        PingDecision::Send
     }
 
     /// Resolves when a ping is to be sent.
     pub(super) fn poll_ping(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match (self.timer.as_mut().poll(cx), self.ping) {
             (Poll::Pending, _) => Poll::Pending,
-            (Poll::Ready(()), Ping::Idle) => {
+            (Poll::Ready(()), PingState::Idle) => {
                 self.ping();
                 Poll::Ready(Ok(()))
             }
-            (Poll::Ready(()), Ping::Queued | Ping::Sent) => {
+            (Poll::Ready(()), PingState::Queued | PingState::Sent) => {
                 Poll::Ready(Err(late("peer answers no ping")))
             }
         }
@@ -111,7 +111,7 @@ impl Deadlines {
 
     /// Resolves when a flush has made no progress for too long. `written` is all that was written.
     pub(super) fn poll_stalled(&mut self, cx: &mut Context<'_>, written: u64) -> Poll<io::Error> {
-        let stall = self.stall.get_or_insert_with(|| Stall {
+        let stall = self.stall.get_or_insert_with(|| WriteStall {
             written,
             timer: Box::pin(sleep_until(Instant::now() + self.limits.write_timeout)),
         });

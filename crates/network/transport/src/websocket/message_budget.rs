@@ -70,7 +70,7 @@ impl MessageBudget {
 
 /// What one connection holds of the budget, or waits for.
 #[derive(Default)]
-pub(super) enum Reservation {
+pub(super) enum MessageReservation {
     #[default]
     None,
     Waiting {
@@ -87,16 +87,16 @@ pub(super) enum Reservation {
 
 /// The message holds up others, and takes too long.
 #[derive(Debug)]
-pub(super) struct Overdue;
+pub(super) struct ReservationOverdue;
 
-impl Reservation {
+impl MessageReservation {
     /// Reserves `bytes` for the message that is arriving. Pending while others hold what it needs.
     pub(super) fn poll_reserve(
         &mut self,
         budget: &MessageBudget,
         bytes: usize,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<(), Overdue>> {
+    ) -> Poll<Result<(), ReservationOverdue>> {
         loop {
             match self {
                 Self::Held {
@@ -106,7 +106,7 @@ impl Reservation {
                 } if *held >= bytes => {
                     while overdue.as_mut().poll(cx).is_ready() {
                         if budget.0.waiting.load(Ordering::Relaxed) > 0 {
-                            return Poll::Ready(Err(Overdue));
+                            return Poll::Ready(Err(ReservationOverdue));
                         }
                         overdue.as_mut().reset(Instant::now() + OVERDUE_CHECK);
                     }

@@ -6,7 +6,7 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use super::frame::{Header, Opcode, apply_mask};
+use super::frame::{FrameHeader, FrameOpcode, apply_mask};
 use crate::link::Role;
 
 /// Decodes the frames of one direction of a connection.
@@ -15,7 +15,7 @@ pub(super) struct MessageDecoder {
     /// Bytes that arrived and are not decoded yet. The driver appends to it.
     pub(super) buffer: BytesMut,
     /// The frame whose payload is arriving.
-    header: Option<Header>,
+    header: Option<FrameHeader>,
     /// How much of the payload, at the start of `buffer`, is unmasked and checked.
     checked: usize,
     /// The message whose last fragment has not arrived.
@@ -97,16 +97,16 @@ impl MessageDecoder {
         self.header = None;
         let payload = self.buffer.split_to(std::mem::take(&mut self.checked));
         Ok(Some(match header.opcode {
-            Opcode::Ping => FrameEvent::Ping(payload.freeze()),
-            Opcode::Pong => FrameEvent::Pong,
-            Opcode::Close => FrameEvent::Close(close_code(&payload)?),
-            Opcode::Text => {
+            FrameOpcode::Ping => FrameEvent::Ping(payload.freeze()),
+            FrameOpcode::Pong => FrameEvent::Pong,
+            FrameOpcode::Close => FrameEvent::Close(close_code(&payload)?),
+            FrameOpcode::Text => {
                 self.assemble(MessageKind::Text, BytesMut::new(), payload, header.fin)?
             }
-            Opcode::Binary => {
+            FrameOpcode::Binary => {
                 self.assemble(MessageKind::Binary, BytesMut::new(), payload, header.fin)?
             }
-            Opcode::Continuation => {
+            FrameOpcode::Continuation => {
                 let (kind, message) = self.message.take().ok_or(NO_START)?;
                 self.assemble(kind, message, payload, header.fin)?
             }
@@ -142,11 +142,11 @@ impl MessageDecoder {
     /// Messages up to this size are not accounted for: they fit into a read buffer.
     pub(super) const SMALL_BYTES: usize = 64 << 10;
 
-    fn take_header(&mut self) -> Result<Option<Header>, FrameError> {
+    fn take_header(&mut self) -> Result<Option<FrameHeader>, FrameError> {
         if self.header.is_some() {
             return Ok(self.header);
         }
-        let parsed = Header::parse(&self.buffer).map_err(FrameError::Protocol)?;
+        let parsed = FrameHeader::parse(&self.buffer).map_err(FrameError::Protocol)?;
         let Some((header, size)) = parsed else {
             return Ok(None);
         };
@@ -157,11 +157,11 @@ impl MessageDecoder {
             }));
         }
         let arrived = match (&self.message, header.opcode) {
-            (_, Opcode::Close | Opcode::Ping | Opcode::Pong) => 0,
-            (None, Opcode::Continuation) => return Err(NO_START),
-            (None, Opcode::Text | Opcode::Binary) => 0,
-            (Some((_, message)), Opcode::Continuation) => message.len(),
-            (Some(_), Opcode::Text | Opcode::Binary) => {
+            (_, FrameOpcode::Close | FrameOpcode::Ping | FrameOpcode::Pong) => 0,
+            (None, FrameOpcode::Continuation) => return Err(NO_START),
+            (None, FrameOpcode::Text | FrameOpcode::Binary) => 0,
+            (Some((_, message)), FrameOpcode::Continuation) => message.len(),
+            (Some(_), FrameOpcode::Text | FrameOpcode::Binary) => {
                 return Err(FrameError::Protocol(
                     "websocket message starts inside another one",
                 ));
@@ -177,7 +177,7 @@ impl MessageDecoder {
     }
 
     /// Unmasks and checks what has arrived of the payload since the last call.
-    fn check_payload(&mut self, header: &Header) -> Result<(), FrameError> {
+    fn check_payload(&mut self, header: &FrameHeader) -> Result<(), FrameError> {
         let end = header.payload_len().min(self.buffer.len());
         let arrived = &mut self.buffer[self.checked..end];
         if let Some(mut mask) = header.mask {
@@ -186,9 +186,15 @@ impl MessageDecoder {
         }
         self.checked = end;
         let is_text = match (header.opcode, &self.message) {
-            (Opcode::Text, _) | (Opcode::Continuation, Some((MessageKind::Text, _))) => true,
+            (FrameOpcode::Text, _) | (FrameOpcode::Continuation, Some((MessageKind::Text, _))) => {
+                true
+            }
             (
-                Opcode::Continuation | Opcode::Binary | Opcode::Close | Opcode::Ping | Opcode::Pong,
+                FrameOpcode::Continuation
+                | FrameOpcode::Binary
+                | FrameOpcode::Close
+                | FrameOpcode::Ping
+                | FrameOpcode::Pong,
                 _,
             ) => false,
         };
@@ -364,7 +370,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_are_judged_as_the_whole_text(
+        fn validation_in_pieces_matches_the_whole_text(
             text in prop_oneof![
                 any::<Vec<u8>>(),
                 any::<String>().prop_map(String::into_bytes),
@@ -378,7 +384,7 @@ mod tests {
         }
 
         #[test]
-        fn invalid_text_is_refused_with_its_first_wrong_byte(
+        fn invalid_text_is_rejected_at_the_first_wrong_byte(
             start in any::<String>(),
             wrong in any::<Vec<u8>>(),
         ) {

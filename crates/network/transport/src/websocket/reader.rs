@@ -18,8 +18,8 @@ use tokio::{
 };
 
 use super::{
-    frame_output::{Control, close_payload},
-    message_budget::{MessageBudget, Reservation},
+    frame_output::{SharedControl, close_payload},
+    message_budget::{MessageBudget, MessageReservation},
     message_decoder::{FrameError, FrameEvent, MessageDecoder, MessageKind},
 };
 use crate::link::{MessageReader, ReadError, Role};
@@ -36,11 +36,11 @@ const FRAME_BUDGET: u32 = 64;
 /// Bytes that are read before others have a turn.
 const BYTE_BUDGET: usize = 512 << 10;
 
-pub(super) struct Reader {
+pub(super) struct FrameReader {
     input: Box<dyn AsyncRead + Send + Unpin>,
     decoder: MessageDecoder,
     /// What the next read asks for, beside what is known to come.
-    appetite: usize,
+    read_size: usize,
     /// All that was ever read.
     received: u64,
     /// What is left of the budgets until the reader yields.
@@ -48,8 +48,8 @@ pub(super) struct Reader {
     bytes_left: usize,
     /// Where memory for large messages comes from, if it is bounded.
     budget: Option<MessageBudget>,
-    reservation: Reservation,
-    control: Arc<Control>,
+    reservation: MessageReservation,
+    control: Arc<SharedControl>,
     state: ReadState,
 }
 
@@ -63,7 +63,7 @@ enum ReadState {
     Failed,
 }
 
-impl std::fmt::Debug for Reader {
+impl std::fmt::Debug for FrameReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Reader")
             .field("buffered", &self.decoder.buffer.len())
@@ -71,32 +71,32 @@ impl std::fmt::Debug for Reader {
     }
 }
 
-impl Reader {
+impl FrameReader {
     pub(super) fn new(
         input: Box<dyn AsyncRead + Send + Unpin>,
         buffer: BytesMut,
         role: Role,
-        most: usize,
-        control: Arc<Control>,
+        max_message_bytes: usize,
+        control: Arc<SharedControl>,
     ) -> Self {
         Self {
             input,
-            decoder: MessageDecoder::new(buffer, role, most),
-            appetite: READ_BYTES,
+            decoder: MessageDecoder::new(buffer, role, max_message_bytes),
+            read_size: READ_BYTES,
             received: 0,
             frames_left: FRAME_BUDGET,
             bytes_left: BYTE_BUDGET,
             budget: None,
-            reservation: Reservation::None,
+            reservation: MessageReservation::None,
             control,
             state: ReadState::Open,
         }
     }
 
     /// Takes messages of another length from here on.
-    pub(super) fn with_limit(self, most: usize) -> Self {
+    pub(super) fn with_limit(self, max_message_bytes: usize) -> Self {
         Self {
-            decoder: self.decoder.with_limit(most),
+            decoder: self.decoder.with_limit(max_message_bytes),
             ..self
         }
     }
@@ -138,15 +138,15 @@ impl Reader {
             self.frames_left -= 1;
             match event {
                 FrameEvent::Message(kind, message) => {
-                    self.reservation = Reservation::None;
+                    self.reservation = MessageReservation::None;
                     return Poll::Ready(Ok(Some((kind, message))));
                 }
                 FrameEvent::Fragment => {}
-                FrameEvent::Ping(payload) => self.control.owe_pong(payload),
-                FrameEvent::Pong => self.control.owe(|owed| owed.ponged = true),
+                FrameEvent::Ping(payload) => self.control.queue_pong(payload),
+                FrameEvent::Pong => self.control.update(|pending| pending.pong_received = true),
                 FrameEvent::Close(code) => {
                     let payload = code.map(|code| close_payload(code, "")).unwrap_or_default();
-                    self.control.owe(|owed| owed.close = Some(payload));
+                    self.control.update(|pending| pending.close = Some(payload));
                     self.state = ReadState::Closed;
                 }
             }
@@ -156,11 +156,11 @@ impl Reader {
     /// Fails the connection: the writer tells the peer why.
     fn fail(&mut self, error: ReadError) -> ReadError {
         self.state = ReadState::Failed;
-        self.reservation = Reservation::None;
+        self.reservation = MessageReservation::None;
         self.decoder.clear();
         if let Some(code) = error.close_code() {
             let payload = close_payload(code, &error.to_string());
-            self.control.owe(|owed| owed.close = Some(payload));
+            self.control.update(|pending| pending.close = Some(payload));
         }
         error
     }
@@ -208,7 +208,7 @@ impl Reader {
         let wanted = self
             .decoder
             .missing_bytes()
-            .clamp(self.appetite, MAX_READ_BYTES);
+            .clamp(self.read_size, MAX_READ_BYTES);
         let buffer = &mut self.decoder.buffer;
         if buffer.is_empty() && buffer.capacity() < wanted {
             // What was handed out keeps its memory, and is not copied to make room.
@@ -221,10 +221,10 @@ impl Reader {
         let read = ready!(read.poll(cx))?;
         self.received += read as u64;
         self.bytes_left = self.bytes_left.saturating_sub(read);
-        self.appetite = if read == wanted {
-            (self.appetite * 4).min(BUSY_READ_BYTES)
+        self.read_size = if read == wanted {
+            (self.read_size * 4).min(BUSY_READ_BYTES)
         } else {
-            READ_BYTES.max(self.appetite / 2)
+            READ_BYTES.max(self.read_size / 2)
         };
         Poll::Ready(Ok(read))
     }
@@ -243,7 +243,7 @@ impl Reader {
     }
 }
 
-impl MessageReader for Reader {
+impl MessageReader for FrameReader {
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, ReadError>> {
         let next = ready!(self.poll_next(cx))?;
         Poll::Ready(Ok(next.map(|(_, message)| message)))
@@ -255,7 +255,7 @@ impl From<FrameError> for ReadError {
         match error {
             FrameError::Protocol(what) => Self::Protocol(what),
             FrameError::InvalidUtf8 => Self::InvalidUtf8,
-            FrameError::TooLong(most) => Self::TooLong(most),
+            FrameError::TooLong(max_message_bytes) => Self::TooLong(max_message_bytes),
         }
     }
 }

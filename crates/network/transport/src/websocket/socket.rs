@@ -21,12 +21,12 @@ use tokio::{
 };
 
 use super::{
-    frame::Opcode,
-    frame_output::{Control, Output, close_payload},
-    keepalive::{Asked, Deadlines},
+    frame::FrameOpcode,
+    frame_output::{FrameOutput, SharedControl, close_payload},
+    keepalive::{KeepaliveTimers, PingDecision},
     message_decoder::MessageKind,
-    reader::Reader,
-    writer::Writer,
+    reader::FrameReader,
+    writer::FrameWriter,
 };
 use crate::link::{Binary, Link, ReadError, Role};
 
@@ -65,7 +65,7 @@ impl Default for SocketLimits {
 }
 
 /// Memory that a writer keeps between two flushes. Only a side that masks copies payloads.
-const KEPT_BYTES: usize = 256 << 10;
+const RETAINED_BUFFER_BYTES: usize = 256 << 10;
 
 impl Socket {
     /// Makes a socket of an upgraded connection. `already_read` came with the handshake.
@@ -97,8 +97,8 @@ impl Socket {
         role: Role,
         limits: SocketLimits,
     ) -> Self {
-        let control = Arc::new(Control::default());
-        let reader = Reader::new(
+        let control = Arc::new(SharedControl::default());
+        let reader = FrameReader::new(
             input,
             BytesMut::from(already_read),
             role,
@@ -108,8 +108,8 @@ impl Socket {
         Self {
             reader: SocketReader(reader),
             writer: SocketWriter {
-                output: Output::new(output, role, control),
-                deadlines: Deadlines::new(limits),
+                output: FrameOutput::new(output, role, control),
+                timers: KeepaliveTimers::new(limits),
             },
         }
     }
@@ -119,7 +119,7 @@ impl Socket {
         let (SocketReader(reader), SocketWriter { output, .. }) = (self.reader, self.writer);
         Link {
             reader: Box::new(reader.with_limit(output.role.max_message_bytes())),
-            writer: Box::new(Writer::new(output)),
+            writer: Box::new(FrameWriter::new(output)),
             peer,
             binary: Binary::Possible,
             most_unanswered: usize::MAX,
@@ -131,7 +131,7 @@ impl Socket {
     }
 
     /// Keeps a place among the connections of a listener until both halves are gone.
-    pub(crate) fn hold(&self, slot: OwnedSemaphorePermit) {
+    pub(crate) fn hold_slot(&self, slot: OwnedSemaphorePermit) {
         // A socket is given one place.
         drop(self.writer.output.control.slot.set(slot));
     }
@@ -148,7 +148,7 @@ pub enum Raw {
 
 /// Takes messages off a socket, and answers pings by way of the writer.
 #[derive(Debug)]
-pub struct SocketReader(Reader);
+pub struct SocketReader(FrameReader);
 
 impl SocketReader {
     /// Returns the next message; `None` when the peer is done. Cancelling loses nothing.
@@ -174,15 +174,15 @@ impl SocketReader {
 /// Puts messages on a socket.
 #[derive(Debug)]
 pub struct SocketWriter {
-    output: Output,
-    deadlines: Deadlines,
+    output: FrameOutput,
+    timers: KeepaliveTimers,
 }
 
 impl SocketWriter {
     /// Encodes a message behind those not flushed yet. It is not copied, unless it must be masked.
     pub fn push(&mut self, message: Bytes) {
         if !self.output.is_closed() {
-            self.output.push_whole(Opcode::Binary, true, message);
+            self.output.push_whole(FrameOpcode::Binary, true, message);
         }
     }
 
@@ -196,30 +196,27 @@ impl SocketWriter {
     /// # Errors
     /// When the connection broke, or the peer has taken nothing for too long.
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.tend();
-        let flushed = self.output.poll_flush(cx, KEPT_BYTES);
+        self.handle_control();
+        let flushed = self.output.poll_flush(cx, RETAINED_BUFFER_BYTES);
         match flushed {
             Poll::Ready(flushed) => {
-                self.deadlines.handle_flushed();
+                self.timers.handle_flushed();
                 Poll::Ready(flushed)
             }
-            Poll::Pending => self
-                .deadlines
-                .poll_stalled(cx, self.output.written())
-                .map(Err),
+            Poll::Pending => self.timers.poll_stalled(cx, self.output.written()).map(Err),
         }
     }
 
     /// Asks the peer for a sign of life now, unless a ping is unanswered already.
     pub fn ping(&mut self) {
-        if self.deadlines.ping() == Asked::Now {
-            self.output.push_control(Opcode::Ping, &[]);
+        if self.timers.ping() == PingDecision::Send {
+            self.output.push_control(FrameOpcode::Ping, &[]);
         }
     }
 
     /// Lets the time until the next ping begin anew, unless one is unanswered.
-    pub fn put_off_ping(&mut self) {
-        self.deadlines.put_off_ping();
+    pub fn defer_ping(&mut self) {
+        self.timers.defer_ping();
     }
 
     /// Resolves when the socket itself has something to flush, such as a ping.
@@ -228,10 +225,10 @@ impl SocketWriter {
     /// When the peer has left a ping unanswered for too long.
     pub fn poll_upkeep(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.output.control.waker.register(cx.waker());
-        self.tend();
-        if ready_now(self.deadlines.poll_ping(cx))? {
+        self.handle_control();
+        if ready_now(self.timers.poll_ping(cx))? {
             self.output.release();
-            self.output.push_control(Opcode::Ping, &[]);
+            self.output.push_control(FrameOpcode::Ping, &[]);
         }
         if self.output.buffered() > 0 {
             Poll::Ready(Ok(()))
@@ -247,10 +244,7 @@ impl SocketWriter {
     pub fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.output.poll_close(cx) {
             Poll::Ready(closed) => Poll::Ready(closed),
-            Poll::Pending => self
-                .deadlines
-                .poll_stalled(cx, self.output.written())
-                .map(Err),
+            Poll::Pending => self.timers.poll_stalled(cx, self.output.written()).map(Err),
         }
     }
 
@@ -286,9 +280,9 @@ impl SocketWriter {
     }
 
     /// Takes what the reader has to tell.
-    fn tend(&mut self) {
-        if self.output.push_owed().ponged {
-            self.deadlines.handle_pong();
+    fn handle_control(&mut self) {
+        if self.output.push_pending_control().pong_received {
+            self.timers.handle_pong();
         }
     }
 }

@@ -79,7 +79,7 @@ const SIZES: [usize; 9] = [
 ];
 
 #[tokio::test]
-async fn data_of_any_size_arrives_as_text_both_ways() {
+async fn data_of_any_size_arrives_as_text_in_both_directions() {
     for size in SIZES {
         let data = pattern(size);
         let [mut server, mut client] = ends();
@@ -98,7 +98,7 @@ fn assert_text(text: &Bytes, data: &Bytes) {
 }
 
 #[tokio::test]
-async fn data_of_any_size_arrives_raw_both_ways() {
+async fn data_of_any_size_arrives_raw_in_both_directions() {
     for size in SIZES {
         let data = pattern(size);
         let [mut server, mut client] = ends();
@@ -113,7 +113,7 @@ async fn data_of_any_size_arrives_raw_both_ways() {
 }
 
 #[tokio::test]
-async fn a_large_message_is_not_encoded_before_it_is_written() {
+async fn large_message_is_not_encoded_before_it_is_written() {
     let [mut server, _client] = ends();
     let data = pattern(limits::OUTGOING_FRAME_BYTES * 2);
     server.writer.push(message(&data), Encoding::Text);
@@ -146,7 +146,7 @@ fn messages_between_yields(frames: &[u8]) -> Vec<usize> {
 }
 
 #[tokio::test]
-async fn a_reader_yields_after_a_budget_of_frames() {
+async fn reader_yields_after_its_frame_budget() {
     // Text of one byte, which is delivered, and pings, which are not.
     let messages = [0x81, 1, b'x'].repeat(200);
     assert_eq!(messages_between_yields(&messages), [64, 64, 64, 8]);
@@ -157,7 +157,7 @@ async fn a_reader_yields_after_a_budget_of_frames() {
 }
 
 #[tokio::test]
-async fn a_reader_yields_after_a_budget_of_bytes() {
+async fn reader_yields_after_its_byte_budget() {
     let length = 4_u64 << 20;
     let mut message = vec![0x82, 127];
     message.extend(length.to_be_bytes());
@@ -176,7 +176,7 @@ fn half_sent(length: usize) -> Vec<u8> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn large_messages_wait_for_memory_and_a_stalled_one_makes_room() {
+async fn stalled_large_message_releases_memory_to_waiting_ones() {
     let budget = MessageBudget::new(MessageBudgetLimits {
         total_bytes: 4 << 20,
         base_timeout: std::time::Duration::from_secs(10),

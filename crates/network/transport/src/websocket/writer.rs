@@ -15,19 +15,19 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::{
     Sends,
-    frame::{Header, Opcode, apply_mask},
-    frame_output::{Output, mask},
+    frame::{FrameHeader, FrameOpcode, apply_mask},
+    frame_output::{FrameOutput, mask},
 };
 use crate::link::{Encoding, MessageWriter, Role};
 
-pub(super) struct Writer {
-    output: Output,
+pub(super) struct FrameWriter {
+    output: FrameOutput,
     /// What a text is sent as.
-    text: Opcode,
+    text: FrameOpcode,
     pings: Option<Interval>,
 }
 
-impl fmt::Debug for Writer {
+impl fmt::Debug for FrameWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Writer")
             .field("buffered", &self.output.buffered())
@@ -35,8 +35,8 @@ impl fmt::Debug for Writer {
     }
 }
 
-impl Writer {
-    pub(super) fn new(output: Output) -> Self {
+impl FrameWriter {
+    pub(super) fn new(output: FrameOutput) -> Self {
         let pings = (output.role == Role::Server).then(|| {
             let first = Instant::now() + limits::PING_INTERVAL;
             let mut pings = interval_at(first, limits::PING_INTERVAL);
@@ -45,16 +45,16 @@ impl Writer {
         });
         Self {
             output,
-            text: Opcode::Text,
+            text: FrameOpcode::Text,
             pings,
         }
     }
 
     /// Sets what texts are sent as.
-    pub(super) fn sending(mut self, sends: Sends) -> Self {
+    pub(super) fn with_text_framing(mut self, sends: Sends) -> Self {
         self.text = match sends {
-            Sends::Text => Opcode::Text,
-            Sends::Binary => Opcode::Binary,
+            Sends::Text => FrameOpcode::Text,
+            Sends::Binary => FrameOpcode::Binary,
         };
         self
     }
@@ -82,7 +82,7 @@ impl Writer {
             let opcode = if index == 0 {
                 self.text
             } else {
-                Opcode::Continuation
+                FrameOpcode::Continuation
             };
             self.output
                 .push_whole(opcode, index + 1 == pieces, message.slice(start..end));
@@ -94,23 +94,24 @@ impl Writer {
         let mut head = Vec::with_capacity(message.binary_head_len());
         let data = message.encode_binary(&mut head);
         if self.output.role == Role::Client {
-            // Little: `Large` takes what is much.
+            // Little: `LargeMessage` takes what is much.
             head.extend_from_slice(&data);
-            self.output.push_whole(Opcode::Binary, true, head.into());
+            self.output
+                .push_whole(FrameOpcode::Binary, true, head.into());
             return;
         }
         let room = limits::OUTGOING_FRAME_BYTES.saturating_sub(head.len());
         let first = data.len().min(room);
-        let start = self.output.begin();
+        let start = self.output.frame_start();
         self.output
-            .frame(Opcode::Binary, first == data.len(), head.len() + first);
+            .frame(FrameOpcode::Binary, first == data.len(), head.len() + first);
         self.output.encoded.extend_from_slice(&head);
         self.output.push_encoded(start);
         self.output.push_shared(data.slice(..first));
         for start in (first..data.len()).step_by(limits::OUTGOING_FRAME_BYTES) {
             let end = (start + limits::OUTGOING_FRAME_BYTES).min(data.len());
             self.output.push_whole(
-                Opcode::Continuation,
+                FrameOpcode::Continuation,
                 end == data.len(),
                 data.slice(start..end),
             );
@@ -118,7 +119,7 @@ impl Writer {
     }
 }
 
-impl MessageWriter for Writer {
+impl MessageWriter for FrameWriter {
     fn push(&mut self, message: Outgoing, encoding: Encoding) {
         if self.output.is_closed() {
             // Nothing follows a close frame; the reader has ended or will.
@@ -130,8 +131,8 @@ impl MessageWriter for Writer {
                 self.push_binary(&message);
             }
             (Outgoing::Data(message), encoding) => {
-                match (Large::new(message, encoding, must_mask), encoding) {
-                    (Ok(large), _) => self.output.push_large(large),
+                match (LargeMessage::new(message, encoding, must_mask), encoding) {
+                    (Ok(large), _) => self.output.push_large_message(large),
                     (Err(message), Encoding::Binary) => self.push_binary(&message),
                     (Err(message), Encoding::Text) => self.push_text(&Outgoing::Data(message)),
                 }
@@ -145,7 +146,7 @@ impl MessageWriter for Writer {
     }
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.output.push_owed();
+        self.output.push_pending_control();
         self.output.poll_flush(cx, limits::OUTBOX_BYTES)
     }
 
@@ -154,9 +155,9 @@ impl MessageWriter for Writer {
         if let Some(pings) = &mut self.pings
             && pings.poll_tick(cx).is_ready()
         {
-            self.output.push_control(Opcode::Ping, &[]);
+            self.output.push_control(FrameOpcode::Ping, &[]);
         }
-        self.output.push_owed();
+        self.output.push_pending_control();
         if self.output.buffered() > 0 {
             Poll::Ready(())
         } else {
@@ -176,7 +177,7 @@ const BLOCK_BYTES: usize = 192 << 10;
 const FRAME_BLOCKS: usize = limits::OUTGOING_FRAME_BYTES / (BLOCK_BYTES / 3 * 4) - 1;
 
 /// What is left of a message.
-pub(super) struct Large {
+pub(super) struct LargeMessage {
     encoding: Encoding,
     /// Comes before the data; taken with the first block.
     prefix: Vec<u8>,
@@ -185,17 +186,17 @@ pub(super) struct Large {
     suffix: Vec<u8>,
     /// Makes the mask of a frame, for the side that must mask.
     mask: Option<fn() -> [u8; 4]>,
-    opcode: Opcode,
-    frame: Option<Frame>,
+    opcode: FrameOpcode,
+    frame: Option<PartialFrame>,
 }
 
 /// The frame that is being sent.
-struct Frame {
+struct PartialFrame {
     blocks: usize,
     mask: Option<[u8; 4]>,
 }
 
-impl Large {
+impl LargeMessage {
     /// Takes a message if it is worth it.
     pub(super) fn new(
         message: DataMessage,
@@ -206,8 +207,8 @@ impl Large {
             return Err(message);
         }
         let (opcode, (prefix, data, suffix)) = match encoding {
-            Encoding::Text => (Opcode::Text, message.into_text_parts()),
-            Encoding::Binary => (Opcode::Binary, message.into_binary_parts()),
+            Encoding::Text => (FrameOpcode::Text, message.into_text_parts()),
+            Encoding::Binary => (FrameOpcode::Binary, message.into_binary_parts()),
         };
         Ok(Self {
             encoding,
@@ -254,7 +255,7 @@ impl Large {
         more
     }
 
-    fn begin_frame(&mut self, out: &mut Vec<u8>) -> Frame {
+    fn begin_frame(&mut self, out: &mut Vec<u8>) -> PartialFrame {
         let blocks = self.data.len().div_ceil(BLOCK_BYTES).clamp(1, FRAME_BLOCKS);
         let raw = self.data.len().min(blocks * BLOCK_BYTES);
         let fin = raw == self.data.len();
@@ -264,14 +265,14 @@ impl Large {
         };
         let length = self.prefix.len() + text + if fin { self.suffix.len() } else { 0 };
         let mask = self.mask.map(|mask| mask());
-        let header = Header {
+        let header = FrameHeader {
             fin,
             opcode: self.opcode,
             mask,
             length: length as u64,
         };
         header.encode(out);
-        self.opcode = Opcode::Continuation;
-        Frame { blocks, mask }
+        self.opcode = FrameOpcode::Continuation;
+        PartialFrame { blocks, mask }
     }
 }

@@ -23,7 +23,7 @@ fn rules(issuer: Option<&str>, audience: Option<&str>) -> Auth {
     Auth::SignedBearer(JwtRules::new(SECRET, issuer, audience, Duration::from_secs(SKEW)).unwrap())
 }
 
-fn present(auth: &Auth, token: &str) -> Result<(), AuthRejection> {
+fn check_token(auth: &Auth, token: &str) -> Result<(), AuthRejection> {
     auth.check(Some(format!("Bearer {token}").as_bytes()), UnixSeconds(NOW))
         .map(drop)
 }
@@ -63,7 +63,7 @@ fn header_rules_come_before_jwt_rules() {
 }
 
 #[test]
-fn expiry_includes_the_skew_and_ends_after_it() {
+fn expiry_allows_exactly_the_configured_skew() {
     let (auth, expired) = (rules(None, None), Err(AuthRejection::ExpiredJwt));
     let cases = [
         (json!(NOW + 1), Ok(())),
@@ -75,17 +75,17 @@ fn expiry_includes_the_skew_and_ends_after_it() {
         (json!(-1), expired),
         (json!(i64::MIN), expired),
     ];
-    for (exp, verdict) in cases {
+    for (exp, expected) in cases {
         assert_eq!(
-            present(&auth, &jwt(&json!({"exp": exp}))),
-            verdict,
+            check_token(&auth, &jwt(&json!({"exp": exp}))),
+            expected,
             "exp {exp}"
         );
     }
 }
 
 #[test]
-fn not_before_includes_the_skew() {
+fn not_before_allows_exactly_the_configured_skew() {
     let (auth, early) = (rules(None, None), Err(AuthRejection::JwtNotYetValid));
     let cases = [
         (json!(NOW), Ok(())),
@@ -97,17 +97,17 @@ fn not_before_includes_the_skew() {
         (json!(1.5), Err(AuthRejection::InvalidJwt)),
         (json!("1"), Err(AuthRejection::InvalidJwt)),
     ];
-    for (nbf, verdict) in cases {
+    for (nbf, expected) in cases {
         assert_eq!(
-            present(&auth, &jwt(&json!({"exp": NOW, "nbf": nbf}))),
-            verdict,
+            check_token(&auth, &jwt(&json!({"exp": NOW, "nbf": nbf}))),
+            expected,
             "nbf {nbf}"
         );
     }
 }
 
 #[test]
-fn claims_of_another_shape_are_an_invalid_jwt() {
+fn malformed_claims_are_an_invalid_jwt() {
     let auth = rules(None, None);
     let claims = [
         "{}",
@@ -131,7 +131,7 @@ fn claims_of_another_shape_are_an_invalid_jwt() {
     ];
     for claims in claims {
         assert_eq!(
-            present(&auth, &jwt_text(claims)),
+            check_token(&auth, &jwt_text(claims)),
             Err(AuthRejection::InvalidJwt),
             "{claims}"
         );
@@ -141,32 +141,32 @@ fn claims_of_another_shape_are_an_invalid_jwt() {
 #[test]
 fn other_claims_are_ignored() {
     let token = jwt(&json!({"exp": NOW, "sub": 7, "iat": "x", "iss": "anyone", "aud": ["any"]}));
-    assert_eq!(present(&rules(None, None), &token), Ok(()));
+    assert_eq!(check_token(&rules(None, None), &token), Ok(()));
 }
 
 #[test]
-fn issuer_must_match_when_it_is_set() {
+fn issuer_must_match_the_configured_one() {
     let (auth, mismatch) = (
         rules(Some("harness"), None),
         Err(AuthRejection::IssuerMismatch),
     );
     assert_eq!(
-        present(&auth, &jwt(&json!({"exp": NOW, "iss": "harness"}))),
+        check_token(&auth, &jwt(&json!({"exp": NOW, "iss": "harness"}))),
         Ok(())
     );
     assert_eq!(
-        present(&auth, &jwt(&json!({"exp": NOW, "iss": "Harness"}))),
+        check_token(&auth, &jwt(&json!({"exp": NOW, "iss": "Harness"}))),
         mismatch
     );
     assert_eq!(
-        present(&auth, &jwt(&json!({"exp": NOW, "iss": null}))),
+        check_token(&auth, &jwt(&json!({"exp": NOW, "iss": null}))),
         mismatch
     );
-    assert_eq!(present(&auth, &jwt(&json!({"exp": NOW}))), mismatch);
+    assert_eq!(check_token(&auth, &jwt(&json!({"exp": NOW}))), mismatch);
 }
 
 #[test]
-fn audience_must_contain_ours_when_it_is_set() {
+fn audience_must_contain_the_configured_one() {
     let (auth, mismatch) = (
         rules(None, Some("box")),
         Err(AuthRejection::AudienceMismatch),
@@ -181,29 +181,32 @@ fn audience_must_contain_ours_when_it_is_set() {
         (json!([]), mismatch),
         (json!(null), mismatch),
     ];
-    for (aud, verdict) in cases {
+    for (aud, expected) in cases {
         assert_eq!(
-            present(&auth, &jwt(&json!({"exp": NOW, "aud": aud}))),
-            verdict,
+            check_token(&auth, &jwt(&json!({"exp": NOW, "aud": aud}))),
+            expected,
             "aud {aud}"
         );
     }
-    assert_eq!(present(&auth, &jwt(&json!({"exp": NOW}))), mismatch);
+    assert_eq!(check_token(&auth, &jwt(&json!({"exp": NOW}))), mismatch);
 }
 
 #[test]
 fn rules_are_checked_in_order() {
     let auth = rules(Some("harness"), Some("box"));
     let late = json!({"exp": 0, "nbf": NOW * 2});
-    assert_eq!(present(&auth, &jwt(&late)), Err(AuthRejection::ExpiredJwt));
+    assert_eq!(
+        check_token(&auth, &jwt(&late)),
+        Err(AuthRejection::ExpiredJwt)
+    );
     let early = json!({"exp": NOW, "nbf": NOW * 2});
     assert_eq!(
-        present(&auth, &jwt(&early)),
+        check_token(&auth, &jwt(&early)),
         Err(AuthRejection::JwtNotYetValid)
     );
     let nobody = json!({"exp": NOW});
     assert_eq!(
-        present(&auth, &jwt(&nobody)),
+        check_token(&auth, &jwt(&nobody)),
         Err(AuthRejection::IssuerMismatch)
     );
 }
@@ -214,11 +217,11 @@ fn only_hs256_with_our_secret_is_a_valid_signature() {
     let claims = json!({"exp": NOW + 60}).to_string();
     let hs256 = |header: &str| signed::<Hmac<Sha256>>(SECRET, header, &claims);
     let good = hs256(r#"{"alg":"HS256"}"#);
-    assert_eq!(present(&auth, &good), Ok(()));
+    assert_eq!(check_token(&auth, &good), Ok(()));
 
     let (message, signature) = good.rsplit_once('.').unwrap();
     let none = format!("{}.{}", encode(r#"{"alg":"none"}"#), encode(&claims));
-    let forged = [
+    let invalid_tokens = [
         ("alg none, no signature", format!("{none}.")),
         ("alg none, two parts", none.clone()),
         ("alg none, old signature", format!("{none}.{signature}")),
@@ -256,9 +259,9 @@ fn only_hs256_with_our_secret_is_a_valid_signature() {
         ("no JWT", "x".to_owned()),
         ("three dots", "...".to_owned()),
     ];
-    for (what, token) in forged {
+    for (what, token) in invalid_tokens {
         assert_eq!(
-            present(&auth, &token),
+            check_token(&auth, &token),
             Err(AuthRejection::InvalidJwt),
             "{what}"
         );
@@ -266,11 +269,11 @@ fn only_hs256_with_our_secret_is_a_valid_signature() {
 }
 
 #[test]
-fn secret_is_trimmed_and_has_a_least_length() {
+fn secret_is_trimmed_and_has_a_minimum_length() {
     let make = |secret: &[u8]| JwtRules::new(secret, None, None, Duration::ZERO);
     let padded = [b" \t", SECRET, b"\r\n"].concat();
     let auth = Auth::SignedBearer(make(&padded).unwrap());
-    assert_eq!(present(&auth, &jwt(&json!({"exp": NOW}))), Ok(()));
+    assert_eq!(check_token(&auth, &jwt(&json!({"exp": NOW}))), Ok(()));
     assert_eq!(make(&SECRET[1..]).err(), Some(SecretTooShort));
     assert_eq!(
         make(&[b" ", &SECRET[1..], b"\n"].concat()).err(),
@@ -291,7 +294,7 @@ fn debug_hides_the_secret() {
 }
 
 #[test]
-fn the_subject_of_a_token_is_who_the_client_is() {
+fn jwt_subject_becomes_the_principal() {
     let auth = rules(None, None);
     for (claims, subject) in [
         (json!({"exp": NOW, "sub": "ann"}), Some("ann")),
@@ -300,8 +303,8 @@ fn the_subject_of_a_token_is_who_the_client_is() {
         (json!({"exp": NOW}), None),
     ] {
         let header = format!("Bearer {}", jwt(&claims));
-        let told = auth.check(Some(header.as_bytes()), UnixSeconds(NOW));
+        let principal = auth.check(Some(header.as_bytes()), UnixSeconds(NOW));
         let expected = subject.map(|name| Principal(name.into()));
-        assert_eq!(told, Ok(expected), "{claims}");
+        assert_eq!(principal, Ok(expected), "{claims}");
     }
 }

@@ -17,101 +17,114 @@ use tokio::{
 use super::Exit;
 
 /// How long a program may take to end after SIGTERM.
-const GRACE: Duration = Duration::from_secs(2);
+const TERM_GRACE: Duration = Duration::from_secs(2);
 /// How long what it has said may take to be read, if someone who left the group still speaks.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+const STDERR_DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// A program in its keeper's hands.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct ChildTask {
     /// What it is called in the log.
     pub(super) program: String,
-    pub(super) group: Group,
-    pub(super) said: Said<ChildStderr>,
+    pub(super) group: ProcessGroup,
+    pub(super) stderr: StderrLines<ChildStderr>,
     /// Resolves when nobody holds the link any more.
     pub(super) released: oneshot::Receiver<Infallible>,
     /// Is told how it ended.
     pub(super) exit: oneshot::Sender<Exit>,
 }
 
-impl Kept {
+impl ChildTask {
     /// Keeps the program until it has ended, by itself or because the link was dropped.
-    pub(super) async fn keep(self) {
+    pub(super) async fn run(self) {
         let Self {
             program,
             group,
-            mut said,
+            mut stderr,
             released,
             exit,
         } = self;
-        let mut last_words = None;
-        let end = async {
+        let mut last_line = None;
+        let stop = async {
             tokio::select! {
-                () = group.ended() => return,
+                () = group.exited() => return,
                 _ = released => group.terminate(),
             }
-            if timeout(GRACE, group.ended()).await.is_err() {
+            if timeout(TERM_GRACE, group.exited()).await.is_err() {
                 tracing::warn!(program, "server program does not end; it is killed");
             }
         };
         // Listened to in its last moments too: who is not listened to may block instead of ending.
-        let listening = async {
-            listen(&program, &mut said, &mut last_words).await;
+        let logging = async {
+            log_stderr(&program, &mut stderr, &mut last_line).await;
             pending::<Infallible>().await
         };
         tokio::select! {
-            () = end => {}
-            never = listening => match never {},
+            () = stop => {}
+            never = logging => match never {},
         }
-        let status = group.end().await;
+        let status = group.kill_and_reap().await;
         // All it has said is in the pipe by now, unless someone escaped with the other end.
-        drop(timeout(LAST_WORDS, listen(&program, &mut said, &mut last_words)).await);
-        let ended = Exit { status, last_words };
-        tracing::debug!(program, exit = %ended, "server program has ended");
+        drop(
+            timeout(
+                STDERR_DRAIN_TIMEOUT,
+                log_stderr(&program, &mut stderr, &mut last_line),
+            )
+            .await,
+        );
+        let outcome = Exit {
+            status,
+            last_words: last_line,
+        };
+        tracing::debug!(program, exit = %outcome, "server program has ended");
         // Whoever dropped the link does not ask.
-        drop(exit.send(ended));
+        drop(exit.send(outcome));
     }
 }
 
 /// Logs what a program says, until it is silent for good.
-async fn listen(program: &str, said: &mut Said<ChildStderr>, last_words: &mut Option<String>) {
-    while said.is_open() {
-        for line in said.next().await {
+async fn log_stderr(
+    program: &str,
+    stderr: &mut StderrLines<ChildStderr>,
+    last_line: &mut Option<String>,
+) {
+    while stderr.is_open() {
+        for line in stderr.next().await {
             tracing::info!(program, line, "server program says");
-            *last_words = Some(line);
+            *last_line = Some(line);
         }
     }
 }
 
 /// How long a group may take to end when there is no runtime to wait in, and its thread waits.
-const LAST_GRACE: Duration = Duration::from_millis(200);
+const DROP_TERM_GRACE: Duration = Duration::from_millis(200);
 /// How long a group that was killed may take to be gone then.
-const LAST_REAP: Duration = Duration::from_secs(1);
+const DROP_REAP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A process group, known by its leader. Dropping it ends all of it.
 #[derive(Debug)]
-pub(super) struct Group {
+pub(super) struct ProcessGroup {
     child: Child,
     leader: Pid,
     /// Readable when the leader has exited. That does not reap it: its number stays its own.
-    watch: pipe::Receiver,
+    pidfd: pipe::Receiver,
     reaped: bool,
 }
 
-impl Group {
+impl ProcessGroup {
     /// Takes charge of a child that was started as the leader of a group.
     pub(super) fn new(mut child: Child) -> io::Result<Self> {
-        let watched = leader(&child).and_then(|leader| {
+        let opened = leader(&child).and_then(|leader| {
             let descriptor = pidfd_open(leader, PidfdFlags::NONBLOCK)?;
             // Nothing is ever read: all that matters is when it becomes readable.
-            let watch = pipe::Receiver::from_owned_fd_unchecked(descriptor)?;
-            Ok((leader, watch))
+            let pidfd = pipe::Receiver::from_owned_fd_unchecked(descriptor)?;
+            Ok((leader, pidfd))
         });
-        match watched {
-            Ok((leader, watch)) => Ok(Self {
+        match opened {
+            Ok((leader, pidfd)) => Ok(Self {
                 child,
                 leader,
-                watch,
+                pidfd,
                 reaped: false,
             }),
             Err(error) => {
@@ -123,9 +136,9 @@ impl Group {
     }
 
     /// Waits until the leader has exited.
-    pub(super) async fn ended(&self) {
+    pub(super) async fn exited(&self) {
         // A descriptor that cannot be waited for counts as one that is ready: `end` waits too.
-        drop(self.watch.readable().await);
+        drop(self.pidfd.readable().await);
     }
 
     /// Asks all of it to end.
@@ -134,7 +147,7 @@ impl Group {
     }
 
     /// Kills what is left of it, and reaps the leader.
-    pub(super) async fn end(mut self) -> Option<ExitStatus> {
+    pub(super) async fn kill_and_reap(mut self) -> Option<ExitStatus> {
         self.signal(Signal::KILL);
         let status = self.child.wait().await;
         self.reaped = true;
@@ -148,25 +161,25 @@ impl Group {
     }
 
     /// Waits on this thread until the leader has exited.
-    fn wait_blocking(&self, most: Duration) {
-        let within = Timespec::try_from(most).ok();
-        let mut descriptors = [PollFd::new(&self.watch, PollFlags::IN)];
+    fn wait_blocking(&self, limit: Duration) {
+        let within = Timespec::try_from(limit).ok();
+        let mut descriptors = [PollFd::new(&self.pidfd, PollFlags::IN)];
         if let Err(error) = poll(&mut descriptors, within.as_ref()) {
             tracing::debug!(%error, "end of a program was not waited for");
         }
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     /// Runs with a group that is not reaped only if the runtime is shut down around its keeper.
     fn drop(&mut self) {
         if self.reaped {
             return;
         }
         self.signal(Signal::TERM);
-        self.wait_blocking(LAST_GRACE);
+        self.wait_blocking(DROP_TERM_GRACE);
         self.signal(Signal::KILL);
-        self.wait_blocking(LAST_REAP);
+        self.wait_blocking(DROP_REAP_TIMEOUT);
         if let Err(error) = self.child.try_wait() {
             tracing::debug!(%error, "program was not reaped");
         }
@@ -187,12 +200,12 @@ const READ_BYTES: usize = 4 << 10;
 
 /// Lines out of a stream of bytes.
 #[derive(Debug)]
-pub(super) struct Said<R> {
+pub(super) struct StderrLines<R> {
     input: Option<R>,
     line: Vec<u8>,
 }
 
-impl<R: AsyncRead + Unpin> Said<R> {
+impl<R: AsyncRead + Unpin> StderrLines<R> {
     /// Takes lines from `input`, or none.
     pub(super) fn new(input: Option<R>) -> Self {
         Self {
@@ -248,25 +261,25 @@ mod tests {
     use super::*;
 
     async fn lines(input: &[u8]) -> Vec<String> {
-        let mut said = Said::new(Some(input));
+        let mut stderr = StderrLines::new(Some(input));
         let mut lines = Vec::new();
-        while said.is_open() {
-            lines.extend(said.next().await);
+        while stderr.is_open() {
+            lines.extend(stderr.next().await);
         }
         lines
     }
 
     #[tokio::test]
-    async fn lines_are_told_apart_and_blank_ones_are_not_told() {
-        let said = lines(b"one\r\n\n  \ntwo \x1b[31mred\xff\nlast").await;
-        assert_eq!(said, ["one", "two  [31mred\u{fffd}", "last"]);
+    async fn lines_are_split_and_blank_ones_skipped() {
+        let stderr = lines(b"one\r\n\n  \ntwo \x1b[31mred\xff\nlast").await;
+        assert_eq!(stderr, ["one", "two  [31mred\u{fffd}", "last"]);
     }
 
     #[tokio::test]
-    async fn a_long_line_is_cut_and_the_next_one_is_whole() {
+    async fn overlong_line_is_truncated_and_the_next_one_is_complete() {
         let mut text = vec![b'x'; 3 * MAX_LINE_BYTES];
         text.extend_from_slice(b"\nnext\n");
-        let said = lines(&text).await;
-        assert_eq!(said, ["x".repeat(MAX_LINE_BYTES), "next".to_owned()]);
+        let stderr = lines(&text).await;
+        assert_eq!(stderr, ["x".repeat(MAX_LINE_BYTES), "next".to_owned()]);
     }
 }

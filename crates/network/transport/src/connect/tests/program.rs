@@ -10,7 +10,7 @@ use rustix::process::{Pid, test_kill_process};
 use tokio::sync::mpsc;
 use tracing_subscriber::fmt::MakeWriter;
 
-use super::{chain, within};
+use super::{error_chain, within};
 use crate::{
     connect::{ConnectError, Fault, Program},
     link::{Encoding, Link, ReadError},
@@ -41,24 +41,24 @@ async fn pids(link: &mut Link) -> Vec<Pid> {
 /// Waits until none of them runs, and the first, which is ours to reap, is not there at all.
 async fn expect_gone(pids: &[Pid]) {
     expect_none_runs(pids).await;
-    until("it is reaped", || !is_there(pids[0])).await;
+    wait_until("it is reaped", || !pid_exists(pids[0])).await;
 }
 
 async fn expect_none_runs(pids: &[Pid]) {
-    until("none runs", || !pids.iter().any(|pid| is_running(*pid))).await;
+    wait_until("none runs", || !pids.iter().any(|pid| is_running(*pid))).await;
 }
 
 /// Looks again and again: nothing tells when a process that is not ours is gone.
-async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let so = async {
-        while !is_so() {
+async fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let poll = async {
+        while !condition() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    within(what, so).await;
+    within(what, poll).await;
 }
 
-fn is_there(pid: Pid) -> bool {
+fn pid_exists(pid: Pid) -> bool {
     test_kill_process(pid).is_ok()
 }
 
@@ -74,11 +74,11 @@ fn is_running(pid: Pid) -> bool {
 
 async fn end(link: &mut Link) -> String {
     let end = within("the end", link.reader.next()).await;
-    chain(&end.expect_err("programs end with a report"))
+    error_chain(&end.expect_err("programs end with a report"))
 }
 
 #[tokio::test]
-async fn a_program_is_spoken_to_on_its_standard_input_and_output() {
+async fn program_exchanges_messages_on_stdin_and_stdout() {
     let mut link = Program::new("cat").start().unwrap();
     let message = || exec_wire::outgoing::Outgoing::notification("x", &());
     link.writer.push(message(), Encoding::Text);
@@ -89,7 +89,7 @@ async fn a_program_is_spoken_to_on_its_standard_input_and_output() {
 }
 
 #[tokio::test]
-async fn arguments_environment_and_directory_are_those_asked_for() {
+async fn program_gets_its_arguments_environment_and_directory() {
     let dir = tempfile::tempdir().unwrap();
     let program = Program {
         args: ["-c", r#"echo "$0 $ONE $(pwd) ${PATH:+path}""#, "a b"]
@@ -110,26 +110,26 @@ async fn arguments_environment_and_directory_are_those_asked_for() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_started_is_told() {
+async fn start_failures_name_the_program_or_directory() {
     let error = Program::new("no-such-program-of-ours").start().unwrap_err();
     assert_eq!(error.fault(), Fault::Caller);
-    let text = chain(&error);
+    let text = error_chain(&error);
     assert!(
         text.starts_with("cannot start `no-such-program-of-ours`: No such file"),
         "{text}"
     );
-    let misplaced = Program {
+    let bad_directory = Program {
         cwd: Some("/no/such/directory".into()),
         ..Program::new("cat")
     };
-    let error = misplaced.start().unwrap_err();
+    let error = bad_directory.start().unwrap_err();
     assert!(matches!(error, ConnectError::WorkingDirectory { .. }));
-    assert!(chain(&error).starts_with("cannot work in `/no/such/directory`: No such file"));
+    assert!(error_chain(&error).starts_with("cannot work in `/no/such/directory`: No such file"));
 }
 
 #[tokio::test]
-async fn the_end_of_a_program_is_told_with_its_last_words() {
-    for (text, told) in [
+async fn exit_is_reported_with_the_last_stderr_line() {
+    for (text, expected) in [
         (
             "echo first >&2; echo 'no key' >&2; exit 3",
             "exited with status 3: no key",
@@ -142,14 +142,14 @@ async fn the_end_of_a_program_is_told_with_its_last_words() {
         ),
     ] {
         let mut link = script(text).start().unwrap();
-        assert_eq!(end(&mut link).await, format!("server program {told}"));
+        assert_eq!(end(&mut link).await, format!("server program {expected}"));
         // Whoever asks again is told the same.
-        assert_eq!(end(&mut link).await, format!("server program {told}"));
+        assert_eq!(end(&mut link).await, format!("server program {expected}"));
     }
 }
 
 #[tokio::test]
-async fn output_before_the_end_is_not_lost() {
+async fn output_before_exit_is_not_lost() {
     let mut link = script("i=0; while [ $i -lt 5000 ]; do echo $i; i=$((i+1)); done; exit 4")
         .start()
         .unwrap();
@@ -160,7 +160,7 @@ async fn output_before_the_end_is_not_lost() {
 }
 
 #[tokio::test]
-async fn whoever_writes_to_a_program_that_is_gone_is_told_why() {
+async fn writing_to_an_exited_program_reports_its_exit() {
     let mut link = script("exec <&-; echo closed; echo 'too bad' >&2; exit 5")
         .start()
         .unwrap();
@@ -176,14 +176,14 @@ async fn whoever_writes_to_a_program_that_is_gone_is_told_why() {
 }
 
 #[tokio::test]
-async fn a_program_that_closes_its_output_and_lives_on_has_hung_up() {
+async fn closed_stdout_of_a_running_program_ends_the_link() {
     let mut link = script("exec >&-; exec sleep 1000").start().unwrap();
     let end = within("the end", link.reader.next()).await;
     assert!(matches!(end, Ok(None)), "{end:?}");
 }
 
 #[tokio::test]
-async fn someone_who_escapes_with_the_output_does_not_hide_the_end() {
+async fn escaped_child_holding_stdout_does_not_hide_the_exit() {
     let escaping = "setsid sh -c 'echo $$; exec sleep 60' & read -r go; exit 6";
     let mut link = script(escaping).start().unwrap();
     let escaped = pids(&mut link).await;
@@ -194,16 +194,13 @@ async fn someone_who_escapes_with_the_output_does_not_hide_the_end() {
 }
 
 #[tokio::test]
-async fn dropping_the_link_ends_the_whole_group() {
+async fn dropping_the_link_terminates_the_process_group() {
     let mut link = script("sleep 1000 & echo $$ $!; wait").start().unwrap();
-    let family = pids(&mut link).await;
-    assert_eq!(
-        rustix::process::getpgid(Some(family[1])).unwrap(),
-        family[0]
-    );
+    let group = pids(&mut link).await;
+    assert_eq!(rustix::process::getpgid(Some(group[1])).unwrap(), group[0]);
     let dropped = Instant::now();
     drop(link);
-    expect_gone(&family).await;
+    expect_gone(&group).await;
     assert!(
         dropped.elapsed() < Duration::from_secs(2),
         "SIGTERM was enough"
@@ -214,10 +211,10 @@ async fn dropping_the_link_ends_the_whole_group() {
 async fn a_group_that_ignores_sigterm_is_killed_two_seconds_later() {
     let script = script("trap '' TERM; (sleep 1000) & echo $$ $!; while :; do sleep 1000; done");
     let mut link = script.start().unwrap();
-    let family = pids(&mut link).await;
+    let group = pids(&mut link).await;
     let dropped = Instant::now();
     drop(link);
-    expect_gone(&family).await;
+    expect_gone(&group).await;
     let took = dropped.elapsed();
     assert!(
         took >= Duration::from_secs(2) && took < Duration::from_secs(10),
@@ -226,7 +223,7 @@ async fn a_group_that_ignores_sigterm_is_killed_two_seconds_later() {
 }
 
 #[tokio::test]
-async fn who_is_left_of_a_group_whose_leader_exits_is_ended() {
+async fn remaining_group_members_are_killed_after_the_leader_exits() {
     let mut link = script("sleep 1000 & echo $!; exit 2").start().unwrap();
     let left = pids(&mut link).await;
     expect_none_runs(&left).await;
@@ -234,7 +231,7 @@ async fn who_is_left_of_a_group_whose_leader_exits_is_ended() {
 }
 
 #[test]
-fn a_runtime_that_is_shut_down_leaves_nothing_behind() {
+fn runtime_shutdown_leaves_no_process_behind() {
     let runtime = || {
         tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -246,20 +243,20 @@ fn a_runtime_that_is_shut_down_leaves_nothing_behind() {
         "trap '' TERM; sleep 1000 & echo $$ $!; while :; do sleep 1000; done",
     ] {
         let first = runtime();
-        let (link, family) = first.block_on(async {
+        let (link, group) = first.block_on(async {
             let mut link = script(text).start().unwrap();
-            let family = pids(&mut link).await;
-            (link, family)
+            let group = pids(&mut link).await;
+            (link, group)
         });
         drop(first);
         drop(link);
-        runtime().block_on(expect_gone(&family));
+        runtime().block_on(expect_gone(&group));
     }
 }
 
 #[tokio::test]
-async fn what_a_program_says_on_standard_error_is_logged() {
-    let (log, mut lines) = Log::new();
+async fn stderr_lines_are_logged() {
+    let (log, mut lines) = LogWriter::new();
     let subscriber = tracing_subscriber::fmt()
         .with_ansi(false)
         .with_writer(log)
@@ -278,16 +275,16 @@ async fn what_a_program_says_on_standard_error_is_logged() {
 
 /// Sends each line that is logged.
 #[derive(Clone)]
-struct Log(Arc<Mutex<mpsc::UnboundedSender<String>>>);
+struct LogWriter(Arc<Mutex<mpsc::UnboundedSender<String>>>);
 
-impl Log {
+impl LogWriter {
     fn new() -> (Self, mpsc::UnboundedReceiver<String>) {
         let (send, lines) = mpsc::unbounded_channel();
         (Self(Arc::new(Mutex::new(send))), lines)
     }
 }
 
-impl io::Write for Log {
+impl io::Write for LogWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(line).into_owned();
         drop(self.0.lock().unwrap().send(text));
@@ -299,7 +296,7 @@ impl io::Write for Log {
     }
 }
 
-impl<'a> MakeWriter<'a> for Log {
+impl<'a> MakeWriter<'a> for LogWriter {
     type Writer = Self;
 
     fn make_writer(&'a self) -> Self {

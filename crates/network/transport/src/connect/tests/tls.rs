@@ -8,7 +8,7 @@ use rcgen::{
 };
 use tokio::{net::TcpListener, sync::mpsc};
 
-use super::{listen_secure, refusal, server, talk, within};
+use super::{connect_error, exchange, listen_secure, server, within};
 use crate::{
     auth::{Auth, TokenDigest},
     connect::{BearerToken, CertificateFault, ConnectError, Fault, WebSocket},
@@ -18,12 +18,12 @@ use crate::{
 };
 
 /// Who issues certificates, and where its own is written.
-struct Authority {
+struct TestAuthority {
     issuer: Issuer<'static, KeyPair>,
     file: PathBuf,
 }
 
-impl Authority {
+impl TestAuthority {
     fn new(dir: &Path, name: &str) -> Self {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, name);
@@ -68,11 +68,11 @@ fn client(url: &str, trust: Trust) -> WebSocket {
 }
 
 #[tokio::test]
-async fn a_server_is_trusted_by_the_certificate_of_its_issuer() {
+async fn server_certificate_is_trusted_through_its_issuer() {
     let dir = tempfile::tempdir().unwrap();
     let (ours, other) = (
-        Authority::new(dir.path(), "ours"),
-        Authority::new(dir.path(), "other"),
+        TestAuthority::new(dir.path(), "ours"),
+        TestAuthority::new(dir.path(), "other"),
     );
     for name in ["127.0.0.1", "localhost"] {
         let (url, mut accepted) = ours.listen(name, |_| {}).await;
@@ -85,21 +85,21 @@ async fn a_server_is_trusted_by_the_certificate_of_its_issuer() {
             let client = client(&url, trust);
             for _ in 0..2 {
                 let mut link = within("a link", client.open()).await.unwrap();
-                talk(&mut link, &mut accepted).await;
+                exchange(&mut link, &mut accepted).await;
             }
         }
     }
 }
 
 #[tokio::test]
-async fn a_certificate_that_is_not_accepted_is_told_with_its_reason() {
+async fn rejected_certificate_is_reported_with_its_reason() {
     let dir = tempfile::tempdir().unwrap();
     let (ours, other) = (
-        Authority::new(dir.path(), "ours"),
-        Authority::new(dir.path(), "other"),
+        TestAuthority::new(dir.path(), "ours"),
+        TestAuthority::new(dir.path(), "other"),
     );
     let again = tempfile::tempdir().unwrap();
-    let remade = Authority::new(again.path(), "ours");
+    let remade = TestAuthority::new(again.path(), "ours");
     let good = ours.listen("127.0.0.1", |_| {}).await;
     let misnamed = ours.listen("else.test", |_| {}).await;
     let expired = ours
@@ -150,7 +150,7 @@ async fn a_certificate_that_is_not_accepted_is_told_with_its_reason() {
             "not valid yet",
         ),
     ] {
-        let (error, text) = refusal(&client(url, trust)).await;
+        let (error, text) = connect_error(&client(url, trust)).await;
         assert_eq!((error.fault(), error.is_passing()), (Fault::Peer, false));
         let ConnectError::Certificate { fault, .. } = error else {
             panic!("{text}");
@@ -164,7 +164,7 @@ async fn a_certificate_that_is_not_accepted_is_told_with_its_reason() {
 }
 
 #[tokio::test]
-async fn who_speaks_no_tls_is_told_so() {
+async fn peer_without_tls_is_reported() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("wss://{}", listener.local_addr().unwrap());
     tokio::spawn(async move {
@@ -177,20 +177,20 @@ async fn who_speaks_no_tls_is_told_so() {
         drop(tokio::io::copy(&mut stream, &mut sink).await);
     });
     let dir = tempfile::tempdir().unwrap();
-    let trust = Trust::only(&Authority::new(dir.path(), "ours").file);
-    let (error, text) = refusal(&client(&url, trust)).await;
+    let trust = Trust::only(&TestAuthority::new(dir.path(), "ours").file);
+    let (error, text) = connect_error(&client(&url, trust)).await;
     assert!(matches!(error, ConnectError::Tls { .. }), "{text}");
     assert!(text.starts_with("TLS with `127.0.0.1` failed: "), "{text}");
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_use_is_named_and_read_again_the_next_time() {
+async fn unreadable_trust_file_is_named_and_retried_on_the_next_connect() {
     let dir = tempfile::tempdir().unwrap();
-    let ours = Authority::new(dir.path(), "ours");
+    let ours = TestAuthority::new(dir.path(), "ours");
     let (url, mut accepted) = ours.listen("127.0.0.1", |_| {}).await;
     let late = dir.path().join("late.pem");
     let client = client(&url, Trust::only(&late));
-    let (error, text) = refusal(&client).await;
+    let (error, text) = connect_error(&client).await;
     assert_eq!(error.fault(), Fault::Caller);
     assert!(
         text.contains("late.pem") && text.contains("No such file"),
@@ -198,5 +198,5 @@ async fn a_file_that_is_no_use_is_named_and_read_again_the_next_time() {
     );
     std::fs::copy(&ours.file, &late).unwrap();
     let mut link = within("a link", client.open()).await.unwrap();
-    talk(&mut link, &mut accepted).await;
+    exchange(&mut link, &mut accepted).await;
 }

@@ -21,9 +21,9 @@ use crate::{
 };
 
 /// Repeats bodies, opens `/door`, and never answers `/slow`.
-struct Echo;
+struct EchoService;
 
-impl Site for Echo {
+impl Site for EchoService {
     type Upgrade = String;
 
     fn answer(&self, request: Request<Incoming>, _: Peer) -> BoxFuture<'_, Answer<String>> {
@@ -34,32 +34,32 @@ impl Site for Echo {
                 "/slow" => std::future::pending().await,
                 _ => match Limited::new(request.into_body(), 8).collect().await {
                     Ok(body) => Answer::Reply(Response::new(Full::new(body.to_bytes()))),
-                    Err(_) => Answer::Reply(plain(StatusCode::PAYLOAD_TOO_LARGE, "")),
+                    Err(_) => Answer::Reply(text_response(StatusCode::PAYLOAD_TOO_LARGE, "")),
                 },
             }
         })
     }
 }
 
-struct Served {
+struct RunningService {
     address: String,
     sockets: mpsc::UnboundedReceiver<(String, Socket)>,
     task: JoinHandle<()>,
 }
 
-async fn serve_echo(options: SiteOptions) -> Served {
-    serve_echo_by(options, None).await
+async fn serve_echo(options: SiteOptions) -> RunningService {
+    serve_echo_with_tls(options, None).await
 }
 
-async fn serve_echo_by(options: SiteOptions, tls: Option<TlsAcceptor>) -> Served {
+async fn serve_echo_with_tls(options: SiteOptions, tls: Option<TlsAcceptor>) -> RunningService {
     let bind = Listener::bind_tcp("127.0.0.1:0".parse().unwrap(), tls.is_some());
     let listener = bind.await.unwrap();
     let url = listener.address().to_string();
     let address = url.split_once("://").unwrap().1.to_owned();
     let (send, sockets) = mpsc::unbounded_channel();
     let on_upgrade = move |what, socket| drop(send.send((what, socket)));
-    let site = listener.serve_site(Arc::new(Echo), tls, options, on_upgrade);
-    Served {
+    let site = listener.serve_site(Arc::new(EchoService), tls, options, on_upgrade);
+    RunningService {
         address,
         sockets,
         task: tokio::spawn(site),
@@ -67,7 +67,7 @@ async fn serve_echo_by(options: SiteOptions, tls: Option<TlsAcceptor>) -> Served
 }
 
 /// Sends a request by hand; returns the first line of the answer, and its last.
-async fn ask(address: &str, request: &str) -> (String, String) {
+async fn send_request(address: &str, request: &str) -> (String, String) {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
@@ -77,7 +77,7 @@ async fn ask(address: &str, request: &str) -> (String, String) {
 }
 
 #[tokio::test]
-async fn bodies_are_the_sites_business_and_pages_are_refused() {
+async fn service_reads_bodies_and_requests_with_origin_are_refused() {
     let served = serve_echo(SiteOptions::default()).await;
     let post = |path: &str, headers: &str, body: &str| {
         format!(
@@ -85,21 +85,21 @@ async fn bodies_are_the_sites_business_and_pages_are_refused() {
             body.len()
         )
     };
-    let (status, body) = ask(&served.address, &post("/x", "", "12345678")).await;
+    let (status, body) = send_request(&served.address, &post("/x", "", "12345678")).await;
     assert_eq!(
         (status.as_str(), body.as_str()),
         ("HTTP/1.1 200 OK", "12345678")
     );
-    let (status, _) = ask(&served.address, &post("/x", "", "123456789")).await;
+    let (status, _) = send_request(&served.address, &post("/x", "", "123456789")).await;
     assert_eq!(status, "HTTP/1.1 413 Payload Too Large");
-    let (status, _) = ask(&served.address, &post("/x", "Origin: http://a\r\n", "")).await;
+    let (status, _) = send_request(&served.address, &post("/x", "Origin: http://a\r\n", "")).await;
     assert_eq!(status, "HTTP/1.1 403 Forbidden");
-    let (status, _) = ask(&served.address, &post("/door", "", "")).await;
+    let (status, _) = send_request(&served.address, &post("/door", "", "")).await;
     assert_eq!(status, "HTTP/1.1 426 Upgrade Required");
 }
 
 #[tokio::test]
-async fn a_websocket_is_handed_over_with_what_the_site_knows() {
+async fn upgraded_socket_is_handed_over_with_its_context() {
     let mut served = serve_echo(SiteOptions::default()).await;
     let url = format!("ws://{}/door", served.address);
     let mut client = WebSocket::new(url.parse().unwrap())
@@ -122,7 +122,7 @@ async fn a_websocket_is_handed_over_with_what_the_site_knows() {
 }
 
 #[tokio::test]
-async fn a_connection_keeps_its_place_until_both_halves_of_its_socket_are_gone() {
+async fn connection_slot_is_released_when_both_socket_halves_are_dropped() {
     let options = SiteOptions {
         max_connections: 1,
         ..SiteOptions::default()
@@ -140,26 +140,29 @@ async fn a_connection_keeps_its_place_until_both_halves_of_its_socket_are_gone()
     );
     // A request that asks for no websocket needs no place.
     let request = "GET /x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-    assert_eq!(ask(&served.address, request).await.0, "HTTP/1.1 200 OK");
+    assert_eq!(
+        send_request(&served.address, request).await.0,
+        "HTTP/1.1 200 OK"
+    );
     drop(writer);
     client.open_socket().await.unwrap();
 }
 
 #[tokio::test]
-async fn a_request_is_given_up_in_time_and_dropping_the_site_ends_it() {
+async fn slow_request_times_out_and_dropping_the_service_closes_connections() {
     let options = SiteOptions {
         request_timeout: Duration::from_millis(20),
         ..SiteOptions::default()
     };
     let served = serve_echo(options).await;
     let request = "GET /slow HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-    let (status, _) = ask(&served.address, request).await;
+    let (status, _) = send_request(&served.address, request).await;
     assert_eq!(status, "HTTP/1.1 408 Request Timeout");
 
     let served = serve_echo(SiteOptions::default()).await;
     let mut stream = TcpStream::connect(&served.address).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
-    let (status, _) = ask(&served.address, &request.replace("slow", "x")).await;
+    let (status, _) = send_request(&served.address, &request.replace("slow", "x")).await;
     assert_eq!(status, "HTTP/1.1 200 OK");
     served.task.abort();
     let mut rest = Vec::new();
@@ -167,14 +170,14 @@ async fn a_request_is_given_up_in_time_and_dropping_the_site_ends_it() {
 }
 
 #[tokio::test]
-async fn sockets_carry_messages_over_tls_too() {
+async fn sockets_carry_messages_over_tls() {
     let dir = tempfile::tempdir().unwrap();
     let (certificate, key) = (dir.path().join("cert"), dir.path().join("key"));
     let pair = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     std::fs::write(&certificate, pair.cert.pem()).unwrap();
     std::fs::write(&key, pair.signing_key.serialize_pem()).unwrap();
     let acceptor = tls::acceptor(&certificate, &key).unwrap();
-    let mut served = serve_echo_by(SiteOptions::default(), Some(acceptor)).await;
+    let mut served = serve_echo_with_tls(SiteOptions::default(), Some(acceptor)).await;
     let url = format!("wss://{}/door", served.address);
     let client = WebSocket {
         trust: Trust::only(&certificate),
@@ -203,7 +206,7 @@ async fn sockets_carry_messages_over_tls_too() {
 }
 
 #[tokio::test]
-async fn idle_connections_make_room_and_end_in_time() {
+async fn idle_connections_are_evicted_and_time_out() {
     let options = SiteOptions {
         pending: PendingLimits {
             max_connections: 8,
@@ -244,7 +247,7 @@ async fn idle_connections_make_room_and_end_in_time() {
 }
 
 #[tokio::test]
-async fn every_request_names_one_known_host() {
+async fn requests_need_exactly_one_allowed_host() {
     let served = serve_echo(SiteOptions::default()).await;
     for (head, status) in [
         ("GET /x HTTP/1.1\r\nHost: localhost:99", "200 OK"),
@@ -266,7 +269,7 @@ async fn every_request_names_one_known_host() {
         ),
     ] {
         let request = format!("{head}\r\nConnection: close\r\n\r\n");
-        let (came, _) = ask(&served.address, &request).await;
+        let (came, _) = send_request(&served.address, &request).await;
         assert_eq!(came, format!("HTTP/1.1 {status}"), "{head}");
     }
 }

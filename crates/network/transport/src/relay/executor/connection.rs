@@ -17,47 +17,48 @@ use tokio::{sync::mpsc::error::TrySendError, time::Instant};
 
 use super::{
     Claim, Ended, Executor, ValidationOutcome,
-    keepalive::{Outlook, Vigil},
+    keepalive::{Keepalive, KeepaliveAction},
     lock,
-    pending_handshakes::{Admission, Judged, Pending},
-    stream_table::Streams,
+    pending_handshakes::{HandshakeFailureLimiter, PendingHandshakes, Validation},
+    stream_table::StreamTable,
 };
 use crate::{
     relay::{
-        Alarm, End, FLUSHES_AT_ONCE, READ_AT_ONCE, SOCKET_BYTES, TURN_BYTES, stream_link,
-        stream_shared::{Cell, Visit},
+        DeadlineTimer, MAX_FLUSHES_PER_POLL, MAX_READS_PER_POLL, SEND_BUFFER_BYTES,
+        STREAM_QUANTUM_BYTES, StreamCloseReason, TimerState, stream_link,
+        stream_shared::{SendProgress, StreamShared},
     },
     websocket::socket::{Raw, Socket},
 };
 
-pub(super) struct Connection<'a> {
+pub(super) struct ExecutorConnection<'a> {
     pub(super) executor: &'a Executor,
     pub(super) registration_id: String,
-    pub(super) admission: Admission,
-    pub(super) pending: Pending,
-    streams: &'a Mutex<Streams>,
+    pub(super) failure_limiter: HandshakeFailureLimiter,
+    pub(super) handshakes: PendingHandshakes,
+    streams: &'a Mutex<StreamTable>,
     socket: Socket,
     /// Wakes when a stream's clock runs out.
-    alarm: Alarm,
-    vigil: Vigil,
+    timer: DeadlineTimer,
+    keepalive: Keepalive,
 }
 
-impl<'a> Connection<'a> {
+impl<'a> ExecutorConnection<'a> {
     pub(super) fn new(
         executor: &'a Executor,
-        streams: &'a Mutex<Streams>,
+        streams: &'a Mutex<StreamTable>,
         socket: Socket,
         registration_id: String,
     ) -> Self {
         Self {
             executor,
             registration_id,
-            admission: Admission::default(),
-            pending: Pending::default(),
+            failure_limiter: HandshakeFailureLimiter::default(),
+            handshakes: PendingHandshakes::default(),
             streams,
             socket,
-            alarm: Alarm::default(),
-            vigil: Vigil::new(Instant::now().into_std()),
+            timer: DeadlineTimer::default(),
+            keepalive: Keepalive::new(Instant::now().into_std()),
         }
     }
 
@@ -72,11 +73,11 @@ impl<'a> Connection<'a> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
         let guard = self.streams;
         let mut streams = lock(guard);
-        streams.bell.listen(cx.waker());
+        streams.ready_queue.register(cx.waker());
         let mut read = 0;
         loop {
             let before = read;
-            while read < READ_AT_ONCE {
+            while read < MAX_READS_PER_POLL {
                 match self.socket.reader.poll_message(cx) {
                     Poll::Ready(Ok(Some(Raw::Binary(message)))) => {
                         // What is no valid frame is dropped, as is text.
@@ -91,19 +92,19 @@ impl<'a> Connection<'a> {
                 }
                 read += 1;
             }
-            while let Poll::Ready(judged) = self.pending.poll_judged(cx) {
-                self.handle_judged(&mut streams, judged);
+            while let Poll::Ready(validation) = self.handshakes.poll_validation(cx) {
+                self.handle_validation(&mut streams, validation);
             }
             let sent = self.send(&mut streams, cx);
             if let Err(error) = sent {
                 return Poll::Ready(Ended::Write(error));
             }
-            match self.tick(&mut streams, cx) {
-                Ok(Tick::Due) => continue,
-                Ok(Tick::Later) => {}
+            match self.handle_timers(&mut streams, cx) {
+                Ok(TimerState::Due) => continue,
+                Ok(TimerState::Later) => {}
                 Err(error) => return Poll::Ready(Ended::Write(error)),
             }
-            if read == READ_AT_ONCE {
+            if read == MAX_READS_PER_POLL {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -114,20 +115,21 @@ impl<'a> Connection<'a> {
     }
 
     /// Sends what streams have, each in its turn, until the socket takes no more.
-    fn send(&mut self, streams: &mut Streams, cx: &mut Context<'_>) -> io::Result<()> {
-        for _ in 0..FLUSHES_AT_ONCE {
+    fn send(&mut self, streams: &mut StreamTable, cx: &mut Context<'_>) -> io::Result<()> {
+        for _ in 0..MAX_FLUSHES_PER_POLL {
             let now = Instant::now().into_std();
-            let mut visited = false;
+            let mut progressed = false;
             // Streams that found no room before get some by the flush.
-            let full = self.socket.writer.buffered() >= SOCKET_BYTES;
-            while self.socket.writer.buffered() < SOCKET_BYTES
-                && let Some(cell) = streams.bell.next()
+            let full = self.socket.writer.buffered() >= SEND_BUFFER_BYTES;
+            while self.socket.writer.buffered() < SEND_BUFFER_BYTES
+                && let Some(shared) = streams.ready_queue.pop()
             {
-                visited = true;
+                progressed = true;
                 let writer = &mut self.socket.writer;
-                let visit = cell.take_frames(now, TURN_BYTES, |frame| writer.push(frame));
-                if visit == Visit::Done && streams.finish(&cell) {
-                    self.reset(cell.id().clone());
+                let progress =
+                    shared.take_frames(now, STREAM_QUANTUM_BYTES, |frame| writer.push(frame));
+                if progress == SendProgress::Done && streams.finish(&shared) {
+                    self.reset(shared.id().clone());
                 }
             }
             if let Poll::Ready(alive) = self.socket.writer.poll_upkeep(cx) {
@@ -139,7 +141,7 @@ impl<'a> Connection<'a> {
                     Poll::Pending => return Ok(()),
                 }
             }
-            if !visited && !full {
+            if !progressed && !full {
                 return Ok(());
             }
         }
@@ -149,46 +151,50 @@ impl<'a> Connection<'a> {
 
     /// Looks at the clocks of the streams and of the connection, and sees to it that they are looked at
     /// again.
-    fn tick(&mut self, streams: &mut Streams, cx: &mut Context<'_>) -> io::Result<Tick> {
+    fn handle_timers(
+        &mut self,
+        streams: &mut StreamTable,
+        cx: &mut Context<'_>,
+    ) -> io::Result<TimerState> {
         let now = Instant::now().into_std();
-        self.vigil
+        self.keepalive
             .handle_received(self.socket.reader.received(), now);
         // Plain streams would not outlive the connection, so nothing is gained by looking closer.
-        let watched = streams.has_active(Delivery::Reliable);
-        let vigil = watched.then(|| self.vigil.poll_timeout());
-        let Some(next) = vigil.into_iter().chain(streams.poll_timeout()).min() else {
-            return Ok(Tick::Later);
+        let has_reliable = streams.has_active(Delivery::Reliable);
+        let keepalive = has_reliable.then(|| self.keepalive.poll_timeout());
+        let Some(next) = keepalive.into_iter().chain(streams.poll_timeout()).min() else {
+            return Ok(TimerState::Later);
         };
         if now < next {
-            self.alarm.set(next.into(), cx);
-            return Ok(Tick::Later);
+            self.timer.set(next.into(), cx);
+            return Ok(TimerState::Later);
         }
-        if watched {
-            match self.vigil.handle_timeout(now) {
-                Outlook::Fine => {}
-                Outlook::Ask => self.socket.writer.ping(),
-                Outlook::Dead => {
+        if has_reliable {
+            match self.keepalive.handle_timeout(now) {
+                KeepaliveAction::Idle => {}
+                KeepaliveAction::Ping => self.socket.writer.ping(),
+                KeepaliveAction::Disconnect => {
                     let what = "relay gives no sign of life";
                     return Err(io::Error::new(io::ErrorKind::TimedOut, what));
                 }
             }
         }
-        for cell in streams.due(now) {
-            if let Err(error) = cell.handle_timeout(now) {
-                tracing::debug!(stream = ?cell.id(), %error, "stream failed");
-                streams.end(cell.id(), error.into());
-                self.reset(cell.id().clone());
+        for shared in streams.due_streams(now) {
+            if let Err(error) = shared.handle_timeout(now) {
+                tracing::debug!(stream = ?shared.id(), %error, "stream failed");
+                streams.remove(shared.id(), error.into());
+                self.reset(shared.id().clone());
             }
         }
         streams.expire(now);
-        Ok(Tick::Due)
+        Ok(TimerState::Due)
     }
 
     /// Tells a harness that its stream is over, or never was. Best effort: a relay that takes nothing
     /// does not fill our memory.
     pub(super) fn reset(&mut self, stream_id: StreamId) {
         let reason = RESET_PROTOCOL_ERROR.to_owned();
-        if self.socket.writer.buffered() < SOCKET_BYTES {
+        if self.socket.writer.buffered() < SEND_BUFFER_BYTES {
             self.push(&Frame::new(stream_id, Body::Reset { reason }));
         }
     }
@@ -198,16 +204,9 @@ impl<'a> Connection<'a> {
     }
 }
 
-/// Whether a clock had run out.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Tick {
-    Due,
-    Later,
-}
-
-impl Connection<'_> {
+impl ExecutorConnection<'_> {
     /// Handles a valid frame.
-    pub(super) fn handle_frame(&mut self, streams: &mut Streams, frame: Frame) {
+    pub(super) fn handle_frame(&mut self, streams: &mut StreamTable, frame: Frame) {
         let now = Instant::now().into_std();
         match &frame.body {
             Body::Handshake(message) => {
@@ -215,9 +214,9 @@ impl Connection<'_> {
                 self.handle_handshake(streams, frame.stream_id, &message);
             }
             Body::Reset { reason } => {
-                self.pending.cancel(&frame.stream_id);
+                self.handshakes.cancel(&frame.stream_id);
                 if reason == RESET_CLOSED {
-                    streams.end(&frame.stream_id, End::Reset);
+                    streams.remove(&frame.stream_id, StreamCloseReason::Reset);
                 } else {
                     streams.park(&frame.stream_id, now);
                 }
@@ -228,8 +227,8 @@ impl Connection<'_> {
                 self.deliver(streams, frame);
             }
             Body::Data(_) => {
-                if self.pending.cancel(&frame.stream_id) {
-                    self.admission.handle_failure(now);
+                if self.handshakes.cancel(&frame.stream_id) {
+                    self.failure_limiter.handle_failure(now);
                 }
                 self.reset(frame.stream_id);
             }
@@ -239,13 +238,13 @@ impl Connection<'_> {
                     self.reset(frame.stream_id);
                 }
             }
-            Body::Ack if frame.is_announcement() => self.pending.announce(frame.stream_id),
+            Body::Ack if frame.is_announcement() => self.handshakes.announce(frame.stream_id),
             Body::Ack | Body::Heartbeat => {}
         }
     }
 
     /// Hands a frame to its stream.
-    fn deliver(&mut self, streams: &mut Streams, frame: Frame) {
+    fn deliver(&mut self, streams: &mut StreamTable, frame: Frame) {
         let now = Instant::now().into_std();
         let stream_id = frame.stream_id.clone();
         let Some(entry) = streams.active(&stream_id, now) else {
@@ -255,26 +254,26 @@ impl Connection<'_> {
         if entry.delivery == Delivery::Plain && !frame.is_plain() {
             return;
         }
-        if let Err(error) = entry.cell.handle_frame(frame, now) {
+        if let Err(error) = entry.shared.handle_frame(frame, now) {
             tracing::debug!(stream = ?stream_id, %error, "stream failed");
-            streams.end(&stream_id, error.into());
+            streams.remove(&stream_id, error.into());
             self.reset(stream_id);
         }
     }
 
-    fn handle_handshake(&mut self, streams: &mut Streams, stream_id: StreamId, message: &[u8]) {
+    fn handle_handshake(&mut self, streams: &mut StreamTable, stream_id: StreamId, message: &[u8]) {
         let now = Instant::now().into_std();
-        let delivery = self.pending.take_announced(&stream_id);
-        if !self.admission.is_open(now) {
+        let delivery = self.handshakes.take_delivery(&stream_id);
+        if !self.failure_limiter.allows_handshake(now) {
             return self.reset(stream_id);
         }
-        if self.pending.cancel(&stream_id) {
-            self.admission.handle_failure(now);
+        if self.handshakes.cancel(&stream_id) {
+            self.failure_limiter.handle_failure(now);
             return self.reset(stream_id);
         }
         // An active stream is not harmed by somebody who knows its name, nor a parked one by somebody
         // whom nobody has approved yet.
-        if streams.contains(&stream_id) || self.pending.is_full() || !streams.has_room() {
+        if streams.contains(&stream_id) || self.handshakes.is_full() || !streams.has_capacity() {
             return self.reset(stream_id);
         }
         let scope = Scope {
@@ -286,7 +285,7 @@ impl Connection<'_> {
             Ok(responder) => responder,
             Err(error) => {
                 tracing::debug!(stream = ?stream_id, %error, "handshake failed");
-                self.admission.handle_failure(now);
+                self.failure_limiter.handle_failure(now);
                 return self.reset(stream_id);
             }
         };
@@ -297,32 +296,32 @@ impl Connection<'_> {
             authorization: responder.authorization().to_owned(),
         };
         let validation = self.executor.validator.validate(claim);
-        self.pending
+        self.handshakes
             .start(stream_id, responder, delivery, validation);
     }
 
     /// Lets a harness in, or not.
-    pub(super) fn handle_judged(&mut self, streams: &mut Streams, judged: Judged) {
+    pub(super) fn handle_validation(&mut self, streams: &mut StreamTable, validation: Validation) {
         let now = Instant::now().into_std();
-        let Judged {
+        let Validation {
             stream_id,
             responder,
             delivery,
             outcome,
-        } = judged;
+        } = validation;
         match outcome {
             ValidationOutcome::Accepted => {}
             ValidationOutcome::Refused => {
-                self.admission.handle_failure(now);
+                self.failure_limiter.handle_failure(now);
                 return self.reset(stream_id);
             }
             ValidationOutcome::ExecutorUnauthenticated => {
-                self.admission.handle_failure(now);
+                self.failure_limiter.handle_failure(now);
                 return self.reject_authentication(stream_id, responder);
             }
         }
         // Others may have come in while this one was looked at.
-        if !streams.has_room() {
+        if !streams.has_capacity() {
             return self.reset(stream_id);
         }
         let harness_key = responder.harness_key().clone();
@@ -330,13 +329,13 @@ impl Connection<'_> {
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::debug!(stream = ?stream_id, %error, "handshake failed");
-                self.admission.handle_failure(now);
+                self.failure_limiter.handle_failure(now);
                 return self.reset(stream_id);
             }
         };
         let stream = Stream::new(stream_id.clone(), channel, delivery, now);
-        let cell = Cell::new(stream_id.clone(), stream, Arc::clone(&streams.bell));
-        let link = stream_link::link(Arc::clone(&cell), format!("relay stream {stream_id:?}"));
+        let shared = StreamShared::new(stream_id.clone(), stream, Arc::clone(&streams.ready_queue));
+        let link = stream_link::link(Arc::clone(&shared), format!("relay stream {stream_id:?}"));
         if let Err(TrySendError::Full(_) | TrySendError::Closed(_)) =
             self.executor.links.try_send(link)
         {
@@ -347,7 +346,7 @@ impl Connection<'_> {
             self.push(&Frame::announcement(stream_id.clone()));
         }
         self.push(&Frame::new(stream_id, Body::Handshake(message)));
-        streams.insert(cell, delivery, harness_key);
+        streams.insert(shared, delivery, harness_key);
     }
 
     /// Completes a handshake with the message that the registry rejects this executor. Nothing is

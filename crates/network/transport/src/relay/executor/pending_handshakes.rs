@@ -25,35 +25,35 @@ const MAX_ANNOUNCED: usize = 128;
 
 /// Harnesses on their way in.
 #[derive(Debug, Default)]
-pub(super) struct Pending {
-    waiting: HashMap<StreamId, Waiting>,
-    validations: JoinSet<(StreamId, Attempt, ValidationOutcome)>,
+pub(super) struct PendingHandshakes {
+    pending: HashMap<StreamId, PendingHandshake>,
+    validations: JoinSet<(StreamId, HandshakeAttempt, ValidationOutcome)>,
     attempts: u64,
     announced: VecDeque<StreamId>,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct PendingHandshake {
     responder: Responder,
     delivery: Delivery,
-    attempt: Attempt,
+    attempt: HandshakeAttempt,
     validation: AbortHandle,
 }
 
 /// Tells a validation from an earlier one of the same stream.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-struct Attempt(u64);
+struct HandshakeAttempt(u64);
 
 /// A validation that came to an end.
 #[derive(Debug)]
-pub(super) struct Judged {
+pub(super) struct Validation {
     pub(super) stream_id: StreamId,
     pub(super) responder: Responder,
     pub(super) delivery: Delivery,
     pub(super) outcome: ValidationOutcome,
 }
 
-impl Pending {
+impl PendingHandshakes {
     /// Notes that the harness of a stream acknowledges.
     pub(super) fn announce(&mut self, stream_id: StreamId) {
         if self.announced.contains(&stream_id) {
@@ -66,7 +66,7 @@ impl Pending {
     }
 
     /// Returns how the stream of a handshake is to deliver, and forgets the announcement.
-    pub(super) fn take_announced(&mut self, stream_id: &StreamId) -> Delivery {
+    pub(super) fn take_delivery(&mut self, stream_id: &StreamId) -> Delivery {
         let found = self.announced.iter().position(|id| id == stream_id);
         match found.and_then(|index| self.announced.remove(index)) {
             Some(_) => Delivery::Reliable,
@@ -75,7 +75,7 @@ impl Pending {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.waiting.len() >= MAX_PENDING
+        self.pending.len() >= MAX_PENDING
     }
 
     /// Starts a validation.
@@ -87,29 +87,29 @@ impl Pending {
         validation: BoxFuture<'static, ValidationOutcome>,
     ) {
         self.attempts += 1;
-        let attempt = Attempt(self.attempts);
+        let attempt = HandshakeAttempt(self.attempts);
         let id = stream_id.clone();
         let validation = self.validations.spawn(async move {
             let outcome = timeout(VALIDATION_TIMEOUT, validation).await;
             (id, attempt, outcome.unwrap_or(ValidationOutcome::Refused))
         });
-        let waiting = Waiting {
+        let pending = PendingHandshake {
             responder,
             delivery,
             attempt,
             validation,
         };
-        self.waiting.insert(stream_id, waiting);
+        self.pending.insert(stream_id, pending);
     }
 
     /// Gives up a validation; tells whether there was one.
     pub(super) fn cancel(&mut self, stream_id: &StreamId) -> bool {
-        let waiting = self.waiting.remove(stream_id);
-        waiting.inspect(|one| one.validation.abort()).is_some()
+        let pending = self.pending.remove(stream_id);
+        pending.inspect(|one| one.validation.abort()).is_some()
     }
 
     /// Returns a validation that came to an end.
-    pub(super) fn poll_judged(&mut self, cx: &mut Context<'_>) -> Poll<Judged> {
+    pub(super) fn poll_validation(&mut self, cx: &mut Context<'_>) -> Poll<Validation> {
         while let Poll::Ready(Some(ended)) = self.validations.poll_join_next(cx) {
             let (stream_id, outcome) = match ended {
                 Ok((stream_id, attempt, outcome)) if self.is_current(&stream_id, attempt) => {
@@ -117,16 +117,16 @@ impl Pending {
                 }
                 Ok(_) => continue,
                 // What was cancelled is not waiting any more; a validator that panics says no.
-                Err(error) => match self.task(error.id()) {
+                Err(error) => match self.stream_of_task(error.id()) {
                     Some(stream_id) => (stream_id, ValidationOutcome::Refused),
                     None => continue,
                 },
             };
-            if let Some(waiting) = self.waiting.remove(&stream_id) {
-                return Poll::Ready(Judged {
+            if let Some(pending) = self.pending.remove(&stream_id) {
+                return Poll::Ready(Validation {
                     stream_id,
-                    responder: waiting.responder,
-                    delivery: waiting.delivery,
+                    responder: pending.responder,
+                    delivery: pending.delivery,
                     outcome,
                 });
             }
@@ -134,14 +134,14 @@ impl Pending {
         Poll::Pending
     }
 
-    fn is_current(&self, stream_id: &StreamId, attempt: Attempt) -> bool {
-        let waiting = self.waiting.get(stream_id);
-        waiting.is_some_and(|one| one.attempt == attempt)
+    fn is_current(&self, stream_id: &StreamId, attempt: HandshakeAttempt) -> bool {
+        let pending = self.pending.get(stream_id);
+        pending.is_some_and(|one| one.attempt == attempt)
     }
 
-    fn task(&self, id: tokio::task::Id) -> Option<StreamId> {
-        let mut waiting = self.waiting.iter();
-        let found = waiting.find(|(_, one)| one.validation.id() == id);
+    fn stream_of_task(&self, id: tokio::task::Id) -> Option<StreamId> {
+        let mut pending = self.pending.iter();
+        let found = pending.find(|(_, one)| one.validation.id() == id);
         found.map(|(stream_id, _)| stream_id.clone())
     }
 }
@@ -153,29 +153,29 @@ const COOLDOWN: Duration = Duration::from_secs(10);
 
 /// The failures of one connection. Successes do not make up for them.
 #[derive(Debug, Default)]
-pub(super) struct Admission {
+pub(super) struct HandshakeFailureLimiter {
     failures: u32,
-    closed_until: Option<Instant>,
+    blocked_until: Option<Instant>,
 }
 
-impl Admission {
+impl HandshakeFailureLimiter {
     /// Tells whether handshakes are looked at. Asking does not prolong the wait.
-    pub(super) fn is_open(&mut self, now: Instant) -> bool {
-        if self.closed_until.is_some_and(|until| now >= until) {
-            self.closed_until = None;
+    pub(super) fn allows_handshake(&mut self, now: Instant) -> bool {
+        if self.blocked_until.is_some_and(|until| now >= until) {
+            self.blocked_until = None;
         }
-        self.closed_until.is_none()
+        self.blocked_until.is_none()
     }
 
     /// Counts a failure.
     pub(super) fn handle_failure(&mut self, now: Instant) {
-        if !self.is_open(now) {
+        if !self.allows_handshake(now) {
             return;
         }
         self.failures += 1;
         if self.failures == MAX_FAILURES {
             self.failures = 0;
-            self.closed_until = Some(now + COOLDOWN);
+            self.blocked_until = Some(now + COOLDOWN);
         }
     }
 }
@@ -185,21 +185,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_eighth_failure_closes_for_ten_seconds_and_counting_starts_anew() {
+    fn eighth_failure_blocks_for_ten_seconds_and_resets_the_count() {
         let start = Instant::now();
-        let mut admission = Admission::default();
+        let mut limiter = HandshakeFailureLimiter::default();
         for round in 0..2 {
             let now = start + COOLDOWN * round;
             for _ in 0..7 {
-                admission.handle_failure(now);
-                assert!(admission.is_open(now));
+                limiter.handle_failure(now);
+                assert!(limiter.allows_handshake(now));
             }
-            admission.handle_failure(now);
-            assert!(!admission.is_open(now));
+            limiter.handle_failure(now);
+            assert!(!limiter.allows_handshake(now));
             let late = now + COOLDOWN - Duration::from_millis(1);
-            admission.handle_failure(late);
-            assert!(!admission.is_open(late));
-            assert!(admission.is_open(now + COOLDOWN));
+            limiter.handle_failure(late);
+            assert!(!limiter.allows_handshake(late));
+            assert!(limiter.allows_handshake(now + COOLDOWN));
         }
     }
 }

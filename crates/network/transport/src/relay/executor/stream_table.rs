@@ -9,40 +9,40 @@ use std::{
 use exec_relay::{frame::StreamId, identity::PublicKey, stream::Delivery};
 
 use crate::relay::{
-    End,
-    stream_shared::{Bell, Cell},
+    StreamCloseReason,
+    stream_shared::{ReadyQueue, StreamShared},
 };
 
 /// Streams at once: as the stock executor. Parked ones make room for new ones.
 pub(super) const MAX_STREAMS: usize = 128;
 /// How long a reliable stream outlives its connection, or that of its harness. Less than the 25
 /// seconds in which a harness comes back, so that both agree when it does not.
-const PARK_TIME: Duration = Duration::from_secs(20);
+const PARK_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Default)]
-pub(super) struct Streams {
+pub(super) struct StreamTable {
     /// What the drivers of all connections listen to.
-    pub(super) bell: Arc<Bell>,
-    entries: HashMap<StreamId, Entry>,
+    pub(super) ready_queue: Arc<ReadyQueue>,
+    entries: HashMap<StreamId, StreamEntry>,
 }
 
 #[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) cell: Arc<Cell>,
+pub(super) struct StreamEntry {
+    pub(super) shared: Arc<StreamShared>,
     pub(super) delivery: Delivery,
     harness_key: PublicKey,
     parked_at: Option<Instant>,
 }
 
-impl Streams {
+impl StreamTable {
     /// Tells whether there is room for one more stream, or will be: parked ones are not in the way.
-    pub(super) fn has_room(&self) -> bool {
+    pub(super) fn has_capacity(&self) -> bool {
         let mut entries = self.entries.values();
         self.entries.len() < MAX_STREAMS || entries.any(|entry| entry.parked_at.is_some())
     }
 
     /// Ends the one that is parked for the longest, if there are too many for one more.
-    fn make_room(&mut self) {
+    fn evict_oldest_parked(&mut self) {
         if self.entries.len() < MAX_STREAMS {
             return;
         }
@@ -51,34 +51,39 @@ impl Streams {
             Some((since, id.clone()))
         });
         if let Some((_, oldest)) = parked.min() {
-            self.end(&oldest, End::Lost);
+            self.remove(&oldest, StreamCloseReason::Lost);
         }
     }
 
     /// Adds a stream, for which there is room. What its harness left parked will not be asked for again.
-    pub(super) fn insert(&mut self, cell: Arc<Cell>, delivery: Delivery, harness_key: PublicKey) {
+    pub(super) fn insert(
+        &mut self,
+        shared: Arc<StreamShared>,
+        delivery: Delivery,
+        harness_key: PublicKey,
+    ) {
         self.entries.retain(|_, entry| {
-            let left = entry.parked_at.is_some() && entry.harness_key == harness_key;
-            if left {
-                entry.cell.end(End::Lost);
+            let superseded = entry.parked_at.is_some() && entry.harness_key == harness_key;
+            if superseded {
+                entry.shared.close(StreamCloseReason::Lost);
             }
-            !left
+            !superseded
         });
-        self.make_room();
-        let entry = Entry {
-            cell: Arc::clone(&cell),
+        self.evict_oldest_parked();
+        let entry = StreamEntry {
+            shared: Arc::clone(&shared),
             delivery,
             harness_key,
             parked_at: None,
         };
-        self.entries.insert(cell.id().clone(), entry);
+        self.entries.insert(shared.id().clone(), entry);
     }
 
     /// Returns an active stream; one that is parked is woken: its harness is back.
-    pub(super) fn active(&mut self, id: &StreamId, now: Instant) -> Option<&Entry> {
+    pub(super) fn active(&mut self, id: &StreamId, now: Instant) -> Option<&StreamEntry> {
         let entry = self.entries.get_mut(id)?;
         if entry.parked_at.take().is_some() {
-            entry.cell.handle_reconnect(now);
+            entry.shared.handle_reconnect(now);
         }
         Some(entry)
     }
@@ -97,7 +102,7 @@ impl Streams {
     pub(super) fn park(&mut self, id: &StreamId, now: Instant) {
         match self.entries.get_mut(id) {
             Some(entry) if entry.delivery == Delivery::Reliable => entry.park(now),
-            Some(_) => self.end(id, End::Reset),
+            Some(_) => self.remove(id, StreamCloseReason::Reset),
             None => {}
         }
     }
@@ -110,28 +115,28 @@ impl Streams {
                 true
             }
             Delivery::Plain => {
-                entry.cell.end(End::Lost);
+                entry.shared.close(StreamCloseReason::Lost);
                 false
             }
         });
     }
 
     /// Ends a stream and forgets it.
-    pub(super) fn end(&mut self, id: &StreamId, end: End) {
+    pub(super) fn remove(&mut self, id: &StreamId, reason: StreamCloseReason) {
         if let Some(entry) = self.entries.remove(id) {
-            entry.cell.end(end);
+            entry.shared.close(reason);
         }
     }
 
     /// Ends a stream whose application is done; tells whether it was still there. Another one may
     /// have its name by now.
-    pub(super) fn finish(&mut self, cell: &Arc<Cell>) -> bool {
-        let entry = self.entries.get(cell.id());
-        let is_there = entry.is_some_and(|entry| Arc::ptr_eq(&entry.cell, cell));
-        if is_there {
-            self.end(cell.id(), End::Closed);
+    pub(super) fn finish(&mut self, shared: &Arc<StreamShared>) -> bool {
+        let entry = self.entries.get(shared.id());
+        let is_current = entry.is_some_and(|entry| Arc::ptr_eq(&entry.shared, shared));
+        if is_current {
+            self.remove(shared.id(), StreamCloseReason::Closed);
         }
-        is_there
+        is_current
     }
 
     /// Ends what was parked for too long.
@@ -139,7 +144,7 @@ impl Streams {
         self.entries.retain(|_, entry| {
             let is_over = entry.parked_until().is_some_and(|until| now >= until);
             if is_over {
-                entry.cell.end(End::Lost);
+                entry.shared.close(StreamCloseReason::Lost);
             }
             !is_over
         });
@@ -147,43 +152,47 @@ impl Streams {
 
     /// Returns when a parked stream is given up next.
     pub(super) fn poll_expiry(&self) -> Option<Instant> {
-        self.entries.values().filter_map(Entry::parked_until).min()
+        self.entries
+            .values()
+            .filter_map(StreamEntry::parked_until)
+            .min()
     }
 
     /// Returns the streams whose clocks have run out.
-    pub(super) fn due(&self, now: Instant) -> Vec<Arc<Cell>> {
-        let is_due = |entry: &&Entry| {
-            let deadline = entry.cell.poll_timeout();
+    pub(super) fn due_streams(&self, now: Instant) -> Vec<Arc<StreamShared>> {
+        let is_due = |entry: &&StreamEntry| {
+            let deadline = entry.shared.poll_timeout();
             entry.parked_at.is_none() && deadline.is_some_and(|deadline| now >= deadline)
         };
         let due = self.entries.values().filter(is_due);
-        due.map(|entry| Arc::clone(&entry.cell)).collect()
+        due.map(|entry| Arc::clone(&entry.shared)).collect()
     }
 
     /// Returns when something is to be done next.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let next = |entry: &Entry| entry.parked_until().or_else(|| entry.cell.poll_timeout());
+        let next =
+            |entry: &StreamEntry| entry.parked_until().or_else(|| entry.shared.poll_timeout());
         self.entries.values().filter_map(next).min()
     }
 }
 
-impl Entry {
+impl StreamEntry {
     fn park(&mut self, now: Instant) {
         if self.parked_at.is_none() {
             self.parked_at = Some(now);
-            self.cell.handle_disconnect(now);
+            self.shared.handle_disconnect(now);
         }
     }
 
     fn parked_until(&self) -> Option<Instant> {
-        self.parked_at.map(|since| since + PARK_TIME)
+        self.parked_at.map(|since| since + PARK_TIMEOUT)
     }
 }
 
-impl Drop for Streams {
+impl Drop for StreamTable {
     fn drop(&mut self) {
         for entry in self.entries.values() {
-            entry.cell.end(End::Lost);
+            entry.shared.close(StreamCloseReason::Lost);
         }
     }
 }

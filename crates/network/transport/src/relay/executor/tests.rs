@@ -31,18 +31,18 @@ const ENVIRONMENT: &str = "env-1";
 const REGISTRATION: &str = "reg-1";
 
 /// Hands each claim to the test, which answers it.
-struct Asked(mpsc::UnboundedSender<(Claim, oneshot::Sender<ValidationOutcome>)>);
+struct ScriptedValidator(mpsc::UnboundedSender<(Claim, oneshot::Sender<ValidationOutcome>)>);
 
-impl Validator for Asked {
+impl Validator for ScriptedValidator {
     fn validate(&self, claim: Claim) -> BoxFuture<'static, ValidationOutcome> {
-        let (answer, answered) = oneshot::channel();
-        self.0.send((claim, answer)).unwrap();
+        let (sender, answered) = oneshot::channel();
+        self.0.send((claim, sender)).unwrap();
         Box::pin(async move { answered.await.unwrap_or(ValidationOutcome::Refused) })
     }
 }
 
 /// The executor's surroundings.
-struct Rig {
+struct ExecutorFixture {
     relay: Socket,
     serving: JoinHandle<(Executor, Ended)>,
     links: mpsc::Receiver<Link>,
@@ -69,14 +69,19 @@ fn serve(mut executor: Executor, socket: Socket) -> JoinHandle<(Executor, Ended)
 }
 
 /// Starts an executor that is connected through a pipe of this many bytes.
-fn rig_with(bytes: usize) -> Rig {
+fn fixture_with(bytes: usize) -> ExecutorFixture {
     let identity = Arc::new(Identity::generate());
     let executor_key = identity.public_key().clone();
-    let (asked, claims) = mpsc::unbounded_channel();
+    let (claim_sender, claims) = mpsc::unbounded_channel();
     let (links, accepted) = mpsc::channel(256);
-    let executor = Executor::new(identity, ENVIRONMENT.into(), Arc::new(Asked(asked)), links);
+    let executor = Executor::new(
+        identity,
+        ENVIRONMENT.into(),
+        Arc::new(ScriptedValidator(claim_sender)),
+        links,
+    );
     let [relay, socket] = pipe(bytes);
-    Rig {
+    ExecutorFixture {
         relay,
         serving: serve(executor, socket),
         links: accepted,
@@ -86,8 +91,8 @@ fn rig_with(bytes: usize) -> Rig {
     }
 }
 
-fn rig() -> Rig {
-    rig_with(1 << 20)
+fn fixture() -> ExecutorFixture {
+    fixture_with(1 << 20)
 }
 
 fn id(name: &str) -> StreamId {
@@ -114,18 +119,18 @@ fn data(stream: &str, seq: u32) -> Frame {
     Frame::new(id(stream), Body::Data(data))
 }
 
-impl Rig {
-    async fn say(&mut self, frame: Frame) {
-        self.say_raw(frame.encode()).await;
+impl ExecutorFixture {
+    async fn send_frame(&mut self, frame: Frame) {
+        self.send_raw(frame.encode()).await;
     }
 
-    async fn say_raw(&mut self, message: Bytes) {
+    async fn send_raw(&mut self, message: Bytes) {
         self.relay.writer.push(message);
         self.relay.writer.flush().await.unwrap();
     }
 
     /// The next frame of the executor.
-    async fn hear(&mut self) -> Frame {
+    async fn next_frame(&mut self) -> Frame {
         match within("a frame", self.relay.reader.next()).await.unwrap() {
             Some(Raw::Binary(message)) => Frame::decode(message).unwrap(),
             other => panic!("no frame: {other:?}"),
@@ -134,12 +139,12 @@ impl Rig {
 
     /// Checks that the executor has nothing to say for a moment.
     async fn expect_silence(&mut self) {
-        let heard = timeout(Duration::from_millis(1), self.relay.reader.next()).await;
-        assert!(heard.is_err(), "{heard:?}");
+        let received = timeout(Duration::from_millis(1), self.relay.reader.next()).await;
+        assert!(received.is_err(), "{received:?}");
     }
 
     async fn expect_reset(&mut self, stream: &str) {
-        assert_eq!(self.hear().await, reset(stream));
+        assert_eq!(self.next_frame().await, reset(stream));
     }
 
     /// The first message of a handshake for a stream.
@@ -155,45 +160,48 @@ impl Rig {
     }
 
     /// Sends a handshake that the executor passes on to the validator.
-    async fn knock(&mut self, stream: &str) -> (Initiator, oneshot::Sender<ValidationOutcome>) {
+    async fn start_handshake(
+        &mut self,
+        stream: &str,
+    ) -> (Initiator, oneshot::Sender<ValidationOutcome>) {
         let (initiator, frame) = self.first_message(stream);
-        self.say(frame).await;
-        let (claim, answer) = within("a claim", self.claims.recv()).await.unwrap();
+        self.send_frame(frame).await;
+        let (claim, sender) = within("a claim", self.claims.recv()).await.unwrap();
         assert_eq!(claim.stream_id, id(stream));
         assert_eq!(claim.registration_id, REGISTRATION);
         assert_eq!(claim.authorization, "let me in");
         assert_eq!(claim.harness_key, *self.harness.public_key());
-        (initiator, answer)
+        (initiator, sender)
     }
 
     /// Sends a handshake that nobody may look at.
-    async fn knock_in_vain(&mut self, stream: &str) {
+    async fn expect_handshake_refused(&mut self, stream: &str) {
         let (_, frame) = self.first_message(stream);
-        self.say(frame).await;
+        self.send_frame(frame).await;
         self.expect_reset(stream).await;
         assert!(self.claims.try_recv().is_err());
     }
 
     /// Sends what is no handshake message.
-    async fn botch(&mut self, stream: &str) {
+    async fn send_garbage_handshake(&mut self, stream: &str) {
         let garbage = Body::Handshake(Bytes::from(vec![1; 4000]));
-        self.say(Frame::new(id(stream), garbage)).await;
+        self.send_frame(Frame::new(id(stream), garbage)).await;
         self.expect_reset(stream).await;
     }
 
     /// Opens a stream; returns its harness's end and its executor's.
-    async fn admit(&mut self, stream: &str, delivery: Delivery) -> (Stream, Link) {
-        self.say(Frame::new(id(stream), Body::Resume { next_seq: 0 }))
+    async fn open_stream(&mut self, stream: &str, delivery: Delivery) -> (Stream, Link) {
+        self.send_frame(Frame::new(id(stream), Body::Resume { next_seq: 0 }))
             .await;
         if delivery == Delivery::Reliable {
-            self.say(Frame::announcement(id(stream))).await;
+            self.send_frame(Frame::announcement(id(stream))).await;
         }
-        let (initiator, answer) = self.knock(stream).await;
-        answer.send(ValidationOutcome::Accepted).unwrap();
+        let (initiator, validation) = self.start_handshake(stream).await;
+        validation.send(ValidationOutcome::Accepted).unwrap();
         if delivery == Delivery::Reliable {
-            assert_eq!(self.hear().await, Frame::announcement(id(stream)));
+            assert_eq!(self.next_frame().await, Frame::announcement(id(stream)));
         }
-        let Body::Handshake(message) = self.hear().await.body else {
+        let Body::Handshake(message) = self.next_frame().await.body else {
             panic!("no second message");
         };
         let channel = initiator.finish(&message).unwrap();
@@ -202,7 +210,7 @@ impl Rig {
     }
 
     /// Sends a message of a harness.
-    async fn tell(&mut self, stream: &mut Stream, text: &str) {
+    async fn send_message(&mut self, stream: &mut Stream, text: &str) {
         stream
             .push(|out| out.extend_from_slice(text.as_bytes()))
             .unwrap();
@@ -211,27 +219,27 @@ impl Rig {
 
     async fn send_all(&mut self, stream: &mut Stream) {
         while let Some(frame) = stream.poll_frame(now()) {
-            self.say_raw(frame).await;
+            self.send_raw(frame).await;
         }
     }
 
     /// The next message for a harness, whose frames are all that comes.
-    async fn told(&mut self, stream: &mut Stream) -> Bytes {
+    async fn next_message(&mut self, stream: &mut Stream) -> Bytes {
         loop {
             if let Some(message) = stream.poll_message() {
                 return message;
             }
-            let frame = self.hear().await;
+            let frame = self.next_frame().await;
             stream.handle_frame(frame, now()).unwrap();
         }
     }
 
     /// Sends a message each way.
     async fn echo(&mut self, stream: &mut Stream, link: &mut Link) {
-        self.tell(stream, "there").await;
+        self.send_message(stream, "there").await;
         assert_eq!(read(link).await, "there");
-        answer(link, "back").await;
-        assert_eq!(self.told(stream).await, note("back"));
+        respond(link, "back").await;
+        assert_eq!(self.next_message(stream).await, note("back"));
     }
 
     /// Takes the executor's connection away and gives it another one.
@@ -261,7 +269,7 @@ async fn read(link: &mut Link) -> Bytes {
         .unwrap()
 }
 
-async fn answer(link: &mut Link, what: &str) {
+async fn respond(link: &mut Link, what: &str) {
     let message = Outgoing::notification(what, &());
     link.writer.push(message, Encoding::Text);
     within("flushed", link.writer.flush()).await.unwrap();

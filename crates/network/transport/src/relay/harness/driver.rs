@@ -15,12 +15,13 @@ use exec_relay::{
 use futures_util::future::BoxFuture;
 use tokio::{sync::watch, time::Instant};
 
-use super::reconnect::{Reopen, Search};
+use super::reconnect::{ReconnectBackoff, Reconnector};
 use crate::{
     link::Path,
     relay::{
-        Alarm, End, FLUSHES_AT_ONCE, READ_AT_ONCE, SOCKET_BYTES,
-        stream_shared::{Bell, Cell, Visit},
+        DeadlineTimer, MAX_FLUSHES_PER_POLL, MAX_READS_PER_POLL, SEND_BUFFER_BYTES,
+        StreamCloseReason, TimerState,
+        stream_shared::{ReadyQueue, SendProgress, StreamShared},
     },
     websocket::socket::{Raw, Socket},
 };
@@ -28,64 +29,64 @@ use crate::{
 /// How long an executor that acknowledges may be silent before another websocket is tried. It sends a
 /// heartbeat every ten seconds, and gives us up after thirty: a path that died without a word is
 /// replaced in time for the stream to live on.
-const STALE: Duration = Duration::from_secs(15);
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(15);
 /// Messages that may be in front of the answer to a ping: as the stock harness.
-const LOOKED_AT: usize = 32;
+const MAX_MESSAGES_BEFORE_PONG: usize = 32;
 
-pub(super) struct Driver {
-    cell: Arc<Cell>,
-    bell: Arc<Bell>,
+pub(super) struct StreamDriver {
+    shared: Arc<StreamShared>,
+    ready_queue: Arc<ReadyQueue>,
     delivery: Delivery,
-    line: Line,
-    reopen: Reopen,
+    socket_state: SocketState,
+    reconnector: Reconnector,
     /// Wakes when the stream's clock runs out.
-    alarm: Alarm,
+    timer: DeadlineTimer,
     /// When the executor was last heard on this websocket, or the websocket was opened.
-    heard: Instant,
+    last_heard_at: Instant,
     /// Set from the loss of a websocket until the executor is heard on another.
-    search: Option<Search>,
+    backoff: Option<ReconnectBackoff>,
     /// The same, for others.
     path: watch::Sender<Path>,
     is_closing: bool,
 }
 
-enum Line {
-    Up(Box<Socket>),
-    Down(BoxFuture<'static, Result<(Socket, Search), End>>),
+enum SocketState {
+    Connected(Box<Socket>),
+    Reconnecting(BoxFuture<'static, Result<(Socket, ReconnectBackoff), StreamCloseReason>>),
 }
 
 /// Why a websocket is of no more use.
-enum Broken {
+enum SocketFailure {
     /// It is lost; another one may do.
     Lost,
     /// The stream is over.
-    Over(End),
+    Fatal(StreamCloseReason),
 }
 
-impl From<io::Error> for Broken {
+impl From<io::Error> for SocketFailure {
     fn from(_: io::Error) -> Self {
         Self::Lost
     }
 }
 
-impl Driver {
+impl StreamDriver {
     pub(super) fn new(
-        cell: Arc<Cell>,
-        bell: Arc<Bell>,
+        shared: Arc<StreamShared>,
+        ready_queue: Arc<ReadyQueue>,
         delivery: Delivery,
         socket: Socket,
-        reopen: Reopen,
+        reconnector: Reconnector,
         path: watch::Sender<Path>,
     ) -> Self {
         Self {
-            cell,
-            bell,
+            shared,
+            ready_queue,
             delivery,
-            line: Line::Up(Box::new(socket)),
-            reopen,
-            alarm: Alarm::default(),
-            heard: Instant::now(),
-            search: None,
+            socket_state: SocketState::Connected(Box::new(socket)),
+            reconnector,
+            timer: DeadlineTimer::default(),
+            last_heard_at: Instant::now(),
+            backoff: None,
             path,
             is_closing: false,
         }
@@ -93,68 +94,74 @@ impl Driver {
 
     pub(super) async fn run(mut self) {
         let end = poll_fn(|cx| self.poll(cx)).await;
-        tracing::debug!(stream = ?self.cell.id(), reason = %end, "stream ended");
-        self.cell.end(end);
+        tracing::debug!(stream = ?self.shared.id(), reason = %end, "stream ended");
+        self.shared.close(end);
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
-        self.bell.listen(cx.waker());
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<StreamCloseReason> {
+        self.ready_queue.register(cx.waker());
         loop {
-            match &mut self.line {
-                Line::Up(_) => match ready!(self.poll_up(cx)) {
-                    Broken::Over(end) => return Poll::Ready(end),
-                    Broken::Lost if self.is_closing => return Poll::Ready(End::Closed),
-                    Broken::Lost if self.delivery == Delivery::Plain => {
-                        return Poll::Ready(End::Lost);
+            match &mut self.socket_state {
+                SocketState::Connected(_) => match ready!(self.poll_connected(cx)) {
+                    SocketFailure::Fatal(end) => return Poll::Ready(end),
+                    SocketFailure::Lost if self.is_closing => {
+                        return Poll::Ready(StreamCloseReason::Closed);
                     }
-                    Broken::Lost => {
-                        self.cell.handle_disconnect(Instant::now().into_std());
+                    SocketFailure::Lost if self.delivery == Delivery::Plain => {
+                        return Poll::Ready(StreamCloseReason::Lost);
+                    }
+                    SocketFailure::Lost => {
+                        self.shared.handle_disconnect(Instant::now().into_std());
                         self.set_path(Path::Lost);
-                        let search = self.search.unwrap_or_else(|| self.reopen.search());
-                        self.line = Line::Down(Box::pin(self.reopen.clone().run(search)));
+                        let backoff = self
+                            .backoff
+                            .unwrap_or_else(|| self.reconnector.start_backoff());
+                        self.socket_state = SocketState::Reconnecting(Box::pin(
+                            self.reconnector.clone().reconnect(backoff),
+                        ));
                     }
                 },
-                Line::Down(reopening) => {
-                    if self.cell.is_left() {
-                        return Poll::Ready(End::Closed);
+                SocketState::Reconnecting(reconnecting) => {
+                    if self.shared.is_detaching() {
+                        return Poll::Ready(StreamCloseReason::Closed);
                     }
-                    let (socket, search) = match ready!(reopening.as_mut().poll(cx)) {
+                    let (socket, backoff) = match ready!(reconnecting.as_mut().poll(cx)) {
                         Ok(opened) => opened,
                         Err(end) => return Poll::Ready(end),
                     };
-                    self.search = Some(search);
-                    self.line = Line::Up(Box::new(socket));
-                    self.heard = Instant::now();
-                    self.cell.handle_reconnect(self.heard.into_std());
+                    self.backoff = Some(backoff);
+                    self.socket_state = SocketState::Connected(Box::new(socket));
+                    self.last_heard_at = Instant::now();
+                    self.shared.handle_reconnect(self.last_heard_at.into_std());
                 }
             }
         }
     }
 
-    fn poll_up(&mut self, cx: &mut Context<'_>) -> Poll<Broken> {
+    fn poll_connected(&mut self, cx: &mut Context<'_>) -> Poll<SocketFailure> {
         let mut read = 0;
         loop {
             let before = read;
-            while read < READ_AT_ONCE {
-                match self.read(cx) {
+            while read < MAX_READS_PER_POLL {
+                match self.poll_read(cx) {
                     Poll::Ready(Ok(())) => read += 1,
-                    Poll::Ready(Err(broken)) => return Poll::Ready(broken),
+                    Poll::Ready(Err(failure)) => return Poll::Ready(failure),
                     Poll::Pending => break,
                 }
             }
             match self.send(cx) {
                 Ok(Poll::Ready(())) if self.is_closing => {
-                    return Poll::Ready(Broken::Over(End::Closed));
+                    return Poll::Ready(SocketFailure::Fatal(StreamCloseReason::Closed));
                 }
                 Ok(_) => {}
-                Err(broken) => return Poll::Ready(broken),
+                Err(failure) => return Poll::Ready(failure),
             }
-            match self.tick(cx) {
-                Ok(Tick::Due) => continue,
-                Ok(Tick::Later) => {}
-                Err(broken) => return Poll::Ready(broken),
+            match self.handle_timers(cx) {
+                Ok(TimerState::Due) => continue,
+                Ok(TimerState::Later) => {}
+                Err(failure) => return Poll::Ready(failure),
             }
-            if read == READ_AT_ONCE {
+            if read == MAX_READS_PER_POLL {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -170,66 +177,72 @@ impl Driver {
     }
 
     /// Handles the next message of the relay, if there is room for it.
-    fn read(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SocketFailure>> {
         // A stock executor sends on and on; what holds it up is a socket that nobody reads.
-        if self.cell.is_crowded() {
+        if self.shared.is_receive_buffer_full() {
             return Poll::Pending;
         }
-        self.take(cx)
+        self.poll_next_message(cx)
     }
 
     /// Handles the next message of the relay.
-    fn take(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
-        let Line::Up(socket) = &mut self.line else {
+    fn poll_next_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SocketFailure>> {
+        let SocketState::Connected(socket) = &mut self.socket_state else {
             return Poll::Pending;
         };
         let message = match ready!(socket.reader.poll_message(cx)) {
             Ok(Some(Raw::Binary(message))) => message,
-            Ok(Some(Raw::Text)) => return over("relay sends text"),
-            Ok(None) | Err(_) => return Poll::Ready(Err(Broken::Lost)),
+            Ok(Some(Raw::Text)) => return fatal("relay sends text"),
+            Ok(None) | Err(_) => return Poll::Ready(Err(SocketFailure::Lost)),
         };
         let Ok(frame) = Frame::decode(message) else {
-            return over("relay sends what is no frame");
+            return fatal("relay sends what is no frame");
         };
-        if frame.stream_id != *self.cell.id() {
+        if frame.stream_id != *self.shared.id() {
             return Poll::Ready(Ok(()));
         }
         match &frame.body {
-            Body::Reset { .. } => return Poll::Ready(Err(Broken::Over(End::Reset))),
-            Body::Handshake(_) => return over("executor shakes hands twice"),
+            Body::Reset { .. } => {
+                return Poll::Ready(Err(SocketFailure::Fatal(StreamCloseReason::Reset)));
+            }
+            Body::Handshake(_) => return fatal("executor shakes hands twice"),
             Body::Data(_) if self.delivery == Delivery::Plain && !frame.is_plain() => {
-                return over("executor sends segments that were not agreed on");
+                return fatal("executor sends segments that were not agreed on");
             }
             Body::Data(_) | Body::Ack | Body::Resume { .. } | Body::Heartbeat => {}
         }
-        self.heard = Instant::now();
-        if self.search.take().is_some() {
+        self.last_heard_at = Instant::now();
+        if self.backoff.take().is_some() {
             self.set_path(Path::There);
         }
-        let handled = self.cell.handle_frame(frame, self.heard.into_std());
-        Poll::Ready(handled.map_err(|error| Broken::Over(error.into())))
+        let handled = self
+            .shared
+            .handle_frame(frame, self.last_heard_at.into_std());
+        Poll::Ready(handled.map_err(|error| SocketFailure::Fatal(error.into())))
     }
 
     /// Sends what the stream has, until the socket takes no more. Ready when everything is sent.
-    fn send(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, Broken> {
-        for _ in 0..FLUSHES_AT_ONCE {
-            self.upkeep(cx)?;
-            let Line::Up(socket) = &mut self.line else {
+    fn send(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, SocketFailure> {
+        for _ in 0..MAX_FLUSHES_PER_POLL {
+            self.poll_keepalive(cx)?;
+            let SocketState::Connected(socket) = &mut self.socket_state else {
                 return Ok(Poll::Pending);
             };
-            let mut visited = false;
+            let mut progressed = false;
             // What found no room before gets some by the flush.
-            let full = socket.writer.buffered() >= SOCKET_BYTES;
-            while socket.writer.buffered() < SOCKET_BYTES && self.bell.next().is_some() {
-                visited = true;
-                let room = SOCKET_BYTES - socket.writer.buffered();
+            let full = socket.writer.buffered() >= SEND_BUFFER_BYTES;
+            while socket.writer.buffered() < SEND_BUFFER_BYTES && self.ready_queue.pop().is_some() {
+                progressed = true;
+                let room = SEND_BUFFER_BYTES - socket.writer.buffered();
                 let now = Instant::now().into_std();
                 let push = |frame| socket.writer.push(frame);
-                if self.cell.take_frames(now, room, push) == Visit::Done && !self.is_closing {
+                if self.shared.take_frames(now, room, push) == SendProgress::Done
+                    && !self.is_closing
+                {
                     self.is_closing = true;
                     if self.delivery == Delivery::Reliable {
                         let reason = RESET_CLOSED.to_owned();
-                        let last = Frame::new(self.cell.id().clone(), Body::Reset { reason });
+                        let last = Frame::new(self.shared.id().clone(), Body::Reset { reason });
                         socket.writer.push(last.encode());
                     }
                 }
@@ -240,7 +253,7 @@ impl Driver {
                     Poll::Pending => return Ok(Poll::Pending),
                 }
             }
-            if !visited && !full {
+            if !progressed && !full {
                 return Ok(Poll::Ready(()));
             }
         }
@@ -250,60 +263,54 @@ impl Driver {
 
     /// Sees to pings and their answers. Before a relay is given up for answering none, messages that are
     /// here already are looked at, wanted or not: the answer may wait behind them.
-    fn upkeep(&mut self, cx: &mut Context<'_>) -> Result<(), Broken> {
-        let mut looked_at = 0;
+    fn poll_keepalive(&mut self, cx: &mut Context<'_>) -> Result<(), SocketFailure> {
+        let mut inspected = 0;
         loop {
-            let Line::Up(socket) = &mut self.line else {
+            let SocketState::Connected(socket) = &mut self.socket_state else {
                 return Ok(());
             };
             let Poll::Ready(Err(error)) = socket.writer.poll_upkeep(cx) else {
                 return Ok(());
             };
-            if looked_at == LOOKED_AT {
+            if inspected == MAX_MESSAGES_BEFORE_PONG {
                 return Err(error.into());
             }
-            match self.take(cx) {
+            match self.poll_next_message(cx) {
                 Poll::Ready(taken) => {
                     taken?;
-                    looked_at += 1;
+                    inspected += 1;
                 }
                 // The answer may have been the last that was here.
-                Poll::Pending => looked_at = LOOKED_AT,
+                Poll::Pending => inspected = MAX_MESSAGES_BEFORE_PONG,
             }
         }
     }
 
     /// Looks at the clock of the stream, and sees to it that it is looked at again.
-    fn tick(&mut self, cx: &mut Context<'_>) -> Result<Tick, Broken> {
+    fn handle_timers(&mut self, cx: &mut Context<'_>) -> Result<TimerState, SocketFailure> {
         // Plain streams have no clock.
-        let Some(next) = self.cell.poll_timeout() else {
-            return Ok(Tick::Later);
+        let Some(next) = self.shared.poll_timeout() else {
+            return Ok(TimerState::Later);
         };
         let now = Instant::now();
-        let mut stale = self.heard + STALE;
-        if let Some(search) = self.search {
-            stale = stale.min(search.until);
+        let mut silent_at = self.last_heard_at + SILENCE_TIMEOUT;
+        if let Some(backoff) = self.backoff {
+            silent_at = silent_at.min(backoff.deadline);
         }
-        if now >= stale {
+        if now >= silent_at {
             // A search whose time is over ends the stream.
-            return Err(Broken::Lost);
+            return Err(SocketFailure::Lost);
         }
         if now.into_std() < next {
-            self.alarm.set(stale.min(next.into()), cx);
-            return Ok(Tick::Later);
+            self.timer.set(silent_at.min(next.into()), cx);
+            return Ok(TimerState::Later);
         }
-        let handled = self.cell.handle_timeout(now.into_std());
-        handled.map_err(|error| Broken::Over(error.into()))?;
-        Ok(Tick::Due)
+        let handled = self.shared.handle_timeout(now.into_std());
+        handled.map_err(|error| SocketFailure::Fatal(error.into()))?;
+        Ok(TimerState::Due)
     }
 }
 
-/// Whether the clock had run out.
-enum Tick {
-    Due,
-    Later,
-}
-
-fn over(what: &'static str) -> Poll<Result<(), Broken>> {
-    Poll::Ready(Err(Broken::Over(End::Protocol(what))))
+fn fatal(what: &'static str) -> Poll<Result<(), SocketFailure>> {
+    Poll::Ready(Err(SocketFailure::Fatal(StreamCloseReason::Protocol(what))))
 }

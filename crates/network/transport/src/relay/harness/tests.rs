@@ -16,7 +16,7 @@ use exec_wire::outgoing::Outgoing;
 use futures_util::future::BoxFuture;
 use tokio::{sync::mpsc, time::timeout};
 
-use self::test_relay::Relay;
+use self::test_relay::TestRelay;
 use super::*;
 use crate::{
     connect::{ConnectError, WebSocket},
@@ -29,9 +29,9 @@ const REGISTRATION: &str = "reg-1";
 
 /// Lets everybody in, and counts.
 #[derive(Default)]
-struct Welcome(Mutex<usize>);
+struct AcceptAllValidator(Mutex<usize>);
 
-impl Validator for Welcome {
+impl Validator for AcceptAllValidator {
     fn validate(&self, claim: Claim) -> BoxFuture<'static, ValidationOutcome> {
         assert_eq!(claim.authorization, "let me in");
         *self.0.lock().unwrap() += 1;
@@ -40,23 +40,23 @@ impl Validator for Welcome {
 }
 
 /// Gives out tickets to a relay, and counts.
-struct Office {
+struct FakeTickets {
     url: String,
-    state: Mutex<OfficeState>,
+    state: Mutex<FakeTicketState>,
 }
 
-struct OfficeState {
+struct FakeTicketState {
     executor_key: PublicKey,
     fetched: usize,
     /// Whether the next tickets are refused, and whether that may pass.
-    refuses: Option<bool>,
+    refusal: Option<bool>,
 }
 
-impl Tickets for Office {
+impl Tickets for FakeTickets {
     fn fetch(&self) -> BoxFuture<'_, Result<Ticket, ConnectError>> {
         let mut state = self.state.lock().unwrap();
         state.fetched += 1;
-        let ticket = match state.refuses {
+        let ticket = match state.refusal {
             Some(is_passing) => Err(ConnectError::Ticket {
                 fault: crate::connect::Fault::Peer,
                 is_passing,
@@ -75,29 +75,29 @@ impl Tickets for Office {
 }
 
 /// A relay with an executor on it that always comes back.
-struct World {
-    relay: Relay,
-    office: Arc<Office>,
-    welcome: Arc<Welcome>,
+struct RelayFixture {
+    relay: TestRelay,
+    tickets: Arc<FakeTickets>,
+    validator: Arc<AcceptAllValidator>,
     links: mpsc::Receiver<Link>,
 }
 
-impl World {
+impl RelayFixture {
     async fn new() -> Self {
-        let relay = Relay::start().await;
+        let relay = TestRelay::start().await;
         let identity = Arc::new(Identity::generate());
-        let office = Office {
+        let tickets = FakeTickets {
             url: relay.url("harness"),
-            state: Mutex::new(OfficeState {
+            state: Mutex::new(FakeTicketState {
                 executor_key: identity.public_key().clone(),
                 fetched: 0,
-                refuses: None,
+                refusal: None,
             }),
         };
-        let welcome = Arc::new(Welcome::default());
+        let validator = Arc::new(AcceptAllValidator::default());
         let (send, links) = mpsc::channel(16);
-        let validator = Arc::clone(&welcome) as Arc<dyn Validator>;
-        let mut executor = Executor::new(identity, ENVIRONMENT.to_owned(), validator, send);
+        let shared = Arc::clone(&validator) as Arc<dyn Validator>;
+        let mut executor = Executor::new(identity, ENVIRONMENT.to_owned(), shared, send);
         let server = WebSocket::new(relay.url("executor").parse().unwrap());
         tokio::spawn(async move {
             loop {
@@ -107,17 +107,17 @@ impl World {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         });
-        relay.executor_is_there().await;
+        relay.executor_connected().await;
         Self {
             relay,
-            office: Arc::new(office),
-            welcome,
+            tickets: Arc::new(tickets),
+            validator,
             links,
         }
     }
 
     async fn open(&self, options: HarnessOptions) -> Result<Link, ConnectError> {
-        let tickets = Arc::clone(&self.office) as Arc<dyn Tickets>;
+        let tickets = Arc::clone(&self.tickets) as Arc<dyn Tickets>;
         let identity = Arc::new(Identity::generate());
         within("a link", open(identity, tickets, options)).await
     }
@@ -130,15 +130,15 @@ impl World {
     }
 
     fn handshakes(&self) -> usize {
-        *self.welcome.0.lock().unwrap()
+        *self.validator.0.lock().unwrap()
     }
 
     fn fetched(&self) -> usize {
-        self.office.state.lock().unwrap().fetched
+        self.tickets.state.lock().unwrap().fetched
     }
 
     fn refuse_tickets(&self, is_passing: bool) {
-        self.office.state.lock().unwrap().refuses = Some(is_passing);
+        self.tickets.state.lock().unwrap().refusal = Some(is_passing);
     }
 }
 
@@ -154,7 +154,7 @@ fn plain() -> HarnessOptions {
 }
 
 /// A message that is known by its number.
-fn numbered(number: usize, bytes: usize) -> Vec<u8> {
+fn numbered_message(number: usize, bytes: usize) -> Vec<u8> {
     let mut text = format!("{number} ").into_bytes();
     text.resize(bytes.max(text.len()), b'.');
     text

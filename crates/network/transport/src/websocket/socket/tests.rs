@@ -26,7 +26,7 @@ async fn upkeep(writer: &mut SocketWriter) -> io::Result<()> {
 }
 
 #[tokio::test]
-async fn messages_arrive_whole_and_in_order_both_ways() {
+async fn messages_arrive_complete_and_in_order() {
     let [mut server, mut client] = ends(1000);
     let messages: Vec<Bytes> = [0, 1, 125, 126, 5000, 65_536, 256 << 10]
         .map(|length: usize| Bytes::from(vec![length.to_le_bytes()[0]; length]))
@@ -55,7 +55,7 @@ async fn messages_arrive_whole_and_in_order_both_ways() {
 }
 
 #[tokio::test]
-async fn a_message_beyond_the_limit_is_refused_by_its_header() {
+async fn oversized_message_is_rejected_by_its_header() {
     let [mut server, mut client] = ends(64 << 10);
     client.writer.push(Bytes::from(vec![0; (256 << 10) + 1]));
     let sent = timeout(Duration::from_millis(10), client.writer.flush()).await;
@@ -65,7 +65,7 @@ async fn a_message_beyond_the_limit_is_refused_by_its_header() {
 }
 
 #[tokio::test]
-async fn text_is_told_apart_and_a_close_is_the_end() {
+async fn text_is_distinguished_and_close_ends_the_socket() {
     let (mut peer, end) = tokio::io::duplex(1000);
     let mut client = socket(end, Role::Client);
     peer.write_all(&[0x01, 1, b'a', 0x80, 1, b'b', 0x82, 1, 7, 0x88, 0])
@@ -83,7 +83,7 @@ async fn text_is_told_apart_and_a_close_is_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_ping_is_out_at_a_time_and_its_answer_starts_the_next_wait() {
+async fn one_ping_is_outstanding_and_its_pong_restarts_the_interval() {
     let [mut server, mut client] = ends(1000);
     let start = Instant::now();
     for _ in 0..2 {
@@ -100,18 +100,18 @@ async fn one_ping_is_out_at_a_time_and_its_answer_starts_the_next_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ping_can_be_put_off_and_wanted_at_once_and_still_one_is_out_at_a_time() {
+async fn deferred_and_immediate_pings_keep_one_outstanding() {
     let [mut server, _client] = ends(1000);
     let start = Instant::now();
     tokio::time::sleep(Duration::from_secs(10)).await;
-    server.writer.put_off_ping();
+    server.writer.defer_ping();
     upkeep(&mut server.writer).await.unwrap();
     assert_eq!(start.elapsed().as_secs(), 40);
     let one = server.writer.buffered();
     server.writer.ping();
     assert_eq!(server.writer.buffered(), one, "it is out already");
     server.writer.flush().await.unwrap();
-    server.writer.put_off_ping();
+    server.writer.defer_ping();
     assert!(upkeep(&mut server.writer).await.is_err());
     assert_eq!(start.elapsed().as_secs(), 100, "that puts no answer off");
 
@@ -121,7 +121,7 @@ async fn a_ping_can_be_put_off_and_wanted_at_once_and_still_one_is_out_at_a_time
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_answers_no_ping_is_given_up_after_a_minute() {
+async fn unanswered_ping_times_out_after_a_minute() {
     let [mut server, _client] = ends(1000);
     let start = Instant::now();
     upkeep(&mut server.writer).await.unwrap();
@@ -133,7 +133,7 @@ async fn a_peer_that_answers_no_ping_is_given_up_after_a_minute() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flush_fails_a_minute_after_the_peer_took_its_last_byte() {
+async fn stalled_flush_times_out_after_a_minute() {
     let (mut peer, end) = tokio::io::duplex(10);
     let mut client = socket(end, Role::Client);
     client.writer.push(Bytes::from(vec![0; 100]));
@@ -150,7 +150,7 @@ async fn a_flush_fails_a_minute_after_the_peer_took_its_last_byte() {
 }
 
 #[tokio::test]
-async fn a_peer_that_never_takes_everything_does_not_make_memory_grow() {
+async fn memory_stays_bounded_when_the_peer_never_drains_the_buffer() {
     for role in [Role::Client, Role::Server] {
         let (mut peer, end) = tokio::io::duplex(10_000);
         let mut near = socket(end, role);
@@ -170,7 +170,7 @@ async fn a_peer_that_never_takes_everything_does_not_make_memory_grow() {
 }
 
 #[tokio::test]
-async fn frames_survive_that_their_memory_is_used_again() {
+async fn frames_survive_buffer_compaction() {
     let (mut near, far) = tokio::io::duplex(100_000);
     let mut far = socket(far, Role::Client);
     let mut received = Vec::new();

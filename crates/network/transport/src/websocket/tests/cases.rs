@@ -9,7 +9,7 @@ use self::case_list::{CLOSE, PONG, Reply, SECTIONS, SentFrame, WebSocketCase, ca
 use crate::{
     link::{Link, Role},
     websocket::{
-        frame::{Header, apply_mask},
+        frame::{FrameHeader, apply_mask},
         link,
     },
 };
@@ -38,7 +38,7 @@ async fn serve(mut link: Link) -> Vec<Vec<u8>> {
 async fn control_frames(mut stream: tokio::io::ReadHalf<DuplexStream>) -> Vec<Reply> {
     let (mut bytes, mut replies) = (BytesMut::new(), Vec::new());
     while stream.read_buf(&mut bytes).await.unwrap() > 0 {
-        while let Some((header, size)) = Header::parse(&bytes).unwrap()
+        while let Some((header, size)) = FrameHeader::parse(&bytes).unwrap()
             && bytes.len() >= size + header.payload_len()
         {
             let opcode = bytes[0] & 0x0f;

@@ -7,153 +7,161 @@ use exec_relay::frame::RESET_CLOSED;
 use super::*;
 
 /// A stream with a message under way in both directions when its path is cut.
-async fn cut(rig: &mut Rig) -> (Stream, Link) {
-    let (mut stream, mut link) = rig.admit("a", Delivery::Reliable).await;
-    rig.echo(&mut stream, &mut link).await;
+async fn cut_stream(fixture: &mut ExecutorFixture) -> (Stream, Link) {
+    let (mut stream, mut link) = fixture.open_stream("a", Delivery::Reliable).await;
+    fixture.echo(&mut stream, &mut link).await;
     stream
         .push(|out| out.extend_from_slice(b"lost on its way"))
         .unwrap();
     while stream.poll_frame(now()).is_some() {}
-    answer(&mut link, "lost too").await;
-    assert_eq!(rig.hear().await.body.kind(), exec_relay::route::Kind::Data);
+    respond(&mut link, "lost too").await;
+    assert_eq!(
+        fixture.next_frame().await.body.kind(),
+        exec_relay::route::Kind::Data
+    );
     stream.handle_disconnect(now());
     (stream, link)
 }
 
 /// Comes back on whatever connection there is, and takes what was lost.
-async fn come_back(rig: &mut Rig, stream: &mut Stream, link: &mut Link) {
+async fn resume_stream(fixture: &mut ExecutorFixture, stream: &mut Stream, link: &mut Link) {
     stream.handle_reconnect(now());
-    rig.send_all(stream).await;
-    assert_eq!(rig.told(stream).await, note("lost too"));
-    rig.send_all(stream).await;
+    fixture.send_all(stream).await;
+    assert_eq!(fixture.next_message(stream).await, note("lost too"));
+    fixture.send_all(stream).await;
     assert_eq!(read(link).await, "lost on its way");
-    rig.tell(stream, "there").await;
+    fixture.send_message(stream, "there").await;
     assert_eq!(read(link).await, "there");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reliable_stream_outlives_the_executors_connection() {
-    let mut rig = rig();
-    let (mut stream, mut link) = cut(&mut rig).await;
-    rig.replace_relay().await;
+async fn reliable_stream_survives_loss_of_the_executor_connection() {
+    let mut fixture = fixture();
+    let (mut stream, mut link) = cut_stream(&mut fixture).await;
+    fixture.replace_relay().await;
     tokio::time::sleep(Duration::from_secs(19)).await;
-    come_back(&mut rig, &mut stream, &mut link).await;
-    assert!(rig.claims.try_recv().is_err(), "there is no new handshake");
+    resume_stream(&mut fixture, &mut stream, &mut link).await;
+    assert!(
+        fixture.claims.try_recv().is_err(),
+        "there is no new handshake"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reliable_stream_outlives_its_harnesss_connection() {
-    let mut rig = rig();
-    let (mut stream, mut link) = cut(&mut rig).await;
-    rig.say(reset("a")).await;
-    rig.expect_silence().await;
+async fn reliable_stream_survives_loss_of_the_harness_connection() {
+    let mut fixture = fixture();
+    let (mut stream, mut link) = cut_stream(&mut fixture).await;
+    fixture.send_frame(reset("a")).await;
+    fixture.expect_silence().await;
     tokio::time::sleep(Duration::from_secs(19)).await;
-    come_back(&mut rig, &mut stream, &mut link).await;
+    resume_stream(&mut fixture, &mut stream, &mut link).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_harness_may_be_back_before_its_loss_was_noticed() {
-    let mut rig = rig();
-    let (mut stream, mut link) = cut(&mut rig).await;
-    come_back(&mut rig, &mut stream, &mut link).await;
+async fn harness_may_resume_before_its_loss_is_noticed() {
+    let mut fixture = fixture();
+    let (mut stream, mut link) = cut_stream(&mut fixture).await;
+    resume_stream(&mut fixture, &mut stream, &mut link).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_parked_stream_ends_after_twenty_seconds_with_and_without_a_connection() {
-    let mut rig = rig();
-    let (_, mut link) = cut(&mut rig).await;
+async fn parked_stream_expires_after_twenty_seconds() {
+    let mut fixture = fixture();
+    let (_, mut link) = cut_stream(&mut fixture).await;
     let start = Instant::now();
-    rig.say(reset("a")).await;
+    fixture.send_frame(reset("a")).await;
     assert!(matches!(end_of(&mut link).await, Err(ReadError::Io(_))));
     assert_eq!(start.elapsed().as_secs(), 20);
 
-    let (_, mut link) = rig.admit("b", Delivery::Reliable).await;
+    let (_, mut link) = fixture.open_stream("b", Delivery::Reliable).await;
     let start = Instant::now();
     let [relay, _unserved] = pipe(1000);
-    rig.relay = relay;
+    fixture.relay = relay;
     assert!(matches!(end_of(&mut link).await, Err(ReadError::Io(_))));
     assert_eq!(start.elapsed().as_secs(), 20);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_loss_of_the_executors_connection_prolongs_nothing() {
-    let mut rig = rig();
-    let (_, mut link) = cut(&mut rig).await;
+async fn losing_the_executor_connection_does_not_extend_parking() {
+    let mut fixture = fixture();
+    let (_, mut link) = cut_stream(&mut fixture).await;
     let start = Instant::now();
-    rig.say(reset("a")).await;
+    fixture.send_frame(reset("a")).await;
     tokio::time::sleep(Duration::from_secs(10)).await;
     let [relay, _unserved] = pipe(1000);
-    rig.relay = relay;
+    fixture.relay = relay;
     assert!(matches!(end_of(&mut link).await, Err(ReadError::Io(_))));
     assert_eq!(start.elapsed().as_secs(), 20);
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_comes_back_too_late_is_reset() {
-    let mut rig = rig();
-    let (mut stream, _link) = cut(&mut rig).await;
-    rig.replace_relay().await;
+async fn late_resume_is_reset() {
+    let mut fixture = fixture();
+    let (mut stream, _link) = cut_stream(&mut fixture).await;
+    fixture.replace_relay().await;
     tokio::time::sleep(Duration::from_secs(21)).await;
     stream.handle_reconnect(now());
-    rig.send_all(&mut stream).await;
-    rig.expect_reset("a").await;
+    fixture.send_all(&mut stream).await;
+    fixture.expect_reset("a").await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_harness_that_closes_on_purpose_leaves_nothing_parked() {
-    let mut rig = rig();
-    let (_, mut link) = rig.admit("a", Delivery::Reliable).await;
+async fn deliberate_close_is_not_parked() {
+    let mut fixture = fixture();
+    let (_, mut link) = fixture.open_stream("a", Delivery::Reliable).await;
     let start = Instant::now();
     let reason = RESET_CLOSED.to_owned();
-    rig.say(Frame::new(id("a"), Body::Reset { reason })).await;
+    fixture
+        .send_frame(Frame::new(id("a"), Body::Reset { reason }))
+        .await;
     assert!(end_of(&mut link).await.is_err());
     assert_eq!(start.elapsed().as_secs(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_stream_of_the_same_harness_ends_its_parked_ones() {
-    let mut rig = rig();
-    let (_, mut parked) = rig.admit("parked", Delivery::Reliable).await;
-    let (mut alive, mut alive_link) = rig.admit("alive", Delivery::Reliable).await;
-    rig.say(reset("parked")).await;
+async fn new_stream_of_a_harness_ends_its_parked_streams() {
+    let mut fixture = fixture();
+    let (_, mut parked) = fixture.open_stream("parked", Delivery::Reliable).await;
+    let (mut alive, mut alive_link) = fixture.open_stream("alive", Delivery::Reliable).await;
+    fixture.send_frame(reset("parked")).await;
     let start = Instant::now();
-    rig.admit("new", Delivery::Reliable).await;
+    fixture.open_stream("new", Delivery::Reliable).await;
     assert!(end_of(&mut parked).await.is_err());
     assert_eq!(start.elapsed().as_secs(), 0);
-    rig.tell(&mut alive, "there").await;
+    fixture.send_message(&mut alive, "there").await;
     assert_eq!(read(&mut alive_link).await, "there");
 }
 
 /// An executor that has nothing but parked streams, and as many as it may.
-async fn crowd() -> (Rig, Vec<Link>) {
-    let mut rig = rig();
+async fn full_of_parked_streams() -> (ExecutorFixture, Vec<Link>) {
+    let mut fixture = fixture();
     let mut links = Vec::new();
     for index in 0..128 {
         let name = format!("parked {index}");
-        rig.harness = Identity::generate();
-        links.push(rig.admit(&name, Delivery::Reliable).await.1);
-        rig.say(reset(&name)).await;
+        fixture.harness = Identity::generate();
+        links.push(fixture.open_stream(&name, Delivery::Reliable).await.1);
+        fixture.send_frame(reset(&name)).await;
     }
-    rig.harness = Identity::generate();
-    (rig, links)
+    fixture.harness = Identity::generate();
+    (fixture, links)
 }
 
 #[tokio::test(start_paused = true)]
-async fn parked_streams_make_room_for_new_ones() {
-    let (mut rig, mut links) = crowd().await;
-    rig.admit("new", Delivery::Reliable).await;
+async fn oldest_parked_stream_is_evicted_for_a_new_one() {
+    let (mut fixture, mut links) = full_of_parked_streams().await;
+    fixture.open_stream("new", Delivery::Reliable).await;
     assert!(end_of(&mut links[0]).await.is_err(), "the oldest is gone");
     let next = timeout(Duration::from_millis(1), links[1].reader.next());
     assert!(next.await.is_err(), "and no other");
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_not_let_in_ends_no_parked_stream() {
-    let (mut rig, mut links) = crowd().await;
-    rig.botch("garbage").await;
-    let (_, answer) = rig.knock("a stranger").await;
-    answer.send(ValidationOutcome::Refused).unwrap();
-    rig.expect_reset("a stranger").await;
+async fn refused_harness_evicts_no_parked_stream() {
+    let (mut fixture, mut links) = full_of_parked_streams().await;
+    fixture.send_garbage_handshake("garbage").await;
+    let (_, validation) = fixture.start_handshake("a stranger").await;
+    validation.send(ValidationOutcome::Refused).unwrap();
+    fixture.expect_reset("a stranger").await;
     for link in &mut links[..3] {
         let end = timeout(Duration::from_millis(1), link.reader.next()).await;
         assert!(end.is_err(), "{end:?}");
@@ -161,12 +169,12 @@ async fn who_is_not_let_in_ends_no_parked_stream() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_executor_that_is_dropped_ends_what_it_has_parked() {
-    let mut rig = rig();
-    let (_, mut link) = cut(&mut rig).await;
+async fn dropping_the_executor_ends_parked_streams() {
+    let mut fixture = fixture();
+    let (_, mut link) = cut_stream(&mut fixture).await;
     let [relay, _unserved] = pipe(1000);
-    rig.relay = relay;
-    let (executor, _) = rig.serving.await.unwrap();
+    fixture.relay = relay;
+    let (executor, _) = fixture.serving.await.unwrap();
     let start = Instant::now();
     drop(executor);
     assert!(end_of(&mut link).await.is_err());
@@ -174,9 +182,9 @@ async fn an_executor_that_is_dropped_ends_what_it_has_parked() {
 }
 
 /// Lets the relay read, and answer pings, for a while. Returns how many frames came.
-async fn answer_pings(rig: &mut Rig, seconds: u64) -> usize {
+async fn respond_to_pings(fixture: &mut ExecutorFixture, seconds: u64) -> usize {
     let until = Instant::now() + Duration::from_secs(seconds);
-    let Socket { reader, writer } = &mut rig.relay;
+    let Socket { reader, writer } = &mut fixture.relay;
     let mut frames = 0;
     loop {
         tokio::select! {
@@ -194,13 +202,13 @@ async fn answer_pings(rig: &mut Rig, seconds: u64) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_relay_that_is_silent_while_a_reliable_stream_is_open_is_given_up_after_twenty_seconds() {
-    let mut rig = rig();
-    let (mut stream, mut link) = rig.admit("a", Delivery::Reliable).await;
-    rig.echo(&mut stream, &mut link).await;
+async fn silent_relay_with_reliable_streams_is_dropped_after_twenty_seconds() {
+    let mut fixture = fixture();
+    let (mut stream, mut link) = fixture.open_stream("a", Delivery::Reliable).await;
+    fixture.echo(&mut stream, &mut link).await;
     let start = Instant::now();
     let gone = tokio::spawn(std::future::pending());
-    let serving = std::mem::replace(&mut rig.serving, gone);
+    let serving = std::mem::replace(&mut fixture.serving, gone);
     let (executor, ended) = within("the end", serving).await.unwrap();
     assert!(
         matches!(&ended, Ended::Write(error) if error.kind() == io::ErrorKind::TimedOut),
@@ -209,44 +217,44 @@ async fn a_relay_that_is_silent_while_a_reliable_stream_is_open_is_given_up_afte
     assert_eq!(start.elapsed().as_secs(), 20);
     // The stream is parked, and goes on over the next connection.
     let [relay, socket] = pipe(1 << 20);
-    rig.relay = relay;
-    rig.serving = serve(executor, socket);
+    fixture.relay = relay;
+    fixture.serving = serve(executor, socket);
     stream.handle_disconnect(now());
     stream.handle_reconnect(now());
-    rig.send_all(&mut stream).await;
-    answer(&mut link, "back").await;
-    assert_eq!(rig.told(&mut stream).await, note("back"));
-    rig.echo(&mut stream, &mut link).await;
+    fixture.send_all(&mut stream).await;
+    respond(&mut link, "back").await;
+    assert_eq!(fixture.next_message(&mut stream).await, note("back"));
+    fixture.echo(&mut stream, &mut link).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_relay_that_answers_is_kept_however_silent_its_harnesses_are() {
-    let mut rig = rig();
-    let (_, mut link) = rig.admit("a", Delivery::Reliable).await;
+async fn responsive_relay_is_kept_when_harnesses_are_silent() {
+    let mut fixture = fixture();
+    let (_, mut link) = fixture.open_stream("a", Delivery::Reliable).await;
     // Two heartbeats, and the reset after half a minute.
-    assert_eq!(answer_pings(&mut rig, 100).await, 3);
+    assert_eq!(respond_to_pings(&mut fixture, 100).await, 3);
     assert!(end_of(&mut link).await.is_err());
-    assert!(!rig.serving.is_finished());
-    rig.admit("b", Delivery::Reliable).await;
+    assert!(!fixture.serving.is_finished());
+    fixture.open_stream("b", Delivery::Reliable).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_has_plain_streams_only_waits_as_long_as_a_stock_executor() {
-    let mut rig = rig();
-    let (_, _link) = rig.admit("a", Delivery::Plain).await;
+async fn plain_streams_use_the_stock_ping_timeout() {
+    let mut fixture = fixture();
+    let (_, _link) = fixture.open_stream("a", Delivery::Plain).await;
     let start = Instant::now();
-    within("the end", &mut rig.serving).await.unwrap();
+    within("the end", &mut fixture.serving).await.unwrap();
     assert_eq!(start.elapsed().as_secs(), 90);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_relay_that_takes_nothing_more_is_given_up_as_fast() {
-    let mut rig = rig_with(20_000);
-    let (_, mut link) = rig.admit("a", Delivery::Reliable).await;
+async fn relay_that_stops_reading_is_dropped_after_twenty_seconds() {
+    let mut fixture = fixture_with(20_000);
+    let (_, mut link) = fixture.open_stream("a", Delivery::Reliable).await;
     let start = Instant::now();
     let text = Outgoing::notification("much", &"x".repeat(100_000));
     link.writer.push(text, Encoding::Text);
     within("flushed", link.writer.flush()).await.unwrap();
-    within("the end", &mut rig.serving).await.unwrap();
+    within("the end", &mut fixture.serving).await.unwrap();
     assert_eq!(start.elapsed().as_secs(), 20);
 }

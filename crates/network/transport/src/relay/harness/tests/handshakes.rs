@@ -10,7 +10,7 @@ use tokio::io::{AsyncWriteExt, DuplexStream};
 use super::*;
 use crate::{
     link::Role,
-    relay::harness::{Accepted, shake_hands},
+    relay::harness::{AcceptedStream, handshake},
     websocket::socket::{Raw, Socket, SocketLimits},
 };
 
@@ -20,27 +20,27 @@ fn socket(end: DuplexStream, role: Role) -> Socket {
 }
 
 /// The executor and the relay, played by hand.
-struct Far {
+struct FakeExecutor {
     socket: Socket,
     identity: Arc<Identity>,
     stream_id: StreamId,
     message: Bytes,
 }
 
-impl Far {
-    async fn hear(&mut self) -> Frame {
+impl FakeExecutor {
+    async fn next_frame(&mut self) -> Frame {
         match self.socket.reader.next().await.unwrap() {
             Some(Raw::Binary(message)) => Frame::decode(message).unwrap(),
             other => panic!("no frame: {other:?}"),
         }
     }
 
-    async fn say(&mut self, body: Body) {
-        self.say_frame(Frame::new(self.stream_id.clone(), body))
+    async fn send_frame_body(&mut self, body: Body) {
+        self.send_frame(Frame::new(self.stream_id.clone(), body))
             .await;
     }
 
-    async fn say_frame(&mut self, frame: Frame) {
+    async fn send_frame(&mut self, frame: Frame) {
         self.socket.writer.push(frame.encode());
         self.socket.writer.flush().await.unwrap();
     }
@@ -60,14 +60,17 @@ impl Far {
     /// Answers as an executor does.
     async fn accept(&mut self) {
         let (answer, _) = self.responder().accept().unwrap();
-        self.say(Body::Handshake(answer)).await;
+        self.send_frame_body(Body::Handshake(answer)).await;
     }
 }
 
 /// Shakes hands with what `far` does once it has the first message.
-async fn shake<F>(offer: Offer, far: impl FnOnce(Far) -> F) -> Result<Accepted, ConnectError>
+async fn run_handshake<F>(
+    offer: Offer,
+    far: impl FnOnce(FakeExecutor) -> F,
+) -> Result<AcceptedStream, ConnectError>
 where
-    F: Future<Output = Far>,
+    F: Future<Output = FakeExecutor>,
 {
     let (near, other) = tokio::io::duplex(1 << 20);
     let mut near = socket(near, Role::Client);
@@ -80,28 +83,28 @@ where
         authorization: "let me in".to_owned(),
     };
     let harness = Identity::generate();
-    let mut answering = Far {
+    let mut answering = FakeExecutor {
         socket: socket(other, Role::Server),
         identity,
         stream_id: StreamId::new("unknown").unwrap(),
         message: Bytes::new(),
     };
     let answer = async {
-        let first = answering.hear().await;
+        let first = answering.next_frame().await;
         assert_eq!(first.body, Body::Resume { next_seq: 0 });
         assert_eq!((first.ack, first.ack_bits), (0, 0));
         answering.stream_id = first.stream_id;
         if offer == Offer::Reliable {
-            assert!(answering.hear().await.is_announcement());
+            assert!(answering.next_frame().await.is_announcement());
         }
-        let Body::Handshake(message) = answering.hear().await.body else {
+        let Body::Handshake(message) = answering.next_frame().await.body else {
             panic!("no first message");
         };
         answering.message = message;
         far(answering).await
     };
-    let shaken = shake_hands(&mut near, &harness, &ticket, offer);
-    let (accepted, _far) = tokio::join!(shaken, answer);
+    let handshaking = handshake(&mut near, &harness, &ticket, offer);
+    let (accepted, _far) = tokio::join!(handshaking, answer);
     accepted
 }
 
@@ -115,8 +118,8 @@ fn data() -> Body {
 }
 
 #[tokio::test]
-async fn an_executor_that_announces_nothing_gets_a_plain_stream() {
-    let accepted = shake(Offer::Reliable, async |mut far: Far| {
+async fn executor_without_announcement_gets_a_plain_stream() {
+    let accepted = run_handshake(Offer::Reliable, async |mut far: FakeExecutor| {
         far.accept().await;
         far
     });
@@ -126,13 +129,13 @@ async fn an_executor_that_announces_nothing_gets_a_plain_stream() {
 }
 
 #[tokio::test]
-async fn the_announcement_of_an_executor_counts_if_we_made_ours() {
+async fn stream_is_reliable_only_if_both_ends_announce_it() {
     for (offer, delivery) in [
         (Offer::Reliable, Delivery::Reliable),
         (Offer::Plain, Delivery::Plain),
     ] {
-        let accepted = shake(offer, async |mut far: Far| {
-            far.say_frame(Frame::announcement(far.stream_id.clone()))
+        let accepted = run_handshake(offer, async |mut far: FakeExecutor| {
+            far.send_frame(Frame::announcement(far.stream_id.clone()))
                 .await;
             far.accept().await;
             far
@@ -142,16 +145,16 @@ async fn the_announcement_of_an_executor_counts_if_we_made_ours() {
 }
 
 #[tokio::test]
-async fn foreign_streams_and_what_says_nothing_are_ignored() {
-    let accepted = shake(Offer::Reliable, async |mut far: Far| {
+async fn foreign_and_informational_frames_are_ignored() {
+    let accepted = run_handshake(Offer::Reliable, async |mut far: FakeExecutor| {
         let foreign = StreamId::new("foreign").unwrap();
-        far.say_frame(Frame::announcement(foreign.clone())).await;
-        far.say_frame(Frame::new(foreign.clone(), data())).await;
+        far.send_frame(Frame::announcement(foreign.clone())).await;
+        far.send_frame(Frame::new(foreign.clone(), data())).await;
         let reason = "x".to_owned();
-        far.say_frame(Frame::new(foreign, Body::Reset { reason }))
+        far.send_frame(Frame::new(foreign, Body::Reset { reason }))
             .await;
         for body in [Body::Resume { next_seq: 0 }, Body::Ack, Body::Heartbeat] {
-            far.say(body).await;
+            far.send_frame_body(body).await;
         }
         far.accept().await;
         far
@@ -160,22 +163,23 @@ async fn foreign_streams_and_what_says_nothing_are_ignored() {
 }
 
 #[tokio::test]
-async fn a_reset_data_and_a_wrong_answer_are_the_end() {
+async fn reset_early_data_or_invalid_response_fails_the_handshake() {
     let reason = "noise_relay_protocol_error".to_owned();
-    let refused = shake(Offer::Reliable, async |mut far: Far| {
-        far.say(Body::Reset { reason }).await;
+    let refused = run_handshake(Offer::Reliable, async |mut far: FakeExecutor| {
+        far.send_frame_body(Body::Reset { reason }).await;
         far
     });
     let refused = refused.await.unwrap_err();
     assert!(matches!(refused, ConnectError::StreamRefused), "{refused}");
-    let early = shake(Offer::Reliable, async |mut far: Far| {
-        far.say(data()).await;
+    let early = run_handshake(Offer::Reliable, async |mut far: FakeExecutor| {
+        far.send_frame_body(data()).await;
         far
     });
     let early = early.await.unwrap_err();
     assert!(matches!(early, ConnectError::Relay(_)), "{early}");
-    let wrong = shake(Offer::Reliable, async |mut far: Far| {
-        far.say(Body::Handshake(Bytes::from(vec![1; 3424]))).await;
+    let wrong = run_handshake(Offer::Reliable, async |mut far: FakeExecutor| {
+        far.send_frame_body(Body::Handshake(Bytes::from(vec![1; 3424])))
+            .await;
         far
     });
     let wrong = wrong.await.unwrap_err();
@@ -183,15 +187,15 @@ async fn a_reset_data_and_a_wrong_answer_are_the_end() {
 }
 
 #[tokio::test]
-async fn garbage_and_the_end_of_the_connection_are_the_end() {
-    let garbage = shake(Offer::Reliable, async |mut far: Far| {
+async fn garbage_or_a_closed_connection_fails_the_handshake() {
+    let garbage = run_handshake(Offer::Reliable, async |mut far: FakeExecutor| {
         far.socket.writer.push(Bytes::from_static(b"\xff\xff"));
         far.socket.writer.flush().await.unwrap();
         far
     });
     let garbage = garbage.await.unwrap_err();
     assert!(matches!(garbage, ConnectError::Relay(_)), "{garbage}");
-    let closed = shake(Offer::Reliable, async |mut far: Far| {
+    let closed = run_handshake(Offer::Reliable, async |mut far: FakeExecutor| {
         far.socket.writer.close().await.unwrap();
         far
     });
@@ -200,7 +204,7 @@ async fn garbage_and_the_end_of_the_connection_are_the_end() {
 }
 
 #[tokio::test]
-async fn text_is_the_end() {
+async fn text_message_fails_the_handshake() {
     let (near, mut far) = tokio::io::duplex(1 << 20);
     far.write_all(&[0x81, 1, b'x']).await.unwrap();
     let identity = Identity::generate();
@@ -212,15 +216,15 @@ async fn text_is_the_end() {
         authorization: String::new(),
     };
     let mut near = socket(near, Role::Client);
-    let text = shake_hands(&mut near, &identity, &ticket, Offer::Plain).await;
+    let text = handshake(&mut near, &identity, &ticket, Offer::Plain).await;
     assert!(matches!(text, Err(ConnectError::Relay("relay sends text"))));
 }
 
 #[tokio::test]
-async fn a_harness_gives_up_at_once_when_the_registry_rejects_the_executor() {
-    let refused = shake(Offer::Plain, async |mut far| {
+async fn registry_rejection_of_the_executor_is_permanent() {
+    let refused = run_handshake(Offer::Plain, async |mut far| {
         let answer = far.responder().reject_authentication().unwrap();
-        far.say(Body::Handshake(answer)).await;
+        far.send_frame_body(Body::Handshake(answer)).await;
         far
     });
     let error = refused.await.unwrap_err();

@@ -10,12 +10,12 @@ use super::*;
 use crate::trace::TraceSource;
 
 #[tokio::test]
-async fn messages_of_any_size_arrive_both_ways() {
-    let mut world = World::new().await;
+async fn messages_of_any_size_arrive_in_both_directions() {
+    let mut fixture = RelayFixture::new().await;
     for options in [plain(), reliable()] {
-        let (mut near, mut far) = world.pair(options).await;
+        let (mut near, mut far) = fixture.pair(options).await;
         for bytes in [1, 61_436, 61_440, 61_441, 5 << 20] {
-            let text = numbered(7, bytes);
+            let text = numbered_message(7, bytes);
             for _ in 0..2 {
                 let sent = send(&mut near, text.clone());
                 let (received, ()) = tokio::join!(receive(&mut far), sent);
@@ -24,23 +24,23 @@ async fn messages_of_any_size_arrive_both_ways() {
             }
         }
     }
-    assert_eq!(world.handshakes(), 2);
+    assert_eq!(fixture.handshakes(), 2);
 }
 
 #[tokio::test]
-async fn a_link_tells_since_when_its_executor_is_waited_for() {
-    let world = World::new().await;
+async fn link_reports_when_its_handshake_started() {
+    let fixture = RelayFixture::new().await;
     let before = tokio::time::Instant::now();
-    let link = world.open(reliable()).await.unwrap();
+    let link = fixture.open(reliable()).await.unwrap();
     let began = link.handshake_began.unwrap();
     assert!(before <= began && began <= tokio::time::Instant::now());
 }
 
 #[tokio::test]
-async fn a_websocket_is_asked_for_with_what_it_belongs_to() {
-    let mut world = World::new().await;
-    let _pair = world.pair(plain()).await;
-    assert_eq!(world.relay.traceparent(), None);
+async fn upgrade_request_carries_the_trace_context() {
+    let mut fixture = RelayFixture::new().await;
+    let _pair = fixture.pair(plain()).await;
+    assert_eq!(fixture.relay.traceparent(), None);
     let trace = TraceSource::new(|| {
         Some(Trace {
             traceparent: Some("00-ab-cd-01".to_owned()),
@@ -51,14 +51,14 @@ async fn a_websocket_is_asked_for_with_what_it_belongs_to() {
         trace: Some(trace),
         ..plain()
     };
-    let _pair = world.pair(options).await;
-    assert_eq!(world.relay.traceparent().unwrap(), "00-ab-cd-01");
+    let _pair = fixture.pair(options).await;
+    assert_eq!(fixture.relay.traceparent().unwrap(), "00-ab-cd-01");
 }
 
 #[tokio::test]
-async fn raw_data_travels_as_raw_data() {
-    let mut world = World::new().await;
-    let (mut near, mut far) = world.pair(reliable()).await;
+async fn binary_data_is_carried_raw() {
+    let mut fixture = RelayFixture::new().await;
+    let (mut near, mut far) = fixture.pair(reliable()).await;
     let data = Bytes::from(vec![0xff; 100_000]);
     let message = || {
         let id = exec_wire::message::RequestId::Number(7);
@@ -79,58 +79,58 @@ async fn raw_data_travels_as_raw_data() {
 }
 
 #[tokio::test]
-async fn a_refused_url_is_replaced_once_and_other_refusals_are_told() {
-    let mut world = World::new().await;
-    world.relay.refuse(&[401]);
-    let (mut near, mut far) = world.pair(reliable()).await;
+async fn unauthorized_url_is_retried_once_with_a_new_ticket() {
+    let mut fixture = RelayFixture::new().await;
+    fixture.relay.refuse(&[401]);
+    let (mut near, mut far) = fixture.pair(reliable()).await;
     echo(&mut near, &mut far).await;
-    assert_eq!(world.fetched(), 2);
-    world.relay.refuse(&[401, 401]);
-    let error = world.open(reliable()).await.unwrap_err();
+    assert_eq!(fixture.fetched(), 2);
+    fixture.relay.refuse(&[401, 401]);
+    let error = fixture.open(reliable()).await.unwrap_err();
     assert!(
         matches!(error, ConnectError::Refused { status: 401, .. }),
         "{error}"
     );
-    assert_eq!(world.fetched(), 4);
-    world.relay.refuse(&[403]);
-    let error = world.open(reliable()).await.unwrap_err();
+    assert_eq!(fixture.fetched(), 4);
+    fixture.relay.refuse(&[403]);
+    let error = fixture.open(reliable()).await.unwrap_err();
     assert!(
         matches!(error, ConnectError::Refused { status: 403, .. }),
         "{error}"
     );
-    assert_eq!(world.fetched(), 5);
+    assert_eq!(fixture.fetched(), 5);
 }
 
 #[tokio::test]
-async fn an_executor_that_does_not_answer_is_given_up() {
-    let world = World::new().await;
-    world.relay.cut_executor();
-    world.relay.executor_is_there().await;
-    world.office.state.lock().unwrap().executor_key = Identity::generate().public_key().clone();
-    let error = world.open(reliable()).await.unwrap_err();
+async fn stream_refused_by_the_executor_is_a_transient_error() {
+    let fixture = RelayFixture::new().await;
+    fixture.relay.cut_executor();
+    fixture.relay.executor_connected().await;
+    fixture.tickets.state.lock().unwrap().executor_key = Identity::generate().public_key().clone();
+    let error = fixture.open(reliable()).await.unwrap_err();
     assert!(matches!(error, ConnectError::StreamRefused), "{error}");
     assert!(error.is_passing());
 }
 
 #[tokio::test]
-async fn closing_says_so_on_a_reliable_link_and_nothing_on_a_plain_one() {
+async fn close_sends_a_reset_only_on_a_reliable_link() {
     for (options, last) in [(reliable(), Kind::Reset), (plain(), Kind::Data)] {
-        let mut world = World::new().await;
-        let (mut near, mut far) = world.pair(options).await;
+        let mut fixture = RelayFixture::new().await;
+        let (mut near, mut far) = fixture.pair(options).await;
         send(&mut near, b"last words".to_vec()).await;
         within("closed", near.writer.close()).await.unwrap();
         assert!(matches!(end_of(&mut near).await, Ok(None)));
         assert_eq!(receive(&mut far).await, "last words");
         assert!(matches!(end_of(&mut far).await, Err(ReadError::Io(_))));
-        assert_eq!(world.relay.said().last(), Some(&last));
+        assert_eq!(fixture.relay.received_kinds().last(), Some(&last));
     }
 }
 
 #[tokio::test]
-async fn a_link_that_is_dropped_ends_the_other_one_at_once() {
-    let mut world = World::new().await;
+async fn dropping_a_link_ends_the_remote_end_at_once() {
+    let mut fixture = RelayFixture::new().await;
     for options in [plain(), reliable()] {
-        let (near, mut far) = world.pair(options).await;
+        let (near, mut far) = fixture.pair(options).await;
         let start = std::time::Instant::now();
         drop(near);
         assert!(end_of(&mut far).await.is_err());
@@ -142,38 +142,38 @@ async fn a_link_that_is_dropped_ends_the_other_one_at_once() {
 }
 
 #[tokio::test]
-async fn an_executor_that_ends_the_stream_ends_the_link() {
-    let mut world = World::new().await;
+async fn stream_reset_by_the_executor_ends_the_link() {
+    let mut fixture = RelayFixture::new().await;
     for options in [plain(), reliable()] {
-        let (mut near, mut far) = world.pair(options).await;
+        let (mut near, mut far) = fixture.pair(options).await;
         send(&mut far, b"last words".to_vec()).await;
         within("closed", far.writer.close()).await.unwrap();
         assert_eq!(receive(&mut near).await, "last words");
         assert!(matches!(end_of(&mut near).await, Err(ReadError::Io(_))));
         assert!(near.writer.flush().await.is_err());
     }
-    assert_eq!(world.fetched(), 2, "nobody comes back");
+    assert_eq!(fixture.fetched(), 2, "nobody comes back");
 }
 
 #[tokio::test]
-async fn frames_of_others_are_ignored_and_bad_ones_on_the_own_stream_are_the_end() {
+async fn foreign_frames_are_ignored_and_invalid_ones_end_the_link() {
     for options in [plain(), reliable()] {
-        let mut world = World::new().await;
-        let (mut near, mut far) = world.pair(options).await;
+        let mut fixture = RelayFixture::new().await;
+        let (mut near, mut far) = fixture.pair(options).await;
         let foreign = StreamId::new("foreign").unwrap();
         let reason = "x".to_owned();
         let reset = Frame::new(foreign, Body::Reset { reason });
-        world.relay.tell_harnesses(reset.encode()).await;
+        fixture.relay.send_to_harnesses(reset.encode()).await;
         echo(&mut near, &mut far).await;
-        let own = StreamId::new(&world.relay.streams()[0]).unwrap();
+        let own = StreamId::new(&fixture.relay.streams()[0]).unwrap();
         let again = Frame::new(own, Body::Handshake(Bytes::from_static(b"x")));
-        world.relay.tell_harnesses(again.encode()).await;
+        fixture.relay.send_to_harnesses(again.encode()).await;
         let end = end_of(&mut near).await;
         assert!(matches!(end, Err(ReadError::Protocol(_))), "{end:?}");
-        let (mut near, _far) = world.pair(reliable()).await;
-        world
+        let (mut near, _far) = fixture.pair(reliable()).await;
+        fixture
             .relay
-            .tell_harnesses(Bytes::from_static(b"\xff"))
+            .send_to_harnesses(Bytes::from_static(b"\xff"))
             .await;
         let end = end_of(&mut near).await;
         assert!(matches!(end, Err(ReadError::Protocol(_))), "{end:?}");
@@ -181,13 +181,13 @@ async fn frames_of_others_are_ignored_and_bad_ones_on_the_own_stream_are_the_end
 }
 
 #[tokio::test]
-async fn a_plain_link_that_is_not_read_holds_the_executor_up_and_loses_nothing() {
-    let mut world = World::new().await;
-    let (mut near, mut far) = world.pair(plain()).await;
+async fn unread_plain_link_applies_backpressure_without_loss() {
+    let mut fixture = RelayFixture::new().await;
+    let (mut near, mut far) = fixture.pair(plain()).await;
     let start = std::time::Instant::now();
     let send = async {
         for number in 0..1000 {
-            let text = Outgoing::Text(numbered(number, 20_000));
+            let text = Outgoing::Text(numbered_message(number, 20_000));
             far.writer.push(text, Encoding::Text);
             within("flushed", far.writer.flush()).await.unwrap();
         }
@@ -196,7 +196,7 @@ async fn a_plain_link_that_is_not_read_holds_the_executor_up_and_loses_nothing()
         // More than a stream may hold is on its way by then.
         tokio::time::sleep(Duration::from_millis(300)).await;
         for number in 0..1000 {
-            assert!(receive(&mut near).await == numbered(number, 20_000));
+            assert!(receive(&mut near).await == numbered_message(number, 20_000));
         }
     };
     tokio::join!(send, read);
@@ -206,16 +206,16 @@ async fn a_plain_link_that_is_not_read_holds_the_executor_up_and_loses_nothing()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_plain_link_that_is_not_read_still_hears_that_the_relay_answers() {
-    let mut world = World::new().await;
-    let (mut near, mut far) = world.pair(plain()).await;
+async fn unread_plain_link_still_sees_pongs() {
+    let mut fixture = RelayFixture::new().await;
+    let (mut near, mut far) = fixture.pair(plain()).await;
     for number in 0..40 {
-        send(&mut far, numbered(number, 100)).await;
+        send(&mut far, numbered_message(number, 100)).await;
     }
     // Pings are sent meanwhile, and their answers come behind messages that are not wanted yet.
     tokio::time::sleep(Duration::from_secs(100)).await;
     for number in 0..40 {
-        assert_eq!(receive(&mut near).await, numbered(number, 100));
+        assert_eq!(receive(&mut near).await, numbered_message(number, 100));
     }
     echo(&mut near, &mut far).await;
 }

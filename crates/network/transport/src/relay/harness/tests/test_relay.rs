@@ -28,62 +28,67 @@ use crate::{
 };
 
 /// A relay on loopback. Dropping it ends everything.
-pub(super) struct Relay {
+pub(super) struct TestRelay {
     address: String,
-    routes: Arc<Routes>,
+    routes: Arc<RelayRoutes>,
     serving: JoinHandle<()>,
 }
 
 /// Who is connected.
-struct Routes {
-    state: Mutex<State>,
-    executor_is_there: watch::Sender<bool>,
+struct RelayRoutes {
+    state: Mutex<RelayState>,
+    executor_connected: watch::Sender<bool>,
 }
 
 #[derive(Default)]
-struct State {
-    executor: Option<Connected>,
-    harnesses: HashMap<u64, Connected>,
+struct RelayState {
+    executor: Option<RelayClient>,
+    harnesses: HashMap<u64, RelayClient>,
     streams: HashMap<String, u64>,
     next: u64,
     /// Harnesses up to this number are cut off, and do not know it.
-    held: u64,
+    held_up_to: u64,
     /// The executor that is there is cut off, and does not know it.
-    executor_is_held: bool,
+    executor_is_blackholed: bool,
     is_closed_to_executors: bool,
     /// Statuses that the next harnesses are refused with.
     refusals: Vec<u16>,
     /// What harnesses have sent.
-    said: Vec<Kind>,
+    received_kinds: Vec<Kind>,
     /// What the last harness said that it belongs to.
     traceparent: Option<HeaderValue>,
 }
 
-struct Connected {
+struct RelayClient {
     out: mpsc::Sender<Bytes>,
     tasks: [AbortHandle; 2],
 }
 
-impl Drop for Connected {
+impl Drop for RelayClient {
     fn drop(&mut self) {
         self.tasks.iter().for_each(AbortHandle::abort);
     }
 }
 
-impl Relay {
+impl TestRelay {
     pub(super) async fn start() -> Self {
         let bind = Listener::bind_tcp("127.0.0.1:0".parse().unwrap(), false);
         let listener = bind.await.unwrap();
         let address = listener.address().to_string();
-        let routes = Arc::new(Routes {
+        let routes = Arc::new(RelayRoutes {
             state: Mutex::default(),
-            executor_is_there: watch::Sender::new(false),
+            executor_connected: watch::Sender::new(false),
         });
-        let door = Arc::new(Door(Arc::clone(&routes)));
+        let service = Arc::new(RelayService(Arc::clone(&routes)));
         let upgraded = Arc::clone(&routes);
-        let site = listener.serve_site(door, None, SiteOptions::default(), move |role, socket| {
-            upgraded.connect(role, socket);
-        });
+        let site = listener.serve_site(
+            service,
+            None,
+            SiteOptions::default(),
+            move |role, socket| {
+                upgraded.connect(role, socket);
+            },
+        );
         Self {
             address,
             routes,
@@ -95,8 +100,8 @@ impl Relay {
         format!("{}/{role}?sig=secret", self.address)
     }
 
-    pub(super) async fn executor_is_there(&self) {
-        let mut there = self.routes.executor_is_there.subscribe();
+    pub(super) async fn executor_connected(&self) {
+        let mut there = self.routes.executor_connected.subscribe();
         there.wait_for(|there| *there).await.unwrap();
     }
 
@@ -104,23 +109,23 @@ impl Relay {
     pub(super) fn cut_harnesses(&self) {
         let gone: Vec<u64> = self.state(|state| state.harnesses.keys().copied().collect());
         gone.into_iter()
-            .for_each(|one| self.routes.lose_harness(one));
+            .for_each(|one| self.routes.disconnect_harness(one));
     }
 
     /// Cuts the executor off, and with it every harness.
     pub(super) fn cut_executor(&self) {
-        self.routes.lose_executor();
+        self.routes.disconnect_executor();
     }
 
     /// Loses all that the harnesses that are there say, and all that they are told.
-    pub(super) fn hold_harnesses(&self) {
-        self.state(|state| state.held = state.next);
+    pub(super) fn blackhole_harnesses(&self) {
+        self.state(|state| state.held_up_to = state.next);
     }
 
     /// Loses all that the executor says, pings among it, and all that it is told, until it comes anew.
-    pub(super) fn hold_executor(&self) {
+    pub(super) fn blackhole_executor(&self) {
         self.state(|state| {
-            state.executor_is_held = true;
+            state.executor_is_blackholed = true;
             // Who reads nothing answers nothing; the socket stays open.
             let [reading, _] = &state.executor.as_ref().unwrap().tasks;
             reading.abort();
@@ -128,14 +133,14 @@ impl Relay {
     }
 
     /// The same for all harnesses that are to come.
-    pub(super) fn hold_everybody(&self) {
-        self.state(|state| state.held = u64::MAX);
+    pub(super) fn blackhole_all_harnesses(&self) {
+        self.state(|state| state.held_up_to = u64::MAX);
     }
 
     /// Cuts the executor off, and lets it not come back: harnesses are let in, and closed.
-    pub(super) fn lose_executor_for_good(&self) {
+    pub(super) fn remove_executor(&self) {
         self.state(|state| state.is_closed_to_executors = true);
-        self.routes.lose_executor();
+        self.routes.disconnect_executor();
     }
 
     pub(super) fn refuse(&self, statuses: &[u16]) {
@@ -143,8 +148,8 @@ impl Relay {
     }
 
     /// What harnesses have sent so far.
-    pub(super) fn said(&self) -> Vec<Kind> {
-        self.state(|state| state.said.clone())
+    pub(super) fn received_kinds(&self) -> Vec<Kind> {
+        self.state(|state| state.received_kinds.clone())
     }
 
     /// What the last harness said that it belongs to.
@@ -153,7 +158,7 @@ impl Relay {
     }
 
     /// Sends a message to every harness.
-    pub(super) async fn tell_harnesses(&self, message: Bytes) {
+    pub(super) async fn send_to_harnesses(&self, message: Bytes) {
         let outs: Vec<_> = self.state(|state| {
             state
                 .harnesses
@@ -171,12 +176,12 @@ impl Relay {
         self.state(|state| state.streams.keys().cloned().collect())
     }
 
-    fn state<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+    fn state<T>(&self, act: impl FnOnce(&mut RelayState) -> T) -> T {
         act(&mut self.routes.state.lock().unwrap())
     }
 }
 
-impl Drop for Relay {
+impl Drop for TestRelay {
     fn drop(&mut self) {
         self.serving.abort();
         self.state(|state| {
@@ -192,9 +197,9 @@ enum Role {
     Harness,
 }
 
-struct Door(Arc<Routes>);
+struct RelayService(Arc<RelayRoutes>);
 
-impl Site for Door {
+impl Site for RelayService {
     type Upgrade = Role;
 
     fn answer(&self, request: Request<Incoming>, _: Peer) -> BoxFuture<'_, Answer<Role>> {
@@ -220,7 +225,7 @@ fn refusal(status: u16) -> Answer<Role> {
     Answer::Reply(refusal)
 }
 
-impl Routes {
+impl RelayRoutes {
     fn connect(self: &Arc<Self>, role: Role, socket: Socket) {
         let mut state = self.state.lock().unwrap();
         state.next += 1;
@@ -229,21 +234,21 @@ impl Routes {
         let Socket { reader, writer } = socket;
         let reading = Arc::clone(self).read(role, number, reader);
         let tasks = [tokio::spawn(reading), tokio::spawn(write(writer, waiting))];
-        let connected = Connected {
+        let client = RelayClient {
             out,
             tasks: tasks.map(|task| task.abort_handle()),
         };
         match role {
             Role::Executor => {
-                if state.executor.replace(connected).is_some() {
+                if state.executor.replace(client).is_some() {
                     // It knows of no loss, so the harnesses have to find one.
                     state.harnesses.clear();
                 }
-                state.executor_is_held = false;
-                self.executor_is_there.send_replace(true);
+                state.executor_is_blackholed = false;
+                self.executor_connected.send_replace(true);
             }
             Role::Harness => {
-                state.harnesses.insert(number, connected);
+                state.harnesses.insert(number, client);
             }
         }
     }
@@ -258,17 +263,17 @@ impl Routes {
                 match role {
                     Role::Executor => {
                         let owner = state.streams.get(stream_id);
-                        if owner.is_some_and(|owner| *owner <= state.held) {
+                        if owner.is_some_and(|owner| *owner <= state.held_up_to) {
                             continue;
                         }
                         let harness = owner.and_then(|owner| state.harnesses.get(owner));
                         harness.map(|one| one.out.clone())
                     }
-                    Role::Harness if number <= state.held => continue,
+                    Role::Harness if number <= state.held_up_to => continue,
                     Role::Harness => {
-                        state.said.push(kind);
+                        state.received_kinds.push(kind);
                         state.streams.insert(stream_id.to_owned(), number);
-                        if state.executor_is_held {
+                        if state.executor_is_blackholed {
                             continue;
                         }
                         state.executor.as_ref().map(|one| one.out.clone())
@@ -282,12 +287,12 @@ impl Routes {
             }
         }
         match role {
-            Role::Executor => self.lose_executor(),
-            Role::Harness => self.lose_harness(number),
+            Role::Executor => self.disconnect_executor(),
+            Role::Harness => self.disconnect_harness(number),
         }
     }
 
-    fn lose_harness(&self, number: u64) {
+    fn disconnect_harness(&self, number: u64) {
         let mut state = self.state.lock().unwrap();
         let gone = state.harnesses.remove(&number);
         let streams = state.streams.iter().filter(|(_, owner)| **owner == number);
@@ -296,7 +301,7 @@ impl Routes {
             let id = StreamId::new(stream).unwrap();
             let reset = Frame::new(id, Body::Reset { reason }).encode();
             if let Some(executor) = &state.executor
-                && !state.executor_is_held
+                && !state.executor_is_blackholed
             {
                 executor.out.try_send(reset).unwrap();
             }
@@ -305,9 +310,9 @@ impl Routes {
         drop(gone);
     }
 
-    fn lose_executor(&self) {
+    fn disconnect_executor(&self) {
         let mut state = self.state.lock().unwrap();
-        self.executor_is_there.send_replace(false);
+        self.executor_connected.send_replace(false);
         let gone = (state.executor.take(), std::mem::take(&mut state.harnesses));
         drop(state);
         drop(gone);
@@ -317,7 +322,7 @@ impl Routes {
 /// Writes what waits, and answers to pings. It sends none: who falls silent is for the ends to find out.
 async fn write(mut writer: SocketWriter, mut waiting: mpsc::Receiver<Bytes>) {
     loop {
-        writer.put_off_ping();
+        writer.defer_ping();
         tokio::select! {
             message = waiting.recv() => match message {
                 Some(message) => writer.push(message),
