@@ -1,8 +1,9 @@
-//! Who may open a websocket: the check of the `Authorization` header on the upgrade request.
-//! Invariant: pure. The caller brings the header's bytes and the time; nothing here reads a file,
-//! a clock or the environment, and no secret appears in `Debug` output or in an error.
-//! Not here: the `403` for requests with an `Origin` (the listener), where secrets come from (the
-//! product crate's configuration).
+//! Authentication of websocket upgrade requests by their `Authorization` header.
+//!
+//! Invariant: pure. The caller passes the header's bytes and the time; this module reads no file,
+//! clock or environment variable, and no secret appears in `Debug` output or in an error.
+//! Elsewhere: the `403` for requests with an `Origin` (the listener) and the source of the secrets
+//! (the product crate's configuration).
 
 mod jwt_rules;
 #[cfg(test)]
@@ -17,27 +18,27 @@ use crate::link::Principal;
 
 pub use self::jwt_rules::{JwtRules, SecretTooShort};
 
-/// What an upgrade request must present to be let in.
+/// Credentials that an upgrade request must present.
 #[derive(Clone, Debug, Default)]
 pub enum Auth {
-    /// Everyone who can connect is let in.
+    /// Every client that can connect is accepted.
     #[default]
     Open,
-    /// The client presents the one token whose SHA-256 this is.
+    /// The client presents the token with this SHA-256 digest.
     CapabilityToken(TokenDigest),
     /// The client presents a JWT signed with the shared secret.
     SignedBearer(JwtRules),
 }
 
 impl Auth {
-    /// Decides on an upgrade request by the value of its `Authorization` header.
+    /// Checks an upgrade request by the value of its `Authorization` header.
     ///
-    /// Returns who the client is, if its credentials name somebody.
+    /// Returns the client's principal, if its credentials name one.
     ///
-    /// With [`Auth::Open`] the header is not looked at. `now` matters to signed tokens only.
+    /// [`Auth::Open`] ignores the header. Only signed tokens use `now`.
     ///
     /// # Errors
-    /// The rejection to answer with status 401; its text is the whole response body.
+    /// Returns the rejection to answer with status 401. Its text is the whole response body.
     pub fn check(
         &self,
         authorization: Option<&[u8]>,
@@ -56,18 +57,18 @@ impl Auth {
         }
     }
 
-    /// Whether a client has to present anything.
+    /// Returns whether clients must present credentials.
     pub fn is_required(&self) -> bool {
         !matches!(self, Self::Open)
     }
 }
 
-/// A point in time: whole seconds since 1970-01-01T00:00:00Z, as JWT claims count them.
+/// A point in time in whole seconds since 1970-01-01T00:00:00Z, as in JWT claims.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct UnixSeconds(pub u64);
 
 impl From<SystemTime> for UnixSeconds {
-    /// Rounds down; a clock that stands before 1970 counts as 1970.
+    /// Rounds down. A clock before 1970 counts as 1970.
     fn from(time: SystemTime) -> Self {
         let since_epoch = time
             .duration_since(SystemTime::UNIX_EPOCH)
@@ -76,9 +77,9 @@ impl From<SystemTime> for UnixSeconds {
     }
 }
 
-/// Why an upgrade request is answered with 401. Its text is the response body, word for word.
+/// Why an upgrade request gets status 401. The text is the exact response body.
 ///
-/// In every case the client must act: it brought nothing, or nothing that is valid here.
+/// The client must act in every case: it presented no credentials, or invalid ones.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuthRejection {
@@ -91,16 +92,16 @@ pub enum AuthRejection {
     /// The token is not the capability token.
     #[error("invalid websocket bearer token")]
     InvalidToken,
-    /// The token is no JWT of the right shape, or not signed with HS256 and the shared secret.
+    /// The token is not a well-formed JWT, or is not signed with HS256 and the shared secret.
     #[error("invalid websocket jwt")]
     InvalidJwt,
-    /// `exp` has passed, by more than the allowed skew.
+    /// `exp` has passed by more than the allowed skew.
     #[error("expired websocket jwt")]
     ExpiredJwt,
-    /// `nbf` has not come yet, even with the allowed skew.
+    /// `nbf` is in the future by more than the allowed skew.
     #[error("websocket jwt is not valid yet")]
     JwtNotYetValid,
-    /// `iss` is missing or names someone else.
+    /// `iss` is missing or does not match.
     #[error("websocket jwt issuer mismatch")]
     IssuerMismatch,
     /// `aud` is missing or does not name this server.
@@ -108,7 +109,8 @@ pub enum AuthRejection {
     AudienceMismatch,
 }
 
-/// Takes the token out of the header: scheme in any case, one space, blanks around it trimmed.
+/// Extracts the bearer token from an `Authorization` header (RFC 6750 section 2.1): a
+/// case-insensitive scheme, one space, and the token with surrounding whitespace trimmed.
 fn bearer_token(authorization: Option<&[u8]>) -> Result<&str, AuthRejection> {
     let value = authorization.ok_or(AuthRejection::MissingToken)?;
     let value = str::from_utf8(value).map_err(|_| AuthRejection::InvalidHeader)?;
@@ -122,8 +124,7 @@ fn bearer_token(authorization: Option<&[u8]>) -> Result<&str, AuthRejection> {
 
 /// The SHA-256 of a capability token.
 ///
-/// `Debug` hides it, and it has no `PartialEq`: comparing is [`TokenDigest::matches`], which takes
-/// the same time wherever the first difference is.
+/// `Debug` hides it, and it has no `PartialEq`: [`TokenDigest::matches`] compares in constant time.
 #[derive(Clone)]
 pub struct TokenDigest([u8; Self::LEN]);
 
@@ -131,17 +132,17 @@ impl TokenDigest {
     /// Bytes in a digest.
     const LEN: usize = 32;
 
-    /// Hashes a token, without the blanks around it.
+    /// Hashes a token with surrounding whitespace trimmed.
     ///
-    /// An empty token gives a digest that no request can match.
+    /// The digest of an empty token matches no request.
     pub fn of_token(token: &str) -> Self {
         Self(Sha256::digest(token.trim()).into())
     }
 
-    /// Reads a digest from 64 hexadecimal digits, in either case.
+    /// Parses a digest of 64 hexadecimal digits in either case.
     ///
     /// # Errors
-    /// When the text, without the blanks around it, is anything else.
+    /// Fails if the trimmed text is anything else.
     pub fn from_hex(hex: &str) -> Result<Self, DigestParseError> {
         let (pairs, rest) = hex.trim().as_bytes().as_chunks::<2>();
         if pairs.len() != Self::LEN || !rest.is_empty() {
@@ -154,7 +155,7 @@ impl TokenDigest {
         Ok(Self(digest))
     }
 
-    /// Whether `token` is the one that was hashed. Blanks around it do not count.
+    /// Returns whether `token`, trimmed, has this digest.
     pub fn matches(&self, token: &str) -> bool {
         Self::of_token(token).0.ct_eq(&self.0).into()
     }
@@ -174,7 +175,8 @@ impl fmt::Debug for TokenDigest {
     }
 }
 
-/// Caller: the text is no SHA-256. It is not repeated here, since it may be the token itself.
+/// Caller: the text is not a SHA-256 digest. The error omits it, because it may be the token
+/// itself.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("expected a SHA-256 digest of 64 hexadecimal digits")]
 pub struct DigestParseError;

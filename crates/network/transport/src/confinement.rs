@@ -1,32 +1,33 @@
-//! Whether the process at the other end of a unix socket may do less than this one.
+//! Compares the restrictions of a local peer process with those of this one, and decides which
+//! listeners on a unix socket a client trusts.
 //!
-//! A command in a sandbox has the same account as the server. If its sandbox lets it connect, it could have the
-//! server run what the sandbox forbids; if it can listen where a client expects the server, it would be given what
-//! the client runs. What no process can shake off tells it apart: `no_new_privs`, seccomp filters, the capability
-//! bounding set, and namespaces of users and processes below ours.
-//! Not here: who it is. Accounts are compared by the [listener](crate::listener) and by
-//! [`ListenerTrust`](crate::connect::ListenerTrust).
+//! A sandboxed command runs under the same account as the server. If its sandbox lets it connect,
+//! it could make the server run what the sandbox forbids; if it can listen where a client expects
+//! the server, it would receive what the client runs. Restrictions that no process can shed
+//! identify it: `no_new_privs`, seccomp filters, the capability bounding set, and nested user and
+//! PID namespaces.
+//! Elsewhere: the account of a peer, which the [listener](crate::listener) compares.
 
 use std::{fs, io, path::PathBuf};
 
 use tokio::net::UnixStream;
 
-/// How the restrictions of another process compare with ours.
+/// How the restrictions of another process compare with those of this one.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Confinement {
-    /// It is under no restriction that we are not under.
+    /// It has no restriction that this process does not have.
     NotStricter,
-    /// It is under one more.
+    /// It has at least one restriction more.
     Stricter,
-    /// It has ended.
+    /// It has exited.
     Gone,
-    /// It cannot be seen from here. It is in a container around ours or beside it: a sandbox that was started from
-    /// here can be seen.
+    /// It is not visible from here: it runs in an outer or sibling container. A sandbox started
+    /// from here is visible.
     Invisible,
 }
 
 impl Confinement {
-    /// Looks at a process, by the number that the kernel gave for the peer of a socket.
+    /// Compares a process, given by the pid that the kernel reported for the peer of a socket.
     pub(crate) fn of(process: Option<i32>) -> Self {
         let Some(process) = process.filter(|process| *process > 0) else {
             return Self::Invisible;
@@ -42,8 +43,8 @@ impl Confinement {
     }
 }
 
-/// Tells whether a process is under more restrictions than this one. A process that is gone counts as one, since
-/// nobody knows.
+/// Returns whether a process is more restricted than this one. An exited process counts as more
+/// restricted, because its restrictions are unknown.
 pub(crate) fn is_more_confined(process: Option<i32>) -> bool {
     match Confinement::of(process) {
         Confinement::Stricter | Confinement::Gone => true,
@@ -51,16 +52,17 @@ pub(crate) fn is_more_confined(process: Option<i32>) -> bool {
     }
 }
 
-/// What a process can get, but not get rid of.
+/// Restrictions that a process can gain but not shed.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 struct ProcessRestrictions {
     no_new_privileges: u32,
     seccomp_filters: u32,
-    /// Process namespaces from the one that is looked from down to its own.
+    /// Number of nested PID namespaces, counted from the one of the mounted procfs.
     process_namespaces: usize,
-    /// Capabilities that it cannot gain.
+    /// Capabilities missing from the bounding set.
     dropped_capabilities: u64,
-    /// Its user namespace. Absent: we may not look, as at a process outside of ours.
+    /// User namespace. `None` if this process may not inspect it, as for a process outside its
+    /// namespace.
     user_namespace: Option<PathBuf>,
 }
 
@@ -103,15 +105,15 @@ impl ProcessRestrictions {
 /// Which listeners a client accepts on a unix socket.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum ListenerTrust {
-    /// Whoever listens there. The path says who that is.
+    /// Any listener: the caller trusts the path.
     #[default]
     Any,
-    /// A process of this account that is under no more restrictions than this one. Otherwise a
-    /// sandboxed command that put its own socket there would be given whatever the client runs.
+    /// A process of this account with no more restrictions than this one. Otherwise a sandboxed
+    /// command could place its own socket there and receive what the client runs.
     OwnAccount,
 }
 
-/// Peer: what listens on the socket is not what the client may talk to.
+/// Peer: the client does not trust the process that listens on the socket.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UntrustedListener {
@@ -132,10 +134,10 @@ pub enum UntrustedListener {
 }
 
 impl ListenerTrust {
-    /// Checks who listens at the other end of a connection.
+    /// Checks the process that listens at the other end of a connection.
     ///
     /// # Errors
-    /// When the kernel cannot tell, or the listener has ended meanwhile.
+    /// Fails if the kernel does not report credentials, or if the listener has exited meanwhile.
     pub(crate) fn check(self, stream: &UnixStream) -> io::Result<Result<(), UntrustedListener>> {
         if self == Self::Any {
             return Ok(Ok(()));

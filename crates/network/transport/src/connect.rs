@@ -1,8 +1,9 @@
-//! Opening links to a server: over a websocket, plain or by TLS, over a unix socket, or to a program
-//! that is started for it.
-//! Invariant: a future that is dropped leaves no connection and no program behind; whatever fails
-//! tells whom to blame, and no text repeats a secret.
-//! Not here: sessions, coming back after a disconnect (`exec-client`).
+//! Opens links to a server: over a websocket with or without TLS, over a unix socket, or to a
+//! program that it starts.
+//!
+//! Invariant: a dropped future leaves no connection and no program behind; every error says who
+//! must act, and no error text contains a secret. Elsewhere: sessions and reconnects
+//! (`exec-client`).
 
 mod program;
 mod proxy;
@@ -31,20 +32,20 @@ pub use self::{
 };
 pub use crate::confinement::{ListenerTrust, UntrustedListener};
 
-/// Why a server could not be reached. In every case nothing is left open or running.
+/// Why connecting to a server failed. No connection or process is left behind.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// Caller: the URL is not one of a server.
-    #[error("URL of the server is refused")]
+    /// Caller: the server URL is invalid.
+    #[error("invalid server URL")]
     Address(#[from] AddressError),
     /// Caller: a header cannot be sent.
     #[error(transparent)]
     Header(#[from] HeaderError),
-    /// Caller: the token is none.
+    /// Caller: the bearer token is invalid.
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// Caller: others could read the token on its way.
+    /// Caller: the token would be sent unencrypted over a network.
     #[error("a bearer token is sent over wss:// or to this machine only, not to `{0}`")]
     TokenInTheClear(String),
     /// Caller: the certificates to trust cannot be used.
@@ -55,76 +56,76 @@ pub enum ConnectError {
     Start {
         /// The program.
         program: String,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// Caller: the program cannot be started where it is to work.
-    #[error("cannot work in `{}`", path.display())]
+    /// Caller: the working directory of the program cannot be used.
+    #[error("cannot use working directory `{}`", path.display())]
     WorkingDirectory {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// Transport: the host's name has no address.
+    /// Transport: the host name does not resolve.
     #[error("cannot resolve `{host}`")]
     Resolve {
         /// The name.
         host: String,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// Transport: no connection came about, such as where nobody listens.
+    /// Transport: the connection failed, for example because no process listens there.
     #[error("cannot connect to `{peer}`")]
     Unreachable {
-        /// Where the server was thought to be.
+        /// Address of the server.
         peer: String,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// Caller: this process may not connect to the unix socket, as in a sandbox.
+    /// Caller: this process may not connect to the unix socket, for example because of a sandbox.
     #[error("this process may not connect to `{peer}`")]
     Forbidden {
         /// The socket.
         peer: String,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// Peer: what listens on the unix socket is not what the client may talk to. Nothing was sent.
+    /// Peer: the client does not trust the listener on the unix socket. Nothing was sent.
     #[error("refused to use `{peer}`: {source}")]
     Untrusted {
         /// The socket.
         peer: String,
-        /// Why.
+        /// Cause.
         source: UntrustedListener,
     },
-    /// Transport: the connection broke before it could be used.
+    /// Transport: the connection failed during set-up.
     #[error("connection broke")]
     Io(#[from] io::Error),
-    /// Transport: it took too long.
+    /// Transport: connecting timed out.
     #[error("connecting to `{peer}` took longer than {within:?}")]
     Timeout {
-        /// Where the server was thought to be.
+        /// Address of the server.
         peer: String,
-        /// How long it might have taken.
+        /// The timeout.
         within: Duration,
     },
-    /// Peer: its certificate is not accepted.
+    /// Peer: its certificate was rejected.
     #[error("certificate of `{host}` is not accepted: {fault}")]
     Certificate {
-        /// The host that was asked for.
+        /// The requested host.
         host: String,
-        /// What is wrong with it.
+        /// Why it was rejected.
         fault: CertificateFault,
-        /// The same in the words of the library.
+        /// The error of the TLS library.
         source: rustls::Error,
     },
-    /// Peer: it and we do not agree on TLS, or it speaks none.
+    /// Peer: the TLS handshake failed, or the peer does not speak TLS.
     #[error("TLS with `{host}` failed")]
     Tls {
-        /// The host that was asked for.
+        /// The requested host.
         host: String,
-        /// Why.
+        /// Cause.
         source: rustls::Error,
     },
     /// Peer: it refused the websocket.
@@ -132,61 +133,61 @@ pub enum ConnectError {
     Refused {
         /// The HTTP status.
         status: u16,
-        /// What the server said, or what the status means.
+        /// Response text of the server, or the meaning of the status.
         reason: String,
     },
-    /// Peer: it hung up before the end of its answer.
-    #[error("server closed the connection before it answered")]
+    /// Peer: it closed the connection before it sent a complete response.
+    #[error("server closed the connection before it responded")]
     Closed,
-    /// Peer: its answer is not one of a websocket server.
+    /// Peer: its response is not that of a websocket server.
     #[error("server does not speak websocket: {0}")]
     NotWebSocket(&'static str),
-    /// Whoever tells the way to an executor, such as a registry, did not.
-    #[error("no way to the executor is known")]
+    /// The source of grants, such as a registry, returned none.
+    #[error("failed to get a grant for the executor")]
     Ticket {
-        /// Who has to act.
+        /// The party that has to act.
         fault: Fault,
-        /// Whether the same may work a moment later.
+        /// Whether a retry may succeed.
         is_passing: bool,
-        /// Why.
+        /// Cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// Peer: another executor answers under the name of the one that held the session.
+    /// Peer: another executor now uses the name of the one that held the session.
     #[error("executor key changed")]
     ExecutorChanged,
     /// Peer: the handshake with the executor failed.
     #[error("handshake with the executor failed")]
     Handshake(#[from] HandshakeError),
-    /// Peer: the executor did not accept the stream, and does not say why.
+    /// Peer: the executor reset the stream without a reason.
     #[error("executor refused the stream")]
     StreamRefused,
-    /// Peer: the relay does not keep to the rules.
+    /// Peer: the relay violated the protocol.
     #[error("{0}")]
     Relay(&'static str),
-    /// Peer: the proxy on the way opens no tunnel.
+    /// Peer: the proxy refused the tunnel.
     #[error("proxy refused the connection: {status}")]
     ProxyRefused {
         /// The HTTP status.
         status: u16,
     },
-    /// Peer: what should be a proxy is none.
-    #[error("proxy opens no tunnel: {0}")]
+    /// Peer: the response is not that of an HTTP proxy.
+    #[error("invalid proxy response: {0}")]
     NotProxy(&'static str),
 }
 
-/// Who has to act on an error.
+/// The party that has to act on an error.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Fault {
-    /// Whoever connects: what was asked for cannot work. Asking again does not help.
+    /// The connecting side: the request cannot succeed. A retry does not help.
     Caller,
-    /// Whoever runs the server: it was reached, and did not let us in.
+    /// The server's operator: the server was reached and refused.
     Peer,
-    /// What lies between: nobody was reached. It may pass.
+    /// The network: no server was reached. A retry may help.
     Transport,
 }
 
 impl ConnectError {
-    /// Tells who has to act.
+    /// Returns the party that has to act.
     pub fn fault(&self) -> Fault {
         match self {
             Self::Address(_)
@@ -217,66 +218,67 @@ impl ConnectError {
         }
     }
 
-    /// Tells whether the same may work a moment later, such as while a server is started again.
+    /// Returns whether a retry may succeed, for example while a server restarts.
     #[expect(
         clippy::wildcard_enum_match_arm,
-        reason = "for all others it is the fault that tells, which names every variant"
+        reason = "`fault` decides for all other variants"
     )]
     pub fn is_passing(&self) -> bool {
         match self {
-            // Too slow, too many, or out of order; whoever is not let in stays outside.
+            // Timeouts, rate limits and server errors pass; other refusals do not.
             Self::Refused { status, .. } | Self::ProxyRefused { status } => {
                 matches!(status, 408 | 429 | 500..=599)
             }
             Self::Ticket { is_passing, .. } => *is_passing,
-            // An executor that has just registered anew refuses what was meant for its old self.
+            // An executor that has just registered again rejects handshakes for its previous
+            // registration.
             Self::Closed | Self::StreamRefused | Self::Handshake(HandshakeError::Rejected) => true,
             error => error.fault() == Fault::Transport,
         }
     }
 }
 
-/// Peer: why its certificate is not accepted.
+/// Peer: why its certificate was rejected.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CertificateFault {
-    /// Its time is over.
+    /// It has expired.
     #[error("it has expired")]
     Expired,
-    /// Its time has not begun.
+    /// Its validity has not started.
     #[error("it is not valid yet")]
     NotYetValid,
-    /// Nobody who is trusted has issued it.
+    /// Its issuer is not trusted.
     #[error("its issuer is not trusted")]
     UnknownIssuer,
     /// It is for another host.
     #[error("it is not for this host name")]
     WrongName,
-    /// It was taken back.
+    /// It was revoked.
     #[error("it is revoked")]
     Revoked,
-    /// Something else, which the source tells.
+    /// Another reason, given by the source.
     #[error("it cannot be verified")]
     Unverified,
 }
 
 impl CertificateFault {
-    /// Tells what is wrong, if the failure is about a certificate.
+    /// Returns the reason if the error is about a certificate.
     fn of(error: &rustls::Error) -> Option<Self> {
         let rustls::Error::InvalidCertificate(error) = error else {
             return None;
         };
         #[expect(
             clippy::wildcard_enum_match_arm,
-            reason = "the enum grows, and what is not named here is told by the source"
+            reason = "the enum is non-exhaustive; the source explains other errors"
         )]
         Some(match error {
             CertificateError::Expired | CertificateError::ExpiredContext { .. } => Self::Expired,
             CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
                 Self::NotYetValid
             }
-            // A signature is bad where a trusted issuer has the name, but not the key: such as one
-            // that was made again.
+            // A signature is bad if a trusted issuer has the right name but another key, for
+            // example after the issuer was recreated.
             CertificateError::UnknownIssuer | CertificateError::BadSignature => Self::UnknownIssuer,
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
                 Self::WrongName

@@ -1,7 +1,7 @@
-//! Entry points of the fuzz targets. `websocket_frame`: anything that a peer could send after the
-//! handshake. `http_handshake`: anything that it could send as one.
+//! Entry points of the fuzz targets: `websocket_frame` takes bytes that follow a handshake,
+//! `http_handshake` takes a handshake.
 //!
-//! Not here: the targets themselves and their corpora (`fuzz/`).
+//! Elsewhere: the targets and their corpora (`fuzz/`).
 
 pub use crate::{http::http_handshake, websocket::websocket_frame};
 
@@ -17,7 +17,7 @@ mod tests {
             .unwrap()
             .map(Result::unwrap);
         let files: Vec<_> = files.collect();
-        assert!(files.len() > 12, "the corpus is there");
+        assert!(files.len() > 12, "the corpus is missing");
         for file in files {
             run(&fs::read(file.path()).unwrap());
         }

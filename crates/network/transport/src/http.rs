@@ -1,5 +1,5 @@
-//! The HTTP faces of a listener: the [door](Door) of a server, which has four routes, and
-//! [sites](site) that bring their own.
+//! The HTTP side of a listener. A server's [endpoint](Door) has the routes `/`, `/healthz`,
+//! `/readyz` and `/metrics`; a [service](site) brings its own routes.
 
 mod allowed_hosts;
 mod connection;
@@ -46,22 +46,22 @@ pub use self::{
     pending_connections::PendingLimits,
 };
 
-/// What requests are judged by.
+/// Configuration of a server's HTTP routes.
 #[derive(Clone, Debug)]
 pub struct Door {
-    /// Who may open a websocket, and see numbers.
+    /// Authentication for websockets and metrics.
     pub auth: Arc<Auth>,
-    /// What `/metrics` answers. Absent: there is no such route.
+    /// Renderer of `/metrics`. Absent: the route does not exist.
     pub metrics: Option<Exposition>,
-    /// Set while the server drains: it is alive, but not ready.
+    /// Set while the server drains: it is alive but not ready.
     pub draining: Arc<AtomicBool>,
-    /// Which names of this listener requests may use. Unix sockets have none, and take any.
+    /// Host names that requests may use. Unix sockets accept any.
     pub hosts: AllowedHosts,
-    /// What connections may take before they have become a websocket.
+    /// Limits for connections that are not yet a websocket.
     pub pending: PendingLimits,
 }
 
-/// How long a request that is being answered when its connection's time is up may still take.
+/// How long a request in progress may still take when its connection has timed out.
 const LAST_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Door {
@@ -73,8 +73,8 @@ impl Door {
     }
 }
 
-/// Serves requests on a new connection until one becomes a link, or the client is done. A link takes one
-/// of the `slots`; without a free one its request is refused.
+/// Serves requests on a new connection until one becomes a link or the client closes. A link takes
+/// one of the `slots`; without a free slot the upgrade is refused.
 pub(crate) async fn serve_endpoint<S: IntoSplit>(
     stream: S,
     door: Door,
@@ -116,10 +116,10 @@ pub(crate) async fn serve_endpoint<S: IntoSplit>(
     })
 }
 
-/// Why a websocket is refused that would be one too many.
+/// Response text when the connection limit is reached.
 const TOO_MANY_CONNECTIONS: &str = "too many connections";
 
-/// Answers every request on a new connection with the reason why none is served.
+/// Answers every request on a new connection with a refusal.
 pub(crate) async fn refuse_connection<S: IntoSplit>(
     stream: S,
     door: &Door,
@@ -133,7 +133,7 @@ pub(crate) async fn refuse_connection<S: IntoSplit>(
     serve_connection(stream, service, &pending_upgrade, peer, door.timeouts()).await;
 }
 
-/// Answers a request. Returns who upgrades, if somebody does who has a name.
+/// Answers a request. Returns the principal of an upgrade, if it has one.
 fn respond(door: &Door, request: &Request<Incoming>) -> (Response<Full<Bytes>>, Option<Principal>) {
     if let Err(refusal) = check_request(request, &door.hosts) {
         return (refusal, None);
@@ -162,7 +162,7 @@ fn respond(door: &Door, request: &Request<Incoming>) -> (Response<Full<Bytes>>, 
     (response, None)
 }
 
-/// The numbers tell what others do here, so they are for those who could do it, too.
+/// Serves metrics. They reveal the activity of all clients, so they require the same credentials.
 fn metrics(door: &Door, headers: &HeaderMap) -> Response<Full<Bytes>> {
     match (authenticate(door, headers), &door.metrics) {
         (Err(refusal), _) => refusal,
@@ -173,7 +173,7 @@ fn metrics(door: &Door, headers: &HeaderMap) -> Response<Full<Bytes>> {
 
 #[expect(
     clippy::result_large_err,
-    reason = "the refusal is the answer, made once a request"
+    reason = "the refusal is the response, made once per request"
 )]
 fn authenticate(
     door: &Door,
@@ -187,10 +187,10 @@ fn authenticate(
         .map_err(|rejection| text_response(StatusCode::UNAUTHORIZED, rejection.to_string()))
 }
 
-/// Tells who may open a websocket.
+/// Authenticates an upgrade request, and refuses it while the server drains.
 #[expect(
     clippy::result_large_err,
-    reason = "the refusal is the answer, made once a request"
+    reason = "the refusal is the response, made once per request"
 )]
 fn authorize_upgrade(
     door: &Door,
@@ -204,17 +204,17 @@ fn authorize_upgrade(
     Ok(principal)
 }
 
-/// Makes the text of `/metrics`, in the format of Prometheus.
+/// Renders the text of `/metrics` in Prometheus format.
 #[derive(Clone)]
 pub struct Exposition(Arc<dyn Fn() -> String + Send + Sync>);
 
 impl Exposition {
-    /// Has `render` make the text, once for each request.
+    /// Calls `render` once per request.
     pub fn new(render: impl Fn() -> String + Send + Sync + 'static) -> Self {
         Self(Arc::new(render))
     }
 
-    /// Makes the answer to a request that may see it.
+    /// Returns the response to an authenticated request.
     fn answer(&self) -> Response<Full<Bytes>> {
         let mut response = text_response(StatusCode::OK, (self.0)());
         let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
@@ -229,10 +229,11 @@ impl fmt::Debug for Exposition {
     }
 }
 
-/// A site with nothing but what watches a server.
+/// A service with the health, readiness and metrics routes only, for a separate listener without
+/// authentication.
 #[derive(Debug)]
 pub struct Lookout {
-    /// What `/metrics` answers.
+    /// Renderer of `/metrics`.
     pub metrics: Exposition,
     /// Set while the server drains.
     pub draining: Arc<AtomicBool>,
@@ -267,7 +268,7 @@ fn is_read_method(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD)
 }
 
-/// Refuses a method that changes something.
+/// Refuses a method other than GET or HEAD.
 fn method_not_allowed() -> Response<Full<Bytes>> {
     let mut response = text_response(StatusCode::METHOD_NOT_ALLOWED, "");
     let allowed = HeaderValue::from_static("GET, HEAD");

@@ -1,7 +1,7 @@
 //! Links that carry messages: websocket, stdio, unix socket, memory, and streams through a relay.
 //!
-//! A [`Link`](link::Link) reads and writes whole messages; what is in them is nobody's business
-//! here. Not here: methods, sessions, order.
+//! A [`Link`](link::Link) reads and writes whole messages and does not interpret them. Elsewhere:
+//! methods, sessions and ordering.
 
 pub mod auth;
 mod confinement;

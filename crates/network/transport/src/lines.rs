@@ -13,10 +13,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::link::{Binary, Encoding, Link, MessageReader, MessageWriter, ReadError, Role};
 
-/// Raw bytes that are encoded at a time: a multiple of three, so that base64 needs no padding between
+/// Raw bytes encoded at a time: a multiple of three, so that base64 needs no padding between
 /// blocks.
 const BLOCK_BYTES: usize = 192 << 10;
-/// Bytes asked for in one read.
+/// Bytes requested by one read.
 const READ_BYTES: usize = 16 << 10;
 
 /// Makes a link of two byte streams.
@@ -55,7 +55,7 @@ struct LineReader {
     buffer: BytesMut,
     searched: usize,
     at_eof: bool,
-    /// Longest line.
+    /// Maximum length of a line.
     max_line_bytes: usize,
 }
 
@@ -68,7 +68,7 @@ impl std::fmt::Debug for LineReader {
 }
 
 impl LineReader {
-    /// Takes the next whole line that is not blank, without its end.
+    /// Takes the next complete line that is not blank, without its terminator.
     fn take_line(&mut self) -> Result<Option<Bytes>, ReadError> {
         loop {
             let found = memchr::memchr(b'\n', &self.buffer[self.searched..]);
@@ -83,7 +83,7 @@ impl LineReader {
                     self.buffer.advance(1);
                     line
                 }
-                // The last line may lack its end.
+                // The last line may lack a terminator.
                 None if self.at_eof => self.buffer.split(),
                 None => return Ok(None),
             };
@@ -126,11 +126,11 @@ impl MessageReader for LineReader {
 }
 
 struct LineWriter {
-    /// Gone when the link is closed: a pipe has no other way to end.
+    /// `None` once the link is closed: dropping a pipe is the only way to end it.
     output: Option<Box<dyn AsyncWrite + Send + Unpin>>,
     buffer: Vec<u8>,
     written: usize,
-    /// What comes after `buffer`: a large message is encoded block by block as it is written.
+    /// Parts that follow `buffer`. A large message is encoded block by block as it is written.
     queue: VecDeque<QueuedPart>,
     queued_bytes: usize,
 }
@@ -146,7 +146,7 @@ impl LineWriter {
         self.queue.push_back(QueuedPart::Text(text));
     }
 
-    /// Fills the buffer, which is empty, with what comes next.
+    /// Fills the empty buffer with the next part.
     fn refill(&mut self) {
         match self.queue.pop_front() {
             None => {}

@@ -1,4 +1,4 @@
-//! What every transport offers: a reader and a writer of whole messages.
+//! The interface of every transport: a reader and a writer of whole messages.
 
 use std::{
     fmt,
@@ -25,48 +25,49 @@ pub struct Link {
     pub reader: Box<dyn MessageReader>,
     /// Messages to the peer.
     pub writer: Box<dyn MessageWriter>,
-    /// The peer, for people.
+    /// Name of the peer for logs and messages.
     pub peer: String,
-    /// Whether data may travel raw on it.
+    /// Whether the link can carry raw data.
     pub binary: Binary,
-    /// Requests that may be under way on it. Peers that queue them may have room for no more.
+    /// Maximum number of requests in flight. A peer with a bounded queue may accept no more.
     pub most_unanswered: usize,
-    /// Its place among the connections of a listener, given back when the link is dropped.
+    /// Connection slot of a listener, released when the link is dropped.
     pub slot: Option<OwnedSemaphorePermit>,
-    /// When its ends began to shake hands, if they did. What else has to be settled before the link is
-    /// of use shares the time that this may take.
+    /// When the handshake of the link started, if it had one. The session handshake shares its
+    /// timeout.
     pub handshake_began: Option<Instant>,
-    /// Who authenticated as its client, where that has a name. Links without one are all of the same
-    /// principal: the one that may connect.
+    /// The authenticated client, if its credentials name one. Links without a principal all belong
+    /// to the same one.
     pub principal: Option<Principal>,
-    /// What it travels on, if that can be lost and found again below the link. People are told.
+    /// State of the underlying path, if the link survives its loss. For status messages.
     pub path: Option<watch::Receiver<Path>>,
 }
 
-/// The name that a client proved to have: the subject of its signed token.
+/// The authenticated name of a client: the subject of its signed token.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Principal(pub Arc<str>);
 
-/// Whether a link that survives the loss of what it travels on has anything to travel on.
+/// State of the path below a link that survives the loss of its connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Path {
-    /// The peer is heard.
+    /// The peer is reachable.
     There,
-    /// Another one is looked for.
+    /// The path is lost; the link reconnects.
     Lost,
 }
 
-/// Which end of a link this is: clients mask what they send, servers ping and take in less.
+/// Which end of a link this is. Clients mask their frames; servers send pings and have a lower
+/// message limit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Role {
-    /// Accepted the connection.
+    /// The end that accepted the connection.
     Server,
-    /// Opened it.
+    /// The end that opened it.
     Client,
 }
 
 impl Role {
-    /// Returns the largest message that this end takes in.
+    /// Returns the maximum message size that this end accepts.
     pub const fn max_message_bytes(self) -> usize {
         match self {
             Self::Server => limits::MAX_MESSAGE_BYTES,
@@ -78,15 +79,15 @@ impl Role {
 /// Whether a link can carry raw data.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Binary {
-    /// Binary messages are told from text.
+    /// Text and binary messages are distinct.
     Possible,
-    /// Only text travels.
+    /// The link carries text only.
     Refused,
 }
 
-/// Takes messages off a link.
+/// Reads messages from a link.
 pub trait MessageReader: fmt::Debug + Send {
-    /// Returns the next message; `None` when the peer is done. Cancelling loses nothing.
+    /// Returns the next message; `None` when the peer has closed. Cancel safe.
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, ReadError>>;
 }
 
@@ -97,48 +98,48 @@ impl dyn MessageReader + '_ {
     }
 }
 
-/// Puts messages on a link.
+/// Writes messages to a link.
 pub trait MessageWriter: fmt::Debug + Send {
-    /// Encodes a message behind those not flushed yet.
+    /// Encodes a message after those not flushed yet.
     fn push(&mut self, message: Outgoing, encoding: Encoding);
 
-    /// Returns how many bytes wait to be flushed.
+    /// Returns the number of bytes waiting to be flushed.
     fn buffered(&self) -> usize;
 
-    /// Hands what is buffered to the operating system.
+    /// Hands the buffered bytes to the operating system.
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Resolves when the link itself has something to flush, such as a ping.
+    /// Resolves when the link itself has something to flush, such as a keepalive ping.
     fn poll_upkeep(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 
-    /// Flushes and ends the link.
+    /// Flushes and closes the link.
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
 
 impl dyn MessageWriter + '_ {
-    /// Flushes what is buffered.
+    /// Flushes the buffered bytes.
     pub async fn flush(&mut self) -> io::Result<()> {
         poll_fn(|cx| self.poll_flush(cx)).await
     }
 
-    /// Flushes and ends the link.
+    /// Flushes and closes the link.
     pub async fn close(&mut self) -> io::Result<()> {
         poll_fn(|cx| self.poll_close(cx)).await
     }
 }
 
-/// How data members travel.
+/// Encoding of binary data in messages.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Encoding {
-    /// As base64 inside the text.
+    /// Base64 inside the text.
     Text,
-    /// Raw, behind the text.
+    /// Raw bytes after the text.
     Binary,
 }
 
 impl ReadError {
-    /// Returns the status code (RFC 6455 section 7.4) that tells the peer of a websocket; `None` if it
-    /// cannot be told.
+    /// Returns the websocket close code (RFC 6455 section 7.4) for the peer; `None` if it cannot be
+    /// reached.
     pub const fn close_code(&self) -> Option<u16> {
         match self {
             Self::Protocol(_) => Some(1002),
@@ -150,29 +151,29 @@ impl ReadError {
     }
 }
 
-/// Peer: the link cannot be read any further.
+/// Peer: the link cannot be read further.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// The connection broke.
+    /// The connection failed.
     #[error("connection broke")]
     Io(#[from] io::Error),
     /// A frame or message is longer than this.
     #[error("message exceeds {0} bytes")]
     TooLong(usize),
-    /// The peer does not keep to the rules of the transport.
+    /// The peer violated the transport protocol.
     #[error("{0}")]
     Protocol(&'static str),
     /// A text message is not UTF-8.
     #[error("text message is not valid UTF-8")]
     InvalidUtf8,
-    /// A large message was held up while others waited for the memory that is set aside for it.
+    /// A large message arrived too slowly while others waited for its share of the message budget.
     #[error("message took too long to arrive while others waited for memory")]
     Stalled,
-    /// The program at the other end is gone.
+    /// The program at the other end exited.
     #[error("server program {0}")]
     Exited(Exit),
-    /// The executor behind a relay is gone with its sessions: another one answers under its name.
+    /// The executor behind the relay is gone with its sessions: another one uses its name.
     #[error("executor key changed")]
     ExecutorChanged,
     /// The stream through a relay failed.

@@ -1,42 +1,41 @@
-//! Where a server listens, as `--listen` spells it.
-//! Invariant: pure; a host name is refused rather than resolved, so the address that is bound is
-//! the one that was written.
-//! Not here: binding.
+//! The address of a listener, as given to `--listen`.
+//! Invariant: pure. Host names are rejected instead of resolved, so the bound address is the
+//! written one. Elsewhere: binding.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Where a server listens unless it is told otherwise: a free port, this machine only.
+/// Default listen address: a free port on loopback.
 pub const DEFAULT_LISTEN_URL: &str = "ws://127.0.0.1:0";
 
-/// Returns the file that a server on the unix socket at `path` keeps locked.
+/// Returns the lock file of a server on the unix socket at `path`.
 pub fn lock_path(path: &Path) -> PathBuf {
     let mut lock = path.as_os_str().to_owned();
     lock.push(".lock");
     lock.into()
 }
 
-/// Where a server listens.
+/// Address of a listener.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub enum ListenUrl {
-    /// `ws://IP:PORT`: websocket. Port 0 takes a free one.
+    /// `ws://IP:PORT`: websocket. Port 0 selects a free one.
     Ws(SocketAddr),
-    /// `wss://IP:PORT`: websocket over TLS. Port 0 takes a free one.
+    /// `wss://IP:PORT`: websocket over TLS. Port 0 selects a free one.
     Wss(SocketAddr),
     /// `unix:///path`: websocket over a unix socket at this absolute path.
     Unix(PathBuf),
-    /// `stdio` or `stdio://`: one client, on standard input and output.
+    /// `stdio` or `stdio://`: one client on stdin and stdout.
     Stdio,
-    /// `off`: nothing is listened to.
+    /// `off`: no listener.
     Off,
 }
 
 impl ListenUrl {
-    /// Whether nobody outside this machine can connect.
+    /// Returns whether only this machine can connect.
     ///
-    /// True for what has no network address at all, and for IPv4 loopback written as IPv6.
+    /// True for addresses that are not on a network, and for IPv4 loopback written as IPv6.
     pub fn is_loopback(&self) -> bool {
         match self {
             Self::Ws(address) | Self::Wss(address) => address.ip().to_canonical().is_loopback(),
@@ -44,14 +43,14 @@ impl ListenUrl {
         }
     }
 
-    /// Whether clients connect over TCP, so that they are asked for authentication.
+    /// Returns whether clients connect over TCP and thus need authentication.
     pub fn is_network(&self) -> bool {
         matches!(self, Self::Ws(_) | Self::Wss(_))
     }
 }
 
 impl Default for ListenUrl {
-    /// The same as [`DEFAULT_LISTEN_URL`].
+    /// Same as [`DEFAULT_LISTEN_URL`].
     fn default() -> Self {
         Self::Ws(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
     }
@@ -97,23 +96,23 @@ impl fmt::Display for ListenUrl {
     }
 }
 
-/// Caller: the text is no listen URL. The message says what would be.
+/// Caller: the text is not a listen URL. The message lists the valid forms.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenUrlParseError {
-    /// It has a scheme that is not ours, or none.
+    /// The scheme is missing or not supported.
     #[error(
         "unsupported listen URL `{0}`; supported are ws://IP:PORT, wss://IP:PORT, unix:///path, \
          stdio, stdio:// and off"
     )]
     Unsupported(String),
-    /// What follows `ws://` or `wss://` is no numeric address with a port.
+    /// The part after `ws://` or `wss://` is not a numeric address with a port.
     #[error(
         "invalid address in listen URL `{0}`; supported is IP:PORT with a numeric IP, such as \
          127.0.0.1:0 or [::1]:8080, and no host name or path"
     )]
     InvalidAddress(String),
-    /// What follows `unix://` is no absolute path.
+    /// The part after `unix://` is not an absolute path.
     #[error("invalid path in listen URL `{0}`; supported is an absolute one, as in unix:///path")]
     InvalidPath(String),
 }

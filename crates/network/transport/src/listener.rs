@@ -1,4 +1,5 @@
-//! Listening sockets: accept, secure, upgrade, and hand over links.
+//! Listening sockets: accepts connections, performs TLS handshakes and upgrades, and hands over
+//! links or sockets.
 
 use std::{io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
@@ -23,11 +24,11 @@ use crate::{
     websocket::{MessageBudget, MessageBudgetLimits, socket},
 };
 
-/// Websockets that may be open at once; a further one is refused.
+/// Maximum number of open websockets.
 const MAX_CONNECTIONS: usize = 4096;
-/// How long a TLS handshake may take.
+/// Timeout of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long to wait when the host has run out of descriptors.
+/// Delay after a failed accept, for example when the host is out of file descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 /// A bound socket.
@@ -35,7 +36,7 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 pub struct Listener {
     socket: ListenSocket,
     address: ListenUrl,
-    /// Peers over TCP must belong to this account, as far as the kernel can tell.
+    /// Whether loopback peers of other accounts are refused, where the kernel reports the account.
     own_account: bool,
 }
 
@@ -63,8 +64,8 @@ impl Listener {
     }
 
     /// Binds a unix socket that only its owner can connect to, and binds it again if its file is
-    /// removed or replaced. The file of a server that has ended is replaced; if another server
-    /// listens there, or if that cannot be told, nothing is removed.
+    /// removed or replaced. Replaces the file of a server that has ended. Removes nothing if
+    /// another server listens there, or if that is unknown.
     pub fn bind_unix(path: &Path) -> io::Result<Self> {
         Ok(Self {
             socket: ListenSocket::Unix(UnixSocket::bind(path)?),
@@ -73,8 +74,8 @@ impl Listener {
         })
     }
 
-    /// Refuses peers over loopback that belong to another account than this process, where the kernel
-    /// can tell; root may connect. Unix sockets always do.
+    /// Refuses loopback peers of accounts other than this process's and root, where the kernel
+    /// reports the account. Unix sockets always do.
     #[must_use]
     pub fn for_own_account(self) -> Self {
         let own_account = true;
@@ -84,12 +85,13 @@ impl Listener {
         }
     }
 
-    /// Returns where it listens, with the port that was given.
+    /// Returns the address with the actual port.
     pub fn address(&self) -> &ListenUrl {
         &self.address
     }
 
-    /// Accepts connections and sends each that became a link. Ends when nobody takes them.
+    /// Accepts connections and sends each upgraded one as a link. Returns when the receiver is
+    /// closed.
     pub async fn run(
         mut self,
         mut door: Door,
@@ -97,7 +99,7 @@ impl Listener {
         links: mpsc::Sender<Link>,
     ) {
         if matches!(self.socket, ListenSocket::Unix(_)) {
-            // No name leads to it.
+            // No DNS name resolves to a unix socket.
             door.hosts = AllowedHosts::any();
         }
         let pending = PendingConnections::new(door.pending);
@@ -112,7 +114,7 @@ impl Listener {
                 Ok(Some(stream)) => stream,
                 Ok(None) => continue,
                 Err(error) => {
-                    tracing::warn!(%error, "connection was not accepted");
+                    tracing::warn!(%error, "failed to accept a connection");
                     sleep(ACCEPT_RETRY).await;
                     continue;
                 }
@@ -123,16 +125,15 @@ impl Listener {
             tokio::spawn(async move {
                 let served = stream.into_link(door, tls, budget, &slots);
                 if let Some(link) = pending.serve(served).await {
-                    // If nobody takes links any more, the server is ending.
+                    // The receiver is closed when the server shuts down.
                     drop(links.send(link).await);
                 }
             });
         }
     }
 
-    /// Accepts connections, has a site answer their requests, and hands over each websocket that it
-    /// agreed to. Never ends by itself; dropping the future ends all connections that have not become
-    /// a websocket.
+    /// Accepts connections, lets an HTTP service handle their requests, and passes on each accepted
+    /// websocket. Runs until dropped, which closes all connections that are not yet a websocket.
     pub async fn serve_site<S, F>(
         mut self,
         site: Arc<S>,
@@ -153,7 +154,7 @@ impl Listener {
                 Ok(Some(stream)) => stream,
                 Ok(None) => continue,
                 Err(error) => {
-                    tracing::warn!(%error, "connection was not accepted");
+                    tracing::warn!(%error, "failed to accept a connection");
                     sleep(ACCEPT_RETRY).await;
                     continue;
                 }
@@ -202,10 +203,10 @@ impl Listener {
 
 enum AcceptedConnection {
     Tcp(TcpStream, SocketAddr),
-    /// Of another account, or of nobody any more.
+    /// The peer belongs to another account, or has closed its socket.
     OtherAccount(TcpStream, SocketAddr),
     Unix(UnixStream, u32),
-    /// Of a process that may do less than this one.
+    /// The peer process is more restricted than this one.
     Confined(UnixStream, u32),
 }
 
@@ -253,7 +254,7 @@ impl AcceptedConnection {
                 site::serve(stream, site, peer, options, slots).await
             }
             (Self::OtherAccount(..), _) => None,
-            // A site asks for credentials of its own.
+            // An HTTP service checks its own credentials.
             (Self::Unix(stream, _) | Self::Confined(stream, _), _) => {
                 site::serve(stream, site, peer, options, slots).await
             }
@@ -283,10 +284,10 @@ async fn tls_accept(
     }
 }
 
-/// Why a peer of another account is refused where nobody is asked for a token.
+/// Response to a peer of another account on a listener without authentication.
 const OTHER_ACCOUNT_REFUSAL: &str = "connection refused: this server serves the account that started it; \
                              start it with --ws-auth, or with --insecure-no-auth for every account";
 
-/// Why a process in a sandbox is refused: what it would start here would not be in it.
+/// Response to a sandboxed process: a command that it starts here would escape its sandbox.
 const SANDBOX_REFUSAL: &str =
     "connection refused: this process runs in a stricter sandbox than the server";

@@ -1,4 +1,4 @@
-//! Links between two ends in one process, for embedding and for tests.
+//! In-process links, for embedding and tests.
 
 use std::{
     collections::VecDeque,
@@ -12,10 +12,10 @@ use tokio::sync::mpsc;
 
 use crate::link::{Binary, Encoding, Link, MessageReader, MessageWriter, ReadError};
 
-/// Messages in flight in one direction.
+/// Capacity of each direction in messages.
 const CHANNEL_CAPACITY: usize = 64;
 
-/// Makes a link and its other end.
+/// Makes the two ends of a link.
 pub fn pair() -> (Link, Link) {
     let (here, there) = (
         mpsc::channel(CHANNEL_CAPACITY),
@@ -105,7 +105,7 @@ type ReserveFuture = std::pin::Pin<
     Box<dyn Future<Output = Result<mpsc::OwnedPermit<Bytes>, mpsc::error::SendError<()>>> + Send>,
 >;
 
-/// A sender that can be polled for room.
+/// A sender that can be polled for capacity.
 struct PolledSender {
     sender: mpsc::Sender<Bytes>,
     reserve: Option<ReserveFuture>,

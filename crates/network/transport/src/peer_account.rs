@@ -1,8 +1,8 @@
-//! Which account is at the other end of a TCP connection over loopback.
+//! Determines the account of a TCP peer over loopback.
 //!
-//! The kernel knows the owner of every socket of this network namespace, and tells it through
-//! `sock_diag(7)`: one exact question about the peer's socket, however many there are.
-//! Not here: peers on unix sockets, whose credentials come with the connection.
+//! The kernel reports the owner of every socket in this network namespace through `sock_diag(7)`;
+//! one exact query finds the peer's socket.
+//! Elsewhere: peers on unix sockets, whose credentials come with the connection.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,19 +14,19 @@ use rustix::{
     },
 };
 
-/// Whether a peer may use a listener that asks for no credentials.
+/// Whether a peer may use a listener without authentication.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum PeerAccount {
-    /// It is the account of this process, or root.
+    /// The account of this process, or root.
     Own,
-    /// It is another one, or the peer has closed its socket: then nobody knows.
+    /// Another account, or the peer has closed its socket, so that its account is unknown.
     Other,
-    /// The kernel does not tell.
+    /// The kernel does not report the account.
     Unknown,
 }
 
 impl PeerAccount {
-    /// Asks for the owner of the socket that is connected from `peer` to `local`.
+    /// Looks up the owner of the socket connected from `peer` to `local`.
     pub(crate) fn of(peer: SocketAddr, local: SocketAddr) -> Self {
         let ours = rustix::process::geteuid().as_raw();
         match socket_owner(peer, local) {
@@ -40,8 +40,8 @@ impl PeerAccount {
     }
 }
 
-/// Returns the owner of an open socket with these ends; `None` if there is none, or none any more. A
-/// socket that its process has closed lives on for a while, and belongs to uid 0 then.
+/// Returns the owner of an open socket with these endpoints, or `None`. A socket that its process
+/// has closed lingers with uid 0 and counts as absent.
 fn socket_owner(from: SocketAddr, to: SocketAddr) -> Result<Option<u32>, Errno> {
     let socket = socket_with(
         AddressFamily::NETLINK,
@@ -56,7 +56,7 @@ fn socket_owner(from: SocketAddr, to: SocketAddr) -> Result<Option<u32>, Errno> 
     parse_response(&response[..length])
 }
 
-/// Makes the request: a `struct nlmsghdr` and a `struct inet_diag_req_v2`.
+/// Encodes the request: a `struct nlmsghdr` and a `struct inet_diag_req_v2`.
 fn diag_request(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
     let (from_ip, to_ip) = (from.ip().to_canonical(), to.ip().to_canonical());
     let family = match from_ip {
@@ -70,7 +70,7 @@ fn diag_request(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
     message.extend([0; 8]);
     let family = u8::try_from(family.as_raw()).unwrap_or_default();
     message.extend([family, IPPROTO_TCP, 0, 0]);
-    // Every state, any interface, no cookie.
+    // All states, any interface, no cookie.
     message.extend(u32::MAX.to_ne_bytes());
     message.extend(from.port().to_be_bytes());
     message.extend(to.port().to_be_bytes());
@@ -81,7 +81,7 @@ fn diag_request(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
     message
 }
 
-/// Returns an address in the sixteen bytes that the kernel has for it.
+/// Encodes an address in the kernel's sixteen bytes.
 fn address(ip: IpAddr) -> [u8; 16] {
     match ip {
         IpAddr::V4(ip) => {
@@ -93,7 +93,7 @@ fn address(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Reads a `struct nlmsghdr` and a `struct inet_diag_msg`, or an error.
+/// Parses a `struct nlmsghdr` with a `struct inet_diag_msg` or an error.
 fn parse_response(message: &[u8]) -> Result<Option<u32>, Errno> {
     let word = |at: usize| {
         let bytes = message.get(at..at + 4)?.try_into().ok()?;
@@ -105,7 +105,7 @@ fn parse_response(message: &[u8]) -> Result<Option<u32>, Errno> {
             let state = message.get(17).copied();
             let owner = word(80).zip(word(84)).ok_or(Errno::BADMSG)?;
             Ok(match owner {
-                // No inode: no process has it open.
+                // No inode: no process has the socket open.
                 (_, 0) => None,
                 (owner, _) => (state != Some(TCP_LISTEN)).then_some(owner),
             })

@@ -1,12 +1,12 @@
-//! Links through a relay that cannot read them: the drivers of `exec-relay` over websockets.
+//! Links through an untrusted relay: drives `exec-relay` over websockets.
 //!
-//! A [harness] opens one websocket for one stream; an [executor] serves many streams on its one. Each
-//! stream is a [`Link`](crate::link::Link) to whoever uses it. Frames, keys, order and acknowledgement
-//! are `exec-relay`'s business; here sockets are read and written, streams are found by their id, and
-//! the clock runs.
+//! A [harness] opens one websocket per stream; an [executor] serves many streams on one websocket.
+//! Each stream is a [`Link`](crate::link::Link). `exec-relay` handles frames, encryption, ordering
+//! and acknowledgements; the drivers here read and write sockets, find streams by id, and run the
+//! timers.
 //!
-//! Invariant: a stream that fails or is slow costs no other stream anything; whatever a peer can make
-//! us keep has a bound. Not here: how tickets are got and claims are checked (`exec-registry`).
+//! Invariant: a failed or slow stream does not affect other streams, and all memory that a peer can
+//! make us hold is bounded. Elsewhere: obtaining grants and checking claims (`exec-registry`).
 
 pub mod executor;
 pub mod harness;
@@ -23,38 +23,38 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::link::ReadError;
 
-/// Why a stream is over.
+/// Close reason of a stream.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamCloseReason {
-    /// This side closed it.
+    /// This end closed it.
     #[error("stream was closed")]
     Closed,
     /// The other end, or the relay on its behalf, reset it.
     #[error("stream was reset")]
     Reset,
-    /// The relay's connection was lost, and did not come back in time.
+    /// The relay connection was lost and not restored in time.
     #[error("relay connection was lost")]
     Lost,
-    /// The executor that held the session is gone: another one answers under its name.
+    /// Another executor now uses the name of the one that held the session.
     #[error("executor key changed")]
     ExecutorChanged,
-    /// The registry or the relay will not have us back.
-    #[error("relay cannot be reached again: {0}")]
+    /// The registry or the relay refused the reconnect.
+    #[error("reconnecting to the relay failed: {0}")]
     Refused(String),
-    /// The peer, or the relay, does not keep to the rules.
+    /// The peer or the relay violated the protocol.
     #[error("{0}")]
     Protocol(&'static str),
-    /// This side has a message that no stream carries.
+    /// This end tried to send a message that exceeds the limit.
     #[error(transparent)]
     Message(#[from] PushError),
-    /// The stream itself failed.
+    /// The stream core failed.
     #[error(transparent)]
     Stream(#[from] StreamError),
 }
 
 impl StreamCloseReason {
-    /// Tells a reader.
+    /// Converts to the result of a reader.
     fn read_error(&self) -> Result<(), ReadError> {
         match self {
             Self::Closed => Ok(()),
@@ -66,7 +66,7 @@ impl StreamCloseReason {
         }
     }
 
-    /// Tells a writer.
+    /// Converts to the error of a writer.
     fn io_error(&self) -> io::Error {
         let kind = match self {
             Self::Closed => io::ErrorKind::BrokenPipe,
@@ -82,13 +82,14 @@ impl StreamCloseReason {
     }
 }
 
-/// What waits in a socket at most, about: a keystroke does not wait behind more.
+/// Approximate limit of bytes buffered in a socket. Bounds the delay of a keystroke behind bulk
+/// data.
 const SEND_BUFFER_BYTES: usize = 256 << 10;
-/// What one of several streams may put there before others have their turn: a record.
+/// Bytes that one stream may send before other streams get their turn: one record.
 const STREAM_QUANTUM_BYTES: usize = 60 << 10;
-/// Messages that are read in a row before other tasks have their turn.
+/// Messages read in a row before the driver yields.
 const MAX_READS_PER_POLL: usize = 64;
-/// Times that a socket is filled and emptied before other tasks have their turn.
+/// Flush cycles in a row before the driver yields.
 const MAX_FLUSHES_PER_POLL: usize = 16;
 
 /// Whether a driver's timers had expired when it checked them.
@@ -100,13 +101,14 @@ enum TimerState {
     Later,
 }
 
-/// Wakes at or before the time it was set to. Deadlines of streams move with every frame, nearly
-/// always to later: then the clock is left alone, and whoever is woken too early sets it again.
+/// A timer that fires at or before its deadline. Stream deadlines move with nearly every frame,
+/// mostly to later; then the timer is left alone, and the driver sets it again after an early
+/// wake-up.
 #[derive(Debug, Default)]
 struct DeadlineTimer(Option<Pin<Box<Sleep>>>);
 
 impl DeadlineTimer {
-    /// Sets it to a time that is not over yet.
+    /// Sets the deadline, which must be in the future.
     fn set(&mut self, at: Instant, cx: &mut Context<'_>) {
         let timer = self.0.get_or_insert_with(|| Box::pin(sleep_until(at)));
         if at < timer.deadline() {
@@ -128,7 +130,7 @@ mod tests {
 
     use super::*;
 
-    /// Waits until a driver that wants to be woken at `at` is.
+    /// Waits until a driver with this deadline is woken.
     async fn time_until_woken(timer: &mut DeadlineTimer, at: Instant) -> Duration {
         let start = Instant::now();
         let mut is_first = true;
@@ -150,7 +152,7 @@ mod tests {
         let after = |seconds| start + Duration::from_secs(seconds);
         let mut seconds = async |at| time_until_woken(&mut timer, after(at)).await.as_secs();
         assert_eq!(seconds(10).await, 10);
-        // Set to later and then to earlier: it is the earlier that counts.
+        // Set to a later and then to an earlier deadline: the earlier one counts.
         let set = poll_fn(|cx| {
             timer.set(after(30), cx);
             timer.set(after(20), cx);

@@ -1,6 +1,6 @@
-//! TLS for listeners and clients, by rustls.
-//! Invariant: an error about a file names the file.
-//! Not here: the handshakes themselves (`listener`, `connect`).
+//! TLS for listeners and clients, with rustls.
+//! Invariant: an error about a file names the file. Elsewhere: the handshakes (`listener`,
+//! `connect`).
 
 use std::{
     fs, io,
@@ -20,8 +20,8 @@ use tokio_rustls::{
 
 use crate::connect::ConnectError;
 
-/// Where systems keep the roots they trust. The first file that can be read counts. No library looks
-/// for them, because those read environment variables, which only the product crate may do.
+/// Files with the platform's root certificates. The first readable one is used. Libraries that
+/// search for them also read environment variables, which only the product crate may do.
 const PLATFORM_BUNDLES: &[&str] = &[
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
@@ -32,13 +32,13 @@ const PLATFORM_BUNDLES: &[&str] = &[
     "/opt/etc/ssl/certs/ca-certificates.crt",
 ];
 
-/// The certificates that a client trusts when it connects to `wss://`. Files are read when the first
-/// connection needs them, not before, and once: clones share what was read.
+/// Certificates that a client trusts for `wss://`. Files are read once, when the first connection
+/// needs them; clones share the result.
 #[derive(Clone, Debug)]
 pub struct Trust {
     roots: RootSource,
     files: Vec<PathBuf>,
-    /// What was read. A failure is not kept: the next connection looks again.
+    /// The parsed configuration. Failures are not cached: the next connection retries.
     cached_config: Arc<OnceLock<Arc<ClientConfig>>>,
 }
 
@@ -49,27 +49,27 @@ enum RootSource {
 }
 
 impl Trust {
-    /// Trusts the roots of this host.
+    /// Trusts the root certificates of this host.
     pub fn platform() -> Self {
         Self::new(RootSource::Platform, Vec::new())
     }
 
-    /// Trusts the certificates of one PEM file, and no others.
+    /// Trusts only the certificates of one PEM file.
     pub fn only(file: impl Into<PathBuf>) -> Self {
         Self::new(RootSource::None, vec![file.into()])
     }
 
-    /// Trusts the certificates of a PEM file too.
+    /// Additionally trusts the certificates of a PEM file.
     #[must_use]
     pub fn and(mut self, file: impl Into<PathBuf>) -> Self {
         self.files.push(file.into());
         Self::new(self.roots, self.files)
     }
 
-    /// Returns what accepts certificates, for whoever speaks TLS by other means than a link.
+    /// Returns the rustls configuration, for TLS connections outside this crate.
     ///
     /// # Errors
-    /// When the certificates to trust cannot be read.
+    /// Fails if the trusted certificates cannot be read.
     pub async fn config(&self) -> Result<Arc<ClientConfig>, ConnectError> {
         if let Some(config) = self.cached_config.get() {
             return Ok(Arc::clone(config));
@@ -115,7 +115,7 @@ impl Default for Trust {
     }
 }
 
-/// Adds what a caller named: every certificate of it counts.
+/// Adds all certificates of a file named by the caller.
 fn add_file(store: &mut RootCertStore, file: &Path) -> Result<(), TlsError> {
     for certificate in read_certificates(file)? {
         store
@@ -128,8 +128,7 @@ fn add_file(store: &mut RootCertStore, file: &Path) -> Result<(), TlsError> {
     Ok(())
 }
 
-/// Adds the first bundle there is. Hosts keep old certificates that rustls does not read; those are
-/// not trusted, and the others are.
+/// Adds the first usable bundle. Old certificates that rustls cannot parse are skipped.
 fn add_first_bundle<'a>(
     store: &mut RootCertStore,
     bundles: impl Iterator<Item = &'a Path>,
@@ -138,13 +137,13 @@ fn add_first_bundle<'a>(
         match read_certificates(bundle) {
             Ok(certificates) => {
                 let (added, ignored) = store.add_parsable_certificates(certificates);
-                tracing::debug!(bundle = %bundle.display(), added, ignored, "host roots are read");
+                tracing::debug!(bundle = %bundle.display(), added, ignored, "loaded host root certificates");
                 if added > 0 {
                     return true;
                 }
             }
             Err(error) => {
-                tracing::trace!(bundle = %bundle.display(), %error, "no host roots here");
+                tracing::trace!(bundle = %bundle.display(), %error, "no usable host root certificates in this file");
             }
         }
     }
@@ -172,7 +171,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>, TlsError> {
     })
 }
 
-/// Reads the certificates of a file. All of them must be whole.
+/// Reads all certificates of a file. None may be malformed.
 fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let text = read_file(path)?;
     let chain: Vec<_> = CertificateDer::pem_slice_iter(&text)
@@ -187,19 +186,19 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsErr
     Ok(chain)
 }
 
-/// Reads the first certificate of a file, which is the one of its owner.
+/// Reads the first certificate of a file: that of its owner.
 pub(crate) fn leaf_certificate(path: &Path) -> Result<CertificateDer<'static>, TlsError> {
     let mut chain = read_certificates(path)?.into_iter();
     let none = || TlsError::NoCertificate(path.display().to_string());
     chain.next().ok_or_else(none)
 }
 
-/// The cryptography that TLS is made of.
+/// Returns the cryptography used for TLS.
 fn crypto_provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())
 }
 
-/// Why TLS cannot be set up.
+/// Why TLS set-up failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
@@ -208,28 +207,28 @@ pub enum TlsError {
     Read {
         /// The file.
         path: String,
-        /// Why.
+        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// Caller: the file holds no certificate.
-    #[error("`{0}` holds no PEM certificate")]
+    /// Caller: the file contains no certificate.
+    #[error("`{0}` contains no PEM certificate")]
     NoCertificate(String),
     /// Caller: a certificate in the file cannot be used.
-    #[error("`{path}` holds a certificate that cannot be used: {reason}")]
+    #[error("`{path}` contains an unusable certificate: {reason}")]
     BadCertificate {
         /// The file.
         path: String,
-        /// What is wrong with it.
+        /// Why it cannot be used.
         reason: String,
     },
-    /// Caller: the file holds no key.
-    #[error("`{0}` holds no PEM private key")]
+    /// Caller: the file contains no private key.
+    #[error("`{0}` contains no PEM private key")]
     NoKey(String),
-    /// Caller: key and certificate do not fit, or are not accepted.
+    /// Caller: key and certificate do not match, or are rejected.
     #[error("certificate or key is not accepted")]
     Refused(#[source] rustls::Error),
-    /// Host: it has no roots to trust where they are looked for, and nothing else is trusted.
+    /// Host: no root certificates were found, and no others are trusted.
     #[error("this host has no root certificates to trust; name a PEM file with some")]
     NoRoots,
 }

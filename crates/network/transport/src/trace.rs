@@ -1,26 +1,27 @@
-//! Where the trace context of requests comes from, those for a connection included.
+//! Source of the trace context of requests, including upgrade requests.
 
 use std::{fmt, sync::Arc};
 
 use exec_wire::message::Trace;
 use http::{HeaderName, HeaderValue};
 
-/// Tells what a request belongs to. Asked for every request, on the task that makes it.
+/// Provides the trace context of a request. Called for every request, on the task that makes it.
 #[derive(Clone)]
 pub struct TraceSource(Arc<dyn Fn() -> Option<Trace> + Send + Sync>);
 
 impl TraceSource {
-    /// Asks `source`, which is not to block. `None` sends the request without a trace.
+    /// Creates a source from a function, which must not block. `None` sends the request without a
+    /// trace.
     pub fn new(source: impl Fn() -> Option<Trace> + Send + Sync + 'static) -> Self {
         Self(Arc::new(source))
     }
 
-    /// Returns what the request that is being made belongs to.
+    /// Returns the trace context of the current request.
     pub fn current(&self) -> Option<Trace> {
         (self.0)()
     }
 
-    /// The same, as the headers of an HTTP request. What cannot be one is left out.
+    /// Returns the trace context as HTTP headers. Invalid values are omitted.
     pub fn headers(&self) -> impl Iterator<Item = (HeaderName, HeaderValue)> + use<> {
         let (parent, state) = match self.current() {
             Some(trace) => (trace.traceparent, trace.tracestate),

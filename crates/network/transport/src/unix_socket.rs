@@ -1,9 +1,9 @@
-//! A listening unix socket that keeps its path.
+//! A listening unix socket that defends its path.
 //!
-//! Invariant: a socket file is removed only by whoever holds the lock file beside it, and only if it
-//! is that server's own, or a socket that refuses connections (ECONNREFUSED), or one that displaced
-//! the lock holder's. Any other answer, such as a full backlog or a permission error, removes nothing.
-//! Not here: who may connect ([`listener`](crate::listener)).
+//! Invariant: a server removes a socket file only while it holds the lock file beside it, and only
+//! its own socket, a socket that refuses connections (ECONNREFUSED), or one that displaced its own.
+//! Any other result, such as a full backlog or a permission error, removes nothing.
+//! Elsewhere: access control ([`listener`](crate::listener)).
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError},
@@ -36,17 +36,16 @@ pub(crate) struct UnixSocket {
     identity: FileIdentity,
     lock: SocketLock,
     checks: Interval,
-    /// Whether the loss of the socket was logged already.
+    /// Whether the loss of the socket was already logged.
     reported: bool,
 }
 
 impl UnixSocket {
-    /// Binds a socket that only its owner can connect to. The file of a server that has ended is
-    /// replaced.
+    /// Binds a socket that only its owner can connect to. Replaces the file of a server that has
+    /// ended.
     ///
     /// # Errors
-    /// `AddrInUse` if another server listens there or holds the lock file; or if it cannot be told
-    /// whether one does.
+    /// `AddrInUse` if another server listens there or holds the lock file, or if that is unknown.
     pub(crate) fn bind(path: &Path) -> io::Result<Self> {
         let lock = SocketLock::acquire(path)?;
         if let Some(found) = FileIdentity::of_socket(path) {
@@ -73,7 +72,7 @@ impl UnixSocket {
         })
     }
 
-    /// Accepts a connection. Meanwhile, binds again if the socket file is gone or was replaced.
+    /// Accepts a connection. Binds again if the socket file was removed or replaced.
     pub(crate) async fn accept(&mut self) -> io::Result<UnixStream> {
         loop {
             tokio::select! {
@@ -83,7 +82,7 @@ impl UnixSocket {
         }
     }
 
-    /// Binds again if the path does not name this socket any more. Connections stay as they are.
+    /// Binds again if the path no longer names this socket. Open connections are not affected.
     fn check(&mut self) {
         if FileIdentity::of(&self.path).as_ref() == Some(&self.identity) {
             return;
@@ -96,7 +95,7 @@ impl UnixSocket {
                 self.reported = false;
             }
             Err(error) if !self.reported => {
-                tracing::error!(%path, %error, "socket was removed or replaced, and cannot be bound again");
+                tracing::error!(%path, %error, "failed to bind the socket again after it was removed or replaced");
                 self.reported = true;
             }
             Err(_) => {}
@@ -110,7 +109,7 @@ impl UnixSocket {
             DirBuilder::new().mode(0o700).create(directory)?;
         }
         self.lock.acquire_again(&self.path)?;
-        // Every server that may have this path holds the lock while it does.
+        // Every server of this project holds the lock while it uses the path.
         if let Some(found) = FileIdentity::of_socket(&self.path) {
             found.remove(&self.path)?;
         }
@@ -121,9 +120,9 @@ impl UnixSocket {
 
 impl Drop for UnixSocket {
     fn drop(&mut self) {
-        // While it listens: once nobody does, another server may put its own in this place.
+        // Remove it before the listener closes: afterwards another server may bind the path.
         if let Err(error) = self.identity.remove(&self.path) {
-            tracing::debug!(%error, "socket file was not removed");
+            tracing::debug!(%error, "failed to remove the socket file");
         }
     }
 }
@@ -135,7 +134,7 @@ fn listen(path: &Path) -> io::Result<(UnixListener, FileIdentity)> {
     Ok((listener, identity))
 }
 
-/// Connects without waiting: to a socket with a full backlog, a blocking connect would.
+/// Connects without blocking: a blocking connect would wait on a full backlog.
 fn probe(path: &Path) -> Result<(), Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -149,7 +148,7 @@ fn in_use() -> io::Error {
     )
 }
 
-/// Which file a path names.
+/// Identifies the file at a path.
 #[derive(Clone, Debug, Eq, PartialEq)]
 struct FileIdentity {
     device: u64,
@@ -185,7 +184,7 @@ impl From<&fs::Metadata> for FileIdentity {
     }
 }
 
-/// The right to put a socket at a path: a locked file beside it. Dropping it removes the file.
+/// The right to bind a socket at a path: a locked file beside it. Dropping it removes the file.
 #[derive(Debug)]
 struct SocketLock {
     path: PathBuf,
@@ -201,7 +200,7 @@ impl SocketLock {
                 path: path.clone(),
                 file,
             };
-            // Otherwise the last holder removed the file between our open and our lock.
+            // Otherwise the previous holder removed the file between our open and our lock.
             if lock.is_in_place() {
                 return Ok(lock);
             }
@@ -209,7 +208,7 @@ impl SocketLock {
         Err(in_use())
     }
 
-    /// Makes sure of the lock for a path whose files were removed.
+    /// Acquires the lock again if its file was removed.
     fn acquire_again(&mut self, socket: &Path) -> io::Result<()> {
         if !self.is_in_place() {
             *self = Self::acquire(socket)?;
@@ -229,12 +228,12 @@ impl Drop for SocketLock {
         if self.is_in_place()
             && let Err(error) = fs::remove_file(&self.path)
         {
-            tracing::debug!(%error, "lock file was not removed");
+            tracing::debug!(%error, "failed to remove the lock file");
         }
     }
 }
 
-/// Opens and locks a file, and not through a link.
+/// Opens and locks a file without following symbolic links.
 fn open_locked(path: &Path) -> io::Result<File> {
     let no_follow = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();
     let opened = OpenOptions::new()
@@ -254,7 +253,7 @@ fn open_locked(path: &Path) -> io::Result<File> {
     }
 }
 
-/// How often a lock file that vanishes is made anew before another server is blamed.
+/// How often to recreate a vanishing lock file before reporting the address as in use.
 const LOCK_ATTEMPTS: u32 = 16;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! Websocket framing, ours: a message is encoded straight into its frame, large ones are fragmented
-//! on the way out, and limits hold before memory is taken on the way in.
+//! Our websocket framing: a message is encoded straight into its frame, large messages are
+//! fragmented, and limits are checked before memory is allocated.
 //!
-//! Two faces: a [`link()`] carries the messages of a session, a [`Socket`](socket::Socket) raw binary
-//! ones, for relays.
+//! A [`link()`] carries session messages; a [`Socket`](socket::Socket) carries raw binary messages
+//! for relays.
 
 mod frame;
 mod frame_output;
@@ -35,20 +35,19 @@ pub use self::{
     message_budget::{MessageBudget, MessageBudgetLimits},
 };
 
-/// What a link carries.
+/// Options of a link.
 #[derive(Clone, Debug)]
 pub struct LinkOptions {
-    /// How texts are sent.
+    /// Frame type of text messages.
     pub sends: Sends,
-    /// Longest message that is taken in.
+    /// Maximum size of an incoming message.
     pub max_message_bytes: usize,
-    /// Where memory for large messages comes from until they have arrived. `None`: it is not bounded
-    /// but by the length of a message.
+    /// Shared memory budget for large incoming messages. `None`: bounded only by the message size.
     pub budget: Option<MessageBudget>,
 }
 
 impl LinkOptions {
-    /// Returns what links of sessions use.
+    /// Returns the options for session links.
     pub fn of(role: Role) -> Self {
         Self {
             sends: Sends::Text,
@@ -58,16 +57,16 @@ impl LinkOptions {
     }
 }
 
-/// What the texts of a link are sent as. What is taken in may be either.
+/// Frame type in which a link sends its texts. It accepts either.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Sends {
-    /// Text messages.
+    /// Text frames.
     Text,
-    /// Binary messages, for who passes on what it has not read.
+    /// Binary frames, for intermediaries that forward messages unread.
     Binary,
 }
 
-/// Makes a link of an upgraded connection. `already_read` came with the handshake.
+/// Makes a link of an upgraded connection. `already_read` holds bytes that followed the handshake.
 pub fn link<R, W>(input: R, output: W, already_read: &[u8], role: Role, peer: String) -> Link
 where
     R: AsyncRead + Send + Unpin + 'static,
@@ -84,7 +83,7 @@ where
     )
 }
 
-/// The same of halves that are in boxes already, with what it carries.
+/// Makes a link of boxed halves with options.
 pub(crate) fn boxed_with(
     input: Box<dyn AsyncRead + Send + Unpin>,
     output: Box<dyn AsyncWrite + Send + Unpin>,

@@ -1,6 +1,6 @@
-//! Signed bearer tokens: JWTs with HS256 and nothing else.
-//! The signature is `jsonwebtoken`'s job; its claim rules are switched off because ours are exact
-//! where they are lenient (a fractional `exp`, for one).
+//! Signed bearer tokens: JWTs with HS256 only.
+//! `jsonwebtoken` verifies the signature. Its claim validation is disabled because it is more
+//! lenient than the protocol (it accepts a fractional `exp`, for example).
 
 #[cfg(test)]
 mod tests;
@@ -21,7 +21,7 @@ use serde::{
 use super::{AuthRejection, UnixSeconds};
 use crate::link::Principal;
 
-/// What a signed bearer token must satisfy. `Debug` hides the secret.
+/// Requirements on a signed bearer token. `Debug` hides the secret.
 #[derive(Clone)]
 pub struct JwtRules {
     key: DecodingKey,
@@ -31,16 +31,16 @@ pub struct JwtRules {
 }
 
 impl JwtRules {
-    /// The shortest secret that is accepted, in bytes: as long as the hash (RFC 7518 section 3.2).
+    /// Minimum length of the secret in bytes: the length of the hash (RFC 7518 section 3.2).
     pub const MIN_SECRET_BYTES: usize = 32;
 
-    /// Makes the rules for tokens signed with `secret`, without the ASCII blanks around it.
+    /// Creates rules for tokens signed with `secret`, trimmed of ASCII whitespace.
     ///
-    /// `issuer` and `audience` are demanded when given. `skew` is how far the two clocks may be
-    /// apart; only its whole seconds count.
+    /// A given `issuer` or `audience` is required in the token. `skew` is the allowed clock
+    /// difference, counted in whole seconds.
     ///
     /// # Errors
-    /// When the trimmed secret has less than [`JwtRules::MIN_SECRET_BYTES`].
+    /// Fails if the trimmed secret is shorter than [`JwtRules::MIN_SECRET_BYTES`].
     pub fn new(
         secret: &[u8],
         issuer: Option<String>,
@@ -59,7 +59,7 @@ impl JwtRules {
         })
     }
 
-    /// Decides on one token. Returns its subject, if it names one.
+    /// Validates a token and returns its subject, if it has one.
     pub(super) fn check(
         &self,
         token: &str,
@@ -67,8 +67,8 @@ impl JwtRules {
     ) -> Result<Option<Principal>, AuthRejection> {
         let decoded = decode::<JwtClaims>(token, &self.key, &signature_validation())
             .map_err(|_| AuthRejection::InvalidJwt)?;
-        // RFC 7515 section 4.1.11: an extension the signer calls critical and we do not know
-        // makes the token invalid, and we know none.
+        // RFC 7515 section 4.1.11: a token with an unknown critical extension is invalid, and this
+        // server knows no extensions.
         if has_critical_header(token) {
             return Err(AuthRejection::InvalidJwt);
         }
@@ -80,7 +80,7 @@ impl JwtRules {
     }
 
     fn check_claims(&self, claims: &JwtClaims, now: UnixSeconds) -> Result<(), AuthRejection> {
-        // 128 bits hold any sum of these, so a hostile `exp` cannot wrap around.
+        // 128-bit arithmetic cannot overflow here, so a hostile `exp` cannot wrap around.
         let (now, skew) = (i128::from(now.0), i128::from(self.skew.as_secs()));
         if now > i128::from(claims.exp) + skew {
             return Err(AuthRejection::ExpiredJwt);
@@ -113,7 +113,7 @@ impl fmt::Debug for JwtRules {
     }
 }
 
-/// Caller: the shared secret is too short to sign with.
+/// Caller: the shared secret is too short.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error(
     "shared secret must have at least {} bytes",
@@ -121,7 +121,7 @@ impl fmt::Debug for JwtRules {
 )]
 pub struct SecretTooShort;
 
-/// Has `jsonwebtoken` verify HS256 and leave the claims to us.
+/// Configures `jsonwebtoken` to verify the HS256 signature only.
 fn signature_validation() -> Validation {
     let mut validation = Validation::new(Algorithm::HS256);
     validation.required_spec_claims = HashSet::new();
@@ -131,8 +131,8 @@ fn signature_validation() -> Validation {
     validation
 }
 
-/// Tells whether the header of a verified token has the member `crit`, whatever its value. The
-/// library takes `null` for an absent one.
+/// Returns whether the header of a verified token has the member `crit`, with any value. The
+/// library treats `null` as absent.
 fn has_critical_header(token: &str) -> bool {
     let header = token.split('.').next().unwrap_or_default();
     let header = URL_SAFE_NO_PAD.decode_to_vec(header).ok();
@@ -141,7 +141,7 @@ fn has_critical_header(token: &str) -> bool {
     header.is_none_or(|header| header.contains_key("crit"))
 }
 
-/// The claims that are looked at. Serde's integers refuse floats and strings.
+/// The validated claims. Serde's integers reject floats and strings.
 #[derive(Deserialize)]
 struct JwtClaims {
     exp: i64,
@@ -151,7 +151,7 @@ struct JwtClaims {
     sub: Option<JwtSubject>,
 }
 
-/// `sub`: what is not a text names nobody, and is no reason to refuse a token.
+/// `sub`: a value that is not a string yields no principal, but does not invalidate the token.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum JwtSubject {

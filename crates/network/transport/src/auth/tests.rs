@@ -1,5 +1,4 @@
-//! The rules that do not depend on the kind of token, and the capability token, through
-//! [`Auth::check`].
+//! Rules that apply to every kind of token, and the capability token, through [`Auth::check`].
 
 use std::time::{Duration, UNIX_EPOCH};
 

@@ -1,10 +1,10 @@
-//! A server that is started for one link, and ends with it.
+//! A server program that is started for one link and stopped with it.
 //!
-//! Its standard input and output are the link; what it says on standard error is logged. It leads a
-//! process group of its own, which is ended when the link is dropped: SIGTERM, then SIGKILL for who
-//! is still there. One task keeps the child ([`keeper`]); reader and writer of the link hold it
-//! ([`link`]), and report how it ended.
-//! Invariant: the group is never signalled after its leader was reaped, so that nobody else is hit.
+//! The program's stdin and stdout are the link; its stderr lines are logged. It leads its own
+//! process group. Dropping the link stops the group: SIGTERM, then SIGKILL. The task in
+//! [`child_task`] owns the child; reader and writer of the link keep it alive and report its exit.
+//! Invariant: the group is never signalled after its leader was reaped, so no unrelated process is
+//! hit.
 
 mod child_task;
 
@@ -38,17 +38,16 @@ use crate::{
     link::{Encoding, Link, MessageReader, MessageWriter, ReadError, Role},
 };
 
-/// A program that is a server on its standard input and output. `Debug` hides the values of its
-/// environment.
+/// A program that serves on its stdin and stdout. `Debug` hides the values of its environment.
 #[derive(Clone, Default, Eq, PartialEq)]
 pub struct Program {
-    /// The program: a path, or a name that is looked for in `PATH`.
+    /// The program: a path, or a name to look up in `PATH`.
     pub program: OsString,
-    /// What it is given.
+    /// Command-line arguments.
     pub args: Vec<OsString>,
-    /// Variables that it has beside those of this process, or instead of them.
+    /// Variables added to, or overriding, the environment of this process.
     pub env: BTreeMap<OsString, OsString>,
-    /// Where it works; where this process does, if absent.
+    /// Working directory. Default: that of this process.
     pub cwd: Option<PathBuf>,
 }
 
@@ -61,11 +60,11 @@ impl Program {
         }
     }
 
-    /// Starts it. It ends when the link is dropped, with its process group: SIGTERM, and SIGKILL two
-    /// seconds later. Where the runtime ends before, it has less time.
+    /// Starts the program. When the link is dropped, its process group gets SIGTERM, and SIGKILL
+    /// two seconds later. The grace period is shorter if the runtime shuts down first.
     ///
     /// # Errors
-    /// When it cannot be started. Then nothing runs.
+    /// Fails if the program cannot be started. Then nothing runs.
     pub fn start(&self) -> Result<Link, ConnectError> {
         let mut command = Command::new(&self.program);
         if let Some(cwd) = &self.cwd {
@@ -97,7 +96,7 @@ impl Program {
         Ok(program_link(pipes, &handle, exited, &self.name()))
     }
 
-    /// Tells a program that is not there from a directory that is not.
+    /// Distinguishes a missing program from an unusable working directory.
     fn start_error(&self, source: io::Error) -> ConnectError {
         let bad_directory = self.cwd.as_ref().and_then(|path| {
             let source = match fs::metadata(path) {
@@ -131,10 +130,10 @@ impl fmt::Debug for Program {
     }
 }
 
-/// How the program at the other end of a link ended.
+/// How the program at the other end of a link exited.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Exit {
-    /// What it left; unknown if it was given up.
+    /// Exit status. `None` if it was not observed.
     pub status: Option<ExitStatus>,
     /// The last line it wrote to standard error.
     pub last_words: Option<String>,
@@ -144,7 +143,7 @@ impl fmt::Display for Exit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.status.map(|status| (status.code(), status.signal())) {
             Some((Some(code), _)) => write!(f, "exited with status {code}")?,
-            Some((None, Some(signal))) => write!(f, "was ended by signal {signal}")?,
+            Some((None, Some(signal))) => write!(f, "was killed by signal {signal}")?,
             Some((None, None)) | None => f.write_str("ended")?,
         }
         match &self.last_words {
@@ -156,18 +155,18 @@ impl fmt::Display for Exit {
 
 impl std::error::Error for Exit {}
 
-/// How far apart the end of a program and the end of its output may be. It may close its output and
-/// live on, and others may hold its output when it is gone.
+/// How far the exit of a program and the end of its output may be apart. A program may close its
+/// stdout and run on, and a descendant may keep stdout open after it has exited.
 const MAX_EXIT_SKEW: Duration = Duration::from_secs(1);
 
-/// Keeps a program for as long as it is held.
+/// Keeps the child running until the last clone is dropped.
 #[derive(Clone, Debug)]
 struct ProgramHandle {
     _sender: Arc<oneshot::Sender<Infallible>>,
 }
 
 impl ProgramHandle {
-    /// Makes a hold, and what resolves when its last clone is dropped.
+    /// Creates a handle, and a receiver that resolves when its last clone is dropped.
     fn new() -> (Self, oneshot::Receiver<Infallible>) {
         let (sender, released) = oneshot::channel();
         let handle = Self {
@@ -177,7 +176,7 @@ impl ProgramHandle {
     }
 }
 
-/// Makes a link of a program's input and output.
+/// Makes a link of a program's stdin and stdout.
 fn program_link(
     (input, output): (ChildStdin, ChildStdout),
     handle: &ProgramHandle,
@@ -204,11 +203,11 @@ fn program_link(
     }
 }
 
-/// Messages from a program.
+/// Reads messages from a program.
 #[derive(Debug)]
 struct ProgramReader {
     lines: Box<dyn MessageReader>,
-    /// Whether its output has ended.
+    /// Whether its stdout has ended.
     output_ended: bool,
     timeout: LazyTimeout,
     exit: ExitFuture,
@@ -239,7 +238,7 @@ impl MessageReader for ProgramReader {
     }
 }
 
-/// Messages to a program.
+/// Writes messages to a program.
 #[derive(Debug)]
 struct ProgramWriter {
     lines: Box<dyn MessageWriter>,
@@ -249,7 +248,7 @@ struct ProgramWriter {
 }
 
 impl ProgramWriter {
-    /// Waits for the reason why nobody reads any more.
+    /// Replaces a broken pipe by the exit of the program.
     fn poll_exit_reason(
         &mut self,
         cx: &mut Context<'_>,
@@ -295,7 +294,7 @@ impl MessageWriter for ProgramWriter {
     }
 }
 
-/// How the program ended, for whoever asks.
+/// Exit of the program, shared by reader and writer.
 #[derive(Clone, Debug)]
 enum ExitFuture {
     Pending(Shared<oneshot::Receiver<Exit>>),
@@ -307,7 +306,7 @@ impl ExitFuture {
         let exit = match self {
             Self::Ready(exit) => exit.clone(),
             Self::Pending(exit) => {
-                // Its keeper is gone without a word when the runtime is shut down.
+                // The child task is dropped without a report when the runtime shuts down.
                 let exit = ready!(Pin::new(exit).poll(cx)).unwrap_or_default();
                 *self = Self::Ready(exit.clone());
                 exit
@@ -317,12 +316,12 @@ impl ExitFuture {
     }
 }
 
-/// A wait that begins when it is first asked for.
+/// A timeout that starts at the first poll.
 #[derive(Debug, Default)]
 struct LazyTimeout(Option<Pin<Box<Sleep>>>);
 
 impl LazyTimeout {
-    /// Resolves when patience has run out.
+    /// Resolves when the timeout has elapsed.
     fn poll_elapsed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let wait = self.0.get_or_insert_with(|| Box::pin(sleep(MAX_EXIT_SKEW)));
         wait.as_mut().poll(cx)
@@ -344,6 +343,6 @@ mod tests {
             exit(1 << 8, Some("no")).to_string(),
             "exited with status 1: no"
         );
-        assert_eq!(exit(9, None).to_string(), "was ended by signal 9");
+        assert_eq!(exit(9, None).to_string(), "was killed by signal 9");
     }
 }

@@ -1,5 +1,5 @@
-//! A proxy that is asked for a tunnel (`CONNECT`, RFC 9110 section 9.3.6).
-//! Invariant: pure parsing; no text repeats its password.
+//! HTTP proxies that open tunnels (`CONNECT`, RFC 9110 section 9.3.6).
+//! Invariant: parsing is pure; no text contains the password.
 
 use std::{fmt, str::FromStr};
 
@@ -12,15 +12,15 @@ use tokio::{
 
 use super::ConnectError;
 
-/// Longest head of a proxy's answer.
+/// Maximum length of the head of a proxy's response.
 const MAX_HEAD_BYTES: usize = 16 << 10;
-/// Headers of an answer.
+/// Maximum number of headers in a response.
 const MAX_HEADERS: usize = 64;
 
 /// An HTTP proxy: `http://[USER:PASSWORD@]HOST[:PORT]`.
 #[derive(Clone, Eq, PartialEq)]
 pub struct Proxy {
-    /// Host and port, as a URL has them.
+    /// Host and port in URL form.
     authority: String,
     /// The value of `Proxy-Authorization`.
     authorization: Option<String>,
@@ -50,16 +50,16 @@ impl Proxy {
     }
 }
 
-/// Reads the head of an answer and not a byte more: what follows belongs to the tunnel.
+/// Reads the head of a response and not a byte more: the following bytes belong to the tunnel.
 async fn read_response(stream: &mut TcpStream) -> Result<(), ConnectError> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         if head.len() >= MAX_HEAD_BYTES {
-            return Err(ConnectError::NotProxy("its answer is too long"));
+            return Err(ConnectError::NotProxy("its response is too long"));
         }
         match stream.read_u8().await {
             Ok(byte) => head.push(byte),
-            Err(_) => return Err(ConnectError::NotProxy("it hung up")),
+            Err(_) => return Err(ConnectError::NotProxy("it closed the connection")),
         }
     }
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
@@ -69,7 +69,7 @@ async fn read_response(stream: &mut TcpStream) -> Result<(), ConnectError> {
         (Ok(httparse::Status::Complete(_)), Some(status)) => {
             Err(ConnectError::ProxyRefused { status })
         }
-        (Ok(_) | Err(_), _) => Err(ConnectError::NotProxy("its answer is not HTTP")),
+        (Ok(_) | Err(_), _) => Err(ConnectError::NotProxy("its response is not HTTP")),
     }
 }
 
@@ -105,7 +105,7 @@ impl FromStr for Proxy {
     }
 }
 
-/// Undoes percent-encoding.
+/// Decodes percent-encoding.
 fn percent_decode(text: &str) -> Option<Vec<u8>> {
     let mut bytes = text.bytes();
     let mut decoded = Vec::with_capacity(text.len());
@@ -127,14 +127,14 @@ impl fmt::Debug for Proxy {
     }
 }
 
-/// Caller: the text is not the URL of a proxy. It is not repeated, because it may hold a password.
+/// Caller: the text is not a proxy URL. The error omits it, because it may contain a password.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProxyError {
-    /// Its scheme is another one.
+    /// The scheme is not `http`.
     #[error("only http:// proxies are supported")]
     Scheme,
-    /// It is no URL with a host.
+    /// The text is not a URL with a host.
     #[error("expected http://HOST:PORT")]
     Malformed,
 }
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!("http://a%zz@p".parse::<Proxy>(), Err(ProxyError::Malformed));
     }
 
-    /// Answers one request; returns what was asked.
+    /// Starts a proxy that sends `answer` to one request, and returns that request.
     async fn proxy_with_response(answer: &'static str) -> (Proxy, tokio::task::JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://u:p@{}", listener.local_addr().unwrap());

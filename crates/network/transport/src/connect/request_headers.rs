@@ -1,16 +1,16 @@
-//! Headers that a caller adds to the request for a websocket.
+//! Headers and bearer token that a caller adds to an upgrade request.
 
 use std::fmt;
 
 use http::{HeaderName, HeaderValue, header};
 
-/// Headers of one request; servers take about a hundred, and ours come on top.
+/// Maximum number of headers. Servers accept about a hundred, including those of the handshake.
 const MAX_HEADERS: usize = 64;
-/// Their names and values together; servers take 8 to 64 KiB.
+/// Maximum size of all names and values. Servers accept 8 to 64 KiB.
 const MAX_BYTES: usize = 16 << 10;
 
-/// Names that the handshake itself uses, that would change how the request is framed, or, as
-/// `Origin`, that say what is not so: no web page is asking.
+/// Names used by the handshake, names that change how the request is framed, and `Origin`, which
+/// only web pages send.
 const RESERVED_NAMES: &[HeaderName] = &[
     header::CONNECTION,
     header::CONTENT_LENGTH,
@@ -28,20 +28,20 @@ const RESERVED_NAMES: &[HeaderName] = &[
     header::UPGRADE,
 ];
 
-/// Headers for a server or what stands before it. `Debug` shows their names only.
+/// Headers for the server or an intermediary in front of it. `Debug` shows only their names.
 #[derive(Clone, Default, Eq, PartialEq)]
 pub struct Headers {
     lines: Vec<(HeaderName, HeaderValue)>,
     bytes: usize,
-    /// Kept apart: it may travel only where a token may.
+    /// Kept separately: it is subject to the same rule as a bearer token.
     authorization: Option<HeaderValue>,
 }
 
 impl Headers {
-    /// Takes names and values.
+    /// Creates the headers from names and values.
     ///
     /// # Errors
-    /// For the first that is refused.
+    /// Fails on the first header that is rejected.
     pub fn new<N, V>(headers: impl IntoIterator<Item = (N, V)>) -> Result<Self, HeaderError>
     where
         N: AsRef<str>,
@@ -54,10 +54,10 @@ impl Headers {
         Ok(all)
     }
 
-    /// Adds one more. A name may come more than once.
+    /// Adds a header. A name may occur more than once.
     ///
     /// # Errors
-    /// When it is malformed or reserved, or they are too many.
+    /// Fails if the header is malformed or reserved, or if there are too many.
     pub fn add(&mut self, name: &str, value: &str) -> Result<(), HeaderError> {
         let parsed = HeaderName::from_bytes(name.as_bytes())
             .map_err(|_| HeaderError::Name(name.escape_debug().to_string()))?;
@@ -78,24 +78,24 @@ impl Headers {
         Ok(())
     }
 
-    /// Sets what stands in `Authorization`, such as a signature of this very request, where no bearer
-    /// token does. It travels only where a token may.
+    /// Sets `Authorization`, for example to a signature of the request. A bearer token takes
+    /// precedence. It is sent only where a bearer token may be sent.
     pub fn authorize(&mut self, value: HeaderValue) {
         self.authorization = Some(value);
     }
 
-    /// Returns what stands in `Authorization`.
+    /// Returns the value of `Authorization`.
     pub(super) fn authorization(&self) -> Option<&[u8]> {
         self.authorization.as_ref().map(HeaderValue::as_bytes)
     }
 
-    /// Returns the values, which may be secret.
+    /// Returns all values, which may be secret.
     pub(super) fn values(&self) -> impl Iterator<Item = &[u8]> {
         let lines = self.lines.iter().map(|(_, value)| value.as_bytes());
         lines.chain(self.authorization())
     }
 
-    /// Appends them as a request has them.
+    /// Appends the headers in wire format.
     pub(super) fn encode(&self, request: &mut Vec<u8>) {
         for (name, value) in &self.lines {
             append_header(request, name.as_str(), value.as_bytes());
@@ -103,7 +103,7 @@ impl Headers {
     }
 }
 
-/// Appends one header.
+/// Appends one header in wire format.
 pub(super) fn append_header(request: &mut Vec<u8>, name: &str, value: &[u8]) {
     request.extend_from_slice(name.as_bytes());
     request.extend_from_slice(b": ");
@@ -118,36 +118,36 @@ impl fmt::Debug for Headers {
     }
 }
 
-/// Caller: a header cannot be sent. Values are not repeated.
+/// Caller: the header is rejected. The error omits its value.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeaderError {
-    /// The name has a character that no name has.
-    #[error("`{0}` is not the name of a header")]
+    /// The name contains an invalid character.
+    #[error("`{0}` is not a valid header name")]
     Name(String),
-    /// The value has a control character.
-    #[error("value of header `{0}` holds a control character")]
+    /// The value contains a control character.
+    #[error("value of header `{0}` contains a control character")]
     Value(String),
-    /// The name belongs to the handshake.
+    /// The name is reserved.
     #[error("header `{0}` cannot be set")]
     Reserved(String),
-    /// A token has a place of its own, where it is not shown.
+    /// `Authorization` has its own setter, which hides the value.
     #[error("header `authorization` is set by a bearer token or by a signature")]
     Authorization,
-    /// They do not fit into one request.
+    /// There are too many headers for one request.
     #[error("more than {MAX_HEADERS} headers, or {MAX_BYTES} bytes of them")]
     TooMany,
 }
 
-/// A token for `Authorization: Bearer …`. It is shown nowhere: `Debug` hides it.
+/// A token for `Authorization: Bearer …`. `Debug` hides it.
 #[derive(Clone, Eq, PartialEq)]
 pub struct BearerToken(HeaderValue);
 
 impl BearerToken {
-    /// Takes a token, without the blanks around it.
+    /// Creates a token with surrounding whitespace trimmed.
     ///
     /// # Errors
-    /// When nothing is left, or no header can carry it.
+    /// Fails if the token is empty, or if a header cannot carry it.
     pub fn new(token: &str) -> Result<Self, TokenError> {
         let token = token.trim();
         if token.is_empty() {
@@ -173,7 +173,7 @@ impl BearerToken {
     }
 }
 
-/// What stands before a token.
+/// Scheme in front of the token.
 const BEARER_PREFIX: &str = "Bearer ";
 
 impl fmt::Debug for BearerToken {
@@ -182,14 +182,14 @@ impl fmt::Debug for BearerToken {
     }
 }
 
-/// Caller: the text is no bearer token. It is not repeated.
+/// Caller: the text is not a valid bearer token. The error omits it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenError {
-    /// There is nothing in it.
+    /// The token is empty.
     #[error("bearer token is empty")]
     Empty,
-    /// It holds a character that a header cannot carry.
+    /// The token contains a character that a header cannot carry.
     #[error("bearer token holds a control character")]
     Character,
 }

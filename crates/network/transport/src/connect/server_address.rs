@@ -1,5 +1,5 @@
-//! Where a server is, as clients spell it.
-//! Invariant: pure. No text of an error repeats the URL, which may hold a secret.
+//! URLs of servers, as clients write them.
+//! Invariant: pure. No error text contains the URL, which may contain a secret.
 
 use std::{
     fmt,
@@ -12,7 +12,7 @@ use http::Uri;
 
 use crate::listen::ListenUrl;
 
-/// Where a server listens for websockets.
+/// Address of a websocket server.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Address {
     /// `ws://HOST[:PORT][/PATH]` or `wss://…`.
@@ -24,28 +24,27 @@ pub enum Address {
 /// A server on a network.
 #[derive(Clone, Eq, PartialEq)]
 pub struct Host {
-    /// Whether TLS is spoken.
+    /// Whether the connection uses TLS.
     pub scheme: Scheme,
-    /// A name or a numeric address, which has no brackets.
+    /// A host name, or a numeric address without brackets.
     pub name: String,
-    /// The port: 80 or 443 unless the URL says another.
+    /// The port. Default: 80 or 443.
     pub port: u16,
-    /// Path and query that are asked for.
+    /// Path and query of the request.
     pub(super) target: String,
 }
 
-/// How a network is spoken to.
+/// Scheme of a network address.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Scheme {
-    /// `ws`: in the clear.
+    /// `ws`: unencrypted.
     Ws,
     /// `wss`: over TLS.
     Wss,
 }
 
 impl Address {
-    /// Tells whether what is sent there can be read by nobody else: it is encrypted, or does not
-    /// leave this machine.
+    /// Returns whether data sent there is encrypted or stays on this machine.
     pub fn is_private(&self) -> bool {
         match self {
             Self::Network(host) => host.scheme == Scheme::Wss || host.is_loopback(),
@@ -55,7 +54,7 @@ impl Address {
 }
 
 impl Host {
-    /// Tells whether the name is one of this machine itself. Nothing is resolved.
+    /// Returns whether the name is a loopback name or address. Resolves nothing.
     pub fn is_loopback(&self) -> bool {
         self.name.eq_ignore_ascii_case("localhost")
             || self
@@ -64,8 +63,8 @@ impl Host {
                 .is_ok_and(|ip| ip.to_canonical().is_loopback())
     }
 
-    /// Returns what requests name it by: the port only where it is not the scheme's own, as signatures
-    /// of requests have it.
+    /// Returns the value of the `Host` header. The port is omitted if it is the scheme's default,
+    /// as request signatures require.
     pub(super) fn header(&self) -> String {
         let default = match self.scheme {
             Scheme::Ws => 80,
@@ -81,7 +80,7 @@ impl Host {
         }
     }
 
-    /// Returns host and port as a URL has them.
+    /// Returns host and port in URL form.
     pub(super) fn authority(&self) -> String {
         if self.name.contains(':') {
             format!("[{}]:{}", self.name, self.port)
@@ -143,7 +142,7 @@ impl FromStr for Address {
     }
 }
 
-/// Tells a scheme from other text before `://`, which may hold a secret.
+/// Distinguishes a scheme from other text before `://`, which may be a secret.
 fn is_scheme(text: &str) -> bool {
     let mark = |c: char| matches!(c, '+' | '-' | '.');
     text.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -158,7 +157,7 @@ fn unix(url: &str) -> Result<Address, AddressError> {
 }
 
 impl fmt::Display for Address {
-    /// Writes the URL; of one on a network without path and query, which may hold a secret.
+    /// Writes the URL; for a network address without path and query, which may contain a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Network(host) => host.fmt(f),
@@ -168,7 +167,7 @@ impl fmt::Display for Address {
 }
 
 impl fmt::Display for Host {
-    /// Writes the URL without path and query, which may hold a secret.
+    /// Writes the URL without path and query, which may contain a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = match self.scheme {
             Scheme::Ws => "ws",
@@ -184,34 +183,34 @@ impl fmt::Debug for Host {
     }
 }
 
-/// Caller: the text is not the URL of a server. It is not repeated, because it may hold a secret.
+/// Caller: the text is not a server URL. The error omits it, because it may contain a secret.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AddressError {
-    /// It does not begin with a scheme.
+    /// The scheme is missing.
     #[error("expected ws://HOST:PORT, wss://HOST:PORT or unix:///path")]
     NoScheme,
-    /// Its scheme is another one.
+    /// The scheme is not supported.
     #[error(
         "scheme `{0}` is not supported; expected ws://HOST:PORT, wss://HOST:PORT or unix:///path"
     )]
     Scheme(String),
-    /// It names no host, or one in a form that there is not.
+    /// The host is missing or malformed.
     #[error("host is missing or malformed")]
     NoHost,
-    /// Its port is not a number from 1 to 65535.
+    /// The port is not a number from 1 to 65535.
     #[error("port is not a number from 1 to 65535")]
     Port,
-    /// It has a user name or password.
+    /// The URL contains a user name or password.
     #[error("user names and passwords are not supported; use a bearer token or a header")]
     UserInfo,
-    /// It has a fragment, which no request carries (RFC 6455 section 3).
+    /// The URL has a fragment, which requests do not carry (RFC 6455 section 3).
     #[error("a websocket URL has no fragment (`#`)")]
     Fragment,
     /// The path of a unix socket is not absolute.
     #[error("expected an absolute path, as in unix:///path")]
     Path,
-    /// It is not a URI at all.
+    /// The text is not a URI.
     #[error("{0}")]
     Malformed(String),
 }

@@ -1,4 +1,5 @@
-//! Links to servers that are there, to such that are not what they should be, and to programs.
+//! Links to websocket servers over loopback and unix sockets, and to peers that violate the
+//! protocol.
 
 mod program;
 mod tls;
@@ -26,19 +27,19 @@ use crate::{
     listener::Listener,
 };
 
-/// Waits, but not forever.
+/// Runs a future with a timeout.
 async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(30), future)
         .await
         .unwrap_or_else(|_| panic!("{what}: not in time"))
 }
 
-/// A server at a URL.
+/// Returns a connector for a URL.
 fn server(url: &str) -> WebSocket {
     WebSocket::new(url.parse().unwrap())
 }
 
-/// The error of a link that could not be opened, with its sources.
+/// Returns the error of a failed connect, and its text with all sources.
 async fn connect_error(server: &WebSocket) -> (ConnectError, String) {
     let error = within("an error", server.open())
         .await
@@ -53,7 +54,7 @@ fn error_chain(error: &dyn std::error::Error) -> String {
     texts.join(": ")
 }
 
-/// Runs a listener; returns the links that are opened to it.
+/// Runs a listener and returns the links opened to it.
 fn listen(listener: Listener, auth: Auth) -> mpsc::Receiver<Link> {
     listen_secure(listener, auth, None)
 }
@@ -83,7 +84,7 @@ async fn loopback(address: &str) -> (Listener, String) {
     (listener, url)
 }
 
-/// Sends a message each way.
+/// Sends a message in each direction.
 async fn exchange(near: &mut Link, accepted: &mut mpsc::Receiver<Link>) {
     let mut far = within("a link", accepted.recv()).await.unwrap();
     for (from, to) in [(&mut *near, &mut far)] {
@@ -250,7 +251,8 @@ fn invalid_url_is_a_caller_error_that_names_valid_schemes() {
     );
 }
 
-/// A peer that reads the request, answers some bytes and hangs up; returns its URL.
+/// Starts a peer that reads the request, sends some bytes and closes the connection; returns its
+/// URL.
 async fn peer(answer: impl Into<Vec<u8>>) -> String {
     let (answer, listener) = (
         answer.into(),
@@ -263,7 +265,7 @@ async fn peer(answer: impl Into<Vec<u8>>) -> String {
         while !request.ends_with(b"\r\n\r\n") {
             stream.read_buf(&mut request).await.unwrap();
         }
-        // In two writes, so that the answer comes in parts.
+        // Two writes, so that the response arrives in parts.
         let (one, two) = answer.split_at(answer.len() / 2);
         stream.write_all(one).await.unwrap();
         stream.flush().await.unwrap();
@@ -332,18 +334,21 @@ async fn peer_that_is_not_a_websocket_server_is_reported() {
     for (answer, reason) in [
         (
             "SSH-2.0-OpenSSH_9.9\r\n".to_owned(),
-            "its answer is not HTTP",
+            "its response is not HTTP",
         ),
-        (endless, "its answer is too long"),
+        (endless, "its response is too long"),
         (
             "HTTP/1.1 101 X\r\nUpgrade: h2c\r\n\r\n".to_owned(),
-            "it switches to another protocol",
+            "it switched to another protocol",
         ),
         (
             format!("{switched}Sec-WebSocket-Accept: AAAA\r\n\r\n"),
-            "it answers another request",
+            "its response belongs to another request",
         ),
-        (format!("{switched}\r\n"), "it answers another request"),
+        (
+            format!("{switched}\r\n"),
+            "its response belongs to another request",
+        ),
     ] {
         let (error, text) = connect_error(&server(&peer(answer).await)).await;
         assert_eq!(error.fault(), Fault::Peer);

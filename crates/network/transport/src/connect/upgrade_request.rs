@@ -1,4 +1,4 @@
-//! The request for a websocket, and what is answered (RFC 6455 section 4.1).
+//! The websocket upgrade request and the check of its response (RFC 6455 section 4.1).
 
 use std::{borrow::Cow, io, time::Duration};
 
@@ -12,19 +12,19 @@ use tokio::{
 use super::{BearerToken, ConnectError, Headers, request_headers};
 use crate::websocket::accept_key;
 
-/// Longest head of an answer.
+/// Maximum length of a response head.
 const MAX_HEAD_BYTES: usize = 16 << 10;
-/// Headers of an answer.
+/// Maximum number of headers in a response.
 const MAX_HEADERS: usize = 64;
-/// How much of a refusal's text is read; what is shown of it.
+/// How much of a refusal's body is read, and how much of it is shown.
 const MAX_BODY_BYTES: usize = 4 << 10;
 const MAX_SHOWN_CHARS: usize = 500;
-/// What is shorter is not taken for a secret: it would be found in any text.
+/// Shorter strings are not treated as secrets: they occur in any text.
 const MIN_SECRET_BYTES: usize = 4;
-/// How long a refusal's text may take: that it was refused is known already.
+/// How long reading the body of a refusal may take.
 const BODY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What is asked for.
+/// An upgrade request.
 #[derive(Debug)]
 pub(super) struct UpgradeRequest<'a> {
     pub(super) authority: &'a str,
@@ -34,7 +34,7 @@ pub(super) struct UpgradeRequest<'a> {
 }
 
 impl UpgradeRequest<'_> {
-    /// Upgrades a connection; returns what came behind the answer.
+    /// Upgrades a connection and returns the bytes that followed the response.
     pub(super) async fn upgrade<S>(&self, stream: &mut S) -> Result<Vec<u8>, ConnectError>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -44,7 +44,7 @@ impl UpgradeRequest<'_> {
         stream.flush().await?;
         let mut response_bytes = Vec::new();
         loop {
-            // A connection that is cut in the middle of an answer says nothing about the peer.
+            // A connection that is cut during the response says nothing about the peer.
             if stream.read_buf(&mut response_bytes).await? == 0 {
                 return Err(ConnectError::Closed);
             }
@@ -54,9 +54,9 @@ impl UpgradeRequest<'_> {
                 Ok(httparse::Status::Complete(length)) => length,
                 Ok(httparse::Status::Partial) if response_bytes.len() <= MAX_HEAD_BYTES => continue,
                 Ok(httparse::Status::Partial) => {
-                    return Err(ConnectError::NotWebSocket("its answer is too long"));
+                    return Err(ConnectError::NotWebSocket("its response is too long"));
                 }
-                Err(_) => return Err(ConnectError::NotWebSocket("its answer is not HTTP")),
+                Err(_) => return Err(ConnectError::NotWebSocket("its response is not HTTP")),
             };
             let head = ResponseHead(&response);
             let status = response.code.unwrap_or(0);
@@ -76,8 +76,8 @@ impl UpgradeRequest<'_> {
         }
     }
 
-    /// Tells whether a text repeats what may be secret: who answers that there is no such path often
-    /// names the path.
+    /// Returns whether a text contains something secret. A "no such path" response often names the
+    /// path.
     fn is_secret_in(&self, text: &str) -> bool {
         let (path, query) = self.target.split_once('?').unwrap_or((self.target, ""));
         let token = self.bearer_token.map(BearerToken::secret);
@@ -106,28 +106,28 @@ impl UpgradeRequest<'_> {
     }
 }
 
-/// The head of an answer.
+/// The head of a response.
 struct ResponseHead<'a>(&'a httparse::Response<'a, 'a>);
 
 impl ResponseHead<'_> {
-    /// Checks that the peer is a websocket server that answers this very request.
+    /// Checks that the response is a websocket handshake for this request.
     fn check(&self, key: &str) -> Result<(), ConnectError> {
         let refusal = if !self.has("upgrade", "websocket") || !self.has("connection", "upgrade") {
-            "it switches to another protocol"
+            "it switched to another protocol"
         } else if self.value("sec-websocket-accept") != Some(accept_key(key.as_bytes()).as_bytes())
         {
-            "it answers another request"
+            "its response belongs to another request"
         } else if self.value("sec-websocket-extensions").is_some() {
-            "it uses an extension that nobody asked for"
+            "it uses an extension that was not requested"
         } else if self.value("sec-websocket-protocol").is_some() {
-            "it uses a subprotocol that nobody asked for"
+            "it uses a subprotocol that was not requested"
         } else {
             return Ok(());
         };
         Err(ConnectError::NotWebSocket(refusal))
     }
 
-    /// Tells where the body ends.
+    /// Returns how the body is framed.
     fn framing(&self) -> BodyFraming {
         if self.has("transfer-encoding", "chunked") {
             return BodyFraming::Chunked;
@@ -158,16 +158,16 @@ impl ResponseHead<'_> {
     }
 }
 
-/// Where a body ends.
+/// How a body is framed.
 enum BodyFraming {
-    /// After this many bytes, or when the peer is done.
+    /// Up to this many bytes, or until the peer closes.
     Plain(usize),
-    /// After a chunk of nothing.
+    /// Chunked transfer encoding.
     Chunked,
 }
 
 impl BodyFraming {
-    /// Reads what there is of a body in good time. `body` came with the head.
+    /// Reads the available body within the timeout. `body` holds the bytes that came with the head.
     async fn read<S: AsyncRead + Unpin>(self, stream: &mut S, mut body: Vec<u8>) -> Vec<u8> {
         let limit = match self {
             Self::Plain(length) => length,
@@ -181,7 +181,7 @@ impl BodyFraming {
             while !is_whole(&body) && stream.read_buf(&mut body).await? > 0 {}
             Ok::<_, io::Error>(())
         };
-        // The refusal itself is told, with as much of its text as came.
+        // The refusal is reported with the text that has arrived.
         drop(timeout(BODY_TIMEOUT, rest).await);
         body.truncate(limit);
         match self {
@@ -191,7 +191,7 @@ impl BodyFraming {
     }
 }
 
-/// Joins the chunks of a body, as far as they are there.
+/// Joins the chunks that have arrived.
 fn join_chunks(mut body: &[u8]) -> Vec<u8> {
     let mut joined = Vec::new();
     while let Ok(httparse::Status::Complete((start, length))) = httparse::parse_chunk_size(body) {
@@ -206,7 +206,7 @@ fn join_chunks(mut body: &[u8]) -> Vec<u8> {
     joined
 }
 
-/// Returns what a status means; nothing if it is none of the usual ones.
+/// Returns the standard reason phrase of a status, or an empty string.
 fn status_text(status: u16) -> &'static str {
     let status = StatusCode::from_u16(status).ok();
     status
@@ -214,7 +214,7 @@ fn status_text(status: u16) -> &'static str {
         .unwrap_or("")
 }
 
-/// Returns what a peer wrote as one line for people.
+/// Collapses text of a peer into one printable line.
 fn one_line(text: &[u8]) -> String {
     let text: Cow<'_, str> = String::from_utf8_lossy(text);
     let words: Vec<&str> = text
@@ -224,7 +224,7 @@ fn one_line(text: &[u8]) -> String {
     words.join(" ")
 }
 
-/// Sixteen bytes that tell this handshake from a cached one; they are no secret.
+/// Returns sixteen bytes that distinguish this handshake from a cached one. They are not secret.
 fn handshake_nonce() -> [u8; 16] {
     use std::hash::{BuildHasher, RandomState};
 
@@ -233,7 +233,7 @@ fn handshake_nonce() -> [u8; 16] {
     (u128::from(high) << 64 | u128::from(low)).to_ne_bytes()
 }
 
-/// Reads bytes as the answer to a handshake, for the fuzz target `http_handshake`.
+/// Parses bytes as a handshake response, for the fuzz target `http_handshake`.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz_response(data: &[u8]) {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];

@@ -1,4 +1,4 @@
-//! Links over a websocket.
+//! Connects links and sockets over a websocket.
 
 use std::{io, net::SocketAddr, path::Path, time::Duration};
 
@@ -26,29 +26,28 @@ use crate::{
     },
 };
 
-/// How long connecting may take, from the name's resolution to the last byte of the handshake,
-/// unless a caller says otherwise.
+/// Default timeout for connecting, from name resolution to the last byte of the handshake.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A server that is reached over a websocket, and how.
+/// A server reached over a websocket, and how to reach it.
 #[derive(Clone, Debug)]
 pub struct WebSocket {
-    /// Where it is.
+    /// Address of the server.
     pub address: Address,
-    /// What is sent with the request.
+    /// Headers of the upgrade request.
     pub headers: Headers,
-    /// The secret that opens the door.
+    /// Bearer token of the client.
     pub bearer_token: Option<BearerToken>,
-    /// Whose certificates are accepted.
+    /// Certificates that the client trusts.
     pub trust: Trust,
-    /// Who may listen, if it is a unix socket.
+    /// Which listeners the client trusts on a unix socket.
     pub listener: ListenerTrust,
-    /// How long it may take.
+    /// Timeout for connecting.
     pub connect_timeout: Duration,
 }
 
 impl WebSocket {
-    /// Describes a server that asks for nothing.
+    /// Describes a server that requires no credentials.
     pub fn new(address: Address) -> Self {
         Self {
             address,
@@ -60,10 +59,10 @@ impl WebSocket {
         }
     }
 
-    /// Checks what can be known without a connection.
+    /// Checks the configuration without connecting.
     ///
     /// # Errors
-    /// When others could read the token on its way.
+    /// Fails if a credential would be sent unencrypted over a network.
     pub fn check(&self) -> Result<(), ConnectError> {
         if self.has_secret() && !self.address.is_private() {
             return Err(ConnectError::TokenInTheClear(self.address.to_string()));
@@ -71,19 +70,19 @@ impl WebSocket {
         Ok(())
     }
 
-    /// Opens a link. Dropping the future leaves none.
+    /// Opens a link. Dropping the future closes the connection.
     ///
     /// # Errors
-    /// When no websocket came about in time.
+    /// Fails if the websocket is not open within the timeout.
     pub async fn open(&self) -> Result<Link, ConnectError> {
         self.open_with(LinkOptions::of(Role::Client), None).await
     }
 
-    /// Opens a link that is told what it carries, through a proxy if there is one. Dropping the future
-    /// leaves none.
+    /// Opens a link with options, optionally through a proxy. Dropping the future closes the
+    /// connection.
     ///
     /// # Errors
-    /// When no websocket came about in time.
+    /// Fails if the websocket is not open within the timeout.
     pub async fn open_with(
         &self,
         options: LinkOptions,
@@ -100,20 +99,20 @@ impl WebSocket {
         ))
     }
 
-    /// Opens a socket for raw messages. Dropping the future leaves none.
+    /// Opens a socket for binary messages. Dropping the future closes the connection.
     ///
     /// # Errors
-    /// When no websocket came about in time.
+    /// Fails if the websocket is not open within the timeout.
     pub async fn open_socket(&self) -> Result<Socket, ConnectError> {
         self.connect_and_upgrade(None)
             .await
             .map(UpgradedStream::into_socket)
     }
 
-    /// Opens a socket for raw messages through a proxy.
+    /// Opens a socket for binary messages through a proxy.
     ///
     /// # Errors
-    /// When no websocket came about in time.
+    /// Fails if the websocket is not open within the timeout.
     pub async fn open_socket_through(&self, proxy: &Proxy) -> Result<Socket, ConnectError> {
         self.connect_and_upgrade(Some(proxy))
             .await
@@ -180,14 +179,14 @@ impl WebSocket {
         Ok(UpgradedStream::new(read, write, rest))
     }
 
-    /// Connects to the first address of a host that answers.
+    /// Connects to the first reachable address of a host.
     async fn dial(&self, host: &Host) -> Result<TcpStream, ConnectError> {
         let resolve = |source| ConnectError::Resolve {
             host: host.name.clone(),
             source,
         };
         let found = lookup_host((host.name.as_str(), host.port)).await;
-        // `localhost` is a name like others: a token goes to where it should lead, or nowhere.
+        // `localhost` may resolve to any address. A token is sent only to loopback.
         let loopback_only = self.has_secret() && host.scheme == Scheme::Ws;
         let addresses: Vec<SocketAddr> = found
             .map_err(resolve)?
@@ -245,7 +244,7 @@ impl WebSocket {
 struct UpgradedStream {
     input: Box<dyn AsyncRead + Send + Unpin>,
     output: Box<dyn AsyncWrite + Send + Unpin>,
-    /// What came behind the answer.
+    /// Bytes that followed the response.
     rest: Vec<u8>,
 }
 
@@ -268,8 +267,7 @@ impl UpgradedStream {
     }
 }
 
-/// Tells what is wrong with a certificate from what is wrong with TLS, and that from a connection
-/// that broke.
+/// Distinguishes certificate errors, other TLS errors and connection failures.
 fn tls_error(host: &str, error: io::Error) -> ConnectError {
     let inner = error
         .get_ref()

@@ -1,5 +1,5 @@
-//! Which `Host` a request may name. A web page whose name was made to lead to this machine (DNS
-//! rebinding) sends that name, and no `Origin` with a plain `GET`.
+//! Validation of the `Host` of a request, against DNS rebinding: a web page whose name was made to
+//! resolve to this machine sends that name, and a simple `GET` carries no `Origin`.
 
 use std::{fmt, net::IpAddr, path::Path, str::FromStr, sync::Arc};
 
@@ -12,7 +12,7 @@ use tokio_rustls::rustls::{
 
 use crate::tls::{TlsError, leaf_certificate};
 
-/// Names of a listener that were configured: DNS names, separated by commas.
+/// Configured DNS names of a listener, separated by commas.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct HostNames(Vec<String>);
 
@@ -44,8 +44,8 @@ impl FromStr for HostNames {
 #[error("invalid host name `{0}`; expected names such as box.example.org, without scheme and port")]
 pub struct HostNamesParseError(String);
 
-/// The hosts that a listener answers to: every IP address, `localhost`, the machine's name, the names
-/// of its certificate, and those that were configured.
+/// Hosts that a listener accepts: every IP address, `localhost`, the machine's name, the names of
+/// its certificate, and the configured names.
 #[derive(Clone, Default)]
 pub struct AllowedHosts {
     names: Arc<Vec<String>>,
@@ -63,7 +63,7 @@ impl fmt::Debug for AllowedHosts {
 }
 
 impl AllowedHosts {
-    /// Allows these names beside those that every listener has.
+    /// Allows these names in addition to the built-in ones.
     pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let machine = rustix::system::uname();
         let machine = machine.nodename().to_str().unwrap_or_default().to_owned();
@@ -77,7 +77,7 @@ impl AllowedHosts {
         }
     }
 
-    /// Allows every host: for sockets that no DNS name leads to.
+    /// Allows every host, for sockets that DNS cannot name.
     pub fn any() -> Self {
         Self {
             any: true,
@@ -85,10 +85,10 @@ impl AllowedHosts {
         }
     }
 
-    /// Allows the names of a certificate, too: the first one of a PEM file.
+    /// Allows the names of a certificate as well: the first one of a PEM file.
     ///
     /// # Errors
-    /// When the file cannot be read, or has no certificate.
+    /// Fails if the file cannot be read or contains no certificate.
     pub fn with_certificate(self, path: &Path) -> Result<Self, TlsError> {
         let certificate = Some(Arc::new(leaf_certificate(path)?));
         Ok(Self {
@@ -97,13 +97,13 @@ impl AllowedHosts {
         })
     }
 
-    /// Tells whether the value of a `Host` header names this listener; `None` if it is malformed.
+    /// Returns whether the value of a `Host` header is allowed; `None` if it is malformed.
     pub(super) fn allow(&self, value: &HeaderValue) -> Option<bool> {
         let authority = Authority::try_from(value.as_bytes()).ok()?;
         self.allow_authority(&authority)
     }
 
-    /// The same of the authority of a request target.
+    /// Returns the same for the authority of a request target.
     pub(super) fn allow_authority(&self, authority: &Authority) -> Option<bool> {
         let host = authority.host();
         if host.is_empty() || authority.as_str().contains('@') {
@@ -131,7 +131,7 @@ impl AllowedHosts {
     }
 }
 
-/// Names are compared in lower case and without the dot of the root.
+/// Normalises a name: lower case, without the trailing dot.
 fn canonical(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }

@@ -1,4 +1,4 @@
-//! One HTTP connection: requests are served until one of them becomes a websocket.
+//! One HTTP connection: serves requests until one of them becomes a websocket.
 
 use std::{
     convert::Infallible,
@@ -21,21 +21,21 @@ use tokio::{
     time::timeout,
 };
 
-/// How long a client may take to send the head of its request, the next one on the same connection
-/// included.
+/// How long a client may take to send a request head, including the next one on the same
+/// connection.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The longest head of a request: a token of 16 KiB and some more headers fit. The library would keep
-/// 400 KiB for each client that sends a head and never ends it.
+/// Maximum length of a request head: a token of 16 KiB and some headers fit. The default of hyper
+/// would buffer 400 KiB for each client that never completes a head.
 const MAX_HEAD_BYTES: usize = 32 << 10;
 
-/// The halves of a stream.
+/// Read half and write half of a stream.
 pub(crate) type BoxedSplit = (
     Box<dyn AsyncRead + Send + Unpin>,
     Box<dyn AsyncWrite + Send + Unpin>,
 );
 
-/// A stream that can be taken apart again after hyper has served requests on it.
+/// A stream that can be split after hyper has served requests on it.
 pub(crate) trait IntoSplit: AsyncRead + AsyncWrite + Send + Unpin + 'static {
     fn into_boxed_split(self) -> BoxedSplit;
 }
@@ -61,7 +61,7 @@ impl IntoSplit for tokio_rustls::server::TlsStream<tokio::net::TcpStream> {
     }
 }
 
-/// The request that becomes a websocket, and what is known of it.
+/// The upgrade of a connection, with the context of its request.
 #[derive(Debug)]
 pub(super) struct PendingUpgrade<T>(Mutex<Option<(OnUpgrade, T)>>);
 
@@ -72,12 +72,12 @@ impl<T> Default for PendingUpgrade<T> {
 }
 
 impl<T> PendingUpgrade<T> {
-    /// Notes that a request was answered with 101. It is the last one of its connection.
+    /// Records the request that was answered with 101. It is the last one of its connection.
     pub(super) fn set(&self, request: &mut Request<Incoming>, what: T) {
         self.set_upgrade(hyper::upgrade::on(request), what);
     }
 
-    /// The same for a request that was taken apart.
+    /// Records an upgrade that was already extracted from its request.
     pub(super) fn set_upgrade(&self, upgrade: OnUpgrade, what: T) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((upgrade, what));
     }
@@ -87,23 +87,23 @@ impl<T> PendingUpgrade<T> {
     }
 }
 
-/// A connection that hyper is done with.
+/// A connection that hyper has released after an upgrade.
 pub(super) struct UpgradedConnection<S> {
     pub(super) stream: S,
-    /// What came behind the request.
+    /// Bytes that followed the request.
     pub(super) already_read: Bytes,
 }
 
-/// How long a connection may be used for requests.
+/// Timeouts of a connection that serves requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ConnectionTimeouts {
-    /// How long it lasts, however many requests there are.
+    /// Total duration, independent of the number of requests.
     pub(super) total: Duration,
-    /// How long a request that is being answered then may still take.
+    /// How long a request in progress may still take after that.
     pub(super) last_request: Duration,
 }
 
-/// Serves requests until one becomes a websocket, the client is done, or time is up.
+/// Serves requests until one becomes a websocket, the client closes, or the connection times out.
 pub(super) async fn serve_connection<S, V, T>(
     stream: S,
     service: V,

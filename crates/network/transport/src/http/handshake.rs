@@ -1,5 +1,5 @@
-//! What every request must be like, what makes a websocket of one (RFC 6455 section 4.2), and short
-//! answers. Pure.
+//! Checks that apply to every request, the server side of the websocket handshake (RFC 6455 section
+//! 4.2), and short text responses. Pure.
 
 use base64_simd::STANDARD;
 use http::{
@@ -11,13 +11,13 @@ use hyper::body::Bytes;
 use super::AllowedHosts;
 use crate::websocket::accept_key;
 
-/// Checks what holds for every request, on whatever route.
+/// Checks a request on any route: origin, HTTP version, host and number of authorization headers.
 ///
 /// # Errors
-/// The refusal to answer with.
+/// Returns the refusal to send.
 #[expect(
     clippy::result_large_err,
-    reason = "the refusal is the answer, made once a request"
+    reason = "the refusal is the response, made once per request"
 )]
 pub(super) fn check_request<B>(
     request: &Request<B>,
@@ -40,7 +40,7 @@ pub(super) fn check_request<B>(
             ));
         }
     };
-    // In absolute form the target has precedence over the header (RFC 9112 section 3.2.2).
+    // In absolute form, the target takes precedence over the header (RFC 9112 section 3.2.2).
     let target = match request.uri().authority() {
         Some(authority) => hosts.allow_authority(authority),
         None => Some(true),
@@ -70,13 +70,13 @@ pub(super) fn check_request<B>(
     Ok(())
 }
 
-/// Tells whether a request asks for a websocket.
+/// Returns whether a request asks for a websocket.
 pub fn wants_websocket(headers: &HeaderMap) -> bool {
     has_token(headers, header::CONNECTION, "upgrade")
         && has_token(headers, header::UPGRADE, "websocket")
 }
 
-/// Answers a request for a websocket: agrees to it, or refuses what is not a handshake of version 13.
+/// Answers an upgrade request: accepts it, or refuses anything but a version 13 handshake.
 pub(super) fn upgrade_response<B>(request: &Request<B>) -> Response<Full<Bytes>> {
     let headers = request.headers();
     if request.method() != Method::GET {
@@ -140,7 +140,7 @@ fn has_token(headers: &HeaderMap, name: HeaderName, token: &str) -> bool {
         .any(|part| part.trim().eq_ignore_ascii_case(token))
 }
 
-/// Answers with a line of text, or with nothing.
+/// Makes a response with a line of text, or an empty one.
 pub(super) fn text_response(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
     let body = body.into();
     let empty = body.is_empty();
@@ -157,10 +157,10 @@ pub(super) fn text_response(status: StatusCode, body: impl Into<Bytes>) -> Respo
 const MAX_HEADERS: usize = 100;
 
 #[cfg(any(test, fuzzing))]
-/// Parses a request and decides on it; parses the same bytes as an answer.
+/// Parses bytes as a request and checks it; parses the same bytes as a response.
 ///
 /// # Panics
-/// When a request becomes a websocket that must not.
+/// Panics if an invalid request would become a websocket.
 pub fn http_handshake(data: &[u8]) {
     crate::connect::fuzz_response(data);
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];

@@ -1,7 +1,7 @@
-//! Connections that have not become a websocket: bounded, in all and for each client.
+//! Limits for connections that are not yet a websocket, in total and per client address.
 //!
-//! Invariant: whoever holds connections open without using them loses the oldest, so a new client is
-//! always served. What has become a websocket is not counted here.
+//! Invariant: a full table evicts the oldest connection of the busiest address, so a new client is
+//! always served. Upgraded connections are not counted.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -14,16 +14,15 @@ use tokio::sync::Notify;
 
 use super::site::Peer;
 
-/// What connections may take before they have become a websocket.
+/// Limits for connections before they become a websocket.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PendingLimits {
-    /// Connections of all clients. One more closes the oldest of whoever has most.
+    /// Maximum number of connections. One more evicts the oldest connection of the busiest address.
     pub max_connections: usize,
-    /// Connections of one address: an IPv4 address, an IPv6 network of 64 bits, or a local account.
-    /// One more closes its oldest.
+    /// Maximum number of connections per address: an IPv4 address, an IPv6 /64 network, or a local
+    /// account. One more evicts its oldest connection.
     pub max_per_address: usize,
-    /// How long a connection may last, whatever is asked on it. A request that is being answered then
-    /// is the last.
+    /// Maximum duration of a connection. A request in progress at that time is the last.
     pub timeout: Duration,
 }
 
@@ -45,7 +44,7 @@ pub(crate) struct PendingConnections(Arc<Mutex<PendingTable>>);
 struct PendingTable {
     limits: PendingLimits,
     next_number: u64,
-    /// By age.
+    /// Ordered by age.
     connections: BTreeMap<u64, (ClientAddress, Arc<Notify>)>,
     by_address: HashMap<ClientAddress, usize>,
 }
@@ -78,7 +77,7 @@ impl PendingConnections {
         })))
     }
 
-    /// Counts a new connection. If there are too many, an older one is told to close.
+    /// Registers a new connection, and evicts an older one if a limit is exceeded.
     pub(crate) fn register(&self, peer: Peer) -> PendingConnection {
         let (address, evicted) = (ClientAddress::from(peer), Arc::new(Notify::new()));
         let mut table = self.lock();
@@ -138,7 +137,7 @@ impl PendingTable {
     }
 }
 
-/// One pending connection. Dropping it makes room for another.
+/// A registered connection. Dropping it frees its place.
 #[derive(Debug)]
 pub(crate) struct PendingConnection {
     number: u64,
@@ -147,7 +146,7 @@ pub(crate) struct PendingConnection {
 }
 
 impl PendingConnection {
-    /// Runs what serves the connection until it is done, or the connection has to make room.
+    /// Runs `served` until it completes or the connection is evicted.
     pub(crate) async fn serve<T>(self, served: impl Future<Output = Option<T>>) -> Option<T> {
         tokio::select! {
             biased;

@@ -1,6 +1,6 @@
-//! Requests that somebody else answers: the site says what, this says how.
-//! Invariant: a web page is let in nowhere; a request that takes too long is given up.
-//! Not here: routes, authentication, bodies and their limits.
+//! Serves HTTP requests through an application-defined service.
+//! Invariant: requests with an `Origin` are refused, and slow requests time out. Elsewhere: routes,
+//! authentication, bodies and their limits.
 
 #[cfg(test)]
 mod tests;
@@ -29,13 +29,13 @@ use crate::{
     websocket::socket::{Socket, SocketLimits},
 };
 
-/// Answers requests.
+/// Handles requests.
 pub trait Site: Send + Sync + 'static {
-    /// What the site knows of a websocket that it agreed to.
+    /// Context of an accepted websocket.
     type Upgrade: Send + 'static;
 
-    /// Answers one request. What a body may hold is the site's business; the time is not, it is
-    /// limited by [`SiteOptions::request_timeout`].
+    /// Handles one request. The service limits the body; [`SiteOptions::request_timeout`] limits
+    /// the time.
     fn answer(
         &self,
         request: Request<Incoming>,
@@ -43,22 +43,22 @@ pub trait Site: Send + Sync + 'static {
     ) -> BoxFuture<'_, Answer<Self::Upgrade>>;
 }
 
-/// What a site answers.
+/// Outcome of a request.
 #[derive(Debug)]
 pub enum Answer<U> {
-    /// This.
+    /// Sends a response.
     Reply(Response<Full<Bytes>>),
-    /// With a websocket. A request that asks for none is refused all the same; a site to which that
-    /// matters finds out with [`wants_websocket`].
+    /// Accepts a websocket. A request that is not an upgrade is refused regardless; use
+    /// [`wants_websocket`] to find out earlier.
     Upgrade(U),
 }
 
-/// Who asks.
+/// Origin of a request.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Peer {
-    /// Somebody on a network.
+    /// A network address.
     Network(SocketAddr),
-    /// An account of this machine.
+    /// A local account.
     Account(u32),
 }
 
@@ -71,18 +71,18 @@ impl fmt::Display for Peer {
     }
 }
 
-/// How a site is served.
+/// Options of an HTTP service.
 #[derive(Clone, Debug)]
 pub struct SiteOptions {
-    /// Websockets that may be open at once; a further one is refused.
+    /// Maximum number of open websockets.
     pub max_connections: usize,
-    /// What connections may take that are not websockets.
+    /// Limits for connections that are not yet a websocket.
     pub pending: PendingLimits,
-    /// Which names of this listener requests may use.
+    /// Host names that requests may use.
     pub hosts: AllowedHosts,
-    /// How long one request may take, its body and the site's answer included.
+    /// Timeout of one request, including its body and the response.
     pub request_timeout: Duration,
-    /// What holds for its websockets.
+    /// Limits of its websockets.
     pub socket: SocketLimits,
 }
 
@@ -98,7 +98,7 @@ impl Default for SiteOptions {
     }
 }
 
-/// Serves requests on a new connection until one becomes a socket, or the client is done.
+/// Serves requests on a new connection until one becomes a socket or the client closes.
 pub(crate) fn serve<I: IntoSplit, S: Site>(
     stream: I,
     site: &S,
@@ -106,7 +106,7 @@ pub(crate) fn serve<I: IntoSplit, S: Site>(
     options: SiteOptions,
     slots: Arc<Semaphore>,
 ) -> impl Future<Output = Option<(S::Upgrade, Socket)>> + Send {
-    // In a box: it holds hyper's state, which the task keeps room for long after the upgrade.
+    // Boxed: the task would otherwise keep room for hyper's state after the upgrade.
     Box::pin(async move {
         let pending_upgrade = PendingUpgrade::default();
         let service = service_fn(|request: Request<Incoming>| {

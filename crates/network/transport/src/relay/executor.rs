@@ -1,7 +1,8 @@
-//! The executor's end of a relay: one websocket, many streams, each a link for whoever serves it.
+//! The executor's end of a relay: one websocket with many streams, each of which is a link.
 //!
-//! Invariant: a harness that the [validator](Validator) has not approved gets a reset that says
-//! nothing, or learns that the registry rejects the executor itself. Reliable streams outlive their connection, parked, for a while.
+//! Invariant: a harness that the [validator](Validator) has not accepted gets a reset without a
+//! reason, or learns that the registry rejects the executor itself. Reliable streams are parked for
+//! a while when their connection is lost.
 
 mod connection;
 mod keepalive;
@@ -28,7 +29,7 @@ use crate::{
     websocket::socket::Socket,
 };
 
-/// Serves the streams of harnesses, on one connection after the other.
+/// Serves the streams of harnesses over consecutive connections.
 pub struct Executor {
     identity: Arc<Identity>,
     environment_id: String,
@@ -37,23 +38,23 @@ pub struct Executor {
     streams: Arc<Mutex<StreamTable>>,
 }
 
-/// How a connection ended. Its plain streams have ended, its reliable ones are parked.
+/// How a connection ended. Plain streams have ended, reliable ones are parked.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Ended {
     /// The relay closed it.
     Closed,
-    /// It cannot be read any further.
+    /// Reading failed.
     Read(ReadError),
-    /// It cannot be written to, or its pings stay unanswered.
+    /// Writing failed, or the relay did not answer pings.
     Write(io::Error),
-    /// Nobody takes links any more.
+    /// The receiver of links is closed.
     Unwanted,
 }
 
 impl Executor {
-    /// Makes an executor whose streams go to `links`. When those are not taken, new streams are
-    /// reset.
+    /// Creates an executor that sends its streams to `links`. New streams are reset while the
+    /// channel is full.
     pub fn new(
         identity: Arc<Identity>,
         environment_id: String,
@@ -69,8 +70,8 @@ impl Executor {
         }
     }
 
-    /// Serves one connection until it ends. Reliable streams of the one before are still there, for
-    /// their harnesses to come back to. Dropping the future drops the connection.
+    /// Serves one connection until it ends. Harnesses can resume reliable streams of the previous
+    /// connection. Dropping the future closes the connection.
     pub async fn serve(&mut self, socket: Socket, registration_id: String) -> Ended {
         let park_on_drop = ParkOnDrop(Arc::clone(&self.streams));
         let ended = ExecutorConnection::new(self, &self.streams, socket, registration_id)
@@ -89,7 +90,7 @@ impl fmt::Debug for Executor {
     }
 }
 
-/// Parks the streams when their connection is gone, however it went.
+/// Parks the streams when the connection ends for any reason.
 struct ParkOnDrop(Arc<Mutex<StreamTable>>);
 
 impl Drop for ParkOnDrop {
@@ -99,7 +100,7 @@ impl Drop for ParkOnDrop {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return;
         };
-        // Until there is a connection again, nobody else looks at the clock.
+        // Without a connection, this task expires the parked streams.
         let streams = Arc::downgrade(&self.0);
         drop(runtime.spawn(async move {
             loop {
@@ -120,35 +121,35 @@ fn lock(streams: &Mutex<StreamTable>) -> MutexGuard<'_, StreamTable> {
     streams.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Asks the registry about harnesses.
+/// Validates harnesses, for example by asking a registry.
 pub trait Validator: Send + Sync {
-    /// Tells whether a claim holds. It is dropped when the answer no longer matters, and counts as
+    /// Validates a claim. The future is dropped when the outcome no longer matters, and counts as
     /// [`ValidationOutcome::Refused`] after ten seconds.
     fn validate(&self, claim: Claim) -> BoxFuture<'static, ValidationOutcome>;
 }
 
-/// What the registry says about a harness.
+/// Outcome of the validation of a harness.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ValidationOutcome {
-    /// It may come in.
+    /// The harness may open the stream.
     Accepted,
-    /// It may not, or nobody could be asked. The harness learns nothing else.
+    /// The harness is refused, or validation failed. The harness gets no reason.
     Refused,
-    /// The registry rejects the executor's own credential (401). The harness is told, as no other
-    /// attempt of it can succeed.
+    /// The registry rejects the executor's own credential (401). The harness is informed, because
+    /// its retries cannot succeed.
     ExecutorUnauthenticated,
 }
 
-/// What a harness claims in its first message.
+/// Claim of a harness from its first handshake message.
 #[derive(Clone, Eq, PartialEq)]
 pub struct Claim {
     /// The registration under which the executor was reached.
     pub registration_id: String,
-    /// The stream that the harness wants. Untrusted text.
+    /// The requested stream. Untrusted text.
     pub stream_id: StreamId,
-    /// The key that the harness says it holds.
+    /// The key that the harness claims to hold.
     pub harness_key: PublicKey,
-    /// What the registry gave the harness: a secret for the registry alone.
+    /// Authorization issued by the registry to the harness. Secret; only for the registry.
     pub authorization: String,
 }
 

@@ -1,8 +1,8 @@
 //! The harness's end of a relay: one websocket for one stream, which is one link.
 //!
-//! A link to an executor that acknowledges outlives the loss of its websocket: it fetches another
-//! [ticket](Ticket), opens another websocket, and goes on where it was. Any other link ends.
-//! Invariant: a ticket is used once, and the executor's key stays the same for the life of a link.
+//! A link to an executor that acknowledges survives the loss of its websocket: it fetches another
+//! [grant](Ticket), opens another websocket and resumes. Any other link ends.
+//! Invariant: a grant is used once, and the executor's key never changes during a link.
 
 mod driver;
 mod reconnect;
@@ -38,35 +38,36 @@ use crate::{
     websocket::socket::{Raw, Socket},
 };
 
-/// How an executor is reached.
+/// Options for reaching an executor.
 #[derive(Clone, Debug)]
 pub struct HarnessOptions {
-    /// Whose certificates are accepted of a relay.
+    /// Certificates trusted for the relay.
     pub trust: Trust,
-    /// What the relay is reached through.
+    /// Proxy to the relay.
     pub proxy: Option<Proxy>,
-    /// What is sent with the request for a websocket.
+    /// Headers of upgrade requests.
     pub headers: Headers,
-    /// What the requests for websockets belong to. Absent: they carry no trace.
+    /// Trace context of upgrade requests. Absent: they carry none.
     pub trace: Option<TraceSource>,
-    /// How long opening a websocket may take.
+    /// Timeout for opening a websocket.
     pub connect_timeout: Duration,
-    /// How long the executor may take to answer. Whoever uses the link counts from the same moment:
+    /// Timeout for the executor's handshake response. The session handshake shares it: see
     /// [`Link::handshake_began`].
     pub handshake_timeout: Duration,
-    /// How long a reliable link may be without a websocket. Longer than an executor keeps a stream
-    /// whose harness is away, and less than it keeps a session.
+    /// How long a reliable link may be without a websocket. Longer than an executor parks a stream,
+    /// and shorter than it keeps a session.
     pub recovery: Duration,
-    /// What the executor is offered.
+    /// Delivery mode offered to the executor.
     pub offer: Offer,
 }
 
-/// Whether an executor is told that we acknowledge.
+/// Delivery mode that is offered to an executor.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Offer {
-    /// It is; if it does too, the link survives the loss of its websocket.
+    /// Acknowledged delivery. If the executor supports it, the link survives the loss of its
+    /// websocket.
     Reliable,
-    /// It is not: this end behaves as a stock one does.
+    /// Plain delivery, as the stock harness.
     Plain,
 }
 
@@ -85,12 +86,12 @@ impl Default for HarnessOptions {
     }
 }
 
-/// Opens a link to the executor that the tickets lead to. Dropping the future leaves nothing behind.
+/// Opens a link to the executor named by the grants. Dropping the future closes the connection.
 ///
-/// A relay that does not know the ticket's URL any more (401) is asked once more with a fresh ticket.
+/// If the relay rejects the grant's URL (401), it is retried once with a fresh grant.
 ///
 /// # Errors
-/// When there is no ticket, no websocket, or no answer in time.
+/// Fails if there is no grant, no websocket, or no response in time.
 pub async fn open(
     identity: Arc<Identity>,
     tickets: Arc<dyn Tickets>,
@@ -135,7 +136,7 @@ async fn fetch_and_dial(
     }
 }
 
-/// Starts the driver of a stream. From now on the relay is pinged, as by the stock harness.
+/// Starts the driver of a stream. From now on it pings the relay, as the stock harness does.
 fn start_driver(
     mut socket: Socket,
     accepted: AcceptedStream,
@@ -166,25 +167,24 @@ fn peer(ticket: &Ticket) -> String {
     format!("environment {:?}", ticket.environment_id)
 }
 
-/// Gives out tickets, such as by asking a registry.
+/// Issues rendezvous grants, for example by asking a registry.
 pub trait Tickets: Send + Sync {
-    /// Fetches a fresh ticket. Dropping the future leaves nothing behind.
+    /// Fetches a fresh grant. Cancel safe.
     fn fetch(&self) -> BoxFuture<'_, Result<Ticket, ConnectError>>;
 }
 
-/// All that is needed to reach an executor once. Its parts belong together, and are good for one
-/// attempt.
+/// A single-use right to connect to an executor. Its parts belong together.
 #[derive(Clone, Eq, PartialEq)]
 pub struct Ticket {
-    /// The relay's websocket, with a secret in it.
+    /// URL of the relay's websocket. Contains a secret.
     pub url: String,
-    /// The environment.
+    /// Id of the environment.
     pub environment_id: String,
-    /// The registration that the executor holds.
+    /// Registration of the executor.
     pub registration_id: String,
-    /// The key that the executor must prove to hold.
+    /// Key that the executor must prove to hold.
     pub executor_key: PublicKey,
-    /// What the executor shows to the registry: a secret.
+    /// Authorization that the executor presents to the registry. Secret.
     pub authorization: String,
 }
 
@@ -197,11 +197,11 @@ impl fmt::Debug for Ticket {
     }
 }
 
-/// Opens the websocket of a ticket.
+/// Opens the websocket of a grant.
 async fn dial(ticket: &Ticket, options: &HarnessOptions) -> Result<Socket, ConnectError> {
     let mut headers = options.headers.clone();
     for (name, value) in options.trace.iter().flat_map(TraceSource::headers) {
-        // A connection is worth more than the trace that finds no room.
+        // A trace header that does not fit is dropped; the connection matters more.
         drop(headers.add(name.as_str(), value.to_str().unwrap_or_default()));
     }
     let server = WebSocket {
@@ -224,7 +224,7 @@ struct AcceptedStream {
     delivery: Delivery,
 }
 
-/// Asks the executor of a ticket for a new stream.
+/// Performs the handshake for a new stream.
 async fn handshake(
     socket: &mut Socket,
     identity: &Identity,
@@ -232,8 +232,7 @@ async fn handshake(
     offer: Offer,
 ) -> Result<AcceptedStream, ConnectError> {
     let name = Uuid::new_v4().to_string();
-    let stream_id =
-        StreamId::new(&name).map_err(|_| ConnectError::Relay("no name for a stream"))?;
+    let stream_id = StreamId::new(&name).map_err(|_| ConnectError::Relay("invalid stream id"))?;
     let scope = Scope {
         environment_id: &ticket.environment_id,
         registration_id: &ticket.registration_id,
@@ -256,7 +255,7 @@ async fn handshake(
     })
 }
 
-/// Waits for the executor's message.
+/// Waits for the executor's handshake message.
 async fn await_response(
     socket: &mut Socket,
     stream_id: &StreamId,
@@ -266,11 +265,11 @@ async fn await_response(
     loop {
         let message = match socket.reader.next().await.map_err(relay_error)? {
             Some(Raw::Binary(message)) => message,
-            Some(Raw::Text) => return Err(ConnectError::Relay("relay sends text")),
+            Some(Raw::Text) => return Err(ConnectError::Relay("relay sent a text message")),
             None => return Err(ConnectError::Closed),
         };
         let frame = Frame::decode(message)
-            .map_err(|_| ConnectError::Relay("relay sends what is no frame"))?;
+            .map_err(|_| ConnectError::Relay("relay sent an invalid frame"))?;
         if frame.stream_id != *stream_id {
             continue;
         }
@@ -282,7 +281,11 @@ async fn await_response(
             }
             Body::Ack | Body::Resume { .. } | Body::Heartbeat => {}
             Body::Reset { .. } => return Err(ConnectError::StreamRefused),
-            Body::Data(_) => return Err(ConnectError::Relay("data comes before the handshake")),
+            Body::Data(_) => {
+                return Err(ConnectError::Relay(
+                    "executor sent data before the handshake",
+                ));
+            }
         }
     }
 }
@@ -291,8 +294,8 @@ fn relay_error(error: ReadError) -> ConnectError {
     match error {
         ReadError::Io(error) => ConnectError::Io(error),
         ReadError::Protocol(what) => ConnectError::Relay(what),
-        ReadError::TooLong(_) => ConnectError::Relay("relay sends a message that is too long"),
-        ReadError::InvalidUtf8 => ConnectError::Relay("relay sends text that is not UTF-8"),
+        ReadError::TooLong(_) => ConnectError::Relay("relay sent a message that is too long"),
+        ReadError::InvalidUtf8 => ConnectError::Relay("relay sent invalid UTF-8"),
         ReadError::Exited(_)
         | ReadError::ExecutorChanged
         | ReadError::Stalled

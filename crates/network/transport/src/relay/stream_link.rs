@@ -1,4 +1,4 @@
-//! A stream as a link.
+//! Adapts a relay stream to a link.
 
 use std::{
     io,
@@ -36,8 +36,8 @@ pub(super) fn link(shared: Arc<StreamShared>, peer: String) -> Link {
     }
 }
 
-/// Requests that are sent to a stock executor before one is answered. It handles one at a time, and ends
-/// a stream on which more than 128 messages wait; what nobody waits for, such as closing files, comes on top.
+/// Maximum number of requests in flight to a stock executor. It handles one at a time and ends a
+/// stream with more than 128 queued messages; notifications come on top.
 const PLAIN_MAX_IN_FLIGHT: usize = 16;
 
 #[derive(Debug)]
@@ -45,7 +45,7 @@ struct StreamReader(Arc<StreamShared>);
 
 impl MessageReader for StreamReader {
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, ReadError>> {
-        // No socket is read here: whoever reads on and on lets others have their turn all the same.
+        // This reads no socket, so it must use tokio's cooperative budget explicitly.
         let turn = ready!(coop::poll_proceed(cx));
         let message = ready!(self.0.poll_message(cx));
         turn.made_progress();
@@ -59,7 +59,7 @@ impl MessageReader for StreamReader {
 #[derive(Debug)]
 struct StreamWriter {
     shared: Arc<StreamShared>,
-    /// What was pushed since the last flush.
+    /// Bytes pushed since the last flush.
     unflushed: usize,
 }
 
@@ -86,7 +86,7 @@ impl MessageWriter for StreamWriter {
     }
 
     fn poll_upkeep(&mut self, _: &mut Context<'_>) -> Poll<()> {
-        // The driver sees to it, whether or not anybody polls the link.
+        // The driver runs the keepalive, whether or not the link is polled.
         Poll::Pending
     }
 
@@ -102,8 +102,8 @@ impl Drop for StreamWriter {
     }
 }
 
-/// Returns a message that a stream carries. An answer that is too long becomes an error; another message
-/// that is too long ends the stream, as it would at the peer.
+/// Replaces a response that exceeds the message limit by an error. Any other oversized message ends
+/// the stream, as it would at the peer.
 fn fit_to_limit(message: Outgoing, encoding: Encoding) -> Outgoing {
     let length = match (&message, encoding) {
         (Outgoing::Data(message), Encoding::Binary) => {

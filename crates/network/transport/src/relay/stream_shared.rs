@@ -1,5 +1,6 @@
-//! One stream, between the driver that owns its connection and the halves of its link.
-//! Invariant: the lock is held for a step, never while anybody waits.
+//! State of one stream, shared by the driver of its connection and the reader and writer of its
+//! link.
+//! Invariant: the lock is held for one step, never across a wait.
 
 use std::{
     collections::VecDeque,
@@ -17,8 +18,8 @@ use futures_util::task::AtomicWaker;
 
 use super::StreamCloseReason;
 
-/// What may wait in a stream before whoever writes to it has to. With as much, the driver fills a
-/// socket's buffer in one go.
+/// Buffered bytes below which writers continue. Enough for the driver to fill a socket's buffer at
+/// once.
 const WRITE_LOW_WATER: usize = 128 << 10;
 
 #[derive(Debug)]
@@ -32,33 +33,33 @@ pub(super) struct StreamShared {
 #[derive(Debug)]
 struct StreamState {
     stream: Stream,
-    /// Set once; what was received before is still read.
+    /// Set once. Messages received earlier are still delivered.
     close_reason: Option<StreamCloseReason>,
     link_state: LinkState,
-    /// Whether the bell has it.
+    /// Whether the stream is in the ready queue.
     queued: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
 }
 
-/// What whoever uses the link wants of it.
+/// State of the link that uses the stream.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum LinkState {
     Open,
-    /// Is done when everything is sent.
+    /// The link closes once everything is sent.
     Closing,
-    /// Is gone. What was not sent will not be.
+    /// The link is dropped. Unsent data is discarded.
     Detached,
 }
 
-/// What a driver learns when it has taken a stream's frames.
+/// What a driver learns after it has taken a stream's frames.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum SendProgress {
-    /// It has no more for now.
+    /// The stream has no more frames for now.
     Idle,
-    /// It has more; others come first.
+    /// The stream has more frames, but others come first.
     More,
-    /// The application is done, and so are its frames: the stream is to be ended.
+    /// The link is done and its frames are sent: the driver must end the stream.
     Done,
 }
 
@@ -83,12 +84,12 @@ impl StreamShared {
         &self.id
     }
 
-    /// Returns what the endpoints have agreed on.
+    /// Returns the negotiated delivery mode.
     pub(super) fn delivery(&self) -> Delivery {
         self.state().stream.delivery()
     }
 
-    /// Takes in a frame of the peer.
+    /// Handles a frame from the peer.
     pub(super) fn handle_frame(&self, frame: Frame, now: Instant) -> Result<(), StreamError> {
         let mut state = self.state();
         state.stream.handle_frame(frame, now)?;
@@ -99,7 +100,7 @@ impl StreamShared {
         Ok(())
     }
 
-    /// Hands out frames until there are `most` bytes of them, or no more.
+    /// Passes frames to `push`, up to about `max_bytes`.
     pub(super) fn take_frames(
         &self,
         now: Instant,
@@ -145,29 +146,29 @@ impl StreamShared {
         self.state().stream.poll_timeout()
     }
 
-    /// The connection is lost, and may come back.
+    /// Handles the loss of the connection, which may be restored.
     pub(super) fn handle_disconnect(&self, now: Instant) {
         self.state().stream.handle_disconnect(now);
     }
 
-    /// There is a connection again.
+    /// Handles a restored connection.
     pub(super) fn handle_reconnect(&self, now: Instant) {
         let mut state = self.state();
         state.stream.handle_reconnect(now);
         self.enqueue(&mut state);
     }
 
-    /// Tells whether no more should be read. The bell rings when that is over.
+    /// Returns whether reading should pause. The driver is woken when it may resume.
     pub(super) fn is_receive_buffer_full(&self) -> bool {
         self.state().stream.is_crowded()
     }
 
-    /// Tells whether nobody waits for the stream any more.
+    /// Returns whether the link is closing or dropped.
     pub(super) fn is_detaching(&self) -> bool {
         self.state().link_state != LinkState::Open
     }
 
-    /// Ends the stream, once.
+    /// Ends the stream. Only the first reason counts.
     pub(super) fn close(&self, close_reason: StreamCloseReason) {
         let mut state = self.state();
         state.close_reason.get_or_insert(close_reason);
@@ -176,13 +177,13 @@ impl StreamShared {
         wake(wakers);
     }
 
-    /// Returns the next message for the application; nothing, or why, when there are no more.
+    /// Returns the next message for the link, or the close reason after the last one.
     pub(super) fn poll_message(&self, cx: &Context<'_>) -> Poll<Result<Bytes, StreamCloseReason>> {
         let mut state = self.state();
         let was_crowded = state.stream.is_crowded();
         if let Some(message) = state.stream.poll_message() {
             if state.stream.delivery() == Delivery::Reliable {
-                // That there is room again may be worth an acknowledgement.
+                // The freed space may allow an acknowledgement.
                 self.enqueue_and_wake(&mut state);
             } else if was_crowded && !state.stream.is_crowded() {
                 self.ready_queue.wake();
@@ -196,7 +197,7 @@ impl StreamShared {
         Poll::Pending
     }
 
-    /// Takes a message of the application; returns its length.
+    /// Queues a message of the link and returns its encoded length.
     pub(super) fn push(&self, encode: impl FnOnce(&mut Vec<u8>)) -> usize {
         let mut state = self.state();
         if state.close_reason.is_some() {
@@ -204,7 +205,7 @@ impl StreamShared {
         }
         let before = state.stream.buffered();
         if let Err(error) = state.stream.push(encode) {
-            // Whoever waits for the message would wait forever.
+            // A peer that waits for this message would wait forever.
             state.close_reason = Some(error.into());
             let wakers = [state.reader.take(), state.writer.take()];
             self.enqueue_and_wake(&mut state);
@@ -215,7 +216,7 @@ impl StreamShared {
         state.stream.buffered().saturating_sub(before)
     }
 
-    /// Resolves when most of what was pushed is on its way.
+    /// Resolves when the unsent data is below the low-water mark.
     pub(super) fn poll_flush(&self, cx: &Context<'_>) -> Poll<Result<(), StreamCloseReason>> {
         let mut state = self.state();
         if let Some(end) = &state.close_reason {
@@ -231,7 +232,7 @@ impl StreamShared {
         Poll::Pending
     }
 
-    /// Resolves when everything that was pushed is on its way and the stream has ended.
+    /// Resolves when all data is sent and the stream has ended.
     pub(super) fn poll_close(&self, cx: &Context<'_>) -> Poll<Result<(), StreamCloseReason>> {
         let mut state = self.state();
         match &state.close_reason {
@@ -242,14 +243,14 @@ impl StreamShared {
         if state.link_state == LinkState::Open {
             state.link_state = LinkState::Closing;
             self.enqueue(&mut state);
-            // A driver that is without a connection leaves its queue alone, and has to know.
+            // A driver without a connection does not look at its queue, so wake it.
             self.ready_queue.wake();
         }
         store_waker(&mut state.writer, cx);
         Poll::Pending
     }
 
-    /// The application has dropped its link.
+    /// Handles the drop of the link.
     pub(super) fn detach(&self) {
         let mut state = self.state();
         state.link_state = LinkState::Detached;
@@ -257,7 +258,7 @@ impl StreamShared {
         self.ready_queue.wake();
     }
 
-    /// Asks the driver for a visit.
+    /// Enqueues the stream and wakes the driver.
     fn enqueue_and_wake(&self, state: &mut StreamState) {
         if !state.queued {
             self.enqueue(state);
@@ -265,7 +266,7 @@ impl StreamShared {
         }
     }
 
-    /// The same by the driver itself, which is awake.
+    /// Enqueues the stream. Used by the driver itself, which is awake.
     fn enqueue(&self, state: &mut StreamState) {
         if !state.queued {
             state.queued = true;
@@ -273,12 +274,12 @@ impl StreamShared {
         }
     }
 
-    /// Returns whom to wake because there is room.
+    /// Takes the writer's waker if there is room to write.
     fn take_writer_waker(&self, state: &mut StreamState) -> Option<Waker> {
         if state.stream.buffered() > WRITE_LOW_WATER {
             return None;
         }
-        // Who closes waits for the end, not for room.
+        // A closing writer waits for the end, not for room.
         match state.link_state {
             LinkState::Open => state.writer.take(),
             LinkState::Closing | LinkState::Detached => None,
@@ -297,13 +298,13 @@ fn store_waker(waker: &mut Option<Waker>, cx: &Context<'_>) {
     }
 }
 
-/// Wakes without a lock held.
+/// Wakes tasks. The lock must not be held.
 fn wake<const N: usize>(wakers: [Option<Waker>; N]) {
     wakers.into_iter().flatten().for_each(Waker::wake);
 }
 
-/// Cells that their driver has to visit, in the order in which they asked. Each is in it once, so
-/// there are no more entries than streams.
+/// Streams that need service by their driver, in FIFO order. Each stream is queued at most once, so
+/// the queue is bounded by the number of streams.
 #[derive(Debug, Default)]
 pub(super) struct ReadyQueue {
     queue: Mutex<VecDeque<Weak<StreamShared>>>,
@@ -316,17 +317,17 @@ impl ReadyQueue {
         self.driver_waker.wake();
     }
 
-    /// Puts a cell at the end of the queue. The cell sees to it that it is in it once.
+    /// Appends a stream. The stream ensures that it is queued once.
     pub(super) fn push_back_stream(&self, shared: Weak<StreamShared>) {
         self.lock().push_back(shared);
     }
 
-    /// Notes whom to wake.
+    /// Registers the driver's waker.
     pub(super) fn register(&self, driver_waker: &Waker) {
         self.driver_waker.register(driver_waker);
     }
 
-    /// Returns the cell whose turn it is.
+    /// Returns the next ready stream.
     pub(super) fn pop(&self) -> Option<Arc<StreamShared>> {
         let mut queue = self.lock();
         while let Some(shared) = queue.pop_front() {

@@ -101,8 +101,8 @@ async fn drop_keeps_the_socket_of_another_server() {
     assert_eq!(inode(&path), before);
 }
 
-/// Does something to the file system while a server waits for connections, and returns once it has
-/// accepted one at its path.
+/// Disturbs the file system while a server waits for connections, and expects it to accept one at
+/// its path again.
 async fn expect_rebind(path: &Path, disturb: impl FnOnce()) {
     let mut socket = UnixSocket::bind(path).unwrap();
     disturb();

@@ -3,7 +3,7 @@
 use base64_simd::STANDARD;
 use sha1::{Digest, Sha1};
 
-/// What a frame carries.
+/// Type of a frame.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum FrameOpcode {
     Continuation,
@@ -43,7 +43,7 @@ impl FrameOpcode {
     }
 }
 
-/// The head of a frame.
+/// Header of a frame.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct FrameHeader {
     pub(super) fin: bool,
@@ -53,10 +53,10 @@ pub(super) struct FrameHeader {
 }
 
 impl FrameHeader {
-    /// Parses a header; `None` while it is incomplete. Returns its own length, too.
+    /// Parses a header and returns it with its length; `None` while it is incomplete.
     ///
     /// # Errors
-    /// When the RFC does not allow the header, as soon as the bytes that show it are there.
+    /// Fails as soon as the available bytes violate the RFC.
     pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, &'static str> {
         let &[first, ref rest @ ..] = bytes else {
             return Ok(None);
@@ -133,7 +133,7 @@ impl FrameHeader {
     }
 }
 
-/// Masks or unmasks in place; masking twice changes nothing.
+/// Masks or unmasks in place. Masking twice restores the data.
 pub(super) fn apply_mask(mask: [u8; 4], data: &mut [u8]) {
     let wide = u64::from_ne_bytes([
         mask[0], mask[1], mask[2], mask[3], mask[0], mask[1], mask[2], mask[3],
@@ -147,7 +147,7 @@ pub(super) fn apply_mask(mask: [u8; 4], data: &mut [u8]) {
     }
 }
 
-/// Answers the key of a handshake.
+/// Computes `Sec-WebSocket-Accept` for the key of a handshake.
 pub fn accept_key(key: &[u8]) -> String {
     let mut hash = Sha1::new();
     hash.update(key);

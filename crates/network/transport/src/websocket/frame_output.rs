@@ -1,5 +1,5 @@
-//! Frames on their way out: encoded one behind the other, and handed to the system in as few calls
-//! as it takes them.
+//! Outgoing frames: encoded one after the other and written with as few system calls as possible.
+//! Also the control state shared by reader and writer.
 
 use std::{
     collections::VecDeque,
@@ -20,27 +20,27 @@ use super::{
 };
 use crate::link::Role;
 
-/// Slices handed to the kernel in one call.
+/// Maximum number of slices in one vectored write.
 const MAX_SLICES: usize = 64;
-/// What is kept of frames that were written before their memory is used again.
+/// Written bytes after which the buffer is compacted.
 const COMPACT_BYTES: usize = 64 << 10;
-/// What waits to be written when no pongs are added to it: a peer that pings and reads nothing would
-/// make it grow.
+/// Buffered bytes above which no pongs are added, so that a peer that pings without reading cannot
+/// grow the buffer.
 const SLOW_PEER_BYTES: usize = 64 << 10;
 
 pub(super) struct FrameOutput {
     output: Box<dyn AsyncWrite + Send + Unpin>,
     pub(super) role: Role,
     pub(super) control: Arc<SharedControl>,
-    /// Frames that are encoded here, one behind the other.
+    /// Encoded frames, one after the other.
     pub(super) encoded: Vec<u8>,
-    /// What is to be written, in order: parts of `encoded`, data that is not copied into it, and
-    /// messages that are not encoded yet.
+    /// What to write, in order: ranges of `encoded`, shared data, and messages that are not encoded
+    /// yet.
     parts: VecDeque<OutputPart>,
-    /// The block of a large message that is being written.
+    /// The current block of a large message.
     block: Vec<u8>,
     buffered: usize,
-    /// All that was ever taken by the system, to tell a slow peer from a stuck one.
+    /// Total bytes accepted by the system. Distinguishes a slow peer from a stalled one.
     written: u64,
     closed: bool,
 }
@@ -51,7 +51,7 @@ enum OutputPart {
         end: usize,
     },
     Shared(Bytes),
-    /// The rest of `block`, from here on. Always the first.
+    /// The rest of `block`, from `start`. Always the first part.
     Block {
         start: usize,
     },
@@ -85,17 +85,17 @@ impl FrameOutput {
         }
     }
 
-    /// Returns how many bytes wait to be written.
+    /// Returns the number of bytes waiting to be written.
     pub(super) fn buffered(&self) -> usize {
         self.buffered
     }
 
-    /// Returns how many bytes the system has taken.
+    /// Returns the number of bytes accepted by the system.
     pub(super) fn written(&self) -> u64 {
         self.written
     }
 
-    /// Returns where the next frame will start.
+    /// Returns the offset of the next frame.
     pub(super) fn frame_start(&mut self) -> usize {
         self.compact();
         self.encoded.len()
@@ -113,7 +113,7 @@ impl FrameOutput {
         header
     }
 
-    /// A frame that `payload` encodes, whose length is known before.
+    /// Encodes a frame with a payload of known length.
     pub(super) fn push_frame(
         &mut self,
         opcode: FrameOpcode,
@@ -127,7 +127,7 @@ impl FrameOutput {
         debug_assert_eq!(
             self.encoded.len() - payload_start,
             length,
-            "lengths are exact"
+            "declared payload length is wrong"
         );
         if let Some(mask) = header.mask {
             apply_mask(mask, &mut self.encoded[payload_start..]);
@@ -135,7 +135,7 @@ impl FrameOutput {
         self.push_encoded(start);
     }
 
-    /// A frame whose payload is not copied, unless it must be masked.
+    /// Queues a frame. Copies the payload only if it must be masked.
     pub(super) fn push_whole(&mut self, opcode: FrameOpcode, fin: bool, payload: Bytes) {
         let start = self.frame_start();
         let header = self.frame(opcode, fin, payload.len());
@@ -155,7 +155,7 @@ impl FrameOutput {
         self.parts.push_back(OutputPart::LargeMessage(large));
     }
 
-    /// Encodes the next block of a large message whose turn it is.
+    /// Encodes the next block if a large message is first in the queue.
     fn encode_block(&mut self) {
         let Some(OutputPart::LargeMessage(large)) = self.parts.front_mut() else {
             return;
@@ -197,7 +197,7 @@ impl FrameOutput {
         self.push_frame(opcode, payload.len(), |out| out.extend_from_slice(payload));
     }
 
-    /// Encodes what the reader owes the peer; returns what it has told.
+    /// Encodes pending control frames and returns them.
     pub(super) fn push_pending_control(&mut self) -> PendingControl {
         let reads = match self.buffered > SLOW_PEER_BYTES {
             true => PeerReadRate::Slow,
@@ -213,18 +213,18 @@ impl FrameOutput {
         pending
     }
 
-    /// Encodes the last frame, once, with a code and a reason.
+    /// Encodes the close frame. Only the first one is sent.
     pub(super) fn push_close_with(&mut self, payload: &[u8]) {
         self.push_control(FrameOpcode::Close, payload);
         self.closed = true;
     }
 
-    /// Tells whether the last frame was encoded: nothing may follow it.
+    /// Returns whether the close frame was encoded. Nothing may follow it.
     pub(super) fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// Hands what is encoded to the system. Up to `keep` bytes of memory are kept for the next.
+    /// Writes the encoded frames. Keeps up to `keep` bytes of buffer memory.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>, keep: usize) -> Poll<io::Result<()>> {
         while !self.parts.is_empty() {
             self.encode_block();
@@ -251,8 +251,8 @@ impl FrameOutput {
         Pin::new(&mut self.output).poll_flush(cx)
     }
 
-    /// Drops what was written, if it is most of what is kept: a peer that never takes everything
-    /// does not make it grow.
+    /// Drops written bytes if they are most of the buffer, so that it stays bounded even if the
+    /// peer never drains it.
     fn compact(&mut self) {
         let first = self.parts.iter().find_map(|part| match part {
             OutputPart::Encoded { start, .. } => Some(*start),
@@ -271,7 +271,7 @@ impl FrameOutput {
         }
     }
 
-    /// Gives back what an idle connection does not need.
+    /// Releases the memory of an idle connection.
     pub(super) fn release(&mut self) {
         if self.parts.is_empty() {
             self.encoded = Vec::new();
@@ -279,8 +279,8 @@ impl FrameOutput {
         }
     }
 
-    /// Flushes and ends the connection. If the reader has failed the connection, or the peer has closed
-    /// it, the close frame says so.
+    /// Flushes and closes the connection. The close frame carries the reason of a failed reader or
+    /// of the peer's close.
     pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.push_pending_control();
         self.push_close_with(&[]);
@@ -317,7 +317,8 @@ impl FrameOutput {
     }
 }
 
-/// A mask for one frame. It protects proxies from content chosen by an attacker; it is no secret.
+/// Returns a mask for one frame. It protects proxies from attacker-chosen content and is not
+/// secret.
 pub(super) fn mask() -> [u8; 4] {
     use std::hash::{BuildHasher, RandomState};
 
@@ -325,37 +326,36 @@ pub(super) fn mask() -> [u8; 4] {
     [a, b, c, d]
 }
 
-/// Control frames that the reader owes the peer, sent by the writer, and those it has seen.
+/// Control state shared by reader and writer: frames that the reader queues and the writer sends.
 #[derive(Debug, Default)]
 pub(super) struct SharedControl {
     pending: Mutex<PendingControl>,
-    /// Wakes the writer's upkeep.
+    /// Wakes the writer for pending control frames.
     pub(super) waker: AtomicWaker,
-    /// The connection's place among those of a listener: given back when both halves are gone.
+    /// Connection slot of a listener, released when both halves are dropped.
     pub(super) slot: OnceLock<OwnedSemaphorePermit>,
 }
 
-/// Pongs whose pings came while none could be written; further pings are not answered, as the RFC
-/// allows.
+/// Maximum number of queued pongs. The RFC allows skipping older pings.
 const MAX_PONGS: usize = 64;
 
-/// Bounded: at most one close, and so many pongs.
+/// Control frames to send. Bounded: at most one close and `MAX_PONGS` pongs.
 #[derive(Debug, Default)]
 pub(super) struct PendingControl {
     pub(super) pongs: VecDeque<Bytes>,
-    /// Payload of the close frame, empty or with a status code.
+    /// Payload of the close frame: empty, or a status code and a reason.
     pub(super) close: Option<ClosePayload>,
-    /// Not owed, but told in the same place: a pong has come.
+    /// Whether a pong arrived since the last call.
     pub(super) pong_received: bool,
 }
 
-/// What a close frame carries: nothing, or a status code and a reason.
+/// Payload of a close frame: empty, or a status code and a reason.
 pub(super) type ClosePayload = Vec<u8>;
 
-/// What a control frame holds behind the status code (RFC 6455 section 5.5).
+/// Maximum length of a close reason (RFC 6455 section 5.5).
 const MAX_REASON_BYTES: usize = 123;
 
-/// Encodes a status code and a reason, which is cut to what a control frame holds.
+/// Encodes a status code and a reason, truncated to fit into a control frame.
 pub(super) fn close_payload(code: u16, reason: &str) -> ClosePayload {
     let mut payload = code.to_be_bytes().to_vec();
     let end = reason.floor_char_boundary(MAX_REASON_BYTES);
@@ -363,7 +363,7 @@ pub(super) fn close_payload(code: u16, reason: &str) -> ClosePayload {
     payload
 }
 
-/// Whether the peer takes what is sent to it.
+/// Whether the peer keeps up with the sender.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum PeerReadRate {
     Normal,
@@ -376,7 +376,8 @@ impl SharedControl {
         self.waker.wake();
     }
 
-    /// Owes the answer to a ping. Beyond the bound the oldest is dropped: the newest has to be answered.
+    /// Queues the answer to a ping. When full, the oldest is dropped, because the newest must be
+    /// answered.
     pub(super) fn queue_pong(&self, payload: Bytes) {
         self.update(|pending| {
             if pending.pongs.len() == MAX_PONGS {
@@ -386,7 +387,7 @@ impl SharedControl {
         });
     }
 
-    /// Takes what is owed. Pongs stay while the peer does not read what was sent before.
+    /// Takes the pending control frames. Pongs stay queued while the peer reads slowly.
     pub(super) fn take(&self, reads: PeerReadRate) -> PendingControl {
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         let pongs = match reads {

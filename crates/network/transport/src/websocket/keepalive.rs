@@ -1,4 +1,4 @@
-//! When a ping is due, its answer overdue, and a write stuck.
+//! Keepalive of a socket: ping interval, pong timeout, and detection of stalled writes.
 
 use std::{
     io,
@@ -10,39 +10,39 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::socket::SocketLimits;
 
-/// The clocks of one socket. At most one ping is unanswered.
+/// Timers of one socket. At most one ping is outstanding.
 #[derive(Debug)]
 pub(super) struct KeepaliveTimers {
     limits: SocketLimits,
     ping: PingState,
-    /// Wakes for whatever `ping` waits for.
+    /// Fires for the current ping state.
     timer: Pin<Box<Sleep>>,
-    /// Set while a flush waits for the peer.
+    /// Set while a flush is blocked by the peer.
     stall: Option<WriteStall>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum PingState {
-    /// The next is sent when the timer ends.
+    /// The timer fires when the next ping is due.
     Idle,
-    /// Encoded, but maybe not written yet; the timer ends when it is given up nevertheless.
+    /// Encoded but perhaps not written. The timer fires when the pong is overdue regardless.
     Queued,
-    /// Written; the timer ends when it is given up.
+    /// Written. The timer fires when the pong is overdue.
     Sent,
 }
 
-/// When the peer was asked for a pong.
+/// Result of a request for a ping.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum PingDecision {
-    /// The ping is to be sent.
+    /// The caller must send a ping.
     Send,
-    /// One is under way.
+    /// A ping is already outstanding.
     AlreadyPending,
 }
 
 #[derive(Debug)]
 struct WriteStall {
-    /// What was written when the peer was last seen to take something.
+    /// Bytes written when the peer last made progress.
     written: u64,
     timer: Pin<Box<Sleep>>,
 }
@@ -57,7 +57,7 @@ impl KeepaliveTimers {
         }
     }
 
-    /// Any pong answers the ping.
+    /// Handles a pong. Any pong answers the ping.
     pub(super) fn handle_pong(&mut self) {
         if self.ping != PingState::Idle {
             self.ping = PingState::Idle;
@@ -65,7 +65,7 @@ impl KeepaliveTimers {
         }
     }
 
-    /// The time until the next ping begins anew, unless one is unanswered.
+    /// Restarts the ping interval, unless a ping is outstanding.
     pub(super) fn defer_ping(&mut self) {
         if self.ping == PingState::Idle {
             let next = Instant::now() + self.limits.ping_interval;
@@ -73,7 +73,7 @@ impl KeepaliveTimers {
         }
     }
 
-    /// Everything was written.
+    /// Handles the completion of a flush.
     pub(super) fn handle_flushed(&mut self) {
         self.stall = None;
         if self.ping == PingState::Queued {
@@ -83,19 +83,19 @@ impl KeepaliveTimers {
         }
     }
 
-    /// A ping is wanted now.
+    /// Requests a ping.
     pub(super) fn ping(&mut self) -> PingDecision {
         if self.ping != PingState::Idle {
             return PingDecision::AlreadyPending;
         }
         self.ping = PingState::Queued;
-        // The flush sets it anew; a write that never ends is told by `poll_stalled`.
+        // The flush sets the timer again; `poll_stalled` reports a blocked write.
         let late = Instant::now() + self.limits.write_timeout + self.limits.pong_timeout;
         self.timer.as_mut().reset(late);
         PingDecision::Send
     }
 
-    /// Resolves when a ping is to be sent.
+    /// Resolves when a ping is due.
     pub(super) fn poll_ping(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match (self.timer.as_mut().poll(cx), self.ping) {
             (Poll::Pending, _) => Poll::Pending,
@@ -104,12 +104,13 @@ impl KeepaliveTimers {
                 Poll::Ready(Ok(()))
             }
             (Poll::Ready(()), PingState::Queued | PingState::Sent) => {
-                Poll::Ready(Err(late("peer answers no ping")))
+                Poll::Ready(Err(late("peer did not answer a ping in time")))
             }
         }
     }
 
-    /// Resolves when a flush has made no progress for too long. `written` is all that was written.
+    /// Resolves when a flush has made no progress for too long. `written` is the total number of
+    /// written bytes.
     pub(super) fn poll_stalled(&mut self, cx: &mut Context<'_>, written: u64) -> Poll<io::Error> {
         let stall = self.stall.get_or_insert_with(|| WriteStall {
             written,
@@ -124,7 +125,7 @@ impl KeepaliveTimers {
             .timer
             .as_mut()
             .poll(cx)
-            .map(|()| late("peer takes nothing that is sent"))
+            .map(|()| late("peer stopped reading"))
     }
 }
 

@@ -1,8 +1,8 @@
-//! Memory for large messages that have not arrived completely, shared by the connections of a listener.
+//! Memory budget for incomplete large messages, shared by the connections of a listener.
 //!
-//! Invariant: a message reserves all that it may take before it takes more than a small part of it, so
-//! two that are half arrived never wait for each other. A message that holds its reservation for too
-//! long while others wait fails.
+//! Invariant: a message reserves its maximum size before it uses more than a small part of it, so
+//! two incomplete messages never wait for each other. A message that holds its reservation too long
+//! while others wait fails.
 
 use std::{
     pin::Pin,
@@ -20,22 +20,22 @@ use tokio::{
     time::{Instant, Sleep, sleep_until},
 };
 
-/// How often a message that is overdue checks whether others wait.
+/// How often an overdue message checks whether others wait.
 const OVERDUE_CHECK: Duration = Duration::from_secs(1);
 
-/// What large messages may take until they have arrived, all connections together.
+/// Limits for incomplete large messages of all connections.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct MessageBudgetLimits {
-    /// Bytes that may be reserved at once. A message above it reserves all of them.
+    /// Maximum reserved bytes. A larger message reserves all of them.
     pub total_bytes: usize,
-    /// How long any message may take to arrive while others wait.
+    /// Minimum time that a message may take while others wait.
     pub base_timeout: Duration,
-    /// How many bytes arrive in each further second, at least.
+    /// Required throughput beyond that time.
     pub bytes_per_second: usize,
 }
 
 impl Default for MessageBudgetLimits {
-    /// Two messages of the largest size, at 2 Mbit/s.
+    /// Allows two messages of maximum size, at 2 Mbit/s.
     fn default() -> Self {
         Self {
             total_bytes: 128 << 20,
@@ -45,7 +45,7 @@ impl Default for MessageBudgetLimits {
     }
 }
 
-/// The memory that the connections of a listener share.
+/// The budget shared by the connections of a listener.
 #[derive(Clone, Debug)]
 pub struct MessageBudget(Arc<BudgetState>);
 
@@ -53,12 +53,12 @@ pub struct MessageBudget(Arc<BudgetState>);
 struct BudgetState {
     limits: MessageBudgetLimits,
     free: Arc<Semaphore>,
-    /// Messages that wait for a reservation.
+    /// Number of messages waiting for a reservation.
     waiting: AtomicUsize,
 }
 
 impl MessageBudget {
-    /// Sets memory aside.
+    /// Creates a budget.
     pub fn new(limits: MessageBudgetLimits) -> Self {
         Self(Arc::new(BudgetState {
             limits,
@@ -68,7 +68,7 @@ impl MessageBudget {
     }
 }
 
-/// What one connection holds of the budget, or waits for.
+/// Reservation of one connection.
 #[derive(Default)]
 pub(super) enum MessageReservation {
     #[default]
@@ -85,12 +85,12 @@ pub(super) enum MessageReservation {
     },
 }
 
-/// The message holds up others, and takes too long.
+/// The message blocks others and takes too long.
 #[derive(Debug)]
 pub(super) struct ReservationOverdue;
 
 impl MessageReservation {
-    /// Reserves `bytes` for the message that is arriving. Pending while others hold what it needs.
+    /// Reserves `bytes` for the incoming message. Pending while other messages hold the budget.
     pub(super) fn poll_reserve(
         &mut self,
         budget: &MessageBudget,
@@ -128,7 +128,7 @@ impl MessageReservation {
                     };
                 }
                 Self::None | Self::Held { .. } | Self::Waiting { .. } => {
-                    // Given back first: what is held while more is waited for could be what another
+                    // Release first: memory held while waiting for more could be what another
                     // message waits for.
                     *self = Self::None;
                     let shared = &budget.0;
@@ -147,7 +147,7 @@ impl MessageReservation {
     }
 }
 
-/// Counts a message among those that wait.
+/// Counts a waiting message.
 pub(super) struct WaitingGuard(Arc<BudgetState>);
 
 impl WaitingGuard {

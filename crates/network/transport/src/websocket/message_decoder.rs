@@ -1,8 +1,8 @@
-//! Frames to messages (RFC 6455 section 5), without IO.
+//! Decodes frames into messages (RFC 6455 section 5), without IO.
 //!
-//! Invariant: a frame that breaks the RFC or a limit fails as soon as the bytes that show it have
-//! arrived: the header before its payload, text with the first byte that is not UTF-8. After an error
-//! nothing else is decoded.
+//! Invariant: a violation of the RFC or of a limit fails as soon as the bytes that show it arrive:
+//! headers before their payload, text at the first byte that is not UTF-8. Nothing is decoded after
+//! an error.
 
 use bytes::{Buf, Bytes, BytesMut};
 
@@ -12,20 +12,20 @@ use crate::link::Role;
 /// Decodes the frames of one direction of a connection.
 #[derive(Debug)]
 pub(super) struct MessageDecoder {
-    /// Bytes that arrived and are not decoded yet. The driver appends to it.
+    /// Received bytes that are not decoded yet. The driver appends to it.
     pub(super) buffer: BytesMut,
-    /// The frame whose payload is arriving.
+    /// Header of the frame in progress.
     header: Option<FrameHeader>,
-    /// How much of the payload, at the start of `buffer`, is unmasked and checked.
+    /// Length of the payload at the start of `buffer` that is already unmasked and validated.
     checked: usize,
-    /// The message whose last fragment has not arrived.
+    /// The fragmented message in progress.
     message: Option<(MessageKind, BytesMut)>,
     utf8: Utf8Validator,
     role: Role,
     max_message_bytes: usize,
 }
 
-/// What a message was sent as.
+/// Frame type of a message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum MessageKind {
     Text,
@@ -37,15 +37,15 @@ pub(super) enum MessageKind {
 pub(super) enum FrameEvent {
     /// The frame completed a message.
     Message(MessageKind, Bytes),
-    /// The message goes on with the next frame.
+    /// The message continues in the next frame.
     Fragment,
     Ping(Bytes),
     Pong,
-    /// The peer closes, with this status code if it gave one.
+    /// The peer closes, with an optional status code.
     Close(Option<u16>),
 }
 
-/// Peer: the frames break the RFC, or a limit.
+/// Peer: the frames violate the RFC or a limit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum FrameError {
     Protocol(&'static str),
@@ -72,7 +72,7 @@ impl MessageDecoder {
         }
     }
 
-    /// Takes messages of another length from here on.
+    /// Replaces the message size limit.
     pub(super) fn with_limit(self, max_message_bytes: usize) -> Self {
         Self {
             max_message_bytes,
@@ -80,7 +80,7 @@ impl MessageDecoder {
         }
     }
 
-    /// Forgets what has arrived, and gives its memory back.
+    /// Discards received data and releases its memory.
     pub(super) fn clear(&mut self) {
         *self = Self::new(BytesMut::new(), self.role, self.max_message_bytes);
     }
@@ -113,14 +113,14 @@ impl MessageDecoder {
         }))
     }
 
-    /// Returns how much of the current payload has not arrived.
+    /// Returns how many bytes of the current payload are missing.
     pub(super) fn missing_bytes(&self) -> usize {
         let length = self.header.map_or(0, |header| header.payload_len());
         length.saturating_sub(self.buffer.len())
     }
 
-    /// Returns how long the message that is arriving may become before the next frame header: to the
-    /// end of its last fragment, or to the limit if more fragments follow.
+    /// Returns the maximum size of the incoming message before the next frame header: up to the end
+    /// of its last fragment, or the limit if more fragments follow.
     pub(super) fn expected_bytes(&self) -> usize {
         let arrived = self
             .message
@@ -139,7 +139,7 @@ impl MessageDecoder {
         }
     }
 
-    /// Messages up to this size are not accounted for: they fit into a read buffer.
+    /// Messages up to this size need no reservation: they fit into a read buffer.
     pub(super) const SMALL_BYTES: usize = 64 << 10;
 
     fn take_header(&mut self) -> Result<Option<FrameHeader>, FrameError> {
@@ -176,7 +176,7 @@ impl MessageDecoder {
         Ok(self.header)
     }
 
-    /// Unmasks and checks what has arrived of the payload since the last call.
+    /// Unmasks and validates the payload bytes received since the last call.
     fn check_payload(&mut self, header: &FrameHeader) -> Result<(), FrameError> {
         let end = header.payload_len().min(self.buffer.len());
         let arrived = &mut self.buffer[self.checked..end];
@@ -232,7 +232,7 @@ fn close_code(payload: &[u8]) -> Result<Option<u16>, FrameError> {
         [_] => return Err(FrameError::Protocol("websocket close frame of one byte")),
         [high, low, reason @ ..] => (u16::from_be_bytes([*high, *low]), reason),
     };
-    // The registered ones that may be sent, and the ranges for libraries and applications.
+    // The registered codes that may be sent, and the ranges for libraries and applications.
     if !matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999) {
         return Err(FrameError::Protocol(
             "websocket close frame with a code that must not be sent",
@@ -242,21 +242,21 @@ fn close_code(payload: &[u8]) -> Result<Option<u16>, FrameError> {
     Ok(Some(code))
 }
 
-/// Checks a text that arrives in pieces. Every call costs what [`str::from_utf8`] costs for the new
-/// piece: nothing is looked at twice, and ASCII takes its fast path.
+/// Incremental UTF-8 validation (RFC 6455 section 8.1). Each call costs as much as
+/// [`str::from_utf8`] on the new piece: no byte is checked twice, and ASCII takes the fast path.
 #[derive(Debug, Default)]
 pub(super) struct Utf8Validator {
-    /// The start of a character whose end has not arrived.
+    /// Start of an incomplete character.
     partial: [u8; 4],
     partial_len: usize,
 }
 
-/// The text cannot become valid UTF-8, whatever follows.
+/// The text cannot become valid UTF-8.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct InvalidUtf8;
 
 impl Utf8Validator {
-    /// Checks the next piece.
+    /// Validates the next piece.
     pub(super) fn push(&mut self, mut piece: &[u8]) -> Result<(), InvalidUtf8> {
         while self.partial_len > 0 {
             let Some((first, rest)) = piece.split_first() else {
@@ -267,7 +267,7 @@ impl Utf8Validator {
             self.partial_len += 1;
             match str::from_utf8(&self.partial[..self.partial_len]) {
                 Ok(_) => self.partial_len = 0,
-                // Still the start of a character: at most three bytes are.
+                // An incomplete character: at most three bytes.
                 Err(error) if error.error_len().is_none() => {}
                 Err(_) => return Err(InvalidUtf8),
             }
@@ -284,7 +284,7 @@ impl Utf8Validator {
         Ok(())
     }
 
-    /// Checks that the text does not end inside a character, and starts over.
+    /// Checks that the text does not end inside a character, and resets.
     pub(super) fn finish(&mut self) -> Result<(), InvalidUtf8> {
         match std::mem::take(&mut self.partial_len) {
             0 => Ok(()),
@@ -294,15 +294,16 @@ impl Utf8Validator {
 }
 
 #[cfg(any(test, fuzzing))]
-/// Longest message of a run: short enough that inputs exceed it.
+/// Maximum message size in a fuzz run: small enough for inputs to exceed.
 const MAX_MESSAGE_BYTES: usize = 1000;
 
 #[cfg(any(test, fuzzing))]
-/// Decodes frames. The first byte says which end this is and in which pieces the rest arrives.
+/// Decodes frames. The first byte selects the role and the size of the pieces in which the rest
+/// arrives.
 ///
 /// # Panics
-/// When an invariant does not hold: what is decoded does not depend on how it arrives, text is UTF-8,
-/// and messages keep to their limit.
+/// Panics if an invariant is violated: the result is independent of the pieces, text is UTF-8, and
+/// messages respect the limit.
 pub fn websocket_frame(data: &[u8]) {
     let Some((first, stream)) = data.split_first() else {
         return;
@@ -313,15 +314,12 @@ pub fn websocket_frame(data: &[u8]) {
     };
     let whole = decode(role, stream.chunks(stream.len().max(1)));
     let pieces = decode(role, stream.chunks(usize::from(first >> 1).max(1)));
-    assert_eq!(
-        whole, pieces,
-        "frames are decoded alike however they arrive"
-    );
+    assert_eq!(whole, pieces, "the result depends on how the frames arrive");
     for event in &whole.0 {
         if let FrameEvent::Message(kind, message) = event {
             assert!(
                 message.len() <= MAX_MESSAGE_BYTES,
-                "messages keep to their limit"
+                "message exceeds the limit"
             );
             let is_text = str::from_utf8(message).is_ok();
             assert!(*kind == MessageKind::Binary || is_text, "text is UTF-8");

@@ -1,7 +1,7 @@
-//! Reads frames off a connection: the driver of a [`MessageDecoder`].
+//! Reads frames from a connection: the driver of a [`MessageDecoder`].
 //!
-//! Invariant: one connection that sends without end does not keep the thread from others. After a
-//! budget of frames or bytes the reader yields, whatever the frames are.
+//! Invariant: a connection that sends without pause does not starve others. The reader yields after
+//! a budget of frames or bytes.
 
 use std::{
     future::Future,
@@ -24,29 +24,29 @@ use super::{
 };
 use crate::link::{MessageReader, ReadError, Role};
 
-/// Bytes asked for when nothing is known of what comes.
+/// Initial read size.
 const READ_BYTES: usize = 4 << 10;
-/// Bytes asked for of a peer that has filled every read: fewer calls, and frames that lie in one
-/// piece of memory.
+/// Read size for a peer that fills every read: fewer calls, and frames that are contiguous in
+/// memory.
 const BUSY_READ_BYTES: usize = 256 << 10;
-/// Most bytes asked for at once: memory is taken as data comes, not as a header promises.
+/// Maximum read size: memory grows with received data, not with what a header announces.
 const MAX_READ_BYTES: usize = 1 << 20;
-/// Frames that are decoded before others have a turn: a request takes some microseconds.
+/// Frames decoded before the reader yields. A request takes some microseconds.
 const FRAME_BUDGET: u32 = 64;
-/// Bytes that are read before others have a turn.
+/// Bytes read before the reader yields.
 const BYTE_BUDGET: usize = 512 << 10;
 
 pub(super) struct FrameReader {
     input: Box<dyn AsyncRead + Send + Unpin>,
     decoder: MessageDecoder,
-    /// What the next read asks for, beside what is known to come.
+    /// Adaptive size of the next read, if no more is known to come.
     read_size: usize,
-    /// All that was ever read.
+    /// Total bytes read.
     received: u64,
-    /// What is left of the budgets until the reader yields.
+    /// Remaining budget until the reader yields.
     frames_left: u32,
     bytes_left: usize,
-    /// Where memory for large messages comes from, if it is bounded.
+    /// Memory budget for large messages.
     budget: Option<MessageBudget>,
     reservation: MessageReservation,
     control: Arc<SharedControl>,
@@ -58,8 +58,8 @@ enum ReadState {
     Open,
     /// The peer has closed the connection.
     Closed,
-    /// The peer broke a rule. What else it sends is discarded, so that the connection can be closed
-    /// without a reset, which could overtake the close frame.
+    /// The peer violated the protocol. Further data is discarded, so that closing does not cause a
+    /// reset that overtakes the close frame.
     Failed,
 }
 
@@ -93,7 +93,7 @@ impl FrameReader {
         }
     }
 
-    /// Takes messages of another length from here on.
+    /// Replaces the message size limit.
     pub(super) fn with_limit(self, max_message_bytes: usize) -> Self {
         Self {
             decoder: self.decoder.with_limit(max_message_bytes),
@@ -101,18 +101,18 @@ impl FrameReader {
         }
     }
 
-    /// Takes memory for large messages from a budget.
+    /// Sets the memory budget for large messages.
     pub(super) fn with_budget(self, budget: Option<MessageBudget>) -> Self {
         Self { budget, ..self }
     }
 
-    /// Returns how many bytes were read.
+    /// Returns the number of bytes read.
     pub(super) fn received(&self) -> u64 {
         self.received
     }
 
-    /// Returns the next message and what it was sent as; `None` when the peer is done. After an error
-    /// it discards what the peer sends, until the peer is done.
+    /// Returns the next message and its frame type; `None` when the peer has closed. After an
+    /// error, discards data until the peer closes.
     pub(super) fn poll_next(
         &mut self,
         cx: &mut Context<'_>,
@@ -153,7 +153,7 @@ impl FrameReader {
         }
     }
 
-    /// Fails the connection: the writer tells the peer why.
+    /// Fails the connection. The writer sends the close frame.
     fn fail(&mut self, error: ReadError) -> ReadError {
         self.state = ReadState::Failed;
         self.reservation = MessageReservation::None;
@@ -165,14 +165,14 @@ impl FrameReader {
         error
     }
 
-    /// Pending once the budget is used up. The next call has a new one: by then others had a turn.
+    /// Yields once the budget is used up. The next call starts with a new one.
     fn poll_budget(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.frames_left > 0 && self.bytes_left > 0 {
             return Poll::Ready(());
         }
         self.frames_left = FRAME_BUDGET;
         self.bytes_left = BYTE_BUDGET;
-        // Wakes this task once the runtime has looked for what others have received.
+        // Wakes this task after the runtime has polled for IO.
         pin!(yield_now()).poll(cx)
     }
 
@@ -192,7 +192,7 @@ impl FrameReader {
             Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
             Poll::Pending => {
                 if self.decoder.buffer.is_empty() {
-                    // Nobody knows when the next byte comes: an idle connection keeps nothing.
+                    // An idle connection keeps no read buffer.
                     self.decoder.buffer = BytesMut::new();
                 }
                 self.frames_left = FRAME_BUDGET;
@@ -203,7 +203,7 @@ impl FrameReader {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads what has come into the buffer.
+    /// Reads available bytes into the buffer.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let wanted = self
             .decoder
@@ -211,11 +211,11 @@ impl FrameReader {
             .clamp(self.read_size, MAX_READ_BYTES);
         let buffer = &mut self.decoder.buffer;
         if buffer.is_empty() && buffer.capacity() < wanted {
-            // What was handed out keeps its memory, and is not copied to make room.
+            // Messages that were handed out keep their memory; do not copy them to make room.
             *buffer = BytesMut::with_capacity(wanted);
         }
         buffer.reserve(wanted);
-        // Reads into the spare part of the buffer, at most as much as is wanted.
+        // Read at most `wanted` bytes into the spare capacity.
         let mut space = buffer.limit(wanted);
         let read = pin!(self.input.read_buf(&mut space));
         let read = ready!(read.poll(cx))?;
@@ -229,7 +229,7 @@ impl FrameReader {
         Poll::Ready(Ok(read))
     }
 
-    /// Discards what has come.
+    /// Discards available bytes.
     fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_budget(cx));
         let mut space = [0; READ_BYTES];

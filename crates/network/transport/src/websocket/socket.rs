@@ -1,7 +1,6 @@
-//! A websocket that carries raw binary messages: what relays and their ends talk over.
-//! Invariant: a peer that answers no ping, or takes nothing that is written, is found out; an idle
-//! socket keeps next to no memory.
-//! Not here: what the messages mean (`relay`).
+//! A websocket that carries raw binary messages, for relays and their endpoints.
+//! Invariant: a peer that answers no pings or stops reading is detected; an idle socket keeps
+//! almost no memory. Elsewhere: the meaning of the messages (`relay`).
 
 #[cfg(test)]
 mod tests;
@@ -30,7 +29,7 @@ use super::{
 };
 use crate::link::{Binary, Link, ReadError, Role};
 
-/// Both halves of a websocket. Dropping them cuts the connection without a word.
+/// Reader and writer of a websocket. Dropping both closes the connection without a close frame.
 #[derive(Debug)]
 pub struct Socket {
     /// Messages from the peer.
@@ -39,21 +38,21 @@ pub struct Socket {
     pub writer: SocketWriter,
 }
 
-/// What a socket takes, and how long it waits.
+/// Limits and timeouts of a socket.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct SocketLimits {
-    /// Longest message that is taken in.
+    /// Maximum size of an incoming message.
     pub max_message_bytes: usize,
-    /// How long after the last ping was answered the next is sent.
+    /// Time between a pong and the next ping.
     pub ping_interval: Duration,
-    /// How long a ping may stay unanswered once it was written.
+    /// How long a written ping may stay unanswered.
     pub pong_timeout: Duration,
-    /// How long the system may take nothing of what is to be written.
+    /// How long a write may make no progress.
     pub write_timeout: Duration,
 }
 
 impl Default for SocketLimits {
-    /// What both ends of a relay use.
+    /// The limits of both ends of a relay.
     fn default() -> Self {
         Self {
             max_message_bytes: exec_relay::limits::FRAME_BYTES,
@@ -64,11 +63,12 @@ impl Default for SocketLimits {
     }
 }
 
-/// Memory that a writer keeps between two flushes. Only a side that masks copies payloads.
+/// Buffer memory that a writer keeps between flushes. Only a masking side copies payloads.
 const RETAINED_BUFFER_BYTES: usize = 256 << 10;
 
 impl Socket {
-    /// Makes a socket of an upgraded connection. `already_read` came with the handshake.
+    /// Makes a socket of an upgraded connection. `already_read` holds bytes that followed the
+    /// handshake.
     pub fn new<R, W>(
         input: R,
         output: W,
@@ -89,7 +89,7 @@ impl Socket {
         )
     }
 
-    /// The same of halves that are in boxes already.
+    /// Makes a socket of boxed halves.
     pub(crate) fn boxed(
         input: Box<dyn AsyncRead + Send + Unpin>,
         output: Box<dyn AsyncWrite + Send + Unpin>,
@@ -114,7 +114,7 @@ impl Socket {
         }
     }
 
-    /// Makes a link of a socket that turns out to carry sessions, before anything is read from it.
+    /// Converts a socket that carries a session into a link. Nothing may have been read from it.
     pub fn into_link(self, peer: String) -> Link {
         let (SocketReader(reader), SocketWriter { output, .. }) = (self.reader, self.writer);
         Link {
@@ -130,28 +130,28 @@ impl Socket {
         }
     }
 
-    /// Keeps a place among the connections of a listener until both halves are gone.
+    /// Holds a connection slot of a listener until both halves are dropped.
     pub(crate) fn hold_slot(&self, slot: OwnedSemaphorePermit) {
-        // A socket is given one place.
+        // A socket gets one slot.
         drop(self.writer.output.control.slot.set(slot));
     }
 }
 
-/// A message as it came.
+/// A received message.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Raw {
-    /// Bytes.
+    /// Binary data.
     Binary(Bytes),
-    /// Text, which no relay has a use for.
+    /// Text, which relays do not use.
     Text,
 }
 
-/// Takes messages off a socket, and answers pings by way of the writer.
+/// Reads messages from a socket. Pings are answered through the writer.
 #[derive(Debug)]
 pub struct SocketReader(FrameReader);
 
 impl SocketReader {
-    /// Returns the next message; `None` when the peer is done. Cancelling loses nothing.
+    /// Returns the next message; `None` when the peer has closed. Cancel safe.
     pub fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Raw>, ReadError>> {
         let next = ready!(self.0.poll_next(cx))?;
         Poll::Ready(Ok(next.map(|(kind, message)| match kind {
@@ -160,7 +160,7 @@ impl SocketReader {
         })))
     }
 
-    /// Returns how many bytes have come so far, of whatever kind.
+    /// Returns the number of bytes received so far, including control frames.
     pub fn received(&self) -> u64 {
         self.0.received()
     }
@@ -171,7 +171,7 @@ impl SocketReader {
     }
 }
 
-/// Puts messages on a socket.
+/// Writes messages to a socket.
 #[derive(Debug)]
 pub struct SocketWriter {
     output: FrameOutput,
@@ -179,22 +179,22 @@ pub struct SocketWriter {
 }
 
 impl SocketWriter {
-    /// Encodes a message behind those not flushed yet. It is not copied, unless it must be masked.
+    /// Encodes a message after those not flushed yet. Copies it only if it must be masked.
     pub fn push(&mut self, message: Bytes) {
         if !self.output.is_closed() {
             self.output.push_whole(FrameOpcode::Binary, true, message);
         }
     }
 
-    /// Returns how many bytes wait to be flushed.
+    /// Returns the number of bytes waiting to be flushed.
     pub fn buffered(&self) -> usize {
         self.output.buffered()
     }
 
-    /// Hands what is buffered to the operating system.
+    /// Hands the buffered bytes to the operating system.
     ///
     /// # Errors
-    /// When the connection broke, or the peer has taken nothing for too long.
+    /// Fails if the connection is broken, or if the peer has stopped reading for too long.
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.handle_control();
         let flushed = self.output.poll_flush(cx, RETAINED_BUFFER_BYTES);
@@ -207,22 +207,22 @@ impl SocketWriter {
         }
     }
 
-    /// Asks the peer for a sign of life now, unless a ping is unanswered already.
+    /// Pings the peer now, unless a ping is outstanding.
     pub fn ping(&mut self) {
         if self.timers.ping() == PingDecision::Send {
             self.output.push_control(FrameOpcode::Ping, &[]);
         }
     }
 
-    /// Lets the time until the next ping begin anew, unless one is unanswered.
+    /// Restarts the ping interval, unless a ping is outstanding.
     pub fn defer_ping(&mut self) {
         self.timers.defer_ping();
     }
 
-    /// Resolves when the socket itself has something to flush, such as a ping.
+    /// Resolves when the socket itself has something to flush, such as a keepalive ping.
     ///
     /// # Errors
-    /// When the peer has left a ping unanswered for too long.
+    /// Fails if the peer has not answered a ping in time.
     pub fn poll_upkeep(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.output.control.waker.register(cx.waker());
         self.handle_control();
@@ -237,10 +237,10 @@ impl SocketWriter {
         }
     }
 
-    /// Flushes, tells the peer that this is the end, and ends the connection.
+    /// Flushes, sends a close frame and closes the connection.
     ///
     /// # Errors
-    /// When the connection broke, or the peer has taken nothing for too long.
+    /// Fails if the connection is broken, or if the peer has stopped reading for too long.
     pub fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.output.poll_close(cx) {
             Poll::Ready(closed) => Poll::Ready(closed),
@@ -248,8 +248,7 @@ impl SocketWriter {
         }
     }
 
-    /// The same with a code (RFC 6455 section 7.4) and a reason, which is cut to what a control
-    /// frame holds.
+    /// Closes with a code (RFC 6455 section 7.4) and a reason, which is truncated to fit.
     ///
     /// # Errors
     /// As [`poll_close`](Self::poll_close).
@@ -263,7 +262,7 @@ impl SocketWriter {
         self.poll_close(cx)
     }
 
-    /// Flushes what is buffered.
+    /// Flushes the buffered bytes.
     ///
     /// # Errors
     /// As [`poll_flush`](Self::poll_flush).
@@ -271,7 +270,7 @@ impl SocketWriter {
         poll_fn(|cx| self.poll_flush(cx)).await
     }
 
-    /// Flushes and ends the connection.
+    /// Flushes and closes the connection.
     ///
     /// # Errors
     /// As [`poll_close`](Self::poll_close).
@@ -279,7 +278,7 @@ impl SocketWriter {
         poll_fn(|cx| self.poll_close(cx)).await
     }
 
-    /// Takes what the reader has to tell.
+    /// Encodes pending control frames and handles pongs.
     fn handle_control(&mut self) {
         if self.output.push_pending_control().pong_received {
             self.timers.handle_pong();

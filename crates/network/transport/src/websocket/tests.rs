@@ -1,4 +1,4 @@
-//! Messages through a pair of links, whole and in frames.
+//! Messages through a pair of links, complete and fragmented.
 
 mod cases;
 
@@ -17,7 +17,7 @@ use crate::{
     websocket::link,
 };
 
-/// Two ends, with a pipe between them that is shorter than any message of interest.
+/// Two ends with a pipe between them that is shorter than the messages.
 fn ends() -> [Link; 2] {
     let (server, client) = tokio::io::duplex(50_000);
     let ends = [(server, Role::Server), (client, Role::Client)];
@@ -120,7 +120,7 @@ async fn large_message_is_not_encoded_before_it_is_written() {
     assert_eq!(server.writer.buffered(), data.len());
 }
 
-/// Polls a reader whose whole input is there; returns how many messages came before each yield.
+/// Polls a reader with complete input; returns the number of messages before each yield.
 fn messages_between_yields(frames: &[u8]) -> Vec<usize> {
     let input = std::io::Cursor::new(frames.to_vec());
     let link = link(
@@ -147,7 +147,7 @@ fn messages_between_yields(frames: &[u8]) -> Vec<usize> {
 
 #[tokio::test]
 async fn reader_yields_after_its_frame_budget() {
-    // Text of one byte, which is delivered, and pings, which are not.
+    // One-byte texts, which are delivered, and pings, which are not.
     let messages = [0x81, 1, b'x'].repeat(200);
     assert_eq!(messages_between_yields(&messages), [64, 64, 64, 8]);
     let pings = [&[0x89, 0].repeat(200)[..], &[0x81, 1, b'x']].concat();
@@ -166,7 +166,7 @@ async fn reader_yields_after_its_byte_budget() {
     assert!((3..=8).contains(&yields), "{yields} yields");
 }
 
-/// The start of a message of `length` bytes, as a client sends it with a mask of zeroes.
+/// The first half of a message of `length` bytes, with a mask of zeroes.
 fn half_sent(length: usize) -> Vec<u8> {
     let mut frame = vec![0x82, 0xff];
     frame.extend((length as u64).to_be_bytes());
@@ -201,7 +201,7 @@ async fn stalled_large_message_releases_memory_to_waiting_ones() {
         first_peer.write_all(&half_sent(length)).await.unwrap();
         std::future::pending::<()>().await;
     };
-    // Takes nothing off the connection while the first holds the memory.
+    // Nothing is read from this connection while the first one holds the budget.
     let waits = async {
         tokio::time::sleep(std::time::Duration::from_secs(1)).await;
         second_peer.write_all(&half_sent(length)).await.unwrap();

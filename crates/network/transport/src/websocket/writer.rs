@@ -1,4 +1,4 @@
-//! Messages of a session in, frames out.
+//! Encodes session messages into frames.
 
 use std::{
     fmt, io,
@@ -22,7 +22,7 @@ use crate::link::{Encoding, MessageWriter, Role};
 
 pub(super) struct FrameWriter {
     output: FrameOutput,
-    /// What a text is sent as.
+    /// Frame type of texts.
     text: FrameOpcode,
     pings: Option<Interval>,
 }
@@ -50,7 +50,7 @@ impl FrameWriter {
         }
     }
 
-    /// Sets what texts are sent as.
+    /// Sets the frame type of texts.
     pub(super) fn with_text_framing(mut self, sends: Sends) -> Self {
         self.text = match sends {
             Sends::Text => FrameOpcode::Text,
@@ -71,7 +71,7 @@ impl FrameWriter {
             .push_frame(self.text, length, |out| message.encode_text(out));
     }
 
-    /// A text too long for one frame.
+    /// Queues a text that is too long for one frame.
     fn push_fragments(&mut self, message: &Bytes) {
         let pieces = message.len().div_ceil(limits::OUTGOING_FRAME_BYTES);
         for (index, start) in (0..message.len())
@@ -89,12 +89,12 @@ impl FrameWriter {
         }
     }
 
-    /// Raw data behind its head. Nothing of it is copied, unless it must be masked.
+    /// Queues raw data after its header. It is copied only if it must be masked.
     fn push_binary(&mut self, message: &DataMessage) {
         let mut head = Vec::with_capacity(message.binary_head_len());
         let data = message.encode_binary(&mut head);
         if self.output.role == Role::Client {
-            // Little: `LargeMessage` takes what is much.
+            // Small: large data goes through `LargeMessage`.
             head.extend_from_slice(&data);
             self.output
                 .push_whole(FrameOpcode::Binary, true, head.into());
@@ -122,7 +122,7 @@ impl FrameWriter {
 impl MessageWriter for FrameWriter {
     fn push(&mut self, message: Outgoing, encoding: Encoding) {
         if self.output.is_closed() {
-            // Nothing follows a close frame; the reader has ended or will.
+            // Nothing may follow a close frame.
             return;
         }
         let must_mask = (self.output.role == Role::Client).then_some(mask as fn() -> [u8; 4]);
@@ -170,34 +170,35 @@ impl MessageWriter for FrameWriter {
     }
 }
 
-/// Raw bytes that are encoded at a time: a multiple of three, so that base64 needs no padding
-/// between blocks, and little enough that the text is still in the cache when it is written.
+/// Raw bytes encoded at a time: a multiple of three, so that base64 needs no padding between
+/// blocks, and small enough that the text is still cached when it is written.
 const BLOCK_BYTES: usize = 192 << 10;
-/// Blocks of one frame.
+/// Blocks per frame.
 const FRAME_BLOCKS: usize = limits::OUTGOING_FRAME_BYTES / (BLOCK_BYTES / 3 * 4) - 1;
 
-/// What is left of a message.
+/// A message with much data, encoded block by block while the socket accepts it. At most one block
+/// exists in encoded form.
 pub(super) struct LargeMessage {
     encoding: Encoding,
-    /// Comes before the data; taken with the first block.
+    /// Bytes before the data; sent with the first block.
     prefix: Vec<u8>,
     data: Bytes,
-    /// Comes after the data.
+    /// Bytes after the data.
     suffix: Vec<u8>,
-    /// Makes the mask of a frame, for the side that must mask.
+    /// Creates the mask of a frame, for the masking side.
     mask: Option<fn() -> [u8; 4]>,
     opcode: FrameOpcode,
     frame: Option<PartialFrame>,
 }
 
-/// The frame that is being sent.
+/// The frame in progress.
 struct PartialFrame {
     blocks: usize,
     mask: Option<[u8; 4]>,
 }
 
 impl LargeMessage {
-    /// Takes a message if it is worth it.
+    /// Takes over a message if its data exceeds one block.
     pub(super) fn new(
         message: DataMessage,
         encoding: Encoding,
@@ -221,12 +222,12 @@ impl LargeMessage {
         })
     }
 
-    /// Returns how many bytes are left, about.
+    /// Returns the approximate number of remaining bytes.
     pub(super) fn len(&self) -> usize {
         self.data.len()
     }
 
-    /// Appends the next block; returns whether there are more.
+    /// Appends the next block and returns whether more follow.
     pub(super) fn encode_block(&mut self, out: &mut Vec<u8>) -> bool {
         let mut frame = match self.frame.take() {
             Some(frame) => frame,
@@ -245,7 +246,7 @@ impl LargeMessage {
         }
         if let Some(mask) = &mut frame.mask {
             apply_mask(*mask, &mut out[start..]);
-            // The next block goes on where this one ends.
+            // The mask of the next block continues where this one ends.
             mask.rotate_left((out.len() - start) % 4);
         }
         frame.blocks -= 1;

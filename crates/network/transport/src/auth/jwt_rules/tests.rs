@@ -1,5 +1,5 @@
-//! Every rule for signed tokens, through [`Auth::check`]. Tokens are built by hand, so that they
-//! can be wrong in every way and are signed by code that does not verify them.
+//! Validation rules of signed tokens, through [`Auth::check`]. The tests build tokens by hand, so
+//! that they can be invalid in every way and share no code with the verifier.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The task that keeps a program: logs what it says, ends it, and tells how it ended.
+//! The task that owns a child process: logs its stderr, stops it, and reports its exit.
 
 use std::{convert::Infallible, future::pending, io, process::ExitStatus, time::Duration};
 
@@ -16,26 +16,26 @@ use tokio::{
 
 use super::Exit;
 
-/// How long a program may take to end after SIGTERM.
+/// How long a program may take to exit after SIGTERM.
 const TERM_GRACE: Duration = Duration::from_secs(2);
-/// How long what it has said may take to be read, if someone who left the group still speaks.
+/// How long to drain stderr after the exit, in case an escaped descendant still holds it.
 const STDERR_DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// A program in its keeper's hands.
+/// A child process and what its task needs.
 #[derive(Debug)]
 pub(super) struct ChildTask {
-    /// What it is called in the log.
+    /// Name of the program in the log.
     pub(super) program: String,
     pub(super) group: ProcessGroup,
     pub(super) stderr: StderrLines<ChildStderr>,
-    /// Resolves when nobody holds the link any more.
+    /// Resolves when the link is dropped.
     pub(super) released: oneshot::Receiver<Infallible>,
-    /// Is told how it ended.
+    /// Receives the exit.
     pub(super) exit: oneshot::Sender<Exit>,
 }
 
 impl ChildTask {
-    /// Keeps the program until it has ended, by itself or because the link was dropped.
+    /// Runs until the program has exited, by itself or because the link was dropped.
     pub(super) async fn run(self) {
         let Self {
             program,
@@ -51,10 +51,14 @@ impl ChildTask {
                 _ = released => group.terminate(),
             }
             if timeout(TERM_GRACE, group.exited()).await.is_err() {
-                tracing::warn!(program, "server program does not end; it is killed");
+                tracing::warn!(
+                    program,
+                    "server program did not exit after SIGTERM; killing it"
+                );
             }
         };
-        // Listened to in its last moments too: who is not listened to may block instead of ending.
+        // Keep reading stderr during shutdown: a program whose stderr is full may block instead of
+        // exiting.
         let logging = async {
             log_stderr(&program, &mut stderr, &mut last_line).await;
             pending::<Infallible>().await
@@ -64,7 +68,8 @@ impl ChildTask {
             never = logging => match never {},
         }
         let status = group.kill_and_reap().await;
-        // All it has said is in the pipe by now, unless someone escaped with the other end.
+        // Everything it wrote is in the pipe by now, unless an escaped descendant holds the other
+        // end.
         drop(
             timeout(
                 STDERR_DRAIN_TIMEOUT,
@@ -76,13 +81,13 @@ impl ChildTask {
             status,
             last_words: last_line,
         };
-        tracing::debug!(program, exit = %outcome, "server program has ended");
-        // Whoever dropped the link does not ask.
+        tracing::debug!(program, exit = %outcome, "server program exited");
+        // The receiver is gone if the link was dropped.
         drop(exit.send(outcome));
     }
 }
 
-/// Logs what a program says, until it is silent for good.
+/// Logs stderr lines until the stream ends.
 async fn log_stderr(
     program: &str,
     stderr: &mut StderrLines<ChildStderr>,
@@ -90,33 +95,33 @@ async fn log_stderr(
 ) {
     while stderr.is_open() {
         for line in stderr.next().await {
-            tracing::info!(program, line, "server program says");
+            tracing::info!(program, line, "server program stderr");
             *last_line = Some(line);
         }
     }
 }
 
-/// How long a group may take to end when there is no runtime to wait in, and its thread waits.
+/// How long `drop` waits for a group to exit when no runtime is left to wait in.
 const DROP_TERM_GRACE: Duration = Duration::from_millis(200);
-/// How long a group that was killed may take to be gone then.
+/// How long `drop` waits for a killed group.
 const DROP_REAP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A process group, known by its leader. Dropping it ends all of it.
+/// A process group, identified by its leader. Dropping it kills the whole group.
 #[derive(Debug)]
 pub(super) struct ProcessGroup {
     child: Child,
     leader: Pid,
-    /// Readable when the leader has exited. That does not reap it: its number stays its own.
+    /// Readable once the leader has exited. Polling does not reap it, so its pid stays reserved.
     pidfd: pipe::Receiver,
     reaped: bool,
 }
 
 impl ProcessGroup {
-    /// Takes charge of a child that was started as the leader of a group.
+    /// Takes over a child that was started as the leader of a group.
     pub(super) fn new(mut child: Child) -> io::Result<Self> {
         let opened = leader(&child).and_then(|leader| {
             let descriptor = pidfd_open(leader, PidfdFlags::NONBLOCK)?;
-            // Nothing is ever read: all that matters is when it becomes readable.
+            // Nothing is ever read from the pidfd; only readiness matters.
             let pidfd = pipe::Receiver::from_owned_fd_unchecked(descriptor)?;
             Ok((leader, pidfd))
         });
@@ -128,7 +133,7 @@ impl ProcessGroup {
                 reaped: false,
             }),
             Err(error) => {
-                // It has run for no time, and nobody will hear of it.
+                // The child has just started and nothing depends on it.
                 child.start_kill()?;
                 Err(error)
             }
@@ -137,16 +142,16 @@ impl ProcessGroup {
 
     /// Waits until the leader has exited.
     pub(super) async fn exited(&self) {
-        // A descriptor that cannot be waited for counts as one that is ready: `end` waits too.
+        // An error counts as ready: `kill_and_reap` waits as well.
         drop(self.pidfd.readable().await);
     }
 
-    /// Asks all of it to end.
+    /// Sends SIGTERM to the group.
     pub(super) fn terminate(&self) {
         self.signal(Signal::TERM);
     }
 
-    /// Kills what is left of it, and reaps the leader.
+    /// Kills the remaining members and reaps the leader.
     pub(super) async fn kill_and_reap(mut self) -> Option<ExitStatus> {
         self.signal(Signal::KILL);
         let status = self.child.wait().await;
@@ -156,22 +161,22 @@ impl ProcessGroup {
 
     fn signal(&self, signal: Signal) {
         if let Err(error) = kill_process_group(self.leader, signal) {
-            tracing::debug!(%error, leader = ?self.leader, ?signal, "group was not signalled");
+            tracing::debug!(%error, leader = ?self.leader, ?signal, "failed to signal the process group");
         }
     }
 
-    /// Waits on this thread until the leader has exited.
+    /// Blocks this thread until the leader has exited.
     fn wait_blocking(&self, limit: Duration) {
         let within = Timespec::try_from(limit).ok();
         let mut descriptors = [PollFd::new(&self.pidfd, PollFlags::IN)];
         if let Err(error) = poll(&mut descriptors, within.as_ref()) {
-            tracing::debug!(%error, "end of a program was not waited for");
+            tracing::debug!(%error, "failed to wait for a server program");
         }
     }
 }
 
 impl Drop for ProcessGroup {
-    /// Runs with a group that is not reaped only if the runtime is shut down around its keeper.
+    /// Finds an unreaped group only if the runtime was shut down while its task ran.
     fn drop(&mut self) {
         if self.reaped {
             return;
@@ -181,7 +186,7 @@ impl Drop for ProcessGroup {
         self.signal(Signal::KILL);
         self.wait_blocking(DROP_REAP_TIMEOUT);
         if let Err(error) = self.child.try_wait() {
-            tracing::debug!(%error, "program was not reaped");
+            tracing::debug!(%error, "failed to reap a server program");
         }
     }
 }
@@ -193,12 +198,12 @@ fn leader(child: &Child) -> io::Result<Pid> {
         .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
 }
 
-/// Longest line that is kept; what a line has beyond it is dropped.
+/// Maximum length of a line; the rest of a longer line is dropped.
 const MAX_LINE_BYTES: usize = 4 << 10;
-/// Bytes asked for in one read.
+/// Bytes requested by one read.
 const READ_BYTES: usize = 4 << 10;
 
-/// Lines out of a stream of bytes.
+/// Splits a byte stream into lines.
 #[derive(Debug)]
 pub(super) struct StderrLines<R> {
     input: Option<R>,
@@ -206,7 +211,7 @@ pub(super) struct StderrLines<R> {
 }
 
 impl<R: AsyncRead + Unpin> StderrLines<R> {
-    /// Takes lines from `input`, or none.
+    /// Reads lines from `input`; an absent input yields no lines.
     pub(super) fn new(input: Option<R>) -> Self {
         Self {
             input,
@@ -214,12 +219,12 @@ impl<R: AsyncRead + Unpin> StderrLines<R> {
         }
     }
 
-    /// Tells whether more may come.
+    /// Returns whether the stream is still open.
     pub(super) fn is_open(&self) -> bool {
         self.input.is_some()
     }
 
-    /// Reads once, and returns the lines that ended with it. Cancelling loses nothing.
+    /// Reads once and returns the lines completed by it. Cancel safe.
     pub(super) async fn next(&mut self) -> Vec<String> {
         let mut bytes = [0; READ_BYTES];
         let count = match &mut self.input {
@@ -243,7 +248,7 @@ impl<R: AsyncRead + Unpin> StderrLines<R> {
         lines
     }
 
-    /// Ends a line; blank ones do not count.
+    /// Completes a line. Blank lines are skipped.
     fn end_line(&mut self, lines: &mut Vec<String>) {
         let line = std::mem::take(&mut self.line);
         let line: String = String::from_utf8_lossy(&line)

@@ -1,4 +1,4 @@
-//! Servers that are programs of their own.
+//! Links to server programs.
 
 use std::{
     io,
@@ -29,7 +29,7 @@ async fn line(link: &mut Link) -> String {
     String::from_utf8(line.unwrap().to_vec()).unwrap()
 }
 
-/// Reads the numbers of processes that a script prints on one line.
+/// Reads the pids that a script prints on one line.
 async fn pids(link: &mut Link) -> Vec<Pid> {
     line(link)
         .await
@@ -38,7 +38,7 @@ async fn pids(link: &mut Link) -> Vec<Pid> {
         .collect()
 }
 
-/// Waits until none of them runs, and the first, which is ours to reap, is not there at all.
+/// Waits until none of them runs, and the first, which this process reaps, no longer exists.
 async fn expect_gone(pids: &[Pid]) {
     expect_none_runs(pids).await;
     wait_until("it is reaped", || !pid_exists(pids[0])).await;
@@ -48,7 +48,7 @@ async fn expect_none_runs(pids: &[Pid]) {
     wait_until("none runs", || !pids.iter().any(|pid| is_running(*pid))).await;
 }
 
-/// Looks again and again: nothing tells when a process that is not ours is gone.
+/// Polls: there is no notification for the exit of a process that is not a child.
 async fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let poll = async {
         while !condition() {
@@ -62,7 +62,7 @@ fn pid_exists(pid: Pid) -> bool {
     test_kill_process(pid).is_ok()
 }
 
-/// Tells whether a process is more than a number that its parent has not taken back.
+/// Returns whether a process exists and is not a zombie.
 fn is_running(pid: Pid) -> bool {
     let path = format!("/proc/{}/stat", pid.as_raw_nonzero());
     let state = std::fs::read_to_string(path).ok().and_then(|stat| {
@@ -124,7 +124,10 @@ async fn start_failures_name_the_program_or_directory() {
     };
     let error = bad_directory.start().unwrap_err();
     assert!(matches!(error, ConnectError::WorkingDirectory { .. }));
-    assert!(error_chain(&error).starts_with("cannot work in `/no/such/directory`: No such file"));
+    assert!(
+        error_chain(&error)
+            .starts_with("cannot use working directory `/no/such/directory`: No such file")
+    );
 }
 
 #[tokio::test]
@@ -135,7 +138,7 @@ async fn exit_is_reported_with_the_last_stderr_line() {
             "exited with status 3: no key",
         ),
         ("exit 1", "exited with status 1"),
-        ("kill -9 $$", "was ended by signal 9"),
+        ("kill -9 $$", "was killed by signal 9"),
         (
             "printf 'unfinished' >&2; exit 7",
             "exited with status 7: unfinished",
@@ -143,7 +146,7 @@ async fn exit_is_reported_with_the_last_stderr_line() {
     ] {
         let mut link = script(text).start().unwrap();
         assert_eq!(end(&mut link).await, format!("server program {expected}"));
-        // Whoever asks again is told the same.
+        // The result is the same when polled again.
         assert_eq!(end(&mut link).await, format!("server program {expected}"));
     }
 }
@@ -268,12 +271,12 @@ async fn stderr_lines_are_logged() {
     end(&mut link).await;
     for said in ["one", " [31mtwo"] {
         let line = within("a line of log", lines.recv()).await.unwrap();
-        let expected = format!(r#"server program says program="sh" line="{said}""#);
+        let expected = format!(r#"server program stderr program="sh" line="{said}""#);
         assert!(line.contains(&expected) && line.contains("INFO"), "{line}");
     }
 }
 
-/// Sends each line that is logged.
+/// Sends each log line to a channel.
 #[derive(Clone)]
 struct LogWriter(Arc<Mutex<mpsc::UnboundedSender<String>>>);
 

@@ -1,4 +1,4 @@
-//! Websockets over TLS, with certificates of our own making.
+//! Websockets over TLS with generated certificates.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ use crate::{
     tls::{self, Trust},
 };
 
-/// Who issues certificates, and where its own is written.
+/// A certificate authority and the file with its certificate.
 struct TestAuthority {
     issuer: Issuer<'static, KeyPair>,
     file: PathBuf,
@@ -36,7 +36,7 @@ impl TestAuthority {
         Self { issuer, file }
     }
 
-    /// Runs a listener with a certificate for `name`; returns its URL.
+    /// Runs a listener with a certificate for `name` and returns its URL.
     async fn listen(
         &self,
         name: &str,

@@ -1,4 +1,4 @@
-//! A site on loopback, asked by clients that nobody here wrote and by ours.
+//! An HTTP service on loopback, with raw requests and with this crate's client.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,7 +20,7 @@ use crate::{
     websocket::socket::Raw,
 };
 
-/// Repeats bodies, opens `/door`, and never answers `/slow`.
+/// Echoes bodies, upgrades `/door`, and never responds to `/slow`.
 struct EchoService;
 
 impl Site for EchoService {
@@ -66,7 +66,7 @@ async fn serve_echo_with_tls(options: SiteOptions, tls: Option<TlsAcceptor>) -> 
     }
 }
 
-/// Sends a request by hand; returns the first line of the answer, and its last.
+/// Sends a raw request; returns the first and the last line of the response.
 async fn send_request(address: &str, request: &str) -> (String, String) {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -138,7 +138,7 @@ async fn connection_slot_is_released_when_both_socket_halves_are_dropped() {
         matches!(refused, ConnectError::Refused { status: 503, .. }),
         "{refused}"
     );
-    // A request that asks for no websocket needs no place.
+    // A request that is not an upgrade needs no slot.
     let request = "GET /x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     assert_eq!(
         send_request(&served.address, request).await.0,
@@ -226,7 +226,7 @@ async fn idle_connections_are_evicted_and_time_out() {
         assert_eq!(&answer, b"HTTP/1.1 200 OK");
         idle.push(stream);
     }
-    // What has become a websocket is not counted, and not ended.
+    // Upgraded connections are neither counted nor timed out.
     let url = format!("ws://{}/door", served.address);
     let mut client = WebSocket::new(url.parse().unwrap())
         .open_socket()

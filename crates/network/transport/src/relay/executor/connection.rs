@@ -1,5 +1,5 @@
-//! The driver of one connection: reads, visits streams that have something to send, writes, and
-//! watches the clock. What a frame does is decided in `inbound`.
+//! The driver of one executor connection: reads frames, sends from ready streams, writes, and runs
+//! the timers.
 
 use std::{
     future::poll_fn,
@@ -38,7 +38,7 @@ pub(super) struct ExecutorConnection<'a> {
     pub(super) handshakes: PendingHandshakes,
     streams: &'a Mutex<StreamTable>,
     socket: Socket,
-    /// Wakes when a stream's clock runs out.
+    /// Fires at the next deadline.
     timer: DeadlineTimer,
     keepalive: Keepalive,
 }
@@ -80,7 +80,7 @@ impl<'a> ExecutorConnection<'a> {
             while read < MAX_READS_PER_POLL {
                 match self.socket.reader.poll_message(cx) {
                     Poll::Ready(Ok(Some(Raw::Binary(message)))) => {
-                        // What is no valid frame is dropped, as is text.
+                        // Invalid frames and text messages are ignored.
                         if let Ok(frame) = Frame::decode(message) {
                             self.handle_frame(&mut streams, frame);
                         }
@@ -114,12 +114,12 @@ impl<'a> ExecutorConnection<'a> {
         }
     }
 
-    /// Sends what streams have, each in its turn, until the socket takes no more.
+    /// Sends from ready streams in turn until the socket blocks.
     fn send(&mut self, streams: &mut StreamTable, cx: &mut Context<'_>) -> io::Result<()> {
         for _ in 0..MAX_FLUSHES_PER_POLL {
             let now = Instant::now().into_std();
             let mut progressed = false;
-            // Streams that found no room before get some by the flush.
+            // After a full buffer was flushed, ready streams may send again.
             let full = self.socket.writer.buffered() >= SEND_BUFFER_BYTES;
             while self.socket.writer.buffered() < SEND_BUFFER_BYTES
                 && let Some(shared) = streams.ready_queue.pop()
@@ -149,8 +149,8 @@ impl<'a> ExecutorConnection<'a> {
         Ok(())
     }
 
-    /// Looks at the clocks of the streams and of the connection, and sees to it that they are looked at
-    /// again.
+    /// Handles expired deadlines of the streams and of the connection, and sets the timer to the
+    /// next one.
     fn handle_timers(
         &mut self,
         streams: &mut StreamTable,
@@ -159,7 +159,7 @@ impl<'a> ExecutorConnection<'a> {
         let now = Instant::now().into_std();
         self.keepalive
             .handle_received(self.socket.reader.received(), now);
-        // Plain streams would not outlive the connection, so nothing is gained by looking closer.
+        // The keepalive runs only for reliable streams: plain ones would not survive a reconnect.
         let has_reliable = streams.has_active(Delivery::Reliable);
         let keepalive = has_reliable.then(|| self.keepalive.poll_timeout());
         let Some(next) = keepalive.into_iter().chain(streams.poll_timeout()).min() else {
@@ -174,7 +174,7 @@ impl<'a> ExecutorConnection<'a> {
                 KeepaliveAction::Idle => {}
                 KeepaliveAction::Ping => self.socket.writer.ping(),
                 KeepaliveAction::Disconnect => {
-                    let what = "relay gives no sign of life";
+                    let what = "relay did not answer the keepalive ping";
                     return Err(io::Error::new(io::ErrorKind::TimedOut, what));
                 }
             }
@@ -190,8 +190,8 @@ impl<'a> ExecutorConnection<'a> {
         Ok(TimerState::Due)
     }
 
-    /// Tells a harness that its stream is over, or never was. Best effort: a relay that takes nothing
-    /// does not fill our memory.
+    /// Resets a stream that has ended or does not exist. Best effort: skipped while the send buffer
+    /// is full, so that memory stays bounded.
     pub(super) fn reset(&mut self, stream_id: StreamId) {
         let reason = RESET_PROTOCOL_ERROR.to_owned();
         if self.socket.writer.buffered() < SEND_BUFFER_BYTES {
@@ -233,7 +233,7 @@ impl ExecutorConnection<'_> {
                 self.reset(frame.stream_id);
             }
             Body::Resume { next_seq } => {
-                // In front of a handshake it says nothing; else a harness comes back too late.
+                // Before a handshake it is meaningless; otherwise a harness resumes too late.
                 if *next_seq > 0 || frame.ack > 0 || frame.ack_bits > 0 {
                     self.reset(frame.stream_id);
                 }
@@ -243,14 +243,14 @@ impl ExecutorConnection<'_> {
         }
     }
 
-    /// Hands a frame to its stream.
+    /// Delivers a frame to its stream.
     fn deliver(&mut self, streams: &mut StreamTable, frame: Frame) {
         let now = Instant::now().into_std();
         let stream_id = frame.stream_id.clone();
         let Some(entry) = streams.active(&stream_id, now) else {
             return;
         };
-        // A stock executor holds such a frame to be invalid, and those are dropped.
+        // A stock executor treats such a frame as invalid and drops it.
         if entry.delivery == Delivery::Plain && !frame.is_plain() {
             return;
         }
@@ -271,8 +271,8 @@ impl ExecutorConnection<'_> {
             self.failure_limiter.handle_failure(now);
             return self.reset(stream_id);
         }
-        // An active stream is not harmed by somebody who knows its name, nor a parked one by somebody
-        // whom nobody has approved yet.
+        // Knowing the id of an active stream must not harm it, and an unvalidated harness must not
+        // evict a parked one.
         if streams.contains(&stream_id) || self.handshakes.is_full() || !streams.has_capacity() {
             return self.reset(stream_id);
         }
@@ -300,7 +300,7 @@ impl ExecutorConnection<'_> {
             .start(stream_id, responder, delivery, validation);
     }
 
-    /// Lets a harness in, or not.
+    /// Completes a validated handshake: opens the stream or resets it.
     pub(super) fn handle_validation(&mut self, streams: &mut StreamTable, validation: Validation) {
         let now = Instant::now().into_std();
         let Validation {
@@ -320,7 +320,7 @@ impl ExecutorConnection<'_> {
                 return self.reject_authentication(stream_id, responder);
             }
         }
-        // Others may have come in while this one was looked at.
+        // Other streams may have been opened during validation.
         if !streams.has_capacity() {
             return self.reset(stream_id);
         }
@@ -339,7 +339,7 @@ impl ExecutorConnection<'_> {
         if let Err(TrySendError::Full(_) | TrySendError::Closed(_)) =
             self.executor.links.try_send(link)
         {
-            tracing::warn!("nobody takes a new stream");
+            tracing::warn!("new stream refused: the queue of links is full or closed");
             return self.reset(stream_id);
         }
         if delivery == Delivery::Reliable {
@@ -349,8 +349,8 @@ impl ExecutorConnection<'_> {
         streams.insert(shared, delivery, harness_key);
     }
 
-    /// Completes a handshake with the message that the registry rejects this executor. Nothing is
-    /// served on the stream: it stays unknown, and data on it is answered with a Reset.
+    /// Completes the handshake with the message that the registry rejects this executor. The stream
+    /// is not opened, so data on it is reset.
     fn reject_authentication(&mut self, stream_id: StreamId, responder: Responder) {
         match responder.reject_authentication() {
             Ok(message) => self.push(&Frame::new(stream_id, Body::Handshake(message))),

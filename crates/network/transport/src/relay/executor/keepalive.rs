@@ -1,33 +1,33 @@
-//! Whether the relay is still there, while streams depend on it.
-//! Pure: the caller owns the clock.
+//! Keepalive of an executor's relay connection while streams depend on it.
+//! Pure: the caller provides the time.
 
 use std::time::{Duration, Instant};
 
-/// How long nothing at all may come before the relay is asked for a sign of life. A harness sends a
-/// heartbeat every ten seconds, so this much silence is unusual.
+/// Silence after which the relay is pinged. A harness sends a heartbeat every ten seconds, so this
+/// much silence is unusual.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long the relay may take to give it. Together they are less than the thirty seconds after which
-/// a stream takes its harness for gone: a path that died without a word is replaced before.
+/// How long the relay may take to answer. Both timeouts together stay below the thirty seconds
+/// after which a stream gives up its harness, so that a silently dead path is replaced in time.
 const PONG_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// When a connection was last heard.
+/// Keepalive state of one connection.
 #[derive(Debug)]
 pub(super) struct Keepalive {
     last_received_at: Instant,
-    /// Bytes that had come by then.
+    /// Total bytes received at that time.
     bytes_received: u64,
-    /// When the relay was asked, unless something has come since.
+    /// When the relay was pinged. Cleared by any received byte.
     pinged_at: Option<Instant>,
 }
 
-/// What to do about a connection.
+/// What the driver must do.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum KeepaliveAction {
     /// Nothing.
     Idle,
-    /// Ask the relay for a sign of life.
+    /// Send a ping.
     Ping,
-    /// Give it up.
+    /// Drop the connection.
     Disconnect,
 }
 
@@ -40,7 +40,7 @@ impl Keepalive {
         }
     }
 
-    /// Takes in how many bytes have come: any that are new are a sign of life.
+    /// Updates the number of received bytes. Any change proves that the peer is alive.
     pub(super) fn handle_received(&mut self, bytes_received: u64, now: Instant) {
         if bytes_received != self.bytes_received {
             *self = Self {
@@ -50,8 +50,8 @@ impl Keepalive {
         }
     }
 
-    /// Lets time pass. The answer is awaited from when it is asked for: a process that was stopped
-    /// for a while asks, too, before it gives up.
+    /// Handles a passed deadline. The pong timeout starts when the ping is requested, so a process
+    /// that was suspended pings first instead of disconnecting.
     pub(super) fn handle_timeout(&mut self, now: Instant) -> KeepaliveAction {
         if now < self.poll_timeout() {
             return KeepaliveAction::Idle;
@@ -65,7 +65,7 @@ impl Keepalive {
         }
     }
 
-    /// Returns when [`Self::handle_timeout`] has something to do.
+    /// Returns the next deadline for [`Self::handle_timeout`].
     pub(super) fn poll_timeout(&self) -> Instant {
         match self.pinged_at {
             Some(pinged_at) => pinged_at + PONG_TIMEOUT,

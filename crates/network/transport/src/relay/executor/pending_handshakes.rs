@@ -1,4 +1,4 @@
-//! Handshakes that wait for the validator.
+//! Handshakes that await validation, and the rate limiter for failed ones.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -15,15 +15,15 @@ use tokio::{
 
 use super::ValidationOutcome;
 
-/// Validations that run at once: as the stock executor.
+/// Maximum number of concurrent validations, as in the stock executor.
 const MAX_PENDING: usize = 32;
-/// How long one may take.
+/// Timeout of one validation.
 const VALIDATION_TIMEOUT: Duration = Duration::from_secs(10);
-/// Streams whose harness has announced that it acknowledges, and that have not sent a handshake yet.
-/// An announcement that is forgotten costs the stream its reliability, and nothing else.
+/// Maximum number of streams that announced acknowledgements before their handshake. A forgotten
+/// announcement only makes the stream plain.
 const MAX_ANNOUNCED: usize = 128;
 
-/// Harnesses on their way in.
+/// Handshakes that await the validator.
 #[derive(Debug, Default)]
 pub(super) struct PendingHandshakes {
     pending: HashMap<StreamId, PendingHandshake>,
@@ -40,11 +40,11 @@ struct PendingHandshake {
     validation: AbortHandle,
 }
 
-/// Tells a validation from an earlier one of the same stream.
+/// Distinguishes a validation from an earlier one of the same stream.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct HandshakeAttempt(u64);
 
-/// A validation that came to an end.
+/// A completed validation.
 #[derive(Debug)]
 pub(super) struct Validation {
     pub(super) stream_id: StreamId,
@@ -54,7 +54,7 @@ pub(super) struct Validation {
 }
 
 impl PendingHandshakes {
-    /// Notes that the harness of a stream acknowledges.
+    /// Records that the harness of a stream supports acknowledgements.
     pub(super) fn announce(&mut self, stream_id: StreamId) {
         if self.announced.contains(&stream_id) {
             return;
@@ -65,7 +65,7 @@ impl PendingHandshakes {
         self.announced.push_back(stream_id);
     }
 
-    /// Returns how the stream of a handshake is to deliver, and forgets the announcement.
+    /// Returns the delivery mode for a handshake and removes the announcement.
     pub(super) fn take_delivery(&mut self, stream_id: &StreamId) -> Delivery {
         let found = self.announced.iter().position(|id| id == stream_id);
         match found.and_then(|index| self.announced.remove(index)) {
@@ -102,13 +102,13 @@ impl PendingHandshakes {
         self.pending.insert(stream_id, pending);
     }
 
-    /// Gives up a validation; tells whether there was one.
+    /// Cancels a validation and returns whether there was one.
     pub(super) fn cancel(&mut self, stream_id: &StreamId) -> bool {
         let pending = self.pending.remove(stream_id);
         pending.inspect(|one| one.validation.abort()).is_some()
     }
 
-    /// Returns a validation that came to an end.
+    /// Returns the next completed validation.
     pub(super) fn poll_validation(&mut self, cx: &mut Context<'_>) -> Poll<Validation> {
         while let Poll::Ready(Some(ended)) = self.validations.poll_join_next(cx) {
             let (stream_id, outcome) = match ended {
@@ -116,7 +116,8 @@ impl PendingHandshakes {
                     (stream_id, outcome)
                 }
                 Ok(_) => continue,
-                // What was cancelled is not waiting any more; a validator that panics says no.
+                // A cancelled validation is no longer pending; a panicking validator counts as a
+                // refusal.
                 Err(error) => match self.stream_of_task(error.id()) {
                     Some(stream_id) => (stream_id, ValidationOutcome::Refused),
                     None => continue,
@@ -146,12 +147,12 @@ impl PendingHandshakes {
     }
 }
 
-/// Failures after which no handshake is looked at for a while: as the stock executor.
+/// Failures after which handshakes are refused for a while, as in the stock executor.
 const MAX_FAILURES: u32 = 8;
-/// How long that is. Active streams do not notice.
+/// How long handshakes are refused. Active streams are not affected.
 const COOLDOWN: Duration = Duration::from_secs(10);
 
-/// The failures of one connection. Successes do not make up for them.
+/// Rate limiter for failed handshakes of one connection. Successes do not reset the count.
 #[derive(Debug, Default)]
 pub(super) struct HandshakeFailureLimiter {
     failures: u32,
@@ -159,7 +160,7 @@ pub(super) struct HandshakeFailureLimiter {
 }
 
 impl HandshakeFailureLimiter {
-    /// Tells whether handshakes are looked at. Asking does not prolong the wait.
+    /// Returns whether handshakes are accepted. Refused attempts do not extend the cooldown.
     pub(super) fn allows_handshake(&mut self, now: Instant) -> bool {
         if self.blocked_until.is_some_and(|until| now >= until) {
             self.blocked_until = None;

@@ -1,4 +1,4 @@
-//! The streams of an executor, active and parked.
+//! The table of an executor's streams, active and parked.
 
 use std::{
     collections::HashMap,
@@ -13,15 +13,15 @@ use crate::relay::{
     stream_shared::{ReadyQueue, StreamShared},
 };
 
-/// Streams at once: as the stock executor. Parked ones make room for new ones.
+/// Maximum number of streams, as in the stock executor. New streams evict parked ones.
 pub(super) const MAX_STREAMS: usize = 128;
-/// How long a reliable stream outlives its connection, or that of its harness. Less than the 25
-/// seconds in which a harness comes back, so that both agree when it does not.
+/// How long a reliable stream stays parked after its connection, or that of its harness, was lost.
+/// Shorter than the 25 seconds in which a harness reconnects, so that both ends agree on failure.
 const PARK_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Default)]
 pub(super) struct StreamTable {
-    /// What the drivers of all connections listen to.
+    /// Ready streams, shared by the drivers of all connections.
     pub(super) ready_queue: Arc<ReadyQueue>,
     entries: HashMap<StreamId, StreamEntry>,
 }
@@ -35,13 +35,13 @@ pub(super) struct StreamEntry {
 }
 
 impl StreamTable {
-    /// Tells whether there is room for one more stream, or will be: parked ones are not in the way.
+    /// Returns whether another stream fits, counting parked ones as evictable.
     pub(super) fn has_capacity(&self) -> bool {
         let mut entries = self.entries.values();
         self.entries.len() < MAX_STREAMS || entries.any(|entry| entry.parked_at.is_some())
     }
 
-    /// Ends the one that is parked for the longest, if there are too many for one more.
+    /// Evicts the stream parked for the longest time, if the table is full.
     fn evict_oldest_parked(&mut self) {
         if self.entries.len() < MAX_STREAMS {
             return;
@@ -55,7 +55,8 @@ impl StreamTable {
         }
     }
 
-    /// Adds a stream, for which there is room. What its harness left parked will not be asked for again.
+    /// Adds a stream; there must be capacity. Ends the parked streams of the same harness, which it
+    /// will not resume.
     pub(super) fn insert(
         &mut self,
         shared: Arc<StreamShared>,
@@ -79,7 +80,7 @@ impl StreamTable {
         self.entries.insert(shared.id().clone(), entry);
     }
 
-    /// Returns an active stream; one that is parked is woken: its harness is back.
+    /// Returns an active stream. A parked one becomes active: its harness is back.
     pub(super) fn active(&mut self, id: &StreamId, now: Instant) -> Option<&StreamEntry> {
         let entry = self.entries.get_mut(id)?;
         if entry.parked_at.take().is_some() {
@@ -92,13 +93,13 @@ impl StreamTable {
         self.entries.contains_key(id)
     }
 
-    /// Tells whether there is such a stream that is not parked.
+    /// Returns whether a stream with this delivery mode is active.
     pub(super) fn has_active(&self, delivery: Delivery) -> bool {
         let mut entries = self.entries.values();
         entries.any(|entry| entry.delivery == delivery && entry.parked_at.is_none())
     }
 
-    /// The path to a harness is lost: its stream is parked, or ends.
+    /// Handles the loss of the path to a harness: parks or ends its stream.
     pub(super) fn park(&mut self, id: &StreamId, now: Instant) {
         match self.entries.get_mut(id) {
             Some(entry) if entry.delivery == Delivery::Reliable => entry.park(now),
@@ -107,7 +108,7 @@ impl StreamTable {
         }
     }
 
-    /// The executor's own connection is lost.
+    /// Handles the loss of the executor's own connection.
     pub(super) fn park_all(&mut self, now: Instant) {
         self.entries.retain(|_, entry| match entry.delivery {
             Delivery::Reliable => {
@@ -121,15 +122,15 @@ impl StreamTable {
         });
     }
 
-    /// Ends a stream and forgets it.
+    /// Ends a stream and removes it.
     pub(super) fn remove(&mut self, id: &StreamId, reason: StreamCloseReason) {
         if let Some(entry) = self.entries.remove(id) {
             entry.shared.close(reason);
         }
     }
 
-    /// Ends a stream whose application is done; tells whether it was still there. Another one may
-    /// have its name by now.
+    /// Ends a stream after its link is done. Returns whether it was still in the table: another stream
+    /// may use its id by now.
     pub(super) fn finish(&mut self, shared: &Arc<StreamShared>) -> bool {
         let entry = self.entries.get(shared.id());
         let is_current = entry.is_some_and(|entry| Arc::ptr_eq(&entry.shared, shared));
@@ -139,7 +140,7 @@ impl StreamTable {
         is_current
     }
 
-    /// Ends what was parked for too long.
+    /// Ends streams that were parked for too long.
     pub(super) fn expire(&mut self, now: Instant) {
         self.entries.retain(|_, entry| {
             let is_over = entry.parked_until().is_some_and(|until| now >= until);
@@ -150,7 +151,7 @@ impl StreamTable {
         });
     }
 
-    /// Returns when a parked stream is given up next.
+    /// Returns when the next parked stream expires.
     pub(super) fn poll_expiry(&self) -> Option<Instant> {
         self.entries
             .values()
@@ -158,7 +159,7 @@ impl StreamTable {
             .min()
     }
 
-    /// Returns the streams whose clocks have run out.
+    /// Returns the active streams with an expired deadline.
     pub(super) fn due_streams(&self, now: Instant) -> Vec<Arc<StreamShared>> {
         let is_due = |entry: &&StreamEntry| {
             let deadline = entry.shared.poll_timeout();
@@ -168,7 +169,7 @@ impl StreamTable {
         due.map(|entry| Arc::clone(&entry.shared)).collect()
     }
 
-    /// Returns when something is to be done next.
+    /// Returns the next deadline of any stream.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let next =
             |entry: &StreamEntry| entry.parked_until().or_else(|| entry.shared.poll_timeout());

@@ -1,4 +1,4 @@
-//! An executor on one end of a pipe; on the other a relay and its harnesses, played by hand.
+//! An executor connected to a scripted relay with scripted harnesses.
 
 mod admission;
 mod parking;
@@ -30,7 +30,7 @@ use crate::{
 const ENVIRONMENT: &str = "env-1";
 const REGISTRATION: &str = "reg-1";
 
-/// Hands each claim to the test, which answers it.
+/// Passes each claim to the test, which decides the outcome.
 struct ScriptedValidator(mpsc::UnboundedSender<(Claim, oneshot::Sender<ValidationOutcome>)>);
 
 impl Validator for ScriptedValidator {
@@ -41,7 +41,7 @@ impl Validator for ScriptedValidator {
     }
 }
 
-/// The executor's surroundings.
+/// An executor with its relay and harness.
 struct ExecutorFixture {
     relay: Socket,
     serving: JoinHandle<(Executor, Ended)>,
@@ -68,7 +68,7 @@ fn serve(mut executor: Executor, socket: Socket) -> JoinHandle<(Executor, Ended)
     })
 }
 
-/// Starts an executor that is connected through a pipe of this many bytes.
+/// Starts an executor connected through a pipe of this capacity.
 fn fixture_with(bytes: usize) -> ExecutorFixture {
     let identity = Arc::new(Identity::generate());
     let executor_key = identity.public_key().clone();
@@ -129,7 +129,7 @@ impl ExecutorFixture {
         self.relay.writer.flush().await.unwrap();
     }
 
-    /// The next frame of the executor.
+    /// Returns the next frame from the executor.
     async fn next_frame(&mut self) -> Frame {
         match within("a frame", self.relay.reader.next()).await.unwrap() {
             Some(Raw::Binary(message)) => Frame::decode(message).unwrap(),
@@ -137,7 +137,7 @@ impl ExecutorFixture {
         }
     }
 
-    /// Checks that the executor has nothing to say for a moment.
+    /// Checks that the executor sends nothing for a moment.
     async fn expect_silence(&mut self) {
         let received = timeout(Duration::from_millis(1), self.relay.reader.next()).await;
         assert!(received.is_err(), "{received:?}");
@@ -147,7 +147,7 @@ impl ExecutorFixture {
         assert_eq!(self.next_frame().await, reset(stream));
     }
 
-    /// The first message of a handshake for a stream.
+    /// Makes the first handshake message for a stream.
     fn first_message(&self, stream: &str) -> (Initiator, Frame) {
         let scope = Scope {
             environment_id: ENVIRONMENT,
@@ -159,7 +159,7 @@ impl ExecutorFixture {
         (initiator, Frame::new(id(stream), Body::Handshake(message)))
     }
 
-    /// Sends a handshake that the executor passes on to the validator.
+    /// Sends a handshake that reaches the validator.
     async fn start_handshake(
         &mut self,
         stream: &str,
@@ -174,7 +174,7 @@ impl ExecutorFixture {
         (initiator, sender)
     }
 
-    /// Sends a handshake that nobody may look at.
+    /// Sends a handshake that is reset without reaching the validator.
     async fn expect_handshake_refused(&mut self, stream: &str) {
         let (_, frame) = self.first_message(stream);
         self.send_frame(frame).await;
@@ -182,14 +182,14 @@ impl ExecutorFixture {
         assert!(self.claims.try_recv().is_err());
     }
 
-    /// Sends what is no handshake message.
+    /// Sends an invalid handshake message.
     async fn send_garbage_handshake(&mut self, stream: &str) {
         let garbage = Body::Handshake(Bytes::from(vec![1; 4000]));
         self.send_frame(Frame::new(id(stream), garbage)).await;
         self.expect_reset(stream).await;
     }
 
-    /// Opens a stream; returns its harness's end and its executor's.
+    /// Opens a stream and returns both of its ends.
     async fn open_stream(&mut self, stream: &str, delivery: Delivery) -> (Stream, Link) {
         self.send_frame(Frame::new(id(stream), Body::Resume { next_seq: 0 }))
             .await;
@@ -209,7 +209,7 @@ impl ExecutorFixture {
         (Stream::new(id(stream), channel, delivery, now()), link)
     }
 
-    /// Sends a message of a harness.
+    /// Sends a message from a harness.
     async fn send_message(&mut self, stream: &mut Stream, text: &str) {
         stream
             .push(|out| out.extend_from_slice(text.as_bytes()))
@@ -223,7 +223,7 @@ impl ExecutorFixture {
         }
     }
 
-    /// The next message for a harness, whose frames are all that comes.
+    /// Returns the next message for a harness, if all frames belong to it.
     async fn next_message(&mut self, stream: &mut Stream) -> Bytes {
         loop {
             if let Some(message) = stream.poll_message() {
@@ -234,7 +234,7 @@ impl ExecutorFixture {
         }
     }
 
-    /// Sends a message each way.
+    /// Sends a message in each direction.
     async fn echo(&mut self, stream: &mut Stream, link: &mut Link) {
         self.send_message(stream, "there").await;
         assert_eq!(read(link).await, "there");
@@ -242,7 +242,7 @@ impl ExecutorFixture {
         assert_eq!(self.next_message(stream).await, note("back"));
     }
 
-    /// Takes the executor's connection away and gives it another one.
+    /// Cuts the executor's connection and serves it on another one.
     async fn replace_relay(&mut self) -> Ended {
         let [relay, socket] = pipe(1 << 20);
         self.replace_relay_with(relay, socket).await
@@ -275,12 +275,12 @@ async fn respond(link: &mut Link, what: &str) {
     within("flushed", link.writer.flush()).await.unwrap();
 }
 
-/// How a link ends for its reader.
+/// Returns how a link ends for its reader.
 async fn end_of(link: &mut Link) -> Result<Option<Bytes>, ReadError> {
     within("the end", link.reader.next()).await
 }
 
-/// Waits, but not forever. The clock stands while anything happens.
+/// Runs a future with a timeout. The clock is paused while tasks run.
 async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     timeout(Duration::from_secs(300), future)
         .await

@@ -1,4 +1,4 @@
-//! The driver of one stream: reads, writes, watches the clock, and comes back after a loss.
+//! The driver of one harness stream: reads, writes, runs the timers, and reconnects after a loss.
 
 use std::{
     future::poll_fn,
@@ -26,11 +26,11 @@ use crate::{
     websocket::socket::{Raw, Socket},
 };
 
-/// How long an executor that acknowledges may be silent before another websocket is tried. It sends a
-/// heartbeat every ten seconds, and gives us up after thirty: a path that died without a word is
-/// replaced in time for the stream to live on.
+/// How long an acknowledging executor may be silent before the harness reconnects. The executor
+/// sends a heartbeat every ten seconds and gives up after thirty, so a silently dead path is
+/// replaced in time.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(15);
-/// Messages that may be in front of the answer to a ping: as the stock harness.
+/// Messages inspected for a pong before the relay is considered dead, as in the stock harness.
 const MAX_MESSAGES_BEFORE_PONG: usize = 32;
 
 pub(super) struct StreamDriver {
@@ -39,13 +39,13 @@ pub(super) struct StreamDriver {
     delivery: Delivery,
     socket_state: SocketState,
     reconnector: Reconnector,
-    /// Wakes when the stream's clock runs out.
+    /// Fires at the next deadline.
     timer: DeadlineTimer,
-    /// When the executor was last heard on this websocket, or the websocket was opened.
+    /// When the last frame arrived on this websocket, or when it was opened.
     last_heard_at: Instant,
     /// Set from the loss of a websocket until the executor is heard on another.
     backoff: Option<ReconnectBackoff>,
-    /// The same, for others.
+    /// Publishes the same state to users of the link.
     path: watch::Sender<Path>,
     is_closing: bool,
 }
@@ -55,11 +55,11 @@ enum SocketState {
     Reconnecting(BoxFuture<'static, Result<(Socket, ReconnectBackoff), StreamCloseReason>>),
 }
 
-/// Why a websocket is of no more use.
+/// Why a websocket cannot be used further.
 enum SocketFailure {
-    /// It is lost; another one may do.
+    /// The connection is lost; another one may work.
     Lost,
-    /// The stream is over.
+    /// The stream has ended.
     Fatal(StreamCloseReason),
 }
 
@@ -176,9 +176,9 @@ impl StreamDriver {
             .send_if_modified(|before| std::mem::replace(before, path) != path);
     }
 
-    /// Handles the next message of the relay, if there is room for it.
+    /// Handles the next message of the relay, unless the receive buffer is full.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SocketFailure>> {
-        // A stock executor sends on and on; what holds it up is a socket that nobody reads.
+        // A stock executor has no flow control; leaving the socket unread applies backpressure.
         if self.shared.is_receive_buffer_full() {
             return Poll::Pending;
         }
@@ -192,11 +192,11 @@ impl StreamDriver {
         };
         let message = match ready!(socket.reader.poll_message(cx)) {
             Ok(Some(Raw::Binary(message))) => message,
-            Ok(Some(Raw::Text)) => return fatal("relay sends text"),
+            Ok(Some(Raw::Text)) => return fatal("relay sent a text message"),
             Ok(None) | Err(_) => return Poll::Ready(Err(SocketFailure::Lost)),
         };
         let Ok(frame) = Frame::decode(message) else {
-            return fatal("relay sends what is no frame");
+            return fatal("relay sent an invalid frame");
         };
         if frame.stream_id != *self.shared.id() {
             return Poll::Ready(Ok(()));
@@ -205,9 +205,9 @@ impl StreamDriver {
             Body::Reset { .. } => {
                 return Poll::Ready(Err(SocketFailure::Fatal(StreamCloseReason::Reset)));
             }
-            Body::Handshake(_) => return fatal("executor shakes hands twice"),
+            Body::Handshake(_) => return fatal("executor sent a second handshake"),
             Body::Data(_) if self.delivery == Delivery::Plain && !frame.is_plain() => {
-                return fatal("executor sends segments that were not agreed on");
+                return fatal("executor sent segments on a plain stream");
             }
             Body::Data(_) | Body::Ack | Body::Resume { .. } | Body::Heartbeat => {}
         }
@@ -221,7 +221,7 @@ impl StreamDriver {
         Poll::Ready(handled.map_err(|error| SocketFailure::Fatal(error.into())))
     }
 
-    /// Sends what the stream has, until the socket takes no more. Ready when everything is sent.
+    /// Sends the stream's frames until the socket blocks. Ready when everything is sent.
     fn send(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, SocketFailure> {
         for _ in 0..MAX_FLUSHES_PER_POLL {
             self.poll_keepalive(cx)?;
@@ -229,7 +229,7 @@ impl StreamDriver {
                 return Ok(Poll::Pending);
             };
             let mut progressed = false;
-            // What found no room before gets some by the flush.
+            // After a full buffer was flushed, the stream may send again.
             let full = socket.writer.buffered() >= SEND_BUFFER_BYTES;
             while socket.writer.buffered() < SEND_BUFFER_BYTES && self.ready_queue.pop().is_some() {
                 progressed = true;
@@ -261,8 +261,8 @@ impl StreamDriver {
         Ok(Poll::Pending)
     }
 
-    /// Sees to pings and their answers. Before a relay is given up for answering none, messages that are
-    /// here already are looked at, wanted or not: the answer may wait behind them.
+    /// Runs the ping keepalive. Before a relay is dropped for a missing pong, inspects messages
+    /// that have already arrived, because the pong may be behind them.
     fn poll_keepalive(&mut self, cx: &mut Context<'_>) -> Result<(), SocketFailure> {
         let mut inspected = 0;
         loop {
@@ -280,15 +280,15 @@ impl StreamDriver {
                     taken?;
                     inspected += 1;
                 }
-                // The answer may have been the last that was here.
+                // The pong may have been the last message that had arrived.
                 Poll::Pending => inspected = MAX_MESSAGES_BEFORE_PONG,
             }
         }
     }
 
-    /// Looks at the clock of the stream, and sees to it that it is looked at again.
+    /// Handles expired deadlines of the stream, and sets the timer to the next one.
     fn handle_timers(&mut self, cx: &mut Context<'_>) -> Result<TimerState, SocketFailure> {
-        // Plain streams have no clock.
+        // Plain streams have no deadlines.
         let Some(next) = self.shared.poll_timeout() else {
             return Ok(TimerState::Later);
         };
@@ -298,7 +298,7 @@ impl StreamDriver {
             silent_at = silent_at.min(backoff.deadline);
         }
         if now >= silent_at {
-            // A search whose time is over ends the stream.
+            // If the backoff deadline has passed, the reconnect fails at once and ends the stream.
             return Err(SocketFailure::Lost);
         }
         if now.into_std() < next {

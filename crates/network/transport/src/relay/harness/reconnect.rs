@@ -1,4 +1,4 @@
-//! Finding back to an executor.
+//! Reconnects a harness stream to its executor, with exponential backoff.
 
 use std::{iter, sync::Arc, time::Duration};
 
@@ -12,26 +12,26 @@ use crate::{
     websocket::socket::Socket,
 };
 
-/// First wait between two attempts; doubled each time.
+/// Delay before the second attempt; doubled each time.
 const INITIAL_BACKOFF: Duration = Duration::from_millis(100);
-/// Longest wait between two attempts.
+/// Maximum delay between attempts.
 const MAX_BACKOFF: Duration = Duration::from_secs(2);
 
-/// What is needed to open another websocket for a stream.
+/// Opens further websockets for a stream.
 #[derive(Clone)]
 pub(super) struct Reconnector {
     pub(super) tickets: Arc<dyn Tickets>,
     pub(super) options: HarnessOptions,
-    /// The key of the executor that holds the other end of the stream.
+    /// Key of the executor at the other end of the stream.
     pub(super) executor_key: PublicKey,
 }
 
-/// The search for an executor that is not heard any more. It goes on until the executor is heard: a
-/// relay that opens websockets to nobody is not asked any longer, or more often, than one that does not.
+/// Backoff state of a reconnect. It lasts until a frame arrives from the executor: a relay that
+/// accepts websockets but delivers nothing gets no more attempts than one that refuses them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReconnectBackoff {
     pub(super) deadline: Instant,
-    /// What is waited for before the next attempt: nothing before the first.
+    /// Delay before the next attempt. `None` before the first.
     delay: Option<Duration>,
 }
 
@@ -46,7 +46,7 @@ impl ReconnectBackoff {
 }
 
 impl Reconnector {
-    /// Begins to search for the executor.
+    /// Starts the backoff for a lost websocket.
     pub(super) fn start_backoff(&self) -> ReconnectBackoff {
         ReconnectBackoff {
             deadline: Instant::now() + self.options.recovery,
@@ -54,8 +54,8 @@ impl Reconnector {
         }
     }
 
-    /// Opens another websocket: at once, and then again and again until the time is over. Returns the
-    /// search as well, for it to be gone on with if nobody is heard.
+    /// Opens another websocket: at once, then with backoff until the deadline. Also returns the
+    /// backoff, which continues if no frame arrives.
     pub(super) async fn reconnect(
         self,
         mut backoff: ReconnectBackoff,
@@ -68,7 +68,7 @@ impl Reconnector {
                     Ok(socket) => return Ok((socket, backoff)),
                     Err(AttemptFailure::Fatal(end)) => return Err(end),
                     Err(AttemptFailure::Transient(error)) => {
-                        tracing::debug!(%error, "relay was not reached again");
+                        tracing::debug!(%error, "reconnect attempt failed");
                     }
                 }
             }
@@ -86,7 +86,7 @@ impl Reconnector {
         if ticket.executor_key != self.executor_key {
             return Err(AttemptFailure::Fatal(StreamCloseReason::ExecutorChanged));
         }
-        // Whatever the relay says, a fresh ticket may be better.
+        // A relay error may be fixed by a fresh grant.
         let opened = dial(&ticket, &self.options).await;
         opened.map_err(|error| match error.fault() {
             Fault::Caller => AttemptFailure::Fatal(StreamCloseReason::Refused(error_chain(&error))),
@@ -95,7 +95,7 @@ impl Reconnector {
     }
 }
 
-/// Why an attempt came to nothing.
+/// Why an attempt failed.
 enum AttemptFailure {
     Transient(ConnectError),
     Fatal(StreamCloseReason),
@@ -113,7 +113,7 @@ impl AttemptFailure {
     }
 }
 
-/// An error with its sources, for people.
+/// Formats an error with its sources.
 fn error_chain(error: &dyn std::error::Error) -> String {
     let sources = iter::successors(Some(error), |error| error.source());
     let texts: Vec<String> = sources.map(ToString::to_string).collect();

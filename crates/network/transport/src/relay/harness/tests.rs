@@ -1,4 +1,4 @@
-//! Harnesses by hand over a pipe, and for real through a small relay on loopback.
+//! Handshakes over a pipe, and links through a small relay on loopback.
 
 mod handshakes;
 mod links;
@@ -27,7 +27,7 @@ use crate::{
 const ENVIRONMENT: &str = "env-1";
 const REGISTRATION: &str = "reg-1";
 
-/// Lets everybody in, and counts.
+/// Accepts and counts every harness.
 #[derive(Default)]
 struct AcceptAllValidator(Mutex<usize>);
 
@@ -39,7 +39,7 @@ impl Validator for AcceptAllValidator {
     }
 }
 
-/// Gives out tickets to a relay, and counts.
+/// Issues and counts grants for a relay.
 struct FakeTickets {
     url: String,
     state: Mutex<FakeTicketState>,
@@ -48,7 +48,7 @@ struct FakeTickets {
 struct FakeTicketState {
     executor_key: PublicKey,
     fetched: usize,
-    /// Whether the next tickets are refused, and whether that may pass.
+    /// Whether grants are refused, and whether that refusal is transient.
     refusal: Option<bool>,
 }
 
@@ -74,7 +74,7 @@ impl Tickets for FakeTickets {
     }
 }
 
-/// A relay with an executor on it that always comes back.
+/// A relay with an executor that always reconnects.
 struct RelayFixture {
     relay: TestRelay,
     tickets: Arc<FakeTickets>,
@@ -122,7 +122,7 @@ impl RelayFixture {
         within("a link", open(identity, tickets, options)).await
     }
 
-    /// Opens a link; returns both its ends.
+    /// Opens a link and returns both ends.
     async fn pair(&mut self, options: HarnessOptions) -> (Link, Link) {
         let near = self.open(options).await.unwrap();
         let far = within("the other end", self.links.recv()).await.unwrap();
@@ -153,7 +153,7 @@ fn plain() -> HarnessOptions {
     }
 }
 
-/// A message that is known by its number.
+/// Makes a message that is identified by its number.
 fn numbered_message(number: usize, bytes: usize) -> Vec<u8> {
     let mut text = format!("{number} ").into_bytes();
     text.resize(bytes.max(text.len()), b'.');
@@ -172,7 +172,7 @@ async fn receive(link: &mut Link) -> Bytes {
         .unwrap()
 }
 
-/// Sends a message each way.
+/// Sends a message in each direction.
 async fn echo(near: &mut Link, far: &mut Link) {
     send(near, b"there".to_vec()).await;
     assert_eq!(receive(far).await, "there");
@@ -184,7 +184,7 @@ async fn end_of(link: &mut Link) -> Result<Option<Bytes>, ReadError> {
     within("the end", link.reader.next()).await
 }
 
-/// Waits, but not forever.
+/// Runs a future with a timeout.
 async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     timeout(Duration::from_secs(60), future)
         .await

@@ -1,4 +1,4 @@
-//! Raw messages between two sockets, and peers that are silent.
+//! Binary messages between two sockets, and silent peers.
 
 use std::{future::poll_fn, io, task::Poll, time::Duration};
 
@@ -79,7 +79,11 @@ async fn text_is_distinguished_and_close_ends_the_socket() {
     client.writer.flush().await.unwrap();
     let mut answer = [0; 2];
     peer.read_exact(&mut answer).await.unwrap();
-    assert_eq!(answer, [0x88, 0x80], "a close is answered by one");
+    assert_eq!(
+        answer,
+        [0x88, 0x80],
+        "a close frame is answered by a close frame"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -90,11 +94,11 @@ async fn one_ping_is_outstanding_and_its_pong_restarts_the_interval() {
         upkeep(&mut server.writer).await.unwrap();
         server.writer.flush().await.unwrap();
         let read = async { timeout(Duration::from_millis(1), client.reader.next()).await };
-        assert!(read.await.is_err(), "a ping is no message");
+        assert!(read.await.is_err(), "a ping is not delivered as a message");
         upkeep(&mut client.writer).await.unwrap();
         client.writer.flush().await.unwrap();
         let read = async { timeout(Duration::from_millis(1), server.reader.next()).await };
-        assert!(read.await.is_err(), "a pong is no message");
+        assert!(read.await.is_err(), "a pong is not delivered as a message");
     }
     assert_eq!(start.elapsed().as_secs(), 60);
 }
@@ -109,11 +113,19 @@ async fn deferred_and_immediate_pings_keep_one_outstanding() {
     assert_eq!(start.elapsed().as_secs(), 40);
     let one = server.writer.buffered();
     server.writer.ping();
-    assert_eq!(server.writer.buffered(), one, "it is out already");
+    assert_eq!(
+        server.writer.buffered(),
+        one,
+        "a ping is already outstanding"
+    );
     server.writer.flush().await.unwrap();
     server.writer.defer_ping();
     assert!(upkeep(&mut server.writer).await.is_err());
-    assert_eq!(start.elapsed().as_secs(), 100, "that puts no answer off");
+    assert_eq!(
+        start.elapsed().as_secs(),
+        100,
+        "deferring does not extend the pong timeout"
+    );
 
     let [mut server, _client] = ends(1000);
     server.writer.ping();
@@ -156,7 +168,7 @@ async fn memory_stays_bounded_when_the_peer_never_drains_the_buffer() {
         let mut near = socket(end, role);
         let mut taken = vec![0; 10_000];
         for round in 0..1000 {
-            // Otherwise the pipe itself would hold us back after so many calls in a row.
+            // Yield, because the pipe would otherwise exhaust tokio's cooperative budget.
             tokio::task::yield_now().await;
             near.writer.push(Bytes::from(vec![7; 10_000]));
             let flushed = poll_fn(|cx| Poll::Ready(near.writer.poll_flush(cx))).await;

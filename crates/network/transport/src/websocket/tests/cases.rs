@@ -1,4 +1,4 @@
-//! The case list of `exec-wire-tests` against both ends of this framing.
+//! Runs the case list of `exec-wire-tests` against both roles.
 
 use std::future::poll_fn;
 
@@ -18,7 +18,7 @@ mod case_list {
     include!("../../../../../testing/wire-tests/src/websocket/case_list.rs");
 }
 
-/// Reads messages until the end, and answers what is to be answered.
+/// Reads messages until the end, and sends pending control frames.
 async fn serve(mut link: Link) -> Vec<Vec<u8>> {
     let mut messages = Vec::new();
     loop {
@@ -34,7 +34,7 @@ async fn serve(mut link: Link) -> Vec<Vec<u8>> {
     messages
 }
 
-/// Reads what the other end sends: pongs, and the code of its close.
+/// Reads the peer's pongs and its close code.
 async fn control_frames(mut stream: tokio::io::ReadHalf<DuplexStream>) -> Vec<Reply> {
     let (mut bytes, mut replies) = (BytesMut::new(), Vec::new());
     while stream.read_buf(&mut bytes).await.unwrap() > 0 {
@@ -72,10 +72,10 @@ async fn run(case: &WebSocketCase, role: Role) -> Result<(), String> {
             writes.push(close.encode(mask));
         }
         for write in writes {
-            // An end that has failed need not take the rest.
+            // A failed end need not read the rest.
             drop(output.write_all(&write).await);
         }
-        // The stream stays open: what is wrong must be noticed without its end.
+        // The stream stays open: violations must be detected without its end.
         output
     };
     let (messages, replies, _output) = tokio::join!(served, control_frames(input), send);
@@ -98,7 +98,7 @@ async fn run(case: &WebSocketCase, role: Role) -> Result<(), String> {
 #[tokio::test]
 async fn both_ends_pass_the_case_list() {
     let mut failed = Vec::new();
-    // Section 9 repeats what others test with megabytes: `exec-wire-tests` has all of it.
+    // Section 9 repeats other cases with megabytes of data; `exec-wire-tests` runs it.
     let sections = SECTIONS.into_iter().filter(|(section, _)| *section != 9);
     for case in sections.flat_map(|(section, _)| cases(section)) {
         for role in [Role::Server, Role::Client] {

@@ -1,4 +1,4 @@
-//! Who gets in: the rows of handshakes and validations.
+//! Admission of harnesses: handshakes and validation.
 
 use super::*;
 
@@ -37,7 +37,7 @@ async fn registry_rejection_of_the_executor_reaches_the_harness() {
         fixture.send_frame(data(&name, 0)).await;
         fixture.expect_reset(&name).await;
     }
-    // It counts as a failed handshake, as with the stock executor.
+    // It counts as a failed handshake, as in the stock executor.
     fixture.expect_handshake_refused("the ninth").await;
 }
 
@@ -103,7 +103,7 @@ async fn second_handshake_cancels_the_pending_one() {
     fixture.expect_handshake_refused("a").await;
     assert!(
         validation.send(ValidationOutcome::Accepted).is_err(),
-        "nobody waits for the answer"
+        "the validation was cancelled"
     );
     fixture.expect_silence().await;
     assert!(fixture.links.try_recv().is_err());
@@ -118,7 +118,7 @@ async fn reset_cancels_a_pending_handshake_silently() {
     fixture.expect_silence().await;
     assert!(
         validation.send(ValidationOutcome::Accepted).is_err(),
-        "nobody waits for the answer"
+        "the validation was cancelled"
     );
     for failure in 0..7 {
         fixture

@@ -1,4 +1,4 @@
-//! Reliable streams whose path is lost, and comes back or does not.
+//! Reliable streams across connection loss, and the keepalive that detects it.
 
 use std::{future::poll_fn, io};
 
@@ -6,7 +6,7 @@ use exec_relay::frame::RESET_CLOSED;
 
 use super::*;
 
-/// A stream with a message under way in both directions when its path is cut.
+/// Opens a stream and cuts its path with a message in flight in each direction.
 async fn cut_stream(fixture: &mut ExecutorFixture) -> (Stream, Link) {
     let (mut stream, mut link) = fixture.open_stream("a", Delivery::Reliable).await;
     fixture.echo(&mut stream, &mut link).await;
@@ -23,7 +23,7 @@ async fn cut_stream(fixture: &mut ExecutorFixture) -> (Stream, Link) {
     (stream, link)
 }
 
-/// Comes back on whatever connection there is, and takes what was lost.
+/// Resumes a stream and receives what was lost.
 async fn resume_stream(fixture: &mut ExecutorFixture, stream: &mut Stream, link: &mut Link) {
     stream.handle_reconnect(now());
     fixture.send_all(stream).await;
@@ -132,7 +132,7 @@ async fn new_stream_of_a_harness_ends_its_parked_streams() {
     assert_eq!(read(&mut alive_link).await, "there");
 }
 
-/// An executor that has nothing but parked streams, and as many as it may.
+/// Returns an executor that is full of parked streams.
 async fn full_of_parked_streams() -> (ExecutorFixture, Vec<Link>) {
     let mut fixture = fixture();
     let mut links = Vec::new();
@@ -152,7 +152,7 @@ async fn oldest_parked_stream_is_evicted_for_a_new_one() {
     fixture.open_stream("new", Delivery::Reliable).await;
     assert!(end_of(&mut links[0]).await.is_err(), "the oldest is gone");
     let next = timeout(Duration::from_millis(1), links[1].reader.next());
-    assert!(next.await.is_err(), "and no other");
+    assert!(next.await.is_err(), "only the oldest is evicted");
 }
 
 #[tokio::test(start_paused = true)]
@@ -181,7 +181,7 @@ async fn dropping_the_executor_ends_parked_streams() {
     assert_eq!(start.elapsed().as_secs(), 0);
 }
 
-/// Lets the relay read, and answer pings, for a while. Returns how many frames came.
+/// Lets the relay read and answer pings for a while. Returns the number of frames.
 async fn respond_to_pings(fixture: &mut ExecutorFixture, seconds: u64) -> usize {
     let until = Instant::now() + Duration::from_secs(seconds);
     let Socket { reader, writer } = &mut fixture.relay;
@@ -215,7 +215,7 @@ async fn silent_relay_with_reliable_streams_is_dropped_after_twenty_seconds() {
         "{ended:?}"
     );
     assert_eq!(start.elapsed().as_secs(), 20);
-    // The stream is parked, and goes on over the next connection.
+    // The stream is parked and resumes on the next connection.
     let [relay, socket] = pipe(1 << 20);
     fixture.relay = relay;
     fixture.serving = serve(executor, socket);
@@ -231,7 +231,7 @@ async fn silent_relay_with_reliable_streams_is_dropped_after_twenty_seconds() {
 async fn responsive_relay_is_kept_when_harnesses_are_silent() {
     let mut fixture = fixture();
     let (_, mut link) = fixture.open_stream("a", Delivery::Reliable).await;
-    // Two heartbeats, and the reset after half a minute.
+    // Two heartbeats, and the reset after thirty seconds.
     assert_eq!(respond_to_pings(&mut fixture, 100).await, 3);
     assert!(end_of(&mut link).await.is_err());
     assert!(!fixture.serving.is_finished());

@@ -1,4 +1,4 @@
-//! Frames of streams that are there, and of such that are not.
+//! Frames of existing and unknown streams, and streams that share a connection.
 
 use tokio::io::AsyncWriteExt;
 
@@ -112,7 +112,7 @@ async fn connection_loss_ends_plain_streams_and_pending_handshakes() {
     assert!(matches!(end, Err(ReadError::Io(_))), "{end:?}");
     assert!(
         waiting.send(ValidationOutcome::Accepted).is_err(),
-        "nobody waits for the answer"
+        "the validation was cancelled"
     );
     fixture.open_stream("a", Delivery::Plain).await;
 }
@@ -175,7 +175,7 @@ async fn stale_link_does_not_end_a_new_stream_with_its_id() {
     let (_, old) = fixture.open_stream("a", Delivery::Plain).await;
     fixture.send_frame(reset("a")).await;
     let (mut stream, mut link) = fixture.open_stream("a", Delivery::Plain).await;
-    // What is left of it keeps it from being forgotten.
+    // The remaining half keeps the shared state alive.
     let Link {
         reader: _reader,
         writer,
@@ -186,12 +186,12 @@ async fn stale_link_does_not_end_a_new_stream_with_its_id() {
     fixture.echo(&mut stream, &mut link).await;
 }
 
-/// A message of this many bytes.
+/// Makes a message of this size.
 fn bulk(bytes: usize) -> Outgoing {
     Outgoing::Text(vec![b' '; bytes])
 }
 
-/// Writes until the link takes no more.
+/// Writes until the link blocks.
 async fn fill_send_buffer(link: &mut Link) -> usize {
     let mut written = 0;
     loop {
@@ -203,7 +203,7 @@ async fn fill_send_buffer(link: &mut Link) -> usize {
             return written;
         }
         written += 64 << 10;
-        assert!(written < 64 << 20, "it takes everything");
+        assert!(written < 64 << 20, "the link never blocks");
     }
 }
 
@@ -267,7 +267,7 @@ async fn unread_stream_blocks_only_its_own_harness() {
         while let Ok(frame) = timeout(Duration::from_millis(30), fixture.next_frame()).await {
             slow.handle_frame(frame, now()).unwrap();
         }
-        assert!(sent < 1000, "nobody holds it back");
+        assert!(sent < 1000, "the sender is never blocked");
     }
     assert!(sent >= 20, "{sent} messages");
     fixture.send_message(&mut stream, "there").await;
@@ -275,7 +275,7 @@ async fn unread_stream_blocks_only_its_own_harness() {
     for _ in 0..sent {
         assert_eq!(read(&mut slow_link).await, message);
     }
-    // Room is told at once: the sender goes on, and nothing was lost.
+    // Freed space is acknowledged at once: the sender continues, and nothing was lost.
     while slow.buffered() > 0 {
         let frame = fixture.next_frame().await;
         slow.handle_frame(frame, now()).unwrap();

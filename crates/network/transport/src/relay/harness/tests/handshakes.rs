@@ -1,4 +1,4 @@
-//! What a harness accepts on its way in.
+//! The harness's handshake.
 
 use exec_relay::{
     frame::{Body, Data, Frame, StreamId},
@@ -19,7 +19,7 @@ fn socket(end: DuplexStream, role: Role) -> Socket {
     Socket::new(input, output, &[], role, SocketLimits::default())
 }
 
-/// The executor and the relay, played by hand.
+/// A scripted executor behind a scripted relay.
 struct FakeExecutor {
     socket: Socket,
     identity: Arc<Identity>,
@@ -57,14 +57,14 @@ impl FakeExecutor {
         responder
     }
 
-    /// Answers as an executor does.
+    /// Sends an executor's handshake response.
     async fn accept(&mut self) {
         let (answer, _) = self.responder().accept().unwrap();
         self.send_frame_body(Body::Handshake(answer)).await;
     }
 }
 
-/// Shakes hands with what `far` does once it has the first message.
+/// Runs a handshake against `far`, which gets the first message.
 async fn run_handshake<F>(
     offer: Offer,
     far: impl FnOnce(FakeExecutor) -> F,
@@ -217,7 +217,10 @@ async fn text_message_fails_the_handshake() {
     };
     let mut near = socket(near, Role::Client);
     let text = handshake(&mut near, &identity, &ticket, Offer::Plain).await;
-    assert!(matches!(text, Err(ConnectError::Relay("relay sends text"))));
+    assert!(matches!(
+        text,
+        Err(ConnectError::Relay("relay sent a text message"))
+    ));
 }
 
 #[tokio::test]

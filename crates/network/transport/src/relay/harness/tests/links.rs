@@ -1,4 +1,4 @@
-//! Links through a relay that does its work.
+//! Links through a working relay.
 
 use exec_relay::{
     frame::{Body, Frame, StreamId},
@@ -152,7 +152,7 @@ async fn stream_reset_by_the_executor_ends_the_link() {
         assert!(matches!(end_of(&mut near).await, Err(ReadError::Io(_))));
         assert!(near.writer.flush().await.is_err());
     }
-    assert_eq!(fixture.fetched(), 2, "nobody comes back");
+    assert_eq!(fixture.fetched(), 2, "neither link reconnects");
 }
 
 #[tokio::test]
@@ -193,7 +193,7 @@ async fn unread_plain_link_applies_backpressure_without_loss() {
         }
     };
     let read = async {
-        // More than a stream may hold is on its way by then.
+        // By then, more data is in flight than a stream may buffer.
         tokio::time::sleep(Duration::from_millis(300)).await;
         for number in 0..1000 {
             assert!(receive(&mut near).await == numbered_message(number, 20_000));
@@ -201,7 +201,7 @@ async fn unread_plain_link_applies_backpressure_without_loss() {
     };
     tokio::join!(send, read);
     echo(&mut near, &mut far).await;
-    // A driver that goes to sleep with something to send is woken by its next ping.
+    // A driver that slept with unsent data would be woken only by its next ping.
     assert!(start.elapsed() < Duration::from_secs(20));
 }
 
@@ -212,7 +212,7 @@ async fn unread_plain_link_still_sees_pongs() {
     for number in 0..40 {
         send(&mut far, numbered_message(number, 100)).await;
     }
-    // Pings are sent meanwhile, and their answers come behind messages that are not wanted yet.
+    // Pings are sent meanwhile, and their pongs arrive behind messages that are not read yet.
     tokio::time::sleep(Duration::from_secs(100)).await;
     for number in 0..40 {
         assert_eq!(receive(&mut near).await, numbered_message(number, 100));

@@ -1,11 +1,11 @@
-//! Links whose websockets are cut.
+//! Reconnects of links whose websockets are cut.
 
 use super::*;
 
 const MESSAGES: usize = 400;
 
-/// Sends many messages both ways while `cut` is done now and then; nothing may be lost, doubled or
-/// out of order.
+/// Sends many messages in both directions while `cut` runs now and then; none may be lost,
+/// duplicated or reordered.
 async fn expect_no_loss(fixture: &mut RelayFixture, cut: impl Fn(&TestRelay)) {
     let (mut near, mut far) = fixture.pair(reliable()).await;
     let handshakes = fixture.handshakes();
@@ -71,7 +71,7 @@ async fn link_reports_path_loss_and_recovery() {
     echo(&mut near, &mut far).await;
     let mut path = near.path.clone().unwrap();
     assert_eq!(*path.borrow_and_update(), Path::There);
-    // Nobody is let in at once, so that the loss can be seen.
+    // The first attempts are refused, so that the loss is observable.
     fixture.relay.refuse(&[503, 503]);
     fixture.relay.cut_harnesses();
     for expected in [Path::Lost, Path::There] {
@@ -196,7 +196,7 @@ async fn reconnects_back_off_and_stop_at_the_recovery_timeout() {
     };
     let (mut near, mut far) = fixture.pair(options).await;
     echo(&mut near, &mut far).await;
-    // Every websocket is opened, and closed at the first word.
+    // Every websocket is accepted and closed at the first frame.
     fixture.relay.remove_executor();
     let start = std::time::Instant::now();
     let end = end_of(&mut near).await;
@@ -214,12 +214,12 @@ async fn silent_relay_ends_the_link_in_time() {
     let mut fixture = RelayFixture::new().await;
     let (mut near, mut far) = fixture.pair(reliable()).await;
     echo(&mut near, &mut far).await;
-    // All websockets are opened, and nothing comes through any of them.
+    // All websockets are accepted, but no frame passes.
     fixture.relay.blackhole_all_harnesses();
     let start = tokio::time::Instant::now();
     let end = tokio::time::timeout(Duration::from_secs(120), near.reader.next()).await;
     assert!(matches!(end, Ok(Err(ReadError::Io(_)))), "{end:?}");
     let took = start.elapsed().as_secs();
-    // It takes a while to find out; from then on the usual time counts.
+    // The silence timeout comes first, then the recovery timeout.
     assert!((35..45).contains(&took), "{took} s");
 }

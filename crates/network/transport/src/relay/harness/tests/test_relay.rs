@@ -1,4 +1,4 @@
-//! A relay that routes by stream id, and can be told to misbehave.
+//! A relay that routes by stream id and can misbehave on demand.
 
 use std::{
     collections::HashMap,
@@ -27,14 +27,14 @@ use crate::{
     websocket::socket::{Raw, Socket, SocketReader, SocketWriter},
 };
 
-/// A relay on loopback. Dropping it ends everything.
+/// A relay on loopback. Dropping it closes all connections.
 pub(super) struct TestRelay {
     address: String,
     routes: Arc<RelayRoutes>,
     serving: JoinHandle<()>,
 }
 
-/// Who is connected.
+/// Connected clients.
 struct RelayRoutes {
     state: Mutex<RelayState>,
     executor_connected: watch::Sender<bool>,
@@ -46,16 +46,16 @@ struct RelayState {
     harnesses: HashMap<u64, RelayClient>,
     streams: HashMap<String, u64>,
     next: u64,
-    /// Harnesses up to this number are cut off, and do not know it.
+    /// Frames of harnesses up to this number are silently dropped.
     held_up_to: u64,
-    /// The executor that is there is cut off, and does not know it.
+    /// Frames of the current executor are silently dropped.
     executor_is_blackholed: bool,
     is_closed_to_executors: bool,
-    /// Statuses that the next harnesses are refused with.
+    /// Statuses with which the next harnesses are refused.
     refusals: Vec<u16>,
-    /// What harnesses have sent.
+    /// Kinds of frames received from harnesses.
     received_kinds: Vec<Kind>,
-    /// What the last harness said that it belongs to.
+    /// `traceparent` of the last harness.
     traceparent: Option<HeaderValue>,
 }
 
@@ -105,39 +105,39 @@ impl TestRelay {
         there.wait_for(|there| *there).await.unwrap();
     }
 
-    /// Cuts every harness off; the executor is told.
+    /// Disconnects every harness and informs the executor.
     pub(super) fn cut_harnesses(&self) {
         let gone: Vec<u64> = self.state(|state| state.harnesses.keys().copied().collect());
         gone.into_iter()
             .for_each(|one| self.routes.disconnect_harness(one));
     }
 
-    /// Cuts the executor off, and with it every harness.
+    /// Disconnects the executor and every harness.
     pub(super) fn cut_executor(&self) {
         self.routes.disconnect_executor();
     }
 
-    /// Loses all that the harnesses that are there say, and all that they are told.
+    /// Drops all frames from and to the connected harnesses.
     pub(super) fn blackhole_harnesses(&self) {
         self.state(|state| state.held_up_to = state.next);
     }
 
-    /// Loses all that the executor says, pings among it, and all that it is told, until it comes anew.
+    /// Drops all frames and pings from and to the executor until it reconnects.
     pub(super) fn blackhole_executor(&self) {
         self.state(|state| {
             state.executor_is_blackholed = true;
-            // Who reads nothing answers nothing; the socket stays open.
+            // An aborted reader answers no pings; the socket stays open.
             let [reading, _] = &state.executor.as_ref().unwrap().tasks;
             reading.abort();
         });
     }
 
-    /// The same for all harnesses that are to come.
+    /// Drops all frames from and to all harnesses, including future ones.
     pub(super) fn blackhole_all_harnesses(&self) {
         self.state(|state| state.held_up_to = u64::MAX);
     }
 
-    /// Cuts the executor off, and lets it not come back: harnesses are let in, and closed.
+    /// Disconnects the executor for good: harnesses are accepted and then closed.
     pub(super) fn remove_executor(&self) {
         self.state(|state| state.is_closed_to_executors = true);
         self.routes.disconnect_executor();
@@ -147,12 +147,12 @@ impl TestRelay {
         self.state(|state| state.refusals = statuses.iter().rev().copied().collect());
     }
 
-    /// What harnesses have sent so far.
+    /// Returns the kinds of frames received from harnesses.
     pub(super) fn received_kinds(&self) -> Vec<Kind> {
         self.state(|state| state.received_kinds.clone())
     }
 
-    /// What the last harness said that it belongs to.
+    /// Returns the `traceparent` of the last harness.
     pub(super) fn traceparent(&self) -> Option<HeaderValue> {
         self.state(|state| state.traceparent.clone())
     }
@@ -171,7 +171,7 @@ impl TestRelay {
         }
     }
 
-    /// The streams that harnesses have named.
+    /// Returns the streams named by harnesses.
     pub(super) fn streams(&self) -> Vec<String> {
         self.state(|state| state.streams.keys().cloned().collect())
     }
@@ -241,7 +241,7 @@ impl RelayRoutes {
         match role {
             Role::Executor => {
                 if state.executor.replace(client).is_some() {
-                    // It knows of no loss, so the harnesses have to find one.
+                    // The relay missed its loss, so the harnesses have to notice.
                     state.harnesses.clear();
                 }
                 state.executor_is_blackholed = false;
@@ -319,7 +319,7 @@ impl RelayRoutes {
     }
 }
 
-/// Writes what waits, and answers to pings. It sends none: who falls silent is for the ends to find out.
+/// Writes queued messages and pongs. Sends no pings: the endpoints must detect silence themselves.
 async fn write(mut writer: SocketWriter, mut waiting: mpsc::Receiver<Bytes>) {
     loop {
         writer.defer_ping();
