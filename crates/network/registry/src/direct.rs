@@ -4,14 +4,339 @@
 //! exists at a time: when it ends, the executor dials again. Not here: methods and sessions
 //! (`exec-service`), which outlive a link.
 
-mod error;
-mod executor;
-mod signer;
-mod upgrade;
+use std::{convert::Infallible, sync::Arc, time::SystemTime};
 
-pub use self::{
-    error::DirectError,
-    executor::{DirectExecutor, Settings},
-    signer::{DEFAULT_SERVICE, SigV4},
-    upgrade::Proof,
+use exec_transport::{
+    connect::{Address, AddressError, CONNECT_TIMEOUT, ConnectError, HeaderError, WebSocket},
+    link::Link,
+    websocket::{LinkOptions, Sends},
 };
+use exec_wire::limits;
+use futures_util::future::BoxFuture;
+use http::{HeaderMap, Method, header};
+use tokio::{
+    sync::{Semaphore, mpsc},
+    time::sleep,
+};
+use url::Url;
+
+use crate::{
+    api::{
+        DirectRegistered, EnvironmentId, Secret,
+        sigv4::{Request, Scope, Signature, Timestamp},
+    },
+    aws::{Chain, RegionError},
+    credentials::{CredentialError, Credentials, Outgoing, Reach},
+    delay::RegistryDelay,
+    executor::Dialing,
+    http::BaseUrl,
+    registry::{Registry, RegistryError},
+};
+
+/// What a direct executor is to be.
+#[derive(Debug)]
+pub struct Settings {
+    /// Where it registers.
+    pub registry: Registry,
+    /// Where that is.
+    pub base: BaseUrl,
+    /// What it offers.
+    pub environment: EnvironmentId,
+    /// How it shows who it is.
+    pub proof: Proof,
+    /// How it gets to where it is awaited.
+    pub dialing: Dialing,
+}
+
+/// An executor that dials the harness side.
+#[derive(Debug)]
+pub struct DirectExecutor {
+    settings: Settings,
+    delay: RegistryDelay,
+}
+
+impl DirectExecutor {
+    /// Describes an executor. Nothing is sent.
+    pub fn new(settings: Settings) -> Self {
+        // Keyed by the environment, so that executors of one harness side come back apart.
+        let delay = RegistryDelay::new(settings.environment.as_str());
+        Self { settings, delay }
+    }
+
+    /// Dials until told to stop. Every websocket becomes one of `links`, and the next is dialled when
+    /// it was dropped.
+    ///
+    /// # Errors
+    /// When the registry does not take the environment, or who is dialled does not want it.
+    pub async fn run(
+        self,
+        links: mpsc::Sender<Link>,
+        stop: impl Future<Output = ()>,
+    ) -> Result<(), DirectError> {
+        tokio::select! {
+            biased;
+            () = stop => Ok(()),
+            () = links.closed() => Err(DirectError::Abandoned),
+            ended = self.serve(&links) => match ended {
+                Ok(never) => match never {},
+                Err(error) => Err(error),
+            },
+        }
+    }
+
+    async fn serve(&self, links: &mpsc::Sender<Link>) -> Result<Infallible, DirectError> {
+        let environment = &self.settings.environment;
+        let mut registered = self.register().await?;
+        // One link at a time: it holds the only place until it is dropped.
+        let places = Arc::new(Semaphore::new(1));
+        let mut failures = 0;
+        loop {
+            match self.open(&registered).await? {
+                Opened::Link(mut link) => {
+                    failures = 0;
+                    tracing::info!(%environment, "connected");
+                    let abandoned = |_| DirectError::Abandoned;
+                    let place = Arc::clone(&places).acquire_owned().await;
+                    link.slot = Some(place.map_err(abandoned)?);
+                    links.send(link).await.map_err(|_| DirectError::Abandoned)?;
+                    // Comes back when the link is dropped.
+                    drop(places.acquire().await.map_err(abandoned)?);
+                    tracing::info!(%environment, "connection ended");
+                }
+                Opened::Superseded => {
+                    tracing::info!(%environment, "registration is not current; registering again");
+                    registered = self.register().await?;
+                }
+                Opened::Later(error) => {
+                    tracing::warn!(%environment, %error, "cannot connect");
+                }
+            }
+            sleep(self.delay.after(failures)).await;
+            failures = failures.saturating_add(1);
+        }
+    }
+
+    async fn register(&self) -> Result<DirectRegistered, DirectError> {
+        let Settings {
+            registry,
+            environment,
+            ..
+        } = &self.settings;
+        let registered = registry.direct_register(environment).await;
+        registered.map_err(|source| DirectError::Register {
+            environment: environment.clone(),
+            source,
+        })
+    }
+
+    async fn open(&self, registered: &DirectRegistered) -> Result<Opened, DirectError> {
+        let url = &registered.url;
+        let address: Address = url.expose().trim().parse()?;
+        let proof = &self.settings.proof;
+        let shown = proof.headers(url, self.settings.base.url()).await?;
+        let dialing = &self.settings.dialing;
+        let proxy = dialing.proxy(&address);
+        let mut socket = WebSocket {
+            headers: dialing.headers.clone(),
+            trust: dialing.trust.clone(),
+            connect_timeout: CONNECT_TIMEOUT,
+            ..WebSocket::new(address)
+        };
+        show(&shown, &mut socket)?;
+        let options = LinkOptions {
+            sends: Sends::Text,
+            max_message_bytes: limits::MAX_MESSAGE_BYTES,
+            budget: None,
+        };
+        match socket.open_with(options, proxy).await {
+            Ok(link) => Ok(Opened::Link(link)),
+            Err(ConnectError::Refused { status: 409, .. }) => Ok(Opened::Superseded),
+            Err(error) if is_final(&error) => Err(DirectError::Refused(error)),
+            Err(error) => Ok(Opened::Later(error)),
+        }
+    }
+}
+
+/// What came of dialling.
+enum Opened {
+    Link(Link),
+    /// Who is dialled knows a newer registration.
+    Superseded,
+    /// It may work later.
+    Later(ConnectError),
+}
+
+/// Tells a refusal that stays one: being too slow or too many passes.
+fn is_final(error: &ConnectError) -> bool {
+    let ConnectError::Refused { status, .. } = error else {
+        return false;
+    };
+    (400..500).contains(status) && !matches!(status, 408 | 429)
+}
+
+/// Why a direct executor gave up. Everything else it outlives.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DirectError {
+    /// As the source says: the registry does not take the environment.
+    #[error("cannot register environment `{environment}`")]
+    Register {
+        /// The environment.
+        environment: EnvironmentId,
+        /// Why.
+        source: RegistryError,
+    },
+    /// Caller: the upgrade cannot be authenticated.
+    #[error(transparent)]
+    Credential(#[from] CredentialError),
+    /// Peer: the registry named a URL that cannot be dialled. It is not repeated.
+    #[error("URL that the registry named is refused")]
+    Address(#[from] AddressError),
+    /// Caller: what is to be sent with the upgrade cannot be.
+    #[error(transparent)]
+    Header(#[from] HeaderError),
+    /// Peer: who is dialled does not want this executor.
+    #[error("executor is not wanted where it was sent")]
+    Refused(#[source] ConnectError),
+    /// We: nobody takes the links any more.
+    #[error("nobody serves the connections of this executor any more")]
+    Abandoned,
+}
+
+/// How a direct executor shows who it is.
+#[derive(Clone, Debug)]
+pub enum Proof {
+    /// By a signature of the request, which is good for that request only.
+    Signature(Arc<SigV4>),
+    /// By a secret that the registry knows. The websocket gets it only if it is at the registry's own
+    /// host and port: nobody else has a right to it.
+    Token(Arc<dyn Credentials>),
+}
+
+impl Proof {
+    /// Returns what a registry is asked with.
+    pub fn credentials(&self) -> Arc<dyn Credentials> {
+        match self {
+            Self::Signature(signer) => Arc::<SigV4>::clone(signer),
+            Self::Token(credentials) => Arc::clone(credentials),
+        }
+    }
+
+    /// Makes the headers of an upgrade.
+    async fn headers(&self, url: &Secret, registry: &Url) -> Result<HeaderMap, DirectError> {
+        let Some(url) = as_http(url.expose()) else {
+            return Ok(HeaderMap::new());
+        };
+        let request = Outgoing {
+            method: &Method::GET,
+            url: &url,
+            body: b"",
+        };
+        match self {
+            Self::Signature(signer) => Ok(signer.headers_for(request).await?),
+            Self::Token(credentials) if url.origin() == registry.origin() => {
+                Ok(credentials.headers_for(request).await?)
+            }
+            Self::Token(_) => Ok(HeaderMap::new()),
+        }
+    }
+}
+
+/// Adds headers to those of an upgrade.
+fn show(shown: &HeaderMap, socket: &mut WebSocket) -> Result<(), DirectError> {
+    for (name, value) in shown {
+        if name == header::AUTHORIZATION {
+            socket.headers.authorize(value.clone());
+            continue;
+        }
+        // Whoever made a header made one that can be sent.
+        let value = value
+            .to_str()
+            .map_err(|_| HeaderError::Value(name.to_string()))?;
+        socket.headers.add(name.as_str(), value)?;
+    }
+    Ok(())
+}
+
+/// A websocket begins as a request for `http`, and is signed as one.
+fn as_http(url: &str) -> Option<Url> {
+    let (scheme, rest) = url.trim().split_once(':')?;
+    let scheme = match scheme.to_ascii_lowercase().as_str() {
+        "ws" => "http",
+        "wss" => "https",
+        _ => return None,
+    };
+    Url::parse(&format!("{scheme}:{rest}")).ok()
+}
+
+/// The service that is signed for unless a caller names another.
+pub const DEFAULT_SERVICE: &str = "execute-api";
+
+/// Signs each request with the keys of that moment.
+#[derive(Clone, Debug)]
+pub struct SigV4 {
+    /// Where keys come from.
+    pub keys: Chain,
+    /// Where signatures count.
+    pub scope: Scope,
+}
+
+impl SigV4 {
+    /// Signs for the region that the chain finds, and for a service.
+    ///
+    /// # Errors
+    /// When there is no region.
+    pub async fn new(keys: Chain, service: impl Into<String>) -> Result<Self, RegionError> {
+        let (region, service) = (keys.region().await?, service.into());
+        let scope = Scope { region, service };
+        Ok(Self { keys, scope })
+    }
+
+    async fn sign(&self, request: Outgoing<'_>) -> Result<HeaderMap, CredentialError> {
+        let failed = |error: &dyn std::error::Error| CredentialError::Sign(told(error));
+        let keys = self.keys.keys().await.map_err(|error| failed(&error))?;
+        let json = [(header::CONTENT_TYPE, "application/json")];
+        let request = Request {
+            method: request.method.as_str(),
+            url: request.url,
+            headers: if request.body.is_empty() { &[] } else { &json },
+            body: request.body,
+        };
+        let at = Timestamp::new(SystemTime::now());
+        let signature = Signature::new(request, &keys, &self.scope, &at);
+        let mut headers = HeaderMap::new();
+        signature
+            .map_err(|error| failed(&error))?
+            .apply(&mut headers);
+        Ok(headers)
+    }
+}
+
+impl Credentials for SigV4 {
+    fn headers(&self) -> BoxFuture<'_, Result<HeaderMap, CredentialError>> {
+        let told = "a signature needs the request".to_owned();
+        Box::pin(async { Err(CredentialError::Sign(told)) })
+    }
+
+    fn headers_for<'a>(
+        &'a self,
+        request: Outgoing<'a>,
+    ) -> BoxFuture<'a, Result<HeaderMap, CredentialError>> {
+        Box::pin(self.sign(request))
+    }
+
+    fn reach(&self) -> Reach {
+        Reach::Private
+    }
+}
+
+/// Joins an error and what it comes from.
+fn told(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
+}

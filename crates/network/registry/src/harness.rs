@@ -4,8 +4,466 @@
 //! caller paces whole attempts, and it accepts only the executor that has the session. Not here: the
 //! connection itself (`exec-transport`), the pace of attempts (`exec-client`, by `delay`).
 
-mod error;
-mod first;
-mod tickets;
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
-pub use self::{error::TicketError, tickets::RegistryTickets};
+use exec_relay::identity::{Identity, PublicKey};
+use exec_transport::{
+    connect::{ConnectError, Fault},
+    relay::harness::{Ticket, Tickets},
+};
+use futures_util::future::{BoxFuture, FutureExt};
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use crate::{
+    api::{Connected, EnvironmentId},
+    delay::RegistryDelay,
+    http::ExchangeError,
+    registry::{Registry, RegistryError},
+};
+
+/// Gets tickets for one environment, for one harness.
+#[derive(Debug)]
+pub struct RegistryTickets {
+    registry: Registry,
+    environment: EnvironmentId,
+    identity: Arc<Identity>,
+    executor: Mutex<Executor>,
+}
+
+/// What is known about the executor.
+#[derive(Debug, Default)]
+struct Executor {
+    /// The key in the last ticket.
+    last: Option<PublicKey>,
+    /// The only key that is accepted, if there is a session.
+    pinned: Option<PublicKey>,
+}
+
+impl RegistryTickets {
+    /// Describes an environment and who wants to meet its executor.
+    pub fn new(registry: Registry, environment: EnvironmentId, identity: Arc<Identity>) -> Self {
+        Self {
+            registry,
+            environment,
+            identity,
+            executor: Mutex::default(),
+        }
+    }
+
+    /// Takes note of a session that was made with the last ticket: from now on the executor of that
+    /// ticket is the only one that is accepted.
+    pub fn pin(&self) {
+        let mut executor = self.executor();
+        if let Some(last) = executor.last.clone() {
+            executor.pinned = Some(last);
+        }
+    }
+
+    /// Takes note of the session's end: any executor will do.
+    pub fn unpin(&self) {
+        self.executor().pinned = None;
+    }
+
+    /// Gets a ticket. Its members belong together and serve for one connection.
+    ///
+    /// # Errors
+    /// When there is none; with a session, after one request.
+    pub async fn ticket(&self) -> Result<Connected, TicketError> {
+        let pinned = self.executor().pinned.clone();
+        let ticket = self.ask(pinned.as_ref()).await?;
+        if pinned.is_some_and(|pinned| pinned != ticket.executor_public_key) {
+            return Err(TicketError::KeyChanged);
+        }
+        self.executor().last = Some(ticket.executor_public_key.clone());
+        Ok(ticket)
+    }
+
+    /// Asks the registry. With a session, whoever calls paces whole attempts, of which this is a part.
+    async fn ask(&self, pinned: Option<&PublicKey>) -> Result<Connected, RegistryError> {
+        let key = self.identity.public_key();
+        let ask = || self.registry.connect(&self.environment, key);
+        match pinned {
+            Some(_) => ask().await,
+            None => patiently(&RegistryDelay::random(), ask).await,
+        }
+    }
+
+    fn executor(&self) -> MutexGuard<'_, Executor> {
+        // Nothing panics in between, and half a change is none.
+        self.executor.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Tickets for RegistryTickets {
+    fn fetch(&self) -> BoxFuture<'_, Result<Ticket, ConnectError>> {
+        let fetch = async {
+            let ticket = self.ticket().await?;
+            Ok(Ticket {
+                url: ticket.url.into_exposed(),
+                environment_id: ticket.environment_id,
+                registration_id: ticket.executor_registration_id,
+                executor_key: ticket.executor_public_key,
+                authorization: ticket.harness_key_authorization.into_exposed(),
+            })
+        };
+        fetch.boxed()
+    }
+}
+
+/// How long one request may take. It is less than for others: most of the time a second one helps.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(6);
+/// Requests after the first.
+const MAX_RETRIES: u32 = 4;
+/// How long all of it may take: somebody waits for it.
+const BUDGET: Duration = Duration::from_secs(14);
+
+/// Asks until there is a ticket, or the patience is over.
+async fn patiently<F>(
+    delay: &RegistryDelay,
+    mut ask: impl FnMut() -> F,
+) -> Result<Connected, RegistryError>
+where
+    F: Future<Output = Result<Connected, RegistryError>>,
+{
+    let deadline = Instant::now() + BUDGET;
+    let mut attempt = 0;
+    loop {
+        let asked = Instant::now();
+        let until = deadline.min(asked + REQUEST_TIMEOUT);
+        let answer = timeout_at(until, ask()).await;
+        let late = |_| Err(ExchangeError::Timeout(until - asked).into());
+        let error = match answer.unwrap_or_else(late) {
+            Err(error) if error.may_connect_again() => error,
+            settled => return settled,
+        };
+        let next = Instant::now() + delay.after(attempt);
+        if attempt == MAX_RETRIES || next >= deadline {
+            return Err(error);
+        }
+        tracing::debug!(%error, attempt, "no ticket yet");
+        sleep_until(next).await;
+        attempt += 1;
+    }
+}
+
+/// Why there is no ticket.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TicketError {
+    /// As the registry's error says.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// Peer: another executor is there than the one that has the session, which is lost.
+    #[error("executor key changed")]
+    KeyChanged,
+}
+
+impl TicketError {
+    /// Tells whether asking again may help.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::Registry(error) => error.may_connect_again(),
+            Self::KeyChanged => false,
+        }
+    }
+}
+
+impl From<TicketError> for ConnectError {
+    fn from(error: TicketError) -> Self {
+        match error {
+            TicketError::KeyChanged => Self::ExecutorChanged,
+            TicketError::Registry(source) => Self::Ticket {
+                fault: fault(&source),
+                is_passing: source.may_connect_again(),
+                source: Box::new(source),
+            },
+        }
+    }
+}
+
+/// Tells who has to act.
+fn fault(error: &RegistryError) -> Fault {
+    match error {
+        RegistryError::Url(_)
+        | RegistryError::InTheClear(_)
+        | RegistryError::Credential(_)
+        | RegistryError::Denied { .. } => Fault::Caller,
+        RegistryError::Exchange(ExchangeError::TooLarge(_))
+        | RegistryError::StreamId
+        | RegistryError::Refused { .. }
+        | RegistryError::Malformed(_)
+        | RegistryError::Member(_) => Fault::Peer,
+        RegistryError::Exchange(_) => Fault::Transport,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::RefCell, future::pending, time::Duration};
+
+    use exec_relay::identity::Identity;
+    use serde_json::json;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::{
+        api::{Code, SECURITY_PROFILE, Secret},
+        credentials::{HarnessToken, Token},
+        http::{
+            BaseUrl,
+            tests::{Server, answer, http},
+        },
+    };
+
+    const OFFLINE: &str = r#"{"error":{"code":"environment_offline","message":"off"}}"#;
+
+    fn tickets(server: &Server) -> (RegistryTickets, Arc<Identity>) {
+        let token = HarnessToken::new(Token::new("t").unwrap(), None);
+        let base = BaseUrl::parse(&server.url()).unwrap();
+        let registry = Registry::new(base, Arc::new(token), http()).unwrap();
+        let identity = Arc::new(Identity::generate());
+        let environment = EnvironmentId::new("env-1").unwrap();
+        let tickets = RegistryTickets::new(registry, environment, Arc::clone(&identity));
+        (tickets, identity)
+    }
+
+    fn bundle(number: usize, key: &PublicKey) -> String {
+        let bundle = json!({
+            "environment_id": "env-1",
+            "url": format!("ws://127.0.0.1:1/?sig={number}"),
+            "security_profile": "noise_hybrid_ik_v1",
+            "executor_registration_id": format!("reg-{number}"),
+            "executor_public_key": key,
+            "harness_key_authorization": format!("auth-{number}"),
+        });
+        bundle.to_string()
+    }
+
+    #[tokio::test]
+    async fn each_ticket_is_one_answer_and_for_one_key() {
+        let executor = Identity::generate().public_key().clone();
+        let key = executor.clone();
+        let server = Server::start(move |number, _| answer(200, bundle(number, &key))).await;
+        let (tickets, identity) = tickets(&server);
+        for number in 0..2 {
+            let ticket = tickets.fetch().await.unwrap();
+            let expected = Ticket {
+                url: format!("ws://127.0.0.1:1/?sig={number}"),
+                environment_id: "env-1".to_owned(),
+                registration_id: format!("reg-{number}"),
+                executor_key: executor.clone(),
+                authorization: format!("auth-{number}"),
+            };
+            assert_eq!(ticket, expected);
+        }
+        let asked = json!({"harness_public_key": identity.public_key()});
+        assert!(server.seen().iter().all(|seen| seen.json() == asked));
+    }
+
+    #[tokio::test]
+    async fn with_a_session_no_other_executor_is_accepted() {
+        let keys: Vec<_> = (0..4)
+            .map(|_| Identity::generate().public_key().clone())
+            .collect();
+        // Before the session there is another executor, and after it two more.
+        let order = [0, 1, 1, 2, 1, 3];
+        let answers = keys.clone();
+        let server =
+            Server::start(move |number, _| answer(200, bundle(number, &answers[order[number]])))
+                .await;
+        let (tickets, _) = tickets(&server);
+        let key = async || Some(tickets.fetch().await.ok()?.executor_key);
+        tickets.pin();
+        assert_eq!(key().await.as_ref(), Some(&keys[0]));
+        assert_eq!(key().await.as_ref(), Some(&keys[1]));
+        tickets.pin();
+        assert_eq!(key().await.as_ref(), Some(&keys[1]));
+        let changed = tickets.fetch().await.unwrap_err();
+        assert!(matches!(changed, ConnectError::ExecutorChanged));
+        assert!(!changed.is_passing());
+        // The one that was refused is not the last that was seen.
+        tickets.pin();
+        assert_eq!(key().await.as_ref(), Some(&keys[1]));
+        tickets.unpin();
+        assert_eq!(key().await.as_ref(), Some(&keys[3]));
+    }
+
+    #[tokio::test]
+    async fn the_first_ticket_is_worth_waiting_for_and_later_ones_are_asked_for_once() {
+        let key = Identity::generate().public_key().clone();
+        let server = Server::start(move |number, _| match number {
+            1 => answer(200, bundle(number, &key)),
+            _ => answer(409, OFFLINE),
+        })
+        .await;
+        let (tickets, _) = tickets(&server);
+        let begun = Instant::now();
+        tickets.fetch().await.unwrap();
+        assert!(begun.elapsed() >= Duration::from_millis(500));
+        assert_eq!(server.seen().len(), 2);
+        tickets.pin();
+        let error = tickets.fetch().await.unwrap_err();
+        assert!(error.is_passing());
+        assert_eq!(server.seen().len(), 3);
+    }
+
+    #[tokio::test]
+    async fn errors_tell_who_has_to_act() {
+        use exec_transport::connect::Fault;
+        let table = [
+            (401, "", Fault::Caller, false),
+            (403, "", Fault::Caller, false),
+            (404, "", Fault::Peer, false),
+            (409, "", Fault::Peer, false),
+            (200, "{}", Fault::Peer, false),
+        ];
+        for (status, body, fault, passing) in table {
+            let server = Server::start(move |_, _| answer(status, body)).await;
+            let error = tickets(&server).0.fetch().await.unwrap_err();
+            assert_eq!(
+                (error.fault(), error.is_passing()),
+                (fault, passing),
+                "{status}"
+            );
+            assert_eq!(server.seen().len(), 1);
+        }
+        let key = Identity::generate().public_key().clone();
+        let server = Server::start(move |number, _| match number {
+            0 => answer(200, bundle(number, &key)),
+            _ => answer(503, ""),
+        })
+        .await;
+        let (tickets, _) = tickets(&server);
+        tickets.fetch().await.unwrap();
+        tickets.pin();
+        let error = tickets.fetch().await.unwrap_err();
+        assert_eq!((error.fault(), error.is_passing()), (Fault::Peer, true));
+        drop(server);
+        tokio::task::yield_now().await;
+        let error = tickets.fetch().await.unwrap_err();
+        assert_eq!(
+            (error.fault(), error.is_passing()),
+            (Fault::Transport, true)
+        );
+    }
+
+    fn offline() -> RegistryError {
+        RegistryError::Refused {
+            status: 409,
+            code: Some(Code::EnvironmentOffline),
+            text: None,
+        }
+    }
+
+    fn ticket() -> Connected {
+        Connected {
+            environment_id: "e".to_owned(),
+            url: Secret::new("u"),
+            security_profile: SECURITY_PROFILE.to_owned(),
+            executor_registration_id: "r".to_owned(),
+            executor_public_key: Identity::generate().public_key().clone(),
+            harness_key_authorization: Secret::new("a"),
+        }
+    }
+
+    /// Asks something that answers as told, and notes when it was asked.
+    async fn ask<F: Future<Output = Result<Connected, RegistryError>>>(
+        answer: impl Fn(usize) -> F,
+    ) -> (Result<Connected, RegistryError>, Vec<Duration>, Duration) {
+        let (times, begun) = (RefCell::new(Vec::new()), Instant::now());
+        let delay = RegistryDelay::new("key");
+        let settled = patiently(&delay, || {
+            times.borrow_mut().push(begun.elapsed());
+            answer(times.borrow().len())
+        });
+        let settled = settled.await;
+        (settled, times.into_inner(), begun.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_environment_that_stays_offline_is_asked_for_five_times() {
+        let (settled, times, took) = ask(|_| async { Err(offline()) }).await;
+        assert!(matches!(
+            settled,
+            Err(RegistryError::Refused { status: 409, .. })
+        ));
+        assert_eq!(times.len(), 5);
+        let delay = RegistryDelay::new("key");
+        let mut expected = Duration::ZERO;
+        for (attempt, time) in (0..).zip(times) {
+            let off = time.saturating_sub(expected);
+            assert!(
+                time >= expected && off < Duration::from_millis(10),
+                "{time:?}"
+            );
+            expected += delay.after(attempt);
+        }
+        assert!(took < BUDGET);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_registry_that_does_not_answer_is_given_six_seconds_each_time() {
+        let (settled, times, took) = ask(|_| pending()).await;
+        let error = settled.unwrap_err();
+        assert!(matches!(
+            error,
+            RegistryError::Exchange(ExchangeError::Timeout(_))
+        ));
+        let delay = RegistryDelay::new("key");
+        let second = REQUEST_TIMEOUT + delay.after(0);
+        let third = second + REQUEST_TIMEOUT + delay.after(1);
+        assert!(times[1] >= second && times[1] - second < Duration::from_millis(10));
+        // The pause before the third may already be too long.
+        assert_eq!(times.len(), if third < BUDGET { 3 } else { 2 });
+        assert!(took <= BUDGET);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_budget_cuts_the_last_request() {
+        let (settled, times, took) = ask(|number| async move {
+            if number < 4 {
+                Err(offline())
+            } else {
+                pending().await
+            }
+        })
+        .await;
+        let cut = settled.unwrap_err();
+        let RegistryError::Exchange(ExchangeError::Timeout(within)) = cut else {
+            panic!("{cut}");
+        };
+        assert!(times.len() >= 4);
+        assert!(within <= REQUEST_TIMEOUT);
+        assert!(took <= BUDGET);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_comes_online_is_found() {
+        let (settled, times, _) = ask(|number| async move {
+            if number < 3 {
+                Err(offline())
+            } else {
+                Ok(ticket())
+            }
+        })
+        .await;
+        assert_eq!(settled.unwrap().executor_registration_id, "r");
+        assert_eq!(times.len(), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_does_not_pass_is_not_asked_again() {
+        let (settled, times, took) = ask(|_| async {
+            Err(RegistryError::Denied {
+                status: 403,
+                text: None,
+            })
+        })
+        .await;
+        assert!(matches!(settled, Err(RegistryError::Denied { .. })));
+        assert_eq!((times.len(), took), (1, Duration::ZERO));
+    }
+}

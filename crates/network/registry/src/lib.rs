@@ -14,4 +14,5 @@ pub mod forward;
 pub mod harness;
 pub mod http;
 pub mod registry;
-pub mod sigv4;
+
+pub use self::api::sigv4; // MOVED

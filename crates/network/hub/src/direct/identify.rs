@@ -1,6 +1,6 @@
 //! Who makes a request here: by a signature, or by a token like everywhere else.
 
-use exec_registry::sigv4::Presented;
+use exec_registry::api::sigv4::Presented;
 use http::{HeaderValue, StatusCode, header, request::Parts};
 
 use super::{AccessKeys, Direct};

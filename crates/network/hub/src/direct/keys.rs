@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use exec_registry::sigv4::{self, Presented, SecretKey, VerifyError};
+use exec_registry::api::sigv4::{self, Presented, SecretKey, VerifyError};
 use http::HeaderValue;
 use serde::Deserialize;
 

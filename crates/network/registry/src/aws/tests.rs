@@ -3,7 +3,7 @@
 use tempfile::TempDir;
 
 use super::{Chain, EnvironmentValues, KeysError, RegionError, Settings};
-use crate::sigv4::{Keys, SecretKey, SessionToken};
+use crate::api::sigv4::{Keys, SecretKey, SessionToken};
 
 const CONFIG: &str = "[default]\nregion = eu-central-1\n[profile work]\nregion = us-west-2\n\
                       [profile tool]\ncredential_process = echo '{\"Version\":1,\"AccessKeyId\":\"tool\",\"SecretAccessKey\":\"s\"}'\n\

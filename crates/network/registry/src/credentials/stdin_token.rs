@@ -11,7 +11,8 @@ use serde::Deserialize;
 use tokio::io::AsyncRead;
 
 use super::{
-    AccountId, Bodies, CredentialError, Credentials, PipeError, Reach, Token, pipe::Lines,
+    AccountId, Bodies, CredentialError, Credentials, PipeError, Reach, Token,
+    credential_pipe::Lines,
 };
 
 /// A bearer for every request to the registry.

@@ -10,7 +10,7 @@ use exec_transport::{
 use exec_wire::outgoing::Outgoing;
 use tokio::time::timeout;
 
-use super::pump::{PumpError, run};
+use super::{PumpError, run, *};
 
 fn push(link: &mut Link, message: &[u8]) {
     link.writer
@@ -112,4 +112,28 @@ async fn what_a_destination_said_before_it_broke_is_still_delivered() {
         matches!(&ended, Err(PumpError::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe);
     assert!(broken || ended.is_ok(), "{ended:?}");
     assert!(harness.reader.next().await.unwrap().is_none());
+}
+
+#[test]
+fn a_destination_is_a_websocket_on_a_network() {
+    for url in ["ws://a.test:1/x", " wss://a.test ", "ws://[::1]:80/?q=s"] {
+        assert!(url.parse::<Destination>().is_ok(), "{url}");
+    }
+    for url in [
+        "",
+        "a.test:1",
+        "http://a.test",
+        "ws://",
+        "unix:///tmp/x",
+        "ws://u:p@a.test",
+    ] {
+        assert!(url.parse::<Destination>().is_err(), "{url}");
+    }
+    let shown = "ws://a.test/s3cret?k=s3cret"
+        .parse::<Destination>()
+        .unwrap();
+    assert_eq!(
+        format!("{shown} {shown:?}"),
+        "ws://a.test:80 Destination(ws://a.test:80)"
+    );
 }

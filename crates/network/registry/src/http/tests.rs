@@ -1,19 +1,20 @@
 //! A server for tests, and what the client does with it.
 
-mod tls;
-
 use std::{
     convert::Infallible,
     net::SocketAddr,
+    path::Path,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use bytes::Bytes;
+use exec_transport::tls::{Trust, acceptor};
 use http::{HeaderMap, Method, Request, Response, header};
 use http_body_util::{BodyExt, Full};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
+use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
@@ -257,5 +258,56 @@ async fn one_deadline_covers_head_and_body() {
         assert!(matches!(error, ExchangeError::Timeout(_)), "{error:?}");
         assert!(error.is_passing());
         assert_eq!(begun.elapsed().as_secs(), 10);
+    }
+}
+
+/// Serves one answer after another over TLS, with a certificate that is in the directory.
+async fn server(dir: &TempDir) -> Url {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let path = |name: &str| dir.path().join(name);
+    std::fs::write(path("cert.pem"), made.cert.pem()).unwrap();
+    std::fs::write(path("key.pem"), made.signing_key.serialize_pem()).unwrap();
+    let acceptor = acceptor(&path("cert.pem"), &path("key.pem")).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            // Who does not trust us hangs up.
+            let Ok(mut stream) = acceptor.accept(stream).await else {
+                continue;
+            };
+            assert_eq!(stream.get_ref().1.alpn_protocol(), None);
+            let mut request = [0; 4096];
+            let read = stream.read(&mut request).await.unwrap();
+            assert!(request[..read].starts_with(b"GET / HTTP/1.1\r\n"));
+            let said = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nyes";
+            stream.write_all(said).await.unwrap();
+            stream.shutdown().await.unwrap();
+        }
+    });
+    Url::parse(&format!("https://localhost:{port}")).unwrap()
+}
+
+async fn trusting(file: &Path) -> Http {
+    let config = Trust::only(file).config().await.unwrap();
+    Http::new(&config).unwrap()
+}
+
+#[tokio::test]
+async fn a_certificate_counts_only_if_it_is_trusted() {
+    let dir = tempfile::tempdir().unwrap();
+    let url = server(&dir).await;
+    let client = trusting(&dir.path().join("cert.pem")).await;
+    assert_eq!(client.send(get(url.clone())).await.unwrap().body, "yes");
+
+    let other = dir.path().join("other.pem");
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    std::fs::write(&other, made.cert.pem()).unwrap();
+    for client in [trusting(&other).await, http()] {
+        let error = client.send(get(url.clone())).await.unwrap_err();
+        assert!(matches!(error, ExchangeError::Unreachable(_)), "{error:?}");
+        // Whoever waits for a server to come up does not wait for this.
+        assert!(!error.is_unreachable(), "{error:?}");
     }
 }

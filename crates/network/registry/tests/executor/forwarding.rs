@@ -13,10 +13,8 @@ use tokio::{
 };
 
 use crate::{
-    harness::{Known, Relay, Stream},
-    messages::frame,
-    stage::{admit, executor, register},
-    stand::Stand,
+    registry_server::{Stand, admit, executor, frame, register},
+    relay_client::{Known, Relay, Stream},
 };
 
 /// A forwarder that runs, with its registry and its destination.

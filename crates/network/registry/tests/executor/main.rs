@@ -1,16 +1,13 @@
-//! Executors against a registry, a rendezvous, a destination and a harness that the tests play
-//! themselves, over real sockets of this machine. Time is virtual: it passes when nobody has anything
-//! to do.
+//! Tests of executors against a scripted registry, rendezvous, forward destination and harness over
+//! loopback sockets. Time is paused: it advances only when every task is idle.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
     reason = "the functions below are parts of tests"
 )]
 
-mod dialling;
+mod direct;
 mod forwarding;
-mod harness;
-mod messages;
-mod stage;
-mod stand;
-mod waiting;
+mod registry_server;
+mod relay_client;
+mod rendezvous;

@@ -1,6 +1,6 @@
 use std::{fs, time::Duration};
 
-use exec_registry::sigv4::{Keys, Scope, SecretKey, Signature, Timestamp};
+use exec_registry::api::sigv4::{Keys, Scope, SecretKey, Signature, Timestamp};
 use http::{HeaderMap, HeaderName, Request, header::CONTENT_TYPE};
 use url::Url;
 
@@ -38,7 +38,7 @@ fn sign(
 ) -> HeaderMap {
     let json = [(CONTENT_TYPE, "application/json")];
     let headers: &[(HeaderName, &str)] = if body.is_empty() { &[] } else { &json };
-    let request = exec_registry::sigv4::Request {
+    let request = exec_registry::api::sigv4::Request {
         method,
         url: &Url::parse(url).unwrap(),
         headers,

@@ -1,6 +1,9 @@
 //! An agent from its token to its assertions, with an issuer on loopback.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use aws_lc_rs::{
     rand::SystemRandom,
@@ -14,7 +17,7 @@ use http::{HeaderMap, Method, Response};
 use http_body_util::Full;
 use serde_json::{Value, json};
 
-use super::{AgentIdentity, AgentIdentityError, AgentIdentitySettings, keys::AgentKey};
+use super::{AgentKey, *};
 use crate::{
     api::Secret,
     credentials::{Credentials, Reach},
@@ -394,4 +397,14 @@ async fn it_serves_a_registry_like_any_credentials() {
     let identity: Arc<dyn Credentials> = Arc::new(agent.establish(&server).await.unwrap());
     let headers = identity.headers().await.unwrap();
     assert!(headers["authorization"].is_sensitive());
+}
+
+#[test]
+fn moments_are_written_in_whole_seconds_of_utc() {
+    let at = |seconds: u64, millis| {
+        rfc3339(SystemTime::UNIX_EPOCH + Duration::from_millis(seconds * 1000 + millis))
+    };
+    assert_eq!(at(0, 0), "1970-01-01T00:00:00Z");
+    assert_eq!(at(951_827_696, 999), "2000-02-29T12:34:56Z");
+    assert_eq!(at(1_767_323_045, 1), "2026-01-02T03:04:05Z");
 }

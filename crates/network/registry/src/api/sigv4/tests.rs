@@ -6,10 +6,7 @@ use http::{HeaderMap, HeaderValue, header};
 use proptest::prelude::*;
 use url::Url;
 
-use super::{
-    Keys, Presented, Request, Scope, SecretKey, SessionToken, SignError, Signature, Timestamp,
-    VerifyError, verify,
-};
+use super::{Presented, VerifyError, verify, *};
 
 const SECRET: &str = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY";
 const REGISTER: &[u8] = br#"{"transport":"direct_jsonrpc_v1"}"#;
@@ -403,5 +400,62 @@ fn what_cannot_be_signed_is_told_and_no_secret_is_shown() {
     let shown = format!("{keys:?} {:?}", sign("https://a.test", &keys).unwrap());
     for secret in ["s3cret", "t0ken", "Signature="] {
         assert!(!shown.contains(secret), "{shown}");
+    }
+}
+
+fn at(seconds: u64) -> Timestamp {
+    Timestamp::new(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
+}
+
+#[test]
+fn moments_are_spelled_as_the_calendar_has_them() {
+    for (seconds, text) in [
+        (0, "19700101T000000Z"),
+        (951_782_399, "20000228T235959Z"),
+        (951_782_400, "20000229T000000Z"),
+        (1_440_938_160, "20150830T123600Z"),
+        (4_107_542_400, "21000301T000000Z"),
+        (LAST_SECOND, "99991231T235959Z"),
+        (u64::MAX >> 2, "99991231T235959Z"),
+    ] {
+        assert_eq!(at(seconds).as_str(), text);
+    }
+    assert_eq!(at(1_440_938_160).date(), "20150830");
+}
+
+#[test]
+fn what_is_no_moment_is_refused() {
+    for text in [
+        "",
+        "20150830",
+        "20150830T123600",
+        "2015-08-30T12:36:00Z",
+        "20150830t123600z",
+        "20150230T000000Z",
+        "21000229T000000Z",
+        "20151301T000000Z",
+        "20150001T000000Z",
+        "20150830T240000Z",
+        "20150830T126000Z",
+        "20150830T123660Z",
+        "19691231T235959Z",
+        "00000101T000000Z",
+        "+0150830T123600Z",
+        "20150830T1236é0Z",
+    ] {
+        assert_eq!(Timestamp::parse(text), None, "{text}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read(seconds in 0..=LAST_SECOND) {
+        let written = at(seconds);
+        prop_assert_eq!(Timestamp::parse(written.as_str()), Some(written));
+    }
+
+    #[test]
+    fn no_text_panics(text in ".{0,20}") {
+        Timestamp::parse(&text);
     }
 }

@@ -23,10 +23,7 @@ use tokio::{
     time::Instant,
 };
 
-use crate::{
-    messages::frame,
-    stand::{Request, Stand},
-};
+use crate::registry_server::{Request, Stand, frame};
 
 const REGISTER: &str = "/cloud/environment/env-1/direct/register";
 

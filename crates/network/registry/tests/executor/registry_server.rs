@@ -1,21 +1,35 @@
 //! A server whose every answer is the test's.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use exec_registry::{
+    api::EnvironmentId,
+    credentials::{Bearer, Token},
+    executor::{Dialing, RemoteExecutor, Settings},
+    http::{BaseUrl, Http},
+    registry::Registry,
+};
+use exec_relay::{
+    frame::{Body, Frame},
+    identity::Identity,
+};
 use exec_transport::{
-    link::Role,
+    link::{Link, Role},
     websocket::{
-        accept_key,
+        self, accept_key,
         socket::{Socket, SocketLimits},
     },
 };
+use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     sync::mpsc,
     time::{Instant, timeout},
 };
+
+use crate::relay_client::{Known, Relay, Stream};
 
 /// Longer than anything that a test waits for, in virtual time.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -158,4 +172,98 @@ impl Request {
         let (read, write) = self.upgrade().await.into_split();
         Socket::new(read, write, &[], Role::Server, SocketLimits::default())
     }
+}
+
+pub(crate) const REGISTER: &str = "/cloud/environment/env-1/register";
+pub(crate) const VALIDATE: &str = "/cloud/environment/env-1/validate";
+
+/// Describes an executor of this registry.
+pub(crate) fn executor(stand: &Stand) -> RemoteExecutor {
+    let token = Token::new("hub-token").unwrap();
+    let base = BaseUrl::parse(&stand.http()).unwrap();
+    let (credentials, http) = (Arc::new(Bearer::new(token)), Http::without_tls().unwrap());
+    RemoteExecutor::new(Settings {
+        registry: Registry::new(base, credentials, http).unwrap(),
+        environment: EnvironmentId::new("env-1").unwrap(),
+        identity: Arc::new(Identity::generate()),
+        dialing: Dialing::default(),
+    })
+}
+
+pub(crate) fn registered(url: &str, registration: &str) -> Value {
+    json!({
+        "environment_id": "env-1",
+        "url": url,
+        "security_profile": "noise_hybrid_ik_v1",
+        "executor_registration_id": registration,
+    })
+}
+
+/// Takes a registration and sends the executor to `path`; returns what harnesses are told.
+pub(crate) async fn register(stand: &mut Stand, path: &str, registration: &str) -> Known {
+    let request = stand.expect("POST", REGISTER).await;
+    assert_eq!(request.header("authorization"), Some("Bearer hub-token"));
+    let body = request.json();
+    assert_eq!(body["security_profile"], "noise_hybrid_ik_v1");
+    let key = serde_json::from_value(body["executor_public_key"].clone()).unwrap();
+    request
+        .reply(200, registered(&stand.ws(path), registration))
+        .await;
+    Known {
+        key,
+        registration: registration.to_owned(),
+    }
+}
+
+/// Lets a harness in.
+pub(crate) async fn admit(stand: &mut Stand, relay: &mut Relay, known: &Known, id: &str) -> Stream {
+    let identity = Identity::generate();
+    let knocked = relay.knock(known, id, &identity).await;
+    let request = stand.expect("POST", VALIDATE).await;
+    assert_eq!(request.header("x-codex-noise-stream-id"), Some(id));
+    let expected = json!({
+        "executor_registration_id": known.registration,
+        "harness_public_key": identity.public_key(),
+        "harness_key_authorization": "authorization-1",
+    });
+    assert_eq!(request.json(), expected);
+    request.reply(200, r#"{"valid":true}"#).await;
+    relay.enter(id, knocked).await
+}
+
+impl Request {
+    /// Agrees to a websocket that carries messages.
+    pub(crate) async fn link(self) -> Link {
+        let (read, write) = self.upgrade().await.into_split();
+        websocket::link(read, write, &[], Role::Server, "test".to_owned())
+    }
+}
+
+impl Relay {
+    /// Resets a stream, as a relay does when its harness is gone.
+    pub(crate) async fn reset(&mut self, stream: Stream) {
+        let reason = "harness_disconnected".to_owned();
+        self.send(&Frame::new(stream.id, Body::Reset { reason }))
+            .await;
+    }
+}
+
+/// Reads one frame of a client: the first byte of its head, and the payload.
+pub(crate) async fn frame(stream: &mut TcpStream) -> Option<(u8, Vec<u8>)> {
+    let first = stream.read_u8().await.ok()?;
+    let second = stream.read_u8().await.ok()?;
+    assert!(second >= 0x80, "clients mask");
+    let length = match second & 0x7f {
+        126 => u64::from(stream.read_u16().await.ok()?),
+        127 => stream.read_u64().await.ok()?,
+        length => u64::from(length),
+    };
+    let mut mask = [0; 4];
+    stream.read_exact(&mut mask).await.ok()?;
+    let mut payload = vec![0; usize::try_from(length).unwrap()];
+    stream.read_exact(&mut payload).await.ok()?;
+    for (byte, mask) in payload.iter_mut().zip(mask.iter().cycle()) {
+        *byte ^= mask;
+    }
+    Some((first, payload))
 }

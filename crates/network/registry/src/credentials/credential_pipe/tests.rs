@@ -11,7 +11,7 @@ use tokio::{
     time::{Duration, Instant},
 };
 
-use super::{CredentialPipe, PipeEnd, PipeError, credential::FIRST_FRAME_TIMEOUT};
+use super::{CredentialPipe, FIRST_FRAME_TIMEOUT, PipeEnd, PipeError, *};
 use crate::{
     api::EnvironmentId,
     credentials::{Bodies, CredentialError, Credentials, Reach},
@@ -168,4 +168,103 @@ async fn dropping_the_end_stops_the_reading() {
     let written = parent.pipe.write_all(b"x").await;
     assert!(written.is_err());
     assert_eq!(token(&pipe).await.unwrap(), "one");
+}
+
+const NOW: u64 = 1_000;
+
+fn read(line: &str) -> Result<Issued, PipeError> {
+    Issued::read(line.as_bytes(), &EnvironmentId::new("env-1").unwrap(), NOW)
+}
+
+#[test]
+fn a_frame_has_exactly_four_members() {
+    let good = r#"{"version":1,"environment_id":"env-1","token":"abc.def","expires_at":1001}"#;
+    for line in [good.to_owned(), format!("{good}\n"), format!(" {good}\r\n")] {
+        let issued = read(&line).unwrap();
+        assert_eq!(issued.token, Token::new("abc.def").unwrap());
+        assert_eq!(issued.expires_at, 1001);
+    }
+    for (from, to) in [
+        (r#""version":1"#, r#""version":2"#),
+        (r#""version":1"#, r#""version":"1""#),
+        (r#""version":1"#, r#""version":1.0"#),
+        (r#""version":1,"#, ""),
+        (r#""version":1,"#, r#""version":1,"version":1,"#),
+        (r#""version":1"#, r#""version":1,"extra":1"#),
+        (r#""abc.def""#, r#""""#),
+        (r#""abc.def""#, r#"" abc""#),
+        (r#""abc.def""#, r#""abc ""#),
+        (r#""abc.def""#, r#""a bc""#),
+        (r#""abc.def""#, r#""a\tbc""#),
+        (r#""abc.def""#, r#""äbc""#),
+        (r#""abc.def""#, r#""abc\n""#),
+        (r#""abc.def""#, r#""a\nbc""#),
+        (r#""abc.def""#, r#""a\rbc""#),
+        (r#""abc.def""#, "7"),
+        ("1001", "1001.5"),
+        ("1001", "-1"),
+        ("1001", r#""1001""#),
+        ("1001", "null"),
+        ("}", "} {}"),
+    ] {
+        let line = good.replacen(from, to, 1);
+        assert_ne!(line, good);
+        assert!(matches!(read(&line), Err(PipeError::Invalid)), "{line}");
+    }
+    for line in [
+        "",
+        "\n",
+        "\r\n",
+        r#"[1,"env-1","abc.def",1001]"#,
+        "\u{feff}{}",
+    ] {
+        assert!(matches!(read(line), Err(PipeError::Invalid)), "{line:?}");
+    }
+    let not_utf8 = [b"{\"version\":1,\"environment_id\":\"", &[0xff][..]].concat();
+    let environment = EnvironmentId::new("env-1").unwrap();
+    let read = Issued::read(&not_utf8, &environment, NOW);
+    assert!(matches!(read, Err(PipeError::Invalid)));
+}
+
+#[test]
+fn it_is_for_this_environment_and_in_the_future() {
+    let other = r#"{"version":1,"environment_id":"env-2","token":"a","expires_at":1001}"#;
+    assert!(matches!(read(other), Err(PipeError::OtherEnvironment)));
+    let past = r#"{"version":1,"environment_id":"env-1","token":"a","expires_at":1000}"#;
+    assert!(matches!(read(past), Err(PipeError::Expired)));
+}
+
+async fn all(input: &[u8]) -> (Vec<usize>, Option<PipeError>) {
+    let (mut lines, mut found) = (Lines::new(input), Vec::new());
+    loop {
+        match lines.next().await {
+            Ok(Some(line)) => found.push(line.len()),
+            Ok(None) => return (found, None),
+            Err(error) => return (found, Some(error)),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_line_counts_once_its_end_is_there() {
+    assert!(matches!(all(b"ab\n\nc\n").await, (found, None) if found == [2, 0, 1]));
+    assert!(matches!(all(b"ab\nrest").await, (found, None) if found == [2]));
+    assert!(matches!(all(b"").await, (found, None) if found.is_empty()));
+}
+
+#[tokio::test]
+async fn the_end_counts_towards_the_length() {
+    let mut line = vec![b'x'; MAX_LINE - 1];
+    line.push(b'\n');
+    line.extend_from_within(..);
+    assert!(matches!(all(&line).await, (found, None) if found.len() == 2));
+    line.insert(0, b'x');
+    let refused = all(&line).await;
+    assert!(matches!(refused, (found, Some(PipeError::TooLong(MAX_LINE))) if found.is_empty()));
+    // It is refused before its end comes.
+    let endless = vec![b'x'; MAX_LINE + 1];
+    assert!(matches!(
+        all(&endless).await,
+        (_, Some(PipeError::TooLong(_)))
+    ));
 }

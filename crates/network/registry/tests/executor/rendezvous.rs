@@ -18,9 +18,8 @@ use tokio::{
 };
 
 use crate::{
-    harness::Relay,
-    stage::{REGISTER, VALIDATE, admit, executor, register, registered},
-    stand::{Request, Stand},
+    registry_server::{REGISTER, Request, Stand, VALIDATE, admit, executor, register, registered},
+    relay_client::Relay,
 };
 
 /// An executor that runs.

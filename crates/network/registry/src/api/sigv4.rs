@@ -1,16 +1,29 @@
-//! Making signatures.
+//! AWS Signature Version 4 by headers: making signatures, and checking those of others.
+//! Invariant: pure. The time is an argument, nothing is sent, and no text shows a secret.
+//! Not here: where keys come from (`aws`).
 
-use std::borrow::Cow;
+mod canonical;
+#[cfg(test)]
+mod tests;
+mod verify;
+
+pub use self::verify::{MAX_SKEW, Presented, VerifyError, verify};
+
+use std::{
+    borrow::Cow,
+    fmt,
+    time::{Duration, SystemTime},
+};
 
 use aws_lc_rs::hmac;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
+use time::{
+    OffsetDateTime, PrimitiveDateTime, format_description::BorrowedFormatItem,
+    macros::format_description,
+};
 use url::Url;
 
-use super::{
-    Keys, Timestamp,
-    canonical::{Canonical, Header, hash, hex, trim},
-    keys::TERMINATOR,
-};
+use self::canonical::{Canonical, Header, hash, hex, trim};
 
 /// Where a signature counts.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -125,12 +138,12 @@ pub enum SignError {
 }
 
 /// What a signature begins with.
-pub(super) const ALGORITHM: &str = "AWS4-HMAC-SHA256";
-pub(super) static DATE: HeaderName = HeaderName::from_static("x-amz-date");
-pub(super) static SECURITY_TOKEN: HeaderName = HeaderName::from_static("x-amz-security-token");
+const ALGORITHM: &str = "AWS4-HMAC-SHA256";
+static DATE: HeaderName = HeaderName::from_static("x-amz-date");
+static SECURITY_TOKEN: HeaderName = HeaderName::from_static("x-amz-security-token");
 
 /// The text whose signature proves that of the request.
-pub(super) fn string_to_sign(canonical: &str, scope: &Scope, at: &Timestamp) -> String {
+fn string_to_sign(canonical: &str, scope: &Scope, at: &Timestamp) -> String {
     let (scope, hash) = (credential_scope(scope, at), hash(canonical.as_bytes()));
     format!("{ALGORITHM}\n{at}\n{scope}\n{hash}")
 }
@@ -154,3 +167,121 @@ fn sensitive(text: &str) -> Result<HeaderValue, SignError> {
     value.set_sensitive(true);
     Ok(value)
 }
+
+/// The keys of a principal.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Keys {
+    /// Names the secret. It is no secret itself.
+    pub access_key_id: String,
+    /// Signs.
+    pub secret_key: SecretKey,
+    /// Goes with keys that are valid for a while only.
+    pub session_token: Option<SessionToken>,
+}
+
+/// A secret that signs. `Debug` hides it.
+#[derive(Clone, Eq, PartialEq)]
+pub struct SecretKey(String);
+
+/// The token of temporary keys. `Debug` hides it.
+#[derive(Clone, Eq, PartialEq)]
+pub struct SessionToken(String);
+
+impl SecretKey {
+    /// Takes a secret.
+    pub fn new(secret: impl Into<String>) -> Self {
+        Self(secret.into())
+    }
+
+    /// Derives the key of one day, region and service.
+    fn derive(&self, scope: &Scope, at: &Timestamp) -> hmac::Key {
+        let first = hmac::Key::new(hmac::HMAC_SHA256, format!("AWS4{}", self.0).as_bytes());
+        let parts = [at.date(), &scope.region, &scope.service, TERMINATOR];
+        parts.iter().fold(first, |key, part| {
+            let next = hmac::sign(&key, part.as_bytes());
+            hmac::Key::new(hmac::HMAC_SHA256, next.as_ref())
+        })
+    }
+}
+
+impl SessionToken {
+    /// Takes a token.
+    pub fn new(token: impl Into<String>) -> Self {
+        Self(token.into())
+    }
+
+    fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// What every scope ends with.
+const TERMINATOR: &str = "aws4_request";
+
+impl fmt::Debug for SecretKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SecretKey(..)")
+    }
+}
+
+impl fmt::Debug for SessionToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SessionToken(..)")
+    }
+}
+
+/// A moment, to the second.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Timestamp {
+    text: String,
+    unix_seconds: u64,
+}
+
+impl Timestamp {
+    /// Takes a moment. What lies before 1970, or after the year 9999, counts as the nearest there is.
+    pub fn new(at: SystemTime) -> Self {
+        let since = at.duration_since(SystemTime::UNIX_EPOCH);
+        let unix_seconds = since.unwrap_or_default().as_secs().min(LAST_SECOND);
+        let moment = OffsetDateTime::UNIX_EPOCH + Duration::from_secs(unix_seconds);
+        Self {
+            // Every part that the format names is there.
+            text: moment.format(BASIC).unwrap_or_default(),
+            unix_seconds,
+        }
+    }
+
+    /// Reads a moment; `None` if there is no such one.
+    pub fn parse(text: &str) -> Option<Self> {
+        let moment = PrimitiveDateTime::parse(text, BASIC).ok()?.assume_utc();
+        let unix_seconds = u64::try_from(moment.unix_timestamp()).ok()?;
+        let read = Self::new(SystemTime::UNIX_EPOCH + Duration::from_secs(unix_seconds));
+        // Signatures are over the text: there is one for each moment.
+        (read.text == text).then_some(read)
+    }
+
+    /// Returns the day, `20150830`.
+    pub fn date(&self) -> &str {
+        &self.text[..8]
+    }
+
+    /// Returns the whole text.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// Returns how far another moment is away, before or after.
+    pub fn distance(&self, other: &Self) -> Duration {
+        Duration::from_secs(self.unix_seconds.abs_diff(other.unix_seconds))
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+const BASIC: &[BorrowedFormatItem<'_>] =
+    format_description!("[year][month][day]T[hour][minute][second]Z");
+/// 9999-12-31T23:59:59Z: years have four digits.
+const LAST_SECOND: u64 = 253_402_300_799;

@@ -8,9 +8,8 @@ use http::{HeaderMap, HeaderName, header};
 use super::{
     Scope, SecretKey, Timestamp,
     canonical::{Canonical, Header, trim},
-    keys::TERMINATOR,
-    sign::{ALGORITHM, DATE, SECURITY_TOKEN, string_to_sign},
 };
+use crate::sigv4::{ALGORITHM, DATE, SECURITY_TOKEN, TERMINATOR, string_to_sign};
 
 /// How far the clock of who signs may be from ours. A signature can be replayed for as long.
 pub const MAX_SKEW: Duration = Duration::from_secs(5 * 60);

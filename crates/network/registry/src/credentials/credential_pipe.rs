@@ -1,0 +1,264 @@
+//! Tokens that a parent process writes to our standard input, one line each, the newest counts.
+//!
+//! What the parent writes is checked to the letter: a line that is wrong ends the pipe with an error. The
+//! end of the pipe is in order, whenever it comes: who closes it wants no executor any more, and half a
+//! line is none. Not here: standard input itself, any reader will do.
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    fmt, io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::{Duration, SystemTime},
+};
+
+use futures_util::future::{BoxFuture, FutureExt, ready};
+use http::HeaderMap;
+use serde::Deserialize;
+use tokio::{
+    io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, BufReader},
+    sync::watch,
+    task::JoinHandle,
+    time::timeout,
+};
+
+use super::{Bodies, CredentialError, Credentials, Reach, Token};
+use crate::api::{EnvironmentId, read_object};
+
+/// How long the first line may take.
+pub(super) const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Authenticates with the newest token that the parent wrote. Nothing is sent when one comes: it
+/// counts from the next request on.
+#[derive(Clone)]
+pub struct CredentialPipe {
+    pub(super) newest: watch::Receiver<Issued>,
+    clock: Clock,
+}
+
+/// Tells Unix seconds.
+pub(super) type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+impl CredentialPipe {
+    /// Waits for the first token, and reads on from then.
+    ///
+    /// # Errors
+    /// When the first line is late, or wrong, or the pipe ends before it.
+    pub async fn open<R>(
+        reader: R,
+        environment: EnvironmentId,
+    ) -> Result<(Self, PipeEnd), PipeError>
+    where
+        R: AsyncRead + Send + Unpin + 'static,
+    {
+        Self::open_by(reader, environment, Arc::new(unix_now)).await
+    }
+
+    pub(super) async fn open_by<R>(
+        reader: R,
+        environment: EnvironmentId,
+        clock: Clock,
+    ) -> Result<(Self, PipeEnd), PipeError>
+    where
+        R: AsyncRead + Send + Unpin + 'static,
+    {
+        let mut lines = Lines::new(reader);
+        let first = timeout(FIRST_FRAME_TIMEOUT, lines.next())
+            .await
+            .map_err(|_| PipeError::Late(FIRST_FRAME_TIMEOUT))??;
+        let first = first.ok_or(PipeError::Closed)?;
+        let (sender, newest) = watch::channel(Issued::read(&first, &environment, clock())?);
+        let pipe = Self {
+            newest,
+            clock: Arc::clone(&clock),
+        };
+        let reading = async move {
+            while let Some(line) = lines.next().await? {
+                sender.send_replace(Issued::read(&line, &environment, clock())?);
+                tracing::debug!("executor credential is replaced");
+            }
+            Ok(())
+        };
+        Ok((pipe, PipeEnd(tokio::spawn(reading))))
+    }
+}
+
+impl Credentials for CredentialPipe {
+    fn headers(&self) -> BoxFuture<'_, Result<HeaderMap, CredentialError>> {
+        let newest = self.newest.borrow().clone();
+        let headers = if newest.is_expired((self.clock)()) {
+            Err(CredentialError::Expired)
+        } else {
+            Ok(newest.token.headers())
+        };
+        ready(headers).boxed()
+    }
+
+    fn reach(&self) -> Reach {
+        Reach::Private
+    }
+
+    fn bodies(&self) -> Bodies {
+        Bodies::Hidden
+    }
+}
+
+impl fmt::Debug for CredentialPipe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CredentialPipe").finish_non_exhaustive()
+    }
+}
+
+/// Resolves when the pipe ends: in order, or because of what the parent wrote. Dropping it stops
+/// the reading; the last token stays.
+#[derive(Debug)]
+pub struct PipeEnd(JoinHandle<Result<(), PipeError>>);
+
+impl Future for PipeEnd {
+    type Output = Result<(), PipeError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0
+            .poll_unpin(cx)
+            .map(|ended| ended.unwrap_or(Err(PipeError::Gone)))
+    }
+}
+
+impl Drop for PipeEnd {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// A clock that stands before 1970 counts as standing there: every token is in its future.
+fn unix_now() -> u64 {
+    SystemTime::UNIX_EPOCH
+        .elapsed()
+        .map_or(0, |since| since.as_secs())
+}
+
+/// Why a credential pipe cannot be used, or not any more. No line is repeated.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PipeError {
+    /// Caller: no line came in time.
+    #[error("no executor credential within {0:?}")]
+    Late(Duration),
+    /// Nobody: the pipe ended before the first line. There is nothing to be done, and nothing is wrong.
+    #[error("executor credential pipe closed before the first credential")]
+    Closed,
+    /// Caller: a line is longer than any credential.
+    #[error("executor credential frame is longer than {0} bytes")]
+    TooLong(usize),
+    /// Caller: a line is no credential.
+    #[error("invalid executor credential frame")]
+    Invalid,
+    /// Caller: the credential had expired when it came.
+    #[error("executor credential had expired when it came")]
+    Expired,
+    /// Caller: the credential is for another environment.
+    #[error("executor credential is for another environment")]
+    OtherEnvironment,
+    /// Host: the pipe cannot be read.
+    #[error("executor credentials cannot be read")]
+    Read(#[source] io::Error),
+    /// Host: whoever read the pipe is gone.
+    #[error("executor credentials are not read any more")]
+    Gone,
+}
+
+/// The only version there is.
+const VERSION: u64 = 1;
+
+/// A token, and until when it counts.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Issued {
+    pub(super) token: Token,
+    /// Unix seconds. From then on it does not.
+    pub(super) expires_at: u64,
+}
+
+impl Issued {
+    /// Reads a line, with or without its end.
+    pub(super) fn read(
+        line: &[u8],
+        environment: &EnvironmentId,
+        now: u64,
+    ) -> Result<Self, PipeError> {
+        // The library's words repeat values, so they are not kept.
+        let frame: Frame = read_object(line).map_err(|_| PipeError::Invalid)?;
+        let is_one_word = frame.token.bytes().all(|byte| byte.is_ascii_graphic());
+        if frame.version != VERSION || !is_one_word {
+            return Err(PipeError::Invalid);
+        }
+        let token = Token::new(&frame.token).map_err(|_| PipeError::Invalid)?;
+        if frame.environment_id != environment.as_str() {
+            return Err(PipeError::OtherEnvironment);
+        }
+        let issued = Self {
+            token,
+            expires_at: frame.expires_at,
+        };
+        if issued.is_expired(now) {
+            return Err(PipeError::Expired);
+        }
+        Ok(issued)
+    }
+
+    pub(super) fn is_expired(&self, now: u64) -> bool {
+        self.expires_at <= now
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Frame {
+    version: u64,
+    environment_id: String,
+    token: String,
+    expires_at: u64,
+}
+
+/// Longest line, its end included.
+pub(super) const MAX_LINE: usize = 16_384;
+
+/// Reads lines. A line counts once its end is there.
+#[derive(Debug)]
+pub(in crate::credentials) struct Lines<R> {
+    reader: BufReader<R>,
+    line: Vec<u8>,
+}
+
+impl<R: AsyncRead + Unpin> Lines<R> {
+    pub(in crate::credentials) fn new(reader: R) -> Self {
+        Self {
+            reader: BufReader::new(reader),
+            line: Vec::new(),
+        }
+    }
+
+    /// Returns the next line without its end, or none when the input has ended. Half a line is none.
+    /// Cancelling loses nothing.
+    pub(in crate::credentials) async fn next(&mut self) -> Result<Option<Vec<u8>>, PipeError> {
+        loop {
+            let read = self.reader.fill_buf().await.map_err(PipeError::Read)?;
+            if read.is_empty() {
+                return Ok(None);
+            }
+            let end = read.iter().position(|byte| *byte == b'\n');
+            let taken = end.map_or(read.len(), |end| end + 1);
+            if self.line.len() + taken > MAX_LINE {
+                return Err(PipeError::TooLong(MAX_LINE));
+            }
+            let text = read.get(..end.unwrap_or(taken)).unwrap_or_default();
+            self.line.extend_from_slice(text);
+            AsyncBufRead::consume(std::pin::Pin::new(&mut self.reader), taken);
+            if end.is_some() {
+                return Ok(Some(std::mem::take(&mut self.line)));
+            }
+        }
+    }
+}
