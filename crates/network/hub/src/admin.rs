@@ -1,10 +1,252 @@
 //! `/hub/v1/environments`: what there is, and how to be rid of it.
 //! Admins see everything, others what they own.
 
-mod list;
-mod service;
 #[cfg(test)]
 mod tests;
 
-pub use list::{EnvironmentList, EnvironmentStatus, Transport};
-pub use service::Admin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use exec_transport::http::site::Peer;
+use http::{Method, Request, Response, request::Parts};
+use http_body_util::Full;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::{
+    audit::{Action, Event},
+    direct::Direct,
+    principal::Principal,
+    rate_limit::Asked,
+    registry::{Moment, Refusal, Services, ok},
+    store::{EnvironmentId, Owned, Registration},
+};
+
+const PATH: &str = "/hub/v1/environments";
+/// Environments of one answer.
+const PAGE: usize = 500;
+/// Records that one request looks at: what is not the principal's is looked at too.
+const LOOKED_AT: usize = 8192;
+
+/// Answers `/hub/v1/environments`.
+#[derive(Clone, Debug)]
+pub struct Admin {
+    services: Services,
+    direct: Arc<Direct>,
+}
+
+impl Admin {
+    /// Takes what it works with.
+    pub fn new(services: Services, direct: Arc<Direct>) -> Self {
+        Self { services, direct }
+    }
+
+    /// Whether a path is for this.
+    pub fn answers(path: &str) -> bool {
+        path.starts_with("/hub/v1/")
+    }
+
+    /// Answers a request; its body is not looked at.
+    pub async fn serve<B>(&self, request: Request<B>, peer: Peer) -> Response<Full<Bytes>> {
+        let (parts, _) = request.into_parts();
+        let answered = self.answer(&parts, peer, Moment::now()).await;
+        answered.unwrap_or_else(Refusal::into_response)
+    }
+
+    async fn answer(
+        &self,
+        parts: &Parts,
+        peer: Peer,
+        moment: Moment,
+    ) -> Result<Response<Full<Bytes>>, Refusal> {
+        let rest = parts.uri.path().strip_prefix(PATH);
+        let gate = &self.services.gate;
+        match rest.ok_or_else(Refusal::not_found)? {
+            "" if parts.method == Method::GET => {
+                let mut event = Event::new(moment.at, Action::List, peer);
+                let listed = self.list(parts, peer, moment, &mut event).await;
+                gate.conclude(event, listed)
+            }
+            "" => Err(Refusal::method("GET")),
+            rest => {
+                let id = rest.strip_prefix('/').ok_or_else(Refusal::not_found)?;
+                let environment: EnvironmentId = id.parse()?;
+                if parts.method != Method::DELETE {
+                    return Err(Refusal::method("DELETE"));
+                }
+                let mut event = Event::new(moment.at, Action::Remove, peer);
+                event.environment = Some(environment.clone());
+                let principal = match self.admit(parts, peer, moment, &mut event) {
+                    Ok(principal) => principal,
+                    Err(refusal) => return gate.conclude(event, Err(refusal)),
+                };
+                let admin = self.clone();
+                let removed = async move {
+                    let removed = admin.remove(&principal, &environment).await;
+                    admin.services.gate.conclude(event, removed)
+                };
+                gate.finish(removed).await
+            }
+        }
+    }
+
+    fn admit(
+        &self,
+        parts: &Parts,
+        peer: Peer,
+        moment: Moment,
+        event: &mut Event,
+    ) -> Result<Principal, Refusal> {
+        let gate = &self.services.gate;
+        gate.address(peer, moment)?;
+        let principal = gate.admit(&parts.headers, Asked::Admin, moment)?;
+        event.by(&principal);
+        Ok(principal)
+    }
+
+    async fn list(
+        &self,
+        parts: &Parts,
+        peer: Peer,
+        moment: Moment,
+        event: &mut Event,
+    ) -> Result<Response<Full<Bytes>>, Refusal> {
+        let principal = self.admit(parts, peer, moment, event)?;
+        let after = match parts.uri.query() {
+            None | Some("") => None,
+            Some(query) => {
+                let after = query.strip_prefix("after=");
+                let after = after.ok_or_else(|| Refusal::invalid("expected ?after=<id>"))?;
+                Some(after.parse::<EnvironmentId>()?)
+            }
+        };
+        Ok(ok(&self.page(&principal, after.as_ref()).await?))
+    }
+
+    /// A page of what the store has.
+    async fn page(
+        &self,
+        principal: &Principal,
+        after: Option<&EnvironmentId>,
+    ) -> Result<EnvironmentList, Refusal> {
+        let store = &self.services.store;
+        let (mut after, mut looked_at) = (after.cloned(), 0);
+        let mut list = EnvironmentList::default();
+        while list.environments.len() < PAGE && looked_at < LOOKED_AT {
+            let room = PAGE - list.environments.len();
+            let page = store.environments(after.as_ref(), room).await;
+            let page = page.map_err(|error| Refusal::store(&error))?;
+            looked_at += page.len();
+            let was_full = page.len() == room;
+            for owned in page {
+                after = Some(owned.environment.clone());
+                if principal.may_manage(&owned.environment, &owned.owner) {
+                    list.environments.extend(self.direct(&owned));
+                    if let Some(registration) = owned.current {
+                        list.environments.push(self.relayed(registration).await?);
+                    }
+                }
+            }
+            if !was_full {
+                return Ok(list);
+            }
+        }
+        list.next = after.map(|after| after.to_string());
+        Ok(list)
+    }
+
+    async fn relayed(&self, registration: Registration) -> Result<EnvironmentStatus, Refusal> {
+        let store = &self.services.store;
+        let presence = store.presence(&registration.environment).await;
+        let presence = presence.map_err(|error| Refusal::store(&error))?;
+        let presence = presence.filter(|seen| seen.registration == registration.id);
+        Ok(EnvironmentStatus {
+            environment_id: registration.environment.to_string(),
+            owner: registration.owner.to_string(),
+            registration_id: Some(registration.id.to_string()),
+            transport: Transport::Noise,
+            online: presence.is_some(),
+            node: presence.map(|seen| seen.node.to_string()),
+            registered_at: Some(registration.created_at.rfc3339()),
+        })
+    }
+
+    /// Its direct executor, as far as this node knows one. What nobody has registered with the
+    /// relay either was registered for one, here before a restart or on another node.
+    fn direct(&self, owned: &Owned) -> Option<EnvironmentStatus> {
+        let found = self.direct.find(&owned.environment, &owned.owner);
+        if found.is_none() && owned.current.is_some() {
+            return None;
+        }
+        Some(EnvironmentStatus {
+            environment_id: owned.environment.to_string(),
+            owner: owned.owner.to_string(),
+            online: found.as_ref().is_some_and(|found| found.online),
+            registration_id: found.map(|found| found.registration.to_string()),
+            transport: Transport::Direct,
+            node: None,
+            registered_at: None,
+        })
+    }
+
+    async fn remove(
+        &self,
+        principal: &Principal,
+        environment: &EnvironmentId,
+    ) -> Result<Response<Full<Bytes>>, Refusal> {
+        let services = &self.services;
+        let owner = services.store.owner(environment).await;
+        let owner = owner.map_err(|error| Refusal::store(&error))?;
+        let owner = owner.ok_or_else(Refusal::unknown_environment)?;
+        if !principal.may_manage(environment, &owner) {
+            return Err(Refusal::unknown_environment().hiding("forbidden"));
+        }
+        self.direct.remove(environment);
+        let removed = services.store.remove(environment).await;
+        removed.map_err(|error| Refusal::store(&error))?;
+        services.close_others(environment).await;
+        Ok(ok(&json!({"removed": true})))
+    }
+}
+
+/// Environments in the order of their ids.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct EnvironmentList {
+    /// Those of this page.
+    pub environments: Vec<EnvironmentStatus>,
+    /// Ask with `?after=<this>` for more. Absent: that was all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+/// One environment.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct EnvironmentStatus {
+    /// Its id.
+    pub environment_id: String,
+    /// The principal that owns it.
+    pub owner: String,
+    /// Its current registration. Absent: a direct one that this node knows nothing of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registration_id: Option<String>,
+    /// How its executor is reached.
+    pub transport: Transport,
+    /// Whether its executor is connected.
+    pub online: bool,
+    /// The node its executor is connected to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// When the executor registered, as RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registered_at: Option<String>,
+}
+
+/// How an executor is reached.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// Through the relay, encrypted end to end.
+    Noise,
+    /// On a socket of its own to the hub.
+    Direct,
+}

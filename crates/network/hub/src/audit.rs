@@ -2,11 +2,349 @@
 //! Invariant: no secret is ever in it; and nothing is lost without a line that says how much.
 //! Not here: what operators debug with (`tracing`), what they graph (`metrics`).
 
-mod event;
-mod log;
-mod sink;
 #[cfg(test)]
 mod tests;
 
-pub use event::{Action, Event, Outcome};
-pub use log::{Audit, AuditError};
+use std::{
+    fmt,
+    fs::{self, File, OpenOptions},
+    io::{self, Write as _},
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+    time::Instant,
+};
+
+use exec_transport::http::site::Peer;
+use serde::Serialize;
+use tokio::sync::mpsc;
+
+use crate::{
+    principal::{Principal, PrincipalName},
+    rate_limit::{Buckets, Rule},
+    store::{EnvironmentId, RegistrationId, Timestamp},
+};
+
+/// Lines that may wait for the disk.
+const QUEUE: usize = 4096;
+/// Lines about refused strangers: they need no token to make as many as they like, which must
+/// neither fill the disk nor push out what others did.
+const STRANGERS: Rule = Rule {
+    burst: 1000,
+    per_second: 20,
+};
+
+/// The audit log. Cheap to clone. Dropping the last clone waits until every line is written.
+#[derive(Clone, Debug)]
+pub struct Audit(Kind);
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Tracing,
+    File(Arc<Writer>),
+}
+
+impl Audit {
+    /// Sends lines to `tracing`, target `exec_hub::audit`.
+    pub fn tracing() -> Self {
+        Self(Kind::Tracing)
+    }
+
+    /// Appends lines to a file, which is made for the owner's eyes if need be. When it is moved away,
+    /// as log rotation does, a new one is made. Blocks.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn file(path: &Path) -> Result<Self, AuditError> {
+        let failed = |source| AuditError {
+            path: path.to_owned(),
+            source,
+        };
+        let sink = Sink::open(path).map_err(failed)?;
+        Writer::spawn(sink)
+            .map(|writer| Self(Kind::File(Arc::new(writer))))
+            .map_err(failed)
+    }
+
+    /// Writes a line. Never waits: what finds the queue full is counted, and the count is written.
+    /// So are refusals of those who did not authenticate, beyond a number.
+    pub fn record(&self, event: &Event) {
+        let line = event.line();
+        match &self.0 {
+            Kind::Tracing => tracing::info!(target: "exec_hub::audit", "{line}"),
+            Kind::File(writer) if is_stranger(event) => writer.push_stranger(line),
+            Kind::File(writer) => writer.push(line),
+        }
+    }
+}
+
+fn is_stranger(event: &Event) -> bool {
+    event.principal.is_none() && matches!(event.outcome, Outcome::Refused(_))
+}
+
+/// Host: the audit log cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot open the audit log {path}")]
+pub struct AuditError {
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// The thread that writes the file, and the way to it.
+struct Writer {
+    lines: Option<mpsc::Sender<String>>,
+    lost: Arc<AtomicU64>,
+    strangers: Mutex<Buckets<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Writer {
+    fn spawn(mut sink: Sink) -> io::Result<Self> {
+        let (lines, waiting) = mpsc::channel(QUEUE);
+        let lost = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&lost);
+        let thread = std::thread::Builder::new()
+            .name("hub-audit".to_owned())
+            .spawn(move || write(&mut sink, waiting, &counted))?;
+        Ok(Self {
+            lines: Some(lines),
+            lost,
+            strangers: Mutex::new(Buckets::new(STRANGERS, 1)),
+            thread: Some(thread),
+        })
+    }
+
+    fn push_stranger(&self, line: String) {
+        let mut strangers = self
+            .strangers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let taken = strangers.take((), Instant::now());
+        drop(strangers);
+        match taken {
+            Ok(()) => self.push(line),
+            Err(_) => drop(self.lost.fetch_add(1, Ordering::Relaxed)),
+        }
+    }
+
+    fn push(&self, line: String) {
+        let sent = self.lines.as_ref().map(|lines| lines.try_send(line));
+        if !matches!(sent, Some(Ok(()))) {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.lines = None;
+        if let Some(thread) = self.thread.take() {
+            // It has nothing to say; a panic was reported when it happened.
+            drop(thread.join());
+        }
+    }
+}
+
+impl fmt::Debug for Writer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Writer(..)")
+    }
+}
+
+fn write(sink: &mut Sink, mut lines: mpsc::Receiver<String>, lost: &AtomicU64) {
+    let mut failing = false;
+    let mut batch = Vec::new();
+    // The last turn, when nobody can send any more, has no lines but may have losses to tell.
+    loop {
+        let last = lines.blocking_recv_many(&mut batch, QUEUE) == 0;
+        let count = batch.len() as u64;
+        let mut text = String::new();
+        for line in batch.drain(..) {
+            text.push_str(&line);
+            text.push('\n');
+        }
+        let missing = lost.swap(0, Ordering::Relaxed);
+        if missing > 0 {
+            text.push_str(&format!("{{\"lost\":{missing}}}\n"));
+        }
+        let written = if text.is_empty() {
+            Ok(())
+        } else {
+            sink.append(text.as_bytes())
+        };
+        match written {
+            Ok(()) => failing = false,
+            Err(error) => {
+                lost.fetch_add(missing + count, Ordering::Relaxed);
+                // Once for each spell: the disk may be full because of logs.
+                if !failing {
+                    tracing::error!(%error, "the audit log cannot be written");
+                }
+                failing = true;
+            }
+        }
+        if last {
+            return;
+        }
+    }
+}
+
+/// Something that happened.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// When.
+    pub at: Timestamp,
+    /// What was asked for.
+    pub action: Action,
+    /// What came of it.
+    pub outcome: Outcome,
+    /// From where.
+    pub peer: Peer,
+    /// Who, if they authenticated.
+    pub principal: Option<PrincipalName>,
+    /// What they authenticated with: an id, never a secret.
+    pub evidence: Option<String>,
+    /// In which environment.
+    pub environment: Option<EnvironmentId>,
+    /// Under which registration.
+    pub registration: Option<RegistrationId>,
+    /// The harness that a validation was about.
+    pub harness: Option<PrincipalName>,
+}
+
+impl Event {
+    /// Begins a line.
+    pub fn new(at: Timestamp, action: Action, peer: Peer) -> Self {
+        Self {
+            at,
+            action,
+            outcome: Outcome::Allowed,
+            peer,
+            principal: None,
+            evidence: None,
+            environment: None,
+            registration: None,
+            harness: None,
+        }
+    }
+
+    /// Says who.
+    pub fn by(&mut self, principal: &Principal) {
+        self.principal = Some(principal.name.clone());
+        self.evidence = Some(principal.evidence.to_string());
+    }
+
+    /// The line, without its end.
+    fn line(&self) -> String {
+        let (outcome, reason) = match self.outcome {
+            Outcome::Allowed => ("allowed", None),
+            Outcome::Refused(reason) => ("refused", Some(reason)),
+        };
+        let line = Line {
+            at: self.at.rfc3339(),
+            action: self.action,
+            outcome,
+            reason,
+            peer: self.peer.to_string(),
+            principal: self.principal.as_ref().map(PrincipalName::as_str),
+            evidence: self.evidence.as_deref(),
+            environment: self.environment.as_ref().map(EnvironmentId::as_str),
+            registration: self.registration.as_ref().map(RegistrationId::as_str),
+            harness: self.harness.as_ref().map(PrincipalName::as_str),
+        };
+        // Strings and nothing else: there is nothing in it that has no JSON.
+        serde_json::to_string(&line).unwrap_or_default()
+    }
+}
+
+/// What was asked for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Action {
+    /// An executor offered an environment.
+    Register,
+    /// A harness asked for the way to one.
+    Connect,
+    /// An executor asked whether to let a harness in.
+    Validate,
+    /// An executor offered an environment without relay.
+    DirectRegister,
+    /// A direct executor opened its socket.
+    DirectExecutor,
+    /// A harness opened a socket to a direct executor.
+    DirectConnect,
+    /// Somebody listed environments.
+    List,
+    /// Somebody removed one.
+    Remove,
+    /// An executor's relay socket opened.
+    ExecutorSocket,
+    /// A harness's relay socket opened.
+    HarnessSocket,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Outcome {
+    /// They got it.
+    Allowed,
+    /// They did not; the code says why.
+    Refused(&'static str),
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    at: String,
+    action: Action,
+    outcome: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+    peer: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    principal: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    evidence: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    environment: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    registration: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    harness: Option<&'a str>,
+}
+
+#[derive(Debug)]
+struct Sink {
+    path: PathBuf,
+    file: File,
+    /// Which file that is.
+    identity: (u64, u64),
+}
+
+impl Sink {
+    fn open(path: &Path) -> io::Result<Self> {
+        let file = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(path)?;
+        let metadata = file.metadata()?;
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            identity: (metadata.dev(), metadata.ino()),
+        })
+    }
+
+    fn append(&mut self, text: &[u8]) -> io::Result<()> {
+        let there = fs::metadata(&self.path).map(|metadata| (metadata.dev(), metadata.ino()));
+        if !there.is_ok_and(|there| there == self.identity) {
+            *self = Self::open(&self.path)?;
+        }
+        self.file.write_all(text)
+    }
+}

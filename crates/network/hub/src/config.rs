@@ -7,7 +7,7 @@ use std::{
 
 use exec_transport::http::HostNames;
 
-use crate::{nats::NatsConfig, rate::RateRules, store::NodeName, url::PublicUrl};
+use crate::{nats::NatsConfig, rate_limit::RateRules, store::NodeName, url::PublicUrl};
 
 /// How a hub runs.
 #[derive(Clone, Debug)]

@@ -9,9 +9,10 @@
 pub mod admin;
 pub mod audit;
 pub mod circuit;
+pub mod circuit_dialer;
 pub mod config;
 pub mod direct;
-pub mod exchange;
+pub mod executor_table;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod hub;
@@ -19,10 +20,9 @@ pub mod limits;
 pub mod metrics;
 pub mod nats;
 pub mod principal;
-pub mod rate;
+pub mod rate_limit;
 pub mod registry;
 pub mod rendezvous;
 pub mod store;
-pub mod switch;
 pub mod tokens;
 pub mod url;

@@ -6,16 +6,13 @@
 //! Invariant: the broker carries what sockets carry: frames that it cannot read.
 //! Not here: sockets (`rendezvous`), what a circuit is (`circuit`), who may do what (`registry`).
 
-mod authorizations;
 mod bridge;
 mod bucket;
 mod circuits;
 mod config;
 mod connection;
-mod dial;
 mod mesh;
 mod nodes;
-mod owned;
 mod packet;
 mod presences;
 mod registry;

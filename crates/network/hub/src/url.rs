@@ -3,14 +3,377 @@
 //! A URL is its own ticket: sockets present nothing else. It is signed with the hub's key, so that
 //! every node recognises it and nothing is remembered about it.
 
-mod pass;
-mod place;
-mod sign;
 #[cfg(test)]
 mod tests;
 
-pub use self::{
-    pass::{Pass, PassError},
-    place::{HostError, PublicUrl},
-    sign::Signer,
+use aws_lc_rs::hmac;
+use exec_relay::identity::PublicKey;
+use http::{StatusCode, uri::Authority};
+use url::{Url, form_urlencoded};
+use uuid::Uuid;
+
+use crate::{
+    circuit_dialer::HarnessTag,
+    limits,
+    store::{EnvironmentId, RegistrationId, SigningKey, Timestamp},
 };
+
+/// Where rendezvous URLs live.
+const PATH: &str = "/rendezvous/";
+/// Separates these signatures from whatever else the key may sign.
+const DOMAIN: &str = "exec-hub/rendezvous/v1";
+/// Separates harness tags from signatures.
+const TAG_DOMAIN: &[u8] = b"exec-hub/harness-tag/v1";
+/// Longest query looked at: ours are below 400 bytes.
+const MAX_QUERY_BYTES: usize = 1024;
+
+/// Makes and checks rendezvous URLs.
+pub struct Signer {
+    key: hmac::Key,
+}
+
+impl std::fmt::Debug for Signer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Signer(..)")
+    }
+}
+
+impl Signer {
+    /// Takes the hub's key.
+    pub fn new(key: &SigningKey) -> Self {
+        Self {
+            key: hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes()),
+        }
+    }
+
+    /// Returns the URL of an executor: good for as long as its registration is current.
+    /// `websocket` is the hub's own URL, as [`PublicUrl`](PublicUrl) gives it.
+    pub fn executor_url(
+        &self,
+        websocket: &str,
+        environment: &EnvironmentId,
+        registration: &RegistrationId,
+    ) -> String {
+        let signature = self.sign(&["environment", environment.as_str(), registration.as_str()]);
+        format!(
+            "{websocket}{PATH}{environment}?role=environment&registration={registration}\
+             &sig={signature}"
+        )
+    }
+
+    /// Returns the URL of a harness: good for [`limits::HARNESS_URL_LIFETIME`] from `now`.
+    pub fn harness_url(
+        &self,
+        websocket: &str,
+        environment: &EnvironmentId,
+        registration: &RegistrationId,
+        harness: &PublicKey,
+        now: Timestamp,
+    ) -> String {
+        let expires = now.plus(limits::HARNESS_URL_LIFETIME).seconds().to_string();
+        let nonce = format!("{}{}", self.tag(harness), Uuid::new_v4().simple());
+        let signature = self.sign(&[
+            "harness",
+            environment.as_str(),
+            registration.as_str(),
+            &expires,
+            &nonce,
+        ]);
+        format!(
+            "{websocket}{PATH}{environment}?role=harness&registration={registration}\
+             &expires={expires}&nonce={nonce}&sig={signature}"
+        )
+    }
+
+    /// Returns what the path and query of a request allow at `now`.
+    pub fn check(
+        &self,
+        path: &str,
+        query: Option<&str>,
+        now: Timestamp,
+    ) -> Result<Pass, PassError> {
+        let environment = path.strip_prefix(PATH).ok_or(PassError::Unknown)?;
+        let query = query
+            .filter(|query| query.len() <= MAX_QUERY_BYTES)
+            .ok_or(PassError::Unknown)?;
+        let query = Query::parse(query).ok_or(PassError::Unknown)?;
+        match query.role.as_str() {
+            "environment" => self
+                .check_executor(environment, &query)
+                .ok_or(PassError::ForgedExecutor),
+            "harness" => self.check_harness(environment, &query, now),
+            _ => Err(PassError::Unknown),
+        }
+    }
+
+    fn check_executor(&self, environment: &str, query: &Query) -> Option<Pass> {
+        let signed = ["environment", environment, &query.registration];
+        if query.expires.is_some() || query.nonce.is_some() || !self.signed(&signed, &query.sig) {
+            return None;
+        }
+        Some(Pass::Executor {
+            environment: environment.parse().ok()?,
+            registration: query.registration.parse().ok()?,
+        })
+    }
+
+    fn check_harness(
+        &self,
+        environment: &str,
+        query: &Query,
+        now: Timestamp,
+    ) -> Result<Pass, PassError> {
+        let forged = PassError::ForgedHarness;
+        let (Some(expires), Some(nonce)) = (&query.expires, &query.nonce) else {
+            return Err(forged);
+        };
+        let signed = ["harness", environment, &query.registration, expires, nonce];
+        if !self.signed(&signed, &query.sig) {
+            return Err(forged);
+        }
+        let expires = expires.parse().map_err(|_| forged)?;
+        if now >= Timestamp::from_seconds(expires) {
+            return Err(PassError::Expired);
+        }
+        let tag = nonce.get(..HarnessTag::LEN * 2).ok_or(forged)?;
+        Ok(Pass::Harness {
+            environment: environment.parse().map_err(|_| forged)?,
+            registration: query.registration.parse().map_err(|_| forged)?,
+            harness: tag.parse().map_err(|_| forged)?,
+        })
+    }
+
+    /// Returns the tag of a harness key.
+    fn tag(&self, harness: &PublicKey) -> HarnessTag {
+        let mut context = hmac::Context::with_key(&self.key);
+        context.update(TAG_DOMAIN);
+        // Both have a fixed length.
+        context.update(harness.x25519());
+        context.update(harness.mlkem768());
+        let digest = context.sign();
+        let mut tag = [0; HarnessTag::LEN];
+        tag.iter_mut()
+            .zip(digest.as_ref())
+            .for_each(|(byte, digit)| *byte = *digit);
+        HarnessTag::from_bytes(tag)
+    }
+
+    fn sign(&self, fields: &[&str]) -> String {
+        let signature = hmac::sign(&self.key, &message(fields));
+        base64_simd::URL_SAFE_NO_PAD.encode_to_string(signature.as_ref())
+    }
+
+    /// Compares in constant time.
+    fn signed(&self, fields: &[&str], signature: &str) -> bool {
+        base64_simd::URL_SAFE_NO_PAD
+            .decode_to_vec(signature)
+            .is_ok_and(|signature| hmac::verify(&self.key, &message(fields), &signature).is_ok())
+    }
+}
+
+/// Joins the fields so that no two lists give the same bytes: each ends with a byte that no field
+/// of a valid URL contains, and the first field decides how many there are.
+fn message(fields: &[&str]) -> Vec<u8> {
+    let mut message = Vec::with_capacity(256);
+    for field in std::iter::once(&DOMAIN).chain(fields) {
+        message.extend_from_slice(field.as_bytes());
+        message.push(0);
+    }
+    message
+}
+
+/// The members of a query. Each may come once, and no other may.
+struct Query {
+    role: String,
+    registration: String,
+    sig: String,
+    expires: Option<String>,
+    nonce: Option<String>,
+}
+
+impl Query {
+    fn parse(query: &str) -> Option<Self> {
+        let (mut role, mut registration, mut sig) = (None, None, None);
+        let (mut expires, mut nonce) = (None, None);
+        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+            let member = match name.as_ref() {
+                "role" => &mut role,
+                "registration" => &mut registration,
+                "sig" => &mut sig,
+                "expires" => &mut expires,
+                "nonce" => &mut nonce,
+                _ => return None,
+            };
+            if value.contains('\0') || member.replace(value.into_owned()).is_some() {
+                return None;
+            }
+        }
+        Some(Self {
+            role: role?,
+            registration: registration.unwrap_or_default(),
+            sig: sig.unwrap_or_default(),
+            expires,
+            nonce,
+        })
+    }
+}
+
+/// What a valid rendezvous URL allows.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Pass {
+    /// To be the executor of a registration, while that is current.
+    Executor {
+        /// The environment.
+        environment: EnvironmentId,
+        /// The registration.
+        registration: RegistrationId,
+    },
+    /// To reach the executor of a registration.
+    Harness {
+        /// The environment.
+        environment: EnvironmentId,
+        /// The registration.
+        registration: RegistrationId,
+        /// The key that the ticket was made for.
+        harness: HarnessTag,
+    },
+}
+
+/// Peer: why a URL opens nothing.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PassError {
+    /// It is no rendezvous URL.
+    #[error("not a rendezvous URL")]
+    Unknown,
+    /// An executor URL that this hub did not sign.
+    #[error("executor URL is not valid")]
+    ForgedExecutor,
+    /// A harness URL that this hub did not sign.
+    #[error("harness URL is not valid")]
+    ForgedHarness,
+    /// A harness URL whose time is over.
+    #[error("harness URL has expired")]
+    Expired,
+}
+
+impl PassError {
+    /// Returns the answer to the upgrade: 4xx makes an executor register again, 401 makes a
+    /// harness fetch a fresh ticket.
+    pub const fn status(self) -> StatusCode {
+        match self {
+            Self::Unknown => StatusCode::NOT_FOUND,
+            Self::ForgedExecutor => StatusCode::FORBIDDEN,
+            Self::ForgedHarness | Self::Expired => StatusCode::UNAUTHORIZED,
+        }
+    }
+
+    /// Returns a short name, for programs and the audit log.
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::Unknown => "not_found",
+            Self::ForgedExecutor | Self::ForgedHarness => "invalid_url",
+            Self::Expired => "expired_url",
+        }
+    }
+}
+
+/// The address that goes into URLs: what the operator said, or else what the client itself used.
+#[derive(Clone, Debug)]
+pub struct PublicUrl {
+    fixed: Option<Url>,
+    scheme: Scheme,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Scheme {
+    Plain,
+    Tls,
+}
+
+impl PublicUrl {
+    /// Takes what the operator said: an `http`, `https`, `ws` or `wss` URL, possibly with a path
+    /// under which a proxy serves the hub.
+    pub fn fixed(url: &str) -> Result<Self, HostError> {
+        let mut url = Url::parse(url.trim()).map_err(|_| HostError::Public)?;
+        let scheme = match url.scheme() {
+            "http" | "ws" => Scheme::Plain,
+            "https" | "wss" => Scheme::Tls,
+            _ => return Err(HostError::Public),
+        };
+        if !url.has_host()
+            || !url.username().is_empty()
+            || url.password().is_some()
+            || url.query().is_some()
+            || url.fragment().is_some()
+        {
+            return Err(HostError::Public);
+        }
+        url.set_scheme(scheme.websocket())
+            .map_err(|()| HostError::Public)?;
+        Ok(Self {
+            fixed: Some(url),
+            scheme,
+        })
+    }
+
+    /// Takes the `Host` header of each request.
+    pub const fn plain() -> Self {
+        Self {
+            fixed: None,
+            scheme: Scheme::Plain,
+        }
+    }
+
+    /// Takes the `Host` header of each request, which came over TLS.
+    pub const fn tls() -> Self {
+        Self {
+            fixed: None,
+            scheme: Scheme::Tls,
+        }
+    }
+
+    /// Returns the host name that the operator said, if that is what it is.
+    pub fn host_name(&self) -> Option<&str> {
+        self.fixed.as_ref()?.domain()
+    }
+
+    /// Returns the websocket URL of this hub without a trailing slash, for a client that sent this
+    /// `Host` header.
+    pub fn websocket(&self, host: Option<&str>) -> Result<String, HostError> {
+        if let Some(fixed) = &self.fixed {
+            return Ok(fixed.as_str().trim_end_matches('/').to_owned());
+        }
+        let host: Authority = host
+            .ok_or(HostError::Host)?
+            .parse()
+            .map_err(|_| HostError::Host)?;
+        if host.as_str().contains('@') || host.host().is_empty() {
+            return Err(HostError::Host);
+        }
+        Ok(format!("{}://{host}", self.scheme.websocket()))
+    }
+}
+
+impl Scheme {
+    const fn websocket(self) -> &'static str {
+        match self {
+            Self::Plain => "ws",
+            Self::Tls => "wss",
+        }
+    }
+}
+
+/// Why the hub's own address is not known.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HostError {
+    /// Caller: the public URL is not one.
+    #[error(
+        "public URL must be http(s)://host[:port][/path] without credentials, query or fragment"
+    )]
+    Public,
+    /// Peer: the request names no host, or none that can be part of a URL.
+    #[error("request has no usable Host header")]
+    Host,
+}

@@ -1,27 +1,27 @@
 //! Direct executors and harnesses over websockets in memory.
 
-mod joining;
-mod keys;
-mod owning;
-mod registering;
+mod access_keys;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use exec_transport::{
     http::site::Peer,
     link::{Encoding, Link, Role as End},
     websocket::link,
 };
 use exec_wire::outgoing::Outgoing;
-use http::{HeaderMap, Request, request::Parts};
+use http::{HeaderMap, Method, Request, StatusCode, header::AUTHORIZATION, request::Parts};
 use serde_json::json;
-use tokio::{io::split, task::JoinHandle};
+use tokio::{io::split, task::JoinHandle, time::Instant};
 
-use super::{Direct, DirectUpgrade};
+use super::{Direct, DirectUpgrade, slot_table::CAPACITY};
 use crate::{
+    principal::Role,
+    rate_limit::{RateRules, Rule},
     registry::{
         Refusal,
-        tests::{Bench, Reply},
+        tests::{Bench, Reply, key},
     },
     tokens::Token,
 };
@@ -114,4 +114,445 @@ fn is_online(bench: &Bench) -> bool {
     let (environment, alice) = ("env-1".parse().unwrap(), "alice".parse().unwrap());
     let found = bench.direct.find(&environment, &alice);
     found.is_some_and(|found| found.online)
+}
+
+#[tokio::test]
+async fn a_registration_says_where_to_dial() {
+    let bench = Bench::new().await;
+    let reply = register(&bench, "env-1", &bench.token("alice")).await;
+    assert_eq!(reply.status, StatusCode::OK);
+    let id = reply.text("registration_id");
+    let url = format!("ws://hub.example:8765/direct/env-1/executor?registration={id}");
+    let expected = json!({"environment_id": "env-1", "transport": "direct_jsonrpc_v1",
+        "registration_id": id, "url": url});
+    assert_eq!(reply.body, expected);
+}
+
+#[tokio::test]
+async fn other_transports_are_refused() {
+    let bench = Bench::new().await;
+    let alice = bench.token("alice");
+    let reply = bench
+        .post("env-1/direct/register", &alice, &json!({"transport": "x"}))
+        .await;
+    assert_eq!(reply.refusal(), (400, "unsupported_transport"));
+    let reply = bench
+        .post("env-1/direct/register", &alice, &json!({}))
+        .await;
+    assert_eq!(reply.refusal(), (400, "invalid_request"));
+}
+
+#[tokio::test]
+async fn an_environment_has_one_owner_whichever_way_it_was_registered() {
+    let bench = Bench::new().await;
+    let (alice, bob) = (bench.token("alice"), bench.token("bob"));
+    let forbidden = (403, "forbidden");
+    assert_eq!(
+        register(&bench, "env-1", &alice).await.status,
+        StatusCode::OK
+    );
+    assert_eq!(register(&bench, "env-1", &bob).await.refusal(), forbidden);
+    assert_eq!(
+        bench.register("env-1", &bob, &key()).await.refusal(),
+        forbidden
+    );
+    assert_eq!(
+        bench.register("env-1", &alice, &key()).await.status,
+        StatusCode::OK
+    );
+    assert_eq!(
+        bench.register("env-2", &bob, &key()).await.status,
+        StatusCode::OK
+    );
+    assert_eq!(register(&bench, "env-2", &alice).await.refusal(), forbidden);
+    let harness = bench.token_for("carol", &[Role::Harness], &["*"]);
+    assert_eq!(
+        register(&bench, "env-3", &harness).await.refusal(),
+        forbidden
+    );
+}
+
+#[tokio::test]
+async fn the_newer_executor_wins_and_the_older_is_told_to_end() {
+    let bench = Bench::new().await;
+    let alice = bench.token("alice");
+    let first = register(&bench, "env-1", &alice).await;
+    let (mut old, _served) = dial(&bench, &alice, &path(&first)).await;
+    let (_young, _served) = executor(&bench, &alice).await;
+    assert_eq!(hear(&mut old).await, None);
+    let again = upgrade(&path(&first), bearer(&alice));
+    assert_eq!(
+        refused(&bench, &again).await,
+        (410, "registration_superseded")
+    );
+}
+
+#[tokio::test]
+async fn a_socket_of_the_same_registration_replaces_the_one_before() {
+    let bench = Bench::new().await;
+    let alice = bench.token("alice");
+    let registered = register(&bench, "env-1", &alice).await;
+    let (mut old, _served) = dial(&bench, &alice, &path(&registered)).await;
+    let (_new, _served) = dial(&bench, &alice, &path(&registered)).await;
+    assert_eq!(hear(&mut old).await, None);
+    assert!(is_online(&bench));
+}
+
+#[tokio::test]
+async fn forged_foreign_and_odd_sockets_are_refused() {
+    let bench = Bench::new().await;
+    let (alice, bob) = (bench.token("alice"), bench.token("bob"));
+    let registered = register(&bench, "env-1", &alice).await;
+    let path = path(&registered);
+    // A hub that was restarted knows nobody: the executor registers again.
+    for unknown in [
+        "/direct/env-1/executor?registration=reg-x",
+        "/direct/env-1/executor",
+    ] {
+        let reply = refused(&bench, &upgrade(unknown, bearer(&alice))).await;
+        assert_eq!(reply, (409, "registration_unknown"));
+    }
+    assert_eq!(
+        refused(&bench, &upgrade(&path, bearer(&bob))).await,
+        (403, "forbidden")
+    );
+    assert_eq!(
+        refused(&bench, &upgrade("/direct/env-1", bearer(&bob))).await,
+        (404, "environment_not_found")
+    );
+    let nobody = http::HeaderMap::new();
+    for path in [path.as_str(), "/direct/env-1"] {
+        let reply = refused(&bench, &upgrade(path, nobody.clone())).await;
+        assert_eq!(reply, (401, "unauthorized"));
+    }
+    let odd = refused(&bench, &upgrade("/direct/env-1/other", bearer(&alice))).await;
+    assert_eq!(odd, (404, "not_found"));
+    let odd = refused(&bench, &upgrade("/direct/a.b", bearer(&alice))).await;
+    assert_eq!(odd, (400, "invalid_environment_id"));
+    let mut post = upgrade(&path, bearer(&alice));
+    post.method = Method::POST;
+    assert_eq!(refused(&bench, &post).await, (405, "method_not_allowed"));
+    let mut page = upgrade(&path, bearer(&alice));
+    page.headers.remove("upgrade");
+    assert_eq!(refused(&bench, &page).await, (426, "upgrade_required"));
+    assert!(ask(&bench, &upgrade(&path, bearer(&alice))).await.is_ok());
+}
+
+#[tokio::test]
+async fn removing_an_environment_closes_its_socket() {
+    let bench = Bench::new().await;
+    let (mut executor, served) = executor(&bench, &bench.token("alice")).await;
+    assert!(bench.direct.remove(&"env-1".parse().unwrap()));
+    assert_eq!(hear(&mut executor).await, None);
+    drop(executor);
+    served.await.unwrap();
+    assert_eq!(bench.direct.table().len(), 0);
+}
+
+#[tokio::test]
+async fn the_table_is_bounded_and_those_without_a_socket_make_room() {
+    let bench = Bench::new().await;
+    let alice = bench.token("alice");
+    let (_executor, _served) = executor(&bench, &alice).await;
+    let others: Vec<_> = (0..5).map(|n| bench.token(&format!("other-{n}"))).collect();
+    for n in 0..CAPACITY + 10 {
+        let reply = register(&bench, &format!("many-{n}"), &others[n / 1000]).await;
+        assert_eq!(reply.status, StatusCode::OK);
+    }
+    assert_eq!(bench.direct.table().len(), CAPACITY);
+    assert!(is_online(&bench), "who is connected stays");
+}
+
+#[tokio::test]
+async fn executors_with_wrong_tokens_are_counted() {
+    let few = Rule {
+        burst: 2,
+        per_second: 1,
+    };
+    let rules = RateRules {
+        address: few,
+        principal: few,
+    };
+    let bench = Bench::with(rules, None).await;
+    let alice = bench.token("alice");
+    let registered = register(&bench, "env-1", &alice).await;
+    let forged = [(AUTHORIZATION, "Bearer exh_forged".parse().unwrap())];
+    let forged = upgrade(&path(&registered), HeaderMap::from_iter(forged));
+    for _ in 0..2 {
+        assert_eq!(refused(&bench, &forged).await, (401, "unauthorized"));
+    }
+    assert_eq!(refused(&bench, &forged).await, (429, "too_many_requests"));
+    let own = upgrade(&path(&registered), bearer(&alice));
+    assert!(ask(&bench, &own).await.is_ok());
+}
+
+#[tokio::test]
+async fn messages_go_through_both_ways_whole_and_in_order() {
+    let bench = Bench::new().await;
+    let alice = bench.token("alice");
+    let (mut executor, _served) = executor(&bench, &alice).await;
+    let mut harness = harness(&bench, &alice).await;
+    say(&mut harness, r#"{"id":1,"method":"initialize"}"#).await;
+    assert_eq!(
+        hear(&mut executor).await.unwrap(),
+        r#"{"id":1,"method":"initialize"}"#
+    );
+    let large = "x".repeat(3 << 20);
+    let send = async {
+        for text in ["a", &large, "b"] {
+            say(&mut executor, text).await;
+        }
+    };
+    let receive = async {
+        for text in ["a", &large, "b"] {
+            assert!(hear(&mut harness).await.unwrap() == text);
+        }
+    };
+    tokio::join!(send, receive);
+}
+
+#[tokio::test]
+async fn when_the_harness_ends_the_executor_is_closed_and_dials_again() {
+    let bench = Bench::new().await;
+    let alice = bench.token("alice");
+    let registered = register(&bench, "env-1", &alice).await;
+    for _ in 0..2 {
+        let (mut executor, served) = dial(&bench, &alice, &path(&registered)).await;
+        let mut harness = harness(&bench, &alice).await;
+        say(&mut harness, "hello").await;
+        assert_eq!(hear(&mut executor).await.unwrap(), "hello");
+        drop(harness);
+        assert_eq!(hear(&mut executor).await, None);
+        drop(executor);
+        served.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn when_the_executor_ends_the_harness_is_closed() {
+    let bench = Bench::new().await;
+    let alice = bench.token("alice");
+    let (executor, served) = executor(&bench, &alice).await;
+    let mut harness = harness(&bench, &alice).await;
+    drop(executor);
+    assert_eq!(hear(&mut harness).await, None);
+    drop(harness);
+    served.await.unwrap();
+    assert!(!is_online(&bench));
+}
+
+#[tokio::test]
+async fn one_harness_at_a_time() {
+    let bench = Bench::new().await;
+    let (alice, bob) = (
+        bench.token("alice"),
+        bench.token_for("bob", &[Role::Harness], &["*"]),
+    );
+    let (mut executor, _served) = executor(&bench, &alice).await;
+    let mut first = harness(&bench, &alice).await;
+    // Also while the first one's socket is still on its way.
+    let second = upgrade("/direct/env-1", bearer(&bob));
+    assert_eq!(refused(&bench, &second).await, (409, "environment_busy"));
+    say(&mut first, "still here").await;
+    assert_eq!(hear(&mut executor).await.unwrap(), "still here");
+}
+
+#[tokio::test]
+async fn a_harness_that_comes_back_is_not_kept_out_by_its_old_socket() {
+    let bench = Bench::new().await;
+    let alice = bench.token("alice");
+    let registered = register(&bench, "env-1", &alice).await;
+    let (mut executor, _served) = dial(&bench, &alice, &path(&registered)).await;
+    let mut old = harness(&bench, &alice).await;
+    let again = async {
+        // The executor is closed, and dials again.
+        assert_eq!(hear(&mut executor).await, None);
+        dial(&bench, &alice, &path(&registered)).await
+    };
+    let (mut new, (mut executor, _served)) = tokio::join!(harness(&bench, &alice), again);
+    assert_eq!(hear(&mut old).await, None);
+    say(&mut new, "back").await;
+    assert_eq!(hear(&mut executor).await.unwrap(), "back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_harness_waits_a_moment_for_an_executor_and_not_for_ever() {
+    let bench = Bench::new().await;
+    let alice = bench.token("alice");
+    let unknown = refused(&bench, &upgrade("/direct/env-1", bearer(&alice))).await;
+    assert_eq!(unknown, (404, "environment_not_found"));
+    let registered = register(&bench, "env-1", &alice).await;
+    let start = Instant::now();
+    let offline = refused(&bench, &upgrade("/direct/env-1", bearer(&alice))).await;
+    assert_eq!(offline, (409, "environment_offline"));
+    assert_eq!(start.elapsed().as_secs(), 5);
+
+    let late = async {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        dial(&bench, &alice, &path(&registered)).await
+    };
+    let (mut harness, (mut executor, _served)) = tokio::join!(harness(&bench, &alice), late);
+    say(&mut harness, "hello").await;
+    assert_eq!(hear(&mut executor).await.unwrap(), "hello");
+}
+
+#[tokio::test]
+async fn a_harness_that_was_agreed_to_and_did_not_come_keeps_nobody_waiting() {
+    let bench = Bench::new().await;
+    let alice = bench.token("alice");
+    let (mut executor, _served) = executor(&bench, &alice).await;
+    let agreed = ask(&bench, &upgrade("/direct/env-1", bearer(&alice))).await;
+    drop(agreed.unwrap());
+    let mut harness = harness(&bench, &alice).await;
+    say(&mut harness, "hello").await;
+    assert_eq!(hear(&mut executor).await.unwrap(), "hello");
+}
+
+#[tokio::test]
+async fn an_executor_that_speaks_first_is_closed() {
+    let bench = Bench::new().await;
+    let (mut executor, served) = executor(&bench, &bench.token("alice")).await;
+    say(&mut executor, "hello").await;
+    assert_eq!(hear(&mut executor).await, None);
+    drop(executor);
+    served.await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_no_text_ends_the_pair() {
+    let bench = Bench::new().await;
+    let alice = bench.token("alice");
+    let (mut executor, _served) = executor(&bench, &alice).await;
+    let mut harness = harness(&bench, &alice).await;
+    let output = Outgoing::command_output(
+        &exec_wire::id::ProcessId::new("p1").unwrap(),
+        exec_wire::process::OutputStream::Stdout,
+        Bytes::from_static(&[0xff, 0xfe]),
+    );
+    harness.writer.push(output, Encoding::Binary);
+    harness.writer.flush().await.unwrap();
+    assert_eq!(hear(&mut executor).await, None);
+    assert_eq!(hear(&mut harness).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_executor_that_waits_is_pinged_every_half_minute() {
+    let bench = Bench::new().await;
+    let (mut executor, _served) = executor(&bench, &bench.token("alice")).await;
+    let start = Instant::now();
+    let ping = std::future::poll_fn(|cx| {
+        assert!(executor.reader.poll_message(cx).is_pending());
+        // A pong is owed once a ping has come.
+        executor.writer.poll_upkeep(cx)
+    });
+    ping.await;
+    assert_eq!(start.elapsed().as_secs(), 30);
+}
+
+#[tokio::test]
+async fn a_harness_does_not_learn_which_environments_of_others_exist() {
+    let bench = Bench::new().await;
+    let _executor = executor(&bench, &bench.token("alice")).await;
+    for globs in [&[][..], &["box-*"]] {
+        let bob = bench.token_for("bob", &[Role::Harness], globs);
+        let foreign = refused(&bench, &upgrade("/direct/env-1", bearer(&bob))).await;
+        let unknown = refused(&bench, &upgrade("/direct/env-2", bearer(&bob))).await;
+        assert_eq!(foreign, unknown);
+    }
+}
+
+const FORBIDDEN: (u16, &str) = (403, "forbidden");
+
+#[tokio::test]
+async fn a_hub_that_was_restarted_still_knows_whose_an_environment_is() {
+    let bench = Bench::new().await;
+    let (alice, bob) = (bench.token("alice"), bench.token("bob"));
+    register(&bench, "box", &alice).await;
+    let bench = bench.restart().await;
+    assert_eq!(register(&bench, "box", &bob).await.refusal(), FORBIDDEN);
+    assert_eq!(
+        bench.register("box", &bob, &key()).await.refusal(),
+        FORBIDDEN
+    );
+    assert_eq!(register(&bench, "box", &alice).await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_full_table_forgets_who_waits_and_not_whose_it_is() {
+    let bench = Bench::new().await;
+    let alice = bench.token("alice");
+    // The first in order is the first to go.
+    register(&bench, "a-box", &alice).await;
+    let crowd: Vec<_> = (0..5)
+        .map(|n| bench.token(&format!("mallory-{n}")))
+        .collect();
+    for n in 0..=CAPACITY {
+        let reply = register(&bench, &format!("b-{n}"), &crowd[n / 1000]).await;
+        assert_eq!(reply.status, StatusCode::OK, "{n}");
+    }
+    let (environment, owner) = ("a-box".parse().unwrap(), "alice".parse().unwrap());
+    let found = bench.direct.find(&environment, &owner);
+    assert_eq!(found, None, "its registration had to make room");
+    assert_eq!(
+        register(&bench, "a-box", &crowd[0]).await.refusal(),
+        FORBIDDEN
+    );
+    assert_eq!(
+        register(&bench, "a-box", &alice).await.status,
+        StatusCode::OK
+    );
+}
+
+#[tokio::test]
+async fn what_one_node_registered_another_gives_to_nobody_else() {
+    let bench = Bench::new().await;
+    let (alice, bob) = (bench.token("alice"), bench.token("bob"));
+    let (node, _) = bench.second_node();
+    register(&bench, "box", &alice).await;
+    let body = json!({"transport": "direct_jsonrpc_v1"});
+    let foreign = bench
+        .post_to(&node, "box/direct/register", &bob, &body)
+        .await;
+    assert_eq!(foreign.refusal(), FORBIDDEN);
+    let own = bench
+        .post_to(&node, "box/direct/register", &alice, &body)
+        .await;
+    assert_eq!(own.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn an_executor_is_never_joined_with_a_harness_of_the_next_owner() {
+    let bench = Bench::new().await;
+    let (alice, bob) = (bench.token("alice"), bench.token("bob"));
+    let (_executor, _served) = executor(&bench, &alice).await;
+    let (node, _) = bench.second_node();
+    // Removed and claimed on another node: this one is not told.
+    let environment = "env-1".parse().unwrap();
+    assert!(bench.services.store.remove(&environment).await.unwrap());
+    let body = json!({"transport": "direct_jsonrpc_v1"});
+    let claimed = bench
+        .post_to(&node, "env-1/direct/register", &bob, &body)
+        .await;
+    assert_eq!(claimed.status, StatusCode::OK);
+    tokio::time::pause();
+    let harness = upgrade("/direct/env-1", bearer(&bob));
+    assert_eq!(
+        refused(&bench, &harness).await,
+        (409, "environment_offline")
+    );
+}
+
+#[tokio::test]
+async fn a_registration_of_the_next_owner_ends_the_executor_of_the_one_before() {
+    let bench = Bench::new().await;
+    let (alice, bob) = (bench.token("alice"), bench.token("bob"));
+    let registered = register(&bench, "env-1", &alice).await;
+    let (mut executor, _served) = dial(&bench, &alice, &path(&registered)).await;
+    let environment = "env-1".parse().unwrap();
+    assert!(bench.services.store.remove(&environment).await.unwrap());
+    let again = upgrade(&path(&registered), bearer(&alice));
+    assert_eq!(refused(&bench, &again).await, (409, "registration_unknown"));
+    assert_eq!(register(&bench, "env-1", &bob).await.status, StatusCode::OK);
+    assert_eq!(hear(&mut executor).await, None);
+    assert_eq!(refused(&bench, &again).await, (409, "registration_unknown"));
 }

@@ -1,21 +1,28 @@
 //! `GET /direct/<environment>` for harnesses, `GET /direct/<environment>/executor` for executors.
 
-use std::time::Duration;
+use std::{future::poll_fn, io, task::Poll, time::Duration};
 
 use bytes::Bytes;
-use exec_transport::http::{site::Peer, wants_websocket};
+use exec_transport::{
+    http::{site::Peer, wants_websocket},
+    link::{Encoding, Link, MessageReader, MessageWriter},
+};
+use exec_wire::outgoing::Outgoing;
 use http::{Method, Response, StatusCode, request::Parts};
 use http_body_util::Full;
-use tokio::time::{Instant, timeout_at};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, timeout, timeout_at},
+};
 
 use super::{
     Direct,
-    table::{Found, Handover, SitError},
+    slot_table::{Found, Handover, SeatId, SitError},
 };
 use crate::{
     audit::{Action, Event},
     principal::{Principal, PrincipalName},
-    rate::Asked,
+    rate_limit::Asked,
     registry::{Moment, Refusal},
     store::{EnvironmentId, RegistrationId},
 };
@@ -220,4 +227,148 @@ impl SitError {
             }
         }
     }
+}
+
+impl Direct {
+    /// Serves a socket until it ends. Dropping the future cuts it, and whoever it is joined with.
+    pub async fn serve(&self, upgrade: DirectUpgrade, mut link: Link) {
+        match upgrade.0 {
+            Side::Harness(handover) => {
+                // The executor's task joins the two. When it has gone meanwhile, so does this.
+                if let Err(mut link) = handover.send(link) {
+                    close(&mut *link.writer).await;
+                }
+            }
+            Side::Executor {
+                environment,
+                registration,
+            } => {
+                let sat = self.table().sit(&environment, &registration);
+                if let Some((id, stop)) = sat {
+                    let seat = Seat {
+                        direct: self,
+                        environment,
+                        id,
+                    };
+                    tokio::select! {
+                        () = seat.serve(&mut link) => {}
+                        () = stop.notified() => {}
+                    }
+                }
+                close(&mut *link.writer).await;
+            }
+        }
+    }
+}
+
+/// A place in the table, given back at the end.
+struct Seat<'a> {
+    direct: &'a Direct,
+    environment: EnvironmentId,
+    id: SeatId,
+}
+
+impl Seat<'_> {
+    /// Waits for a harness and is joined with it, once.
+    async fn serve(&self, link: &mut Link) {
+        loop {
+            let (handover, mut harness) = oneshot::channel();
+            if !self
+                .direct
+                .table()
+                .wait(&self.environment, self.id, handover)
+            {
+                return;
+            }
+            self.direct.announce();
+            tokio::select! {
+                arrived = &mut harness => if let Ok(mut harness) = arrived {
+                    self.direct.table().join(&self.environment, self.id);
+                    self.direct.announce();
+                    join(link, &mut harness).await;
+                    return close(&mut *harness.writer).await;
+                },
+                () = idle(link) => return,
+            }
+            // A harness was promised and did not come: its socket broke before it was one.
+        }
+    }
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        self.direct.table().leave(&self.environment, self.id);
+    }
+}
+
+/// Keeps a socket alive until it ends. An executor speaks when it is spoken to; one that does not
+/// wait for that is no executor.
+async fn idle(link: &mut Link) {
+    loop {
+        let wants_flush = poll_fn(|cx| {
+            if link.reader.poll_message(cx).is_ready() {
+                return Poll::Ready(false);
+            }
+            link.writer.poll_upkeep(cx).map(|()| true)
+        });
+        if !wants_flush.await || flush(&mut *link.writer).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// How long a socket may take nothing of what is written to it.
+const STALL: Duration = Duration::from_secs(60);
+/// How long a socket may take to say goodbye.
+const CLOSING: Duration = Duration::from_secs(2);
+
+/// Carries messages both ways until one side is done, breaks, or sends what is no text.
+///
+/// A message is held whole, so a pair costs as much memory as the largest message each way. A side
+/// that takes nothing stops the other from sending.
+pub(super) async fn join(one: &mut Link, two: &mut Link) {
+    tokio::select! {
+        () = carry(&mut *one.reader, &mut *two.writer) => {}
+        () = carry(&mut *two.reader, &mut *one.writer) => {}
+    }
+}
+
+async fn carry(from: &mut dyn MessageReader, to: &mut dyn MessageWriter) {
+    loop {
+        let turn = poll_fn(|cx| {
+            if let Poll::Ready(message) = from.poll_message(cx) {
+                return Poll::Ready(Some(message));
+            }
+            to.poll_upkeep(cx).map(|()| None)
+        });
+        match turn.await {
+            None => {}
+            Some(Ok(Some(message))) if str::from_utf8(&message).is_ok() => {
+                to.push(Outgoing::Text(message.into()), Encoding::Text);
+            }
+            // Binary messages are an agreement of two ends that see each other's sockets.
+            Some(Ok(Some(_)) | Ok(None) | Err(_)) => return,
+        }
+        if flush(to).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Flushes for as long as the socket takes something.
+pub(super) async fn flush(writer: &mut dyn MessageWriter) -> io::Result<()> {
+    loop {
+        let before = writer.buffered();
+        match timeout(STALL, writer.flush()).await {
+            Ok(flushed) => return flushed,
+            Err(_) if writer.buffered() < before => {}
+            Err(_) => return Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+}
+
+/// Says goodbye, within limits.
+pub(super) async fn close(writer: &mut dyn MessageWriter) {
+    // Gone or not: nobody waits for it any more.
+    drop(timeout(CLOSING, writer.close()).await);
 }

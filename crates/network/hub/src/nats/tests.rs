@@ -1,15 +1,13 @@
 //! Several nodes in one process, at a real broker.
 
-mod broker;
-mod cable;
 mod circuits;
 mod failures;
-mod logins;
-mod moves;
 mod store;
 
 use std::{
+    path::Path,
     pin::Pin,
+    process::Stdio,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
@@ -17,21 +15,27 @@ use std::{
 
 use bytes::Bytes;
 use exec_relay::identity::{Identity, PublicKey};
+use tempfile::TempDir;
 use tokio::{
+    io::{
+        AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, copy_bidirectional,
+    },
+    net::{TcpListener, TcpStream},
+    process::{Child, Command},
     runtime::{Builder, Runtime},
+    sync::watch,
     task::JoinHandle,
 };
 
-use self::{broker::Broker, cable::Cable};
 use super::{Mesh, NatsConfig};
 use crate::{
     circuit::{Circuit, Ending},
-    exchange::{Dial, DialError, Exchange as _, HarnessTag},
+    circuit_dialer::{Dial, DialError, Exchange as _, HarnessTag},
+    executor_table::{Attachment, Switch},
     store::{
         ConnectionId, EnvironmentId, NewRegistration, Presence, Registration, RegistrationId,
         Store as _, Timestamp,
     },
-    switch::{Attachment, Switch},
 };
 
 /// Longer than anything here takes, even on a machine that does other things too.
@@ -246,4 +250,169 @@ async fn eventually<F: Future<Output = bool>>(mut condition: impl FnMut() -> F) 
         }
     })
     .await;
+}
+
+/// Carries connections to a broker. It ends with the test's runtime.
+struct Cable {
+    port: u16,
+    cuts: watch::Sender<()>,
+}
+
+impl Cable {
+    async fn to(broker: &Broker) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (there, cuts) = (broker.address(), watch::Sender::new(()));
+        let cutter = cuts.clone();
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let server = TcpStream::connect(&there).await.unwrap();
+                tokio::spawn(carry(client, server, cutter.subscribe()));
+            }
+        });
+        Self { port, cuts }
+    }
+
+    /// Where the broker seems to be.
+    fn url(&self) -> String {
+        format!("nats://127.0.0.1:{}", self.port)
+    }
+
+    /// Cuts the data connections that stand. New ones are carried again.
+    fn cut(&self) {
+        self.cuts.send_replace(());
+    }
+}
+
+async fn carry(mut client: TcpStream, mut server: TcpStream, mut cuts: watch::Receiver<()>) {
+    // The broker speaks first; then the client says what it is for.
+    let mut buffer = vec![0; 64 << 10];
+    let Ok(length @ 1..) = server.read(&mut buffer).await else {
+        return;
+    };
+    client.write_all(&buffer[..length]).await.unwrap();
+    let Ok(length @ 1..) = client.read(&mut buffer).await else {
+        return;
+    };
+    let is_data = buffer[..length].windows(6).any(|bytes| bytes == b" data ");
+    server.write_all(&buffer[..length]).await.unwrap();
+    tokio::select! {
+        _ = copy_bidirectional(&mut client, &mut server) => {}
+        _ = cuts.changed(), if is_data => {}
+    }
+}
+
+struct Broker {
+    child: Child,
+    directory: TempDir,
+    arguments: Vec<String>,
+    port: u16,
+}
+
+impl Broker {
+    async fn start() -> Self {
+        Self::with(&[]).await
+    }
+
+    /// Starts one with further arguments.
+    async fn with(arguments: &[&str]) -> Self {
+        Self::of(&[&["-js"], arguments].concat()).await
+    }
+
+    async fn without_jetstream() -> Self {
+        Self::of(&[]).await
+    }
+
+    async fn of(arguments: &[&str]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let arguments: Vec<_> = arguments.iter().map(|&text| text.to_owned()).collect();
+        let (child, port) = spawn(directory.path(), &arguments, "-1").await;
+        Self {
+            child,
+            directory,
+            arguments,
+            port,
+        }
+    }
+
+    /// A client that is no hub.
+    async fn client(&self) -> async_nats::Client {
+        within(async_nats::connect(
+            ("127.0.0.1:PORT").replace("PORT", &self.port.to_string()),
+        ))
+        .await
+        .unwrap()
+    }
+
+    fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    fn config(&self) -> NatsConfig {
+        self.config_at(&format!("nats://127.0.0.1:{}", self.port))
+    }
+
+    fn config_at(&self, url: &str) -> NatsConfig {
+        let url = url.replace("PORT", &self.port.to_string());
+        NatsConfig::new(url.parse().unwrap(), "node".parse().unwrap())
+    }
+
+    /// Kills it, as a power cut would.
+    async fn kill(&mut self) {
+        within(self.child.kill()).await.unwrap();
+    }
+
+    /// Starts it again, where it was, with what it had.
+    async fn restart(&mut self) {
+        let port = self.port.to_string();
+        let (child, port) = spawn(self.directory.path(), &self.arguments, &port).await;
+        (self.child, self.port) = (child, port);
+    }
+
+    /// Starts it again with nothing it had.
+    async fn restart_empty(&mut self) {
+        let old = std::mem::replace(&mut self.directory, tempfile::tempdir().unwrap());
+        drop(old);
+        self.restart().await;
+    }
+}
+
+async fn spawn(directory: &Path, arguments: &[String], port: &str) -> (Child, u16) {
+    // Debian puts it where only root looks.
+    let debian = Path::new("/usr/sbin/nats-server");
+    let program = if debian.exists() {
+        debian
+    } else {
+        Path::new("nats-server")
+    };
+    let mut child = Command::new(program)
+        .args(["-a", "127.0.0.1", "-p", port, "-sd"])
+        .arg(directory)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("nats-server is installed (Debian package nats-server)");
+    let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut listening = None;
+    let ready = async {
+        while let Some(line) = log.next_line().await.unwrap() {
+            if let Some((_, address)) = line.split_once("client connections on ") {
+                listening = address
+                    .rsplit(':')
+                    .next()
+                    .and_then(|port| port.parse().ok());
+            }
+            if line.contains("Server is ready") {
+                return;
+            }
+        }
+        panic!("nats-server did not start");
+    };
+    within(ready).await;
+    // It must never wait for a reader.
+    tokio::spawn(async move { while let Ok(Some(_)) = log.next_line().await {} });
+    (child, listening.unwrap())
 }

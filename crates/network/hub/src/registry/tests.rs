@@ -1,10 +1,7 @@
 //! The registry as executors and harnesses see it, without a socket.
 
 mod admission;
-mod connecting;
-mod input;
-mod registering;
-mod validating;
+mod operations;
 
 use std::{
     fs,
@@ -21,14 +18,14 @@ use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use serde_json::{Value, json};
 
-use super::{Gate, Moment, Registry, Services};
+use super::*;
 use crate::{
     audit::Audit,
     circuit::Circuit,
+    circuit_dialer::{Dial, DialError, Exchange},
     direct::{AccessKeys, Direct},
-    exchange::{Dial, DialError, Exchange},
     principal::{Environments, Role, Roles},
-    rate::{RateLimits, RateRules},
+    rate_limit::{RateLimits, RateRules},
     store::{ConnectionId, EnvironmentId, Presence, RedbStore, RegistrationId, Store, Timestamp},
     tokens::{Authenticator, NewToken, Token, Tokens, create},
     url::{PublicUrl, Signer},
@@ -307,4 +304,23 @@ fn plain(method: Method, path: &str) -> http::request::Builder {
         .method(method)
         .uri(path)
         .header("host", "hub.example")
+}
+
+#[test]
+fn paths_are_matched_whole() {
+    let found = Route::parse("/cloud/environment/env-1/direct/register").unwrap();
+    assert_eq!(found.environment, "env-1");
+    assert_eq!(found.operation, Operation::DirectRegister);
+    for path in [
+        "/cloud/environment/env-1",
+        "/cloud/environment/env-1/",
+        "/cloud/environment/env-1/register/",
+        "/cloud/environment/a/b/register",
+        "/cloud/environment/env-1/Register",
+        "/x/cloud/environment/env-1/register",
+        "/cloud/environment/",
+        "/",
+    ] {
+        assert_eq!(Route::parse(path), None, "{path}");
+    }
 }

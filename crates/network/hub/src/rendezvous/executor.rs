@@ -1,10 +1,13 @@
 //! The task of an executor socket: its frames to the circuits they belong to, and theirs to it.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     future::{Future, poll_fn},
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, Wake, Waker},
     time::Instant,
 };
@@ -15,22 +18,18 @@ use exec_relay::{
     route::Route,
 };
 use exec_transport::websocket::socket::{Raw, Socket};
+use futures_util::task::AtomicWaker;
 use tokio::{
     sync::OwnedSemaphorePermit,
     time::{Sleep, sleep_until},
 };
 
-use super::{
-    Farewell,
-    behind::Behind,
-    flush::{Flush, flush},
-    ready::{Bell, ReadyList},
-};
+use super::{Farewell, Flush, flush};
 use crate::{
     circuit::{Circuit, Ending},
+    executor_table::{Arrival, Attachment, CircuitId, Delivery, Port, Verdict},
     limits,
     metrics::{Metrics, Moved},
-    switch::{Arrival, Attachment, CircuitId, Delivery, Port, Verdict},
 };
 
 /// What an executor reads when the harness of a stream is gone.
@@ -329,4 +328,124 @@ impl Relay<'_> {
 fn reset(stream_id: &str, reason: &str) -> Option<Bytes> {
     let reason = reason.into();
     Some(Frame::new(StreamId::new(stream_id).ok()?, Body::Reset { reason }).encode())
+}
+
+/// What was read while harnesses held up the executor, with short breaks or without.
+#[derive(Debug)]
+pub(super) struct Behind {
+    since: tokio::time::Instant,
+    bytes: usize,
+    /// When the executor was read again.
+    resumed: Option<tokio::time::Instant>,
+}
+
+impl Behind {
+    /// The executor is held up.
+    pub(super) fn begin() -> Self {
+        Self {
+            since: tokio::time::Instant::now(),
+            bytes: 0,
+            resumed: None,
+        }
+    }
+
+    /// Counts what was read.
+    pub(super) fn add(&mut self, bytes: usize) {
+        self.bytes += bytes;
+    }
+
+    /// The executor is read again.
+    pub(super) fn resume(&mut self) {
+        self.resumed = Some(tokio::time::Instant::now());
+    }
+
+    /// The executor is held up again.
+    pub(super) fn go_on(&mut self) {
+        if let Some(resumed) = self.resumed.take()
+            && resumed.elapsed() >= limits::CAUGHT_UP
+        {
+            *self = Self::begin();
+        }
+    }
+
+    /// Tells whether too little was read by the deadline.
+    pub(super) fn is_too_slow(&self) -> bool {
+        self.bytes < limits::STALL_BYTES
+    }
+
+    /// Returns when it is time to ask.
+    pub(super) fn deadline(&self) -> tokio::time::Instant {
+        self.since + limits::STALL
+    }
+}
+
+/// The circuits that have something to say.
+#[derive(Debug, Default)]
+pub(super) struct ReadyList {
+    ids: Mutex<VecDeque<CircuitId>>,
+    task: AtomicWaker,
+}
+
+impl ReadyList {
+    /// Returns the next circuit; if there is none, `cx` is woken when there is.
+    pub(super) fn poll_next(&self, cx: &Context<'_>) -> Option<CircuitId> {
+        if let Some(id) = self.pop() {
+            return Some(id);
+        }
+        self.task.register(cx.waker());
+        // One may have come in between.
+        self.pop()
+    }
+
+    fn pop(&self) -> Option<CircuitId> {
+        self.ids
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop_front()
+    }
+}
+
+/// Wakes the task of an executor socket, and tells it which circuit did.
+#[derive(Debug)]
+pub(super) struct Bell {
+    id: CircuitId,
+    list: Arc<ReadyList>,
+    rung: AtomicBool,
+}
+
+impl Bell {
+    /// Makes the bell of a circuit. It has rung: a new circuit is looked at once.
+    pub(super) fn new(id: CircuitId, list: &Arc<ReadyList>) -> (Arc<Self>, Waker) {
+        let bell = Arc::new(Self {
+            id,
+            list: Arc::clone(list),
+            rung: AtomicBool::new(false),
+        });
+        bell.wake_by_ref();
+        let waker = Waker::from(Arc::clone(&bell));
+        (bell, waker)
+    }
+
+    /// Lets it ring again. Called before the circuit is looked at, so that nothing is missed.
+    pub(super) fn reset(&self) {
+        self.rung.store(false, Ordering::Release);
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if self.rung.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.list
+            .ids
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push_back(self.id);
+        self.list.task.wake();
+    }
 }

@@ -9,10 +9,7 @@ use bytes::Bytes;
 use exec_relay::route::Route;
 use exec_transport::websocket::socket::{Raw, Socket};
 
-use super::{
-    Farewell,
-    flush::{Flush, flush},
-};
+use super::{Farewell, Flush, flush};
 use crate::{
     circuit::Circuit,
     limits,

@@ -1,6 +1,357 @@
 //! Both kinds of websocket, over memory, with a clock that is paused.
 
-mod executor;
-mod harness;
-mod pressure;
-mod rig;
+mod relaying;
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use exec_relay::{
+    frame::{Body, Data, Frame, StreamId},
+    identity::{Identity, PublicKey},
+};
+use exec_transport::{
+    link::Role,
+    websocket::socket::{Socket, SocketLimits},
+};
+use futures_util::{SinkExt as _, StreamExt as _, future::BoxFuture};
+use tokio::{io::DuplexStream, sync::watch, task::JoinHandle, time::timeout};
+use tokio_tungstenite::{
+    WebSocketStream,
+    tungstenite::{Message, protocol},
+};
+
+use super::{Admission, Refusal, Rendezvous};
+use crate::{
+    executor_table::Switch,
+    metrics::Metrics,
+    principal::PrincipalName,
+    store::{
+        AttachError, Authorization, AuthorizeError, ClaimError, EnvironmentId, NewRegistration,
+        Owned, Presence, RegisterError, Registration, RegistrationId, SigningKey, Store,
+        StoreError, Timestamp, TokenHash,
+    },
+    url::Signer,
+};
+
+/// Longer than anything here takes. The clock stands still, so nobody waits for it.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// What fits into the sockets themselves.
+const SOCKET_BYTES: usize = 64 << 10;
+const NOW: Timestamp = Timestamp::from_seconds(1_800_000_000);
+
+struct Rig {
+    rendezvous: Arc<Rendezvous>,
+    store: Arc<OneEnvironment>,
+    stop: watch::Sender<bool>,
+    harness: PublicKey,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let store = Arc::new(OneEnvironment::default());
+        let switch = Arc::new(Switch::default());
+        let (stop, stopping) = watch::channel(false);
+        let key = SigningKey::from_bytes(&[7; SigningKey::LEN]).unwrap();
+        let rendezvous = Rendezvous {
+            signer: Arc::new(Signer::new(&key)),
+            store: Arc::clone(&store) as Arc<dyn Store>,
+            exchange: Arc::clone(&switch) as _,
+            switch,
+            node: "node".parse().unwrap(),
+            metrics: Arc::new(Metrics::new()),
+            stopping,
+        };
+        Self {
+            rendezvous: Arc::new(rendezvous),
+            store,
+            stop,
+            harness: Identity::generate().public_key().clone(),
+        }
+    }
+
+    fn executor_url(&self, registration: &str) -> String {
+        let registration = registration.parse().unwrap();
+        let signer = &self.rendezvous.signer;
+        signer.executor_url("ws://h", &environment(), &registration)
+    }
+
+    fn harness_url(&self) -> String {
+        let signer = &self.rendezvous.signer;
+        let registration = "reg-1".parse().unwrap();
+        signer.harness_url("ws://h", &environment(), &registration, &self.harness, NOW)
+    }
+
+    async fn admit(&self, url: &str) -> Result<Admission, Refusal> {
+        let url = url::Url::parse(url).unwrap();
+        self.rendezvous.admit(url.path(), url.query(), NOW).await
+    }
+
+    /// Opens a socket that was let in.
+    async fn open(&self, admission: Admission) -> Client {
+        let (ours, theirs) = tokio::io::duplex(SOCKET_BYTES);
+        let (input, output) = tokio::io::split(theirs);
+        let limits = SocketLimits {
+            write_timeout: crate::limits::STALL,
+            ..SocketLimits::default()
+        };
+        let socket = Socket::new(input, output, &[], Role::Server, limits);
+        let rendezvous = Arc::clone(&self.rendezvous);
+        let serving = tokio::spawn(async move { rendezvous.serve(admission, socket).await });
+        let socket = WebSocketStream::from_raw_socket(ours, protocol::Role::Client, None).await;
+        Client { socket, serving }
+    }
+
+    /// Connects the executor.
+    async fn executor(&self) -> Client {
+        let admission = self.admit(&self.executor_url("reg-1")).await.unwrap();
+        self.open(admission).await
+    }
+
+    /// Connects a harness.
+    async fn harness(&self) -> Client {
+        let admission = self.admit(&self.harness_url()).await.unwrap();
+        self.open(admission).await
+    }
+
+    /// Connects a harness, which opens a stream that the executor hears of.
+    async fn stream(&self, executor: &mut Client, id: &str) -> Client {
+        let mut harness = self.harness().await;
+        harness.send(resume(id)).await;
+        assert_eq!(executor.next().await, Ok(resume(id)));
+        harness
+    }
+
+    /// Waits until the store knows of no executor.
+    async fn until_detached(&self) {
+        let detached = async {
+            while self.store.is_attached() {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(PATIENCE, detached).await.unwrap();
+    }
+
+    fn counts(&self, line: &str) -> bool {
+        let text = self.rendezvous.metrics.render();
+        text.lines().any(|seen| seen == line)
+    }
+}
+
+fn environment() -> EnvironmentId {
+    "env-1".parse().unwrap()
+}
+
+fn frame(id: &str, body: Body) -> Bytes {
+    Frame::new(StreamId::new(id).unwrap(), body).encode()
+}
+
+fn resume(id: &str) -> Bytes {
+    frame(id, Body::Resume { next_seq: 0 })
+}
+
+fn handshake(id: &str) -> Bytes {
+    frame(id, Body::Handshake(Bytes::from_static(b"m")))
+}
+
+fn reset(id: &str, reason: &str) -> Bytes {
+    let reason = reason.into();
+    frame(id, Body::Reset { reason })
+}
+
+fn data(id: &str, seq: u32, length: usize) -> Bytes {
+    let data = Data {
+        seq,
+        segment_index: 0,
+        segment_count: 1,
+        payload: Bytes::from(vec![b'x'; length]),
+    };
+    frame(id, Body::Data(data))
+}
+
+/// The far end of a socket.
+struct Client {
+    socket: WebSocketStream<DuplexStream>,
+    /// The rendezvous's task.
+    serving: JoinHandle<()>,
+}
+
+impl Client {
+    async fn send(&mut self, frame: Bytes) {
+        self.send_message(Message::Binary(frame)).await;
+    }
+
+    async fn send_message(&mut self, message: Message) {
+        timeout(PATIENCE, self.socket.send(message))
+            .await
+            .unwrap()
+            .unwrap();
+    }
+
+    /// Returns the next frame, or the code with which the socket was closed.
+    async fn next(&mut self) -> Result<Bytes, Option<u16>> {
+        timeout(PATIENCE, self.read()).await.unwrap()
+    }
+
+    async fn read(&mut self) -> Result<Bytes, Option<u16>> {
+        loop {
+            match self.socket.next().await {
+                Some(Ok(Message::Binary(frame))) => return Ok(frame),
+                Some(Ok(Message::Close(close))) => {
+                    return Err(close.map(|close| close.code.into()));
+                }
+                Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// Cuts the connection without a word, and waits until the rendezvous is done with it.
+    async fn cut(self) {
+        drop(self.socket);
+        timeout(PATIENCE, self.serving).await.unwrap().unwrap();
+    }
+}
+
+/// How a store fails after it wrote something down.
+#[derive(Clone, Copy, Debug)]
+enum Broken {
+    Fails,
+    Hangs,
+}
+
+/// A store that knows one environment, with the registration `reg-1`.
+#[derive(Debug)]
+struct OneEnvironment {
+    current: Mutex<RegistrationId>,
+    presence: Mutex<Option<Presence>>,
+    /// What has become of those who are written down, if not that they are told so.
+    broken: Mutex<Option<Broken>>,
+    executor: PublicKey,
+}
+
+impl Default for OneEnvironment {
+    fn default() -> Self {
+        Self {
+            current: Mutex::new("reg-1".parse().unwrap()),
+            presence: Mutex::default(),
+            broken: Mutex::default(),
+            executor: Identity::generate().public_key().clone(),
+        }
+    }
+}
+
+impl OneEnvironment {
+    fn is_attached(&self) -> bool {
+        self.presence.lock().unwrap().is_some()
+    }
+}
+
+fn ready<'a, T: Send + 'a>(value: T) -> BoxFuture<'a, T> {
+    Box::pin(std::future::ready(value))
+}
+
+impl Store for OneEnvironment {
+    fn check(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        ready(Ok(()))
+    }
+
+    fn signing_key(&self) -> BoxFuture<'_, Result<SigningKey, StoreError>> {
+        ready(Err(StoreError::Closed))
+    }
+
+    fn claim<'a>(
+        &'a self,
+        _: &'a EnvironmentId,
+        _: &'a PrincipalName,
+    ) -> BoxFuture<'a, Result<(), ClaimError>> {
+        ready(Err(StoreError::Closed.into()))
+    }
+
+    fn owner<'a>(
+        &'a self,
+        _: &'a EnvironmentId,
+    ) -> BoxFuture<'a, Result<Option<PrincipalName>, StoreError>> {
+        ready(Err(StoreError::Closed))
+    }
+
+    fn register(&self, _: NewRegistration) -> BoxFuture<'_, Result<Registration, RegisterError>> {
+        ready(Err(StoreError::Closed.into()))
+    }
+
+    fn registration<'a>(
+        &'a self,
+        environment: &'a EnvironmentId,
+    ) -> BoxFuture<'a, Result<Option<Registration>, StoreError>> {
+        ready(Ok(Some(Registration {
+            environment: environment.clone(),
+            id: self.current.lock().unwrap().clone(),
+            executor_key: self.executor.clone(),
+            owner: "somebody".parse().unwrap(),
+            created_at: NOW,
+        })))
+    }
+
+    fn environments<'a>(
+        &'a self,
+        _: Option<&'a EnvironmentId>,
+        _: usize,
+    ) -> BoxFuture<'a, Result<Vec<Owned>, StoreError>> {
+        ready(Err(StoreError::Closed))
+    }
+
+    fn remove<'a>(&'a self, _: &'a EnvironmentId) -> BoxFuture<'a, Result<bool, StoreError>> {
+        ready(Err(StoreError::Closed))
+    }
+
+    fn attach(&self, presence: Presence) -> BoxFuture<'_, Result<(), AttachError>> {
+        if *self.current.lock().unwrap() != presence.registration {
+            return ready(Err(AttachError::Superseded));
+        }
+        *self.presence.lock().unwrap() = Some(presence);
+        match *self.broken.lock().unwrap() {
+            None => {}
+            Some(Broken::Fails) => return ready(Err(StoreError::Closed.into())),
+            Some(Broken::Hangs) => return Box::pin(std::future::pending()),
+        }
+        ready(Ok(()))
+    }
+
+    fn detach<'a>(
+        &'a self,
+        presence: &'a Presence,
+        _: Timestamp,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.presence
+            .lock()
+            .unwrap()
+            .take_if(|known| known == presence);
+        ready(Ok(()))
+    }
+
+    fn presence<'a>(
+        &'a self,
+        _: &'a EnvironmentId,
+    ) -> BoxFuture<'a, Result<Option<Presence>, StoreError>> {
+        ready(Ok(self.presence.lock().unwrap().clone()))
+    }
+
+    fn authorize(
+        &self,
+        _: TokenHash,
+        _: Authorization,
+        _: Timestamp,
+    ) -> BoxFuture<'_, Result<(), AuthorizeError>> {
+        ready(Err(StoreError::Closed.into()))
+    }
+
+    fn redeem(
+        &self,
+        _: TokenHash,
+        _: Timestamp,
+    ) -> BoxFuture<'_, Result<Option<Authorization>, StoreError>> {
+        ready(Err(StoreError::Closed))
+    }
+}

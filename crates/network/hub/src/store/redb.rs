@@ -4,14 +4,296 @@
 //! Invariant: one thread writes. What it is asked within one commit shares that commit, so that a
 //! thousand executors that register at once do not wait for a thousand disk flushes.
 
-mod live;
-mod open;
-mod owned;
-mod store;
-mod tables;
+mod database;
+#[cfg(test)]
+pub(crate) mod tests;
 mod writer;
 
-pub use open::OpenError;
-pub use store::RedbStore;
+pub use self::database::OpenError;
+
 #[cfg(test)]
-pub(crate) use store::tests::{lose_writer, on_disk};
+pub(crate) use self::tests::{lose_writer, on_disk};
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt, io,
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+};
+
+use futures_util::future::{BoxFuture, FutureExt as _, ready};
+use redb::Database;
+use tokio::sync::{mpsc, oneshot};
+
+use self::writer::{Job, Reply, lock};
+use super::{
+    AttachError, Attendance, Authorization, AuthorizeError, ClaimError, EnvironmentId,
+    NewRegistration, Owned, Presence, RegisterError, Registration, SigningKey, Store, StoreError,
+    Timestamp, TokenHash, Waiting,
+};
+use crate::principal::PrincipalName;
+
+/// How many writes may wait. Beyond, whoever asks waits for a place.
+const QUEUE: usize = 1024;
+
+/// A store in one file. Dropping it waits for the write under way and frees the file.
+pub struct RedbStore {
+    database: Arc<Database>,
+    live: Arc<Mutex<Live>>,
+    /// Whether the last commit went through.
+    wrote: Arc<AtomicBool>,
+    key: SigningKey,
+    jobs: Option<mpsc::Sender<Job>>,
+    writer: Option<JoinHandle<()>>,
+}
+
+impl RedbStore {
+    /// Opens the store in `directory` at `now`, making both when they are not there. Blocks.
+    ///
+    /// # Errors
+    /// When the file is in use, is not ours, or the host does not let us have it.
+    pub fn open(directory: &Path, now: Timestamp) -> Result<Self, OpenError> {
+        let (database, key) = database::open(directory)?;
+        Self::start(database, key, now).map_err(|source| OpenError::Io {
+            path: directory.to_owned(),
+            source,
+        })
+    }
+
+    fn start(database: Database, key: SigningKey, now: Timestamp) -> io::Result<Self> {
+        let (database, live) = (Arc::new(database), Arc::new(Mutex::new(Live::new(now))));
+        let wrote = Arc::new(AtomicBool::new(true));
+        let (jobs, waiting) = mpsc::channel(QUEUE);
+        let writer = writer::spawn(
+            Arc::clone(&database),
+            Arc::clone(&live),
+            Arc::clone(&wrote),
+            waiting,
+        )?;
+        Ok(Self {
+            database,
+            live,
+            wrote,
+            key,
+            jobs: Some(jobs),
+            writer: Some(writer),
+        })
+    }
+
+    /// Has the writing thread do something, and waits for its answer.
+    async fn write<T, E: From<StoreError>>(
+        &self,
+        job: impl FnOnce(Reply<T, E>) -> Job,
+    ) -> Result<T, E> {
+        let (reply, answer) = oneshot::channel();
+        let jobs = self.jobs.as_ref().ok_or(StoreError::Closed)?;
+        let sent = jobs.send(job(reply)).await;
+        sent.map_err(|_| StoreError::Closed)?;
+        answer.await.map_err(|_| StoreError::Closed)?
+    }
+}
+
+impl Store for RedbStore {
+    fn check(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        let writes = self.jobs.as_ref().is_some_and(|jobs| !jobs.is_closed());
+        if writes && self.wrote.load(Ordering::Relaxed) {
+            return ready(Ok(())).boxed();
+        }
+        self.write(Job::Check).boxed()
+    }
+
+    fn signing_key(&self) -> BoxFuture<'_, Result<SigningKey, StoreError>> {
+        ready(Ok(self.key.clone())).boxed()
+    }
+
+    fn claim<'a>(
+        &'a self,
+        environment: &'a EnvironmentId,
+        principal: &'a PrincipalName,
+    ) -> BoxFuture<'a, Result<(), ClaimError>> {
+        let (environment, principal) = (environment.clone(), principal.clone());
+        self.write(|reply| Job::Claim(environment, principal, reply))
+            .boxed()
+    }
+
+    fn owner<'a>(
+        &'a self,
+        environment: &'a EnvironmentId,
+    ) -> BoxFuture<'a, Result<Option<PrincipalName>, StoreError>> {
+        let read = database::read(&self.database, environment);
+        ready(read.map(|found| found.map(|record| record.owner))).boxed()
+    }
+
+    fn register(&self, new: NewRegistration) -> BoxFuture<'_, Result<Registration, RegisterError>> {
+        self.write(|reply| Job::Register(new, reply)).boxed()
+    }
+
+    fn registration<'a>(
+        &'a self,
+        environment: &'a EnvironmentId,
+    ) -> BoxFuture<'a, Result<Option<Registration>, StoreError>> {
+        // A read never waits for a writer, and the pages are in memory: not worth a thread.
+        let read = database::read(&self.database, environment);
+        ready(read.map(|found| found.and_then(|record| record.current))).boxed()
+    }
+
+    fn environments<'a>(
+        &'a self,
+        after: Option<&'a EnvironmentId>,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<Owned>, StoreError>> {
+        let (database, after) = (Arc::clone(&self.database), after.cloned());
+        async move {
+            let page = move || database::page(&database, after.as_ref(), limit);
+            let read = tokio::task::spawn_blocking(page).await;
+            read.map_err(StoreError::unavailable)?
+        }
+        .boxed()
+    }
+
+    fn remove<'a>(
+        &'a self,
+        environment: &'a EnvironmentId,
+    ) -> BoxFuture<'a, Result<bool, StoreError>> {
+        let environment = environment.clone();
+        self.write(|reply| Job::Remove(environment, reply)).boxed()
+    }
+
+    fn attach(&self, presence: Presence) -> BoxFuture<'_, Result<(), AttachError>> {
+        self.write(|reply| Job::Attach(presence, reply)).boxed()
+    }
+
+    fn detach<'a>(
+        &'a self,
+        presence: &'a Presence,
+        now: Timestamp,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        lock(&self.live).detach(presence, now);
+        ready(Ok(())).boxed()
+    }
+
+    fn presence<'a>(
+        &'a self,
+        environment: &'a EnvironmentId,
+    ) -> BoxFuture<'a, Result<Option<Presence>, StoreError>> {
+        let presence = lock(&self.live).presence(environment).cloned();
+        ready(Ok(presence)).boxed()
+    }
+
+    fn authorize(
+        &self,
+        token: TokenHash,
+        authorization: Authorization,
+        now: Timestamp,
+    ) -> BoxFuture<'_, Result<(), AuthorizeError>> {
+        ready(lock(&self.live).authorize(token, authorization, now)).boxed()
+    }
+
+    fn redeem(
+        &self,
+        token: TokenHash,
+        now: Timestamp,
+    ) -> BoxFuture<'_, Result<Option<Authorization>, StoreError>> {
+        ready(Ok(lock(&self.live).redeem(token, now))).boxed()
+    }
+}
+
+impl fmt::Debug for RedbStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedbStore").finish_non_exhaustive()
+    }
+}
+
+impl Drop for RedbStore {
+    fn drop(&mut self) {
+        // The thread ends when there is nobody left to ask it.
+        self.jobs = None;
+        if let Some(writer) = self.writer.take() {
+            // It has nothing to say; a panic was reported when it happened.
+            drop(writer.join());
+        }
+    }
+}
+
+/// How many authorizations may wait at once. Each lives for a minute and holds a public key.
+const MAX_AUTHORIZATIONS: usize = 16_384;
+
+/// Presence and authorizations. Bounded: the first by the environments there are, the second by
+/// [`Waiting`].
+#[derive(Debug)]
+struct Live {
+    /// Since when anything is known.
+    started: Timestamp,
+    presences: BTreeMap<EnvironmentId, Presence>,
+    /// When executors left.
+    left: BTreeMap<EnvironmentId, Timestamp>,
+    authorizations: HashMap<TokenHash, Authorization>,
+    /// The same authorizations, as they are counted.
+    waiting: Waiting,
+}
+
+impl Live {
+    fn new(started: Timestamp) -> Self {
+        Self {
+            started,
+            presences: BTreeMap::new(),
+            left: BTreeMap::new(),
+            authorizations: HashMap::new(),
+            waiting: Waiting::new(MAX_AUTHORIZATIONS),
+        }
+    }
+
+    fn attach(&mut self, presence: Presence) {
+        self.presences
+            .insert(presence.environment.clone(), presence);
+    }
+
+    fn detach(&mut self, presence: &Presence, now: Timestamp) {
+        if self.presences.get(&presence.environment) == Some(presence) {
+            self.presences.remove(&presence.environment);
+            self.left.insert(presence.environment.clone(), now);
+        }
+    }
+
+    fn forget(&mut self, environment: &EnvironmentId) {
+        self.presences.remove(environment);
+        self.left.remove(environment);
+    }
+
+    fn presence(&self, environment: &EnvironmentId) -> Option<&Presence> {
+        self.presences.get(environment)
+    }
+
+    fn attendance(&self, environment: &EnvironmentId) -> Attendance {
+        Attendance {
+            connected: self.presence(environment).cloned(),
+            left_at: self.left.get(environment).copied().unwrap_or(self.started),
+        }
+    }
+
+    /// Keeps an authorization. `now` is when it was made: what expired by then makes room.
+    fn authorize(
+        &mut self,
+        token: TokenHash,
+        authorization: Authorization,
+        now: Timestamp,
+    ) -> Result<(), AuthorizeError> {
+        while let Some(expired) = self.waiting.expired(now) {
+            self.authorizations.remove(&expired);
+        }
+        let (principal, expires_at) = (&authorization.principal, authorization.expires_at);
+        self.waiting.add(token, principal, expires_at)?;
+        self.authorizations.insert(token, authorization);
+        Ok(())
+    }
+
+    fn redeem(&mut self, token: TokenHash, now: Timestamp) -> Option<Authorization> {
+        let authorization = self.authorizations.remove(&token)?;
+        self.waiting.remove(token);
+        (now < authorization.expires_at).then_some(authorization)
+    }
+}

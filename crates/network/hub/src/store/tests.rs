@@ -1,13 +1,14 @@
 //! What every store promises, shown on the embedded one, and the rules of supersession.
 
-mod file;
-mod promises;
-mod supersession;
+use std::{fs, os::unix::fs::PermissionsExt as _, sync::Arc, time::Duration};
 
 use exec_relay::identity::{Identity, PublicKey};
+use redb::TableDefinition;
 
 use super::{
-    ConnectionId, NewRegistration, NodeName, Presence, Registration, RegistrationId, Timestamp,
+    AttachError, Attendance, Authorization, ClaimError, ConnectionId, EnvironmentId,
+    NewRegistration, NodeName, OpenError, Owned, Presence, Record, RedbStore, RegisterError,
+    Registration, RegistrationId, Store, Timestamp, TokenHash,
 };
 
 fn epoch() -> Timestamp {
@@ -35,4 +36,558 @@ fn presence(registration: &Registration) -> Presence {
         node: "n1".parse::<NodeName>().unwrap(),
         connection: ConnectionId::generate(),
     }
+}
+
+fn store() -> (tempfile::TempDir, Arc<RedbStore>) {
+    let directory = tempfile::tempdir().unwrap();
+    let store = RedbStore::open(directory.path(), epoch()).unwrap();
+    (directory, Arc::new(store))
+}
+
+#[tokio::test]
+async fn the_current_registration_is_the_last_one() {
+    let (_directory, store) = store();
+    let environment = "env".parse().unwrap();
+    assert_eq!(store.registration(&environment).await.unwrap(), None);
+    let mine = key();
+    let first = store
+        .register(new("env", "alice", &mine, epoch()))
+        .await
+        .unwrap();
+    let second = store
+        .register(new("env", "alice", &mine, epoch()))
+        .await
+        .unwrap();
+    assert_ne!(first.id, second.id);
+    assert_eq!(
+        store.registration(&environment).await.unwrap(),
+        Some(second)
+    );
+}
+
+#[tokio::test]
+async fn an_environment_has_one_owner_until_it_is_removed() {
+    let (_directory, store) = store();
+    store
+        .register(new("env", "alice", &key(), epoch()))
+        .await
+        .unwrap();
+    let foreign = store.register(new("env", "bob", &key(), epoch())).await;
+    assert!(matches!(foreign, Err(RegisterError::Foreign)));
+    let environment = "env".parse().unwrap();
+    assert!(store.remove(&environment).await.unwrap());
+    assert!(!store.remove(&environment).await.unwrap());
+    store
+        .register(new("env", "bob", &key(), epoch()))
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn of_many_first_registrations_one_makes_the_owner() {
+    let (_directory, store) = store();
+    let mine = key();
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..32 {
+        let (store, mine) = (Arc::clone(&store), mine.clone());
+        let principal = format!("p{n}");
+        tasks.spawn(async move { store.register(new("env", &principal, &mine, epoch())).await });
+    }
+    let results = tasks.join_all().await;
+    assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1);
+}
+
+#[tokio::test]
+async fn only_the_current_registration_is_attached_and_only_the_last_socket_detaches() {
+    let (_directory, store) = store();
+    let mine = key();
+    let old = store
+        .register(new("env", "alice", &mine, epoch()))
+        .await
+        .unwrap();
+    store.attach(presence(&old)).await.unwrap();
+    let current = store
+        .register(new("env", "alice", &mine, epoch()))
+        .await
+        .unwrap();
+    let late = store.attach(presence(&old)).await;
+    assert!(matches!(late, Err(AttachError::Superseded)));
+
+    let (one, two) = (presence(&current), presence(&current));
+    store.attach(one.clone()).await.unwrap();
+    store.attach(two.clone()).await.unwrap();
+    store.detach(&one, epoch()).await.unwrap();
+    assert_eq!(
+        store.presence(&one.environment).await.unwrap(),
+        Some(two.clone())
+    );
+    store.detach(&two, epoch()).await.unwrap();
+    assert_eq!(store.presence(&one.environment).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_standby_waits_for_an_executor_that_left_and_for_one_whose_hub_was_restarted() {
+    let (directory, store) = store();
+    let at = |seconds| epoch().plus(Duration::from_secs(seconds));
+    let (old, young) = (key(), key());
+    store
+        .register(new("env", "alice", &old, at(0)))
+        .await
+        .unwrap();
+    let current = store
+        .register(new("env", "alice", &young, at(100)))
+        .await
+        .unwrap();
+    let here = presence(&current);
+    store.attach(here.clone()).await.unwrap();
+    store.detach(&here, at(1000)).await.unwrap();
+    let early = store.register(new("env", "alice", &old, at(1029))).await;
+    assert!(matches!(early, Err(RegisterError::Conflict)));
+    drop(store);
+
+    let store = RedbStore::open(directory.path(), at(2000)).unwrap();
+    let early = store.register(new("env", "alice", &old, at(2029))).await;
+    assert!(matches!(early, Err(RegisterError::Conflict)));
+    let late = store.register(new("env", "alice", &old, at(2030))).await;
+    assert!(late.is_ok());
+}
+
+#[tokio::test]
+async fn removing_an_environment_forgets_its_presence() {
+    let (_directory, store) = store();
+    let current = store
+        .register(new("env", "alice", &key(), epoch()))
+        .await
+        .unwrap();
+    let here = presence(&current);
+    store.attach(here.clone()).await.unwrap();
+    store.remove(&here.environment).await.unwrap();
+    assert_eq!(store.presence(&here.environment).await.unwrap(), None);
+    assert!(matches!(
+        store.attach(here).await,
+        Err(AttachError::Superseded)
+    ));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_who_redeem_a_token_exactly_one_wins() {
+    let (_directory, store) = store();
+    let environment = "env".parse().unwrap();
+    let authorization = Authorization {
+        registration: "reg".parse().unwrap(),
+        harness_key: key(),
+        principal: "alice".parse().unwrap(),
+        expires_at: epoch().plus(Duration::from_secs(60)),
+        environment,
+    };
+    for n in 0..200 {
+        let token = TokenHash::of(&authorization.environment, &format!("token-{n}"));
+        store
+            .authorize(token, authorization.clone(), epoch())
+            .await
+            .unwrap();
+        let redeem = |store: Arc<RedbStore>| {
+            tokio::spawn(async move { store.redeem(token, epoch()).await.unwrap() })
+        };
+        let (one, two) = (redeem(Arc::clone(&store)), redeem(Arc::clone(&store)));
+        let won = [one.await.unwrap(), two.await.unwrap()];
+        assert_eq!(won.iter().flatten().count(), 1, "{n}");
+    }
+}
+
+#[tokio::test]
+async fn an_expired_authorization_is_worth_nothing() {
+    let (_directory, store) = store();
+    let authorization = Authorization {
+        environment: "env".parse().unwrap(),
+        registration: "reg".parse().unwrap(),
+        harness_key: key(),
+        principal: "alice".parse().unwrap(),
+        expires_at: epoch().plus(Duration::from_secs(60)),
+    };
+    let token = TokenHash::of(&authorization.environment, "token");
+    store
+        .authorize(token, authorization.clone(), epoch())
+        .await
+        .unwrap();
+    assert_eq!(
+        store.redeem(token, authorization.expires_at).await.unwrap(),
+        None
+    );
+}
+
+#[tokio::test]
+async fn registrations_are_listed_page_by_page() {
+    let (_directory, store) = store();
+    let mine = key();
+    for n in [3, 1, 2, 0] {
+        let environment = format!("env-{n}");
+        store
+            .register(new(&environment, "alice", &mine, epoch()))
+            .await
+            .unwrap();
+    }
+    let mut seen = Vec::new();
+    let mut after = None;
+    loop {
+        let page = store.environments(after.as_ref(), 3).await.unwrap();
+        assert!(page.len() <= 3);
+        let Some(last) = page.last() else { break };
+        after = Some(last.environment.clone());
+        seen.extend(page.into_iter().map(|one| one.environment.to_string()));
+    }
+    assert_eq!(seen, ["env-0", "env-1", "env-2", "env-3"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_executors_register_at_once() {
+    let (_directory, store) = store();
+    let mine = key();
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..1000 {
+        let (store, mine) = (Arc::clone(&store), mine.clone());
+        tasks.spawn(async move {
+            let environment = format!("env-{n}");
+            store
+                .register(new(&environment, "alice", &mine, epoch()))
+                .await
+                .unwrap();
+        });
+    }
+    // An executor gives up after ten seconds.
+    tokio::time::timeout(Duration::from_secs(10), tasks.join_all())
+        .await
+        .unwrap();
+    assert_eq!(store.environments(None, 2000).await.unwrap().len(), 1000);
+}
+
+#[tokio::test]
+async fn of_many_who_claim_an_environment_one_owns_it_whichever_way_they_came() {
+    let (_directory, store) = store();
+    let (mine, environment) = (key(), "env".parse().unwrap());
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..32 {
+        let (store, mine, environment) = (
+            Arc::clone(&store),
+            mine.clone(),
+            EnvironmentId::clone(&environment),
+        );
+        let principal = format!("p{n}");
+        tasks.spawn(async move {
+            if n % 2 == 0 {
+                let registered = store.register(new("env", &principal, &mine, epoch()));
+                registered.await.is_ok()
+            } else {
+                let principal = principal.parse().unwrap();
+                store.claim(&environment, &principal).await.is_ok()
+            }
+        });
+    }
+    let results = tasks.join_all().await;
+    assert_eq!(results.iter().filter(|won| **won).count(), 1);
+    assert!(store.owner(&environment).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn what_was_only_claimed_is_listed_and_removed_like_the_rest() {
+    let (_directory, store) = store();
+    let (environment, alice) = ("env".parse().unwrap(), "alice".parse().unwrap());
+    store.claim(&environment, &alice).await.unwrap();
+    store.claim(&environment, &alice).await.unwrap();
+    assert_eq!(store.registration(&environment).await.unwrap(), None);
+    let listed = store.environments(None, 10).await.unwrap();
+    let expected = Owned {
+        environment: environment.clone(),
+        owner: alice,
+        current: None,
+    };
+    assert_eq!(listed, [expected]);
+    assert!(store.remove(&environment).await.unwrap());
+    assert_eq!(store.owner(&environment).await.unwrap(), None);
+}
+
+fn register(
+    previous: &Record,
+    connected: bool,
+    by: &exec_relay::identity::PublicKey,
+    at: Timestamp,
+) -> Result<Record, RegisterError> {
+    let seen = Attendance {
+        connected: connected.then(|| presence(current(previous))),
+        ..Attendance::default()
+    };
+    let new = new("env", "alice", by, at);
+    let (record, made) = Record::register(Some(previous), &seen, new)?;
+    assert_eq!(record.current.as_ref(), Some(&made));
+    Ok(record)
+}
+
+fn first(by: &exec_relay::identity::PublicKey) -> Record {
+    let new = new("env", "alice", by, epoch());
+    Record::register(None, &Attendance::default(), new)
+        .unwrap()
+        .0
+}
+
+fn current(record: &Record) -> &Registration {
+    record.current.as_ref().unwrap()
+}
+
+fn after(seconds: u64) -> Timestamp {
+    epoch().plus(Duration::from_secs(seconds))
+}
+
+#[test]
+fn the_newest_executor_wins_and_the_loser_waits_while_it_is_connected() {
+    let (old, young) = (key(), key());
+    let first = first(&old);
+    let second = register(&first, true, &young, after(100)).unwrap();
+    assert_eq!(current(&second).executor_key, young);
+    for (seconds, connected) in [(101, false), (129, false), (101, true), (100_000, true)] {
+        let refused = register(&second, connected, &old, after(seconds));
+        assert!(
+            matches!(refused, Err(RegisterError::Conflict)),
+            "{seconds} {connected}"
+        );
+    }
+    let third = register(&second, false, &old, after(130)).unwrap();
+    assert_eq!(current(&third).executor_key, old);
+    let refused = register(&third, true, &young, after(131));
+    assert!(matches!(refused, Err(RegisterError::Conflict)));
+}
+
+#[test]
+fn the_loser_waits_while_its_successor_may_come_back() {
+    let (old, young) = (key(), key());
+    let second = register(&first(&old), true, &young, after(100)).unwrap();
+    let left = Attendance {
+        connected: None,
+        left_at: after(1000),
+    };
+    let register = |at| Record::register(Some(&second), &left, new("env", "alice", &old, at));
+    for seconds in [1001, 1029] {
+        let refused = register(after(seconds));
+        assert!(matches!(refused, Err(RegisterError::Conflict)), "{seconds}");
+    }
+    assert!(register(after(1030)).is_ok());
+}
+
+#[test]
+fn the_same_executor_registers_again_at_any_time() {
+    let mine = key();
+    let first = first(&mine);
+    let again = register(&first, true, &mine, after(1)).unwrap();
+    assert_ne!(current(&again).id, current(&first).id);
+    assert!(again.superseded.is_empty());
+}
+
+#[test]
+fn a_presence_of_an_older_registration_does_not_hold_the_place() {
+    let (old, young) = (key(), key());
+    let first = first(&old);
+    let second = register(&first, true, &young, after(0)).unwrap();
+    let stale = Attendance {
+        connected: Some(presence(current(&first))),
+        ..Attendance::default()
+    };
+    let back = new("env", "alice", &old, after(30));
+    assert!(Record::register(Some(&second), &stale, back).is_ok());
+}
+
+#[test]
+fn of_three_executors_both_losers_wait() {
+    let keys = [key(), key(), key()];
+    let first = first(&keys[0]);
+    let second = register(&first, true, &keys[1], after(1)).unwrap();
+    let third = register(&second, true, &keys[2], after(2)).unwrap();
+    for loser in &keys[..2] {
+        let refused = register(&third, true, loser, after(1000));
+        assert!(matches!(refused, Err(RegisterError::Conflict)));
+    }
+}
+
+#[test]
+fn losers_are_remembered_up_to_a_bound() {
+    let mut record = first(&key());
+    for seconds in 0..20 {
+        record = register(&record, true, &key(), after(seconds)).unwrap();
+        assert!(record.superseded.len() <= Record::MAX_SUPERSEDED);
+    }
+    assert_eq!(record.superseded.len(), Record::MAX_SUPERSEDED);
+    assert_eq!(record.superseded.last().unwrap().at, after(19));
+}
+
+#[test]
+fn somebody_else_registers_nothing_here() {
+    let (first, nobody) = (first(&key()), Attendance::default());
+    let refused = Record::register(
+        Some(&first),
+        &nobody,
+        new("env", "bob", &key(), after(9999)),
+    );
+    assert!(matches!(refused, Err(RegisterError::Foreign)));
+}
+
+#[test]
+fn who_claims_an_environment_owns_it_without_a_registration() {
+    let (alice, bob) = ("alice".parse().unwrap(), "bob".parse().unwrap());
+    let nobody = Attendance::default();
+    let claimed = Record::claim(None, &alice).unwrap().unwrap();
+    assert_eq!((&claimed.owner, &claimed.current), (&alice, &None));
+    assert_eq!(Record::claim(Some(&claimed), &alice).unwrap(), None);
+    let foreign = Record::claim(Some(&claimed), &bob);
+    assert!(matches!(foreign, Err(ClaimError::Foreign)));
+    let foreign = Record::register(Some(&claimed), &nobody, new("env", "bob", &key(), epoch()));
+    assert!(matches!(foreign, Err(RegisterError::Foreign)));
+    let registered = register_first(&claimed);
+    assert_eq!(current(&registered).owner, alice);
+}
+
+fn register_first(claimed: &Record) -> Record {
+    let new = new("env", "alice", &key(), epoch());
+    Record::register(Some(claimed), &Attendance::default(), new)
+        .unwrap()
+        .0
+}
+
+#[tokio::test]
+async fn owners_registrations_and_the_key_survive_a_restart_and_presence_does_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = RedbStore::open(directory.path(), epoch()).unwrap();
+    let signing_key = store.signing_key().await.unwrap();
+    let registration = store
+        .register(new("env", "alice", &key(), epoch()))
+        .await
+        .unwrap();
+    store.attach(presence(&registration)).await.unwrap();
+    drop(store);
+
+    let store = RedbStore::open(directory.path(), epoch()).unwrap();
+    assert_eq!(store.signing_key().await.unwrap(), signing_key);
+    let found = store.registration(&registration.environment).await.unwrap();
+    assert_eq!(found.as_ref(), Some(&registration));
+    assert_eq!(
+        store.presence(&registration.environment).await.unwrap(),
+        None
+    );
+    assert!(
+        store
+            .register(new("env", "bob", &key(), epoch()))
+            .await
+            .is_err()
+    );
+}
+
+#[test]
+fn two_hubs_do_not_share_a_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    let _store = RedbStore::open(directory.path(), epoch()).unwrap();
+    let second = RedbStore::open(directory.path(), epoch());
+    assert!(matches!(second, Err(OpenError::InUse { .. })), "{second:?}");
+}
+
+#[test]
+fn nobody_else_reads_the_file() {
+    let parent = tempfile::tempdir().unwrap();
+    let directory = parent.path().join("a/b");
+    drop(RedbStore::open(&directory, epoch()).unwrap());
+    let mode = |path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(directory.join("hub.redb")), 0o600);
+    assert_eq!(mode(directory), 0o700);
+}
+
+#[test]
+fn a_foreign_file_is_refused_and_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("hub.redb");
+    for content in [&b"not a database"[..], &[0; 8192], &[0xff; 100_000]] {
+        fs::write(&path, content).unwrap();
+        let opened = RedbStore::open(directory.path(), epoch());
+        assert!(
+            matches!(opened, Err(OpenError::NotOurs { .. })),
+            "{opened:?}"
+        );
+        assert_eq!(fs::read(&path).unwrap(), content);
+    }
+}
+
+#[test]
+fn a_damaged_file_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("hub.redb");
+    drop(RedbStore::open(directory.path(), epoch()).unwrap());
+    let mut content = fs::read(&path).unwrap();
+    content.truncate(content.len() / 2);
+    fs::write(&path, &content).unwrap();
+    let opened = RedbStore::open(directory.path(), epoch());
+    assert!(
+        matches!(opened, Err(OpenError::NotOurs { .. })),
+        "{opened:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_store_that_opens_is_whole_wherever_its_file_was_damaged() {
+    const PLACES: usize = 64;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("hub.redb");
+    let store = RedbStore::open(directory.path(), epoch()).unwrap();
+    let key = key();
+    let environment = |number: usize| format!("env{number}");
+    for number in 0..20 {
+        let new = new(&environment(number), "alice", &key, epoch());
+        store.register(new).await.unwrap();
+    }
+    drop(store);
+    let content = fs::read(&path).unwrap();
+    let used = content.iter().rposition(|byte| *byte != 0).unwrap();
+    let mut refused = 0;
+    for place in 0..PLACES {
+        let mut damaged = content.clone();
+        let at = place * used / PLACES;
+        for byte in damaged.iter_mut().skip(at).take(512) {
+            *byte ^= 0x55;
+        }
+        fs::write(&path, damaged).unwrap();
+        let store = match RedbStore::open(directory.path(), epoch()) {
+            Ok(store) => store,
+            Err(error) => {
+                assert!(matches!(error, OpenError::NotOurs { .. }), "{error:?}");
+                refused += 1;
+                continue;
+            }
+        };
+        for number in 0..20 {
+            let name = environment(number);
+            let known = store.registration(&name.parse().unwrap()).await.unwrap();
+            assert!(known.is_some(), "{name} is lost by damage at {at}");
+            let new = new(&name, "alice", &key, epoch());
+            store.register(new).await.unwrap();
+        }
+    }
+    assert!(refused > 0, "nothing was damaged");
+}
+
+#[test]
+fn a_database_of_another_program_or_version_is_refused() {
+    const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("hub.redb");
+    drop(redb::Database::create(&path).unwrap());
+    let opened = RedbStore::open(directory.path(), epoch())
+        .unwrap_err()
+        .to_string();
+    assert!(opened.ends_with("another program made it"), "{opened}");
+
+    let database = redb::Database::create(&path).unwrap();
+    let writing = database.begin_write().unwrap();
+    let mut meta = writing.open_table(META).unwrap();
+    meta.insert("format", &b"exec-hub/1"[..]).unwrap();
+    drop(meta);
+    writing.commit().unwrap();
+    drop(database);
+    let opened = RedbStore::open(directory.path(), epoch())
+        .unwrap_err()
+        .to_string();
+    assert!(opened.contains("exec-hub/1"), "{opened}");
 }

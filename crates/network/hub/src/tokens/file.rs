@@ -11,7 +11,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use toml::value::Datetime;
 
-use super::{TokenId, token::Digest256};
+use super::{Digest256, TokenId};
 use crate::{
     principal::{Environments, GlobError, PrincipalName, Role, Roles},
     store::Timestamp,

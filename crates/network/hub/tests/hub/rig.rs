@@ -7,7 +7,7 @@ use exec_hub::{
     config::HubConfig,
     hub::Hub,
     principal::{Environments, Roles},
-    rate::RateRules,
+    rate_limit::RateRules,
     store::Timestamp,
     tokens::{self, NewToken},
 };

@@ -1,9 +1,30 @@
 //! What a hub answers.
 
-use exec_hub::rate::{RateRules, Rule};
-use exec_relay::{frame::Body, identity::Identity};
+use std::{sync::Arc, time::Duration};
 
-use crate::rig::{Client, Rig, frame, resume};
+use exec_hub::{
+    config::{HubConfig, JwtConfig, TlsFiles},
+    hub::{Hub, StartError},
+    rate_limit::{RateRules, Rule},
+};
+use exec_registry::{
+    credentials::{Bearer, Token},
+    executor::{Dialing, RemoteExecutor, Settings},
+    harness::RegistryTickets,
+    http::{BaseUrl, Http},
+    registry::Registry,
+};
+use exec_relay::{frame::Body, identity::Identity};
+use exec_transport::{
+    link::{Encoding, Link},
+    relay::harness::{HarnessOptions, open},
+    tls::Trust,
+};
+use exec_wire::outgoing::Outgoing;
+use tempfile::tempdir;
+use tokio::{sync::mpsc, time::timeout};
+
+use crate::rig::{Client, Rig, config, frame, id, resume, token};
 
 #[tokio::test]
 async fn health_readiness_and_metrics_need_no_token() {
@@ -117,4 +138,188 @@ async fn an_executor_is_online_as_soon_as_its_upgrade_is_answered() {
         sockets.push(rig.executor(&environment).await);
         rig.harness_url(&environment).await;
     }
+}
+
+#[tokio::test]
+async fn a_stopping_hub_tells_everybody_to_come_back_and_they_can() {
+    let rig = Rig::start().await;
+    let url = rig.register("env", &Identity::generate()).await;
+    let mut executor = Client::open(&url).await.unwrap();
+    let mut harness = rig.harness("env").await;
+    harness.send(resume("s")).await;
+    assert_eq!(executor.next().await, Ok(resume("s")));
+    let (rig, told) = tokio::join!(rig.restart(), async {
+        (executor.next().await, harness.next().await)
+    });
+    assert_eq!(told, (Err(Some(1012)), Err(Some(1012))));
+    // Registrations and the key that signs URLs outlive the process.
+    let mut executor = Client::open(&url).await.unwrap();
+    let mut harness = rig.harness("env").await;
+    harness.send(resume("t")).await;
+    assert_eq!(executor.next().await, Ok(resume("t")));
+}
+
+#[tokio::test]
+async fn a_hub_that_is_dropped_closes_its_sockets() {
+    let rig = Rig::start().await;
+    let mut executor = rig.executor("env").await;
+    let mut harness = rig.harness("env").await;
+    let mut waiting = rig.executor("other").await;
+    drop(rig);
+    let told = tokio::join!(executor.next(), harness.next(), waiting.next());
+    assert_eq!(told, (Err(Some(1012)), Err(Some(1012)), Err(Some(1012))));
+}
+
+#[tokio::test]
+async fn an_idle_hub_stops_at_once() {
+    let rig = Rig::start().await;
+    let before = std::time::Instant::now();
+    rig.hub.stop().await;
+    assert!(before.elapsed() < exec_hub::limits::STOP);
+}
+
+#[tokio::test]
+async fn tls_is_served_and_goes_into_the_urls() {
+    let directory = tempdir().unwrap();
+    let certified = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let tls = TlsFiles {
+        certificates: directory.path().join("cert.pem"),
+        key: directory.path().join("key.pem"),
+    };
+    std::fs::write(&tls.certificates, certified.cert.pem()).unwrap();
+    std::fs::write(&tls.key, certified.signing_key.serialize_pem()).unwrap();
+    let trust = Trust::only(&tls.certificates).config().await.unwrap();
+    let config = HubConfig {
+        tls: Some(tls),
+        ..config(&directory)
+    };
+    let token = Bearer::new(Token::new(&token(&config, "somebody")).unwrap());
+    let hub = Hub::start(config).await.unwrap();
+    assert!(hub.url().starts_with("https://127.0.0.1:"), "{}", hub.url());
+    let base = format!("https://localhost:{}", hub.address().port());
+    let base = BaseUrl::parse(&base).unwrap();
+    let registry =
+        Registry::new(base, std::sync::Arc::new(token), Http::new(&trust).unwrap()).unwrap();
+    let key = Identity::generate();
+    let registered = registry
+        .register(&id("env"), key.public_key())
+        .await
+        .unwrap();
+    let expected = format!("wss://localhost:{}/rendezvous/env?", hub.address().port());
+    assert!(registered.url.expose().starts_with(&expected));
+}
+
+#[tokio::test]
+async fn what_keeps_a_hub_from_serving_is_an_error_of_its_start() {
+    let rig = Rig::start().await;
+    let other = tempdir().unwrap();
+    let taken = HubConfig {
+        listen: rig.hub.address(),
+        ..config(&other)
+    };
+    let error = Hub::start(taken).await.unwrap_err();
+    assert!(matches!(error, StartError::Listen { .. }), "{error:?}");
+    let in_use = config(&rig.directory);
+    let error = Hub::start(in_use).await.unwrap_err();
+    assert!(matches!(error, StartError::Open(_)), "{error:?}");
+
+    let broken = tempdir().unwrap();
+    let file = broken.path().join("tokens.toml");
+    std::fs::write(&file, "this is no token file").unwrap();
+    let with = |change: &dyn Fn(&mut HubConfig)| {
+        let mut config = config(&broken);
+        change(&mut config);
+        Hub::start(config)
+    };
+    let tokens = with(&|config| config.token_file = Some(file.clone())).await;
+    assert!(matches!(tokens, Err(StartError::Tokens(_))), "{tokens:?}");
+    let tls = TlsFiles {
+        certificates: file.clone(),
+        key: file.clone(),
+    };
+    let tls = with(&|config| config.tls = Some(tls.clone())).await;
+    assert!(matches!(tls, Err(StartError::Tls(_))), "{tls:?}");
+    let jwt = |secret_file| JwtConfig {
+        secret_file,
+        issuer: None,
+        audience: None,
+    };
+    let weak = with(&|config| config.jwt = Some(jwt(file.clone()))).await;
+    assert!(
+        matches!(weak, Err(StartError::WeakJwtSecret { .. })),
+        "{weak:?}"
+    );
+    let missing = with(&|config| config.jwt = Some(jwt("/nowhere/secret".into()))).await;
+    assert!(
+        matches!(missing, Err(StartError::JwtSecret { .. })),
+        "{missing:?}"
+    );
+    let keys = with(&|config| config.access_keys = Some(file.clone())).await;
+    assert!(matches!(keys, Err(StartError::AccessKeys(_))), "{keys:?}");
+}
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// An executor whose application sends everything back.
+async fn echo(rig: &Rig, environment: &str) {
+    let settings = Settings {
+        registry: rig.registry(),
+        environment: id(environment),
+        identity: Arc::new(Identity::generate()),
+        dialing: Dialing::default(),
+    };
+    let (links, mut accepted) = mpsc::channel::<Link>(4);
+    tokio::spawn(RemoteExecutor::new(settings).run(links, std::future::pending()));
+    tokio::spawn(async move {
+        while let Some(mut link) = accepted.recv().await {
+            tokio::spawn(async move {
+                while let Ok(Some(message)) = link.reader.next().await {
+                    let message = Outgoing::Text(message.to_vec());
+                    link.writer.push(message, Encoding::Text);
+                    link.writer.flush().await.unwrap();
+                }
+            });
+        }
+    });
+    rig.executors(1).await;
+}
+
+/// Connects a harness.
+async fn connect(rig: &Rig, environment: &str) -> Link {
+    let identity = Arc::new(Identity::generate());
+    let tickets = RegistryTickets::new(rig.registry(), id(environment), Arc::clone(&identity));
+    let opened = open(identity, Arc::new(tickets), HarnessOptions::default());
+    timeout(PATIENCE, opened).await.unwrap().unwrap()
+}
+
+async fn say(link: &mut Link, message: &[u8]) {
+    link.writer
+        .push(Outgoing::Text(message.to_vec()), Encoding::Text);
+    link.writer.flush().await.unwrap();
+    let heard = timeout(PATIENCE, link.reader.next()).await.unwrap();
+    assert_eq!(heard.unwrap().unwrap(), message);
+}
+
+#[tokio::test]
+async fn messages_of_any_size_come_back() {
+    let rig = Rig::start().await;
+    echo(&rig, "env").await;
+    let mut link = connect(&rig, "env").await;
+    for size in [1, 1000, 61_440, 61_441, 3_000_000] {
+        say(&mut link, &vec![b'x'; size]).await;
+    }
+    let mut other = connect(&rig, "env").await;
+    say(&mut other, b"another harness").await;
+    say(&mut link, b"the first one").await;
+}
+
+#[tokio::test]
+async fn a_link_survives_a_restart_of_the_hub() {
+    let rig = Rig::start().await;
+    echo(&rig, "env").await;
+    let mut link = connect(&rig, "env").await;
+    say(&mut link, b"before").await;
+    let rig = rig.restart().await;
+    say(&mut link, b"after").await;
+    rig.hub.stop().await;
 }

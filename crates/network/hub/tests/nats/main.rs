@@ -2,7 +2,4 @@
 #![expect(clippy::unwrap_used, reason = "the functions below are parts of tests")]
 
 mod cluster;
-mod crossing;
-mod door;
-mod killing;
-mod load;
+mod relaying;

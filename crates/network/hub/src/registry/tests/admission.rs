@@ -1,11 +1,22 @@
-use std::time::Duration;
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
 
+use bytes::Bytes;
+use exec_relay::identity::PublicKey;
 use exec_transport::http::site::Peer;
-use http::{Method, StatusCode};
-use serde_json::json;
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use hyper::body::{Body, Frame, SizeHint};
+use serde_json::{Value, json};
 
 use super::{Bench, key, plain};
-use crate::rate::{RateRules, Rule};
+use crate::{
+    rate_limit::{RateRules, Rule},
+    registry::{BodyBudget, Posted, request_body::MAX_BYTES},
+};
 
 const FEW: Rule = Rule {
     burst: 2,
@@ -190,4 +201,181 @@ async fn nobody_is_read_before_they_say_who_they_are() {
         let reply = bench.send(request.unwrap()).await;
         assert_eq!(reply.refusal(), (401, "unauthorized"), "{operation}");
     }
+}
+
+#[tokio::test]
+async fn paths_and_methods_that_do_not_exist_are_refused() {
+    let bench = Bench::new().await;
+    let bearer = format!("Bearer {}", bench.token("alice").expose());
+    for path in [
+        "/cloud/environment/env-1",
+        "/cloud/environment/env-1/other",
+        "/cloud/",
+    ] {
+        let request = plain(Method::POST, path).header("authorization", &bearer);
+        let reply = bench.send(request.body(String::new()).unwrap()).await;
+        assert_eq!(reply.refusal(), (404, "not_found"), "{path}");
+    }
+    for method in [Method::GET, Method::PUT, Method::DELETE, Method::OPTIONS] {
+        let request = plain(method, "/cloud/environment/env-1/register");
+        let reply = bench.send(request.body(String::new()).unwrap()).await;
+        assert_eq!(reply.refusal(), (405, "method_not_allowed"));
+        assert_eq!(reply.headers["allow"], "POST");
+    }
+}
+
+#[tokio::test]
+async fn ids_are_not_decoded_and_must_be_plain() {
+    let bench = Bench::new().await;
+    let alice = bench.token("alice");
+    let long = "x".repeat(129);
+    for id in ["a%20b", "%61", "a.b", "", "..", long.as_str()] {
+        let reply = bench.register(id, &alice, &key()).await;
+        assert_eq!(reply.refusal(), (400, "invalid_environment_id"), "{id}");
+    }
+}
+
+#[tokio::test]
+async fn bodies_are_json_of_the_right_shape_and_size() {
+    let bench = Bench::new().await;
+    let bearer = format!("Bearer {}", bench.token("alice").expose());
+    let send = |kind: &'static str, body: String| {
+        let request = plain(Method::POST, "/cloud/environment/env-1/register")
+            .header("authorization", &bearer)
+            .header("content-type", kind);
+        bench.send(request.body(body).unwrap())
+    };
+    let good = json!({"security_profile": "noise_hybrid_ik_v1", "executor_public_key": key()});
+    for kind in ["application/json", "Application/JSON; charset=utf-8"] {
+        assert_eq!(send(kind, good.to_string()).await.status, StatusCode::OK);
+    }
+    for kind in ["text/plain", "application/jsonp", ""] {
+        let reply = send(kind, good.to_string()).await;
+        assert_eq!(reply.refusal(), (415, "unsupported_media_type"), "{kind}");
+    }
+    let padded = |bytes: usize| format!("{good}{}", " ".repeat(bytes - good.to_string().len()));
+    assert_eq!(
+        send("application/json", padded(32 << 10)).await.status,
+        StatusCode::OK
+    );
+    let reply = send("application/json", padded((32 << 10) + 1)).await;
+    assert_eq!(reply.refusal(), (413, "payload_too_large"));
+
+    let with = |name: &str, value: Value| {
+        let mut body = good.clone();
+        body["executor_public_key"][name] = value;
+        body.to_string()
+    };
+    let secret = "very-secret-value";
+    let bad = [
+        String::new(),
+        "{".to_owned(),
+        "[]".to_owned(),
+        "null".to_owned(),
+        json!({"security_profile": "noise_hybrid_ik_v1"}).to_string(),
+        format!("{good}{good}"),
+        with("suite", json!("other")),
+        with("x25519_public_key", json!("AAAA")),
+        with("mlkem768_public_key", json!(secret)),
+        with("extra", json!(secret)),
+    ];
+    for body in bad {
+        let reply = send("application/json", body.clone()).await;
+        assert_eq!(reply.refusal(), (400, "invalid_request"), "{body}");
+        assert!(!reply.body.to_string().contains(secret));
+    }
+}
+
+#[tokio::test]
+async fn half_sent_large_bodies_are_bounded_in_sum_and_small_ones_get_through() {
+    let budget = BodyBudget::default();
+    let headers = HeaderMap::from_iter([(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    )]);
+    let reading = |body: Sent| {
+        let (headers, budget) = (headers.clone(), budget.clone());
+        async move { Posted::read(&headers, body, &budget).await }
+    };
+    let mut unfinished = Vec::new();
+    for _ in 0..crate::limits::BODY_BYTES / MAX_BYTES {
+        let mut read = Box::pin(reading(Sent::half(MAX_BYTES)));
+        assert!(futures_util::poll!(&mut read).is_pending());
+        unfinished.push(read);
+    }
+    let refused = reading(Sent::half(MAX_BYTES)).await.unwrap_err();
+    assert_eq!(refused.code, "authentication_service_unavailable");
+    assert!(reading(Sent::whole("{}")).await.is_ok());
+    drop(unfinished.pop());
+    let mut read = Box::pin(reading(Sent::half(MAX_BYTES)));
+    assert!(futures_util::poll!(&mut read).is_pending());
+}
+
+/// A body that says how long it will be, and never ends if it is not sent as a whole.
+struct Sent {
+    rest: Option<Bytes>,
+    length: usize,
+    ends: bool,
+}
+
+impl Sent {
+    fn half(length: usize) -> Self {
+        Self {
+            rest: Some(vec![b' '; length / 2].into()),
+            length,
+            ends: false,
+        }
+    }
+
+    fn whole(text: &'static str) -> Self {
+        Self {
+            rest: Some(Bytes::from_static(text.as_bytes())),
+            length: text.len(),
+            ends: true,
+        }
+    }
+}
+
+impl Body for Sent {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.rest.take() {
+            Some(data) => Poll::Ready(Some(Ok(Frame::data(data)))),
+            None if self.ends => Poll::Ready(None),
+            None => Poll::Pending,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.length as u64)
+    }
+}
+
+#[tokio::test]
+async fn a_request_without_a_usable_host_is_refused() {
+    let bench = Bench::new().await;
+    let bearer = format!("Bearer {}", bench.token("alice").expose());
+    let body = json!({"security_profile": "noise_hybrid_ik_v1", "executor_public_key": key()});
+    for host in [None, Some("a@b"), Some("")] {
+        let mut request = http::Request::post("/cloud/environment/env-1/register")
+            .header("authorization", &bearer)
+            .header("content-type", "application/json");
+        if let Some(host) = host {
+            request = request.header("host", host);
+        }
+        let reply = bench.send(request.body(body.to_string()).unwrap()).await;
+        assert_eq!(reply.refusal(), (400, "invalid_request"), "{host:?}");
+    }
+}
+
+#[test]
+fn keys_are_compared_by_their_bytes() {
+    let mine = key();
+    let json = serde_json::to_string(&mine).unwrap();
+    assert_eq!(serde_json::from_str::<PublicKey>(&json).unwrap(), mine);
 }

@@ -6,13 +6,12 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use redb::Database;
+use redb::{Database, ReadableTable as _, Table, TableDefinition};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    live::Live,
-    owned::{self, Counts, OWNED},
-    tables::{self, ENVIRONMENTS, Environments},
+    Live,
+    database::{self, ENVIRONMENTS, Environments},
 };
 use crate::{
     limits,
@@ -141,23 +140,27 @@ fn claim(
     environment: &EnvironmentId,
     principal: &PrincipalName,
 ) -> Result<(), ClaimError> {
-    let previous = tables::get(&tables.environments, environment)?;
+    let previous = database::get(&tables.environments, environment)?;
     let Some(record) = Record::claim(previous.as_ref(), principal)? else {
         return Ok(());
     };
     make_room(tables, principal)?;
-    Ok(tables::put(&mut tables.environments, environment, &record)?)
+    Ok(database::put(
+        &mut tables.environments,
+        environment,
+        &record,
+    )?)
 }
 
 /// Counts one more environment of a principal, if there is room for it.
 fn make_room(tables: &mut Tables<'_>, principal: &PrincipalName) -> Result<(), ClaimError> {
-    if owned::count(&tables.owned, principal)? >= limits::ENVIRONMENTS_PER_PRINCIPAL as u64 {
+    if count(&tables.owned, principal)? >= limits::ENVIRONMENTS_PER_PRINCIPAL as u64 {
         return Err(ClaimError::Limit);
     }
-    if tables::count(&tables.environments)? >= MAX_ENVIRONMENTS {
+    if database::count(&tables.environments)? >= MAX_ENVIRONMENTS {
         return Err(ClaimError::Full);
     }
-    Ok(owned::add(&mut tables.owned, principal)?)
+    Ok(add(&mut tables.owned, principal)?)
 }
 
 fn register(
@@ -166,13 +169,13 @@ fn register(
     new: NewRegistration,
 ) -> Result<Registration, RegisterError> {
     let environment = new.environment.clone();
-    let previous = tables::get(&tables.environments, &environment)?;
+    let previous = database::get(&tables.environments, &environment)?;
     let seen = lock(live).attendance(&environment);
     let (record, made) = Record::register(previous.as_ref(), &seen, new)?;
     if previous.is_none() {
         make_room(tables, &record.owner)?;
     }
-    tables::put(&mut tables.environments, &environment, &record)?;
+    database::put(&mut tables.environments, &environment, &record)?;
     Ok(made)
 }
 
@@ -182,12 +185,12 @@ fn remove(
     environment: &EnvironmentId,
 ) -> Result<bool, StoreError> {
     lock(live).forget(environment);
-    let Some(record) = tables::get(&tables.environments, environment)? else {
+    let Some(record) = database::get(&tables.environments, environment)? else {
         return Ok(false);
     };
     let removed = tables.environments.remove(environment.as_str());
     drop(removed.map_err(StoreError::unavailable)?);
-    owned::subtract(&mut tables.owned, &record.owner)?;
+    subtract(&mut tables.owned, &record.owner)?;
     Ok(true)
 }
 
@@ -196,7 +199,7 @@ fn attach(
     live: &Mutex<Live>,
     presence: Presence,
 ) -> Result<(), AttachError> {
-    let record = tables::get(table, &presence.environment)?;
+    let record = database::get(table, &presence.environment)?;
     let current = record.and_then(|record| record.current);
     if current.is_none_or(|current| current.id != presence.registration) {
         return Err(AttachError::Superseded);
@@ -220,4 +223,37 @@ pub(super) fn spawn(
     std::thread::Builder::new()
         .name("hub-store".to_owned())
         .spawn(move || run(&database, &live, &wrote, jobs))
+}
+
+/// Principal to the number of its environments. Those without any are not in it.
+pub(super) const OWNED: TableDefinition<'_, &str, u64> = TableDefinition::new("owned");
+
+/// The table within a write transaction.
+pub(super) type Counts<'txn> = Table<'txn, &'static str, u64>;
+
+pub(super) fn count(table: &Counts<'_>, principal: &PrincipalName) -> Result<u64, StoreError> {
+    let found = table.get(principal.as_str());
+    let found = found.map_err(StoreError::unavailable)?;
+    Ok(found.map_or(0, |count| count.value()))
+}
+
+pub(super) fn add(table: &mut Counts<'_>, principal: &PrincipalName) -> Result<(), StoreError> {
+    let count = count(table, principal)?.saturating_add(1);
+    let added = table.insert(principal.as_str(), count);
+    added.map_err(StoreError::unavailable)?;
+    Ok(())
+}
+
+pub(super) fn subtract(
+    table: &mut Counts<'_>,
+    principal: &PrincipalName,
+) -> Result<(), StoreError> {
+    let left = count(table, principal)?.saturating_sub(1);
+    if left == 0 {
+        table.remove(principal.as_str())
+    } else {
+        table.insert(principal.as_str(), left)
+    }
+    .map_err(StoreError::unavailable)?;
+    Ok(())
 }

@@ -1,0 +1,239 @@
+use std::{fs, time::Duration};
+
+use exec_registry::api::sigv4::{Keys, Scope, SecretKey, Signature, Timestamp};
+use http::{HeaderMap, HeaderName, Request, header::CONTENT_TYPE};
+use url::Url;
+
+use super::{ask, refused, upgrade};
+use crate::{
+    direct::{AccessKeys, KeysError},
+    rate_limit::{RateRules, Rule},
+    registry::tests::{Bench, Reply},
+};
+
+const BODY: &str = r#"{"transport":"direct_jsonrpc_v1"}"#;
+const FILE: &str = "[[key]]\nid = \"AKID\"\nsecret = \"s3cret\"\nprincipal = \"farm\"\n\
+    environments = [\"build-*\"]\n";
+
+async fn bench() -> Bench {
+    Bench::with(RateRules::default(), Some(AccessKeys::parse(FILE).unwrap())).await
+}
+
+fn keys(id: &str, secret: &str) -> Keys {
+    Keys {
+        access_key_id: id.to_owned(),
+        secret_key: SecretKey::new(secret),
+        session_token: None,
+    }
+}
+
+/// Signs as an executor does.
+fn sign(
+    bench: &Bench,
+    keys: &Keys,
+    service: &str,
+    method: &str,
+    url: &str,
+    body: &str,
+) -> HeaderMap {
+    let json = [(CONTENT_TYPE, "application/json")];
+    let headers: &[(HeaderName, &str)] = if body.is_empty() { &[] } else { &json };
+    let request = exec_registry::api::sigv4::Request {
+        method,
+        url: &Url::parse(url).unwrap(),
+        headers,
+        body: body.as_bytes(),
+    };
+    let scope = Scope {
+        region: "eu-west-1".to_owned(),
+        service: service.to_owned(),
+    };
+    let at = std::time::UNIX_EPOCH + Duration::from_millis(bench.moment.at.millis());
+    let mut signed = HeaderMap::new();
+    Signature::new(request, keys, &scope, &Timestamp::new(at))
+        .unwrap()
+        .apply(&mut signed);
+    signed
+}
+
+async fn register(bench: &Bench, environment: &str, signed: HeaderMap, body: &str) -> Reply {
+    let mut request = Request::post(format!("/cloud/environment/{environment}/direct/register"))
+        .header("host", "hub.example:8765")
+        .header("content-type", "application/json")
+        .body(body.to_owned())
+        .unwrap();
+    request.headers_mut().extend(signed);
+    bench.send(request).await
+}
+
+fn url(environment: &str) -> String {
+    format!("http://hub.example:8765/cloud/environment/{environment}/direct/register")
+}
+
+#[tokio::test]
+async fn an_executor_that_signs_registers_and_dials() {
+    let mut bench = bench().await;
+    let farm = keys("AKID", "s3cret");
+    let signed = sign(&bench, &farm, "execute-api", "POST", &url("build-1"), BODY);
+    let registered = register(&bench, "build-1", signed, BODY).await;
+    let dialled = registered.text("url").replace("ws://", "http://");
+    let signed = sign(&bench, &farm, "execute-api", "GET", &dialled, "");
+    let path = super::path(&registered);
+    let parts = upgrade(&path, signed);
+    assert!(ask(&bench, &parts).await.is_ok());
+    let elsewhere = upgrade("/direct/build-1", parts.headers.clone());
+    assert_eq!(
+        refused(&bench, &elsewhere).await.0,
+        401,
+        "it was signed for another path"
+    );
+    bench.advance(Duration::from_secs(301));
+    assert_eq!(
+        refused(&bench, &parts).await.0,
+        401,
+        "it was signed long ago"
+    );
+}
+
+#[tokio::test]
+async fn forged_and_foreign_signatures_are_refused() {
+    let bench = bench().await;
+    let farm = keys("AKID", "s3cret");
+    let unauthorized = (401, "unauthorized");
+    let attempts = [
+        sign(
+            &bench,
+            &keys("AKID", "guess"),
+            "execute-api",
+            "POST",
+            &url("build-1"),
+            BODY,
+        ),
+        sign(
+            &bench,
+            &keys("OTHER", "s3cret"),
+            "execute-api",
+            "POST",
+            &url("build-1"),
+            BODY,
+        ),
+        sign(&bench, &farm, "s3", "POST", &url("build-1"), BODY),
+        sign(&bench, &farm, "execute-api", "POST", &url("build-2"), BODY),
+        sign(&bench, &farm, "execute-api", "POST", &url("build-1"), "{}"),
+    ];
+    for signed in attempts {
+        let reply = register(&bench, "build-1", signed, BODY).await;
+        assert_eq!(reply.refusal(), unauthorized);
+    }
+    let signed = sign(&bench, &farm, "execute-api", "POST", &url("other"), BODY);
+    let reply = register(&bench, "other", signed, BODY).await;
+    assert_eq!(
+        reply.refusal(),
+        (403, "forbidden"),
+        "the key is for other environments"
+    );
+
+    let without = Bench::new().await;
+    let signed = sign(
+        &without,
+        &farm,
+        "execute-api",
+        "POST",
+        &url("build-1"),
+        BODY,
+    );
+    assert_eq!(
+        register(&without, "build-1", signed, BODY).await.refusal(),
+        unauthorized
+    );
+}
+
+#[tokio::test]
+async fn a_signing_key_is_an_executors_and_no_harness() {
+    let bench = bench().await;
+    let farm = keys("AKID", "s3cret");
+    let signed = sign(&bench, &farm, "execute-api", "POST", &url("build-1"), BODY);
+    register(&bench, "build-1", signed, BODY).await;
+    let harness = "http://hub.example:8765/direct/build-1";
+    let signed = sign(&bench, &farm, "execute-api", "GET", harness, "");
+    let parts = upgrade("/direct/build-1", signed);
+    assert_eq!(refused(&bench, &parts).await, (403, "forbidden"));
+}
+
+#[test]
+fn broken_files_are_refused_without_showing_their_secrets() {
+    let refused = |text: &str| {
+        let error = AccessKeys::parse(text).unwrap_err();
+        assert!(
+            !format!("{error} {error:?}").contains("s3cret"),
+            "{error:?}"
+        );
+        error
+    };
+    assert!(matches!(refused("key = 7"), KeysError::Syntax { line: 1 }));
+    let extra = format!("{FILE}s3cret = 1\n");
+    assert!(matches!(refused(&extra), KeysError::Syntax { .. }));
+    let empty = FILE.replace("\"AKID\"", "\"\"");
+    assert!(matches!(refused(&empty), KeysError::Empty { index: 1 }));
+    let twice = format!("{FILE}{FILE}");
+    assert!(matches!(refused(&twice), KeysError::Repeated { index: 2 }));
+    let glob = FILE.replace("build-*", "[");
+    assert!(matches!(
+        refused(&glob),
+        KeysError::Environments { index: 1, .. }
+    ));
+    let known = AccessKeys::parse(FILE).unwrap();
+    assert!(!format!("{known:?}").contains("s3cret"));
+
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("keys.toml");
+    assert!(matches!(AccessKeys::read(&path), Err(KeysError::Io { .. })));
+    fs::write(&path, FILE).unwrap();
+    assert!(AccessKeys::read(&path).is_ok());
+}
+
+#[tokio::test]
+async fn a_body_is_read_for_those_only_who_name_a_key() {
+    let bench = bench().await;
+    let large = "x".repeat(1 << 20);
+    for (id, expected) in [("OTHER", 401), ("AKID", 413)] {
+        let signed = sign(
+            &bench,
+            &keys(id, "guess"),
+            "execute-api",
+            "POST",
+            &url("build-1"),
+            BODY,
+        );
+        let reply = register(&bench, "build-1", signed, &large).await;
+        assert_eq!(reply.refusal().0, expected, "{id}");
+    }
+}
+
+#[tokio::test]
+async fn forged_signatures_are_counted() {
+    let few = Rule {
+        burst: 2,
+        per_second: 1,
+    };
+    let rules = RateRules {
+        address: few,
+        principal: few,
+    };
+    let bench = Bench::with(rules, Some(AccessKeys::parse(FILE).unwrap())).await;
+    let mut answers = Vec::new();
+    for _ in 0..3 {
+        let forged = keys("AKID", "guess");
+        let signed = sign(
+            &bench,
+            &forged,
+            "execute-api",
+            "POST",
+            &url("build-1"),
+            BODY,
+        );
+        let reply = register(&bench, "build-1", signed, BODY).await;
+        answers.push(reply.refusal().0);
+    }
+    assert_eq!(answers, [401, 401, 429]);
+}

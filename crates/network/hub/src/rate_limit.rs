@@ -1,0 +1,305 @@
+//! How often somebody may ask: token buckets by principal and by address.
+//! Invariant: tables are bounded. When one is full of busy strangers, those who are new share one
+//! bucket, so that a flood of addresses costs the others nothing.
+//! Not here: `register` and the sockets of executors, which are never limited: executors take a
+//! refusal for good. Who comes there without a token that counts is counted by address.
+
+use std::{
+    collections::HashMap,
+    hash::Hash,
+    net::{IpAddr, Ipv6Addr},
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use crate::principal::PrincipalName;
+
+/// Buckets of each kind: some megabytes at most.
+const CAPACITY: usize = 16_384;
+
+/// How often whom.
+#[derive(Clone, Copy, Debug)]
+pub struct RateRules {
+    /// All requests of one address, before anybody looks at what they present.
+    pub address: Rule,
+    /// Requests of one kind of one principal.
+    pub principal: Rule,
+}
+
+impl Default for RateRules {
+    /// A fleet of a thousand that comes back all at once behind one address, or as one principal,
+    /// is served. What goes on like that is not.
+    fn default() -> Self {
+        Self {
+            address: Rule {
+                burst: 8192,
+                per_second: 1000,
+            },
+            principal: Rule {
+                burst: 2048,
+                per_second: 200,
+            },
+        }
+    }
+}
+
+/// A kind of request that is limited.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[non_exhaustive]
+pub enum Asked {
+    /// A harness asks for the way to an environment.
+    Connect,
+    /// An executor asks about a harness.
+    Validate,
+    /// Somebody looks at environments or removes one.
+    Admin,
+    /// A harness opens a direct socket.
+    Direct,
+}
+
+/// All buckets of a hub.
+#[derive(Debug)]
+pub struct RateLimits(Mutex<Tables>);
+
+#[derive(Debug)]
+struct Tables {
+    addresses: Buckets<IpAddr>,
+    principals: Buckets<(Asked, PrincipalName)>,
+}
+
+impl RateLimits {
+    /// Makes full buckets.
+    pub fn new(rules: RateRules) -> Self {
+        Self(Mutex::new(Tables {
+            addresses: Buckets::new(rules.address, CAPACITY),
+            principals: Buckets::new(rules.principal, CAPACITY),
+        }))
+    }
+
+    /// Counts a request of an address.
+    ///
+    /// # Errors
+    /// When there were too many.
+    pub fn address(&self, address: IpAddr, now: Instant) -> Result<(), Limited> {
+        let mut tables = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = tables.addresses.take(network(address), now);
+        taken.map_err(|retry_after| Limited { retry_after })
+    }
+
+    /// Counts a request of a principal.
+    ///
+    /// # Errors
+    /// When there were too many.
+    pub fn principal(
+        &self,
+        asked: Asked,
+        principal: &PrincipalName,
+        now: Instant,
+    ) -> Result<(), Limited> {
+        let mut tables = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = tables.principals.take((asked, principal.clone()), now);
+        taken.map_err(|retry_after| Limited { retry_after })
+    }
+}
+
+/// Peer: it asks too often.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("too many requests")]
+pub struct Limited {
+    /// How long to wait.
+    pub retry_after: Duration,
+}
+
+/// What one subscriber has: an IPv4 address, or a /64 of IPv6.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let prefix = address.to_bits() & !u128::from(u64::MAX);
+            IpAddr::V6(Ipv6Addr::from_bits(prefix))
+        }
+        address @ IpAddr::V4(_) => address,
+    }
+}
+
+/// How a bucket fills.
+#[derive(Clone, Copy, Debug)]
+pub struct Rule {
+    /// What it holds: how many may come at once.
+    pub burst: u32,
+    /// How many more may come each second, for ever.
+    pub per_second: u32,
+}
+
+/// One bucket per key, all of one rule.
+#[derive(Debug)]
+pub struct Buckets<K> {
+    rule: Rule,
+    capacity: usize,
+    table: HashMap<K, Bucket>,
+    /// For keys that found the table full.
+    strangers: Bucket,
+    swept_at: Option<Instant>,
+}
+
+impl<K: Eq + Hash> Buckets<K> {
+    /// A full table is searched for idle buckets no more often than this.
+    const SWEEP: Duration = Duration::from_secs(1);
+
+    /// Makes a table of at most `capacity` buckets.
+    pub fn new(rule: Rule, capacity: usize) -> Self {
+        Self {
+            rule,
+            capacity,
+            table: HashMap::new(),
+            strangers: Bucket::default(),
+            swept_at: None,
+        }
+    }
+
+    /// Takes one out of a bucket.
+    ///
+    /// # Errors
+    /// When it is empty: how long until it is not.
+    pub fn take(&mut self, key: K, now: Instant) -> Result<(), Duration> {
+        let is_new = !self.table.contains_key(&key);
+        if is_new && self.table.len() >= self.capacity {
+            self.sweep(now);
+        }
+        let bucket = if is_new && self.table.len() >= self.capacity {
+            &mut self.strangers
+        } else {
+            self.table.entry(key).or_default()
+        };
+        bucket.take(self.rule, now)
+    }
+
+    /// How many buckets there are.
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// Forgets buckets that are full again: a new one would be no different.
+    fn sweep(&mut self, now: Instant) {
+        let since = self.swept_at.map(|at| now.saturating_duration_since(at));
+        if since.is_some_and(|since| since < Self::SWEEP) {
+            return;
+        }
+        self.swept_at = Some(now);
+        self.table
+            .retain(|_, bucket| !bucket.missing(now).is_zero());
+    }
+}
+
+/// A bucket, as the moment at which it will be full. That is all there is to know.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bucket {
+    full_at: Option<Instant>,
+}
+
+impl Bucket {
+    fn take(&mut self, rule: Rule, now: Instant) -> Result<(), Duration> {
+        let each = Duration::from_secs(1) / rule.per_second.max(1);
+        let missing = self.missing(now);
+        let room = each * rule.burst;
+        if missing + each > room {
+            return Err(missing + each - room);
+        }
+        self.full_at = now.checked_add(missing + each);
+        Ok(())
+    }
+
+    /// How long it takes to be full.
+    fn missing(self, now: Instant) -> Duration {
+        let until = |at: Instant| at.saturating_duration_since(now);
+        self.full_at.map_or(Duration::ZERO, until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_one_subscriber_share_a_bucket() {
+        let parse = |text: &str| network(text.parse().unwrap());
+        assert_eq!(parse("2001:db8::1"), parse("2001:db8::ffff:0:0:2"));
+        assert_ne!(parse("2001:db8::1"), parse("2001:db8:0:1::1"));
+        assert_eq!(parse("::ffff:192.0.2.1"), parse("192.0.2.1"));
+        assert_ne!(parse("192.0.2.2"), parse("192.0.2.1"));
+    }
+
+    #[test]
+    fn kinds_and_principals_are_counted_apart() {
+        let one = Rule {
+            burst: 1,
+            per_second: 1,
+        };
+        let limits = RateLimits::new(RateRules {
+            address: one,
+            principal: one,
+        });
+        let (now, alice) = (Instant::now(), "alice".parse().unwrap());
+        assert!(limits.principal(Asked::Connect, &alice, now).is_ok());
+        assert!(limits.principal(Asked::Connect, &alice, now).is_err());
+        assert!(limits.principal(Asked::Validate, &alice, now).is_ok());
+        assert!(
+            limits
+                .principal(Asked::Connect, &"bob".parse().unwrap(), now)
+                .is_ok()
+        );
+        let address = "192.0.2.1".parse().unwrap();
+        assert!(limits.address(address, now).is_ok());
+        let refused = limits.address(address, now).unwrap_err();
+        assert_eq!(refused.retry_after, Duration::from_secs(1));
+    }
+
+    const RULE: Rule = Rule {
+        burst: 3,
+        per_second: 10,
+    };
+
+    #[test]
+    fn a_burst_then_a_steady_rate() {
+        let (mut buckets, t0) = (Buckets::new(RULE, 8), Instant::now());
+        for _ in 0..3 {
+            assert_eq!(buckets.take("a", t0), Ok(()));
+        }
+        assert_eq!(buckets.take("a", t0), Err(Duration::from_millis(100)));
+        assert_eq!(buckets.take("b", t0), Ok(()), "buckets are apart");
+        let t1 = t0 + Duration::from_millis(100);
+        assert_eq!(buckets.take("a", t1), Ok(()));
+        assert_eq!(buckets.take("a", t1), Err(Duration::from_millis(100)));
+        let t2 = t1 + Duration::from_secs(3600);
+        let taken = (0..100).filter(|_| buckets.take("a", t2).is_ok()).count();
+        assert_eq!(taken, 3, "waiting longer saves no more than a burst");
+    }
+
+    #[test]
+    fn a_refusal_costs_nothing() {
+        let (mut buckets, t0) = (Buckets::new(RULE, 8), Instant::now());
+        let refused = (0..100).filter(|_| buckets.take("a", t0).is_err()).count();
+        assert_eq!(refused, 97);
+        assert_eq!(buckets.take("a", t0 + Duration::from_millis(100)), Ok(()));
+    }
+
+    #[test]
+    fn a_full_table_makes_strangers_share_and_forgets_the_idle() {
+        let (mut buckets, t0) = (Buckets::new(RULE, 4), Instant::now());
+        for key in 0..4 {
+            buckets.take(key, t0).unwrap();
+        }
+        let strangers = (4..1000)
+            .filter(|key| buckets.take(*key, t0).is_ok())
+            .count();
+        assert_eq!((strangers, buckets.len()), (3, 4));
+        assert_eq!(buckets.take(0, t0), Ok(()), "who is known is not disturbed");
+        let later = t0 + Duration::from_secs(2);
+        assert_eq!(buckets.take(5000, later), Ok(()));
+        assert_eq!(buckets.len(), 1);
+    }
+}

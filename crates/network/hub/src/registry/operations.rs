@@ -1,0 +1,237 @@
+//! `register`: an executor offers an environment.
+
+use std::time::Duration;
+
+use aws_lc_rs::rand;
+use base64_simd::URL_SAFE_NO_PAD;
+use bytes::Bytes;
+use exec_registry::api::{
+    Code, Connect, Connected, Register, Registered, SECURITY_PROFILE, Secret, Validate, Validated,
+};
+use exec_relay::limits::AUTHORIZATION_BYTES;
+use http::{Response, StatusCode};
+use http_body_util::Full;
+
+use super::{Call, Posted, Refusal, Registry, ok};
+use crate::{
+    audit::{Event, Outcome},
+    principal::Principal,
+    rate_limit::Limited,
+    store::{
+        Authorization, AuthorizeError, NewRegistration, RegisterError, RegistrationId, StoreError,
+        TokenHash,
+    },
+};
+
+impl Registry {
+    pub(super) async fn register(
+        &self,
+        call: &Call,
+        principal: &Principal,
+        posted: &Posted,
+        event: &mut Event,
+    ) -> Result<Response<Full<Bytes>>, Refusal> {
+        let wanted: Register = posted.parse()?;
+        if wanted.security_profile != SECURITY_PROFILE {
+            let message = format!("the only security profile here is {SECURITY_PROFILE}");
+            let status = StatusCode::BAD_REQUEST;
+            return Err(Refusal::new(
+                status,
+                "unsupported_security_profile",
+                message,
+            ));
+        }
+        let services = &self.services;
+        let websocket = call.websocket(&services.address)?;
+        // Whether it is another principal's already the store decides, in one go with the rest.
+        if !principal.may_claim(&call.environment) {
+            return Err(refuse_registration(RegisterError::Foreign));
+        }
+        let new = NewRegistration {
+            environment: call.environment.clone(),
+            id: RegistrationId::generate(),
+            executor_key: wanted.executor_public_key,
+            principal: principal.name.clone(),
+            at: call.moment.at,
+        };
+        let made = services
+            .store
+            .register(new)
+            .await
+            .map_err(refuse_registration)?;
+        event.registration = Some(made.id.clone());
+        services.close_others(&made.environment).await;
+        let signer = &services.signer;
+        let url = signer.executor_url(&websocket, &made.environment, &made.id);
+        Ok(ok(&Registered {
+            environment_id: made.environment.to_string(),
+            url: Secret::new(url),
+            security_profile: SECURITY_PROFILE.to_owned(),
+            executor_registration_id: made.id.to_string(),
+        }))
+    }
+}
+
+fn refuse_registration(error: RegisterError) -> Refusal {
+    match error {
+        RegisterError::Foreign => Refusal::forbidden("this environment is not yours to register"),
+        RegisterError::Conflict => {
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            Refusal::new(status, Code::RegistrationConflict.as_str(), error)
+        }
+        RegisterError::Limit | RegisterError::Full => {
+            Refusal::new(StatusCode::FORBIDDEN, "environment_limit", error)
+        }
+        RegisterError::Store(error) => later(&error),
+    }
+}
+
+/// Executors end at every failure but two. This one makes them ask again, for as long as it takes:
+/// a store that is away for a minute shall not end them all.
+pub(crate) fn later(error: &StoreError) -> Refusal {
+    tracing::error!(
+        error = error as &dyn std::error::Error,
+        "the store failed a registration"
+    );
+    let code = Code::AuthenticationServiceUnavailable.as_str();
+    let message = "the hub cannot reach its store";
+    Refusal::new(StatusCode::BAD_GATEWAY, code, message)
+}
+
+/// How long an authorization may be used. A harness needs twenty seconds at the most.
+const LIFETIME: Duration = Duration::from_secs(60);
+
+impl Registry {
+    pub(super) async fn connect(
+        &self,
+        call: &Call,
+        principal: &Principal,
+        posted: &Posted,
+        event: &mut Event,
+    ) -> Result<Response<Full<Bytes>>, Refusal> {
+        let Connect { harness_public_key } = posted.parse()?;
+        let services = &self.services;
+        let websocket = call.websocket(&services.address)?;
+        let found = services.store.registration(&call.environment).await;
+        let found = found.map_err(|error| Refusal::store(&error))?;
+        let current = match found {
+            Some(current) if principal.may_connect(&call.environment, &current.owner) => current,
+            _ if !principal.may_await(&call.environment) => {
+                return Err(Refusal::forbidden(
+                    "you may not connect to this environment",
+                ));
+            }
+            // A harness may be started before its executor: it asks again after this answer, and
+            // takes any other for good.
+            None => return Err(Refusal::offline()),
+            Some(_) => return Err(Refusal::offline().hiding("forbidden")),
+        };
+        event.registration = Some(current.id.clone());
+        let presence = services.store.presence(&call.environment).await;
+        let presence = presence.map_err(|error| Refusal::store(&error))?;
+        // A handshake binds the registration, so one that is not connected leads nowhere.
+        if presence.is_none_or(|seen| seen.registration != current.id) {
+            return Err(Refusal::offline());
+        }
+        let now = call.moment.at;
+        let token = token()?;
+        let authorization = Authorization {
+            environment: call.environment.clone(),
+            registration: current.id.clone(),
+            harness_key: harness_public_key.clone(),
+            principal: principal.name.clone(),
+            expires_at: now.plus(LIFETIME),
+        };
+        let hash = TokenHash::of(&call.environment, token.expose());
+        let kept = services.store.authorize(hash, authorization, now).await;
+        kept.map_err(refuse_connection)?;
+        let url = services.signer.harness_url(
+            &websocket,
+            &call.environment,
+            &current.id,
+            &harness_public_key,
+            now,
+        );
+        Ok(ok(&Connected {
+            environment_id: call.environment.to_string(),
+            url: Secret::new(url),
+            security_profile: SECURITY_PROFILE.to_owned(),
+            executor_registration_id: current.id.to_string(),
+            executor_public_key: current.executor_key,
+            harness_key_authorization: Secret::new(token.into_exposed()),
+        }))
+    }
+}
+
+/// 256 random bits.
+fn token() -> Result<Secret, Refusal> {
+    let mut bytes = [0; 32];
+    rand::fill(&mut bytes).map_err(|_| {
+        let status = StatusCode::INTERNAL_SERVER_ERROR;
+        Refusal::new(status, "internal", "the host gave no randomness")
+    })?;
+    Ok(Secret::new(URL_SAFE_NO_PAD.encode_to_string(bytes)))
+}
+
+fn refuse_connection(error: AuthorizeError) -> Refusal {
+    match error {
+        AuthorizeError::Limit | AuthorizeError::Full => Refusal::limited(Limited {
+            retry_after: Duration::from_secs(1),
+        }),
+        AuthorizeError::Store(error) => Refusal::store(&error),
+    }
+}
+
+impl Registry {
+    /// Says yes once for each authorization, and only if everything is as it was when it was made.
+    ///
+    /// Whatever is asked with a token by an executor of its environment uses it up, fitting or not:
+    /// whoever asks with another registration or key holds what was meant for another.
+    pub(super) async fn validate(
+        &self,
+        call: &Call,
+        principal: &Principal,
+        posted: &Posted,
+        event: &mut Event,
+    ) -> Result<Response<Full<Bytes>>, Refusal> {
+        let asked: Validate = posted.parse()?;
+        if !principal.may_claim(&call.environment) {
+            return Err(Refusal::forbidden("you may not run this environment"));
+        }
+        let store = &self.services.store;
+        let found = store.registration(&call.environment).await;
+        let found = found.map_err(|error| Refusal::store(&error))?;
+        let current = match found {
+            Some(current) if principal.may_register(&call.environment, &current.owner) => current,
+            Some(_) => return Err(Refusal::unknown_environment().hiding("forbidden")),
+            None => return Err(Refusal::unknown_environment()),
+        };
+        event.registration = Some(current.id.clone());
+        let token = asked.harness_key_authorization.expose();
+        if token.len() > AUTHORIZATION_BYTES {
+            return Ok(no(event, "invalid_authorization"));
+        }
+        let hash = TokenHash::of(&call.environment, token);
+        let redeemed = store.redeem(hash, call.moment.at).await;
+        let redeemed = redeemed.map_err(|error| Refusal::store(&error))?;
+        let Some(authorization) = redeemed else {
+            return Ok(no(event, "invalid_authorization"));
+        };
+        event.harness = Some(authorization.principal.clone());
+        if asked.executor_registration_id != current.id.as_str() {
+            return Ok(no(event, "registration_superseded"));
+        }
+        let fits = authorization.environment == call.environment
+            && authorization.registration == current.id
+            && authorization.harness_key == asked.harness_public_key;
+        if !fits {
+            return Ok(no(event, "foreign_authorization"));
+        }
+        Ok(ok(&Validated { valid: true }))
+    }
+}
+
+fn no(event: &mut Event, reason: &'static str) -> Response<Full<Bytes>> {
+    event.outcome = Outcome::Refused(reason);
+    ok(&Validated { valid: false })
+}

@@ -1,0 +1,575 @@
+use std::{sync::Arc, time::Duration};
+
+use exec_registry::api::{Connected, Registered};
+use exec_relay::identity::PublicKey;
+use http::StatusCode;
+use serde_json::json;
+
+use super::{Bench, Reply, key};
+use crate::{
+    circuit_dialer::Exchange,
+    executor_table::Switch,
+    principal::Role,
+    registry::{Registry, Services},
+    store::ConnectionId,
+    tokens::Token,
+    url::{Pass, PassError},
+};
+
+#[tokio::test]
+async fn an_executor_gets_a_url_that_is_signed_for_its_registration() {
+    let bench = Bench::new().await;
+    let reply = bench.register("env-1", &bench.token("alice"), &key()).await;
+    assert_eq!(reply.status, StatusCode::OK);
+    let registered: Registered = serde_json::from_value(reply.body).unwrap();
+    assert_eq!(registered.environment_id, "env-1");
+    assert_eq!(registered.security_profile, "noise_hybrid_ik_v1");
+    let url = url::Url::parse(registered.url.expose()).unwrap();
+    assert_eq!(url.origin().ascii_serialization(), "ws://hub.example:8765");
+    let pass = bench
+        .services
+        .signer
+        .check(url.path(), url.query(), bench.moment.at);
+    let expected = Pass::Executor {
+        environment: "env-1".parse().unwrap(),
+        registration: registered.executor_registration_id.parse().unwrap(),
+    };
+    assert_eq!(pass, Ok(expected));
+    assert_eq!(reply.headers["cache-control"], "no-store");
+}
+
+#[tokio::test]
+async fn an_executor_that_registers_twice_supersedes_itself() {
+    let bench = Bench::new().await;
+    let (alice, mine) = (bench.token("alice"), key());
+    let first = bench.register("env-1", &alice, &mine).await;
+    bench.attach("env-1", &first).await;
+    let second = bench.register("env-1", &alice, &mine).await;
+    let id = second.text("executor_registration_id");
+    assert_ne!(first.text("executor_registration_id"), id);
+    let told = bench.sockets.told();
+    let last = ("env-1".parse().unwrap(), Some(id.parse().unwrap()));
+    assert_eq!(
+        told.last(),
+        Some(&last),
+        "sockets of other registrations are closed"
+    );
+}
+
+#[tokio::test]
+async fn of_two_executors_the_newer_wins_and_the_older_waits_until_it_is_gone() {
+    let mut bench = Bench::new().await;
+    let (alice, old, young) = (bench.token("alice"), key(), key());
+    let first = bench.register("env-1", &alice, &old).await;
+    bench.attach("env-1", &first).await;
+    let second = bench.register("env-1", &alice, &young).await;
+    assert_eq!(second.status, StatusCode::OK);
+    let conflict = (503, "registration_conflict");
+    assert_eq!(
+        bench.register("env-1", &alice, &old).await.refusal(),
+        conflict
+    );
+    bench.attach("env-1", &second).await;
+    bench.advance(Duration::from_secs(3600));
+    assert_eq!(
+        bench.register("env-1", &alice, &old).await.refusal(),
+        conflict
+    );
+
+    let environment = "env-1".parse().unwrap();
+    let presence = bench
+        .services
+        .store
+        .presence(&environment)
+        .await
+        .unwrap()
+        .unwrap();
+    bench
+        .services
+        .store
+        .detach(&presence, bench.moment.at)
+        .await
+        .unwrap();
+    // It may be on its way back.
+    assert_eq!(
+        bench.register("env-1", &alice, &old).await.refusal(),
+        conflict
+    );
+    bench.advance(Duration::from_secs(30));
+    assert_eq!(
+        bench.register("env-1", &alice, &old).await.status,
+        StatusCode::OK
+    );
+}
+
+#[tokio::test]
+async fn a_registration_whose_executor_hung_up_is_made_to_its_end() {
+    let bench = Bench::new().await;
+    let (alice, mine) = (bench.token("alice"), key());
+    let mut request = Box::pin(bench.register("env-1", &alice, &mine));
+    // The store has it; the answer is not there yet.
+    assert!(futures_util::poll!(&mut request).is_pending());
+    drop(request);
+    let line = bench.await_line("register").await;
+    assert_eq!(line["outcome"], "allowed");
+    let environment = "env-1".parse().unwrap();
+    let current = bench.services.store.registration(&environment).await;
+    let current = current.unwrap().unwrap().id;
+    assert_eq!(line["registration"], current.as_str());
+    assert_eq!(bench.sockets.told(), [(environment, Some(current))]);
+}
+
+#[tokio::test]
+async fn only_the_owner_registers_and_globs_bound_what_may_be_claimed() {
+    let bench = Bench::new().await;
+    let forbidden = (403, "forbidden");
+    let alice = bench.token("alice");
+    assert_eq!(
+        bench.register("env-1", &alice, &key()).await.status,
+        StatusCode::OK
+    );
+    let bob = bench.token_for("bob", &[Role::Executor, Role::Admin], &["*"]);
+    assert_eq!(
+        bench.register("env-1", &bob, &key()).await.refusal(),
+        forbidden
+    );
+    let narrow = bench.token_for("carol", &[Role::Executor], &["box-*"]);
+    assert_eq!(
+        bench.register("env-2", &narrow, &key()).await.refusal(),
+        forbidden
+    );
+    assert_eq!(
+        bench.register("box-2", &narrow, &key()).await.status,
+        StatusCode::OK
+    );
+    let harness = bench.token_for("dave", &[Role::Harness], &[]);
+    assert_eq!(
+        bench.register("env-3", &harness, &key()).await.refusal(),
+        forbidden
+    );
+    let same_person = bench.token_for("alice", &[Role::Harness], &[]);
+    assert_eq!(
+        bench
+            .register("env-1", &same_person, &key())
+            .await
+            .refusal(),
+        forbidden
+    );
+}
+
+#[tokio::test]
+async fn another_security_profile_is_refused() {
+    let bench = Bench::new().await;
+    let body = json!({"security_profile": "plain", "executor_public_key": key()});
+    let reply = bench
+        .post("env-1/register", &bench.token("alice"), &body)
+        .await;
+    assert_eq!(reply.refusal(), (400, "unsupported_security_profile"));
+}
+
+#[tokio::test]
+async fn one_principal_has_so_many_environments_and_the_others_have_theirs() {
+    let bench = Bench::new().await;
+    let (mallory, bob, mine) = (bench.token("mallory"), bench.token("bob"), key());
+    let direct = json!({"transport": "direct_jsonrpc_v1"});
+    let claims = (0..1024).map(|n| {
+        let (bench, mallory, mine, direct) = (&bench, &mallory, &mine, &direct);
+        async move {
+            if n % 2 == 0 {
+                bench.register(&format!("env-{n}"), mallory, mine).await
+            } else {
+                let path = format!("env-{n}/direct/register");
+                bench.post(&path, mallory, direct).await
+            }
+        }
+    });
+    for reply in futures_util::future::join_all(claims).await {
+        assert_eq!(reply.status, StatusCode::OK);
+    }
+    let limit = (403, "environment_limit");
+    let more = bench.register("more", &mallory, &mine).await;
+    assert_eq!(more.refusal(), limit);
+    let more = bench.post("more/direct/register", &mallory, &direct).await;
+    assert_eq!(more.refusal(), limit);
+    // What is there already is registered again, and others are not disturbed.
+    let again = bench.register("env-0", &mallory, &mine).await;
+    assert_eq!(again.status, StatusCode::OK);
+    let other = bench.register("more", &bob, &mine).await;
+    assert_eq!(other.status, StatusCode::OK);
+    let removed = bench.services.store.remove(&"env-7".parse().unwrap()).await;
+    assert!(removed.unwrap());
+    let room = bench.register("room", &mallory, &mine).await;
+    assert_eq!(room.status, StatusCode::OK);
+    let bench = bench.restart().await;
+    let more = bench.register("more-still", &mallory, &mine).await;
+    assert_eq!(more.refusal(), limit, "a restart counts the same");
+}
+
+#[tokio::test]
+async fn a_registration_that_is_answered_late_leaves_a_newer_one_alone() {
+    let bench = Bench::new().await;
+    let switch = Arc::new(Switch::default());
+    let services = Services {
+        exchange: Arc::clone(&switch) as Arc<dyn Exchange>,
+        ..bench.services.clone()
+    };
+    let registry = Registry::new(services, Arc::clone(&bench.direct));
+    let alice = bench.token("alice");
+    let register = |key| {
+        let body = json!({"security_profile": "noise_hybrid_ik_v1", "executor_public_key": key});
+        let (bench, registry, alice) = (&bench, &registry, &alice);
+        async move {
+            bench
+                .post_to(registry, "env-1/register", alice, &body)
+                .await
+        }
+    };
+    let mut late = Box::pin(register(key()));
+    assert!(futures_util::poll!(&mut late).is_pending());
+    let newer = register(key()).await;
+    let mut attachment = switch.attach(
+        "env-1".parse().unwrap(),
+        newer.text("executor_registration_id").parse().unwrap(),
+        ConnectionId::generate(),
+    );
+    assert_eq!(late.await.status, StatusCode::OK);
+    assert!(attachment.evicted.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn a_harness_gets_everything_of_one_registration() {
+    let bench = Bench::new().await;
+    let (alice, executor, harness) = (bench.token("alice"), key(), key());
+    let registered = bench.register("env-1", &alice, &executor).await;
+    bench.attach("env-1", &registered).await;
+    let reply = bench.connect("env-1", &alice, &harness).await;
+    assert_eq!(reply.status, StatusCode::OK);
+    let connected: Connected = serde_json::from_value(reply.body).unwrap();
+    assert_eq!(connected.environment_id, "env-1");
+    assert_eq!(connected.executor_public_key, executor);
+    let id = registered.text("executor_registration_id");
+    assert_eq!(connected.executor_registration_id, id);
+    assert!(connected.harness_key_authorization.expose().len() >= 43);
+
+    let url = url::Url::parse(connected.url.expose()).unwrap();
+    let check = |now| bench.services.signer.check(url.path(), url.query(), now);
+    assert!(matches!(check(bench.moment.at), Ok(Pass::Harness { .. })));
+    let late = bench.moment.at.plus(Duration::from_secs(61));
+    assert_eq!(check(late), Err(PassError::Expired));
+}
+
+#[tokio::test]
+async fn without_an_executor_of_the_current_registration_the_environment_is_offline() {
+    let bench = Bench::new().await;
+    let (alice, executor) = (bench.token("alice"), key());
+    let offline = (409, "environment_offline");
+    let unknown = bench.connect("env-1", &alice, &key()).await;
+    assert_eq!(unknown.refusal(), offline, "nobody has registered it yet");
+    for token in [
+        bench.token_for("bob", &[Role::Executor], &[]),
+        bench.token_for("bob", &[Role::Harness], &["box-*"]),
+    ] {
+        let never = bench.connect("env-1", &token, &key()).await;
+        assert_eq!(never.refusal(), (403, "forbidden"));
+    }
+
+    let first = bench.register("env-1", &alice, &executor).await;
+    assert_eq!(
+        bench.connect("env-1", &alice, &key()).await.refusal(),
+        offline
+    );
+    bench.attach("env-1", &first).await;
+    assert_eq!(
+        bench.connect("env-1", &alice, &key()).await.status,
+        StatusCode::OK
+    );
+    // The socket of the first one is still there; it could not answer the second one's handshakes.
+    bench.register("env-1", &alice, &executor).await;
+    assert_eq!(
+        bench.connect("env-1", &alice, &key()).await.refusal(),
+        offline
+    );
+}
+
+#[tokio::test]
+async fn owners_and_tokens_that_name_the_environment_may_connect() {
+    let bench = Bench::new().await;
+    let alice = bench.token("alice");
+    let registered = bench.register("env-1", &alice, &key()).await;
+    bench.attach("env-1", &registered).await;
+    let named = bench.token_for("bob", &[Role::Harness], &["env-*"]);
+    assert_eq!(
+        bench.connect("env-1", &named, &key()).await.status,
+        StatusCode::OK
+    );
+    let stranger = bench.token_for("bob", &[Role::Harness], &[]);
+    assert_eq!(
+        bench.connect("env-1", &stranger, &key()).await.refusal(),
+        (409, "environment_offline")
+    );
+    let refused = [
+        bench.token_for("bob", &[Role::Harness], &["box-*"]),
+        bench.token_for("alice", &[Role::Executor], &[]),
+        bench.token_for("root", &[Role::Admin], &["*"]),
+    ];
+    for token in refused {
+        let reply = bench.connect("env-1", &token, &key()).await;
+        assert_eq!(reply.refusal(), (403, "forbidden"));
+    }
+}
+
+#[tokio::test]
+async fn one_who_uses_no_authorization_gets_no_more_and_others_get_theirs() {
+    let mut bench = Bench::new().await;
+    let (alice, mallory) = (
+        bench.token("alice"),
+        bench.token_for("mallory", &[Role::Harness], &["*"]),
+    );
+    let registered = bench.register("env-1", &alice, &key()).await;
+    bench.attach("env-1", &registered).await;
+    let harness = key();
+    for _ in 0..1024 {
+        let reply = bench.connect("env-1", &mallory, &harness).await;
+        assert_eq!(reply.status, StatusCode::OK);
+    }
+    let reply = bench.connect("env-1", &mallory, &harness).await;
+    assert_eq!(reply.refusal(), (429, "too_many_requests"));
+    assert!(reply.headers.contains_key("retry-after"));
+    let other = bench.connect("env-1", &alice, &harness).await;
+    assert_eq!(other.status, StatusCode::OK);
+    bench.advance(Duration::from_secs(60));
+    let later = bench.connect("env-1", &mallory, &harness).await;
+    assert_eq!(later.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn nobody_learns_which_environments_of_others_exist() {
+    let bench = Bench::new().await;
+    let alice = bench.token("alice");
+    let registered = bench.register("env-1", &alice, &key()).await;
+    bench.attach("env-1", &registered).await;
+    for token in [
+        bench.token_for("bob", &[Role::Harness], &[]),
+        bench.token_for("bob", &[Role::Harness], &["box-*"]),
+    ] {
+        let foreign = bench.connect("env-1", &token, &key()).await;
+        let unknown = bench.connect("env-2", &token, &key()).await;
+        assert_eq!(
+            (foreign.status, foreign.body),
+            (unknown.status, unknown.body)
+        );
+    }
+    let lines = bench.audited();
+    let reasons: Vec<_> = lines.iter().map(|line| &line["reason"]).collect();
+    let expected = ["forbidden", "environment_offline", "forbidden", "forbidden"];
+    assert_eq!(reasons[1..], expected, "the log tells the operator");
+}
+
+/// An executor that is connected, and a harness that has its bundle.
+struct Scene {
+    bench: Bench,
+    alice: Token,
+    harness: PublicKey,
+    registration: String,
+    authorization: String,
+}
+
+impl Scene {
+    async fn new() -> Self {
+        let bench = Bench::new().await;
+        let (alice, harness) = (bench.token("alice"), key());
+        let registered = bench.register("env-1", &alice, &key()).await;
+        bench.attach("env-1", &registered).await;
+        let connected = bench.connect("env-1", &alice, &harness).await;
+        Self {
+            registration: registered.text("executor_registration_id").to_owned(),
+            authorization: connected.text("harness_key_authorization").to_owned(),
+            bench,
+            alice,
+            harness,
+        }
+    }
+
+    async fn ask(
+        &self,
+        environment: &str,
+        token: &Token,
+        registration: &str,
+        harness: &PublicKey,
+        authorization: &str,
+    ) -> Reply {
+        let body = json!({"executor_registration_id": registration,
+            "harness_public_key": harness, "harness_key_authorization": authorization});
+        self.bench
+            .post(&format!("{environment}/validate"), token, &body)
+            .await
+    }
+
+    async fn validate(&self) -> Reply {
+        let (registration, authorization) = (&self.registration, &self.authorization);
+        self.ask(
+            "env-1",
+            &self.alice,
+            registration,
+            &self.harness,
+            authorization,
+        )
+        .await
+    }
+}
+
+#[track_caller]
+fn assert_valid(reply: &Reply, valid: bool) {
+    assert_eq!(
+        (reply.status, &reply.body),
+        (StatusCode::OK, &json!({"valid": valid}))
+    );
+}
+
+#[tokio::test]
+async fn an_authorization_counts_once() {
+    let scene = Scene::new().await;
+    assert_valid(&scene.validate().await, true);
+    assert_valid(&scene.validate().await, false);
+    let validations: Vec<_> = scene.bench.audited().into_iter().rev().take(2).collect();
+    assert_eq!(validations[1]["outcome"], "allowed");
+    assert_eq!(validations[1]["harness"], "alice");
+    assert_eq!(validations[0]["reason"], "invalid_authorization");
+}
+
+#[tokio::test]
+async fn of_many_at_once_one_is_let_in() {
+    let scene = Scene::new().await;
+    let all = futures_util::future::join_all((0..16).map(|_| scene.validate())).await;
+    let valid = all
+        .iter()
+        .filter(|reply| reply.body["valid"] == true)
+        .count();
+    assert_eq!(valid, 1);
+}
+
+#[tokio::test]
+async fn an_authorization_expires_after_a_minute() {
+    let mut scene = Scene::new().await;
+    scene.bench.advance(Duration::from_secs(60));
+    assert_valid(&scene.validate().await, false);
+    let mut scene = Scene::new().await;
+    scene.bench.advance(Duration::from_millis(59_999));
+    assert_valid(&scene.validate().await, true);
+}
+
+#[tokio::test]
+async fn forged_and_borrowed_authorizations_are_refused() {
+    let scene = Scene::new().await;
+    let (registration, authorization) = (&scene.registration, &scene.authorization);
+    let mut forged = authorization.clone();
+    forged.replace_range(..1, if forged.starts_with('A') { "B" } else { "A" });
+    for text in [forged.as_str(), "", " ", &"x".repeat(5000)] {
+        let reply = scene
+            .ask("env-1", &scene.alice, registration, &scene.harness, text)
+            .await;
+        assert_valid(&reply, false);
+    }
+    // None of that has used it up.
+    assert_valid(&scene.validate().await, true);
+}
+
+#[tokio::test]
+async fn asking_with_another_key_or_registration_uses_the_authorization_up() {
+    let scene = Scene::new().await;
+    let (registration, authorization) = (&scene.registration, &scene.authorization);
+    let stolen = scene
+        .ask("env-1", &scene.alice, registration, &key(), authorization)
+        .await;
+    assert_valid(&stolen, false);
+    assert_valid(&scene.validate().await, false);
+
+    let scene = Scene::new().await;
+    let (harness, authorization) = (&scene.harness, &scene.authorization);
+    let other = scene
+        .ask("env-1", &scene.alice, "reg-other", harness, authorization)
+        .await;
+    assert_valid(&other, false);
+    assert_valid(&scene.validate().await, false);
+    let lines = scene.bench.audited();
+    let reason = &lines[lines.len() - 2]["reason"];
+    assert_eq!(reason, "registration_superseded");
+}
+
+#[tokio::test]
+async fn an_authorization_means_nothing_in_another_environment() {
+    let scene = Scene::new().await;
+    let other = scene.bench.register("env-2", &scene.alice, &key()).await;
+    let registration = other.text("executor_registration_id");
+    let (harness, authorization) = (&scene.harness, &scene.authorization);
+    let reply = scene
+        .ask("env-2", &scene.alice, registration, harness, authorization)
+        .await;
+    assert_valid(&reply, false);
+    assert_valid(&scene.validate().await, true);
+}
+
+#[tokio::test]
+async fn an_authorization_does_not_outlive_its_registration() {
+    let scene = Scene::new().await;
+    let newer = scene.bench.register("env-1", &scene.alice, &key()).await;
+    assert_valid(&scene.validate().await, false);
+    let current = newer.text("executor_registration_id");
+    let (harness, authorization) = (&scene.harness, &scene.authorization);
+    let reply = scene
+        .ask("env-1", &scene.alice, current, harness, authorization)
+        .await;
+    assert_valid(&reply, false);
+}
+
+#[tokio::test]
+async fn only_the_owner_validates() {
+    let scene = Scene::new().await;
+    let bob = scene.bench.token("bob");
+    let (registration, authorization) = (&scene.registration, &scene.authorization);
+    let reply = scene
+        .ask("env-1", &bob, registration, &scene.harness, authorization)
+        .await;
+    assert_eq!(reply.refusal(), (404, "environment_not_found"));
+    assert_valid(&scene.validate().await, true);
+}
+
+#[tokio::test]
+async fn validating_tells_nobody_which_environments_of_others_exist() {
+    let scene = Scene::new().await;
+    let bob = scene.bench.token("bob");
+    let harness = scene.bench.token_for("carol", &[Role::Harness], &[]);
+    let narrow = scene.bench.token_for("dave", &[Role::Executor], &["box-*"]);
+    let (registration, authorization) = (&scene.registration, &scene.authorization);
+    for token in [&bob, &harness, &narrow] {
+        let ask = |environment| {
+            scene.ask(
+                environment,
+                token,
+                registration,
+                &scene.harness,
+                authorization,
+            )
+        };
+        let (foreign, missing) = (ask("env-1").await, ask("env-9").await);
+        assert_eq!(
+            (foreign.status, foreign.body),
+            (missing.status, missing.body)
+        );
+    }
+    let lines = scene.bench.audited();
+    let reasons: Vec<_> = lines[lines.len() - 6..]
+        .iter()
+        .map(|line| line["reason"].as_str().unwrap())
+        .collect();
+    let forbidden = "forbidden";
+    let expected = [
+        forbidden,
+        "environment_not_found",
+        forbidden,
+        forbidden,
+        forbidden,
+        forbidden,
+    ];
+    assert_eq!(reasons, expected, "the log tells");
+}

@@ -1,0 +1,489 @@
+//! What an executor sees.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::SinkExt as _;
+use http::StatusCode;
+use tokio::time::{Instant, timeout};
+use tokio_tungstenite::tungstenite::Message;
+
+use super::{Broken, Rig, SOCKET_BYTES, data, environment, handshake, reset, resume};
+use crate::{circuit::Ending, limits};
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_executor_closes_its_harnesses_and_is_not_present() {
+    let rig = Rig::new();
+    let mut executor = rig.executor().await;
+    let mut one = rig.stream(&mut executor, "one").await;
+    let mut two = rig.stream(&mut executor, "two").await;
+    executor.send(data("one", 0, 5)).await;
+    assert!(rig.store.is_attached());
+    executor.cut().await;
+    assert_eq!(
+        one.next().await,
+        Ok(data("one", 0, 5)),
+        "sent before the end"
+    );
+    assert_eq!(one.next().await, Err(Some(1012)));
+    assert_eq!(two.next().await, Err(Some(1012)));
+    assert!(!rig.store.is_attached());
+    assert!(rig.counts("exec_hub_sockets{role=\"executor\"} 0"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_executor_is_attached_before_its_upgrade_is_answered() {
+    let rig = Rig::new();
+    let admission = rig.admit(&rig.executor_url("reg-1")).await.unwrap();
+    assert!(rig.store.is_attached());
+    assert_eq!(rig.rendezvous.switch.attached().len(), 1);
+    // A harness may be faster than the rest of the upgrade.
+    let mut harness = rig.harness().await;
+    harness.send(resume("s")).await;
+    let mut executor = rig.open(admission).await;
+    assert_eq!(executor.next().await, Ok(resume("s")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upgrade_that_fails_after_it_was_admitted_detaches_the_executor() {
+    let rig = Rig::new();
+    let admission = rig.admit(&rig.executor_url("reg-1")).await.unwrap();
+    drop(admission);
+    assert!(rig.rendezvous.switch.attached().is_empty());
+    rig.until_detached().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_executor_that_the_store_did_not_take_is_refused_and_not_present() {
+    for broken in [Broken::Fails, Broken::Hangs] {
+        let rig = Rig::new();
+        *rig.store.broken.lock().unwrap() = Some(broken);
+        let refused = rig.admit(&rig.executor_url("reg-1")).await.unwrap_err();
+        // The executor keeps its URL and tries again.
+        let expected = StatusCode::SERVICE_UNAVAILABLE;
+        assert_eq!(refused.status(), expected, "{broken:?}");
+        assert!(rig.rendezvous.switch.attached().is_empty());
+        // A presence that stays keeps those who wait for the environment away for good.
+        rig.until_detached().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_socket_of_the_same_registration_replaces_the_old_one() {
+    let rig = Rig::new();
+    let mut old = rig.executor().await;
+    let mut harness = rig.stream(&mut old, "s").await;
+    let mut new = rig.executor().await;
+    assert_eq!(old.next().await, Err(Some(1012)));
+    assert_eq!(harness.next().await, Err(Some(1012)));
+    old.cut().await;
+    assert!(
+        rig.store.is_attached(),
+        "the old socket leaves the new one alone"
+    );
+    let mut harness = rig.stream(&mut new, "s").await;
+    new.send(data("s", 0, 1)).await;
+    assert_eq!(harness.next().await, Ok(data("s", 0, 1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn garbage_and_text_of_an_executor_are_dropped() {
+    let rig = Rig::new();
+    let mut executor = rig.executor().await;
+    let mut harness = rig.stream(&mut executor, "s").await;
+    executor.send(Bytes::from_static(b"garbage")).await;
+    executor.send_message(Message::Text("text".into())).await;
+    executor.send(data("nobody", 0, 1)).await;
+    executor.send(data("s", 0, 1)).await;
+    assert_eq!(harness.next().await, Ok(data("s", 0, 1)));
+    assert!(rig.counts("exec_hub_frames_dropped_total{reason=\"garbage\"} 2"));
+    assert!(rig.counts("exec_hub_frames_dropped_total{reason=\"unknown_stream\"} 1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_url_is_good_while_its_registration_is_current() {
+    let rig = Rig::new();
+    assert!(rig.admit(&rig.executor_url("reg-1")).await.is_ok());
+    let refused = rig.admit(&rig.executor_url("reg-2")).await.unwrap_err();
+    assert_eq!(refused.status(), StatusCode::GONE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn forged_urls_are_refused_by_role() {
+    let rig = Rig::new();
+    let status = async |url: &str| rig.admit(url).await.unwrap_err().status();
+    let executor = rig.executor_url("reg-1").replace("env-1", "env-2");
+    assert_eq!(status(&executor).await, StatusCode::FORBIDDEN);
+    let harness = rig.harness_url().replace("env-1", "env-2");
+    assert_eq!(status(&harness).await, StatusCode::UNAUTHORIZED);
+}
+
+#[tokio::test(start_paused = true)]
+async fn supersession_closes_the_socket_and_its_url() {
+    let rig = Rig::new();
+    let mut executor = rig.executor().await;
+    let mut harness = rig.stream(&mut executor, "s").await;
+    let next: crate::store::RegistrationId = "reg-2".parse().unwrap();
+    *rig.store.current.lock().unwrap() = next;
+    let exchange = &rig.rendezvous.exchange;
+    exchange.supersede(environment(), &*rig.store).await;
+    assert_eq!(executor.next().await, Err(Some(1012)));
+    assert_eq!(harness.next().await, Err(Some(1012)));
+    let refused = rig.admit(&rig.executor_url("reg-1")).await.unwrap_err();
+    assert_eq!(refused.status(), StatusCode::GONE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_registration_superseded_during_the_upgrade_is_closed() {
+    let rig = Rig::new();
+    let admission = rig.admit(&rig.executor_url("reg-1")).await.unwrap();
+    *rig.store.current.lock().unwrap() = "reg-2".parse().unwrap();
+    let exchange = &rig.rendezvous.exchange;
+    exchange.supersede(environment(), &*rig.store).await;
+    let mut executor = rig.open(admission).await;
+    assert_eq!(executor.next().await, Err(Some(1012)));
+    assert!(rig.rendezvous.switch.attached().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn everybody_is_told_when_the_hub_stops() {
+    let rig = Rig::new();
+    let mut executor = rig.executor().await;
+    let mut harness = rig.stream(&mut executor, "s").await;
+    rig.stop.send(true).unwrap();
+    rig.rendezvous.switch.close_all(Ending::Stopping);
+    assert_eq!(executor.next().await, Err(Some(1012)));
+    assert_eq!(harness.next().await, Err(Some(1012)));
+    let refused = rig.admit(&rig.harness_url()).await.unwrap_err();
+    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_executor_admitted_just_before_the_hub_stops_is_told_so() {
+    let rig = Rig::new();
+    let admission = rig.admit(&rig.executor_url("reg-1")).await.unwrap();
+    rig.stop.send(true).unwrap();
+    rig.rendezvous.switch.close_all(Ending::Stopping);
+    assert_eq!(rig.open(admission).await.next().await, Err(Some(1012)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn frames_pass_unchanged_in_order_and_only_to_their_harness() {
+    let rig = Rig::new();
+    let mut executor = rig.executor().await;
+    let mut one = rig.stream(&mut executor, "one").await;
+    let mut two = rig.stream(&mut executor, "two").await;
+    for seq in 0..300 {
+        executor.send(data("one", seq, 10)).await;
+        executor.send(data("two", seq, 20)).await;
+        one.send(data("one", seq, 30)).await;
+        assert_eq!(one.next().await, Ok(data("one", seq, 10)));
+        assert_eq!(two.next().await, Ok(data("two", seq, 20)));
+        assert_eq!(executor.next().await, Ok(data("one", seq, 30)));
+    }
+    assert!(rig.counts("exec_hub_frames_total{to=\"harness\"} 600"));
+    assert!(rig.counts("exec_hub_frames_total{to=\"executor\"} 302"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_largest_frame_passes_and_a_larger_one_ends_the_socket() {
+    let rig = Rig::new();
+    let mut executor = rig.executor().await;
+    let mut harness = rig.stream(&mut executor, "s").await;
+    let head = data("s", 0, 200_000).len() - 200_000;
+    let largest = data("s", 0, limits::MAX_FRAME_BYTES - head);
+    assert_eq!(largest.len(), limits::MAX_FRAME_BYTES);
+    let (_, received) = tokio::join!(harness.send(largest.clone()), executor.next());
+    assert_eq!(received, Ok(largest));
+    let larger = Message::Binary(data("s", 0, limits::MAX_FRAME_BYTES - head + 1));
+    // The socket is closed at the frame's head, so the rest may find nobody to read it.
+    drop(harness.socket.send(larger).await);
+    assert_eq!(harness.next().await, Err(Some(1009)));
+    assert_eq!(
+        executor.next().await,
+        Ok(reset("s", "harness_disconnected"))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn garbage_ends_the_socket_that_sent_it_and_no_other() {
+    let rig = Rig::new();
+    let mut executor = rig.executor().await;
+    let mut good = rig.stream(&mut executor, "good").await;
+    for (message, code) in [
+        (Message::Binary(Bytes::from_static(b"\xff\xff\xff")), 1007),
+        (Message::Binary(Bytes::new()), 1007),
+        (Message::Text("{}".into()), 1003),
+    ] {
+        let mut bad = rig.stream(&mut executor, "bad").await;
+        bad.send_message(message).await;
+        assert_eq!(bad.next().await, Err(Some(code)));
+        assert_eq!(
+            executor.next().await,
+            Ok(reset("bad", "harness_disconnected"))
+        );
+    }
+    good.send(data("good", 0, 1)).await;
+    assert_eq!(executor.next().await, Ok(data("good", 0, 1)));
+    assert!(rig.counts("exec_hub_frames_dropped_total{reason=\"garbage\"} 2"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_executor_hears_of_every_stream_of_a_harness_that_is_gone() {
+    let rig = Rig::new();
+    let mut executor = rig.executor().await;
+    let mut harness = rig.stream(&mut executor, "one").await;
+    harness.send(resume("two")).await;
+    assert_eq!(executor.next().await, Ok(resume("two")));
+    harness.cut().await;
+    for id in ["one", "two"] {
+        assert_eq!(executor.next().await, Ok(reset(id, "harness_disconnected")));
+    }
+    executor.send(data("one", 0, 1)).await;
+    let mut other = rig.stream(&mut executor, "one").await;
+    executor.send(data("one", 1, 1)).await;
+    assert_eq!(other.next().await, Ok(data("one", 1, 1)));
+    assert!(rig.counts("exec_hub_frames_dropped_total{reason=\"unknown_stream\"} 1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_an_executor_there_is_nothing_to_talk_to() {
+    let rig = Rig::new();
+    let mut harness = rig.harness().await;
+    assert_eq!(harness.next().await, Err(Some(1013)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_harness_that_handshakes_too_much_is_told_and_nobody_else_suffers() {
+    let rig = Rig::new();
+    let mut executor = rig.executor().await;
+    let mut eager = rig.stream(&mut executor, "s").await;
+    let mut other = rig.stream(&mut executor, "o").await;
+    for _ in 0..limits::UNANSWERED_HANDSHAKES {
+        eager.send(handshake("s")).await;
+        assert_eq!(executor.next().await, Ok(handshake("s")));
+    }
+    eager.send(handshake("s")).await;
+    assert_eq!(eager.next().await, Ok(reset("s", "relay_limit")));
+    other.send(handshake("o")).await;
+    assert_eq!(executor.next().await, Ok(handshake("o")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_harness_whose_handshakes_fail_is_closed_behind_the_last_reset() {
+    let rig = Rig::new();
+    let mut executor = rig.executor().await;
+    let mut harness = rig.stream(&mut executor, "s").await;
+    let refusal = reset("s", "noise_relay_protocol_error");
+    for _ in 0..limits::FAILED_HANDSHAKES {
+        harness.send(handshake("s")).await;
+        assert_eq!(executor.next().await, Ok(handshake("s")));
+        executor.send(refusal.clone()).await;
+        assert_eq!(harness.next().await, Ok(refusal.clone()));
+    }
+    assert_eq!(harness.next().await, Err(Some(1008)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_goes_on_when_its_harness_comes_back_before_the_old_socket_is_noticed() {
+    let rig = Rig::new();
+    let mut executor = rig.executor().await;
+    let mut old = rig.stream(&mut executor, "s").await;
+    let mut new = rig.stream(&mut executor, "s").await;
+    assert_eq!(old.next().await, Err(Some(1000)));
+    executor.send(data("s", 0, 1)).await;
+    assert_eq!(new.next().await, Ok(data("s", 0, 1)));
+    new.send(data("s", 0, 2)).await;
+    assert_eq!(executor.next().await, Ok(data("s", 0, 2)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_harness_is_dropped() {
+    let rig = Rig::new();
+    let mut executor = rig.executor().await;
+    let harness = rig.stream(&mut executor, "s").await;
+    // It neither reads nor answers pings; the executor does while it waits.
+    assert_eq!(
+        executor.next().await,
+        Ok(reset("s", "harness_disconnected"))
+    );
+    drop(harness);
+}
+
+const FRAME: usize = 60 << 10;
+
+/// More frames than all queues between an executor and one harness hold.
+fn flood() -> u32 {
+    let held = limits::TO_HARNESS.bytes + limits::WRITE_AHEAD_BYTES + 4 * SOCKET_BYTES;
+    u32::try_from(held / FRAME).unwrap() + 20
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_harness_holds_up_the_executor_and_loses_nothing() {
+    let rig = Rig::new();
+    let mut executor = rig.executor().await;
+    let mut slow = rig.stream(&mut executor, "slow").await;
+    let mut sent = 0;
+    let before = Instant::now();
+    while timeout(
+        Duration::from_secs(1),
+        executor.send(data("slow", sent, FRAME)),
+    )
+    .await
+    .is_ok()
+    {
+        sent += 1;
+        assert!(sent < flood(), "somebody buffers without bound");
+    }
+    assert!(before.elapsed() < Duration::from_secs(2));
+    assert!(sent as usize * FRAME > limits::TO_HARNESS.bytes, "{sent}");
+    // The frame that did not fit went out in part; the rest of it follows with the next flush.
+    let sending = async {
+        futures_util::SinkExt::flush(&mut executor.socket)
+            .await
+            .unwrap();
+        executor.send(data("slow", sent + 1, 1)).await;
+    };
+    let receiving = async {
+        for seq in 0..=sent {
+            assert_eq!(slow.next().await, Ok(data("slow", seq, FRAME)), "{seq}");
+        }
+        assert_eq!(slow.next().await, Ok(data("slow", sent + 1, 1)));
+    };
+    tokio::join!(sending, receiving);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_harness_that_takes_nothing_is_closed_and_the_others_go_on() {
+    let rig = Rig::new();
+    let mut executor = rig.executor().await;
+    let stuck = rig.stream(&mut executor, "stuck").await;
+    let mut live = rig.stream(&mut executor, "live").await;
+    let before = Instant::now();
+    let sending = async {
+        for seq in 0..flood() {
+            executor.send(data("stuck", seq, FRAME)).await;
+        }
+        executor.send(data("live", 0, 1)).await;
+        executor.next().await
+    };
+    let (told, received) = tokio::join!(sending, live.next());
+    assert_eq!(told, Ok(reset("stuck", "harness_disconnected")));
+    assert_eq!(received, Ok(data("live", 0, 1)));
+    let waited = before.elapsed();
+    assert!(
+        waited >= limits::STALL && waited < limits::STALL * 2,
+        "{waited:?}"
+    );
+    drop(stuck);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_harness_that_takes_too_little_is_closed_before_the_executor_is_lost() {
+    let rig = Rig::new();
+    let mut executor = rig.executor().await;
+    let mut trickle = rig.stream(&mut executor, "trickle").await;
+    let before = Instant::now();
+    let sending = async {
+        for seq in 0..flood() * 2 {
+            executor.send(data("trickle", seq, FRAME)).await;
+        }
+        executor.next().await
+    };
+    let receiving = async {
+        while trickle.next().await.is_ok() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            if before.elapsed() > limits::STALL * 2 {
+                break;
+            }
+        }
+    };
+    let told = tokio::select! {
+        told = sending => told,
+        () = receiving => panic!("nobody closed it"),
+    };
+    assert_eq!(told, Ok(reset("trickle", "harness_disconnected")));
+    assert!(before.elapsed() < limits::STALL * 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_harness_that_takes_enough_may_hold_up_the_executor_for_long() {
+    let rig = Rig::new();
+    let mut executor = rig.executor().await;
+    let mut steady = rig.stream(&mut executor, "steady").await;
+    let begun = Instant::now();
+    let sending = async {
+        let mut sent = 0;
+        // Not as long as an executor may leave pings unanswered: this one reads nothing.
+        while begun.elapsed() < limits::STALL * 5 / 2 {
+            executor.send(data("steady", sent, FRAME)).await;
+            sent += 1;
+        }
+        sent
+    };
+    let (done, finished) = tokio::sync::watch::channel(None);
+    let sending = async { done.send(Some(sending.await)).unwrap() };
+    let receiving = async {
+        let mut seq = 0;
+        while *finished.borrow() != Some(seq) {
+            assert_eq!(steady.next().await, Ok(data("steady", seq, FRAME)));
+            seq += 1;
+            // Ten a second: slower than the executor, and fast enough.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::join!(sending, receiving);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_executor_holds_up_the_harness_and_loses_nothing() {
+    let rig = Rig::new();
+    let mut executor = rig.executor().await;
+    let mut harness = rig.stream(&mut executor, "s").await;
+    let mut sent = 0;
+    while timeout(Duration::from_secs(1), harness.send(data("s", sent, FRAME)))
+        .await
+        .is_ok()
+    {
+        sent += 1;
+        assert!(sent < flood(), "somebody buffers without bound");
+    }
+    let sending = async {
+        futures_util::SinkExt::flush(&mut harness.socket)
+            .await
+            .unwrap();
+    };
+    let receiving = async {
+        for seq in 0..=sent {
+            assert_eq!(executor.next().await, Ok(data("s", seq, FRAME)), "{seq}");
+        }
+    };
+    tokio::join!(sending, receiving);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_busy_harness_does_not_keep_a_quiet_one_waiting() {
+    let rig = Rig::new();
+    let mut executor = rig.executor().await;
+    let mut busy = rig.stream(&mut executor, "busy").await;
+    let mut quiet = rig.stream(&mut executor, "quiet").await;
+    let mut sent = 0_u32;
+    while timeout(
+        Duration::from_millis(1),
+        busy.send(data("busy", sent, 1 << 10)),
+    )
+    .await
+    .is_ok()
+    {
+        sent += 1;
+    }
+    quiet.send(data("quiet", 0, 1)).await;
+    let mut ahead = 0;
+    while executor.next().await != Ok(data("quiet", 0, 1)) {
+        ahead += 1;
+    }
+    // What the executor's own socket and its writer already held, and the frames of one share.
+    let held = (limits::WRITE_AHEAD_BYTES + 2 * SOCKET_BYTES) / (1 << 10) + limits::SHARE_FRAMES;
+    assert!(ahead <= held, "{ahead} of {sent} frames went first");
+    assert!(sent as usize > held * 2, "{sent} frames are no pressure");
+}

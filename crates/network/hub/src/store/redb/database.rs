@@ -1,0 +1,256 @@
+//! Opening the file: creating it, knowing it again, refusing what is not ours.
+
+use std::{
+    fs::{DirBuilder, File, OpenOptions},
+    io,
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+};
+
+use redb::{
+    Database, DatabaseError, ReadableDatabase, ReadableTable, ReadableTableMetadata, StorageError,
+    Table, TableDefinition,
+};
+
+use super::writer::OWNED;
+use crate::store::{EnvironmentId, Owned, Record, SigningKey, StoreError};
+
+/// The file in the data directory.
+const FILE: &str = "hub.redb";
+/// Says whose file it is, and of which layout.
+const FORMAT: (&str, &[u8]) = ("format", b"exec-hub/2");
+const KEY: &str = "signing-key";
+/// Registrations are small and read one at a time; the default would be a gigabyte.
+const CACHE_BYTES: usize = 16 << 20;
+
+/// Why the store did not open. The file is as it was.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Host: the directory or the file cannot be made or opened.
+    #[error("cannot open the hub's store {path}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Caller: another hub runs on this directory.
+    #[error("the hub's store {path} is in use by another process")]
+    InUse {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Caller: the file is something else, or of another version, or damaged. Another data
+    /// directory, or removing the file, helps; removing it forgets who owns what.
+    #[error("{path} is not a usable hub store: {why}")]
+    NotOurs {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Host: no randomness for the signing key.
+    #[error("the host gave no randomness for the signing key")]
+    Randomness,
+}
+
+/// Opens the store in `directory`, making both when they are not there.
+pub(super) fn open(directory: &Path) -> Result<(Database, SigningKey), OpenError> {
+    let path = directory.join(FILE);
+    let file = file(directory, &path).map_err(|source| OpenError::Io {
+        path: path.clone(),
+        source,
+    })?;
+    // The database trusts its pages: some damage makes it panic.
+    let loaded = catch_unwind(AssertUnwindSafe(|| load(file, &path)));
+    loaded.unwrap_or_else(|_| {
+        let why = "it is damaged".to_owned();
+        Err(OpenError::NotOurs { path, why })
+    })
+}
+
+fn load(file: File, path: &Path) -> Result<(Database, SigningKey), OpenError> {
+    let fresh = file.metadata().is_ok_and(|metadata| metadata.len() == 0);
+    let mut database = redb::Builder::new()
+        .set_cache_size(CACHE_BYTES)
+        .create_file(file)
+        .map_err(|error| refused(path, error))?;
+    // All of it is looked at now: otherwise damage shows when an executor asks for the page.
+    let is_whole = database.check_integrity();
+    if !is_whole.map_err(|error| refused(path, error))? {
+        tracing::warn!(path = %path.display(), "the hub's store was damaged and has been repaired");
+    }
+    let key = identify(&database, fresh).map_err(|problem| match problem {
+        Problem::Randomness => OpenError::Randomness,
+        Problem::NotOurs(why) => OpenError::NotOurs {
+            path: path.to_owned(),
+            why,
+        },
+    })?;
+    Ok((database, key))
+}
+
+/// The file holds the signing key: nobody else may read it.
+fn file(directory: &Path, path: &Path) -> io::Result<File> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)?;
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
+}
+
+fn refused(path: &Path, error: DatabaseError) -> OpenError {
+    let (path, why) = (path.to_owned(), error.to_string());
+    if let DatabaseError::DatabaseAlreadyOpen = error {
+        return OpenError::InUse { path };
+    }
+    // A file that is no database at all is reported as invalid data.
+    if let DatabaseError::Storage(StorageError::Io(source)) = error
+        && source.kind() != io::ErrorKind::InvalidData
+    {
+        return OpenError::Io { path, source };
+    }
+    OpenError::NotOurs { path, why }
+}
+
+pub(super) enum Problem {
+    NotOurs(String),
+    Randomness,
+}
+
+impl<E: std::error::Error> From<E> for Problem {
+    fn from(error: E) -> Self {
+        Self::NotOurs(error.to_string())
+    }
+}
+
+/// Reads the marks of the file, or sets them in a fresh one.
+pub(super) fn identify(database: &Database, fresh: bool) -> Result<SigningKey, Problem> {
+    let writing = database.begin_write()?;
+    let key = {
+        let mut meta = writing.open_table(META)?;
+        // Tables must be there for readers, who cannot make them.
+        drop(writing.open_table(ENVIRONMENTS)?);
+        drop(writing.open_table(OWNED)?);
+        let format = meta.get(FORMAT.0)?.map(|value| value.value().to_vec());
+        match format {
+            Some(format) if format == FORMAT.1 => {
+                let stored = meta.get(KEY)?;
+                stored
+                    .and_then(|value| SigningKey::from_bytes(value.value()))
+                    .ok_or(StoreError::Damaged {
+                        what: "the signing key".to_owned(),
+                    })?
+            }
+            None if fresh => {
+                let key = SigningKey::generate().map_err(|_| Problem::Randomness)?;
+                meta.insert(FORMAT.0, FORMAT.1)?;
+                meta.insert(KEY, key.as_bytes().as_slice())?;
+                key
+            }
+            Some(format) => {
+                let format = String::from_utf8_lossy(&format).into_owned();
+                return Err(Problem::NotOurs(format!("its format is {format:?}")));
+            }
+            None => return Err(Problem::NotOurs("another program made it".to_owned())),
+        }
+    };
+    writing.commit()?;
+    Ok(key)
+}
+
+/// Facts about the file itself.
+pub(super) const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
+/// Environment id to [`Record`], as JSON.
+pub(super) const ENVIRONMENTS: TableDefinition<'_, &str, &[u8]> =
+    TableDefinition::new("environments");
+
+/// The table of environments within a write transaction.
+pub(super) type Environments<'txn> = Table<'txn, &'static str, &'static [u8]>;
+
+pub(super) fn get(
+    table: &impl ReadableTable<&'static str, &'static [u8]>,
+    environment: &EnvironmentId,
+) -> Result<Option<Record>, StoreError> {
+    let found = table
+        .get(environment.as_str())
+        .map_err(StoreError::unavailable)?;
+    found
+        .map(|value| decode(environment.as_str(), value.value()))
+        .transpose()
+}
+
+pub(super) fn put(
+    table: &mut Environments<'_>,
+    environment: &EnvironmentId,
+    record: &Record,
+) -> Result<(), StoreError> {
+    let json = serde_json::to_vec(record).map_err(StoreError::unavailable)?;
+    table
+        .insert(environment.as_str(), json.as_slice())
+        .map_err(StoreError::unavailable)?;
+    Ok(())
+}
+
+pub(super) fn count(table: &Environments<'_>) -> Result<u64, StoreError> {
+    table.len().map_err(StoreError::unavailable)
+}
+
+/// Reads one environment outside of any write.
+pub(super) fn read(
+    database: &Database,
+    environment: &EnvironmentId,
+) -> Result<Option<Record>, StoreError> {
+    let reading = database.begin_read().map_err(StoreError::unavailable)?;
+    let table = reading
+        .open_table(ENVIRONMENTS)
+        .map_err(StoreError::unavailable)?;
+    get(&table, environment)
+}
+
+/// Reads up to `limit` environments, those after `after`, in order.
+pub(super) fn page(
+    database: &Database,
+    after: Option<&EnvironmentId>,
+    limit: usize,
+) -> Result<Vec<Owned>, StoreError> {
+    use std::ops::Bound::{Excluded, Unbounded};
+    let reading = database.begin_read().map_err(StoreError::unavailable)?;
+    let table = reading
+        .open_table(ENVIRONMENTS)
+        .map_err(StoreError::unavailable)?;
+    let from = after.map_or(Unbounded, |after| Excluded(after.as_str()));
+    let rows = table
+        .range::<&str>((from, Unbounded))
+        .map_err(StoreError::unavailable)?;
+    rows.take(limit)
+        .map(|row| {
+            let (id, value) = row.map_err(StoreError::unavailable)?;
+            let record = decode(id.value(), value.value())?;
+            let environment = id.value().parse().map_err(|_| damaged(id.value()))?;
+            Ok(Owned {
+                environment,
+                owner: record.owner,
+                current: record.current,
+            })
+        })
+        .collect()
+}
+
+fn decode(environment: &str, json: &[u8]) -> Result<Record, StoreError> {
+    serde_json::from_slice(json).map_err(|_| damaged(environment))
+}
+
+fn damaged(environment: &str) -> StoreError {
+    StoreError::Damaged {
+        what: format!("environment `{environment}`"),
+    }
+}
