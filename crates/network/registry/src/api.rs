@@ -1,7 +1,7 @@
-//! What is said to a registry and what it says, member by member.
+//! Request and response types of the registry API, shared by clients and by `exec-hub`.
 //!
-//! Readers ignore members they do not know, except in keys. Secrets are types that hide themselves.
-//! Not here: who sends it (`registry`), who answers (`exec-hub`).
+//! Decoders ignore unknown members, except in keys. The `Debug` output of secrets is redacted.
+//! Elsewhere: sending requests (`registry`), answering them (`exec-hub`).
 
 pub mod sigv4;
 
@@ -14,121 +14,121 @@ use serde::{
 };
 use serde_json::Value;
 
-/// The only way to secure a stream that both sides know.
+/// The only security profile that both sides support.
 pub const SECURITY_PROFILE: &str = "noise_hybrid_ik_v1";
 
-/// The header that names the stream which a `validate` is about.
+/// Header that carries the id of the stream being validated.
 pub const STREAM_ID_HEADER: &str = "x-codex-noise-stream-id";
 
-/// `register`: an executor offers an environment.
+/// Request body of `register`: an executor offers an environment.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Register {
     /// Always [`SECURITY_PROFILE`].
     pub security_profile: String,
-    /// The key that harnesses are to expect.
+    /// Public key that harnesses must expect.
     pub executor_public_key: PublicKey,
 }
 
-/// The answer to [`Register`].
+/// Response body of `register`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Registered {
-    /// The environment that was offered.
+    /// The registered environment.
     pub environment_id: String,
-    /// Where the executor waits for harnesses. Whoever holds it is the executor.
+    /// Rendezvous websocket of the executor. Possession of this URL authenticates the executor.
     pub url: Secret,
     /// Always [`SECURITY_PROFILE`].
     pub security_profile: String,
-    /// Names this registration; the next one supersedes it.
+    /// Id of this registration. The next registration supersedes it.
     pub executor_registration_id: String,
 }
 
-/// `connect`: a harness asks for the way to an environment.
+/// Request body of `connect`: a harness asks for a connection to an environment.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Connect {
-    /// The key that the harness will prove to hold.
+    /// Public key that the harness will prove it holds.
     pub harness_public_key: PublicKey,
 }
 
-/// The answer to [`Connect`]. Its members belong together and serve for one connection.
+/// Response body of `connect`. All members are valid together, for a single connection.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Connected {
-    /// The environment that was asked for.
+    /// The requested environment.
     pub environment_id: String,
-    /// Where the harness meets the executor. Whoever holds it may try.
+    /// Rendezvous websocket of the harness. Possession of this URL allows one attempt.
     pub url: Secret,
     /// Always [`SECURITY_PROFILE`].
     pub security_profile: String,
-    /// The registration of the executor that waits there.
+    /// Current registration of the executor.
     pub executor_registration_id: String,
-    /// The key that this executor will prove to hold.
+    /// Public key that the executor will prove it holds.
     pub executor_public_key: PublicKey,
-    /// What the harness shows to the executor, and the executor to the registry.
+    /// Authorization that the harness presents to the executor, which forwards it to the registry.
     pub harness_key_authorization: Secret,
 }
 
-/// `validate`: an executor asks whether a harness may come in.
+/// Request body of `validate`: an executor asks whether to accept a harness.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Validate {
-    /// The registration under which the harness came.
+    /// Registration for which the harness was authorized.
     pub executor_registration_id: String,
-    /// The key that the harness proved to hold.
+    /// Public key that the harness proved it holds.
     pub harness_public_key: PublicKey,
-    /// What the harness showed.
+    /// Authorization that the harness presented.
     pub harness_key_authorization: Secret,
 }
 
-/// The answer to [`Validate`].
+/// Response body of `validate`.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Validated {
-    /// Whether it may.
+    /// Whether the executor may accept the harness.
     pub valid: bool,
 }
 
-/// The only direct transport there is.
+/// The only direct transport.
 pub const DIRECT_TRANSPORT: &str = "direct_jsonrpc_v1";
 
-/// `direct/register`: an executor asks where it is awaited.
+/// Request body of `direct/register`: an executor asks which websocket to dial.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct DirectRegister {
     /// Always [`DIRECT_TRANSPORT`].
     pub transport: String,
 }
 
-/// The answer to [`DirectRegister`].
+/// Response body of `direct/register`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct DirectRegistered {
-    /// The environment that was offered.
+    /// The registered environment.
     pub environment_id: String,
     /// Always [`DIRECT_TRANSPORT`].
     pub transport: String,
-    /// Names this registration.
+    /// Id of this registration.
     pub registration_id: String,
-    /// The websocket to dial. It may carry a secret.
+    /// Websocket to dial. The URL may contain a secret.
     pub url: Secret,
 }
 
-/// A secret text, such as an authorization or a signed URL. `Debug` hides it.
+/// A secret string such as an authorization or a signed URL. `Debug` redacts it.
 #[derive(Clone, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(transparent)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Takes a text.
+    /// Wraps a secret.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// Returns the text. Whoever calls this sees to it that it is not shown.
+    /// Returns the secret. The caller must not log or display it.
     pub fn expose(&self) -> &str {
         &self.0
     }
 
-    /// Returns the text, and nothing is left.
+    /// Consumes the wrapper and returns the secret.
     pub fn into_exposed(self) -> String {
         self.0
     }
 
-    /// Tells whether there is nothing but blanks in it.
+    /// Returns whether the secret is empty or only whitespace.
     pub fn is_blank(&self) -> bool {
         self.0.trim().is_empty()
     }
@@ -140,30 +140,30 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Reads a JSON object. A list is refused, though its members might be in the right order.
+/// Decodes a JSON object. Rejects arrays, which serde would accept for a struct.
 ///
 /// # Errors
-/// When it is none, or not the one that is expected.
+/// Returns an error if the input is not an object of the expected shape.
 pub fn read_object<T: DeserializeOwned>(json: &[u8]) -> Result<T, serde_json::Error> {
     let begins = json.iter().find(|byte| !byte.is_ascii_whitespace());
     if begins.is_some_and(|byte| *byte != b'{') {
-        return Err(serde_json::Error::custom("it is not an object"));
+        return Err(serde_json::Error::custom("expected a JSON object"));
     }
     serde_json::from_slice(json)
 }
 
-/// Longest name. It stands in URLs, which servers bound at about 8 KiB.
+/// Longest environment id. Ids appear in URLs, which servers limit to about 8 KiB.
 const MAX_ID_BYTES: usize = 256;
 
-/// The name of an environment. It becomes part of a URL as it is: a slash in it makes more segments.
+/// Id of an environment. It is inserted into URLs verbatim, so a slash adds path segments.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct EnvironmentId(Arc<str>);
 
 impl EnvironmentId {
-    /// Takes a name, without the blanks around it.
+    /// Validates an id after trimming whitespace.
     ///
     /// # Errors
-    /// When nothing is left, or when it would lead to another place than the environment's.
+    /// Returns an error if the id is empty, too long, or would change the path of a URL.
     pub fn new(id: &str) -> Result<Self, EnvironmentIdError> {
         let id = id.trim();
         if id.is_empty() {
@@ -172,9 +172,9 @@ impl EnvironmentId {
         if id.len() > MAX_ID_BYTES {
             return Err(EnvironmentIdError::TooLong);
         }
-        // A query or a fragment would cut the path off, and a backslash counts as a slash.
-        let strange = |c: char| c.is_control() || matches!(c, '?' | '#' | '\\');
-        if let Some(found) = id.chars().find(|c| strange(*c)) {
+        // `?` and `#` would end the path, and URL parsers treat a backslash as a slash.
+        let is_forbidden = |c: char| c.is_control() || matches!(c, '?' | '#' | '\\');
+        if let Some(found) = id.chars().find(|c| is_forbidden(*c)) {
             return Err(EnvironmentIdError::Character(found));
         }
         if id.split('/').any(is_dots) {
@@ -183,13 +183,13 @@ impl EnvironmentId {
         Ok(Self(id.into()))
     }
 
-    /// Returns the name.
+    /// Returns the id.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// Tells whether a segment leads upwards or nowhere, also as URLs spell dots.
+/// Returns whether a path segment is `.` or `..`, also in percent-encoded form.
 fn is_dots(segment: &str) -> bool {
     let plain = segment.to_ascii_lowercase().replace("%2e", ".");
     matches!(plain.as_str(), "." | "..")
@@ -201,49 +201,50 @@ impl fmt::Display for EnvironmentId {
     }
 }
 
-/// Caller: the text cannot name an environment.
+/// Caller: the text is not a valid environment id.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnvironmentIdError {
-    /// There is nothing in it.
+    /// The id is empty.
     #[error("environment id is empty")]
     Empty,
-    /// It is too long for a URL.
+    /// The id is too long for a URL.
     #[error("environment id is longer than {MAX_ID_BYTES} bytes")]
     TooLong,
-    /// It holds a character that does not belong into the path of a URL.
-    #[error("environment id holds {0:?}")]
+    /// The id contains a character that is not allowed in a URL path.
+    #[error("environment id contains {0:?}")]
     Character(char),
-    /// One of its segments would lead upwards.
+    /// A segment of the id is `.` or `..`.
     #[error("environment id has a segment `.` or `..`")]
     Dots,
 }
 
-/// The body of a refusal: `{"error":{"code":…,"message":…}}`. Some registries say `detail` instead.
+/// Body of an error response: `{"error":{"code":…,"message":…}}`. Some registries use `detail`
+/// instead of `error`.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct ErrorBody {
-    /// What was wrong.
+    /// The error.
     pub error: ErrorDetail,
 }
 
-/// What was wrong.
+/// Code and message of an error response.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct ErrorDetail {
-    /// For programs.
+    /// Machine-readable code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
-    /// For people.
+    /// Human-readable message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
 impl ErrorBody {
-    /// Says what was wrong.
+    /// Creates a body with a known code.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Self::with_code(code.as_str(), message)
     }
 
-    /// Says what was wrong, with a code of one's own.
+    /// Creates a body with any code.
     pub fn with_code(code: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             error: ErrorDetail {
@@ -253,7 +254,7 @@ impl ErrorBody {
         }
     }
 
-    /// Reads a body. `error` goes before `detail`; whatever is neither is no such body.
+    /// Decodes a body. `error` takes precedence over `detail`. Returns `None` for any other shape.
     pub fn read(body: &[u8]) -> Option<Self> {
         let Value::Object(mut members) = serde_json::from_slice(body).ok()? else {
             return None;
@@ -262,25 +263,25 @@ impl ErrorBody {
             Some(Value::Null) | None => members.remove("detail"),
             found @ Some(_) => found,
         }?;
-        // A list would be read as the members in their order.
+        // serde would decode an array as a struct.
         if !found.is_object() {
             return None;
         }
         let error: ErrorDetail = serde_json::from_value(found).ok()?;
-        let said_something = error.code.is_some() || error.message.is_some();
-        said_something.then_some(Self { error })
+        let has_content = error.code.is_some() || error.message.is_some();
+        has_content.then_some(Self { error })
     }
 }
 
-/// Codes that somebody acts upon.
+/// Error codes that clients act on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Code {
-    /// Another registration of the environment is under way. The executor asks again.
+    /// Another registration of the environment is in progress. The executor retries.
     RegistrationConflict,
-    /// The registry cannot tell at the moment who is asking. The executor asks again.
+    /// The registry cannot authenticate callers at the moment. The executor retries.
     AuthenticationServiceUnavailable,
-    /// No executor is there. The harness asks again.
+    /// The executor is not connected. The harness retries.
     EnvironmentOffline,
 }
 
@@ -291,7 +292,7 @@ impl Code {
         Self::EnvironmentOffline,
     ];
 
-    /// Returns the code as it is written.
+    /// Returns the code's wire form.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::RegistrationConflict => "registration_conflict",
@@ -300,7 +301,7 @@ impl Code {
         }
     }
 
-    /// Finds a code by how it is written.
+    /// Parses a code.
     pub fn find(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|code| code.as_str() == text)
     }
@@ -311,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_is_no_object() {
+    fn arrays_are_rejected() {
         assert!(
             read_object::<Validated>(br#" {"valid":true}"#)
                 .unwrap()
@@ -323,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_trimmed_and_otherwise_kept() {
+    fn id_is_trimmed_and_otherwise_unchanged() {
         for id in ["env-1", "a/b", "a b", "..a", "ä"] {
             let padded = format!(" {id}\n");
             assert_eq!(EnvironmentId::new(&padded).unwrap().as_str(), id);
@@ -331,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_lead_elsewhere_is_refused() {
+    fn ids_that_would_change_the_url_are_rejected() {
         assert_eq!(EnvironmentId::new(" \t"), Err(EnvironmentIdError::Empty));
         for (id, found) in [("a?b", '?'), ("a#b", '#'), ("a\nb", '\n'), ("a\\b", '\\')] {
             let refused = Err(EnvironmentIdError::Character(found));
@@ -354,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn the_code_sits_in_either_envelope() {
+    fn code_is_read_from_error_or_detail() {
         let own = serde_json::to_string(&ErrorBody::new(Code::EnvironmentOffline, "off")).unwrap();
         assert_eq!(
             own,
@@ -370,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_opaque() {
+    fn other_bodies_are_not_decoded() {
         for body in [
             "",
             "no",
@@ -387,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_are_found_by_how_they_are_written() {
+    fn codes_parse_from_their_wire_form() {
         for known in Code::ALL {
             assert_eq!(Code::find(known.as_str()), Some(known));
         }

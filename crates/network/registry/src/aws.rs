@@ -1,9 +1,9 @@
-//! Where the keys and the region of AWS signatures come from: what the caller names, environment
-//! values that the caller hands in, and the shared files of the AWS tools.
-//! Invariant: keys are looked up anew for every signature, so that whoever rotates them is heard; no
-//! text shows a secret.
-//! Not here: roles, single sign-on and metadata services, which need a vendor's endpoint; a profile
-//! that asks for them is refused by name.
+//! Resolves the keys and the region for AWS signatures from explicit settings, environment values
+//! that the caller passes in, and the shared files of the AWS tools.
+//! Invariant: keys are resolved again for every signature, so key rotation takes effect
+//! immediately; errors and `Debug` never contain a secret.
+//! Not supported: roles, single sign-on and metadata services, which need an endpoint of the
+//! vendor. A profile that uses them is refused by name.
 
 mod profiles;
 #[cfg(test)]
@@ -20,22 +20,22 @@ use tokio::task::spawn_blocking;
 use self::profiles::{Kind, Profiles};
 use crate::api::sigv4::{Keys, SecretKey, SessionToken};
 
-/// What the caller says about keys and region.
+/// Where to look for keys and region.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// The profile that was asked for: nothing else is looked at for keys then.
+    /// Explicit profile. If set, it is the only source of keys.
     pub profile: Option<String>,
-    /// The region that was asked for.
+    /// Explicit region.
     pub region: Option<String>,
-    /// What the environment has.
+    /// Values of environment variables.
     pub environment: EnvironmentValues,
-    /// The shared file `config`, unless there is no place for one.
+    /// Path of the shared `config` file, if any.
     pub config_file: Option<PathBuf>,
-    /// The shared file `credentials`, unless there is no place for one.
+    /// Path of the shared `credentials` file, if any.
     pub credentials_file: Option<PathBuf>,
 }
 
-/// The values of environment variables. Blank ones count as absent. `Debug` hides keys.
+/// Values of the AWS environment variables. Blank values count as absent. `Debug` redacts keys.
 #[derive(Clone, Default)]
 pub struct EnvironmentValues {
     /// `AWS_ACCESS_KEY_ID`.
@@ -62,21 +62,21 @@ impl std::fmt::Debug for EnvironmentValues {
     }
 }
 
-/// Finds keys and region.
+/// Resolves keys and region in the usual AWS order.
 #[derive(Clone, Debug)]
 pub struct Chain(Settings);
 
 impl Chain {
-    /// Takes what the caller says. Nothing is looked up yet.
+    /// Creates a chain. Nothing is looked up yet.
     pub fn new(settings: Settings) -> Self {
         Self(settings)
     }
 
-    /// Finds the keys as they are now: those of the profile that was asked for; else those of the
-    /// environment, then those of `AWS_PROFILE` or of the default profile.
+    /// Resolves the current keys: those of the explicit profile; otherwise those of the
+    /// environment, then those of `AWS_PROFILE` or the default profile.
     ///
     /// # Errors
-    /// When there are none, or where they should be is something else.
+    /// Returns an error if there are no keys or a source is invalid.
     pub async fn keys(&self) -> Result<Keys, KeysError> {
         let named = present(&self.0.profile);
         if named.is_none()
@@ -93,11 +93,11 @@ impl Chain {
         profile_keys(&profiles, profile).await
     }
 
-    /// Finds the region: the one that was asked for; else that of the environment, then that of the
+    /// Resolves the region: the explicit one; otherwise that of the environment, then that of the
     /// profile.
     ///
     /// # Errors
-    /// When there is none.
+    /// Returns an error if no region is configured.
     pub async fn region(&self) -> Result<String, RegionError> {
         let environment = &self.0.environment;
         let named = present(&self.0.region)
@@ -111,7 +111,7 @@ impl Chain {
                 region.ok_or(RegionError::Missing)?.to_owned()
             }
         };
-        // It becomes a part of the scope, whose parts are told apart by slashes.
+        // The region becomes a component of the credential scope, which slashes separate.
         let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
         if region.chars().all(fits) {
             Ok(region)
@@ -175,10 +175,10 @@ impl Chain {
     }
 }
 
-/// Longest shared file: they are written by hand.
+/// Longest shared file. These files are written by hand.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// Ways to keys that need an endpoint of the vendor, by the setting that asks for them.
+/// Settings that select an unsupported source of keys: these need an endpoint of the vendor.
 const UNSUPPORTED: &[&str] = &[
     "role_arn",
     "web_identity_token_file",
@@ -189,7 +189,7 @@ const UNSUPPORTED: &[&str] = &[
 
 async fn profile_keys(profiles: &Profiles, profile: &str) -> Result<Keys, KeysError> {
     let setting = |name| profiles.setting(profile, name);
-    // A role comes before the keys beside it, which are only good for asking for the role.
+    // A role takes precedence over keys in the same profile, which only serve to assume the role.
     if setting("role_arn").is_some() {
         return Err(unsupported(profile, "role_arn"));
     }
@@ -238,7 +238,7 @@ fn present(value: &Option<String>) -> Option<&str> {
         .filter(|text| !text.is_empty())
 }
 
-/// Reads a file; one that is not there has nothing in it. Blocks.
+/// Reads a file. A missing file counts as empty. Blocks.
 fn read(path: &Path) -> Result<String, KeysError> {
     let failed = |source| KeysError::Read {
         path: path.display().to_string(),
@@ -261,7 +261,7 @@ fn read(path: &Path) -> Result<String, KeysError> {
     Ok(text)
 }
 
-/// Why no keys were found.
+/// Why keys cannot be resolved.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeysError {
@@ -273,16 +273,16 @@ pub enum KeysError {
         /// Why.
         source: io::Error,
     },
-    /// Caller: a shared file is longer than anybody writes one.
+    /// Caller: a shared file is too long.
     #[error("`{path}` exceeds {limit} bytes")]
     TooLong {
         /// The file.
         path: String,
-        /// The most there may be.
+        /// The limit.
         limit: u64,
     },
-    /// Caller: a line of a shared file cannot be read. It is not repeated, because it may hold a
-    /// secret.
+    /// Caller: a line of a shared file is invalid. The error does not repeat it, because it may
+    /// contain a secret.
     #[error("line {line} of `{path}` is neither a section nor a setting")]
     Syntax {
         /// The file.
@@ -290,28 +290,28 @@ pub enum KeysError {
         /// The line, counted from one.
         line: usize,
     },
-    /// Caller: no file has the profile that was named.
-    #[error("there is no AWS profile `{0}`")]
+    /// Caller: the named profile does not exist.
+    #[error("AWS profile `{0}` not found")]
     NoProfile(String),
-    /// Caller: only a part of the keys is there.
-    #[error("{place} has `{present}` but no `{missing}`")]
+    /// Caller: only one of the two keys is set.
+    #[error("{place} has `{present}` but not `{missing}`")]
     Incomplete {
-        /// Where.
+        /// Where the key was found.
         place: String,
-        /// What is there.
+        /// The setting that is present.
         present: &'static str,
-        /// What is not.
+        /// The setting that is missing.
         missing: &'static str,
     },
-    /// Caller: the profile gets its keys in a way that is not supported.
+    /// Caller: the profile uses an unsupported source of keys.
     #[error("AWS profile `{profile}` uses `{setting}`, which is not supported here")]
     Unsupported {
         /// The profile.
         profile: String,
-        /// What it uses.
+        /// The unsupported setting.
         setting: &'static str,
     },
-    /// Host: the program that the profile names for its keys did not run to its end.
+    /// Host: the profile's `credential_process` failed.
     #[error("credential_process of AWS profile `{profile}` failed")]
     Process {
         /// The profile.
@@ -319,33 +319,33 @@ pub enum KeysError {
         /// Why.
         source: io::Error,
     },
-    /// Caller: what that program said are no keys. It is not repeated.
-    #[error("credential_process of AWS profile `{profile}` gave no keys: {reason}")]
+    /// Caller: the output of `credential_process` is invalid. The error does not repeat it.
+    #[error("credential_process of AWS profile `{profile}` returned no keys: {reason}")]
     NoKeys {
         /// The profile.
         profile: String,
-        /// What is wrong with it.
+        /// What is wrong with the output.
         reason: &'static str,
     },
-    /// Caller: there are none in any of the places.
+    /// Caller: no source has keys.
     #[error(
-        "no AWS keys found: looked at AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY and at profile \
-         `{0}` of the shared files; metadata services and web identities are not asked"
+        "no AWS keys found: looked in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY and in profile \
+         `{0}` of the shared files; metadata services and web identities are not supported"
     )]
     NotFound(String),
 }
 
-/// Why no region was found.
+/// Why the region cannot be resolved.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegionError {
-    /// Caller: nobody names one.
-    #[error("no AWS region: name one by flag, by AWS_REGION, or in the profile")]
+    /// Caller: no region is configured.
+    #[error("no AWS region: set one with a flag, AWS_REGION, or in the profile")]
     Missing,
-    /// Caller: what is named is no region.
-    #[error("`{0}` is not the name of an AWS region")]
+    /// Caller: the region's name is invalid.
+    #[error("invalid AWS region `{0}`")]
     Malformed(String),
-    /// Caller or host: the shared files are of no use.
+    /// Caller or host: the shared files cannot be used.
     #[error(transparent)]
     Files(#[from] KeysError),
 }

@@ -1,8 +1,8 @@
-//! Who is asking: the headers that a registry knows its callers by.
+//! Credentials: the headers that authenticate requests to a registry.
 //!
-//! Headers are made anew for each request, because secrets rotate and assertions age. Each way says
-//! how far its secret may travel. No text shows a secret. Not here: where secrets are kept (the
-//! product crate), signatures over requests (`sigv4`).
+//! Headers are made for each request, because secrets rotate and assertions expire. Each kind of
+//! credentials declares where its secret may be sent. Errors and `Debug` never contain a secret.
+//! Elsewhere: where secrets are stored (the product crate), request signatures (`api::sigv4`).
 
 mod access_token;
 mod agent_identity;
@@ -26,12 +26,12 @@ use url::{Host, Url};
 
 use crate::http::is_near;
 
-/// Makes the headers that authenticate requests.
+/// Produces the headers that authenticate requests.
 pub trait Credentials: fmt::Debug + Send + Sync {
-    /// Makes the headers for the next request. Values are marked as sensitive.
+    /// Returns the headers for the next request. Their values are marked as sensitive.
     fn headers(&self) -> BoxFuture<'_, Result<HeaderMap, CredentialError>>;
 
-    /// Makes the headers for one request, where they depend on it.
+    /// Returns the headers for a specific request, for credentials that depend on it.
     fn headers_for<'a>(
         &'a self,
         request: Outgoing<'a>,
@@ -40,16 +40,16 @@ pub trait Credentials: fmt::Debug + Send + Sync {
         self.headers()
     }
 
-    /// Tells where these headers may be sent.
+    /// Returns where these headers may be sent.
     fn reach(&self) -> Reach;
 
-    /// Tells whether errors may show what a registry answered.
+    /// Returns whether errors may include response bodies of the registry.
     fn bodies(&self) -> Bodies {
         Bodies::Shown
     }
 }
 
-/// A request that is about to be sent, without the headers that authenticate it. Its content type is
+/// A request about to be sent, without its authentication headers. Its content type is
 /// `application/json` if it has a body.
 #[derive(Clone, Copy)]
 pub struct Outgoing<'a> {
@@ -57,11 +57,11 @@ pub struct Outgoing<'a> {
     pub method: &'a Method,
     /// The whole URL.
     pub url: &'a Url,
-    /// The body; empty if there is none.
+    /// The body. Empty if there is none.
     pub body: &'a [u8],
 }
 
-// Bodies hold authorizations.
+// Bodies contain authorizations, so `Debug` omits them.
 impl fmt::Debug for Outgoing<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Outgoing")
@@ -71,54 +71,54 @@ impl fmt::Debug for Outgoing<'_> {
     }
 }
 
-/// Whether errors show the bodies of answers.
+/// Whether errors include response bodies.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Bodies {
-    /// They do.
+    /// Errors include them.
     Shown,
-    /// They do not: what is answered may repeat the secret of somebody who cannot see our errors.
+    /// Errors omit them: a response may repeat a secret that readers of our errors must not see.
     Hidden,
 }
 
-/// Why a request cannot be authenticated. No secret is repeated.
+/// Why a request cannot be authenticated. The error never contains a secret.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CredentialError {
-    /// Caller: the secret is not for this registry.
+    /// Caller: the secret must not be sent to this registry.
     #[error(transparent)]
     Reach(#[from] ReachError),
-    /// Caller: the token has expired, and no newer one has come.
+    /// Caller: the token has expired and has not been replaced.
     #[error("executor credential has expired")]
     Expired,
     /// Caller: the stored sign-in cannot be used.
     #[error("stored sign-in cannot be used")]
     SignIn(#[from] SignInError),
-    /// Host: nothing could be signed.
+    /// Host: signing failed.
     #[error("request cannot be signed: {0}")]
     Sign(String),
 }
 
-/// Domains whose hosts may get an API key of their own vendor.
+/// Domains that may receive an API key of their vendor.
 const VENDOR: &[&str] = &["openai.com", "openai.org"];
 
 /// Where a secret may be sent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Reach {
-    /// Wherever a caller says, even in the clear.
+    /// To any URL, even without TLS.
     Anywhere,
-    /// Where nobody on the way can read it: `https`, or this machine.
+    /// Over `https`, or to a loopback address.
     Private,
-    /// By `https` only, also on this machine.
+    /// Over `https` only, even to a loopback address.
     Https,
-    /// To hosts of the vendor by `https`, or to this machine.
+    /// To hosts of the vendor over `https`, or to a loopback address.
     Vendor,
 }
 
 impl Reach {
-    /// Checks a URL.
+    /// Checks whether the secret may be sent to a URL.
     ///
     /// # Errors
-    /// When the secret may not go there.
+    /// Returns an error if it may not.
     pub fn admit(self, url: &Url) -> Result<(), ReachError> {
         let https = url.scheme() == "https";
         let near = is_near(url);
@@ -149,17 +149,17 @@ fn place(url: &Url) -> String {
     url.origin().ascii_serialization()
 }
 
-/// Caller: the secret is not sent there. No request was made.
+/// Caller: the secret must not be sent to this URL. No request was made.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReachError {
-    /// Others could read it on its way.
+    /// The connection would not be encrypted.
     #[error("a token is sent over https:// or to this machine only, not to `{0}`")]
     InTheClear(String),
-    /// It goes over TLS only, even on this machine.
+    /// The secret requires TLS, even on a loopback address.
     #[error("a ChatGPT token is sent over https:// only, not to `{0}`")]
     NotHttps(String),
-    /// It is nobody else's business.
+    /// The host does not belong to the vendor.
     #[error(
         "an API key is sent to its vendor over https:// or to this machine only, not to `{0}`; \
          use a token of the registry"
@@ -167,18 +167,18 @@ pub enum ReachError {
     NotTheVendor(String),
 }
 
-/// Longest token: with the other headers it still fits what servers take.
+/// Longest token, so that it fits into the header limits of common servers.
 const MAX_TOKEN_BYTES: usize = 16 << 10;
 
-/// A token for `Authorization: Bearer …`. `Debug` hides it.
+/// A token for `Authorization: Bearer …`. `Debug` redacts it.
 #[derive(Clone, Eq, PartialEq)]
 pub struct Token(HeaderValue);
 
 impl Token {
-    /// Takes a token, without the blanks around it.
+    /// Validates a token after trimming whitespace.
     ///
     /// # Errors
-    /// When nothing is left, or no header can carry it.
+    /// Returns an error if the token is empty, too long, or not allowed in a header.
     pub fn new(token: &str) -> Result<Self, TokenError> {
         let token = token.trim();
         if token.is_empty() {
@@ -193,7 +193,7 @@ impl Token {
         Ok(Self(value))
     }
 
-    /// Returns the headers that show the token.
+    /// Returns the `Authorization` header.
     fn headers(&self) -> HeaderMap {
         HeaderMap::from_iter([(header::AUTHORIZATION, self.0.clone())])
     }
@@ -205,27 +205,27 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Caller: the text is no token. It is not repeated.
+/// Caller: the text is not a valid token. The error does not repeat it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenError {
-    /// There is nothing in it.
+    /// The token is empty.
     #[error("token is empty")]
     Empty,
-    /// No server takes so much.
+    /// The token is too long.
     #[error("token is longer than {MAX_TOKEN_BYTES} bytes")]
     TooLong,
-    /// It holds a character that a header cannot carry.
+    /// The token contains a control character.
     #[error("token holds a control character")]
     Character,
 }
 
-/// An API key. It goes to its vendor and to this machine, and nowhere else.
+/// An API key. It is sent only to its vendor and to loopback addresses.
 #[derive(Clone, Debug)]
 pub struct ApiKey(Token);
 
 impl ApiKey {
-    /// Takes a key.
+    /// Wraps a key.
     pub fn new(key: Token) -> Self {
         Self(key)
     }
@@ -245,12 +245,13 @@ impl Credentials for ApiKey {
     }
 }
 
-/// A token of the registry itself, such as one of a hub. It goes wherever nobody can read it.
+/// A token of the registry itself, such as a hub token. It is sent over `https` or to loopback
+/// addresses.
 #[derive(Clone, Debug)]
 pub struct Bearer(Token);
 
 impl Bearer {
-    /// Takes a token.
+    /// Wraps a token.
     pub fn new(token: Token) -> Self {
         Self(token)
     }
@@ -266,8 +267,8 @@ impl Credentials for Bearer {
     }
 }
 
-/// The token of a harness, and the account it works for. Unlike an executor, a harness is told where
-/// to send it together with it, and sends it there.
+/// A harness token and the account it is used for. It is sent to any registry, because a harness
+/// receives the registry's URL and the token together.
 #[derive(Clone, Debug)]
 pub struct HarnessToken {
     token: Token,
@@ -275,7 +276,7 @@ pub struct HarnessToken {
 }
 
 impl HarnessToken {
-    /// Takes a token and an account.
+    /// Creates credentials from a token and an account.
     pub fn new(token: Token, account: Option<AccountId>) -> Self {
         Self { token, account }
     }
@@ -295,9 +296,9 @@ impl Credentials for HarnessToken {
     }
 }
 
-/// The header that names the account.
+/// Header with the account id.
 const ACCOUNT_HEADER: &str = "chatgpt-account-id";
-/// The header that leads to where accounts of that kind are served.
+/// Header that routes requests to the FedRAMP hosts.
 const FEDRAMP_HEADER: &str = "x-openai-fedramp";
 
 /// The account that requests are made for.
@@ -305,10 +306,10 @@ const FEDRAMP_HEADER: &str = "x-openai-fedramp";
 pub struct AccountId(HeaderValue);
 
 impl AccountId {
-    /// Takes an id, without the blanks around it.
+    /// Validates an id after trimming whitespace.
     ///
     /// # Errors
-    /// When nothing is left, or no header can carry it.
+    /// Returns an error if the id is empty or not allowed in a header.
     pub fn new(id: &str) -> Result<Self, TokenError> {
         let id = id.trim();
         if id.is_empty() {
@@ -326,9 +327,9 @@ impl AccountId {
 /// Whether an account is served by the vendor's `FedRAMP` hosts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Fedramp {
-    /// It is.
+    /// The account is served there.
     Yes,
-    /// It is not.
+    /// The account is not served there.
     No,
 }
 
@@ -355,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn each_secret_keeps_to_its_places() {
+    fn each_scope_permits_only_its_urls() {
         // URL, private, vendor
         let table = [
             ("https://openai.com", true, true),
@@ -384,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_trimmed_and_hidden() {
+    fn token_is_trimmed_and_redacted() {
         let token = Token::new(" s3cret\n").unwrap();
         assert_eq!(token.headers()[header::AUTHORIZATION], "Bearer s3cret");
         assert!(token.headers()[header::AUTHORIZATION].is_sensitive());
@@ -402,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_header_carries_is_no_token() {
+    fn invalid_header_values_are_rejected_as_tokens() {
         assert_eq!(Token::new(" \n"), Err(TokenError::Empty));
         for text in ["a\r\nX: y", "a\0b", "a\x7fb"] {
             assert_eq!(Token::new(text), Err(TokenError::Character), "{text:?}");
@@ -412,7 +413,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_harness_may_name_its_account() {
+    async fn harness_headers_include_the_account() {
         let account = AccountId::new("acc-1").unwrap();
         let harness = HarnessToken::new(Token::new("t").unwrap(), Some(account));
         let headers = harness.headers().await.unwrap();

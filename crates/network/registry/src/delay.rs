@@ -1,32 +1,32 @@
-//! How long to wait before another try. Pure: what is random about it is hashed from a key.
+//! Backoff with jitter between attempts. Pure: the jitter is hashed from a key.
 //!
-//! Not here: who waits, and for how long altogether.
+//! Elsewhere: sleeping, and the overall time limit.
 
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-/// The first ceiling.
+/// First upper bound of the delay.
 const FIRST_CEILING: Duration = Duration::from_secs(1);
-/// The highest. Harnesses look for an executor for 45 s, some of them for less: a hub that was away for
-/// half a minute must have its executors back soon after. The stock executor goes up to 30 s.
+/// Highest upper bound. Harnesses look for an executor for 45 s or less, so executors must return
+/// soon after a hub outage of half a minute. The stock executor backs off up to 30 s.
 const MAX_CEILING: Duration = Duration::from_secs(8);
-/// How long a connection lasts that shows that all is well again.
+/// A connection that lasted this long resets the backoff.
 const STABLE_AFTER: Duration = Duration::from_secs(120);
 
-/// How long an executor waits before it dials again: ceilings of 1, 2, 4, 8, 8, … seconds,
-/// and by chance down to half of that.
+/// Reconnect backoff of an executor: upper bounds of 1, 2, 4, 8, 8, … seconds, minus jitter of up
+/// to half.
 #[derive(Clone, Debug)]
 pub struct Ladder {
     key: String,
-    /// Pauses since the start, for chance.
+    /// Number of delays so far; input of the jitter.
     taken: u32,
     ceiling: Duration,
 }
 
 impl Ladder {
-    /// Takes what chance is derived from.
+    /// Creates a backoff whose jitter is derived from `key`.
     pub fn new(key: impl Into<String>) -> Self {
         Self {
             key: key.into(),
@@ -35,12 +35,12 @@ impl Ladder {
         }
     }
 
-    /// Takes a key that nobody else has.
+    /// Creates a backoff with a random key.
     pub fn random() -> Self {
         Self::new(Uuid::new_v4().to_string())
     }
 
-    /// Returns the next pause. Failed attempts and connections that ended climb alike.
+    /// Returns the next delay. Failed attempts and lost connections count alike.
     pub fn step(&mut self) -> Duration {
         let ceiling = self.ceiling;
         self.ceiling = (ceiling * 2).min(MAX_CEILING);
@@ -49,7 +49,7 @@ impl Ladder {
         ceiling - pick(&self.key, number, ceiling / 2)
     }
 
-    /// Takes note of a connection that ended: after one that lasted, the ladder begins anew.
+    /// Records a finished connection. A connection that lasted long enough resets the backoff.
     pub fn handle_connection(&mut self, lasted: Duration) {
         if lasted >= STABLE_AFTER {
             self.ceiling = FIRST_CEILING;
@@ -57,30 +57,31 @@ impl Ladder {
     }
 }
 
-/// The first pause, without chance.
+/// First delay, without jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
-/// The longest, without chance.
+/// Longest delay, without jitter.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
 
-/// How long to wait after a failed request: 0.5, 1, 2, 4, 5, 5, … seconds, each longer by up to half.
+/// Backoff between requests to a registry: 0.5, 1, 2, 4, 5, 5, … seconds, plus jitter of up to
+/// half.
 #[derive(Clone, Debug)]
 pub struct RegistryDelay {
     key: String,
 }
 
 impl RegistryDelay {
-    /// Takes what chance is derived from, such as a session's id: whoever waits for the same thing
-    /// should not come back all at once.
+    /// Creates a backoff whose jitter is derived from `key`, such as a session id, so that clients
+    /// waiting for the same event do not return at once.
     pub fn new(key: impl Into<String>) -> Self {
         Self { key: key.into() }
     }
 
-    /// Takes a key that nobody else has.
+    /// Creates a backoff with a random key.
     pub fn random() -> Self {
         Self::new(Uuid::new_v4().to_string())
     }
 
-    /// Returns how long to wait after a failed attempt; the first has the number 0.
+    /// Returns the delay after a failed attempt. The first attempt is number 0.
     pub fn after(&self, attempt: u32) -> Duration {
         let base = FIRST_PAUSE
             .saturating_mul(1 << attempt.min(4))
@@ -89,7 +90,7 @@ impl RegistryDelay {
     }
 }
 
-/// Picks a duration from nothing to `most`, both included.
+/// Returns a pseudo-random duration from zero to `most` inclusive.
 fn pick(key: &str, number: u32, most: Duration) -> Duration {
     let mut hash = Sha256::new();
     hash.update(number.to_be_bytes());
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_double_up_to_eight_seconds() {
+    fn delays_double_up_to_eight_seconds() {
         for key in 0..200 {
             let mut ladder = Ladder::new(key.to_string());
             for ceiling in [1, 2, 4, 8, 8, 8] {
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_connection_that_lasted_begins_anew() {
+    fn only_a_long_connection_resets_the_backoff() {
         let mut ladder = Ladder::new("key");
         for ceiling in [1, 2, 4] {
             within(ladder.step(), ceiling);
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_of_one_ceiling_differ() {
+    fn delays_with_the_same_ceiling_differ() {
         let mut ladder = Ladder::new("key");
         let first: Vec<_> = (0..20)
             .map(|_| {
@@ -150,7 +151,7 @@ mod tests {
     const BASES: [u64; 8] = [500, 1000, 2000, 4000, 5000, 5000, 5000, 5000];
 
     #[test]
-    fn pauses_grow_to_five_seconds_and_up_to_half_more() {
+    fn delays_grow_to_five_seconds_plus_up_to_half() {
         for key in 0..200 {
             let delay = RegistryDelay::new(format!("key {key}"));
             for (attempt, base) in (0..).zip(BASES) {
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_decides_and_spreads() {
+    fn jitter_depends_on_the_key_and_is_spread_out() {
         assert_eq!(
             RegistryDelay::new("a").after(3),
             RegistryDelay::new("a").after(3)

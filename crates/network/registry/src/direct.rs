@@ -1,7 +1,7 @@
-//! An executor that dials the harness side itself, without relay and without Noise.
+//! Direct executors: they dial the harness side themselves, without relay and without Noise.
 //!
-//! The registry names a websocket; who accepts it is the client of the messages in it. One link
-//! exists at a time: when it ends, the executor dials again. Not here: methods and sessions
+//! The registry returns the URL of a websocket whose acceptor is the JSON-RPC client. One link
+//! exists at a time: when it ends, the executor dials again. Elsewhere: methods and sessions
 //! (`exec-service`), which outlive a link.
 
 use std::{convert::Infallible, sync::Arc, time::SystemTime};
@@ -33,18 +33,18 @@ use crate::{
     registry::{Registry, RegistryError},
 };
 
-/// What a direct executor is to be.
+/// Configuration of a direct executor.
 #[derive(Debug)]
 pub struct Settings {
-    /// Where it registers.
+    /// Client of the registry to register with.
     pub registry: Registry,
-    /// Where that is.
+    /// Base URL of that registry.
     pub base: BaseUrl,
-    /// What it offers.
+    /// Environment to offer.
     pub environment: EnvironmentId,
-    /// How it shows who it is.
+    /// How the executor authenticates.
     pub proof: Proof,
-    /// How it gets to where it is awaited.
+    /// How websockets are dialled.
     pub dialing: Dialing,
 }
 
@@ -56,18 +56,19 @@ pub struct DirectExecutor {
 }
 
 impl DirectExecutor {
-    /// Describes an executor. Nothing is sent.
+    /// Creates an executor. Nothing is sent yet.
     pub fn new(settings: Settings) -> Self {
-        // Keyed by the environment, so that executors of one harness side come back apart.
+        // Keyed by environment, so that executors of one harness do not reconnect at the same
+        // moment.
         let delay = RegistryDelay::new(settings.environment.as_str());
         Self { settings, delay }
     }
 
-    /// Dials until told to stop. Every websocket becomes one of `links`, and the next is dialled when
-    /// it was dropped.
+    /// Dials until `stop` resolves. Every websocket is sent to `links`; the next one is dialled
+    /// when the previous link has been dropped.
     ///
     /// # Errors
-    /// When the registry does not take the environment, or who is dialled does not want it.
+    /// Returns an error if the registry refuses the environment or the peer rejects the executor.
     pub async fn run(
         self,
         links: mpsc::Sender<Link>,
@@ -87,7 +88,7 @@ impl DirectExecutor {
     async fn serve(&self, links: &mpsc::Sender<Link>) -> Result<Infallible, DirectError> {
         let environment = &self.settings.environment;
         let mut registered = self.register().await?;
-        // One link at a time: it holds the only place until it is dropped.
+        // One link at a time: it holds the only permit until it is dropped.
         let places = Arc::new(Semaphore::new(1));
         let mut failures = 0;
         loop {
@@ -99,7 +100,7 @@ impl DirectExecutor {
                     let place = Arc::clone(&places).acquire_owned().await;
                     link.slot = Some(place.map_err(abandoned)?);
                     links.send(link).await.map_err(|_| DirectError::Abandoned)?;
-                    // Comes back when the link is dropped.
+                    // Available again when the link is dropped.
                     drop(places.acquire().await.map_err(abandoned)?);
                     tracing::info!(%environment, "connection ended");
                 }
@@ -157,16 +158,16 @@ impl DirectExecutor {
     }
 }
 
-/// What came of dialling.
+/// Result of dialling.
 enum Opened {
     Link(Link),
-    /// Who is dialled knows a newer registration.
+    /// The peer knows a newer registration.
     Superseded,
-    /// It may work later.
+    /// Dialling may succeed later.
     Later(ConnectError),
 }
 
-/// Tells a refusal that stays one: being too slow or too many passes.
+/// Returns whether a refusal is permanent. Timeouts and rate limits are not.
 fn is_final(error: &ConnectError) -> bool {
     let ConnectError::Refused { status, .. } = error else {
         return false;
@@ -174,11 +175,11 @@ fn is_final(error: &ConnectError) -> bool {
     (400..500).contains(status) && !matches!(status, 408 | 429)
 }
 
-/// Why a direct executor gave up. Everything else it outlives.
+/// Why a direct executor stopped. All other failures are retried.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DirectError {
-    /// As the source says: the registry does not take the environment.
+    /// As the source says: the registry refused the environment.
     #[error("cannot register environment `{environment}`")]
     Register {
         /// The environment.
@@ -186,35 +187,35 @@ pub enum DirectError {
         /// Why.
         source: RegistryError,
     },
-    /// Caller: the upgrade cannot be authenticated.
+    /// Caller: the upgrade request cannot be authenticated.
     #[error(transparent)]
     Credential(#[from] CredentialError),
-    /// Peer: the registry named a URL that cannot be dialled. It is not repeated.
-    #[error("URL that the registry named is refused")]
+    /// Peer: the registry returned a URL that cannot be dialled. The error does not repeat it.
+    #[error("registry returned an unusable websocket URL")]
     Address(#[from] AddressError),
-    /// Caller: what is to be sent with the upgrade cannot be.
+    /// Caller: a header of the upgrade request is invalid.
     #[error(transparent)]
     Header(#[from] HeaderError),
-    /// Peer: who is dialled does not want this executor.
-    #[error("executor is not wanted where it was sent")]
+    /// Peer: the acceptor rejected this executor.
+    #[error("executor was rejected by the websocket that the registry returned")]
     Refused(#[source] ConnectError),
-    /// We: nobody takes the links any more.
-    #[error("nobody serves the connections of this executor any more")]
+    /// Us: the receiver of links was dropped.
+    #[error("receiver of this executor's connections was dropped")]
     Abandoned,
 }
 
-/// How a direct executor shows who it is.
+/// How a direct executor authenticates.
 #[derive(Clone, Debug)]
 pub enum Proof {
-    /// By a signature of the request, which is good for that request only.
+    /// With a signature that is valid for a single request.
     Signature(Arc<SigV4>),
-    /// By a secret that the registry knows. The websocket gets it only if it is at the registry's own
-    /// host and port: nobody else has a right to it.
+    /// With a secret known to the registry. It is sent to the websocket only if that has the
+    /// registry's own origin.
     Token(Arc<dyn Credentials>),
 }
 
 impl Proof {
-    /// Returns what a registry is asked with.
+    /// Returns the credentials for requests to the registry.
     pub fn credentials(&self) -> Arc<dyn Credentials> {
         match self {
             Self::Signature(signer) => Arc::<SigV4>::clone(signer),
@@ -222,7 +223,7 @@ impl Proof {
         }
     }
 
-    /// Makes the headers of an upgrade.
+    /// Returns the authentication headers of an upgrade request.
     async fn headers(&self, url: &Secret, registry: &Url) -> Result<HeaderMap, DirectError> {
         let Some(url) = as_http(url.expose()) else {
             return Ok(HeaderMap::new());
@@ -242,14 +243,14 @@ impl Proof {
     }
 }
 
-/// Adds headers to those of an upgrade.
+/// Adds authentication headers to an upgrade request.
 fn show(shown: &HeaderMap, socket: &mut WebSocket) -> Result<(), DirectError> {
     for (name, value) in shown {
         if name == header::AUTHORIZATION {
             socket.headers.authorize(value.clone());
             continue;
         }
-        // Whoever made a header made one that can be sent.
+        // Credentials only produce visible ASCII values.
         let value = value
             .to_str()
             .map_err(|_| HeaderError::Value(name.to_string()))?;
@@ -258,7 +259,7 @@ fn show(shown: &HeaderMap, socket: &mut WebSocket) -> Result<(), DirectError> {
     Ok(())
 }
 
-/// A websocket begins as a request for `http`, and is signed as one.
+/// Converts a websocket URL to the HTTP URL of its upgrade request, which is what gets signed.
 fn as_http(url: &str) -> Option<Url> {
     let (scheme, rest) = url.trim().split_once(':')?;
     let scheme = match scheme.to_ascii_lowercase().as_str() {
@@ -269,23 +270,23 @@ fn as_http(url: &str) -> Option<Url> {
     Url::parse(&format!("{scheme}:{rest}")).ok()
 }
 
-/// The service that is signed for unless a caller names another.
+/// Service name in signatures unless the caller sets another.
 pub const DEFAULT_SERVICE: &str = "execute-api";
 
-/// Signs each request with the keys of that moment.
+/// Signs each request with the keys that are current at that moment.
 #[derive(Clone, Debug)]
 pub struct SigV4 {
-    /// Where keys come from.
+    /// Source of the keys.
     pub keys: Chain,
-    /// Where signatures count.
+    /// Region and service that signatures are valid for.
     pub scope: Scope,
 }
 
 impl SigV4 {
-    /// Signs for the region that the chain finds, and for a service.
+    /// Creates a signer for `service` in the region that the chain resolves.
     ///
     /// # Errors
-    /// When there is no region.
+    /// Returns an error if there is no region.
     pub async fn new(keys: Chain, service: impl Into<String>) -> Result<Self, RegionError> {
         let (region, service) = (keys.region().await?, service.into());
         let scope = Scope { region, service };
@@ -330,7 +331,7 @@ impl Credentials for SigV4 {
     }
 }
 
-/// Joins an error and what it comes from.
+/// Joins an error with its sources.
 fn told(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

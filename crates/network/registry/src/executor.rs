@@ -1,9 +1,9 @@
-//! An executor that waits for harnesses at a rendezvous.
+//! Executors that accept harnesses at a rendezvous.
 //!
-//! It registers, opens the websocket that the registry names, and serves the streams in it; when the
-//! websocket ends it comes back by itself, with the same identity. Every stream becomes a link that
-//! somebody else serves. Not here: streams and handshakes (`exec-transport`), methods
-//! (`exec-service`).
+//! An executor registers, opens the websocket that the registry returns, and serves the streams in
+//! it. When the websocket ends it reconnects with backoff, keeping its identity. Every stream
+//! becomes a link that the caller serves. Elsewhere: streams and handshakes (`exec-transport`),
+//! methods (`exec-service`).
 
 use std::{convert::Infallible, sync::Arc};
 
@@ -28,20 +28,20 @@ use crate::{
     registry::{Registry, RegistryError},
 };
 
-/// What an executor is to be.
+/// Configuration of an executor.
 #[derive(Debug)]
 pub struct Settings {
-    /// Where it registers and has harnesses validated.
+    /// Client of the registry that registers the executor and validates harnesses.
     pub registry: Registry,
-    /// What it offers.
+    /// Environment to offer.
     pub environment: EnvironmentId,
-    /// Who it is, for as long as the process lives.
+    /// Identity of this process.
     pub identity: Arc<Identity>,
-    /// How it gets to the rendezvous.
+    /// How websockets are dialled.
     pub dialing: Dialing,
 }
 
-/// An executor that waits for harnesses at a rendezvous.
+/// An executor that accepts harnesses at a rendezvous.
 #[derive(Debug)]
 pub struct RemoteExecutor {
     settings: Settings,
@@ -51,14 +51,14 @@ pub struct RemoteExecutor {
 /// Whether harnesses can reach an executor.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Presence {
-    /// It has no websocket: it has just begun, or is about to open another.
+    /// Not connected: starting, or about to reconnect.
     Away,
-    /// It waits at the rendezvous.
+    /// Connected to the rendezvous.
     Online,
 }
 
 impl RemoteExecutor {
-    /// Describes an executor. Nothing is sent.
+    /// Creates an executor. Nothing is sent yet.
     pub fn new(settings: Settings) -> Self {
         Self {
             settings,
@@ -66,16 +66,16 @@ impl RemoteExecutor {
         }
     }
 
-    /// Tells whether harnesses can reach it, from now on.
+    /// Subscribes to the executor's presence.
     pub fn presence(&self) -> watch::Receiver<Presence> {
         self.presence.subscribe()
     }
 
-    /// Offers the environment until told to stop. Every harness that is let in becomes one of
-    /// `links`. When it stops the websocket is cut without a word, and its streams end.
+    /// Offers the environment until `stop` resolves. Every accepted harness becomes one of `links`.
+    /// On stop, the websocket is dropped without a close frame and its streams end.
     ///
     /// # Errors
-    /// When the registry does not take the environment, at first or later.
+    /// Returns an error if the registry refuses the environment, at start or later.
     pub async fn run(
         self,
         links: mpsc::Sender<Link>,
@@ -117,16 +117,16 @@ impl RemoteExecutor {
                     let ended = executor.serve(socket, registration).await;
                     self.presence.send_replace(Presence::Away);
                     let lasted = since.elapsed();
-                    tracing::info!(%environment, ?ended, ?lasted, "rendezvous ended");
+                    tracing::info!(%environment, ?ended, ?lasted, "rendezvous connection ended");
                     ladder.handle_connection(lasted);
                 }
-                // The registration is not current any more; the identity stays.
+                // The registration is no longer current; the identity stays.
                 Err(ConnectError::Refused { status, .. }) if (400..500).contains(&status) => {
                     tracing::info!(%environment, status, "rendezvous refused; registering again");
                     registered = self.register().await?;
                 }
                 Err(error) => {
-                    tracing::warn!(%environment, %error, "rendezvous cannot be reached");
+                    tracing::warn!(%environment, %error, "failed to reach the rendezvous");
                 }
             }
             sleep(ladder.step()).await;
@@ -150,12 +150,12 @@ impl RemoteExecutor {
     }
 }
 
-/// Why an executor gave up. Everything else it outlives.
+/// Why an executor stopped. All other failures are retried.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExecutorError {
-    /// As the source says: the registry does not take the environment. Nobody knows whether another
-    /// registration has replaced ours, so it is not tried again.
+    /// As the source says: the registry refused the environment. Not retried, because another
+    /// registration may have replaced ours.
     #[error("cannot register environment `{environment}`")]
     Register {
         /// The environment.
@@ -163,31 +163,31 @@ pub enum ExecutorError {
         /// Why.
         source: RegistryError,
     },
-    /// We: nobody takes the links any more.
-    #[error("nobody serves the connections of this executor any more")]
+    /// Us: the receiver of links was dropped.
+    #[error("receiver of this executor's connections was dropped")]
     Abandoned,
 }
 
-/// What holds for every websocket that is opened.
+/// Options for every websocket that is dialled.
 #[derive(Clone, Debug, Default)]
 pub struct Dialing {
-    /// Whose certificates are accepted.
+    /// Accepted certificates.
     pub trust: Trust,
-    /// Who is asked for a tunnel. What is on this machine is dialled without.
+    /// Proxy for tunnels. Loopback addresses are dialled directly.
     pub proxy: Option<Proxy>,
-    /// What is sent with every upgrade, such as the name of a cluster.
+    /// Headers of every upgrade request, such as the name of a cluster.
     pub headers: Headers,
 }
 
 impl Dialing {
-    /// Opens the websocket of a rendezvous. Each attempt has a number of its own, by which both sides
-    /// find it in their logs.
+    /// Opens the websocket of a rendezvous. Each attempt has its own request id, which appears in
+    /// the logs of both sides.
     async fn rendezvous(&self, url: &Secret) -> Result<Socket, ConnectError> {
         let address: Address = url.expose().parse()?;
         if matches!(address, Address::Unix(_)) {
-            // A registry is somewhere else, and knows no paths of this machine.
+            // A registry is on another host and cannot know paths of this one.
             return Err(ConnectError::NotWebSocket(
-                "its URL is the path of a socket",
+                "URL is the path of a unix socket",
             ));
         }
         let proxy = self.proxy(&address);
@@ -205,7 +205,7 @@ impl Dialing {
         }
     }
 
-    /// Returns who is asked for a tunnel to an address.
+    /// Returns the proxy to use for an address.
     pub(crate) fn proxy(&self, address: &Address) -> Option<&Proxy> {
         let near = match address {
             Address::Network(host) => host.is_loopback(),
@@ -219,7 +219,7 @@ fn request_id() -> String {
     format!("req_{}", Uuid::new_v4().simple())
 }
 
-/// Lets in whom the registry lets in. A registry that does not answer lets in nobody.
+/// Accepts the harnesses that the registry accepts. Without a response, harnesses are refused.
 #[derive(Debug)]
 struct RegistryValidator {
     registry: Registry,
@@ -235,7 +235,7 @@ impl Validator for RegistryValidator {
                 harness_public_key: claim.harness_key,
                 harness_key_authorization: Secret::new(claim.authorization),
             };
-            // The stream's id is the peer's choice: it is not for logs.
+            // The peer chose the stream id, so it is not logged.
             match registry
                 .validate(&environment, claim.stream_id.as_str(), &request)
                 .await
@@ -251,7 +251,7 @@ impl Validator for RegistryValidator {
                     ValidationOutcome::ExecutorUnauthenticated
                 }
                 Err(error) => {
-                    tracing::warn!(%environment, %error, "harness cannot be validated");
+                    tracing::warn!(%environment, %error, "failed to validate a harness");
                     ValidationOutcome::Refused
                 }
             }
@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_numbered_in_lower_case_hexadecimal() {
+    fn request_ids_are_lower_case_hexadecimal() {
         let (one, two) = (request_id(), request_id());
         assert_ne!(one, two);
         for id in [one, two] {
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_is_dialled_without_a_proxy() {
+    fn loopback_is_dialled_without_a_proxy() {
         let dialing = Dialing {
             proxy: Some("http://p.test:3128".parse().unwrap()),
             ..Dialing::default()
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_url_that_leads_nowhere_is_an_error_and_not_a_panic() {
+    async fn unusable_rendezvous_url_is_an_error() {
         for url in ["", "x", "http://a.test", "unix:///tmp/x", "ws://"] {
             let refused = Dialing::default().rendezvous(&Secret::new(url)).await;
             assert!(refused.is_err(), "{url}");

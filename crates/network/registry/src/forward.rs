@@ -1,8 +1,7 @@
-//! An executor that serves nothing itself: every stream of a harness is joined to a websocket of its
-//! own, at one destination.
+//! A forwarding executor: it joins every harness stream to its own websocket at one destination.
 //!
-//! Messages pass as they are, and neither side's session is known here. Not here: registration,
-//! handshakes and limits, which are those of any executor (`executor`).
+//! Messages pass through unchanged; sessions of either side are not tracked. Elsewhere:
+//! registration, handshakes and limits, which are those of any executor (`executor`).
 
 #[cfg(test)]
 mod tests;
@@ -29,10 +28,10 @@ use tokio::{sync::mpsc, task::JoinSet, time::timeout};
 
 use crate::executor::{ExecutorError, RemoteExecutor};
 
-/// Streams that were let in and whose task has not begun: it begins at once.
+/// Accepted streams whose task has not started yet. Tasks start at once.
 const STARTING: usize = 16;
 
-/// An executor that forwards.
+/// An executor that forwards streams.
 #[derive(Debug)]
 pub struct Forwarder {
     executor: RemoteExecutor,
@@ -41,7 +40,7 @@ pub struct Forwarder {
 }
 
 impl Forwarder {
-    /// Describes a forwarder. `trust` is for the destination. Nothing is sent.
+    /// Creates a forwarder. `trust` applies to the destination. Nothing is sent yet.
     pub fn new(executor: RemoteExecutor, destination: Destination, trust: Trust) -> Self {
         Self {
             executor,
@@ -50,10 +49,10 @@ impl Forwarder {
         }
     }
 
-    /// Forwards until told to stop. Then everything is cut without a word.
+    /// Forwards until `stop` resolves, then drops all connections without a close frame.
     ///
     /// # Errors
-    /// As [`RemoteExecutor::run`].
+    /// See [`RemoteExecutor::run`].
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), ExecutorError> {
         let (links, streams) = mpsc::channel(STARTING);
         tokio::select! {
@@ -63,15 +62,15 @@ impl Forwarder {
     }
 }
 
-/// Gives every stream a task. The executor bounds how many there are.
+/// Runs one task per stream. The executor limits their number.
 async fn forward(mut streams: mpsc::Receiver<Link>, destination: Destination, trust: Trust) {
-    // Dropping the set ends them all.
+    // Dropping the set aborts all tasks.
     let mut running = JoinSet::new();
     loop {
         tokio::select! {
             Some(ended) = running.join_next() => {
                 if let Err(error) = ended {
-                    tracing::warn!(%error, "forwarding ended badly");
+                    tracing::warn!(%error, "forwarding task failed");
                 }
             }
             stream = streams.recv() => {
@@ -82,7 +81,7 @@ async fn forward(mut streams: mpsc::Receiver<Link>, destination: Destination, tr
     }
 }
 
-/// Forwards one stream until either side ends. Whatever happens to it stays its own.
+/// Forwards one stream until either side ends. Failures affect only this stream.
 async fn one(stream: Link, destination: Destination, trust: Trust) {
     let ended = run(stream, destination.open(&trust)).await;
     match ended {
@@ -91,22 +90,22 @@ async fn one(stream: Link, destination: Destination, trust: Trust) {
     }
 }
 
-/// How long a destination may take to answer.
+/// Time limit for opening a destination.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A websocket server: `ws://HOST:PORT/PATH` or `wss://…`. Nothing is shown to it but the request.
+/// A websocket server: `ws://HOST:PORT/PATH` or `wss://…`. It receives no credentials.
 #[derive(Clone)]
 pub struct Destination(Address);
 
 impl Destination {
-    /// Opens a websocket to it. Dropping the future leaves none.
+    /// Opens a websocket. Dropping the future closes it.
     async fn open(&self, trust: &Trust) -> Result<Link, ConnectError> {
         let socket = WebSocket {
             trust: trust.clone(),
             connect_timeout: OPEN_TIMEOUT,
             ..WebSocket::new(self.0.clone())
         };
-        // Who passes on what it has not read does not call it text.
+        // Messages are not inspected, so they are not declared as text.
         let options = LinkOptions {
             sends: Sends::Binary,
             max_message_bytes: limits::MAX_MESSAGE_BYTES,
@@ -128,7 +127,7 @@ impl FromStr for Destination {
 }
 
 impl fmt::Display for Destination {
-    /// Writes the URL without path and query, which may hold a secret.
+    /// Writes the URL without path and query, which may contain a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -140,28 +139,28 @@ impl fmt::Debug for Destination {
     }
 }
 
-/// Caller: the text is no destination.
+/// Caller: the text is not a valid destination.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DestinationError {
-    /// It is no URL of a server.
-    #[error("destination is refused: {0}")]
+    /// The text is not the URL of a server.
+    #[error("invalid destination: {0}")]
     Address(#[from] AddressError),
-    /// It names a socket of this machine's file system.
-    #[error("destination begins with ws:// or wss://")]
+    /// The URL names a unix socket.
+    #[error("destination must begin with ws:// or wss://")]
     Unix,
 }
 
-/// Bytes that may wait on their way to one side before the other side is read on.
+/// Backpressure limit: while this many bytes are buffered for one side, the other is not read.
 const HIGH_WATER: usize = limits::OUTBOX_BYTES;
-/// How long the end of a destination may take to be acknowledged.
+/// Time limit for the destination to acknowledge the close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a harness may take to read what its destination said last.
+/// Time limit for a harness to read the last messages of its destination.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
-/// Joins a stream to the destination that is being opened, until either side ends. The stream's end
-/// cuts the destination without a word; the destination's end is acknowledged, and what it said
-/// before still reaches the stream, which then ends.
+/// Joins a stream to a destination that is being opened, until either side ends. When the stream
+/// ends, the destination is dropped without a close frame. When the destination ends, its close is
+/// acknowledged and everything it sent is delivered before the stream ends.
 async fn run(
     mut stream: Link,
     opening: impl Future<Output = Result<Link, ConnectError>>,
@@ -186,52 +185,52 @@ async fn run(
         mut destination,
         ..
     } = pump;
-    // The destination does not wait for a harness that reads slowly.
+    // The destination must not wait for a slow harness.
     let (acknowledged, delivered) = tokio::join!(
         timeout(CLOSE_TIMEOUT, destination.writer.close()),
         timeout(LAST_WORDS, stream.writer.close()),
     );
     if !matches!(acknowledged, Ok(Ok(()))) {
-        tracing::debug!("destination did not wait for the end");
+        tracing::debug!("destination did not acknowledge the close");
     }
     delivered
         .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
         .map_err(PumpError::Harness)
 }
 
-/// Why a stream was not forwarded to its end.
+/// Why forwarding a stream failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 enum PumpError {
-    /// As the source says: there is no destination.
-    #[error("cannot open the destination")]
+    /// As the source says: the destination could not be opened.
+    #[error("failed to open the destination")]
     Open(#[source] ConnectError),
-    /// Peer: the destination cannot be read any further.
-    #[error("destination broke")]
+    /// Peer: reading from the destination failed.
+    #[error("failed to read from the destination")]
     Read(#[source] ReadError),
-    /// Peer: a message of the destination is longer than a stream carries.
+    /// Peer: a message of the destination exceeds the limit of a stream.
     #[error(
         "destination sent a message of more than {} bytes",
         limits::MAX_MESSAGE_BYTES
     )]
     TooLong,
-    /// Transport: the destination takes nothing any more.
-    #[error("destination broke")]
+    /// Transport: writing to the destination failed.
+    #[error("failed to write to the destination")]
     Write(#[source] io::Error),
-    /// Transport: the stream takes nothing any more.
-    #[error("stream broke")]
+    /// Transport: writing to the stream failed.
+    #[error("failed to write to the stream")]
     Harness(#[source] io::Error),
 }
 
-/// Which side was done first.
+/// Which side ended first.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum End {
     Stream,
     Destination,
 }
 
-/// Waits for the destination while the stream lives. A message that comes meanwhile is kept, and the
-/// next is not read: a harness that is gone is noticed as long as it has said nothing.
+/// Waits for the destination while the stream lives. Buffers one message that arrives meanwhile and
+/// then stops reading, so a disconnected harness is noticed only before its first message.
 async fn open(
     stream: &mut Link,
     opening: impl Future<Output = Result<Link, ConnectError>>,
@@ -250,11 +249,11 @@ async fn open(
     Ok(Some((opened, Some(early))))
 }
 
-/// Both sides.
+/// Moves messages between the two sides.
 struct Pump {
     stream: Link,
     destination: Link,
-    /// Why the destination takes nothing any more. What it has said may still be unread.
+    /// Why writing to the destination failed. Messages it sent may still be unread.
     deaf: Option<io::Error>,
 }
 
@@ -278,7 +277,7 @@ impl Pump {
                 self.deaf = Some(error);
             }
             poll_out(&mut *self.stream.writer, cx).map_err(PumpError::Harness)?;
-            // A side that was not read has nobody to wake us for it, unless its way is still full.
+            // A side that was not read will not wake us, unless its writer is still full.
             let again = |moved: &Moved, writer: &dyn MessageWriter| match moved {
                 Moved::One => true,
                 Moved::Full => writer.buffered() < HIGH_WATER,
@@ -290,7 +289,7 @@ impl Pump {
         }
     }
 
-    /// Moves one message of the stream.
+    /// Moves one message from the stream to the destination.
     fn poll_there(&mut self, cx: &mut Context<'_>) -> Moved {
         if self.deaf.is_none() && self.destination.writer.buffered() >= HIGH_WATER {
             return Moved::Full;
@@ -302,13 +301,13 @@ impl Pump {
                 }
                 Moved::One
             }
-            // Whatever became of the stream, nobody is there to be told.
+            // The reason does not matter: the peer is gone.
             Poll::Ready(Ok(None) | Err(_)) => Moved::Ended,
             Poll::Pending => Moved::None,
         }
     }
 
-    /// Moves one message of the destination.
+    /// Moves one message from the destination to the stream.
     fn poll_back(&mut self, cx: &mut Context<'_>) -> Result<Moved, PumpError> {
         if self.stream.writer.buffered() >= HIGH_WATER {
             return Ok(Moved::Full);
@@ -318,7 +317,7 @@ impl Pump {
                 Err(PumpError::TooLong)
             }
             Poll::Ready(Ok(Some(message))) => {
-                // Streams have no empty messages, and nobody misses them.
+                // Streams cannot carry empty messages; dropping them has no effect.
                 if !message.is_empty() {
                     push(&mut *self.stream.writer, message);
                 }
@@ -331,31 +330,31 @@ impl Pump {
     }
 }
 
-/// What came of one direction.
+/// Result of polling one direction.
 enum Moved {
-    /// A message was moved.
+    /// One message was moved.
     One,
-    /// There is none.
+    /// No message is available.
     None,
-    /// Nobody looked: too much is on its way already.
+    /// Not polled: the write buffer is full.
     Full,
-    /// There will be none any more.
+    /// The reader has ended.
     Ended,
 }
 
-/// Passes a message on as it is: its bytes, in one message.
+/// Forwards a message unchanged.
 fn push(to: &mut dyn MessageWriter, message: Bytes) {
     to.push(Outgoing::Text(message.into()), Encoding::Text);
 }
 
-/// Flushes what waits, and what the link itself has to say.
+/// Flushes buffered messages and control frames.
 fn poll_out(writer: &mut dyn MessageWriter, cx: &mut Context<'_>) -> io::Result<()> {
     loop {
         match writer.poll_flush(cx) {
             Poll::Ready(flushed) => flushed?,
             Poll::Pending => return Ok(()),
         }
-        // Pending means that it will wake us.
+        // Pending registers our waker.
         if writer.poll_upkeep(cx).is_pending() {
             return Ok(());
         }

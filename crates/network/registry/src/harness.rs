@@ -1,8 +1,8 @@
-//! The tickets of a harness: how it gets from a registry what it needs to meet an executor.
+//! Rendezvous grants of a harness: asks the registry for permission to connect to an executor.
 //!
-//! The first connection is patient. One that takes up a session asks once per attempt, because its
-//! caller paces whole attempts, and it accepts only the executor that has the session. Not here: the
-//! connection itself (`exec-transport`), the pace of attempts (`exec-client`, by `delay`).
+//! The first connection retries with backoff. A reconnect with a session asks once per attempt,
+//! because its caller paces whole attempts, and accepts only the executor that has the session.
+//! Elsewhere: the connection itself (`exec-transport`), the pace of reconnects (`exec-client`).
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -24,7 +24,7 @@ use crate::{
     registry::{Registry, RegistryError},
 };
 
-/// Gets tickets for one environment, for one harness.
+/// Obtains grants to connect one harness to one environment.
 #[derive(Debug)]
 pub struct RegistryTickets {
     registry: Registry,
@@ -36,14 +36,14 @@ pub struct RegistryTickets {
 /// What is known about the executor.
 #[derive(Debug, Default)]
 struct Executor {
-    /// The key in the last ticket.
+    /// Executor key in the last grant.
     last: Option<PublicKey>,
-    /// The only key that is accepted, if there is a session.
+    /// The only accepted key while there is a session.
     pinned: Option<PublicKey>,
 }
 
 impl RegistryTickets {
-    /// Describes an environment and who wants to meet its executor.
+    /// Creates a source of grants for an environment and a harness identity.
     pub fn new(registry: Registry, environment: EnvironmentId, identity: Arc<Identity>) -> Self {
         Self {
             registry,
@@ -53,8 +53,7 @@ impl RegistryTickets {
         }
     }
 
-    /// Takes note of a session that was made with the last ticket: from now on the executor of that
-    /// ticket is the only one that is accepted.
+    /// Records that the last grant led to a session: from now on only that executor is accepted.
     pub fn pin(&self) {
         let mut executor = self.executor();
         if let Some(last) = executor.last.clone() {
@@ -62,15 +61,15 @@ impl RegistryTickets {
         }
     }
 
-    /// Takes note of the session's end: any executor will do.
+    /// Records that the session ended: any executor is accepted.
     pub fn unpin(&self) {
         self.executor().pinned = None;
     }
 
-    /// Gets a ticket. Its members belong together and serve for one connection.
+    /// Obtains a grant. Its members are valid together, for a single connection.
     ///
     /// # Errors
-    /// When there is none; with a session, after one request.
+    /// Returns an error if no grant is available. With a session, it gives up after one request.
     pub async fn ticket(&self) -> Result<Connected, TicketError> {
         let pinned = self.executor().pinned.clone();
         let ticket = self.ask(pinned.as_ref()).await?;
@@ -81,7 +80,8 @@ impl RegistryTickets {
         Ok(ticket)
     }
 
-    /// Asks the registry. With a session, whoever calls paces whole attempts, of which this is a part.
+    /// Asks the registry. With a session, the caller retries whole attempts, so this asks only
+    /// once.
     async fn ask(&self, pinned: Option<&PublicKey>) -> Result<Connected, RegistryError> {
         let key = self.identity.public_key();
         let ask = || self.registry.connect(&self.environment, key);
@@ -92,7 +92,7 @@ impl RegistryTickets {
     }
 
     fn executor(&self) -> MutexGuard<'_, Executor> {
-        // Nothing panics in between, and half a change is none.
+        // Nothing panics while the lock is held, and every update is a single assignment.
         self.executor.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -113,14 +113,14 @@ impl Tickets for RegistryTickets {
     }
 }
 
-/// How long one request may take. It is less than for others: most of the time a second one helps.
+/// Timeout of one request. Shorter than for other requests, because a second one usually helps.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(6);
 /// Requests after the first.
 const MAX_RETRIES: u32 = 4;
-/// How long all of it may take: somebody waits for it.
+/// Time limit of all attempts together. A user is waiting.
 const BUDGET: Duration = Duration::from_secs(14);
 
-/// Asks until there is a ticket, or the patience is over.
+/// Retries with backoff until there is a grant or the time limit is reached.
 async fn patiently<F>(
     delay: &RegistryDelay,
     mut ask: impl FnMut() -> F,
@@ -143,26 +143,26 @@ where
         if attempt == MAX_RETRIES || next >= deadline {
             return Err(error);
         }
-        tracing::debug!(%error, attempt, "no ticket yet");
+        tracing::debug!(%error, attempt, "no rendezvous grant yet");
         sleep_until(next).await;
         attempt += 1;
     }
 }
 
-/// Why there is no ticket.
+/// Why no grant is available.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TicketError {
     /// As the registry's error says.
     #[error(transparent)]
     Registry(#[from] RegistryError),
-    /// Peer: another executor is there than the one that has the session, which is lost.
+    /// Peer: another executor has replaced the one with the session, which is lost.
     #[error("executor key changed")]
     KeyChanged,
 }
 
 impl TicketError {
-    /// Tells whether asking again may help.
+    /// Returns whether a retry may help.
     pub fn is_passing(&self) -> bool {
         match self {
             Self::Registry(error) => error.may_connect_again(),
@@ -184,7 +184,7 @@ impl From<TicketError> for ConnectError {
     }
 }
 
-/// Tells who has to act.
+/// Returns who has to act.
 fn fault(error: &RegistryError) -> Fault {
     match error {
         RegistryError::Url(_)
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_ticket_is_one_answer_and_for_one_key() {
+    async fn each_grant_comes_from_one_response_for_one_key() {
         let executor = Identity::generate().public_key().clone();
         let key = executor.clone();
         let server = Server::start(move |number, _| answer(200, bundle(number, &key))).await;
@@ -264,11 +264,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn with_a_session_no_other_executor_is_accepted() {
+    async fn session_accepts_only_its_executor() {
         let keys: Vec<_> = (0..4)
             .map(|_| Identity::generate().public_key().clone())
             .collect();
-        // Before the session there is another executor, and after it two more.
+        // Another executor answers before the session, and two more after it.
         let order = [0, 1, 1, 2, 1, 3];
         let answers = keys.clone();
         let server =
@@ -284,7 +284,7 @@ mod tests {
         let changed = tickets.fetch().await.unwrap_err();
         assert!(matches!(changed, ConnectError::ExecutorChanged));
         assert!(!changed.is_passing());
-        // The one that was refused is not the last that was seen.
+        // The rejected executor must not count as the last one seen.
         tickets.pin();
         assert_eq!(key().await.as_ref(), Some(&keys[1]));
         tickets.unpin();
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_first_ticket_is_worth_waiting_for_and_later_ones_are_asked_for_once() {
+    async fn first_grant_is_retried_and_later_ones_are_not() {
         let key = Identity::generate().public_key().clone();
         let server = Server::start(move |number, _| match number {
             1 => answer(200, bundle(number, &key)),
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn errors_tell_who_has_to_act() {
+    async fn errors_assign_fault_and_retryability() {
         use exec_transport::connect::Fault;
         let table = [
             (401, "", Fault::Caller, false),
@@ -369,7 +369,7 @@ mod tests {
         }
     }
 
-    /// Asks something that answers as told, and notes when it was asked.
+    /// Runs `retry_connect` with scripted responses and records the time of each request.
     async fn ask<F: Future<Output = Result<Connected, RegistryError>>>(
         answer: impl Fn(usize) -> F,
     ) -> (Result<Connected, RegistryError>, Vec<Duration>, Duration) {
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_environment_that_stays_offline_is_asked_for_five_times() {
+    async fn offline_environment_is_requested_five_times() {
         let (settled, times, took) = ask(|_| async { Err(offline()) }).await;
         assert!(matches!(
             settled,
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_registry_that_does_not_answer_is_given_six_seconds_each_time() {
+    async fn each_request_times_out_after_six_seconds() {
         let (settled, times, took) = ask(|_| pending()).await;
         let error = settled.unwrap_err();
         assert!(matches!(
@@ -416,13 +416,13 @@ mod tests {
         let second = REQUEST_TIMEOUT + delay.after(0);
         let third = second + REQUEST_TIMEOUT + delay.after(1);
         assert!(times[1] >= second && times[1] - second < Duration::from_millis(10));
-        // The pause before the third may already be too long.
+        // The delay before the third request may already exceed the budget.
         assert_eq!(times.len(), if third < BUDGET { 3 } else { 2 });
         assert!(took <= BUDGET);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_budget_cuts_the_last_request() {
+    async fn budget_limits_the_last_request() {
         let (settled, times, took) = ask(|number| async move {
             if number < 4 {
                 Err(offline())
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_comes_online_is_found() {
+    async fn executor_that_comes_online_is_found() {
         let (settled, times, _) = ask(|number| async move {
             if number < 3 {
                 Err(offline())
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_does_not_pass_is_not_asked_again() {
+    async fn permanent_failure_is_not_retried() {
         let (settled, times, took) = ask(|_| async {
             Err(RegistryError::Denied {
                 status: 403,

@@ -1,7 +1,8 @@
-//! Requests to registries and to those who vouch for credentials.
+//! HTTP client for registries and for issuers of credentials.
 //!
-//! Every request has one deadline for all of it, and every answer a size that it may not exceed.
-//! Redirects are not followed: they would carry secrets to whoever is named. Not here: what is asked.
+//! Every request has one deadline for the whole exchange and a maximum response size. Redirects are
+//! not followed, because they would carry secrets to another host. Elsewhere: the requests
+//! themselves.
 
 mod base_url;
 #[cfg(test)]
@@ -24,20 +25,20 @@ use tokio::time::timeout;
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore, crypto::aws_lc_rs};
 use url::Url;
 
-/// Connections to one host that are kept for the next request.
+/// Idle connections kept per host.
 const IDLE_PER_HOST: usize = 4;
-/// How long they are kept. A hub closes an idle connection after ten seconds, and a request that
-/// meets the closing half-way fails for nothing: they must be given up well before.
+/// How long idle connections are kept. A hub closes them after ten seconds, and a request that
+/// races with the close fails, so they must be dropped well before.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a connection may take. Less than any request may, so that a host that drops what is sent
-/// to it counts as one that was not reached.
+/// Connect timeout. Shorter than any request timeout, so that a host that drops packets counts as
+/// unreachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A client for HTTP/1.1. Clones share connections.
+/// An HTTP/1.1 client. Clones share connections.
 ///
-/// It takes the proxies of the system. Requests to this machine go around them, and `localhost` is
-/// this machine whatever a name server says: secrets are sent there in the clear.
+/// It uses the system's proxies. Requests to loopback addresses bypass them, and `localhost` always
+/// resolves to loopback, because secrets are sent there without TLS.
 #[derive(Clone, Debug)]
 pub struct Http {
     kept: Clients,
@@ -45,10 +46,10 @@ pub struct Http {
 }
 
 impl Http {
-    /// Makes a client that accepts certificates as `tls` says.
+    /// Creates a client with the given TLS configuration.
     ///
     /// # Errors
-    /// When the library refuses the configuration.
+    /// Returns an error if the HTTP library rejects the configuration.
     pub fn new(tls: &Arc<ClientConfig>) -> Result<Self, HttpError> {
         Ok(Self {
             kept: Clients::new(tls, IDLE_PER_HOST)?,
@@ -56,10 +57,10 @@ impl Http {
         })
     }
 
-    /// Makes a client that accepts no certificate at all: it is for `http://` only.
+    /// Creates a client that trusts no certificate. It is for `http://` only.
     ///
     /// # Errors
-    /// When the library refuses the configuration.
+    /// Returns an error if the HTTP library rejects the configuration.
     pub fn without_tls() -> Result<Self, HttpError> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
@@ -70,7 +71,7 @@ impl Http {
         Self::new(&Arc::new(config))
     }
 
-    /// Sends a request and reads the answer. Dropping the future ends the connection.
+    /// Sends a request and reads the response. Dropping the future closes the connection.
     pub(crate) async fn send(&self, call: Call) -> Result<Reply, ExchangeError> {
         let within = call.within;
         timeout(within, self.exchange(call))
@@ -92,7 +93,8 @@ impl Http {
         let status = response.status();
         let body = body(response, call.limit).await;
         match body {
-            // What is read of a refusal is for people, and its status counts however much they are told.
+            // The body of an error response is only informative; the status matters even if the
+            // body is too long.
             Err(ExchangeError::TooLarge(_)) if !status.is_success() => {
                 let body = Bytes::new();
                 Ok(Reply { status, body })
@@ -105,7 +107,7 @@ impl Http {
     }
 }
 
-/// Clients that keep the same number of connections.
+/// Clients with the same connection pool settings.
 #[derive(Clone, Debug)]
 struct Clients {
     away: Client,
@@ -170,29 +172,30 @@ pub(crate) struct Call {
     pub(crate) headers: HeaderMap,
     pub(crate) body: Option<Bytes>,
     pub(crate) connection: Connection,
-    /// How long all of it may take.
+    /// Timeout of the whole exchange.
     pub(crate) within: Duration,
-    /// How long the answer may be.
+    /// Maximum length of the response body.
     pub(crate) limit: usize,
 }
 
-/// Over which connection a request goes.
+/// Which connection a request uses.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Connection {
-    /// One that an earlier request left, if there is any.
+    /// An idle pooled connection, if there is one.
     Kept,
-    /// A new one. A server may close one that was left just when a request is on its way; who must
-    /// not ask twice cannot tell that from a request that was heard.
+    /// A new connection. A server may close a pooled connection just when a request is sent on it.
+    /// Requests that must not be repeated cannot distinguish this from a request that was
+    /// processed.
     Fresh,
 }
 
-/// A whole answer.
+/// A complete response.
 pub(crate) struct Reply {
     pub(crate) status: StatusCode,
     pub(crate) body: Bytes,
 }
 
-// Answers hold signed URLs and authorizations.
+// Responses contain signed URLs and authorizations, so `Debug` omits the body.
 impl fmt::Debug for Reply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reply")
@@ -201,38 +204,38 @@ impl fmt::Debug for Reply {
     }
 }
 
-/// Host: no client could be made.
+/// Host: the client could not be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HttpError {
-    /// The library refuses what it was told.
-    #[error("HTTP client cannot be set up")]
+    /// The HTTP library rejected the configuration.
+    #[error("failed to set up the HTTP client")]
     Client(#[source] reqwest::Error),
-    /// There is no TLS that could be used.
-    #[error("TLS cannot be set up")]
+    /// TLS is not available.
+    #[error("failed to set up TLS")]
     Tls(#[source] rustls::Error),
 }
 
-/// Why there is no answer to a request. The URL is not repeated.
+/// Why a request has no response. The error does not contain the URL.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExchangeError {
-    /// Transport: no connection came about. The request was not sent.
-    #[error("cannot connect")]
+    /// Transport: connecting failed. The request was not sent.
+    #[error("failed to connect")]
     Unreachable(#[source] reqwest::Error),
-    /// Transport: the connection broke before the end of the answer.
-    #[error("connection broke before the end of the answer")]
+    /// Transport: the connection broke before the end of the response.
+    #[error("connection broke before the end of the response")]
     Interrupted(#[source] reqwest::Error),
-    /// Transport: it took too long.
-    #[error("no whole answer within {0:?}")]
+    /// Transport: the timeout elapsed.
+    #[error("no complete response within {0:?}")]
     Timeout(Duration),
-    /// Peer: the answer is longer than any that makes sense.
-    #[error("answer is longer than {0} bytes")]
+    /// Peer: the response exceeds the limit.
+    #[error("response is longer than {0} bytes")]
     TooLarge(usize),
 }
 
 impl ExchangeError {
-    /// Tells whether asking again may help.
+    /// Returns whether a retry may help.
     pub fn is_passing(&self) -> bool {
         match self {
             Self::Unreachable(_) | Self::Interrupted(_) | Self::Timeout(_) => true,
@@ -240,8 +243,8 @@ impl ExchangeError {
         }
     }
 
-    /// Tells whether nobody was reached, such as a server that is not up yet. A server with which no
-    /// TLS comes about was reached: who runs it, or trusts it, has to act.
+    /// Returns whether no server was reached, such as one that is not up yet. A server that fails
+    /// the TLS handshake was reached: its operator or our trust configuration must change.
     pub fn is_unreachable(&self) -> bool {
         match self {
             Self::Unreachable(error) => !has_tls_error(error),
@@ -254,7 +257,7 @@ fn has_tls_error(error: &(dyn Error + 'static)) -> bool {
     if error.is::<rustls::Error>() {
         return true;
     }
-    // An error of the system that wraps another has that one's source, and not that one, as its own.
+    // `io::Error::source` skips the wrapped error itself, so look at it first.
     let wrapped = error
         .downcast_ref::<io::Error>()
         .and_then(io::Error::get_ref);

@@ -1,8 +1,9 @@
-//! Registries: how executors offer themselves through one, and how harnesses find them.
+//! Client side of a registry: how executors register and how harnesses reach them.
 //!
-//! A registry is a JSON API over HTTP. It tells an executor where its rendezvous is, and a harness
-//! which executor to expect there. Not here: what travels through the rendezvous (`exec-relay`,
-//! `exec-transport`), the registry itself (`exec-hub`), environment variables (the product crate).
+//! A registry is a JSON API over HTTP. It gives an executor the URL of its rendezvous, and a
+//! harness the URL and the public key of the executor to expect there. Elsewhere: the frames that
+//! travel through the rendezvous (`exec-relay`, `exec-transport`), the server side (`exec-hub`),
+//! environment variables (the product crate).
 
 pub mod api;
 pub mod aws;

@@ -1,8 +1,8 @@
-//! Asking a registry.
+//! Client of the registry API.
 //!
-//! Whatever a registry answers is checked here: nothing deeper looks again. Which failures are worth
-//! another try is known here too; `register` tries by itself. Not here: when a harness tries again
-//! (`harness`), who is asking (`credentials`).
+//! All responses are validated here. This module also decides which failures are worth a retry;
+//! `register` retries by itself. Elsewhere: retries of a harness (`harness`), authentication
+//! (`credentials`).
 
 mod error;
 #[cfg(test)]
@@ -30,13 +30,13 @@ use crate::{
     http::{BaseUrl, Call, Connection, Http, is_near},
 };
 
-/// How long a request may take, from the first byte to the last.
+/// Timeout of a request, from the first byte to the last.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest answer. The longest that makes sense has a key of 1.6 KiB, an authorization of 4 KiB and a
-/// URL; errors are cut to 4096 characters.
+/// Longest response. A valid one has a key of 1.6 KiB, an authorization of 4 KiB and a URL; error
+/// texts are cut to 4096 characters.
 const MAX_ANSWER: usize = 64 << 10;
 
-/// A registry, and who asks it. Clones share connections.
+/// Client of a registry with the credentials of one caller. Clones share connections.
 #[derive(Clone, Debug)]
 pub struct Registry {
     base: BaseUrl,
@@ -46,10 +46,10 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Describes a registry. Nothing is sent.
+    /// Creates a client. Nothing is sent yet.
     ///
     /// # Errors
-    /// When these credentials may not be sent there.
+    /// Returns an error if these credentials must not be sent to this URL.
     pub fn new(
         base: BaseUrl,
         credentials: Arc<dyn Credentials>,
@@ -57,7 +57,7 @@ impl Registry {
     ) -> Result<Self, CredentialError> {
         credentials.reach().admit(base.url())?;
         if !base.is_private() {
-            tracing::warn!(registry = %base, "credentials are sent in the clear");
+            tracing::warn!(registry = %base, "credentials are sent without encryption");
         }
         Ok(Self {
             base,
@@ -67,17 +67,17 @@ impl Registry {
         })
     }
 
-    /// Tells the registry what each request belongs to.
+    /// Adds trace context headers to each request.
     pub fn with_trace(mut self, trace: Option<TraceSource>) -> Self {
         self.trace = trace;
         self
     }
 
-    /// Offers an environment. Tries again for as long as the registry says that it would help.
-    /// Dropping the future may leave a registration that nobody uses.
+    /// Registers an environment. Retries with backoff while the registry asks for it. Dropping the
+    /// future may leave an unused registration.
     ///
     /// # Errors
-    /// For everything else, at once.
+    /// Returns all other errors immediately.
     pub async fn register(
         &self,
         environment: &EnvironmentId,
@@ -92,10 +92,11 @@ impl Registry {
         until_settled(&delay, again, || self.register_once(environment, &request)).await
     }
 
-    /// Asks for the way to an environment, once.
+    /// Asks once for a connection to an environment.
     ///
     /// # Errors
-    /// When there is none. [`RegistryError::may_connect_again`] tells whether to ask again.
+    /// Returns an error if there is none. [`RegistryError::may_connect_again`] says whether to
+    /// retry.
     pub async fn connect(
         &self,
         environment: &EnvironmentId,
@@ -126,10 +127,10 @@ impl Registry {
         Ok(answer)
     }
 
-    /// Asks, once, whether the harness of a stream may come in.
+    /// Asks once whether to accept the harness of a stream.
     ///
     /// # Errors
-    /// When there is no answer, which is the same as no.
+    /// Returns an error without a valid response; treat it as a refusal.
     pub async fn validate(
         &self,
         environment: &EnvironmentId,
@@ -142,18 +143,18 @@ impl Registry {
             operation: "validate",
             stream_id: Some(stream_id),
             connection: Connection::Kept,
-            // What is said about a harness is nothing for logs.
+            // Responses about a harness must not be logged.
             bodies: Bodies::Hidden,
         };
         let answer: Validated = self.ask(asked, request).await?;
         Ok(answer.valid)
     }
 
-    /// Asks where an executor is awaited that dials by itself: once, and again for as long as nobody
-    /// is reached.
+    /// Registers a direct executor and returns the websocket to dial. Retries while the registry is
+    /// unreachable.
     ///
     /// # Errors
-    /// When it is awaited nowhere, or where others could read what is said.
+    /// Returns an error if the registry refuses or the websocket would not be encrypted.
     pub async fn direct_register(
         &self,
         environment: &EnvironmentId,
@@ -263,7 +264,7 @@ impl Registry {
     }
 }
 
-/// What is asked, besides the body.
+/// Everything about a request except its body.
 #[derive(Debug)]
 struct Asked<'a> {
     environment: &'a EnvironmentId,
@@ -273,7 +274,7 @@ struct Asked<'a> {
     bodies: Bodies,
 }
 
-/// Sees that an answer is about what was asked, and means what we do.
+/// Checks that a response is for this environment and security profile.
 fn meant(
     environment: &EnvironmentId,
     environment_id: &str,
@@ -299,7 +300,7 @@ fn there(member: Member, said: &str) -> Result<(), RegistryError> {
     }
 }
 
-/// Asks until the answer is final.
+/// Retries with backoff until the result is final.
 async fn until_settled<T, F>(
     delay: &RegistryDelay,
     may_ask_again: fn(&RegistryError) -> bool,
@@ -315,9 +316,13 @@ where
                 let reason = chain(&error);
                 let pause = delay.after(attempt);
                 match attempt {
-                    // Whoever runs it should know why nobody comes.
-                    0 => tracing::error!(reason, "environment is not registered; trying again"),
-                    _ => tracing::warn!(reason, ?pause, "environment is not registered yet"),
+                    // Logged as an error, so that the operator learns why no harness connects.
+                    0 => tracing::error!(reason, "failed to register the environment; retrying"),
+                    _ => tracing::warn!(
+                        reason,
+                        ?pause,
+                        "failed to register the environment; retrying"
+                    ),
                 }
                 sleep(pause).await;
                 attempt = attempt.saturating_add(1);
@@ -327,7 +332,7 @@ where
     }
 }
 
-/// An error with its sources, for people.
+/// Joins an error with its sources.
 fn chain(error: &dyn Error) -> String {
     let sources = iter::successors(Some(error), |error| (*error).source());
     let texts: Vec<String> = sources.map(ToString::to_string).collect();

@@ -1,6 +1,7 @@
-//! AWS Signature Version 4 by headers: making signatures, and checking those of others.
-//! Invariant: pure. The time is an argument, nothing is sent, and no text shows a secret.
-//! Not here: where keys come from (`aws`).
+//! AWS Signature Version 4 in headers: signs requests and verifies signatures.
+//! Invariant: pure. Time is an argument, nothing is sent, and `Debug` and errors never contain a
+//! secret.
+//! Elsewhere: where keys come from (`aws`).
 
 mod canonical;
 #[cfg(test)]
@@ -25,29 +26,29 @@ use url::Url;
 
 use self::canonical::{Canonical, Header, hash, hex, trim};
 
-/// Where a signature counts.
+/// Region and service that a signature is valid for.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Scope {
-    /// Such as `eu-west-1`.
+    /// For example `eu-west-1`.
     pub region: String,
-    /// Such as `execute-api`.
+    /// For example `execute-api`.
     pub service: String,
 }
 
-/// A request that is to be signed.
+/// A request to sign.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// The method, in capitals.
+    /// The method, in upper case.
     pub method: &'a str,
-    /// Where it goes. Its path and query are signed, and its host.
+    /// The URL. Its host, path and query are signed.
     pub url: &'a Url,
-    /// Headers that are signed beside the host and those that signing adds.
+    /// Additional headers to sign, besides the host and the headers that signing adds.
     pub headers: &'a [(HeaderName, &'a str)],
     /// The body.
     pub body: &'a [u8],
 }
 
-/// The headers that make a request a signed one. `Debug` hides their values.
+/// The headers of a signed request. `Debug` redacts their values.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Signature {
     authorization: HeaderValue,
@@ -59,7 +60,8 @@ impl Signature {
     /// Signs a request.
     ///
     /// # Errors
-    /// When the URL has no host, or a key cannot stand in a header.
+    /// Returns an error if the URL has no host or a key contains a character not allowed in a
+    /// header.
     pub fn new(
         request: Request<'_>,
         keys: &Keys,
@@ -108,7 +110,7 @@ impl Signature {
         &self.authorization
     }
 
-    /// Returns the headers beside `Authorization`.
+    /// Returns the headers other than `Authorization`.
     pub fn others(&self) -> impl Iterator<Item = (HeaderName, &HeaderValue)> {
         let token = self.session_token.as_ref();
         [(DATE.clone(), &self.date)]
@@ -116,7 +118,7 @@ impl Signature {
             .chain(token.map(|token| (SECURITY_TOKEN.clone(), token)))
     }
 
-    /// Adds all of them to those of a request.
+    /// Adds the signature's headers to a request.
     pub fn apply(&self, headers: &mut HeaderMap) {
         headers.insert(header::AUTHORIZATION, self.authorization.clone());
         for (name, value) in self.others() {
@@ -125,24 +127,24 @@ impl Signature {
     }
 }
 
-/// Caller: a request cannot be signed. Nothing of a key is repeated.
+/// Caller: a request cannot be signed. The error never contains key material.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SignError {
-    /// The URL names nobody.
-    #[error("URL to be signed has no host")]
+    /// The URL has no host.
+    #[error("URL to sign has no host")]
     NoHost,
-    /// A key or a name of the scope has a character that no header carries.
-    #[error("a key or the signing scope holds a control character")]
+    /// A key or the scope contains a character not allowed in a header.
+    #[error("a key or the signing scope contains a control character")]
     Header,
 }
 
-/// What a signature begins with.
+/// Signature algorithm.
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 static DATE: HeaderName = HeaderName::from_static("x-amz-date");
 static SECURITY_TOKEN: HeaderName = HeaderName::from_static("x-amz-security-token");
 
-/// The text whose signature proves that of the request.
+/// Returns the SigV4 string to sign.
 fn string_to_sign(canonical: &str, scope: &Scope, at: &Timestamp) -> String {
     let (scope, hash) = (credential_scope(scope, at), hash(canonical.as_bytes()));
     format!("{ALGORITHM}\n{at}\n{scope}\n{hash}")
@@ -153,7 +155,7 @@ fn credential_scope(scope: &Scope, at: &Timestamp) -> String {
     format!("{date}/{region}/{service}/{TERMINATOR}")
 }
 
-/// The host as requests name it: with its port, unless that is the scheme's own.
+/// Returns the `Host` header value: the port is omitted if it is the scheme's default.
 fn host(url: &Url) -> Result<String, SignError> {
     let host = url.host_str().ok_or(SignError::NoHost)?;
     Ok(match url.port() {
@@ -168,32 +170,32 @@ fn sensitive(text: &str) -> Result<HeaderValue, SignError> {
     Ok(value)
 }
 
-/// The keys of a principal.
+/// An AWS key pair.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Keys {
-    /// Names the secret. It is no secret itself.
+    /// Id of the secret key. Not secret.
     pub access_key_id: String,
-    /// Signs.
+    /// Secret key that signs.
     pub secret_key: SecretKey,
-    /// Goes with keys that are valid for a while only.
+    /// Session token of temporary keys.
     pub session_token: Option<SessionToken>,
 }
 
-/// A secret that signs. `Debug` hides it.
+/// A secret signing key. `Debug` redacts it.
 #[derive(Clone, Eq, PartialEq)]
 pub struct SecretKey(String);
 
-/// The token of temporary keys. `Debug` hides it.
+/// The session token of temporary keys. `Debug` redacts it.
 #[derive(Clone, Eq, PartialEq)]
 pub struct SessionToken(String);
 
 impl SecretKey {
-    /// Takes a secret.
+    /// Wraps a secret key.
     pub fn new(secret: impl Into<String>) -> Self {
         Self(secret.into())
     }
 
-    /// Derives the key of one day, region and service.
+    /// Derives the signing key of one day, region and service.
     fn derive(&self, scope: &Scope, at: &Timestamp) -> hmac::Key {
         let first = hmac::Key::new(hmac::HMAC_SHA256, format!("AWS4{}", self.0).as_bytes());
         let parts = [at.date(), &scope.region, &scope.service, TERMINATOR];
@@ -205,7 +207,7 @@ impl SecretKey {
 }
 
 impl SessionToken {
-    /// Takes a token.
+    /// Wraps a session token.
     pub fn new(token: impl Into<String>) -> Self {
         Self(token.into())
     }
@@ -215,7 +217,7 @@ impl SessionToken {
     }
 }
 
-/// What every scope ends with.
+/// Last component of every credential scope.
 const TERMINATOR: &str = "aws4_request";
 
 impl fmt::Debug for SecretKey {
@@ -230,7 +232,7 @@ impl fmt::Debug for SessionToken {
     }
 }
 
-/// A moment, to the second.
+/// A point in time with a resolution of one second.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Timestamp {
     text: String,
@@ -238,38 +240,38 @@ pub struct Timestamp {
 }
 
 impl Timestamp {
-    /// Takes a moment. What lies before 1970, or after the year 9999, counts as the nearest there is.
+    /// Converts a time. Times before 1970 or after the year 9999 are clamped.
     pub fn new(at: SystemTime) -> Self {
         let since = at.duration_since(SystemTime::UNIX_EPOCH);
         let unix_seconds = since.unwrap_or_default().as_secs().min(LAST_SECOND);
         let moment = OffsetDateTime::UNIX_EPOCH + Duration::from_secs(unix_seconds);
         Self {
-            // Every part that the format names is there.
+            // The value provides every component of the format, so formatting cannot fail.
             text: moment.format(BASIC).unwrap_or_default(),
             unix_seconds,
         }
     }
 
-    /// Reads a moment; `None` if there is no such one.
+    /// Parses a timestamp. Returns `None` if it is invalid.
     pub fn parse(text: &str) -> Option<Self> {
         let moment = PrimitiveDateTime::parse(text, BASIC).ok()?.assume_utc();
         let unix_seconds = u64::try_from(moment.unix_timestamp()).ok()?;
         let read = Self::new(SystemTime::UNIX_EPOCH + Duration::from_secs(unix_seconds));
-        // Signatures are over the text: there is one for each moment.
+        // The signature covers the text, so only the canonical spelling is accepted.
         (read.text == text).then_some(read)
     }
 
-    /// Returns the day, `20150830`.
+    /// Returns the date, for example `20150830`.
     pub fn date(&self) -> &str {
         &self.text[..8]
     }
 
-    /// Returns the whole text.
+    /// Returns the timestamp as text.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// Returns how far another moment is away, before or after.
+    /// Returns the absolute difference of two timestamps.
     pub fn distance(&self, other: &Self) -> Duration {
         Duration::from_secs(self.unix_seconds.abs_diff(other.unix_seconds))
     }

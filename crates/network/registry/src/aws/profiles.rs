@@ -1,4 +1,4 @@
-//! The shared files of the AWS tools: sections of settings.
+//! Profiles in the shared files of the AWS tools, and keys from a `credential_process`.
 
 use std::{collections::BTreeMap, io, process::Stdio, time::Duration};
 
@@ -8,26 +8,26 @@ use tokio::{io::AsyncReadExt, process::Command, time::timeout};
 use super::KeysError;
 use crate::api::sigv4::{Keys, SecretKey, SessionToken};
 
-/// The profiles of both files. Settings of the second file win.
+/// The profiles of both files. Settings of the file added last take precedence.
 #[derive(Clone, Default, Eq, PartialEq)]
 pub(super) struct Profiles(BTreeMap<String, BTreeMap<String, String>>);
 
-/// Which file a text is of.
+/// Which shared file is being parsed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Kind {
     /// `config`: profiles other than the default one are `[profile NAME]`.
     Config,
-    /// `credentials`: they are `[NAME]`.
+    /// `credentials`: profiles are `[NAME]`.
     Credentials,
 }
 
 impl Profiles {
-    /// Adds what a file has.
+    /// Adds the profiles of a file.
     ///
     /// # Errors
-    /// With the number of the first line that cannot be read.
+    /// Returns the number of the first invalid line.
     pub(super) fn add(&mut self, kind: Kind, text: &str) -> Result<(), usize> {
-        // Sections that are no profiles, such as `[sso-session NAME]`, are passed over.
+        // Other sections, such as `[sso-session NAME]`, are skipped.
         let mut section = None;
         for (number, line) in text.lines().enumerate() {
             let content = line.trim();
@@ -53,12 +53,12 @@ impl Profiles {
         Ok(())
     }
 
-    /// Tells whether there is a profile of this name.
+    /// Returns whether the profile exists.
     pub(super) fn contains(&self, profile: &str) -> bool {
         self.0.contains_key(profile)
     }
 
-    /// Returns a setting that is not blank.
+    /// Returns a setting unless it is blank.
     pub(super) fn setting(&self, profile: &str, name: &str) -> Option<&str> {
         let value = self.0.get(profile)?.get(name)?;
         (!value.is_empty()).then_some(value)
@@ -88,19 +88,20 @@ fn profile_name(kind: Kind, section: &str) -> Option<String> {
     Some(quoted.unwrap_or(name).to_owned())
 }
 
-/// A comment within a line has a blank before it: keys may hold such characters.
+/// Strips a trailing comment. It must follow whitespace, because keys may contain `#` and `;`.
 fn without_comment(value: &str) -> &str {
     let comments = [" #", " ;", "\t#", "\t;"];
     let starts = comments.iter().filter_map(|mark| value.find(mark));
     starts.min().map_or(value, |start| &value[..start])
 }
 
-/// How long the program may take: it may ask a person.
+/// How long the program may run. It may prompt a person.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// The most that is read of what it prints.
+/// Maximum output that is read.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// What such a program prints. When keys expire is not asked: they are fetched for each signature.
+/// Output of a `credential_process`. The expiry is ignored, because keys are fetched for each
+/// signature.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Printed {
@@ -111,7 +112,8 @@ struct Printed {
     session_token: Option<String>,
 }
 
-/// Runs a command line of a profile for its keys. Dropping the future ends the program.
+/// Runs the profile's command and returns the keys it prints. Dropping the future kills the
+/// program.
 pub(super) async fn run(profile: &str, command: &str) -> Result<Keys, KeysError> {
     let failed = |source| KeysError::Process {
         profile: profile.to_owned(),
@@ -148,10 +150,10 @@ async fn output(command: &str) -> io::Result<Vec<u8>> {
 }
 
 fn parse(printed: &[u8]) -> Result<Keys, &'static str> {
-    let printed: Printed = serde_json::from_slice(printed)
-        .map_err(|_| "it is not the JSON object that is expected")?;
+    let printed: Printed =
+        serde_json::from_slice(printed).map_err(|_| "output is not the expected JSON object")?;
     if printed.version != 1 {
-        return Err("its version is not 1");
+        return Err("`Version` is not 1");
     }
     if printed.access_key_id.is_empty() || printed.secret_access_key.is_empty() {
         return Err("a key is empty");
@@ -171,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_files_are_read_and_credentials_win() {
+    fn both_files_are_read_and_credentials_take_precedence() {
         let mut profiles = Profiles::default();
         let config = "# text\n[default]\nregion = eu-west-1 # near\n[profile two]\nREGION=us-east-1\n\
                       aws_access_key_id=old\n[profile \"a b\"]\nregion=x\n[sso-session s]\nregion=no\n\
@@ -191,14 +193,14 @@ mod tests {
     }
 
     #[test]
-    fn the_line_that_cannot_be_read_is_told() {
+    fn number_of_the_invalid_line_is_returned() {
         let mut profiles = Profiles::default();
         assert_eq!(profiles.add(Kind::Config, "[default]\n\nregion\n"), Err(3));
         assert_eq!(profiles.add(Kind::Config, "[default\n"), Err(1));
     }
 
     #[tokio::test]
-    async fn keys_are_what_the_program_prints() {
+    async fn keys_are_parsed_from_the_program_output() {
         let keys = |token: Option<&str>| Keys {
             access_key_id: "id".to_owned(),
             secret_key: SecretKey::new("s"),
@@ -214,34 +216,34 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_answer_is_told_and_not_shown() {
-        for (command, told) in [
+    async fn invalid_program_output_is_an_error_and_not_repeated() {
+        for (command, expected) in [
             (
                 "echo s3cret; exit 3",
                 "credential_process of AWS profile `p` failed",
             ),
             (
                 "echo s3cret",
-                "credential_process of AWS profile `p` gave no keys: it is not the JSON object that \
-                 is expected",
+                "credential_process of AWS profile `p` returned no keys: output is not the expected \
+                                  JSON object",
             ),
             (
                 r#"echo '{"Version":2,"AccessKeyId":"i","SecretAccessKey":"s3cret"}'"#,
-                "credential_process of AWS profile `p` gave no keys: its version is not 1",
+                "credential_process of AWS profile `p` returned no keys: `Version` is not 1",
             ),
             (
                 r#"echo '{"Version":1,"AccessKeyId":"","SecretAccessKey":"s3cret"}'"#,
-                "credential_process of AWS profile `p` gave no keys: a key is empty",
+                "credential_process of AWS profile `p` returned no keys: a key is empty",
             ),
         ] {
             let error = run("p", command).await.unwrap_err();
-            assert_eq!(error.to_string(), told);
+            assert_eq!(error.to_string(), expected);
             assert!(!format!("{error:?}").contains("s3cret"));
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_program_that_never_ends_is_given_up() {
+    async fn program_that_never_exits_times_out() {
         let error = run("p", "sleep 1000").await.unwrap_err();
         let KeysError::Process { source, .. } = error else {
             panic!("{error:?}");

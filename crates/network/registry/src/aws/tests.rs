@@ -1,4 +1,4 @@
-//! Every place that keys and regions are looked for, in its turn.
+//! Tests of every source of keys and regions, in order of precedence.
 
 use tempfile::TempDir;
 
@@ -62,7 +62,7 @@ fn keys(id: &str, token: Option<&str>) -> Keys {
 }
 
 #[tokio::test]
-async fn keys_come_from_the_first_place_that_has_some() {
+async fn keys_come_from_the_first_source_that_has_them() {
     let files = Files::new();
     let both = Settings {
         environment: environment(),
@@ -101,7 +101,7 @@ async fn keys_come_from_the_first_place_that_has_some() {
 }
 
 #[tokio::test]
-async fn rotated_keys_are_seen() {
+async fn rotated_keys_take_effect() {
     let files = Files::new();
     let chain = files.profile("work");
     assert_eq!(chain.keys().await.unwrap(), keys("work", Some("t")));
@@ -111,13 +111,13 @@ async fn rotated_keys_are_seen() {
 }
 
 #[tokio::test]
-async fn what_gives_no_keys_is_told() {
+async fn unusable_profiles_are_named_in_the_error() {
     let files = Files::new();
-    for (profile, told) in [
-        ("none", "there is no AWS profile `none`"),
+    for (profile, expected) in [
+        ("none", "AWS profile `none` not found"),
         (
             "half",
-            "AWS profile `half` has `aws_access_key_id` but no `aws_secret_access_key`",
+            "AWS profile `half` has `aws_access_key_id` but not `aws_secret_access_key`",
         ),
         (
             "role",
@@ -129,7 +129,7 @@ async fn what_gives_no_keys_is_told() {
         ),
     ] {
         let error = files.profile(profile).keys().await.unwrap_err();
-        assert_eq!(error.to_string(), told);
+        assert_eq!(error.to_string(), expected);
     }
     let nothing = Chain::new(Settings::default()).keys().await.unwrap_err();
     assert!(matches!(nothing, KeysError::NotFound(profile) if profile == "default"));
@@ -142,12 +142,12 @@ async fn what_gives_no_keys_is_told() {
         ..files.settings()
     };
     let error = Chain::new(half).keys().await.unwrap_err();
-    let told = "the environment has `AWS_SECRET_ACCESS_KEY` but no `AWS_ACCESS_KEY_ID`";
-    assert_eq!(error.to_string(), told);
+    let expected = "the environment has `AWS_SECRET_ACCESS_KEY` but not `AWS_ACCESS_KEY_ID`";
+    assert_eq!(error.to_string(), expected);
 }
 
 #[tokio::test]
-async fn files_that_are_of_no_use_are_told() {
+async fn unusable_shared_files_are_errors() {
     let files = Files::new();
     let path = files.0.path().join("credentials");
     std::fs::write(&path, "[default]\ns3cret without a sign\n").unwrap();
@@ -169,7 +169,7 @@ async fn files_that_are_of_no_use_are_told() {
 }
 
 #[tokio::test]
-async fn regions_come_from_the_first_place_that_names_one() {
+async fn region_comes_from_the_first_source_that_has_one() {
     let files = Files::new();
     let mut settings = Settings {
         profile: some("work"),
@@ -201,7 +201,7 @@ async fn regions_come_from_the_first_place_that_names_one() {
 }
 
 #[test]
-fn keys_of_the_environment_are_not_shown() {
+fn debug_redacts_keys_of_the_environment() {
     let shown = format!(
         "{:?}",
         Settings {

@@ -1,4 +1,4 @@
-//! Personal access tokens. Their issuer says which account they are for.
+//! Personal access tokens. Their issuer reports which account they belong to.
 
 use std::{fmt, time::Duration};
 
@@ -14,11 +14,11 @@ use crate::{
     http::{BaseUrl, Call, Connection, ExchangeError, Http},
 };
 
-/// What personal access tokens begin with.
+/// Prefix of personal access tokens.
 const PREFIX: &str = "at-";
-/// How long the issuer may take.
+/// Timeout of the request to the issuer.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest answer of the issuer: five short members.
+/// Longest response of the issuer, which has five short members.
 const MAX_ANSWER: usize = 64 << 10;
 
 /// Authenticates with a personal access token.
@@ -28,10 +28,10 @@ pub struct AccessToken {
 }
 
 impl AccessToken {
-    /// Asks the issuer at `issuer` whom the token is for.
+    /// Asks the issuer which account the token belongs to.
     ///
     /// # Errors
-    /// When it is no such token, or its issuer does not say.
+    /// Returns an error if this is not a personal access token or the issuer does not accept it.
     pub async fn establish(
         token: &str,
         issuer: &BaseUrl,
@@ -59,7 +59,7 @@ impl AccessToken {
         if !reply.status.is_success() {
             return Err(AccessTokenError::Refused(reply.status.as_u16()));
         }
-        // What is answered tells of a person, so it is not repeated.
+        // The response describes a person, so errors do not repeat it.
         let account: WhoAmI = read_object(&reply.body).map_err(|_| AccessTokenError::Malformed)?;
         AccountId::new(&account.chatgpt_account_id)
             .map_err(|_| AccessTokenError::Malformed)?
@@ -85,12 +85,9 @@ impl fmt::Debug for AccessToken {
     }
 }
 
-/// Whom a token is for. All members must be there, but not everybody has an address.
+/// Response of the issuer. All members but the email address are required.
 #[derive(Deserialize)]
-#[expect(
-    dead_code,
-    reason = "an answer without them is none, though nobody asks for them"
-)]
+#[expect(dead_code, reason = "required in a valid response, but not used")]
 struct WhoAmI {
     #[serde(default)]
     email: Option<String>,
@@ -104,28 +101,28 @@ struct WhoAmI {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AccessTokenError {
-    /// Caller: it is a token of another kind.
+    /// Caller: this is another kind of token.
     #[error(
-        "access token does not begin with `{PREFIX}`; an agent identity is used only when asked for"
+        "access token does not begin with `{PREFIX}`; agent identities must be requested explicitly"
     )]
     Kind,
-    /// Caller: no header can carry it.
-    #[error("access token cannot be sent")]
+    /// Caller: the token is not allowed in a header.
+    #[error("access token is not allowed in a header")]
     Token(#[from] TokenError),
-    /// Caller: the issuer is where others could read the token on its way.
+    /// Caller: the connection to the issuer would not be encrypted.
     #[error(transparent)]
     Reach(#[from] ReachError),
     /// Caller: the issuer's URL cannot be extended.
     #[error("URL of the issuer is malformed")]
     Url(#[source] url::ParseError),
-    /// Transport: the issuer did not answer.
-    #[error("issuer of the access token did not answer")]
+    /// Transport: the issuer did not respond.
+    #[error("issuer of the access token did not respond")]
     Exchange(#[from] ExchangeError),
-    /// Caller: the issuer does not accept it.
+    /// Caller: the issuer rejected the token.
     #[error("issuer refused the access token: {0}")]
     Refused(u16),
-    /// Peer: the issuer does not say whom it is for.
-    #[error("answer of the access token's issuer cannot be read")]
+    /// Peer: the issuer's response is invalid.
+    #[error("invalid response from the issuer of the access token")]
     Malformed,
 }
 
@@ -147,7 +144,7 @@ mod tests {
         })
     }
 
-    /// Establishes a token with an issuer that answers like this.
+    /// Establishes a token with an issuer that sends the given response.
     async fn establish(
         status: u16,
         said: &Value,
@@ -160,7 +157,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_issuer_says_which_account_it_is_for() {
+    async fn account_comes_from_the_issuer() {
         let (made, server) = establish(200, &whoami()).await;
         let token = made.unwrap();
         let seen = server.seen();
@@ -180,7 +177,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_that_is_not_whole_is_none() {
+    async fn incomplete_response_is_rejected() {
         for member in whoami().as_object().unwrap().keys() {
             let mut said = whoami();
             said.as_object_mut().unwrap().remove(member);
@@ -195,7 +192,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn other_tokens_and_open_roads_are_refused_before_anything_is_sent() {
+    async fn other_tokens_and_unencrypted_issuers_are_rejected_before_sending() {
         let near = BaseUrl::parse("http://127.0.0.1:1").unwrap();
         for token in ["", "eyJ.a.b", "sk-1"] {
             let made = AccessToken::establish(token, &near, &http()).await;

@@ -1,7 +1,7 @@
-//! Agents with a key of their own, which somebody vouches for with a JWT.
+//! Agent identities: agents with their own key, vouched for by a JWT.
 //!
-//! The JWT holds the agent's private key. It is verified, a task is registered with it once, and each
-//! request carries a fresh assertion that is signed with it. Not here: where the JWT comes from.
+//! The JWT contains the agent's private key. It is verified, then a task is registered once, and
+//! each request carries a fresh assertion signed with the key. Elsewhere: where the JWT comes from.
 
 #[cfg(test)]
 mod tests;
@@ -35,14 +35,14 @@ use crate::{
     http::{BaseUrl, Call, Connection, ExchangeError, Http},
 };
 
-/// What an agent identity is made of.
+/// Inputs of an agent identity.
 #[derive(Clone, Debug)]
 pub struct AgentIdentitySettings {
     /// The JWT.
     pub token: Secret,
-    /// Where the keys are that verify it.
+    /// Base URL of the keys that verify the JWT.
     pub keys: BaseUrl,
-    /// Where tasks are registered.
+    /// Base URL for task registration.
     pub tasks: BaseUrl,
 }
 
@@ -59,7 +59,7 @@ impl AgentIdentity {
     /// Verifies the token and registers a task.
     ///
     /// # Errors
-    /// When the token is not accepted, or no task came about.
+    /// Returns an error if the token is not accepted or the task cannot be registered.
     pub async fn establish(
         settings: &AgentIdentitySettings,
         http: &Http,
@@ -102,7 +102,7 @@ impl AgentIdentity {
 impl Credentials for AgentIdentity {
     fn headers(&self) -> BoxFuture<'_, Result<HeaderMap, CredentialError>> {
         let headers = self.headers_at(SystemTime::now());
-        let failed = || CredentialError::Sign("the agent's key does not sign".to_owned());
+        let failed = || CredentialError::Sign("the agent's key failed to sign".to_owned());
         ready(headers.ok_or_else(failed)).boxed()
     }
 
@@ -119,7 +119,7 @@ impl fmt::Debug for AgentIdentity {
     }
 }
 
-/// Members in the order in which they are sent.
+/// Body of an assertion. Members are serialized in this order.
 #[derive(Serialize)]
 struct Assertion<'a> {
     agent_runtime_id: &'a str,
@@ -128,61 +128,58 @@ struct Assertion<'a> {
     timestamp: &'a str,
 }
 
-/// Why an agent identity cannot be used. Neither token nor key is repeated.
+/// Why an agent identity cannot be used. The error contains neither token nor key.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AgentIdentityError {
-    /// Caller: the text is no JWT with RS256 and a key id.
+    /// Caller: the text is not an RS256 JWT with a key id.
     #[error("agent identity token is malformed")]
     Token,
-    /// Caller: the issuer is where others could read or forge what is said.
+    /// Caller: the connection to the issuer would not be encrypted.
     #[error(transparent)]
     Reach(#[from] ReachError),
-    /// Caller: a URL cannot be extended.
+    /// Caller: an issuer URL cannot be extended.
     #[error("URL of the agent identity's issuer is malformed")]
     Url,
-    /// Transport: those who vouch did not answer.
-    #[error("issuer of the agent identity did not answer")]
+    /// Transport: the issuer did not respond.
+    #[error("issuer of the agent identity did not respond")]
     Exchange(#[from] ExchangeError),
-    /// Peer: it has no keys to verify with.
-    #[error("keys of the agent identity's issuer are not to be had: {0}")]
+    /// Peer: the issuer did not return its keys.
+    #[error("issuer of the agent identity refused to return its keys: {0}")]
     KeysRefused(u16),
-    /// Peer: its keys cannot be read.
-    #[error("keys of the agent identity's issuer cannot be read")]
+    /// Peer: the issuer's keys are malformed.
+    #[error("invalid keys from the issuer of the agent identity")]
     Keys,
-    /// Caller: the token was signed with a key that its issuer does not know.
+    /// Caller: the token was signed with a key that the issuer does not list.
     #[error("agent identity token was signed with an unknown key")]
     UnknownKey,
     /// Caller: the token has expired.
     #[error("agent identity token has expired")]
     Expired,
-    /// Caller: signature, issuer, audience or claims of the token are not as they must be.
+    /// Caller: signature, issuer, audience or claims of the token are invalid.
     #[error("agent identity token is not accepted")]
     NotAccepted,
-    /// Peer: the private key in the token is none.
-    #[error("agent identity token holds no Ed25519 key")]
+    /// Peer: the token does not contain a valid private key.
+    #[error("agent identity token does not contain an Ed25519 key")]
     PrivateKey,
-    /// Peer: the task was not registered.
-    #[error("task of the agent was not registered: {0}")]
+    /// Peer: the issuer refused to register the task.
+    #[error("failed to register the agent's task: {0}")]
     TaskRefused(u16),
-    /// Peer: the id of the task cannot be read.
-    #[error("id of the agent's task cannot be read")]
+    /// Peer: the task id in the response is invalid.
+    #[error("invalid task id from the issuer of the agent identity")]
     TaskId,
 }
 
 const ISSUER: &str = "https://chatgpt.com/codex-backend/agent-identity";
 const AUDIENCE: &str = "codex-app-server";
-/// How long the keys may take.
+/// Timeout of the request for the keys.
 const KEYS_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest set of keys. One is about half a kilobyte.
+/// Longest key set. One key takes about half a kilobyte.
 const MAX_KEYS_BYTES: usize = 256 << 10;
 
-/// What a token says that is needed. All members must be there.
+/// Claims of the token. All but the email address are required.
 #[derive(Debug, Deserialize)]
-#[expect(
-    dead_code,
-    reason = "a token without them is none, though nobody asks for them"
-)]
+#[expect(dead_code, reason = "required in a valid token, but not used")]
 struct Claims {
     iat: Value,
     agent_runtime_id: String,
@@ -195,7 +192,7 @@ struct Claims {
     chatgpt_account_is_fedramp: bool,
 }
 
-/// Fetches the keys of the issuer and verifies the token.
+/// Fetches the issuer's keys and verifies the token.
 async fn verified(
     token: &Secret,
     issuer: &BaseUrl,
@@ -245,7 +242,7 @@ async fn fetch(issuer: &BaseUrl, http: &Http) -> Result<KeySet, AgentIdentityErr
     read_object(&reply.body).map_err(|_| AgentIdentityError::Keys)
 }
 
-/// Finds a key. Those of other kinds are not looked at: sets mix them.
+/// Finds a key by id. Keys of other types are ignored, because key sets mix them.
 fn find(keys: &KeySet, id: &str) -> Result<DecodingKey, AgentIdentityError> {
     let named = |key: &&Value| key.get("kid").and_then(Value::as_str) == Some(id);
     let key = keys.keys.iter().find(named);
@@ -269,11 +266,11 @@ struct RsaKey {
     e: String,
 }
 
-/// The Ed25519 key of an agent. `Debug` hides it.
+/// The Ed25519 key of an agent. `Debug` redacts it.
 struct AgentKey(Ed25519KeyPair);
 
 impl AgentKey {
-    /// Reads PKCS#8 in base64.
+    /// Decodes a base64 PKCS#8 document.
     fn read(key: &Secret) -> Result<Self, AgentIdentityError> {
         let read = || {
             let document = STANDARD.decode_to_vec(key.expose().trim()).ok()?;
@@ -282,20 +279,20 @@ impl AgentKey {
         read().map(Self).ok_or(AgentIdentityError::PrivateKey)
     }
 
-    /// Signs a text. The signature is in base64.
+    /// Signs a text and returns the signature in base64.
     fn sign(&self, text: &str) -> Option<String> {
         let signature = self.0.try_sign(text.as_bytes()).ok()?;
         Some(STANDARD.encode_to_string(signature.as_ref()))
     }
 
-    /// Opens what somebody sealed for this agent, and made base64 of.
+    /// Decrypts a base64 sealed box that was encrypted for this agent.
     fn unseal(&self, sealed: &str) -> Option<Vec<u8>> {
         let sealed = STANDARD.decode_to_vec(sealed.trim()).ok()?;
         self.opener()?.unseal(&sealed).ok()
     }
 
-    /// Derives the Curve25519 key: the secret scalar of Ed25519 is the hash's first half, which the
-    /// library clamps.
+    /// Derives the Curve25519 key: the secret scalar of Ed25519 is the first half of the seed's
+    /// hash, which the library clamps.
     fn opener(&self) -> Option<SecretKey> {
         let seed: Curve25519SeedBin<'_> = self.0.seed().ok()?.as_be_bytes().ok()?;
         let hash = Sha512::digest(seed.as_ref());
@@ -309,18 +306,18 @@ impl fmt::Debug for AgentKey {
     }
 }
 
-/// How long one attempt may take.
+/// Timeout of one attempt.
 const TASK_TIMEOUT: Duration = Duration::from_secs(30);
-/// Attempts altogether.
+/// Maximum number of attempts.
 const MAX_ATTEMPTS: u32 = 3;
-/// Longest answer: it holds one id.
+/// Longest response, which contains one id.
 const MAX_TASK_BYTES: usize = 64 << 10;
 
-/// The id of a task. It is no secret, but whoever holds it need not show it.
+/// The id of a task. Not secret, but `Debug` redacts it anyway.
 #[derive(Clone)]
 struct TaskId(String);
 
-/// Registers a task. What may pass is tried again, a few times.
+/// Registers a task. Retries transient failures a few times.
 async fn register(
     runtime_id: &str,
     key: &AgentKey,
@@ -339,7 +336,7 @@ async fn register(
         if attempt + 1 >= MAX_ATTEMPTS || !is_passing(&error) {
             return Err(error);
         }
-        tracing::warn!(%error, "task of the agent is not registered yet");
+        tracing::warn!(%error, "failed to register the agent's task; retrying");
         sleep(delay.after(attempt)).await;
         attempt += 1;
     }
@@ -399,7 +396,7 @@ fn url(issuer: &BaseUrl, runtime_id: &str) -> Result<Url, AgentIdentityError> {
     let mut url = issuer
         .join("v1/agent")
         .map_err(|_| AgentIdentityError::Url)?;
-    // The id comes out of a token: it is one segment, whatever it holds.
+    // The id comes from a token: encode it as a single segment, whatever it contains.
     url.path_segments_mut()
         .map_err(|()| AgentIdentityError::Url)?
         .extend([runtime_id, "task", "register"]);
@@ -412,7 +409,7 @@ struct Request {
     signature: String,
 }
 
-/// The id of a task, plain or sealed.
+/// Response to a task registration: the id in plain text or sealed.
 #[derive(Deserialize)]
 struct Answer {
     #[serde(default, alias = "taskId")]
@@ -438,10 +435,10 @@ impl fmt::Debug for TaskId {
     }
 }
 
-/// Writes a moment as RFC 3339 in UTC, in whole seconds.
+/// Formats a time as RFC 3339 in UTC with whole seconds.
 fn rfc3339(moment: SystemTime) -> String {
     let written = OffsetDateTime::from(moment).format(SECONDS);
-    // Every part that the format names is there.
+    // The value provides every component of the format, so formatting cannot fail.
     written.unwrap_or_default()
 }
 

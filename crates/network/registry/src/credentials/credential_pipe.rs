@@ -1,8 +1,8 @@
-//! Tokens that a parent process writes to our standard input, one line each, the newest counts.
+//! Tokens that a parent process writes to standard input, one per line. The newest is used.
 //!
-//! What the parent writes is checked to the letter: a line that is wrong ends the pipe with an error. The
-//! end of the pipe is in order, whenever it comes: who closes it wants no executor any more, and half a
-//! line is none. Not here: standard input itself, any reader will do.
+//! Input is validated strictly: an invalid line ends the pipe with an error. End of input is always
+//! a normal end, because the parent no longer wants an executor; an incomplete line is ignored.
+//! Elsewhere: standard input itself, since any reader works.
 
 #[cfg(test)]
 mod tests;
@@ -28,25 +28,25 @@ use tokio::{
 use super::{Bodies, CredentialError, Credentials, Reach, Token};
 use crate::api::{EnvironmentId, read_object};
 
-/// How long the first line may take.
+/// Time limit for the first line.
 pub(super) const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Authenticates with the newest token that the parent wrote. Nothing is sent when one comes: it
-/// counts from the next request on.
+/// Authenticates with the newest token that the parent wrote. A new token takes effect with the
+/// next request.
 #[derive(Clone)]
 pub struct CredentialPipe {
     pub(super) newest: watch::Receiver<Issued>,
     clock: Clock,
 }
 
-/// Tells Unix seconds.
+/// Returns the current Unix time in seconds.
 pub(super) type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 impl CredentialPipe {
-    /// Waits for the first token, and reads on from then.
+    /// Waits for the first token, then keeps reading in the background.
     ///
     /// # Errors
-    /// When the first line is late, or wrong, or the pipe ends before it.
+    /// Returns an error if the first line is late or invalid, or the input ends before it.
     pub async fn open<R>(
         reader: R,
         environment: EnvironmentId,
@@ -78,7 +78,7 @@ impl CredentialPipe {
         let reading = async move {
             while let Some(line) = lines.next().await? {
                 sender.send_replace(Issued::read(&line, &environment, clock())?);
-                tracing::debug!("executor credential is replaced");
+                tracing::debug!("executor credential replaced");
             }
             Ok(())
         };
@@ -112,8 +112,8 @@ impl fmt::Debug for CredentialPipe {
     }
 }
 
-/// Resolves when the pipe ends: in order, or because of what the parent wrote. Dropping it stops
-/// the reading; the last token stays.
+/// Resolves when the pipe ends, normally or because of an invalid line. Dropping it stops the
+/// reader; the last token remains usable.
 #[derive(Debug)]
 pub struct PipeEnd(JoinHandle<Result<(), PipeError>>);
 
@@ -133,62 +133,62 @@ impl Drop for PipeEnd {
     }
 }
 
-/// A clock that stands before 1970 counts as standing there: every token is in its future.
+/// Returns Unix seconds. A clock before 1970 reads as 0, so that no token counts as expired.
 fn unix_now() -> u64 {
     SystemTime::UNIX_EPOCH
         .elapsed()
         .map_or(0, |since| since.as_secs())
 }
 
-/// Why a credential pipe cannot be used, or not any more. No line is repeated.
+/// Why a credential pipe failed or ended. The error never repeats a line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PipeError {
-    /// Caller: no line came in time.
+    /// Caller: the first line was late.
     #[error("no executor credential within {0:?}")]
     Late(Duration),
-    /// Nobody: the pipe ended before the first line. There is nothing to be done, and nothing is wrong.
+    /// The pipe ended before the first line. This is not a failure: there is nothing to do.
     #[error("executor credential pipe closed before the first credential")]
     Closed,
-    /// Caller: a line is longer than any credential.
+    /// Caller: a line exceeds the limit.
     #[error("executor credential frame is longer than {0} bytes")]
     TooLong(usize),
-    /// Caller: a line is no credential.
+    /// Caller: a line is not a valid credential.
     #[error("invalid executor credential frame")]
     Invalid,
-    /// Caller: the credential had expired when it came.
-    #[error("executor credential had expired when it came")]
+    /// Caller: the credential had already expired on arrival.
+    #[error("executor credential had already expired on arrival")]
     Expired,
     /// Caller: the credential is for another environment.
     #[error("executor credential is for another environment")]
     OtherEnvironment,
-    /// Host: the pipe cannot be read.
-    #[error("executor credentials cannot be read")]
+    /// Host: reading failed.
+    #[error("failed to read executor credentials")]
     Read(#[source] io::Error),
-    /// Host: whoever read the pipe is gone.
-    #[error("executor credentials are not read any more")]
+    /// Host: the reader task ended unexpectedly.
+    #[error("reader of executor credentials ended unexpectedly")]
     Gone,
 }
 
-/// The only version there is.
+/// The only supported version.
 const VERSION: u64 = 1;
 
-/// A token, and until when it counts.
+/// A token and its expiry.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Issued {
     pub(super) token: Token,
-    /// Unix seconds. From then on it does not.
+    /// Unix seconds. The token is invalid from then on.
     pub(super) expires_at: u64,
 }
 
 impl Issued {
-    /// Reads a line, with or without its end.
+    /// Parses a line, with or without its line feed.
     pub(super) fn read(
         line: &[u8],
         environment: &EnvironmentId,
         now: u64,
     ) -> Result<Self, PipeError> {
-        // The library's words repeat values, so they are not kept.
+        // serde's error messages may repeat values, so they are dropped.
         let frame: Frame = read_object(line).map_err(|_| PipeError::Invalid)?;
         let is_one_word = frame.token.bytes().all(|byte| byte.is_ascii_graphic());
         if frame.version != VERSION || !is_one_word {
@@ -222,10 +222,10 @@ struct Frame {
     expires_at: u64,
 }
 
-/// Longest line, its end included.
+/// Longest line, including the line feed.
 pub(super) const MAX_LINE: usize = 16_384;
 
-/// Reads lines. A line counts once its end is there.
+/// Reads complete lines.
 #[derive(Debug)]
 pub(in crate::credentials) struct Lines<R> {
     reader: BufReader<R>,
@@ -240,8 +240,8 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         }
     }
 
-    /// Returns the next line without its end, or none when the input has ended. Half a line is none.
-    /// Cancelling loses nothing.
+    /// Returns the next line without its line feed, or `None` at the end of input. An incomplete
+    /// last line is dropped. Cancel-safe.
     pub(in crate::credentials) async fn next(&mut self) -> Result<Option<Vec<u8>>, PipeError> {
         loop {
             let read = self.reader.fill_buf().await.map_err(PipeError::Read)?;

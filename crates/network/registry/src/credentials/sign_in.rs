@@ -1,4 +1,4 @@
-//! The sign-in that another program keeps in a file.
+//! The sign-in that another program stores in a file.
 
 use std::{
     fs::File,
@@ -16,12 +16,13 @@ use tokio::task::spawn_blocking;
 use super::{AccountId, ApiKey, CredentialError, Credentials, Fedramp, Reach, Token, TokenError};
 use crate::api::{Secret, read_object};
 
-/// Longest file. Tokens are a few kilobytes each.
+/// Longest file. Tokens take a few kilobytes each.
 const MAX_BYTES: u64 = 1 << 20;
-/// What the vendor's identity tokens keep their own claims under.
+/// Claim under which the vendor's identity tokens keep their own claims.
 const CLAIMS: &str = "https://api.openai.com/auth";
 
-/// Authenticates with a stored sign-in. The file is read for each request: another program renews it.
+/// Authenticates with a stored sign-in. The file is read for each request, because another program
+/// renews it.
 #[derive(Debug)]
 pub struct SignIn {
     file: PathBuf,
@@ -32,7 +33,7 @@ impl SignIn {
     /// Reads the file for the first time.
     ///
     /// # Errors
-    /// When there is no sign-in in it.
+    /// Returns an error if the file contains no sign-in.
     pub async fn open(file: impl Into<PathBuf>) -> Result<Self, SignInError> {
         let file = file.into();
         let reach = load(file.clone()).await?.reach();
@@ -45,7 +46,7 @@ impl Credentials for SignIn {
         async {
             let stored = load(self.file.clone()).await?;
             if stored.reach() == Reach::Vendor && self.reach != Reach::Vendor {
-                // A key took the place of an account, and this URL was not checked for it.
+                // An API key replaced the account, and this URL was not checked for API keys.
                 return Err(SignInError::OtherKind.into());
             }
             Ok(stored.headers())
@@ -58,7 +59,7 @@ impl Credentials for SignIn {
     }
 }
 
-/// A sign-in that was stored.
+/// The content of a sign-in file.
 #[derive(Debug)]
 enum Stored {
     ApiKey(ApiKey),
@@ -71,7 +72,7 @@ enum Stored {
 
 impl Stored {
     fn parse(text: &[u8]) -> Result<Self, SignInError> {
-        // The library's words repeat values, so they are not kept.
+        // serde's error messages may repeat values, so they are dropped.
         let state: State = read_object(text).map_err(|_| SignInError::Malformed)?;
         let key = state.openai_api_key.filter(|key| !key.is_blank());
         let by_account = state
@@ -125,10 +126,10 @@ impl Stored {
     }
 }
 
-/// How a state is marked whose API key counts.
+/// Value of `auth_mode` that selects the API key.
 const API_KEY_MODE: &str = "apikey";
 
-/// What is in the file, as far as it matters here.
+/// The members of the file that are used here.
 #[derive(Deserialize)]
 struct State {
     #[serde(default)]
@@ -144,7 +145,7 @@ struct Tokens {
     access_token: Secret,
     #[serde(default)]
     account_id: Option<String>,
-    /// A JWT of the vendor. Nobody checks it here: it only says where the account is served.
+    /// A JWT of the vendor. Not verified: it only says where the account is served.
     #[serde(default)]
     id_token: Option<Secret>,
 }
@@ -167,7 +168,7 @@ async fn load(file: PathBuf) -> Result<Stored, SignInError> {
     Stored::parse(&read.map_err(io::Error::other)??)
 }
 
-/// Reads a file of bounded length. Blocks.
+/// Reads a file up to a maximum length. Blocks.
 fn read(file: &Path) -> Result<Vec<u8>, SignInError> {
     let mut text = Vec::new();
     let file = File::open(file)?;
@@ -179,24 +180,24 @@ fn read(file: &Path) -> Result<Vec<u8>, SignInError> {
     }
 }
 
-/// Caller: there is no sign-in that could be used. Nothing of it is repeated.
+/// Caller: the sign-in cannot be used. The error contains nothing of it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SignInError {
     /// The file cannot be read.
-    #[error("file of the sign-in cannot be read")]
+    #[error("failed to read the sign-in file")]
     Read(#[from] io::Error),
-    /// The file is none of a sign-in.
-    #[error("file of the sign-in is malformed")]
+    /// The file is not a sign-in file.
+    #[error("sign-in file is malformed")]
     Malformed,
-    /// Nobody is signed in.
-    #[error("nobody is signed in")]
+    /// The file contains neither an API key nor an account.
+    #[error("not signed in")]
     SignedOut,
-    /// What is in it cannot be sent.
-    #[error("sign-in cannot be sent")]
+    /// A token is not allowed in a header.
+    #[error("sign-in token is not allowed in a header")]
     Token(#[from] TokenError),
-    /// An API key took the place of an account since the start.
-    #[error("sign-in by an API key took the place of an account; start again")]
+    /// An API key has replaced the account since start-up.
+    #[error("an API key replaced the account of the sign-in; restart the executor")]
     OtherKind,
 }
 
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn an_account_is_named_with_its_token() {
+    fn account_is_sent_with_its_token() {
         let claims = r#"{"https://api.openai.com/auth":{"chatgpt_account_is_fedramp":true}}"#;
         let id_token = format!("e30.{}.sig", URL_SAFE_NO_PAD.encode_to_string(claims));
         let state = format!(
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn an_api_key_keeps_to_its_places() {
+    fn api_key_is_limited_to_its_vendor() {
         let state = r#"{"OPENAI_API_KEY":"key-1"}"#;
         let stored = Stored::parse(state.as_bytes()).unwrap();
         assert_eq!(stored.headers()["authorization"], "Bearer key-1");
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mode_decides_between_the_two() {
+    fn auth_mode_selects_key_or_account() {
         let both = |mode: &str| {
             let state = format!(
                 r#"{{{mode}"OPENAI_API_KEY":"key-1","tokens":{{"access_token":"tok-1"}}}}"#
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_sign_in_there_are_no_headers() {
+    fn missing_or_malformed_sign_in_is_an_error() {
         for state in ["{}", r#"{"OPENAI_API_KEY":" "}"#, r#"{"tokens":null}"#] {
             assert!(
                 matches!(headers(state), Err(SignInError::SignedOut)),
@@ -289,7 +290,7 @@ mod tests {
             sign_in.headers().await.unwrap()["authorization"],
             "Bearer two"
         );
-        // An API key is not for the registries that an account's token was for.
+        // An API key must not go to registries that were accepted for an account's token.
         std::fs::write(&file, r#"{"OPENAI_API_KEY":"key"}"#).unwrap();
         let error = sign_in.headers().await.unwrap_err();
         assert!(matches!(

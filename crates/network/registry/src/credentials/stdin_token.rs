@@ -1,8 +1,8 @@
-//! Tokens that a parent process writes to our standard input once: a registration bearer, or a
-//! ChatGPT access token with its account.
+//! Tokens that a parent process writes to standard input once: a registration bearer, or a ChatGPT
+//! access token with its account.
 //!
-//! One line is read; what follows it does not matter. Not here: tokens that rotate (`pipe`), whether
-//! standard input is a pipe, what its end means.
+//! One line is read; the rest is ignored. Elsewhere: rotating tokens (`credential_pipe`), and what
+//! the end of standard input means (the product crate).
 
 use base64_simd::URL_SAFE_NO_PAD;
 use futures_util::future::{BoxFuture, FutureExt, ready};
@@ -15,15 +15,15 @@ use super::{
     credential_pipe::Lines,
 };
 
-/// A bearer for every request to the registry.
+/// A bearer token for every request to the registry.
 #[derive(Clone, Debug)]
 pub struct RegistrationBearer(Token);
 
 impl RegistrationBearer {
-    /// Reads it: one line, within any time.
+    /// Reads one line, without a time limit.
     ///
     /// # Errors
-    /// When the line does not end, is too long, or is not a bearer.
+    /// Returns an error if the line is incomplete, too long, or not a valid bearer.
     pub async fn read(reader: impl AsyncRead + Unpin) -> Result<Self, StdinTokenError> {
         let line = line(reader).await?.ok_or(StdinTokenError::BearerLine)?;
         token(&line).map(Self).ok_or(StdinTokenError::InvalidBearer)
@@ -52,12 +52,12 @@ pub struct ChatGptToken {
 }
 
 impl ChatGptToken {
-    /// Reads it: one line with a JWT. Its signature is the registry's to check. `account` must be
-    /// the one that the token names, if that names one.
+    /// Reads one line with a JWT. The registry verifies its signature. If the token names an
+    /// account, `account` must match it.
     ///
     /// # Errors
-    /// When the line does not end, is too long, or is not such a token, or when the account is
-    /// another or missing.
+    /// Returns an error if the line is incomplete, too long or not a JWT, or if the account is
+    /// missing or does not match.
     pub async fn read(
         reader: impl AsyncRead + Unpin,
         account: Option<&str>,
@@ -97,7 +97,7 @@ impl Credentials for ChatGptToken {
     }
 }
 
-/// Reads one line. `None`: it has no end, or is too long.
+/// Reads one line. Returns `None` if it is incomplete or too long.
 async fn line(reader: impl AsyncRead + Unpin) -> Result<Option<Vec<u8>>, StdinTokenError> {
     match Lines::new(reader).next().await {
         Ok(Some(mut line)) => {
@@ -111,14 +111,14 @@ async fn line(reader: impl AsyncRead + Unpin) -> Result<Option<Vec<u8>>, StdinTo
     }
 }
 
-/// Makes a token of a line, if it is one word.
+/// Parses a token that is a single word.
 fn token(line: &[u8]) -> Option<Token> {
     let is_one_word = line.iter().all(u8::is_ascii_graphic);
     let text = std::str::from_utf8(line).ok().filter(|_| is_one_word)?;
     Token::new(text).ok()
 }
 
-/// What a ChatGPT access token says about itself.
+/// The claims of a ChatGPT access token that are used here.
 #[derive(Default, Deserialize)]
 struct Claims {
     #[serde(default)]
@@ -126,7 +126,7 @@ struct Claims {
 }
 
 impl Claims {
-    /// Reads the payload of a JWT. `None`: it is not one.
+    /// Decodes the payload of a JWT. Returns `None` if it is not a JWT.
     fn read(jwt: &[u8]) -> Option<Self> {
         #[derive(Deserialize)]
         struct Payload {
@@ -145,23 +145,23 @@ impl Claims {
     }
 }
 
-/// Caller: why standard input has no token. No line is repeated.
+/// Caller: standard input did not provide a token. The error never repeats a line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StdinTokenError {
-    /// The line has no end, or is too long.
+    /// The line is incomplete or too long.
     #[error("expected a newline-terminated registration bearer of at most 16 KiB")]
     BearerLine,
-    /// The line is empty, has a blank, or is not ASCII.
+    /// The line is empty, contains whitespace, or is not ASCII.
     #[error("invalid registration bearer")]
     InvalidBearer,
-    /// The line has no end, or is too long.
+    /// The line is incomplete or too long.
     #[error("expected a newline-terminated ChatGPT access token of at most 16 KiB")]
     ChatGptLine,
     /// The line is not a JWT.
     #[error("invalid ChatGPT access token")]
     InvalidChatGpt,
-    /// The token is for another account than the flag says.
+    /// The token names another account than the flag.
     #[error("--chatgpt-account-id does not match the token")]
     AccountMismatch,
     /// Neither the token nor a flag names an account.
@@ -171,7 +171,7 @@ pub enum StdinTokenError {
     #[error("invalid ChatGPT account ID")]
     InvalidAccount,
     /// Standard input cannot be read.
-    #[error("cannot read the token from standard input")]
+    #[error("failed to read the token from standard input")]
     Read(#[source] PipeError),
 }
 
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_registration_bearer_is_one_line_without_blanks() {
+    async fn registration_bearer_is_one_line_without_whitespace() {
         for input in [&b"abc\n"[..], b"abc\r\n", b"abc\nwhat follows"] {
             assert_eq!(bearer(input).await.unwrap(), "Bearer abc");
         }
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_account_is_that_of_the_token_or_of_the_flag() {
+    async fn account_comes_from_the_token_or_the_flag() {
         let with = jwt(&serde_json::json!({AUTH: {"chatgpt_account_id": "acc"}}));
         let without = jwt(&serde_json::json!({"exp": 1}));
         assert_eq!(account(&with, None).await.unwrap(), "acc");
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_line_that_is_not_a_jwt_is_refused() {
+    async fn line_that_is_not_a_jwt_is_rejected() {
         let good = jwt(&serde_json::json!({AUTH: {"chatgpt_account_id": "acc"}}));
         let (signed, _) = good.rsplit_once('.').unwrap();
         for line in [

@@ -1,4 +1,4 @@
-//! Streams and destinations without a relay between.
+//! Tests of forwarding between in-memory links, without a relay.
 
 use std::{future::ready, io, time::Duration};
 
@@ -23,7 +23,7 @@ async fn send(link: &mut Link, message: &[u8]) {
 }
 
 #[tokio::test]
-async fn what_was_said_before_the_destination_was_there_comes_first() {
+async fn messages_sent_before_the_destination_opens_arrive_first() {
     let ((stream, mut harness), (destination, mut there)) = (memory::pair(), memory::pair());
     for message in [b"1", b"2", b"3"] {
         send(&mut harness, message).await;
@@ -31,7 +31,7 @@ async fn what_was_said_before_the_destination_was_there_comes_first() {
     let (open, opened) = tokio::sync::oneshot::channel();
     let opening = async { opened.await.map_err(|_| ConnectError::Closed) };
     let pump = tokio::spawn(run(stream, opening));
-    // It has taken what it keeps while it waits.
+    // The pump has taken the one message that it buffers while waiting.
     tokio::task::yield_now().await;
     open.send(destination).unwrap();
     for message in ["1", "2", "3"] {
@@ -43,7 +43,7 @@ async fn what_was_said_before_the_destination_was_there_comes_first() {
 }
 
 #[tokio::test]
-async fn a_stream_that_ends_before_the_destination_is_there_ends_the_wait() {
+async fn stream_end_cancels_opening_the_destination() {
     let (stream, harness) = memory::pair();
     let pump = tokio::spawn(run(stream, std::future::pending()));
     drop(harness);
@@ -51,7 +51,7 @@ async fn a_stream_that_ends_before_the_destination_is_there_ends_the_wait() {
 }
 
 #[tokio::test]
-async fn a_destination_that_does_not_open_ends_the_stream() {
+async fn failure_to_open_the_destination_ends_the_stream() {
     let (stream, mut harness) = memory::pair();
     let ended = run(stream, ready(Err(ConnectError::Closed))).await;
     assert!(matches!(ended, Err(PumpError::Open(_))), "{ended:?}");
@@ -59,26 +59,26 @@ async fn a_destination_that_does_not_open_ends_the_stream() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_side_that_does_not_read_stops_the_other_and_loses_nothing() {
+async fn slow_reader_applies_backpressure_without_loss() {
     let ((stream, mut harness), (destination, mut there)) = (memory::pair(), memory::pair());
     let pump = tokio::spawn(run(stream, ready(Ok(destination))));
-    // Messages of 256 KiB: the links between take 64 each, the pump about four.
+    // Messages of 256 KiB: each link buffers 64 of them, the pump about four.
     let message = vec![b'x'; 256 << 10];
     let mut sent = 0;
     loop {
         push(&mut there, &message);
         sent += 1;
-        // The clock moves when nobody has anything to do any more.
+        // The paused clock advances only when all tasks are idle.
         if timeout(Duration::from_secs(1), there.writer.flush())
             .await
             .is_err()
         {
             break;
         }
-        assert!(sent < 500, "nobody stops the destination");
+        assert!(sent < 500, "backpressure does not reach the destination");
     }
     assert!((128..140).contains(&sent), "{sent}");
-    // The other direction is free meanwhile.
+    // The other direction is not affected.
     send(&mut harness, b"still here").await;
     assert_eq!(there.reader.next().await.unwrap().unwrap(), "still here");
     let drain = async {
@@ -95,12 +95,12 @@ async fn a_side_that_does_not_read_stops_the_other_and_loses_nothing() {
 }
 
 #[tokio::test]
-async fn what_a_destination_said_before_it_broke_is_still_delivered() {
+async fn messages_before_a_destination_failure_are_delivered() {
     let ((stream, mut harness), (destination, mut there)) = (memory::pair(), memory::pair());
     for message in [b"1", b"2"] {
         send(&mut there, message).await;
     }
-    // It reads no more, and what is sent to it fails.
+    // The destination reads no more, and writes to it fail.
     drop(there);
     send(&mut harness, b"too late").await;
     let pump = tokio::spawn(run(stream, ready(Ok(destination))));
@@ -115,7 +115,7 @@ async fn what_a_destination_said_before_it_broke_is_still_delivered() {
 }
 
 #[test]
-fn a_destination_is_a_websocket_on_a_network() {
+fn destination_must_be_a_network_websocket() {
     for url in ["ws://a.test:1/x", " wss://a.test ", "ws://[::1]:80/?q=s"] {
         assert!(url.parse::<Destination>().is_ok(), "{url}");
     }

@@ -1,4 +1,4 @@
-//! Where a registry is.
+//! Base URL of a registry or issuer.
 
 use std::fmt;
 
@@ -6,8 +6,7 @@ use url::{Host, Url};
 
 use crate::api::EnvironmentId;
 
-/// The URL that the paths of an API are appended to, as text: blanks around it and slashes at its
-/// end are gone.
+/// The URL that API paths are appended to, without surrounding whitespace and trailing slashes.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct BaseUrl {
     text: String,
@@ -15,10 +14,10 @@ pub struct BaseUrl {
 }
 
 impl BaseUrl {
-    /// Reads a URL.
+    /// Parses a URL.
     ///
     /// # Errors
-    /// When it is none of a web server, or more than the place of one.
+    /// Returns an error if it is not an HTTP URL or has more than a path.
     pub fn parse(text: &str) -> Result<Self, BaseUrlError> {
         let text = text.trim().trim_end_matches('/');
         if text.is_empty() {
@@ -49,7 +48,7 @@ impl BaseUrl {
         self.join(&format!("cloud/environment/{environment}/{operation}"))
     }
 
-    /// Appends a path, as text.
+    /// Appends a path textually.
     pub(crate) fn join(&self, path: &str) -> Result<Url, url::ParseError> {
         Url::parse(&format!("{}/{path}", self.text))
     }
@@ -59,7 +58,7 @@ impl BaseUrl {
         &self.parsed
     }
 
-    /// Tells whether nobody on the way can read what is sent there: it is encrypted, or stays here.
+    /// Returns whether requests are encrypted or stay on this host.
     pub fn is_private(&self) -> bool {
         self.parsed.scheme() == "https" || is_near(&self.parsed)
     }
@@ -71,7 +70,7 @@ impl fmt::Display for BaseUrl {
     }
 }
 
-/// Tells whether a URL names this machine: `localhost`, or a literal loopback address.
+/// Returns whether a URL names this host: `localhost` or a literal loopback address.
 pub fn is_near(url: &Url) -> bool {
     match url.host() {
         Some(Host::Domain(name)) => name.eq_ignore_ascii_case("localhost"),
@@ -81,23 +80,23 @@ pub fn is_near(url: &Url) -> bool {
     }
 }
 
-/// Caller: the text is not where an API can be.
+/// Caller: the text is not a valid base URL.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BaseUrlError {
-    /// There is nothing in it.
+    /// The text is empty.
     #[error("URL is empty")]
     Empty,
-    /// It is no URL.
+    /// The text is not a URL.
     #[error("URL is malformed")]
     Malformed(#[source] url::ParseError),
-    /// It is not one of a web server.
+    /// The scheme is not HTTP.
     #[error("URL begins with http:// or https://, not with `{0}:`")]
     Scheme(String),
-    /// Names and passwords are not taken from URLs.
+    /// User names and passwords in URLs are not supported.
     #[error("URL holds a user name or a password")]
     UserInfo,
-    /// Paths are appended to it, which leaves no room for a query or a fragment.
+    /// Paths are appended, so a query or fragment is not allowed.
     #[error("URL has a query or a fragment")]
     Query,
 }
@@ -137,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_place_of_an_api_is_refused() {
+    fn invalid_base_urls_are_rejected() {
         use BaseUrlError as Error;
         assert_eq!(BaseUrl::parse(" / "), Err(Error::Empty));
         assert!(matches!(BaseUrl::parse("a.test"), Err(Error::Malformed(_))));
@@ -151,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn only_loopback_literals_and_localhost_are_near() {
+    fn only_loopback_literals_and_localhost_are_local() {
         let near = |text| is_near(&Url::parse(text).unwrap());
         for text in [
             "http://localhost:1",

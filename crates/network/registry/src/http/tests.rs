@@ -1,4 +1,4 @@
-//! A server for tests, and what the client does with it.
+//! An HTTP server for tests, and tests of the client against it.
 
 use std::{
     convert::Infallible,
@@ -25,14 +25,14 @@ use url::Url;
 
 use super::{Call, Connection, ExchangeError, Http};
 
-/// A request that came.
+/// A received request.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) method: Method,
     pub(crate) target: String,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
-    /// Who sent it: another port is another connection.
+    /// Remote address: another port means another connection.
     pub(crate) peer: SocketAddr,
 }
 
@@ -43,10 +43,10 @@ impl Seen {
     }
 }
 
-/// Answers a request; the number says how many came before it.
+/// Answers a request, given the number of requests before it.
 type Answers = dyn Fn(usize, &Seen) -> Response<Full<Bytes>> + Send + Sync;
 
-/// A web server on loopback. It ends when it is dropped.
+/// An HTTP server on loopback. It stops when dropped.
 pub(crate) struct Server {
     port: u16,
     seen: Arc<Mutex<Vec<Seen>>>,
@@ -62,7 +62,7 @@ impl Server {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let shared: (Arc<Answers>, _) = (Arc::new(answers), Arc::clone(&seen));
         let task = tokio::spawn(async move {
-            // They end with this task.
+            // Connections end with this task.
             let mut connections = JoinSet::new();
             loop {
                 let (stream, peer) = listener.accept().await.unwrap();
@@ -97,12 +97,12 @@ impl Server {
         }
     }
 
-    /// Returns where it is.
+    /// Returns its base URL.
     pub(crate) fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// Returns what came so far.
+    /// Returns the requests received so far.
     pub(crate) fn seen(&self) -> Vec<Seen> {
         self.seen.lock().unwrap().clone()
     }
@@ -114,18 +114,18 @@ impl Drop for Server {
     }
 }
 
-/// Makes an answer.
+/// Creates a response.
 pub(crate) fn answer(status: u16, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
     let response = Response::builder().status(status);
     response.body(Full::new(body.into())).unwrap()
 }
 
-/// Makes a client.
+/// Creates a client.
 pub(crate) fn http() -> Http {
     Http::without_tls().unwrap()
 }
 
-/// Takes connections, reads once, writes `said` and keeps them open, or not.
+/// Accepts connections, reads once, writes `said`, and then keeps the connection open or closes it.
 async fn odd_server(said: &'static [u8], then: Then) -> Url {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -164,7 +164,7 @@ fn get(url: Url) -> Call {
 }
 
 #[tokio::test]
-async fn requests_have_no_header_too_many() {
+async fn requests_have_no_extra_headers() {
     let server = Server::start(|_, _| answer(200, "yes")).await;
     let reply = http().send(get(Url::parse(&server.url()).unwrap())).await;
     assert_eq!(reply.unwrap().body, "yes");
@@ -194,7 +194,7 @@ async fn redirects_are_not_followed() {
 }
 
 #[tokio::test]
-async fn localhost_is_this_machine() {
+async fn localhost_resolves_to_loopback() {
     let server = Server::start(|_, _| answer(200, "yes")).await;
     let url = server.url().replace("127.0.0.1", "localhost");
     let reply = http().send(get(Url::parse(&url).unwrap())).await;
@@ -202,7 +202,7 @@ async fn localhost_is_this_machine() {
 }
 
 #[tokio::test]
-async fn long_answers_are_refused() {
+async fn long_responses_are_rejected() {
     let server = Server::start(|number, _| answer(200, vec![b'x'; 100 + number])).await;
     let url = Url::parse(&server.url()).unwrap();
     let fits = http().send(get(url.clone())).await.unwrap();
@@ -213,7 +213,7 @@ async fn long_answers_are_refused() {
 }
 
 #[tokio::test]
-async fn a_long_refusal_is_still_one() {
+async fn long_error_response_keeps_its_status() {
     let server = Server::start(|_, _| answer(503, vec![b'x'; 101])).await;
     let url = Url::parse(&server.url()).unwrap();
     let reply = http().send(get(url)).await.unwrap();
@@ -221,7 +221,7 @@ async fn a_long_refusal_is_still_one() {
 }
 
 #[tokio::test]
-async fn where_nobody_listens_nothing_is_sent() {
+async fn unreachable_server_is_reported_without_the_url() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     drop(listener);
@@ -236,7 +236,7 @@ async fn where_nobody_listens_nothing_is_sent() {
 }
 
 #[tokio::test]
-async fn an_answer_that_breaks_off_is_interrupted() {
+async fn truncated_response_is_interrupted() {
     for said in [
         &b""[..],
         b"HTTP/1.1 200 OK\r\ncontent-le",
@@ -261,7 +261,7 @@ async fn one_deadline_covers_head_and_body() {
     }
 }
 
-/// Serves one answer after another over TLS, with a certificate that is in the directory.
+/// Serves responses over TLS with a certificate that it writes to the directory.
 async fn server(dir: &TempDir) -> Url {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let path = |name: &str| dir.path().join(name);
@@ -273,7 +273,7 @@ async fn server(dir: &TempDir) -> Url {
     tokio::spawn(async move {
         loop {
             let (stream, _) = listener.accept().await.unwrap();
-            // Who does not trust us hangs up.
+            // Clients that do not trust the certificate disconnect.
             let Ok(mut stream) = acceptor.accept(stream).await else {
                 continue;
             };
@@ -295,7 +295,7 @@ async fn trusting(file: &Path) -> Http {
 }
 
 #[tokio::test]
-async fn a_certificate_counts_only_if_it_is_trusted() {
+async fn only_trusted_certificates_are_accepted() {
     let dir = tempfile::tempdir().unwrap();
     let url = server(&dir).await;
     let client = trusting(&dir.path().join("cert.pem")).await;
@@ -307,7 +307,7 @@ async fn a_certificate_counts_only_if_it_is_trusted() {
     for client in [trusting(&other).await, http()] {
         let error = client.send(get(url.clone())).await.unwrap_err();
         assert!(matches!(error, ExchangeError::Unreachable(_)), "{error:?}");
-        // Whoever waits for a server to come up does not wait for this.
+        // Waiting for the server to come up must not wait for this.
         assert!(!error.is_unreachable(), "{error:?}");
     }
 }

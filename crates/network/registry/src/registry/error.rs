@@ -1,4 +1,4 @@
-//! Why a registry did not do what it was asked.
+//! Errors of requests to a registry.
 
 use http::StatusCode;
 
@@ -8,55 +8,55 @@ use crate::{
     http::{ExchangeError, Reply},
 };
 
-/// Characters of an answer that are shown.
+/// Maximum length of a response body in an error, in characters.
 const MAX_SHOWN: usize = 4096;
 
 /// Why a request to a registry failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegistryError {
-    /// Caller: base URL and environment id make no URL.
-    #[error("environment id makes no URL")]
+    /// Caller: base URL and environment id do not form a URL.
+    #[error("environment id does not form a valid URL")]
     Url(#[source] url::ParseError),
-    /// Caller: plain text would travel where others can read it.
-    #[error("direct transport needs https:// or this machine, not `{0}`")]
+    /// Caller: the connection would not be encrypted.
+    #[error("direct transport requires https:// or a loopback address, not `{0}`")]
     InTheClear(String),
-    /// Caller: there is no way to authenticate.
+    /// Caller: the request cannot be authenticated.
     #[error(transparent)]
     Credential(#[from] CredentialError),
-    /// Peer: the stream id cannot be part of a request.
-    #[error("stream id cannot be sent in a header")]
+    /// Peer: the stream id is not allowed in a header.
+    #[error("stream id is not allowed in a header")]
     StreamId,
-    /// Transport: no answer came. One that is too long counts as the peer's fault.
-    #[error("registry did not answer")]
+    /// Transport: no response arrived. A response that is too long counts as the peer's fault.
+    #[error("registry did not respond")]
     Exchange(#[from] ExchangeError),
-    /// Caller: it does not know who is asking (401), or does not let them (403).
+    /// Caller: the registry does not know the caller (401) or denies access (403).
     #[error("registry refused the credentials: {status}{}", shown(.text.as_ref()))]
     Denied {
         /// The HTTP status.
         status: u16,
-        /// What it said, if that may be shown.
+        /// Response text, if it may be shown.
         text: Option<String>,
     },
-    /// Peer: it refused.
+    /// Peer: the registry refused.
     #[error("registry refused: {status}{}", shown(.text.as_ref()))]
     Refused {
         /// The HTTP status.
         status: u16,
-        /// What it meant, if that is known.
+        /// The error code, if known.
         code: Option<Code>,
-        /// What it said, if that may be shown.
+        /// Response text, if it may be shown.
         text: Option<String>,
     },
-    /// Peer: it agreed, and what it said cannot be read.
-    #[error("answer of the registry cannot be read")]
+    /// Peer: the response of a successful request is malformed.
+    #[error("invalid response from the registry")]
     Malformed(#[source] Option<serde_json::Error>),
-    /// Peer: it agreed to something else than what was asked.
-    #[error("answer of the registry has another or no {0}")]
+    /// Peer: a member of the response is missing or does not match the request.
+    #[error("response of the registry has a missing or unexpected {0}")]
     Member(Member),
 }
 
-/// A member of an answer.
+/// A member of a response.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Member {
@@ -88,7 +88,7 @@ impl std::fmt::Display for Member {
 }
 
 impl RegistryError {
-    /// Makes the error of an answer that is not a success.
+    /// Creates the error of a response without a success status.
     pub(super) fn refused(reply: &Reply, bodies: Bodies) -> Self {
         let read = ErrorBody::read(&reply.body);
         let text = match bodies {
@@ -106,17 +106,17 @@ impl RegistryError {
         Self::Refused { status, code, text }
     }
 
-    /// Makes the error of a success that cannot be read.
+    /// Creates the error of a malformed success response.
     pub(super) fn malformed(error: serde_json::Error, bodies: Bodies) -> Self {
-        // The library's words repeat values.
+        // serde's error messages may repeat values.
         match bodies {
             Bodies::Shown => Self::Malformed(Some(error)),
             Bodies::Hidden => Self::Malformed(None),
         }
     }
 
-    /// Tells whether a `register` is worth another try. All else is ambiguous: a newer registration
-    /// may have been made by then, and must not be replaced.
+    /// Returns whether to retry `register`. All other failures are ambiguous: by then, a newer
+    /// registration may exist and must not be replaced.
     pub fn may_register_again(&self) -> bool {
         self.was_not_sent()
             || matches!(
@@ -133,12 +133,12 @@ impl RegistryError {
             )
     }
 
-    /// Tells whether nobody can have got the request: the registry is not up, or out of reach.
+    /// Returns whether the request cannot have arrived: the registry is down or unreachable.
     pub fn was_not_sent(&self) -> bool {
         matches!(self, Self::Exchange(error) if error.is_unreachable())
     }
 
-    /// Tells whether a `connect` is worth another try.
+    /// Returns whether to retry `connect`.
     pub fn may_connect_again(&self) -> bool {
         match self {
             Self::Exchange(error) => error.is_passing(),
@@ -158,7 +158,8 @@ impl RegistryError {
     }
 }
 
-/// Returns what people may read: code and message, or the body if it has neither.
+/// Returns the displayable text of an error response: code and message, or the body if it has
+/// neither.
 fn text(read: Option<&ErrorBody>, body: &[u8]) -> Option<String> {
     let said = match read.map(|body| &body.error) {
         Some(error) => {
@@ -168,7 +169,7 @@ fn text(read: Option<&ErrorBody>, body: &[u8]) -> Option<String> {
         }
         None => String::from_utf8_lossy(body).into_owned(),
     };
-    // What others wrote cannot play with the terminal.
+    // Prevents terminal escape sequences.
     let printable = |c: char| if c.is_control() { ' ' } else { c };
     let said: String = said.trim().chars().take(MAX_SHOWN).map(printable).collect();
     (!said.is_empty()).then_some(said)

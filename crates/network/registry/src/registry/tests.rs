@@ -1,4 +1,4 @@
-//! Requests to a real server on loopback, rule by rule.
+//! Tests of the registry client against an HTTP server on loopback.
 
 use std::{cell::RefCell, error::Error, sync::Arc, time::Duration};
 
@@ -80,7 +80,7 @@ fn json(status: u16, body: &Value) -> Response<Full<Bytes>> {
     answer(status, body.to_string())
 }
 
-/// Connects to a registry that answers like this.
+/// Sends `connect` to a registry with the given response.
 async fn connect(status: u16, body: impl Into<Bytes>) -> Result<Connected, RegistryError> {
     let body = body.into();
     let server = Server::start(move |_, _| answer(status, body.clone())).await;
@@ -96,7 +96,7 @@ fn refused(status: u16, code: Option<Code>) -> RegistryError {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_conflict_is_waited_out_however_long_it_takes() {
+async fn registration_conflict_is_retried_without_limit() {
     let (delay, times) = (RegistryDelay::new("key"), RefCell::new(Vec::new()));
     let begun = Instant::now();
     let registered = until_settled(&delay, RegistryError::may_register_again, || {
@@ -120,7 +120,7 @@ async fn a_conflict_is_waited_out_however_long_it_takes() {
     let mut expected = Duration::ZERO;
     for (attempt, time) in (0..).zip(times.into_inner()) {
         assert_eq!(time.as_millis(), expected.as_millis(), "{attempt}");
-        // The clock of tokio counts whole milliseconds, and rounds up.
+        // Tokio's clock counts whole milliseconds and rounds up.
         expected += Duration::from_millis(
             u64::try_from(delay.after(attempt).as_nanos().div_ceil(1_000_000)).unwrap(),
         );
@@ -128,7 +128,7 @@ async fn a_conflict_is_waited_out_however_long_it_takes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_else_is_final() {
+async fn other_failures_are_not_retried() {
     let finals: [fn() -> RegistryError; 9] = [
         || refused(302, None),
         || refused(400, None),
@@ -153,7 +153,7 @@ async fn all_else_is_final() {
 }
 
 #[tokio::test]
-async fn register_sends_exactly_what_is_known() {
+async fn register_sends_the_expected_request() {
     let server = Server::start(|_, _| json(201, &registered())).await;
     let key = key();
     let made = registry(&server)
@@ -195,7 +195,7 @@ async fn register_sends_exactly_what_is_known() {
 }
 
 #[tokio::test]
-async fn connect_sends_the_key_and_keeps_the_answer_together() {
+async fn connect_sends_the_key_and_returns_the_whole_response() {
     let server = Server::start(|_, _| json(200, &connected())).await;
     let account = AccountId::new("acc-1").unwrap();
     let credentials = HarnessToken::new(Token::new("tok-1").unwrap(), Some(account));
@@ -213,7 +213,7 @@ async fn connect_sends_the_key_and_keeps_the_answer_together() {
 }
 
 #[tokio::test]
-async fn requests_say_what_they_belong_to() {
+async fn requests_carry_the_trace_context() {
     let server = Server::start(|_, _| json(200, &connected())).await;
     let trace = TraceSource::new(|| {
         Some(Trace {
@@ -230,7 +230,7 @@ async fn requests_say_what_they_belong_to() {
 }
 
 #[tokio::test]
-async fn validate_names_the_stream_and_asks_once() {
+async fn validate_sends_the_stream_id_once() {
     let server =
         Server::start(|number, _| json(200, &json!({"valid": number == 0, "extra": "x"}))).await;
     let request = Validate {
@@ -278,7 +278,7 @@ async fn direct_register_sends_its_transport() {
 }
 
 #[tokio::test]
-async fn a_secret_that_may_not_go_there_is_not_sent() {
+async fn secret_is_not_sent_outside_its_scope() {
     let token = || Token::new("key-1").unwrap();
     let new = |base: &str, credentials: Arc<dyn Credentials>| {
         Registry::new(BaseUrl::parse(base).unwrap(), credentials, http())
@@ -297,7 +297,7 @@ async fn a_secret_that_may_not_go_there_is_not_sent() {
 }
 
 #[tokio::test]
-async fn what_must_not_be_asked_twice_has_a_connection_of_its_own() {
+async fn non_repeatable_requests_use_fresh_connections() {
     let server = Server::start(|_, request| match request.target.rsplit_once('/') {
         Some((_, "connect")) => json(200, &connected()),
         _ => json(200, &registered()),
@@ -315,7 +315,7 @@ async fn what_must_not_be_asked_twice_has_a_connection_of_its_own() {
     assert!(peers[1] != peers[2] && peers[2] != peers[3], "{peers:?}");
 }
 
-/// Returns `answer` with one member replaced, or gone.
+/// Returns `answer` with one member replaced or removed.
 fn with(mut answer: Value, member: &str, value: Option<Value>) -> Value {
     let members = answer.as_object_mut().unwrap();
     match value {
@@ -326,7 +326,7 @@ fn with(mut answer: Value, member: &str, value: Option<Value>) -> Value {
 }
 
 #[tokio::test]
-async fn a_registration_must_be_for_this_environment_and_profile() {
+async fn registration_must_match_environment_and_profile() {
     let register = async |body: Value| {
         let server = Server::start(move |_, _| json(200, &body)).await;
         let made = registry(&server).register(&environment(), &key()).await;
@@ -357,7 +357,7 @@ async fn a_registration_must_be_for_this_environment_and_profile() {
             "{member}"
         );
     }
-    // These two are not looked at before they are used.
+    // These two are validated only when used.
     for member in ["url", "executor_registration_id"] {
         let (made, _) = register(with(registered(), member, Some(json!(" ")))).await;
         made.unwrap();
@@ -365,7 +365,7 @@ async fn a_registration_must_be_for_this_environment_and_profile() {
 }
 
 #[tokio::test]
-async fn a_ticket_must_be_whole() {
+async fn connect_response_must_be_complete() {
     let connect = async |body: Value| connect(200, body.to_string()).await;
     for (member, found) in [
         ("environment_id", Member::EnvironmentId),
@@ -395,7 +395,7 @@ async fn a_ticket_must_be_whole() {
 }
 
 #[tokio::test]
-async fn a_direct_registration_leads_where_nobody_listens_in() {
+async fn direct_registration_requires_an_encrypted_websocket() {
     let direct_register = async |member: &str, value: &str| {
         let body = with(direct(), member, Some(json!(value)));
         let server = Server::start(move |_, _| json(200, &body)).await;
@@ -425,7 +425,7 @@ async fn a_direct_registration_leads_where_nobody_listens_in() {
 }
 
 #[tokio::test]
-async fn connect_is_retried_for_what_may_pass() {
+async fn transient_connect_failures_are_retryable() {
     let offline = r#"{"error":{"code":"environment_offline","message":"off"}}"#;
     let detail = r#"{"detail":{"code":"environment_offline"}}"#;
     let other = r#"{"error":{"code":"other"}}"#;
@@ -458,7 +458,7 @@ async fn connect_is_retried_for_what_may_pass() {
 }
 
 #[tokio::test]
-async fn register_is_not_retried_when_it_is_ambiguous() {
+async fn ambiguous_register_failures_are_not_retried() {
     let conflict = r#"{"error":{"code":"registration_conflict"}}"#;
     let unavailable = r#"{"error":{"code":"authentication_service_unavailable"}}"#;
     let table = [
@@ -486,7 +486,7 @@ async fn register_is_not_retried_when_it_is_ambiguous() {
 }
 
 #[tokio::test]
-async fn register_waits_out_a_conflict_and_says_the_same_again() {
+async fn register_repeats_the_same_request_after_a_conflict() {
     let server = Server::start(|number, _| match number {
         0 => answer(503, r#"{"error":{"code":"registration_conflict"}}"#),
         1 => answer(
@@ -506,8 +506,8 @@ async fn register_waits_out_a_conflict_and_says_the_same_again() {
 }
 
 #[tokio::test]
-async fn a_request_that_nobody_got_may_be_sent_again() {
-    // A port on which nobody listens any more.
+async fn unsent_request_may_be_retried() {
+    // A port without a listener.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = BaseUrl::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
     drop(listener);
@@ -521,7 +521,7 @@ async fn a_request_that_nobody_got_may_be_sent_again() {
 }
 
 #[tokio::test]
-async fn a_redirect_is_an_error_and_the_secret_stays_here() {
+async fn redirect_is_an_error_and_not_followed() {
     let elsewhere = Server::start(|_, _| json(200, &registered())).await;
     let location = HeaderValue::try_from(elsewhere.url()).unwrap();
     let server = Server::start(move |_, _| {
@@ -539,7 +539,7 @@ async fn a_redirect_is_an_error_and_the_secret_stays_here() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_has_ten_seconds() {
+async fn requests_time_out_after_ten_seconds() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = BaseUrl::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
     let bearer = Bearer::new(Token::new("tok-1").unwrap());
@@ -555,7 +555,7 @@ async fn a_request_has_ten_seconds() {
 }
 
 #[tokio::test]
-async fn what_a_registry_says_is_shown_and_cut() {
+async fn error_response_is_displayed_and_truncated() {
     let said = async |body: String| connect(404, body).await.unwrap_err().to_string();
     let envelope = said(r#"{"error":{"code":"gone","message":"not\u001b[2J here"}}"#.to_owned());
     assert_eq!(envelope.await, "registry refused: 404: gone: not [2J here");
@@ -576,7 +576,7 @@ async fn what_a_registry_says_is_shown_and_cut() {
 }
 
 #[tokio::test]
-async fn codes_are_known_and_not_only_shown() {
+async fn error_codes_are_parsed() {
     let error = connect(409, r#"{"error":{"code":"environment_offline"}}"#).await;
     let RegistryError::Refused { code, .. } = error.unwrap_err() else {
         panic!();
@@ -584,7 +584,7 @@ async fn codes_are_known_and_not_only_shown() {
     assert_eq!(code, Some(Code::EnvironmentOffline));
 }
 
-/// Returns all that an error shows, however it is asked.
+/// Returns everything that an error displays, including its sources.
 fn everything(error: &RegistryError) -> String {
     let mut text = format!("{error} {error:?}");
     let mut source = error.source();
@@ -596,7 +596,7 @@ fn everything(error: &RegistryError) -> String {
 }
 
 #[tokio::test]
-async fn bodies_are_hidden_behind_a_pipe() {
+async fn response_bodies_are_hidden_with_a_credential_pipe() {
     let frame = r#"{"version":1,"environment_id":"env-1","token":"a","expires_at":99999999999}"#;
     let input = std::io::Cursor::new(format!("{frame}\n"));
     let opened = CredentialPipe::open(input, environment()).await;
@@ -613,7 +613,7 @@ async fn bodies_are_hidden_behind_a_pipe() {
         let shown = everything(&error);
         assert!(!shown.contains("s3cret"), "{shown}");
     }
-    // The code still counts.
+    // The error code still takes effect.
     let body = r#"{"error":{"code":"registration_conflict"}}"#;
     let server = Server::start(move |number, _| match number {
         0 => answer(503, body),
@@ -625,7 +625,7 @@ async fn bodies_are_hidden_behind_a_pipe() {
 }
 
 #[tokio::test]
-async fn a_failed_validation_is_no_yes_and_shows_nothing() {
+async fn failed_validation_is_an_error_without_the_body() {
     let request = Validate {
         executor_registration_id: "reg-1".to_owned(),
         harness_public_key: key(),

@@ -1,4 +1,4 @@
-//! Executors that dial the harness side themselves.
+//! Tests of direct executors.
 
 use std::{sync::Arc, time::Duration};
 
@@ -27,7 +27,7 @@ use crate::registry_server::{Request, Stand, frame};
 
 const REGISTER: &str = "/cloud/environment/env-1/direct/register";
 
-/// A direct executor that runs.
+/// A running direct executor.
 struct Running {
     links: mpsc::Receiver<Link>,
     stop: oneshot::Sender<()>,
@@ -104,7 +104,7 @@ fn verified(request: &Request, service: &str) -> Result<String, VerifyError> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn both_requests_are_signed_and_nothing_else_is_shown() {
+async fn both_requests_are_signed_without_other_credentials() {
     let mut stand = Stand::start().await;
     let running = run(&stand, signature().await);
     let request = stand.expect("POST", REGISTER).await;
@@ -132,17 +132,17 @@ async fn both_requests_are_signed_and_nothing_else_is_shown() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn messages_are_texts_and_nobody_pings() {
+async fn messages_are_text_frames_without_pings() {
     let mut stand = Stand::start().await;
     let mut running = run(&stand, signature().await);
     let url = stand.ws("/x");
     register(&mut stand, &url).await;
     let mut socket = stand.expect("GET", "/x").await.upgrade().await;
     let mut link = running.links.recv().await.unwrap();
-    // A text of three bytes, unmasked as servers send it.
+    // A text frame of three bytes, unmasked as servers send it.
     socket.write_all(b"\x81\x03abc").await.unwrap();
     assert_eq!(link.reader.next().await.unwrap().unwrap(), "abc");
-    // Half an hour of nothing.
+    // Half an hour of silence.
     let idle = async {
         loop {
             std::future::poll_fn(|cx| link.writer.poll_upkeep(cx)).await;
@@ -158,7 +158,7 @@ async fn messages_are_texts_and_nobody_pings() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_websocket_is_dialled_when_the_last_is_over() {
+async fn next_websocket_is_dialled_after_the_previous_ends() {
     let mut stand = Stand::start().await;
     let mut running = run(&stand, token());
     let url = stand.ws("/x");
@@ -167,14 +167,14 @@ async fn the_next_websocket_is_dialled_when_the_last_is_over() {
     for _ in 0..3 {
         let mut there = stand.expect("GET", "/x").await.link().await;
         let mut link = running.links.recv().await.unwrap();
-        // As long as the link is in use, however long that is, there is no other.
+        // While the link is in use, however long, no other is dialled.
         stand.expect_nothing(Duration::from_secs(100)).await;
         there.writer.close().await.unwrap();
         assert!(link.reader.next().await.unwrap().is_none());
         let ended = Instant::now();
         drop(link);
         let request = stand.expect("GET", "/x").await;
-        // The same pause after each, to the millisecond of the clock.
+        // The delay is always the same, to the millisecond.
         let waited = request.at - ended;
         assert!(
             waited >= pause && waited < pause + Duration::from_millis(3),
@@ -185,7 +185,7 @@ async fn the_next_websocket_is_dialled_when_the_last_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_may_pass_is_tried_again_at_the_same_place() {
+async fn transient_failures_are_retried_at_the_same_url() {
     let mut stand = Stand::start().await;
     let mut running = run(&stand, token());
     let url = stand.ws("/x");
@@ -205,9 +205,9 @@ async fn what_may_pass_is_tried_again_at_the_same_place() {
         last = Some(at);
         request.reply(status, "").await;
     }
-    // Hung up on, which is no answer either.
+    // A connection dropped without a response.
     drop(stand.expect("GET", "/x").await);
-    // After a connection the count begins anew.
+    // A successful connection resets the count.
     drop(stand.expect("GET", "/x").await.link().await);
     let ended = Instant::now();
     drop(running.links.recv().await.unwrap());
@@ -216,7 +216,7 @@ async fn what_may_pass_is_tried_again_at_the_same_place() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_superseded_registers_again_then_waits_then_connects() {
+async fn superseded_executor_registers_again_and_reconnects_after_backoff() {
     let mut stand = Stand::start().await;
     let running = run(&stand, token());
     let url = stand.ws("/old");
@@ -234,7 +234,7 @@ async fn who_is_superseded_registers_again_then_waits_then_connects() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_not_wanted_gives_up() {
+async fn rejected_executor_gives_up() {
     for status in [400, 401, 403, 404, 410, 426] {
         let mut stand = Stand::start().await;
         let running = run(&stand, token());
@@ -250,7 +250,7 @@ async fn who_is_not_wanted_gives_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_registration_is_not_tried_twice() {
+async fn failed_registration_is_not_retried() {
     for status in [302, 401, 404, 429, 500, 503] {
         let mut stand = Stand::start().await;
         let running = run(&stand, signature().await);
@@ -269,7 +269,7 @@ async fn a_registration_is_not_tried_twice() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_registry_says_is_checked() {
+async fn registry_response_is_validated() {
     let good = registered("ws://127.0.0.1:1/x");
     for (member, value) in [
         ("environment_id", "env-2"),
@@ -297,7 +297,7 @@ async fn what_the_registry_says_is_checked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_is_shown_to_the_registry_itself_and_nobody_else() {
+async fn token_is_sent_only_to_the_registry_origin() {
     let (mut stand, mut other) = (Stand::start().await, Stand::start().await);
     let mut running = run(&stand, token());
     let url = stand.ws("/x");
@@ -314,7 +314,7 @@ async fn a_token_is_shown_to_the_registry_itself_and_nobody_else() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_stops_when_told_or_when_nobody_serves() {
+async fn executor_stops_on_request_or_when_links_are_dropped() {
     let mut stand = Stand::start().await;
     let mut running = run(&stand, token());
     let url = stand.ws("/x");

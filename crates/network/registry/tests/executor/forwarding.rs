@@ -1,4 +1,4 @@
-//! Executors that join streams to a destination.
+//! Tests of forwarding executors.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::{
     relay_client::{Known, Relay, Stream},
 };
 
-/// A forwarder that runs, with its registry and its destination.
+/// A running forwarder with its registry and destination.
 struct Running {
     stand: Stand,
     destination: Stand,
@@ -54,10 +54,10 @@ impl Running {
 }
 
 #[tokio::test(start_paused = true)]
-async fn messages_pass_as_they_are() {
+async fn messages_are_forwarded_unchanged() {
     let mut running = run().await;
     let mut stream = running.admit("stream-1").await;
-    // The destination is asked at once, before the harness has said anything.
+    // The destination is dialled at once, before the harness sends anything.
     let request = running.destination.expect("GET", "/there?k=v").await;
     for name in ["authorization", "x-request-id", "traceparent", "origin"] {
         assert_eq!(request.header(name), None);
@@ -67,7 +67,8 @@ async fn messages_pass_as_they_are() {
         running.relay.say(&mut stream, message).await;
         assert_eq!(frame(&mut there).await, Some((0x82, message.to_vec())));
     }
-    // A text, a binary message, and one in pieces; an empty one and a pong, which are not messages.
+    // A text message, a binary message and a fragmented one; then an empty one and a pong, which
+    // are not forwarded.
     there
         .write_all(b"\x81\x02ab\x8a\x00\x82\x00\x82\x02\xfe\xff")
         .await
@@ -83,7 +84,7 @@ async fn messages_pass_as_they_are() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_stream_has_a_destination_of_its_own() {
+async fn every_stream_has_its_own_destination() {
     let mut running = run().await;
     let mut one = running.admit("stream-1").await;
     let mut first = running.destination.next().await.upgrade().await;
@@ -93,7 +94,7 @@ async fn every_stream_has_a_destination_of_its_own() {
     running.relay.say(&mut one, b"1").await;
     assert_eq!(frame(&mut first).await, Some((0x82, b"1".to_vec())));
     assert_eq!(frame(&mut second).await, Some((0x82, b"2".to_vec())));
-    // What happens to one is nothing to the other.
+    // The streams are independent.
     drop(first);
     running.relay.expect_reset("stream-1").await;
     second.write_all(b"\x81\x01x").await.unwrap();
@@ -101,7 +102,7 @@ async fn every_stream_has_a_destination_of_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_destination_that_does_not_open_resets_the_stream() {
+async fn failure_to_open_the_destination_resets_the_stream() {
     let mut running = run().await;
     running.admit("refused").await;
     running.destination.next().await.reply(404, "").await;
@@ -119,7 +120,7 @@ async fn a_destination_that_does_not_open_resets_the_stream() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_destination_that_closes_is_heard_to_its_end_and_answered() {
+async fn closing_destination_is_drained_and_acknowledged() {
     let mut running = run().await;
     let mut stream = running.admit("stream-1").await;
     let mut there = running.destination.next().await.upgrade().await;
@@ -135,9 +136,9 @@ async fn a_destination_that_closes_is_heard_to_its_end_and_answered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_ends_cuts_its_destination_without_a_word() {
+async fn ended_stream_drops_its_destination_without_close_frame() {
     let mut running = run().await;
-    // Reset by the relay, and lost with it.
+    // One stream is reset by the relay, the other ends with the relay.
     for lost in [false, true] {
         let stream = running.admit(if lost { "lost" } else { "reset" }).await;
         let mut there = running.destination.next().await.upgrade().await;
@@ -152,7 +153,7 @@ async fn a_stream_that_ends_cuts_its_destination_without_a_word() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_told_to_stop_cuts_everything_without_a_word() {
+async fn stop_drops_all_connections_without_close_frame() {
     let mut running = run().await;
     running.admit("stream-1").await;
     let mut there = running.destination.next().await.upgrade().await;
@@ -188,11 +189,11 @@ async fn large_messages_are_sent_in_pieces_of_eight_mebibytes() {
 }
 
 #[tokio::test]
-async fn a_destination_that_says_too_much_at_once_loses_its_stream() {
+async fn oversized_message_of_the_destination_resets_the_stream() {
     let mut running = run().await;
     let mut stream = running.admit("stream-1").await;
     let mut there = running.destination.next().await.link().await;
-    // The head alone tells: nothing of it is taken in.
+    // The frame header alone triggers the limit; no payload is read.
     let most = vec![b' '; limits::OUTGOING_FRAME_BYTES + 1];
     there
         .writer
@@ -210,7 +211,7 @@ async fn a_destination_that_says_too_much_at_once_loses_its_stream() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_harness_that_leaves_early_leaves_no_destination() {
+async fn early_disconnect_of_the_harness_closes_the_destination() {
     let mut running = run().await;
     let stream = running.admit("stream-1").await;
     let waiting = running.destination.next().await;
@@ -221,16 +222,16 @@ async fn a_harness_that_leaves_early_leaves_no_destination() {
 }
 
 #[tokio::test]
-async fn a_harness_that_leaves_is_noticed_behind_a_destination_that_does_not_read() {
+async fn disconnect_of_the_harness_is_noticed_behind_a_blocked_destination() {
     let mut running = run().await;
     let mut stream = running.admit("stream-1").await;
     let mut there = running.destination.next().await.upgrade().await;
-    // More than any socket holds, and more than the forwarder keeps for it.
+    // More than the sockets and the forwarder buffer.
     for _ in 0..3 {
         running.relay.say(&mut stream, &vec![b'x'; 8 << 20]).await;
     }
     running.relay.reset(stream).await;
-    // Who only speaks learns that nobody listens any more.
+    // Without reads, only a failing write reveals that the peer is gone.
     let told = async { while there.write_all(b"\x8a\x00").await.is_ok() {} };
     let gone = tokio::time::timeout(Duration::from_secs(10), told).await;
     assert!(gone.is_ok());

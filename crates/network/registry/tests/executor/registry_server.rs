@@ -1,4 +1,4 @@
-//! A server whose every answer is the test's.
+//! A scripted registry server: the test sends every response.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -31,22 +31,22 @@ use tokio::{
 
 use crate::relay_client::{Known, Relay, Stream};
 
-/// Longer than anything that a test waits for, in virtual time.
+/// Longer than anything a test waits for, in paused time.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// A server on a port of this machine.
+/// A server on a loopback port.
 pub(crate) struct Stand {
     pub(crate) address: SocketAddr,
     requests: mpsc::UnboundedReceiver<Request>,
 }
 
-/// A request that waits for its answer.
+/// A request that awaits its response.
 pub(crate) struct Request {
     pub(crate) method: String,
     pub(crate) target: String,
     pub(crate) headers: http::HeaderMap,
     pub(crate) body: Bytes,
-    /// When it came.
+    /// Time of arrival.
     pub(crate) at: Instant,
     stream: TcpStream,
 }
@@ -59,7 +59,8 @@ impl Stand {
         tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
-                // What is held back on its way takes real time, in which hours of ours pass.
+                // Delayed ACKs cost real time, during which the paused clock would advance by
+                // hours.
                 stream.set_nodelay(true).unwrap();
                 let found = found.clone();
                 tokio::spawn(async move {
@@ -72,7 +73,7 @@ impl Stand {
         Self { address, requests }
     }
 
-    /// Waits for a request, which must be this one.
+    /// Waits for the next request and asserts its method and target.
     pub(crate) async fn expect(&mut self, method: &str, target: &str) -> Request {
         let request = self.next().await;
         assert_eq!((&*request.method, &*request.target), (method, target));
@@ -84,7 +85,7 @@ impl Stand {
         next.expect("a request").unwrap()
     }
 
-    /// Asserts that nobody asks for anything in a while.
+    /// Asserts that no request arrives within a time.
     pub(crate) async fn expect_nothing(&mut self, within: Duration) {
         if let Ok(Some(request)) = timeout(within, self.requests.recv()).await {
             panic!("unexpected {} {}", request.method, request.target);
@@ -139,7 +140,7 @@ impl Request {
         serde_json::from_slice(&self.body).unwrap()
     }
 
-    /// Answers, and ends the connection.
+    /// Sends a response and closes the connection.
     pub(crate) async fn reply(mut self, status: u16, body: impl std::fmt::Display) {
         let body = body.to_string();
         let length = body.len();
@@ -153,7 +154,7 @@ impl Request {
             .unwrap();
     }
 
-    /// Agrees to a websocket.
+    /// Accepts a websocket upgrade.
     pub(crate) async fn upgrade(mut self) -> TcpStream {
         assert_eq!(self.method, "GET");
         assert_eq!(self.header("upgrade"), Some("websocket"));
@@ -167,7 +168,7 @@ impl Request {
         self.stream
     }
 
-    /// Agrees to a websocket that carries frames of a relay.
+    /// Accepts a websocket that carries relay frames.
     pub(crate) async fn socket(self) -> Socket {
         let (read, write) = self.upgrade().await.into_split();
         Socket::new(read, write, &[], Role::Server, SocketLimits::default())
@@ -177,7 +178,7 @@ impl Request {
 pub(crate) const REGISTER: &str = "/cloud/environment/env-1/register";
 pub(crate) const VALIDATE: &str = "/cloud/environment/env-1/validate";
 
-/// Describes an executor of this registry.
+/// Creates an executor that uses this registry.
 pub(crate) fn executor(stand: &Stand) -> RemoteExecutor {
     let token = Token::new("hub-token").unwrap();
     let base = BaseUrl::parse(&stand.http()).unwrap();
@@ -199,7 +200,7 @@ pub(crate) fn registered(url: &str, registration: &str) -> Value {
     })
 }
 
-/// Takes a registration and sends the executor to `path`; returns what harnesses are told.
+/// Answers a registration with a rendezvous at `path`; returns what a harness needs to connect.
 pub(crate) async fn register(stand: &mut Stand, path: &str, registration: &str) -> Known {
     let request = stand.expect("POST", REGISTER).await;
     assert_eq!(request.header("authorization"), Some("Bearer hub-token"));
@@ -215,7 +216,7 @@ pub(crate) async fn register(stand: &mut Stand, path: &str, registration: &str) 
     }
 }
 
-/// Lets a harness in.
+/// Completes the handshake of a harness that the registry accepts.
 pub(crate) async fn admit(stand: &mut Stand, relay: &mut Relay, known: &Known, id: &str) -> Stream {
     let identity = Identity::generate();
     let knocked = relay.knock(known, id, &identity).await;
@@ -232,7 +233,7 @@ pub(crate) async fn admit(stand: &mut Stand, relay: &mut Relay, known: &Known, i
 }
 
 impl Request {
-    /// Agrees to a websocket that carries messages.
+    /// Accepts a websocket that carries messages.
     pub(crate) async fn link(self) -> Link {
         let (read, write) = self.upgrade().await.into_split();
         websocket::link(read, write, &[], Role::Server, "test".to_owned())
@@ -240,7 +241,7 @@ impl Request {
 }
 
 impl Relay {
-    /// Resets a stream, as a relay does when its harness is gone.
+    /// Resets a stream, as a relay does when the harness disconnects.
     pub(crate) async fn reset(&mut self, stream: Stream) {
         let reason = "harness_disconnected".to_owned();
         self.send(&Frame::new(stream.id, Body::Reset { reason }))
@@ -248,7 +249,7 @@ impl Relay {
     }
 }
 
-/// Reads one frame of a client: the first byte of its head, and the payload.
+/// Reads one frame of a client: the first header byte and the payload.
 pub(crate) async fn frame(stream: &mut TcpStream) -> Option<(u8, Vec<u8>)> {
     let first = stream.read_u8().await.ok()?;
     let second = stream.read_u8().await.ok()?;

@@ -1,4 +1,4 @@
-//! A harness and the relay before it, in one: what it sends reaches the executor as it is.
+//! A harness and its relay in one: it sends frames to the executor directly.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use exec_relay::{
 use exec_transport::websocket::socket::{Raw, Socket};
 use tokio::time::timeout;
 
-/// Longer than anything that a test waits for, in virtual time.
+/// Longer than anything a test waits for, in paused time.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The other end of an executor's websocket.
@@ -20,14 +20,14 @@ pub(crate) struct Relay {
     socket: Socket,
 }
 
-/// A stream that the executor let in. It acknowledges nothing, as stock harnesses do.
+/// A stream that the executor accepted. It acknowledges nothing, like stock harnesses.
 pub(crate) struct Stream {
     pub(crate) id: StreamId,
     channel: Channel,
     received: u32,
 }
 
-/// What a harness must know of the executor.
+/// What a harness must know about the executor.
 pub(crate) struct Known {
     pub(crate) key: PublicKey,
     pub(crate) registration: String,
@@ -46,12 +46,12 @@ impl Relay {
     pub(crate) async fn receive(&mut self) -> Frame {
         let next = timeout(PATIENCE, self.socket.reader.next()).await;
         let Some(Raw::Binary(message)) = next.expect("a frame").unwrap() else {
-            panic!("the executor is gone, or sends texts");
+            panic!("executor disconnected or sent a text message");
         };
         Frame::decode(message).unwrap()
     }
 
-    /// Sends the first message of a handshake.
+    /// Sends the first handshake message.
     pub(crate) async fn knock(
         &mut self,
         known: &Known,
@@ -73,13 +73,13 @@ impl Relay {
         initiator
     }
 
-    /// Takes the answer to it.
+    /// Processes the handshake response.
     pub(crate) async fn enter(&mut self, id: &str, initiator: Initiator) -> Stream {
         let id = StreamId::new(id).unwrap();
         let answer = self.receive().await;
         assert_eq!(answer.stream_id, id);
         let Body::Handshake(message) = answer.body else {
-            panic!("not let in: {answer:?}");
+            panic!("handshake refused: {answer:?}");
         };
         Stream {
             id,
@@ -88,7 +88,7 @@ impl Relay {
         }
     }
 
-    /// Sends a message on a stream, in as many records as it takes.
+    /// Sends a message on a stream, in as many records as needed.
     pub(crate) async fn say(&mut self, stream: &mut Stream, message: &[u8]) {
         let length = u32::try_from(message.len()).unwrap();
         let whole = [&length.to_be_bytes(), message].concat();
@@ -107,14 +107,14 @@ impl Relay {
         }
     }
 
-    /// Waits for a message on a stream, which has no other traffic beside it.
+    /// Waits for a message on a stream that has no other traffic.
     pub(crate) async fn hear(&mut self, stream: &mut Stream) -> Vec<u8> {
         let mut text = Vec::new();
         loop {
             let frame = self.receive().await;
             assert_eq!(frame.stream_id, stream.id);
             let Body::Data(data) = frame.body else {
-                panic!("no data: {frame:?}");
+                panic!("not a data frame: {frame:?}");
             };
             assert_eq!(data.seq, stream.received);
             stream.received += 1;
@@ -129,7 +129,7 @@ impl Relay {
         }
     }
 
-    /// Waits for the reset of a stream, the only one that executors send.
+    /// Waits for a stream reset, the only kind of reset that executors send.
     pub(crate) async fn expect_reset(&mut self, id: &str) {
         let frame = self.receive().await;
         assert_eq!(frame.stream_id.as_str(), id);

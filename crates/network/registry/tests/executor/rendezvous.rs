@@ -1,4 +1,4 @@
-//! Executors that wait at a rendezvous: every row of their life.
+//! Tests of executors at a rendezvous, through all states of a connection.
 
 use std::{collections::HashSet, future::poll_fn, ops::RangeInclusive, time::Duration};
 
@@ -22,7 +22,7 @@ use crate::{
     relay_client::Relay,
 };
 
-/// An executor that runs.
+/// A running executor.
 struct Running {
     links: mpsc::Receiver<Link>,
     stop: oneshot::Sender<()>,
@@ -38,7 +38,7 @@ fn run(stand: &Stand) -> Running {
     Running { links, stop, task }
 }
 
-/// The pauses of the ladder, in seconds.
+/// Ranges of the backoff delays, in seconds.
 const LADDER: [RangeInclusive<f64>; 8] = [
     0.5..=1.0,
     1.0..=2.0,
@@ -50,7 +50,7 @@ const LADDER: [RangeInclusive<f64>; 8] = [
     4.0..=8.0,
 ];
 
-/// What the clock and the sockets may add.
+/// Tolerance for clock and sockets.
 const SLACK: f64 = 0.005;
 
 #[track_caller]
@@ -63,12 +63,12 @@ fn assert_pause(waited: Duration, expected: &RangeInclusive<f64>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_harness_that_the_registry_approves_gets_a_link() {
+async fn harness_accepted_by_the_registry_gets_a_link() {
     let mut stand = Stand::start().await;
     let mut running = run(&stand);
     let known = register(&mut stand, "/r?role=environment&sig=1", "reg-1").await;
     let request = stand.expect("GET", "/r?role=environment&sig=1").await;
-    // The URL is all that opens this door.
+    // The URL alone authenticates the executor.
     assert_eq!(request.header("authorization"), None);
     let id = request.header("x-request-id").unwrap().to_owned();
     assert_eq!((id.len(), id.starts_with("req_")), (36, true), "{id}");
@@ -84,7 +84,7 @@ async fn a_harness_that_the_registry_approves_gets_a_link() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whom_the_registry_does_not_approve_is_reset() {
+async fn harness_refused_by_the_registry_is_reset() {
     let mut stand = Stand::start().await;
     let mut running = run(&stand);
     let known = register(&mut stand, "/r", "reg-1").await;
@@ -104,7 +104,7 @@ async fn whom_the_registry_does_not_approve_is_reset() {
             .await;
         relay.expect_reset(&id).await;
     }
-    // A registry that never answers costs ten seconds, and nobody else waits for it.
+    // An unresponsive registry delays only this stream, for ten seconds.
     let asked = Instant::now();
     relay.knock(&known, "slow", &Identity::generate()).await;
     let silent = stand.expect("POST", VALIDATE).await;
@@ -117,7 +117,7 @@ async fn whom_the_registry_does_not_approve_is_reset() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_url_leads_to_a_new_registration_with_the_same_key() {
+async fn refused_url_causes_a_new_registration_with_the_same_key() {
     let mut stand = Stand::start().await;
     let mut running = run(&stand);
     let mut known = register(&mut stand, "/0", "reg-0").await;
@@ -135,14 +135,14 @@ async fn a_refused_url_leads_to_a_new_registration_with_the_same_key() {
             .reply(200, registered(&url, &known.registration))
             .await;
     }
-    // The new registration is what handshakes are bound to.
+    // Handshakes are bound to the new registration.
     let mut relay = Relay::new(stand.expect("GET", "/8").await.socket().await);
     admit(&mut stand, &mut relay, &known, "stream-1").await;
     assert!(running.links.recv().await.is_some());
 }
 
 #[tokio::test(start_paused = true)]
-async fn other_failures_keep_the_url_and_climb_the_ladder() {
+async fn other_failures_keep_the_url_and_back_off() {
     let mut stand = Stand::start().await;
     let _running = run(&stand);
     register(&mut stand, "/r", "reg-1").await;
@@ -157,7 +157,7 @@ async fn other_failures_keep_the_url_and_climb_the_ladder() {
     }
 }
 
-/// Answers with a status, or by hanging up; returns when.
+/// Responds with a status, or drops the connection for 0; returns the time.
 async fn answer(request: Request, status: u16) -> Instant {
     match status {
         0 => drop(request),
@@ -167,7 +167,7 @@ async fn answer(request: Request, status: u16) -> Instant {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_never_answers_is_given_up_after_ten_seconds() {
+async fn unresponsive_rendezvous_times_out_after_ten_seconds() {
     let mut stand = Stand::start().await;
     let _running = run(&stand);
     register(&mut stand, "/r", "reg-1").await;
@@ -177,7 +177,7 @@ async fn who_never_answers_is_given_up_after_ten_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_url_that_is_none_is_tried_for_ever() {
+async fn invalid_rendezvous_url_is_retried_forever() {
     let mut stand = Stand::start().await;
     let running = run(&stand);
     let request = stand.expect("POST", REGISTER).await;
@@ -187,19 +187,19 @@ async fn a_url_that_is_none_is_tried_for_ever() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn connections_that_end_soon_climb_the_ladder_too() {
+async fn short_connections_back_off_too() {
     let mut stand = Stand::start().await;
     let mut running = run(&stand);
     let known = register(&mut stand, "/r", "reg-1").await;
     let mut socket = stand.expect("GET", "/r").await.socket().await;
     for (number, pause) in LADDER[..4].iter().enumerate() {
-        // Now with a word, now without.
+        // Alternate between ending with and without a close frame.
         if number % 2 == 0 {
             socket.writer.close().await.unwrap();
         }
         let ended = Instant::now();
         drop(socket);
-        // The same URL, and no registration in between.
+        // The same URL, without a new registration.
         let request = stand.expect("GET", "/r").await;
         assert_pause(request.at - ended, pause);
         socket = request.socket().await;
@@ -210,7 +210,7 @@ async fn connections_that_end_soon_climb_the_ladder_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_a_connection_of_two_minutes_resets_the_ladder() {
+async fn only_a_connection_of_two_minutes_resets_the_backoff() {
     let mut stand = Stand::start().await;
     let _running = run(&stand);
     register(&mut stand, "/r", "reg-1").await;
@@ -230,7 +230,7 @@ async fn only_a_connection_of_two_minutes_resets_the_ladder() {
     }
 }
 
-/// Keeps a connection for a while, and answers pings; returns when it was cut.
+/// Keeps a connection open for a while, answering pings; returns the time of its end.
 async fn last(mut socket: Socket, lasts: Duration) -> Instant {
     let serve = async {
         loop {
@@ -248,7 +248,7 @@ async fn last(mut socket: Socket, lasts: Duration) -> Instant {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_registration_that_fails_ends_the_executor() {
+async fn failed_registration_ends_the_executor() {
     for (status, body) in [
         (302, json!({})),
         (400, json!({})),
@@ -262,7 +262,7 @@ async fn a_registration_that_fails_ends_the_executor() {
         (503, json!({})),
         (200, json!({})),
     ] {
-        // At first, and again later.
+        // At start, and on a later registration.
         for later in [false, true] {
             let mut stand = Stand::start().await;
             let running = run(&stand);
@@ -282,7 +282,7 @@ async fn a_registration_that_fails_ends_the_executor() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_registration_in_conflict_is_tried_until_it_is_settled() {
+async fn registration_conflict_is_retried_until_resolved() {
     let mut stand = Stand::start().await;
     let _running = run(&stand);
     let conflict = json!({"error": {"code": "registration_conflict", "message": "wait"}});
@@ -300,7 +300,7 @@ async fn a_registration_in_conflict_is_tried_until_it_is_settled() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_told_to_stop_hangs_up_without_a_word() {
+async fn stop_drops_the_websocket_without_close_frame() {
     let mut stand = Stand::start().await;
     let running = run(&stand);
     register(&mut stand, "/r", "reg-1").await;
@@ -308,13 +308,13 @@ async fn who_is_told_to_stop_hangs_up_without_a_word() {
     running.stop.send(()).unwrap();
     assert!(running.task.await.unwrap().is_ok());
     let mut said = Vec::new();
-    // A connection that is reset has said nothing either.
+    // A reset connection has not sent anything either.
     drop(socket.read_to_end(&mut said).await);
     assert_eq!(said, b"");
 }
 
 #[tokio::test(start_paused = true)]
-async fn links_that_nobody_takes_end_the_executor() {
+async fn dropped_links_end_the_executor() {
     let mut stand = Stand::start().await;
     let running = run(&stand);
     register(&mut stand, "/r", "reg-1").await;
@@ -325,7 +325,7 @@ async fn links_that_nobody_takes_end_the_executor() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_an_unauthorized_validate_is_told_to_the_harness() {
+async fn only_an_unauthorized_validate_is_reported_to_the_harness() {
     let mut stand = Stand::start().await;
     let running = run(&stand);
     let known = register(&mut stand, "/r", "reg-1").await;
@@ -345,7 +345,7 @@ async fn only_an_unauthorized_validate_is_told_to_the_harness() {
         .await;
     stand.expect("POST", VALIDATE).await.reply(401, "").await;
     let Body::Handshake(message) = relay.receive().await.body else {
-        panic!("no answer");
+        panic!("no handshake response");
     };
     let error = knocked.finish(&message).unwrap_err();
     assert_eq!(error, HandshakeError::RegistryAuthentication);

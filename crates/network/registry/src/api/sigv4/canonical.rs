@@ -1,34 +1,34 @@
-//! The one form of a request that both sides sign.
+//! The canonical form of a request, over which both sides compute the signature.
 
 use std::{borrow::Cow, fmt::Write as _};
 
 use aws_lc_rs::digest;
 use url::form_urlencoded;
 
-/// A header that is signed: its name in lower case, and its values joined.
+/// A signed header: lower-case name and joined values.
 pub(super) type Header<'a> = (Cow<'a, str>, String);
 
-/// What a signature covers.
+/// The signed parts of a request.
 #[derive(Debug)]
 pub(super) struct Canonical<'a> {
     pub(super) method: &'a str,
-    /// As the request line has it.
+    /// Path as in the request line.
     pub(super) path: &'a str,
-    /// As the request line has it, without the question mark.
+    /// Query as in the request line, without the question mark.
     pub(super) query: &'a str,
-    /// Sorted by name, each name once.
+    /// Sorted by name, without duplicates.
     pub(super) headers: &'a [Header<'a>],
     pub(super) body: &'a [u8],
 }
 
 impl Canonical<'_> {
-    /// Returns the names of the headers, as a signature lists them.
+    /// Returns the header names as the `SignedHeaders` list.
     pub(super) fn signed_headers(&self) -> String {
         let names: Vec<&str> = self.headers.iter().map(|(name, _)| name.as_ref()).collect();
         names.join(";")
     }
 
-    /// Returns the form itself.
+    /// Returns the canonical request text.
     pub(super) fn text(&self) -> String {
         let (method, path, query) = (self.method, path(self.path), query(self.query));
         let mut text = format!("{method}\n{path}\n{query}\n");
@@ -46,13 +46,13 @@ impl Canonical<'_> {
     }
 }
 
-/// Returns a value without the blanks around it, and with one blank where there were several.
+/// Trims a value and collapses runs of whitespace.
 pub(super) fn trim(value: &str) -> String {
     let words: Vec<&str> = value.split_ascii_whitespace().collect();
     words.join(" ")
 }
 
-/// Returns the SHA-256 of bytes, in hexadecimal.
+/// Returns the SHA-256 of `bytes` in hexadecimal.
 pub(super) fn hash(bytes: &[u8]) -> String {
     hex(digest::digest(&digest::SHA256, bytes).as_ref())
 }
@@ -66,8 +66,8 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     text
 }
 
-/// Resolves dots and doubled slashes, then encodes what the path has, even what is encoded already:
-/// every service but one, which is not spoken to here, expects it so.
+/// Normalises dot segments and repeated slashes, then percent-encodes the path, including existing
+/// escapes. Every AWS service except S3 expects this double encoding.
 fn path(path: &str) -> String {
     let mut kept: Vec<&str> = Vec::new();
     for segment in path.split('/') {
@@ -91,7 +91,7 @@ fn path(path: &str) -> String {
     text
 }
 
-/// Decodes and encodes again what a query has, and sorts it.
+/// Decodes, re-encodes and sorts the query parameters.
 fn query(query: &str) -> String {
     let mut pairs: Vec<(String, String)> = form_urlencoded::parse(query.as_bytes())
         .map(|(name, value)| (encoded(&name), encoded(&value)))
@@ -107,7 +107,7 @@ fn encoded(text: &str) -> String {
     out
 }
 
-/// Encodes all but the unreserved characters of RFC 3986.
+/// Percent-encodes everything but the unreserved characters of RFC 3986.
 fn encode(text: &str, out: &mut String) {
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn blanks_in_values_are_folded() {
+    fn whitespace_in_values_is_collapsed() {
         assert_eq!(trim("  a   b \t c  "), "a b c");
         assert_eq!(trim(""), "");
     }

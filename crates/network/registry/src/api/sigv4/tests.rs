@@ -1,4 +1,5 @@
-//! Signatures against the published suite's values and against those of another implementation.
+//! Tests of signatures against the values of the published test suite and of another
+//! implementation.
 
 use std::time::Duration;
 
@@ -23,8 +24,8 @@ struct Case {
     signature: &'static str,
 }
 
-/// The first two are `get-vanilla` and `get-vanilla-query-order-key-case` of the published suite; the
-/// others were signed by another implementation.
+/// The first two cases are `get-vanilla` and `get-vanilla-query-order-key-case` of the published
+/// suite; another implementation signed the others.
 const CASES: &[Case] = &[
     Case {
         method: "GET",
@@ -113,7 +114,7 @@ impl Case {
         Signature::new(request, &keys, &scope, &self.at()).unwrap()
     }
 
-    /// The headers as a server sees them.
+    /// Returns the headers as a server receives them.
     fn presented(&self) -> HeaderMap {
         let mut headers = HeaderMap::new();
         let url = Url::parse(self.url).unwrap();
@@ -146,7 +147,7 @@ impl Case {
 }
 
 #[test]
-fn signatures_are_those_that_others_make() {
+fn signatures_match_other_implementations() {
     for case in CASES {
         let signature = case.sign(SECRET);
         let expected = format!(
@@ -169,7 +170,7 @@ fn signatures_are_those_that_others_make() {
 }
 
 #[test]
-fn a_signature_that_fits_is_accepted_within_the_skew() {
+fn valid_signature_is_accepted_within_the_skew() {
     for case in CASES {
         let headers = case.presented();
         let at = case.at();
@@ -193,7 +194,7 @@ fn a_signature_that_fits_is_accepted_within_the_skew() {
 }
 
 #[test]
-fn whatever_is_changed_breaks_the_signature() {
+fn any_change_invalidates_the_signature() {
     let case = &CASES[3];
     let (headers, at) = (case.presented(), case.at());
     let url = Url::parse(case.url).unwrap();
@@ -262,7 +263,7 @@ fn whatever_is_changed_breaks_the_signature() {
     assert_eq!(checked(None), Err(VerifyError::Signature));
     let nobody = verify(
         Presented {
-            headers: &signed_by_nobody(case),
+            headers: &signed_with_placeholder_key(case),
             ..good
         },
         case.service,
@@ -274,15 +275,15 @@ fn whatever_is_changed_breaks_the_signature() {
     assert_eq!(elsewhere, Err(VerifyError::Service));
 }
 
-/// Signed with what stands in for a key that is not known.
-fn signed_by_nobody(case: &Case) -> HeaderMap {
+/// Signs with the placeholder that `verify` uses for unknown keys.
+fn signed_with_placeholder_key(case: &Case) -> HeaderMap {
     let mut headers = case.presented();
     case.sign("nobody").apply(&mut headers);
     headers
 }
 
 #[test]
-fn what_is_no_signature_is_refused() {
+fn malformed_signatures_are_rejected() {
     let case = &CASES[4];
     let at = case.at();
     let good = case.presented();
@@ -359,7 +360,7 @@ fn what_is_no_signature_is_refused() {
 
 proptest! {
     #[test]
-    fn no_header_panics(text in "(AWS4-HMAC-SHA256 )?[ -~]{0,120}", date in "[0-9TZ]{15,17}") {
+    fn verifying_never_panics(text in "(AWS4-HMAC-SHA256 )?[ -~]{0,120}", date in "[0-9TZ]{15,17}") {
         let case = &CASES[0];
         let mut headers = case.presented();
         headers.insert(header::AUTHORIZATION, text.parse().unwrap());
@@ -371,7 +372,7 @@ proptest! {
 }
 
 #[test]
-fn what_cannot_be_signed_is_told_and_no_secret_is_shown() {
+fn unsignable_requests_are_errors_without_secrets() {
     let scope = Scope {
         region: "r".to_owned(),
         service: "s".to_owned(),
@@ -408,7 +409,7 @@ fn at(seconds: u64) -> Timestamp {
 }
 
 #[test]
-fn moments_are_spelled_as_the_calendar_has_them() {
+fn timestamps_are_formatted_as_calendar_dates() {
     for (seconds, text) in [
         (0, "19700101T000000Z"),
         (951_782_399, "20000228T235959Z"),
@@ -424,7 +425,7 @@ fn moments_are_spelled_as_the_calendar_has_them() {
 }
 
 #[test]
-fn what_is_no_moment_is_refused() {
+fn invalid_timestamps_are_rejected() {
     for text in [
         "",
         "20150830",
@@ -449,13 +450,13 @@ fn what_is_no_moment_is_refused() {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(seconds in 0..=LAST_SECOND) {
+    fn timestamps_round_trip(seconds in 0..=LAST_SECOND) {
         let written = at(seconds);
         prop_assert_eq!(Timestamp::parse(written.as_str()), Some(written));
     }
 
     #[test]
-    fn no_text_panics(text in ".{0,20}") {
+    fn parsing_never_panics(text in ".{0,20}") {
         Timestamp::parse(&text);
     }
 }

@@ -1,27 +1,28 @@
-//! Checking signatures, for a hub that lets signed requests in.
+//! Verification of SigV4 signatures, for a hub that accepts signed requests.
 
 use std::{borrow::Cow, time::Duration};
 
 use aws_lc_rs::hmac;
 use http::{HeaderMap, HeaderName, header};
 
+use super::{ALGORITHM, DATE, SECURITY_TOKEN, TERMINATOR, string_to_sign};
 use super::{
     Scope, SecretKey, Timestamp,
     canonical::{Canonical, Header, trim},
 };
-use crate::sigv4::{ALGORITHM, DATE, SECURITY_TOKEN, TERMINATOR, string_to_sign};
 
-/// How far the clock of who signs may be from ours. A signature can be replayed for as long.
+/// Accepted clock difference between signer and verifier. Also the time during which a signature
+/// can be replayed.
 pub const MAX_SKEW: Duration = Duration::from_secs(5 * 60);
 
-/// A request that says it is signed.
+/// A request that carries a signature.
 #[derive(Clone, Copy, Debug)]
 pub struct Presented<'a> {
     /// The method.
     pub method: &'a str,
-    /// The path of the request line, as it came.
+    /// Path of the request line as received.
     pub path: &'a str,
-    /// The query of the request line, as it came, without the question mark.
+    /// Query of the request line as received, without the question mark.
     pub query: &'a str,
     /// All headers.
     pub headers: &'a HeaderMap,
@@ -29,11 +30,11 @@ pub struct Presented<'a> {
     pub body: &'a [u8],
 }
 
-/// Checks a signature; returns the id of the access key that made it. `secret` looks a key up: that of
-/// temporary keys is not known to be theirs before it has compared the session token.
+/// Verifies a signature and returns the id of the access key that made it. `secret` looks up the
+/// key. For temporary keys, `secret` must also compare the session token.
 ///
 /// # Errors
-/// When the request is not signed by that key, for this service, at this time.
+/// Returns an error if the key did not sign this request for this service and time.
 pub fn verify(
     request: Presented<'_>,
     service: &str,
@@ -65,7 +66,7 @@ pub fn verify(
     };
     let known = secret(claim.access_key_id);
     let is_known = known.is_some();
-    // An unknown key costs the same work, so that time does not tell which ids there are.
+    // Unknown keys take the same time, so that timing does not reveal which ids exist.
     let key = known.unwrap_or_else(|| SecretKey::new("nobody"));
     let to_sign = string_to_sign(&canonical.text(), &scope, &at);
     let signature = unhex(claim.signature).ok_or(VerifyError::Malformed)?;
@@ -77,31 +78,31 @@ pub fn verify(
     }
 }
 
-/// Peer: a request is not let in. What it presented is not repeated.
+/// Peer: a request is rejected. The error never repeats what the request contained.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerifyError {
-    /// A header that signed requests have is not there, or is there twice.
+    /// A required header is missing or duplicated.
     #[error("request is not signed")]
     Unsigned,
-    /// What is there is no signature.
+    /// The signature cannot be parsed.
     #[error("signature is malformed")]
     Malformed,
-    /// It leaves out what it must cover.
+    /// The signature does not cover a required header.
     #[error("signature does not cover the host, the date and the session token")]
     Uncovered,
-    /// It counts for another service.
+    /// The signature is for another service.
     #[error("signature is for another service")]
     Service,
-    /// It was made too long ago, or will be.
-    #[error("signature was made at another time; compare the clocks")]
+    /// The signature's time is too far from ours.
+    #[error("signature time differs too much; check both clocks")]
     Skew,
-    /// Nobody whom we know made it, of this request.
+    /// The signature is not by a known key, or is for another request.
     #[error("signature does not match")]
     Signature,
 }
 
-/// What `Authorization` says.
+/// The parsed `Authorization` header.
 struct Claim<'a> {
     access_key_id: &'a str,
     date: &'a str,
@@ -133,7 +134,7 @@ impl<'a> Claim<'a> {
         else {
             return Err(VerifyError::Malformed);
         };
-        // An id may hold slashes; what follows it does not.
+        // The access key id may contain slashes; the other components do not.
         let mut parts = credential.rsplitn(5, '/');
         let mut next = || {
             parts
@@ -155,9 +156,10 @@ impl<'a> Claim<'a> {
         })
     }
 
-    /// Returns the headers that are signed, checked for those that must be.
+    /// Returns the signed headers and checks that all required ones are covered.
     fn headers(&self, all: &'a HeaderMap) -> Result<Vec<Header<'a>>, VerifyError> {
-        // Sorted and each once, or else one text could stand for two lists.
+        // The list must be sorted without duplicates; otherwise one signed text could stand for two
+        // lists.
         if !self.signed_headers.is_sorted_by(|one, two| one < two) {
             return Err(VerifyError::Malformed);
         }
@@ -177,7 +179,7 @@ impl<'a> Claim<'a> {
             }
             headers.push((Cow::Borrowed(*name), values.join(",")));
         }
-        // Each of them stands for the whole request, and a second one could stand for another.
+        // A duplicate of these headers could let one signature authenticate two different requests.
         for name in [&header::HOST, &SECURITY_TOKEN] {
             if all.get_all(name).iter().count() > 1 {
                 return Err(VerifyError::Malformed);
@@ -187,7 +189,7 @@ impl<'a> Claim<'a> {
     }
 }
 
-/// Returns the one value of a header.
+/// Returns the only value of a header.
 fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<&'a str, VerifyError> {
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {
@@ -196,7 +198,7 @@ fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<&'a str, VerifyE
     }
 }
 
-/// Reads a signature: 64 hexadecimal digits in lower case.
+/// Decodes a signature: 64 lower-case hexadecimal digits.
 fn unhex(text: &str) -> Option<[u8; 32]> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),

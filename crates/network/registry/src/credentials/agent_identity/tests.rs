@@ -1,4 +1,4 @@
-//! An agent from its token to its assertions, with an issuer on loopback.
+//! Tests of an agent identity from its token to its assertions, with an issuer on loopback.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -27,7 +27,7 @@ use crate::{
     },
 };
 
-/// Making RSA keys takes a while, so all tests share one.
+/// Generating RSA keys is slow, so all tests share one.
 fn issuer_key() -> &'static RsaKeyPair {
     static KEY: OnceLock<RsaKeyPair> = OnceLock::new();
     KEY.get_or_init(|| RsaKeyPair::generate(KeySize::Rsa2048).unwrap())
@@ -60,7 +60,7 @@ fn sign(header: &Value, claims: &Value) -> Secret {
     Secret::new(format!("{signed}.{signature}"))
 }
 
-/// An agent and what is said about it.
+/// An agent with its key and claims.
 struct Agent {
     key: Ed25519KeyPair,
     pkcs8: Secret,
@@ -93,7 +93,7 @@ impl Agent {
         }
     }
 
-    /// Sets a claim, or takes it away.
+    /// Sets a claim, or removes it if the value is null.
     fn claim(mut self, name: &str, value: Value) -> Self {
         let claims = self.claims.as_object_mut().unwrap();
         if value.is_null() {
@@ -116,7 +116,7 @@ impl Agent {
         AgentIdentity::establish(&self.settings(server), &http()).await
     }
 
-    /// Checks a signature of this agent.
+    /// Verifies a signature of this agent.
     fn signed(&self, text: &str, signature: &str) -> bool {
         let signature = STANDARD.decode_to_vec(signature).unwrap();
         UnparsedPublicKey::new(&ED25519, self.key.public_key().as_ref())
@@ -125,7 +125,7 @@ impl Agent {
     }
 }
 
-/// Serves the keys, and tasks as told: how many were asked for before is the number.
+/// Serves the keys, and task responses by the number of earlier task requests.
 async fn issuer(
     tasks: impl Fn(usize, &Seen) -> Response<Full<Bytes>> + Send + Sync + 'static,
 ) -> Server {
@@ -151,7 +151,7 @@ fn assertion(headers: &HeaderMap) -> String {
 }
 
 #[tokio::test]
-async fn an_agent_registers_a_task_and_signs_each_request() {
+async fn agent_registers_a_task_and_signs_each_request() {
     let (server, agent) = (ready().await, Agent::new());
     let identity = agent.establish(&server).await.unwrap();
     let seen = server.seen();
@@ -190,7 +190,7 @@ async fn an_agent_registers_a_task_and_signs_each_request() {
 }
 
 #[tokio::test]
-async fn the_backend_has_its_keys_elsewhere() {
+async fn backend_api_uses_another_key_path() {
     let (server, agent) = (ready().await, Agent::new());
     let mut settings = agent.settings(&server);
     settings.keys = BaseUrl::parse(&format!("{}/backend-api/", server.url())).unwrap();
@@ -200,7 +200,7 @@ async fn the_backend_has_its_keys_elsewhere() {
 }
 
 #[tokio::test]
-async fn a_token_that_is_not_in_order_is_not_accepted() {
+async fn invalid_tokens_are_rejected() {
     use AgentIdentityError as Error;
     let server = ready().await;
     let now = jsonwebtoken::get_current_timestamp();
@@ -266,7 +266,7 @@ async fn a_token_that_is_not_in_order_is_not_accepted() {
 }
 
 #[tokio::test]
-async fn keys_that_cannot_be_had_are_an_error() {
+async fn unavailable_issuer_keys_are_an_error() {
     for (status, body) in [(404, "{}"), (302, "{}"), (200, "no"), (200, "{}")] {
         let server = Server::start(move |_, _| answer(status, body)).await;
         let error = Agent::new().establish(&server).await.unwrap_err();
@@ -280,7 +280,7 @@ async fn keys_that_cannot_be_had_are_an_error() {
 }
 
 #[tokio::test]
-async fn issuers_are_asked_where_nobody_listens_in() {
+async fn unencrypted_issuers_are_rejected() {
     let (server, agent) = (ready().await, Agent::new());
     let clear = BaseUrl::parse("http://issuer.test").unwrap();
     let mut settings = agent.settings(&server);
@@ -298,7 +298,7 @@ async fn issuers_are_asked_where_nobody_listens_in() {
 }
 
 #[tokio::test]
-async fn task_ids_come_under_any_of_their_names() {
+async fn all_spellings_of_the_task_id_are_accepted() {
     let agent = Agent::new();
     let opener = AgentKey::read(&agent.pkcs8).unwrap().opener().unwrap();
     let sealed = opener.public_key().seal(&mut OsRng, b"task-1").unwrap();
@@ -335,7 +335,7 @@ async fn task_ids_come_under_any_of_their_names() {
 }
 
 #[test]
-fn the_opener_is_the_curve_form_of_the_signing_key() {
+fn decryption_key_is_derived_from_the_signing_key() {
     // RFC 8032 test 1. The expected key is its public key (0xd75a98…511a) mapped to the Montgomery
     // curve: u = (1 + y) / (1 - y) modulo 2^255 - 19.
     let seed = hex("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60");
@@ -352,7 +352,7 @@ fn hex(text: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_task_is_asked_for_three_times_at_most() {
+async fn task_registration_is_attempted_at_most_three_times() {
     let server = issuer(|number, _| match number {
         0 => answer(429, ""),
         1 => answer(503, ""),
@@ -376,7 +376,7 @@ async fn a_task_is_asked_for_three_times_at_most() {
 }
 
 #[tokio::test]
-async fn an_issuer_that_is_gone_is_an_error_of_the_transport() {
+async fn unreachable_issuer_is_a_transport_error() {
     let server = ready().await;
     let settings = Agent::new().settings(&server);
     drop(server);
@@ -392,7 +392,7 @@ async fn an_issuer_that_is_gone_is_an_error_of_the_transport() {
 }
 
 #[tokio::test]
-async fn it_serves_a_registry_like_any_credentials() {
+async fn headers_of_an_agent_are_sensitive() {
     let (server, agent) = (ready().await, Agent::new());
     let identity: Arc<dyn Credentials> = Arc::new(agent.establish(&server).await.unwrap());
     let headers = identity.headers().await.unwrap();
@@ -400,7 +400,7 @@ async fn it_serves_a_registry_like_any_credentials() {
 }
 
 #[test]
-fn moments_are_written_in_whole_seconds_of_utc() {
+fn timestamps_are_written_in_whole_utc_seconds() {
     let at = |seconds: u64, millis| {
         rfc3339(SystemTime::UNIX_EPOCH + Duration::from_millis(seconds * 1000 + millis))
     };

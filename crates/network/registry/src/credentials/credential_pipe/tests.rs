@@ -1,4 +1,4 @@
-//! A pipe as executors use it.
+//! Tests of a credential pipe.
 
 use std::sync::{
     Arc,
@@ -17,7 +17,7 @@ use crate::{
     credentials::{Bodies, CredentialError, Credentials, Reach},
 };
 
-/// A parent, and a clock that it sets.
+/// The parent process with a settable clock.
 struct Parent {
     pipe: DuplexStream,
     now: Arc<AtomicU64>,
@@ -59,13 +59,13 @@ async fn token(pipe: &CredentialPipe) -> Result<String, CredentialError> {
     Ok(value.strip_prefix("Bearer ").unwrap().to_owned())
 }
 
-/// Waits until the reader has taken what was written.
+/// Waits until the reader has processed the input.
 async fn taken(pipe: &mut CredentialPipe) {
     pipe.newest.changed().await.unwrap();
 }
 
 #[tokio::test]
-async fn the_newest_token_counts_until_it_expires() {
+async fn newest_token_is_used_until_it_expires() {
     let (mut parent, mut pipe, _end) = open().await;
     assert_eq!(token(&pipe).await.unwrap(), "one");
     parent.now.store(100, Ordering::Relaxed);
@@ -73,7 +73,7 @@ async fn the_newest_token_counts_until_it_expires() {
     parent.write(&frame("two", 300)).await;
     taken(&mut pipe).await;
     assert_eq!(token(&pipe).await.unwrap(), "two");
-    // The newest counts, also when it ends sooner.
+    // The newest token is used, even if it expires sooner.
     parent.write(&frame("three", 101)).await;
     taken(&mut pipe).await;
     assert_eq!(token(&pipe).await.unwrap(), "three");
@@ -85,7 +85,7 @@ async fn the_newest_token_counts_until_it_expires() {
 }
 
 #[tokio::test]
-async fn the_end_of_input_is_the_end_in_order() {
+async fn end_of_input_is_a_normal_end() {
     let (parent, pipe, end) = open().await;
     drop(parent);
     end.await.unwrap();
@@ -93,7 +93,7 @@ async fn the_end_of_input_is_the_end_in_order() {
 }
 
 #[tokio::test]
-async fn input_that_ends_within_a_line_ends_in_order_and_the_line_does_not_count() {
+async fn incomplete_last_line_is_ignored() {
     let (mut parent, pipe, end) = open().await;
     parent.write(frame("two", 300).trim_end()).await;
     drop(parent);
@@ -102,7 +102,7 @@ async fn input_that_ends_within_a_line_ends_in_order_and_the_line_does_not_count
 }
 
 #[tokio::test]
-async fn input_that_ends_before_a_token_is_told_from_what_is_wrong() {
+async fn end_before_the_first_token_is_a_distinct_error() {
     for input in [&b""[..], b"{\"version\""] {
         let opened = CredentialPipe::open(input, environment()).await;
         assert!(matches!(opened, Err(PipeError::Closed)));
@@ -110,7 +110,7 @@ async fn input_that_ends_before_a_token_is_told_from_what_is_wrong() {
 }
 
 #[tokio::test]
-async fn a_wrong_line_ends_the_pipe() {
+async fn invalid_line_ends_the_pipe() {
     let expired = frame("two", 50);
     let other = frame("two", 300).replace("env-1", "env-2");
     let long = format!("{}\n", "x".repeat(16_384));
@@ -139,7 +139,7 @@ async fn a_wrong_line_ends_the_pipe() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_line_comes_in_time_or_not_at_all() {
+async fn late_first_line_is_an_error() {
     let (mut parent, child) = duplex(1024);
     let begun = Instant::now();
     parent.write_all(b"{\"version\":1").await.unwrap();
@@ -149,7 +149,7 @@ async fn the_first_line_comes_in_time_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn the_real_clock_is_used_by_default() {
+async fn system_clock_is_used_by_default() {
     let past = std::io::Cursor::new(frame("one", 1_700_000_000));
     let refused = CredentialPipe::open(past, environment()).await;
     assert!(matches!(refused, Err(PipeError::Expired)));
@@ -160,10 +160,10 @@ async fn the_real_clock_is_used_by_default() {
 }
 
 #[tokio::test]
-async fn dropping_the_end_stops_the_reading() {
+async fn dropping_the_end_stops_the_reader() {
     let (mut parent, mut pipe, end) = open().await;
     drop(end);
-    // The task is gone, and with it whoever would replace the token.
+    // The task is gone, so the token is not replaced any more.
     assert!(pipe.newest.changed().await.is_err());
     let written = parent.pipe.write_all(b"x").await;
     assert!(written.is_err());
@@ -177,7 +177,7 @@ fn read(line: &str) -> Result<Issued, PipeError> {
 }
 
 #[test]
-fn a_frame_has_exactly_four_members() {
+fn frame_has_exactly_four_members() {
     let good = r#"{"version":1,"environment_id":"env-1","token":"abc.def","expires_at":1001}"#;
     for line in [good.to_owned(), format!("{good}\n"), format!(" {good}\r\n")] {
         let issued = read(&line).unwrap();
@@ -227,7 +227,7 @@ fn a_frame_has_exactly_four_members() {
 }
 
 #[test]
-fn it_is_for_this_environment_and_in_the_future() {
+fn frame_must_match_the_environment_and_not_be_expired() {
     let other = r#"{"version":1,"environment_id":"env-2","token":"a","expires_at":1001}"#;
     assert!(matches!(read(other), Err(PipeError::OtherEnvironment)));
     let past = r#"{"version":1,"environment_id":"env-1","token":"a","expires_at":1000}"#;
@@ -246,14 +246,14 @@ async fn all(input: &[u8]) -> (Vec<usize>, Option<PipeError>) {
 }
 
 #[tokio::test]
-async fn a_line_counts_once_its_end_is_there() {
+async fn line_is_returned_once_complete() {
     assert!(matches!(all(b"ab\n\nc\n").await, (found, None) if found == [2, 0, 1]));
     assert!(matches!(all(b"ab\nrest").await, (found, None) if found == [2]));
     assert!(matches!(all(b"").await, (found, None) if found.is_empty()));
 }
 
 #[tokio::test]
-async fn the_end_counts_towards_the_length() {
+async fn line_feed_counts_towards_the_length() {
     let mut line = vec![b'x'; MAX_LINE - 1];
     line.push(b'\n');
     line.extend_from_within(..);
@@ -261,7 +261,7 @@ async fn the_end_counts_towards_the_length() {
     line.insert(0, b'x');
     let refused = all(&line).await;
     assert!(matches!(refused, (found, Some(PipeError::TooLong(MAX_LINE))) if found.is_empty()));
-    // It is refused before its end comes.
+    // The line is rejected before its end arrives.
     let endless = vec![b'x'; MAX_LINE + 1];
     assert!(matches!(
         all(&endless).await,
