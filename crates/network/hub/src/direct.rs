@@ -24,7 +24,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use exec_registry::api::{
-    DIRECT_TRANSPORT, DirectRegister, DirectRegistered, Secret, sigv4::Presented,
+    DIRECT_TRANSPORT, DirectRegisterRequest, DirectRegisterResponse, Secret, sigv4::SignedRequest,
 };
 use http::{HeaderValue, Response, StatusCode, header, request::Parts};
 use http_body_util::Full;
@@ -108,7 +108,7 @@ impl Direct {
         event: &mut Event,
     ) -> Result<Response<Full<Bytes>>, Refusal> {
         let environment = &call.environment;
-        let wanted: DirectRegister = posted.parse()?;
+        let wanted: DirectRegisterRequest = posted.parse()?;
         if wanted.transport != DIRECT_TRANSPORT {
             let message = format!("the only direct transport here is {DIRECT_TRANSPORT}");
             let status = StatusCode::BAD_REQUEST;
@@ -130,7 +130,7 @@ impl Direct {
             })?;
         event.registration = Some(registration.clone());
         let url = format!("{websocket}/direct/{environment}/executor?registration={registration}");
-        Ok(ok(&DirectRegistered {
+        Ok(ok(&DirectRegisterResponse {
             environment_id: environment.to_string(),
             transport: DIRECT_TRANSPORT.to_owned(),
             registration_id: registration.to_string(),
@@ -199,7 +199,7 @@ impl Direct {
     }
 
     fn verify(&self, parts: &Parts, body: &[u8], moment: Moment) -> Result<Principal, Refusal> {
-        let request = Presented {
+        let request = SignedRequest {
             method: parts.method.as_str(),
             path: parts.uri.path(),
             query: parts.uri.query().unwrap_or_default(),

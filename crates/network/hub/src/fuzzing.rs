@@ -9,7 +9,7 @@ use std::{collections::HashMap, fmt, sync::OnceLock};
 
 use aws_lc_rs::hmac;
 use base64_simd::URL_SAFE_NO_PAD;
-use exec_registry::api::{Connect, DirectRegister, Register, Validate};
+use exec_registry::api::{ConnectRequest, DirectRegisterRequest, RegisterRequest, ValidateRequest};
 use exec_relay::identity::{Identity, PublicKey};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -183,10 +183,10 @@ fn raw_jwt(bytes: &[u8]) {
 }
 
 fn body(bytes: &[u8]) {
-    same_again::<Register>(bytes);
-    same_again::<Connect>(bytes);
-    same_again::<Validate>(bytes);
-    same_again::<DirectRegister>(bytes);
+    same_again::<RegisterRequest>(bytes);
+    same_again::<ConnectRequest>(bytes);
+    same_again::<ValidateRequest>(bytes);
+    same_again::<DirectRegisterRequest>(bytes);
 }
 
 fn same_again<T: DeserializeOwned + Serialize>(bytes: &[u8]) {

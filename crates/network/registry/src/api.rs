@@ -22,7 +22,7 @@ pub const STREAM_ID_HEADER: &str = "x-codex-noise-stream-id";
 
 /// Request body of `register`: an executor offers an environment.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Register {
+pub struct RegisterRequest {
     /// Always [`SECURITY_PROFILE`].
     pub security_profile: String,
     /// Public key that harnesses must expect.
@@ -31,7 +31,7 @@ pub struct Register {
 
 /// Response body of `register`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Registered {
+pub struct RegisterResponse {
     /// The registered environment.
     pub environment_id: String,
     /// Rendezvous websocket of the executor. Possession of this URL authenticates the executor.
@@ -44,14 +44,14 @@ pub struct Registered {
 
 /// Request body of `connect`: a harness asks for a connection to an environment.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Connect {
+pub struct ConnectRequest {
     /// Public key that the harness will prove it holds.
     pub harness_public_key: PublicKey,
 }
 
 /// Response body of `connect`. All members are valid together, for a single connection.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Connected {
+pub struct ConnectResponse {
     /// The requested environment.
     pub environment_id: String,
     /// Rendezvous websocket of the harness. Possession of this URL allows one attempt.
@@ -68,7 +68,7 @@ pub struct Connected {
 
 /// Request body of `validate`: an executor asks whether to accept a harness.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Validate {
+pub struct ValidateRequest {
     /// Registration for which the harness was authorized.
     pub executor_registration_id: String,
     /// Public key that the harness proved it holds.
@@ -79,7 +79,7 @@ pub struct Validate {
 
 /// Response body of `validate`.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Validated {
+pub struct ValidateResponse {
     /// Whether the executor may accept the harness.
     pub valid: bool,
 }
@@ -89,14 +89,14 @@ pub const DIRECT_TRANSPORT: &str = "direct_jsonrpc_v1";
 
 /// Request body of `direct/register`: an executor asks which websocket to dial.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct DirectRegister {
+pub struct DirectRegisterRequest {
     /// Always [`DIRECT_TRANSPORT`].
     pub transport: String,
 }
 
 /// Response body of `direct/register`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct DirectRegistered {
+pub struct DirectRegisterResponse {
     /// The registered environment.
     pub environment_id: String,
     /// Always [`DIRECT_TRANSPORT`].
@@ -314,12 +314,15 @@ mod tests {
     #[test]
     fn arrays_are_rejected() {
         assert!(
-            read_object::<Validated>(br#" {"valid":true}"#)
+            read_object::<ValidateResponse>(br#" {"valid":true}"#)
                 .unwrap()
                 .valid
         );
         for json in ["[true]", "true", "", " ", "{}", "{\"valid\":true} x"] {
-            assert!(read_object::<Validated>(json.as_bytes()).is_err(), "{json}");
+            assert!(
+                read_object::<ValidateResponse>(json.as_bytes()).is_err(),
+                "{json}"
+            );
         }
     }
 

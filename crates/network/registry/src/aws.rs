@@ -17,8 +17,8 @@ use std::{
 
 use tokio::task::spawn_blocking;
 
-use self::profiles::{Kind, Profiles};
-use crate::api::sigv4::{Keys, SecretKey, SessionToken};
+use self::profiles::{AwsProfiles, ProfileFile};
+use crate::api::sigv4::{AwsKeys, SecretKey, SessionToken};
 
 /// Where to look for keys and region.
 #[derive(Clone, Debug, Default)]
@@ -77,7 +77,7 @@ impl Chain {
     ///
     /// # Errors
     /// Returns an error if there are no keys or a source is invalid.
-    pub async fn keys(&self) -> Result<Keys, KeysError> {
+    pub async fn keys(&self) -> Result<AwsKeys, AwsKeysError> {
         let named = present(&self.0.profile);
         if named.is_none()
             && let Some(keys) = self.environment_keys()?
@@ -88,7 +88,7 @@ impl Chain {
         let profile = self.profile();
         let chosen = named.or(present(&self.0.environment.profile));
         if chosen.is_some() && !profiles.contains(profile) {
-            return Err(KeysError::NoProfile(profile.to_owned()));
+            return Err(AwsKeysError::NoProfile(profile.to_owned()));
         }
         profile_keys(&profiles, profile).await
     }
@@ -98,7 +98,7 @@ impl Chain {
     ///
     /// # Errors
     /// Returns an error if no region is configured.
-    pub async fn region(&self) -> Result<String, RegionError> {
+    pub async fn region(&self) -> Result<String, AwsRegionError> {
         let environment = &self.0.environment;
         let named = present(&self.0.region)
             .or(present(&environment.region))
@@ -108,7 +108,7 @@ impl Chain {
             None => {
                 let profiles = self.profiles().await?;
                 let region = profiles.setting(self.profile(), "region");
-                region.ok_or(RegionError::Missing)?.to_owned()
+                region.ok_or(AwsRegionError::Missing)?.to_owned()
             }
         };
         // The region becomes a component of the credential scope, which slashes separate.
@@ -116,7 +116,7 @@ impl Chain {
         if region.chars().all(fits) {
             Ok(region)
         } else {
-            Err(RegionError::Malformed(region.escape_debug().to_string()))
+            Err(AwsRegionError::Malformed(region.escape_debug().to_string()))
         }
     }
 
@@ -126,9 +126,9 @@ impl Chain {
         profile.unwrap_or("default")
     }
 
-    fn environment_keys(&self) -> Result<Option<Keys>, KeysError> {
+    fn environment_keys(&self) -> Result<Option<AwsKeys>, AwsKeysError> {
         let environment = &self.0.environment;
-        let incomplete = |present, missing| KeysError::Incomplete {
+        let incomplete = |present, missing| AwsKeysError::Incomplete {
             place: "the environment".to_owned(),
             present,
             missing,
@@ -147,19 +147,19 @@ impl Chain {
         }
     }
 
-    async fn profiles(&self) -> Result<Profiles, KeysError> {
+    async fn profiles(&self) -> Result<AwsProfiles, AwsKeysError> {
         let files = [
-            (Kind::Config, self.0.config_file.clone()),
-            (Kind::Credentials, self.0.credentials_file.clone()),
+            (ProfileFile::Config, self.0.config_file.clone()),
+            (ProfileFile::Credentials, self.0.credentials_file.clone()),
         ];
         let read = spawn_blocking(move || {
-            let mut profiles = Profiles::default();
+            let mut profiles = AwsProfiles::default();
             for (kind, path) in files {
                 let Some(path) = path else { continue };
                 let text = read(&path)?;
                 profiles
                     .add(kind, &text)
-                    .map_err(|line| KeysError::Syntax {
+                    .map_err(|line| AwsKeysError::Syntax {
                         path: path.display().to_string(),
                         line,
                     })?;
@@ -167,7 +167,7 @@ impl Chain {
             Ok(profiles)
         });
         read.await.unwrap_or_else(|error| {
-            Err(KeysError::Read {
+            Err(AwsKeysError::Read {
                 path: "the shared files".to_owned(),
                 source: io::Error::other(error),
             })
@@ -187,13 +187,13 @@ const UNSUPPORTED: &[&str] = &[
     "login_session",
 ];
 
-async fn profile_keys(profiles: &Profiles, profile: &str) -> Result<Keys, KeysError> {
+async fn profile_keys(profiles: &AwsProfiles, profile: &str) -> Result<AwsKeys, AwsKeysError> {
     let setting = |name| profiles.setting(profile, name);
     // A role takes precedence over keys in the same profile, which only serve to assume the role.
     if setting("role_arn").is_some() {
         return Err(unsupported(profile, "role_arn"));
     }
-    let incomplete = |present, missing| KeysError::Incomplete {
+    let incomplete = |present, missing| AwsKeysError::Incomplete {
         place: format!("AWS profile `{profile}`"),
         present,
         missing,
@@ -208,23 +208,23 @@ async fn profile_keys(profiles: &Profiles, profile: &str) -> Result<Keys, KeysEr
         (None, None) => {}
     }
     if let Some(command) = setting("credential_process") {
-        return profiles::run(profile, command).await;
+        return profiles::run_credential_process(profile, command).await;
     }
     match UNSUPPORTED.iter().find(|name| setting(name).is_some()) {
         Some(name) => Err(unsupported(profile, name)),
-        None => Err(KeysError::NotFound(profile.to_owned())),
+        None => Err(AwsKeysError::NotFound(profile.to_owned())),
     }
 }
 
-fn unsupported(profile: &str, setting: &'static str) -> KeysError {
-    KeysError::Unsupported {
+fn unsupported(profile: &str, setting: &'static str) -> AwsKeysError {
+    AwsKeysError::Unsupported {
         profile: profile.to_owned(),
         setting,
     }
 }
 
-fn keys(id: &str, secret: &str, token: Option<&str>) -> Keys {
-    Keys {
+fn keys(id: &str, secret: &str, token: Option<&str>) -> AwsKeys {
+    AwsKeys {
         access_key_id: id.to_owned(),
         secret_key: SecretKey::new(secret),
         session_token: token.map(SessionToken::new),
@@ -239,8 +239,8 @@ fn present(value: &Option<String>) -> Option<&str> {
 }
 
 /// Reads a file. A missing file counts as empty. Blocks.
-fn read(path: &Path) -> Result<String, KeysError> {
-    let failed = |source| KeysError::Read {
+fn read(path: &Path) -> Result<String, AwsKeysError> {
+    let failed = |source| AwsKeysError::Read {
         path: path.display().to_string(),
         source,
     };
@@ -252,7 +252,7 @@ fn read(path: &Path) -> Result<String, KeysError> {
     let mut text = String::new();
     let read = file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text);
     if text.len() as u64 > MAX_FILE_BYTES {
-        return Err(KeysError::TooLong {
+        return Err(AwsKeysError::TooLong {
             path: path.display().to_string(),
             limit: MAX_FILE_BYTES,
         });
@@ -264,7 +264,7 @@ fn read(path: &Path) -> Result<String, KeysError> {
 /// Why keys cannot be resolved.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum KeysError {
+pub enum AwsKeysError {
     /// Host: a shared file cannot be read.
     #[error("cannot read `{path}`")]
     Read {
@@ -324,7 +324,7 @@ pub enum KeysError {
     NoKeys {
         /// The profile.
         profile: String,
-        /// What is wrong with the output.
+        /// Describes the problem.
         reason: &'static str,
     },
     /// Caller: no source has keys.
@@ -338,7 +338,7 @@ pub enum KeysError {
 /// Why the region cannot be resolved.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum RegionError {
+pub enum AwsRegionError {
     /// Caller: no region is configured.
     #[error("no AWS region: set one with a flag, AWS_REGION, or in the profile")]
     Missing,
@@ -347,5 +347,5 @@ pub enum RegionError {
     Malformed(String),
     /// Caller or host: the shared files cannot be used.
     #[error(transparent)]
-    Files(#[from] KeysError),
+    Files(#[from] AwsKeysError),
 }

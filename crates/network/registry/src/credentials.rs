@@ -34,9 +34,9 @@ pub trait Credentials: fmt::Debug + Send + Sync {
     /// Returns the headers for a specific request, for credentials that depend on it.
     fn headers_for<'a>(
         &'a self,
-        request: Outgoing<'a>,
+        request: OutgoingRequest<'a>,
     ) -> BoxFuture<'a, Result<HeaderMap, CredentialError>> {
-        let _: Outgoing<'a> = request;
+        let _: OutgoingRequest<'a> = request;
         self.headers()
     }
 
@@ -44,27 +44,27 @@ pub trait Credentials: fmt::Debug + Send + Sync {
     fn reach(&self) -> Reach;
 
     /// Returns whether errors may include response bodies of the registry.
-    fn bodies(&self) -> Bodies {
-        Bodies::Shown
+    fn body_disclosure(&self) -> BodyDisclosure {
+        BodyDisclosure::Shown
     }
 }
 
 /// A request about to be sent, without its authentication headers. Its content type is
 /// `application/json` if it has a body.
 #[derive(Clone, Copy)]
-pub struct Outgoing<'a> {
+pub struct OutgoingRequest<'a> {
     /// The method.
     pub method: &'a Method,
     /// The whole URL.
     pub url: &'a Url,
-    /// The body. Empty if there is none.
+    /// The body, or empty.
     pub body: &'a [u8],
 }
 
-// Bodies contain authorizations, so `Debug` omits them.
-impl fmt::Debug for Outgoing<'_> {
+// BodyDisclosure contain authorizations, so `Debug` omits them.
+impl fmt::Debug for OutgoingRequest<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Outgoing")
+        f.debug_struct("OutgoingRequest")
             .field("method", self.method)
             .field("url", &self.url.as_str())
             .finish_non_exhaustive()
@@ -73,7 +73,7 @@ impl fmt::Debug for Outgoing<'_> {
 
 /// Whether errors include response bodies.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Bodies {
+pub enum BodyDisclosure {
     /// Errors include them.
     Shown,
     /// Errors omit them: a response may repeat a secret that readers of our errors must not see.
@@ -86,7 +86,7 @@ pub enum Bodies {
 pub enum CredentialError {
     /// Caller: the secret must not be sent to this registry.
     #[error(transparent)]
-    Reach(#[from] ReachError),
+    SecretScope(#[from] SecretScopeError),
     /// Caller: the token has expired and has not been replaced.
     #[error("executor credential has expired")]
     Expired,
@@ -119,17 +119,17 @@ impl Reach {
     ///
     /// # Errors
     /// Returns an error if it may not.
-    pub fn admit(self, url: &Url) -> Result<(), ReachError> {
+    pub fn admit(self, url: &Url) -> Result<(), SecretScopeError> {
         let https = url.scheme() == "https";
         let near = is_near(url);
         match self {
             Self::Anywhere => Ok(()),
             Self::Private if https || near => Ok(()),
-            Self::Private => Err(ReachError::InTheClear(place(url))),
+            Self::Private => Err(SecretScopeError::InTheClear(origin(url))),
             Self::Https if https => Ok(()),
-            Self::Https => Err(ReachError::NotHttps(place(url))),
+            Self::Https => Err(SecretScopeError::NotHttps(origin(url))),
             Self::Vendor if near || (https && is_vendor(url)) => Ok(()),
-            Self::Vendor => Err(ReachError::NotTheVendor(place(url))),
+            Self::Vendor => Err(SecretScopeError::NotTheVendor(origin(url))),
         }
     }
 }
@@ -145,14 +145,14 @@ fn is_vendor(url: &Url) -> bool {
     })
 }
 
-fn place(url: &Url) -> String {
+fn origin(url: &Url) -> String {
     url.origin().ascii_serialization()
 }
 
 /// Caller: the secret must not be sent to this URL. No request was made.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum ReachError {
+pub enum SecretScopeError {
     /// The connection would not be encrypted.
     #[error("a token is sent over https:// or to this machine only, not to `{0}`")]
     InTheClear(String),
@@ -326,14 +326,14 @@ impl AccountId {
 
 /// Whether an account is served by the vendor's `FedRAMP` hosts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Fedramp {
+pub enum FedrampHosting {
     /// The account is served there.
     Yes,
     /// The account is not served there.
     No,
 }
 
-impl Fedramp {
+impl FedrampHosting {
     fn add_to(self, headers: &mut HeaderMap) {
         if self == Self::Yes {
             headers.insert(FEDRAMP_HEADER, HeaderValue::from_static("true"));
@@ -341,7 +341,7 @@ impl Fedramp {
     }
 }
 
-impl From<bool> for Fedramp {
+impl From<bool> for FedrampHosting {
     fn from(fedramp: bool) -> Self {
         if fedramp { Self::Yes } else { Self::No }
     }

@@ -18,19 +18,19 @@ const STABLE_AFTER: Duration = Duration::from_secs(120);
 /// Reconnect backoff of an executor: upper bounds of 1, 2, 4, 8, 8, … seconds, minus jitter of up
 /// to half.
 #[derive(Clone, Debug)]
-pub struct Ladder {
+pub struct Backoff {
     key: String,
     /// Number of delays so far; input of the jitter.
-    taken: u32,
+    count: u32,
     ceiling: Duration,
 }
 
-impl Ladder {
-    /// Creates a backoff whose jitter is derived from `key`.
+impl Backoff {
+    /// Creates a backoff with jitter derived from `key`.
     pub fn new(key: impl Into<String>) -> Self {
         Self {
             key: key.into(),
-            taken: 0,
+            count: 0,
             ceiling: FIRST_CEILING,
         }
     }
@@ -41,16 +41,16 @@ impl Ladder {
     }
 
     /// Returns the next delay. Failed attempts and lost connections count alike.
-    pub fn step(&mut self) -> Duration {
+    pub fn next_delay(&mut self) -> Duration {
         let ceiling = self.ceiling;
         self.ceiling = (ceiling * 2).min(MAX_CEILING);
-        let number = self.taken;
-        self.taken = number.wrapping_add(1);
-        ceiling - pick(&self.key, number, ceiling / 2)
+        let number = self.count;
+        self.count = number.wrapping_add(1);
+        ceiling - jitter(&self.key, number, ceiling / 2)
     }
 
     /// Records a finished connection. A connection that lasted long enough resets the backoff.
-    pub fn handle_connection(&mut self, lasted: Duration) {
+    pub fn record_connection(&mut self, lasted: Duration) {
         if lasted >= STABLE_AFTER {
             self.ceiling = FIRST_CEILING;
         }
@@ -70,7 +70,7 @@ pub struct RegistryDelay {
 }
 
 impl RegistryDelay {
-    /// Creates a backoff whose jitter is derived from `key`, such as a session id, so that clients
+    /// Creates a backoff with jitter derived from `key`, such as a session id, so that clients
     /// waiting for the same event do not return at once.
     pub fn new(key: impl Into<String>) -> Self {
         Self { key: key.into() }
@@ -86,12 +86,12 @@ impl RegistryDelay {
         let base = FIRST_PAUSE
             .saturating_mul(1 << attempt.min(4))
             .min(MAX_PAUSE);
-        base + pick(&self.key, attempt, base / 2)
+        base + jitter(&self.key, attempt, base / 2)
     }
 }
 
 /// Returns a pseudo-random duration from zero to `most` inclusive.
-fn pick(key: &str, number: u32, most: Duration) -> Duration {
+fn jitter(key: &str, number: u32, most: Duration) -> Duration {
     let mut hash = Sha256::new();
     hash.update(number.to_be_bytes());
     hash.update(key.as_bytes());
@@ -115,34 +115,34 @@ mod tests {
     #[test]
     fn delays_double_up_to_eight_seconds() {
         for key in 0..200 {
-            let mut ladder = Ladder::new(key.to_string());
+            let mut backoff = Backoff::new(key.to_string());
             for ceiling in [1, 2, 4, 8, 8, 8] {
-                within(ladder.step(), ceiling);
+                within(backoff.next_delay(), ceiling);
             }
         }
     }
 
     #[test]
     fn only_a_long_connection_resets_the_backoff() {
-        let mut ladder = Ladder::new("key");
+        let mut backoff = Backoff::new("key");
         for ceiling in [1, 2, 4] {
-            within(ladder.step(), ceiling);
+            within(backoff.next_delay(), ceiling);
         }
-        ladder.handle_connection(Duration::from_secs(119));
-        within(ladder.step(), 8);
-        ladder.handle_connection(Duration::from_secs(120));
+        backoff.record_connection(Duration::from_secs(119));
+        within(backoff.next_delay(), 8);
+        backoff.record_connection(Duration::from_secs(120));
         for ceiling in [1, 2] {
-            within(ladder.step(), ceiling);
+            within(backoff.next_delay(), ceiling);
         }
     }
 
     #[test]
     fn delays_with_the_same_ceiling_differ() {
-        let mut ladder = Ladder::new("key");
+        let mut backoff = Backoff::new("key");
         let first: Vec<_> = (0..20)
             .map(|_| {
-                ladder.handle_connection(STABLE_AFTER);
-                ladder.step()
+                backoff.record_connection(STABLE_AFTER);
+                backoff.next_delay()
             })
             .collect();
         assert!(first.windows(2).all(|pair| pair[0] != pair[1]), "{first:?}");

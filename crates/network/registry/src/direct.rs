@@ -1,6 +1,6 @@
 //! Direct executors: they dial the harness side themselves, without relay and without Noise.
 //!
-//! The registry returns the URL of a websocket whose acceptor is the JSON-RPC client. One link
+//! The registry returns a websocket URL; the server there is the JSON-RPC client. One link
 //! exists at a time: when it ends, the executor dials again. Elsewhere: methods and sessions
 //! (`exec-service`), which outlive a link.
 
@@ -22,11 +22,11 @@ use url::Url;
 
 use crate::{
     api::{
-        DirectRegistered, EnvironmentId, Secret,
-        sigv4::{Request, Scope, Signature, Timestamp},
+        DirectRegisterResponse, EnvironmentId, Secret,
+        sigv4::{Scope, SigV4Timestamp, Signature, SigningRequest},
     },
-    aws::{Chain, RegionError},
-    credentials::{CredentialError, Credentials, Outgoing, Reach},
+    aws::{AwsRegionError, Chain},
+    credentials::{CredentialError, Credentials, OutgoingRequest, Reach},
     delay::RegistryDelay,
     executor::Dialing,
     http::BaseUrl,
@@ -89,26 +89,26 @@ impl DirectExecutor {
         let environment = &self.settings.environment;
         let mut registered = self.register().await?;
         // One link at a time: it holds the only permit until it is dropped.
-        let places = Arc::new(Semaphore::new(1));
+        let slots = Arc::new(Semaphore::new(1));
         let mut failures = 0;
         loop {
             match self.open(&registered).await? {
-                Opened::Link(mut link) => {
+                DialOutcome::Link(mut link) => {
                     failures = 0;
                     tracing::info!(%environment, "connected");
                     let abandoned = |_| DirectError::Abandoned;
-                    let place = Arc::clone(&places).acquire_owned().await;
-                    link.slot = Some(place.map_err(abandoned)?);
+                    let permit = Arc::clone(&slots).acquire_owned().await;
+                    link.slot = Some(permit.map_err(abandoned)?);
                     links.send(link).await.map_err(|_| DirectError::Abandoned)?;
                     // Available again when the link is dropped.
-                    drop(places.acquire().await.map_err(abandoned)?);
+                    drop(slots.acquire().await.map_err(abandoned)?);
                     tracing::info!(%environment, "connection ended");
                 }
-                Opened::Superseded => {
+                DialOutcome::Superseded => {
                     tracing::info!(%environment, "registration is not current; registering again");
                     registered = self.register().await?;
                 }
-                Opened::Later(error) => {
+                DialOutcome::Retry(error) => {
                     tracing::warn!(%environment, %error, "cannot connect");
                 }
             }
@@ -117,7 +117,7 @@ impl DirectExecutor {
         }
     }
 
-    async fn register(&self) -> Result<DirectRegistered, DirectError> {
+    async fn register(&self) -> Result<DirectRegisterResponse, DirectError> {
         let Settings {
             registry,
             environment,
@@ -130,11 +130,11 @@ impl DirectExecutor {
         })
     }
 
-    async fn open(&self, registered: &DirectRegistered) -> Result<Opened, DirectError> {
+    async fn open(&self, registered: &DirectRegisterResponse) -> Result<DialOutcome, DirectError> {
         let url = &registered.url;
         let address: Address = url.expose().trim().parse()?;
         let proof = &self.settings.proof;
-        let shown = proof.headers(url, self.settings.base.url()).await?;
+        let auth_headers = proof.headers(url, self.settings.base.url()).await?;
         let dialing = &self.settings.dialing;
         let proxy = dialing.proxy(&address);
         let mut socket = WebSocket {
@@ -143,28 +143,28 @@ impl DirectExecutor {
             connect_timeout: CONNECT_TIMEOUT,
             ..WebSocket::new(address)
         };
-        show(&shown, &mut socket)?;
+        add_auth_headers(&auth_headers, &mut socket)?;
         let options = LinkOptions {
             sends: Sends::Text,
             max_message_bytes: limits::MAX_MESSAGE_BYTES,
             budget: None,
         };
         match socket.open_with(options, proxy).await {
-            Ok(link) => Ok(Opened::Link(link)),
-            Err(ConnectError::Refused { status: 409, .. }) => Ok(Opened::Superseded),
+            Ok(link) => Ok(DialOutcome::Link(link)),
+            Err(ConnectError::Refused { status: 409, .. }) => Ok(DialOutcome::Superseded),
             Err(error) if is_final(&error) => Err(DirectError::Refused(error)),
-            Err(error) => Ok(Opened::Later(error)),
+            Err(error) => Ok(DialOutcome::Retry(error)),
         }
     }
 }
 
 /// Result of dialling.
-enum Opened {
+enum DialOutcome {
     Link(Link),
     /// The peer knows a newer registration.
     Superseded,
     /// Dialling may succeed later.
-    Later(ConnectError),
+    Retry(ConnectError),
 }
 
 /// Returns whether a refusal is permanent. Timeouts and rate limits are not.
@@ -225,10 +225,10 @@ impl Proof {
 
     /// Returns the authentication headers of an upgrade request.
     async fn headers(&self, url: &Secret, registry: &Url) -> Result<HeaderMap, DirectError> {
-        let Some(url) = as_http(url.expose()) else {
+        let Some(url) = upgrade_url(url.expose()) else {
             return Ok(HeaderMap::new());
         };
-        let request = Outgoing {
+        let request = OutgoingRequest {
             method: &Method::GET,
             url: &url,
             body: b"",
@@ -244,8 +244,8 @@ impl Proof {
 }
 
 /// Adds authentication headers to an upgrade request.
-fn show(shown: &HeaderMap, socket: &mut WebSocket) -> Result<(), DirectError> {
-    for (name, value) in shown {
+fn add_auth_headers(auth_headers: &HeaderMap, socket: &mut WebSocket) -> Result<(), DirectError> {
+    for (name, value) in auth_headers {
         if name == header::AUTHORIZATION {
             socket.headers.authorize(value.clone());
             continue;
@@ -260,7 +260,7 @@ fn show(shown: &HeaderMap, socket: &mut WebSocket) -> Result<(), DirectError> {
 }
 
 /// Converts a websocket URL to the HTTP URL of its upgrade request, which is what gets signed.
-fn as_http(url: &str) -> Option<Url> {
+fn upgrade_url(url: &str) -> Option<Url> {
     let (scheme, rest) = url.trim().split_once(':')?;
     let scheme = match scheme.to_ascii_lowercase().as_str() {
         "ws" => "http",
@@ -286,24 +286,24 @@ impl SigV4 {
     /// Creates a signer for `service` in the region that the chain resolves.
     ///
     /// # Errors
-    /// Returns an error if there is no region.
-    pub async fn new(keys: Chain, service: impl Into<String>) -> Result<Self, RegionError> {
+    /// Returns an error if the region cannot be resolved.
+    pub async fn new(keys: Chain, service: impl Into<String>) -> Result<Self, AwsRegionError> {
         let (region, service) = (keys.region().await?, service.into());
         let scope = Scope { region, service };
         Ok(Self { keys, scope })
     }
 
-    async fn sign(&self, request: Outgoing<'_>) -> Result<HeaderMap, CredentialError> {
-        let failed = |error: &dyn std::error::Error| CredentialError::Sign(told(error));
+    async fn sign(&self, request: OutgoingRequest<'_>) -> Result<HeaderMap, CredentialError> {
+        let failed = |error: &dyn std::error::Error| CredentialError::Sign(error_chain(error));
         let keys = self.keys.keys().await.map_err(|error| failed(&error))?;
         let json = [(header::CONTENT_TYPE, "application/json")];
-        let request = Request {
+        let request = SigningRequest {
             method: request.method.as_str(),
             url: request.url,
             headers: if request.body.is_empty() { &[] } else { &json },
             body: request.body,
         };
-        let at = Timestamp::new(SystemTime::now());
+        let at = SigV4Timestamp::new(SystemTime::now());
         let signature = Signature::new(request, &keys, &self.scope, &at);
         let mut headers = HeaderMap::new();
         signature
@@ -315,13 +315,13 @@ impl SigV4 {
 
 impl Credentials for SigV4 {
     fn headers(&self) -> BoxFuture<'_, Result<HeaderMap, CredentialError>> {
-        let told = "a signature needs the request".to_owned();
-        Box::pin(async { Err(CredentialError::Sign(told)) })
+        let reason = "a signature needs the request".to_owned();
+        Box::pin(async { Err(CredentialError::Sign(reason)) })
     }
 
     fn headers_for<'a>(
         &'a self,
-        request: Outgoing<'a>,
+        request: OutgoingRequest<'a>,
     ) -> BoxFuture<'a, Result<HeaderMap, CredentialError>> {
         Box::pin(self.sign(request))
     }
@@ -332,7 +332,7 @@ impl Credentials for SigV4 {
 }
 
 /// Joins an error with its sources.
-fn told(error: &dyn std::error::Error) -> String {
+fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {

@@ -23,8 +23,8 @@ use tokio::{
 use uuid::Uuid;
 
 use crate::{
-    api::{EnvironmentId, Registered, Secret, Validate},
-    delay::Ladder,
+    api::{EnvironmentId, RegisterResponse, Secret, ValidateRequest},
+    delay::Backoff,
     registry::{Registry, RegistryError},
 };
 
@@ -53,7 +53,7 @@ pub struct RemoteExecutor {
 pub enum Presence {
     /// Not connected: starting, or about to reconnect.
     Away,
-    /// Connected to the rendezvous.
+    /// ConnectResponse to the rendezvous.
     Online,
 }
 
@@ -105,7 +105,7 @@ impl RemoteExecutor {
             Arc::new(validator),
             links,
         );
-        let mut ladder = Ladder::random();
+        let mut backoff = Backoff::random();
         let mut registered = self.register().await?;
         loop {
             match self.settings.dialing.rendezvous(&registered.url).await {
@@ -118,9 +118,9 @@ impl RemoteExecutor {
                     self.presence.send_replace(Presence::Away);
                     let lasted = since.elapsed();
                     tracing::info!(%environment, ?ended, ?lasted, "rendezvous connection ended");
-                    ladder.handle_connection(lasted);
+                    backoff.record_connection(lasted);
                 }
-                // The registration is no longer current; the identity stays.
+                // The registration is stale; the identity stays.
                 Err(ConnectError::Refused { status, .. }) if (400..500).contains(&status) => {
                     tracing::info!(%environment, status, "rendezvous refused; registering again");
                     registered = self.register().await?;
@@ -129,11 +129,11 @@ impl RemoteExecutor {
                     tracing::warn!(%environment, %error, "failed to reach the rendezvous");
                 }
             }
-            sleep(ladder.step()).await;
+            sleep(backoff.next_delay()).await;
         }
     }
 
-    async fn register(&self) -> Result<Registered, ExecutorError> {
+    async fn register(&self) -> Result<RegisterResponse, ExecutorError> {
         let Settings {
             registry,
             environment,
@@ -230,7 +230,7 @@ impl Validator for RegistryValidator {
     fn validate(&self, claim: Claim) -> BoxFuture<'static, ValidationOutcome> {
         let (registry, environment) = (self.registry.clone(), self.environment.clone());
         Box::pin(async move {
-            let request = Validate {
+            let request = ValidateRequest {
                 executor_registration_id: claim.registration_id,
                 harness_public_key: claim.harness_key,
                 harness_key_authorization: Secret::new(claim.authorization),

@@ -28,8 +28,8 @@ use tokio::{sync::mpsc, task::JoinSet, time::timeout};
 
 use crate::executor::{ExecutorError, RemoteExecutor};
 
-/// Accepted streams whose task has not started yet. Tasks start at once.
-const STARTING: usize = 16;
+/// Accepted streams that wait for their task to start, which happens at once.
+const PENDING_STREAMS: usize = 16;
 
 /// An executor that forwards streams.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Forwarder {
     /// # Errors
     /// See [`RemoteExecutor::run`].
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), ExecutorError> {
-        let (links, streams) = mpsc::channel(STARTING);
+        let (links, streams) = mpsc::channel(PENDING_STREAMS);
         tokio::select! {
             ended = self.executor.run(links, stop) => ended,
             () = forward(streams, self.destination, self.trust) => Err(ExecutorError::Abandoned),
@@ -75,15 +75,15 @@ async fn forward(mut streams: mpsc::Receiver<Link>, destination: Destination, tr
             }
             stream = streams.recv() => {
                 let Some(stream) = stream else { return };
-                running.spawn(one(stream, destination.clone(), trust.clone()));
+                running.spawn(forward_stream(stream, destination.clone(), trust.clone()));
             }
         }
     }
 }
 
 /// Forwards one stream until either side ends. Failures affect only this stream.
-async fn one(stream: Link, destination: Destination, trust: Trust) {
-    let ended = run(stream, destination.open(&trust)).await;
+async fn forward_stream(stream: Link, destination: Destination, trust: Trust) {
+    let ended = pump_stream(stream, destination.open(&trust)).await;
     match ended {
         Ok(()) => tracing::debug!(%destination, "stream ended"),
         Err(error) => tracing::warn!(%destination, %error, "stream failed"),
@@ -156,31 +156,31 @@ const HIGH_WATER: usize = limits::OUTBOX_BYTES;
 /// Time limit for the destination to acknowledge the close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time limit for a harness to read the last messages of its destination.
-const LAST_WORDS: Duration = Duration::from_secs(10);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Joins a stream to a destination that is being opened, until either side ends. When the stream
 /// ends, the destination is dropped without a close frame. When the destination ends, its close is
 /// acknowledged and everything it sent is delivered before the stream ends.
-async fn run(
+async fn pump_stream(
     mut stream: Link,
     opening: impl Future<Output = Result<Link, ConnectError>>,
-) -> Result<(), PumpError> {
-    let Some((mut destination, early)) = open(&mut stream, opening).await? else {
+) -> Result<(), ForwardError> {
+    let Some((mut destination, early)) = open_destination(&mut stream, opening).await? else {
         return Ok(());
     };
     if let Some(message) = early {
         push(&mut *destination.writer, message);
     }
-    let mut pump = Pump {
+    let mut pump = StreamPump {
         stream,
         destination,
-        deaf: None,
+        write_error: None,
     };
     let end = poll_fn(|cx| pump.poll(cx)).await?;
-    if end == End::Stream {
+    if end == EndedSide::Stream {
         return Ok(());
     }
-    let Pump {
+    let StreamPump {
         mut stream,
         mut destination,
         ..
@@ -188,20 +188,20 @@ async fn run(
     // The destination must not wait for a slow harness.
     let (acknowledged, delivered) = tokio::join!(
         timeout(CLOSE_TIMEOUT, destination.writer.close()),
-        timeout(LAST_WORDS, stream.writer.close()),
+        timeout(DRAIN_TIMEOUT, stream.writer.close()),
     );
     if !matches!(acknowledged, Ok(Ok(()))) {
         tracing::debug!("destination did not acknowledge the close");
     }
     delivered
         .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
-        .map_err(PumpError::Harness)
+        .map_err(ForwardError::Harness)
 }
 
 /// Why forwarding a stream failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-enum PumpError {
+enum ForwardError {
     /// As the source says: the destination could not be opened.
     #[error("failed to open the destination")]
     Open(#[source] ConnectError),
@@ -224,64 +224,64 @@ enum PumpError {
 
 /// Which side ended first.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum End {
+enum EndedSide {
     Stream,
     Destination,
 }
 
 /// Waits for the destination while the stream lives. Buffers one message that arrives meanwhile and
 /// then stops reading, so a disconnected harness is noticed only before its first message.
-async fn open(
+async fn open_destination(
     stream: &mut Link,
     opening: impl Future<Output = Result<Link, ConnectError>>,
-) -> Result<Option<(Link, Option<Bytes>)>, PumpError> {
+) -> Result<Option<(Link, Option<Bytes>)>, ForwardError> {
     let mut opening = pin!(opening);
     let early = tokio::select! {
         opened = &mut opening => {
-            return opened.map(|link| Some((link, None))).map_err(PumpError::Open);
+            return opened.map(|link| Some((link, None))).map_err(ForwardError::Open);
         }
         message = stream.reader.next() => match message {
             Ok(Some(message)) => message,
             Ok(None) | Err(_) => return Ok(None),
         },
     };
-    let opened = opening.await.map_err(PumpError::Open)?;
+    let opened = opening.await.map_err(ForwardError::Open)?;
     Ok(Some((opened, Some(early))))
 }
 
 /// Moves messages between the two sides.
-struct Pump {
+struct StreamPump {
     stream: Link,
     destination: Link,
     /// Why writing to the destination failed. Messages it sent may still be unread.
-    deaf: Option<io::Error>,
+    write_error: Option<io::Error>,
 }
 
-impl Pump {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<End, PumpError>> {
+impl StreamPump {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<EndedSide, ForwardError>> {
         loop {
-            let there = self.poll_there(cx);
-            if matches!(there, Moved::Ended) {
-                return Poll::Ready(Ok(End::Stream));
+            let there = self.poll_to_destination(cx);
+            if matches!(there, PumpStep::Ended) {
+                return Poll::Ready(Ok(EndedSide::Stream));
             }
-            let back = self.poll_back(cx)?;
-            if matches!(back, Moved::Ended) {
-                return Poll::Ready(match self.deaf.take() {
-                    Some(error) => Err(PumpError::Write(error)),
-                    None => Ok(End::Destination),
+            let back = self.poll_to_stream(cx)?;
+            if matches!(back, PumpStep::Ended) {
+                return Poll::Ready(match self.write_error.take() {
+                    Some(error) => Err(ForwardError::Write(error)),
+                    None => Ok(EndedSide::Destination),
                 });
             }
-            if self.deaf.is_none()
-                && let Err(error) = poll_out(&mut *self.destination.writer, cx)
+            if self.write_error.is_none()
+                && let Err(error) = poll_flush_all(&mut *self.destination.writer, cx)
             {
-                self.deaf = Some(error);
+                self.write_error = Some(error);
             }
-            poll_out(&mut *self.stream.writer, cx).map_err(PumpError::Harness)?;
+            poll_flush_all(&mut *self.stream.writer, cx).map_err(ForwardError::Harness)?;
             // A side that was not read will not wake us, unless its writer is still full.
-            let again = |moved: &Moved, writer: &dyn MessageWriter| match moved {
-                Moved::One => true,
-                Moved::Full => writer.buffered() < HIGH_WATER,
-                Moved::None | Moved::Ended => false,
+            let again = |moved: &PumpStep, writer: &dyn MessageWriter| match moved {
+                PumpStep::One => true,
+                PumpStep::Full => writer.buffered() < HIGH_WATER,
+                PumpStep::None | PumpStep::Ended => false,
             };
             if !again(&there, &*self.destination.writer) && !again(&back, &*self.stream.writer) {
                 return Poll::Pending;
@@ -290,48 +290,48 @@ impl Pump {
     }
 
     /// Moves one message from the stream to the destination.
-    fn poll_there(&mut self, cx: &mut Context<'_>) -> Moved {
-        if self.deaf.is_none() && self.destination.writer.buffered() >= HIGH_WATER {
-            return Moved::Full;
+    fn poll_to_destination(&mut self, cx: &mut Context<'_>) -> PumpStep {
+        if self.write_error.is_none() && self.destination.writer.buffered() >= HIGH_WATER {
+            return PumpStep::Full;
         }
         match self.stream.reader.poll_message(cx) {
             Poll::Ready(Ok(Some(message))) => {
-                if self.deaf.is_none() {
+                if self.write_error.is_none() {
                     push(&mut *self.destination.writer, message);
                 }
-                Moved::One
+                PumpStep::One
             }
             // The reason does not matter: the peer is gone.
-            Poll::Ready(Ok(None) | Err(_)) => Moved::Ended,
-            Poll::Pending => Moved::None,
+            Poll::Ready(Ok(None) | Err(_)) => PumpStep::Ended,
+            Poll::Pending => PumpStep::None,
         }
     }
 
     /// Moves one message from the destination to the stream.
-    fn poll_back(&mut self, cx: &mut Context<'_>) -> Result<Moved, PumpError> {
+    fn poll_to_stream(&mut self, cx: &mut Context<'_>) -> Result<PumpStep, ForwardError> {
         if self.stream.writer.buffered() >= HIGH_WATER {
-            return Ok(Moved::Full);
+            return Ok(PumpStep::Full);
         }
         match self.destination.reader.poll_message(cx) {
             Poll::Ready(Ok(Some(message))) if message.len() > limits::MAX_MESSAGE_BYTES => {
-                Err(PumpError::TooLong)
+                Err(ForwardError::TooLong)
             }
             Poll::Ready(Ok(Some(message))) => {
                 // Streams cannot carry empty messages; dropping them has no effect.
                 if !message.is_empty() {
                     push(&mut *self.stream.writer, message);
                 }
-                Ok(Moved::One)
+                Ok(PumpStep::One)
             }
-            Poll::Ready(Ok(None)) => Ok(Moved::Ended),
-            Poll::Ready(Err(error)) => Err(PumpError::Read(error)),
-            Poll::Pending => Ok(Moved::None),
+            Poll::Ready(Ok(None)) => Ok(PumpStep::Ended),
+            Poll::Ready(Err(error)) => Err(ForwardError::Read(error)),
+            Poll::Pending => Ok(PumpStep::None),
         }
     }
 }
 
 /// Result of polling one direction.
-enum Moved {
+enum PumpStep {
     /// One message was moved.
     One,
     /// No message is available.
@@ -348,7 +348,7 @@ fn push(to: &mut dyn MessageWriter, message: Bytes) {
 }
 
 /// Flushes buffered messages and control frames.
-fn poll_out(writer: &mut dyn MessageWriter, cx: &mut Context<'_>) -> io::Result<()> {
+fn poll_flush_all(writer: &mut dyn MessageWriter, cx: &mut Context<'_>) -> io::Result<()> {
     loop {
         match writer.poll_flush(cx) {
             Poll::Ready(flushed) => flushed?,

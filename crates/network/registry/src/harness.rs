@@ -18,7 +18,7 @@ use futures_util::future::{BoxFuture, FutureExt};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::{
-    api::{Connected, EnvironmentId},
+    api::{ConnectResponse, EnvironmentId},
     delay::RegistryDelay,
     http::ExchangeError,
     registry::{Registry, RegistryError},
@@ -30,13 +30,13 @@ pub struct RegistryTickets {
     registry: Registry,
     environment: EnvironmentId,
     identity: Arc<Identity>,
-    executor: Mutex<Executor>,
+    executor: Mutex<KnownExecutor>,
 }
 
-/// What is known about the executor.
+/// The executor of this environment, as far as known.
 #[derive(Debug, Default)]
-struct Executor {
-    /// Executor key in the last grant.
+struct KnownExecutor {
+    /// KnownExecutor key in the last grant.
     last: Option<PublicKey>,
     /// The only accepted key while there is a session.
     pinned: Option<PublicKey>,
@@ -70,11 +70,11 @@ impl RegistryTickets {
     ///
     /// # Errors
     /// Returns an error if no grant is available. With a session, it gives up after one request.
-    pub async fn ticket(&self) -> Result<Connected, TicketError> {
+    pub async fn ticket(&self) -> Result<ConnectResponse, GrantError> {
         let pinned = self.executor().pinned.clone();
         let ticket = self.ask(pinned.as_ref()).await?;
         if pinned.is_some_and(|pinned| pinned != ticket.executor_public_key) {
-            return Err(TicketError::KeyChanged);
+            return Err(GrantError::KeyChanged);
         }
         self.executor().last = Some(ticket.executor_public_key.clone());
         Ok(ticket)
@@ -82,16 +82,16 @@ impl RegistryTickets {
 
     /// Asks the registry. With a session, the caller retries whole attempts, so this asks only
     /// once.
-    async fn ask(&self, pinned: Option<&PublicKey>) -> Result<Connected, RegistryError> {
+    async fn ask(&self, pinned: Option<&PublicKey>) -> Result<ConnectResponse, RegistryError> {
         let key = self.identity.public_key();
         let ask = || self.registry.connect(&self.environment, key);
         match pinned {
             Some(_) => ask().await,
-            None => patiently(&RegistryDelay::random(), ask).await,
+            None => retry_connect(&RegistryDelay::random(), ask).await,
         }
     }
 
-    fn executor(&self) -> MutexGuard<'_, Executor> {
+    fn executor(&self) -> MutexGuard<'_, KnownExecutor> {
         // Nothing panics while the lock is held, and every update is a single assignment.
         self.executor.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -121,12 +121,12 @@ const MAX_RETRIES: u32 = 4;
 const BUDGET: Duration = Duration::from_secs(14);
 
 /// Retries with backoff until there is a grant or the time limit is reached.
-async fn patiently<F>(
+async fn retry_connect<F>(
     delay: &RegistryDelay,
     mut ask: impl FnMut() -> F,
-) -> Result<Connected, RegistryError>
+) -> Result<ConnectResponse, RegistryError>
 where
-    F: Future<Output = Result<Connected, RegistryError>>,
+    F: Future<Output = Result<ConnectResponse, RegistryError>>,
 {
     let deadline = Instant::now() + BUDGET;
     let mut attempt = 0;
@@ -152,7 +152,7 @@ where
 /// Why no grant is available.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum TicketError {
+pub enum GrantError {
     /// As the registry's error says.
     #[error(transparent)]
     Registry(#[from] RegistryError),
@@ -161,7 +161,7 @@ pub enum TicketError {
     KeyChanged,
 }
 
-impl TicketError {
+impl GrantError {
     /// Returns whether a retry may help.
     pub fn is_passing(&self) -> bool {
         match self {
@@ -171,11 +171,11 @@ impl TicketError {
     }
 }
 
-impl From<TicketError> for ConnectError {
-    fn from(error: TicketError) -> Self {
+impl From<GrantError> for ConnectError {
+    fn from(error: GrantError) -> Self {
         match error {
-            TicketError::KeyChanged => Self::ExecutorChanged,
-            TicketError::Registry(source) => Self::Ticket {
+            GrantError::KeyChanged => Self::ExecutorChanged,
+            GrantError::Registry(source) => Self::Ticket {
                 fault: fault(&source),
                 is_passing: source.may_connect_again(),
                 source: Box::new(source),
@@ -184,7 +184,7 @@ impl From<TicketError> for ConnectError {
     }
 }
 
-/// Returns who has to act.
+/// Maps a registry error to the party at fault.
 fn fault(error: &RegistryError) -> Fault {
     match error {
         RegistryError::Url(_)
@@ -195,7 +195,7 @@ fn fault(error: &RegistryError) -> Fault {
         | RegistryError::StreamId
         | RegistryError::Refused { .. }
         | RegistryError::Malformed(_)
-        | RegistryError::Member(_) => Fault::Peer,
+        | RegistryError::ResponseMember(_) => Fault::Peer,
         RegistryError::Exchange(_) => Fault::Transport,
     }
 }
@@ -358,8 +358,8 @@ mod tests {
         }
     }
 
-    fn ticket() -> Connected {
-        Connected {
+    fn ticket() -> ConnectResponse {
+        ConnectResponse {
             environment_id: "e".to_owned(),
             url: Secret::new("u"),
             security_profile: SECURITY_PROFILE.to_owned(),
@@ -370,12 +370,16 @@ mod tests {
     }
 
     /// Runs `retry_connect` with scripted responses and records the time of each request.
-    async fn ask<F: Future<Output = Result<Connected, RegistryError>>>(
+    async fn ask<F: Future<Output = Result<ConnectResponse, RegistryError>>>(
         answer: impl Fn(usize) -> F,
-    ) -> (Result<Connected, RegistryError>, Vec<Duration>, Duration) {
+    ) -> (
+        Result<ConnectResponse, RegistryError>,
+        Vec<Duration>,
+        Duration,
+    ) {
         let (times, begun) = (RefCell::new(Vec::new()), Instant::now());
         let delay = RegistryDelay::new("key");
-        let settled = patiently(&delay, || {
+        let settled = retry_connect(&delay, || {
             times.borrow_mut().push(begun.elapsed());
             answer(times.borrow().len())
         });

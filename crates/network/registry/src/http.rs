@@ -25,9 +25,9 @@ use tokio::time::timeout;
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore, crypto::aws_lc_rs};
 use url::Url;
 
-/// Idle connections kept per host.
+/// Idle connections pooled per host.
 const IDLE_PER_HOST: usize = 4;
-/// How long idle connections are kept. A hub closes them after ten seconds, and a request that
+/// How long idle connections are pooled. A hub closes them after ten seconds, and a request that
 /// races with the close fails, so they must be dropped well before.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -41,8 +41,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// resolves to loopback, because secrets are sent there without TLS.
 #[derive(Clone, Debug)]
 pub struct Http {
-    kept: Clients,
-    fresh: Clients,
+    pooled: PooledClients,
+    fresh: PooledClients,
 }
 
 impl Http {
@@ -52,8 +52,8 @@ impl Http {
     /// Returns an error if the HTTP library rejects the configuration.
     pub fn new(tls: &Arc<ClientConfig>) -> Result<Self, HttpError> {
         Ok(Self {
-            kept: Clients::new(tls, IDLE_PER_HOST)?,
-            fresh: Clients::new(tls, 0)?,
+            pooled: PooledClients::new(tls, IDLE_PER_HOST)?,
+            fresh: PooledClients::new(tls, 0)?,
         })
     }
 
@@ -72,34 +72,34 @@ impl Http {
     }
 
     /// Sends a request and reads the response. Dropping the future closes the connection.
-    pub(crate) async fn send(&self, call: Call) -> Result<Reply, ExchangeError> {
+    pub(crate) async fn send(&self, call: HttpCall) -> Result<HttpReply, ExchangeError> {
         let within = call.within;
         timeout(within, self.exchange(call))
             .await
             .unwrap_or(Err(ExchangeError::Timeout(within)))
     }
 
-    async fn exchange(&self, call: Call) -> Result<Reply, ExchangeError> {
+    async fn exchange(&self, call: HttpCall) -> Result<HttpReply, ExchangeError> {
         let clients = match call.connection {
-            Connection::Kept => &self.kept,
-            Connection::Fresh => &self.fresh,
+            ConnectionReuse::Pooled => &self.pooled,
+            ConnectionReuse::Fresh => &self.fresh,
         };
         let client = clients.for_url(&call.url);
         let mut request = client.request(call.method, call.url).headers(call.headers);
         if let Some(body) = call.body {
             request = request.body(body);
         }
-        let response = request.send().await.map_err(failed)?;
+        let response = request.send().await.map_err(exchange_error)?;
         let status = response.status();
-        let body = body(response, call.limit).await;
+        let body = read_body(response, call.limit).await;
         match body {
             // The body of an error response is only informative; the status matters even if the
             // body is too long.
             Err(ExchangeError::TooLarge(_)) if !status.is_success() => {
                 let body = Bytes::new();
-                Ok(Reply { status, body })
+                Ok(HttpReply { status, body })
             }
-            body => Ok(Reply {
+            body => Ok(HttpReply {
                 status,
                 body: body?,
             }),
@@ -107,31 +107,35 @@ impl Http {
     }
 }
 
-/// Clients with the same connection pool settings.
+/// PooledClients with the same connection pool settings.
 #[derive(Clone, Debug)]
-struct Clients {
-    away: Client,
-    near: Client,
+struct PooledClients {
+    remote: Client,
+    local: Client,
 }
 
-impl Clients {
+impl PooledClients {
     fn new(tls: &Arc<ClientConfig>, idle_per_host: usize) -> Result<Self, HttpError> {
         let loopback = [
             SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             SocketAddr::from((Ipv6Addr::LOCALHOST, 0)),
         ];
         let builder = || builder(tls).pool_max_idle_per_host(idle_per_host);
-        let near = builder()
+        let local = builder()
             .no_proxy()
             .resolve_to_addrs("localhost", &loopback);
         Ok(Self {
-            away: builder().build().map_err(HttpError::Client)?,
-            near: near.build().map_err(HttpError::Client)?,
+            remote: builder().build().map_err(HttpError::Client)?,
+            local: local.build().map_err(HttpError::Client)?,
         })
     }
 
     fn for_url(&self, url: &Url) -> &Client {
-        if is_near(url) { &self.near } else { &self.away }
+        if is_near(url) {
+            &self.local
+        } else {
+            &self.remote
+        }
     }
 }
 
@@ -145,9 +149,9 @@ fn builder(tls: &Arc<ClientConfig>) -> ClientBuilder {
         .tls_backend_preconfigured(ClientConfig::clone(tls))
 }
 
-async fn body(mut response: Response, limit: usize) -> Result<Bytes, ExchangeError> {
+async fn read_body(mut response: Response, limit: usize) -> Result<Bytes, ExchangeError> {
     let mut body = BytesMut::new();
-    while let Some(chunk) = response.chunk().await.map_err(failed)? {
+    while let Some(chunk) = response.chunk().await.map_err(exchange_error)? {
         if body.len() + chunk.len() > limit {
             return Err(ExchangeError::TooLarge(limit));
         }
@@ -156,7 +160,7 @@ async fn body(mut response: Response, limit: usize) -> Result<Bytes, ExchangeErr
     Ok(body.freeze())
 }
 
-fn failed(error: reqwest::Error) -> ExchangeError {
+fn exchange_error(error: reqwest::Error) -> ExchangeError {
     let error = error.without_url();
     if error.is_connect() {
         ExchangeError::Unreachable(error)
@@ -166,12 +170,12 @@ fn failed(error: reqwest::Error) -> ExchangeError {
 }
 
 /// One request.
-pub(crate) struct Call {
+pub(crate) struct HttpCall {
     pub(crate) method: Method,
     pub(crate) url: Url,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Option<Bytes>,
-    pub(crate) connection: Connection,
+    pub(crate) connection: ConnectionReuse,
     /// Timeout of the whole exchange.
     pub(crate) within: Duration,
     /// Maximum length of the response body.
@@ -180,9 +184,9 @@ pub(crate) struct Call {
 
 /// Which connection a request uses.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Connection {
+pub(crate) enum ConnectionReuse {
     /// An idle pooled connection, if there is one.
-    Kept,
+    Pooled,
     /// A new connection. A server may close a pooled connection just when a request is sent on it.
     /// Requests that must not be repeated cannot distinguish this from a request that was
     /// processed.
@@ -190,15 +194,15 @@ pub(crate) enum Connection {
 }
 
 /// A complete response.
-pub(crate) struct Reply {
+pub(crate) struct HttpReply {
     pub(crate) status: StatusCode,
     pub(crate) body: Bytes,
 }
 
 // Responses contain signed URLs and authorizations, so `Debug` omits the body.
-impl fmt::Debug for Reply {
+impl fmt::Debug for HttpReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reply")
+        f.debug_struct("HttpReply")
             .field("status", &self.status)
             .finish_non_exhaustive()
     }

@@ -8,7 +8,7 @@ mod error;
 #[cfg(test)]
 mod tests;
 
-pub use self::error::{Member, RegistryError};
+pub use self::error::{RegistryError, ResponseMember};
 
 use std::{error::Error, iter, sync::Arc, time::Duration};
 
@@ -22,19 +22,20 @@ use url::Url;
 
 use crate::{
     api::{
-        Connect, Connected, DIRECT_TRANSPORT, DirectRegister, DirectRegistered, EnvironmentId,
-        Register, Registered, SECURITY_PROFILE, STREAM_ID_HEADER, Validate, Validated, read_object,
+        ConnectRequest, ConnectResponse, DIRECT_TRANSPORT, DirectRegisterRequest,
+        DirectRegisterResponse, EnvironmentId, RegisterRequest, RegisterResponse, SECURITY_PROFILE,
+        STREAM_ID_HEADER, ValidateRequest, ValidateResponse, read_object,
     },
-    credentials::{Bodies, CredentialError, Credentials, Outgoing},
+    credentials::{BodyDisclosure, CredentialError, Credentials, OutgoingRequest},
     delay::RegistryDelay,
-    http::{BaseUrl, Call, Connection, Http, is_near},
+    http::{BaseUrl, ConnectionReuse, Http, HttpCall, is_near},
 };
 
 /// Timeout of a request, from the first byte to the last.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest response. A valid one has a key of 1.6 KiB, an authorization of 4 KiB and a URL; error
 /// texts are cut to 4096 characters.
-const MAX_ANSWER: usize = 64 << 10;
+const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
 /// Client of a registry with the credentials of one caller. Clones share connections.
 #[derive(Clone, Debug)]
@@ -82,46 +83,49 @@ impl Registry {
         &self,
         environment: &EnvironmentId,
         key: &PublicKey,
-    ) -> Result<Registered, RegistryError> {
-        let request = Register {
+    ) -> Result<RegisterResponse, RegistryError> {
+        let request = RegisterRequest {
             security_profile: SECURITY_PROFILE.to_owned(),
             executor_public_key: key.clone(),
         };
         let delay = RegistryDelay::random();
         let again = RegistryError::may_register_again;
-        until_settled(&delay, again, || self.register_once(environment, &request)).await
+        retry_until_final(&delay, again, || self.register_once(environment, &request)).await
     }
 
     /// Asks once for a connection to an environment.
     ///
     /// # Errors
-    /// Returns an error if there is none. [`RegistryError::may_connect_again`] says whether to
+    /// Returns an error on failure. [`RegistryError::may_connect_again`] says whether to
     /// retry.
     pub async fn connect(
         &self,
         environment: &EnvironmentId,
         key: &PublicKey,
-    ) -> Result<Connected, RegistryError> {
-        let request = Connect {
+    ) -> Result<ConnectResponse, RegistryError> {
+        let request = ConnectRequest {
             harness_public_key: key.clone(),
         };
-        let asked = Asked {
+        let context = RequestContext {
             environment,
             operation: "connect",
             stream_id: None,
-            connection: Connection::Kept,
-            bodies: self.credentials.bodies(),
+            connection: ConnectionReuse::Pooled,
+            bodies: self.credentials.body_disclosure(),
         };
-        let answer: Connected = self.ask(asked, &request).await?;
-        meant(
+        let answer: ConnectResponse = self.post(context, &request).await?;
+        check_target(
             environment,
             &answer.environment_id,
             &answer.security_profile,
         )?;
-        there(Member::Url, answer.url.expose())?;
-        there(Member::RegistrationId, &answer.executor_registration_id)?;
-        there(
-            Member::Authorization,
+        check_present(ResponseMember::Url, answer.url.expose())?;
+        check_present(
+            ResponseMember::RegistrationId,
+            &answer.executor_registration_id,
+        )?;
+        check_present(
+            ResponseMember::Authorization,
             answer.harness_key_authorization.expose(),
         )?;
         Ok(answer)
@@ -135,18 +139,18 @@ impl Registry {
         &self,
         environment: &EnvironmentId,
         stream_id: &str,
-        request: &Validate,
+        request: &ValidateRequest,
     ) -> Result<bool, RegistryError> {
         let stream_id = HeaderValue::from_str(stream_id).map_err(|_| RegistryError::StreamId)?;
-        let asked = Asked {
+        let context = RequestContext {
             environment,
             operation: "validate",
             stream_id: Some(stream_id),
-            connection: Connection::Kept,
+            connection: ConnectionReuse::Pooled,
             // Responses about a harness must not be logged.
-            bodies: Bodies::Hidden,
+            bodies: BodyDisclosure::Hidden,
         };
-        let answer: Validated = self.ask(asked, request).await?;
+        let answer: ValidateResponse = self.post(context, request).await?;
         Ok(answer.valid)
     }
 
@@ -158,64 +162,68 @@ impl Registry {
     pub async fn direct_register(
         &self,
         environment: &EnvironmentId,
-    ) -> Result<DirectRegistered, RegistryError> {
+    ) -> Result<DirectRegisterResponse, RegistryError> {
         let delay = RegistryDelay::random();
         let again = RegistryError::was_not_sent;
-        until_settled(&delay, again, || self.direct_register_once(environment)).await
+        retry_until_final(&delay, again, || self.direct_register_once(environment)).await
     }
 
     async fn direct_register_once(
         &self,
         environment: &EnvironmentId,
-    ) -> Result<DirectRegistered, RegistryError> {
+    ) -> Result<DirectRegisterResponse, RegistryError> {
         if !self.base.is_private() {
             return Err(RegistryError::InTheClear(self.base.to_string()));
         }
-        let request = DirectRegister {
+        let request = DirectRegisterRequest {
             transport: DIRECT_TRANSPORT.to_owned(),
         };
-        let asked = Asked {
+        let context = RequestContext {
             environment,
             operation: "direct/register",
             stream_id: None,
-            connection: Connection::Fresh,
-            bodies: self.credentials.bodies(),
+            connection: ConnectionReuse::Fresh,
+            bodies: self.credentials.body_disclosure(),
         };
-        let answer: DirectRegistered = self.ask(asked, &request).await?;
-        same(
-            Member::EnvironmentId,
+        let answer: DirectRegisterResponse = self.post(context, &request).await?;
+        check_equal(
+            ResponseMember::EnvironmentId,
             &answer.environment_id,
             environment.as_str(),
         )?;
-        same(Member::Transport, &answer.transport, DIRECT_TRANSPORT)?;
-        there(Member::RegistrationId, &answer.registration_id)?;
-        there(Member::Url, answer.url.expose())?;
-        let url =
-            Url::parse(answer.url.expose()).map_err(|_| RegistryError::Member(Member::Url))?;
+        check_equal(
+            ResponseMember::Transport,
+            &answer.transport,
+            DIRECT_TRANSPORT,
+        )?;
+        check_present(ResponseMember::RegistrationId, &answer.registration_id)?;
+        check_present(ResponseMember::Url, answer.url.expose())?;
+        let url = Url::parse(answer.url.expose())
+            .map_err(|_| RegistryError::ResponseMember(ResponseMember::Url))?;
         match url.scheme() {
             "wss" => Ok(answer),
             "ws" if is_near(&url) => Ok(answer),
             "ws" => Err(RegistryError::InTheClear(
                 url.origin().ascii_serialization(),
             )),
-            _ => Err(RegistryError::Member(Member::Url)),
+            _ => Err(RegistryError::ResponseMember(ResponseMember::Url)),
         }
     }
 
     async fn register_once(
         &self,
         environment: &EnvironmentId,
-        request: &Register,
-    ) -> Result<Registered, RegistryError> {
-        let asked = Asked {
+        request: &RegisterRequest,
+    ) -> Result<RegisterResponse, RegistryError> {
+        let context = RequestContext {
             environment,
             operation: "register",
             stream_id: None,
-            connection: Connection::Fresh,
-            bodies: self.credentials.bodies(),
+            connection: ConnectionReuse::Fresh,
+            bodies: self.credentials.body_disclosure(),
         };
-        let answer: Registered = self.ask(asked, request).await?;
-        meant(
+        let answer: RegisterResponse = self.post(context, request).await?;
+        check_target(
             environment,
             &answer.environment_id,
             &answer.security_profile,
@@ -223,19 +231,19 @@ impl Registry {
         Ok(answer)
     }
 
-    async fn ask<Q: Serialize + Sync, A: DeserializeOwned>(
+    async fn post<Q: Serialize + Sync, A: DeserializeOwned>(
         &self,
-        asked: Asked<'_>,
+        context: RequestContext<'_>,
         request: &Q,
     ) -> Result<A, RegistryError> {
-        let bodies = asked.bodies;
+        let bodies = context.bodies;
         let url = self
             .base
-            .operation(asked.environment, asked.operation)
+            .operation(context.environment, context.operation)
             .map_err(RegistryError::Url)?;
         let body = serde_json::to_vec(request)
-            .map_err(|error| RegistryError::malformed(error, Bodies::Hidden))?;
-        let outgoing = Outgoing {
+            .map_err(|error| RegistryError::malformed(error, BodyDisclosure::Hidden))?;
+        let outgoing = OutgoingRequest {
             method: &Method::POST,
             url: &url,
             body: &body,
@@ -244,17 +252,17 @@ impl Registry {
         headers.extend(self.trace.iter().flat_map(TraceSource::headers));
         let json = HeaderValue::from_static("application/json");
         headers.insert(header::CONTENT_TYPE, json);
-        if let Some(stream_id) = asked.stream_id {
+        if let Some(stream_id) = context.stream_id {
             headers.insert(STREAM_ID_HEADER, stream_id);
         }
-        let call = Call {
+        let call = HttpCall {
             method: Method::POST,
             url,
             headers,
             body: Some(Bytes::from(body)),
-            connection: asked.connection,
+            connection: context.connection,
             within: REQUEST_TIMEOUT,
-            limit: MAX_ANSWER,
+            limit: MAX_RESPONSE_BYTES,
         };
         let reply = self.http.send(call).await?;
         if !reply.status.is_success() {
@@ -266,54 +274,62 @@ impl Registry {
 
 /// Everything about a request except its body.
 #[derive(Debug)]
-struct Asked<'a> {
+struct RequestContext<'a> {
     environment: &'a EnvironmentId,
     operation: &'static str,
     stream_id: Option<HeaderValue>,
-    connection: Connection,
-    bodies: Bodies,
+    connection: ConnectionReuse,
+    bodies: BodyDisclosure,
 }
 
 /// Checks that a response is for this environment and security profile.
-fn meant(
+fn check_target(
     environment: &EnvironmentId,
     environment_id: &str,
     security_profile: &str,
 ) -> Result<(), RegistryError> {
-    same(Member::EnvironmentId, environment_id, environment.as_str())?;
-    same(Member::SecurityProfile, security_profile, SECURITY_PROFILE)
+    check_equal(
+        ResponseMember::EnvironmentId,
+        environment_id,
+        environment.as_str(),
+    )?;
+    check_equal(
+        ResponseMember::SecurityProfile,
+        security_profile,
+        SECURITY_PROFILE,
+    )
 }
 
-fn same(member: Member, said: &str, expected: &str) -> Result<(), RegistryError> {
+fn check_equal(member: ResponseMember, said: &str, expected: &str) -> Result<(), RegistryError> {
     if said == expected {
         Ok(())
     } else {
-        Err(RegistryError::Member(member))
+        Err(RegistryError::ResponseMember(member))
     }
 }
 
-fn there(member: Member, said: &str) -> Result<(), RegistryError> {
+fn check_present(member: ResponseMember, said: &str) -> Result<(), RegistryError> {
     if said.trim().is_empty() {
-        Err(RegistryError::Member(member))
+        Err(RegistryError::ResponseMember(member))
     } else {
         Ok(())
     }
 }
 
 /// Retries with backoff until the result is final.
-async fn until_settled<T, F>(
+async fn retry_until_final<T, F>(
     delay: &RegistryDelay,
     may_ask_again: fn(&RegistryError) -> bool,
-    mut ask: impl FnMut() -> F,
+    mut send: impl FnMut() -> F,
 ) -> Result<T, RegistryError>
 where
     F: Future<Output = Result<T, RegistryError>>,
 {
     let mut attempt = 0;
     loop {
-        match ask().await {
+        match send().await {
             Err(error) if may_ask_again(&error) => {
-                let reason = chain(&error);
+                let reason = error_chain(&error);
                 let pause = delay.after(attempt);
                 match attempt {
                     // Logged as an error, so that the operator learns why no harness connects.
@@ -333,7 +349,7 @@ where
 }
 
 /// Joins an error with its sources.
-fn chain(error: &dyn Error) -> String {
+fn error_chain(error: &dyn Error) -> String {
     let sources = iter::successors(Some(error), |error| (*error).source());
     let texts: Vec<String> = sources.map(ToString::to_string).collect();
     texts.join(": ")

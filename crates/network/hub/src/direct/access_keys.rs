@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use exec_registry::api::sigv4::{self, Presented, SecretKey, VerifyError};
+use exec_registry::api::sigv4::{self, SecretKey, SignedRequest, VerifyError};
 use http::HeaderValue;
 use serde::Deserialize;
 
@@ -99,12 +99,17 @@ impl AccessKeys {
     /// Finds out who signed a request.
     pub(super) fn verify(
         &self,
-        request: Presented<'_>,
+        request: SignedRequest<'_>,
         now: Timestamp,
     ) -> Result<Principal, VerifyError> {
         let at = std::time::UNIX_EPOCH + std::time::Duration::from_millis(now.millis());
         let secret = |id: &str| self.keys.get(id).map(|(secret, _)| secret.clone());
-        let id = sigv4::verify(request, &self.service, &sigv4::Timestamp::new(at), secret)?;
+        let id = sigv4::verify(
+            request,
+            &self.service,
+            &sigv4::SigV4Timestamp::new(at),
+            secret,
+        )?;
         let known = self.keys.get(&id).ok_or(VerifyError::Signature)?;
         Ok(known.1.clone())
     }

@@ -6,7 +6,8 @@ use aws_lc_rs::rand;
 use base64_simd::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use exec_registry::api::{
-    Code, Connect, Connected, Register, Registered, SECURITY_PROFILE, Secret, Validate, Validated,
+    Code, ConnectRequest, ConnectResponse, RegisterRequest, RegisterResponse, SECURITY_PROFILE,
+    Secret, ValidateRequest, ValidateResponse,
 };
 use exec_relay::limits::AUTHORIZATION_BYTES;
 use http::{Response, StatusCode};
@@ -31,7 +32,7 @@ impl Registry {
         posted: &Posted,
         event: &mut Event,
     ) -> Result<Response<Full<Bytes>>, Refusal> {
-        let wanted: Register = posted.parse()?;
+        let wanted: RegisterRequest = posted.parse()?;
         if wanted.security_profile != SECURITY_PROFILE {
             let message = format!("the only security profile here is {SECURITY_PROFILE}");
             let status = StatusCode::BAD_REQUEST;
@@ -63,7 +64,7 @@ impl Registry {
         services.close_others(&made.environment).await;
         let signer = &services.signer;
         let url = signer.executor_url(&websocket, &made.environment, &made.id);
-        Ok(ok(&Registered {
+        Ok(ok(&RegisterResponse {
             environment_id: made.environment.to_string(),
             url: Secret::new(url),
             security_profile: SECURITY_PROFILE.to_owned(),
@@ -109,7 +110,7 @@ impl Registry {
         posted: &Posted,
         event: &mut Event,
     ) -> Result<Response<Full<Bytes>>, Refusal> {
-        let Connect { harness_public_key } = posted.parse()?;
+        let ConnectRequest { harness_public_key } = posted.parse()?;
         let services = &self.services;
         let websocket = call.websocket(&services.address)?;
         let found = services.store.registration(&call.environment).await;
@@ -152,7 +153,7 @@ impl Registry {
             &harness_public_key,
             now,
         );
-        Ok(ok(&Connected {
+        Ok(ok(&ConnectResponse {
             environment_id: call.environment.to_string(),
             url: Secret::new(url),
             security_profile: SECURITY_PROFILE.to_owned(),
@@ -194,7 +195,7 @@ impl Registry {
         posted: &Posted,
         event: &mut Event,
     ) -> Result<Response<Full<Bytes>>, Refusal> {
-        let asked: Validate = posted.parse()?;
+        let asked: ValidateRequest = posted.parse()?;
         if !principal.may_claim(&call.environment) {
             return Err(Refusal::forbidden("you may not run this environment"));
         }
@@ -227,11 +228,11 @@ impl Registry {
         if !fits {
             return Ok(no(event, "foreign_authorization"));
         }
-        Ok(ok(&Validated { valid: true }))
+        Ok(ok(&ValidateResponse { valid: true }))
     }
 }
 
 fn no(event: &mut Event, reason: &'static str) -> Response<Full<Bytes>> {
     event.outcome = Outcome::Refused(reason);
-    ok(&Validated { valid: false })
+    ok(&ValidateResponse { valid: false })
 }

@@ -8,7 +8,7 @@ mod canonical;
 mod tests;
 mod verify;
 
-pub use self::verify::{MAX_SKEW, Presented, VerifyError, verify};
+pub use self::verify::{MAX_SKEW, SignedRequest, VerifyError, verify};
 
 use std::{
     borrow::Cow,
@@ -24,7 +24,7 @@ use time::{
 };
 use url::Url;
 
-use self::canonical::{Canonical, Header, hash, hex, trim};
+use self::canonical::{CanonicalHeader, CanonicalRequest, hash, hex, trim};
 
 /// Region and service that a signature is valid for.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -37,7 +37,7 @@ pub struct Scope {
 
 /// A request to sign.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
+pub struct SigningRequest<'a> {
     /// The method, in upper case.
     pub method: &'a str,
     /// The URL. Its host, path and query are signed.
@@ -63,12 +63,12 @@ impl Signature {
     /// Returns an error if the URL has no host or a key contains a character not allowed in a
     /// header.
     pub fn new(
-        request: Request<'_>,
-        keys: &Keys,
+        request: SigningRequest<'_>,
+        keys: &AwsKeys,
         scope: &Scope,
-        at: &Timestamp,
+        at: &SigV4Timestamp,
     ) -> Result<Self, SignError> {
-        let mut headers: Vec<Header<'_>> = vec![
+        let mut headers: Vec<CanonicalHeader<'_>> = vec![
             ("host".into(), host(request.url)?),
             (DATE.as_str().into(), at.as_str().to_owned()),
         ];
@@ -79,7 +79,7 @@ impl Signature {
             headers.push((Cow::Borrowed(name.as_str()), trim(value)));
         }
         headers.sort();
-        let canonical = Canonical {
+        let canonical = CanonicalRequest {
             method: request.method,
             path: request.url.path(),
             query: request.url.query().unwrap_or_default(),
@@ -145,12 +145,12 @@ static DATE: HeaderName = HeaderName::from_static("x-amz-date");
 static SECURITY_TOKEN: HeaderName = HeaderName::from_static("x-amz-security-token");
 
 /// Returns the SigV4 string to sign.
-fn string_to_sign(canonical: &str, scope: &Scope, at: &Timestamp) -> String {
+fn string_to_sign(canonical: &str, scope: &Scope, at: &SigV4Timestamp) -> String {
     let (scope, hash) = (credential_scope(scope, at), hash(canonical.as_bytes()));
     format!("{ALGORITHM}\n{at}\n{scope}\n{hash}")
 }
 
-fn credential_scope(scope: &Scope, at: &Timestamp) -> String {
+fn credential_scope(scope: &Scope, at: &SigV4Timestamp) -> String {
     let (date, region, service) = (at.date(), &scope.region, &scope.service);
     format!("{date}/{region}/{service}/{TERMINATOR}")
 }
@@ -172,7 +172,7 @@ fn sensitive(text: &str) -> Result<HeaderValue, SignError> {
 
 /// An AWS key pair.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Keys {
+pub struct AwsKeys {
     /// Id of the secret key. Not secret.
     pub access_key_id: String,
     /// Secret key that signs.
@@ -196,7 +196,7 @@ impl SecretKey {
     }
 
     /// Derives the signing key of one day, region and service.
-    fn derive(&self, scope: &Scope, at: &Timestamp) -> hmac::Key {
+    fn derive(&self, scope: &Scope, at: &SigV4Timestamp) -> hmac::Key {
         let first = hmac::Key::new(hmac::HMAC_SHA256, format!("AWS4{}", self.0).as_bytes());
         let parts = [at.date(), &scope.region, &scope.service, TERMINATOR];
         parts.iter().fold(first, |key, part| {
@@ -234,12 +234,12 @@ impl fmt::Debug for SessionToken {
 
 /// A point in time with a resolution of one second.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Timestamp {
+pub struct SigV4Timestamp {
     text: String,
     unix_seconds: u64,
 }
 
-impl Timestamp {
+impl SigV4Timestamp {
     /// Converts a time. Times before 1970 or after the year 9999 are clamped.
     pub fn new(at: SystemTime) -> Self {
         let since = at.duration_since(SystemTime::UNIX_EPOCH);
@@ -277,7 +277,7 @@ impl Timestamp {
     }
 }
 
-impl fmt::Display for Timestamp {
+impl fmt::Display for SigV4Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }

@@ -1,32 +1,32 @@
-//! Profiles in the shared files of the AWS tools, and keys from a `credential_process`.
+//! AwsProfiles in the shared files of the AWS tools, and keys from a `credential_process`.
 
 use std::{collections::BTreeMap, io, process::Stdio, time::Duration};
 
 use serde::Deserialize;
 use tokio::{io::AsyncReadExt, process::Command, time::timeout};
 
-use super::KeysError;
-use crate::api::sigv4::{Keys, SecretKey, SessionToken};
+use super::AwsKeysError;
+use crate::api::sigv4::{AwsKeys, SecretKey, SessionToken};
 
 /// The profiles of both files. Settings of the file added last take precedence.
 #[derive(Clone, Default, Eq, PartialEq)]
-pub(super) struct Profiles(BTreeMap<String, BTreeMap<String, String>>);
+pub(super) struct AwsProfiles(BTreeMap<String, BTreeMap<String, String>>);
 
 /// Which shared file is being parsed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum ProfileFile {
     /// `config`: profiles other than the default one are `[profile NAME]`.
     Config,
     /// `credentials`: profiles are `[NAME]`.
     Credentials,
 }
 
-impl Profiles {
+impl AwsProfiles {
     /// Adds the profiles of a file.
     ///
     /// # Errors
     /// Returns the number of the first invalid line.
-    pub(super) fn add(&mut self, kind: Kind, text: &str) -> Result<(), usize> {
+    pub(super) fn add(&mut self, kind: ProfileFile, text: &str) -> Result<(), usize> {
         // Other sections, such as `[sso-session NAME]`, are skipped.
         let mut section = None;
         for (number, line) in text.lines().enumerate() {
@@ -65,16 +65,16 @@ impl Profiles {
     }
 }
 
-impl std::fmt::Debug for Profiles {
+impl std::fmt::Debug for AwsProfiles {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
     }
 }
 
-fn profile_name(kind: Kind, section: &str) -> Option<String> {
+fn profile_name(kind: ProfileFile, section: &str) -> Option<String> {
     let name = match (kind, section) {
-        (Kind::Credentials, name) | (Kind::Config, name @ "default") => name,
-        (Kind::Config, section) => {
+        (ProfileFile::Credentials, name) | (ProfileFile::Config, name @ "default") => name,
+        (ProfileFile::Config, section) => {
             let (word, name) = section.split_once(char::is_whitespace)?;
             if word != "profile" {
                 return None;
@@ -96,15 +96,15 @@ fn without_comment(value: &str) -> &str {
 }
 
 /// How long the program may run. It may prompt a person.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const PROCESS_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum output that is read.
-const MAX_BYTES: u64 = 64 << 10;
+const MAX_OUTPUT_BYTES: u64 = 64 << 10;
 
 /// Output of a `credential_process`. The expiry is ignored, because keys are fetched for each
 /// signature.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Printed {
+struct ProcessOutput {
     version: u32,
     access_key_id: String,
     secret_access_key: String,
@@ -114,21 +114,24 @@ struct Printed {
 
 /// Runs the profile's command and returns the keys it prints. Dropping the future kills the
 /// program.
-pub(super) async fn run(profile: &str, command: &str) -> Result<Keys, KeysError> {
-    let failed = |source| KeysError::Process {
+pub(super) async fn run_credential_process(
+    profile: &str,
+    command: &str,
+) -> Result<AwsKeys, AwsKeysError> {
+    let failed = |source| AwsKeysError::Process {
         profile: profile.to_owned(),
         source,
     };
-    let printed = timeout(TIMEOUT, output(command)).await;
+    let printed = timeout(PROCESS_TIMEOUT, run_command(command)).await;
     let late = |_| failed(io::ErrorKind::TimedOut.into());
     let printed = printed.map_err(late)?.map_err(failed)?;
-    parse(&printed).map_err(|reason| KeysError::NoKeys {
+    parse_output(&printed).map_err(|reason| AwsKeysError::NoKeys {
         profile: profile.to_owned(),
         reason,
     })
 }
 
-async fn output(command: &str) -> io::Result<Vec<u8>> {
+async fn run_command(command: &str) -> io::Result<Vec<u8>> {
     let mut child = Command::new("sh")
         .arg("-c")
         .arg(command)
@@ -139,7 +142,10 @@ async fn output(command: &str) -> io::Result<Vec<u8>> {
         .spawn()?;
     let mut printed = Vec::new();
     if let Some(stdout) = child.stdout.take() {
-        stdout.take(MAX_BYTES).read_to_end(&mut printed).await?;
+        stdout
+            .take(MAX_OUTPUT_BYTES)
+            .read_to_end(&mut printed)
+            .await?;
     }
     let status = child.wait().await?;
     if status.success() {
@@ -149,8 +155,8 @@ async fn output(command: &str) -> io::Result<Vec<u8>> {
     }
 }
 
-fn parse(printed: &[u8]) -> Result<Keys, &'static str> {
-    let printed: Printed =
+fn parse_output(printed: &[u8]) -> Result<AwsKeys, &'static str> {
+    let printed: ProcessOutput =
         serde_json::from_slice(printed).map_err(|_| "output is not the expected JSON object")?;
     if printed.version != 1 {
         return Err("`Version` is not 1");
@@ -158,7 +164,7 @@ fn parse(printed: &[u8]) -> Result<Keys, &'static str> {
     if printed.access_key_id.is_empty() || printed.secret_access_key.is_empty() {
         return Err("a key is empty");
     }
-    Ok(Keys {
+    Ok(AwsKeys {
         access_key_id: printed.access_key_id,
         secret_key: SecretKey::new(printed.secret_access_key),
         session_token: printed
@@ -174,13 +180,13 @@ mod tests {
 
     #[test]
     fn both_files_are_read_and_credentials_take_precedence() {
-        let mut profiles = Profiles::default();
+        let mut profiles = AwsProfiles::default();
         let config = "# text\n[default]\nregion = eu-west-1 # near\n[profile two]\nREGION=us-east-1\n\
                       aws_access_key_id=old\n[profile \"a b\"]\nregion=x\n[sso-session s]\nregion=no\n\
                       [other]\nregion=no\n";
-        profiles.add(Kind::Config, config).unwrap();
+        profiles.add(ProfileFile::Config, config).unwrap();
         let credentials = "\u{20}\n[two]\naws_access_key_id = new\naws_secret_access_key=a/b+c=#d;e\n  nested = 1\n";
-        profiles.add(Kind::Credentials, credentials).unwrap();
+        profiles.add(ProfileFile::Credentials, credentials).unwrap();
         assert_eq!(profiles.setting("default", "region"), Some("eu-west-1"));
         assert_eq!(profiles.setting("two", "region"), Some("us-east-1"));
         assert_eq!(profiles.setting("a b", "region"), Some("x"));
@@ -194,24 +200,31 @@ mod tests {
 
     #[test]
     fn number_of_the_invalid_line_is_returned() {
-        let mut profiles = Profiles::default();
-        assert_eq!(profiles.add(Kind::Config, "[default]\n\nregion\n"), Err(3));
-        assert_eq!(profiles.add(Kind::Config, "[default\n"), Err(1));
+        let mut profiles = AwsProfiles::default();
+        assert_eq!(
+            profiles.add(ProfileFile::Config, "[default]\n\nregion\n"),
+            Err(3)
+        );
+        assert_eq!(profiles.add(ProfileFile::Config, "[default\n"), Err(1));
     }
 
     #[tokio::test]
     async fn keys_are_parsed_from_the_program_output() {
-        let keys = |token: Option<&str>| Keys {
+        let keys = |token: Option<&str>| AwsKeys {
             access_key_id: "id".to_owned(),
             secret_key: SecretKey::new("s"),
             session_token: token.map(SessionToken::new),
         };
         let json = r#"{"Version":1,"AccessKeyId":"id","SecretAccessKey":"s","SessionToken":"t",
                        "Expiration":"2099-01-01T00:00:00Z"}"#;
-        let printed = run("p", &format!("printf %s '{json}'")).await.unwrap();
+        let printed = run_credential_process("p", &format!("printf %s '{json}'"))
+            .await
+            .unwrap();
         assert_eq!(printed, keys(Some("t")));
         let json = json.replace(r#""SessionToken":"t","#, "");
-        let printed = run("p", &format!("printf %s '{json}'")).await.unwrap();
+        let printed = run_credential_process("p", &format!("printf %s '{json}'"))
+            .await
+            .unwrap();
         assert_eq!(printed, keys(None));
     }
 
@@ -236,7 +249,7 @@ mod tests {
                 "credential_process of AWS profile `p` returned no keys: a key is empty",
             ),
         ] {
-            let error = run("p", command).await.unwrap_err();
+            let error = run_credential_process("p", command).await.unwrap_err();
             assert_eq!(error.to_string(), expected);
             assert!(!format!("{error:?}").contains("s3cret"));
         }
@@ -244,8 +257,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn program_that_never_exits_times_out() {
-        let error = run("p", "sleep 1000").await.unwrap_err();
-        let KeysError::Process { source, .. } = error else {
+        let error = run_credential_process("p", "sleep 1000").await.unwrap_err();
+        let AwsKeysError::Process { source, .. } = error else {
             panic!("{error:?}");
         };
         assert_eq!(source.kind(), io::ErrorKind::TimedOut);

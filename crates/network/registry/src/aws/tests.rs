@@ -2,8 +2,8 @@
 
 use tempfile::TempDir;
 
-use super::{Chain, EnvironmentValues, KeysError, RegionError, Settings};
-use crate::api::sigv4::{Keys, SecretKey, SessionToken};
+use super::{AwsKeysError, AwsRegionError, Chain, EnvironmentValues, Settings};
+use crate::api::sigv4::{AwsKeys, SecretKey, SessionToken};
 
 const CONFIG: &str = "[default]\nregion = eu-central-1\n[profile work]\nregion = us-west-2\n\
                       [profile tool]\ncredential_process = echo '{\"Version\":1,\"AccessKeyId\":\"tool\",\"SecretAccessKey\":\"s\"}'\n\
@@ -14,9 +14,9 @@ const CREDENTIALS: &str = "[default]\naws_access_key_id = file\naws_secret_acces
                            [role]\naws_access_key_id = r\naws_secret_access_key = s\n\
                            [half]\naws_access_key_id = half\n";
 
-struct Files(TempDir);
+struct AwsFiles(TempDir);
 
-impl Files {
+impl AwsFiles {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("config"), CONFIG).unwrap();
@@ -53,8 +53,8 @@ fn environment() -> EnvironmentValues {
     }
 }
 
-fn keys(id: &str, token: Option<&str>) -> Keys {
-    Keys {
+fn keys(id: &str, token: Option<&str>) -> AwsKeys {
+    AwsKeys {
         access_key_id: id.to_owned(),
         secret_key: SecretKey::new("s"),
         session_token: token.map(SessionToken::new),
@@ -63,7 +63,7 @@ fn keys(id: &str, token: Option<&str>) -> Keys {
 
 #[tokio::test]
 async fn keys_come_from_the_first_source_that_has_them() {
-    let files = Files::new();
+    let files = AwsFiles::new();
     let both = Settings {
         environment: environment(),
         ..files.settings()
@@ -102,7 +102,7 @@ async fn keys_come_from_the_first_source_that_has_them() {
 
 #[tokio::test]
 async fn rotated_keys_take_effect() {
-    let files = Files::new();
+    let files = AwsFiles::new();
     let chain = files.profile("work");
     assert_eq!(chain.keys().await.unwrap(), keys("work", Some("t")));
     let rotated = "[work]\naws_access_key_id = new\naws_secret_access_key = s\n";
@@ -112,7 +112,7 @@ async fn rotated_keys_take_effect() {
 
 #[tokio::test]
 async fn unusable_profiles_are_named_in_the_error() {
-    let files = Files::new();
+    let files = AwsFiles::new();
     for (profile, expected) in [
         ("none", "AWS profile `none` not found"),
         (
@@ -132,7 +132,7 @@ async fn unusable_profiles_are_named_in_the_error() {
         assert_eq!(error.to_string(), expected);
     }
     let nothing = Chain::new(Settings::default()).keys().await.unwrap_err();
-    assert!(matches!(nothing, KeysError::NotFound(profile) if profile == "default"));
+    assert!(matches!(nothing, AwsKeysError::NotFound(profile) if profile == "default"));
     let half = Settings {
         environment: EnvironmentValues {
             session_token: some("t"),
@@ -148,29 +148,29 @@ async fn unusable_profiles_are_named_in_the_error() {
 
 #[tokio::test]
 async fn unusable_shared_files_are_errors() {
-    let files = Files::new();
+    let files = AwsFiles::new();
     let path = files.0.path().join("credentials");
     std::fs::write(&path, "[default]\ns3cret without a sign\n").unwrap();
     let error = Chain::new(files.settings()).keys().await.unwrap_err();
     assert!(
-        matches!(error, KeysError::Syntax { line: 2, .. }),
+        matches!(error, AwsKeysError::Syntax { line: 2, .. }),
         "{error:?}"
     );
     assert!(!format!("{error} {error:?}").contains("s3cret"));
     std::fs::write(&path, "#".repeat((1 << 20) + 1)).unwrap();
     let error = Chain::new(files.settings()).keys().await.unwrap_err();
-    assert!(matches!(error, KeysError::TooLong { .. }), "{error:?}");
+    assert!(matches!(error, AwsKeysError::TooLong { .. }), "{error:?}");
     let directory = Settings {
         config_file: Some(files.0.path().to_owned()),
         ..Settings::default()
     };
     let error = Chain::new(directory).keys().await.unwrap_err();
-    assert!(matches!(error, KeysError::Read { .. }), "{error:?}");
+    assert!(matches!(error, AwsKeysError::Read { .. }), "{error:?}");
 }
 
 #[tokio::test]
 async fn region_comes_from_the_first_source_that_has_one() {
-    let files = Files::new();
+    let files = AwsFiles::new();
     let mut settings = Settings {
         profile: some("work"),
         region: some("flag"),
@@ -195,9 +195,9 @@ async fn region_comes_from_the_first_source_that_has_one() {
     let expected = ["flag", "env", "env-default", "us-west-2", "eu-central-1"];
     assert_eq!(found, expected);
     let missing = Chain::new(Settings::default()).region().await.unwrap_err();
-    assert!(matches!(missing, RegionError::Missing));
+    assert!(matches!(missing, AwsRegionError::Missing));
     let malformed = files.profile("slash").region().await.unwrap_err();
-    assert!(matches!(malformed, RegionError::Malformed(region) if region == "a/b"));
+    assert!(matches!(malformed, AwsRegionError::Malformed(region) if region == "a/b"));
 }
 
 #[test]

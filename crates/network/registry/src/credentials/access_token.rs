@@ -7,11 +7,12 @@ use http::{HeaderMap, Method};
 use serde::Deserialize;
 
 use super::{
-    AccountId, CredentialError, Credentials, Fedramp, Reach, ReachError, Token, TokenError,
+    AccountId, CredentialError, Credentials, FedrampHosting, Reach, SecretScopeError, Token,
+    TokenError,
 };
 use crate::{
     api::read_object,
-    http::{BaseUrl, Call, Connection, ExchangeError, Http},
+    http::{BaseUrl, ConnectionReuse, ExchangeError, Http, HttpCall},
 };
 
 /// Prefix of personal access tokens.
@@ -19,7 +20,7 @@ const PREFIX: &str = "at-";
 /// Timeout of the request to the issuer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest response of the issuer, which has five short members.
-const MAX_ANSWER: usize = 64 << 10;
+const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
 /// Authenticates with a personal access token.
 #[derive(Clone)]
@@ -46,14 +47,14 @@ impl AccessToken {
         let url = issuer
             .join("v1/user-auth-credential/whoami")
             .map_err(AccessTokenError::Url)?;
-        let call = Call {
+        let call = HttpCall {
             method: Method::GET,
             url,
             headers: headers.clone(),
             body: None,
-            connection: Connection::Kept,
+            connection: ConnectionReuse::Pooled,
             within: TIMEOUT,
-            limit: MAX_ANSWER,
+            limit: MAX_RESPONSE_BYTES,
         };
         let reply = http.send(call).await?;
         if !reply.status.is_success() {
@@ -64,7 +65,7 @@ impl AccessToken {
         AccountId::new(&account.chatgpt_account_id)
             .map_err(|_| AccessTokenError::Malformed)?
             .add_to(&mut headers);
-        Fedramp::from(account.chatgpt_account_is_fedramp).add_to(&mut headers);
+        FedrampHosting::from(account.chatgpt_account_is_fedramp).add_to(&mut headers);
         Ok(Self { headers })
     }
 }
@@ -111,7 +112,7 @@ pub enum AccessTokenError {
     Token(#[from] TokenError),
     /// Caller: the connection to the issuer would not be encrypted.
     #[error(transparent)]
-    Reach(#[from] ReachError),
+    SecretScope(#[from] SecretScopeError),
     /// Caller: the issuer's URL cannot be extended.
     #[error("URL of the issuer is malformed")]
     Url(#[source] url::ParseError),
@@ -202,6 +203,6 @@ mod tests {
         assert!(matches!(made, Err(AccessTokenError::Token(_))));
         let clear = BaseUrl::parse("http://issuer.test").unwrap();
         let made = AccessToken::establish("at-1", &clear, &http()).await;
-        assert!(matches!(made, Err(AccessTokenError::Reach(_))));
+        assert!(matches!(made, Err(AccessTokenError::SecretScope(_))));
     }
 }

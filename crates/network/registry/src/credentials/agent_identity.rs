@@ -1,6 +1,6 @@
 //! Agent identities: agents with their own key, vouched for by a JWT.
 //!
-//! The JWT contains the agent's private key. It is verified, then a task is registered once, and
+//! The JWT contains the agent's private key. It is verify_token, then a task is registered once, and
 //! each request carries a fresh assertion signed with the key. Elsewhere: where the JWT comes from.
 
 #[cfg(test)]
@@ -28,11 +28,11 @@ use time::{OffsetDateTime, format_description::BorrowedFormatItem, macros::forma
 use tokio::time::sleep;
 use url::Url;
 
-use super::{AccountId, CredentialError, Credentials, Fedramp, Reach, ReachError};
+use super::{AccountId, CredentialError, Credentials, FedrampHosting, Reach, SecretScopeError};
 use crate::{
     api::{Secret, read_object},
     delay::RegistryDelay,
-    http::{BaseUrl, Call, Connection, ExchangeError, Http},
+    http::{BaseUrl, ConnectionReuse, ExchangeError, Http, HttpCall},
 };
 
 /// Inputs of an agent identity.
@@ -52,7 +52,7 @@ pub struct AgentIdentity {
     key: AgentKey,
     task: TaskId,
     account: AccountId,
-    fedramp: Fedramp,
+    fedramp: FedrampHosting,
 }
 
 impl AgentIdentity {
@@ -64,11 +64,11 @@ impl AgentIdentity {
         settings: &AgentIdentitySettings,
         http: &Http,
     ) -> Result<Self, AgentIdentityError> {
-        let claims = verified(&settings.token, &settings.keys, http).await?;
+        let claims = verify_token(&settings.token, &settings.keys, http).await?;
         let key = AgentKey::read(&claims.agent_private_key)?;
         let account =
             AccountId::new(&claims.account_id).map_err(|_| AgentIdentityError::NotAccepted)?;
-        let task = register(&claims.agent_runtime_id, &key, &settings.tasks, http).await?;
+        let task = register_task(&claims.agent_runtime_id, &key, &settings.tasks, http).await?;
         Ok(Self {
             runtime_id: claims.agent_runtime_id,
             key,
@@ -82,7 +82,7 @@ impl AgentIdentity {
         let timestamp = rfc3339(moment);
         let task_id = self.task.0.as_str();
         let signed = format!("{}:{task_id}:{timestamp}", self.runtime_id);
-        let assertion = Assertion {
+        let assertion = AgentAssertion {
             agent_runtime_id: &self.runtime_id,
             signature: &self.key.sign(&signed)?,
             task_id,
@@ -121,7 +121,7 @@ impl fmt::Debug for AgentIdentity {
 
 /// Body of an assertion. Members are serialized in this order.
 #[derive(Serialize)]
-struct Assertion<'a> {
+struct AgentAssertion<'a> {
     agent_runtime_id: &'a str,
     signature: &'a str,
     task_id: &'a str,
@@ -137,7 +137,7 @@ pub enum AgentIdentityError {
     Token,
     /// Caller: the connection to the issuer would not be encrypted.
     #[error(transparent)]
-    Reach(#[from] ReachError),
+    SecretScope(#[from] SecretScopeError),
     /// Caller: an issuer URL cannot be extended.
     #[error("URL of the agent identity's issuer is malformed")]
     Url,
@@ -177,10 +177,10 @@ const KEYS_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest key set. One key takes about half a kilobyte.
 const MAX_KEYS_BYTES: usize = 256 << 10;
 
-/// Claims of the token. All but the email address are required.
+/// AgentClaims of the token. All but the email address are required.
 #[derive(Debug, Deserialize)]
 #[expect(dead_code, reason = "required in a valid token, but not used")]
-struct Claims {
+struct AgentClaims {
     iat: Value,
     agent_runtime_id: String,
     agent_private_key: Secret,
@@ -193,22 +193,22 @@ struct Claims {
 }
 
 /// Fetches the issuer's keys and verifies the token.
-async fn verified(
+async fn verify_token(
     token: &Secret,
     issuer: &BaseUrl,
     http: &Http,
-) -> Result<Claims, AgentIdentityError> {
+) -> Result<AgentClaims, AgentIdentityError> {
     let header = decode_header(token.expose()).map_err(|_| AgentIdentityError::Token)?;
     let (Algorithm::RS256, Some(id)) = (header.alg, header.kid) else {
         return Err(AgentIdentityError::Token);
     };
-    let keys = fetch(issuer, http).await?;
-    let key = find(&keys, &id)?;
+    let keys = fetch_keys(issuer, http).await?;
+    let key = find_key(&keys, &id)?;
     let mut validation = Validation::new(Algorithm::RS256);
     validation.set_issuer(&[ISSUER]);
     validation.set_audience(&[AUDIENCE]);
     validation.set_required_spec_claims(&["exp", "iss", "aud"]);
-    let decoded = decode::<Claims>(token.expose(), &key, &validation);
+    let decoded = decode::<AgentClaims>(token.expose(), &key, &validation);
     match decoded.map_err(jsonwebtoken::errors::Error::into_kind) {
         Ok(data) => Ok(data.claims),
         Err(ErrorKind::ExpiredSignature) => Err(AgentIdentityError::Expired),
@@ -216,14 +216,14 @@ async fn verified(
     }
 }
 
-async fn fetch(issuer: &BaseUrl, http: &Http) -> Result<KeySet, AgentIdentityError> {
+async fn fetch_keys(issuer: &BaseUrl, http: &Http) -> Result<KeySet, AgentIdentityError> {
     Reach::Private.admit(issuer.url())?;
     let path = if issuer.to_string().contains("/backend-api") {
         "wham/agent-identities/jwks"
     } else {
         "agent-identities/jwks"
     };
-    let call = Call {
+    let call = HttpCall {
         method: Method::GET,
         url: issuer.join(path).map_err(|_| AgentIdentityError::Url)?,
         headers: HeaderMap::from_iter([(
@@ -231,7 +231,7 @@ async fn fetch(issuer: &BaseUrl, http: &Http) -> Result<KeySet, AgentIdentityErr
             header::HeaderValue::from_static("application/json"),
         )]),
         body: None,
-        connection: Connection::Kept,
+        connection: ConnectionReuse::Pooled,
         within: KEYS_TIMEOUT,
         limit: MAX_KEYS_BYTES,
     };
@@ -243,7 +243,7 @@ async fn fetch(issuer: &BaseUrl, http: &Http) -> Result<KeySet, AgentIdentityErr
 }
 
 /// Finds a key by id. Keys of other types are ignored, because key sets mix them.
-fn find(keys: &KeySet, id: &str) -> Result<DecodingKey, AgentIdentityError> {
+fn find_key(keys: &KeySet, id: &str) -> Result<DecodingKey, AgentIdentityError> {
     let named = |key: &&Value| key.get("kid").and_then(Value::as_str) == Some(id);
     let key = keys.keys.iter().find(named);
     let key = key.ok_or(AgentIdentityError::UnknownKey)?;
@@ -288,12 +288,12 @@ impl AgentKey {
     /// Decrypts a base64 sealed box that was encrypted for this agent.
     fn unseal(&self, sealed: &str) -> Option<Vec<u8>> {
         let sealed = STANDARD.decode_to_vec(sealed.trim()).ok()?;
-        self.opener()?.unseal(&sealed).ok()
+        self.decryption_key()?.unseal(&sealed).ok()
     }
 
     /// Derives the Curve25519 key: the secret scalar of Ed25519 is the first half of the seed's
     /// hash, which the library clamps.
-    fn opener(&self) -> Option<SecretKey> {
+    fn decryption_key(&self) -> Option<SecretKey> {
         let seed: Curve25519SeedBin<'_> = self.0.seed().ok()?.as_be_bytes().ok()?;
         let hash = Sha512::digest(seed.as_ref());
         SecretKey::from_slice(hash.get(..32)?).ok()
@@ -318,22 +318,22 @@ const MAX_TASK_BYTES: usize = 64 << 10;
 struct TaskId(String);
 
 /// Registers a task. Retries transient failures a few times.
-async fn register(
+async fn register_task(
     runtime_id: &str,
     key: &AgentKey,
     issuer: &BaseUrl,
     http: &Http,
 ) -> Result<TaskId, AgentIdentityError> {
     Reach::Private.admit(issuer.url())?;
-    let url = url(issuer, runtime_id)?;
+    let url = task_url(issuer, runtime_id)?;
     let delay = RegistryDelay::random();
     let mut attempt = 0;
     loop {
-        let error = match once(&url, runtime_id, key, http).await {
+        let error = match try_register_task(&url, runtime_id, key, http).await {
             Ok(task) => return Ok(task),
             Err(error) => error,
         };
-        if attempt + 1 >= MAX_ATTEMPTS || !is_passing(&error) {
+        if attempt + 1 >= MAX_ATTEMPTS || !is_transient(&error) {
             return Err(error);
         }
         tracing::warn!(%error, "failed to register the agent's task; retrying");
@@ -342,7 +342,7 @@ async fn register(
     }
 }
 
-async fn once(
+async fn try_register_task(
     url: &Url,
     runtime_id: &str,
     key: &AgentKey,
@@ -350,12 +350,12 @@ async fn once(
 ) -> Result<TaskId, AgentIdentityError> {
     let timestamp = rfc3339(SystemTime::now());
     let signature = key.sign(&format!("{runtime_id}:{timestamp}"));
-    let request = Request {
+    let request = TaskRequest {
         timestamp,
         signature: signature.ok_or(AgentIdentityError::PrivateKey)?,
     };
     let body = serde_json::to_vec(&request).map_err(|_| AgentIdentityError::TaskId)?;
-    let call = Call {
+    let call = HttpCall {
         method: Method::POST,
         url: url.clone(),
         headers: HeaderMap::from_iter([(
@@ -363,7 +363,7 @@ async fn once(
             HeaderValue::from_static("application/json"),
         )]),
         body: Some(Bytes::from(body)),
-        connection: Connection::Fresh,
+        connection: ConnectionReuse::Fresh,
         within: TASK_TIMEOUT,
         limit: MAX_TASK_BYTES,
     };
@@ -371,16 +371,16 @@ async fn once(
     if !reply.status.is_success() {
         return Err(AgentIdentityError::TaskRefused(reply.status.as_u16()));
     }
-    let answer: Answer = read_object(&reply.body).map_err(|_| AgentIdentityError::TaskId)?;
+    let answer: TaskResponse = read_object(&reply.body).map_err(|_| AgentIdentityError::TaskId)?;
     answer.open(key).ok_or(AgentIdentityError::TaskId)
 }
 
-fn is_passing(error: &AgentIdentityError) -> bool {
+fn is_transient(error: &AgentIdentityError) -> bool {
     match error {
         AgentIdentityError::Exchange(error) => error.is_passing(),
         AgentIdentityError::TaskRefused(status) => matches!(status, 429 | 500..=599),
         AgentIdentityError::Token
-        | AgentIdentityError::Reach(_)
+        | AgentIdentityError::SecretScope(_)
         | AgentIdentityError::Url
         | AgentIdentityError::KeysRefused(_)
         | AgentIdentityError::Keys
@@ -392,11 +392,11 @@ fn is_passing(error: &AgentIdentityError) -> bool {
     }
 }
 
-fn url(issuer: &BaseUrl, runtime_id: &str) -> Result<Url, AgentIdentityError> {
+fn task_url(issuer: &BaseUrl, runtime_id: &str) -> Result<Url, AgentIdentityError> {
     let mut url = issuer
         .join("v1/agent")
         .map_err(|_| AgentIdentityError::Url)?;
-    // The id comes from a token: encode it as a single segment, whatever it contains.
+    // The id comes from a token: always encode it as a single segment.
     url.path_segments_mut()
         .map_err(|()| AgentIdentityError::Url)?
         .extend([runtime_id, "task", "register"]);
@@ -404,21 +404,21 @@ fn url(issuer: &BaseUrl, runtime_id: &str) -> Result<Url, AgentIdentityError> {
 }
 
 #[derive(Serialize)]
-struct Request {
+struct TaskRequest {
     timestamp: String,
     signature: String,
 }
 
 /// Response to a task registration: the id in plain text or sealed.
 #[derive(Deserialize)]
-struct Answer {
+struct TaskResponse {
     #[serde(default, alias = "taskId")]
     task_id: Option<String>,
     #[serde(default, alias = "encryptedTaskId")]
     encrypted_task_id: Option<Secret>,
 }
 
-impl Answer {
+impl TaskResponse {
     fn open(self, key: &AgentKey) -> Option<TaskId> {
         let id = match (self.task_id, self.encrypted_task_id) {
             (Some(id), _) => id,
@@ -437,10 +437,10 @@ impl fmt::Debug for TaskId {
 
 /// Formats a time as RFC 3339 in UTC with whole seconds.
 fn rfc3339(moment: SystemTime) -> String {
-    let written = OffsetDateTime::from(moment).format(SECONDS);
+    let written = OffsetDateTime::from(moment).format(RFC3339_SECONDS);
     // The value provides every component of the format, so formatting cannot fail.
     written.unwrap_or_default()
 }
 
-const SECONDS: &[BorrowedFormatItem<'_>] =
+const RFC3339_SECONDS: &[BorrowedFormatItem<'_>] =
     format_description!("[year]-[month]-[day]T[hour]:[minute]:[second]Z");

@@ -25,7 +25,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Bodies, CredentialError, Credentials, Reach, Token};
+use super::{BodyDisclosure, CredentialError, Credentials, Reach, Token};
 use crate::api::{EnvironmentId, read_object};
 
 /// Time limit for the first line.
@@ -35,12 +35,12 @@ pub(super) const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(30);
 /// next request.
 #[derive(Clone)]
 pub struct CredentialPipe {
-    pub(super) newest: watch::Receiver<Issued>,
-    clock: Clock,
+    pub(super) newest: watch::Receiver<IssuedToken>,
+    clock: UnixClock,
 }
 
 /// Returns the current Unix time in seconds.
-pub(super) type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
+pub(super) type UnixClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 impl CredentialPipe {
     /// Waits for the first token, then keeps reading in the background.
@@ -60,24 +60,24 @@ impl CredentialPipe {
     pub(super) async fn open_by<R>(
         reader: R,
         environment: EnvironmentId,
-        clock: Clock,
+        clock: UnixClock,
     ) -> Result<(Self, PipeEnd), PipeError>
     where
         R: AsyncRead + Send + Unpin + 'static,
     {
-        let mut lines = Lines::new(reader);
+        let mut lines = LineReader::new(reader);
         let first = timeout(FIRST_FRAME_TIMEOUT, lines.next())
             .await
             .map_err(|_| PipeError::Late(FIRST_FRAME_TIMEOUT))??;
         let first = first.ok_or(PipeError::Closed)?;
-        let (sender, newest) = watch::channel(Issued::read(&first, &environment, clock())?);
+        let (sender, newest) = watch::channel(IssuedToken::read(&first, &environment, clock())?);
         let pipe = Self {
             newest,
             clock: Arc::clone(&clock),
         };
         let reading = async move {
             while let Some(line) = lines.next().await? {
-                sender.send_replace(Issued::read(&line, &environment, clock())?);
+                sender.send_replace(IssuedToken::read(&line, &environment, clock())?);
                 tracing::debug!("executor credential replaced");
             }
             Ok(())
@@ -101,8 +101,8 @@ impl Credentials for CredentialPipe {
         Reach::Private
     }
 
-    fn bodies(&self) -> Bodies {
-        Bodies::Hidden
+    fn body_disclosure(&self) -> BodyDisclosure {
+        BodyDisclosure::Hidden
     }
 }
 
@@ -175,13 +175,13 @@ const VERSION: u64 = 1;
 
 /// A token and its expiry.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct Issued {
+pub(super) struct IssuedToken {
     pub(super) token: Token,
     /// Unix seconds. The token is invalid from then on.
     pub(super) expires_at: u64,
 }
 
-impl Issued {
+impl IssuedToken {
     /// Parses a line, with or without its line feed.
     pub(super) fn read(
         line: &[u8],
@@ -189,7 +189,7 @@ impl Issued {
         now: u64,
     ) -> Result<Self, PipeError> {
         // serde's error messages may repeat values, so they are dropped.
-        let frame: Frame = read_object(line).map_err(|_| PipeError::Invalid)?;
+        let frame: CredentialFrame = read_object(line).map_err(|_| PipeError::Invalid)?;
         let is_one_word = frame.token.bytes().all(|byte| byte.is_ascii_graphic());
         if frame.version != VERSION || !is_one_word {
             return Err(PipeError::Invalid);
@@ -215,7 +215,7 @@ impl Issued {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Frame {
+struct CredentialFrame {
     version: u64,
     environment_id: String,
     token: String,
@@ -227,12 +227,12 @@ pub(super) const MAX_LINE: usize = 16_384;
 
 /// Reads complete lines.
 #[derive(Debug)]
-pub(in crate::credentials) struct Lines<R> {
+pub(in crate::credentials) struct LineReader<R> {
     reader: BufReader<R>,
     line: Vec<u8>,
 }
 
-impl<R: AsyncRead + Unpin> Lines<R> {
+impl<R: AsyncRead + Unpin> LineReader<R> {
     pub(in crate::credentials) fn new(reader: R) -> Self {
         Self {
             reader: BufReader::new(reader),

@@ -13,10 +13,12 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::task::spawn_blocking;
 
-use super::{AccountId, ApiKey, CredentialError, Credentials, Fedramp, Reach, Token, TokenError};
+use super::{
+    AccountId, ApiKey, CredentialError, Credentials, FedrampHosting, Reach, Token, TokenError,
+};
 use crate::api::{Secret, read_object};
 
-/// Longest file. Tokens take a few kilobytes each.
+/// Longest file. AccountTokens take a few kilobytes each.
 const MAX_BYTES: u64 = 1 << 20;
 /// Claim under which the vendor's identity tokens keep their own claims.
 const CLAIMS: &str = "https://api.openai.com/auth";
@@ -61,19 +63,19 @@ impl Credentials for SignIn {
 
 /// The content of a sign-in file.
 #[derive(Debug)]
-enum Stored {
+enum StoredSignIn {
     ApiKey(ApiKey),
     Account {
         token: Token,
         account: Option<AccountId>,
-        fedramp: Fedramp,
+        fedramp: FedrampHosting,
     },
 }
 
-impl Stored {
+impl StoredSignIn {
     fn parse(text: &[u8]) -> Result<Self, SignInError> {
         // serde's error messages may repeat values, so they are dropped.
-        let state: State = read_object(text).map_err(|_| SignInError::Malformed)?;
+        let state: SignInFile = read_object(text).map_err(|_| SignInError::Malformed)?;
         let key = state.openai_api_key.filter(|key| !key.is_blank());
         let by_account = state
             .auth_mode
@@ -91,12 +93,12 @@ impl Stored {
         Ok(Self::ApiKey(ApiKey::new(Token::new(key.expose())?)))
     }
 
-    fn account(tokens: &Tokens) -> Result<Self, SignInError> {
+    fn account(tokens: &AccountTokens) -> Result<Self, SignInError> {
         let account = tokens.account_id.as_deref().map(AccountId::new);
         Ok(Self::Account {
             token: Token::new(tokens.access_token.expose())?,
             account: account.transpose()?,
-            fedramp: tokens.id_token.as_ref().map_or(Fedramp::No, fedramp),
+            fedramp: tokens.id_token.as_ref().map_or(FedrampHosting::No, fedramp),
         })
     }
 
@@ -131,17 +133,17 @@ const API_KEY_MODE: &str = "apikey";
 
 /// The members of the file that are used here.
 #[derive(Deserialize)]
-struct State {
+struct SignInFile {
     #[serde(default)]
     auth_mode: Option<String>,
     #[serde(default, rename = "OPENAI_API_KEY")]
     openai_api_key: Option<Secret>,
     #[serde(default)]
-    tokens: Option<Tokens>,
+    tokens: Option<AccountTokens>,
 }
 
 #[derive(Deserialize)]
-struct Tokens {
+struct AccountTokens {
     access_token: Secret,
     #[serde(default)]
     account_id: Option<String>,
@@ -150,7 +152,7 @@ struct Tokens {
     id_token: Option<Secret>,
 }
 
-fn fedramp(id_token: &Secret) -> Fedramp {
+fn fedramp(id_token: &Secret) -> FedrampHosting {
     let read = || {
         let claims = id_token.expose().split('.').nth(1)?;
         let claims = URL_SAFE_NO_PAD.decode_to_vec(claims).ok()?;
@@ -163,9 +165,9 @@ fn fedramp(id_token: &Secret) -> Fedramp {
     read().unwrap_or(false).into()
 }
 
-async fn load(file: PathBuf) -> Result<Stored, SignInError> {
+async fn load(file: PathBuf) -> Result<StoredSignIn, SignInError> {
     let read = spawn_blocking(move || read(&file)).await;
-    Stored::parse(&read.map_err(io::Error::other)??)
+    StoredSignIn::parse(&read.map_err(io::Error::other)??)
 }
 
 /// Reads a file up to a maximum length. Blocks.
@@ -206,7 +208,7 @@ mod tests {
     use super::*;
 
     fn headers(state: &str) -> Result<HeaderMap, SignInError> {
-        Ok(Stored::parse(state.as_bytes())?.headers())
+        Ok(StoredSignIn::parse(state.as_bytes())?.headers())
     }
 
     #[test]
@@ -222,7 +224,7 @@ mod tests {
         assert_eq!(headers["chatgpt-account-id"], "acc-1");
         assert_eq!(headers["x-openai-fedramp"], "true");
         assert_eq!(headers.len(), 3);
-        let stored = Stored::parse(state.as_bytes()).unwrap();
+        let stored = StoredSignIn::parse(state.as_bytes()).unwrap();
         assert_eq!(stored.reach(), Reach::Anywhere);
         assert!(!format!("{stored:?}").contains("tok-1"));
     }
@@ -230,7 +232,7 @@ mod tests {
     #[test]
     fn api_key_is_limited_to_its_vendor() {
         let state = r#"{"OPENAI_API_KEY":"key-1"}"#;
-        let stored = Stored::parse(state.as_bytes()).unwrap();
+        let stored = StoredSignIn::parse(state.as_bytes()).unwrap();
         assert_eq!(stored.headers()["authorization"], "Bearer key-1");
         assert_eq!((stored.headers().len(), stored.reach()), (1, Reach::Vendor));
     }

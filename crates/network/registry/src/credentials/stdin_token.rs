@@ -11,8 +11,8 @@ use serde::Deserialize;
 use tokio::io::AsyncRead;
 
 use super::{
-    AccountId, Bodies, CredentialError, Credentials, PipeError, Reach, Token,
-    credential_pipe::Lines,
+    AccountId, BodyDisclosure, CredentialError, Credentials, PipeError, Reach, Token,
+    credential_pipe::LineReader,
 };
 
 /// A bearer token for every request to the registry.
@@ -39,8 +39,8 @@ impl Credentials for RegistrationBearer {
         Reach::Private
     }
 
-    fn bodies(&self) -> Bodies {
-        Bodies::Hidden
+    fn body_disclosure(&self) -> BodyDisclosure {
+        BodyDisclosure::Hidden
     }
 }
 
@@ -64,7 +64,7 @@ impl ChatGptToken {
     ) -> Result<Self, StdinTokenError> {
         let line = line(reader).await?.ok_or(StdinTokenError::ChatGptLine)?;
         let token = token(&line).ok_or(StdinTokenError::InvalidChatGpt)?;
-        let claimed = Claims::read(&line).ok_or(StdinTokenError::InvalidChatGpt)?;
+        let claimed = ChatGptClaims::read(&line).ok_or(StdinTokenError::InvalidChatGpt)?;
         let account = match (claimed.chatgpt_account_id, account) {
             (Some(claimed), Some(given)) if claimed != given => {
                 return Err(StdinTokenError::AccountMismatch);
@@ -92,14 +92,14 @@ impl Credentials for ChatGptToken {
         Reach::Https
     }
 
-    fn bodies(&self) -> Bodies {
-        Bodies::Hidden
+    fn body_disclosure(&self) -> BodyDisclosure {
+        BodyDisclosure::Hidden
     }
 }
 
 /// Reads one line. Returns `None` if it is incomplete or too long.
 async fn line(reader: impl AsyncRead + Unpin) -> Result<Option<Vec<u8>>, StdinTokenError> {
-    match Lines::new(reader).next().await {
+    match LineReader::new(reader).next().await {
         Ok(Some(mut line)) => {
             if line.last() == Some(&b'\r') {
                 line.pop();
@@ -120,18 +120,18 @@ fn token(line: &[u8]) -> Option<Token> {
 
 /// The claims of a ChatGPT access token that are used here.
 #[derive(Default, Deserialize)]
-struct Claims {
+struct ChatGptClaims {
     #[serde(default)]
     chatgpt_account_id: Option<String>,
 }
 
-impl Claims {
+impl ChatGptClaims {
     /// Decodes the payload of a JWT. Returns `None` if it is not a JWT.
     fn read(jwt: &[u8]) -> Option<Self> {
         #[derive(Deserialize)]
-        struct Payload {
+        struct JwtPayload {
             #[serde(default, rename = "https://api.openai.com/auth")]
-            auth: Option<Claims>,
+            auth: Option<ChatGptClaims>,
         }
 
         let mut parts = jwt.splitn(3, |byte| *byte == b'.');
@@ -140,7 +140,7 @@ impl Claims {
             return None;
         }
         let payload = URL_SAFE_NO_PAD.decode_to_vec(payload).ok()?;
-        let payload: Payload = crate::api::read_object(&payload).ok()?;
+        let payload: JwtPayload = crate::api::read_object(&payload).ok()?;
         Some(payload.auth.unwrap_or_default())
     }
 }
@@ -184,8 +184,8 @@ mod tests {
     async fn bearer(input: &[u8]) -> Result<String, StdinTokenError> {
         let bearer = RegistrationBearer::read(input).await?;
         assert_eq!(
-            (bearer.reach(), bearer.bodies()),
-            (Reach::Private, Bodies::Hidden)
+            (bearer.reach(), bearer.body_disclosure()),
+            (Reach::Private, BodyDisclosure::Hidden)
         );
         let headers = bearer.headers().await.unwrap();
         Ok(headers["authorization"].to_str().unwrap().to_owned())
@@ -225,8 +225,8 @@ mod tests {
         let input = format!("{line}\n");
         let token = ChatGptToken::read(input.as_bytes(), given).await?;
         assert_eq!(
-            (token.reach(), token.bodies()),
-            (Reach::Https, Bodies::Hidden)
+            (token.reach(), token.body_disclosure()),
+            (Reach::Https, BodyDisclosure::Hidden)
         );
         let headers = token.headers().await.unwrap();
         assert_eq!(headers["authorization"], format!("Bearer {line}"));

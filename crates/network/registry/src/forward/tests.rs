@@ -10,7 +10,7 @@ use exec_transport::{
 use exec_wire::outgoing::Outgoing;
 use tokio::time::timeout;
 
-use super::{PumpError, run, *};
+use super::{ForwardError, pump_stream, *};
 
 fn push(link: &mut Link, message: &[u8]) {
     link.writer
@@ -30,7 +30,7 @@ async fn messages_sent_before_the_destination_opens_arrive_first() {
     }
     let (open, opened) = tokio::sync::oneshot::channel();
     let opening = async { opened.await.map_err(|_| ConnectError::Closed) };
-    let pump = tokio::spawn(run(stream, opening));
+    let pump = tokio::spawn(pump_stream(stream, opening));
     // The pump has taken the one message that it buffers while waiting.
     tokio::task::yield_now().await;
     open.send(destination).unwrap();
@@ -45,7 +45,7 @@ async fn messages_sent_before_the_destination_opens_arrive_first() {
 #[tokio::test]
 async fn stream_end_cancels_opening_the_destination() {
     let (stream, harness) = memory::pair();
-    let pump = tokio::spawn(run(stream, std::future::pending()));
+    let pump = tokio::spawn(pump_stream(stream, std::future::pending()));
     drop(harness);
     pump.await.unwrap().unwrap();
 }
@@ -53,15 +53,15 @@ async fn stream_end_cancels_opening_the_destination() {
 #[tokio::test]
 async fn failure_to_open_the_destination_ends_the_stream() {
     let (stream, mut harness) = memory::pair();
-    let ended = run(stream, ready(Err(ConnectError::Closed))).await;
-    assert!(matches!(ended, Err(PumpError::Open(_))), "{ended:?}");
+    let ended = pump_stream(stream, ready(Err(ConnectError::Closed))).await;
+    assert!(matches!(ended, Err(ForwardError::Open(_))), "{ended:?}");
     assert!(harness.reader.next().await.unwrap().is_none());
 }
 
 #[tokio::test(start_paused = true)]
 async fn slow_reader_applies_backpressure_without_loss() {
     let ((stream, mut harness), (destination, mut there)) = (memory::pair(), memory::pair());
-    let pump = tokio::spawn(run(stream, ready(Ok(destination))));
+    let pump = tokio::spawn(pump_stream(stream, ready(Ok(destination))));
     // Messages of 256 KiB: each link buffers 64 of them, the pump about four.
     let message = vec![b'x'; 256 << 10];
     let mut sent = 0;
@@ -103,13 +103,12 @@ async fn messages_before_a_destination_failure_are_delivered() {
     // The destination reads no more, and writes to it fail.
     drop(there);
     send(&mut harness, b"too late").await;
-    let pump = tokio::spawn(run(stream, ready(Ok(destination))));
+    let pump = tokio::spawn(pump_stream(stream, ready(Ok(destination))));
     for message in ["1", "2"] {
         assert_eq!(harness.reader.next().await.unwrap().unwrap(), message);
     }
     let ended = pump.await.unwrap();
-    let broken =
-        matches!(&ended, Err(PumpError::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe);
+    let broken = matches!(&ended, Err(ForwardError::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe);
     assert!(broken || ended.is_ok(), "{ended:?}");
     assert!(harness.reader.next().await.unwrap().is_none());
 }

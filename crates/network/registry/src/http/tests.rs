@@ -23,11 +23,11 @@ use tokio::{
 };
 use url::Url;
 
-use super::{Call, Connection, ExchangeError, Http};
+use super::{ConnectionReuse, ExchangeError, Http, HttpCall};
 
 /// A received request.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ReceivedRequest {
     pub(crate) method: Method,
     pub(crate) target: String,
     pub(crate) headers: HeaderMap,
@@ -36,31 +36,31 @@ pub(crate) struct Seen {
     pub(crate) peer: SocketAddr,
 }
 
-impl Seen {
+impl ReceivedRequest {
     /// Returns the body as JSON.
     pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.body).unwrap()
     }
 }
 
-/// Answers a request, given the number of requests before it.
-type Answers = dyn Fn(usize, &Seen) -> Response<Full<Bytes>> + Send + Sync;
+/// ResponseScript a request, given the number of requests before it.
+type ResponseScript = dyn Fn(usize, &ReceivedRequest) -> Response<Full<Bytes>> + Send + Sync;
 
 /// An HTTP server on loopback. It stops when dropped.
 pub(crate) struct Server {
     port: u16,
-    seen: Arc<Mutex<Vec<Seen>>>,
+    seen: Arc<Mutex<Vec<ReceivedRequest>>>,
     task: AbortHandle,
 }
 
 impl Server {
     pub(crate) async fn start(
-        answers: impl Fn(usize, &Seen) -> Response<Full<Bytes>> + Send + Sync + 'static,
+        answers: impl Fn(usize, &ReceivedRequest) -> Response<Full<Bytes>> + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let shared: (Arc<Answers>, _) = (Arc::new(answers), Arc::clone(&seen));
+        let shared: (Arc<ResponseScript>, _) = (Arc::new(answers), Arc::clone(&seen));
         let task = tokio::spawn(async move {
             // Connections end with this task.
             let mut connections = JoinSet::new();
@@ -71,7 +71,7 @@ impl Server {
                     let (answers, seen) = (Arc::clone(&answers), Arc::clone(&seen));
                     async move {
                         let (head, body) = request.into_parts();
-                        let request = Seen {
+                        let request = ReceivedRequest {
                             method: head.method,
                             target: head.uri.to_string(),
                             headers: head.headers,
@@ -103,7 +103,7 @@ impl Server {
     }
 
     /// Returns the requests received so far.
-    pub(crate) fn seen(&self) -> Vec<Seen> {
+    pub(crate) fn seen(&self) -> Vec<ReceivedRequest> {
         self.seen.lock().unwrap().clone()
     }
 }
@@ -126,7 +126,7 @@ pub(crate) fn http() -> Http {
 }
 
 /// Accepts connections, reads once, writes `said`, and then keeps the connection open or closes it.
-async fn odd_server(said: &'static [u8], then: Then) -> Url {
+async fn raw_server(said: &'static [u8], then: AfterResponse) -> Url {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(async move {
@@ -137,8 +137,8 @@ async fn odd_server(said: &'static [u8], then: Then) -> Url {
             let _: usize = stream.read(&mut request).await.unwrap();
             stream.write_all(said).await.unwrap();
             match then {
-                Then::Keep => kept.push(stream),
-                Then::Close => {}
+                AfterResponse::Keep => kept.push(stream),
+                AfterResponse::Close => {}
             }
         }
     });
@@ -146,18 +146,18 @@ async fn odd_server(said: &'static [u8], then: Then) -> Url {
 }
 
 #[derive(Clone, Copy)]
-enum Then {
+enum AfterResponse {
     Keep,
     Close,
 }
 
-fn get(url: Url) -> Call {
-    Call {
+fn get(url: Url) -> HttpCall {
+    HttpCall {
         method: Method::GET,
         url,
         headers: HeaderMap::new(),
         body: None,
-        connection: Connection::Kept,
+        connection: ConnectionReuse::Pooled,
         within: Duration::from_secs(10),
         limit: 100,
     }
@@ -242,7 +242,7 @@ async fn truncated_response_is_interrupted() {
         b"HTTP/1.1 200 OK\r\ncontent-le",
         b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nabc",
     ] {
-        let url = odd_server(said, Then::Close).await;
+        let url = raw_server(said, AfterResponse::Close).await;
         let error = http().send(get(url)).await.unwrap_err();
         assert!(matches!(error, ExchangeError::Interrupted(_)), "{error:?}");
         assert!(error.is_passing());
@@ -252,7 +252,7 @@ async fn truncated_response_is_interrupted() {
 #[tokio::test(start_paused = true)]
 async fn one_deadline_covers_head_and_body() {
     for said in [&b""[..], b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nabc"] {
-        let url = odd_server(said, Then::Keep).await;
+        let url = raw_server(said, AfterResponse::Keep).await;
         let begun = Instant::now();
         let error = http().send(get(url)).await.unwrap_err();
         assert!(matches!(error, ExchangeError::Timeout(_)), "{error:?}");

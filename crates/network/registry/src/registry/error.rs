@@ -4,12 +4,12 @@ use http::StatusCode;
 
 use crate::{
     api::{Code, ErrorBody},
-    credentials::{Bodies, CredentialError},
-    http::{ExchangeError, Reply},
+    credentials::{BodyDisclosure, CredentialError},
+    http::{ExchangeError, HttpReply},
 };
 
 /// Maximum length of a response body in an error, in characters.
-const MAX_SHOWN: usize = 4096;
+const MAX_TEXT_CHARS: usize = 4096;
 
 /// Why a request to a registry failed.
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +31,7 @@ pub enum RegistryError {
     #[error("registry did not respond")]
     Exchange(#[from] ExchangeError),
     /// Caller: the registry does not know the caller (401) or denies access (403).
-    #[error("registry refused the credentials: {status}{}", shown(.text.as_ref()))]
+    #[error("registry refused the credentials: {status}{}", text_suffix(.text.as_ref()))]
     Denied {
         /// The HTTP status.
         status: u16,
@@ -39,7 +39,7 @@ pub enum RegistryError {
         text: Option<String>,
     },
     /// Peer: the registry refused.
-    #[error("registry refused: {status}{}", shown(.text.as_ref()))]
+    #[error("registry refused: {status}{}", text_suffix(.text.as_ref()))]
     Refused {
         /// The HTTP status.
         status: u16,
@@ -53,13 +53,13 @@ pub enum RegistryError {
     Malformed(#[source] Option<serde_json::Error>),
     /// Peer: a member of the response is missing or does not match the request.
     #[error("response of the registry has a missing or unexpected {0}")]
-    Member(Member),
+    ResponseMember(ResponseMember),
 }
 
 /// A member of a response.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
-pub enum Member {
+pub enum ResponseMember {
     /// `environment_id`
     EnvironmentId,
     /// `security_profile`
@@ -74,7 +74,7 @@ pub enum Member {
     Authorization,
 }
 
-impl std::fmt::Display for Member {
+impl std::fmt::Display for ResponseMember {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::EnvironmentId => "environment id",
@@ -89,11 +89,11 @@ impl std::fmt::Display for Member {
 
 impl RegistryError {
     /// Creates the error of a response without a success status.
-    pub(super) fn refused(reply: &Reply, bodies: Bodies) -> Self {
+    pub(super) fn refused(reply: &HttpReply, bodies: BodyDisclosure) -> Self {
         let read = ErrorBody::read(&reply.body);
         let text = match bodies {
-            Bodies::Shown => text(read.as_ref(), &reply.body),
-            Bodies::Hidden => None,
+            BodyDisclosure::Shown => display_text(read.as_ref(), &reply.body),
+            BodyDisclosure::Hidden => None,
         };
         let status = reply.status.as_u16();
         if matches!(
@@ -107,11 +107,11 @@ impl RegistryError {
     }
 
     /// Creates the error of a malformed success response.
-    pub(super) fn malformed(error: serde_json::Error, bodies: Bodies) -> Self {
+    pub(super) fn malformed(error: serde_json::Error, bodies: BodyDisclosure) -> Self {
         // serde's error messages may repeat values.
         match bodies {
-            Bodies::Shown => Self::Malformed(Some(error)),
-            Bodies::Hidden => Self::Malformed(None),
+            BodyDisclosure::Shown => Self::Malformed(Some(error)),
+            BodyDisclosure::Hidden => Self::Malformed(None),
         }
     }
 
@@ -153,14 +153,14 @@ impl RegistryError {
             | Self::StreamId
             | Self::Denied { .. }
             | Self::Malformed(_)
-            | Self::Member(_) => false,
+            | Self::ResponseMember(_) => false,
         }
     }
 }
 
 /// Returns the displayable text of an error response: code and message, or the body if it has
 /// neither.
-fn text(read: Option<&ErrorBody>, body: &[u8]) -> Option<String> {
+fn display_text(read: Option<&ErrorBody>, body: &[u8]) -> Option<String> {
     let said = match read.map(|body| &body.error) {
         Some(error) => {
             let parts = [error.code.as_deref(), error.message.as_deref()];
@@ -171,10 +171,15 @@ fn text(read: Option<&ErrorBody>, body: &[u8]) -> Option<String> {
     };
     // Prevents terminal escape sequences.
     let printable = |c: char| if c.is_control() { ' ' } else { c };
-    let said: String = said.trim().chars().take(MAX_SHOWN).map(printable).collect();
+    let said: String = said
+        .trim()
+        .chars()
+        .take(MAX_TEXT_CHARS)
+        .map(printable)
+        .collect();
     (!said.is_empty()).then_some(said)
 }
 
-fn shown(text: Option<&String>) -> String {
+fn text_suffix(text: Option<&String>) -> String {
     text.map_or_else(String::new, |text| format!(": {text}"))
 }

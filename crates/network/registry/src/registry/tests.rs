@@ -14,12 +14,15 @@ use http_body_util::Full;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, time::Instant};
 
-use super::{Member, RegistryError, *};
+use super::{RegistryError, ResponseMember, *};
 use crate::{
-    api::{Code, Connected, EnvironmentId, Registered, SECURITY_PROFILE, Secret, Validate},
+    api::{
+        Code, ConnectResponse, EnvironmentId, RegisterResponse, SECURITY_PROFILE, Secret,
+        ValidateRequest,
+    },
     credentials::{
         AccountId, ApiKey, Bearer, CredentialError, CredentialPipe, Credentials, HarnessToken,
-        ReachError, Token,
+        SecretScopeError, Token,
     },
     http::{
         BaseUrl, ExchangeError,
@@ -81,7 +84,7 @@ fn json(status: u16, body: &Value) -> Response<Full<Bytes>> {
 }
 
 /// Sends `connect` to a registry with the given response.
-async fn connect(status: u16, body: impl Into<Bytes>) -> Result<Connected, RegistryError> {
+async fn connect(status: u16, body: impl Into<Bytes>) -> Result<ConnectResponse, RegistryError> {
     let body = body.into();
     let server = Server::start(move |_, _| answer(status, body.clone())).await;
     registry(&server).connect(&environment(), &key()).await
@@ -99,12 +102,12 @@ fn refused(status: u16, code: Option<Code>) -> RegistryError {
 async fn registration_conflict_is_retried_without_limit() {
     let (delay, times) = (RegistryDelay::new("key"), RefCell::new(Vec::new()));
     let begun = Instant::now();
-    let registered = until_settled(&delay, RegistryError::may_register_again, || {
+    let registered = retry_until_final(&delay, RegistryError::may_register_again, || {
         times.borrow_mut().push(begun.elapsed());
         let number = times.borrow().len();
         async move {
             match number {
-                20 => Ok(Registered {
+                20 => Ok(RegisterResponse {
                     environment_id: "e".to_owned(),
                     url: Secret::new("u"),
                     security_profile: SECURITY_PROFILE.to_owned(),
@@ -143,9 +146,9 @@ async fn other_failures_are_not_retried() {
     for make in finals {
         let (mut asked, delay) = (0, RegistryDelay::new("key"));
         let again = RegistryError::may_register_again;
-        let settled = until_settled(&delay, again, || {
+        let settled = retry_until_final(&delay, again, || {
             asked += 1;
-            async { Err::<Registered, _>(make()) }
+            async { Err::<RegisterResponse, _>(make()) }
         });
         assert!(settled.await.is_err());
         assert_eq!(asked, 1, "{:?}", make());
@@ -233,7 +236,7 @@ async fn requests_carry_the_trace_context() {
 async fn validate_sends_the_stream_id_once() {
     let server =
         Server::start(|number, _| json(200, &json!({"valid": number == 0, "extra": "x"}))).await;
-    let request = Validate {
+    let request = ValidateRequest {
         executor_registration_id: "reg-1".to_owned(),
         harness_public_key: key(),
         harness_key_authorization: Secret::new("auth-1"),
@@ -284,11 +287,11 @@ async fn secret_is_not_sent_outside_its_scope() {
         Registry::new(BaseUrl::parse(base).unwrap(), credentials, http())
     };
     let refused = new("https://a.test", Arc::new(ApiKey::new(token())));
-    let reason = ReachError::NotTheVendor("https://a.test".to_owned());
-    assert!(matches!(refused, Err(CredentialError::Reach(found)) if found == reason));
+    let reason = SecretScopeError::NotTheVendor("https://a.test".to_owned());
+    assert!(matches!(refused, Err(CredentialError::SecretScope(found)) if found == reason));
     let refused = new("http://a.test", Arc::new(Bearer::new(token())));
-    let reason = ReachError::InTheClear("http://a.test".to_owned());
-    assert!(matches!(refused, Err(CredentialError::Reach(found)) if found == reason));
+    let reason = SecretScopeError::InTheClear("http://a.test".to_owned());
+    assert!(matches!(refused, Err(CredentialError::SecretScope(found)) if found == reason));
     assert!(new("http://localhost", Arc::new(ApiKey::new(token()))).is_ok());
     let anywhere = Arc::new(HarnessToken::new(token(), None));
     let clear = new("http://a.test", anywhere).unwrap();
@@ -333,11 +336,11 @@ async fn registration_must_match_environment_and_profile() {
         (made, server.seen().len())
     };
     for (member, found) in [
-        ("environment_id", Member::EnvironmentId),
-        ("security_profile", Member::SecurityProfile),
+        ("environment_id", ResponseMember::EnvironmentId),
+        ("security_profile", ResponseMember::SecurityProfile),
     ] {
         let (made, asked) = register(with(registered(), member, Some(json!("other")))).await;
-        assert!(matches!(made, Err(RegistryError::Member(member)) if member == found));
+        assert!(matches!(made, Err(RegistryError::ResponseMember(member)) if member == found));
         assert_eq!(asked, 1);
     }
     for member in [
@@ -368,17 +371,17 @@ async fn registration_must_match_environment_and_profile() {
 async fn connect_response_must_be_complete() {
     let connect = async |body: Value| connect(200, body.to_string()).await;
     for (member, found) in [
-        ("environment_id", Member::EnvironmentId),
-        ("security_profile", Member::SecurityProfile),
-        ("url", Member::Url),
-        ("executor_registration_id", Member::RegistrationId),
-        ("harness_key_authorization", Member::Authorization),
+        ("environment_id", ResponseMember::EnvironmentId),
+        ("security_profile", ResponseMember::SecurityProfile),
+        ("url", ResponseMember::Url),
+        ("executor_registration_id", ResponseMember::RegistrationId),
+        ("harness_key_authorization", ResponseMember::Authorization),
     ] {
         let error = connect(with(connected(), member, Some(json!(" "))))
             .await
             .unwrap_err();
         assert!(
-            matches!(error, RegistryError::Member(member) if member == found),
+            matches!(error, RegistryError::ResponseMember(member) if member == found),
             "{error}"
         );
         assert!(!error.may_connect_again());
@@ -402,18 +405,21 @@ async fn direct_registration_requires_an_encrypted_websocket() {
         registry(&server).direct_register(&environment()).await
     };
     for (member, found) in [
-        ("environment_id", Member::EnvironmentId),
-        ("transport", Member::Transport),
-        ("registration_id", Member::RegistrationId),
-        ("url", Member::Url),
+        ("environment_id", ResponseMember::EnvironmentId),
+        ("transport", ResponseMember::Transport),
+        ("registration_id", ResponseMember::RegistrationId),
+        ("url", ResponseMember::Url),
     ] {
         let made = direct_register(member, " ").await;
-        assert!(matches!(made, Err(RegistryError::Member(member)) if member == found));
+        assert!(matches!(made, Err(RegistryError::ResponseMember(member)) if member == found));
     }
     for url in ["nonsense", "https://host.test", "http://127.0.0.1"] {
         let made = direct_register("url", url).await;
         assert!(
-            matches!(made, Err(RegistryError::Member(Member::Url))),
+            matches!(
+                made,
+                Err(RegistryError::ResponseMember(ResponseMember::Url))
+            ),
             "{url}"
         );
     }
@@ -626,7 +632,7 @@ async fn response_bodies_are_hidden_with_a_credential_pipe() {
 
 #[tokio::test]
 async fn failed_validation_is_an_error_without_the_body() {
-    let request = Validate {
+    let request = ValidateRequest {
         executor_registration_id: "reg-1".to_owned(),
         harness_public_key: key(),
         harness_key_authorization: Secret::new("auth-1"),

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use exec_registry::{
     api::EnvironmentId,
+    api::sigv4::{SecretKey, SigV4Timestamp, SignedRequest, VerifyError, verify},
     aws::{Chain, EnvironmentValues, Settings as AwsSettings},
     credentials::{Bearer, Token},
     delay::RegistryDelay,
@@ -11,7 +12,6 @@ use exec_registry::{
     executor::Dialing,
     http::{BaseUrl, Http},
     registry::Registry,
-    sigv4::{Presented, SecretKey, Timestamp, VerifyError, verify},
 };
 use exec_transport::link::{Encoding, Link};
 use exec_wire::outgoing::Outgoing;
@@ -23,7 +23,7 @@ use tokio::{
     time::Instant,
 };
 
-use crate::registry_server::{Request, Stand, frame};
+use crate::registry_server::{RegistryServer, Request, frame};
 
 const REGISTER: &str = "/cloud/environment/env-1/direct/register";
 
@@ -54,8 +54,8 @@ fn token() -> Proof {
     Proof::Token(Arc::new(Bearer::new(token)))
 }
 
-fn run(stand: &Stand, proof: Proof) -> Running {
-    let base = BaseUrl::parse(&stand.http()).unwrap();
+fn run(server: &RegistryServer, proof: Proof) -> Running {
+    let base = BaseUrl::parse(&server.http()).unwrap();
     let http = Http::without_tls().unwrap();
     let executor = DirectExecutor::new(Settings {
         registry: Registry::new(base.clone(), proof.credentials(), http).unwrap(),
@@ -81,8 +81,8 @@ fn registered(url: &str) -> serde_json::Value {
     })
 }
 
-async fn register(stand: &mut Stand, url: &str) {
-    let request = stand.expect("POST", REGISTER).await;
+async fn register(server: &mut RegistryServer, url: &str) {
+    let request = server.expect("POST", REGISTER).await;
     assert_eq!(&request.body[..], br#"{"transport":"direct_jsonrpc_v1"}"#);
     request.reply(200, registered(url)).await;
 }
@@ -92,22 +92,22 @@ fn verified(request: &Request, service: &str) -> Result<String, VerifyError> {
         .target
         .split_once('?')
         .unwrap_or((&request.target, ""));
-    let presented = Presented {
+    let presented = SignedRequest {
         method: &request.method,
         path,
         query,
         headers: &request.headers,
         body: &request.body,
     };
-    let now = Timestamp::new(std::time::SystemTime::now());
+    let now = SigV4Timestamp::new(std::time::SystemTime::now());
     verify(presented, service, &now, |_| Some(SecretKey::new("s3cret")))
 }
 
 #[tokio::test(start_paused = true)]
 async fn both_requests_are_signed_without_other_credentials() {
-    let mut stand = Stand::start().await;
-    let running = run(&stand, signature().await);
-    let request = stand.expect("POST", REGISTER).await;
+    let mut server = RegistryServer::start().await;
+    let running = run(&server, signature().await);
+    let request = server.expect("POST", REGISTER).await;
     assert_eq!(
         verified(&request, DEFAULT_SERVICE),
         Ok("ASIAEXAMPLE".to_owned())
@@ -116,9 +116,9 @@ async fn both_requests_are_signed_without_other_credentials() {
     let signed = "SignedHeaders=content-type;host;x-amz-date;x-amz-security-token,";
     assert!(authorization.contains(signed), "{authorization}");
     assert!(request.header("x-amz-content-sha256").is_none());
-    let url = stand.ws("/executors/env-1?b=2&a=x%2Fy");
+    let url = server.ws("/executors/env-1?b=2&a=x%2Fy");
     request.reply(200, registered(&url)).await;
-    let request = stand.expect("GET", "/executors/env-1?b=2&a=x%2Fy").await;
+    let request = server.expect("GET", "/executors/env-1?b=2&a=x%2Fy").await;
     assert_eq!(
         verified(&request, DEFAULT_SERVICE),
         Ok("ASIAEXAMPLE".to_owned())
@@ -133,11 +133,11 @@ async fn both_requests_are_signed_without_other_credentials() {
 
 #[tokio::test(start_paused = true)]
 async fn messages_are_text_frames_without_pings() {
-    let mut stand = Stand::start().await;
-    let mut running = run(&stand, signature().await);
-    let url = stand.ws("/x");
-    register(&mut stand, &url).await;
-    let mut socket = stand.expect("GET", "/x").await.upgrade().await;
+    let mut server = RegistryServer::start().await;
+    let mut running = run(&server, signature().await);
+    let url = server.ws("/x");
+    register(&mut server, &url).await;
+    let mut socket = server.expect("GET", "/x").await.upgrade().await;
     let mut link = running.links.recv().await.unwrap();
     // A text frame of three bytes, unmasked as servers send it.
     socket.write_all(b"\x81\x03abc").await.unwrap();
@@ -159,21 +159,21 @@ async fn messages_are_text_frames_without_pings() {
 
 #[tokio::test(start_paused = true)]
 async fn next_websocket_is_dialled_after_the_previous_ends() {
-    let mut stand = Stand::start().await;
-    let mut running = run(&stand, token());
-    let url = stand.ws("/x");
-    register(&mut stand, &url).await;
+    let mut server = RegistryServer::start().await;
+    let mut running = run(&server, token());
+    let url = server.ws("/x");
+    register(&mut server, &url).await;
     let pause = RegistryDelay::new("env-1").after(0);
     for _ in 0..3 {
-        let mut there = stand.expect("GET", "/x").await.link().await;
+        let mut there = server.expect("GET", "/x").await.link().await;
         let mut link = running.links.recv().await.unwrap();
         // While the link is in use, however long, no other is dialled.
-        stand.expect_nothing(Duration::from_secs(100)).await;
+        server.expect_nothing(Duration::from_secs(100)).await;
         there.writer.close().await.unwrap();
         assert!(link.reader.next().await.unwrap().is_none());
         let ended = Instant::now();
         drop(link);
-        let request = stand.expect("GET", "/x").await;
+        let request = server.expect("GET", "/x").await;
         // The delay is always the same, to the millisecond.
         let waited = request.at - ended;
         assert!(
@@ -186,14 +186,14 @@ async fn next_websocket_is_dialled_after_the_previous_ends() {
 
 #[tokio::test(start_paused = true)]
 async fn transient_failures_are_retried_at_the_same_url() {
-    let mut stand = Stand::start().await;
-    let mut running = run(&stand, token());
-    let url = stand.ws("/x");
-    register(&mut stand, &url).await;
+    let mut server = RegistryServer::start().await;
+    let mut running = run(&server, token());
+    let url = server.ws("/x");
+    register(&mut server, &url).await;
     let delay = RegistryDelay::new("env-1");
     let mut last: Option<Instant> = None;
     for (attempt, status) in (0..).zip([408, 429, 500, 502, 503, 504, 302, 200]) {
-        let request = stand.expect("GET", "/x").await;
+        let request = server.expect("GET", "/x").await;
         let at = request.at;
         if let Some(last) = last {
             let (waited, pause) = (at - last, delay.after(attempt - 1));
@@ -206,29 +206,29 @@ async fn transient_failures_are_retried_at_the_same_url() {
         request.reply(status, "").await;
     }
     // A connection dropped without a response.
-    drop(stand.expect("GET", "/x").await);
+    drop(server.expect("GET", "/x").await);
     // A successful connection resets the count.
-    drop(stand.expect("GET", "/x").await.link().await);
+    drop(server.expect("GET", "/x").await.link().await);
     let ended = Instant::now();
     drop(running.links.recv().await.unwrap());
-    let request = stand.expect("GET", "/x").await;
+    let request = server.expect("GET", "/x").await;
     assert!(request.at - ended < delay.after(0) + Duration::from_millis(3));
 }
 
 #[tokio::test(start_paused = true)]
 async fn superseded_executor_registers_again_and_reconnects_after_backoff() {
-    let mut stand = Stand::start().await;
-    let running = run(&stand, token());
-    let url = stand.ws("/old");
-    register(&mut stand, &url).await;
-    let request = stand.expect("GET", "/old").await;
+    let mut server = RegistryServer::start().await;
+    let running = run(&server, token());
+    let url = server.ws("/old");
+    register(&mut server, &url).await;
+    let request = server.expect("GET", "/old").await;
     let refused = request.at;
     request.reply(409, "").await;
-    let request = stand.expect("POST", REGISTER).await;
+    let request = server.expect("POST", REGISTER).await;
     assert!(request.at - refused < Duration::from_millis(3));
-    let url = stand.ws("/new");
+    let url = server.ws("/new");
     request.reply(200, registered(&url)).await;
-    let request = stand.expect("GET", "/new").await;
+    let request = server.expect("GET", "/new").await;
     assert!(request.at - refused >= RegistryDelay::new("env-1").after(0));
     drop(running);
 }
@@ -236,11 +236,11 @@ async fn superseded_executor_registers_again_and_reconnects_after_backoff() {
 #[tokio::test(start_paused = true)]
 async fn rejected_executor_gives_up() {
     for status in [400, 401, 403, 404, 410, 426] {
-        let mut stand = Stand::start().await;
-        let running = run(&stand, token());
-        let url = stand.ws("/x");
-        register(&mut stand, &url).await;
-        stand.expect("GET", "/x").await.reply(status, "").await;
+        let mut server = RegistryServer::start().await;
+        let running = run(&server, token());
+        let url = server.ws("/x");
+        register(&mut server, &url).await;
+        server.expect("GET", "/x").await.reply(status, "").await;
         let error = running.task.await.unwrap().unwrap_err();
         assert!(
             matches!(error, DirectError::Refused(_)),
@@ -252,10 +252,10 @@ async fn rejected_executor_gives_up() {
 #[tokio::test(start_paused = true)]
 async fn failed_registration_is_not_retried() {
     for status in [302, 401, 404, 429, 500, 503] {
-        let mut stand = Stand::start().await;
-        let running = run(&stand, signature().await);
+        let mut server = RegistryServer::start().await;
+        let running = run(&server, signature().await);
         let code = json!({"error": {"code": "registration_conflict", "message": "x"}});
-        stand
+        server
             .expect("POST", REGISTER)
             .await
             .reply(status, code)
@@ -279,11 +279,11 @@ async fn registry_response_is_validated() {
         ("url", "ws://192.0.2.1/x"),
         ("url", "http://127.0.0.1:1/x"),
     ] {
-        let mut stand = Stand::start().await;
-        let running = run(&stand, signature().await);
+        let mut server = RegistryServer::start().await;
+        let running = run(&server, signature().await);
         let mut answer = good.clone();
         answer[member] = value.into();
-        stand
+        server
             .expect("POST", REGISTER)
             .await
             .reply(200, answer)
@@ -298,15 +298,15 @@ async fn registry_response_is_validated() {
 
 #[tokio::test(start_paused = true)]
 async fn token_is_sent_only_to_the_registry_origin() {
-    let (mut stand, mut other) = (Stand::start().await, Stand::start().await);
-    let mut running = run(&stand, token());
-    let url = stand.ws("/x");
-    register(&mut stand, &url).await;
-    let request = stand.expect("GET", "/x").await;
+    let (mut server, mut other) = (RegistryServer::start().await, RegistryServer::start().await);
+    let mut running = run(&server, token());
+    let url = server.ws("/x");
+    register(&mut server, &url).await;
+    let request = server.expect("GET", "/x").await;
     assert_eq!(request.header("authorization"), Some("Bearer hub-token"));
     request.reply(409, "").await;
     let url = other.ws("/x");
-    register(&mut stand, &url).await;
+    register(&mut server, &url).await;
     let request = other.expect("GET", "/x").await;
     assert_eq!(request.header("authorization"), None);
     let _link = request.link().await;
@@ -315,15 +315,15 @@ async fn token_is_sent_only_to_the_registry_origin() {
 
 #[tokio::test(start_paused = true)]
 async fn executor_stops_on_request_or_when_links_are_dropped() {
-    let mut stand = Stand::start().await;
-    let mut running = run(&stand, token());
-    let url = stand.ws("/x");
-    register(&mut stand, &url).await;
-    let _there = stand.expect("GET", "/x").await.link().await;
+    let mut server = RegistryServer::start().await;
+    let mut running = run(&server, token());
+    let url = server.ws("/x");
+    register(&mut server, &url).await;
+    let _there = server.expect("GET", "/x").await.link().await;
     let _link = running.links.recv().await.unwrap();
     running.stop.send(()).unwrap();
     assert!(running.task.await.unwrap().is_ok());
-    let running = run(&stand, token());
+    let running = run(&server, token());
     drop(running.links);
     let error = running.task.await.unwrap().unwrap_err();
     assert!(matches!(error, DirectError::Abandoned), "{error:?}");

@@ -13,32 +13,32 @@ use tokio::{
 };
 
 use crate::{
-    registry_server::{Stand, admit, executor, frame, register},
-    relay_client::{Known, Relay, Stream},
+    registry_server::{RegistryServer, admit, executor, frame, register},
+    relay_client::{ExecutorInfo, RelayPeer, RelayStream},
 };
 
 /// A running forwarder with its registry and destination.
 struct Running {
-    stand: Stand,
-    destination: Stand,
-    relay: Relay,
-    known: Known,
+    server: RegistryServer,
+    destination: RegistryServer,
+    relay: RelayPeer,
+    known: ExecutorInfo,
     stop: oneshot::Sender<()>,
     task: JoinHandle<Result<(), ExecutorError>>,
 }
 
 async fn run() -> Running {
-    let (mut stand, destination) = (Stand::start().await, Stand::start().await);
+    let (mut server, destination) = (RegistryServer::start().await, RegistryServer::start().await);
     let to = destination.ws("/there?k=v").parse().unwrap();
-    let forwarder = Forwarder::new(executor(&stand), to, Trust::default());
+    let forwarder = Forwarder::new(executor(&server), to, Trust::default());
     let (stop, stopped) = oneshot::channel();
     let task = tokio::spawn(forwarder.run(async {
         drop(stopped.await);
     }));
-    let known = register(&mut stand, "/r", "reg-1").await;
-    let relay = Relay::new(stand.expect("GET", "/r").await.socket().await);
+    let known = register(&mut server, "/r", "reg-1").await;
+    let relay = RelayPeer::new(server.expect("GET", "/r").await.socket().await);
     Running {
-        stand,
+        server,
         destination,
         relay,
         known,
@@ -48,8 +48,8 @@ async fn run() -> Running {
 }
 
 impl Running {
-    async fn admit(&mut self, id: &str) -> Stream {
-        admit(&mut self.stand, &mut self.relay, &self.known, id).await
+    async fn admit(&mut self, id: &str) -> RelayStream {
+        admit(&mut self.server, &mut self.relay, &self.known, id).await
     }
 }
 
@@ -64,7 +64,7 @@ async fn messages_are_forwarded_unchanged() {
     }
     let mut there = request.upgrade().await;
     for message in [&b"{}"[..], b"not JSON", b"\xff\x00"] {
-        running.relay.say(&mut stream, message).await;
+        running.relay.send_message(&mut stream, message).await;
         assert_eq!(frame(&mut there).await, Some((0x82, message.to_vec())));
     }
     // A text message, a binary message and a fragmented one; then an empty one and a pong, which
@@ -78,7 +78,7 @@ async fn messages_are_forwarded_unchanged() {
         .await
         .unwrap();
     for message in [&b"ab"[..], b"\xfe\xff", b"cd"] {
-        assert_eq!(running.relay.hear(&mut stream).await, message);
+        assert_eq!(running.relay.receive_message(&mut stream).await, message);
     }
     assert_eq!(frame(&mut there).await, Some((0x8a, b"p".to_vec())));
 }
@@ -90,15 +90,15 @@ async fn every_stream_has_its_own_destination() {
     let mut first = running.destination.next().await.upgrade().await;
     let mut two = running.admit("stream-2").await;
     let mut second = running.destination.next().await.upgrade().await;
-    running.relay.say(&mut two, b"2").await;
-    running.relay.say(&mut one, b"1").await;
+    running.relay.send_message(&mut two, b"2").await;
+    running.relay.send_message(&mut one, b"1").await;
     assert_eq!(frame(&mut first).await, Some((0x82, b"1".to_vec())));
     assert_eq!(frame(&mut second).await, Some((0x82, b"2".to_vec())));
     // The streams are independent.
     drop(first);
     running.relay.expect_reset("stream-1").await;
     second.write_all(b"\x81\x01x").await.unwrap();
-    assert_eq!(running.relay.hear(&mut two).await, b"x");
+    assert_eq!(running.relay.receive_message(&mut two).await, b"x");
 }
 
 #[tokio::test(start_paused = true)]
@@ -128,8 +128,8 @@ async fn closing_destination_is_drained_and_acknowledged() {
         .write_all(b"\x81\x03one\x82\x03two\x88\x02\x03\xe8")
         .await
         .unwrap();
-    assert_eq!(running.relay.hear(&mut stream).await, b"one");
-    assert_eq!(running.relay.hear(&mut stream).await, b"two");
+    assert_eq!(running.relay.receive_message(&mut stream).await, b"one");
+    assert_eq!(running.relay.receive_message(&mut stream).await, b"two");
     running.relay.expect_reset("stream-1").await;
     assert_eq!(frame(&mut there).await.unwrap().0, 0x88);
     assert_eq!(frame(&mut there).await, None);
@@ -181,7 +181,7 @@ async fn large_messages_are_sent_in_pieces_of_eight_mebibytes() {
         ];
         (pieces, there)
     });
-    running.relay.say(&mut stream, &large).await;
+    running.relay.send_message(&mut stream, &large).await;
     let ([one, two], _there) = read.await.unwrap();
     assert_eq!((one.0, one.1.len()), (0x02, limits::OUTGOING_FRAME_BYTES));
     assert_eq!(two.0, 0x80);
@@ -199,7 +199,10 @@ async fn oversized_message_of_the_destination_resets_the_stream() {
         .writer
         .push(Outgoing::Text(most.clone()), Encoding::Text);
     there.writer.flush().await.unwrap();
-    assert_eq!(running.relay.hear(&mut stream).await.len(), most.len());
+    assert_eq!(
+        running.relay.receive_message(&mut stream).await.len(),
+        most.len()
+    );
     running.admit("stream-2").await;
     let mut there = running.destination.next().await.upgrade().await;
     let length = u64::try_from(limits::MAX_MESSAGE_BYTES).unwrap() + 1;
@@ -228,7 +231,10 @@ async fn disconnect_of_the_harness_is_noticed_behind_a_blocked_destination() {
     let mut there = running.destination.next().await.upgrade().await;
     // More than the sockets and the forwarder buffer.
     for _ in 0..3 {
-        running.relay.say(&mut stream, &vec![b'x'; 8 << 20]).await;
+        running
+            .relay
+            .send_message(&mut stream, &vec![b'x'; 8 << 20])
+            .await;
     }
     running.relay.reset(stream).await;
     // Without reads, only a failing write reveals that the peer is gone.

@@ -29,13 +29,13 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use crate::relay_client::{Known, Relay, Stream};
+use crate::relay_client::{ExecutorInfo, RelayPeer, RelayStream};
 
 /// Longer than anything a test waits for, in paused time.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A server on a loopback port.
-pub(crate) struct Stand {
+pub(crate) struct RegistryServer {
     pub(crate) address: SocketAddr,
     requests: mpsc::UnboundedReceiver<Request>,
 }
@@ -51,7 +51,7 @@ pub(crate) struct Request {
     stream: TcpStream,
 }
 
-impl Stand {
+impl RegistryServer {
     pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -179,9 +179,9 @@ pub(crate) const REGISTER: &str = "/cloud/environment/env-1/register";
 pub(crate) const VALIDATE: &str = "/cloud/environment/env-1/validate";
 
 /// Creates an executor that uses this registry.
-pub(crate) fn executor(stand: &Stand) -> RemoteExecutor {
+pub(crate) fn executor(server: &RegistryServer) -> RemoteExecutor {
     let token = Token::new("hub-token").unwrap();
-    let base = BaseUrl::parse(&stand.http()).unwrap();
+    let base = BaseUrl::parse(&server.http()).unwrap();
     let (credentials, http) = (Arc::new(Bearer::new(token)), Http::without_tls().unwrap());
     RemoteExecutor::new(Settings {
         registry: Registry::new(base, credentials, http).unwrap(),
@@ -201,26 +201,35 @@ pub(crate) fn registered(url: &str, registration: &str) -> Value {
 }
 
 /// Answers a registration with a rendezvous at `path`; returns what a harness needs to connect.
-pub(crate) async fn register(stand: &mut Stand, path: &str, registration: &str) -> Known {
-    let request = stand.expect("POST", REGISTER).await;
+pub(crate) async fn register(
+    server: &mut RegistryServer,
+    path: &str,
+    registration: &str,
+) -> ExecutorInfo {
+    let request = server.expect("POST", REGISTER).await;
     assert_eq!(request.header("authorization"), Some("Bearer hub-token"));
     let body = request.json();
     assert_eq!(body["security_profile"], "noise_hybrid_ik_v1");
     let key = serde_json::from_value(body["executor_public_key"].clone()).unwrap();
     request
-        .reply(200, registered(&stand.ws(path), registration))
+        .reply(200, registered(&server.ws(path), registration))
         .await;
-    Known {
+    ExecutorInfo {
         key,
         registration: registration.to_owned(),
     }
 }
 
 /// Completes the handshake of a harness that the registry accepts.
-pub(crate) async fn admit(stand: &mut Stand, relay: &mut Relay, known: &Known, id: &str) -> Stream {
+pub(crate) async fn admit(
+    server: &mut RegistryServer,
+    relay: &mut RelayPeer,
+    known: &ExecutorInfo,
+    id: &str,
+) -> RelayStream {
     let identity = Identity::generate();
-    let knocked = relay.knock(known, id, &identity).await;
-    let request = stand.expect("POST", VALIDATE).await;
+    let knocked = relay.start_handshake(known, id, &identity).await;
+    let request = server.expect("POST", VALIDATE).await;
     assert_eq!(request.header("x-codex-noise-stream-id"), Some(id));
     let expected = json!({
         "executor_registration_id": known.registration,
@@ -229,7 +238,7 @@ pub(crate) async fn admit(stand: &mut Stand, relay: &mut Relay, known: &Known, i
     });
     assert_eq!(request.json(), expected);
     request.reply(200, r#"{"valid":true}"#).await;
-    relay.enter(id, knocked).await
+    relay.finish_handshake(id, knocked).await
 }
 
 impl Request {
@@ -240,9 +249,9 @@ impl Request {
     }
 }
 
-impl Relay {
+impl RelayPeer {
     /// Resets a stream, as a relay does when the harness disconnects.
-    pub(crate) async fn reset(&mut self, stream: Stream) {
+    pub(crate) async fn reset(&mut self, stream: RelayStream) {
         let reason = "harness_disconnected".to_owned();
         self.send(&Frame::new(stream.id, Body::Reset { reason }))
             .await;

@@ -16,24 +16,24 @@ use tokio::time::timeout;
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The other end of an executor's websocket.
-pub(crate) struct Relay {
+pub(crate) struct RelayPeer {
     socket: Socket,
 }
 
 /// A stream that the executor accepted. It acknowledges nothing, like stock harnesses.
-pub(crate) struct Stream {
+pub(crate) struct RelayStream {
     pub(crate) id: StreamId,
     channel: Channel,
     received: u32,
 }
 
 /// What a harness must know about the executor.
-pub(crate) struct Known {
+pub(crate) struct ExecutorInfo {
     pub(crate) key: PublicKey,
     pub(crate) registration: String,
 }
 
-impl Relay {
+impl RelayPeer {
     pub(crate) fn new(socket: Socket) -> Self {
         Self { socket }
     }
@@ -52,9 +52,9 @@ impl Relay {
     }
 
     /// Sends the first handshake message.
-    pub(crate) async fn knock(
+    pub(crate) async fn start_handshake(
         &mut self,
-        known: &Known,
+        known: &ExecutorInfo,
         id: &str,
         identity: &Identity,
     ) -> Initiator {
@@ -74,14 +74,14 @@ impl Relay {
     }
 
     /// Processes the handshake response.
-    pub(crate) async fn enter(&mut self, id: &str, initiator: Initiator) -> Stream {
+    pub(crate) async fn finish_handshake(&mut self, id: &str, initiator: Initiator) -> RelayStream {
         let id = StreamId::new(id).unwrap();
         let answer = self.receive().await;
         assert_eq!(answer.stream_id, id);
         let Body::Handshake(message) = answer.body else {
             panic!("handshake refused: {answer:?}");
         };
-        Stream {
+        RelayStream {
             id,
             channel: initiator.finish(&message).unwrap(),
             received: 0,
@@ -89,7 +89,7 @@ impl Relay {
     }
 
     /// Sends a message on a stream, in as many records as needed.
-    pub(crate) async fn say(&mut self, stream: &mut Stream, message: &[u8]) {
+    pub(crate) async fn send_message(&mut self, stream: &mut RelayStream, message: &[u8]) {
         let length = u32::try_from(message.len()).unwrap();
         let whole = [&length.to_be_bytes(), message].concat();
         for piece in whole.chunks(exec_relay::limits::RECORD_BYTES) {
@@ -108,7 +108,7 @@ impl Relay {
     }
 
     /// Waits for a message on a stream that has no other traffic.
-    pub(crate) async fn hear(&mut self, stream: &mut Stream) -> Vec<u8> {
+    pub(crate) async fn receive_message(&mut self, stream: &mut RelayStream) -> Vec<u8> {
         let mut text = Vec::new();
         loop {
             let frame = self.receive().await;

@@ -18,8 +18,10 @@ use tokio::{
 };
 
 use crate::{
-    registry_server::{REGISTER, Request, Stand, VALIDATE, admit, executor, register, registered},
-    relay_client::Relay,
+    registry_server::{
+        REGISTER, RegistryServer, Request, VALIDATE, admit, executor, register, registered,
+    },
+    relay_client::RelayPeer,
 };
 
 /// A running executor.
@@ -29,17 +31,17 @@ struct Running {
     task: JoinHandle<Result<(), ExecutorError>>,
 }
 
-fn run(stand: &Stand) -> Running {
+fn run(server: &RegistryServer) -> Running {
     let (sender, links) = mpsc::channel(8);
     let (stop, stopped) = oneshot::channel();
-    let task = tokio::spawn(executor(stand).run(sender, async {
+    let task = tokio::spawn(executor(server).run(sender, async {
         drop(stopped.await);
     }));
     Running { links, stop, task }
 }
 
 /// Ranges of the backoff delays, in seconds.
-const LADDER: [RangeInclusive<f64>; 8] = [
+const BACKOFF: [RangeInclusive<f64>; 8] = [
     0.5..=1.0,
     1.0..=2.0,
     2.0..=4.0,
@@ -64,31 +66,31 @@ fn assert_pause(waited: Duration, expected: &RangeInclusive<f64>) {
 
 #[tokio::test(start_paused = true)]
 async fn harness_accepted_by_the_registry_gets_a_link() {
-    let mut stand = Stand::start().await;
-    let mut running = run(&stand);
-    let known = register(&mut stand, "/r?role=environment&sig=1", "reg-1").await;
-    let request = stand.expect("GET", "/r?role=environment&sig=1").await;
+    let mut server = RegistryServer::start().await;
+    let mut running = run(&server);
+    let known = register(&mut server, "/r?role=environment&sig=1", "reg-1").await;
+    let request = server.expect("GET", "/r?role=environment&sig=1").await;
     // The URL alone authenticates the executor.
     assert_eq!(request.header("authorization"), None);
     let id = request.header("x-request-id").unwrap().to_owned();
     assert_eq!((id.len(), id.starts_with("req_")), (36, true), "{id}");
-    let mut relay = Relay::new(request.socket().await);
-    let mut stream = admit(&mut stand, &mut relay, &known, "stream-1").await;
+    let mut relay = RelayPeer::new(request.socket().await);
+    let mut stream = admit(&mut server, &mut relay, &known, "stream-1").await;
     let mut link = running.links.recv().await.unwrap();
-    relay.say(&mut stream, br#"{"id":1}"#).await;
+    relay.send_message(&mut stream, br#"{"id":1}"#).await;
     assert_eq!(link.reader.next().await.unwrap().unwrap(), r#"{"id":1}"#);
     link.writer
         .push(Outgoing::Text(b"{}".to_vec()), Encoding::Text);
     link.writer.flush().await.unwrap();
-    assert_eq!(relay.hear(&mut stream).await, b"{}");
+    assert_eq!(relay.receive_message(&mut stream).await, b"{}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn harness_refused_by_the_registry_is_reset() {
-    let mut stand = Stand::start().await;
-    let mut running = run(&stand);
-    let known = register(&mut stand, "/r", "reg-1").await;
-    let mut relay = Relay::new(stand.expect("GET", "/r").await.socket().await);
+    let mut server = RegistryServer::start().await;
+    let mut running = run(&server);
+    let known = register(&mut server, "/r", "reg-1").await;
+    let mut relay = RelayPeer::new(server.expect("GET", "/r").await.socket().await);
     let refusals = [
         (200, r#"{"valid":false}"#),
         (200, "{}"),
@@ -96,8 +98,10 @@ async fn harness_refused_by_the_registry_is_reset() {
     ];
     for (number, (status, body)) in refusals.into_iter().enumerate() {
         let id = format!("stream-{number}");
-        relay.knock(&known, &id, &Identity::generate()).await;
-        stand
+        relay
+            .start_handshake(&known, &id, &Identity::generate())
+            .await;
+        server
             .expect("POST", VALIDATE)
             .await
             .reply(status, body)
@@ -106,9 +110,11 @@ async fn harness_refused_by_the_registry_is_reset() {
     }
     // An unresponsive registry delays only this stream, for ten seconds.
     let asked = Instant::now();
-    relay.knock(&known, "slow", &Identity::generate()).await;
-    let silent = stand.expect("POST", VALIDATE).await;
-    admit(&mut stand, &mut relay, &known, "quick").await;
+    relay
+        .start_handshake(&known, "slow", &Identity::generate())
+        .await;
+    let silent = server.expect("POST", VALIDATE).await;
+    admit(&mut server, &mut relay, &known, "quick").await;
     assert!(asked.elapsed() < Duration::from_secs(1));
     let _link = running.links.recv().await.unwrap();
     relay.expect_reset("slow").await;
@@ -118,39 +124,39 @@ async fn harness_refused_by_the_registry_is_reset() {
 
 #[tokio::test(start_paused = true)]
 async fn refused_url_causes_a_new_registration_with_the_same_key() {
-    let mut stand = Stand::start().await;
-    let mut running = run(&stand);
-    let mut known = register(&mut stand, "/0", "reg-0").await;
+    let mut server = RegistryServer::start().await;
+    let mut running = run(&server);
+    let mut known = register(&mut server, "/0", "reg-0").await;
     for (number, status) in (1..).zip([400, 401, 403, 404, 409, 410, 429, 499]) {
-        let request = stand.expect("GET", &format!("/{}", number - 1)).await;
+        let request = server.expect("GET", &format!("/{}", number - 1)).await;
         let refused = request.at;
         request.reply(status, "").await;
-        let request = stand.expect("POST", REGISTER).await;
+        let request = server.expect("POST", REGISTER).await;
         assert_pause(request.at - refused, &(0.0..=0.0));
         let key = request.json()["executor_public_key"].clone();
         assert_eq!(key, serde_json::to_value(&known.key).unwrap());
         known.registration = format!("reg-{number}");
-        let url = stand.ws(&format!("/{number}"));
+        let url = server.ws(&format!("/{number}"));
         request
             .reply(200, registered(&url, &known.registration))
             .await;
     }
     // Handshakes are bound to the new registration.
-    let mut relay = Relay::new(stand.expect("GET", "/8").await.socket().await);
-    admit(&mut stand, &mut relay, &known, "stream-1").await;
+    let mut relay = RelayPeer::new(server.expect("GET", "/8").await.socket().await);
+    admit(&mut server, &mut relay, &known, "stream-1").await;
     assert!(running.links.recv().await.is_some());
 }
 
 #[tokio::test(start_paused = true)]
 async fn other_failures_keep_the_url_and_back_off() {
-    let mut stand = Stand::start().await;
-    let _running = run(&stand);
-    register(&mut stand, "/r", "reg-1").await;
+    let mut server = RegistryServer::start().await;
+    let _running = run(&server);
+    register(&mut server, "/r", "reg-1").await;
     let answers = [500, 502, 503, 302, 200, 204, 0];
-    let mut last = answer(stand.expect("GET", "/r").await, 503).await;
+    let mut last = answer(server.expect("GET", "/r").await, 503).await;
     let mut ids = HashSet::new();
-    for (pause, status) in LADDER.iter().zip(answers) {
-        let request = stand.expect("GET", "/r").await;
+    for (pause, status) in BACKOFF.iter().zip(answers) {
+        let request = server.expect("GET", "/r").await;
         assert_pause(request.at - last, pause);
         assert!(ids.insert(request.header("x-request-id").unwrap().to_owned()));
         last = answer(request, status).await;
@@ -168,31 +174,31 @@ async fn answer(request: Request, status: u16) -> Instant {
 
 #[tokio::test(start_paused = true)]
 async fn unresponsive_rendezvous_times_out_after_ten_seconds() {
-    let mut stand = Stand::start().await;
-    let _running = run(&stand);
-    register(&mut stand, "/r", "reg-1").await;
-    let silent = stand.expect("GET", "/r").await;
-    let next = stand.expect("GET", "/r").await;
+    let mut server = RegistryServer::start().await;
+    let _running = run(&server);
+    register(&mut server, "/r", "reg-1").await;
+    let silent = server.expect("GET", "/r").await;
+    let next = server.expect("GET", "/r").await;
     assert_pause(next.at - silent.at, &(10.5..=11.0));
 }
 
 #[tokio::test(start_paused = true)]
 async fn invalid_rendezvous_url_is_retried_forever() {
-    let mut stand = Stand::start().await;
-    let running = run(&stand);
-    let request = stand.expect("POST", REGISTER).await;
+    let mut server = RegistryServer::start().await;
+    let running = run(&server);
+    let request = server.expect("POST", REGISTER).await;
     request.reply(200, registered("nowhere", "reg-1")).await;
-    stand.expect_nothing(Duration::from_secs(3600)).await;
+    server.expect_nothing(Duration::from_secs(3600)).await;
     assert!(!running.task.is_finished());
 }
 
 #[tokio::test(start_paused = true)]
 async fn short_connections_back_off_too() {
-    let mut stand = Stand::start().await;
-    let mut running = run(&stand);
-    let known = register(&mut stand, "/r", "reg-1").await;
-    let mut socket = stand.expect("GET", "/r").await.socket().await;
-    for (number, pause) in LADDER[..4].iter().enumerate() {
+    let mut server = RegistryServer::start().await;
+    let mut running = run(&server);
+    let known = register(&mut server, "/r", "reg-1").await;
+    let mut socket = server.expect("GET", "/r").await.socket().await;
+    for (number, pause) in BACKOFF[..4].iter().enumerate() {
         // Alternate between ending with and without a close frame.
         if number % 2 == 0 {
             socket.writer.close().await.unwrap();
@@ -200,32 +206,32 @@ async fn short_connections_back_off_too() {
         let ended = Instant::now();
         drop(socket);
         // The same URL, without a new registration.
-        let request = stand.expect("GET", "/r").await;
+        let request = server.expect("GET", "/r").await;
         assert_pause(request.at - ended, pause);
         socket = request.socket().await;
     }
-    let mut relay = Relay::new(socket);
-    admit(&mut stand, &mut relay, &known, "stream-1").await;
+    let mut relay = RelayPeer::new(socket);
+    admit(&mut server, &mut relay, &known, "stream-1").await;
     assert!(running.links.recv().await.is_some());
 }
 
 #[tokio::test(start_paused = true)]
 async fn only_a_connection_of_two_minutes_resets_the_backoff() {
-    let mut stand = Stand::start().await;
-    let _running = run(&stand);
-    register(&mut stand, "/r", "reg-1").await;
-    let mut request = stand.expect("GET", "/r").await;
+    let mut server = RegistryServer::start().await;
+    let _running = run(&server);
+    register(&mut server, "/r", "reg-1").await;
+    let mut request = server.expect("GET", "/r").await;
     let steps = [
-        (0, &LADDER[0]),
-        (0, &LADDER[1]),
-        (119, &LADDER[2]),
-        (121, &LADDER[0]),
-        (119, &LADDER[1]),
-        (600, &LADDER[0]),
+        (0, &BACKOFF[0]),
+        (0, &BACKOFF[1]),
+        (119, &BACKOFF[2]),
+        (121, &BACKOFF[0]),
+        (119, &BACKOFF[1]),
+        (600, &BACKOFF[0]),
     ];
     for (seconds, pause) in steps {
         let ended = last(request.socket().await, Duration::from_secs(seconds)).await;
-        request = stand.expect("GET", "/r").await;
+        request = server.expect("GET", "/r").await;
         assert_pause(request.at - ended, pause);
     }
 }
@@ -264,13 +270,13 @@ async fn failed_registration_ends_the_executor() {
     ] {
         // At start, and on a later registration.
         for later in [false, true] {
-            let mut stand = Stand::start().await;
-            let running = run(&stand);
+            let mut server = RegistryServer::start().await;
+            let running = run(&server);
             if later {
-                register(&mut stand, "/r", "reg-1").await;
-                stand.expect("GET", "/r").await.reply(410, "").await;
+                register(&mut server, "/r", "reg-1").await;
+                server.expect("GET", "/r").await.reply(410, "").await;
             }
-            stand
+            server
                 .expect("POST", REGISTER)
                 .await
                 .reply(status, &body)
@@ -283,28 +289,32 @@ async fn failed_registration_ends_the_executor() {
 
 #[tokio::test(start_paused = true)]
 async fn registration_conflict_is_retried_until_resolved() {
-    let mut stand = Stand::start().await;
-    let _running = run(&stand);
+    let mut server = RegistryServer::start().await;
+    let _running = run(&server);
     let conflict = json!({"error": {"code": "registration_conflict", "message": "wait"}});
     let away = json!({"detail": {"code": "authentication_service_unavailable", "message": ""}});
     for _ in 0..5 {
-        stand
+        server
             .expect("POST", REGISTER)
             .await
             .reply(503, &conflict)
             .await;
-        stand.expect("POST", REGISTER).await.reply(502, &away).await;
+        server
+            .expect("POST", REGISTER)
+            .await
+            .reply(502, &away)
+            .await;
     }
-    register(&mut stand, "/r", "reg-1").await;
-    drop(stand.expect("GET", "/r").await);
+    register(&mut server, "/r", "reg-1").await;
+    drop(server.expect("GET", "/r").await);
 }
 
 #[tokio::test(start_paused = true)]
 async fn stop_drops_the_websocket_without_close_frame() {
-    let mut stand = Stand::start().await;
-    let running = run(&stand);
-    register(&mut stand, "/r", "reg-1").await;
-    let mut socket = stand.expect("GET", "/r").await.upgrade().await;
+    let mut server = RegistryServer::start().await;
+    let running = run(&server);
+    register(&mut server, "/r", "reg-1").await;
+    let mut socket = server.expect("GET", "/r").await.upgrade().await;
     running.stop.send(()).unwrap();
     assert!(running.task.await.unwrap().is_ok());
     let mut said = Vec::new();
@@ -315,10 +325,10 @@ async fn stop_drops_the_websocket_without_close_frame() {
 
 #[tokio::test(start_paused = true)]
 async fn dropped_links_end_the_executor() {
-    let mut stand = Stand::start().await;
-    let running = run(&stand);
-    register(&mut stand, "/r", "reg-1").await;
-    let _socket = stand.expect("GET", "/r").await.socket().await;
+    let mut server = RegistryServer::start().await;
+    let running = run(&server);
+    register(&mut server, "/r", "reg-1").await;
+    let _socket = server.expect("GET", "/r").await.socket().await;
     drop(running.links);
     let error = running.task.await.unwrap().unwrap_err();
     assert!(matches!(error, ExecutorError::Abandoned), "{error:?}");
@@ -326,14 +336,16 @@ async fn dropped_links_end_the_executor() {
 
 #[tokio::test(start_paused = true)]
 async fn only_an_unauthorized_validate_is_reported_to_the_harness() {
-    let mut stand = Stand::start().await;
-    let running = run(&stand);
-    let known = register(&mut stand, "/r", "reg-1").await;
-    let mut relay = Relay::new(stand.expect("GET", "/r").await.socket().await);
+    let mut server = RegistryServer::start().await;
+    let running = run(&server);
+    let known = register(&mut server, "/r", "reg-1").await;
+    let mut relay = RelayPeer::new(server.expect("GET", "/r").await.socket().await);
     for (status, body) in [(403, ""), (500, ""), (200, r#"{"valid":false}"#)] {
         let id = format!("stream-{status}");
-        relay.knock(&known, &id, &Identity::generate()).await;
-        stand
+        relay
+            .start_handshake(&known, &id, &Identity::generate())
+            .await;
+        server
             .expect("POST", VALIDATE)
             .await
             .reply(status, body)
@@ -341,9 +353,9 @@ async fn only_an_unauthorized_validate_is_reported_to_the_harness() {
         relay.expect_reset(&id).await;
     }
     let knocked = relay
-        .knock(&known, "stream-401", &Identity::generate())
+        .start_handshake(&known, "stream-401", &Identity::generate())
         .await;
-    stand.expect("POST", VALIDATE).await.reply(401, "").await;
+    server.expect("POST", VALIDATE).await.reply(401, "").await;
     let Body::Handshake(message) = relay.receive().await.body else {
         panic!("no handshake response");
     };

@@ -1,6 +1,6 @@
 use std::{fs, time::Duration};
 
-use exec_registry::api::sigv4::{Keys, Scope, SecretKey, Signature, Timestamp};
+use exec_registry::api::sigv4::{AwsKeys, Scope, SecretKey, SigV4Timestamp, Signature};
 use http::{HeaderMap, HeaderName, Request, header::CONTENT_TYPE};
 use url::Url;
 
@@ -19,8 +19,8 @@ async fn bench() -> Bench {
     Bench::with(RateRules::default(), Some(AccessKeys::parse(FILE).unwrap())).await
 }
 
-fn keys(id: &str, secret: &str) -> Keys {
-    Keys {
+fn keys(id: &str, secret: &str) -> AwsKeys {
+    AwsKeys {
         access_key_id: id.to_owned(),
         secret_key: SecretKey::new(secret),
         session_token: None,
@@ -30,7 +30,7 @@ fn keys(id: &str, secret: &str) -> Keys {
 /// Signs as an executor does.
 fn sign(
     bench: &Bench,
-    keys: &Keys,
+    keys: &AwsKeys,
     service: &str,
     method: &str,
     url: &str,
@@ -38,7 +38,7 @@ fn sign(
 ) -> HeaderMap {
     let json = [(CONTENT_TYPE, "application/json")];
     let headers: &[(HeaderName, &str)] = if body.is_empty() { &[] } else { &json };
-    let request = exec_registry::api::sigv4::Request {
+    let request = exec_registry::api::sigv4::SigningRequest {
         method,
         url: &Url::parse(url).unwrap(),
         headers,
@@ -50,7 +50,7 @@ fn sign(
     };
     let at = std::time::UNIX_EPOCH + Duration::from_millis(bench.moment.at.millis());
     let mut signed = HeaderMap::new();
-    Signature::new(request, keys, &scope, &Timestamp::new(at))
+    Signature::new(request, keys, &scope, &SigV4Timestamp::new(at))
         .unwrap()
         .apply(&mut signed);
     signed

@@ -1,6 +1,6 @@
 use std::{sync::Arc, time::Duration};
 
-use exec_registry::api::{Connected, Registered};
+use exec_registry::api::{ConnectResponse, RegisterResponse};
 use exec_relay::identity::PublicKey;
 use http::StatusCode;
 use serde_json::json;
@@ -21,7 +21,7 @@ async fn an_executor_gets_a_url_that_is_signed_for_its_registration() {
     let bench = Bench::new().await;
     let reply = bench.register("env-1", &bench.token("alice"), &key()).await;
     assert_eq!(reply.status, StatusCode::OK);
-    let registered: Registered = serde_json::from_value(reply.body).unwrap();
+    let registered: RegisterResponse = serde_json::from_value(reply.body).unwrap();
     assert_eq!(registered.environment_id, "env-1");
     assert_eq!(registered.security_profile, "noise_hybrid_ik_v1");
     let url = url::Url::parse(registered.url.expose()).unwrap();
@@ -244,7 +244,7 @@ async fn a_harness_gets_everything_of_one_registration() {
     bench.attach("env-1", &registered).await;
     let reply = bench.connect("env-1", &alice, &harness).await;
     assert_eq!(reply.status, StatusCode::OK);
-    let connected: Connected = serde_json::from_value(reply.body).unwrap();
+    let connected: ConnectResponse = serde_json::from_value(reply.body).unwrap();
     assert_eq!(connected.environment_id, "env-1");
     assert_eq!(connected.executor_public_key, executor);
     let id = registered.text("executor_registration_id");

@@ -6,22 +6,22 @@ use aws_lc_rs::digest;
 use url::form_urlencoded;
 
 /// A signed header: lower-case name and joined values.
-pub(super) type Header<'a> = (Cow<'a, str>, String);
+pub(super) type CanonicalHeader<'a> = (Cow<'a, str>, String);
 
 /// The signed parts of a request.
 #[derive(Debug)]
-pub(super) struct Canonical<'a> {
+pub(super) struct CanonicalRequest<'a> {
     pub(super) method: &'a str,
     /// Path as in the request line.
     pub(super) path: &'a str,
     /// Query as in the request line, without the question mark.
     pub(super) query: &'a str,
     /// Sorted by name, without duplicates.
-    pub(super) headers: &'a [Header<'a>],
+    pub(super) headers: &'a [CanonicalHeader<'a>],
     pub(super) body: &'a [u8],
 }
 
-impl Canonical<'_> {
+impl CanonicalRequest<'_> {
     /// Returns the header names as the `SignedHeaders` list.
     pub(super) fn signed_headers(&self) -> String {
         let names: Vec<&str> = self.headers.iter().map(|(name, _)| name.as_ref()).collect();

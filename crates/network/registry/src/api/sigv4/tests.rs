@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderValue, header};
 use proptest::prelude::*;
 use url::Url;
 
-use super::{Presented, VerifyError, verify, *};
+use super::{SignedRequest, VerifyError, verify, *};
 
 const SECRET: &str = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY";
 const REGISTER: &[u8] = br#"{"transport":"direct_jsonrpc_v1"}"#;
@@ -89,20 +89,20 @@ impl Case {
         self.token.map_or("AKIDEXAMPLE", |_| "ASIAEXAMPLE")
     }
 
-    fn at(&self) -> Timestamp {
-        Timestamp::parse(self.at).unwrap()
+    fn at(&self) -> SigV4Timestamp {
+        SigV4Timestamp::parse(self.at).unwrap()
     }
 
     fn sign(&self, secret: &str) -> Signature {
         let url = Url::parse(self.url).unwrap();
         let json = [(header::CONTENT_TYPE, "application/json")];
-        let request = Request {
+        let request = SigningRequest {
             method: self.method,
             url: &url,
             headers: if self.body.is_empty() { &[] } else { &json },
             body: self.body,
         };
-        let keys = Keys {
+        let keys = AwsKeys {
             access_key_id: self.access_key_id().to_owned(),
             secret_key: SecretKey::new(secret),
             session_token: self.token.map(SessionToken::new),
@@ -129,9 +129,9 @@ impl Case {
         headers
     }
 
-    fn verify(&self, headers: &HeaderMap, now: &Timestamp) -> Result<String, VerifyError> {
+    fn verify(&self, headers: &HeaderMap, now: &SigV4Timestamp) -> Result<String, VerifyError> {
         let url = Url::parse(self.url).unwrap();
-        let request = Presented {
+        let request = SignedRequest {
             method: self.method,
             path: url.path(),
             query: url.query().unwrap_or_default(),
@@ -179,13 +179,13 @@ fn valid_signature_is_accepted_within_the_skew() {
             Ok(case.access_key_id().to_owned())
         );
         for (seconds, accepted) in [(300, true), (301, false)] {
-            let system = |text: &Timestamp| {
-                let epoch = Timestamp::new(std::time::SystemTime::UNIX_EPOCH);
+            let system = |text: &SigV4Timestamp| {
+                let epoch = SigV4Timestamp::new(std::time::SystemTime::UNIX_EPOCH);
                 std::time::SystemTime::UNIX_EPOCH + text.distance(&epoch)
             };
             let apart = Duration::from_secs(seconds);
             for now in [system(&at) + apart, system(&at) - apart] {
-                let checked = case.verify(&headers, &Timestamp::new(now));
+                let checked = case.verify(&headers, &SigV4Timestamp::new(now));
                 let expected = accepted.then(|| case.access_key_id().to_owned());
                 assert_eq!(checked, expected.ok_or(VerifyError::Skew), "{now:?}");
             }
@@ -198,7 +198,7 @@ fn any_change_invalidates_the_signature() {
     let case = &CASES[3];
     let (headers, at) = (case.presented(), case.at());
     let url = Url::parse(case.url).unwrap();
-    let good = Presented {
+    let good = SignedRequest {
         method: case.method,
         path: url.path(),
         query: "",
@@ -216,39 +216,39 @@ fn any_change_invalidates_the_signature() {
     let mut without = headers.clone();
     without.remove(header::CONTENT_TYPE);
     for changed in [
-        Presented {
+        SignedRequest {
             method: "PUT",
             ..good
         },
-        Presented {
+        SignedRequest {
             path: "/cloud/environment/env-2/direct/register",
             ..good
         },
-        Presented {
+        SignedRequest {
             query: "x=y",
             ..good
         },
-        Presented {
+        SignedRequest {
             body: b"{}",
             ..good
         },
-        Presented {
+        SignedRequest {
             headers: &other_host,
             ..good
         },
-        Presented {
+        SignedRequest {
             headers: &other_token,
             ..good
         },
-        Presented {
+        SignedRequest {
             headers: &other_type,
             ..good
         },
-        Presented {
+        SignedRequest {
             headers: &later,
             ..good
         },
-        Presented {
+        SignedRequest {
             headers: &without,
             ..good
         },
@@ -262,7 +262,7 @@ fn any_change_invalidates_the_signature() {
     assert_eq!(checked(Some("another")), Err(VerifyError::Signature));
     assert_eq!(checked(None), Err(VerifyError::Signature));
     let nobody = verify(
-        Presented {
+        SignedRequest {
             headers: &signed_with_placeholder_key(case),
             ..good
         },
@@ -278,7 +278,7 @@ fn any_change_invalidates_the_signature() {
 /// Signs with the placeholder that `verify` uses for unknown keys.
 fn signed_with_placeholder_key(case: &Case) -> HeaderMap {
     let mut headers = case.presented();
-    case.sign("nobody").apply(&mut headers);
+    case.sign("unknown-key").apply(&mut headers);
     headers
 }
 
@@ -377,14 +377,14 @@ fn unsignable_requests_are_errors_without_secrets() {
         region: "r".to_owned(),
         service: "s".to_owned(),
     };
-    let keys = Keys {
+    let keys = AwsKeys {
         access_key_id: "id".to_owned(),
         secret_key: SecretKey::new("s3cret"),
         session_token: Some(SessionToken::new("t0ken")),
     };
-    let sign = |url: &str, keys: &Keys| {
+    let sign = |url: &str, keys: &AwsKeys| {
         let url = Url::parse(url).unwrap();
-        let request = Request {
+        let request = SigningRequest {
             method: "GET",
             url: &url,
             headers: &[],
@@ -393,7 +393,7 @@ fn unsignable_requests_are_errors_without_secrets() {
         Signature::new(request, keys, &scope, &CASES[0].at())
     };
     assert_eq!(sign("data:x", &keys), Err(SignError::NoHost));
-    let broken = Keys {
+    let broken = AwsKeys {
         access_key_id: "a\r\nb: c".to_owned(),
         ..keys.clone()
     };
@@ -404,8 +404,8 @@ fn unsignable_requests_are_errors_without_secrets() {
     }
 }
 
-fn at(seconds: u64) -> Timestamp {
-    Timestamp::new(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
+fn at(seconds: u64) -> SigV4Timestamp {
+    SigV4Timestamp::new(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
 }
 
 #[test]
@@ -444,7 +444,7 @@ fn invalid_timestamps_are_rejected() {
         "+0150830T123600Z",
         "20150830T1236é0Z",
     ] {
-        assert_eq!(Timestamp::parse(text), None, "{text}");
+        assert_eq!(SigV4Timestamp::parse(text), None, "{text}");
     }
 }
 
@@ -452,11 +452,11 @@ proptest! {
     #[test]
     fn timestamps_round_trip(seconds in 0..=LAST_SECOND) {
         let written = at(seconds);
-        prop_assert_eq!(Timestamp::parse(written.as_str()), Some(written));
+        prop_assert_eq!(SigV4Timestamp::parse(written.as_str()), Some(written));
     }
 
     #[test]
     fn parsing_never_panics(text in ".{0,20}") {
-        Timestamp::parse(&text);
+        SigV4Timestamp::parse(&text);
     }
 }

@@ -7,8 +7,8 @@ use http::{HeaderMap, HeaderName, header};
 
 use super::{ALGORITHM, DATE, SECURITY_TOKEN, TERMINATOR, string_to_sign};
 use super::{
-    Scope, SecretKey, Timestamp,
-    canonical::{Canonical, Header, trim},
+    Scope, SecretKey, SigV4Timestamp,
+    canonical::{CanonicalHeader, CanonicalRequest, trim},
 };
 
 /// Accepted clock difference between signer and verifier. Also the time during which a signature
@@ -17,7 +17,7 @@ pub const MAX_SKEW: Duration = Duration::from_secs(5 * 60);
 
 /// A request that carries a signature.
 #[derive(Clone, Copy, Debug)]
-pub struct Presented<'a> {
+pub struct SignedRequest<'a> {
     /// The method.
     pub method: &'a str,
     /// Path of the request line as received.
@@ -36,13 +36,14 @@ pub struct Presented<'a> {
 /// # Errors
 /// Returns an error if the key did not sign this request for this service and time.
 pub fn verify(
-    request: Presented<'_>,
+    request: SignedRequest<'_>,
     service: &str,
-    now: &Timestamp,
+    now: &SigV4Timestamp,
     secret: impl FnOnce(&str) -> Option<SecretKey>,
 ) -> Result<String, VerifyError> {
-    let claim = Claim::parse(one(request.headers, &header::AUTHORIZATION)?)?;
-    let at = Timestamp::parse(one(request.headers, &DATE)?).ok_or(VerifyError::Malformed)?;
+    let claim = AuthorizationHeader::parse(single_value(request.headers, &header::AUTHORIZATION)?)?;
+    let at = SigV4Timestamp::parse(single_value(request.headers, &DATE)?)
+        .ok_or(VerifyError::Malformed)?;
     if claim.date != at.date() {
         return Err(VerifyError::Malformed);
     }
@@ -53,7 +54,7 @@ pub fn verify(
         return Err(VerifyError::Skew);
     }
     let headers = claim.headers(request.headers)?;
-    let canonical = Canonical {
+    let canonical = CanonicalRequest {
         method: request.method,
         path: request.path,
         query: request.query,
@@ -67,9 +68,9 @@ pub fn verify(
     let known = secret(claim.access_key_id);
     let is_known = known.is_some();
     // Unknown keys take the same time, so that timing does not reveal which ids exist.
-    let key = known.unwrap_or_else(|| SecretKey::new("nobody"));
+    let key = known.unwrap_or_else(|| SecretKey::new("unknown-key"));
     let to_sign = string_to_sign(&canonical.text(), &scope, &at);
-    let signature = unhex(claim.signature).ok_or(VerifyError::Malformed)?;
+    let signature = decode_hex(claim.signature).ok_or(VerifyError::Malformed)?;
     let fits = hmac::verify(&key.derive(&scope, &at), to_sign.as_bytes(), &signature).is_ok();
     if fits && is_known {
         Ok(claim.access_key_id.to_owned())
@@ -103,7 +104,7 @@ pub enum VerifyError {
 }
 
 /// The parsed `Authorization` header.
-struct Claim<'a> {
+struct AuthorizationHeader<'a> {
     access_key_id: &'a str,
     date: &'a str,
     region: &'a str,
@@ -112,7 +113,7 @@ struct Claim<'a> {
     signature: &'a str,
 }
 
-impl<'a> Claim<'a> {
+impl<'a> AuthorizationHeader<'a> {
     fn parse(text: &'a str) -> Result<Self, VerifyError> {
         let rest = text.strip_prefix(ALGORITHM).ok_or(VerifyError::Unsigned)?;
         let rest = rest.strip_prefix(' ').ok_or(VerifyError::Unsigned)?;
@@ -157,7 +158,7 @@ impl<'a> Claim<'a> {
     }
 
     /// Returns the signed headers and checks that all required ones are covered.
-    fn headers(&self, all: &'a HeaderMap) -> Result<Vec<Header<'a>>, VerifyError> {
+    fn headers(&self, all: &'a HeaderMap) -> Result<Vec<CanonicalHeader<'a>>, VerifyError> {
         // The list must be sorted without duplicates; otherwise one signed text could stand for two
         // lists.
         if !self.signed_headers.is_sorted_by(|one, two| one < two) {
@@ -190,7 +191,7 @@ impl<'a> Claim<'a> {
 }
 
 /// Returns the only value of a header.
-fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<&'a str, VerifyError> {
+fn single_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<&'a str, VerifyError> {
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {
         (Some(value), None) => value.to_str().map_err(|_| VerifyError::Malformed),
@@ -199,7 +200,7 @@ fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<&'a str, VerifyE
 }
 
 /// Decodes a signature: 64 lower-case hexadecimal digits.
-fn unhex(text: &str) -> Option<[u8; 32]> {
+fn decode_hex(text: &str) -> Option<[u8; 32]> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),
         b'a'..=b'f' => Some(byte - b'a' + 10),

@@ -23,7 +23,7 @@ use crate::{
     credentials::{Credentials, Reach},
     http::{
         BaseUrl, ExchangeError,
-        tests::{Seen, Server, answer, http},
+        tests::{ReceivedRequest, Server, answer, http},
     },
 };
 
@@ -61,14 +61,14 @@ fn sign(header: &Value, claims: &Value) -> Secret {
 }
 
 /// An agent with its key and claims.
-struct Agent {
+struct TestAgent {
     key: Ed25519KeyPair,
     pkcs8: Secret,
     header: Value,
     claims: Value,
 }
 
-impl Agent {
+impl TestAgent {
     fn new() -> Self {
         let key = Ed25519KeyPair::generate().unwrap();
         let pkcs8 = STANDARD.encode_to_string(key.to_pkcs8v1().unwrap());
@@ -127,7 +127,7 @@ impl Agent {
 
 /// Serves the keys, and task responses by the number of earlier task requests.
 async fn issuer(
-    tasks: impl Fn(usize, &Seen) -> Response<Full<Bytes>> + Send + Sync + 'static,
+    tasks: impl Fn(usize, &ReceivedRequest) -> Response<Full<Bytes>> + Send + Sync + 'static,
 ) -> Server {
     let keys = jwks().to_string();
     Server::start(move |number, request| {
@@ -152,7 +152,7 @@ fn assertion(headers: &HeaderMap) -> String {
 
 #[tokio::test]
 async fn agent_registers_a_task_and_signs_each_request() {
-    let (server, agent) = (ready().await, Agent::new());
+    let (server, agent) = (ready().await, TestAgent::new());
     let identity = agent.establish(&server).await.unwrap();
     let seen = server.seen();
     assert_eq!(seen[0].target, "/agent-identities/jwks");
@@ -191,7 +191,7 @@ async fn agent_registers_a_task_and_signs_each_request() {
 
 #[tokio::test]
 async fn backend_api_uses_another_key_path() {
-    let (server, agent) = (ready().await, Agent::new());
+    let (server, agent) = (ready().await, TestAgent::new());
     let mut settings = agent.settings(&server);
     settings.keys = BaseUrl::parse(&format!("{}/backend-api/", server.url())).unwrap();
     AgentIdentity::establish(&settings, &http()).await.unwrap();
@@ -204,7 +204,7 @@ async fn invalid_tokens_are_rejected() {
     use AgentIdentityError as Error;
     let server = ready().await;
     let now = jsonwebtoken::get_current_timestamp();
-    let refused = async |agent: Agent| agent.establish(&server).await.unwrap_err();
+    let refused = async |agent: TestAgent| agent.establish(&server).await.unwrap_err();
     let changed: [(&str, Value); 10] = [
         ("iss", json!("https://other.test")),
         ("iss", Value::Null),
@@ -218,33 +218,33 @@ async fn invalid_tokens_are_rejected() {
         ("chatgpt_account_is_fedramp", json!("no")),
     ];
     for (name, value) in changed {
-        let error = refused(Agent::new().claim(name, value)).await;
+        let error = refused(TestAgent::new().claim(name, value)).await;
         assert!(matches!(error, Error::NotAccepted), "{name}: {error}");
     }
-    let error = refused(Agent::new().claim("exp", json!(now - 600))).await;
+    let error = refused(TestAgent::new().claim("exp", json!(now - 600))).await;
     assert!(matches!(error, Error::Expired));
-    let error = refused(Agent::new().claim("agent_private_key", json!("AAAA"))).await;
+    let error = refused(TestAgent::new().claim("agent_private_key", json!("AAAA"))).await;
     assert!(matches!(error, Error::PrivateKey));
 
-    let mut agent = Agent::new();
+    let mut agent = TestAgent::new();
     agent.header = json!({"alg": "RS256", "kid": "k2"});
     assert!(matches!(refused(agent).await, Error::UnknownKey));
-    let mut agent = Agent::new();
+    let mut agent = TestAgent::new();
     agent.header = json!({"alg": "RS256", "kid": "other"});
     assert!(matches!(refused(agent).await, Error::Keys));
     for header in [
         json!({"alg": "HS256", "kid": "k1"}),
         json!({"alg": "RS256"}),
     ] {
-        let mut agent = Agent::new();
+        let mut agent = TestAgent::new();
         agent.header = header;
         assert!(matches!(refused(agent).await, Error::Token));
     }
 
-    let agent = Agent::new();
+    let agent = TestAgent::new();
     let mut settings = agent.settings(&server);
     let mut forged = sign(&agent.header, &agent.claims).into_exposed();
-    let other = Agent::new().claims.to_string();
+    let other = TestAgent::new().claims.to_string();
     let parts: Vec<_> = forged.split('.').collect();
     forged = [parts[0], &URL_SAFE_NO_PAD.encode_to_string(other), parts[2]].join(".");
     settings.token = Secret::new(forged);
@@ -269,7 +269,7 @@ async fn invalid_tokens_are_rejected() {
 async fn unavailable_issuer_keys_are_an_error() {
     for (status, body) in [(404, "{}"), (302, "{}"), (200, "no"), (200, "{}")] {
         let server = Server::start(move |_, _| answer(status, body)).await;
-        let error = Agent::new().establish(&server).await.unwrap_err();
+        let error = TestAgent::new().establish(&server).await.unwrap_err();
         match status {
             200 => assert!(matches!(error, AgentIdentityError::Keys)),
             _ => {
@@ -281,27 +281,33 @@ async fn unavailable_issuer_keys_are_an_error() {
 
 #[tokio::test]
 async fn unencrypted_issuers_are_rejected() {
-    let (server, agent) = (ready().await, Agent::new());
+    let (server, agent) = (ready().await, TestAgent::new());
     let clear = BaseUrl::parse("http://issuer.test").unwrap();
     let mut settings = agent.settings(&server);
     settings.keys = clear.clone();
     let error = AgentIdentity::establish(&settings, &http())
         .await
         .unwrap_err();
-    assert!(matches!(error, AgentIdentityError::Reach(_)));
+    assert!(matches!(error, AgentIdentityError::SecretScope(_)));
     let mut settings = agent.settings(&server);
     settings.tasks = clear;
     let error = AgentIdentity::establish(&settings, &http())
         .await
         .unwrap_err();
-    assert!(matches!(error, AgentIdentityError::Reach(_)));
+    assert!(matches!(error, AgentIdentityError::SecretScope(_)));
 }
 
 #[tokio::test]
 async fn all_spellings_of_the_task_id_are_accepted() {
-    let agent = Agent::new();
-    let opener = AgentKey::read(&agent.pkcs8).unwrap().opener().unwrap();
-    let sealed = opener.public_key().seal(&mut OsRng, b"task-1").unwrap();
+    let agent = TestAgent::new();
+    let decryption_key = AgentKey::read(&agent.pkcs8)
+        .unwrap()
+        .decryption_key()
+        .unwrap();
+    let sealed = decryption_key
+        .public_key()
+        .seal(&mut OsRng, b"task-1")
+        .unwrap();
     let sealed = STANDARD.encode_to_string(sealed);
     let stranger = crypto_box::SecretKey::generate(&mut OsRng);
     let foreign = stranger.public_key().seal(&mut OsRng, b"task-1").unwrap();
@@ -342,8 +348,8 @@ fn decryption_key_is_derived_from_the_signing_key() {
     let expected = hex("d85e07ec22b0ad881537c2f44d662d1a143cf830c57aca4305d85c7a90f6b62e");
     let pair = Ed25519KeyPair::from_seed_unchecked(&seed).unwrap();
     let pkcs8 = Secret::new(STANDARD.encode_to_string(pair.to_pkcs8v1().unwrap()));
-    let opener = AgentKey::read(&pkcs8).unwrap().opener().unwrap();
-    assert_eq!(opener.public_key().as_bytes(), expected.as_slice());
+    let decryption_key = AgentKey::read(&pkcs8).unwrap().decryption_key().unwrap();
+    assert_eq!(decryption_key.public_key().as_bytes(), expected.as_slice());
 }
 
 fn hex(text: &str) -> Vec<u8> {
@@ -359,17 +365,17 @@ async fn task_registration_is_attempted_at_most_three_times() {
         _ => answer(200, r#"{"task_id":"task-1"}"#),
     })
     .await;
-    Agent::new().establish(&server).await.unwrap();
+    TestAgent::new().establish(&server).await.unwrap();
     assert_eq!(server.seen().len(), 4);
 
     let server = issuer(|_, _| answer(500, "")).await;
-    let error = Agent::new().establish(&server).await.unwrap_err();
+    let error = TestAgent::new().establish(&server).await.unwrap_err();
     assert!(matches!(error, AgentIdentityError::TaskRefused(500)));
     assert_eq!(server.seen().len(), 4);
 
     for status in [302, 400, 401, 403, 404, 408, 409] {
         let server = issuer(move |_, _| answer(status, "")).await;
-        let error = Agent::new().establish(&server).await.unwrap_err();
+        let error = TestAgent::new().establish(&server).await.unwrap_err();
         assert!(matches!(error, AgentIdentityError::TaskRefused(found) if found == status));
         assert_eq!(server.seen().len(), 2, "{status}");
     }
@@ -378,7 +384,7 @@ async fn task_registration_is_attempted_at_most_three_times() {
 #[tokio::test]
 async fn unreachable_issuer_is_a_transport_error() {
     let server = ready().await;
-    let settings = Agent::new().settings(&server);
+    let settings = TestAgent::new().settings(&server);
     drop(server);
     // The listener closes when its task is dropped.
     tokio::task::yield_now().await;
@@ -393,7 +399,7 @@ async fn unreachable_issuer_is_a_transport_error() {
 
 #[tokio::test]
 async fn headers_of_an_agent_are_sensitive() {
-    let (server, agent) = (ready().await, Agent::new());
+    let (server, agent) = (ready().await, TestAgent::new());
     let identity: Arc<dyn Credentials> = Arc::new(agent.establish(&server).await.unwrap());
     let headers = identity.headers().await.unwrap();
     assert!(headers["authorization"].is_sensitive());

@@ -14,7 +14,7 @@ use tokio::{
 use super::{CredentialPipe, FIRST_FRAME_TIMEOUT, PipeEnd, PipeError, *};
 use crate::{
     api::EnvironmentId,
-    credentials::{Bodies, CredentialError, Credentials, Reach},
+    credentials::{BodyDisclosure, CredentialError, Credentials, Reach},
 };
 
 /// The parent process with a settable clock.
@@ -78,8 +78,8 @@ async fn newest_token_is_used_until_it_expires() {
     taken(&mut pipe).await;
     assert_eq!(token(&pipe).await.unwrap(), "three");
     assert_eq!(
-        (pipe.reach(), pipe.bodies()),
-        (Reach::Private, Bodies::Hidden)
+        (pipe.reach(), pipe.body_disclosure()),
+        (Reach::Private, BodyDisclosure::Hidden)
     );
     assert!(!format!("{pipe:?}").contains("three"));
 }
@@ -172,8 +172,8 @@ async fn dropping_the_end_stops_the_reader() {
 
 const NOW: u64 = 1_000;
 
-fn read(line: &str) -> Result<Issued, PipeError> {
-    Issued::read(line.as_bytes(), &EnvironmentId::new("env-1").unwrap(), NOW)
+fn read(line: &str) -> Result<IssuedToken, PipeError> {
+    IssuedToken::read(line.as_bytes(), &EnvironmentId::new("env-1").unwrap(), NOW)
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn frame_has_exactly_four_members() {
     }
     let not_utf8 = [b"{\"version\":1,\"environment_id\":\"", &[0xff][..]].concat();
     let environment = EnvironmentId::new("env-1").unwrap();
-    let read = Issued::read(&not_utf8, &environment, NOW);
+    let read = IssuedToken::read(&not_utf8, &environment, NOW);
     assert!(matches!(read, Err(PipeError::Invalid)));
 }
 
@@ -235,7 +235,7 @@ fn frame_must_match_the_environment_and_not_be_expired() {
 }
 
 async fn all(input: &[u8]) -> (Vec<usize>, Option<PipeError>) {
-    let (mut lines, mut found) = (Lines::new(input), Vec::new());
+    let (mut lines, mut found) = (LineReader::new(input), Vec::new());
     loop {
         match lines.next().await {
             Ok(Some(line)) => found.push(line.len()),
