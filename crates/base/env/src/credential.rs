@@ -72,8 +72,8 @@ credential_variables! {
 impl CredentialVariable {
     /// Finds a variable by its name, in any case.
     pub fn find(name: &OsStr) -> Option<Self> {
-        let is_it = |variable: &&Self| name.eq_ignore_ascii_case(variable.name());
-        Self::ALL.iter().find(is_it).copied()
+        let name_matches = |variable: &&Self| name.eq_ignore_ascii_case(variable.name());
+        Self::ALL.iter().find(name_matches).copied()
     }
 }
 
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variables_are_found_in_any_case() {
+    fn variable_lookup_ignores_case() {
         let find = |name: &str| CredentialVariable::find(OsStr::new(name));
         assert_eq!(
             find("aws_Session_token"),
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_stands_once() {
+    fn variable_names_are_unique() {
         for variable in CredentialVariable::ALL {
             assert_eq!(
                 CredentialVariable::find(OsStr::new(variable.name())),

@@ -133,14 +133,14 @@ pub struct NoHttpClient;
 
 impl HttpClient for NoHttpClient {
     fn request(&self, _: HttpRequest) -> HttpFuture<HttpResponse<Bytes>> {
-        ready(Err(no_requests())).boxed()
+        ready(Err(unsupported())).boxed()
     }
 
     fn stream(&self, _: HttpRequest) -> HttpFuture<HttpResponse<HttpBody>> {
-        ready(Err(no_requests())).boxed()
+        ready(Err(unsupported())).boxed()
     }
 }
 
-fn no_requests() -> HttpError {
+fn unsupported() -> HttpError {
     HttpError::Refused("this environment makes no HTTP requests".to_owned())
 }

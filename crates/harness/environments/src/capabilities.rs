@@ -12,7 +12,7 @@ mod tests;
 
 pub use self::{
     front_matter::FrontMatter,
-    metadata::{Plugin, RootCapabilities, Skill},
+    metadata::{PluginMetadata, RootCapabilities, SkillMetadata},
     store::{MAX_CACHED_BYTES, MAX_CACHED_ROOTS},
 };
 
@@ -30,7 +30,7 @@ use exec_wire::{
 use futures_util::future::{FutureExt, join_all};
 use tokio::time::timeout;
 
-use self::store::{Discovery, RootKey, Store};
+use self::store::{CapabilityStore, RootKey, SharedDiscovery};
 use crate::{
     manager::EnvironmentId,
     roots::{ResolvedRoot, StepRoots},
@@ -43,7 +43,7 @@ use crate::{
 /// is not remembered.
 #[derive(Clone, Debug, Default)]
 pub struct CapabilityCache {
-    store: Arc<Mutex<Store>>,
+    store: Arc<Mutex<CapabilityStore>>,
 }
 
 impl CapabilityCache {
@@ -53,13 +53,17 @@ impl CapabilityCache {
     ///
     /// Dropping the future ends the discoveries that no other step waits for.
     pub async fn project(&self, step: &StepRoots) -> AvailableCapabilities {
-        let mut found = Discovered::default();
+        let mut found = DiscoveryResults::default();
         let mut wanted: Vec<&ResolvedRoot> = step.resolved.iter().collect();
         // What is joined goes through another step's handle, and can fail where the step's own does
         // not. So a root whose discovery was joined and failed gets a second round.
         for _round in 0..2 {
             let plan = self.plan(&wanted);
-            found.extend(plan.known.into_iter().map(|(key, known)| (key, Ok(known))));
+            found.extend(
+                plan.cached
+                    .into_iter()
+                    .map(|(key, cached)| (key, Ok(cached))),
+            );
             for discovered in join_all(plan.discoveries).await {
                 let results = discovered.iter();
                 found.extend(results.map(|(key, result)| (key.clone(), result.clone())));
@@ -85,16 +89,16 @@ impl CapabilityCache {
 
     /// Decides for each root: known, being discovered, or to be discovered. Discoveries do nothing
     /// until they are awaited.
-    fn plan(&self, wanted: &[&ResolvedRoot]) -> Plan {
-        let mut plan = Plan::default();
+    fn plan(&self, wanted: &[&ResolvedRoot]) -> DiscoveryPlan {
+        let mut plan = DiscoveryPlan::default();
         let mut unknown: BTreeMap<EnvironmentId, (Arc<Environment>, BTreeSet<RootKey>)> =
             BTreeMap::new();
         let mut store = self.store();
         for root in wanted {
             let key = RootKey::from(*root);
-            if let Some(known) = store.known(&key) {
-                plan.known.push((key, known));
-            } else if let Some(discovery) = store.under_way(&key) {
+            if let Some(cached) = store.cached(&key) {
+                plan.cached.push((key, cached));
+            } else if let Some(discovery) = store.in_progress(&key) {
                 plan.joined.insert(key);
                 if !plan
                     .discoveries
@@ -123,7 +127,7 @@ impl CapabilityCache {
     }
 
     /// Prepares a discovery that records what it comes to.
-    fn discovery(&self, environment: Arc<Environment>, keys: Vec<RootKey>) -> Discovery {
+    fn discovery(&self, environment: Arc<Environment>, keys: Vec<RootKey>) -> SharedDiscovery {
         let cache = self.clone();
         let run = async move {
             let discovered = discover(environment, keys).await;
@@ -133,7 +137,7 @@ impl CapabilityCache {
         run.boxed().shared()
     }
 
-    fn store(&self) -> MutexGuard<'_, Store> {
+    fn store(&self) -> MutexGuard<'_, CapabilityStore> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -146,11 +150,11 @@ impl CapabilityCache {
 
 /// What has to be done to know the roots of a step.
 #[derive(Debug, Default)]
-struct Plan {
-    known: Vec<(RootKey, Arc<RootCapabilities>)>,
+struct DiscoveryPlan {
+    cached: Vec<(RootKey, Arc<RootCapabilities>)>,
     /// Roots that another step discovers.
     joined: BTreeSet<RootKey>,
-    discoveries: Vec<Discovery>,
+    discoveries: Vec<SharedDiscovery>,
 }
 
 /// The skills and plugins of one step, in the order of its roots. What belongs to environments that
@@ -195,7 +199,7 @@ pub struct AvailableSkill {
     /// The root it was found below, with the handle through which its files are read.
     pub root: ResolvedRoot,
     /// The skill.
-    pub skill: Arc<Skill>,
+    pub skill: Arc<SkillMetadata>,
 }
 
 /// A plugin that a step can use.
@@ -204,7 +208,7 @@ pub struct AvailablePlugin {
     /// The root that it is, with the handle through which it is used.
     pub root: ResolvedRoot,
     /// The plugin.
-    pub plugin: Arc<Plugin>,
+    pub plugin: Arc<PluginMetadata>,
 }
 
 /// What was left out below a root.
@@ -229,10 +233,10 @@ pub struct FailedRoot {
 pub const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What a discovery comes to, for each of its roots.
-type Discovered = BTreeMap<RootKey, Result<Arc<RootCapabilities>, DiscoverError>>;
+type DiscoveryResults = BTreeMap<RootKey, Result<Arc<RootCapabilities>, DiscoverError>>;
 
 /// Reads what lies below each root, through one handle.
-async fn discover(environment: Arc<Environment>, keys: Vec<RootKey>) -> Discovered {
+async fn discover(environment: Arc<Environment>, keys: Vec<RootKey>) -> DiscoveryResults {
     let root = |key: &RootKey| DiscoveryRoot {
         id: key.root.as_str().to_owned(),
         path: key.path.clone(),
@@ -241,7 +245,7 @@ async fn discover(environment: Arc<Environment>, keys: Vec<RootKey>) -> Discover
     let roots = keys.iter().map(root).collect();
     let asked = environment.catalog.discover_roots(DiscoverRoots { roots });
     let answer = match timeout(DISCOVERY_TIMEOUT, asked).await {
-        Ok(Ok(answer)) => checked(answer, keys.len()),
+        Ok(Ok(answer)) => check_answer(answer, keys.len()),
         Ok(Err(error)) => Err(DiscoverError::Catalog(error)),
         Err(_elapsed) => Err(DiscoverError::TimedOut),
     };
@@ -250,7 +254,7 @@ async fn discover(environment: Arc<Environment>, keys: Vec<RootKey>) -> Discover
             .into_iter()
             .zip(roots)
             .map(|(key, root)| {
-                let found = capabilities(&key, root);
+                let found = parse_root(&key, root);
                 (key, found)
             })
             .collect(),
@@ -262,7 +266,10 @@ async fn discover(environment: Arc<Environment>, keys: Vec<RootKey>) -> Discover
 }
 
 /// Checks that each root has its answer.
-fn checked(answer: DiscoveredRoots, asked: usize) -> Result<Vec<DiscoveredRoot>, DiscoverError> {
+fn check_answer(
+    answer: DiscoveredRoots,
+    asked: usize,
+) -> Result<Vec<DiscoveredRoot>, DiscoverError> {
     if answer.roots.len() == asked {
         Ok(answer.roots)
     } else {
@@ -270,10 +277,7 @@ fn checked(answer: DiscoveredRoots, asked: usize) -> Result<Vec<DiscoveredRoot>,
     }
 }
 
-fn capabilities(
-    key: &RootKey,
-    root: DiscoveredRoot,
-) -> Result<Arc<RootCapabilities>, DiscoverError> {
+fn parse_root(key: &RootKey, root: DiscoveredRoot) -> Result<Arc<RootCapabilities>, DiscoverError> {
     if root.id != key.root.as_str() {
         return Err(DiscoverError::Answer("answers in another order"));
     }

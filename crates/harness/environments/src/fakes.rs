@@ -56,8 +56,8 @@ pub(crate) fn environment(label: &str) -> Environment {
 /// Returns an environment with a catalog.
 pub(crate) fn environment_with(label: &str, catalog: Arc<dyn ExecutorCatalog>) -> Environment {
     Environment {
-        backend: Arc::new(Labelled(label.to_owned())),
-        files: Arc::new(NoFiles),
+        backend: Arc::new(LabelledBackend(label.to_owned())),
+        files: Arc::new(NoFileSystem),
         http: Arc::new(NoHttpClient),
         catalog,
     }
@@ -69,15 +69,15 @@ pub(crate) fn label(environment: &Environment) -> String {
 }
 
 /// Starts nothing, and has a label.
-struct Labelled(String);
+struct LabelledBackend(String);
 
-impl fmt::Debug for Labelled {
+impl fmt::Debug for LabelledBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl ExecBackend for Labelled {
+impl ExecBackend for LabelledBackend {
     fn start(&self, _: Command) -> BoxFuture<'_, Result<StartedProcess, StartError>> {
         ready(Err(StartError::Cancelled)).boxed()
     }
@@ -89,13 +89,13 @@ impl ExecBackend for Labelled {
 
 /// Has no files.
 #[derive(Debug)]
-struct NoFiles;
+struct NoFileSystem;
 
 fn no_files<T: Send + 'static>() -> FileFuture<T> {
     ready(Err(FileError::Refused("no files".to_owned()))).boxed()
 }
 
-impl ExecutorFileSystem for NoFiles {
+impl ExecutorFileSystem for NoFileSystem {
     fn read_file(&self, _: ReadFile) -> FileFuture<Bytes> {
         no_files()
     }
@@ -145,13 +145,13 @@ impl ExecutorFileSystem for NoFiles {
 
 /// Opens when the test says so.
 #[derive(Debug)]
-pub(crate) struct Controlled {
+pub(crate) struct ControlledSource {
     calls: watch::Sender<usize>,
     send: mpsc::UnboundedSender<Result<Environment, OpenError>>,
     outcomes: Arc<tokio::sync::Mutex<mpsc::UnboundedReceiver<Result<Environment, OpenError>>>>,
 }
 
-impl Controlled {
+impl ControlledSource {
     pub(crate) fn new() -> Arc<Self> {
         let (send, outcomes) = mpsc::unbounded_channel();
         Arc::new(Self {
@@ -184,7 +184,7 @@ impl Controlled {
     }
 
     /// Waits until it was opened so often.
-    pub(crate) async fn called(&self, times: usize) {
+    pub(crate) async fn wait_for_calls(&self, times: usize) {
         let mut calls = self.calls.subscribe();
         within(calls.wait_for(|calls| *calls >= times))
             .await
@@ -192,7 +192,7 @@ impl Controlled {
     }
 }
 
-impl EnvironmentSource for Controlled {
+impl EnvironmentSource for ControlledSource {
     fn open(&self) -> BoxFuture<'static, Result<Environment, OpenError>> {
         self.calls.send_modify(|calls| *calls += 1);
         let outcomes = Arc::clone(&self.outcomes);
@@ -201,15 +201,15 @@ impl EnvironmentSource for Controlled {
 }
 
 /// Opens by what a closure does.
-pub(crate) struct Scripted<F>(pub(crate) F);
+pub(crate) struct ScriptedSource<F>(pub(crate) F);
 
-impl<F> fmt::Debug for Scripted<F> {
+impl<F> fmt::Debug for ScriptedSource<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Scripted")
+        f.write_str("ScriptedSource")
     }
 }
 
-impl<F> EnvironmentSource for Scripted<F>
+impl<F> EnvironmentSource for ScriptedSource<F>
 where
     F: Fn() -> BoxFuture<'static, Result<Environment, OpenError>> + Send + Sync,
 {
@@ -220,14 +220,14 @@ where
 
 /// A catalog that answers from a table, when the test lets it.
 #[derive(Debug)]
-pub(crate) struct Shelf {
+pub(crate) struct FakeCatalog {
     roots: Mutex<BTreeMap<PathUri, Result<DiscoveredRoot, FileError>>>,
     calls: watch::Sender<usize>,
     asked: AtomicUsize,
     gate: Arc<Semaphore>,
 }
 
-impl Shelf {
+impl FakeCatalog {
     /// Returns one that answers at once.
     pub(crate) fn open() -> Arc<Self> {
         Self::with_permits(Semaphore::MAX_PERMITS)
@@ -264,12 +264,12 @@ impl Shelf {
     }
 
     /// Returns how many roots were asked for, all together.
-    pub(crate) fn roots_asked(&self) -> usize {
+    pub(crate) fn requested_roots(&self) -> usize {
         self.asked.load(Ordering::SeqCst)
     }
 
     /// Waits until so many questions were asked.
-    pub(crate) async fn called(&self, times: usize) {
+    pub(crate) async fn wait_for_calls(&self, times: usize) {
         let mut calls = self.calls.subscribe();
         within(calls.wait_for(|calls| *calls >= times))
             .await
@@ -277,7 +277,7 @@ impl Shelf {
     }
 }
 
-impl ExecutorCatalog for Shelf {
+impl ExecutorCatalog for FakeCatalog {
     fn read_config(&self, read: ReadEnvironmentConfig) -> FileFuture<EnvironmentConfig> {
         NoCatalog.read_config(read)
     }
@@ -285,9 +285,9 @@ impl ExecutorCatalog for Shelf {
     fn discover_roots(&self, discover: DiscoverRoots) -> FileFuture<DiscoveredRoots> {
         self.calls.send_modify(|calls| *calls += 1);
         self.asked.fetch_add(discover.roots.len(), Ordering::SeqCst);
-        let shelf = self.roots.lock().unwrap_or_else(PoisonError::into_inner);
+        let catalog = self.roots.lock().unwrap_or_else(PoisonError::into_inner);
         let found = |root: &DiscoveryRoot| {
-            let found = shelf.get(&root.path).cloned();
+            let found = catalog.get(&root.path).cloned();
             let missing = || Err(FileError::NotFound(root.path.to_string()));
             found.unwrap_or_else(missing).map(|found| DiscoveredRoot {
                 id: root.id.clone(),

@@ -29,13 +29,15 @@ use exec_env::environment::Environment;
 use futures_util::FutureExt;
 use tokio::{runtime::Handle, sync::watch, time::Instant};
 
-use self::table::{Asker, Decided, Entry, Found, Outcome, Table};
+use self::table::{
+    EnvironmentEntry, EnvironmentLookup, EnvironmentTable, PendingStart, Requester, StartOutcome,
+};
 
 /// Environments by their ids. Clones share them; when the last clone is dropped, starts that are
 /// under way end. One without environments is what *none* means: nothing can be executed.
 #[derive(Clone, Debug)]
 pub struct EnvironmentManager {
-    shared: Arc<Shared>,
+    shared: Arc<ManagerShared>,
 }
 
 impl EnvironmentManager {
@@ -43,7 +45,7 @@ impl EnvironmentManager {
     pub fn new(runtime: Handle) -> Self {
         let table = Mutex::default();
         Self {
-            shared: Arc::new(Shared { table, runtime }),
+            shared: Arc::new(ManagerShared { table, runtime }),
         }
     }
 
@@ -54,9 +56,11 @@ impl EnvironmentManager {
         source: Arc<dyn EnvironmentSource>,
         start: Start,
     ) -> Result<(), InsertError> {
-        let former = self.shared.put(&id, source, Table::check_free)?;
-        end(former);
-        self.begin(&id, start);
+        let previous = self
+            .shared
+            .insert_entry(&id, source, EnvironmentTable::check_free)?;
+        abort_starts(previous);
+        self.start_if_eager(&id, start);
         Ok(())
     }
 
@@ -69,18 +73,20 @@ impl EnvironmentManager {
         source: Arc<dyn EnvironmentSource>,
         start: Start,
     ) -> Result<(), InsertError> {
-        let former = self.shared.put(&id, source, Table::check_room)?;
-        end(former);
-        self.begin(&id, start);
+        let previous = self
+            .shared
+            .insert_entry(&id, source, EnvironmentTable::check_capacity)?;
+        abort_starts(previous);
+        self.start_if_eager(&id, start);
         Ok(())
     }
 
     /// Takes an environment away; returns whether there was one. Whoever captured its handle keeps
     /// it; whoever waits for it learns that it is missing.
     pub fn remove(&self, id: &EnvironmentId) -> bool {
-        let former = self.shared.table().remove(id);
-        let existed = former.is_some();
-        end(former);
+        let previous = self.shared.table().remove(id);
+        let existed = previous.is_some();
+        abort_starts(previous);
         existed
     }
 
@@ -97,7 +103,7 @@ impl EnvironmentManager {
     /// afterwards.
     pub fn shut_down(&self) {
         let entries = self.shared.table().shut_down();
-        end(entries.into_values());
+        abort_starts(entries.into_values());
     }
 
     /// Waits until an environment is ready, and starts it if need be: one that nobody asked for
@@ -108,15 +114,18 @@ impl EnvironmentManager {
         id: &EnvironmentId,
     ) -> Result<Arc<Environment>, EnvironmentError> {
         loop {
-            let mut outcome = match self.shared.find(id, Asker::Caller) {
-                Found::Ready(handle) => return Ok(handle),
-                Found::Starting(outcome) | Found::Decided(_, outcome) => outcome,
-                Found::Missing => return Err(EnvironmentError::Missing(id.clone())),
-                Found::ShutDown => return Err(EnvironmentError::ShutDown),
-                Found::Failed(error) => return Err(EnvironmentError::failed(id, error)),
+            let mut outcome = match self.shared.find(id, Requester::Caller) {
+                EnvironmentLookup::Ready(handle) => return Ok(handle),
+                EnvironmentLookup::Starting(outcome)
+                | EnvironmentLookup::NeedsStart(_, outcome) => outcome,
+                EnvironmentLookup::Missing => return Err(EnvironmentError::Missing(id.clone())),
+                EnvironmentLookup::ShutDown => return Err(EnvironmentError::ShutDown),
+                EnvironmentLookup::Failed(error) => {
+                    return Err(EnvironmentError::failed(id, error));
+                }
             };
             // A start that was taken away tells nothing: what is in its place is looked up.
-            if let Some(outcome) = outcome_of(&mut outcome).await {
+            if let Some(outcome) = wait_for_outcome(&mut outcome).await {
                 return outcome.map_err(|error| EnvironmentError::failed(id, error));
             }
         }
@@ -125,23 +134,28 @@ impl EnvironmentManager {
     /// Asks an environment to start, and does not wait for it. Nothing happens if it is ready or
     /// starting; one that failed is tried again.
     pub fn request_start(&self, id: &EnvironmentId) -> Result<(), EnvironmentError> {
-        match self.shared.find(id, Asker::Caller) {
-            Found::Missing => Err(EnvironmentError::Missing(id.clone())),
-            Found::ShutDown => Err(EnvironmentError::ShutDown),
-            Found::Ready(_) | Found::Starting(_) | Found::Decided(..) | Found::Failed(_) => Ok(()),
+        match self.shared.find(id, Requester::Caller) {
+            EnvironmentLookup::Missing => Err(EnvironmentError::Missing(id.clone())),
+            EnvironmentLookup::ShutDown => Err(EnvironmentError::ShutDown),
+            EnvironmentLookup::Ready(_)
+            | EnvironmentLookup::Starting(_)
+            | EnvironmentLookup::NeedsStart(..)
+            | EnvironmentLookup::Failed(_) => Ok(()),
         }
     }
 
     /// Asks an environment to start because a step would use it: one that nobody asked for before,
     /// and one whose failure is longer ago than [`RETRY_AFTER`](RETRY_AFTER). Tells how far
     /// it is then, or `None` if there is none.
-    pub fn offer_start(&self, id: &EnvironmentId) -> Option<EnvironmentState> {
+    pub fn start_if_due(&self, id: &EnvironmentId) -> Option<EnvironmentState> {
         let now = Instant::now();
-        match self.shared.find(id, Asker::Step { now }) {
-            Found::Missing | Found::ShutDown => None,
-            Found::Ready(handle) => Some(EnvironmentState::Ready(handle)),
-            Found::Starting(_) | Found::Decided(..) => Some(EnvironmentState::Starting),
-            Found::Failed(error) => Some(EnvironmentState::Failed(error)),
+        match self.shared.find(id, Requester::Step { now }) {
+            EnvironmentLookup::Missing | EnvironmentLookup::ShutDown => None,
+            EnvironmentLookup::Ready(handle) => Some(EnvironmentState::Ready(handle)),
+            EnvironmentLookup::Starting(_) | EnvironmentLookup::NeedsStart(..) => {
+                Some(EnvironmentState::Starting)
+            }
+            EnvironmentLookup::Failed(error) => Some(EnvironmentState::Failed(error)),
         }
     }
 
@@ -171,10 +185,10 @@ impl EnvironmentManager {
     }
 
     /// Begins what is to be started eagerly.
-    fn begin(&self, id: &EnvironmentId, start: Start) {
+    fn start_if_eager(&self, id: &EnvironmentId, start: Start) {
         match start {
             // A failure is told to whoever asks for the environment.
-            Start::Eager => drop(self.shared.find(id, Asker::Caller)),
+            Start::Eager => drop(self.shared.find(id, Requester::Caller)),
             Start::Lazy => {}
         }
     }
@@ -182,71 +196,71 @@ impl EnvironmentManager {
 
 /// What the clones of a manager share, and what starts look for when they are done.
 #[derive(Debug)]
-struct Shared {
-    table: Mutex<Table>,
+struct ManagerShared {
+    table: Mutex<EnvironmentTable>,
     runtime: Handle,
 }
 
-impl Shared {
+impl ManagerShared {
     /// Returns the table. Nothing that could call the manager runs while it is held.
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, EnvironmentTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts a source under an id, if `check` admits it. Returns what was there.
-    fn put(
+    fn insert_entry(
         &self,
         id: &EnvironmentId,
         source: Arc<dyn EnvironmentSource>,
-        check: impl FnOnce(&Table, &EnvironmentId) -> Result<(), InsertError>,
-    ) -> Result<Option<Entry>, InsertError> {
+        check: impl FnOnce(&EnvironmentTable, &EnvironmentId) -> Result<(), InsertError>,
+    ) -> Result<Option<EnvironmentEntry>, InsertError> {
         // Declared before the lock is taken, so that it is dropped behind it.
-        let entry = Entry::new(source);
+        let entry = EnvironmentEntry::new(source);
         let mut table = self.table();
         check(&table, id)?;
-        Ok(table.put(id.clone(), entry))
+        Ok(table.insert_entry(id.clone(), entry))
     }
 
     /// Finds an environment, and spawns its start if that was decided.
-    fn find(self: &Arc<Self>, id: &EnvironmentId, asker: Asker) -> Found {
-        let found = self.table().find(id, asker);
+    fn find(self: &Arc<Self>, id: &EnvironmentId, requester: Requester) -> EnvironmentLookup {
+        let found = self.table().find(id, requester);
         match found {
-            Found::Decided(decided, outcome) => {
-                self.spawn(decided);
-                Found::Starting(outcome)
+            EnvironmentLookup::NeedsStart(pending, outcome) => {
+                self.spawn(pending);
+                EnvironmentLookup::Starting(outcome)
             }
-            Found::Missing
-            | Found::ShutDown
-            | Found::Ready(_)
-            | Found::Starting(_)
-            | Found::Failed(_) => found,
+            EnvironmentLookup::Missing
+            | EnvironmentLookup::ShutDown
+            | EnvironmentLookup::Ready(_)
+            | EnvironmentLookup::Starting(_)
+            | EnvironmentLookup::Failed(_) => found,
         }
     }
 
     /// Spawns a start. The lock is free meanwhile: a runtime that has ended drops the task at once,
     /// and the task then records that it was cancelled.
-    fn spawn(self: &Arc<Self>, decided: Decided) {
-        let (id, number) = (decided.id.clone(), decided.start);
+    fn spawn(self: &Arc<Self>, pending: PendingStart) {
+        let (id, number) = (pending.id.clone(), pending.start);
         let task = self
             .runtime
-            .spawn(run(Arc::downgrade(self), decided))
+            .spawn(run(Arc::downgrade(self), pending))
             .abort_handle();
-        let overtaken = self.table().record_task(&id, number, task);
-        if let Some(task) = overtaken {
+        let superseded = self.table().record_task(&id, number, task);
+        if let Some(task) = superseded {
             task.abort();
         }
     }
 }
 
-impl Drop for Shared {
+impl Drop for ManagerShared {
     fn drop(&mut self) {
         let entries = self.table().shut_down();
-        end(entries.into_values());
+        abort_starts(entries.into_values());
     }
 }
 
 /// Ends the starts of what was taken away. A captured handle is not touched.
-fn end(entries: impl IntoIterator<Item = Entry>) {
+fn abort_starts(entries: impl IntoIterator<Item = EnvironmentEntry>) {
     for entry in entries {
         if let Some(task) = entry.task() {
             task.abort();
@@ -255,7 +269,9 @@ fn end(entries: impl IntoIterator<Item = Entry>) {
 }
 
 /// Waits for the outcome of a start; `None` if it was taken away.
-async fn outcome_of(outcome: &mut watch::Receiver<Option<Outcome>>) -> Option<Outcome> {
+async fn wait_for_outcome(
+    outcome: &mut watch::Receiver<Option<StartOutcome>>,
+) -> Option<StartOutcome> {
     outcome.wait_for(Option::is_some).await.ok()?.clone()
 }
 
@@ -304,11 +320,11 @@ impl EnvironmentError {
 
 /// Opens a source and records the outcome, if the start is still current by then. Dropping the future,
 /// even before it was polled, leaves the environment as failed, unless it was replaced.
-fn run(manager: Weak<Shared>, decided: Decided) -> impl Future<Output = ()> + Send {
-    let source = Arc::clone(&decided.source);
-    let unfinished = Unfinished {
+fn run(manager: Weak<ManagerShared>, pending: PendingStart) -> impl Future<Output = ()> + Send {
+    let source = Arc::clone(&pending.source);
+    let guard = StartGuard {
         manager,
-        decided: Some(decided),
+        pending: Some(pending),
     };
     async move {
         let open = AssertUnwindSafe(async move { source.open().await }).catch_unwind();
@@ -317,27 +333,27 @@ fn run(manager: Weak<Shared>, decided: Decided) -> impl Future<Output = ()> + Se
             Ok(Err(error)) => Err(Arc::new(error)),
             Err(_panic) => Err(Arc::new(OpenError::Panicked)),
         };
-        unfinished.finish(outcome);
+        guard.finish(outcome);
     }
 }
 
 /// A start without an outcome. Dropped, it has one: nobody waits for a task that is gone.
 #[derive(Debug)]
-struct Unfinished {
-    manager: Weak<Shared>,
-    decided: Option<Decided>,
+struct StartGuard {
+    manager: Weak<ManagerShared>,
+    pending: Option<PendingStart>,
 }
 
-impl Unfinished {
-    fn finish(mut self, outcome: Outcome) {
-        self.settle(outcome);
+impl StartGuard {
+    fn finish(mut self, outcome: StartOutcome) {
+        self.record(outcome);
     }
 
-    fn settle(&mut self, outcome: Outcome) {
-        let (Some(decided), Some(manager)) = (self.decided.take(), self.manager.upgrade()) else {
+    fn record(&mut self, outcome: StartOutcome) {
+        let (Some(pending), Some(manager)) = (self.pending.take(), self.manager.upgrade()) else {
             return;
         };
-        let Decided { id, start, .. } = decided;
+        let PendingStart { id, start, .. } = pending;
         let now = Instant::now();
         let waiting = manager.table().record_outcome(&id, start, &outcome, now);
         if let Some(waiting) = waiting {
@@ -346,10 +362,10 @@ impl Unfinished {
     }
 }
 
-impl Drop for Unfinished {
+impl Drop for StartGuard {
     fn drop(&mut self) {
-        if self.decided.is_some() {
-            self.settle(Err(Arc::new(OpenError::Cancelled)));
+        if self.pending.is_some() {
+            self.record(Err(Arc::new(OpenError::Cancelled)));
         }
     }
 }

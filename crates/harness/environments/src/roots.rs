@@ -51,14 +51,14 @@ fn resolve_one(
     root: &SelectedCapabilityRoot,
     snapshot: &EnvironmentSnapshot,
     manager: &EnvironmentManager,
-) -> Result<ResolvedRoot, Omission> {
+) -> Result<ResolvedRoot, OmissionReason> {
     let RootLocation::Environment {
         environment_id,
         path,
         ..
     } = &root.location
     else {
-        return Err(Omission::UnknownLocation);
+        return Err(OmissionReason::UnknownLocation);
     };
     if let Some(environment) = snapshot.ready(environment_id) {
         return Ok(ResolvedRoot {
@@ -69,17 +69,17 @@ fn resolve_one(
         });
     }
     if snapshot.is_starting(environment_id) {
-        return Err(Omission::Starting);
+        return Err(OmissionReason::Starting);
     }
-    let state = manager.offer_start(environment_id);
+    let state = manager.start_if_due(environment_id);
     if let Some(error) = snapshot.failure(environment_id) {
-        return Err(Omission::Failed(Arc::clone(error)));
+        return Err(OmissionReason::Failed(Arc::clone(error)));
     }
     Err(match state {
-        None => Omission::Missing,
-        Some(EnvironmentState::NotStarted | EnvironmentState::Starting) => Omission::Starting,
-        Some(EnvironmentState::Ready(_)) => Omission::NotCaptured,
-        Some(EnvironmentState::Failed(error)) => Omission::Failed(error),
+        None => OmissionReason::Missing,
+        Some(EnvironmentState::NotStarted | EnvironmentState::Starting) => OmissionReason::Starting,
+        Some(EnvironmentState::Ready(_)) => OmissionReason::NotCaptured,
+        Some(EnvironmentState::Failed(error)) => OmissionReason::Failed(error),
     })
 }
 
@@ -111,13 +111,13 @@ pub struct OmittedRoot {
     /// The root.
     pub root: SelectedCapabilityRoot,
     /// Why.
-    pub reason: Omission,
+    pub reason: OmissionReason,
 }
 
 /// Why a step goes without a selected root.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Omission {
+pub enum OmissionReason {
     /// Its environment is starting.
     #[error("the environment is starting")]
     Starting,
@@ -227,8 +227,8 @@ impl SelectedCapabilityRoot {
 impl Serialize for SelectedCapabilityRoot {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut members = self.others.clone();
-        put(&mut members, ID, &self.id)?;
-        put(&mut members, LOCATION, &self.location)?;
+        put_member(&mut members, ID, &self.id)?;
+        put_member(&mut members, LOCATION, &self.location)?;
         members.serialize(serializer)
     }
 }
@@ -237,8 +237,8 @@ impl<'de> Deserialize<'de> for SelectedCapabilityRoot {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut others = Map::deserialize(deserializer)?;
         Ok(Self {
-            id: take(&mut others, ID)?,
-            location: take(&mut others, LOCATION)?,
+            id: take_member(&mut others, ID)?,
+            location: take_member(&mut others, LOCATION)?,
             others,
         })
     }
@@ -270,9 +270,9 @@ impl Serialize for RootLocation {
                 others,
             } => {
                 let mut members = others.clone();
-                put(&mut members, KIND, ENVIRONMENT)?;
-                put(&mut members, ENVIRONMENT_ID, environment_id)?;
-                put(&mut members, PATH, path)?;
+                put_member(&mut members, KIND, ENVIRONMENT)?;
+                put_member(&mut members, ENVIRONMENT_ID, environment_id)?;
+                put_member(&mut members, PATH, path)?;
                 members.serialize(serializer)
             }
             Self::Unknown(members) => members.serialize(serializer),
@@ -292,15 +292,15 @@ impl<'de> Deserialize<'de> for RootLocation {
         }
         members.remove(KIND);
         Ok(Self::Environment {
-            environment_id: take(&mut members, ENVIRONMENT_ID)?,
-            path: take(&mut members, PATH)?,
+            environment_id: take_member(&mut members, ENVIRONMENT_ID)?,
+            path: take_member(&mut members, PATH)?,
             others: members,
         })
     }
 }
 
 /// Takes a member that must be there.
-fn take<T: DeserializeOwned, E: de::Error>(
+fn take_member<T: DeserializeOwned, E: de::Error>(
     members: &mut Map<String, Value>,
     name: &'static str,
 ) -> Result<T, E> {
@@ -309,7 +309,7 @@ fn take<T: DeserializeOwned, E: de::Error>(
 }
 
 /// Adds a member that has a field of its own.
-fn put<T: Serialize + ?Sized, E: ser::Error>(
+fn put_member<T: Serialize + ?Sized, E: ser::Error>(
     members: &mut Map<String, Value>,
     name: &str,
     value: &T,

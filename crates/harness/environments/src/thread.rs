@@ -75,27 +75,27 @@ impl<'de> Deserialize<'de> for SessionMeta {
         let mut others = Map::deserialize(deserializer)?;
         let id = others.remove(ID).ok_or(de::Error::missing_field(ID))?;
         Ok(Self {
-            id: member(ID, id)?,
-            forked_from_id: optional(&mut others, FORKED_FROM)?,
-            selected_capability_roots: optional(&mut others, SELECTED)?.unwrap_or_default(),
+            id: parse_member(ID, id)?,
+            forked_from_id: take_optional(&mut others, FORKED_FROM)?,
+            selected_capability_roots: take_optional(&mut others, SELECTED)?.unwrap_or_default(),
             others,
         })
     }
 }
 
 /// Takes a member that may be absent or null.
-fn optional<T, E>(members: &mut Map<String, Value>, name: &str) -> Result<Option<T>, E>
+fn take_optional<T, E>(members: &mut Map<String, Value>, name: &str) -> Result<Option<T>, E>
 where
     T: for<'de> Deserialize<'de>,
     E: de::Error,
 {
     match members.remove(name) {
         None | Some(Value::Null) => Ok(None),
-        Some(value) => member(name, value).map(Some),
+        Some(value) => parse_member(name, value).map(Some),
     }
 }
 
-fn member<T, E>(name: &str, value: Value) -> Result<T, E>
+fn parse_member<T, E>(name: &str, value: Value) -> Result<T, E>
 where
     T: for<'de> Deserialize<'de>,
     E: de::Error,
@@ -172,21 +172,21 @@ impl Rollout {
 
     /// Reads a rollout. The first line that is not blank must be the metadata; a later line that is
     /// no JSON object is left out and told, as a crash can leave half a line behind.
-    pub fn read(text: &str) -> Result<ReadRollout, RolloutError> {
+    pub fn read(text: &str) -> Result<RolloutReadOutcome, RolloutError> {
         let mut lines = (1..)
             .zip(text.lines())
             .filter(|(_, line)| !line.trim().is_empty());
         let (number, first) = lines.next().ok_or(RolloutError::Empty)?;
-        let broken = |fault| RolloutError::Head(BrokenLine { number, fault });
+        let broken = |error| RolloutError::Head(InvalidLine { number, error });
         let mut head: Map<String, Value> = serde_json::from_str(first)
-            .map_err(|error| broken(LineFault::Json(error.to_string())))?;
-        if head.remove("type").is_none_or(|kind| kind != HEAD) {
-            return Err(broken(LineFault::NoMeta));
+            .map_err(|error| broken(LineError::Json(error.to_string())))?;
+        if head.remove("type").is_none_or(|kind| kind != SESSION_META) {
+            return Err(broken(LineError::NotMeta));
         }
         let payload = head.remove("payload").unwrap_or(Value::Null);
         let meta = serde_json::from_value(payload)
-            .map_err(|error| broken(LineFault::Meta(error.to_string())))?;
-        let mut read = ReadRollout {
+            .map_err(|error| broken(LineError::Meta(error.to_string())))?;
+        let mut read = RolloutReadOutcome {
             rollout: Self {
                 meta,
                 items: Vec::new(),
@@ -197,7 +197,7 @@ impl Rollout {
         for (number, line) in lines {
             match RolloutItem::parse(line) {
                 Ok(item) => read.rollout.items.push(item),
-                Err(fault) => read.broken.push(BrokenLine { number, fault }),
+                Err(error) => read.broken.push(InvalidLine { number, error }),
             }
         }
         Ok(read)
@@ -205,8 +205,8 @@ impl Rollout {
 
     /// Writes the rollout, each line with its end.
     pub fn write(&self) -> Result<String, serde_json::Error> {
-        let line = HeadLine {
-            kind: HEAD,
+        let line = MetaLine {
+            kind: SESSION_META,
             payload: &self.meta,
         };
         let mut head = self.head.clone();
@@ -224,10 +224,10 @@ impl Rollout {
 
     /// Forks the thread: the same selection, and as much of the history as `history` says.
     #[must_use]
-    pub fn fork(&self, id: ThreadId, history: History) -> Self {
+    pub fn fork(&self, id: ThreadId, history: ForkHistory) -> Self {
         let skipped = match history {
-            History::All => 0,
-            History::Last(count) => self.items.len().saturating_sub(count),
+            ForkHistory::All => 0,
+            ForkHistory::Last(count) => self.items.len().saturating_sub(count),
         };
         Self {
             meta: self.meta.fork(id),
@@ -239,7 +239,7 @@ impl Rollout {
 
 /// How much of the history a fork begins with.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum History {
+pub enum ForkHistory {
     /// Everything.
     All,
     /// So many of the last items.
@@ -252,17 +252,17 @@ pub struct RolloutItem(Box<RawValue>);
 
 impl RolloutItem {
     /// Takes one line.
-    pub fn parse(line: &str) -> Result<Self, LineFault> {
+    pub fn parse(line: &str) -> Result<Self, LineError> {
         let line = line.trim();
         if line.contains(['\n', '\r']) {
-            return Err(LineFault::Json("it has more than one line".to_owned()));
+            return Err(LineError::Json("it has more than one line".to_owned()));
         }
         if !line.starts_with('{') {
-            return Err(LineFault::Json("it is no object".to_owned()));
+            return Err(LineError::Json("it is no object".to_owned()));
         }
         serde_json::from_str(line)
             .map(Self)
-            .map_err(|error| LineFault::Json(error.to_string()))
+            .map_err(|error| LineError::Json(error.to_string()))
     }
 
     /// Returns the text.
@@ -273,33 +273,33 @@ impl RolloutItem {
 
 /// A rollout, and what of it could not be read.
 #[derive(Clone, Debug)]
-pub struct ReadRollout {
+pub struct RolloutReadOutcome {
     /// The rollout.
     pub rollout: Rollout,
     /// The lines that were left out, in their order.
-    pub broken: Vec<BrokenLine>,
+    pub broken: Vec<InvalidLine>,
 }
 
 /// A line that could not be read.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("line {number}: {fault}")]
-pub struct BrokenLine {
+#[error("line {number}: {error}")]
+pub struct InvalidLine {
     /// Its number, from one on.
     pub number: usize,
     /// What is wrong with it.
-    pub fault: LineFault,
+    pub error: LineError,
 }
 
 /// What is wrong with a line.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum LineFault {
+pub enum LineError {
     /// Host: it is no JSON object.
     #[error("no JSON object: {0}")]
     Json(String),
     /// Host: it is not metadata.
-    #[error("`type` is not `{HEAD}`")]
-    NoMeta,
+    #[error("`type` is not `{SESSION_META}`")]
+    NotMeta,
     /// Host: the metadata cannot be read.
     #[error("metadata: {0}")]
     Meta(String),
@@ -314,16 +314,16 @@ pub enum RolloutError {
     Empty,
     /// Host: it does not begin with the metadata of a thread.
     #[error("the rollout has no metadata: {0}")]
-    Head(BrokenLine),
+    Head(InvalidLine),
 }
 
 /// The line of the metadata.
 #[derive(Serialize)]
-struct HeadLine<'a> {
+struct MetaLine<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
     payload: &'a SessionMeta,
 }
 
 /// The kind of the first line.
-const HEAD: &str = "session_meta";
+const SESSION_META: &str = "session_meta";

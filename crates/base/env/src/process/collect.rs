@@ -82,31 +82,31 @@ impl dyn ExecProcess {
     /// first, and the error in the next window. Dropping the future loses nothing: the next window
     /// may begin where this one did.
     pub async fn collect(&self, collect: Collect) -> Result<Collected, ProcessError> {
-        let mut window = Window::new(self, collect);
-        match time::timeout(collect.window, window.gather()).await {
-            Ok(gathered) => gathered?,
-            Err(_) => window.gather_rest(self.status().next_seq)?,
+        let mut window = WindowCollector::new(self, collect);
+        match time::timeout(collect.window, window.collect_until_full()).await {
+            Ok(collected) => collected?,
+            Err(_) => window.collect_available(self.status().next_seq)?,
         }
         Ok(window.finish())
     }
 }
 
 /// A window that is being filled.
-struct Window<'a> {
+struct WindowCollector<'a> {
     process: &'a dyn ExecProcess,
     events: EventStream,
     max_bytes: usize,
-    gathered_bytes: usize,
+    collected_bytes: usize,
     collected: Collected,
 }
 
 /// Whether a window takes more.
-enum Room {
-    More,
+enum WindowState {
+    Open,
     Full,
 }
 
-impl<'a> Window<'a> {
+impl<'a> WindowCollector<'a> {
     fn new(process: &'a dyn ExecProcess, collect: Collect) -> Self {
         let events = process.follow(Follow {
             from: From::After(collect.after),
@@ -116,7 +116,7 @@ impl<'a> Window<'a> {
             process,
             events,
             max_bytes: collect.max_bytes,
-            gathered_bytes: 0,
+            collected_bytes: 0,
             collected: Collected {
                 chunks: Vec::new(),
                 last: collect.after,
@@ -129,10 +129,10 @@ impl<'a> Window<'a> {
     }
 
     /// Takes events until the window is full or the process closed.
-    async fn gather(&mut self) -> Result<(), ProcessError> {
+    async fn collect_until_full(&mut self) -> Result<(), ProcessError> {
         loop {
             let event = self.events.next().await;
-            if let Room::Full = self.take(event)? {
+            if let WindowState::Full = self.add_event(event)? {
                 return Ok(());
             }
             // A process that never pauses leaves no moment to look at the time otherwise.
@@ -142,12 +142,12 @@ impl<'a> Window<'a> {
 
     /// Takes events that are there already and have a number below `end`: the process may go on
     /// writing for ever.
-    fn gather_rest(&mut self, end: OutputSeq) -> Result<(), ProcessError> {
+    fn collect_available(&mut self, end: OutputSeq) -> Result<(), ProcessError> {
         while self.collected.last.next() < end {
             let Some(event) = self.events.next().now_or_never() else {
                 break;
             };
-            if let Room::Full = self.take(event)? {
+            if let WindowState::Full = self.add_event(event)? {
                 break;
             }
         }
@@ -163,34 +163,38 @@ impl<'a> Window<'a> {
         self.collected
     }
 
-    fn take(&mut self, event: Option<ExecProcessEvent>) -> Result<Room, ProcessError> {
+    fn add_event(&mut self, event: Option<ExecProcessEvent>) -> Result<WindowState, ProcessError> {
         let collected = &mut self.collected;
         let failure = match event {
             Some(ExecProcessEvent::Output(chunk)) => {
-                let total = self.gathered_bytes + chunk.data.len();
+                let total = self.collected_bytes + chunk.data.len();
                 if !collected.chunks.is_empty() && total > self.max_bytes {
-                    return Ok(Room::Full);
+                    return Ok(WindowState::Full);
                 }
-                self.gathered_bytes = total;
-                collected.passed(chunk.seq);
+                self.collected_bytes = total;
+                collected.advance_to(chunk.seq);
                 collected.chunks.push(chunk);
                 let full = total >= self.max_bytes;
-                return Ok(if full { Room::Full } else { Room::More });
+                return Ok(if full {
+                    WindowState::Full
+                } else {
+                    WindowState::Open
+                });
             }
             Some(ExecProcessEvent::Exited(seq, exit)) => {
-                collected.passed(seq);
+                collected.advance_to(seq);
                 collected.exit = Some(exit);
-                return Ok(Room::More);
+                return Ok(WindowState::Open);
             }
             Some(ExecProcessEvent::Closed(seq)) => {
-                collected.passed(seq);
+                collected.advance_to(seq);
                 collected.closed = true;
-                return Ok(Room::Full);
+                return Ok(WindowState::Full);
             }
             // Nothing follows the close, which an earlier window told.
             None if self.process.status().closed => {
                 collected.closed = true;
-                return Ok(Room::Full);
+                return Ok(WindowState::Full);
             }
             None => ProcessError::ended_before_the_close(),
             Some(ExecProcessEvent::Failed(error)) => error,
@@ -198,12 +202,12 @@ impl<'a> Window<'a> {
         if collected.chunks.is_empty() && collected.exit.is_none() {
             return Err(failure);
         }
-        Ok(Room::Full)
+        Ok(WindowState::Full)
     }
 }
 
 impl Collected {
-    fn passed(&mut self, seq: OutputSeq) {
+    fn advance_to(&mut self, seq: OutputSeq) {
         self.missed_chunks += seq.0.saturating_sub(self.last.next().0);
         self.last = seq;
     }

@@ -20,14 +20,14 @@ use super::{ExecProcess, ExecProcessEvent, ProcessError, head_tail_buffer::HeadT
 
 /// Input that is handed over at once. One piece waits for the child at a time, so this is also what
 /// is copied ahead of it.
-const PIECE_BYTES: usize = 256 << 10;
+const INPUT_CHUNK_BYTES: usize = 256 << 10;
 /// How long a process may be said to be starting.
-const STARTING: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long to wait before a write is tried again.
-const RETRY: Duration = Duration::from_millis(10);
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 /// How long the close may come after a write that failed. A process that has ended refuses writes,
 /// too, and its close is then under way.
-const CLOSE_BEHIND: Duration = Duration::from_secs(5);
+const CLOSE_GRACE: Duration = Duration::from_secs(5);
 
 /// How much output `communicate` keeps, and how long it takes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -101,31 +101,31 @@ impl dyn ExecProcess {
         input: Bytes,
         communicate: Communicate,
     ) -> Result<Communicated, CommunicateError> {
-        let mut taken = Taken::new(communicate.max_bytes);
-        let exchange = exchange(self, input, &mut taken);
+        let mut output = OutputCollector::new(communicate.max_bytes);
+        let exchange = run_exchange(self, input, &mut output);
         match communicate.time_limit {
             None => exchange.await?,
             Some(limit) => time::timeout(limit, exchange).await.unwrap_or(Ok(()))?,
         }
-        Ok(taken.into_communicated())
+        Ok(output.into_output())
     }
 }
 
 /// Feeds the process and takes what it tells, until the close.
-async fn exchange(
+async fn run_exchange(
     process: &dyn ExecProcess,
     input: Bytes,
-    taken: &mut Taken,
+    output: &mut OutputCollector,
 ) -> Result<(), CommunicateError> {
     let mut events = process.follow(Follow {
         from: From::After(OutputSeq(0)),
         pace: Pace::Held,
     });
-    let mut feed = pin!(feed(process, input).fuse());
-    while !taken.closed {
+    let mut writing = pin!(write_input(process, input).fuse());
+    while !output.closed {
         select_biased! {
-            event = events.next().fuse() => taken.take(event)?,
-            fed = feed => fed?,
+            event = events.next().fuse() => output.add_event(event)?,
+            written = writing => written?,
         }
         // A process that never pauses leaves no moment to look at the time otherwise.
         consume_budget().await;
@@ -134,59 +134,61 @@ async fn exchange(
 }
 
 /// Writes all input that the process takes, and ends its input.
-async fn feed(process: &dyn ExecProcess, mut input: Bytes) -> Result<(), CommunicateError> {
+async fn write_input(process: &dyn ExecProcess, mut input: Bytes) -> Result<(), CommunicateError> {
     while !input.is_empty() {
-        let piece = input.split_to(PIECE_BYTES.min(input.len()));
-        match queue(process, || process.write(None, piece.clone())).await? {
-            Fed::More => {}
-            Fed::Enough => return Ok(()),
+        let chunk = input.split_to(INPUT_CHUNK_BYTES.min(input.len()));
+        match retry_write(process, || process.write(None, chunk.clone())).await? {
+            InputState::Open => {}
+            InputState::Closed => return Ok(()),
         }
     }
-    queue(process, || process.close_stdin(None))
+    retry_write(process, || process.close_stdin(None))
         .await
         .map(|_| ())
 }
 
 /// Whether a process takes more input.
-enum Fed {
-    More,
-    Enough,
+enum InputState {
+    Open,
+    Closed,
 }
 
 /// Tries until the process has started and has room.
-async fn queue(
+async fn retry_write(
     process: &dyn ExecProcess,
     attempt: impl Fn() -> BoxFuture<'static, Result<WriteStatus, ProcessError>>,
-) -> Result<Fed, CommunicateError> {
+) -> Result<InputState, CommunicateError> {
     let mut started_by = None;
     loop {
         let failure = match attempt().await {
-            Ok(WriteStatus::Accepted) => return Ok(Fed::More),
-            Ok(WriteStatus::StdinClosed) | Err(ProcessError::Terminated) => return Ok(Fed::Enough),
+            Ok(WriteStatus::Accepted) => return Ok(InputState::Open),
+            Ok(WriteStatus::StdinClosed) | Err(ProcessError::Terminated) => {
+                return Ok(InputState::Closed);
+            }
             Ok(WriteStatus::Starting) => {
                 let now = time::Instant::now();
-                if now > *started_by.get_or_insert(now + STARTING) {
+                if now > *started_by.get_or_insert(now + START_TIMEOUT) {
                     return Err(CommunicateError::NotStarted(process.id().clone()));
                 }
-                time::sleep(RETRY).await;
+                time::sleep(RETRY_INTERVAL).await;
                 continue;
             }
             // Others write, too; there is room when the child has read.
             Err(ProcessError::StdinFull) => {
-                time::sleep(RETRY).await;
+                time::sleep(RETRY_INTERVAL).await;
                 continue;
             }
             Err(error @ ProcessError::Disconnected(_)) => return Err(error.into()),
             Ok(WriteStatus::UnknownProcess) => CommunicateError::Unknown(process.id().clone()),
             Err(error) => error.into(),
         };
-        time::sleep(CLOSE_BEHIND).await;
+        time::sleep(CLOSE_GRACE).await;
         return Err(failure);
     }
 }
 
 /// What a process has told so far.
-struct Taken {
+struct OutputCollector {
     last: OutputSeq,
     streams: [HeadTailBuffer; 3],
     missed_chunks: u64,
@@ -194,7 +196,7 @@ struct Taken {
     closed: bool,
 }
 
-impl Taken {
+impl OutputCollector {
     fn new(max_bytes: usize) -> Self {
         Self {
             last: OutputSeq(0),
@@ -205,7 +207,7 @@ impl Taken {
         }
     }
 
-    fn take(&mut self, event: Option<ExecProcessEvent>) -> Result<(), ProcessError> {
+    fn add_event(&mut self, event: Option<ExecProcessEvent>) -> Result<(), ProcessError> {
         let event = event.ok_or_else(ProcessError::ended_before_the_close)?;
         if let Some(seq) = event.seq() {
             self.missed_chunks += seq.0.saturating_sub(self.last.next().0);
@@ -222,7 +224,7 @@ impl Taken {
         Ok(())
     }
 
-    fn into_communicated(self) -> Communicated {
+    fn into_output(self) -> Communicated {
         let mut streams = self.streams.map(HeadTailBuffer::into_head_tail);
         let mut stream = |stream: OutputStream| std::mem::take(&mut streams[stream as usize]);
         Communicated {

@@ -24,13 +24,13 @@ use futures_util::{
 use super::{EventStream, ExecProcess, ExecProcessEvent, Hold, ProcessError, Read, Status};
 
 #[derive(Debug)]
-pub(super) struct Fake {
+pub(super) struct FakeProcess {
     id: ProcessId,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<FakeState>>,
 }
 
 #[derive(Debug)]
-struct State {
+struct FakeState {
     log: FollowedLog,
     failure: Option<ProcessError>,
     /// What the next writes come to; then they are accepted.
@@ -43,13 +43,13 @@ struct State {
     endless: bool,
 }
 
-impl Fake {
+impl FakeProcess {
     pub(super) fn new(id: &str) -> Self {
-        Self::retaining(id, Retention::default())
+        Self::with_retention(id, Retention::default())
     }
 
-    pub(super) fn retaining(id: &str, retention: Retention) -> Self {
-        let state = State {
+    pub(super) fn with_retention(id: &str, retention: Retention) -> Self {
+        let state = FakeState {
             log: FollowedLog::new(OutputLog::new(retention)),
             failure: None,
             answers: VecDeque::new(),
@@ -64,7 +64,7 @@ impl Fake {
         }
     }
 
-    pub(super) fn prints(&self, text: &str) {
+    pub(super) fn print(&self, text: &str) {
         let data = Bytes::copy_from_slice(text.as_bytes());
         let mut state = self.lock();
         let printed = state
@@ -73,7 +73,7 @@ impl Fake {
         assert!(printed.is_some(), "it is not closed");
     }
 
-    pub(super) fn exits(&self, code: i32) {
+    pub(super) fn exit(&self, code: i32) {
         let exit = Exit {
             code,
             signal: None,
@@ -85,18 +85,18 @@ impl Fake {
         assert!(recorded.is_some(), "it exits once");
     }
 
-    pub(super) fn closes(&self) {
+    pub(super) fn close(&self) {
         let recorded = self.lock().log.record(OutputLog::record_close);
         assert!(recorded.is_some(), "it closes once, behind its exit");
     }
 
-    pub(super) fn fails(&self, error: ProcessError) {
+    pub(super) fn fail(&self, error: ProcessError) {
         let mut state = self.lock();
         state.failure = Some(error);
         state.log.record(|_| ());
     }
 
-    pub(super) fn answers(&self, answers: &[Result<WriteStatus, ProcessError>]) {
+    pub(super) fn script_writes(&self, answers: &[Result<WriteStatus, ProcessError>]) {
         self.lock().answers.extend(answers.iter().cloned());
     }
 
@@ -105,19 +105,19 @@ impl Fake {
         (state.input.clone(), state.stdin_closed)
     }
 
-    pub(super) fn never_pauses(&self) {
+    pub(super) fn write_endlessly(&self) {
         self.lock().endless = true;
     }
 
-    pub(super) fn terminated(&self) -> Option<TerminateMode> {
+    pub(super) fn terminate_mode(&self) -> Option<TerminateMode> {
         self.lock().terminated
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, FakeState> {
         self.state.lock().unwrap()
     }
 
-    fn answer(&self, accept: impl FnOnce(&mut State)) -> Result<WriteStatus, ProcessError> {
+    fn answer(&self, accept: impl FnOnce(&mut FakeState)) -> Result<WriteStatus, ProcessError> {
         let mut state = self.lock();
         let answer = state.answers.pop_front();
         let answer = answer.unwrap_or(Ok(WriteStatus::Accepted));
@@ -129,15 +129,15 @@ impl Fake {
 }
 
 /// Follows until it is dropped.
-struct Follower(Arc<Mutex<State>>, FollowerId);
+struct FakeFollower(Arc<Mutex<FakeState>>, FollowerId);
 
-impl Drop for Follower {
+impl Drop for FakeFollower {
     fn drop(&mut self) {
         self.0.lock().unwrap().log.unfollow(self.1);
     }
 }
 
-impl ExecProcess for Fake {
+impl ExecProcess for FakeProcess {
     fn id(&self) -> &ProcessId {
         &self.id
     }
@@ -158,10 +158,10 @@ impl ExecProcess for Fake {
 
     fn follow(&self, follow: Follow) -> EventStream {
         let id = self.lock().log.follow(follow);
-        let follower = Follower(Arc::clone(&self.state), id);
+        let follower = FakeFollower(Arc::clone(&self.state), id);
         let mut failed = false;
         stream::poll_fn(move |cx| {
-            let Follower(shared, id) = &follower;
+            let FakeFollower(shared, id) = &follower;
             let mut state = shared.lock().unwrap();
             if state.endless {
                 let data = Bytes::from_static(b"more");

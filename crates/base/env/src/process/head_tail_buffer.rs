@@ -108,12 +108,12 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_is_kept_whole() {
+    fn output_within_the_limit_is_kept_whole() {
         assert_eq!(kept(6, &["ab", "", "cdef"]), ("abcdef".to_owned(), 0));
     }
 
     #[test]
-    fn the_middle_is_dropped_and_counted_however_it_was_cut() {
+    fn dropped_middle_is_counted_for_any_chunking() {
         let alphabet = "abcdefghijklmnopqrstuvwxyz";
         let letters: Vec<&str> = alphabet.split("").collect();
         let expected = ("abcxyz".to_owned(), 20);
@@ -124,12 +124,12 @@ mod tests {
     }
 
     #[test]
-    fn without_a_cap_nothing_is_kept() {
+    fn zero_limit_keeps_nothing() {
         assert_eq!(kept(0, &["abc", "d"]), (String::new(), 4));
     }
 
     #[test]
-    fn the_last_bytes_are_those_behind_the_gap_if_there_is_one() {
+    fn last_bytes_come_from_behind_the_gap() {
         let mut buffer = HeadTailBuffer::new(6);
         buffer.push(b"abcd");
         assert_eq!(buffer.last(2), b"cd");

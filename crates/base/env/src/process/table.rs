@@ -25,19 +25,19 @@ use futures_util::future::join_all;
 use super::{Collect, Collected, ExecProcess, ProcessError};
 
 /// Makes the part of an id that tells it from those of other tables.
-type Suffix = Box<dyn FnMut() -> String + Send>;
+type IdSuffix = Box<dyn FnMut() -> String + Send>;
 
 /// The processes that a harness has going. Clones share them; when the last one is dropped, so are
 /// the processes, which kills their trees.
 #[derive(Clone)]
 pub struct ProcessTable {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<TableState>>,
 }
 
-struct State {
-    entries: Entries,
-    next: u64,
-    suffix: Suffix,
+struct TableState {
+    entries: TableEntries,
+    next_number: u64,
+    suffix: IdSuffix,
 }
 
 /// A number and an id for a process that is about to start.
@@ -73,9 +73,9 @@ impl ProcessTable {
         when_full: WhenFull,
         suffix: impl FnMut() -> String + Send + 'static,
     ) -> Self {
-        let state = State {
-            entries: Entries::new(capacity, when_full),
-            next: 1,
+        let state = TableState {
+            entries: TableEntries::new(capacity, when_full),
+            next_number: 1,
             suffix: Box::new(suffix),
         };
         Self {
@@ -93,7 +93,7 @@ impl ProcessTable {
     /// Tells whether one more process would be kept now. Asked before a start whose process could not be.
     pub fn check_room(&self) -> Result<(), TableFull> {
         let state = self.lock();
-        if state.entries.has_room() || state.entries.least().is_some() {
+        if state.entries.has_capacity() || state.entries.eviction_candidate().is_some() {
             return Ok(());
         }
         Err(TableFull(state.entries.capacity))
@@ -102,9 +102,9 @@ impl ProcessTable {
     /// Gives out the next number, and an id `<number>-<suffix>`.
     pub fn allocate(&self) -> Result<Allocated, IdTooLong> {
         let mut state = self.lock();
-        let number = ProcessNumber(state.next);
+        let number = ProcessNumber(state.next_number);
         let id = ProcessId::new(&format!("{number}-{}", (state.suffix)()))?;
-        state.next += 1;
+        state.next_number += 1;
         Ok(Allocated { number, id })
     }
 
@@ -118,8 +118,8 @@ impl ProcessTable {
     ) -> Result<Option<Removed>, TableFull> {
         let mut state = self.lock();
         let mut removed = None;
-        if !state.entries.has_room() {
-            let room = state.entries.make_room();
+        if !state.entries.has_capacity() {
+            let room = state.entries.evict();
             removed = Some(room.ok_or(TableFull(state.entries.capacity))?);
         }
         let process = Arc::clone(process);
@@ -143,10 +143,10 @@ impl ProcessTable {
 
     /// Returns the ends that were not told yet. The processes stay until their output was shown to
     /// the close, or they make room.
-    pub fn newly_ended(&self) -> Vec<Ended> {
+    pub fn take_ended(&self) -> Vec<Ended> {
         let mut state = self.lock();
         let entries = state.entries.by_number.iter_mut();
-        let ended = entries.filter_map(|(number, entry)| entry.tell_end(*number));
+        let ended = entries.filter_map(|(number, entry)| entry.report_end(*number));
         ended.collect()
     }
 
@@ -179,7 +179,7 @@ impl ProcessTable {
         self.len() == 0
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, TableState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -253,7 +253,7 @@ impl Session {
         if let Some(entry) = by_number.get_mut(&self.number) {
             entry.last = collected.last;
             if !collected.running {
-                ended = entry.tell_end(self.number);
+                ended = entry.report_end(self.number);
             }
         }
         if collected.closed {
@@ -336,26 +336,26 @@ pub struct Ended {
 
 /// A process of a table.
 #[derive(Debug)]
-struct Entry {
+struct TableEntry {
     process: Arc<dyn ExecProcess>,
     /// The last number that a window has shown.
     last: OutputSeq,
     /// A session is open.
     busy: bool,
     /// Its end was told.
-    told: bool,
+    end_reported: bool,
     /// When it was looked at, counted in looks.
-    used: u64,
+    last_used: u64,
 }
 
-impl Entry {
+impl TableEntry {
     /// Returns its end, the first time that it has one.
-    fn tell_end(&mut self, number: ProcessNumber) -> Option<Ended> {
-        if self.told {
+    fn report_end(&mut self, number: ProcessNumber) -> Option<Ended> {
+        if self.end_reported {
             return None;
         }
         let exit = self.process.status().exit?;
-        self.told = true;
+        self.end_reported = true;
         let id = self.process.id().clone();
         Some(Ended { number, id, exit })
     }
@@ -363,34 +363,34 @@ impl Entry {
 
 /// The processes by number.
 #[derive(Debug)]
-struct Entries {
+struct TableEntries {
     capacity: NonZeroUsize,
     when_full: WhenFull,
-    by_number: BTreeMap<ProcessNumber, Entry>,
+    by_number: BTreeMap<ProcessNumber, TableEntry>,
     /// So many of those looked at last do not make room.
     protected: usize,
-    looks: u64,
+    use_count: u64,
 }
 
-impl Entries {
+impl TableEntries {
     fn new(capacity: NonZeroUsize, when_full: WhenFull) -> Self {
         Self {
             capacity,
             when_full,
             by_number: BTreeMap::new(),
             protected: 0,
-            looks: 0,
+            use_count: 0,
         }
     }
 
     /// Adds a process.
     fn insert(&mut self, number: ProcessNumber, process: Arc<dyn ExecProcess>, last: OutputSeq) {
-        let entry = Entry {
+        let entry = TableEntry {
             process,
             last,
             busy: false,
-            told: false,
-            used: 0,
+            end_reported: false,
+            last_used: 0,
         };
         self.by_number.insert(number, entry);
         self.touch(number);
@@ -398,32 +398,36 @@ impl Entries {
 
     /// Records that somebody looks at a process.
     fn touch(&mut self, number: ProcessNumber) {
-        self.looks += 1;
+        self.use_count += 1;
         if let Some(entry) = self.by_number.get_mut(&number) {
-            entry.used = self.looks;
+            entry.last_used = self.use_count;
         }
     }
 
     /// Tells whether one more fits.
-    fn has_room(&self) -> bool {
+    fn has_capacity(&self) -> bool {
         self.by_number.len() < self.capacity.get()
     }
 
     /// Returns the process that matters least: one that has ended, or as the policy says. It is never
     /// one that a session is open for, nor one of those that are protected.
-    fn least(&self) -> Option<ProcessNumber> {
-        let mut uses: Vec<u64> = self.by_number.values().map(|entry| entry.used).collect();
+    fn eviction_candidate(&self) -> Option<ProcessNumber> {
+        let mut uses: Vec<u64> = self
+            .by_number
+            .values()
+            .map(|entry| entry.last_used)
+            .collect();
         uses.sort_unstable_by(|one, other| other.cmp(one));
         // The least recent of those that stay.
         let protected = self.protected.checked_sub(1).map(|last| uses.get(last));
         let oldest = |ended: bool| {
             let idle = self.by_number.iter().filter(|(_, entry)| {
                 let stays =
-                    protected.is_some_and(|last| last.is_none_or(|last| entry.used >= *last));
+                    protected.is_some_and(|last| last.is_none_or(|last| entry.last_used >= *last));
                 !entry.busy && !stays
             });
             idle.filter(|(_, entry)| entry.process.status().exit.is_some() == ended)
-                .min_by_key(|(_, entry)| entry.used)
+                .min_by_key(|(_, entry)| entry.last_used)
                 .map(|(number, _)| *number)
         };
         match (oldest(true), self.when_full) {
@@ -434,10 +438,10 @@ impl Entries {
     }
 
     /// Removes the process that matters least.
-    fn make_room(&mut self) -> Option<Removed> {
-        let number = self.least()?;
+    fn evict(&mut self) -> Option<Removed> {
+        let number = self.eviction_candidate()?;
         let mut entry = self.by_number.remove(&number)?;
-        let ended = entry.tell_end(number);
+        let ended = entry.report_end(number);
         Some(Removed {
             number,
             process: entry.process,

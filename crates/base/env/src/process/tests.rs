@@ -9,12 +9,12 @@ use tokio::time::Instant;
 
 use super::{
     Collect, Collected, Communicate, CommunicateError, ExecProcess, ProcessError,
-    fake_process::Fake,
+    fake_process::FakeProcess,
 };
 use crate::environment::Disconnect;
 
-fn fake() -> (Arc<Fake>, Arc<dyn ExecProcess>) {
-    let fake = Arc::new(Fake::new("p"));
+fn fake() -> (Arc<FakeProcess>, Arc<dyn ExecProcess>) {
+    let fake = Arc::new(FakeProcess::new("p"));
     (Arc::clone(&fake), fake)
 }
 
@@ -25,9 +25,9 @@ fn gone() -> ProcessError {
 const INPUT: Bytes = Bytes::from_static(b"input");
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_is_starting_is_tried_again() {
+async fn communicate_retries_writes_while_the_process_starts() {
     let (fake, process) = fake();
-    fake.answers(&[
+    fake.script_writes(&[
         Ok(WriteStatus::Starting),
         Err(ProcessError::StdinFull),
         Ok(WriteStatus::Starting),
@@ -35,9 +35,9 @@ async fn a_process_that_is_starting_is_tried_again() {
     let both = async {
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(fake.input(), (INPUT.to_vec(), true));
-        fake.prints("done");
-        fake.exits(3);
-        fake.closes();
+        fake.print("done");
+        fake.exit(3);
+        fake.close();
     };
     let (communicated, ()) = tokio::join!(process.communicate(INPUT, Communicate::default()), both);
     let communicated = communicated.unwrap();
@@ -47,9 +47,9 @@ async fn a_process_that_is_starting_is_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_process_that_never_gets_started_is_given_up() {
+async fn communicate_fails_if_the_process_never_starts() {
     let (fake, process) = fake();
-    fake.answers(&vec![Ok(WriteStatus::Starting); 10_000]);
+    fake.script_writes(&vec![Ok(WriteStatus::Starting); 10_000]);
     let outcome = process.communicate(INPUT, Communicate::default()).await;
     assert_eq!(
         outcome,
@@ -58,30 +58,30 @@ async fn a_process_that_never_gets_started_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unknown_process_is_an_error_unless_its_close_comes() {
+async fn unknown_process_is_an_error_unless_its_close_arrives() {
     let (fake, process) = fake();
-    fake.answers(&[Ok(WriteStatus::UnknownProcess)]);
+    fake.script_writes(&[Ok(WriteStatus::UnknownProcess)]);
     let outcome = process.communicate(INPUT, Communicate::default()).await;
     assert_eq!(
         outcome,
         Err(CommunicateError::Unknown(process.id().clone()))
     );
-    fake.answers(&[Ok(WriteStatus::UnknownProcess)]);
-    fake.exits(0);
-    fake.closes();
+    fake.script_writes(&[Ok(WriteStatus::UnknownProcess)]);
+    fake.exit(0);
+    fake.close();
     let outcome = process.communicate(INPUT, Communicate::default()).await;
     assert!(outcome.unwrap().closed);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_input_that_is_closed_early_is_no_error() {
+async fn communicate_succeeds_if_stdin_closes_early() {
     for answer in [Ok(WriteStatus::StdinClosed), Err(ProcessError::Terminated)] {
         let (fake, process) = fake();
-        fake.answers(&[answer]);
+        fake.script_writes(&[answer]);
         let both = async {
             tokio::time::sleep(Duration::from_secs(1)).await;
-            fake.exits(0);
-            fake.closes();
+            fake.exit(0);
+            fake.close();
         };
         let (outcome, ()) = tokio::join!(process.communicate(INPUT, Communicate::default()), both);
         assert!(outcome.unwrap().closed);
@@ -90,10 +90,10 @@ async fn an_input_that_is_closed_early_is_no_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_ends_communication_at_once() {
+async fn stream_failure_ends_communicate_immediately() {
     let (fake, process) = fake();
-    fake.prints("something");
-    fake.fails(gone());
+    fake.print("something");
+    fake.fail(gone());
     let before = Instant::now();
     let outcome = process.communicate(INPUT, Communicate::default()).await;
     assert_eq!(outcome, Err(CommunicateError::Process(gone())));
@@ -101,9 +101,9 @@ async fn a_failure_ends_communication_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_the_time_is_up_what_came_is_returned() {
+async fn communicate_returns_partial_output_at_its_time_limit() {
     let (fake, process) = fake();
-    fake.prints("so far");
+    fake.print("so far");
     let communicate = Communicate {
         max_bytes: 4,
         time_limit: Some(Duration::from_secs(1)),
@@ -126,13 +126,13 @@ async fn window(process: &Arc<dyn ExecProcess>, after: OutputSeq, max_bytes: usi
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cap_ends_a_window_before_the_chunk_that_exceeds_it() {
+async fn byte_limit_ends_a_window_before_the_chunk_that_exceeds_it() {
     let (fake, process) = fake();
     for text in ["one", "two", "three", "a chunk beyond the cap"] {
-        fake.prints(text);
+        fake.print(text);
     }
-    fake.exits(0);
-    fake.closes();
+    fake.exit(0);
+    fake.close();
     let before = Instant::now();
     let mut last = OutputSeq(0);
     let mut shown = Vec::new();
@@ -165,30 +165,30 @@ async fn a_cap_ends_a_window_before_the_chunk_that_exceeds_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_exit_without_a_close_is_told_once_and_the_window_goes_on() {
+async fn exit_without_close_is_reported_once_and_collection_continues() {
     let (fake, process) = fake();
-    fake.exits(2);
+    fake.exit(2);
     let first = window(&process, OutputSeq(0), 100).await;
     assert_eq!(first.exit.as_ref().map(|exit| exit.code), Some(2));
     assert!(!first.running && !first.closed);
-    fake.prints("of a descendant");
+    fake.print("of a descendant");
     let second = window(&process, first.last, 100).await;
     assert_eq!((second.exit.clone(), second.running), (None, false));
     assert_eq!(second.bytes(), b"of a descendant");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_fell_out_between_two_windows_is_counted() {
+async fn chunks_dropped_between_windows_are_counted() {
     let retention = Retention {
         bytes: 3,
         chunks: 10,
     };
-    let fake = Arc::new(Fake::retaining("p", retention));
+    let fake = Arc::new(FakeProcess::with_retention("p", retention));
     let process: Arc<dyn ExecProcess> = fake.clone();
-    fake.prints("1");
+    fake.print("1");
     let first = window(&process, OutputSeq(0), 1).await;
     for text in ["2", "3", "456"] {
-        fake.prints(text);
+        fake.print(text);
     }
     let second = window(&process, first.last, 100).await;
     assert_eq!(
@@ -198,10 +198,10 @@ async fn what_fell_out_between_two_windows_is_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn output_before_a_failure_is_given_first() {
+async fn output_before_a_failure_is_returned_first() {
     let (fake, process) = fake();
-    fake.prints("last words");
-    fake.fails(gone());
+    fake.print("last words");
+    fake.fail(gone());
     let first = window(&process, OutputSeq(0), 100).await;
     assert_eq!(first.bytes(), b"last words");
     let second = process.collect(Collect::after_write(first.last)).await;
@@ -209,9 +209,9 @@ async fn output_before_a_failure_is_given_first() {
 }
 
 #[tokio::test]
-async fn a_process_that_never_pauses_is_left_when_the_time_is_up() {
+async fn endless_output_does_not_outlast_the_time_limit() {
     let (fake, process) = fake();
-    fake.never_pauses();
+    fake.write_endlessly();
     let window = Duration::from_millis(20);
     let collect = Collect {
         after: OutputSeq(0),
@@ -229,10 +229,10 @@ async fn a_process_that_never_pauses_is_left_when_the_time_is_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_window_may_be_longer_than_any_clock_goes() {
+async fn window_of_maximum_duration_is_accepted() {
     let (fake, process) = fake();
-    fake.exits(0);
-    fake.closes();
+    fake.exit(0);
+    fake.close();
     let collect = Collect {
         window: Duration::MAX,
         ..Collect::after_start()
@@ -241,11 +241,11 @@ async fn a_window_may_be_longer_than_any_clock_goes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_there_when_the_time_is_up_is_in_the_window() {
+async fn output_available_at_the_deadline_is_collected() {
     let (fake, process) = fake();
     let chunks = 1000;
     for _ in 0..chunks {
-        fake.prints("x");
+        fake.print("x");
     }
     let collect = Collect {
         after: OutputSeq(0),
@@ -257,9 +257,9 @@ async fn what_is_there_when_the_time_is_up_is_in_the_window() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_that_learns_of_a_disconnect_ends_communication_at_once() {
+async fn disconnected_write_ends_communicate_immediately() {
     let (fake, process) = fake();
-    fake.answers(&[Err(gone())]);
+    fake.script_writes(&[Err(gone())]);
     let before = Instant::now();
     let outcome = process.communicate(INPUT, Communicate::default()).await;
     assert_eq!(outcome, Err(CommunicateError::Process(gone())));

@@ -16,7 +16,7 @@ impl FrontMatter {
     /// quoted, folded and literal text; without such lines nothing is known.
     pub fn read(text: &str) -> Self {
         let mut found = Self::default();
-        let Some(head) = head_of(text) else {
+        let Some(head) = front_matter_block(text) else {
             return found;
         };
         let mut lines = head.lines().peekable();
@@ -39,7 +39,7 @@ impl FrontMatter {
 }
 
 /// Returns what stands between the first line, which is `---`, and the next such line.
-fn head_of(text: &str) -> Option<&str> {
+fn front_matter_block(text: &str) -> Option<&str> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let (first, rest) = text.split_once('\n')?;
     if first.trim_end() != FENCE {
@@ -75,8 +75,10 @@ fn scalar<'a>(value: &str, lines: &mut Peekable<impl Iterator<Item = &'a str>>) 
     match value.chars().next() {
         Some('|') => block(&more, "\n"),
         Some('>') => block(&more, " "),
-        Some(quote @ ('"' | '\'')) => quoted(&joined(value.get(1..).unwrap_or(""), &more), quote),
-        Some(_) | None => plain(&joined(value, &more)),
+        Some(quote @ ('"' | '\'')) => {
+            quoted(&join_lines(value.get(1..).unwrap_or(""), &more), quote)
+        }
+        Some(_) | None => plain(&join_lines(value, &more)),
     }
 }
 
@@ -84,7 +86,7 @@ fn is_continuation(line: &str) -> bool {
     line.trim().is_empty() || line.starts_with(char::is_whitespace)
 }
 
-fn joined(first: &str, more: &[&str]) -> String {
+fn join_lines(first: &str, more: &[&str]) -> String {
     let lines = std::iter::once(first).chain(more.iter().copied());
     let words: Vec<&str> = lines
         .map(str::trim)
@@ -149,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_and_quoted_values_are_read() {
+    fn plain_quoted_and_folded_values_are_parsed() {
         for text in [
             "---\nname: tidy\ndescription: keeps order: always\n---\nbody",
             "\u{feff}---\r\nname: tidy\r\ndescription: keeps order: always\r\n---\r\n",
@@ -162,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn escapes_and_literal_lines_are_kept() {
+    fn escapes_and_literal_blocks_are_decoded() {
         let text = "---\nname: 'it''s'\ndescription: \"a \\\"b\\\"\\nc\"\n---\n";
         assert_eq!(read(text), both("it's", "a \"b\"\nc"));
         let text = "---\nname: x\ndescription: |\n  one\n  two\n---\n";
@@ -170,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn text_without_a_head_says_nothing() {
+    fn text_without_front_matter_yields_nothing() {
         for text in [
             "",
             "---",

@@ -14,16 +14,16 @@ use super::front_matter::FrontMatter;
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct RootCapabilities {
     /// The plugin that the root is, if it is one.
-    pub plugin: Option<Arc<Plugin>>,
+    pub plugin: Option<Arc<PluginMetadata>>,
     /// Skills, ordered by the URI of their instructions.
-    pub skills: Vec<Arc<Skill>>,
+    pub skills: Vec<Arc<SkillMetadata>>,
     /// What was left out, for people.
     pub warnings: Vec<String>,
 }
 
 /// A plugin.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Plugin {
+pub struct PluginMetadata {
     /// Its name: what its manifest says, or the name of its directory.
     pub name: String,
     /// What it is for, if its manifest says so.
@@ -36,7 +36,7 @@ pub struct Plugin {
 
 /// A skill.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Skill {
+pub struct SkillMetadata {
     /// Its name: what its head says, or the name of its directory. At most 128 characters.
     pub name: String,
     /// What it is for; empty if it does not say. At most 1024 characters.
@@ -49,7 +49,7 @@ pub struct Skill {
     pub metadata: Option<CapabilityFile>,
 }
 
-impl Skill {
+impl SkillMetadata {
     /// Returns its name among those of other plugins: `<plugin>:<skill>`, or its name.
     pub fn qualified_name(&self) -> String {
         self.namespace.as_ref().map_or_else(
@@ -62,17 +62,17 @@ impl Skill {
 impl RootCapabilities {
     /// Keeps of a discovered root what a step needs.
     pub(super) fn from_discovered(root: DiscoveredRoot) -> Self {
-        let namespaces: Vec<Namespace> = root
+        let namespaces: Vec<PluginNamespace> = root
             .namespace_manifests
             .iter()
-            .filter_map(Namespace::from_manifest)
+            .filter_map(PluginNamespace::from_manifest)
             .collect();
-        let skill = |files| Arc::new(Skill::from_files(files, &namespaces));
+        let skill = |files| Arc::new(SkillMetadata::from_files(files, &namespaces));
         let path = root.path;
         Self {
             plugin: root
                 .plugin
-                .map(|files| Arc::new(Plugin::from_files(path, files))),
+                .map(|files| Arc::new(PluginMetadata::from_files(path, files))),
             skills: root.skills.into_iter().map(skill).collect(),
             warnings: root.warnings,
         }
@@ -91,9 +91,9 @@ impl RootCapabilities {
     }
 }
 
-impl Plugin {
+impl PluginMetadata {
     fn from_files(path: PathUri, files: PluginFiles) -> Self {
-        let manifest = Manifest::read(&files.manifest.contents);
+        let manifest = PluginManifest::read(&files.manifest.contents);
         Self {
             name: manifest.name.unwrap_or_else(|| directory_name(&path)),
             description: manifest.description,
@@ -111,8 +111,8 @@ impl Plugin {
     }
 }
 
-impl Skill {
-    fn from_files(files: SkillFiles, namespaces: &[Namespace]) -> Self {
+impl SkillMetadata {
+    fn from_files(files: SkillFiles, namespaces: &[PluginNamespace]) -> Self {
         let path = files.instructions.path;
         let head = FrontMatter::read(&files.instructions.contents);
         let name = head.name.unwrap_or_else(|| {
@@ -126,8 +126,8 @@ impl Skill {
             .max_by_key(|namespace| namespace.root.as_str().len())
             .map(|namespace| namespace.name.clone());
         Self {
-            name: cut(name, MAX_NAME_CHARS),
-            description: cut(head.description.unwrap_or_default(), MAX_DESCRIPTION_CHARS),
+            name: truncate(name, MAX_NAME_CHARS),
+            description: truncate(head.description.unwrap_or_default(), MAX_DESCRIPTION_CHARS),
             path,
             namespace,
             metadata: files.metadata,
@@ -144,16 +144,16 @@ impl Skill {
 
 /// A plugin that gives the skills below its directory their first name.
 #[derive(Debug)]
-struct Namespace {
+struct PluginNamespace {
     root: PathUri,
     name: String,
 }
 
-impl Namespace {
+impl PluginNamespace {
     /// Takes a manifest, which lies in a hidden directory of the plugin's.
     fn from_manifest(manifest: &CapabilityFile) -> Option<Self> {
         let root = manifest.path.parent()?.parent()?;
-        let name = Manifest::read(&manifest.contents).name;
+        let name = PluginManifest::read(&manifest.contents).name;
         let name = name.unwrap_or_else(|| directory_name(&root));
         Some(Self { root, name })
     }
@@ -161,18 +161,18 @@ impl Namespace {
 
 /// What is read of a plugin's manifest.
 #[derive(Debug, Default)]
-struct Manifest {
+struct PluginManifest {
     name: Option<String>,
     description: Option<String>,
 }
 
-impl Manifest {
+impl PluginManifest {
     /// Reads a manifest. One that is no JSON object says nothing.
     fn read(text: &str) -> Self {
         let value: Value = serde_json::from_str(text).unwrap_or_default();
-        let member = |name: &str, most| {
+        let member = |name: &str, max_chars| {
             let text = value.get(name)?.as_str()?.trim();
-            (!text.is_empty()).then(|| cut(text.to_owned(), most))
+            (!text.is_empty()).then(|| truncate(text.to_owned(), max_chars))
         };
         Self {
             name: member("name", MAX_NAME_CHARS),
@@ -184,12 +184,12 @@ impl Manifest {
 /// Returns the last name of a path, as text.
 fn directory_name(path: &PathUri) -> String {
     let name = path.file_name().unwrap_or_default();
-    cut(String::from_utf8_lossy(&name).into_owned(), MAX_NAME_CHARS)
+    truncate(String::from_utf8_lossy(&name).into_owned(), MAX_NAME_CHARS)
 }
 
 /// Shortens a text.
-fn cut(mut text: String, most_chars: usize) -> String {
-    if let Some((end, _)) = text.char_indices().nth(most_chars) {
+fn truncate(mut text: String, max_chars: usize) -> String {
+    if let Some((end, _)) = text.char_indices().nth(max_chars) {
         text.truncate(end);
     }
     text
@@ -210,7 +210,7 @@ const ITEM_BYTES: usize = 128;
 mod tests {
     use exec_wire::discovery::{CapabilityFile, DiscoveredRoot, PluginFiles, SkillFiles};
 
-    use super::{RootCapabilities, Skill};
+    use super::{RootCapabilities, SkillMetadata};
     use crate::capabilities::tests::{empty, uri};
 
     fn file(path: &str, contents: &str) -> CapabilityFile {
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_names_its_skills_and_a_nested_one_its_own() {
+    fn skills_are_namespaced_by_the_nearest_plugin() {
         let manifest = file(
             "/p/.codex-plugin/plugin.json",
             r#"{"name":"outer","description":"all"}"#,
@@ -260,7 +260,7 @@ mod tests {
             ("outer", Some("all"))
         );
         assert_eq!(plugin.files.mcp_config, Some(mcp));
-        let told = |skill: &Skill| (skill.qualified_name(), skill.description.clone());
+        let told = |skill: &SkillMetadata| (skill.qualified_name(), skill.description.clone());
         let told: Vec<_> = found.skills.iter().map(|skill| told(skill)).collect();
         let pair = |name: &str, description: &str| (name.to_owned(), description.to_owned());
         let expected = [
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_skill_outside_of_plugins_has_its_own_name() {
+    fn skill_outside_plugins_is_unqualified() {
         let metadata = file("/s/x/agents/openai.yaml", "policy: {}");
         let mut files = skill("/s/x/SKILL.md", "");
         files.metadata = Some(metadata.clone());
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_descriptions_have_a_bound() {
+    fn names_and_descriptions_are_truncated() {
         let long = "é".repeat(5000);
         let text = format!("---\nname: {long}\ndescription: {long}\n---\n");
         let found = RootCapabilities::from_discovered(DiscoveredRoot {
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manifest_that_is_no_json_names_the_plugin_by_its_directory() {
+    fn invalid_manifest_falls_back_to_the_directory_name() {
         for contents in ["", "[]", "{\"name\": 7}", "{\"name\": \" \"}", "{"] {
             let found = RootCapabilities::from_discovered(DiscoveredRoot {
                 path: uri("/plugins/mine"),

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use exec_wire::path_uri::PathUri;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
 
-use super::{Discovered, metadata::RootCapabilities};
+use super::{DiscoveryResults, metadata::RootCapabilities};
 use crate::{
     manager::EnvironmentId,
     roots::{ResolvedRoot, RootId},
@@ -17,7 +17,7 @@ pub const MAX_CACHED_ROOTS: usize = 1024;
 pub const MAX_CACHED_BYTES: usize = 64 << 20;
 
 /// A discovery that several steps can wait for. It runs as long as one of them does.
-pub(super) type Discovery = Shared<BoxFuture<'static, Arc<Discovered>>>;
+pub(super) type SharedDiscovery = Shared<BoxFuture<'static, Arc<DiscoveryResults>>>;
 
 /// What identifies a root for good. No handle is part of it.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -39,57 +39,57 @@ impl From<&ResolvedRoot> for RootKey {
 
 /// All that is known, and being discovered.
 #[derive(Debug, Default)]
-pub(super) struct Store {
-    known: BTreeMap<RootKey, Known>,
+pub(super) struct CapabilityStore {
+    cached: BTreeMap<RootKey, CachedRoot>,
     /// The keys of `known` by their last use, the oldest first.
     by_use: BTreeMap<u64, RootKey>,
     /// Discoveries under way; those that nobody waits for any more are gone.
-    under_way: BTreeMap<RootKey, WeakShared<BoxFuture<'static, Arc<Discovered>>>>,
+    in_progress: BTreeMap<RootKey, WeakShared<BoxFuture<'static, Arc<DiscoveryResults>>>>,
     uses: u64,
     bytes: usize,
 }
 
 /// One root that is known.
 #[derive(Debug)]
-struct Known {
+struct CachedRoot {
     found: Arc<RootCapabilities>,
     bytes: usize,
     last_use: u64,
 }
 
-impl Store {
+impl CapabilityStore {
     /// Returns what is known of a root, which counts as a use.
-    pub(super) fn known(&mut self, key: &RootKey) -> Option<Arc<RootCapabilities>> {
-        let known = self.known.get_mut(key)?;
+    pub(super) fn cached(&mut self, key: &RootKey) -> Option<Arc<RootCapabilities>> {
+        let cached = self.cached.get_mut(key)?;
         self.uses += 1;
-        self.by_use.remove(&known.last_use);
+        self.by_use.remove(&cached.last_use);
         self.by_use.insert(self.uses, key.clone());
-        known.last_use = self.uses;
-        Some(Arc::clone(&known.found))
+        cached.last_use = self.uses;
+        Some(Arc::clone(&cached.found))
     }
 
     /// Returns the discovery of a root that is under way, if there is one.
-    pub(super) fn under_way(&self, key: &RootKey) -> Option<Discovery> {
-        self.under_way.get(key)?.upgrade()
+    pub(super) fn in_progress(&self, key: &RootKey) -> Option<SharedDiscovery> {
+        self.in_progress.get(key)?.upgrade()
     }
 
     /// Records a discovery that begins.
-    pub(super) fn begin(&mut self, keys: &[RootKey], discovery: &Discovery) {
+    pub(super) fn begin(&mut self, keys: &[RootKey], discovery: &SharedDiscovery) {
         // Each that is left is waited for by a step: there are no more than the steps ask for.
-        self.under_way.retain(|_, weak| weak.upgrade().is_some());
+        self.in_progress.retain(|_, weak| weak.upgrade().is_some());
         for key in keys {
             if let Some(weak) = discovery.downgrade() {
-                self.under_way.insert(key.clone(), weak);
+                self.in_progress.insert(key.clone(), weak);
             }
         }
     }
 
     /// Records what a discovery came to. Failures are not remembered.
-    pub(super) fn record(&mut self, discovered: &Discovered) {
+    pub(super) fn record(&mut self, discovered: &DiscoveryResults) {
         for (key, found) in discovered {
-            self.under_way.remove(key);
+            self.in_progress.remove(key);
             if let Ok(found) = found {
-                self.remember(key.clone(), Arc::clone(found));
+                self.insert(key.clone(), Arc::clone(found));
             }
         }
     }
@@ -97,36 +97,36 @@ impl Store {
     /// Returns how many roots are known, and about how many bytes they take.
     #[cfg(test)]
     pub(super) fn size(&self) -> (usize, usize) {
-        (self.known.len(), self.bytes)
+        (self.cached.len(), self.bytes)
     }
 
-    fn remember(&mut self, key: RootKey, found: Arc<RootCapabilities>) {
+    fn insert(&mut self, key: RootKey, found: Arc<RootCapabilities>) {
         let bytes = key.path.as_str().len() + found.bytes();
         if bytes > MAX_CACHED_BYTES {
             return;
         }
-        self.forget(&key);
+        self.remove(&key);
         self.uses += 1;
-        let known = Known {
+        let cached = CachedRoot {
             found,
             bytes,
             last_use: self.uses,
         };
         self.bytes += bytes;
         self.by_use.insert(self.uses, key.clone());
-        self.known.insert(key, known);
-        while self.known.len() > MAX_CACHED_ROOTS || self.bytes > MAX_CACHED_BYTES {
+        self.cached.insert(key, cached);
+        while self.cached.len() > MAX_CACHED_ROOTS || self.bytes > MAX_CACHED_BYTES {
             let Some((_, oldest)) = self.by_use.pop_first() else {
                 break;
             };
-            self.forget(&oldest);
+            self.remove(&oldest);
         }
     }
 
-    fn forget(&mut self, key: &RootKey) {
-        if let Some(known) = self.known.remove(key) {
-            self.by_use.remove(&known.last_use);
-            self.bytes -= known.bytes;
+    fn remove(&mut self, key: &RootKey) {
+        if let Some(cached) = self.cached.remove(key) {
+            self.by_use.remove(&cached.last_use);
+            self.bytes -= cached.bytes;
         }
     }
 }

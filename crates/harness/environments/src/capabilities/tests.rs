@@ -14,7 +14,7 @@ use tokio::{runtime::Handle, task::yield_now};
 
 use super::{AvailableCapabilities, CapabilityCache, DISCOVERY_TIMEOUT, DiscoverError};
 use crate::{
-    fakes::{Controlled, Shelf, environment_with, id, label, within},
+    fakes::{ControlledSource, FakeCatalog, environment_with, id, label, within},
     manager::{EnvironmentManager, Start},
     roots::{ResolvedRoot, RootId, SelectedCapabilityRoot, SelectedRoots, StepRoots, resolve},
 };
@@ -52,15 +52,15 @@ pub(super) fn empty(name: &str) -> DiscoveredRoot {
 }
 
 /// Puts roots with one skill each on a shelf.
-fn fill(shelf: &Shelf, names: &[&str]) {
+fn fill(catalog: &FakeCatalog, names: &[&str]) {
     for name in names {
-        shelf.put(uri(&format!("/roots/{name}")), Ok(with_skill(name)));
+        catalog.put(uri(&format!("/roots/{name}")), Ok(with_skill(name)));
     }
 }
 
 /// Returns a handle of an environment.
-fn handle(label: &str, shelf: &Arc<Shelf>) -> Arc<Environment> {
-    Arc::new(environment_with(label, shelf.clone()))
+fn handle(label: &str, catalog: &Arc<FakeCatalog>) -> Arc<Environment> {
+    Arc::new(environment_with(label, catalog.clone()))
 }
 
 fn resolved(name: &str, environment: &str, handle: &Arc<Environment>) -> ResolvedRoot {
@@ -88,11 +88,11 @@ fn skills(available: &AvailableCapabilities) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_fresh_handle_under_the_same_id_discovers_nothing_again() {
+async fn replaced_handle_reuses_cached_capabilities() {
     let manager = EnvironmentManager::new(Handle::current());
-    let (first, second) = (Shelf::open(), Shelf::open());
+    let (first, second) = (FakeCatalog::open(), FakeCatalog::open());
     fill(&first, &["tidy"]);
-    let source = Controlled::new();
+    let source = ControlledSource::new();
     source.finish(Ok(environment_with("A", first.clone())));
     manager.insert(id("worker"), source, Start::Eager).unwrap();
     within(manager.environment(&id("worker"))).await.unwrap();
@@ -106,7 +106,7 @@ async fn a_fresh_handle_under_the_same_id_discovers_nothing_again() {
     assert_eq!(label(&seen.skills[0].root.environment), "A");
 
     // While the fresh handle starts, the skill is not shown, and stays known.
-    let source = Controlled::new();
+    let source = ControlledSource::new();
     manager
         .replace(id("worker"), source.clone(), Start::Eager)
         .unwrap();
@@ -124,10 +124,10 @@ async fn a_fresh_handle_under_the_same_id_discovers_nothing_again() {
 }
 
 #[tokio::test]
-async fn only_what_the_step_has_is_shown_and_in_its_order() {
-    let shelf = Shelf::open();
-    fill(&shelf, &["a", "b", "c"]);
-    let (near, far) = (handle("near", &shelf), handle("far", &shelf));
+async fn step_sees_only_its_own_roots_in_order() {
+    let catalog = FakeCatalog::open();
+    fill(&catalog, &["a", "b", "c"]);
+    let (near, far) = (handle("near", &catalog), handle("far", &catalog));
     let both = StepRoots {
         resolved: vec![
             resolved("c", "near", &near),
@@ -138,42 +138,46 @@ async fn only_what_the_step_has_is_shown_and_in_its_order() {
     };
     let cache = CapabilityCache::default();
     assert_eq!(skills(&within(cache.project(&both)).await), ["c", "a", "b"]);
-    assert_eq!(shelf.calls(), 2, "one question for each environment");
-    assert_eq!(shelf.roots_asked(), 3);
+    assert_eq!(catalog.calls(), 2, "one question for each environment");
+    assert_eq!(catalog.requested_roots(), 3);
     let near_only = step(&["b", "c"], "near", &near);
     assert_eq!(skills(&within(cache.project(&near_only)).await), ["b", "c"]);
     let nothing = within(cache.project(&StepRoots::default())).await;
     assert!(nothing.skills.is_empty() && nothing.failed.is_empty());
     assert_eq!(skills(&within(cache.project(&both)).await), ["c", "a", "b"]);
-    assert_eq!(shelf.calls(), 2, "what came back was not discovered again");
+    assert_eq!(
+        catalog.calls(),
+        2,
+        "what came back was not discovered again"
+    );
 }
 
 #[tokio::test]
-async fn environment_root_and_path_make_the_difference() {
-    let shelf = Shelf::open();
-    fill(&shelf, &["a", "b"]);
-    let one = handle("one", &shelf);
+async fn cache_key_is_environment_root_and_path() {
+    let catalog = FakeCatalog::open();
+    fill(&catalog, &["a", "b"]);
+    let one = handle("one", &catalog);
     let cache = CapabilityCache::default();
     within(cache.project(&step(&["a"], "one", &one))).await;
     within(cache.project(&step(&["a"], "two", &one))).await;
-    assert_eq!(shelf.calls(), 2, "another environment");
+    assert_eq!(catalog.calls(), 2, "another environment");
     let mut moved = step(&["a"], "one", &one);
     moved.resolved[0].path = uri("/roots/b");
     assert_eq!(skills(&within(cache.project(&moved)).await), ["b"]);
-    assert_eq!(shelf.calls(), 3, "another path");
+    assert_eq!(catalog.calls(), 3, "another path");
     let mut renamed = step(&["a"], "one", &one);
     renamed.resolved[0].id = RootId::new("a@2").unwrap();
     within(cache.project(&renamed)).await;
-    assert_eq!(shelf.calls(), 4, "another root id");
+    assert_eq!(catalog.calls(), 4, "another root id");
     within(cache.project(&renamed)).await;
-    assert_eq!(shelf.calls(), 4);
+    assert_eq!(catalog.calls(), 4);
 }
 
 #[tokio::test]
-async fn steps_that_overlap_join_one_discovery() {
-    let shelf = Shelf::closed();
-    fill(&shelf, &["a", "b"]);
-    let worker = handle("A", &shelf);
+async fn concurrent_steps_share_one_discovery() {
+    let catalog = FakeCatalog::closed();
+    fill(&catalog, &["a", "b"]);
+    let worker = handle("A", &catalog);
     let cache = CapabilityCache::default();
     let steps: Vec<_> = (0..300)
         .map(|number| {
@@ -184,22 +188,22 @@ async fn steps_that_overlap_join_one_discovery() {
             })
         })
         .collect();
-    shelf.called(2).await;
+    catalog.wait_for_calls(2).await;
     yield_now().await;
-    shelf.answer(2);
+    catalog.answer(2);
     let seen = within(join_all(steps)).await;
     assert_eq!(seen[0].as_ref().unwrap(), &["a"]);
     for seen in &seen[1..] {
         assert_eq!(seen.as_ref().unwrap(), &["a", "b"]);
     }
-    assert_eq!((shelf.calls(), shelf.roots_asked()), (2, 2));
+    assert_eq!((catalog.calls(), catalog.requested_roots()), (2, 2));
 }
 
 #[tokio::test]
-async fn a_step_that_is_given_up_leaves_the_discovery_to_those_who_joined() {
-    let shelf = Shelf::closed();
-    fill(&shelf, &["a"]);
-    let worker = handle("A", &shelf);
+async fn dropped_step_leaves_a_shared_discovery_running() {
+    let catalog = FakeCatalog::closed();
+    fill(&catalog, &["a"]);
+    let worker = handle("A", &catalog);
     let cache = CapabilityCache::default();
     let roots = step(&["a"], "worker", &worker);
     let mut first = Box::pin(cache.project(&roots));
@@ -210,38 +214,38 @@ async fn a_step_that_is_given_up_leaves_the_discovery_to_those_who_joined() {
     });
     yield_now().await;
     drop(first);
-    shelf.answer(1);
+    catalog.answer(1);
     assert_eq!(within(joined).await.unwrap(), ["a"]);
-    assert_eq!(shelf.calls(), 1);
+    assert_eq!(catalog.calls(), 1);
 }
 
 #[tokio::test]
-async fn a_discovery_that_all_gave_up_is_begun_again() {
-    let shelf = Shelf::closed();
-    fill(&shelf, &["a"]);
-    let worker = handle("A", &shelf);
+async fn abandoned_discovery_is_started_again() {
+    let catalog = FakeCatalog::closed();
+    fill(&catalog, &["a"]);
+    let worker = handle("A", &catalog);
     let cache = CapabilityCache::default();
     let roots = step(&["a"], "worker", &worker);
     assert!(cache.project(&roots).now_or_never().is_none());
-    shelf.answer(1);
+    catalog.answer(1);
     assert_eq!(skills(&within(cache.project(&roots)).await), ["a"]);
-    assert_eq!(shelf.calls(), 2);
+    assert_eq!(catalog.calls(), 2);
 }
 
 #[tokio::test]
-async fn a_failure_is_told_and_not_remembered() {
-    let shelf = Shelf::open();
+async fn discovery_failure_is_reported_and_not_cached() {
+    let catalog = FakeCatalog::open();
     let partly = DiscoveredRoot {
         warnings: vec!["too large".to_owned()],
         ..with_skill("good")
     };
-    shelf.put(uri("/roots/good"), Ok(partly));
+    catalog.put(uri("/roots/good"), Ok(partly));
     let unreadable = DiscoveredRoot {
         error: Some("no such directory".to_owned()),
         ..empty("bad")
     };
-    shelf.put(uri("/roots/bad"), Ok(unreadable));
-    let worker = handle("A", &shelf);
+    catalog.put(uri("/roots/bad"), Ok(unreadable));
+    let worker = handle("A", &catalog);
     let cache = CapabilityCache::default();
     let roots = step(&["bad", "good"], "worker", &worker);
     let seen = within(cache.project(&roots)).await;
@@ -256,30 +260,30 @@ async fn a_failure_is_told_and_not_remembered() {
         DiscoverError::Root("no such directory".to_owned())
     );
 
-    shelf.put(uri("/roots/bad"), Ok(with_skill("bad")));
+    catalog.put(uri("/roots/bad"), Ok(with_skill("bad")));
     let seen = within(cache.project(&roots)).await;
     assert_eq!(skills(&seen), ["bad", "good"]);
     assert!(seen.failed.is_empty());
     assert_eq!(
-        shelf.roots_asked(),
+        catalog.requested_roots(),
         3,
         "only what had failed was asked for again"
     );
 }
 
 #[tokio::test]
-async fn a_step_that_joined_a_discovery_through_a_dead_handle_tries_its_own() {
-    let (dead, alive) = (Shelf::closed(), Shelf::open());
+async fn step_retries_through_its_own_handle_when_a_joined_discovery_fails() {
+    let (dead, alive) = (FakeCatalog::closed(), FakeCatalog::open());
     let gone = || FileError::Disconnected(Disconnect::Transport("reset".to_owned()));
     dead.put(uri("/roots/a"), Err(gone()));
     fill(&alive, &["a"]);
     let cache = CapabilityCache::default();
-    let through = |shelf: &Arc<Shelf>| {
-        let (cache, roots) = (cache.clone(), step(&["a"], "worker", &handle("h", shelf)));
+    let through = |catalog: &Arc<FakeCatalog>| {
+        let (cache, roots) = (cache.clone(), step(&["a"], "worker", &handle("h", catalog)));
         tokio::spawn(async move { cache.project(&roots).await })
     };
     let first = through(&dead);
-    dead.called(1).await;
+    dead.wait_for_calls(1).await;
     let second = through(&alive);
     yield_now().await;
     dead.answer(1);
@@ -290,15 +294,15 @@ async fn a_step_that_joined_a_discovery_through_a_dead_handle_tries_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_environment_that_does_not_answer_holds_a_step_up_only_so_long() {
-    let shelf = Shelf::closed();
-    fill(&shelf, &["a"]);
+async fn unresponsive_environment_times_out() {
+    let catalog = FakeCatalog::closed();
+    fill(&catalog, &["a"]);
     let cache = CapabilityCache::default();
-    let roots = step(&["a"], "worker", &handle("A", &shelf));
+    let roots = step(&["a"], "worker", &handle("A", &catalog));
     let begun = tokio::time::Instant::now();
     let seen = cache.project(&roots).await;
     assert_eq!(seen.failed[0].error, DiscoverError::TimedOut);
     assert!(begun.elapsed() < 2 * DISCOVERY_TIMEOUT);
-    shelf.answer(1);
+    catalog.answer(1);
     assert_eq!(skills(&cache.project(&roots).await), ["a"]);
 }

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_is_one_to_sixty_four_plain_characters() {
+    fn id_is_one_to_sixty_four_plain_characters() {
         for good in ["a", "local", "dev_box-2", &"x".repeat(64)] {
             assert_eq!(EnvironmentId::parse(good).unwrap().as_str(), good);
         }
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn none_is_no_id_and_local_is_not_for_the_choosing() {
+    fn none_and_user_defined_local_are_reserved() {
         let none = EnvironmentId::parse("none").unwrap_err();
         assert_eq!(none, EnvironmentIdError::Reserved("none"));
         let local = EnvironmentId::chosen("local").unwrap_err();
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_checked_when_it_is_decoded() {
+    fn id_is_validated_when_deserialized() {
         let id: EnvironmentId = serde_json::from_str("\"wor\\u006ber\"").unwrap();
         assert_eq!(id.as_str(), "worker");
         assert_eq!(serde_json::to_string(&id).unwrap(), "\"worker\"");

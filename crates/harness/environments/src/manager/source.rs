@@ -17,7 +17,7 @@ pub trait EnvironmentSource: fmt::Debug + Send + Sync {
 
     /// Returns the environment, if it is there without opening anything. It is then ready as soon as
     /// the manager has it.
-    fn at_hand(&self) -> Option<Environment> {
+    fn already_open(&self) -> Option<Environment> {
         None
     }
 }
@@ -28,7 +28,7 @@ impl EnvironmentSource for Environment {
         ready(Ok(self.clone())).boxed()
     }
 
-    fn at_hand(&self) -> Option<Self> {
+    fn already_open(&self) -> Option<Self> {
         Some(self.clone())
     }
 }

@@ -21,12 +21,12 @@ pub const MAX_ENVIRONMENTS: usize = 256;
 pub const RETRY_AFTER: Duration = Duration::from_secs(30);
 
 /// What a start comes to.
-pub(super) type Outcome = Result<Arc<Environment>, Arc<OpenError>>;
+pub(super) type StartOutcome = Result<Arc<Environment>, Arc<OpenError>>;
 
 /// All environments of a manager.
 #[derive(Debug, Default)]
-pub(super) struct Table {
-    entries: BTreeMap<EnvironmentId, Entry>,
+pub(super) struct EnvironmentTable {
+    entries: BTreeMap<EnvironmentId, EnvironmentEntry>,
     default: Option<EnvironmentId>,
     starts: u64,
     is_shut_down: bool,
@@ -34,33 +34,33 @@ pub(super) struct Table {
 
 /// What is under one id.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct EnvironmentEntry {
     source: Arc<dyn EnvironmentSource>,
-    standing: Standing,
+    state: StartState,
 }
 
-impl Entry {
+impl EnvironmentEntry {
     /// Takes a source, and what it has at hand.
     pub(super) fn new(source: Arc<dyn EnvironmentSource>) -> Self {
-        let at_hand = source.at_hand().map(Arc::new);
-        let standing = at_hand.map_or(Standing::NotStarted, Standing::Ready);
-        Self { source, standing }
+        let already_open = source.already_open().map(Arc::new);
+        let state = already_open.map_or(StartState::NotStarted, StartState::Ready);
+        Self { source, state }
     }
 
     /// Returns the task that is opening it, if one is.
     pub(super) fn task(&self) -> Option<&AbortHandle> {
-        match &self.standing {
-            Standing::Starting(under_way) => under_way.task.as_ref(),
-            Standing::NotStarted | Standing::Ready(_) | Standing::Failed { .. } => None,
+        match &self.state {
+            StartState::Starting(in_progress) => in_progress.task.as_ref(),
+            StartState::NotStarted | StartState::Ready(_) | StartState::Failed { .. } => None,
         }
     }
 }
 
 /// How far one is.
 #[derive(Debug)]
-enum Standing {
+enum StartState {
     NotStarted,
-    Starting(UnderWay),
+    Starting(StartInProgress),
     Ready(Arc<Environment>),
     Failed {
         error: Arc<OpenError>,
@@ -70,10 +70,10 @@ enum Standing {
 
 /// A start that is under way.
 #[derive(Debug)]
-struct UnderWay {
+struct StartInProgress {
     start: StartNumber,
     /// Tells those who wait. Whoever takes the start away drops it, and they look again.
-    outcome: watch::Sender<Option<Outcome>>,
+    outcome: watch::Sender<Option<StartOutcome>>,
     /// Absent for the moment between deciding and spawning.
     task: Option<AbortHandle>,
 }
@@ -84,7 +84,7 @@ pub(super) struct StartNumber(u64);
 
 /// A start that was decided and has to be spawned.
 #[derive(Debug)]
-pub(super) struct Decided {
+pub(super) struct PendingStart {
     pub(super) id: EnvironmentId,
     pub(super) start: StartNumber,
     pub(super) source: Arc<dyn EnvironmentSource>,
@@ -92,7 +92,7 @@ pub(super) struct Decided {
 
 /// Who asks for an environment.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Asker {
+pub(super) enum Requester {
     /// Somebody who needs it: a failure is tried again at once.
     Caller,
     /// A step that would use it: a failure is tried again after [`RETRY_AFTER`].
@@ -104,7 +104,7 @@ pub(super) enum Asker {
 
 /// What is there for whoever asks.
 #[derive(Debug)]
-pub(super) enum Found {
+pub(super) enum EnvironmentLookup {
     /// Nothing.
     Missing,
     /// The manager has been shut down.
@@ -112,24 +112,24 @@ pub(super) enum Found {
     /// The handle.
     Ready(Arc<Environment>),
     /// A start that others began.
-    Starting(watch::Receiver<Option<Outcome>>),
+    Starting(watch::Receiver<Option<StartOutcome>>),
     /// A start that has to be spawned.
-    Decided(Decided, watch::Receiver<Option<Outcome>>),
+    NeedsStart(PendingStart, watch::Receiver<Option<StartOutcome>>),
     /// A failure that is not tried again yet.
     Failed(Arc<OpenError>),
 }
 
-impl Table {
+impl EnvironmentTable {
     /// Tells whether an entry may be put under an id that is free.
     pub(super) fn check_free(&self, id: &EnvironmentId) -> Result<(), InsertError> {
         if self.entries.contains_key(id) {
             return Err(InsertError::InUse(id.clone()));
         }
-        self.check_room(id)
+        self.check_capacity(id)
     }
 
     /// Tells whether an entry may be put under an id.
-    pub(super) fn check_room(&self, id: &EnvironmentId) -> Result<(), InsertError> {
+    pub(super) fn check_capacity(&self, id: &EnvironmentId) -> Result<(), InsertError> {
         if self.is_shut_down {
             return Err(InsertError::ShutDown);
         }
@@ -140,12 +140,16 @@ impl Table {
     }
 
     /// Puts an entry under an id. Returns what was there.
-    pub(super) fn put(&mut self, id: EnvironmentId, entry: Entry) -> Option<Entry> {
+    pub(super) fn insert_entry(
+        &mut self,
+        id: EnvironmentId,
+        entry: EnvironmentEntry,
+    ) -> Option<EnvironmentEntry> {
         self.entries.insert(id, entry)
     }
 
     /// Takes an environment away. The default of that name is none then.
-    pub(super) fn remove(&mut self, id: &EnvironmentId) -> Option<Entry> {
+    pub(super) fn remove(&mut self, id: &EnvironmentId) -> Option<EnvironmentEntry> {
         if self.default.as_ref() == Some(id) {
             self.default = None;
         }
@@ -162,47 +166,47 @@ impl Table {
     }
 
     /// Takes everything away, and nothing in any more.
-    pub(super) fn shut_down(&mut self) -> BTreeMap<EnvironmentId, Entry> {
+    pub(super) fn shut_down(&mut self) -> BTreeMap<EnvironmentId, EnvironmentEntry> {
         self.is_shut_down = true;
         self.default = None;
         std::mem::take(&mut self.entries)
     }
 
     /// Finds an environment for `asker`, and decides on a start if it takes one.
-    pub(super) fn find(&mut self, id: &EnvironmentId, asker: Asker) -> Found {
+    pub(super) fn find(&mut self, id: &EnvironmentId, requester: Requester) -> EnvironmentLookup {
         if self.is_shut_down {
-            return Found::ShutDown;
+            return EnvironmentLookup::ShutDown;
         }
         let Some(entry) = self.entries.get_mut(id) else {
-            return Found::Missing;
+            return EnvironmentLookup::Missing;
         };
-        match &entry.standing {
-            Standing::Ready(handle) => return Found::Ready(Arc::clone(handle)),
-            Standing::Starting(under_way) => {
-                return Found::Starting(under_way.outcome.subscribe());
+        match &entry.state {
+            StartState::Ready(handle) => return EnvironmentLookup::Ready(Arc::clone(handle)),
+            StartState::Starting(in_progress) => {
+                return EnvironmentLookup::Starting(in_progress.outcome.subscribe());
             }
-            Standing::Failed { error, since } => match asker {
-                Asker::Step { now } if now.duration_since(*since) < RETRY_AFTER => {
-                    return Found::Failed(Arc::clone(error));
+            StartState::Failed { error, since } => match requester {
+                Requester::Step { now } if now.duration_since(*since) < RETRY_AFTER => {
+                    return EnvironmentLookup::Failed(Arc::clone(error));
                 }
-                Asker::Step { .. } | Asker::Caller => {}
+                Requester::Step { .. } | Requester::Caller => {}
             },
-            Standing::NotStarted => {}
+            StartState::NotStarted => {}
         }
         self.starts += 1;
         let start = StartNumber(self.starts);
         let (sender, outcome) = watch::channel(None);
-        entry.standing = Standing::Starting(UnderWay {
+        entry.state = StartState::Starting(StartInProgress {
             start,
             outcome: sender,
             task: None,
         });
-        let decided = Decided {
+        let pending = PendingStart {
             id: id.clone(),
             start,
             source: Arc::clone(&entry.source),
         };
-        Found::Decided(decided, outcome)
+        EnvironmentLookup::NeedsStart(pending, outcome)
     }
 
     /// Records the task of a start. Gives it back if the start is not current any more.
@@ -212,10 +216,10 @@ impl Table {
         start: StartNumber,
         task: AbortHandle,
     ) -> Option<AbortHandle> {
-        let Some(Standing::Starting(under_way)) = self.current(id, start) else {
+        let Some(StartState::Starting(in_progress)) = self.current_state(id, start) else {
             return Some(task);
         };
-        under_way.task.replace(task)
+        in_progress.task.replace(task)
     }
 
     /// Records what a start came to. Returns who has to be told, if it is the current one.
@@ -223,20 +227,20 @@ impl Table {
         &mut self,
         id: &EnvironmentId,
         start: StartNumber,
-        outcome: &Outcome,
+        outcome: &StartOutcome,
         now: Instant,
-    ) -> Option<watch::Sender<Option<Outcome>>> {
-        let standing = self.current(id, start)?;
+    ) -> Option<watch::Sender<Option<StartOutcome>>> {
+        let state = self.current_state(id, start)?;
         let outcome = match outcome {
-            Ok(handle) => Standing::Ready(Arc::clone(handle)),
-            Err(error) => Standing::Failed {
+            Ok(handle) => StartState::Ready(Arc::clone(handle)),
+            Err(error) => StartState::Failed {
                 error: Arc::clone(error),
                 since: now,
             },
         };
-        match std::mem::replace(standing, outcome) {
-            Standing::Starting(under_way) => Some(under_way.outcome),
-            Standing::NotStarted | Standing::Ready(_) | Standing::Failed { .. } => None,
+        match std::mem::replace(state, outcome) {
+            StartState::Starting(in_progress) => Some(in_progress.outcome),
+            StartState::NotStarted | StartState::Ready(_) | StartState::Failed { .. } => None,
         }
     }
 
@@ -252,11 +256,11 @@ impl Table {
 
     /// Tells how far an environment is.
     pub(super) fn state(&self, id: &EnvironmentId) -> Option<EnvironmentState> {
-        Some(match &self.entries.get(id)?.standing {
-            Standing::NotStarted => EnvironmentState::NotStarted,
-            Standing::Starting(_) => EnvironmentState::Starting,
-            Standing::Ready(handle) => EnvironmentState::Ready(Arc::clone(handle)),
-            Standing::Failed { error, .. } => EnvironmentState::Failed(Arc::clone(error)),
+        Some(match &self.entries.get(id)?.state {
+            StartState::NotStarted => EnvironmentState::NotStarted,
+            StartState::Starting(_) => EnvironmentState::Starting,
+            StartState::Ready(handle) => EnvironmentState::Ready(Arc::clone(handle)),
+            StartState::Failed { error, .. } => EnvironmentState::Failed(Arc::clone(error)),
         })
     }
 
@@ -283,14 +287,14 @@ impl Table {
     }
 
     /// Returns the standing that a start may change: only while it is the current one.
-    fn current(&mut self, id: &EnvironmentId, start: StartNumber) -> Option<&mut Standing> {
-        let standing = &mut self.entries.get_mut(id)?.standing;
-        match standing {
-            Standing::Starting(under_way) if under_way.start == start => Some(standing),
-            Standing::Starting(_)
-            | Standing::NotStarted
-            | Standing::Ready(_)
-            | Standing::Failed { .. } => None,
+    fn current_state(&mut self, id: &EnvironmentId, start: StartNumber) -> Option<&mut StartState> {
+        let state = &mut self.entries.get_mut(id)?.state;
+        match state {
+            StartState::Starting(in_progress) if in_progress.start == start => Some(state),
+            StartState::Starting(_)
+            | StartState::NotStarted
+            | StartState::Ready(_)
+            | StartState::Failed { .. } => None,
         }
     }
 }

@@ -11,7 +11,7 @@ use super::{
     EnvironmentError, EnvironmentManager, EnvironmentState, InsertError, MAX_ENVIRONMENTS,
     OpenError, Start,
 };
-use crate::fakes::{Controlled, Scripted, environment, id, label, within};
+use crate::fakes::{ControlledSource, ScriptedSource, environment, id, label, within};
 
 /// Returns a manager that starts on the runtime of the test.
 fn manager() -> EnvironmentManager {
@@ -19,7 +19,7 @@ fn manager() -> EnvironmentManager {
 }
 
 #[tokio::test]
-async fn a_manager_without_environments_has_none() {
+async fn empty_manager_has_no_environment() {
     let manager = manager();
     assert_eq!(manager.default(), None);
     assert!(manager.ids().is_empty());
@@ -29,16 +29,16 @@ async fn a_manager_without_environments_has_none() {
 }
 
 #[tokio::test]
-async fn an_eager_one_begins_at_once_and_a_lazy_one_when_it_is_asked_for() {
+async fn eager_environment_starts_at_once_and_lazy_one_on_request() {
     let manager = manager();
-    let (eager, lazy) = (Controlled::new(), Controlled::ready("lazy"));
+    let (eager, lazy) = (ControlledSource::new(), ControlledSource::ready("lazy"));
     manager
         .insert(id("eager"), eager.clone(), Start::Eager)
         .unwrap();
     manager
         .insert(id("lazy"), lazy.clone(), Start::Lazy)
         .unwrap();
-    eager.called(1).await;
+    eager.wait_for_calls(1).await;
     assert_eq!(lazy.calls(), 0);
     let state = |name| manager.state(&id(name)).unwrap();
     assert!(matches!(state("eager"), EnvironmentState::Starting));
@@ -53,7 +53,7 @@ async fn an_eager_one_begins_at_once_and_a_lazy_one_when_it_is_asked_for() {
 }
 
 #[tokio::test]
-async fn an_environment_that_is_at_hand_is_ready_as_soon_as_it_is_inserted() {
+async fn already_open_environment_is_ready_when_inserted() {
     let manager = manager();
     let local = Arc::new(environment("here"));
     for start in [Start::Eager, Start::Lazy] {
@@ -66,15 +66,15 @@ async fn an_environment_that_is_at_hand_is_ready_as_soon_as_it_is_inserted() {
 }
 
 #[tokio::test]
-async fn a_start_can_be_requested_without_waiting_for_it() {
+async fn start_can_be_requested_without_waiting() {
     let manager = manager();
-    let source = Controlled::new();
+    let source = ControlledSource::new();
     manager
         .insert(id("worker"), source.clone(), Start::Lazy)
         .unwrap();
     manager.request_start(&id("worker")).unwrap();
     manager.request_start(&id("worker")).unwrap();
-    source.called(1).await;
+    source.wait_for_calls(1).await;
     source.finish(Ok(environment("a")));
     within(manager.environment(&id("worker"))).await.unwrap();
     manager.request_start(&id("worker")).unwrap();
@@ -84,9 +84,9 @@ async fn a_start_can_be_requested_without_waiting_for_it() {
 }
 
 #[tokio::test]
-async fn hundreds_of_requests_join_one_start() {
+async fn concurrent_requests_share_one_start() {
     let manager = manager();
-    let source = Controlled::new();
+    let source = ControlledSource::new();
     manager
         .insert(id("worker"), source.clone(), Start::Lazy)
         .unwrap();
@@ -96,7 +96,7 @@ async fn hundreds_of_requests_join_one_start() {
             tokio::spawn(async move { manager.environment(&id("worker")).await.unwrap() })
         })
         .collect();
-    source.called(1).await;
+    source.wait_for_calls(1).await;
     source.finish(Ok(environment("a")));
     let handles = within(join_all(waiting)).await;
     let first = handles[0].as_ref().unwrap();
@@ -107,13 +107,13 @@ async fn hundreds_of_requests_join_one_start() {
 }
 
 #[tokio::test]
-async fn a_failure_tells_which_and_why_and_a_later_request_tries_again() {
+async fn failed_start_reports_its_cause_and_is_retried_on_request() {
     let manager = manager();
-    let source = Controlled::new();
+    let source = ControlledSource::new();
     manager
         .insert(id("worker"), source.clone(), Start::Eager)
         .unwrap();
-    source.called(1).await;
+    source.wait_for_calls(1).await;
     let worker = id("worker");
     let both = async { tokio::join!(manager.environment(&worker), manager.environment(&worker)) };
     source.fail("no such host");
@@ -135,10 +135,10 @@ async fn a_failure_tells_which_and_why_and_a_later_request_tries_again() {
 }
 
 #[tokio::test]
-async fn a_source_that_panics_has_failed_and_can_be_tried_again() {
+async fn panicking_source_counts_as_failed_and_is_retried() {
     let manager = manager();
     let outcomes = Arc::new(std::sync::Mutex::new(vec![false, true]));
-    let source = Scripted(move || {
+    let source = ScriptedSource(move || {
         let panics = outcomes.lock().unwrap().pop().unwrap();
         assert!(!panics, "a source that panics");
         async { Ok(environment("a")) }.boxed()
@@ -157,9 +157,9 @@ async fn a_source_that_panics_has_failed_and_can_be_tried_again() {
 }
 
 #[tokio::test]
-async fn there_are_only_so_many_environments() {
+async fn number_of_environments_is_limited() {
     let manager = manager();
-    let source = Controlled::new();
+    let source = ControlledSource::new();
     for number in 0..MAX_ENVIRONMENTS {
         let id = id(&format!("e{number}"));
         manager.insert(id, source.clone(), Start::Lazy).unwrap();
@@ -176,9 +176,12 @@ async fn there_are_only_so_many_environments() {
 }
 
 #[tokio::test]
-async fn an_id_in_use_is_not_inserted_again() {
+async fn id_in_use_is_rejected() {
     let manager = manager();
-    let (first, second) = (Controlled::ready("first"), Controlled::ready("second"));
+    let (first, second) = (
+        ControlledSource::ready("first"),
+        ControlledSource::ready("second"),
+    );
     manager.insert(id("worker"), first, Start::Lazy).unwrap();
     let refused = manager.insert(id("worker"), second.clone(), Start::Eager);
     assert_eq!(refused, Err(InsertError::InUse(id("worker"))));
@@ -187,16 +190,16 @@ async fn an_id_in_use_is_not_inserted_again() {
 }
 
 #[tokio::test]
-async fn the_default_is_one_that_exists() {
+async fn default_must_exist() {
     let manager = manager();
     let error = manager.set_default(Some(id("local"))).unwrap_err();
     assert!(matches!(error, EnvironmentError::Missing(_)));
     manager
-        .insert(id("local"), Controlled::new(), Start::Lazy)
+        .insert(id("local"), ControlledSource::new(), Start::Lazy)
         .unwrap();
     manager.set_default(Some(id("local"))).unwrap();
     manager
-        .replace(id("local"), Controlled::new(), Start::Lazy)
+        .replace(id("local"), ControlledSource::new(), Start::Lazy)
         .unwrap();
     assert_eq!(manager.default(), Some(id("local")));
     manager.remove(&id("local"));
@@ -204,15 +207,15 @@ async fn the_default_is_one_that_exists() {
 }
 
 #[tokio::test]
-async fn a_captured_handle_outlives_its_replacement_and_its_removal() {
+async fn captured_handle_survives_replacement_and_removal() {
     let manager = manager();
     manager
-        .insert(id("worker"), Controlled::ready("a"), Start::Eager)
+        .insert(id("worker"), ControlledSource::ready("a"), Start::Eager)
         .unwrap();
     let a = within(manager.environment(&id("worker"))).await.unwrap();
     let step = manager.snapshot();
     manager
-        .replace(id("worker"), Controlled::ready("b"), Start::Eager)
+        .replace(id("worker"), ControlledSource::ready("b"), Start::Eager)
         .unwrap();
     let b = within(manager.environment(&id("worker"))).await.unwrap();
     manager.remove(&id("worker"));
@@ -222,13 +225,13 @@ async fn a_captured_handle_outlives_its_replacement_and_its_removal() {
 }
 
 #[tokio::test]
-async fn who_waits_for_a_start_that_is_replaced_gets_what_replaced_it() {
+async fn waiter_of_a_replaced_start_gets_the_replacement() {
     let manager = manager();
-    let (old, fresh) = (Controlled::new(), Controlled::new());
+    let (old, fresh) = (ControlledSource::new(), ControlledSource::new());
     manager
         .insert(id("worker"), old.clone(), Start::Eager)
         .unwrap();
-    old.called(1).await;
+    old.wait_for_calls(1).await;
     let waiting = tokio::spawn({
         let manager = manager.clone();
         async move { manager.environment(&id("worker")).await }
@@ -237,18 +240,18 @@ async fn who_waits_for_a_start_that_is_replaced_gets_what_replaced_it() {
     manager
         .replace(id("worker"), fresh.clone(), Start::Lazy)
         .unwrap();
-    fresh.called(1).await;
+    fresh.wait_for_calls(1).await;
     fresh.finish(Ok(environment("fresh")));
     let handle = within(waiting).await.unwrap().unwrap();
     assert_eq!(label(&handle), "fresh");
 }
 
 #[tokio::test]
-async fn an_old_start_that_ends_well_after_it_was_replaced_changes_nothing() {
+async fn success_of_a_replaced_start_is_ignored() {
     let manager = manager();
-    let fresh = Controlled::new();
+    let fresh = ControlledSource::new();
     // It is replaced in the very poll in which it is done: too late to be aborted.
-    let old = Scripted({
+    let old = ScriptedSource({
         let (manager, fresh) = (manager.clone(), fresh.clone());
         move || {
             let (manager, fresh) = (manager.clone(), fresh.clone());
@@ -262,7 +265,7 @@ async fn an_old_start_that_ends_well_after_it_was_replaced_changes_nothing() {
     manager
         .insert(id("worker"), Arc::new(old), Start::Eager)
         .unwrap();
-    fresh.called(1).await;
+    fresh.wait_for_calls(1).await;
     let state = manager.state(&id("worker")).unwrap();
     assert!(matches!(state, EnvironmentState::Starting), "{state:?}");
     assert!(manager.snapshot().is_starting(&id("worker")));
@@ -272,15 +275,15 @@ async fn an_old_start_that_ends_well_after_it_was_replaced_changes_nothing() {
 }
 
 #[tokio::test]
-async fn an_old_start_that_fails_after_it_was_replaced_does_not_fail_the_other() {
+async fn failure_of_a_replaced_start_is_ignored() {
     let manager = manager();
-    let old = Scripted({
+    let old = ScriptedSource({
         let manager = manager.clone();
         move || {
             let manager = manager.clone();
             async move {
                 manager
-                    .replace(id("worker"), Controlled::ready("fresh"), Start::Lazy)
+                    .replace(id("worker"), ControlledSource::ready("fresh"), Start::Lazy)
                     .unwrap();
                 Err(OpenError::Configuration("old".to_owned()))
             }
@@ -295,12 +298,12 @@ async fn an_old_start_that_fails_after_it_was_replaced_does_not_fail_the_other()
 }
 
 #[tokio::test]
-async fn a_snapshot_tells_ready_starting_failed_and_absent_apart() {
+async fn snapshot_distinguishes_ready_starting_failed_and_absent() {
     let manager = manager();
-    let (starting, failing) = (Controlled::new(), Controlled::new());
+    let (starting, failing) = (ControlledSource::new(), ControlledSource::new());
     failing.fail("no");
     manager
-        .insert(id("ready"), Controlled::ready("a"), Start::Eager)
+        .insert(id("ready"), ControlledSource::ready("a"), Start::Eager)
         .unwrap();
     manager
         .insert(id("starting"), starting, Start::Eager)
@@ -309,7 +312,7 @@ async fn a_snapshot_tells_ready_starting_failed_and_absent_apart() {
         .insert(id("failed"), failing.clone(), Start::Eager)
         .unwrap();
     manager
-        .insert(id("lazy"), Controlled::new(), Start::Lazy)
+        .insert(id("lazy"), ControlledSource::new(), Start::Lazy)
         .unwrap();
     within(manager.environment(&id("ready"))).await.unwrap();
     within(async {

@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
 use super::{
-    MAX_SELECTED_ROOTS, Omission, RootId, RootLocation, SelectedCapabilityRoot, SelectedRoots,
-    StepRoots, TooManyRoots, resolve,
+    MAX_SELECTED_ROOTS, OmissionReason, RootId, RootLocation, SelectedCapabilityRoot,
+    SelectedRoots, StepRoots, TooManyRoots, resolve,
 };
 use crate::{
-    fakes::{Controlled, Shelf, environment, environment_with, id, label, within},
+    fakes::{ControlledSource, FakeCatalog, environment, environment_with, id, label, within},
     manager::{EnvironmentManager, EnvironmentState, RETRY_AFTER, Start},
 };
 
@@ -37,7 +37,7 @@ fn plugin() -> Value {
 }
 
 #[test]
-fn a_root_is_written_with_its_id_its_environment_and_its_path() {
+fn root_serializes_id_environment_and_path() {
     let written = serde_json::to_value(root("plugin@1", "worker")).unwrap();
     assert_eq!(written, plugin());
     let read: SelectedCapabilityRoot = serde_json::from_value(written).unwrap();
@@ -45,7 +45,7 @@ fn a_root_is_written_with_its_id_its_environment_and_its_path() {
 }
 
 #[test]
-fn a_location_of_an_unknown_kind_is_kept_as_it_was() {
+fn unknown_location_round_trips_unchanged() {
     let text = json!({"id": "x", "location": {"type": "cloud", "bucket": ["a", 1]}});
     let read: SelectedCapabilityRoot = serde_json::from_value(text.clone()).unwrap();
     assert!(matches!(read.location, RootLocation::Unknown(_)));
@@ -53,7 +53,7 @@ fn a_location_of_an_unknown_kind_is_kept_as_it_was() {
 }
 
 #[test]
-fn a_root_that_makes_no_sense_is_refused() {
+fn invalid_root_is_rejected() {
     let broken = [
         ("/id", json!("")),
         ("/id", json!("x".repeat(257))),
@@ -73,7 +73,7 @@ fn a_root_that_makes_no_sense_is_refused() {
 }
 
 #[test]
-fn what_is_selected_twice_counts_once_and_keeps_its_place() {
+fn duplicate_root_is_dropped_and_order_is_kept() {
     let roots = selection(&[
         ("a", "worker"),
         ("b", "worker"),
@@ -86,7 +86,7 @@ fn what_is_selected_twice_counts_once_and_keeps_its_place() {
 }
 
 #[test]
-fn a_selection_has_a_bound() {
+fn selection_size_is_limited() {
     let many = |count| (0..count).map(|number: usize| root(&number.to_string(), "worker"));
     let most = SelectedRoots::new(many(MAX_SELECTED_ROOTS)).unwrap();
     assert_eq!(most.len(), MAX_SELECTED_ROOTS);
@@ -119,7 +119,7 @@ fn pair(root: &str, handle: &str) -> (String, String) {
 }
 
 /// Returns the one reason for which something was omitted.
-fn omission(step: &StepRoots) -> &Omission {
+fn omission(step: &StepRoots) -> &OmissionReason {
     assert!(step.resolved.is_empty(), "{step:?}");
     let [omitted] = step.omitted.as_slice() else {
         panic!("not one: {step:?}");
@@ -128,9 +128,9 @@ fn omission(step: &StepRoots) -> &Omission {
 }
 
 #[tokio::test]
-async fn the_three_steps_of_a_thread_that_selects_plugin_1_of_worker() {
+async fn selected_plugin_is_resolved_across_three_steps() {
     let manager = manager();
-    let worker = Controlled::new();
+    let worker = ControlledSource::new();
     manager
         .insert(id("worker"), worker.clone(), Start::Eager)
         .unwrap();
@@ -138,9 +138,9 @@ async fn the_three_steps_of_a_thread_that_selects_plugin_1_of_worker() {
     let thread = selection(&[("plugin@1", "worker")]);
 
     // step 1: worker is starting -> plugin@1 unavailable
-    worker.called(1).await;
+    worker.wait_for_calls(1).await;
     let step_1 = step(&thread, &manager);
-    assert!(matches!(omission(&step_1), Omission::Starting));
+    assert!(matches!(omission(&step_1), OmissionReason::Starting));
 
     // step 2: worker is ready -> plugin@1 resolves through worker's captured handle
     worker.finish(Ok(environment("A")));
@@ -152,11 +152,11 @@ async fn the_three_steps_of_a_thread_that_selects_plugin_1_of_worker() {
     assert_eq!(step_2.resolved[0].path.as_str(), "file:///roots/plugin@1");
 
     // step 3: fresh local handle -> current step remains pinned; a later step captures its own view
-    let fresh = Controlled::new();
+    let fresh = ControlledSource::new();
     manager
         .replace(id("worker"), fresh.clone(), Start::Eager)
         .unwrap();
-    fresh.called(1).await;
+    fresh.wait_for_calls(1).await;
     assert_eq!(
         resolved(&resolve(&thread, &captured_2, &manager)),
         [pair("plugin@1", "A")]
@@ -164,7 +164,7 @@ async fn the_three_steps_of_a_thread_that_selects_plugin_1_of_worker() {
     assert_eq!(resolved(&step_2), [pair("plugin@1", "A")]);
     assert!(matches!(
         omission(&step(&thread, &manager)),
-        Omission::Starting
+        OmissionReason::Starting
     ));
     fresh.finish(Ok(environment("B")));
     within(manager.environment(&id("worker"))).await.unwrap();
@@ -179,15 +179,15 @@ async fn the_three_steps_of_a_thread_that_selects_plugin_1_of_worker() {
 }
 
 #[tokio::test]
-async fn that_a_was_ready_is_never_combined_with_handle_b() {
+async fn readiness_of_one_handle_is_never_combined_with_another_handle() {
     let manager = manager();
     let thread = selection(&[("plugin@1", "worker")]);
     manager
-        .insert(id("worker"), Controlled::ready("A"), Start::Eager)
+        .insert(id("worker"), ControlledSource::ready("A"), Start::Eager)
         .unwrap();
     within(manager.environment(&id("worker"))).await.unwrap();
     let a_is_ready = manager.snapshot();
-    let b = Controlled::new();
+    let b = ControlledSource::new();
     manager
         .replace(id("worker"), b.clone(), Start::Eager)
         .unwrap();
@@ -200,15 +200,15 @@ async fn that_a_was_ready_is_never_combined_with_handle_b() {
         [pair("plugin@1", "A")]
     );
     let step = resolve(&thread, &b_is_starting, &manager);
-    assert!(matches!(omission(&step), Omission::Starting));
+    assert!(matches!(omission(&step), OmissionReason::Starting));
 }
 
 #[tokio::test]
-async fn a_lazy_environment_outside_the_snapshot_is_asked_to_start_once() {
+async fn lazy_environment_outside_the_snapshot_is_started_once() {
     let manager = manager();
-    let (worker, other) = (Controlled::new(), Controlled::new());
+    let (worker, other) = (ControlledSource::new(), ControlledSource::new());
     manager
-        .insert(id("local"), Controlled::ready("local"), Start::Eager)
+        .insert(id("local"), ControlledSource::ready("local"), Start::Eager)
         .unwrap();
     manager
         .insert(id("worker"), worker.clone(), Start::Lazy)
@@ -231,10 +231,10 @@ async fn a_lazy_environment_outside_the_snapshot_is_asked_to_start_once() {
         assert!(
             step.omitted
                 .iter()
-                .all(|root| matches!(root.reason, Omission::Starting))
+                .all(|root| matches!(root.reason, OmissionReason::Starting))
         );
     }
-    worker.called(1).await;
+    worker.wait_for_calls(1).await;
     worker.finish(Ok(environment("worker")));
     within(manager.environment(&id("worker"))).await.unwrap();
     // The same turn does not see it: it was not captured.
@@ -243,7 +243,7 @@ async fn a_lazy_environment_outside_the_snapshot_is_asked_to_start_once() {
     assert!(
         step.omitted
             .iter()
-            .all(|root| matches!(root.reason, Omission::NotCaptured))
+            .all(|root| matches!(root.reason, OmissionReason::NotCaptured))
     );
     let later = [pair("a", "worker"), pair("b", "local"), pair("c", "worker")];
     assert_eq!(resolved(&self::step(&thread, &manager)), later);
@@ -251,20 +251,20 @@ async fn a_lazy_environment_outside_the_snapshot_is_asked_to_start_once() {
 }
 
 #[tokio::test]
-async fn nothing_is_started_that_is_not_selected_or_is_captured_as_starting() {
+async fn unselected_or_starting_environments_are_not_started() {
     let manager = manager();
-    let source = Controlled::new();
+    let source = ControlledSource::new();
     manager
         .insert(id("worker"), source.clone(), Start::Eager)
         .unwrap();
-    source.called(1).await;
+    source.wait_for_calls(1).await;
     let captured = manager.snapshot();
     source.fail("no");
     within(manager.environment(&id("worker")))
         .await
         .unwrap_err();
     let step = resolve(&selection(&[("a", "worker")]), &captured, &manager);
-    assert!(matches!(omission(&step), Omission::Starting));
+    assert!(matches!(omission(&step), OmissionReason::Starting));
     assert!(matches!(
         manager.state(&id("worker")),
         Some(EnvironmentState::Failed(_))
@@ -273,9 +273,9 @@ async fn nothing_is_started_that_is_not_selected_or_is_captured_as_starting() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_environment_is_omitted_not_hammered_and_recovers() {
+async fn failed_environment_is_omitted_and_retried_after_a_delay() {
     let manager = manager();
-    let source = Controlled::new();
+    let source = ControlledSource::new();
     let thread = selection(&[("a", "worker")]);
     manager
         .insert(id("worker"), source.clone(), Start::Lazy)
@@ -286,7 +286,7 @@ async fn a_failed_environment_is_omitted_not_hammered_and_recovers() {
         .unwrap_err();
     for _ in 0..100 {
         let step = step(&thread, &manager);
-        let Omission::Failed(error) = omission(&step) else {
+        let OmissionReason::Failed(error) = omission(&step) else {
             panic!("{step:?}");
         };
         assert_eq!(error.to_string(), "down");
@@ -296,13 +296,13 @@ async fn a_failed_environment_is_omitted_not_hammered_and_recovers() {
     tokio::time::advance(RETRY_AFTER).await;
     assert!(matches!(
         omission(&step(&thread, &manager)),
-        Omission::Failed(_)
+        OmissionReason::Failed(_)
     ));
     assert!(matches!(
         omission(&step(&thread, &manager)),
-        Omission::Starting
+        OmissionReason::Starting
     ));
-    source.called(2).await;
+    source.wait_for_calls(2).await;
     source.fail("still down");
     within(manager.environment(&id("worker")))
         .await
@@ -316,10 +316,10 @@ async fn a_failed_environment_is_omitted_not_hammered_and_recovers() {
 }
 
 #[tokio::test]
-async fn what_does_not_exist_is_omitted_and_the_rest_resolves() {
+async fn missing_environment_is_omitted_and_other_roots_resolve() {
     let manager = manager();
     manager
-        .insert(id("worker"), Controlled::ready("A"), Start::Eager)
+        .insert(id("worker"), ControlledSource::ready("A"), Start::Eager)
         .unwrap();
     within(manager.environment(&id("worker"))).await.unwrap();
     let cloud = json!({"id": "x", "location": {"type": "cloud"}});
@@ -331,18 +331,18 @@ async fn what_does_not_exist_is_omitted_and_the_rest_resolves() {
     let [unknown, missing] = step.omitted.as_slice() else {
         panic!("{step:?}");
     };
-    assert!(matches!(unknown.reason, Omission::UnknownLocation));
-    assert!(matches!(missing.reason, Omission::Missing));
+    assert!(matches!(unknown.reason, OmissionReason::UnknownLocation));
+    assert!(matches!(missing.reason, OmissionReason::Missing));
 }
 
 #[tokio::test]
-async fn resolving_reads_no_capability_files() {
+async fn resolve_reads_no_capability_files() {
     let manager = manager();
-    let (source, shelf) = (Controlled::new(), Shelf::open());
-    source.finish(Ok(environment_with("A", shelf.clone())));
+    let (source, catalog) = (ControlledSource::new(), FakeCatalog::open());
+    source.finish(Ok(environment_with("A", catalog.clone())));
     manager.insert(id("worker"), source, Start::Eager).unwrap();
     within(manager.environment(&id("worker"))).await.unwrap();
     let step = step(&selection(&[("a", "worker")]), &manager);
     assert_eq!(step.resolved.len(), 1);
-    assert_eq!(shelf.calls(), 0);
+    assert_eq!(catalog.calls(), 0);
 }

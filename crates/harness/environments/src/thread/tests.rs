@@ -4,7 +4,7 @@ use exec_wire::path_uri::PathUri;
 use serde_json::{Value, json};
 
 use super::{
-    BrokenLine, History, LineFault, Rollout, RolloutError, RolloutItem, SessionMeta, ThreadId,
+    ForkHistory, InvalidLine, LineError, Rollout, RolloutError, RolloutItem, SessionMeta, ThreadId,
 };
 use crate::{
     fakes::id,
@@ -44,7 +44,7 @@ fn restored(rollout: &Rollout) -> Rollout {
 }
 
 #[test]
-fn the_selection_is_restored_with_the_thread() {
+fn selection_round_trips_with_the_thread() {
     let rollout = restored(&thread(3));
     assert_eq!(rollout.meta, SessionMeta::new(thread_id("t1"), selection()));
     assert_eq!(
@@ -69,13 +69,13 @@ fn only_stable_data_is_persisted() {
 }
 
 #[test]
-fn forks_inherit_the_selection_with_all_of_the_history_and_with_a_part() {
+fn forks_inherit_the_selection_with_full_or_partial_history() {
     let parent = restored(&thread(5));
     for (history, turns) in [
-        (History::All, 0..5),
-        (History::Last(2), 3..5),
-        (History::Last(0), 5..5),
-        (History::Last(9), 0..5),
+        (ForkHistory::All, 0..5),
+        (ForkHistory::Last(2), 3..5),
+        (ForkHistory::Last(0), 5..5),
+        (ForkHistory::Last(9), 0..5),
     ] {
         let fork = restored(&parent.fork(thread_id("t2"), history));
         assert_eq!(
@@ -89,8 +89,8 @@ fn forks_inherit_the_selection_with_all_of_the_history_and_with_a_part() {
         assert_eq!(texts(&fork), expected, "{history:?}");
     }
     let grandchild = parent
-        .fork(thread_id("t2"), History::Last(1))
-        .fork(thread_id("t3"), History::Last(1));
+        .fork(thread_id("t2"), ForkHistory::Last(1))
+        .fork(thread_id("t3"), ForkHistory::Last(1));
     assert_eq!(
         restored(&grandchild).meta.selected_capability_roots,
         selection()
@@ -99,7 +99,7 @@ fn forks_inherit_the_selection_with_all_of_the_history_and_with_a_part() {
 }
 
 #[test]
-fn older_metadata_without_the_field_has_selected_nothing() {
+fn metadata_without_the_field_selects_nothing() {
     for text in [
         r#"{"id":"t1"}"#,
         r#"{"id":"t1","selected_capability_roots":null}"#,
@@ -115,7 +115,7 @@ fn older_metadata_without_the_field_has_selected_nothing() {
 }
 
 #[test]
-fn what_is_not_understood_is_kept() {
+fn unknown_members_round_trip() {
     let line = json!({
         "timestamp": "2026-01-01T00:00:00Z",
         "type": "session_meta",
@@ -134,7 +134,7 @@ fn what_is_not_understood_is_kept() {
     assert_eq!(read.meta.others["cwd"], "/home/dev");
     let written: Value = serde_json::from_str(&read.write().unwrap()).unwrap();
     assert_eq!(written, line);
-    let fork = read.fork(thread_id("t2"), History::All);
+    let fork = read.fork(thread_id("t2"), ForkHistory::All);
     assert_eq!(fork.meta.others["git"]["branch"], "main");
     let written: Value = serde_json::from_str(&fork.write().unwrap()).unwrap();
     let selected = "/payload/selected_capability_roots";
@@ -142,7 +142,7 @@ fn what_is_not_understood_is_kept() {
 }
 
 #[test]
-fn broken_lines_are_left_out_and_told_by_their_numbers() {
+fn invalid_lines_are_skipped_and_reported_by_number() {
     let head = thread(0).write().unwrap();
     let text = format!("\n{head}{{\"turn\":0}}\nnot json\n\n[1]\n{{\"turn\":1}}\n{{\"turn\":");
     let read = Rollout::read(&text).unwrap();
@@ -157,11 +157,11 @@ fn broken_lines_are_left_out_and_told_by_their_numbers() {
 }
 
 #[test]
-fn a_rollout_without_metadata_is_refused() {
+fn rollout_without_metadata_is_rejected() {
     assert_eq!(Rollout::read(" \n\n").unwrap_err(), RolloutError::Empty);
     let other = Rollout::read("\n{\"type\":\"turn\"}\n").unwrap_err();
-    let (number, fault) = (2, LineFault::NoMeta);
-    assert_eq!(other, RolloutError::Head(BrokenLine { number, fault }));
+    let (number, error) = (2, LineError::NotMeta);
+    assert_eq!(other, RolloutError::Head(InvalidLine { number, error }));
     for (payload, named) in [
         (json!({}), "`id`"),
         (json!({"id": ""}), "`id`"),
@@ -172,9 +172,9 @@ fn a_rollout_without_metadata_is_refused() {
     ] {
         let line = json!({"type": "session_meta", "payload": payload}).to_string();
         let error = Rollout::read(&line).unwrap_err();
-        let RolloutError::Head(BrokenLine {
+        let RolloutError::Head(InvalidLine {
             number: 1,
-            fault: LineFault::Meta(text),
+            error: LineError::Meta(text),
         }) = error
         else {
             panic!("{error:?}");
@@ -184,7 +184,7 @@ fn a_rollout_without_metadata_is_refused() {
 }
 
 #[test]
-fn an_item_is_one_line() {
+fn rollout_item_is_a_single_line() {
     RolloutItem::parse("{\"a\":\n1}").unwrap_err();
     RolloutItem::parse("{\"a\":1} {}").unwrap_err();
     assert_eq!(

@@ -5,7 +5,7 @@ use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 use exec_wire::{id::OutputSeq, process::TerminateMode};
 
 use super::{Allocated, OpenError, ProcessNumber, ProcessTable, TableFull, WhenFull};
-use crate::process::{ExecProcess, fake_process::Fake};
+use crate::process::{ExecProcess, fake_process::FakeProcess};
 
 const WINDOW: Duration = Duration::from_millis(250);
 const CAP: usize = 1000;
@@ -17,10 +17,10 @@ fn table(when_full: WhenFull) -> ProcessTable {
 }
 
 /// Keeps a process that runs.
-fn kept(table: &ProcessTable) -> (ProcessNumber, Arc<Fake>) {
+fn kept(table: &ProcessTable) -> (ProcessNumber, Arc<FakeProcess>) {
     let allocated = table.allocate().unwrap();
     let number = allocated.number;
-    let fake = Arc::new(Fake::new(allocated.id.as_str()));
+    let fake = Arc::new(FakeProcess::new(allocated.id.as_str()));
     let process: Arc<dyn ExecProcess> = fake.clone();
     let removed = table.keep(allocated, &process, OutputSeq(0)).unwrap();
     assert!(removed.is_none());
@@ -29,12 +29,12 @@ fn kept(table: &ProcessTable) -> (ProcessNumber, Arc<Fake>) {
 
 fn one_more(table: &ProcessTable) -> (Allocated, Arc<dyn ExecProcess>) {
     let allocated = table.allocate().unwrap();
-    let process = Arc::new(Fake::new(allocated.id.as_str()));
+    let process = Arc::new(FakeProcess::new(allocated.id.as_str()));
     (allocated, process)
 }
 
 #[test]
-fn numbers_are_given_once_and_ids_carry_them() {
+fn numbers_are_unique_and_part_of_the_id() {
     let table = table(WhenFull::Refuse);
     let ids: Vec<String> = (0..3)
         .map(|_| table.allocate().unwrap().id.to_string())
@@ -44,16 +44,16 @@ fn numbers_are_given_once_and_ids_carry_them() {
 }
 
 #[test]
-fn a_suffix_that_is_too_long_is_refused() {
+fn overlong_suffix_is_rejected() {
     let table = ProcessTable::new(NonZeroUsize::MIN, WhenFull::Refuse, || "x".repeat(2000));
     assert!(table.allocate().is_err());
 }
 
 #[tokio::test(start_paused = true)]
-async fn windows_follow_each_other_and_the_end_is_told_once() {
+async fn windows_are_contiguous_and_the_end_is_reported_once() {
     let table = table(WhenFull::Refuse);
     let (number, fake) = kept(&table);
-    fake.prints("one");
+    fake.print("one");
     let first = table
         .open(number)
         .unwrap()
@@ -64,9 +64,9 @@ async fn windows_follow_each_other_and_the_end_is_told_once() {
         (first.collected.bytes(), first.ended),
         (b"one".to_vec(), None)
     );
-    fake.prints("two");
-    fake.exits(7);
-    fake.closes();
+    fake.print("two");
+    fake.exit(7);
+    fake.close();
     let second = table
         .open(number)
         .unwrap()
@@ -75,21 +75,21 @@ async fn windows_follow_each_other_and_the_end_is_told_once() {
         .unwrap();
     assert_eq!(second.collected.bytes(), b"two");
     assert_eq!(second.ended.map(|ended| ended.exit.code), Some(7));
-    assert!(table.newly_ended().is_empty());
+    assert!(table.take_ended().is_empty());
     assert_eq!(table.open(number).unwrap_err(), OpenError::Unknown(number));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_end_that_was_told_leaves_the_output_to_be_shown() {
+async fn output_remains_readable_after_the_end_was_reported() {
     let table = table(WhenFull::Refuse);
     let (number, fake) = kept(&table);
-    assert!(table.newly_ended().is_empty());
-    fake.prints("all");
-    fake.exits(0);
-    fake.closes();
-    let told = table.newly_ended();
+    assert!(table.take_ended().is_empty());
+    fake.print("all");
+    fake.exit(0);
+    fake.close();
+    let told = table.take_ended();
     assert_eq!((told.len(), told[0].number), (1, number));
-    assert!(table.newly_ended().is_empty());
+    assert!(table.take_ended().is_empty());
     let window = table
         .open(number)
         .unwrap()
@@ -104,10 +104,10 @@ async fn an_end_that_was_told_leaves_the_output_to_be_shown() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_window_that_is_dropped_is_shown_by_the_next() {
+async fn dropped_window_is_repeated_by_the_next() {
     let table = table(WhenFull::Refuse);
     let (number, fake) = kept(&table);
-    fake.prints("text");
+    fake.print("text");
     {
         let mut session = table.open(number).unwrap();
         let short = tokio::time::timeout(WINDOW / 2, session.collect(WINDOW, CAP));
@@ -120,12 +120,12 @@ async fn a_window_that_is_dropped_is_shown_by_the_next() {
 }
 
 #[test]
-fn one_that_has_ended_makes_room_first() {
+fn ended_process_is_evicted_first() {
     for when_full in [WhenFull::Refuse, WhenFull::GiveUpLeastRecentlyUsed] {
         let table = table(when_full);
         let (_, _running) = kept(&table);
         let (ended, fake) = kept(&table);
-        fake.exits(1);
+        fake.exit(1);
         let (allocated, process) = one_more(&table);
         let removed = table.keep(allocated, &process, OutputSeq(0));
         let removed = removed.unwrap().unwrap();
@@ -136,7 +136,7 @@ fn one_that_has_ended_makes_room_first() {
 }
 
 #[test]
-fn a_full_table_refuses_if_it_is_to() {
+fn full_table_rejects_under_the_refuse_policy() {
     let table = table(WhenFull::Refuse);
     let _kept = [kept(&table), kept(&table)];
     let (allocated, process) = one_more(&table);
@@ -145,7 +145,7 @@ fn a_full_table_refuses_if_it_is_to() {
 }
 
 #[test]
-fn a_full_table_gives_up_the_one_least_recently_used() {
+fn full_table_evicts_the_least_recently_used_process() {
     let table = table(WhenFull::GiveUpLeastRecentlyUsed);
     let [(first, _), (second, fake)] = [kept(&table), kept(&table)];
     drop(table.open(first).unwrap());
@@ -163,10 +163,10 @@ fn a_full_table_gives_up_the_one_least_recently_used() {
 }
 
 #[test]
-fn those_used_last_do_not_make_room() {
+fn recently_used_processes_are_protected_from_eviction() {
     let table = table(WhenFull::GiveUpLeastRecentlyUsed).protecting(1);
     let [(first, _), (second, fake)] = [kept(&table), kept(&table)];
-    fake.exits(0);
+    fake.exit(0);
     assert_eq!(table.check_room(), Ok(()));
     let (allocated, process) = one_more(&table);
     let removed = table.keep(allocated, &process, OutputSeq(0)).unwrap();
@@ -184,20 +184,23 @@ fn those_used_last_do_not_make_room() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_are_terminated_and_forgotten() {
+async fn terminate_all_ends_and_removes_every_process() {
     let table = table(WhenFull::Refuse);
     let [(first, one), (second, other)] = [kept(&table), kept(&table)];
     let mode = TerminateMode::Graceful { timeout_ms: 10 };
     let outcomes = table.terminate_all(mode).await;
     assert_eq!(outcomes, [(first, Ok(true)), (second, Ok(true))]);
-    assert_eq!([one.terminated(), other.terminated()], [Some(mode); 2]);
+    assert_eq!(
+        [one.terminate_mode(), other.terminate_mode()],
+        [Some(mode); 2]
+    );
     assert!(table.is_empty());
     drop(table);
     assert_eq!(Arc::strong_count(&one), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropping_the_table_lets_go_of_its_processes() {
+async fn dropping_the_table_drops_its_processes() {
     let table = table(WhenFull::Refuse);
     let (_, fake) = kept(&table);
     let clone = table.clone();

@@ -14,7 +14,7 @@ use futures_util::future::{FutureExt, ready};
 use super::{empty, fill, handle, skills, step, uri};
 use crate::{
     capabilities::{CapabilityCache, DiscoverError, MAX_CACHED_BYTES, MAX_CACHED_ROOTS},
-    fakes::{Shelf, environment_with, within},
+    fakes::{FakeCatalog, environment_with, within},
 };
 use exec_env::{
     catalog::{ExecutorCatalog, NoCatalog},
@@ -22,19 +22,19 @@ use exec_env::{
 };
 
 #[tokio::test]
-async fn the_least_recently_used_root_is_forgotten_first() {
-    let shelf = Shelf::open();
-    let worker = handle("A", &shelf);
+async fn least_recently_used_root_is_evicted_first() {
+    let catalog = FakeCatalog::open();
+    let worker = handle("A", &catalog);
     let names: Vec<String> = (0..=MAX_CACHED_ROOTS)
         .map(|number| format!("r{number}"))
         .collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    fill(&shelf, &names);
+    fill(&catalog, &names);
     let cache = CapabilityCache::default();
     let project = async |names: &[&str]| {
         let seen = within(cache.project(&step(names, "worker", &worker))).await;
         assert_eq!(skills(&seen), names);
-        shelf.roots_asked()
+        catalog.requested_roots()
     };
     for batch in names[..MAX_CACHED_ROOTS].chunks(100) {
         project(batch).await;
@@ -56,21 +56,21 @@ async fn the_least_recently_used_root_is_forgotten_first() {
 }
 
 #[tokio::test]
-async fn more_roots_than_one_question_may_name_take_several() {
-    let shelf = Shelf::open();
+async fn discovery_is_split_at_the_request_limit() {
+    let catalog = FakeCatalog::open();
     let names: Vec<String> = (0..300).map(|number| format!("r{number}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    fill(&shelf, &names);
+    fill(&catalog, &names);
     let seen = CapabilityCache::default();
-    let seen = within(seen.project(&step(&names, "worker", &handle("A", &shelf)))).await;
+    let seen = within(seen.project(&step(&names, "worker", &handle("A", &catalog)))).await;
     assert_eq!(skills(&seen), names);
-    assert_eq!((shelf.calls(), shelf.roots_asked()), (3, 300));
+    assert_eq!((catalog.calls(), catalog.requested_roots()), (3, 300));
 }
 
 #[tokio::test]
-async fn what_is_remembered_has_a_size() {
-    let shelf = Shelf::open();
-    let worker = handle("A", &shelf);
+async fn cache_size_in_bytes_is_limited() {
+    let catalog = FakeCatalog::open();
+    let worker = handle("A", &catalog);
     let big = |name: &str, bytes: usize| DiscoveredRoot {
         plugin: Some(PluginFiles {
             manifest: CapabilityFile {
@@ -83,12 +83,12 @@ async fn what_is_remembered_has_a_size() {
         ..empty(name)
     };
     for name in ["a", "b", "c"] {
-        shelf.put(
+        catalog.put(
             uri(&format!("/roots/{name}")),
             Ok(big(name, MAX_CACHED_BYTES / 5 * 2)),
         );
     }
-    shelf.put(uri("/roots/huge"), Ok(big("huge", MAX_CACHED_BYTES)));
+    catalog.put(uri("/roots/huge"), Ok(big("huge", MAX_CACHED_BYTES)));
     let cache = CapabilityCache::default();
     for (name, known) in [("a", 1), ("b", 2), ("c", 2), ("huge", 2)] {
         let seen = within(cache.project(&step(&[name], "worker", &worker))).await;
@@ -99,7 +99,7 @@ async fn what_is_remembered_has_a_size() {
     }
     within(cache.project(&step(&["b", "c"], "worker", &worker))).await;
     assert_eq!(
-        shelf.calls(),
+        catalog.calls(),
         4,
         "what is too large to be remembered pushes nothing out"
     );
@@ -107,9 +107,9 @@ async fn what_is_remembered_has_a_size() {
 
 /// Answers with roots that nobody asked for.
 #[derive(Debug)]
-struct Confused(Vec<DiscoveredRoot>);
+struct MismatchedCatalog(Vec<DiscoveredRoot>);
 
-impl ExecutorCatalog for Confused {
+impl ExecutorCatalog for MismatchedCatalog {
     fn read_config(&self, read: ReadEnvironmentConfig) -> FileFuture<EnvironmentConfig> {
         NoCatalog.read_config(read)
     }
@@ -125,7 +125,7 @@ impl ExecutorCatalog for Confused {
 }
 
 #[tokio::test]
-async fn an_answer_that_does_not_fit_the_question_is_the_peers_fault() {
+async fn mismatched_discovery_answer_is_reported() {
     let cache = CapabilityCache::default();
     for answer in [
         vec![],
@@ -133,7 +133,7 @@ async fn an_answer_that_does_not_fit_the_question_is_the_peers_fault() {
         vec![empty("b"), empty("a")],
         vec![empty("a"); 3],
     ] {
-        let worker = Arc::new(environment_with("A", Arc::new(Confused(answer))));
+        let worker = Arc::new(environment_with("A", Arc::new(MismatchedCatalog(answer))));
         let seen = within(cache.project(&step(&["a", "b"], "worker", &worker))).await;
         assert_eq!(seen.failed.len(), 2);
         for failed in &seen.failed {

@@ -18,7 +18,7 @@ use tokio::{
 
 use super::manager;
 use crate::{
-    fakes::{Controlled, Scripted, environment, id, label, within},
+    fakes::{ControlledSource, ScriptedSource, environment, id, label, within},
     manager::{
         EnvironmentError, EnvironmentManager, EnvironmentSource, InsertError, OpenError, Start,
     },
@@ -26,21 +26,21 @@ use crate::{
 
 /// Opens for ever, and counts how often it is at it.
 #[derive(Debug)]
-struct Hanging(Arc<watch::Sender<usize>>);
+struct HangingSource(Arc<watch::Sender<usize>>);
 
-impl Hanging {
+impl HangingSource {
     fn new() -> (Arc<Self>, watch::Receiver<usize>) {
         let (sender, receiver) = watch::channel(0);
         (Arc::new(Self(Arc::new(sender))), receiver)
     }
 }
 
-impl EnvironmentSource for Hanging {
+impl EnvironmentSource for HangingSource {
     fn open(&self) -> BoxFuture<'static, Result<Environment, OpenError>> {
         let count = Arc::clone(&self.0);
         async move {
             count.send_modify(|count| *count += 1);
-            let _counted = Counted(count);
+            let _counted = OpenGuard(count);
             pending().await
         }
         .boxed()
@@ -48,9 +48,9 @@ impl EnvironmentSource for Hanging {
 }
 
 /// One that is being opened.
-struct Counted(Arc<watch::Sender<usize>>);
+struct OpenGuard(Arc<watch::Sender<usize>>);
 
-impl Drop for Counted {
+impl Drop for OpenGuard {
     fn drop(&mut self) {
         self.0.send_modify(|count| *count -= 1);
     }
@@ -63,9 +63,9 @@ async fn until(count: &mut watch::Receiver<usize>, wanted: usize) {
 }
 
 #[tokio::test]
-async fn dropping_the_last_clone_ends_the_starts() {
+async fn dropping_the_last_clone_aborts_starts() {
     let manager = manager();
-    let (source, mut open) = Hanging::new();
+    let (source, mut open) = HangingSource::new();
     manager.insert(id("worker"), source, Start::Eager).unwrap();
     let clone = manager.clone();
     drop(manager);
@@ -75,15 +75,15 @@ async fn dropping_the_last_clone_ends_the_starts() {
 }
 
 #[tokio::test]
-async fn replacing_and_removing_end_the_former_start() {
+async fn replace_and_remove_abort_the_previous_start() {
     let manager = manager();
-    let (source, mut open) = Hanging::new();
+    let (source, mut open) = HangingSource::new();
     manager
         .insert(id("worker"), source.clone(), Start::Eager)
         .unwrap();
     until(&mut open, 1).await;
     manager
-        .replace(id("worker"), Controlled::new(), Start::Lazy)
+        .replace(id("worker"), ControlledSource::new(), Start::Lazy)
         .unwrap();
     until(&mut open, 0).await;
     manager.replace(id("worker"), source, Start::Eager).unwrap();
@@ -94,9 +94,9 @@ async fn replacing_and_removing_end_the_former_start() {
 }
 
 #[tokio::test]
-async fn who_waits_for_one_that_is_removed_learns_that_it_is_missing() {
+async fn waiter_of_a_removed_environment_gets_missing() {
     let manager = manager();
-    let (source, mut open) = Hanging::new();
+    let (source, mut open) = HangingSource::new();
     manager.insert(id("worker"), source, Start::Lazy).unwrap();
     let waiting = tokio::spawn({
         let manager = manager.clone();
@@ -109,13 +109,13 @@ async fn who_waits_for_one_that_is_removed_learns_that_it_is_missing() {
 }
 
 #[tokio::test]
-async fn who_waits_does_not_depend_on_how_soon_a_start_can_be_ended() {
+async fn waiter_is_released_although_the_aborted_start_has_not_ended() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .unwrap();
     // Nobody drives that runtime: what is spawned there neither runs nor ends.
     let manager = EnvironmentManager::new(runtime.handle().clone());
-    let (source, _) = Hanging::new();
+    let (source, _) = HangingSource::new();
     manager.insert(id("worker"), source, Start::Eager).unwrap();
     let worker = id("worker");
     let mut waiting = Box::pin(manager.environment(&worker));
@@ -127,9 +127,9 @@ async fn who_waits_does_not_depend_on_how_soon_a_start_can_be_ended() {
 }
 
 #[tokio::test]
-async fn after_a_shut_down_nothing_waits_and_nothing_is_added() {
+async fn shut_down_releases_waiters_and_rejects_inserts() {
     let manager = manager();
-    let (source, mut open) = Hanging::new();
+    let (source, mut open) = HangingSource::new();
     manager
         .insert(id("worker"), source.clone(), Start::Lazy)
         .unwrap();
@@ -149,30 +149,33 @@ async fn after_a_shut_down_nothing_waits_and_nothing_is_added() {
 
 /// Asks the manager something when it is dropped.
 #[derive(Debug)]
-struct Curious(EnvironmentManager, mpsc::UnboundedSender<usize>);
+struct QueryingSource(EnvironmentManager, mpsc::UnboundedSender<usize>);
 
-impl EnvironmentSource for Curious {
+impl EnvironmentSource for QueryingSource {
     fn open(&self) -> BoxFuture<'static, Result<Environment, OpenError>> {
         pending().boxed()
     }
 }
 
-impl Drop for Curious {
+impl Drop for QueryingSource {
     fn drop(&mut self) {
         self.1.send(self.0.ids().len()).unwrap();
     }
 }
 
 #[tokio::test]
-async fn a_source_that_is_refused_can_ask_the_manager_when_it_is_dropped() {
+async fn rejected_source_may_call_the_manager_when_dropped() {
     let manager = manager();
     manager
-        .insert(id("worker"), Controlled::new(), Start::Lazy)
+        .insert(id("worker"), ControlledSource::new(), Start::Lazy)
         .unwrap();
     let (send, mut asked) = mpsc::unbounded_channel();
     // On threads of their own: who asks under the lock waits for ever.
     let refused = |error: InsertError| {
-        let (manager, curious) = (manager.clone(), Curious(manager.clone(), send.clone()));
+        let (manager, curious) = (
+            manager.clone(),
+            QueryingSource(manager.clone(), send.clone()),
+        );
         std::thread::spawn(move || {
             let refused = manager.insert(id("worker"), Arc::new(curious), Start::Lazy);
             assert_eq!(refused, Err(error));
@@ -188,21 +191,21 @@ async fn a_source_that_is_refused_can_ask_the_manager_when_it_is_dropped() {
 }
 
 #[tokio::test]
-async fn giving_up_waiting_does_not_end_the_start() {
+async fn dropping_a_waiter_does_not_abort_the_start() {
     let manager = manager();
-    let source = Controlled::new();
+    let source = ControlledSource::new();
     manager
         .insert(id("worker"), source.clone(), Start::Lazy)
         .unwrap();
     assert!(manager.environment(&id("worker")).now_or_never().is_none());
-    source.called(1).await;
+    source.wait_for_calls(1).await;
     source.finish(Ok(crate::fakes::environment("a")));
     within(manager.environment(&id("worker"))).await.unwrap();
     assert_eq!(source.calls(), 1);
 }
 
 #[test]
-fn a_runtime_that_has_ended_fails_starts_and_hangs_nobody() {
+fn shut_down_runtime_fails_starts_instead_of_hanging() {
     let runtime = || {
         tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -211,7 +214,7 @@ fn a_runtime_that_has_ended_fails_starts_and_hangs_nobody() {
     };
     let (ended, other) = (runtime(), runtime());
     let manager = EnvironmentManager::new(ended.handle().clone());
-    let (source, _) = Hanging::new();
+    let (source, _) = HangingSource::new();
     manager
         .insert(id("early"), source.clone(), Start::Eager)
         .unwrap();
@@ -233,7 +236,7 @@ fn a_runtime_that_has_ended_fails_starts_and_hangs_nobody() {
 const REPLACEMENTS: usize = 2_000;
 
 #[tokio::test]
-async fn a_handle_in_a_snapshot_was_ready_and_never_comes_back_once_replaced() {
+async fn snapshot_handle_was_ready_and_is_never_stale() {
     let manager = manager();
     let opened: Arc<Vec<AtomicBool>> =
         Arc::new((0..REPLACEMENTS).map(|_| AtomicBool::new(false)).collect());
@@ -247,7 +250,7 @@ async fn a_handle_in_a_snapshot_was_ready_and_never_comes_back_once_replaced() {
         .collect();
     for number in 0..REPLACEMENTS {
         let opened = Arc::clone(&opened);
-        let source = Scripted(move || {
+        let source = ScriptedSource(move || {
             let opened = Arc::clone(&opened);
             async move {
                 yield_now().await;
