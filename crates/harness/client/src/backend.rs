@@ -18,11 +18,11 @@ use futures_util::future::{BoxFuture, FutureExt};
 
 use crate::{
     client::ExecServerClient,
-    driver::Watch,
+    driver::NetworkHook,
     error::ExecServerError,
-    events::{Launch, Origin, Owner, ProcessEvents},
-    process::{RemoteProcess, Terminal},
-    server_kind::check_abilities,
+    events::{AttachmentOrigin, LaunchRequest, ProcessEvents, ProcessOwner},
+    process::{RemoteProcess, TerminalPresence},
+    server_kind::check_capabilities,
 };
 
 /// Starts commands on the host of an exec-server.
@@ -40,41 +40,42 @@ impl RemoteBackend {
     pub(crate) async fn start_process(
         &self,
         mut command: Command,
-        owner: Owner,
+        owner: ProcessOwner,
     ) -> Result<StartedProcess, StartError> {
         match command.argv.first() {
             None => return Err(StartError::EmptyArgv),
             Some(program) if program.is_empty() => return Err(StartError::EmptyProgram),
             Some(_) => {}
         }
-        let peer = self.client.peer();
-        if owner == Owner::Server {
-            peer.check_detached()?;
+        let server_kind = self.client.server_kind();
+        if owner == ProcessOwner::Server {
+            server_kind.check_detached()?;
         }
-        peer.check_start(&command)?;
+        server_kind.check_start(&command)?;
         if command.network.proxy.is_some() || command.shell_snapshot.is_some() {
             let info = self.client.info().await.map_err(start_error)?;
-            check_abilities(&mut command, &info.capabilities)?;
+            check_capabilities(&mut command, &info.capabilities)?;
         }
-        let hub = Arc::clone(self.client.hub());
+        let shared = Arc::clone(self.client.shared());
         let id = command.process_id.clone();
-        let watch = Watch::new(&command.network);
+        let network_hook = NetworkHook::new(&command.network);
         let io = command.io;
         let mut params = params(command);
         // The handle is made before it runs: if this future is dropped, so is that, and ends it.
         let client = self.client.clone();
         let (events, process) = match owner {
-            Owner::Session => {
-                let events = Arc::new(ProcessEvents::new(id, hub, watch, now_ms()));
+            ProcessOwner::Session => {
+                let events = Arc::new(ProcessEvents::new(id, shared, network_hook, now_ms()));
                 let process = RemoteProcess::new(client, &events, io);
                 (events, process)
             }
-            Owner::Server => {
+            ProcessOwner::Server => {
                 params.detached = true;
-                let origin = Origin::Started(Launch::of(&params, now_ms()));
-                let events = ProcessEvents::new_attached(id, hub, watch, now_ms(), origin);
+                let origin = AttachmentOrigin::Started(LaunchRequest::of(&params, now_ms()));
+                let events =
+                    ProcessEvents::new_attached(id, shared, network_hook, now_ms(), origin);
                 let events = Arc::new(events);
-                let terminal = Terminal::of(params.tty);
+                let terminal = TerminalPresence::of(params.tty);
                 let process = RemoteProcess::attached(client, &events, terminal);
                 (events, process)
             }
@@ -90,7 +91,7 @@ impl RemoteBackend {
 
 impl ExecBackend for RemoteBackend {
     fn start(&self, command: Command) -> BoxFuture<'_, Result<StartedProcess, StartError>> {
-        self.start_process(command, Owner::Session).boxed()
+        self.start_process(command, ProcessOwner::Session).boxed()
     }
 
     fn info(&self) -> BoxFuture<'_, Result<EnvironmentInfo, RpcError>> {
@@ -142,7 +143,7 @@ fn params(command: Command) -> StartProcess {
 }
 
 fn start_error(error: ExecServerError) -> StartError {
-    match error.disconnect() {
+    match error.into_disconnect() {
         Ok(gone) => StartError::Disconnected(gone),
         Err(error @ ExecServerError::IdInUse(_)) => StartError::Refused {
             field: "processId",

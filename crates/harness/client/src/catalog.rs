@@ -25,7 +25,7 @@ impl RemoteCatalog {
         Self { client }
     }
 
-    fn ask<M: Method + Send + 'static>(&self, params: M) -> FileFuture<M::Result>
+    fn call<M: Method + Send + 'static>(&self, params: M) -> FileFuture<M::Result>
     where
         M::Result: Send,
     {
@@ -38,14 +38,14 @@ impl RemoteCatalog {
 
 impl ExecutorCatalog for RemoteCatalog {
     fn read_config(&self, read: ReadEnvironmentConfig) -> FileFuture<EnvironmentConfig> {
-        self.ask(read)
+        self.call(read)
     }
 
     fn discover_roots(&self, discover: DiscoverRoots) -> FileFuture<DiscoveredRoots> {
-        self.ask(discover)
+        self.call(discover)
     }
 
     fn discover(&self, discover: DiscoverCapabilities) -> FileFuture<DiscoveredCapabilities> {
-        self.ask(discover)
+        self.call(discover)
     }
 }

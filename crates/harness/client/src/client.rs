@@ -31,15 +31,18 @@ use tokio::{
 use crate::{
     backend::RemoteBackend,
     catalog::RemoteCatalog,
-    client_shared::{Current, Hub, QUEUED_BYTES},
+    client_shared::{ClientShared, MAX_QUEUED_WRITE_BYTES, SessionState},
     connect::Connector,
-    driver::{Answered, Ask, Driver, Pending, QUEUE, Repeat, Reply, Request, Waiter, stopped},
+    driver::{
+        AttachWaiter, Call, CallResult, ClientDriver, MAX_QUEUED_CALLS, RawResponse,
+        RequestBuilder, ResponseSink, RetryPolicy, driver_stopped,
+    },
     error::ExecServerError,
     events::ProcessEvents,
     filesystem::RemoteFileSystem,
-    handshake::{Opened, open, shake_hands},
+    handshake::{OpenedSession, open_session, perform_handshake},
     http::RemoteHttpClient,
-    server_kind::Peer,
+    server_kind::ServerKind,
 };
 
 /// How long the server may take to describe its host, and to say that it is there: as the stock client.
@@ -50,13 +53,13 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
 /// processes and event streams that came from it, is dropped.
 #[derive(Clone, Debug)]
 pub struct ExecServerClient {
-    shared: Arc<Shared>,
+    inner: Arc<ClientInner>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    asks: mpsc::Sender<Ask>,
-    hub: Arc<Hub>,
+struct ClientInner {
+    calls: mpsc::Sender<Call>,
+    shared: Arc<ClientShared>,
     trace: Option<TraceSource>,
 }
 
@@ -68,7 +71,7 @@ impl ExecServerClient {
         options: ExecServerClientConnectOptions,
     ) -> Result<Self, ExecServerError> {
         let resumed = options.resume_session_id.clone();
-        let opened = shake_hands(link, &options, resumed).await?;
+        let opened = perform_handshake(link, &options, resumed).await?;
         Ok(Self::run(opened, None, options))
     }
 
@@ -83,38 +86,43 @@ impl ExecServerClient {
             Some(_) => connector.reconnect(),
             None => connector.connect(),
         };
-        let opened = open(link, &options, resumed).await?;
+        let opened = open_session(link, &options, resumed).await?;
         Ok(Self::run(opened, Some(connector), options))
     }
 
     fn run(
-        opened: Opened,
+        opened: OpenedSession,
         connector: Option<Arc<dyn Connector>>,
         options: ExecServerClientConnectOptions,
     ) -> Self {
-        let (asks, queue) = mpsc::channel(QUEUE);
-        let hub = Arc::new(Hub::new(opened.session.clone()));
+        let (calls, queue) = mpsc::channel(MAX_QUEUED_CALLS);
+        let shared = Arc::new(ClientShared::new(opened.session.clone()));
         let trace = options.trace.clone();
-        let driver = Driver::new(connector, options, queue, Arc::clone(&hub));
+        let driver = ClientDriver::new(connector, options, queue, Arc::clone(&shared));
         tokio::spawn(driver.run(opened));
         Self {
-            shared: Arc::new(Shared { asks, hub, trace }),
+            inner: Arc::new(ClientInner {
+                calls,
+                shared,
+                trace,
+            }),
         }
     }
 
     /// Returns what the server answered to `initialize`. It differs after a new session has begun.
     pub fn session(&self) -> Arc<InitializeResponse> {
-        Arc::clone(&self.shared.hub.current().borrow().session)
+        Arc::clone(&self.inner.shared.session_state().borrow().session)
     }
 
     /// Resolves when the session is lost. Connections that are made again do not count.
     pub async fn closed(&self) {
-        let mut current = self.shared.hub.current().subscribe();
-        let session = current.borrow().session.session_id.clone();
-        let gone =
-            |current: &Current| current.lost.is_some() || current.session.session_id != session;
+        let mut session_state = self.inner.shared.session_state().subscribe();
+        let session = session_state.borrow().session.session_id.clone();
+        let gone = |session_state: &SessionState| {
+            session_state.lost.is_some() || session_state.session.session_id != session
+        };
         // It ends only with the client, which is here.
-        drop(current.wait_for(gone).await);
+        drop(session_state.wait_for(gone).await);
     }
 
     /// Returns what resolves when there is no connection any more. It keeps none open: when everybody
@@ -135,19 +143,19 @@ impl ExecServerClient {
     /// Returns whether there is a connection, and what becomes of it. Changes that follow each other
     /// fast are seen as one; the last is always seen.
     pub fn connection(&self) -> watch::Receiver<ConnectionState> {
-        self.shared.hub.connection().subscribe()
+        self.inner.shared.connection().subscribe()
     }
 
     /// Gives up the session after this long without a connection. The server may end it earlier, and
     /// without this call it is resumed for as long as the server keeps it.
     pub fn set_reconnect_timeout(&self, limit: Duration) {
-        self.shared.hub.set_reconnect_timeout(limit);
+        self.inner.shared.set_reconnect_timeout(limit);
     }
 
     /// Makes the next attempt to reconnect at once instead of after its backoff. Does nothing while
     /// there is a connection.
     pub fn retry_now(&self) {
-        self.shared.hub.request_retry();
+        self.inner.shared.request_retry();
     }
 
     /// Presents the server as an environment.
@@ -191,20 +199,20 @@ impl ExecServerClient {
         M: Method + Send + 'static,
         M::Result: Send,
     {
-        self.call_about(params, None)
+        self.call_for_process(params, None)
     }
 
     /// Asks the server for something, perhaps about a process that belongs to it.
-    pub(crate) fn call_about<M>(
+    pub(crate) fn call_for_process<M>(
         &self,
         params: M,
-        about: Option<Arc<ProcessEvents>>,
+        target: Option<Arc<ProcessEvents>>,
     ) -> BoxFuture<'static, Result<M::Result, ExecServerError>>
     where
         M: Method + Send + 'static,
         M::Result: Send,
     {
-        self.call_repeated(params, about, Repeat::of(M::NAME))
+        self.call_with_retry(params, target, RetryPolicy::of(M::NAME))
     }
 
     /// Starts a process whose events are taken from the first one on.
@@ -213,19 +221,19 @@ impl ExecServerClient {
         params: StartProcess,
         events: Arc<ProcessEvents>,
     ) -> impl Future<Output = Result<Started, ExecServerError>> + Send + use<> {
-        self.ask(params, |reply| Waiter::Start(reply, events))
+        self.call_with_sink(params, |reply| ResponseSink::Start(reply, events))
             .map(|reply| decode::<StartProcess>(&reply?))
     }
 
     /// Takes the events of a process that belongs to the server, from the answer on or before.
-    pub(crate) fn ask_to_attach(
+    pub(crate) fn attach_process(
         &self,
         params: AttachProcess,
         events: Arc<ProcessEvents>,
     ) -> impl Future<Output = Result<Attached, ExecServerError>> + Send + use<> {
         let after = params.after_seq.unwrap_or_default();
-        let waiter = move |reply| Waiter::Attach(Pending::Attach(reply), events, after);
-        self.ask(params, waiter)
+        let sink = move |reply| ResponseSink::Attach(AttachWaiter::Attach(reply), events, after);
+        self.call_with_sink(params, sink)
             .map(|reply| decode::<AttachProcess>(&reply?))
     }
 
@@ -235,52 +243,52 @@ impl ExecServerClient {
         process_id: ProcessId,
         write_id: WriteId,
         data: Bytes,
-        about: Option<Arc<ProcessEvents>>,
+        target: Option<Arc<ProcessEvents>>,
     ) -> impl Future<Output = Result<WriteResult, ExecServerError>> + Send + use<> {
         let params = WriteProcess {
             process_id,
             chunk: None,
             write_id,
         };
-        self.ask_with_data_about(params, "chunk", data, about, Waiter::Call)
+        self.call_with_data_for(params, "chunk", data, target, ResponseSink::Call)
             .map(|reply| decode::<WriteProcess>(&reply?))
     }
 
     /// Asks for something; `waiter` says who waits for the answer.
-    pub(crate) fn ask<M, W>(
+    pub(crate) fn call_with_sink<M, W>(
         &self,
         params: M,
-        waiter: W,
-    ) -> impl Future<Output = Reply> + Send + use<M, W>
+        sink: W,
+    ) -> impl Future<Output = CallResult> + Send + use<M, W>
     where
         M: Method + Send + 'static,
-        W: FnOnce(oneshot::Sender<Reply>) -> Waiter,
+        W: FnOnce(oneshot::Sender<CallResult>) -> ResponseSink,
     {
         let method = M::NAME;
         let request = move |id: &RequestId| Outgoing::request(id, method.as_str(), &params);
-        let repeat = Repeat::of(method);
-        self.send(method, Box::new(request), repeat, None, waiter)
+        let retry = RetryPolicy::of(method);
+        self.send(method, Box::new(request), retry, None, sink)
     }
 
     /// Asks for something whose effect is the same however often it is asked, whatever is true of the
     /// method.
-    pub(crate) fn call_again<M>(
+    pub(crate) fn call_idempotent<M>(
         &self,
         params: M,
-        about: Option<Arc<ProcessEvents>>,
+        target: Option<Arc<ProcessEvents>>,
     ) -> BoxFuture<'static, Result<M::Result, ExecServerError>>
     where
         M: Method + Send + 'static,
         M::Result: Send,
     {
-        self.call_repeated(params, about, Repeat::Always)
+        self.call_with_retry(params, target, RetryPolicy::Always)
     }
 
-    fn call_repeated<M>(
+    fn call_with_retry<M>(
         &self,
         params: M,
-        about: Option<Arc<ProcessEvents>>,
-        repeat: Repeat,
+        target: Option<Arc<ProcessEvents>>,
+        retry: RetryPolicy,
     ) -> BoxFuture<'static, Result<M::Result, ExecServerError>>
     where
         M: Method + Send + 'static,
@@ -288,73 +296,73 @@ impl ExecServerClient {
     {
         let method = M::NAME;
         let request = move |id: &RequestId| Outgoing::request(id, method.as_str(), &params);
-        self.send(method, Box::new(request), repeat, about, Waiter::Call)
+        self.send(method, Box::new(request), retry, target, ResponseSink::Call)
             .map(|reply| decode::<M>(&reply?))
             .boxed()
     }
 
     /// Asks for something that carries bytes, if there is room for them.
-    pub(crate) fn ask_with_data<M, W>(
+    pub(crate) fn call_with_data<M, W>(
         &self,
         params: M,
         member: &'static str,
         data: Bytes,
-        waiter: W,
-    ) -> impl Future<Output = Reply> + Send + use<M, W>
+        sink: W,
+    ) -> impl Future<Output = CallResult> + Send + use<M, W>
     where
         M: Method + Send + 'static,
-        W: FnOnce(oneshot::Sender<Reply>) -> Waiter,
+        W: FnOnce(oneshot::Sender<CallResult>) -> ResponseSink,
     {
-        self.ask_with_data_about(params, member, data, None, waiter)
+        self.call_with_data_for(params, member, data, None, sink)
     }
 
-    fn ask_with_data_about<M, W>(
+    fn call_with_data_for<M, W>(
         &self,
         params: M,
         member: &'static str,
         data: Bytes,
-        about: Option<Arc<ProcessEvents>>,
-        waiter: W,
-    ) -> impl Future<Output = Reply> + Send + use<M, W>
+        target: Option<Arc<ProcessEvents>>,
+        sink: W,
+    ) -> impl Future<Output = CallResult> + Send + use<M, W>
     where
         M: Method + Send + 'static,
-        W: FnOnce(oneshot::Sender<Reply>) -> Waiter,
+        W: FnOnce(oneshot::Sender<CallResult>) -> ResponseSink,
     {
-        let room = self.shared.hub.reserve(data.len());
-        let sent = room
-            .ok_or(ExecServerError::NoRoom(QUEUED_BYTES))
-            .map(|room| {
+        let permit = self.inner.shared.reserve(data.len());
+        let sent = permit
+            .ok_or(ExecServerError::NoRoom(MAX_QUEUED_WRITE_BYTES))
+            .map(|permit| {
                 let method = M::NAME;
                 let request = move |id: &RequestId| {
                     // It is taken until the request is not needed any more.
-                    let _room = &room;
+                    let _permit = &permit;
                     let name = method.as_str();
                     Outgoing::request_with_data(id, name, &params, member, data.clone())
                 };
-                let repeat = Repeat::of(method);
-                self.send(method, Box::new(request), repeat, about, waiter)
+                let retry = RetryPolicy::of(method);
+                self.send(method, Box::new(request), retry, target, sink)
             });
         async move { sent?.await }
     }
 
-    pub(crate) fn hub(&self) -> &Arc<Hub> {
-        &self.shared.hub
+    pub(crate) fn shared(&self) -> &Arc<ClientShared> {
+        &self.inner.shared
     }
 
     /// Tells whether the server has our extensions. The stock one has none: it knows no signal but
     /// `interrupt`, cannot end a command's input, and replaces no file in one step.
     pub fn has_extensions(&self) -> bool {
-        self.peer() == Peer::Ours
+        self.server_kind() == ServerKind::Extended
     }
 
     /// Tells which members the server looks at.
-    pub(crate) fn peer(&self) -> Peer {
-        Peer::of(&self.session())
+    pub(crate) fn server_kind(&self) -> ServerKind {
+        ServerKind::of(&self.session())
     }
 
     /// Fails if the server does not know a method that is ours.
     pub(crate) fn check(&self, method: MethodName) -> Result<(), ExecServerError> {
-        let checked = self.peer().check_method(method);
+        let checked = self.server_kind().check_method(method);
         checked.map_err(ExecServerError::Remote)
     }
 
@@ -363,51 +371,53 @@ impl ExecServerClient {
         encoding(&self.session())
     }
 
-    fn send<W: FnOnce(oneshot::Sender<Reply>) -> Waiter>(
+    fn send<W: FnOnce(oneshot::Sender<CallResult>) -> ResponseSink>(
         &self,
         method: MethodName,
-        request: Request,
-        repeat: Repeat,
-        about: Option<Arc<ProcessEvents>>,
-        waiter: W,
-    ) -> impl Future<Output = Reply> + Send + use<W> {
+        request: RequestBuilder,
+        retry: RetryPolicy,
+        target: Option<Arc<ProcessEvents>>,
+        sink: W,
+    ) -> impl Future<Output = CallResult> + Send + use<W> {
         let (reply, answer) = oneshot::channel();
-        let trace = self.shared.trace.as_ref().and_then(TraceSource::current);
+        let trace = self.inner.trace.as_ref().and_then(TraceSource::current);
         let request = match trace {
             None => request,
             Some(trace) => Box::new(move |id: &RequestId| request(id).with_trace(&trace)),
         };
-        let ask = Ask {
+        let call = Call {
             method,
             request,
-            repeat,
-            about,
-            waiter: waiter(reply),
+            retry,
+            target,
+            sink: sink(reply),
         };
-        let (shared, waiting) = (Arc::clone(&self.shared), self.shared.hub.wait());
-        let sent = shared.asks.try_send(ask).map_err(|error| match error {
-            TrySendError::Full(_) => ExecServerError::TooMany(QUEUE),
-            TrySendError::Closed(_) => shared.gone(),
+        let (inner, waiting) = (Arc::clone(&self.inner), self.inner.shared.register_waiter());
+        let sent = inner.calls.try_send(call).map_err(|error| match error {
+            TrySendError::Full(_) => ExecServerError::TooMany(MAX_QUEUED_CALLS),
+            TrySendError::Closed(_) => inner.disconnect_error(),
         });
         async move {
             // Whoever waits for an answer keeps the connection open, and read.
             let _waiting = waiting;
             sent?;
-            answer.await.unwrap_or_else(|_| Err(shared.gone()))
+            answer
+                .await
+                .unwrap_or_else(|_| Err(inner.disconnect_error()))
         }
     }
 }
 
-impl Shared {
+impl ClientInner {
     /// Why nobody answers.
-    fn gone(&self) -> ExecServerError {
-        let lost = self.hub.current().borrow().lost.clone();
-        lost.unwrap_or_else(stopped).into()
+    fn disconnect_error(&self) -> ExecServerError {
+        let lost = self.shared.session_state().borrow().lost.clone();
+        lost.unwrap_or_else(driver_stopped).into()
     }
 }
 
 /// Decodes a result.
-pub(crate) fn decode<M: Method>(answered: &Answered) -> Result<M::Result, ExecServerError> {
+pub(crate) fn decode<M: Method>(answered: &RawResponse) -> Result<M::Result, ExecServerError> {
     serde_json::from_slice(&answered.result).map_err(|error| malformed::<M>(&error))
 }
 

@@ -50,16 +50,20 @@ pub trait Connector: fmt::Debug + Send + Sync {
     /// Tells how long to wait for the next attempt to take a session up again, after so many that
     /// failed since the link was of use.
     fn pause(&self, failures: u32) -> Pause {
-        Pause::AfterBegin(if failures < SOON { PERIOD } else { LATER })
+        Pause::AfterBegin(if failures < FAST_ATTEMPTS {
+            RETRY_INTERVAL
+        } else {
+            SLOW_RETRY_INTERVAL
+        })
     }
 }
 
 /// How far attempts are apart: as the stock client.
-const PERIOD: Duration = Duration::from_millis(100);
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// How many attempts are made at that pace: half a minute's.
-const SOON: u32 = 300;
+const FAST_ATTEMPTS: u32 = 300;
 /// How far attempts are apart behind those.
-const LATER: Duration = Duration::from_secs(1);
+const SLOW_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// When the next attempt begins.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

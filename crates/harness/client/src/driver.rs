@@ -24,9 +24,10 @@ mod streams;
 
 pub(crate) use self::{
     call::{
-        Answered, Ask, ConnectionNumber, Opens, Pending, QUEUE, Repeat, Reply, Request, Waiter,
+        AttachWaiter, Call, CallResult, ConnectionNumber, MAX_QUEUED_CALLS, OpenedResource,
+        RawResponse, RequestBuilder, ResponseSink, RetryPolicy,
     },
-    server_requests::Watch,
+    server_requests::NetworkHook,
 };
 
 use std::{sync::Arc, time::Duration};
@@ -35,134 +36,134 @@ use exec_env::disconnect::Disconnect;
 use tokio::{sync::mpsc, time::Instant};
 
 use self::{
-    call::Queue,
-    connection::{Cause, Connection},
-    recovery::{Attempt, Reopened},
-    resume_state::Remains,
+    call::CallQueue,
+    connection::{ClientConnection, DisconnectCause},
+    recovery::{ReconnectAttempt, ReopenOutcome},
+    resume_state::ResumeState,
 };
 use crate::{
     client::{ConnectionState, ExecServerClientConnectOptions},
-    client_shared::Hub,
+    client_shared::ClientShared,
     connect::{Connector, Continuity},
     error::ExecServerError,
-    handshake::{Opened, open},
+    handshake::{OpenedSession, open_session},
 };
 
 /// How often a server may break the protocol, on connections that do not last, before its session is
 /// given up.
-const MAX_BROKEN_PROMISES: u32 = 3;
+const MAX_PROTOCOL_VIOLATIONS: u32 = 3;
 /// How long a connection lasts whose predecessors do not count any more.
-const LONG: Duration = Duration::from_secs(25);
+const STABLE_AFTER: Duration = Duration::from_secs(25);
 
 #[derive(Debug)]
-pub(crate) struct Driver {
+pub(crate) struct ClientDriver {
     /// Opens connections. Without one there is only the first.
     connector: Option<Arc<dyn Connector>>,
     options: ExecServerClientConnectOptions,
-    queue: Queue,
-    hub: Arc<Hub>,
+    queue: CallQueue,
+    shared: Arc<ClientShared>,
     /// The last attempt to recover, unless it has led to something.
-    attempted: Option<Attempt>,
-    connections: u64,
-    broken_promises: u32,
+    last_attempt: Option<ReconnectAttempt>,
+    connection_count: u64,
+    protocol_violations: u32,
 }
 
 /// Why there is nothing any more if nothing went wrong with the connection.
-pub(crate) fn stopped() -> Disconnect {
+pub(crate) fn driver_stopped() -> Disconnect {
     Disconnect::Transport("the client's task was stopped".to_owned())
 }
 
-impl Drop for Driver {
+impl Drop for ClientDriver {
     fn drop(&mut self) {
-        if self.hub.current().borrow().lost.is_none() {
-            self.hub.handle_lost(&stopped());
+        if self.shared.session_state().borrow().lost.is_none() {
+            self.shared.handle_lost(&driver_stopped());
         }
-        self.hub.set_connection(ConnectionState::Lost);
-        self.hub.close();
+        self.shared.set_connection(ConnectionState::Lost);
+        self.shared.close();
     }
 }
 
 /// Where the client stands.
 #[derive(Debug)]
-enum State {
+enum DriverState {
     /// There is a connection.
-    Connected(Box<Connection>),
+    Connected(Box<ClientConnection>),
     /// There was one.
-    Recovering(Remains),
+    Recovering(ResumeState),
     /// There was a session, and processes are left that do not belong to it.
-    Renewing(Remains, Disconnect),
+    Renewing(ResumeState, Disconnect),
     /// There is no session.
     Lost(Disconnect),
     /// Nobody needs it any more.
-    Over,
+    Stopped,
 }
 
-impl Driver {
+impl ClientDriver {
     pub(crate) fn new(
         connector: Option<Arc<dyn Connector>>,
         options: ExecServerClientConnectOptions,
-        asks: mpsc::Receiver<Ask>,
-        hub: Arc<Hub>,
+        calls: mpsc::Receiver<Call>,
+        shared: Arc<ClientShared>,
     ) -> Self {
         Self {
             connector,
             options,
-            queue: Queue::new(asks),
-            hub,
-            attempted: None,
-            connections: 0,
-            broken_promises: 0,
+            queue: CallQueue::new(calls),
+            shared,
+            last_attempt: None,
+            connection_count: 0,
+            protocol_violations: 0,
         }
     }
 
     /// Runs until nobody needs the client.
-    pub(crate) async fn run(mut self, opened: Opened) {
-        let mut state = self.begin(opened);
+    pub(crate) async fn run(mut self, opened: OpenedSession) {
+        let mut state = self.start_session(opened);
         loop {
             state = match state {
-                State::Connected(connection) => self.drive(connection).await,
-                State::Recovering(remains) => self.recover(remains).await,
-                State::Renewing(remains, gone) => self.renew(remains, gone).await,
-                State::Lost(gone) => self.wait_for_use(gone).await,
-                State::Over => return,
+                DriverState::Connected(connection) => self.drive(connection).await,
+                DriverState::Recovering(resume_state) => self.recover(resume_state).await,
+                DriverState::Renewing(resume_state, gone) => self.renew(resume_state, gone).await,
+                DriverState::Lost(gone) => self.wait_for_call(gone).await,
+                DriverState::Stopped => return,
             };
         }
     }
 
     /// Begins a session.
-    fn begin(&mut self, opened: Opened) -> State {
+    fn start_session(&mut self, opened: OpenedSession) -> DriverState {
         let number = self.next_connection();
-        let connection = Connection::new(opened, number, &self.hub);
-        State::Connected(Box::new(connection))
+        let connection = ClientConnection::new(opened, number, &self.shared);
+        DriverState::Connected(Box::new(connection))
     }
 
     fn next_connection(&mut self) -> ConnectionNumber {
-        self.connections += 1;
-        ConnectionNumber(self.connections)
+        self.connection_count += 1;
+        ConnectionNumber(self.connection_count)
     }
 
     /// Uses a connection until it breaks.
-    async fn drive(&mut self, mut connection: Box<Connection>) -> State {
+    async fn drive(&mut self, mut connection: Box<ClientConnection>) -> DriverState {
         let Err(cause) = connection.drive(&mut self.queue).await else {
-            return State::Over;
+            return DriverState::Stopped;
         };
         tracing::debug!(%cause, "connection is given up");
         let resumable = self.is_resumable();
-        if connection.has_answered() {
-            self.attempted = None;
+        if connection.has_response() {
+            self.last_attempt = None;
         }
-        if connection.age() >= LONG {
-            self.attempted = None;
-            self.broken_promises = 0;
+        if connection.age() >= STABLE_AFTER {
+            self.last_attempt = None;
+            self.protocol_violations = 0;
         }
-        if matches!(cause, Cause::Protocol(_)) {
-            self.broken_promises += 1;
+        if matches!(cause, DisconnectCause::Protocol(_)) {
+            self.protocol_violations += 1;
         }
-        if resumable && self.broken_promises < MAX_BROKEN_PROMISES {
-            return State::Recovering(connection.into_remains(&cause, None));
+        if resumable && self.protocol_violations < MAX_PROTOCOL_VIOLATIONS {
+            return DriverState::Recovering(connection.into_resume_state(&cause, None));
         }
         let gone = Disconnect::from(cause.clone());
-        self.lose(connection.into_remains(&cause, Some(&gone)), gone)
+        self.lose_session(connection.into_resume_state(&cause, Some(&gone)), gone)
     }
 
     /// Tells whether a server outlives its connections.
@@ -173,87 +174,93 @@ impl Driver {
 
     /// Fails everything that belongs to the session. What belongs to the server goes on in another
     /// one, unless the server is out of reach.
-    fn lose(&mut self, remains: Remains, gone: Disconnect) -> State {
+    fn lose_session(&mut self, resume_state: ResumeState, gone: Disconnect) -> DriverState {
         // Said first: whoever sees a process fail and asks again is not to wait for this session.
-        self.hub.handle_lost(&gone);
-        let remains = remains.fail_session(&gone);
+        self.shared.handle_lost(&gone);
+        let resume_state = resume_state.fail_session(&gone);
         let renewable = matches!(gone, Disconnect::Session(_)) && self.is_resumable();
-        if !renewable || remains.processes.is_empty() {
-            return self.end(remains, gone);
+        if !renewable || resume_state.processes.is_empty() {
+            return self.fail_all(resume_state, gone);
         }
         let error = ExecServerError::Disconnected(gone.clone());
         self.queue.fail_session(&error);
-        State::Renewing(remains, gone)
+        DriverState::Renewing(resume_state, gone)
     }
 
     /// Fails everything there is.
-    fn end(&mut self, remains: Remains, gone: Disconnect) -> State {
-        self.hub.set_connection(ConnectionState::Lost);
-        remains.fail(&gone);
+    fn fail_all(&mut self, resume_state: ResumeState, gone: Disconnect) -> DriverState {
+        self.shared.set_connection(ConnectionState::Lost);
+        resume_state.fail(&gone);
         if self.connector.is_none() {
             self.queue.close();
         }
         self.queue
             .fail(&ExecServerError::Disconnected(gone.clone()));
-        State::Lost(gone)
+        DriverState::Lost(gone)
     }
 }
 
-impl Driver {
+impl ClientDriver {
     /// Tries until there is a session, until there can be none, or until the time is up.
-    async fn renew(&mut self, remains: Remains, gone: Disconnect) -> State {
+    async fn renew(&mut self, resume_state: ResumeState, gone: Disconnect) -> DriverState {
         let Some(connector) = self.connector.clone() else {
-            return self.end(remains, gone);
+            return self.fail_all(resume_state, gone);
         };
-        let window = self.window();
+        let window = self.recovery_window();
         let deadline = Instant::now() + window;
         match self.reopen(&connector, None, deadline).await {
-            Reopened::Opened(opened) => {
+            ReopenOutcome::Opened(opened) => {
                 // The session is new, and so is the time in which it can be resumed.
                 let since = Instant::now();
-                self.resume(*opened, Remains { since, ..remains })
+                self.resume(
+                    *opened,
+                    ResumeState {
+                        since,
+                        ..resume_state
+                    },
+                )
             }
-            Reopened::Over => State::Over,
-            Reopened::OutOfTime(last) => {
+            ReopenOutcome::ClientDropped => DriverState::Stopped,
+            ReopenOutcome::TimedOut(last) => {
                 tracing::debug!(?last, "no other session within {window:?}");
-                self.end(remains, gone)
+                self.fail_all(resume_state, gone)
             }
-            Reopened::Refused(error) => {
+            ReopenOutcome::Refused(error) => {
                 tracing::debug!(%error, "no other session");
-                self.end(remains, gone)
+                self.fail_all(resume_state, gone)
             }
         }
     }
 }
 
-impl Driver {
+impl ClientDriver {
     /// Waits for a call and begins another session for it. If that fails, the call does: whoever made
     /// it knows best whether to try again.
-    async fn wait_for_use(&mut self, gone: Disconnect) -> State {
-        let Some(ask) = self.queue.next().await else {
-            return State::Over;
+    async fn wait_for_call(&mut self, gone: Disconnect) -> DriverState {
+        let Some(call) = self.queue.next().await else {
+            return DriverState::Stopped;
         };
         let Some(connector) = self.connector.clone() else {
-            ask.waiter.fail(gone.clone().into());
-            return State::Lost(gone);
+            call.sink.fail(gone.clone().into());
+            return DriverState::Lost(gone);
         };
-        if !ask.waiter.is_awaited() {
-            return State::Lost(gone);
+        if !call.sink.is_awaited() {
+            return DriverState::Lost(gone);
         }
-        self.queue.hold(ask);
-        self.hub.set_connection(ConnectionState::Reconnecting);
+        self.queue.hold(call);
+        self.shared.set_connection(ConnectionState::Reconnecting);
         let options = self.options.clone();
-        let opening = open(connector.connect(), &options, None);
+        let opening = open_session(connector.connect(), &options, None);
         match self.queue.hold_while(opening).await {
-            None => State::Over,
+            None => DriverState::Stopped,
             Some(Ok(opened)) => {
-                self.attempted = None;
-                self.begin(opened)
+                self.last_attempt = None;
+                self.start_session(opened)
             }
             Some(Err(error)) => {
-                self.hub.set_connection(ConnectionState::Lost);
+                self.shared.set_connection(ConnectionState::Lost);
                 self.queue.fail(&ExecServerError::Connect(error));
-                State::Lost(gone)
+                DriverState::Lost(gone)
             }
         }
     }

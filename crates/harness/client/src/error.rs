@@ -122,10 +122,10 @@ impl ExecServerError {
     }
 
     /// Splits what is said of the connection from what is said of the call.
-    pub(crate) fn disconnect(self) -> Result<Disconnect, Self> {
+    pub(crate) fn into_disconnect(self) -> Result<Disconnect, Self> {
         match self {
             Self::Disconnected(gone) => Ok(gone),
-            Self::Connect(error) => Ok(error.disconnect()),
+            Self::Connect(error) => Ok(error.into_disconnect()),
             Self::Interrupted { .. } => Ok(Disconnect::Transport(self.to_string())),
             Self::Remote(_)
             | Self::TooMany(_)
@@ -204,7 +204,7 @@ impl ConnectError {
 
     /// Tells whether another attempt may come to something: the server may be out of reach for a
     /// moment, or busy, or it may not know yet that the connection before is gone.
-    pub(crate) fn is_passing(&self) -> bool {
+    pub(crate) fn is_transient(&self) -> bool {
         match self {
             Self::Link(_) | Self::Busy(_) | Self::Offline(_) => true,
             Self::Timeout(_) | Self::Broken(_) => true,
@@ -224,7 +224,7 @@ impl ConnectError {
     }
 
     /// What it means for whoever wanted a session.
-    pub(crate) fn disconnect(self) -> Disconnect {
+    pub(crate) fn into_disconnect(self) -> Disconnect {
         let text = self.to_string();
         match self {
             Self::Refused(_) | Self::Replaced(_) => Disconnect::Session(text),
@@ -243,13 +243,13 @@ impl ConnectError {
 
 impl From<connect::ConnectError> for ConnectError {
     fn from(error: connect::ConnectError) -> Self {
-        let text = chain(&error);
+        let text = error_chain(&error);
         if matches!(error, connect::ConnectError::ExecutorChanged) {
             return Self::Replaced(text);
         }
-        match answer(&error) {
-            Some(Answer::Denied) => return Self::Denied(text),
-            Some(Answer::Offline) => return Self::Offline(text),
+        match classify_refusal(&error) {
+            Some(RefusalKind::Denied) => return Self::Denied(text),
+            Some(RefusalKind::Offline) => return Self::Offline(text),
             None => {}
         }
         match error.fault() {
@@ -262,7 +262,7 @@ impl From<connect::ConnectError> for ConnectError {
 }
 
 /// What somebody said who knows the server, and whom a person can do something about.
-enum Answer {
+enum RefusalKind {
     Denied,
     Offline,
 }
@@ -271,17 +271,17 @@ enum Answer {
     clippy::wildcard_enum_match_arm,
     reason = "for all others it is the fault that tells, which names every variant"
 )]
-fn answer(error: &connect::ConnectError) -> Option<Answer> {
+fn classify_refusal(error: &connect::ConnectError) -> Option<RefusalKind> {
     match error {
         connect::ConnectError::Refused {
             status: 401 | 403, ..
-        } => Some(Answer::Denied),
+        } => Some(RefusalKind::Denied),
         connect::ConnectError::Ticket { source, .. } => match source.downcast_ref()? {
-            RegistryError::Denied { .. } => Some(Answer::Denied),
+            RegistryError::Denied { .. } => Some(RefusalKind::Denied),
             RegistryError::Refused {
                 code: Some(Code::EnvironmentOffline),
                 ..
-            } => Some(Answer::Offline),
+            } => Some(RefusalKind::Offline),
             _ => None,
         },
         _ => None,
@@ -289,7 +289,7 @@ fn answer(error: &connect::ConnectError) -> Option<Answer> {
 }
 
 /// An error and what caused it, in one line.
-pub(crate) fn chain(error: &dyn Error) -> String {
+pub(crate) fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
@@ -304,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn faults_are_told_apart() {
+    fn faults_are_classified() {
         let session = SessionId::new("s");
         let refusal = |code| ExecServerError::from(ConnectError::Refused(RpcError::new(code, "")));
         let faults = [
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_token_and_an_absent_executor_are_told_from_other_refusals() {
+    fn wrong_token_and_offline_executor_are_distinguished() {
         use connect::ConnectError as Error;
         let refused = |status| {
             let reason = String::new();
@@ -362,30 +362,30 @@ mod tests {
         assert!(matches!(refused(503), ConnectError::Busy(_)));
         assert!(matches!(ticket(denied), ConnectError::Denied(_)));
         let offline = ticket(answered(Some(Code::EnvironmentOffline)));
-        assert!(matches!(offline, ConnectError::Offline(_)) && offline.is_passing());
+        assert!(matches!(offline, ConnectError::Offline(_)) && offline.is_transient());
         assert!(matches!(ticket(answered(None)), ConnectError::Unwelcome(_)));
-        assert!(!refused(401).is_passing());
+        assert!(!refused(401).is_transient());
         assert_eq!(refused(401).fault(), Fault::Caller);
         assert_eq!(offline.fault(), Fault::Peer);
     }
 
     #[test]
-    fn only_what_may_pass_is_tried_again() {
+    fn only_transient_errors_are_retried() {
         let refused = |code| ConnectError::Refused(RpcError::new(code, ""));
-        assert!(ConnectError::Link(String::new()).is_passing());
-        assert!(ConnectError::Busy(String::new()).is_passing());
-        assert!(!ConnectError::Unwelcome(String::new()).is_passing());
-        assert!(ConnectError::Broken(String::new()).is_passing());
-        assert!(ConnectError::Timeout(Duration::ZERO).is_passing());
-        assert!(refused(ErrorCode::SESSION_ATTACHED).is_passing());
-        assert!(!refused(ErrorCode::INVALID_REQUEST).is_passing());
-        assert!(!ConnectError::Malformed(String::new()).is_passing());
+        assert!(ConnectError::Link(String::new()).is_transient());
+        assert!(ConnectError::Busy(String::new()).is_transient());
+        assert!(!ConnectError::Unwelcome(String::new()).is_transient());
+        assert!(ConnectError::Broken(String::new()).is_transient());
+        assert!(ConnectError::Timeout(Duration::ZERO).is_transient());
+        assert!(refused(ErrorCode::SESSION_ATTACHED).is_transient());
+        assert!(!refused(ErrorCode::INVALID_REQUEST).is_transient());
+        assert!(!ConnectError::Malformed(String::new()).is_transient());
         let replaced = ConnectError::from(connect::ConnectError::ExecutorChanged);
         assert_eq!(
             replaced,
             ConnectError::Replaced("executor key changed".to_owned())
         );
-        assert!(!replaced.is_passing());
-        assert!(matches!(replaced.disconnect(), Disconnect::Session(_)));
+        assert!(!replaced.is_transient());
+        assert!(matches!(replaced.into_disconnect(), Disconnect::Session(_)));
     }
 }

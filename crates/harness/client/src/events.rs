@@ -8,9 +8,9 @@ mod follower;
 mod reorder;
 
 pub(crate) use self::{
-    attachment::{Launch, Origin, Owner, Replay, Turn},
-    follower::{Followed, Held},
-    reorder::Broken,
+    attachment::{AttachmentOrigin, FlowControl, LaunchRequest, ProcessOwner, ReplayRange},
+    follower::{EventFollower, RemoteHold},
+    reorder::EventsError,
 };
 
 use std::{
@@ -26,19 +26,19 @@ use exec_wire::{
 };
 use tokio::{sync::Notify, time};
 
-use self::{attachment::Attachment, follower::Told, reorder::Reorder};
-use crate::{client_shared::Hub, driver::Watch};
+use self::{attachment::ProcessAttachment, follower::AckCursor, reorder::EventReorder};
+use crate::{client_shared::ClientShared, driver::NetworkHook};
 
 /// What is asked for at once where more did not come through.
-const PAGE_BYTES: usize = 32 << 10;
+const SMALL_PAGE_BYTES: usize = 32 << 10;
 
 #[derive(Debug)]
 pub(crate) struct ProcessEvents {
     id: ProcessId,
-    hub: Arc<Hub>,
-    watch: Option<Watch>,
-    owner: Owner,
-    state: Mutex<State>,
+    shared: Arc<ClientShared>,
+    network_hook: Option<NetworkHook>,
+    owner: ProcessOwner,
+    state: Mutex<EventsState>,
     /// Wakes those who wait for something to be recorded.
     recorded: Notify,
     /// Wakes those who wait for it to fail.
@@ -46,21 +46,21 @@ pub(crate) struct ProcessEvents {
 }
 
 #[derive(Debug)]
-struct State {
-    order: Reorder,
+struct EventsState {
+    reorder: EventReorder,
     /// What `process/read` was asked for to fill a gap, until it is filled.
-    filling: Option<Missing>,
+    pending_read: Option<OutputGap>,
     /// The last number that had come when it was asked.
-    seen: OutputSeq,
+    last_seen: OutputSeq,
     /// Up to here all output was read in parts. An exit in between may be on the last page only.
     read_to: OutputSeq,
     /// A page did not come through before its connection broke: smaller ones may.
-    pages: Pages,
+    pages: PageSize,
     /// Numbers its events as the server does: both begin with 1 and have no holes.
     followed: FollowedLog,
-    told: Told,
+    ack_cursor: AckCursor,
     /// What else is known of it, if it belongs to the server.
-    attachment: Option<Attachment>,
+    attachment: Option<ProcessAttachment>,
     /// How far followers lag behind, as the hub knows it.
     lag: u64,
     written: [u64; 3],
@@ -76,28 +76,34 @@ struct State {
 impl ProcessEvents {
     pub(crate) fn new(
         id: ProcessId,
-        hub: Arc<Hub>,
-        watch: Option<Watch>,
+        shared: Arc<ClientShared>,
+        network_hook: Option<NetworkHook>,
         started_at_ms: u64,
     ) -> Self {
-        Self::of(Owner::Session, id, hub, watch, started_at_ms)
+        Self::with_owner(
+            ProcessOwner::Session,
+            id,
+            shared,
+            network_hook,
+            started_at_ms,
+        )
     }
 
-    fn of(
-        owner: Owner,
+    fn with_owner(
+        owner: ProcessOwner,
         id: ProcessId,
-        hub: Arc<Hub>,
-        watch: Option<Watch>,
+        shared: Arc<ClientShared>,
+        network_hook: Option<NetworkHook>,
         started_at_ms: u64,
     ) -> Self {
-        let state = State {
-            order: Reorder::new(),
-            filling: None,
-            seen: OutputSeq(0),
+        let state = EventsState {
+            reorder: EventReorder::new(),
+            pending_read: None,
+            last_seen: OutputSeq(0),
             read_to: OutputSeq(0),
-            pages: Pages::Whole,
+            pages: PageSize::Whole,
             followed: FollowedLog::new(OutputLog::new(Retention::default())),
-            told: Told::default(),
+            ack_cursor: AckCursor::default(),
             attachment: None,
             lag: 0,
             written: [0; 3],
@@ -109,8 +115,8 @@ impl ProcessEvents {
         };
         Self {
             id,
-            hub,
-            watch,
+            shared,
+            network_hook,
             owner,
             state: Mutex::new(state),
             recorded: Notify::new(),
@@ -123,74 +129,78 @@ impl ProcessEvents {
     }
 
     /// Returns who it belongs to.
-    pub(crate) fn owner(&self) -> Owner {
+    pub(crate) fn owner(&self) -> ProcessOwner {
         self.owner
     }
 
     /// Returns who watches its network, if anybody does.
-    pub(crate) fn watch(&self) -> Option<&Watch> {
-        self.watch.as_ref()
+    pub(crate) fn network_hook(&self) -> Option<&NetworkHook> {
+        self.network_hook.as_ref()
     }
 
     /// Takes an event. Returns what `process/read` is to be asked for, if events are missing.
-    pub(crate) fn handle_event(&self, event: Event) -> Result<Option<Missing>, Broken> {
+    pub(crate) fn handle_event(&self, event: Event) -> Result<Option<OutputGap>, EventsError> {
         let mut state = self.lock();
         if state.failure.is_some() {
             return Ok(None);
         }
-        if self.owner == Owner::Server {
+        if self.owner == ProcessOwner::Server {
             return self.handle_attached_event(state, event).map(|()| None);
         }
-        state.order.handle_event(event)?;
-        let gap = state.order.gap().filter(|_| state.filling.is_none());
-        let missing = gap.map(|after| state.fill(after));
+        state.reorder.handle_event(event)?;
+        let gap = state.reorder.gap().filter(|_| state.pending_read.is_none());
+        let gap_read = gap.map(|after| state.begin_read(after));
         self.record(state)?;
-        Ok(missing)
+        Ok(gap_read)
     }
 
     /// Takes what `process/read` answered. Returns what it is to be asked for next, if that is not all.
-    pub(crate) fn handle_page(&self, page: OutputPage) -> Result<Option<Missing>, Broken> {
+    pub(crate) fn handle_page(&self, page: OutputPage) -> Result<Option<OutputGap>, EventsError> {
         let mut state = self.lock();
-        let Some(asked) = state.filling.take().filter(|_| state.failure.is_none()) else {
+        let Some(asked) = state
+            .pending_read
+            .take()
+            .filter(|_| state.failure.is_none())
+        else {
             return Ok(None);
         };
         let (end, closed) = (page.next_seq.0.saturating_sub(1), page.closed);
         let part = asked.max_bytes.is_some() && !page.chunks.is_empty();
-        let missing = if part {
-            let end = state.order.handle_part(page, asked.after)?;
+        let gap_read = if part {
+            let end = state.reorder.handle_partial_page(page, asked.after)?;
             state.read_to = end;
-            Some(state.fill(end))
-        } else if end < state.seen.0 {
-            let seen = state.seen.0;
+            Some(state.begin_read(end))
+        } else if end < state.last_seen.0 {
+            let seen = state.last_seen.0;
             let text = format!("`process/read` knows no event after {end}, but event {seen} came");
-            return Err(Broken::Malformed(text));
+            return Err(EventsError::Malformed(text));
         } else {
-            state.order.handle_page(page)?;
-            state.pages = Pages::Whole;
-            state.order.gap().map(|after| state.fill(after))
+            state.reorder.handle_page(page)?;
+            state.pages = PageSize::Whole;
+            state.reorder.gap().map(|after| state.begin_read(after))
         };
         self.record(state)?;
-        if closed && !part && !self.is_over() {
-            return Err(Broken::Impossible(OutputSeq(end)));
+        if closed && !part && !self.is_closed() {
+            return Err(EventsError::Impossible(OutputSeq(end)));
         }
-        Ok(missing)
+        Ok(gap_read)
     }
 
     /// The connection broke before `process/read` was answered.
-    pub(crate) fn handle_unread(&self) {
-        self.lock().pages = Pages::Small;
+    pub(crate) fn handle_read_interrupted(&self) {
+        self.lock().pages = PageSize::Small;
     }
 
     /// The connection is another one. Returns what `process/read` is to be asked for.
-    pub(crate) fn handle_resume(&self) -> Missing {
+    pub(crate) fn handle_resume(&self) -> OutputGap {
         let mut state = self.lock();
-        state.told.doubt();
-        let after = state.order.last().max(state.read_to);
-        state.fill(after)
+        state.ack_cursor.mark_unconfirmed();
+        let after = state.reorder.last().max(state.read_to);
+        state.begin_read(after)
     }
 
     pub(crate) fn handle_started(&self, started: &ProcessStarted) {
-        self.handle_born(started.started_at_ms, started.os_pid);
+        self.handle_start_time(started.started_at_ms, started.os_pid);
     }
 
     /// Nobody holds the process any more.
@@ -203,12 +213,12 @@ impl ProcessEvents {
     }
 
     /// Tells whether its output ended.
-    pub(crate) fn is_over(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.lock().followed.log().is_closed()
     }
 
     /// Tells whether its output ended, and nobody holds it.
-    pub(crate) fn is_done(&self) -> bool {
+    pub(crate) fn is_finished(&self) -> bool {
         let state = self.lock();
         state.released && state.followed.log().is_closed()
     }
@@ -241,15 +251,15 @@ impl ProcessEvents {
     }
 
     /// Waits until something is recorded that `done` looks for, or never will be.
-    pub(crate) async fn until<T>(
+    pub(crate) async fn wait_until<T>(
         &self,
         done: impl Fn(&OutputLog) -> Option<T>,
     ) -> Result<T, ProcessError> {
-        let _waiting = self.hub.wait();
+        let _waiting = self.shared.register_waiter();
         loop {
             // Registered before looking, so that nothing recorded in between is missed.
             let recorded = self.recorded.notified();
-            if let Some(done) = self.look(&done) {
+            if let Some(done) = self.with_log(&done) {
                 return Ok(done);
             }
             self.check()?;
@@ -258,7 +268,7 @@ impl ProcessEvents {
     }
 
     /// Resolves when no further event will come, although the close has not.
-    pub(crate) async fn until_failed(&self) -> ProcessError {
+    pub(crate) async fn wait_for_failure(&self) -> ProcessError {
         loop {
             // Registered before looking, so that no failure in between is missed.
             let failed = self.failed.notified();
@@ -282,55 +292,65 @@ impl ProcessEvents {
     }
 
     /// Looks at what was recorded.
-    pub(crate) fn look<T>(&self, look: impl FnOnce(&OutputLog) -> T) -> T {
-        look(self.lock().followed.log())
+    pub(crate) fn with_log<T>(&self, with_log: impl FnOnce(&OutputLog) -> T) -> T {
+        with_log(self.lock().followed.log())
     }
 
     /// Does something as a follower: it may catch up, or fall behind.
-    fn follow<T>(self: &Arc<Self>, act: impl FnOnce(&mut FollowedLog) -> T) -> T {
+    fn with_followed<T>(self: &Arc<Self>, act: impl FnOnce(&mut FollowedLog) -> T) -> T {
         let mut state = self.lock();
         let acted = act(&mut state.followed);
         self.set_lag(&mut state);
         let is_due = match &state.attachment {
-            None => self.hub.acknowledges() && state.told.is_due(&state.followed),
-            Some(attachment) => attachment.turn(state.followed.lag()).is_some(),
+            None => self.shared.acks_enabled() && state.ack_cursor.is_due(&state.followed),
+            Some(attachment) => attachment.flow_control(state.followed.lag()).is_some(),
         };
-        let due = is_due && !state.told.due && state.failure.is_none();
-        state.told.due |= due;
+        let due = is_due && !state.ack_cursor.scheduled && state.failure.is_none();
+        state.ack_cursor.scheduled |= due;
         drop(state);
         if due {
-            self.hub.say_due(Arc::clone(self));
+            self.shared.schedule_ack(Arc::clone(self));
         }
         acted
     }
 
     /// Returns up to which number the server is to be told that its events were taken, if it is.
-    pub(crate) fn take_due(&self) -> Option<OutputSeq> {
+    pub(crate) fn take_ack(&self) -> Option<OutputSeq> {
         let mut state = self.lock();
-        state.told.due = false;
-        if !self.is_acknowledged() || state.failure.is_some() {
+        state.ack_cursor.scheduled = false;
+        if !self.uses_acks() || state.failure.is_some() {
             return None;
         }
-        let State { told, followed, .. } = &mut *state;
-        told.is_due(followed).then(|| told.take(followed))
+        let EventsState {
+            ack_cursor,
+            followed,
+            ..
+        } = &mut *state;
+        ack_cursor
+            .is_due(followed)
+            .then(|| ack_cursor.advance(followed))
     }
 
     /// Returns the number of the close, if it came and the server is to be told that it was taken.
-    pub(crate) fn take_rest(&self) -> Option<OutputSeq> {
+    pub(crate) fn take_final_ack(&self) -> Option<OutputSeq> {
         let mut state = self.lock();
-        let State { told, followed, .. } = &mut *state;
-        let whole = self.is_acknowledged() && followed.log().is_closed();
-        whole.then(|| told.take_all(followed)).flatten()
+        let EventsState {
+            ack_cursor,
+            followed,
+            ..
+        } = &mut *state;
+        let whole = self.uses_acks() && followed.log().is_closed();
+        whole.then(|| ack_cursor.advance_to_end(followed)).flatten()
     }
 
     /// Tells whether the server is told what was taken of it.
-    fn is_acknowledged(&self) -> bool {
-        self.owner == Owner::Session && self.hub.acknowledges()
+    fn uses_acks(&self) -> bool {
+        self.owner == ProcessOwner::Session && self.shared.acks_enabled()
     }
 
     /// Tells whether this number is that of the close.
-    pub(crate) fn ends_with(&self, seq: OutputSeq) -> bool {
-        self.look(|log| log.is_closed() && log.next_seq() == seq.next())
+    pub(crate) fn closes_at(&self, seq: OutputSeq) -> bool {
+        self.with_log(|log| log.is_closed() && log.next_seq() == seq.next())
     }
 
     pub(crate) fn status(&self) -> Status {
@@ -344,7 +364,9 @@ impl ProcessEvents {
             next_seq: state
                 .attachment
                 .as_ref()
-                .map_or(log.next_seq(), |attachment| attachment.next(log.next_seq())),
+                .map_or(log.next_seq(), |attachment| {
+                    attachment.next_visible(log.next_seq())
+                }),
             retained_bytes: log.retained_bytes(),
             os_pid: state.os_pid,
             started_at_ms: state.started_at_ms,
@@ -356,13 +378,13 @@ impl ProcessEvents {
         self.lock().written
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, EventsState> {
         // Nothing panics while it holds the lock; if something did, the state is still whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn record(&self, mut state: MutexGuard<'_, State>) -> Result<(), Broken> {
-        while let Some(event) = state.order.poll_event() {
+    fn record(&self, mut state: MutexGuard<'_, EventsState>) -> Result<(), EventsError> {
+        while let Some(event) = state.reorder.poll_event() {
             state.record(event)?;
         }
         self.handle_recorded(state);
@@ -370,25 +392,25 @@ impl ProcessEvents {
     }
 
     /// Wakes whoever waits for something to be recorded.
-    fn handle_recorded(&self, mut state: MutexGuard<'_, State>) {
+    fn handle_recorded(&self, mut state: MutexGuard<'_, EventsState>) {
         self.set_lag(&mut state);
         drop(state);
         self.recorded.notify_waiters();
     }
 
     /// Tells the hub how far followers lag behind. Those of a process that has failed hold up nobody.
-    fn set_lag(&self, state: &mut State) {
+    fn set_lag(&self, state: &mut EventsState) {
         let lag = match state.failure {
             None => state.followed.lag(),
             Some(_) => 0,
         };
-        self.hub.set_lag(state.lag, lag);
+        self.shared.set_lag(state.lag, lag);
         state.lag = lag;
     }
 }
 
-impl State {
-    fn record(&mut self, event: Event) -> Result<(), Broken> {
+impl EventsState {
+    fn record(&mut self, event: Event) -> Result<(), EventsError> {
         let seq = event.seq();
         if let Event::Output(chunk) = &event {
             self.written[chunk.stream as usize] += chunk.data.len() as u64;
@@ -401,24 +423,24 @@ impl State {
         if recorded == Some(seq) {
             Ok(())
         } else {
-            Err(Broken::Impossible(seq))
+            Err(EventsError::Impossible(seq))
         }
     }
 
     /// Notes that events after a number are asked for.
-    fn fill(&mut self, after: OutputSeq) -> Missing {
+    fn begin_read(&mut self, after: OutputSeq) -> OutputGap {
         let max_bytes = match self.pages {
-            Pages::Whole => None,
-            Pages::Small => Some(PAGE_BYTES),
+            PageSize::Whole => None,
+            PageSize::Small => Some(SMALL_PAGE_BYTES),
         };
-        self.seen = self.order.seen();
-        *self.filling.insert(Missing { after, max_bytes })
+        self.last_seen = self.reorder.seen();
+        *self.pending_read.insert(OutputGap { after, max_bytes })
     }
 }
 
 /// What `process/read` is to be asked for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Missing {
+pub(crate) struct OutputGap {
     /// The last number that is known.
     pub(crate) after: OutputSeq,
     /// How much is wanted at once. Absent: all.
@@ -427,7 +449,7 @@ pub(crate) struct Missing {
 
 /// How output is asked for.
 #[derive(Clone, Copy, Debug)]
-enum Pages {
+enum PageSize {
     Whole,
     Small,
 }
@@ -435,43 +457,43 @@ enum Pages {
 impl Drop for ProcessEvents {
     fn drop(&mut self) {
         let lag = self.lock().lag;
-        self.hub.set_lag(lag, 0);
+        self.shared.set_lag(lag, 0);
     }
 }
 
 impl ProcessEvents {
     /// Reads retained output, and waits for some if there is none.
-    pub(crate) async fn read_here(&self, read: Read) -> Result<Page, ProcessError> {
+    pub(crate) async fn read_local(&self, read: Read) -> Result<Page, ProcessError> {
         self.check()?;
         if !read.wait.is_zero() {
-            let news = self.until(|log| log.has_news(read.after).then_some(()));
-            in_time(Some(read.wait), news).await?;
+            let news = self.wait_until(|log| log.has_news(read.after).then_some(()));
+            with_limit(Some(read.wait), news).await?;
         }
-        Ok(self.look(|log| log.page(read.after, read.max_bytes)))
+        Ok(self.with_log(|log| log.page(read.after, read.max_bytes)))
     }
 
     /// Waits for the exit or the close.
-    pub(crate) async fn wait_here(
+    pub(crate) async fn wait_local(
         &self,
         until: WaitUntil,
         limit: Option<Duration>,
     ) -> Result<Status, ProcessError> {
-        in_time(limit, self.until(|log| reached(log, until))).await?;
+        with_limit(limit, self.wait_until(|log| has_reached(log, until))).await?;
         Ok(self.status())
     }
 }
 
 /// Tells whether the process came so far.
-pub(crate) fn reached(log: &OutputLog, until: WaitUntil) -> Option<()> {
-    let reached = match until {
+pub(crate) fn has_reached(log: &OutputLog, until: WaitUntil) -> Option<()> {
+    let has_reached = match until {
         WaitUntil::Exited => log.exit().is_some(),
         WaitUntil::Closed => log.is_closed(),
     };
-    reached.then_some(())
+    has_reached.then_some(())
 }
 
 /// Waits no longer than `limit`. That the time is up is no error.
-async fn in_time(
+async fn with_limit(
     limit: Option<Duration>,
     event: impl Future<Output = Result<(), ProcessError>>,
 ) -> Result<(), ProcessError> {

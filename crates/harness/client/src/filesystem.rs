@@ -2,7 +2,7 @@
 
 mod change_queue;
 
-pub(crate) use self::change_queue::Gathered;
+pub(crate) use self::change_queue::ChangeQueue;
 
 use std::sync::Arc;
 
@@ -32,14 +32,14 @@ use tokio::sync::oneshot;
 use self::change_queue::ChangeStream;
 use crate::{
     client::{ExecServerClient, decode, malformed},
-    client_shared::{Kept, Released},
-    driver::{Answered, ConnectionNumber, Opens, Reply, Waiter},
+    client_shared::{DeferredRelease, ReleaseGuard},
+    driver::{CallResult, ConnectionNumber, OpenedResource, RawResponse, ResponseSink},
     error::ExecServerError,
-    server_kind::{check_open, is_gated},
+    server_kind::{check_open, needs_capability},
 };
 
 /// Room for what a message holds beside its data: a path, and a policy.
-const HEAD_BYTES: usize = 1 << 20;
+const MESSAGE_OVERHEAD_BYTES: usize = 1 << 20;
 
 /// Works on the files of the host of an exec-server. What is written at once must fit into a message
 /// of [`limits::MAX_MESSAGE_BYTES`]; more is written by blocks.
@@ -57,14 +57,14 @@ impl RemoteFileSystem {
     fn call<M, T>(
         &self,
         params: M,
-        opens: Opens,
-        outcome: impl FnOnce(M::Result, Answered) -> T + Send + 'static,
+        resource: OpenedResource,
+        outcome: impl FnOnce(M::Result, RawResponse) -> T + Send + 'static,
     ) -> FileFuture<T>
     where
         M: Method + Send + 'static,
         T: Send + 'static,
     {
-        let asked = self.client.ask(params, waits(opens));
+        let asked = self.client.call_with_sink(params, cancellable(resource));
         async move {
             let answered = asked.await.map_err(file_error)?;
             let result = decode::<M>(&answered).map_err(file_error)?;
@@ -74,13 +74,13 @@ impl RemoteFileSystem {
     }
 
     /// Asks for something that has no result.
-    fn order<M: Method + Send + 'static>(&self, params: M) -> FileFuture<()> {
-        self.call(params, Opens::Nothing, |_, _| ())
+    fn call_unit<M: Method + Send + 'static>(&self, params: M) -> FileFuture<()> {
+        self.call(params, OpenedResource::None, |_, _| ())
     }
 
     /// Opens a file as the server can.
     fn open_file(&self, open: Open) -> FileFuture<Arc<dyn OpenFile>> {
-        let id = HandleId::new(&self.client.hub().name());
+        let id = HandleId::new(&self.client.shared().next_id());
         let params = fs::OpenFile {
             handle_id: id.clone(),
             path: open.path,
@@ -88,29 +88,33 @@ impl RemoteFileSystem {
             sandbox: open.sandbox,
         };
         let client = self.client.clone();
-        self.call(params, Opens::File(id.clone()), move |_, answered| {
-            Arc::new(RemoteFile {
-                id,
-                connection: answered.connection,
-                kept: Arc::new(answered.kept),
-                client,
-            }) as Arc<dyn OpenFile>
-        })
+        self.call(
+            params,
+            OpenedResource::File(id.clone()),
+            move |_, answered| {
+                Arc::new(RemoteFile {
+                    id,
+                    connection: answered.connection,
+                    release_guard: Arc::new(answered.release_guard),
+                    client,
+                }) as Arc<dyn OpenFile>
+            },
+        )
     }
 
     /// Returns how much data one message of ours can carry to the server.
-    fn most_data(&self) -> usize {
-        let most = limits::MAX_MESSAGE_BYTES - HEAD_BYTES;
+    fn max_data_bytes(&self) -> usize {
+        let max_bytes = limits::MAX_MESSAGE_BYTES - MESSAGE_OVERHEAD_BYTES;
         match self.client.encoding() {
-            Encoding::Binary => most,
-            Encoding::Text => most / 4 * 3,
+            Encoding::Binary => max_bytes,
+            Encoding::Text => max_bytes / 4 * 3,
         }
     }
 }
 
 impl ExecutorFileSystem for RemoteFileSystem {
     fn read_file(&self, read: ReadFile) -> FileFuture<Bytes> {
-        let content = self.call(read, Opens::Nothing, |content, answered| {
+        let content = self.call(read, OpenedResource::None, |content, answered| {
             content.data_base64.map(|data| data.0).or(answered.data)
         });
         let missing = || file_error(malformed::<ReadFile>(&"missing field `dataBase64`"));
@@ -120,21 +124,24 @@ impl ExecutorFileSystem for RemoteFileSystem {
     }
 
     fn write_file(&self, write: WriteFile, data: Bytes) -> FileFuture<()> {
-        if let Err(error) = self.client.peer().check_write(&write) {
+        if let Err(error) = self.client.server_kind().check_write(&write) {
             return ready(Err(error)).boxed();
         }
-        let most = self.most_data();
-        if data.len() > most {
-            let text = format!("file is too large to write at once: limit is {most} bytes");
+        let max_bytes = self.max_data_bytes();
+        if data.len() > max_bytes {
+            let text = format!("file is too large to write at once: limit is {max_bytes} bytes");
             return ready(Err(FileError::Invalid(text))).boxed();
         }
         let write = WriteFile {
             data_base64: None,
             ..write
         };
-        let asked = self
-            .client
-            .ask_with_data(write, "dataBase64", data, waits(Opens::Nothing));
+        let asked = self.client.call_with_data(
+            write,
+            "dataBase64",
+            data,
+            cancellable(OpenedResource::None),
+        );
         asked
             .map(|reply| reply.and_then(|answered| decode::<WriteFile>(&answered)))
             .map(|written| written.map(drop).map_err(file_error))
@@ -142,42 +149,44 @@ impl ExecutorFileSystem for RemoteFileSystem {
     }
 
     fn create_directory(&self, create: CreateDirectory) -> FileFuture<()> {
-        self.order(create)
+        self.call_unit(create)
     }
 
     fn metadata(&self, get: GetMetadata) -> FileFuture<FileMetadata> {
-        self.call(get, Opens::Nothing, |metadata, _| metadata)
+        self.call(get, OpenedResource::None, |metadata, _| metadata)
     }
 
     fn canonicalize(&self, canonicalize: Canonicalize) -> FileFuture<PathUri> {
-        self.call(canonicalize, Opens::Nothing, |canonical, _| canonical.path)
+        self.call(canonicalize, OpenedResource::None, |canonical, _| {
+            canonical.path
+        })
     }
 
     fn read_directory(&self, read: ReadDirectory) -> FileFuture<Vec<DirectoryEntry>> {
-        self.call(read, Opens::Nothing, |listing, _| listing.entries)
+        self.call(read, OpenedResource::None, |listing, _| listing.entries)
     }
 
     fn walk(&self, walk: Walk) -> FileFuture<WalkResult> {
-        self.call(walk, Opens::Nothing, |walked, _| walked)
+        self.call(walk, OpenedResource::None, |walked, _| walked)
     }
 
     fn remove(&self, remove: Remove) -> FileFuture<()> {
-        self.order(remove)
+        self.call_unit(remove)
     }
 
     fn copy(&self, copy: Copy) -> FileFuture<()> {
-        self.order(copy)
+        self.call_unit(copy)
     }
 
     fn rename(&self, rename: Rename) -> FileFuture<()> {
-        self.order(rename)
+        self.call_unit(rename)
     }
 
     fn open(&self, open: Open) -> FileFuture<Arc<dyn OpenFile>> {
-        if let Err(error) = self.client.peer().check_open_mode(open.mode) {
+        if let Err(error) = self.client.server_kind().check_open_mode(open.mode) {
             return ready(Err(error)).boxed();
         }
-        if !is_gated(&open) {
+        if !needs_capability(&open) {
             return self.open_file(open);
         }
         match &self.client.session().environment_info {
@@ -198,17 +207,17 @@ impl ExecutorFileSystem for RemoteFileSystem {
     }
 
     fn search(&self, search: Search) -> FileFuture<SearchResult> {
-        self.call(search, Opens::Nothing, |found, _| found)
+        self.call(search, OpenedResource::None, |found, _| found)
     }
 
     fn find(&self, find: Find) -> FileFuture<FoundPaths> {
-        self.call(find, Opens::Nothing, |found, _| found)
+        self.call(find, OpenedResource::None, |found, _| found)
     }
 
     fn watch(&self, watch: WatchPath) -> FileFuture<Watcher> {
         #[expect(clippy::expect_used, reason = "the text is short")]
-        let id = WatchId::new(&self.client.hub().name()).expect("a short text is a watch id");
-        let gathered = Arc::new(Gathered::new(id.clone()));
+        let id = WatchId::new(&self.client.shared().next_id()).expect("a short text is a watch id");
+        let change_queue = Arc::new(ChangeQueue::new(id.clone()));
         let params = Watch {
             watch_id: id,
             path: watch.path,
@@ -216,12 +225,12 @@ impl ExecutorFileSystem for RemoteFileSystem {
             sandbox: watch.sandbox,
         };
         let client = self.client.clone();
-        let opens = Opens::Watch(Arc::clone(&gathered));
-        self.call(params, opens, move |watched, answered| Watcher {
+        let resource = OpenedResource::Watch(Arc::clone(&change_queue));
+        self.call(params, resource, move |watched, answered| Watcher {
             path: watched.path,
             changes: ChangeStream {
-                gathered,
-                _kept: answered.kept,
+                change_queue,
+                _release_guard: answered.release_guard,
                 _client: client,
             }
             .boxed(),
@@ -237,7 +246,7 @@ impl ExecutorFileSystem for RemoteFileSystem {
         }
         let (over, changed) = oneshot::channel();
         let client = self.client.clone();
-        let mut last = self.client.hub().missing();
+        let mut last = self.client.shared().last_missing_watch();
         *last += 1;
         let params = WatchMissing {
             watch_id: *last,
@@ -245,26 +254,33 @@ impl ExecutorFileSystem for RemoteFileSystem {
             present: missing.present,
             sandbox: missing.sandbox,
         };
-        let kept = Kept::new(self.client.hub(), Released::Missing(*last));
-        self.call(params, Opens::Missing(*last, over), |answer, _| {
-            // Whoever waits keeps the connection open. The end of the other side is an answer, too:
-            // the connection is gone, or another watch took the place of this one.
-            let watch = async move {
-                let _kept = (kept, client);
-                changed.await.unwrap_or_default();
-            };
-            answer.watching.then(|| watch.boxed())
-        })
+        let release_guard =
+            ReleaseGuard::new(self.client.shared(), DeferredRelease::Missing(*last));
+        self.call(
+            params,
+            OpenedResource::MissingWatch(*last, over),
+            |answer, _| {
+                // Whoever waits keeps the connection open. The end of the other side is an answer, too:
+                // the connection is gone, or another watch took the place of this one.
+                let watch = async move {
+                    let _release_guard = (release_guard, client);
+                    changed.await.unwrap_or_default();
+                };
+                answer.watching.then(|| watch.boxed())
+            },
+        )
     }
 }
 
 /// A caller waits for the answer.
-fn waits(opens: Opens) -> impl FnOnce(oneshot::Sender<Reply>) -> Waiter {
-    |reply| Waiter::File(reply, opens)
+fn cancellable(
+    resource: OpenedResource,
+) -> impl FnOnce(oneshot::Sender<CallResult>) -> ResponseSink {
+    |reply| ResponseSink::Cancellable(reply, resource)
 }
 
 pub(crate) fn file_error(error: ExecServerError) -> FileError {
-    match error.disconnect() {
+    match error.into_disconnect() {
         Ok(gone) => FileError::Disconnected(gone),
         Err(ExecServerError::Remote(error)) => error.into(),
         Err(error) => FileError::Host(error.to_string()),
@@ -277,7 +293,7 @@ pub(crate) fn file_error(error: ExecServerError) -> FileError {
 struct RemoteFile {
     id: HandleId,
     connection: ConnectionNumber,
-    kept: Arc<Option<Kept>>,
+    release_guard: Arc<Option<ReleaseGuard>>,
     client: ExecServerClient,
 }
 
@@ -288,12 +304,15 @@ impl OpenFile for RemoteFile {
             offset,
             len: length as u64,
         };
-        let (asked, kept) = (
-            self.client.ask(read, waits(Opens::Uses(self.connection))),
-            Arc::clone(&self.kept),
+        let (asked, release_guard) = (
+            self.client.call_with_sink(
+                read,
+                cancellable(OpenedResource::UsesConnection(self.connection)),
+            ),
+            Arc::clone(&self.release_guard),
         );
         async move {
-            let _kept = kept;
+            let _release_guard = release_guard;
             let answered = asked.await.map_err(file_error)?;
             let block = decode::<ReadBlock>(&answered).map_err(file_error)?;
             let data = block.chunk.map(|chunk| chunk.0).or(answered.data);
@@ -308,8 +327,8 @@ impl OpenFile for RemoteFile {
 
     fn write_block(&self, offset: u64, data: Bytes) -> FileFuture<()> {
         if data.len() > limits::MAX_BLOCK_BYTES {
-            let most = limits::MAX_BLOCK_BYTES;
-            let text = format!("file write block length must be between 1 and {most}");
+            let max_bytes = limits::MAX_BLOCK_BYTES;
+            let text = format!("file write block length must be between 1 and {max_bytes}");
             return ready(Err(FileError::Invalid(text))).boxed();
         }
         let write = WriteBlock {
@@ -317,12 +336,15 @@ impl OpenFile for RemoteFile {
             offset,
             chunk: None,
         };
-        let asked =
-            self.client
-                .ask_with_data(write, "chunk", data, waits(Opens::Uses(self.connection)));
-        let kept = Arc::clone(&self.kept);
+        let asked = self.client.call_with_data(
+            write,
+            "chunk",
+            data,
+            cancellable(OpenedResource::UsesConnection(self.connection)),
+        );
+        let release_guard = Arc::clone(&self.release_guard);
         async move {
-            let _kept = kept;
+            let _release_guard = release_guard;
             let answered = asked.await.map_err(file_error)?;
             decode::<WriteBlock>(&answered).map_err(file_error)?;
             Ok(())

@@ -20,36 +20,36 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::{
     client::ExecServerClientConnectOptions,
-    error::{ConnectError, chain},
+    error::{ConnectError, error_chain},
 };
 
 /// Bytes of messages that may come before the answer to `initialize`: a resumed session's events do.
-const EARLY_BYTES: usize = 64 << 20;
+const MAX_EARLY_BYTES: usize = 64 << 20;
 
 /// A link with a session on it.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct OpenedSession {
     pub(crate) link: Link,
     pub(crate) session: InitializeResponse,
     /// What came before the answer, in its order: events of a resumed session, and questions.
-    pub(crate) early: Vec<Bytes>,
+    pub(crate) early_messages: Vec<Bytes>,
 }
 
 /// Opens a session on the link that a connector opens, or resumes one.
-pub(crate) async fn open(
+pub(crate) async fn open_session(
     link: BoxFuture<'_, Result<Link, connect::ConnectError>>,
     options: &ExecServerClientConnectOptions,
     resumed: Option<SessionId>,
-) -> Result<Opened, ConnectError> {
-    shake_hands(link.await?, options, resumed).await
+) -> Result<OpenedSession, ConnectError> {
+    perform_handshake(link.await?, options, resumed).await
 }
 
 /// Opens a session on a link, or resumes one.
-pub(crate) async fn shake_hands(
+pub(crate) async fn perform_handshake(
     mut link: Link,
     options: &ExecServerClientConnectOptions,
     resumed: Option<SessionId>,
-) -> Result<Opened, ConnectError> {
+) -> Result<OpenedSession, ConnectError> {
     let params = InitializeParams {
         client_name: options.client_name.clone(),
         resume_session_id: resumed,
@@ -58,13 +58,13 @@ pub(crate) async fn shake_hands(
     let limit = options.initialize_timeout;
     let began = link.handshake_began.unwrap_or_else(Instant::now);
     let initialized = initialize(&mut link, params, options.trace.as_ref());
-    let (session, early) = timeout_at(began + limit, initialized)
+    let (session, early_messages) = timeout_at(began + limit, initialized)
         .await
         .map_err(|_| ConnectError::Timeout(limit))??;
-    Ok(Opened {
+    Ok(OpenedSession {
         link,
         session,
-        early,
+        early_messages,
     })
 }
 
@@ -73,8 +73,8 @@ async fn initialize(
     params: InitializeParams,
     trace: Option<&TraceSource>,
 ) -> Result<(InitializeResponse, Vec<Bytes>), ConnectError> {
-    let broken = |error: &dyn std::error::Error| ConnectError::Broken(chain(error));
-    let malformed = |error: &dyn std::error::Error| ConnectError::Malformed(chain(error));
+    let broken = |error: &dyn std::error::Error| ConnectError::Broken(error_chain(error));
+    let malformed = |error: &dyn std::error::Error| ConnectError::Malformed(error_chain(error));
     let mut calls = Calls::new(1);
     let id = calls.ask(()).map_err(|error| malformed(&error))?;
     let method = InitializeParams::NAME.as_str();
@@ -85,7 +85,7 @@ async fn initialize(
     };
     link.writer.push(request, Encoding::Text);
     link.writer.flush().await.map_err(|error| broken(&error))?;
-    let mut early = Vec::new();
+    let mut early_messages = Vec::new();
     let mut early_bytes = 0;
     loop {
         let frame = link.reader.next().await.map_err(|error| broken(&error))?;
@@ -99,11 +99,11 @@ async fn initialize(
         };
         let Some(answer) = answer else {
             early_bytes += frame.len();
-            if early_bytes > EARLY_BYTES {
-                let text = format!("more than {EARLY_BYTES} bytes came before the answer");
+            if early_bytes > MAX_EARLY_BYTES {
+                let text = format!("more than {MAX_EARLY_BYTES} bytes came before the answer");
                 return Err(ConnectError::Malformed(text));
             }
-            early.push(frame);
+            early_messages.push(frame);
             continue;
         };
         let result = answer.result.map_err(ConnectError::Refused)?;
@@ -114,9 +114,9 @@ async fn initialize(
             let given = given.clone();
             return Err(ConnectError::WrongSession { asked, given });
         }
-        let told = Outgoing::notification(INITIALIZED, &Empty {});
-        link.writer.push(told, Encoding::Text);
+        let notification = Outgoing::notification(INITIALIZED, &Empty {});
+        link.writer.push(notification, Encoding::Text);
         link.writer.flush().await.map_err(|error| broken(&error))?;
-        return Ok((session, early));
+        return Ok((session, early_messages));
     }
 }

@@ -2,7 +2,7 @@
 
 mod body_queue;
 
-pub(crate) use self::body_queue::{Delivery, Flow, QueuedBody};
+pub(crate) use self::body_queue::{BodyDelivery, BodyQueue, BodyState};
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ use futures_util::{
 use self::body_queue::BodyStream;
 use crate::{
     client::{ExecServerClient, decode, malformed},
-    client_shared::{Kept, Released},
-    driver::{Opens, Waiter},
+    client_shared::{DeferredRelease, ReleaseGuard},
+    driver::{OpenedResource, ResponseSink},
     error::{ExecServerError, Fault},
 };
 
 /// Room for what a message holds beside the body: the URL and the headers.
-const HEAD_BYTES: usize = 1 << 20;
+const MESSAGE_OVERHEAD_BYTES: usize = 1 << 20;
 
 /// Makes requests from the host of an exec-server.
 ///
@@ -43,42 +43,50 @@ impl RemoteHttpClient {
     }
 
     /// Sends a request and waits for its answer. Dropping the future has the server give it up.
-    async fn ask(
+    async fn send_request(
         &self,
         request: HttpRequest,
-        delivery: Delivery,
-    ) -> Result<(http::HttpResponse, Asked), HttpError> {
+        delivery: BodyDelivery,
+    ) -> Result<(http::HttpResponse, AnsweredRequest), HttpError> {
         self.check(&request).await?;
-        let hub = self.client.hub();
-        let id = hub.http_request_id();
-        let kept = Kept::new(hub, Released::Body(id.clone()));
-        let queued = Arc::new(QueuedBody::new(id, delivery));
-        let (params, body) = params(request, &queued);
-        let opens = Opens::Body(Arc::clone(&queued));
-        let waiter = |reply| Waiter::File(reply, opens);
-        let asked = match body {
+        let shared = self.client.shared();
+        let id = shared.next_http_request_id();
+        let release_guard = ReleaseGuard::new(shared, DeferredRelease::Body(id.clone()));
+        let body_queue = Arc::new(BodyQueue::new(id, delivery));
+        let (params, body) = request_params(request, &body_queue);
+        let resource = OpenedResource::Body(Arc::clone(&body_queue));
+        let sink = |reply| ResponseSink::Cancellable(reply, resource);
+        let call = match body {
             Some(body) => {
-                Either::Left(
-                    self.client
-                        .ask_with_data(params, "bodyBase64", body, waiter),
-                )
+                Either::Left(self.client.call_with_data(params, "bodyBase64", body, sink))
             }
-            None => Either::Right(self.client.ask(params, waiter)),
+            None => Either::Right(self.client.call_with_sink(params, sink)),
         };
-        let answered = asked.await.map_err(http_error)?;
+        let answered = call.await.map_err(http_error)?;
         let response = decode::<http::HttpRequest>(&answered).map_err(http_error)?;
         let data = answered.data;
-        Ok((response, Asked { queued, kept, data }))
+        Ok((
+            response,
+            AnsweredRequest {
+                body_queue,
+                release_guard,
+                data,
+            },
+        ))
     }
 
     /// Refuses what the server would not understand, or not take.
     async fn check(&self, request: &HttpRequest) -> Result<(), HttpError> {
-        let most = match self.client.encoding() {
-            Encoding::Binary => limits::MAX_MESSAGE_BYTES - HEAD_BYTES,
-            Encoding::Text => (limits::MAX_MESSAGE_BYTES - HEAD_BYTES) / 4 * 3,
+        let max_bytes = match self.client.encoding() {
+            Encoding::Binary => limits::MAX_MESSAGE_BYTES - MESSAGE_OVERHEAD_BYTES,
+            Encoding::Text => (limits::MAX_MESSAGE_BYTES - MESSAGE_OVERHEAD_BYTES) / 4 * 3,
         };
-        if request.body.as_ref().is_some_and(|body| body.len() > most) {
-            let text = format!("body is too large to send: limit is {most} bytes");
+        if request
+            .body
+            .as_ref()
+            .is_some_and(|body| body.len() > max_bytes)
+        {
+            let text = format!("body is too large to send: limit is {max_bytes} bytes");
             return Err(HttpError::Refused(text));
         }
         let named = request
@@ -99,9 +107,9 @@ impl RemoteHttpClient {
 }
 
 /// What an answered request leaves.
-struct Asked {
-    queued: Arc<QueuedBody>,
-    kept: Kept,
+struct AnsweredRequest {
+    body_queue: Arc<BodyQueue>,
+    release_guard: ReleaseGuard,
     /// The body, if it travelled raw.
     data: Option<Bytes>,
 }
@@ -110,7 +118,8 @@ impl HttpClient for RemoteHttpClient {
     fn request(&self, request: HttpRequest) -> HttpFuture<HttpResponse<Bytes>> {
         let this = self.clone();
         async move {
-            let (response, asked) = this.ask(request, Delivery::Whole).await?;
+            let (response, answered_request) =
+                this.send_request(request, BodyDelivery::Whole).await?;
             let inside = response.body_base64.map(|body| body.0);
             let missing = || {
                 http_error(malformed::<http::HttpRequest>(
@@ -120,7 +129,7 @@ impl HttpClient for RemoteHttpClient {
             Ok(HttpResponse {
                 status: response.status,
                 headers: response.headers,
-                body: inside.or(asked.data).ok_or_else(missing)?,
+                body: inside.or(answered_request.data).ok_or_else(missing)?,
             })
         }
         .boxed()
@@ -129,10 +138,11 @@ impl HttpClient for RemoteHttpClient {
     fn stream(&self, request: HttpRequest) -> HttpFuture<HttpResponse<HttpBody>> {
         let this = self.clone();
         async move {
-            let (response, asked) = this.ask(request, Delivery::Streamed).await?;
+            let (response, answered_request) =
+                this.send_request(request, BodyDelivery::Streamed).await?;
             let stream = BodyStream {
-                body: asked.queued,
-                _kept: asked.kept,
+                body: answered_request.body_queue,
+                _release_guard: answered_request.release_guard,
                 client: this.client,
                 waiting: None,
             };
@@ -146,7 +156,10 @@ impl HttpClient for RemoteHttpClient {
     }
 }
 
-fn params(request: HttpRequest, queued: &QueuedBody) -> (http::HttpRequest, Option<Bytes>) {
+fn request_params(
+    request: HttpRequest,
+    body_queue: &BodyQueue,
+) -> (http::HttpRequest, Option<Bytes>) {
     let params = http::HttpRequest {
         method: request.method,
         url: request.url,
@@ -157,14 +170,14 @@ fn params(request: HttpRequest, queued: &QueuedBody) -> (http::HttpRequest, Opti
             .timeout
             .map(|limit| u64::try_from(limit.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)),
         redirect_policy: request.redirects,
-        request_id: queued.id().clone(),
-        stream_response: queued.delivery() == Delivery::Streamed,
+        request_id: body_queue.id().clone(),
+        stream_response: body_queue.delivery() == BodyDelivery::Streamed,
     };
     (params, request.body)
 }
 
 fn http_error(error: ExecServerError) -> HttpError {
-    match error.disconnect() {
+    match error.into_disconnect() {
         Ok(gone) => HttpError::Disconnected(gone),
         Err(ExecServerError::Remote(error)) => error.into(),
         Err(error @ ExecServerError::Malformed { .. }) => HttpError::Protocol(error.to_string()),

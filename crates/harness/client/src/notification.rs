@@ -16,7 +16,7 @@ use serde::Deserialize;
 
 /// What was told.
 #[derive(Debug)]
-pub(crate) enum Told {
+pub(crate) enum ServerNotification {
     /// Something happened to a process.
     Event(ProcessId, Event),
     /// A process runs.
@@ -36,7 +36,7 @@ pub(crate) enum Told {
 /// `process/output`, as it is read.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Output {
+struct OutputParams {
     process_id: ProcessId,
     seq: OutputSeq,
     stream: OutputStream,
@@ -46,7 +46,7 @@ struct Output {
 
 /// Peer: a known notification does not have its form.
 #[derive(Debug)]
-pub(crate) struct Undecodable {
+pub(crate) struct NotificationError {
     /// The process that it is about, if it is about one.
     pub(crate) process: Option<ProcessId>,
     /// What was expected.
@@ -54,11 +54,11 @@ pub(crate) struct Undecodable {
 }
 
 /// Decodes a notification. Only those that are known can fail.
-pub(crate) fn decode(told: &Notification<'_>) -> Result<Told, Undecodable> {
-    decode_known(told).map_err(|ParamsError(reason)| Undecodable {
-        process: decode_params(told.params)
+pub(crate) fn decode(message: &Notification<'_>) -> Result<ServerNotification, NotificationError> {
+    decode_known(message).map_err(|ParamsError(reason)| NotificationError {
+        process: decode_params(message.params)
             .ok()
-            .map(|About { process_id }| process_id),
+            .map(|ProcessRef { process_id }| process_id),
         reason,
     })
 }
@@ -66,27 +66,30 @@ pub(crate) fn decode(told: &Notification<'_>) -> Result<Told, Undecodable> {
 /// The one member that tells which process a notification is about.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct About {
+struct ProcessRef {
     process_id: ProcessId,
 }
 
-fn decode_known(told: &Notification<'_>) -> Result<Told, ParamsError> {
-    match &*told.method {
+fn decode_known(message: &Notification<'_>) -> Result<ServerNotification, ParamsError> {
+    match &*message.method {
         notification::PROCESS_OUTPUT => {
-            let output: Output = decode_params(told.params)?;
+            let output: OutputParams = decode_params(message.params)?;
             let inside = output.chunk.map(|chunk| chunk.0);
             let data: Bytes = inside
-                .or_else(|| told.data.clone())
+                .or_else(|| message.data.clone())
                 .ok_or_else(|| ParamsError("missing field `chunk`".to_owned()))?;
             let chunk = OutputChunk {
                 seq: output.seq,
                 stream: output.stream,
                 data,
             };
-            Ok(Told::Event(output.process_id, Event::Output(chunk)))
+            Ok(ServerNotification::Event(
+                output.process_id,
+                Event::Output(chunk),
+            ))
         }
         notification::PROCESS_EXITED => {
-            let exited: Exited = decode_params(told.params)?;
+            let exited: Exited = decode_params(message.params)?;
             let exit = Exit {
                 code: exited.exit_code,
                 signal: exited.signal.as_deref().map(signal_name),
@@ -94,31 +97,37 @@ fn decode_known(told: &Notification<'_>) -> Result<Told, ParamsError> {
                 usage: exited.usage,
                 sandbox_denied: exited.sandbox_denied.unwrap_or(false),
             };
-            Ok(Told::Event(
+            Ok(ServerNotification::Event(
                 exited.process_id,
                 Event::Exited(exited.seq, exit),
             ))
         }
         notification::PROCESS_CLOSED => {
-            let closed: ProcessClosed = decode_params(told.params)?;
-            Ok(Told::Event(closed.process_id, Event::Closed(closed.seq)))
+            let closed: ProcessClosed = decode_params(message.params)?;
+            Ok(ServerNotification::Event(
+                closed.process_id,
+                Event::Closed(closed.seq),
+            ))
         }
-        notification::PROCESS_STARTED => decode_params(told.params).map(Told::Started),
-        notification::FS_CHANGED => decode_params(told.params).map(Told::Changed),
-        notification::FS_MISSING_CHANGED => decode_params(told.params).map(Told::MissingChanged),
+        notification::PROCESS_STARTED => {
+            decode_params(message.params).map(ServerNotification::Started)
+        }
+        notification::FS_CHANGED => decode_params(message.params).map(ServerNotification::Changed),
+        notification::FS_MISSING_CHANGED => {
+            decode_params(message.params).map(ServerNotification::MissingChanged)
+        }
         notification::HTTP_BODY_DELTA => {
-            let mut delta: HttpBodyDelta = decode_params(told.params)?;
+            let mut delta: HttpBodyDelta = decode_params(message.params)?;
             let inside = delta.delta_base64.take().map(|data| data.0);
             let data = inside
-                .or_else(|| told.data.clone())
+                .or_else(|| message.data.clone())
                 .ok_or_else(|| ParamsError("missing field `deltaBase64`".to_owned()))?;
-            Ok(Told::BodyDelta(delta, data))
+            Ok(ServerNotification::BodyDelta(delta, data))
         }
         // A record may be lost; one that is not understood is.
-        notification::NETWORK_POLICY_DECISION => {
-            Ok(decode_params(told.params).map_or(Told::Unknown, Told::Decided))
-        }
-        _ => Ok(Told::Unknown),
+        notification::NETWORK_POLICY_DECISION => Ok(decode_params(message.params)
+            .map_or(ServerNotification::Unknown, ServerNotification::Decided)),
+        _ => Ok(ServerNotification::Unknown),
     }
 }
 

@@ -31,17 +31,17 @@ use tokio::time;
 
 use crate::{
     client::ExecServerClient,
-    client_shared::{Kept, Released},
+    client_shared::{DeferredRelease, ReleaseGuard},
     error::ExecServerError,
-    events::{Followed, Held, ProcessEvents, reached},
-    server_kind::Peer,
+    events::{EventFollower, ProcessEvents, RemoteHold, has_reached},
+    server_kind::ServerKind,
 };
 
 /// Largest write: encoded it fits into a message with room to spare.
 const MAX_WRITE_BYTES: usize = limits::MAX_MESSAGE_BYTES / 2;
 
 /// How late the answer to a wait may be before it is done without.
-const LATE: Duration = Duration::from_millis(500);
+const WAIT_GRACE: Duration = Duration::from_millis(500);
 
 /// A process on the host of an exec-server. When the last handle is dropped, the server is told to
 /// end it, unless it belongs to the server: then it is let go of.
@@ -52,27 +52,27 @@ const LATE: Duration = Duration::from_millis(500);
 pub struct RemoteProcess {
     client: ExecServerClient,
     events: Arc<ProcessEvents>,
-    terminal: Terminal,
+    terminal: TerminalPresence,
     /// Numbers the writes that the caller did not name.
-    writes: AtomicU64,
+    next_write: AtomicU64,
     /// Begins the names of those writes. Others may write to a process of the server.
-    writer: String,
+    write_id_prefix: String,
     /// Lets go of a process of the server.
-    kept: Option<Arc<Kept>>,
+    release_guard: Option<Arc<ReleaseGuard>>,
 }
 
 /// Whether a process has a terminal.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Terminal {
-    Has,
-    HasNot,
+pub(crate) enum TerminalPresence {
+    Present,
+    Absent,
     /// The server knows.
     Unknown,
 }
 
-impl Terminal {
+impl TerminalPresence {
     pub(crate) fn of(tty: bool) -> Self {
-        if tty { Self::Has } else { Self::HasNot }
+        if tty { Self::Present } else { Self::Absent }
     }
 }
 
@@ -81,10 +81,10 @@ impl RemoteProcess {
         Self {
             client,
             events: Arc::clone(events),
-            terminal: Terminal::of(matches!(io, Io::Terminal(_))),
-            writes: AtomicU64::new(0),
-            writer: "exec-client".to_owned(),
-            kept: None,
+            terminal: TerminalPresence::of(matches!(io, Io::Terminal(_))),
+            next_write: AtomicU64::new(0),
+            write_id_prefix: "exec-client".to_owned(),
+            release_guard: None,
         }
     }
 
@@ -92,49 +92,51 @@ impl RemoteProcess {
     pub(crate) fn attached(
         client: ExecServerClient,
         events: &Arc<ProcessEvents>,
-        terminal: Terminal,
+        terminal: TerminalPresence,
     ) -> Self {
-        let released = Released::Attached(Arc::clone(events));
-        let kept = Kept::new(client.hub(), released);
+        let released = DeferredRelease::Attached(Arc::clone(events));
+        let release_guard = ReleaseGuard::new(client.shared(), released);
         let number = RandomState::new().build_hasher().finish();
         Self {
             client,
             events: Arc::clone(events),
             terminal,
-            writes: AtomicU64::new(0),
-            writer: format!("exec-client-{number:016x}"),
-            kept: Some(Arc::new(kept)),
+            next_write: AtomicU64::new(0),
+            write_id_prefix: format!("exec-client-{number:016x}"),
+            release_guard: Some(Arc::new(release_guard)),
         }
     }
 
     /// Returns the process if it belongs to the server.
-    fn about(&self) -> Option<Arc<ProcessEvents>> {
-        self.kept.is_some().then(|| Arc::clone(&self.events))
+    fn target(&self) -> Option<Arc<ProcessEvents>> {
+        self.release_guard
+            .is_some()
+            .then(|| Arc::clone(&self.events))
     }
 
     /// Tells whether the process belongs to the server and is over. It is not asked about then: its id
     /// may be that of another one, which is not to be written to or ended in its place.
-    fn is_past(&self) -> bool {
-        self.kept.is_some() && self.events.is_over()
+    fn is_closed_detached(&self) -> bool {
+        self.release_guard.is_some() && self.events.is_closed()
     }
 
     /// Asks about the process, unless it is past. `past` is the answer then.
-    fn unless_past<T: Send + 'static>(
+    fn unless_closed<T: Send + 'static>(
         &self,
-        past: T,
+        closed_result: T,
         ask: impl FnOnce() -> BoxFuture<'static, Result<T, ProcessError>>,
     ) -> BoxFuture<'static, Result<T, ProcessError>> {
-        let Some(events) = self.about() else {
+        let Some(events) = self.target() else {
             return ask();
         };
-        if events.is_over() {
-            return ready(Ok(past)).boxed();
+        if events.is_closed() {
+            return ready(Ok(closed_result)).boxed();
         }
-        let asked = ask();
+        let call = ask();
         async move {
-            match asked.await {
+            match call.await {
                 // It was past before the question was sent, or sent again.
-                Err(error) if is_unknown(&error) && events.is_over() => Ok(past),
+                Err(error) if is_unknown(&error) && events.is_closed() => Ok(closed_result),
                 answer => answer,
             }
         }
@@ -156,13 +158,13 @@ impl RemoteProcess {
         if let Err(error) = self.events.check_reachable() {
             return ready(Err(error)).boxed();
         }
-        let call = self.client.call_about(params, self.about());
+        let call = self.client.call_for_process(params, self.target());
         let events = Arc::clone(&self.events);
         async move {
             tokio::select! {
                 biased;
                 result = call => result.map(answer).map_err(process_error),
-                error = events.until_failed() => Err(error),
+                error = events.wait_for_failure() => Err(error),
             }
         }
         .boxed()
@@ -170,15 +172,17 @@ impl RemoteProcess {
 
     /// Tells whether it does not matter that the server said nothing of the process: it is over, and
     /// what came of it is here. A server forgets it some time after the close; a session may be lost.
-    fn is_known_anyway(&self, error: &ProcessError) -> bool {
-        is_gone(error) && self.events.is_over()
+    fn has_local_result(&self, error: &ProcessError) -> bool {
+        is_unreachable(error) && self.events.is_closed()
     }
 
     /// Puts before a page of the server what it leaves out, if somebody here holds it: a process of the
     /// server is not kept there for anybody. If not all is wanted at once, the rest is on the next page.
-    fn add_held(&self, page: &mut Page, read: Read) {
+    fn prepend_held(&self, page: &mut Page, read: Read) {
         let first = page.chunks.first().map_or(page.next_seq, |chunk| chunk.seq);
-        let held = self.events.look(|log| log.page(read.after, read.max_bytes));
+        let held = self
+            .events
+            .with_log(|log| log.page(read.after, read.max_bytes));
         let mut chunks = held.chunks;
         chunks.retain(|chunk| chunk.seq < first);
         let Some(last) = chunks.last().map(|chunk| chunk.seq) else {
@@ -192,9 +196,10 @@ impl RemoteProcess {
     }
 
     fn write_id(&self) -> WriteId {
-        let number = self.writes.fetch_add(1, Ordering::Relaxed);
+        let number = self.next_write.fetch_add(1, Ordering::Relaxed);
         #[expect(clippy::expect_used, reason = "the text is short and not empty")]
-        WriteId::new(&format!("{}-{number}", self.writer)).expect("a short text is a write id")
+        WriteId::new(&format!("{}-{number}", self.write_id_prefix))
+            .expect("a short text is a write id")
     }
 }
 
@@ -208,17 +213,22 @@ impl ExecProcess for RemoteProcess {
     }
 
     fn follow(&self, follow: Follow) -> EventStream {
-        let (client, kept) = (self.client.clone(), self.kept.clone());
-        Box::pin(Followed::new(&self.events, follow, client, kept))
+        let (client, release_guard) = (self.client.clone(), self.release_guard.clone());
+        Box::pin(EventFollower::new(
+            &self.events,
+            follow,
+            client,
+            release_guard,
+        ))
     }
 
     fn hold(&self, after: OutputSeq) -> Box<dyn Hold> {
-        Box::new(Held::new(&self.events, after))
+        Box::new(RemoteHold::new(&self.events, after))
     }
 
     fn read(&self, read: Read) -> BoxFuture<'_, Result<Page, ProcessError>> {
-        if self.client.peer() == Peer::Older || self.is_past() {
-            return self.events.read_here(read).boxed();
+        if self.client.server_kind() == ServerKind::Stock || self.is_closed_detached() {
+            return self.events.read_local(read).boxed();
         }
         let params = ReadProcess {
             process_id: self.id().clone(),
@@ -229,8 +239,10 @@ impl ExecProcess for RemoteProcess {
         let page = self.call(params, |page| page);
         async move {
             let page = match page.await {
-                Err(error) if self.is_known_anyway(&error) => {
-                    return Ok(self.events.look(|log| log.page(read.after, read.max_bytes)));
+                Err(error) if self.has_local_result(&error) => {
+                    return Ok(self
+                        .events
+                        .with_log(|log| log.page(read.after, read.max_bytes)));
                 }
                 page => page?,
             };
@@ -247,12 +259,12 @@ impl ExecProcess for RemoteProcess {
                 exit_seq: page.exit_seq,
                 closed: page.closed,
             };
-            if self.kept.is_some() {
-                self.add_held(&mut page, read);
+            if self.release_guard.is_some() {
+                self.prepend_held(&mut page, read);
             }
             if exited {
                 // How it ended comes as an event, if not before the answer then behind it.
-                page.exit = Some(self.events.until(|log| log.exit().cloned()).await?);
+                page.exit = Some(self.events.wait_until(|log| log.exit().cloned()).await?);
             }
             Ok(page)
         }
@@ -271,7 +283,7 @@ impl ExecProcess for RemoteProcess {
             }
             Err(error) => Err(process_error(error)),
         };
-        self.unless_past(WriteStatus::StdinClosed, || {
+        self.unless_closed(WriteStatus::StdinClosed, || {
             if let Err(error) = self.events.check_reachable() {
                 return ready(Err(error)).boxed();
             }
@@ -280,8 +292,8 @@ impl ExecProcess for RemoteProcess {
                 return ready(Err(RpcError::invalid_params(text).into())).boxed();
             }
             let write_id = id.unwrap_or_else(|| self.write_id());
-            let (id, about) = (self.id().clone(), self.about());
-            let written = self.client.write(id, write_id, data, about);
+            let (id, target) = (self.id().clone(), self.target());
+            let written = self.client.write(id, write_id, data, target);
             written.map(outcome).boxed()
         })
     }
@@ -295,14 +307,14 @@ impl ExecProcess for RemoteProcess {
             // With a name it can be asked again over another connection.
             write_id: Some(id.unwrap_or_else(|| self.write_id())),
         };
-        self.unless_past(WriteStatus::StdinClosed, || {
+        self.unless_closed(WriteStatus::StdinClosed, || {
             self.call(params, |result| result.status)
         })
     }
 
     fn resize(&self, size: TerminalSize) -> BoxFuture<'static, Result<(), ProcessError>> {
         let TerminalSize { rows, cols } = size;
-        if self.terminal == Terminal::HasNot {
+        if self.terminal == TerminalPresence::Absent {
             return ready(Err(ProcessError::NoTerminal(self.id().clone()))).boxed();
         }
         if rows == 0 || cols == 0 {
@@ -313,7 +325,7 @@ impl ExecProcess for RemoteProcess {
             rows,
             cols,
         };
-        self.unless_past((), || self.call(params, |_| ()))
+        self.unless_closed((), || self.call(params, |_| ()))
     }
 
     fn signal(&self, signal: ProcessSignal) -> BoxFuture<'static, Result<(), ProcessError>> {
@@ -321,11 +333,11 @@ impl ExecProcess for RemoteProcess {
             process_id: self.id().clone(),
             signal,
         };
-        self.unless_past((), || self.call(params, |_| ()))
+        self.unless_closed((), || self.call(params, |_| ()))
     }
 
     fn terminate(&self, mode: TerminateMode) -> BoxFuture<'static, Result<bool, ProcessError>> {
-        if let Err(error) = self.client.peer().check_terminate(mode) {
+        if let Err(error) = self.client.server_kind().check_terminate(mode) {
             return ready(Err(error.into())).boxed();
         }
         let params = TerminateProcess {
@@ -333,7 +345,7 @@ impl ExecProcess for RemoteProcess {
             mode: Some(mode),
         };
         let is_running = false;
-        self.unless_past(is_running, || {
+        self.unless_closed(is_running, || {
             if mode != TerminateMode::Force {
                 return self.call(params, |result| result.running);
             }
@@ -341,7 +353,7 @@ impl ExecProcess for RemoteProcess {
                 return ready(Err(error)).boxed();
             }
             self.client
-                .call_again(params, self.about())
+                .call_idempotent(params, self.target())
                 .map(|result| result.map(|ended| ended.running).map_err(process_error))
                 .boxed()
         })
@@ -353,11 +365,11 @@ impl ExecProcess for RemoteProcess {
         timeout: Option<Duration>,
     ) -> BoxFuture<'static, Result<Status, ProcessError>> {
         let events = Arc::clone(&self.events);
-        if events.look(|log| reached(log, until)).is_some() {
+        if events.with_log(|log| has_reached(log, until)).is_some() {
             return ready(Ok(events.status())).boxed();
         }
-        if self.client.peer() == Peer::Older {
-            return async move { events.wait_here(until, timeout).await }.boxed();
+        if self.client.server_kind() == ServerKind::Stock {
+            return async move { events.wait_local(until, timeout).await }.boxed();
         }
         let timeout_ms = timeout.map(millis);
         let params = WaitProcess {
@@ -367,29 +379,36 @@ impl ExecProcess for RemoteProcess {
         };
         let answer = self.call(params, |result| result);
         // Without them, no event would come any more.
-        let (kept, of_server) = (self.kept.clone(), self.kept.is_some());
-        let attached = kept.map(|kept| (kept, self.client.clone()));
+        let (release_guard, server_owned) =
+            (self.release_guard.clone(), self.release_guard.is_some());
+        let attached = release_guard.map(|release_guard| (release_guard, self.client.clone()));
         async move {
             let _attached = attached;
             let ended = async {
                 let answer = match answer.await {
                     // It came so far before the question was sent again.
-                    Err(error) if of_server && is_gone(&error) && events.is_over() => return Ok(()),
+                    Err(error) if server_owned && is_unreachable(&error) && events.is_closed() => {
+                        return Ok(());
+                    }
                     answer => answer?,
                 };
                 // The events that the answer speaks of may be behind it.
                 if answer.exited {
-                    events.until(|log| reached(log, WaitUntil::Exited)).await?;
+                    events
+                        .wait_until(|log| has_reached(log, WaitUntil::Exited))
+                        .await?;
                 }
                 if answer.closed {
-                    events.until(|log| reached(log, WaitUntil::Closed)).await?;
+                    events
+                        .wait_until(|log| has_reached(log, WaitUntil::Closed))
+                        .await?;
                 }
                 Ok::<_, ProcessError>(())
             };
             match timeout {
                 None => ended.await?,
                 // The answer may be behind output that nobody takes; the time is up all the same.
-                Some(limit) => time::timeout(limit.saturating_add(LATE), ended)
+                Some(limit) => time::timeout(limit.saturating_add(WAIT_GRACE), ended)
                     .await
                     .unwrap_or(Ok(()))?,
             }
@@ -399,9 +418,11 @@ impl ExecProcess for RemoteProcess {
     }
 
     fn snapshot(&self) -> BoxFuture<'_, Result<Snapshot, ProcessError>> {
-        if self.client.peer() == Peer::Older || self.is_past() {
+        if self.client.server_kind() == ServerKind::Stock || self.is_closed_detached() {
             let events = &self.events;
-            let snapshot = events.check().map(|()| events.look(OutputLog::snapshot));
+            let snapshot = events
+                .check()
+                .map(|()| events.with_log(OutputLog::snapshot));
             return ready(snapshot).boxed();
         }
         let params = SnapshotProcess {
@@ -410,8 +431,8 @@ impl ExecProcess for RemoteProcess {
         let snapshot = self.call(params, |snapshot| snapshot);
         async move {
             match snapshot.await {
-                Err(error) if self.is_known_anyway(&error) => {
-                    Ok(self.events.look(OutputLog::snapshot))
+                Err(error) if self.has_local_result(&error) => {
+                    Ok(self.events.with_log(OutputLog::snapshot))
                 }
                 snapshot => Ok(split_omitted(snapshot?, self.events.written())),
             }
@@ -422,15 +443,15 @@ impl ExecProcess for RemoteProcess {
 
 impl Drop for RemoteProcess {
     fn drop(&mut self) {
-        if self.kept.is_none() {
-            let released = Released::Process(Arc::clone(&self.events));
-            self.client.hub().release(released);
+        if self.release_guard.is_none() {
+            let released = DeferredRelease::Process(Arc::clone(&self.events));
+            self.client.shared().release(released);
         }
     }
 }
 
 /// Tells whether nobody can say anything of a process: it is not known, or there is no server.
-fn is_gone(error: &ProcessError) -> bool {
+fn is_unreachable(error: &ProcessError) -> bool {
     is_unknown(error) || matches!(error, ProcessError::Disconnected(_))
 }
 
@@ -444,7 +465,7 @@ fn millis(duration: Duration) -> u64 {
 }
 
 fn process_error(error: ExecServerError) -> ProcessError {
-    match error.disconnect() {
+    match error.into_disconnect() {
         Ok(gone) => ProcessError::Disconnected(gone),
         Err(error) => ProcessError::Remote(error.into_rpc()),
     }

@@ -18,8 +18,8 @@ use super::ExecServerClient;
 use crate::{
     backend::{RemoteBackend, now_ms},
     error::ExecServerError,
-    events::{Origin, Owner, ProcessEvents, Replay},
-    process::{RemoteProcess, Terminal},
+    events::{AttachmentOrigin, ProcessEvents, ProcessOwner, ReplayRange},
+    process::{RemoteProcess, TerminalPresence},
 };
 
 impl ExecServerClient {
@@ -28,7 +28,7 @@ impl ExecServerClient {
     /// ends what was started, unless the connection broke.
     pub async fn start_detached(&self, command: Command) -> Result<StartedProcess, StartError> {
         let backend = RemoteBackend::new(self.clone());
-        backend.start_process(command, Owner::Server).await
+        backend.start_process(command, ProcessOwner::Server).await
     }
 
     /// Takes up a process that belongs to the server: what is retained of its output after `after` is
@@ -89,15 +89,16 @@ impl ExecServerClient {
             Some(summary) if summary.running => after,
             Some(_) | None => OutputSeq(0),
         };
-        let origin = Origin::Attached(Replay { after, begin });
-        let hub = Arc::clone(self.hub());
-        let events = ProcessEvents::new_attached(process_id.clone(), hub, None, now_ms(), origin);
+        let origin = AttachmentOrigin::Attached(ReplayRange { after, begin });
+        let shared = Arc::clone(self.shared());
+        let events =
+            ProcessEvents::new_attached(process_id.clone(), shared, None, now_ms(), origin);
         let events = Arc::new(events);
         let terminal = match &summary {
-            None => Terminal::Unknown,
+            None => TerminalPresence::Unknown,
             Some(summary) => {
-                events.handle_born(summary.started_at_ms, summary.os_pid);
-                Terminal::of(summary.tty)
+                events.handle_start_time(summary.started_at_ms, summary.os_pid);
+                TerminalPresence::of(summary.tty)
             }
         };
         // Made before it is attached: if this future is dropped, so is the handle, and lets go of it.
@@ -107,7 +108,7 @@ impl ExecServerClient {
             after_seq: Some(begin),
             started_at_ms,
         };
-        match self.ask_to_attach(params, events).await {
+        match self.attach_process(params, events).await {
             Ok(attached) if after >= attached.next_seq => Err(ExecServerError::NoSuchEvent {
                 process: process_id,
                 after,

@@ -28,12 +28,12 @@ use tokio::{
 use super::{Connector, Continuity, Pause};
 use crate::{
     client::{ExecServerClient, ExecServerClientConnectOptions},
-    error::{ConnectError, ExecServerError, chain},
+    error::{ConnectError, ExecServerError, error_chain},
 };
 
 /// How long a session may stay attached to the stream of a harness that died: a server keeps such a
 /// stream for twenty seconds.
-const ATTACHED: Duration = Duration::from_secs(25);
+const ATTACHED_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// How to connect to a server that a registry knows. `Debug` hides what may be secret.
 #[derive(Clone, Debug)]
@@ -95,18 +95,21 @@ impl RelayExecServerConnectArgs {
     /// # Errors
     /// When there can be none: URL, name or token are malformed.
     pub fn connector(&self) -> Result<RelayConnector, ConnectError> {
-        let registry = BaseUrl::parse(&self.registry_url).map_err(refused)?;
-        let environment = EnvironmentId::new(&self.environment_id).map_err(refused)?;
+        let registry = BaseUrl::parse(&self.registry_url).map_err(address_error)?;
+        let environment = EnvironmentId::new(&self.environment_id).map_err(address_error)?;
         let credentials = match &self.credentials {
             Some(credentials) => Arc::clone(credentials),
             None => {
-                let token = Token::new(self.auth_token.expose()).map_err(refused)?;
+                let token = Token::new(self.auth_token.expose()).map_err(address_error)?;
                 let account = self.chatgpt_account_id.as_deref().map(AccountId::new);
-                let account = account.transpose().map_err(refused)?;
+                let account = account.transpose().map_err(address_error)?;
                 Arc::new(HarnessToken::new(token, account))
             }
         };
-        credentials.reach().admit(registry.url()).map_err(refused)?;
+        credentials
+            .reach()
+            .admit(registry.url())
+            .map_err(address_error)?;
         let options = HarnessOptions {
             trust: self.trust.clone(),
             proxy: self.proxy.clone(),
@@ -138,8 +141,8 @@ impl RelayExecServerConnectArgs {
     }
 }
 
-fn refused(error: impl std::error::Error) -> ConnectError {
-    ConnectError::Address(chain(&error))
+fn address_error(error: impl std::error::Error) -> ConnectError {
+    ConnectError::Address(error_chain(&error))
 }
 
 /// Opens links through a relay. The server keeps sessions for a while, and is recognised by its key: a
@@ -171,11 +174,11 @@ impl RelayConnector {
     }
 
     async fn tickets(&self) -> Result<Arc<RegistryTickets>, connect::ConnectError> {
-        let tickets = self.tickets.get_or_try_init(|| self.ask_for_tickets());
+        let tickets = self.tickets.get_or_try_init(|| self.create_tickets());
         tickets.await.cloned()
     }
 
-    async fn ask_for_tickets(&self) -> Result<Arc<RegistryTickets>, connect::ConnectError> {
+    async fn create_tickets(&self) -> Result<Arc<RegistryTickets>, connect::ConnectError> {
         let http = match self.registry.url().scheme() {
             "https" => Http::new(&self.options.trust.config().await?),
             // A host without any certificates can have a registry of its own.
@@ -204,7 +207,7 @@ fn unusable(source: Box<dyn std::error::Error + Send + Sync>) -> connect::Connec
 
 /// A relay that refuses one ticket may take the next, as long as there is something to come back to: a
 /// session, or what outlives one.
-fn passing(error: connect::ConnectError) -> connect::ConnectError {
+fn retryable(error: connect::ConnectError) -> connect::ConnectError {
     use connect::ConnectError as Error;
     let of_one_ticket = matches!(
         error,
@@ -232,12 +235,12 @@ impl Connector for RelayConnector {
     }
 
     fn reconnect(&self) -> BoxFuture<'_, Result<Link, connect::ConnectError>> {
-        let reconnect = async { self.open(self.tickets().await?).await.map_err(passing) };
+        let reconnect = async { self.open(self.tickets().await?).await.map_err(retryable) };
         reconnect.boxed()
     }
 
     fn renew(&self) -> BoxFuture<'_, Result<Link, connect::ConnectError>> {
-        let renew = async { self.connect().await.map_err(passing) };
+        let renew = async { self.connect().await.map_err(retryable) };
         renew.boxed()
     }
 
@@ -268,7 +271,7 @@ impl ExecServerClient {
     /// stream for a while, and the session attached to it. So long it is waited for.
     pub async fn connect_relay(args: RelayExecServerConnectArgs) -> Result<Self, ExecServerError> {
         let connector = Arc::new(args.connector()?);
-        let until = Instant::now() + ATTACHED;
+        let until = Instant::now() + ATTACHED_TIMEOUT;
         let mut failures = 0;
         loop {
             let connecting = Self::connect_with(Arc::clone(&connector) as _, args.options());
@@ -301,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_lead_anywhere_is_the_callers_to_mend_and_no_secret_is_told() {
+    fn invalid_relay_arguments_are_reported_without_secrets() {
         for (args, said) in [
             (args("ws://h", "e", "s3cret"), "URL begins with http://"),
             (args("https://h", " ", "s3cret"), "environment id is empty"),
@@ -324,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn attempts_to_come_back_are_further_apart_each_time() {
+    fn reconnect_backoff_grows() {
         let connector = args("http://h", "e", "t").connector().unwrap();
         for (failures, base) in (0..).zip([500, 1000, 2000, 4000, 5000, 5000]) {
             let base = Duration::from_millis(base);
@@ -375,7 +378,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refused_ticket_passes_unless_it_is_the_first() {
+    async fn refused_ticket_is_retryable_after_the_first_connection() {
         let connector = args(&refusing().await, "e", "t").connector().unwrap();
         let error = connector.connect().await.unwrap_err();
         assert!(!error.is_passing(), "{error}");
@@ -384,19 +387,23 @@ mod tests {
             connector.renew().await.unwrap_err(),
         ] {
             assert!(error.is_passing(), "{error}");
-            assert!(chain(&error).contains("403"), "{}", chain(&error));
+            assert!(
+                error_chain(&error).contains("403"),
+                "{}",
+                error_chain(&error)
+            );
         }
     }
 
     #[test]
-    fn a_refused_ticket_passes_but_not_another_executor() {
+    fn refused_ticket_is_retryable_but_a_changed_executor_is_not() {
         let refused = || connect::ConnectError::Refused {
             status: 403,
             reason: String::new(),
         };
         assert!(!refused().is_passing());
-        assert!(passing(refused()).is_passing());
-        let changed = passing(connect::ConnectError::ExecutorChanged);
+        assert!(retryable(refused()).is_passing());
+        let changed = retryable(connect::ConnectError::ExecutorChanged);
         assert!(matches!(changed, connect::ConnectError::ExecutorChanged));
     }
 }

@@ -42,7 +42,7 @@ async fn fault(
 }
 
 #[tokio::test]
-async fn what_a_caller_got_wrong_is_told_before_anything_is_opened() {
+async fn invalid_arguments_are_reported_before_connecting() {
     let token = |url| RemoteExecServerConnectArgs {
         bearer_token: Some(BearerToken::new("s3cret").unwrap()),
         ..remote(url)
@@ -81,7 +81,7 @@ async fn what_a_caller_got_wrong_is_told_before_anything_is_opened() {
 }
 
 #[test]
-fn what_may_be_secret_is_not_shown() {
+fn debug_output_hides_secrets() {
     let args = RemoteExecServerConnectArgs {
         headers: Headers::new([("x-key", "s3cret")]).unwrap(),
         bearer_token: Some(BearerToken::new("s3cret").unwrap()),
@@ -99,7 +99,7 @@ fn what_may_be_secret_is_not_shown() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_the_ways_fault() {
+async fn unreachable_server_is_a_transport_fault() {
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}", free.local_addr().unwrap());
     drop(free);
@@ -117,7 +117,7 @@ async fn a_server_that_is_not_there_is_the_ways_fault() {
 }
 
 #[tokio::test]
-async fn a_server_that_never_answers_is_given_up() {
+async fn unresponsive_server_times_out() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let args = RemoteExecServerConnectArgs {
         connect_timeout: Duration::from_millis(50),
@@ -139,14 +139,14 @@ async fn a_server_that_never_answers_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_program_is_connected_to() {
+async fn stdio_program_connects() {
     let client = within("a client", ExecServerClient::connect_stdio(script(SERVER))).await;
     assert_eq!(client.unwrap().session().session_id.to_string(), "s");
     assert_eq!(script("").connector().continuity(), Continuity::Ended);
 }
 
 #[tokio::test]
-async fn why_a_program_is_no_server_is_told() {
+async fn failed_program_reports_its_stderr() {
     let (fault_, text) = fault(ExecServerClient::connect_stdio(script(
         "read -r asked; echo 'no such host' >&2; exit 255",
     )))
@@ -167,7 +167,7 @@ async fn why_a_program_is_no_server_is_told() {
 }
 
 #[tokio::test]
-async fn why_a_program_ended_reaches_whoever_calls() {
+async fn exit_of_a_program_is_reported_to_callers() {
     let dying = r#"read -r asked; echo '{"id":1,"result":{"sessionId":"s"}}'; read -r told; read -r call
         echo 'out of memory' >&2; exit 9"#;
     let connected = within("a client", ExecServerClient::connect_stdio(script(dying))).await;
@@ -189,7 +189,7 @@ async fn why_a_program_ended_reaches_whoever_calls() {
 }
 
 #[tokio::test]
-async fn a_server_in_the_same_process_is_connected_to() {
+async fn in_process_server_connects() {
     let open = || {
         let (near, mut far) = memory::pair();
         tokio::spawn(async move {
@@ -210,7 +210,7 @@ async fn a_server_in_the_same_process_is_connected_to() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_time_for_an_answer_includes_that_of_the_links_own_handshake() {
+async fn initialize_timeout_includes_the_link_handshake() {
     let (mut link, _silent) = memory::pair();
     let begun = tokio::time::Instant::now();
     link.handshake_began = Some(begun);

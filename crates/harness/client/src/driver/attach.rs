@@ -22,42 +22,42 @@ use exec_wire::{
 use serde::Serialize;
 
 use super::{
-    call::{Answered, Ask, Pending, Reply, Waiter},
-    connection::Connection,
-    resume_state::unread,
+    call::{AttachWaiter, Call, CallResult, RawResponse, ResponseSink},
+    connection::ClientConnection,
+    resume_state::read_failure,
 };
 use crate::{
     error::ExecServerError,
-    events::{Broken, ProcessEvents, Turn},
+    events::{EventsError, FlowControl, ProcessEvents},
 };
 
-impl Connection {
+impl ClientConnection {
     /// Keeps a call back that names a process which is being released, or which may be another one
     /// than it was. Returns it if it need not wait.
-    pub(super) fn defer(&mut self, ask: Ask) -> Option<Ask> {
-        let waits = match &ask.waiter {
-            Waiter::Start(_, process) | Waiter::Attach(_, process, _) => {
+    pub(super) fn defer(&mut self, call: Call) -> Option<Call> {
+        let must_wait = match &call.sink {
+            ResponseSink::Start(_, process) | ResponseSink::Attach(_, process, _) => {
                 self.releasing.contains(process.id())
             }
-            Waiter::Call(_)
-            | Waiter::Adopt(..)
-            | Waiter::Fill(_)
-            | Waiter::End(_)
-            | Waiter::List(_)
-            | Waiter::Release(_)
-            | Waiter::File(..) => {
-                let about = ask.about.as_ref();
-                about.is_some_and(|process| self.is_looked_up(process))
+            ResponseSink::Call(_)
+            | ResponseSink::ProbeStart(..)
+            | ResponseSink::FillGap(_)
+            | ResponseSink::Terminate(_)
+            | ResponseSink::LookUp(_)
+            | ResponseSink::Release(_)
+            | ResponseSink::Cancellable(..) => {
+                let target = call.target.as_ref();
+                target.is_some_and(|process| self.is_looked_up(process))
             }
         };
-        if !waits {
-            return Some(ask);
+        if !must_wait {
+            return Some(call);
         }
-        let most = limits::MAX_REQUESTS_IN_FLIGHT;
-        if self.deferred.len() >= most {
-            ask.waiter.fail(ExecServerError::TooMany(most));
+        let max_calls = limits::MAX_REQUESTS_IN_FLIGHT;
+        if self.deferred_calls.len() >= max_calls {
+            call.sink.fail(ExecServerError::TooMany(max_calls));
         } else {
-            self.deferred.push(ask);
+            self.deferred_calls.push(call);
         }
         None
     }
@@ -69,98 +69,100 @@ impl Connection {
     }
 
     /// Asks for the events of a process, after the last that came.
-    fn attach(&mut self, pending: Pending, process: &Arc<ProcessEvents>) {
+    fn attach(&mut self, pending: AttachWaiter, process: &Arc<ProcessEvents>) {
         let after = process.handle_attach();
         let params = AttachProcess {
             process_id: process.id().clone(),
             after_seq: Some(after),
             started_at_ms: None,
         };
-        let waiter = Waiter::Attach(pending, Arc::clone(process), after);
-        self.ask(params, waiter);
+        let sink = ResponseSink::Attach(pending, Arc::clone(process), after);
+        self.send_request(params, sink);
     }
 
     /// Asks for no more events of a process. It runs on.
     fn release(&mut self, id: &ProcessId) {
         if self.releasing.insert(id.clone()) {
             let process_id = id.clone();
-            self.ask(
+            self.send_request(
                 ReleaseProcess {
                     process_id,
                     forget: false,
                 },
-                Waiter::Release(id.clone()),
+                ResponseSink::Release(id.clone()),
             );
         }
     }
 
     /// Forgets a process of the server that nobody holds, or that has failed. It runs on.
-    pub(super) fn part_with(&mut self, process: &Arc<ProcessEvents>) {
-        if !self.processes.knows(process) {
+    pub(super) fn detach(&mut self, process: &Arc<ProcessEvents>) {
+        if !self.processes.contains(process) {
             return;
         }
-        if !process.is_over() {
+        if !process.is_closed() {
             self.release(process.id());
         }
-        self.processes.forget(process);
+        self.processes.remove(process);
         let gone = "nobody holds the process any more".to_owned();
         process.fail(ProcessError::Disconnected(Disconnect::Transport(gone)));
     }
 
     /// Nobody holds a process of the server any more.
-    pub(super) fn handle_parted(&mut self, process: &Arc<ProcessEvents>) {
+    pub(super) fn handle_detached(&mut self, process: &Arc<ProcessEvents>) {
         // Whether there is one is not known before its start is answered.
         if !process.is_starting() {
-            self.part_with(process);
+            self.detach(process);
         }
     }
 
     /// Has the server stop or go on, as followers lag behind or caught up.
-    pub(super) fn take_turn(&mut self, process: &Arc<ProcessEvents>) {
-        if self.releasing.contains(process.id()) || !self.processes.knows(process) {
+    pub(super) fn apply_flow_control(&mut self, process: &Arc<ProcessEvents>) {
+        if self.releasing.contains(process.id()) || !self.processes.contains(process) {
             return;
         }
-        match process.take_turn() {
-            Some(Turn::Stop) => self.release(process.id()),
+        match process.next_flow_control() {
+            Some(FlowControl::Pause) => self.release(process.id()),
             // Nothing was heard of it since it stopped, which may be long ago.
-            Some(Turn::GoOn) => self.look_up(vec![(Pending::Nobody, Arc::clone(process))]),
+            Some(FlowControl::Resume) => {
+                self.look_up(vec![(AttachWaiter::None, Arc::clone(process))])
+            }
             None => {}
         }
     }
 
     /// What comes by the id is of now again.
-    pub(super) fn handle_released(&mut self, id: &ProcessId) {
+    pub(super) fn handle_release_response(&mut self, id: &ProcessId) {
         self.releasing.remove(id);
         if let Some(process) = self.processes.find(id) {
-            self.take_turn(&process);
+            self.apply_flow_control(&process);
         }
-        self.handle_deferred();
+        self.run_deferred_calls();
     }
 
-    fn handle_deferred(&mut self) {
-        for ask in std::mem::take(&mut self.deferred) {
-            self.handle_ask(ask);
+    fn run_deferred_calls(&mut self) {
+        for call in std::mem::take(&mut self.deferred_calls) {
+            self.handle_call(call);
         }
     }
 
     /// Goes on with a process of the server on another connection. Returns what is to be looked up.
-    pub(super) fn take_up_attached(
+    pub(super) fn resume_attached(
         &mut self,
         process: &Arc<ProcessEvents>,
-        pending: Pending,
-    ) -> Option<(Pending, Arc<ProcessEvents>)> {
+        pending: AttachWaiter,
+    ) -> Option<(AttachWaiter, Arc<ProcessEvents>)> {
         if process.is_released() || process.is_failed() {
             // What this connection does not follow need not be released on it.
-            self.processes.forget(process);
-            self.interrupt(pending);
+            self.processes.remove(process);
+            self.fail_interrupted(pending);
             return None;
         }
-        if process.is_over() {
+        if process.is_closed() {
             // All of it came, though no answer did.
             match pending {
-                Pending::Nobody => {}
-                Pending::Attach(_) => pending.settle(Ok(self.attached(process))),
-                Pending::Start(_) => pending.settle(Ok(self.started(process.id()))),
+                AttachWaiter::None => {}
+                AttachWaiter::Attach(_) => pending.settle(Ok(self.attach_response(process))),
+                AttachWaiter::Start(_) => pending.settle(Ok(self.start_response(process.id()))),
             }
             return None;
         }
@@ -168,7 +170,7 @@ impl Connection {
     }
 
     /// Looks up what the server knows by the ids of these processes.
-    pub(super) fn look_up(&mut self, processes: Vec<(Pending, Arc<ProcessEvents>)>) {
+    pub(super) fn look_up(&mut self, processes: Vec<(AttachWaiter, Arc<ProcessEvents>)>) {
         if processes.is_empty() {
             return;
         }
@@ -176,13 +178,13 @@ impl Connection {
             process.handle_look_up();
             self.looking_up.push(Arc::clone(process));
         }
-        self.ask(ListProcesses::default(), Waiter::List(processes));
+        self.send_request(ListProcesses::default(), ResponseSink::LookUp(processes));
     }
 
-    pub(super) fn handle_listed(
+    pub(super) fn handle_process_list(
         &mut self,
-        processes: Vec<(Pending, Arc<ProcessEvents>)>,
-        list: &Reply,
+        processes: Vec<(AttachWaiter, Arc<ProcessEvents>)>,
+        list: &CallResult,
     ) {
         let list = list
             .as_ref()
@@ -190,102 +192,102 @@ impl Connection {
             .and_then(|list| serde_json::from_slice::<ProcessList>(&list.result).ok());
         for (pending, process) in processes {
             self.looking_up.retain(|one| !Arc::ptr_eq(one, &process));
-            if !self.processes.knows(&process) {
-                self.interrupt(pending);
+            if !self.processes.contains(&process) {
+                self.fail_interrupted(pending);
                 continue;
             }
             let Some(list) = &list else {
                 // It may be attached all the same; only whether a start came to something is not known.
                 match pending {
-                    Pending::Start(_) => self.drop_pending(&process, pending),
-                    Pending::Attach(_) | Pending::Nobody => self.attach(pending, &process),
+                    AttachWaiter::Start(_) => self.fail_waiter(&process, pending),
+                    AttachWaiter::Attach(_) | AttachWaiter::None => self.attach(pending, &process),
                 }
                 continue;
             };
             let by_id = |summary: &&ProcessSummary| summary.process_id == *process.id();
             match list.processes.iter().find(by_id) {
-                Some(summary) if process.is(summary) => {
-                    process.handle_born(summary.started_at_ms, summary.os_pid);
+                Some(summary) if process.is_same_process(summary) => {
+                    process.handle_start_time(summary.started_at_ms, summary.os_pid);
                     self.attach(pending, &process);
                 }
-                Some(_) if matches!(pending, Pending::Nobody) => {
-                    self.give_up(&process, &Broken::Another);
+                Some(_) if matches!(pending, AttachWaiter::None) => {
+                    self.fail_process(&process, &EventsError::Replaced);
                 }
-                None if matches!(pending, Pending::Nobody) => {
+                None if matches!(pending, AttachWaiter::None) => {
                     let text = format!("unknown process id {}", process.id());
-                    self.give_up(&process, &Broken::Unknown(text));
+                    self.fail_process(&process, &EventsError::Unknown(text));
                 }
-                Some(_) | None => self.drop_pending(&process, pending),
+                Some(_) | None => self.fail_waiter(&process, pending),
             }
         }
-        self.handle_deferred();
+        self.run_deferred_calls();
     }
 
     /// It cannot be attached, or was not started.
-    fn drop_pending(&mut self, process: &Arc<ProcessEvents>, pending: Pending) {
-        self.processes.forget(process);
+    fn fail_waiter(&mut self, process: &Arc<ProcessEvents>, pending: AttachWaiter) {
+        self.processes.remove(process);
         let error = match &pending {
-            Pending::Attach(_) => ExecServerError::UnknownProcess(process.id().clone()),
-            Pending::Start(_) | Pending::Nobody => self.not_started(),
+            AttachWaiter::Attach(_) => ExecServerError::UnknownProcess(process.id().clone()),
+            AttachWaiter::Start(_) | AttachWaiter::None => self.not_started(),
         };
         pending.fail(error);
     }
 
     /// Takes the answer to `process/attach`, which was to begin after a number.
-    pub(super) fn handle_attached(
+    pub(super) fn handle_attach_response(
         &mut self,
-        pending: Pending,
+        pending: AttachWaiter,
         process: &Arc<ProcessEvents>,
         after: OutputSeq,
-        result: Reply,
+        result: CallResult,
     ) {
-        if !self.processes.knows(process) {
-            return self.interrupt(pending);
+        if !self.processes.contains(process) {
+            return self.fail_interrupted(pending);
         }
         let answered = match result {
             Ok(answered) => answered,
-            Err(error) => return self.handle_unattached(pending, process, error),
+            Err(error) => return self.handle_attach_error(pending, process, error),
         };
         let attached = match serde_json::from_slice::<Attached>(&answered.result) {
             Ok(attached) => attached,
             Err(error) => {
                 let text = format!("result of `process/attach`: {error}");
-                self.give_up(process, &Broken::Malformed(text));
+                self.fail_process(process, &EventsError::Malformed(text));
                 // The caller decodes it, too, and tells.
                 return pending.settle(Ok(answered));
             }
         };
         if after >= attached.next_seq {
-            return self.handle_beyond(pending, process, after, attached.next_seq);
+            return self.handle_shorter_log(pending, process, after, attached.next_seq);
         }
         match pending {
-            Pending::Nobody => {}
-            Pending::Attach(reply) => {
-                self.has_started = true;
+            AttachWaiter::None => {}
+            AttachWaiter::Attach(reply) => {
+                self.handed_out_process = true;
                 // A handle that nobody took says so itself.
                 drop(reply.send(Ok(answered)));
             }
-            Pending::Start(reply) => {
-                self.has_started = true;
-                process.handle_launched();
-                let answered = self.started(process.id());
+            AttachWaiter::Start(reply) => {
+                self.handed_out_process = true;
+                process.handle_start_response();
+                let answered = self.start_response(process.id());
                 if reply.send(Ok(answered)).is_err() {
                     // Whether it is the one that was to be started is only likely: it is left alone.
-                    self.part_with(process);
+                    self.detach(process);
                 }
             }
         }
     }
 
     /// There are fewer events than there were: it is another process.
-    fn handle_beyond(
+    fn handle_shorter_log(
         &mut self,
-        pending: Pending,
+        pending: AttachWaiter,
         process: &Arc<ProcessEvents>,
         after: OutputSeq,
         next: OutputSeq,
     ) {
-        self.give_up(process, &Broken::Another);
+        self.fail_process(process, &EventsError::Replaced);
         pending.fail(ExecServerError::NoSuchEvent {
             process: process.id().clone(),
             after,
@@ -293,58 +295,58 @@ impl Connection {
         });
     }
 
-    fn handle_unattached(
+    fn handle_attach_error(
         &mut self,
-        pending: Pending,
+        pending: AttachWaiter,
         process: &Arc<ProcessEvents>,
         error: ExecServerError,
     ) {
         match pending {
-            Pending::Nobody => {
-                let broken = unread(error);
-                self.give_up(process, &broken);
+            AttachWaiter::None => {
+                let failure = read_failure(error);
+                self.fail_process(process, &failure);
             }
-            Pending::Attach(_) => {
-                self.processes.forget(process);
+            AttachWaiter::Attach(_) => {
+                self.processes.remove(process);
                 pending.fail(error);
             }
-            Pending::Start(_) => self.drop_pending(process, pending),
+            AttachWaiter::Start(_) => self.fail_waiter(process, pending),
         }
     }
 
     /// Makes the answer to a start that came to something.
-    pub(super) fn started(&self, id: &ProcessId) -> Answered {
+    pub(super) fn start_response(&self, id: &ProcessId) -> RawResponse {
         let started = Started {
             process_id: id.clone(),
             sandbox_type: None,
         };
-        self.answered(&started)
+        self.make_response(&started)
     }
 
-    fn attached(&self, process: &ProcessEvents) -> Answered {
+    fn attach_response(&self, process: &ProcessEvents) -> RawResponse {
         let status = process.status();
-        self.answered(&Attached {
+        self.make_response(&Attached {
             next_seq: status.next_seq,
             running: status.exit.is_none(),
         })
     }
 
-    fn answered(&self, result: &impl Serialize) -> Answered {
-        Answered {
+    fn make_response(&self, result: &impl Serialize) -> RawResponse {
+        RawResponse {
             result: Bytes::from(serde_json::to_vec(result).unwrap_or_default()),
             data: None,
-            kept: None,
+            release_guard: None,
             connection: self.number,
         }
     }
 
     /// Whoever waits for it hears that the connection broke.
-    fn interrupt(&self, pending: Pending) {
+    fn fail_interrupted(&self, pending: AttachWaiter) {
         let error = match &pending {
-            Pending::Start(_) => self.not_started(),
-            Pending::Attach(_) | Pending::Nobody => ExecServerError::Interrupted {
+            AttachWaiter::Start(_) => self.not_started(),
+            AttachWaiter::Attach(_) | AttachWaiter::None => ExecServerError::Interrupted {
                 method: AttachProcess::NAME.as_str(),
-                reason: self.cause.clone(),
+                reason: self.last_cause.clone(),
             },
         };
         pending.fail(error);

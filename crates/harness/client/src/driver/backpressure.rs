@@ -14,43 +14,43 @@ const AWAITED_LAG_BYTES: u64 = 16 << 20;
 const MAX_LAG_BYTES: u64 = 256 << 20;
 /// How far they may lag behind with the grant: each process has its own window then, and this is as
 /// many windows as a session has processes.
-const WINDOWED_LAG_BYTES: u64 = 1 << 30;
+const PER_PROCESS_LAG_BYTES: u64 = 1 << 30;
 /// How often, and how many messages at a time, are read where there is little room.
-pub(super) const SLOW_PERIOD: Duration = Duration::from_millis(10);
-pub(super) const SLOW_MESSAGES: u32 = 4;
+pub(super) const THROTTLE_PERIOD: Duration = Duration::from_millis(10);
+pub(super) const THROTTLE_MESSAGES: u32 = 4;
 
 /// Who holds back a process that is not followed fast enough.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Windows {
+pub(super) enum FlowControlMode {
     /// The server, each by what was acknowledged of it.
     PerProcess,
     /// The connection, all of them.
-    Shared,
+    PerConnection,
 }
 
 /// Whether there is room for what would be read.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Room {
-    Enough,
+pub(super) enum ReadMode {
+    Normal,
     /// Somebody waits for an answer behind it.
-    Little,
-    None,
+    Throttled,
+    Paused,
 }
 
-impl Room {
+impl ReadMode {
     /// Looks how far followers lag behind, and whether anybody waits for an answer.
-    pub(super) fn with(windows: Windows, lag: u64, awaited: bool) -> Self {
-        let enough = match windows {
-            Windows::PerProcess => WINDOWED_LAG_BYTES,
-            Windows::Shared if awaited => AWAITED_LAG_BYTES,
-            Windows::Shared => LAG_BYTES,
+    pub(super) fn for_lag(flow_control: FlowControlMode, lag: u64, awaited: bool) -> Self {
+        let limit = match flow_control {
+            FlowControlMode::PerProcess => PER_PROCESS_LAG_BYTES,
+            FlowControlMode::PerConnection if awaited => AWAITED_LAG_BYTES,
+            FlowControlMode::PerConnection => LAG_BYTES,
         };
-        if lag < enough {
-            Self::Enough
+        if lag < limit {
+            Self::Normal
         } else if awaited && lag < MAX_LAG_BYTES {
-            Self::Little
+            Self::Throttled
         } else {
-            Self::None
+            Self::Paused
         }
     }
 }
@@ -60,19 +60,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_read_to_although_followers_lag() {
-        let with = |lag, awaited| Room::with(Windows::Shared, lag, awaited);
-        assert_eq!(with(0, false), Room::Enough);
-        assert_eq!(with(LAG_BYTES, false), Room::None);
-        assert_eq!(with(LAG_BYTES, true), Room::Enough);
-        assert_eq!(with(AWAITED_LAG_BYTES, true), Room::Little);
-        assert_eq!(with(MAX_LAG_BYTES, true), Room::None);
+    fn awaited_response_raises_the_lag_limit() {
+        let mode = |lag, awaited| ReadMode::for_lag(FlowControlMode::PerConnection, lag, awaited);
+        assert_eq!(mode(0, false), ReadMode::Normal);
+        assert_eq!(mode(LAG_BYTES, false), ReadMode::Paused);
+        assert_eq!(mode(LAG_BYTES, true), ReadMode::Normal);
+        assert_eq!(mode(AWAITED_LAG_BYTES, true), ReadMode::Throttled);
+        assert_eq!(mode(MAX_LAG_BYTES, true), ReadMode::Paused);
     }
 
     #[test]
-    fn with_windows_of_their_own_processes_hold_up_nobody() {
-        let with = |lag| Room::with(Windows::PerProcess, lag, false);
-        assert_eq!(with(MAX_LAG_BYTES), Room::Enough);
-        assert_eq!(with(WINDOWED_LAG_BYTES), Room::None);
+    fn per_process_windows_allow_a_larger_lag() {
+        let mode = |lag| ReadMode::for_lag(FlowControlMode::PerProcess, lag, false);
+        assert_eq!(mode(MAX_LAG_BYTES), ReadMode::Normal);
+        assert_eq!(mode(PER_PROCESS_LAG_BYTES), ReadMode::Paused);
     }
 }

@@ -12,23 +12,23 @@ use exec_wire::{
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
-    client_shared::Kept, error::ExecServerError, events::ProcessEvents, filesystem::Gathered,
-    http::QueuedBody,
+    client_shared::ReleaseGuard, error::ExecServerError, events::ProcessEvents,
+    filesystem::ChangeQueue, http::BodyQueue,
 };
 
 /// What a call comes to.
-pub(crate) type Reply = Result<Answered, ExecServerError>;
+pub(crate) type CallResult = Result<RawResponse, ExecServerError>;
 
 /// A result, not yet decoded. It is a part of the message that it came in: a file's content is
 /// large, and not copied to pass it on.
 #[derive(Debug)]
-pub(crate) struct Answered {
+pub(crate) struct RawResponse {
     /// The result's text.
     pub(crate) result: Bytes,
     /// The data member, if it travelled raw.
     pub(crate) data: Option<Bytes>,
     /// What the call has opened. It is closed if nobody takes the answer.
-    pub(crate) kept: Option<Kept>,
+    pub(crate) release_guard: Option<ReleaseGuard>,
     /// Where it came from.
     pub(crate) connection: ConnectionNumber,
 }
@@ -38,71 +38,71 @@ pub(crate) struct Answered {
 pub(crate) struct ConnectionNumber(pub(crate) u64);
 
 /// Makes the request once its id is known, and again for every connection that it is sent on.
-pub(crate) type Request = Box<dyn Fn(&RequestId) -> Outgoing + Send>;
+pub(crate) type RequestBuilder = Box<dyn Fn(&RequestId) -> Outgoing + Send>;
 
 /// A call on its way to the server.
-pub(crate) struct Ask {
+pub(crate) struct Call {
     pub(crate) method: MethodName,
-    pub(crate) request: Request,
+    pub(crate) request: RequestBuilder,
     /// Whether it is made again over another connection.
-    pub(crate) repeat: Repeat,
+    pub(crate) retry: RetryPolicy,
     /// The process of the server that it is about, if it is about one: another session may go on with
     /// that.
-    pub(crate) about: Option<Arc<ProcessEvents>>,
-    pub(crate) waiter: Waiter,
+    pub(crate) target: Option<Arc<ProcessEvents>>,
+    pub(crate) sink: ResponseSink,
 }
 
-impl fmt::Debug for Ask {
+impl fmt::Debug for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ask")
+        f.debug_struct("Call")
             .field("method", &self.method)
-            .field("waiter", &self.waiter)
+            .field("sink", &self.sink)
             .finish_non_exhaustive()
     }
 }
 
 /// Who waits for an answer.
 #[derive(Debug)]
-pub(crate) enum Waiter {
+pub(crate) enum ResponseSink {
     /// A caller.
-    Call(oneshot::Sender<Reply>),
+    Call(oneshot::Sender<CallResult>),
     /// A caller who starts a process.
-    Start(oneshot::Sender<Reply>, Arc<ProcessEvents>),
+    Start(oneshot::Sender<CallResult>, Arc<ProcessEvents>),
     /// A caller whose start was not answered before the connection broke: if the process can be read,
     /// it was started.
-    Adopt(oneshot::Sender<Reply>, Arc<ProcessEvents>),
+    ProbeStart(oneshot::Sender<CallResult>, Arc<ProcessEvents>),
     /// A process whose events have a gap.
-    Fill(Arc<ProcessEvents>),
+    FillGap(Arc<ProcessEvents>),
     /// Whoever wants the events of a process of the server, after a number.
-    Attach(Pending, Arc<ProcessEvents>, OutputSeq),
+    Attach(AttachWaiter, Arc<ProcessEvents>, OutputSeq),
     /// Whoever wants to know which processes of the server are still there.
-    List(Vec<(Pending, Arc<ProcessEvents>)>),
+    LookUp(Vec<(AttachWaiter, Arc<ProcessEvents>)>),
     /// Nobody; the events of a process of the server are not wanted any more.
     Release(ProcessId),
     /// Nobody; a process that has failed is terminated.
-    End(Arc<ProcessEvents>),
+    Terminate(Arc<ProcessEvents>),
     /// A caller who works on files. If it gives up before the call is sent, it is not sent.
-    File(oneshot::Sender<Reply>, Opens),
+    Cancellable(oneshot::Sender<CallResult>, OpenedResource),
 }
 
-impl Waiter {
+impl ResponseSink {
     /// There is no answer.
     pub(super) fn fail(self, error: ExecServerError) {
         match self {
             Self::Call(reply)
             | Self::Start(reply, _)
-            | Self::Adopt(reply, _)
-            | Self::File(reply, _) => {
+            | Self::ProbeStart(reply, _)
+            | Self::Cancellable(reply, _) => {
                 // A caller that gave up needs no answer.
                 drop(reply.send(Err(error)));
             }
             Self::Attach(pending, ..) => pending.fail(error),
-            Self::List(processes) => {
+            Self::LookUp(processes) => {
                 for (pending, _) in processes {
                     pending.fail(error.clone());
                 }
             }
-            Self::Fill(_) | Self::End(_) | Self::Release(_) => {}
+            Self::FillGap(_) | Self::Terminate(_) | Self::Release(_) => {}
         }
     }
 
@@ -111,34 +111,34 @@ impl Waiter {
         match self {
             Self::Call(reply)
             | Self::Start(reply, _)
-            | Self::Adopt(reply, _)
-            | Self::File(reply, _) => !reply.is_closed(),
+            | Self::ProbeStart(reply, _)
+            | Self::Cancellable(reply, _) => !reply.is_closed(),
             Self::Attach(pending, ..) => pending.is_awaited(),
-            Self::Fill(_) | Self::End(_) | Self::List(_) | Self::Release(_) => true,
+            Self::FillGap(_) | Self::Terminate(_) | Self::LookUp(_) | Self::Release(_) => true,
         }
     }
 }
 
 /// Who waits for a process to be attached.
 #[derive(Debug)]
-pub(crate) enum Pending {
+pub(crate) enum AttachWaiter {
     /// Nobody: it was before.
-    Nobody,
+    None,
     /// A caller.
-    Attach(oneshot::Sender<Reply>),
+    Attach(oneshot::Sender<CallResult>),
     /// A caller whose start was not answered before the connection broke: if the server has the
     /// process, it was started.
-    Start(oneshot::Sender<Reply>),
+    Start(oneshot::Sender<CallResult>),
 }
 
-impl Pending {
+impl AttachWaiter {
     pub(super) fn fail(self, error: ExecServerError) {
         self.settle(Err(error));
     }
 
-    pub(super) fn settle(self, result: Reply) {
+    pub(super) fn settle(self, result: CallResult) {
         match self {
-            Self::Nobody => {}
+            Self::None => {}
             // A caller that gave up needs no answer.
             Self::Attach(reply) | Self::Start(reply) => drop(reply.send(result)),
         }
@@ -146,7 +146,7 @@ impl Pending {
 
     fn is_awaited(&self) -> bool {
         match self {
-            Self::Nobody => true,
+            Self::None => true,
             Self::Attach(reply) | Self::Start(reply) => !reply.is_closed(),
         }
     }
@@ -154,24 +154,24 @@ impl Pending {
 
 /// What a call opens on the server.
 #[derive(Debug)]
-pub(crate) enum Opens {
+pub(crate) enum OpenedResource {
     /// Nothing.
-    Nothing,
+    None,
     /// Nothing; it names what was opened on this connection.
-    Uses(ConnectionNumber),
+    UsesConnection(ConnectionNumber),
     /// A file.
     File(HandleId),
     /// A watch.
-    Watch(Arc<Gathered>),
+    Watch(Arc<ChangeQueue>),
     /// A watch for missing paths, and who is told when it is over.
-    Missing(u64, oneshot::Sender<()>),
+    MissingWatch(u64, oneshot::Sender<()>),
     /// A streamed body.
-    Body(Arc<QueuedBody>),
+    Body(Arc<BodyQueue>),
 }
 
 /// Whether a call can be made again without doing anything twice.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Repeat {
+pub(crate) enum RetryPolicy {
     /// It is: its effect is the same, however often it is asked.
     Always,
     /// It has no effect. It is made again if somebody still waits for the answer.
@@ -180,7 +180,7 @@ pub(crate) enum Repeat {
     Never,
 }
 
-impl Repeat {
+impl RetryPolicy {
     /// What a method comes to if nothing else is said.
     pub(crate) const fn of(method: MethodName) -> Self {
         match method {
@@ -234,40 +234,40 @@ impl Repeat {
 
 /// Calls that may wait in the channel, and as many that were taken off it while there is no
 /// connection; one more is refused.
-pub(crate) const QUEUE: usize = 1024;
+pub(crate) const MAX_QUEUED_CALLS: usize = 1024;
 
 #[derive(Debug)]
-pub(super) struct Queue {
-    asks: mpsc::Receiver<Ask>,
+pub(super) struct CallQueue {
+    calls: mpsc::Receiver<Call>,
     /// Calls that were taken off the channel and wait for a connection.
-    held: VecDeque<Ask>,
+    held: VecDeque<Call>,
 }
 
-impl Queue {
-    pub(super) fn new(asks: mpsc::Receiver<Ask>) -> Self {
+impl CallQueue {
+    pub(super) fn new(calls: mpsc::Receiver<Call>) -> Self {
         Self {
-            asks,
+            calls,
             held: VecDeque::new(),
         }
     }
 
     /// Waits for the next call. `None`: nobody is left who could make one. Cancelling loses none.
-    pub(super) async fn next(&mut self) -> Option<Ask> {
+    pub(super) async fn next(&mut self) -> Option<Call> {
         match self.held.pop_front() {
-            Some(ask) => Some(ask),
-            None => self.asks.recv().await,
+            Some(call) => Some(call),
+            None => self.calls.recv().await,
         }
     }
 
     /// Returns the next call, if there is one.
-    pub(super) fn try_next(&mut self) -> Option<Ask> {
+    pub(super) fn try_next(&mut self) -> Option<Call> {
         let held = self.held.pop_front();
-        held.or_else(|| self.asks.try_recv().ok())
+        held.or_else(|| self.calls.try_recv().ok())
     }
 
     /// Keeps a call until there is a connection.
-    pub(super) fn hold(&mut self, ask: Ask) {
-        self.held.push_back(ask);
+    pub(super) fn hold(&mut self, call: Call) {
+        self.held.push_back(call);
     }
 
     /// Waits for something else while calls wait for that. `None`: nobody needs it any more.
@@ -276,33 +276,33 @@ impl Queue {
         loop {
             tokio::select! {
                 done = &mut awaited => return Some(done),
-                ask = self.asks.recv(), if self.held.len() < QUEUE => self.hold(ask?),
+                call = self.calls.recv(), if self.held.len() < MAX_QUEUED_CALLS => self.hold(call?),
             }
         }
     }
 
     /// Fails every call that waits.
     pub(super) fn fail(&mut self, error: &ExecServerError) {
-        while let Some(ask) = self.try_next() {
-            ask.waiter.fail(error.clone());
+        while let Some(call) = self.try_next() {
+            call.sink.fail(error.clone());
         }
     }
 
     /// Fails every call that waits, but those about processes of the server.
     pub(super) fn fail_session(&mut self, error: &ExecServerError) {
-        let mut kept = VecDeque::new();
-        while let Some(ask) = self.try_next() {
-            if ask.about.is_some() {
-                kept.push_back(ask);
+        let mut server_calls = VecDeque::new();
+        while let Some(call) = self.try_next() {
+            if call.target.is_some() {
+                server_calls.push_back(call);
             } else {
-                ask.waiter.fail(error.clone());
+                call.sink.fail(error.clone());
             }
         }
-        self.held = kept;
+        self.held = server_calls;
     }
 
     /// Takes no further calls.
     pub(super) fn close(&mut self) {
-        self.asks.close();
+        self.calls.close();
     }
 }

@@ -19,77 +19,79 @@ use tokio::{
 };
 
 use super::{
-    backpressure::{Room, SLOW_MESSAGES, SLOW_PERIOD, Windows},
-    call::{Ask, ConnectionNumber, Pending, Queue, Repeat, Request, Waiter},
-    resume_state::Remains,
-    server_requests::Questions,
-    session_processes::Processes,
-    streams::{Bodies, Watches},
+    backpressure::{FlowControlMode, ReadMode, THROTTLE_MESSAGES, THROTTLE_PERIOD},
+    call::{
+        AttachWaiter, Call, CallQueue, ConnectionNumber, RequestBuilder, ResponseSink, RetryPolicy,
+    },
+    resume_state::ResumeState,
+    server_requests::ServerRequests,
+    session_processes::SessionProcesses,
+    streams::{FileWatches, HttpBodies},
 };
 use crate::{
     client::ConnectionState,
-    client_shared::Hub,
-    error::{ExecServerError, chain},
+    client_shared::ClientShared,
+    error::{ExecServerError, error_chain},
     events::ProcessEvents,
-    handshake::Opened,
+    handshake::OpenedSession,
 };
 
 /// How long a connection must last to count as one, if nothing was answered on it.
-const SETTLED: Duration = Duration::from_secs(1);
+const SETTLED_AFTER: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct ClientConnection {
     pub(super) link: Link,
     pub(super) number: ConnectionNumber,
     pub(super) encoding: Encoding,
-    pub(super) windows: Windows,
-    pub(super) calls: Calls<Sent>,
+    pub(super) flow_control: FlowControlMode,
+    pub(super) calls: Calls<SentCall>,
     pub(super) unanswered: usize,
     /// Messages that may be read although there is little room.
-    pub(super) allowance: u32,
-    pub(super) processes: Processes,
+    pub(super) throttle_allowance: u32,
+    pub(super) processes: SessionProcesses,
     /// Processes of the server whose events are not wanted any more; what still comes is of before.
     pub(super) releasing: BTreeSet<ProcessId>,
     /// Processes of the server that it was asked about: by their ids there may be others by now.
     pub(super) looking_up: Vec<Arc<ProcessEvents>>,
     /// Calls that wait for either. Bounded as those that are not answered.
-    pub(super) deferred: Vec<Ask>,
-    pub(super) watches: Watches,
-    pub(super) bodies: Bodies,
-    pub(super) questions: Questions,
-    pub(super) hub: Arc<Hub>,
+    pub(super) deferred_calls: Vec<Call>,
+    pub(super) watches: FileWatches,
+    pub(super) bodies: HttpBodies,
+    pub(super) server_requests: ServerRequests,
+    pub(super) shared: Arc<ClientShared>,
     /// What came before the session was there.
-    pub(super) early: Vec<Bytes>,
+    pub(super) early_messages: Vec<Bytes>,
     session: SessionId,
     opened_at: Instant,
     /// Why the connection before was given up.
-    pub(super) cause: String,
+    pub(super) last_cause: String,
     /// Since when nothing was achieved, while nothing is that should be.
-    pub(super) since: Option<Instant>,
+    pub(super) stalled_since: Option<Instant>,
     /// How many calls were made.
-    pub(super) asked: u64,
+    pub(super) calls_sent: u64,
     /// The last of them that was answered.
-    pub(super) answered: u64,
+    pub(super) last_answered: u64,
     /// Somebody was given a process, and has not had the time to follow it.
-    pub(super) has_started: bool,
+    pub(super) handed_out_process: bool,
 }
 
 /// A call that waits for its answer.
-pub(super) struct Sent {
+pub(super) struct SentCall {
     /// Which of the connection's calls.
     pub(super) number: u64,
     pub(super) method: MethodName,
-    pub(super) repeat: Repeat,
+    pub(super) retry: RetryPolicy,
     /// The process of the server that it is about, if it is about one.
-    pub(super) about: Option<Arc<ProcessEvents>>,
-    pub(super) waiter: Waiter,
+    pub(super) target: Option<Arc<ProcessEvents>>,
+    pub(super) sink: ResponseSink,
     /// Makes the request again, if it may be made again.
-    pub(super) again: Option<Request>,
+    pub(super) rebuild: Option<RequestBuilder>,
 }
 
-impl fmt::Debug for Sent {
+impl fmt::Debug for SentCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sent")
+        f.debug_struct("SentCall")
             .field("method", &self.method)
             .finish_non_exhaustive()
     }
@@ -97,7 +99,7 @@ impl fmt::Debug for Sent {
 
 /// Why a connection is given up.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-pub(super) enum Cause {
+pub(super) enum DisconnectCause {
     /// Transport: it broke.
     #[error("{0}")]
     Transport(String),
@@ -106,24 +108,24 @@ pub(super) enum Cause {
     Protocol(String),
 }
 
-impl From<Cause> for Disconnect {
-    fn from(cause: Cause) -> Self {
+impl From<DisconnectCause> for Disconnect {
+    fn from(cause: DisconnectCause) -> Self {
         match cause {
-            Cause::Transport(text) => Self::Transport(text),
-            Cause::Protocol(text) => Self::Protocol(text),
+            DisconnectCause::Transport(text) => Self::Transport(text),
+            DisconnectCause::Protocol(text) => Self::Protocol(text),
         }
     }
 }
 
-impl From<io::Error> for Cause {
+impl From<io::Error> for DisconnectCause {
     fn from(error: io::Error) -> Self {
         Self::Transport(format!("connection cannot be written to: {error}"))
     }
 }
 
-impl From<ReadError> for Cause {
+impl From<ReadError> for DisconnectCause {
     fn from(error: ReadError) -> Self {
-        let text = format!("connection cannot be read: {}", chain(&error));
+        let text = format!("connection cannot be read: {}", error_chain(&error));
         match error {
             ReadError::TooLong(_) | ReadError::Protocol(_) | ReadError::InvalidUtf8 => {
                 Self::Protocol(text)
@@ -133,9 +135,13 @@ impl From<ReadError> for Cause {
     }
 }
 
-impl Connection {
+impl ClientConnection {
     /// Takes a link into use, with nothing started and nothing asked.
-    pub(super) fn new(opened: Opened, number: ConnectionNumber, hub: &Arc<Hub>) -> Self {
+    pub(super) fn new(
+        opened: OpenedSession,
+        number: ConnectionNumber,
+        shared: &Arc<ClientShared>,
+    ) -> Self {
         let session = opened.session;
         let granted = |extension| session.extensions.contains(&extension);
         let encoding = if granted(Extension::BinaryData) {
@@ -143,50 +149,50 @@ impl Connection {
         } else {
             Encoding::Text
         };
-        let windows = if granted(Extension::Acknowledge) {
-            Windows::PerProcess
+        let flow_control = if granted(Extension::Acknowledge) {
+            FlowControlMode::PerProcess
         } else {
-            Windows::Shared
+            FlowControlMode::PerConnection
         };
         let id = session.session_id.clone();
-        hub.handle_session(session, windows == Windows::PerProcess);
+        shared.handle_session(session, flow_control == FlowControlMode::PerProcess);
         Self {
             link: opened.link,
             number,
             encoding,
-            windows,
+            flow_control,
             // Bounded by whoever asks: callers by their number, others by that of processes.
             calls: Calls::new(usize::MAX),
             unanswered: 0,
-            allowance: 0,
-            processes: Processes::default(),
+            throttle_allowance: 0,
+            processes: SessionProcesses::default(),
             releasing: BTreeSet::new(),
             looking_up: Vec::new(),
-            deferred: Vec::new(),
-            watches: Watches::default(),
-            bodies: Bodies::default(),
-            questions: Questions::default(),
-            hub: Arc::clone(hub),
-            early: opened.early,
+            deferred_calls: Vec::new(),
+            watches: FileWatches::default(),
+            bodies: HttpBodies::default(),
+            server_requests: ServerRequests::default(),
+            shared: Arc::clone(shared),
+            early_messages: opened.early_messages,
             session: id,
             opened_at: Instant::now(),
-            cause: String::new(),
-            since: None,
-            asked: 0,
-            answered: 0,
-            has_started: false,
+            last_cause: String::new(),
+            stalled_since: None,
+            calls_sent: 0,
+            last_answered: 0,
+            handed_out_process: false,
         }
     }
 
     /// A call was answered: the connection is of use.
-    pub(super) fn handle_use(&mut self, number: u64) {
-        self.since = None;
-        self.answered = self.answered.max(number);
+    pub(super) fn record_response(&mut self, number: u64) {
+        self.stalled_since = None;
+        self.last_answered = self.last_answered.max(number);
     }
 
     /// Tells whether anything was answered.
-    pub(super) fn has_answered(&self) -> bool {
-        self.answered > 0
+    pub(super) fn has_response(&self) -> bool {
+        self.last_answered > 0
     }
 
     /// Returns how long it lasts.
@@ -195,57 +201,67 @@ impl Connection {
     }
 
     /// Fails what cannot be made again, and keeps the rest. `gone`: nothing will be made again.
-    pub(super) fn into_remains(mut self, cause: &Cause, gone: Option<&Disconnect>) -> Remains {
+    pub(super) fn into_resume_state(
+        mut self,
+        cause: &DisconnectCause,
+        gone: Option<&Disconnect>,
+    ) -> ResumeState {
         // One that lasted was of use, though nothing was answered: what was asked may take its time.
-        let since = self.since.filter(|_| self.age() < SETTLED);
-        self.processes.past.handle_answered(self.answered);
+        let since = self.stalled_since.filter(|_| self.age() < SETTLED_AFTER);
+        self.processes
+            .finished
+            .confirm_responses(self.last_answered);
         self.watches.disconnect();
         self.bodies.disconnect(&cause.clone().into());
-        let mut remains = Remains {
+        let mut resume_state = ResumeState {
             session: self.session,
             cause: cause.to_string(),
             since: since.unwrap_or_else(Instant::now),
             processes: self.processes,
             pending: Vec::new(),
-            repeats: Vec::new(),
-            unsent: self.deferred,
+            retries: Vec::new(),
+            unsent: self.deferred_calls,
         };
-        for Sent {
+        for SentCall {
             method,
-            repeat,
-            about,
-            waiter,
-            again,
+            retry,
+            target,
+            sink,
+            rebuild,
             ..
         } in self.calls.drain()
         {
-            match (waiter, again) {
+            match (sink, rebuild) {
                 // They are asked about anew, if their processes are still of interest.
-                (Waiter::End(_) | Waiter::Release(_), _) => {}
-                (Waiter::Attach(pending, process, _), _) => {
-                    remains.pending.push((pending, process));
+                (ResponseSink::Terminate(_) | ResponseSink::Release(_), _) => {}
+                (ResponseSink::Attach(pending, process, _), _) => {
+                    resume_state.pending.push((pending, process));
                 }
-                (Waiter::List(processes), _) => remains.pending.extend(processes),
-                (Waiter::Fill(process), _) => process.handle_unread(),
-                (Waiter::Start(reply, process), _) => {
-                    remains.pending.push((Pending::Start(reply), process));
+                (ResponseSink::LookUp(processes), _) => resume_state.pending.extend(processes),
+                (ResponseSink::FillGap(process), _) => process.handle_read_interrupted(),
+                (ResponseSink::Start(reply, process), _) => {
+                    resume_state
+                        .pending
+                        .push((AttachWaiter::Start(reply), process));
                 }
-                (Waiter::Adopt(reply, process), _) => {
-                    process.handle_unread();
-                    remains.pending.push((Pending::Start(reply), process));
+                (ResponseSink::ProbeStart(reply, process), _) => {
+                    process.handle_read_interrupted();
+                    resume_state
+                        .pending
+                        .push((AttachWaiter::Start(reply), process));
                 }
-                (waiter, Some(request)) => {
-                    if waiter.is_awaited() || repeat == Repeat::Always {
-                        remains.repeats.push(Ask {
+                (sink, Some(request)) => {
+                    if sink.is_awaited() || retry == RetryPolicy::Always {
+                        resume_state.retries.push(Call {
                             method,
                             request,
-                            repeat,
-                            about,
-                            waiter,
+                            retry,
+                            target,
+                            sink,
                         });
                     }
                 }
-                (waiter, None) => waiter.fail(match gone {
+                (sink, None) => sink.fail(match gone {
                     Some(gone) => gone.clone().into(),
                     None => ExecServerError::Interrupted {
                         method: method.as_str(),
@@ -254,64 +270,65 @@ impl Connection {
                 }),
             }
         }
-        remains
+        resume_state
     }
 }
 
 /// What is encoded before it is flushed although more is asked.
-const GATHER_BYTES: usize = 256 << 10;
+const MAX_BATCH_BYTES: usize = 256 << 10;
 /// Messages that are handled in a row, if they are there, before anything else is looked at.
-const READ_AT_ONCE: usize = 64;
+const MAX_READ_BATCH: usize = 64;
 /// How long a peer may take to read the last words.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-impl Connection {
+impl ClientConnection {
     /// Runs until nobody needs the connection, or it breaks.
-    pub(super) async fn drive(&mut self, queue: &mut Queue) -> Result<(), Cause> {
-        for message in std::mem::take(&mut self.early) {
+    pub(super) async fn drive(&mut self, queue: &mut CallQueue) -> Result<(), DisconnectCause> {
+        for message in std::mem::take(&mut self.early_messages) {
             self.handle_message(&message)?;
         }
         loop {
-            let room = self.room();
-            let may_read = room == Room::Enough || (room == Room::Little && self.allowance > 0);
-            let slow = room == Room::Little && self.allowance == 0;
-            let may_ask = self.may_ask();
+            let read_mode = self.read_mode();
+            let may_read = read_mode == ReadMode::Normal
+                || (read_mode == ReadMode::Throttled && self.throttle_allowance > 0);
+            let slow = read_mode == ReadMode::Throttled && self.throttle_allowance == 0;
+            let can_send = self.can_send();
             tokio::select! {
-                flushed = tend(&mut *self.link.writer) => {
+                flushed = flush_or_upkeep(&mut *self.link.writer) => {
                     flushed?;
-                    self.questions.handle_flushed();
+                    self.server_requests.handle_flushed();
                 }
                 message = self.link.reader.next(), if may_read => {
                     let message = message?.ok_or_else(hung_up)?;
-                    self.allowance = self.allowance.saturating_sub(1);
+                    self.throttle_allowance = self.throttle_allowance.saturating_sub(1);
                     self.handle_message(&message)?;
-                    self.read_on()?;
-                    if std::mem::take(&mut self.has_started) {
+                    self.read_available()?;
+                    if std::mem::take(&mut self.handed_out_process) {
                         // Output that is here already may be more than is retained for somebody who
                         // does not follow yet.
                         yield_now().await;
                     }
                 }
-                () = sleep(SLOW_PERIOD), if slow => self.allowance = SLOW_MESSAGES,
-                ask = queue.next(), if may_ask => match ask {
-                    Some(ask) => {
+                () = sleep(THROTTLE_PERIOD), if slow => self.throttle_allowance = THROTTLE_MESSAGES,
+                call = queue.next(), if can_send => match call {
+                    Some(call) => {
                         // What was let go of before makes room for it.
-                        self.handle_poked();
-                        self.handle_ask(ask);
-                        self.take_asked(queue)?;
+                        self.handle_wakeup();
+                        self.handle_call(call);
+                        self.take_queued_calls(queue)?;
                     }
                     None => {
-                        self.handle_poked();
+                        self.handle_wakeup();
                         // A peer that does not take them finds the connection closed all the same.
-                        drop(timeout(LAST_WORDS, self.link.writer.close()).await);
+                        drop(timeout(CLOSE_TIMEOUT, self.link.writer.close()).await);
                         return Ok(());
                     }
                 },
-                answer = self.questions.next_answer(), if !self.questions.is_empty() => {
-                    self.say(answer);
+                answer = self.server_requests.next_response(), if !self.server_requests.is_empty() => {
+                    self.send_response(answer);
                 }
-                () = self.hub.poked() => self.handle_poked(),
-                path = changed(&mut self.link.path) => self.hub.set_connection(match path {
+                () = self.shared.wait_for_wakeup() => self.handle_wakeup(),
+                path = path_changed(&mut self.link.path) => self.shared.set_connection(match path {
                     Path::There => ConnectionState::Connected,
                     Path::Lost => ConnectionState::Reconnecting,
                 }),
@@ -320,9 +337,9 @@ impl Connection {
     }
 
     /// Handles what else was read already.
-    fn read_on(&mut self) -> Result<(), Cause> {
-        for _ in 0..READ_AT_ONCE {
-            if self.has_started || self.room() != Room::Enough {
+    fn read_available(&mut self) -> Result<(), DisconnectCause> {
+        for _ in 0..MAX_READ_BATCH {
+            if self.handed_out_process || self.read_mode() != ReadMode::Normal {
                 break;
             }
             let Some(message) = self.link.reader.next().now_or_never() else {
@@ -334,36 +351,42 @@ impl Connection {
     }
 
     /// Takes what else was asked already, and sends it without going to sleep before.
-    fn take_asked(&mut self, queue: &mut Queue) -> Result<(), Cause> {
-        while self.may_ask()
-            && let Some(ask) = queue.try_next()
+    fn take_queued_calls(&mut self, queue: &mut CallQueue) -> Result<(), DisconnectCause> {
+        while self.can_send()
+            && let Some(call) = queue.try_next()
         {
-            self.handle_ask(ask);
+            self.handle_call(call);
         }
         if let Some(flushed) = self.link.writer.flush().now_or_never() {
             flushed?;
-            self.questions.handle_flushed();
+            self.server_requests.handle_flushed();
         }
         Ok(())
     }
 
     /// Tells whether the link takes another request.
-    fn may_ask(&self) -> bool {
-        self.link.writer.buffered() < GATHER_BYTES && self.unanswered < self.link.most_unanswered
+    fn can_send(&self) -> bool {
+        self.link.writer.buffered() < MAX_BATCH_BYTES && self.unanswered < self.link.most_unanswered
     }
 
     /// Tells whether there is room for what would be read.
-    fn room(&self) -> Room {
-        let look = || Room::with(self.windows, self.hub.lag(), self.hub.is_awaited());
-        let full = look() != Room::Enough;
-        self.hub.set_full(full);
+    fn read_mode(&self) -> ReadMode {
+        let mode = || {
+            ReadMode::for_lag(
+                self.flow_control,
+                self.shared.lag(),
+                self.shared.has_waiters(),
+            )
+        };
+        let lagging = mode() != ReadMode::Normal;
+        self.shared.set_reading_paused(lagging);
         // Looked at again: who caught up before it was said that this matters told nobody.
-        if full { look() } else { Room::Enough }
+        if lagging { mode() } else { ReadMode::Normal }
     }
 }
 
 /// Waits until the path below a link is lost, or found again.
-async fn changed(path: &mut Option<watch::Receiver<Path>>) -> Path {
+async fn path_changed(path: &mut Option<watch::Receiver<Path>>) -> Path {
     if let Some(watched) = path
         && watched.changed().await.is_ok()
     {
@@ -373,12 +396,12 @@ async fn changed(path: &mut Option<watch::Receiver<Path>>) -> Path {
     std::future::pending().await
 }
 
-fn hung_up() -> Cause {
-    Cause::Transport("server hung up".to_owned())
+fn hung_up() -> DisconnectCause {
+    DisconnectCause::Transport("server hung up".to_owned())
 }
 
 /// Flushes what is buffered, or waits until the link itself has something to flush.
-async fn tend(writer: &mut dyn MessageWriter) -> io::Result<()> {
+async fn flush_or_upkeep(writer: &mut dyn MessageWriter) -> io::Result<()> {
     if writer.buffered() == 0 {
         poll_fn(|cx| writer.poll_upkeep(cx)).await;
     }

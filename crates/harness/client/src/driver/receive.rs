@@ -12,21 +12,21 @@ use exec_wire::{
 use serde_json::value::RawValue;
 
 use super::{
-    backpressure::Windows,
-    call::{Answered, Opens, Reply, Waiter},
-    connection::{Cause, Connection},
+    backpressure::FlowControlMode,
+    call::{CallResult, OpenedResource, RawResponse, ResponseSink},
+    connection::{ClientConnection, DisconnectCause},
 };
 use crate::{
-    client_shared::{Kept, Released},
+    client_shared::{DeferredRelease, ReleaseGuard},
     error::ExecServerError,
-    events::{Broken, Missing, Owner, ProcessEvents},
-    notification::{self, Told, Undecodable},
+    events::{EventsError, OutputGap, ProcessEvents, ProcessOwner},
+    notification::{self, NotificationError, ServerNotification},
 };
 
-impl Connection {
-    pub(super) fn handle_message(&mut self, frame: &Bytes) -> Result<(), Cause> {
+impl ClientConnection {
+    pub(super) fn handle_message(&mut self, frame: &Bytes) -> Result<(), DisconnectCause> {
         let malformed = |error: &dyn std::error::Error| {
-            Cause::Protocol(format!("server sent a malformed message: {error}"))
+            DisconnectCause::Protocol(format!("server sent a malformed message: {error}"))
         };
         let (text, data) = match split_binary(frame) {
             None => (frame.clone(), None),
@@ -35,72 +35,76 @@ impl Connection {
         };
         let message = Message::decode_with(&text, data).map_err(|error| malformed(&error))?;
         match message {
-            Message::Notification(told) => self.handle_notification(&told)?,
+            Message::Notification(message) => self.handle_notification(&message)?,
             Message::Request(request) => {
-                let answer = self.questions.handle_request(&request, &self.processes);
-                self.say(answer);
+                let answer = self
+                    .server_requests
+                    .handle_request(&request, &self.processes);
+                self.send_response(answer);
             }
             answer @ (Message::Response(_) | Message::Error(_)) => {
                 if let Some(answer) = self.calls.handle_answer(answer) {
                     self.unanswered -= 1;
-                    self.handle_use(answer.waiter.number);
-                    let answered = |result: &RawValue| Answered {
+                    self.record_response(answer.waiter.number);
+                    let answered = |result: &RawValue| RawResponse {
                         result: text.slice_ref(result.get().as_bytes()),
                         data: answer.data,
-                        kept: None,
+                        release_guard: None,
                         connection: self.number,
                     };
                     let result = answer.result.map(answered);
                     let result = result.map_err(ExecServerError::Remote);
-                    self.handle_answer(answer.waiter.waiter, result);
+                    self.handle_answer(answer.waiter.sink, result);
                 }
             }
         }
         Ok(())
     }
 
-    fn handle_notification(&mut self, told: &Notification<'_>) -> Result<(), Cause> {
-        match notification::decode(told) {
-            Ok(Told::Event(id, event)) => {
+    fn handle_notification(&mut self, message: &Notification<'_>) -> Result<(), DisconnectCause> {
+        match notification::decode(message) {
+            Ok(ServerNotification::Event(id, event)) => {
                 if !self.releasing.contains(&id)
                     && let Some(process) = self.processes.find(&id)
                 {
                     let closed = matches!(event, Event::Closed(_));
                     let recorded = process.handle_event(event);
-                    self.go_on(&process, recorded);
-                    if closed && process.is_failed() && process.owner() == Owner::Session {
-                        self.let_go(&process);
-                        self.processes.retire(&process);
+                    self.apply_recorded(&process, recorded);
+                    if closed && process.is_failed() && process.owner() == ProcessOwner::Session {
+                        self.release_unacked(&process);
+                        self.processes.finish(&process);
                     }
                 }
             }
-            Ok(Told::Started(started)) => {
+            Ok(ServerNotification::Started(started)) => {
                 if let Some(process) = self.processes.find(&started.process_id) {
                     process.handle_started(&started);
                 }
             }
-            Ok(Told::Changed(changed)) => self.watches.handle_changed(changed),
-            Ok(Told::MissingChanged(changed)) => self.watches.handle_missing_changed(changed),
-            Ok(Told::Decided(decision)) => {
+            Ok(ServerNotification::Changed(changed)) => self.watches.handle_changed(changed),
+            Ok(ServerNotification::MissingChanged(changed)) => {
+                self.watches.handle_missing_changed(changed)
+            }
+            Ok(ServerNotification::Decided(decision)) => {
                 let process = self.processes.find(&decision.process_id);
-                if let Some(watch) = process.as_ref().and_then(|process| process.watch()) {
-                    watch.watcher().record(decision);
+                if let Some(hook) = process.as_ref().and_then(|process| process.network_hook()) {
+                    hook.watcher().record(decision);
                 }
             }
-            Ok(Told::BodyDelta(delta, data)) => {
+            Ok(ServerNotification::BodyDelta(delta, data)) => {
                 if let Some(request_id) = self.bodies.handle_delta(delta, data) {
-                    self.tell(&CancelHttpRequest { request_id });
+                    self.send_unanswered(&CancelHttpRequest { request_id });
                 }
             }
-            Ok(Told::Unknown) => {}
-            Err(Undecodable { process, reason }) => {
-                let text = format!("`{}` does not decode: {reason}", told.method);
+            Ok(ServerNotification::Unknown) => {}
+            Err(NotificationError { process, reason }) => {
+                let text = format!("`{}` does not decode: {reason}", message.method);
                 match process {
-                    None => return Err(Cause::Protocol(text)),
+                    None => return Err(DisconnectCause::Protocol(text)),
                     // Others are not concerned.
                     Some(id) => {
                         if let Some(process) = self.processes.find(&id) {
-                            self.go_on(&process, Err(Broken::Malformed(text)));
+                            self.apply_recorded(&process, Err(EventsError::Malformed(text)));
                         }
                     }
                 }
@@ -110,78 +114,80 @@ impl Connection {
     }
 
     /// Acts on what recording came to.
-    pub(super) fn go_on(
+    pub(super) fn apply_recorded(
         &mut self,
         process: &Arc<ProcessEvents>,
-        recorded: Result<Option<Missing>, Broken>,
+        recorded: Result<Option<OutputGap>, EventsError>,
     ) {
         match recorded {
             Ok(None) => {}
             Ok(Some(missing)) => {
-                self.read(process, missing, Waiter::Fill(Arc::clone(process)));
+                self.read_output(process, missing, ResponseSink::FillGap(Arc::clone(process)));
             }
-            Err(broken) => self.give_up(process, &broken),
+            Err(failure) => self.fail_process(process, &failure),
         }
         match process.owner() {
-            Owner::Session => {
+            ProcessOwner::Session => {
                 self.acknowledge(process);
-                self.tidy(process);
+                self.remove_if_done(process);
             }
-            Owner::Server => self.take_turn(process),
+            ProcessOwner::Server => self.apply_flow_control(process),
         }
     }
 
     /// Fails one process: its events are lost, the others are not concerned.
-    pub(super) fn give_up(&mut self, process: &Arc<ProcessEvents>, broken: &Broken) {
+    pub(super) fn fail_process(&mut self, process: &Arc<ProcessEvents>, failure: &EventsError) {
         // The server is told once.
-        if process.fail(broken.error(process.id())) {
-            tracing::warn!(process = %process.id(), %broken, "process is given up");
+        if process.fail(failure.error(process.id())) {
+            tracing::warn!(process = %process.id(), %failure, "process is given up");
             match process.owner() {
-                Owner::Session => self.end(process),
-                Owner::Server => self.part_with(process),
+                ProcessOwner::Session => self.terminate_failed(process),
+                ProcessOwner::Server => self.detach(process),
             }
         }
     }
 }
 
-impl Connection {
-    pub(super) fn handle_answer(&mut self, waiter: Waiter, result: Reply) {
-        match waiter {
-            Waiter::Call(reply) => drop(reply.send(result)),
-            Waiter::Start(reply, process) => {
+impl ClientConnection {
+    pub(super) fn handle_answer(&mut self, sink: ResponseSink, result: CallResult) {
+        match sink {
+            ResponseSink::Call(reply) => drop(reply.send(result)),
+            ResponseSink::Start(reply, process) => {
                 let started = result.is_ok();
-                self.has_started |= started;
-                process.handle_launched();
+                self.handed_out_process |= started;
+                process.handle_start_response();
                 if !started {
-                    self.processes.forget(&process);
+                    self.processes.remove(&process);
                 }
                 // Nobody waits for it any more: it is to be ended.
                 if reply.send(result).is_err() && started {
                     self.terminate(&process);
-                    if process.owner() == Owner::Server {
-                        self.part_with(&process);
+                    if process.owner() == ProcessOwner::Server {
+                        self.detach(&process);
                     }
                 }
             }
-            Waiter::Adopt(reply, process) => self.handle_adopted(reply, &process, result),
-            Waiter::Attach(pending, process, after) => {
-                self.handle_attached(pending, &process, after, result);
+            ResponseSink::ProbeStart(reply, process) => {
+                self.handle_start_probe(reply, &process, result)
             }
-            Waiter::List(processes) => self.handle_listed(processes, &result),
-            Waiter::Release(id) => self.handle_released(&id),
-            Waiter::Fill(process) => self.handle_page(&process, result),
-            Waiter::End(process) => self.handle_ended(&process, result),
-            Waiter::File(reply, opens) => {
-                self.bodies.handle_answer(&opens, result.is_ok());
+            ResponseSink::Attach(pending, process, after) => {
+                self.handle_attach_response(pending, &process, after, result);
+            }
+            ResponseSink::LookUp(processes) => self.handle_process_list(processes, &result),
+            ResponseSink::Release(id) => self.handle_release_response(&id),
+            ResponseSink::FillGap(process) => self.handle_page(&process, result),
+            ResponseSink::Terminate(process) => self.handle_terminated(&process, result),
+            ResponseSink::Cancellable(reply, resource) => {
+                self.bodies.handle_answer(&resource, result.is_ok());
                 let result = match result {
-                    Ok(answered) => Ok(Answered {
-                        kept: self
-                            .opened(opens)
-                            .map(|opened| Kept::new(&self.hub, opened)),
+                    Ok(answered) => Ok(RawResponse {
+                        release_guard: self
+                            .deferred_release(resource)
+                            .map(|release| ReleaseGuard::new(&self.shared, release)),
                         ..answered
                     }),
                     Err(error) => {
-                        self.watches.forget(&opens);
+                        self.watches.cancel(&resource);
                         Err(error)
                     }
                 };
@@ -192,26 +198,28 @@ impl Connection {
     }
 
     /// Forgets a process that has failed, unless its last events are still to be acknowledged.
-    fn handle_ended(&mut self, process: &Arc<ProcessEvents>, result: Reply) {
-        if !self.processes.knows(process) {
+    fn handle_terminated(&mut self, process: &Arc<ProcessEvents>, result: CallResult) {
+        if !self.processes.contains(process) {
             return;
         }
-        self.let_go(process);
+        self.release_unacked(process);
         let running = result.is_ok_and(|answered| {
             serde_json::from_slice(&answered.result).is_ok_and(|Terminated { running, .. }| running)
         });
-        if self.windows == Windows::Shared || !running {
-            self.processes.retire(process);
+        if self.flow_control == FlowControlMode::PerConnection || !running {
+            self.processes.finish(process);
         }
     }
 
-    fn opened(&self, opens: Opens) -> Option<Released> {
-        match opens {
-            Opens::Nothing | Opens::Uses(_) | Opens::Missing(..) => None,
-            Opens::File(handle) => Some(Released::File(handle, self.number)),
-            Opens::Watch(watch) => Some(Released::Watch(watch.id().clone())),
+    fn deferred_release(&self, resource: OpenedResource) -> Option<DeferredRelease> {
+        match resource {
+            OpenedResource::None
+            | OpenedResource::UsesConnection(_)
+            | OpenedResource::MissingWatch(..) => None,
+            OpenedResource::File(handle) => Some(DeferredRelease::File(handle, self.number)),
+            OpenedResource::Watch(watch) => Some(DeferredRelease::Watch(watch.id().clone())),
             // Whoever asked lets go of it.
-            Opens::Body(_) => None,
+            OpenedResource::Body(_) => None,
         }
     }
 }

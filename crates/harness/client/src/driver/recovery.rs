@@ -6,83 +6,83 @@ use exec_env::disconnect::Disconnect;
 use exec_wire::id::SessionId;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::{Driver, State, connection::Connection, resume_state::Remains};
+use super::{ClientDriver, DriverState, connection::ClientConnection, resume_state::ResumeState};
 use crate::{
     client::ConnectionState,
     connect::{Connector, Pause},
     error::ConnectError,
-    handshake::{Opened, open},
+    handshake::{OpenedSession, open_session},
 };
 
 /// How long recovery is tried at least, and with servers that do not tell how long they keep a
 /// session: as the stock client since 0.169. A server that has dropped the session says so.
-const WINDOW: Duration = Duration::from_secs(45);
+const MIN_RECOVERY_WINDOW: Duration = Duration::from_secs(45);
 /// How long it is tried at most, whatever the server tells.
-const MAX_WINDOW: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+const MAX_RECOVERY_WINDOW: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// How long after an attempt failed the next one may begin if somebody asks for it.
-const RETRY_PAUSE: Duration = Duration::from_millis(100);
+const MIN_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// An attempt that has not led to anything.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Attempt {
-    begun: Instant,
+pub(super) struct ReconnectAttempt {
+    started: Instant,
     ended: Instant,
     /// How many there were before it.
     number: u32,
 }
 
-impl Attempt {
+impl ReconnectAttempt {
     /// Returns when the next one may begin.
-    fn next(self, connector: &dyn Connector) -> Instant {
+    fn next_start(self, connector: &dyn Connector) -> Instant {
         match connector.pause(self.number) {
-            Pause::AfterBegin(pause) => self.begun + pause,
+            Pause::AfterBegin(pause) => self.started + pause,
             Pause::AfterEnd(pause) => self.ended + pause,
         }
     }
 }
 
 /// What attempts came to.
-pub(super) enum Reopened {
-    Opened(Box<Opened>),
+pub(super) enum ReopenOutcome {
+    Opened(Box<OpenedSession>),
     /// The time is up. What the last attempt came to, if there was one.
-    OutOfTime(Option<ConnectError>),
+    TimedOut(Option<ConnectError>),
     /// Another attempt would come to nothing either.
     Refused(ConnectError),
     /// Nobody needs it any more.
-    Over,
+    ClientDropped,
 }
 
-impl Driver {
+impl ClientDriver {
     /// Returns how long recovery is tried: as long as the server keeps the session, unless somebody
     /// wants to give up earlier.
-    pub(super) fn window(&self) -> Duration {
-        let kept = self.hub.current().borrow().session.session_ttl_ms;
-        let window = kept.map_or(WINDOW, Duration::from_millis);
-        let window = window.clamp(WINDOW, MAX_WINDOW);
-        let limit = self.hub.reconnect_timeout();
+    pub(super) fn recovery_window(&self) -> Duration {
+        let ttl = self.shared.session_state().borrow().session.session_ttl_ms;
+        let window = ttl.map_or(MIN_RECOVERY_WINDOW, Duration::from_millis);
+        let window = window.clamp(MIN_RECOVERY_WINDOW, MAX_RECOVERY_WINDOW);
+        let limit = self.shared.reconnect_timeout();
         limit.map_or(window, |limit| limit.min(window))
     }
 
     /// Tries until the session is resumed, until it cannot be, or until the time is up.
-    pub(super) async fn recover(&mut self, remains: Remains) -> State {
+    pub(super) async fn recover(&mut self, resume_state: ResumeState) -> DriverState {
         let Some(connector) = self.connector.clone() else {
-            let gone = Disconnect::Transport(remains.cause.clone());
-            return self.lose(remains, gone);
+            let gone = Disconnect::Transport(resume_state.cause.clone());
+            return self.lose_session(resume_state, gone);
         };
-        self.hub.set_connection(ConnectionState::Reconnecting);
-        let (session, window) = (remains.session.clone(), self.window());
-        let deadline = remains.since + window;
+        self.shared.set_connection(ConnectionState::Reconnecting);
+        let (session, window) = (resume_state.session.clone(), self.recovery_window());
+        let deadline = resume_state.since + window;
         match self.reopen(&connector, Some(session), deadline).await {
-            Reopened::Opened(opened) => self.resume(*opened, remains),
-            Reopened::OutOfTime(last) => {
-                let gone = out_of_time(&remains, window, last);
-                self.lose(remains, gone)
+            ReopenOutcome::Opened(opened) => self.resume(*opened, resume_state),
+            ReopenOutcome::TimedOut(last) => {
+                let gone = timed_out(&resume_state, window, last);
+                self.lose_session(resume_state, gone)
             }
-            Reopened::Refused(error) => {
-                let gone = given_up(&remains, error);
-                self.lose(remains, gone)
+            ReopenOutcome::Refused(error) => {
+                let gone = refused(&resume_state, error);
+                self.lose_session(resume_state, gone)
             }
-            Reopened::Over => State::Over,
+            ReopenOutcome::ClientDropped => DriverState::Stopped,
         }
     }
 
@@ -92,77 +92,85 @@ impl Driver {
         connector: &Arc<dyn Connector>,
         session: Option<SessionId>,
         deadline: Instant,
-    ) -> Reopened {
+    ) -> ReopenOutcome {
         let mut last = None;
         loop {
             let (connector, options) = (Arc::clone(connector), self.options.clone());
             let session = session.clone();
-            let (attempted, hub) = (self.attempted, Arc::clone(&self.hub));
+            let (last_attempt, shared) = (self.last_attempt, Arc::clone(&self.shared));
             let attempt = async {
-                if let Some(last) = attempted {
+                if let Some(last) = last_attempt {
                     let retry = async {
-                        hub.retry_requested().await;
-                        sleep_until(last.ended + RETRY_PAUSE).await;
+                        shared.retry_requested().await;
+                        sleep_until(last.ended + MIN_RETRY_DELAY).await;
                     };
                     tokio::select! {
-                        () = sleep_until(last.next(&*connector)) => {}
+                        () = sleep_until(last.next_start(&*connector)) => {}
                         () = retry => {}
                     }
                 }
-                let begun = Instant::now();
+                let started = Instant::now();
                 let link = match session {
                     Some(_) => connector.reconnect(),
                     None => connector.renew(),
                 };
-                (begun, open(link, &options, session).await)
+                (started, open_session(link, &options, session).await)
             };
             let attempt = timeout_at(deadline, attempt);
             let Some(attempt) = self.queue.hold_while(attempt).await else {
-                return Reopened::Over;
+                return ReopenOutcome::ClientDropped;
             };
-            let Ok((begun, attempt)) = attempt else {
-                return Reopened::OutOfTime(last);
+            let Ok((started, attempt)) = attempt else {
+                return ReopenOutcome::TimedOut(last);
             };
-            self.attempted = Some(Attempt {
-                begun,
+            self.last_attempt = Some(ReconnectAttempt {
+                started,
                 ended: Instant::now(),
                 number: self
-                    .attempted
+                    .last_attempt
                     .map_or(0, |last| last.number.saturating_add(1)),
             });
             match attempt {
-                Ok(opened) => return Reopened::Opened(Box::new(opened)),
-                Err(error) if error.is_passing() => {
+                Ok(opened) => return ReopenOutcome::Opened(Box::new(opened)),
+                Err(error) if error.is_transient() => {
                     tracing::debug!(%error, "session is not resumed yet");
                     last = Some(error);
                 }
-                Err(error) => return Reopened::Refused(error),
+                Err(error) => return ReopenOutcome::Refused(error),
             }
         }
     }
 
-    pub(super) fn resume(&mut self, opened: Opened, remains: Remains) -> State {
+    pub(super) fn resume(
+        &mut self,
+        opened: OpenedSession,
+        resume_state: ResumeState,
+    ) -> DriverState {
         let number = self.next_connection();
-        let connection = Connection::resume(opened, number, &self.hub, remains);
-        State::Connected(Box::new(connection))
+        let connection = ClientConnection::resume(opened, number, &self.shared, resume_state);
+        DriverState::Connected(Box::new(connection))
     }
 }
 
 /// Why it was not tried any longer.
-fn out_of_time(remains: &Remains, window: Duration, last: Option<ConnectError>) -> Disconnect {
+fn timed_out(
+    resume_state: &ResumeState,
+    window: Duration,
+    last: Option<ConnectError>,
+) -> Disconnect {
     let last = last.map_or_else(
         || "the server did not answer".to_owned(),
         |error| error.to_string(),
     );
-    let Remains { cause, .. } = remains;
+    let ResumeState { cause, .. } = resume_state;
     let text = format!("{cause}; session was not resumed within {window:?}: {last}");
     Disconnect::Transport(text)
 }
 
 /// Why it was not tried again.
-pub(super) fn given_up(remains: &Remains, error: ConnectError) -> Disconnect {
-    let text = |text: String| format!("{}; session was not resumed: {text}", remains.cause);
-    match error.disconnect() {
+pub(super) fn refused(resume_state: &ResumeState, error: ConnectError) -> Disconnect {
+    let text = |text: String| format!("{}; session was not resumed: {text}", resume_state.cause);
+    match error.into_disconnect() {
         Disconnect::Session(reason) => Disconnect::Session(text(reason)),
         Disconnect::Protocol(reason) => Disconnect::Protocol(text(reason)),
         Disconnect::Transport(reason) => Disconnect::Transport(text(reason)),

@@ -16,100 +16,103 @@ use exec_wire::{
 };
 
 use super::{
-    backpressure::Windows,
-    call::{Ask, Opens, Repeat, Waiter},
-    connection::{Connection, Sent},
-    session_processes::Farewell,
+    backpressure::FlowControlMode,
+    call::{Call, OpenedResource, ResponseSink, RetryPolicy},
+    connection::{ClientConnection, SentCall},
+    session_processes::FinalAck,
 };
 use crate::{
-    client_shared::Released,
+    client_shared::DeferredRelease,
     error::ExecServerError,
-    events::{Missing, Owner, ProcessEvents},
+    events::{OutputGap, ProcessEvents, ProcessOwner},
 };
 
 /// The id of requests whose answer nobody needs.
-const UNANSWERED: &str = "release";
+const FIRE_AND_FORGET_ID: &str = "release";
 
-impl Connection {
+impl ClientConnection {
     /// Takes a call.
-    pub(super) fn handle_ask(&mut self, ask: Ask) {
+    pub(super) fn handle_call(&mut self, call: Call) {
         // What nobody wants any more does not begin.
-        if let Waiter::File(..) | Waiter::Start(..) | Waiter::Attach(..) = &ask.waiter
-            && !ask.waiter.is_awaited()
+        if let ResponseSink::Cancellable(..) | ResponseSink::Start(..) | ResponseSink::Attach(..) =
+            &call.sink
+            && !call.sink.is_awaited()
         {
             return;
         }
-        let Some(ask) = self.defer(ask) else {
+        let Some(call) = self.defer(call) else {
             return;
         };
-        if let Some(refusal) = self.refusal(&ask) {
-            return ask.waiter.fail(refusal);
+        if let Some(refusal) = self.refusal(&call) {
+            return call.sink.fail(refusal);
         }
-        let Ask {
+        let Call {
             method,
             request,
-            repeat,
-            about,
-            waiter,
-        } = ask;
-        let waiter = match waiter {
-            Waiter::File(reply, opens) => {
-                self.bodies.register(&opens);
-                Waiter::File(reply, self.watches.register(opens))
+            retry,
+            target,
+            sink,
+        } = call;
+        let sink = match sink {
+            ResponseSink::Cancellable(reply, resource) => {
+                self.bodies.register(&resource);
+                ResponseSink::Cancellable(reply, self.watches.register(resource))
             }
-            waiter @ (Waiter::Call(_)
-            | Waiter::Start(..)
-            | Waiter::Adopt(..)
-            | Waiter::Attach(..)
-            | Waiter::List(_)
-            | Waiter::Release(_)
-            | Waiter::Fill(_)
-            | Waiter::End(_)) => waiter,
+            sink @ (ResponseSink::Call(_)
+            | ResponseSink::Start(..)
+            | ResponseSink::ProbeStart(..)
+            | ResponseSink::Attach(..)
+            | ResponseSink::LookUp(_)
+            | ResponseSink::Release(_)
+            | ResponseSink::FillGap(_)
+            | ResponseSink::Terminate(_)) => sink,
         };
-        self.send(Ask {
+        self.send(Call {
             method,
             request,
-            repeat,
-            about,
-            waiter,
+            retry,
+            target,
+            sink,
         });
     }
 
-    fn refusal(&mut self, ask: &Ask) -> Option<ExecServerError> {
-        if let Some(process) = &ask.about {
+    fn refusal(&mut self, call: &Call) -> Option<ExecServerError> {
+        if let Some(process) = &call.target {
             if let Err(error) = process.check() {
-                return Some(given_up(error));
+                return Some(process_failure(error));
             }
-            if process.is_over() {
+            if process.is_closed() {
                 let text = format!("process {} is over", process.id());
                 return Some(ExecServerError::Remote(RpcError::invalid_request(text)));
             }
         }
-        match &ask.waiter {
+        match &call.sink {
             _ if self.unanswered >= limits::MAX_REQUESTS_IN_FLIGHT => {
                 Some(ExecServerError::TooMany(limits::MAX_REQUESTS_IN_FLIGHT))
             }
             // Registered before it is launched: its events may come before the answer.
-            Waiter::Start(_, process) | Waiter::Attach(_, process, _)
+            ResponseSink::Start(_, process) | ResponseSink::Attach(_, process, _)
                 if !self.register(process) =>
             {
                 Some(ExecServerError::IdInUse(process.id().clone()))
             }
-            Waiter::File(_, Opens::Uses(connection)) if *connection != self.number => {
+            ResponseSink::Cancellable(_, OpenedResource::UsesConnection(connection))
+                if *connection != self.number =>
+            {
                 Some(ExecServerError::Interrupted {
-                    method: ask.method.as_str(),
+                    method: call.method.as_str(),
                     reason: "what it names was opened over a connection that broke".to_owned(),
                 })
             }
-            Waiter::Call(_)
-            | Waiter::Start(..)
-            | Waiter::Adopt(..)
-            | Waiter::Attach(..)
-            | Waiter::List(_)
-            | Waiter::Release(_)
-            | Waiter::Fill(_)
-            | Waiter::End(_)
-            | Waiter::File(..) => None,
+            ResponseSink::Call(_)
+            | ResponseSink::Start(..)
+            | ResponseSink::ProbeStart(..)
+            | ResponseSink::Attach(..)
+            | ResponseSink::LookUp(_)
+            | ResponseSink::Release(_)
+            | ResponseSink::FillGap(_)
+            | ResponseSink::Terminate(_)
+            | ResponseSink::Cancellable(..) => None,
         }
     }
 
@@ -117,158 +120,169 @@ impl Connection {
     fn register(&mut self, process: &Arc<ProcessEvents>) -> bool {
         self.processes.register(process) || {
             // The one before may have been let go of a moment ago.
-            self.handle_poked();
+            self.handle_wakeup();
             self.processes.register(process)
         }
     }
 
     /// Sends a call.
-    pub(super) fn send(&mut self, ask: Ask) {
-        let Ask {
+    pub(super) fn send(&mut self, call: Call) {
+        let Call {
             method,
             request,
-            repeat,
-            about,
-            waiter,
-        } = ask;
-        let number = self.asked + 1;
+            retry,
+            target,
+            sink,
+        } = call;
+        let number = self.calls_sent + 1;
         let mut message = None;
         let sent = self.calls.ask_with(|id| {
             message = Some(request(id));
-            let again = (repeat != Repeat::Never).then_some(request);
-            Sent {
+            let rebuild = (retry != RetryPolicy::Never).then_some(request);
+            SentCall {
                 number,
                 method,
-                repeat,
-                about,
-                waiter,
-                again,
+                retry,
+                target,
+                sink,
+                rebuild,
             }
         });
         if let (Ok(_), Some(message)) = (sent, message) {
-            self.asked = number;
+            self.calls_sent = number;
             self.unanswered += 1;
             self.link.writer.push(message, self.encoding);
         }
     }
 
-    pub(super) fn ask<M: Method + Send + 'static>(&mut self, params: M, waiter: Waiter) {
+    pub(super) fn send_request<M: Method + Send + 'static>(
+        &mut self,
+        params: M,
+        sink: ResponseSink,
+    ) {
         let method = M::NAME;
-        self.send(Ask {
+        self.send(Call {
             method,
             request: Box::new(move |id| Outgoing::request(id, method.as_str(), &params)),
-            repeat: Repeat::of(method),
-            about: None,
-            waiter,
+            retry: RetryPolicy::of(method),
+            target: None,
+            sink,
         });
     }
 
     /// Reads what is missing of a process.
-    pub(super) fn read(&mut self, process: &ProcessEvents, missing: Missing, waiter: Waiter) {
+    pub(super) fn read_output(
+        &mut self,
+        process: &ProcessEvents,
+        missing: OutputGap,
+        sink: ResponseSink,
+    ) {
         let read = ReadProcess {
             process_id: process.id().clone(),
             after_seq: Some(missing.after),
             max_bytes: missing.max_bytes,
             wait_ms: Some(0),
         };
-        self.ask(read, waiter);
+        self.send_request(read, sink);
     }
 
     /// Ends a process that has failed, and then forgets it.
-    pub(super) fn end(&mut self, process: &Arc<ProcessEvents>) {
-        let waiter = Waiter::End(Arc::clone(process));
-        self.ask(force(process), waiter);
+    pub(super) fn terminate_failed(&mut self, process: &Arc<ProcessEvents>) {
+        let sink = ResponseSink::Terminate(Arc::clone(process));
+        self.send_request(force_terminate(process), sink);
     }
 
     /// Ends a process that nobody holds. It stays until its close.
     pub(super) fn terminate(&mut self, process: &ProcessEvents) {
-        self.tell(&force(process));
+        self.send_unanswered(&force_terminate(process));
     }
 
     /// Acknowledges what was taken of a process, if it is enough to be worth it.
     pub(super) fn acknowledge(&mut self, process: &ProcessEvents) {
-        match process.take_due() {
-            Some(seq) if process.ends_with(seq) => self.say_farewell(process.id(), seq),
-            Some(seq) => self.say_taken(process.id(), seq),
+        match process.take_ack() {
+            Some(seq) if process.closes_at(seq) => self.send_final_ack(process.id(), seq),
+            Some(seq) => self.send_ack(process.id(), seq),
             None => {}
         }
     }
 
-    fn say_taken(&mut self, id: &ProcessId, seq: OutputSeq) {
-        let taken = Acknowledged {
+    fn send_ack(&mut self, id: &ProcessId, seq: OutputSeq) {
+        let ack = Acknowledged {
             process_id: id.clone(),
             seq,
         };
-        let told = Outgoing::notification(PROCESS_ACKNOWLEDGE, &taken);
-        self.link.writer.push(told, self.encoding);
+        let notification = Outgoing::notification(PROCESS_ACKNOWLEDGE, &ack);
+        self.link.writer.push(notification, self.encoding);
     }
 
     /// Acknowledges the last of a process, and remembers it until that has arrived.
-    pub(super) fn say_farewell(&mut self, id: &ProcessId, seq: OutputSeq) {
-        self.say_taken(id, seq);
-        let farewell = Farewell {
+    pub(super) fn send_final_ack(&mut self, id: &ProcessId, seq: OutputSeq) {
+        self.send_ack(id, seq);
+        let final_ack = FinalAck {
             id: id.clone(),
             seq,
-            asked: self.asked,
+            calls_sent: self.calls_sent,
         };
-        let past = &mut self.processes.past;
-        past.handle_farewell(farewell, self.answered);
+        let finished = &mut self.processes.finished;
+        finished.record_final_ack(final_ack, self.last_answered);
     }
 
     /// Acknowledges all that there is of a process that has failed: what waits for that does not end.
-    pub(super) fn let_go(&mut self, process: &ProcessEvents) {
-        if self.windows == Windows::PerProcess {
-            self.say_farewell(process.id(), OutputSeq(u64::MAX));
+    pub(super) fn release_unacked(&mut self, process: &ProcessEvents) {
+        if self.flow_control == FlowControlMode::PerProcess {
+            self.send_final_ack(process.id(), OutputSeq(u64::MAX));
         }
     }
 
     /// Forgets a process that is over, and that nobody holds.
-    pub(super) fn tidy(&mut self, process: &Arc<ProcessEvents>) {
-        if process.is_done() && self.processes.knows(process) {
+    pub(super) fn remove_if_done(&mut self, process: &Arc<ProcessEvents>) {
+        if process.is_finished() && self.processes.contains(process) {
             // All of it is here, whoever still reads it.
-            if let Some(seq) = process.take_rest() {
-                self.say_farewell(process.id(), seq);
+            if let Some(seq) = process.take_final_ack() {
+                self.send_final_ack(process.id(), seq);
             }
-            self.processes.retire(process);
+            self.processes.finish(process);
         }
     }
 
     /// Looks what handles have to say.
-    pub(super) fn handle_poked(&mut self) {
-        for process in self.hub.take_due() {
+    pub(super) fn handle_wakeup(&mut self) {
+        for process in self.shared.take_pending_acks() {
             match process.owner() {
-                Owner::Session if self.processes.knows(&process) => self.acknowledge(&process),
-                Owner::Session => {}
-                Owner::Server => self.take_turn(&process),
+                ProcessOwner::Session if self.processes.contains(&process) => {
+                    self.acknowledge(&process)
+                }
+                ProcessOwner::Session => {}
+                ProcessOwner::Server => self.apply_flow_control(&process),
             }
         }
-        for released in self.hub.take_released() {
-            match released {
+        for release in self.shared.take_releases() {
+            match release {
                 // One that is not known did not start, or its start is not sent yet.
-                Released::Process(process) => {
-                    if self.processes.knows(&process) {
+                DeferredRelease::Process(process) => {
+                    if self.processes.contains(&process) {
                         // One that has failed is being ended already.
                         if !process.is_failed() {
                             self.terminate(&process);
                         }
-                        self.tidy(&process);
+                        self.remove_if_done(&process);
                     }
                 }
-                Released::Attached(process) => self.handle_parted(&process),
-                Released::File(handle_id, connection) => {
+                DeferredRelease::Attached(process) => self.handle_detached(&process),
+                DeferredRelease::File(handle_id, connection) => {
                     if connection == self.number {
-                        self.tell(&CloseFile { handle_id });
+                        self.send_unanswered(&CloseFile { handle_id });
                     }
                 }
-                Released::Watch(watch_id) => {
+                DeferredRelease::Watch(watch_id) => {
                     if self.watches.remove(&watch_id) {
-                        self.tell(&Unwatch { watch_id });
+                        self.send_unanswered(&Unwatch { watch_id });
                     }
                 }
-                Released::Missing(number) => self.end_missing(number),
-                Released::Body(request_id) => {
+                DeferredRelease::Missing(number) => self.end_missing_watch(number),
+                DeferredRelease::Body(request_id) => {
                     if self.bodies.remove(&request_id) {
-                        self.tell(&CancelHttpRequest { request_id });
+                        self.send_unanswered(&CancelHttpRequest { request_id });
                     }
                 }
             }
@@ -277,12 +291,12 @@ impl Connection {
 
     /// Ends a watch for missing paths, unless another one does: the wire has no other way to say so
     /// than to ask for a watch of nothing.
-    fn end_missing(&mut self, number: u64) {
-        let hub = Arc::clone(&self.hub);
-        let mut last = hub.missing();
+    fn end_missing_watch(&mut self, number: u64) {
+        let shared = Arc::clone(&self.shared);
+        let mut last = shared.last_missing_watch();
         if self.watches.remove_missing(number) && *last == number {
             *last += 1;
-            self.tell(&WatchMissing {
+            self.send_unanswered(&WatchMissing {
                 watch_id: *last,
                 missing: Vec::new(),
                 present: None,
@@ -292,14 +306,14 @@ impl Connection {
     }
 
     /// Asks for something whose answer nobody needs.
-    pub(super) fn tell<M: Method>(&mut self, params: &M) {
-        let id = RequestId::Text(UNANSWERED.into());
+    pub(super) fn send_unanswered<M: Method>(&mut self, params: &M) {
+        let id = RequestId::Text(FIRE_AND_FORGET_ID.into());
         let request = Outgoing::request(&id, M::NAME.as_str(), params);
         self.link.writer.push(request, self.encoding);
     }
 
     /// Answers the server, if there is an answer yet.
-    pub(super) fn say(&mut self, answer: Option<Outgoing>) {
+    pub(super) fn send_response(&mut self, answer: Option<Outgoing>) {
         if let Some(answer) = answer {
             self.link.writer.push(answer, self.encoding);
         }
@@ -307,7 +321,7 @@ impl Connection {
 }
 
 /// Why nothing is asked about a process that has failed.
-fn given_up(error: ProcessError) -> ExecServerError {
+fn process_failure(error: ProcessError) -> ExecServerError {
     match error {
         ProcessError::Remote(error) => ExecServerError::Remote(error),
         ProcessError::Disconnected(gone) => gone.into(),
@@ -319,7 +333,7 @@ fn given_up(error: ProcessError) -> ExecServerError {
     }
 }
 
-fn force(process: &ProcessEvents) -> TerminateProcess {
+fn force_terminate(process: &ProcessEvents) -> TerminateProcess {
     TerminateProcess {
         process_id: process.id().clone(),
         mode: Some(TerminateMode::Force),

@@ -15,48 +15,51 @@ use tokio::{
     time::timeout,
 };
 
-use super::session_processes::Processes;
+use super::session_processes::SessionProcesses;
 
 /// Questions that may be unanswered; one more is denied. As the stock client.
-const MAX_QUESTIONS: usize = 256;
+const MAX_PENDING_REQUESTS: usize = 256;
 /// Answers that may wait to be sent. A server that asks more and does not read gets no more.
-const MAX_UNSENT: usize = 4096;
+const MAX_UNSENT_RESPONSES: usize = 4096;
 
 /// Questions that somebody thinks about. They are given up with their value.
 #[derive(Default)]
-pub(super) struct Questions {
+pub(super) struct ServerRequests {
     tasks: JoinSet<Decision>,
     ids: BTreeMap<task::Id, RequestId>,
     /// Answers that were given at once since the last flush.
     unsent: usize,
 }
 
-impl Questions {
+impl ServerRequests {
     /// Takes a question. Returns the answer if there is one at once.
     pub(super) fn handle_request(
         &mut self,
         request: &Request<'_>,
-        processes: &Processes,
+        processes: &SessionProcesses,
     ) -> Option<Outgoing> {
-        let asked = match decode(request) {
-            Ok(asked) => asked,
-            Err(refusal) => return self.at_once(refusal),
+        let policy_request = match decode_policy_request(request) {
+            Ok(policy_request) => policy_request,
+            Err(refusal) => return self.respond_now(refusal),
         };
-        let process = processes.find(&asked.process_id);
-        let decider = process.and_then(|process| process.watch().and_then(Watch::decider));
-        match decider {
-            Some(decider) if self.ids.len() < MAX_QUESTIONS => {
-                let task = self.tasks.spawn(decider.decide(asked.request));
+        let process = processes.find(&policy_request.process_id);
+        let policy_decider = process
+            .and_then(|process| process.network_hook().and_then(NetworkHook::policy_decider));
+        match policy_decider {
+            Some(policy_decider) if self.ids.len() < MAX_PENDING_REQUESTS => {
+                let task = self
+                    .tasks
+                    .spawn(policy_decider.decide(policy_request.request));
                 self.ids.insert(task.id(), request.id.clone());
                 None
             }
-            Some(_) | None => self.at_once(answer(&request.id, not_allowed())),
+            Some(_) | None => self.respond_now(policy_response(&request.id, default_denial())),
         }
     }
 
-    fn at_once(&mut self, answer: Outgoing) -> Option<Outgoing> {
+    fn respond_now(&mut self, answer: Outgoing) -> Option<Outgoing> {
         self.unsent += 1;
-        (self.unsent <= MAX_UNSENT).then_some(answer)
+        (self.unsent <= MAX_UNSENT_RESPONSES).then_some(answer)
     }
 
     /// All that was said is sent.
@@ -70,26 +73,26 @@ impl Questions {
     }
 
     /// Waits for the next answer. Cancelling loses none.
-    pub(super) async fn next_answer(&mut self) -> Option<Outgoing> {
+    pub(super) async fn next_response(&mut self) -> Option<Outgoing> {
         let (task, decision) = match self.tasks.join_next_with_id().await? {
             Ok((task, decision)) => (task, decision),
             // Whoever was to decide has panicked, which is no consent.
-            Err(error) => (error.id(), not_allowed()),
+            Err(error) => (error.id(), default_denial()),
         };
         let id = self.ids.remove(&task)?;
-        Some(answer(&id, decision))
+        Some(policy_response(&id, decision))
     }
 }
 
 /// Who watches the network of one process.
 #[derive(Clone, Debug)]
-pub(crate) struct Watch {
+pub(crate) struct NetworkHook {
     watcher: Arc<dyn NetworkWatcher>,
     /// How long a decision may take. Absent: the server was not told to ask.
     budget: Option<Duration>,
 }
 
-impl Watch {
+impl NetworkHook {
     /// Returns who watches the network of a command, if anybody does.
     pub(crate) fn new(network: &Network) -> Option<Self> {
         let watcher = Arc::clone(network.watcher.as_ref()?);
@@ -105,30 +108,30 @@ impl Watch {
         &*self.watcher
     }
 
-    fn decider(&self) -> Option<Decider> {
-        Some(Decider {
+    fn policy_decider(&self) -> Option<PolicyDecider> {
+        Some(PolicyDecider {
             watcher: Arc::clone(&self.watcher),
             budget: self.budget?,
         })
     }
 }
 
-struct Decider {
+struct PolicyDecider {
     watcher: Arc<dyn NetworkWatcher>,
     budget: Duration,
 }
 
-impl Decider {
+impl PolicyDecider {
     async fn decide(self, destination: Destination) -> Decision {
         let decision = self.watcher.decide(destination);
         let decided = timeout(self.budget, decision).await;
-        decided.unwrap_or_else(|_| not_allowed())
+        decided.unwrap_or_else(|_| default_denial())
     }
 }
 
-impl fmt::Debug for Questions {
+impl fmt::Debug for ServerRequests {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Questions")
+        f.debug_struct("ServerRequests")
             .field("ids", &self.ids)
             .finish_non_exhaustive()
     }
@@ -136,7 +139,7 @@ impl fmt::Debug for Questions {
 
 /// Decodes a question about the network of a process. Anything else is refused by the answer that
 /// is returned.
-pub(crate) fn decode(request: &Request<'_>) -> Result<PolicyRequest, Outgoing> {
+pub(crate) fn decode_policy_request(request: &Request<'_>) -> Result<PolicyRequest, Outgoing> {
     let refuse = |error| Outgoing::error(&request.id, &error);
     if request.method != NETWORK_POLICY_REQUEST {
         let message = format!("this client does not implement `{}`", request.method);
@@ -147,12 +150,12 @@ pub(crate) fn decode(request: &Request<'_>) -> Result<PolicyRequest, Outgoing> {
 }
 
 /// Answers a question.
-pub(crate) fn answer(id: &RequestId, decision: Decision) -> Outgoing {
+pub(crate) fn policy_response(id: &RequestId, decision: Decision) -> Outgoing {
     Outgoing::result(id, &PolicyAnswer { decision })
 }
 
 /// What is decided when nobody decides.
-pub(crate) fn not_allowed() -> Decision {
+pub(crate) fn default_denial() -> Decision {
     Decision::Deny {
         reason: "not_allowed".to_owned(),
     }

@@ -11,16 +11,16 @@ use exec_wire::{
     limits,
 };
 
-use super::stopped;
-use crate::events::{Owner, ProcessEvents};
+use super::driver_stopped;
+use crate::events::{ProcessEvents, ProcessOwner};
 
 #[derive(Debug, Default)]
-pub(super) struct Processes {
+pub(super) struct SessionProcesses {
     table: BTreeMap<ProcessId, Arc<ProcessEvents>>,
-    pub(super) past: Past,
+    pub(super) finished: FinishedProcesses,
 }
 
-impl Processes {
+impl SessionProcesses {
     /// Takes a process in, unless its id is taken.
     pub(super) fn register(&mut self, process: &Arc<ProcessEvents>) -> bool {
         let free = !self.table.contains_key(process.id());
@@ -35,24 +35,24 @@ impl Processes {
     }
 
     /// Tells whether it is this process that its id names.
-    pub(super) fn knows(&self, process: &Arc<ProcessEvents>) -> bool {
+    pub(super) fn contains(&self, process: &Arc<ProcessEvents>) -> bool {
         self.table
             .get(process.id())
-            .is_some_and(|known| Arc::ptr_eq(known, process))
+            .is_some_and(|entry| Arc::ptr_eq(entry, process))
     }
 
     /// Forgets a process that did not start.
-    pub(super) fn forget(&mut self, process: &Arc<ProcessEvents>) {
-        if self.knows(process) {
+    pub(super) fn remove(&mut self, process: &Arc<ProcessEvents>) {
+        if self.contains(process) {
             self.table.remove(process.id());
         }
     }
 
     /// Forgets a process that the server may still know.
-    pub(super) fn retire(&mut self, process: &Arc<ProcessEvents>) {
-        if self.knows(process) {
+    pub(super) fn finish(&mut self, process: &Arc<ProcessEvents>) {
+        if self.contains(process) {
             self.table.remove(process.id());
-            self.past.handle_forgotten(process.id());
+            self.finished.record(process.id());
         }
     }
 
@@ -62,12 +62,13 @@ impl Processes {
     }
 
     /// Takes out those that belong to the server.
-    pub(super) fn take_attached(&mut self) -> Self {
-        let attached =
-            |_: &ProcessId, process: &mut Arc<ProcessEvents>| process.owner() == Owner::Server;
+    pub(super) fn take_server_owned(&mut self) -> Self {
+        let attached = |_: &ProcessId, process: &mut Arc<ProcessEvents>| {
+            process.owner() == ProcessOwner::Server
+        };
         Self {
             table: self.table.extract_if(.., attached).collect(),
-            past: Past::default(),
+            finished: FinishedProcesses::default(),
         }
     }
 
@@ -83,41 +84,41 @@ impl Processes {
     }
 }
 
-impl Drop for Processes {
+impl Drop for SessionProcesses {
     /// The task that took their events was stopped: whoever waits for one is told.
     fn drop(&mut self) {
-        self.fail(&ProcessError::Disconnected(stopped()));
+        self.fail(&ProcessError::Disconnected(driver_stopped()));
     }
 }
 
 /// Processes that are remembered: as many as a server keeps.
-const MOST: usize = limits::FINISHED_PROCESSES;
+const MAX_REMEMBERED: usize = limits::FINISHED_PROCESSES;
 
 #[derive(Debug, Default)]
-pub(super) struct Past {
+pub(super) struct FinishedProcesses {
     ids: BTreeSet<ProcessId>,
     /// The same, oldest first.
     order: VecDeque<ProcessId>,
     /// Last acknowledgements that may not have arrived, oldest first.
-    unsure: VecDeque<Farewell>,
+    unconfirmed: VecDeque<FinalAck>,
 }
 
 /// The last acknowledgement of a process.
 #[derive(Debug)]
-pub(super) struct Farewell {
+pub(super) struct FinalAck {
     pub(super) id: ProcessId,
     pub(super) seq: OutputSeq,
     /// How many calls were made on the connection before it.
-    pub(super) asked: u64,
+    pub(super) calls_sent: u64,
 }
 
-impl Past {
+impl FinishedProcesses {
     /// A process is forgotten here.
-    pub(super) fn handle_forgotten(&mut self, id: &ProcessId) {
+    pub(super) fn record(&mut self, id: &ProcessId) {
         if self.ids.insert(id.clone()) {
             self.order.push_back(id.clone());
         }
-        if self.order.len() > MOST
+        if self.order.len() > MAX_REMEMBERED
             && let Some(oldest) = self.order.pop_front()
         {
             self.ids.remove(&oldest);
@@ -125,29 +126,29 @@ impl Past {
     }
 
     /// Tells whether the server may know a process of before by this id.
-    pub(super) fn knows(&self, id: &ProcessId) -> bool {
+    pub(super) fn contains(&self, id: &ProcessId) -> bool {
         self.ids.contains(id)
     }
 
     /// The last acknowledgement of a process is on its way. Of the connection's calls those up to
     /// `answered` are answered, or others behind them.
-    pub(super) fn handle_farewell(&mut self, farewell: Farewell, answered: u64) {
-        self.handle_answered(answered);
-        if self.unsure.len() == MOST {
-            self.unsure.pop_front();
+    pub(super) fn record_final_ack(&mut self, final_ack: FinalAck, answered: u64) {
+        self.confirm_responses(answered);
+        if self.unconfirmed.len() == MAX_REMEMBERED {
+            self.unconfirmed.pop_front();
         }
-        self.unsure.push_back(farewell);
+        self.unconfirmed.push_back(final_ack);
     }
 
     /// What was sent before a call has arrived if that was answered.
-    pub(super) fn handle_answered(&mut self, answered: u64) {
-        let arrived = |farewell: &mut Farewell| farewell.asked < answered;
-        while self.unsure.pop_front_if(arrived).is_some() {}
+    pub(super) fn confirm_responses(&mut self, answered: u64) {
+        let arrived = |final_ack: &mut FinalAck| final_ack.calls_sent < answered;
+        while self.unconfirmed.pop_front_if(arrived).is_some() {}
     }
 
     /// Takes what may not have arrived.
-    pub(super) fn take_unsure(&mut self) -> VecDeque<Farewell> {
-        std::mem::take(&mut self.unsure)
+    pub(super) fn take_unconfirmed(&mut self) -> VecDeque<FinalAck> {
+        std::mem::take(&mut self.unconfirmed)
     }
 }
 
@@ -159,36 +160,47 @@ mod tests {
         ProcessId::new(&format!("p{number}")).unwrap()
     }
 
-    fn farewell(number: usize, asked: u64) -> Farewell {
-        Farewell {
+    fn final_ack(number: usize, calls_sent: u64) -> FinalAck {
+        FinalAck {
             id: id(number),
             seq: OutputSeq(1),
-            asked,
+            calls_sent,
         }
     }
 
     #[test]
-    fn an_answer_proves_what_was_sent_before_its_call() {
-        let mut past = Past::default();
-        past.handle_farewell(farewell(0, 3), 0);
-        past.handle_farewell(farewell(1, 4), 0);
-        past.handle_answered(3);
-        assert_eq!(past.unsure.len(), 2);
-        past.handle_answered(4);
-        let left: Vec<_> = past.take_unsure().into_iter().map(|left| left.id).collect();
+    fn response_confirms_acks_sent_before_its_call() {
+        let mut finished = FinishedProcesses::default();
+        finished.record_final_ack(final_ack(0, 3), 0);
+        finished.record_final_ack(final_ack(1, 4), 0);
+        finished.confirm_responses(3);
+        assert_eq!(finished.unconfirmed.len(), 2);
+        finished.confirm_responses(4);
+        let left: Vec<_> = finished
+            .take_unconfirmed()
+            .into_iter()
+            .map(|left| left.id)
+            .collect();
         assert_eq!(left, [id(1)]);
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
-        let mut past = Past::default();
-        for number in 0..=MOST {
-            past.handle_forgotten(&id(number));
-            past.handle_forgotten(&id(number));
-            past.handle_farewell(farewell(number, 0), 0);
+    fn finished_processes_are_bounded() {
+        let mut finished = FinishedProcesses::default();
+        for number in 0..=MAX_REMEMBERED {
+            finished.record(&id(number));
+            finished.record(&id(number));
+            finished.record_final_ack(final_ack(number, 0), 0);
         }
-        assert!(!past.knows(&id(0)) && past.knows(&id(1)) && past.knows(&id(MOST)));
-        assert_eq!((past.ids.len(), past.order.len()), (MOST, MOST));
-        assert_eq!(past.unsure.len(), MOST);
+        assert!(
+            !finished.contains(&id(0))
+                && finished.contains(&id(1))
+                && finished.contains(&id(MAX_REMEMBERED))
+        );
+        assert_eq!(
+            (finished.ids.len(), finished.order.len()),
+            (MAX_REMEMBERED, MAX_REMEMBERED)
+        );
+        assert_eq!(finished.unconfirmed.len(), MAX_REMEMBERED);
     }
 }

@@ -11,40 +11,43 @@ use exec_wire::{
 };
 use tokio::sync::oneshot;
 
-use super::Opens;
+use super::OpenedResource;
 use crate::{
-    filesystem::Gathered,
-    http::{Delivery, Flow, QueuedBody},
+    filesystem::ChangeQueue,
+    http::{BodyDelivery, BodyQueue, BodyState},
 };
 
 /// Watches whose changes are taken.
 #[derive(Debug, Default)]
-pub(super) struct Watches {
-    table: BTreeMap<WatchId, Arc<Gathered>>,
+pub(super) struct FileWatches {
+    table: BTreeMap<WatchId, Arc<ChangeQueue>>,
     /// The one watch for missing paths that the wire has. Whoever waits for it is told by its end.
     missing: Option<(u64, oneshot::Sender<()>)>,
 }
 
-impl Watches {
+impl FileWatches {
     /// Takes a watch in before it is asked for: its changes may come before the answer. A watch for
     /// missing paths ends the one before, here as on the server.
-    pub(super) fn register(&mut self, opens: Opens) -> Opens {
-        match opens {
-            Opens::Watch(watch) => {
+    pub(super) fn register(&mut self, resource: OpenedResource) -> OpenedResource {
+        match resource {
+            OpenedResource::Watch(watch) => {
                 self.table.insert(watch.id().clone(), Arc::clone(&watch));
-                Opens::Watch(watch)
+                OpenedResource::Watch(watch)
             }
-            Opens::Missing(id, over) => {
+            OpenedResource::MissingWatch(id, over) => {
                 self.missing = Some((id, over));
-                Opens::Nothing
+                OpenedResource::None
             }
-            Opens::Nothing | Opens::Uses(_) | Opens::File(_) | Opens::Body(_) => opens,
+            OpenedResource::None
+            | OpenedResource::UsesConnection(_)
+            | OpenedResource::File(_)
+            | OpenedResource::Body(_) => resource,
         }
     }
 
     /// The watch did not begin.
-    pub(super) fn forget(&mut self, opens: &Opens) {
-        if let Opens::Watch(watch) = opens {
+    pub(super) fn cancel(&mut self, resource: &OpenedResource) {
+        if let OpenedResource::Watch(watch) = resource {
             self.remove(watch.id());
         }
     }
@@ -82,22 +85,22 @@ impl Watches {
 /// Requests that are not answered, and bodies whose parts are taken. One that is over, has failed or is not wanted any more is not here:
 /// what still comes for it is ignored.
 #[derive(Debug, Default)]
-pub(super) struct Bodies {
-    table: BTreeMap<HttpRequestId, Arc<QueuedBody>>,
+pub(super) struct HttpBodies {
+    table: BTreeMap<HttpRequestId, Arc<BodyQueue>>,
 }
 
-impl Bodies {
+impl HttpBodies {
     /// Takes a body in before it is asked for: its parts may come right behind the answer.
-    pub(super) fn register(&mut self, opens: &Opens) {
-        if let Opens::Body(body) = opens {
+    pub(super) fn register(&mut self, resource: &OpenedResource) {
+        if let OpenedResource::Body(body) = resource {
             self.table.insert(body.id().clone(), Arc::clone(body));
         }
     }
 
     /// There is an answer, or none will come: only a streamed body goes on.
-    pub(super) fn handle_answer(&mut self, opens: &Opens, answered: bool) {
-        if let Opens::Body(body) = opens
-            && !(answered && body.delivery() == Delivery::Streamed)
+    pub(super) fn handle_answer(&mut self, resource: &OpenedResource, answered: bool) {
+        if let OpenedResource::Body(body) = resource
+            && !(answered && body.delivery() == BodyDelivery::Streamed)
         {
             self.remove(body.id());
         }
@@ -115,11 +118,11 @@ impl Bodies {
         data: Bytes,
     ) -> Option<HttpRequestId> {
         let body = self.table.get(&delta.request_id)?;
-        let (id, flow) = (body.id().clone(), body.handle_delta(delta, data));
-        if flow != Flow::Open {
+        let (id, state) = (body.id().clone(), body.handle_delta(delta, data));
+        if state != BodyState::Open {
             self.table.remove(&id);
         }
-        (flow == Flow::Failed).then_some(id)
+        (state == BodyState::Failed).then_some(id)
     }
 
     /// The connection is gone, and the bodies with it: they cannot be asked for from their middle.

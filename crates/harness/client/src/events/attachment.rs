@@ -14,23 +14,23 @@ use exec_wire::{
 };
 
 use super::{
-    ProcessEvents, State,
-    reorder::{Broken, MAX_CHUNK_BYTES},
+    EventsState, ProcessEvents,
+    reorder::{EventsError, MAX_CHUNK_BYTES},
 };
-use crate::{client_shared::Hub, driver::Watch};
+use crate::{client_shared::ClientShared, driver::NetworkHook};
 
 /// How far followers may lag behind before the server is to stop sending.
-const STOP_BYTES: u64 = 4 << 20;
+const PAUSE_LAG_BYTES: u64 = 4 << 20;
 /// How far they must have caught up before it is to go on: what it retains is still there then.
-const GO_ON_BYTES: u64 = 1 << 20;
+const RESUME_LAG_BYTES: u64 = 1 << 20;
 
 /// How far the clocks of two hosts may be apart. What ended and was started longer before it was asked for is
 /// an earlier process by the same id, which a server keeps for long and replaces when it is asked to.
-const CLOCKS_MS: u64 = 60_000;
+const MAX_CLOCK_SKEW_MS: u64 = 60_000;
 
 /// Who a process belongs to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Owner {
+pub(crate) enum ProcessOwner {
     /// The session: it ends with that, and with its handle.
     Session,
     /// The server: it outlives both.
@@ -39,16 +39,16 @@ pub(crate) enum Owner {
 
 /// How a process of the server came to be known here.
 #[derive(Debug)]
-pub(crate) enum Origin {
+pub(crate) enum AttachmentOrigin {
     /// This client starts it.
-    Started(Launch),
+    Started(LaunchRequest),
     /// It was there.
-    Attached(Replay),
+    Attached(ReplayRange),
 }
 
 /// What is to be replayed of a process that was there.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Replay {
+pub(crate) struct ReplayRange {
     /// Output up to here is not wanted.
     pub(crate) after: OutputSeq,
     /// Where the server is to begin: further back if the exit may be there.
@@ -57,7 +57,7 @@ pub(crate) struct Replay {
 
 /// What was asked for, while it is not known whether that came to anything.
 #[derive(Debug, Eq, PartialEq)]
-pub(crate) struct Launch {
+pub(crate) struct LaunchRequest {
     argv: Vec<String>,
     cwd: PathUri,
     tty: bool,
@@ -65,7 +65,7 @@ pub(crate) struct Launch {
     asked_at_ms: u64,
 }
 
-impl Launch {
+impl LaunchRequest {
     pub(crate) fn of(start: &StartProcess, asked_at_ms: u64) -> Self {
         Self {
             asked_at_ms,
@@ -76,9 +76,9 @@ impl Launch {
     }
 
     /// Tells whether this is what a process of the server was started with.
-    fn is_that_of(&self, summary: &ProcessSummary) -> bool {
+    fn matches(&self, summary: &ProcessSummary) -> bool {
         let ProcessSummary { argv, cwd, tty, .. } = summary;
-        let is_recent = summary.started_at_ms.saturating_add(CLOCKS_MS) >= self.asked_at_ms;
+        let is_recent = summary.started_at_ms.saturating_add(MAX_CLOCK_SKEW_MS) >= self.asked_at_ms;
         let fits = (&self.argv, &self.cwd, self.tty) == (argv, cwd, *tty);
         fits && (summary.running || is_recent)
     }
@@ -86,71 +86,75 @@ impl Launch {
 
 /// What is known of a process of the server beside its events.
 #[derive(Debug)]
-pub(super) struct Attachment {
-    replay: Replay,
+pub(super) struct ProcessAttachment {
+    replay: ReplayRange,
     /// Until its start is answered.
-    launch: Option<Launch>,
+    launch: Option<LaunchRequest>,
     /// When it was started, by the server's clock: tells it from another one by the same id.
-    born: Option<u64>,
-    flow: Flow,
+    started_at_ms: Option<u64>,
+    flow: FlowState,
 }
 
 /// Whether the server sends the events.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Flow {
-    Flowing,
-    Stopped,
+enum FlowState {
+    Sending,
+    Paused,
     /// It is to send them again, if what it knows by the id is still this process.
-    GoingOn,
+    Resuming,
 }
 
 /// What the server is to be told.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Turn {
-    Stop,
-    GoOn,
+pub(crate) enum FlowControl {
+    Pause,
+    Resume,
 }
 
-impl Attachment {
-    pub(super) fn new(origin: Origin) -> Self {
+impl ProcessAttachment {
+    pub(super) fn new(origin: AttachmentOrigin) -> Self {
         let (replay, launch) = match origin {
-            Origin::Started(launch) => (Replay::ALL, Some(launch)),
-            Origin::Attached(replay) => (replay, None),
+            AttachmentOrigin::Started(launch) => (ReplayRange::ALL, Some(launch)),
+            AttachmentOrigin::Attached(replay) => (replay, None),
         };
         Self {
             replay,
             launch,
-            born: None,
-            flow: Flow::Flowing,
+            started_at_ms: None,
+            flow: FlowState::Sending,
         }
     }
 
     /// Takes an event, if it is news. `next` is the number that is expected.
-    pub(super) fn admit(&self, event: Event, next: OutputSeq) -> Result<Option<Event>, Broken> {
+    pub(super) fn admit(
+        &self,
+        event: Event,
+        next: OutputSeq,
+    ) -> Result<Option<Event>, EventsError> {
         if event.seq() < next {
             return Ok(None);
         }
         match &event {
             Event::Output(chunk) if chunk.seq <= self.replay.after => Ok(None),
             Event::Output(chunk) if chunk.data.len() > MAX_CHUNK_BYTES => {
-                Err(Broken::Oversized(chunk.seq))
+                Err(EventsError::Oversized(chunk.seq))
             }
             Event::Output(_) | Event::Exited(..) | Event::Closed(_) => Ok(Some(event)),
         }
     }
 
     /// Returns what the server is asked to replay from, if this is expected next.
-    pub(super) fn last(&self, next: OutputSeq) -> OutputSeq {
+    pub(super) fn replay_after(&self, next: OutputSeq) -> OutputSeq {
         OutputSeq(next.0 - 1).max(self.replay.begin)
     }
 
     /// Returns the next number that anybody could be shown.
-    pub(super) fn next(&self, next: OutputSeq) -> OutputSeq {
+    pub(super) fn next_visible(&self, next: OutputSeq) -> OutputSeq {
         next.max(self.replay.after.next())
     }
 
     /// Its start was answered.
-    pub(super) fn handle_launched(&mut self) {
+    pub(super) fn handle_start_response(&mut self) {
         self.launch = None;
     }
 
@@ -158,46 +162,48 @@ impl Attachment {
         self.launch.is_some()
     }
 
-    pub(super) fn handle_born(&mut self, started_at_ms: u64) {
-        self.born = Some(started_at_ms);
+    pub(super) fn handle_start_time(&mut self, started_at_ms: u64) {
+        self.started_at_ms = Some(started_at_ms);
     }
 
     /// Tells whether what the server knows by this id is this process.
-    pub(super) fn is(&self, summary: &ProcessSummary) -> bool {
+    pub(super) fn is_same_process(&self, summary: &ProcessSummary) -> bool {
         let launched = self
             .launch
             .as_ref()
-            .is_none_or(|launch| launch.is_that_of(summary));
-        let born = self.born.is_none_or(|born| born == summary.started_at_ms);
-        summary.detached && launched && born
+            .is_none_or(|launch| launch.matches(summary));
+        let same_start = self
+            .started_at_ms
+            .is_none_or(|known| known == summary.started_at_ms);
+        summary.detached && launched && same_start
     }
 
     /// The server is asked what it knows by the id.
     pub(super) fn handle_look_up(&mut self) {
-        self.flow = Flow::GoingOn;
+        self.flow = FlowState::Resuming;
     }
 
     /// The server sends its events again.
     pub(super) fn handle_attach(&mut self) {
-        self.flow = Flow::Flowing;
+        self.flow = FlowState::Sending;
     }
 
     /// Returns what the server is to be told when followers lag behind so far.
-    pub(super) fn turn(&self, lag: u64) -> Option<Turn> {
+    pub(super) fn flow_control(&self, lag: u64) -> Option<FlowControl> {
         match self.flow {
-            Flow::Flowing if lag >= STOP_BYTES => Some(Turn::Stop),
-            Flow::Stopped if lag < GO_ON_BYTES => Some(Turn::GoOn),
-            Flow::Flowing | Flow::Stopped | Flow::GoingOn => None,
+            FlowState::Sending if lag >= PAUSE_LAG_BYTES => Some(FlowControl::Pause),
+            FlowState::Paused if lag < RESUME_LAG_BYTES => Some(FlowControl::Resume),
+            FlowState::Sending | FlowState::Paused | FlowState::Resuming => None,
         }
     }
 
     /// The server is told to stop.
-    pub(super) fn handle_stop(&mut self) {
-        self.flow = Flow::Stopped;
+    pub(super) fn handle_pause(&mut self) {
+        self.flow = FlowState::Paused;
     }
 }
 
-impl Replay {
+impl ReplayRange {
     const ALL: Self = Self {
         after: OutputSeq(0),
         begin: OutputSeq(0),
@@ -208,30 +214,36 @@ impl ProcessEvents {
     /// A process that belongs to the server.
     pub(crate) fn new_attached(
         id: ProcessId,
-        hub: Arc<Hub>,
-        watch: Option<Watch>,
+        shared: Arc<ClientShared>,
+        network_hook: Option<NetworkHook>,
         started_at_ms: u64,
-        origin: Origin,
+        origin: AttachmentOrigin,
     ) -> Self {
-        let process = Self::of(Owner::Server, id, hub, watch, started_at_ms);
-        process.lock().attachment = Some(Attachment::new(origin));
+        let process = Self::with_owner(
+            ProcessOwner::Server,
+            id,
+            shared,
+            network_hook,
+            started_at_ms,
+        );
+        process.lock().attachment = Some(ProcessAttachment::new(origin));
         process
     }
 
     /// It is known when it was started.
-    pub(crate) fn handle_born(&self, started_at_ms: u64, os_pid: Option<u32>) {
+    pub(crate) fn handle_start_time(&self, started_at_ms: u64, os_pid: Option<u32>) {
         let mut state = self.lock();
         state.os_pid = os_pid;
         state.started_at_ms = started_at_ms;
         if let Some(attachment) = &mut state.attachment {
-            attachment.handle_born(started_at_ms);
+            attachment.handle_start_time(started_at_ms);
         }
     }
 
     /// Its start was answered.
-    pub(crate) fn handle_launched(&self) {
+    pub(crate) fn handle_start_response(&self) {
         if let Some(attachment) = &mut self.lock().attachment {
-            attachment.handle_launched();
+            attachment.handle_start_response();
         }
     }
 
@@ -241,16 +253,16 @@ impl ProcessEvents {
         state
             .attachment
             .as_ref()
-            .is_some_and(Attachment::is_starting)
+            .is_some_and(ProcessAttachment::is_starting)
     }
 
     /// Tells whether what the server knows by its id is this process.
-    pub(crate) fn is(&self, summary: &ProcessSummary) -> bool {
+    pub(crate) fn is_same_process(&self, summary: &ProcessSummary) -> bool {
         let state = self.lock();
         state
             .attachment
             .as_ref()
-            .is_some_and(|attachment| attachment.is(summary))
+            .is_some_and(|attachment| attachment.is_same_process(summary))
     }
 
     /// The server is asked what it knows by its id, before it is asked for its events.
@@ -268,31 +280,31 @@ impl ProcessEvents {
             return OutputSeq(next.0 - 1);
         };
         attachment.handle_attach();
-        attachment.last(next)
+        attachment.replay_after(next)
     }
 
     /// Returns what the server is to be told, if followers lag behind too far, or did.
-    pub(crate) fn take_turn(&self) -> Option<Turn> {
+    pub(crate) fn next_flow_control(&self) -> Option<FlowControl> {
         let mut state = self.lock();
-        state.told.due = false;
+        state.ack_cursor.scheduled = false;
         let lag = state.followed.lag();
         if state.failure.is_some() || state.followed.log().is_closed() {
             return None;
         }
         let attachment = state.attachment.as_mut()?;
-        let turn = attachment.turn(lag);
-        if turn == Some(Turn::Stop) {
-            attachment.handle_stop();
+        let flow_control = attachment.flow_control(lag);
+        if flow_control == Some(FlowControl::Pause) {
+            attachment.handle_pause();
         }
-        turn
+        flow_control
     }
 
     /// Records an event of a process that belongs to the server, whatever is missing before it.
     pub(super) fn handle_attached_event(
         &self,
-        mut state: MutexGuard<'_, State>,
+        mut state: MutexGuard<'_, EventsState>,
         event: Event,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), EventsError> {
         let next = state.followed.log().next_seq();
         let admitted = match &state.attachment {
             None => Some(event),
@@ -323,13 +335,13 @@ mod tests {
         })
     }
 
-    fn attached(after: u64, begin: u64) -> Attachment {
+    fn attached(after: u64, begin: u64) -> ProcessAttachment {
         let (after, begin) = (OutputSeq(after), OutputSeq(begin));
-        Attachment::new(Origin::Attached(Replay { after, begin }))
+        ProcessAttachment::new(AttachmentOrigin::Attached(ReplayRange { after, begin }))
     }
 
     #[test]
-    fn only_news_that_is_wanted_is_taken() {
+    fn duplicate_and_unwanted_events_are_dropped() {
         let attachment = attached(4, 0);
         let admitted = |event: Event, next| {
             let admitted = attachment.admit(event, OutputSeq(next));
@@ -341,23 +353,23 @@ mod tests {
         assert_eq!(admitted(output(9, 1), 10), Ok(None));
         assert_eq!(
             admitted(output(10, MAX_CHUNK_BYTES + 1), 10),
-            Err(Broken::Oversized(OutputSeq(10)))
+            Err(EventsError::Oversized(OutputSeq(10)))
         );
     }
 
     #[test]
-    fn an_earlier_process_by_the_same_id_is_not_the_one_that_was_to_be_started() {
+    fn earlier_process_with_the_same_id_is_not_mistaken_for_a_start() {
         let asked_at_ms = 1_000_000;
         let cwd = PathUri::parse("file:///work").unwrap();
         let argv = vec!["make".to_owned()];
-        let attachment = Attachment::new(Origin::Started(Launch {
+        let attachment = ProcessAttachment::new(AttachmentOrigin::Started(LaunchRequest {
             argv: argv.clone(),
             cwd: cwd.clone(),
             tty: false,
             asked_at_ms,
         }));
         let is = |running, started_at_ms| {
-            attachment.is(&ProcessSummary {
+            attachment.is_same_process(&ProcessSummary {
                 process_id: exec_wire::id::ProcessId::new("build").unwrap(),
                 argv: argv.clone(),
                 cwd: cwd.clone(),
@@ -374,31 +386,37 @@ mod tests {
             })
         };
         assert!(is(true, asked_at_ms + 10) && is(false, asked_at_ms + 10));
-        assert!(is(false, asked_at_ms - CLOCKS_MS), "clocks differ");
-        assert!(!is(false, asked_at_ms - CLOCKS_MS - 1));
+        assert!(is(false, asked_at_ms - MAX_CLOCK_SKEW_MS), "clocks differ");
+        assert!(!is(false, asked_at_ms - MAX_CLOCK_SKEW_MS - 1));
     }
 
     #[test]
-    fn it_goes_on_where_it_began_or_has_come_to() {
-        assert_eq!(attached(4, 0).last(OutputSeq(1)), OutputSeq(0));
-        assert_eq!(attached(4, 4).last(OutputSeq(1)), OutputSeq(4));
-        assert_eq!(attached(4, 4).last(OutputSeq(8)), OutputSeq(7));
-        assert_eq!(attached(4, 0).next(OutputSeq(1)), OutputSeq(5));
-        assert_eq!(attached(4, 0).next(OutputSeq(8)), OutputSeq(8));
+    fn replay_continues_after_the_last_received_event() {
+        assert_eq!(attached(4, 0).replay_after(OutputSeq(1)), OutputSeq(0));
+        assert_eq!(attached(4, 4).replay_after(OutputSeq(1)), OutputSeq(4));
+        assert_eq!(attached(4, 4).replay_after(OutputSeq(8)), OutputSeq(7));
+        assert_eq!(attached(4, 0).next_visible(OutputSeq(1)), OutputSeq(5));
+        assert_eq!(attached(4, 0).next_visible(OutputSeq(8)), OutputSeq(8));
     }
 
     #[test]
-    fn the_server_is_told_once_to_stop_and_once_to_go_on() {
+    fn flow_control_pauses_once_and_resumes_once() {
         let mut attachment = attached(0, 0);
-        assert_eq!(attachment.turn(STOP_BYTES - 1), None);
-        assert_eq!(attachment.turn(STOP_BYTES), Some(Turn::Stop));
-        attachment.handle_stop();
-        assert_eq!(attachment.turn(STOP_BYTES), None);
-        assert_eq!(attachment.turn(GO_ON_BYTES), None);
-        assert_eq!(attachment.turn(GO_ON_BYTES - 1), Some(Turn::GoOn));
+        assert_eq!(attachment.flow_control(PAUSE_LAG_BYTES - 1), None);
+        assert_eq!(
+            attachment.flow_control(PAUSE_LAG_BYTES),
+            Some(FlowControl::Pause)
+        );
+        attachment.handle_pause();
+        assert_eq!(attachment.flow_control(PAUSE_LAG_BYTES), None);
+        assert_eq!(attachment.flow_control(RESUME_LAG_BYTES), None);
+        assert_eq!(
+            attachment.flow_control(RESUME_LAG_BYTES - 1),
+            Some(FlowControl::Resume)
+        );
         attachment.handle_look_up();
-        assert_eq!(attachment.turn(GO_ON_BYTES - 1), None);
+        assert_eq!(attachment.flow_control(RESUME_LAG_BYTES - 1), None);
         attachment.handle_attach();
-        assert_eq!(attachment.turn(GO_ON_BYTES - 1), None);
+        assert_eq!(attachment.flow_control(RESUME_LAG_BYTES - 1), None);
     }
 }

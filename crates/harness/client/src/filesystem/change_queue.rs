@@ -14,25 +14,25 @@ use exec_env::filesystem::Changes;
 use exec_wire::{fs::Changed, id::WatchId, limits};
 use futures_util::Stream;
 
-use crate::{client::ExecServerClient, client_shared::Kept};
+use crate::{client::ExecServerClient, client_shared::ReleaseGuard};
 
 /// Shared by the driver, which fills it, and the stream, which empties it.
 #[derive(Debug)]
-pub(crate) struct Gathered {
+pub(crate) struct ChangeQueue {
     id: WatchId,
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct QueueState {
     queue: VecDeque<Changes>,
     /// What the queue holds; something that is empty counts as one.
-    held: usize,
+    queued_changes: usize,
     ended: bool,
     reader: Option<Waker>,
 }
 
-impl Gathered {
+impl ChangeQueue {
     pub(crate) fn new(id: WatchId) -> Self {
         Self {
             id,
@@ -55,32 +55,32 @@ impl Gathered {
             overflow: changed.overflow,
         };
         let mut state = self.lock();
-        if state.held + weight(&changes) > limits::MAX_GATHERED_CHANGES {
+        if state.queued_changes + weight(&changes) > limits::MAX_GATHERED_CHANGES {
             state.queue.clear();
-            state.held = 0;
+            state.queued_changes = 0;
             changes = Changes {
                 changes: Vec::new(),
                 overflow: true,
             };
         }
-        state.held += weight(&changes);
+        state.queued_changes += weight(&changes);
         state.queue.push_back(changes);
         state.ended |= ended;
-        wake(state);
+        wake_reader(state);
     }
 
     /// Nothing more will come.
     pub(crate) fn end(&self) {
         let mut state = self.lock();
         state.ended = true;
-        wake(state);
+        wake_reader(state);
     }
 
     fn poll_changes(&self, cx: &mut Context<'_>) -> Poll<Option<Changes>> {
         let mut state = self.lock();
         match state.queue.pop_front() {
             Some(changes) => {
-                state.held -= weight(&changes);
+                state.queued_changes -= weight(&changes);
                 Poll::Ready(Some(changes))
             }
             None if state.ended => Poll::Ready(None),
@@ -91,7 +91,7 @@ impl Gathered {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         // Nothing panics while it holds the lock; if something did, the state is still whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -100,8 +100,8 @@ impl Gathered {
 /// The stream of a watch. The watch ends when it is dropped.
 #[derive(Debug)]
 pub(super) struct ChangeStream {
-    pub(super) gathered: Arc<Gathered>,
-    pub(super) _kept: Option<Kept>,
+    pub(super) change_queue: Arc<ChangeQueue>,
+    pub(super) _release_guard: Option<ReleaseGuard>,
     /// Whoever watches keeps the connection open.
     pub(super) _client: ExecServerClient,
 }
@@ -110,7 +110,7 @@ impl Stream for ChangeStream {
     type Item = Changes;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Changes>> {
-        self.gathered.poll_changes(cx)
+        self.change_queue.poll_changes(cx)
     }
 }
 
@@ -118,7 +118,7 @@ fn weight(changes: &Changes) -> usize {
     changes.changes.len().max(1)
 }
 
-fn wake(mut state: MutexGuard<'_, State>) {
+fn wake_reader(mut state: MutexGuard<'_, QueueState>) {
     let reader = state.reader.take();
     drop(state);
     if let Some(reader) = reader {
@@ -134,8 +134,8 @@ mod tests {
 
     use super::*;
 
-    fn gathered() -> Gathered {
-        Gathered::new(WatchId::new("w").unwrap())
+    fn change_queue() -> ChangeQueue {
+        ChangeQueue::new(WatchId::new("w").unwrap())
     }
 
     fn changed(count: usize) -> Changed {
@@ -151,50 +151,50 @@ mod tests {
         }
     }
 
-    fn poll(gathered: &Gathered) -> Poll<Option<Changes>> {
-        gathered.poll_changes(&mut Context::from_waker(Waker::noop()))
+    fn poll(change_queue: &ChangeQueue) -> Poll<Option<Changes>> {
+        change_queue.poll_changes(&mut Context::from_waker(Waker::noop()))
     }
 
     #[test]
-    fn changes_come_as_they_were_told_and_then_the_end() {
-        let gathered = gathered();
-        assert_eq!(poll(&gathered), Poll::Pending);
-        gathered.handle_changed(changed(2));
-        gathered.handle_changed(changed(1));
-        gathered.end();
+    fn changes_arrive_in_order_followed_by_the_end() {
+        let change_queue = change_queue();
+        assert_eq!(poll(&change_queue), Poll::Pending);
+        change_queue.handle_changed(changed(2));
+        change_queue.handle_changed(changed(1));
+        change_queue.end();
         for count in [2, 1] {
-            let Poll::Ready(Some(changes)) = poll(&gathered) else {
+            let Poll::Ready(Some(changes)) = poll(&change_queue) else {
                 panic!("changes are there");
             };
             assert_eq!((changes.changes.len(), changes.overflow), (count, false));
         }
-        assert_eq!(poll(&gathered), Poll::Ready(None));
+        assert_eq!(poll(&change_queue), Poll::Ready(None));
     }
 
     #[test]
-    fn too_many_changes_are_one_overflow() {
-        let gathered = gathered();
-        gathered.handle_changed(changed(limits::MAX_GATHERED_CHANGES));
-        gathered.handle_changed(changed(1));
-        gathered.handle_changed(changed(3));
+    fn excess_changes_become_one_overflow() {
+        let change_queue = change_queue();
+        change_queue.handle_changed(changed(limits::MAX_GATHERED_CHANGES));
+        change_queue.handle_changed(changed(1));
+        change_queue.handle_changed(changed(3));
         let overflow = Changes {
             changes: Vec::new(),
             overflow: true,
         };
-        assert_eq!(poll(&gathered), Poll::Ready(Some(overflow)));
-        let Poll::Ready(Some(later)) = poll(&gathered) else {
+        assert_eq!(poll(&change_queue), Poll::Ready(Some(overflow)));
+        let Poll::Ready(Some(later)) = poll(&change_queue) else {
             panic!("what came later is there");
         };
         assert_eq!((later.changes.len(), later.overflow), (3, false));
-        assert_eq!(poll(&gathered), Poll::Pending);
+        assert_eq!(poll(&change_queue), Poll::Pending);
     }
 
     #[test]
-    fn tellings_without_a_change_are_bounded_too() {
-        let gathered = gathered();
+    fn empty_notifications_are_bounded() {
+        let change_queue = change_queue();
         for _ in 0..=limits::MAX_GATHERED_CHANGES {
-            gathered.handle_changed(changed(0));
+            change_queue.handle_changed(changed(0));
         }
-        assert_eq!(gathered.lock().queue.len(), 1);
+        assert_eq!(change_queue.lock().queue.len(), 1);
     }
 }

@@ -18,25 +18,25 @@ use futures_util::Stream;
 
 use crate::{
     client::ExecServerClient,
-    client_shared::{Kept, Waiting},
+    client_shared::{ReleaseGuard, WaiterGuard},
 };
 
 /// What may wait to be read, in bytes: as the stock client.
-pub(crate) const QUEUED_BYTES: usize = 16 << 20;
+pub(crate) const MAX_QUEUED_BODY_BYTES: usize = 16 << 20;
 /// What a part counts beside its bytes, so that the number of parts has a bound as well.
-const PART_BYTES: usize = 128;
+const CHUNK_OVERHEAD_BYTES: usize = 128;
 
 /// Shared by the driver, which fills it, and the stream, which empties it.
 #[derive(Debug)]
-pub(crate) struct QueuedBody {
+pub(crate) struct BodyQueue {
     id: HttpRequestId,
-    delivery: Delivery,
-    state: Mutex<State>,
+    delivery: BodyDelivery,
+    state: Mutex<QueueState>,
 }
 
 /// How a body is wanted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Delivery {
+pub(crate) enum BodyDelivery {
     /// With the answer.
     Whole,
     /// Part by part.
@@ -44,11 +44,11 @@ pub(crate) enum Delivery {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct QueueState {
     /// The number of the last part.
     last: u64,
     queue: VecDeque<Bytes>,
-    held: usize,
+    queued_bytes: usize,
     /// How it ended, until that was told.
     end: Option<Result<(), HttpError>>,
     reader: Option<Waker>,
@@ -56,7 +56,7 @@ struct State {
 
 /// What has become of a body.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Flow {
+pub(crate) enum BodyState {
     /// More follows.
     Open,
     /// The server has ended it.
@@ -65,8 +65,8 @@ pub(crate) enum Flow {
     Failed,
 }
 
-impl QueuedBody {
-    pub(crate) fn new(id: HttpRequestId, delivery: Delivery) -> Self {
+impl BodyQueue {
+    pub(crate) fn new(id: HttpRequestId, delivery: BodyDelivery) -> Self {
         Self {
             id,
             delivery,
@@ -78,67 +78,67 @@ impl QueuedBody {
         &self.id
     }
 
-    pub(crate) fn delivery(&self) -> Delivery {
+    pub(crate) fn delivery(&self) -> BodyDelivery {
         self.delivery
     }
 
     /// Takes a part, or the end.
-    pub(crate) fn handle_delta(&self, delta: HttpBodyDelta, data: Bytes) -> Flow {
+    pub(crate) fn handle_delta(&self, delta: HttpBodyDelta, data: Bytes) -> BodyState {
         let mut state = self.lock();
-        let (expected, most) = (state.last + 1, limits::MAX_HTTP_DELTA_BYTES);
-        let broken = if delta.seq != expected {
+        let (expected, max_bytes) = (state.last + 1, limits::MAX_HTTP_DELTA_BYTES);
+        let failure = if delta.seq != expected {
             let seq = delta.seq;
             let text =
                 format!("parts of a body are numbered one by one: {expected} was due, not {seq}");
             Some(HttpError::Protocol(text))
-        } else if data.len() > most {
+        } else if data.len() > max_bytes {
             let text = format!(
-                "a part of a body has at most {most} bytes, not {}",
+                "a part of a body has at most {max_bytes} bytes, not {}",
                 data.len()
             );
             Some(HttpError::Protocol(text))
-        } else if !data.is_empty() && state.held + weight(&data) > QUEUED_BYTES {
-            Some(HttpError::Lagged(QUEUED_BYTES))
+        } else if !data.is_empty() && state.queued_bytes + weight(&data) > MAX_QUEUED_BODY_BYTES {
+            Some(HttpError::Lagged(MAX_QUEUED_BODY_BYTES))
         } else {
             None
         };
-        if let Some(error) = broken {
+        if let Some(error) = failure {
             drop(state);
             self.fail(error);
-            return Flow::Failed;
+            return BodyState::Failed;
         }
         state.last = delta.seq;
         if !data.is_empty() {
-            state.held += weight(&data);
+            state.queued_bytes += weight(&data);
             state.queue.push_back(data);
         }
-        let flow = match (delta.error, delta.done) {
+        let state_after = match (delta.error, delta.done) {
             (Some(error), _) => {
                 state.end = Some(Err(HttpError::Host(error)));
-                Flow::Ended
+                BodyState::Ended
             }
             (None, true) => {
                 state.end = Some(Ok(()));
-                Flow::Ended
+                BodyState::Ended
             }
-            (None, false) => Flow::Open,
+            (None, false) => BodyState::Open,
         };
-        wake(state);
-        flow
+        wake_reader(state);
+        state_after
     }
 
     /// Nothing more will come. What came is still read.
     pub(crate) fn fail(&self, error: HttpError) {
         let mut state = self.lock();
         state.end = Some(Err(error));
-        wake(state);
+        wake_reader(state);
     }
 
-    fn poll_part(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, HttpError>>> {
+    fn poll_chunk(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, HttpError>>> {
         let mut state = self.lock();
-        if let Some(part) = state.queue.pop_front() {
-            state.held -= weight(&part);
-            return Poll::Ready(Some(Ok(part)));
+        if let Some(chunk) = state.queue.pop_front() {
+            state.queued_bytes -= weight(&chunk);
+            return Poll::Ready(Some(Ok(chunk)));
         }
         match &mut state.end {
             Some(end) => {
@@ -152,7 +152,7 @@ impl QueuedBody {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         // Nothing panics while it holds the lock; if something did, the state is still whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -161,32 +161,32 @@ impl QueuedBody {
 /// The stream of a body. The server is told to end it when it is dropped.
 #[derive(Debug)]
 pub(super) struct BodyStream {
-    pub(super) body: Arc<QueuedBody>,
-    pub(super) _kept: Kept,
+    pub(super) body: Arc<BodyQueue>,
+    pub(super) _release_guard: ReleaseGuard,
     /// Whoever reads keeps the connection open.
     pub(super) client: ExecServerClient,
     /// Whoever waits has the connection read.
-    pub(super) waiting: Option<Waiting>,
+    pub(super) waiting: Option<WaiterGuard>,
 }
 
 impl Stream for BodyStream {
     type Item = Result<Bytes, HttpError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let part = self.body.poll_part(cx);
-        self.waiting = match part {
+        let chunk = self.body.poll_chunk(cx);
+        self.waiting = match chunk {
             Poll::Ready(_) => None,
-            Poll::Pending => Some(self.client.hub().wait()),
+            Poll::Pending => Some(self.client.shared().register_waiter()),
         };
-        part
+        chunk
     }
 }
 
-fn weight(part: &Bytes) -> usize {
-    part.len() + PART_BYTES
+fn weight(chunk: &Bytes) -> usize {
+    chunk.len() + CHUNK_OVERHEAD_BYTES
 }
 
-fn wake(mut state: MutexGuard<'_, State>) {
+fn wake_reader(mut state: MutexGuard<'_, QueueState>) {
     let reader = state.reader.take();
     drop(state);
     if let Some(reader) = reader {
@@ -198,8 +198,11 @@ fn wake(mut state: MutexGuard<'_, State>) {
 mod tests {
     use super::*;
 
-    fn body() -> QueuedBody {
-        QueuedBody::new(HttpRequestId::new("http-1").unwrap(), Delivery::Streamed)
+    fn body() -> BodyQueue {
+        BodyQueue::new(
+            HttpRequestId::new("http-1").unwrap(),
+            BodyDelivery::Streamed,
+        )
     }
 
     fn delta(seq: u64) -> HttpBodyDelta {
@@ -220,18 +223,21 @@ mod tests {
         }
     }
 
-    fn poll(body: &QueuedBody) -> Poll<Option<Result<Bytes, HttpError>>> {
-        body.poll_part(&mut Context::from_waker(Waker::noop()))
+    fn poll(body: &BodyQueue) -> Poll<Option<Result<Bytes, HttpError>>> {
+        body.poll_chunk(&mut Context::from_waker(Waker::noop()))
     }
 
     #[test]
-    fn parts_come_in_their_order_and_then_the_end() {
+    fn chunks_arrive_in_order_followed_by_the_end() {
         let body = body();
         assert_eq!(poll(&body), Poll::Pending);
         let (one, two) = (Bytes::from_static(b"1"), Bytes::from_static(b"2"));
-        assert_eq!(body.handle_delta(delta(1), one.clone()), Flow::Open);
-        assert_eq!(body.handle_delta(delta(2), two.clone()), Flow::Open);
-        assert_eq!(body.handle_delta(end(3, None), Bytes::new()), Flow::Ended);
+        assert_eq!(body.handle_delta(delta(1), one.clone()), BodyState::Open);
+        assert_eq!(body.handle_delta(delta(2), two.clone()), BodyState::Open);
+        assert_eq!(
+            body.handle_delta(end(3, None), Bytes::new()),
+            BodyState::Ended
+        );
         assert_eq!(poll(&body), Poll::Ready(Some(Ok(one))));
         assert_eq!(poll(&body), Poll::Ready(Some(Ok(two))));
         assert_eq!(poll(&body), Poll::Ready(None));
@@ -239,11 +245,11 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_told_once_and_behind_what_came() {
+    fn error_is_reported_once_after_the_queued_chunks() {
         let body = body();
         body.handle_delta(delta(1), Bytes::from_static(b"1"));
         let ended = body.handle_delta(end(2, Some("cut off")), Bytes::new());
-        assert_eq!(ended, Flow::Ended);
+        assert_eq!(ended, BodyState::Ended);
         assert!(matches!(poll(&body), Poll::Ready(Some(Ok(_)))));
         let error = HttpError::Host("cut off".to_owned());
         assert_eq!(poll(&body), Poll::Ready(Some(Err(error))));
@@ -251,11 +257,14 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_and_a_repetition_break_the_body() {
+    fn missing_or_repeated_chunk_fails_the_body() {
         for seq in [1, 3] {
             let body = body();
             body.handle_delta(delta(1), Bytes::new());
-            assert_eq!(body.handle_delta(delta(seq), Bytes::new()), Flow::Failed);
+            assert_eq!(
+                body.handle_delta(delta(seq), Bytes::new()),
+                BodyState::Failed
+            );
             let text = format!("parts of a body are numbered one by one: 2 was due, not {seq}");
             assert_eq!(
                 poll(&body),
@@ -265,10 +274,10 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_is_too_large_breaks_the_body() {
+    fn oversized_chunk_fails_the_body() {
         let body = body();
         let data = Bytes::from(vec![0; limits::MAX_HTTP_DELTA_BYTES + 1]);
-        assert_eq!(body.handle_delta(delta(1), data), Flow::Failed);
+        assert_eq!(body.handle_delta(delta(1), data), BodyState::Failed);
         assert!(matches!(
             poll(&body),
             Poll::Ready(Some(Err(HttpError::Protocol(_))))
@@ -276,11 +285,11 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_reads_is_bounded() {
+    fn unread_body_is_bounded() {
         let body = body();
         let data = Bytes::from(vec![0; limits::MAX_HTTP_DELTA_BYTES]);
         let taken =
-            (1..).take_while(|seq| body.handle_delta(delta(*seq), data.clone()) == Flow::Open);
+            (1..).take_while(|seq| body.handle_delta(delta(*seq), data.clone()) == BodyState::Open);
         assert_eq!(taken.count(), 15);
         for _ in 0..15 {
             assert!(matches!(poll(&body), Poll::Ready(Some(Ok(_)))));
@@ -288,7 +297,7 @@ mod tests {
         let error = poll(&body);
         assert_eq!(
             error,
-            Poll::Ready(Some(Err(HttpError::Lagged(QUEUED_BYTES))))
+            Poll::Ready(Some(Err(HttpError::Lagged(MAX_QUEUED_BODY_BYTES))))
         );
     }
 }

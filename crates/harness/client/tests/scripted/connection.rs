@@ -9,8 +9,8 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use crate::{
-    doors::House,
-    server::{Server, session, within},
+    scripted_connector::ConnectorControl,
+    scripted_server::{ScriptedServer, session, within},
 };
 
 async fn until(states: &mut watch::Receiver<ConnectionState>, state: ConnectionState) {
@@ -18,40 +18,40 @@ async fn until(states: &mut watch::Receiver<ConnectionState>, state: ConnectionS
 }
 
 #[tokio::test]
-async fn a_broken_connection_is_told_of_and_so_is_the_next() {
-    let (mut house, server, client) = House::connect().await;
+async fn connection_state_reports_disconnect_and_reconnect() {
+    let (mut connector, server, client) = ConnectorControl::connect().await;
     let mut states = client.connection();
     assert_eq!(*states.borrow(), ConnectionState::Connected);
-    house.close(1);
+    connector.fail_attempts(1);
     drop(server);
     until(&mut states, ConnectionState::Reconnecting).await;
-    let _server = house.resume().await;
+    let _server = connector.resume().await;
     until(&mut states, ConnectionState::Connected).await;
     // Who looks later sees the last of them.
     assert_eq!(*client.connection().borrow(), ConnectionState::Connected);
 }
 
 #[tokio::test]
-async fn a_lost_session_is_told_of_until_there_is_another() {
-    let (mut house, server, client) = House::connect().await;
+async fn connection_state_reports_a_lost_session() {
+    let (mut connector, server, client) = ConnectorControl::connect().await;
     let mut states = client.connection();
     drop(server);
-    let mut server = house.knock().await;
+    let mut server = connector.accept().await;
     let initialize = server.expect("initialize").await;
     server.refuse(&initialize, -32600, "unknown session").await;
     until(&mut states, ConnectionState::Lost).await;
-    house.refuse(503);
+    connector.refuse_with(503);
     let asked = client.call(ReadEnvironmentStatus).await;
     assert!(matches!(asked, Err(ExecServerError::Connect(_))));
     until(&mut states, ConnectionState::Lost).await;
-    house.refuse(0);
+    connector.refuse_with(0);
     let asked = {
         let client = client.clone();
         tokio::spawn(async move { client.call(ReadEnvironmentStatus).await })
     };
-    let mut server = house.knock().await;
+    let mut server = connector.accept().await;
     until(&mut states, ConnectionState::Reconnecting).await;
-    server.shake_hands(session("t")).await;
+    server.handshake(session("t")).await;
     let status = server.expect("environment/status").await;
     server.answer(&status, json!({"status": "ready"})).await;
     within(asked).await.unwrap().unwrap();
@@ -59,7 +59,7 @@ async fn a_lost_session_is_told_of_until_there_is_another() {
 }
 
 /// Returns the last state of a client whose one connection ends.
-async fn last_state(client: &ExecServerClient, server: Server) {
+async fn last_state(client: &ExecServerClient, server: ScriptedServer) {
     let mut states = client.connection();
     drop(server);
     until(&mut states, ConnectionState::Lost).await;
@@ -67,16 +67,17 @@ async fn last_state(client: &ExecServerClient, server: Server) {
 }
 
 #[tokio::test]
-async fn without_another_way_to_the_server_the_end_of_the_connection_is_the_end() {
-    let (server, client) = Server::connect().await;
+async fn single_link_client_ends_with_its_link() {
+    let (server, client) = ScriptedServer::connect().await;
     last_state(&client, server).await;
-    let (_house, server, client) = House::connect_to(Continuity::Ended, session("s")).await;
+    let (_connector, server, client) =
+        ConnectorControl::connect_to(Continuity::Ended, session("s")).await;
     last_state(&client, server).await;
 }
 
 #[tokio::test]
-async fn whoever_watches_does_not_keep_the_connection() {
-    let (_server, client) = Server::connect().await;
+async fn state_watcher_does_not_keep_the_connection_open() {
+    let (_server, client) = ScriptedServer::connect().await;
     let mut states = client.connection();
     drop(client);
     // The sender is gone, or it says so.
@@ -86,8 +87,8 @@ async fn whoever_watches_does_not_keep_the_connection() {
 }
 
 #[tokio::test]
-async fn a_client_ends_once_everybody_has_let_go_and_its_last_words_are_said() {
-    let (_house, mut server, client) = House::connect().await;
+async fn client_ends_after_flushing_when_all_handles_are_dropped() {
+    let (_connector, mut server, client) = ConnectorControl::connect().await;
     let (ended, another) = (client.ended(), client.clone());
     let mut ended = std::pin::pin!(ended);
     drop(client);

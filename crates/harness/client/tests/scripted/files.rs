@@ -18,7 +18,7 @@ use exec_wire::{
 use futures_util::{FutureExt, StreamExt};
 use serde_json::{Value, json};
 
-use crate::server::{Server, hung_up, within};
+use crate::scripted_server::{ScriptedServer, hung_up, within};
 
 fn path() -> PathUri {
     "file:///path".parse().unwrap()
@@ -60,24 +60,24 @@ fn watch(files: &RemoteFileSystem) -> FileFuture<Watcher> {
     })
 }
 
-async fn connect() -> (Server, ExecServerClient, RemoteFileSystem) {
-    let (server, client) = Server::connect().await;
+async fn connect() -> (ScriptedServer, ExecServerClient, RemoteFileSystem) {
+    let (server, client) = ScriptedServer::connect().await;
     let files = RemoteFileSystem::new(client.clone());
     (server, client, files)
 }
 
 /// Tells of one change of a watch.
-async fn change(server: &mut Server, watch: &Value, overflow: bool) {
+async fn change(server: &mut ScriptedServer, watch: &Value, overflow: bool) {
     let changes = json!([{"path": "file:///path/new", "kind": "created"}]);
     let params = json!({"watchId": watch["params"]["watchId"], "changes": changes,
         "overflow": overflow});
     server
-        .say(json!({"method": "fs/changed", "params": params}))
+        .send(json!({"method": "fs/changed", "params": params}))
         .await;
 }
 
 #[tokio::test]
-async fn content_comes_inside_the_text_or_beside_it() {
+async fn file_content_is_accepted_as_base64_or_raw() {
     let (mut server, _client, files) = connect().await;
     let content = files.read_file(read());
     let request = server.expect("fs/readFile").await;
@@ -99,14 +99,14 @@ async fn content_comes_inside_the_text_or_beside_it() {
 }
 
 #[tokio::test]
-async fn errors_have_the_kind_of_their_code() {
+async fn error_codes_map_to_file_errors() {
     let (mut server, _client, files) = connect().await;
     for code in [-32004, -32600, -32602, -32603, -32010] {
         let content = files.read_file(read());
         let request = server.expect("fs/readFile").await;
         let error = json!({"code": code, "message": "no"});
         server
-            .say(json!({"id": request["id"], "error": error}))
+            .send(json!({"id": request["id"], "error": error}))
             .await;
         let error = within(content).await.unwrap_err();
         let expected = match code {
@@ -121,7 +121,7 @@ async fn errors_have_the_kind_of_their_code() {
 }
 
 #[tokio::test]
-async fn a_change_that_is_given_up_before_it_is_sent_is_not_sent() {
+async fn cancelled_change_is_not_sent() {
     let (mut server, client, files) = connect().await;
     drop(files.write_file(write(), Bytes::from_static(b"x")));
     let status = client.call(ReadEnvironmentStatus);
@@ -130,7 +130,7 @@ async fn a_change_that_is_given_up_before_it_is_sent_is_not_sent() {
 }
 
 #[tokio::test]
-async fn what_no_message_can_carry_is_refused_here() {
+async fn oversized_write_is_rejected_locally() {
     let (mut server, client, files) = connect().await;
     let data = Bytes::from(vec![0; limits::MAX_MESSAGE_BYTES]);
     let failure = within(files.write_file(write(), data)).await;
@@ -141,7 +141,7 @@ async fn what_no_message_can_carry_is_refused_here() {
 }
 
 #[tokio::test]
-async fn a_file_is_closed_when_everything_asked_of_it_is_answered() {
+async fn file_is_closed_after_its_last_pending_call() {
     let (mut server, client, files) = connect().await;
     let opening = files.open(open());
     let request = server.expect("fs/open").await;
@@ -164,7 +164,7 @@ async fn a_file_is_closed_when_everything_asked_of_it_is_answered() {
 }
 
 #[tokio::test]
-async fn a_file_that_nobody_waits_for_is_closed_when_it_is_open() {
+async fn file_of_a_cancelled_open_is_closed() {
     let (mut server, _client, files) = connect().await;
     let mut opening = files.open(open());
     assert!((&mut opening).now_or_never().is_none());
@@ -177,7 +177,7 @@ async fn a_file_that_nobody_waits_for_is_closed_when_it_is_open() {
 }
 
 #[tokio::test]
-async fn changes_before_the_answer_are_not_lost() {
+async fn changes_before_the_watch_response_are_kept() {
     let (mut server, _client, files) = connect().await;
     let watching = watch(&files);
     let request = server.expect("fs/watch").await;
@@ -207,7 +207,7 @@ async fn changes_before_the_answer_are_not_lost() {
 }
 
 #[tokio::test]
-async fn a_watch_ends_with_its_connection() {
+async fn watch_ends_with_its_connection() {
     let (mut server, _client, files) = connect().await;
     let watching = watch(&files);
     let request = server.expect("fs/watch").await;
@@ -224,7 +224,10 @@ async fn a_watch_ends_with_its_connection() {
 }
 
 /// Watches for a missing path; returns the number of the watch, too.
-async fn watch_missing(server: &mut Server, files: &RemoteFileSystem) -> (MissingWatch, u64) {
+async fn watch_missing(
+    server: &mut ScriptedServer,
+    files: &RemoteFileSystem,
+) -> (MissingWatch, u64) {
     let watching = files.watch_missing(MissingPaths {
         missing: vec![path()],
         present: None,
@@ -237,7 +240,7 @@ async fn watch_missing(server: &mut Server, files: &RemoteFileSystem) -> (Missin
 }
 
 #[tokio::test]
-async fn a_watch_for_missing_paths_is_over_when_it_is_told_replaced_or_cut_off() {
+async fn missing_path_watch_ends_when_notified_replaced_or_disconnected() {
     let (mut server, _client, files) = connect().await;
     let (mut first, one) = watch_missing(&mut server, &files).await;
     assert!((&mut first).now_or_never().is_none());
@@ -246,13 +249,13 @@ async fn a_watch_for_missing_paths_is_over_when_it_is_told_replaced_or_cut_off()
     within(first).await;
     let params = json!({"watchId": two});
     server
-        .say(json!({"method": "fs/missingChanged", "params": params}))
+        .send(json!({"method": "fs/missingChanged", "params": params}))
         .await;
     within(second).await;
     let (mut third, _) = watch_missing(&mut server, &files).await;
     // Of an earlier watch.
     server
-        .say(json!({"method": "fs/missingChanged", "params": params}))
+        .send(json!({"method": "fs/missingChanged", "params": params}))
         .await;
     assert!((&mut third).now_or_never().is_none());
     drop(server);

@@ -5,20 +5,20 @@
     reason = "the functions below are parts of tests"
 )]
 
-mod acknowledging;
-mod attaching;
-mod bodies;
+mod acknowledgement;
+mod attach;
+mod backoff;
 mod connection;
-mod doors;
 mod files;
-mod losing;
-mod malformed;
-mod older;
-mod pacing;
+mod http_bodies;
 mod processes;
-mod questions;
-mod recovering;
-mod repeating;
-mod replaced;
-mod server;
+mod protocol_violations;
+mod recovery;
+mod retry;
+mod reused_ids;
+mod scripted_connector;
+mod scripted_server;
+mod server_requests;
+mod session_loss;
+mod stock_server;
 mod tracing;

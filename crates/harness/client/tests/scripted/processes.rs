@@ -24,12 +24,12 @@ use futures_util::FutureExt;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::server::{LIMIT, Server, command, events, hung_up, numbers, session};
+use crate::scripted_server::{LIMIT, ScriptedServer, command, events, hung_up, numbers, session};
 
 #[tokio::test]
-async fn another_session_than_the_one_asked_for_is_an_error() {
+async fn mismatched_session_is_an_error() {
     let (here, there) = memory::pair();
-    let mut server = Server(there);
+    let mut server = ScriptedServer(there);
     let options = ExecServerClientConnectOptions {
         resume_session_id: Some(SessionId::new("mine")),
         ..ExecServerClientConnectOptions::default()
@@ -48,8 +48,8 @@ async fn another_session_than_the_one_asked_for_is_an_error() {
 }
 
 #[tokio::test]
-async fn events_before_the_answer_and_out_of_order_are_followed_in_order() {
-    let (mut server, client) = Server::connect().await;
+async fn early_and_unordered_events_are_followed_in_order() {
+    let (mut server, client) = ScriptedServer::connect().await;
     let backend = RemoteBackend::new(client);
     let start = backend.start(command("p"));
     let play = async {
@@ -76,8 +76,8 @@ async fn events_before_the_answer_and_out_of_order_are_followed_in_order() {
 }
 
 #[tokio::test]
-async fn whoever_follows_at_once_gets_all_although_more_is_here_than_is_retained() {
-    let (mut server, client) = Server::connect().await;
+async fn immediate_follower_gets_output_beyond_the_retained_range() {
+    let (mut server, client) = ScriptedServer::connect().await;
     let backend = RemoteBackend::new(client);
     let following = tokio::spawn(async move {
         let started = backend.start(command("p")).await.unwrap();
@@ -104,8 +104,8 @@ async fn whoever_follows_at_once_gets_all_although_more_is_here_than_is_retained
 }
 
 #[tokio::test]
-async fn a_loss_fails_its_process_and_no_other() {
-    let (mut server, client) = Server::connect().await;
+async fn lost_events_fail_only_their_process() {
+    let (mut server, client) = ScriptedServer::connect().await;
     let lost = server.start(&client, "lost").await.process;
     let other = server.start(&client, "other").await.process;
     server.output("lost", 5, "YQ==").await;
@@ -130,8 +130,8 @@ async fn a_loss_fails_its_process_and_no_other() {
 }
 
 #[tokio::test]
-async fn after_a_disconnect_everything_fails_at_once() {
-    let (mut server, client) = Server::connect().await;
+async fn disconnect_fails_everything_immediately() {
+    let (mut server, client) = ScriptedServer::connect().await;
     let process = server.start(&client, "p").await.process;
     let pending = process.wait(WaitUntil::Exited, None);
     server.expect("process/wait").await;
@@ -166,8 +166,8 @@ async fn after_a_disconnect_everything_fails_at_once() {
 }
 
 #[tokio::test]
-async fn the_last_handle_ends_the_process() {
-    let (mut server, client) = Server::connect().await;
+async fn dropping_the_last_handle_terminates_the_process() {
+    let (mut server, client) = ScriptedServer::connect().await;
     let started = server.start(&client, "p").await;
     let clone = started.clone();
     drop(started);
@@ -182,8 +182,8 @@ async fn the_last_handle_ends_the_process() {
 }
 
 #[tokio::test]
-async fn the_last_handle_of_all_ends_the_process_before_the_connection() {
-    let (mut server, client) = Server::connect().await;
+async fn process_is_terminated_before_the_connection_closes() {
+    let (mut server, client) = ScriptedServer::connect().await;
     let started = server.start(&client, "p").await;
     drop(client);
     drop(started);
@@ -193,8 +193,8 @@ async fn the_last_handle_of_all_ends_the_process_before_the_connection() {
 }
 
 #[tokio::test]
-async fn a_start_that_is_dropped_is_ended_when_it_is_answered() {
-    let (mut server, client) = Server::connect().await;
+async fn dropped_start_is_terminated_when_answered() {
+    let (mut server, client) = ScriptedServer::connect().await;
     let backend = RemoteBackend::new(client.clone());
     let mut starting = backend.start(command("p"));
     assert!((&mut starting).now_or_never().is_none());
@@ -208,8 +208,8 @@ async fn a_start_that_is_dropped_is_ended_when_it_is_answered() {
 }
 
 #[tokio::test]
-async fn an_id_that_is_followed_is_not_started_again() {
-    let (mut server, client) = Server::connect().await;
+async fn id_in_use_is_rejected() {
+    let (mut server, client) = ScriptedServer::connect().await;
     let _first = server.start(&client, "p").await;
     let second = RemoteBackend::new(client).start(command("p")).await;
     assert!(
@@ -225,8 +225,8 @@ async fn an_id_that_is_followed_is_not_started_again() {
 }
 
 #[tokio::test]
-async fn a_forgotten_process_is_read_from_what_came_of_it() {
-    let (mut server, client) = Server::connect().await;
+async fn process_forgotten_by_the_server_stays_readable() {
+    let (mut server, client) = ScriptedServer::connect().await;
     let process = server.start(&client, "p").await.process;
     server.output("p", 1, "YQ==").await;
     server.exited("p", 2).await;
@@ -235,7 +235,7 @@ async fn a_forgotten_process_is_read_from_what_came_of_it() {
     let forget = async {
         let read = server.expect("process/read").await;
         let error = json!({"code": -32600, "message": "unknown process id p"});
-        server.say(json!({"id": read["id"], "error": error})).await;
+        server.send(json!({"id": read["id"], "error": error})).await;
     };
     let (page, ()) = futures_util::join!(process.read(Read::default()), forget);
     let page = page.unwrap();
@@ -246,14 +246,14 @@ async fn a_forgotten_process_is_read_from_what_came_of_it() {
 }
 
 #[tokio::test]
-async fn unknown_notifications_are_ignored_and_requests_are_refused() {
-    let (mut server, client) = Server::connect().await;
+async fn unknown_notifications_are_ignored_and_unknown_requests_rejected() {
+    let (mut server, client) = ScriptedServer::connect().await;
     server
-        .say(json!({"method": "no/such", "params": {"a": 1}}))
+        .send(json!({"method": "no/such", "params": {"a": 1}}))
         .await;
     server.output("nobody", 1, "YQ==").await;
     server
-        .say(json!({"id": "x", "method": "network/unknown"}))
+        .send(json!({"id": "x", "method": "network/unknown"}))
         .await;
     let refusal = timeout(LIMIT, server.0.reader.next())
         .await
@@ -269,10 +269,10 @@ async fn unknown_notifications_are_ignored_and_requests_are_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_host_is_described_by_the_handshake_or_else_when_asked() {
-    let (_server, client) = Server::connect().await;
+async fn host_info_comes_from_the_handshake_or_a_call() {
+    let (_server, client) = ScriptedServer::connect().await;
     assert_eq!(client.info().await.unwrap().shell.name, "sh");
-    let (mut server, client) = Server::connect_as(json!({"sessionId": "s"})).await;
+    let (mut server, client) = ScriptedServer::connect_as(json!({"sessionId": "s"})).await;
     let info = client.info();
     let play = async {
         let asked = server.expect("environment/info").await;

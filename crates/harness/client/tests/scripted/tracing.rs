@@ -13,22 +13,22 @@ use exec_transport::memory;
 use exec_wire::{environment::ReadEnvironmentStatus, message::Trace};
 use serde_json::{Value, json};
 
-use crate::server::{Server, session, within};
+use crate::scripted_server::{ScriptedServer, session, within};
 
-async fn connect(trace: Option<TraceSource>) -> (Server, ExecServerClient, Value) {
+async fn connect(trace: Option<TraceSource>) -> (ScriptedServer, ExecServerClient, Value) {
     let (here, there) = memory::pair();
-    let mut server = Server(there);
+    let mut server = ScriptedServer(there);
     let options = ExecServerClientConnectOptions {
         trace,
         ..ExecServerClientConnectOptions::default()
     };
     let connect = ExecServerClient::connect(here, options);
-    let (client, initialize) = futures_util::join!(connect, server.shake_hands(session("s")));
+    let (client, initialize) = futures_util::join!(connect, server.handshake(session("s")));
     (server, client.unwrap(), initialize)
 }
 
 #[tokio::test]
-async fn every_request_carries_what_the_source_says_when_it_is_made() {
+async fn every_request_carries_the_current_trace() {
     let asked = Arc::new(AtomicU64::new(0));
     let number = Arc::clone(&asked);
     let source = TraceSource::new(move || {
@@ -58,7 +58,7 @@ async fn every_request_carries_what_the_source_says_when_it_is_made() {
 }
 
 #[tokio::test]
-async fn without_a_source_there_is_no_trace() {
+async fn requests_without_a_source_carry_no_trace() {
     let (mut server, client, initialize) = connect(None).await;
     assert!(initialize.get("trace").is_none());
     let _status = client.call(ReadEnvironmentStatus);

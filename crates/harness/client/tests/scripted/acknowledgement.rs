@@ -18,8 +18,8 @@ use futures_util::StreamExt;
 use serde_json::{Value, json};
 
 use crate::{
-    doors::House,
-    server::{ALL, Server, command, within},
+    scripted_connector::ConnectorControl,
+    scripted_server::{ALL, ScriptedServer, command, within},
 };
 
 /// A chunk of which sixteen are a mebibyte.
@@ -29,11 +29,11 @@ fn granted() -> Value {
     json!({"sessionId": "s", "extensions": ["acknowledge", "binaryData"]})
 }
 
-async fn connect() -> (House, Server, ExecServerClient) {
-    House::connect_to(Continuity::Resumed, granted()).await
+async fn connect() -> (ConnectorControl, ScriptedServer, ExecServerClient) {
+    ConnectorControl::connect_to(Continuity::Resumed, granted()).await
 }
 
-impl Server {
+impl ScriptedServer {
     /// Sends output of so many bytes.
     async fn write(&mut self, id: &str, seq: u64, bytes: usize) {
         let id = ProcessId::new(id).unwrap();
@@ -51,7 +51,7 @@ impl Server {
 }
 
 /// The client has taken in all that was sent so far, and said nothing of it.
-async fn says_nothing(server: &mut Server, client: &ExecServerClient) {
+async fn assert_silent(server: &mut ScriptedServer, client: &ExecServerClient) {
     let status = client.call(ReadEnvironmentStatus);
     let asked = server.expect("environment/status").await;
     server.answer(&asked, json!({"status": "ready"})).await;
@@ -59,17 +59,17 @@ async fn says_nothing(server: &mut Server, client: &ExecServerClient) {
 }
 
 #[tokio::test]
-async fn what_nobody_holds_is_acknowledged_in_batches() {
-    let (_house, mut server, client) = connect().await;
+async fn unheld_output_is_acknowledged_in_batches() {
+    let (_connector, mut server, client) = connect().await;
     let _process = server.start(&client, "p").await;
     server.write("p", 1, CHUNK_BYTES - 1).await;
-    says_nothing(&mut server, &client).await;
+    assert_silent(&mut server, &client).await;
     server.write("p", 2, 1).await;
     assert_eq!(server.acknowledged("p").await, 2);
     for seq in 3..258 {
         server.write("p", seq, 1).await;
     }
-    says_nothing(&mut server, &client).await;
+    assert_silent(&mut server, &client).await;
     server.write("p", 258, 1).await;
     assert_eq!(server.acknowledged("p").await, 258);
     server.write("p", 259, 1).await;
@@ -80,8 +80,8 @@ async fn what_nobody_holds_is_acknowledged_in_batches() {
 }
 
 #[tokio::test]
-async fn what_a_follower_has_not_taken_is_not_acknowledged() {
-    let (_house, mut server, client) = connect().await;
+async fn unread_output_is_not_acknowledged() {
+    let (_connector, mut server, client) = connect().await;
     let process = server.start(&client, "p").await.process;
     let (mut slow, mut fast) = (process.follow(ALL), process.follow(ALL));
     let hold = process.hold(OutputSeq(0));
@@ -89,10 +89,10 @@ async fn what_a_follower_has_not_taken_is_not_acknowledged() {
         server.write("p", seq, CHUNK_BYTES).await;
         within(fast.next()).await;
     }
-    says_nothing(&mut server, &client).await;
+    assert_silent(&mut server, &client).await;
     within(slow.next()).await;
     within(slow.next()).await;
-    says_nothing(&mut server, &client).await;
+    assert_silent(&mut server, &client).await;
     hold.acknowledge(OutputSeq(1));
     assert_eq!(server.acknowledged("p").await, 1);
     drop(hold);
@@ -102,38 +102,38 @@ async fn what_a_follower_has_not_taken_is_not_acknowledged() {
 }
 
 #[tokio::test]
-async fn without_the_grant_nothing_is_said() {
-    let (mut server, client) = Server::connect().await;
+async fn no_acks_without_the_extension() {
+    let (mut server, client) = ScriptedServer::connect().await;
     let _process = server.start(&client, "p").await;
     server.write("p", 1, CHUNK_BYTES).await;
     server.write("p", 2, CHUNK_BYTES).await;
-    says_nothing(&mut server, &client).await;
+    assert_silent(&mut server, &client).await;
 }
 
 #[tokio::test]
-async fn what_was_taken_is_said_again_after_a_resume() {
-    let (mut house, mut server, client) = connect().await;
+async fn acks_are_repeated_after_resume() {
+    let (mut connector, mut server, client) = connect().await;
     let _process = server.start(&client, "p").await;
     server.write("p", 1, CHUNK_BYTES).await;
     assert_eq!(server.acknowledged("p").await, 1);
     drop(server);
-    let mut server = house.knock().await;
-    server.shake_hands(granted()).await;
+    let mut server = connector.accept().await;
+    server.handshake(granted()).await;
     let read = server.expect("process/read").await;
     server.page(&read, &[], 2).await;
     assert_eq!(server.acknowledged("p").await, 1);
 }
 
 /// Lets a process write until it would be paused.
-async fn fill(server: &mut Server, id: &str) {
+async fn fill(server: &mut ScriptedServer, id: &str) {
     for seq in 1..=16 {
         server.write(id, seq, CHUNK_BYTES).await;
     }
 }
 
 #[tokio::test]
-async fn a_follower_that_does_not_read_holds_up_nobody_else() {
-    let (_house, mut server, client) = connect().await;
+async fn slow_follower_does_not_block_others() {
+    let (_connector, mut server, client) = connect().await;
     let mut held = Vec::new();
     for number in 0..40 {
         let id = format!("p{number}");
@@ -156,15 +156,15 @@ async fn a_follower_that_does_not_read_holds_up_nobody_else() {
 }
 
 /// Has session `s` resumed with the grant.
-async fn resume(house: &mut House) -> Server {
-    let mut server = house.knock().await;
-    server.shake_hands(granted()).await;
+async fn resume(connector: &mut ConnectorControl) -> ScriptedServer {
+    let mut server = connector.accept().await;
+    server.handshake(granted()).await;
     server
 }
 
 #[tokio::test]
-async fn the_end_of_a_process_is_acknowledged_again_until_that_has_arrived() {
-    let (mut house, mut server, client) = connect().await;
+async fn final_ack_is_repeated_until_confirmed() {
+    let (mut connector, mut server, client) = connect().await;
     let held = server.start(&client, "held").await;
     let dropped = server.start(&client, "dropped").await;
     for id in ["held", "dropped"] {
@@ -177,19 +177,19 @@ async fn the_end_of_a_process_is_acknowledged_again_until_that_has_arrived() {
     server.expect("process/terminate").await;
     drop(server);
     // Neither was followed by an answer.
-    let mut server = resume(&mut house).await;
+    let mut server = resume(&mut connector).await;
     assert_eq!(server.acknowledged("held").await, 2);
     assert_eq!(server.acknowledged("dropped").await, 2);
-    says_nothing(&mut server, &client).await;
+    assert_silent(&mut server, &client).await;
     drop(server);
-    let mut server = resume(&mut house).await;
-    says_nothing(&mut server, &client).await;
+    let mut server = resume(&mut connector).await;
+    assert_silent(&mut server, &client).await;
     drop(held);
 }
 
 #[tokio::test]
-async fn a_process_by_the_same_id_is_not_acknowledged_for_the_one_before() {
-    let (mut house, mut server, client) = connect().await;
+async fn reused_id_is_not_acknowledged_for_its_predecessor() {
+    let (mut connector, mut server, client) = connect().await;
     let process = server.start(&client, "p").await;
     server.exited("p", 1).await;
     assert_eq!(server.acknowledged("p").await, 1);
@@ -201,7 +201,7 @@ async fn a_process_by_the_same_id_is_not_acknowledged_for_the_one_before() {
     let start = tokio::spawn(async move { backend.start(command("p")).await });
     server.expect("process/start").await;
     drop(server);
-    let mut server = resume(&mut house).await;
+    let mut server = resume(&mut connector).await;
     // Whether it is the one before that the server knows cannot be told.
     let terminate = server.expect("process/terminate").await;
     assert_eq!(terminate["params"]["processId"], "p");
@@ -209,18 +209,18 @@ async fn a_process_by_the_same_id_is_not_acknowledged_for_the_one_before() {
     assert!(matches!(started, Err(StartError::Disconnected(_))));
     server.answer(&terminate, json!({"running": false})).await;
     assert_eq!(server.acknowledged("p").await, u64::MAX);
-    says_nothing(&mut server, &client).await;
+    assert_silent(&mut server, &client).await;
 }
 
 #[tokio::test]
-async fn what_is_whole_here_is_acknowledged_when_its_handle_is_dropped() {
-    let (_house, mut server, client) = connect().await;
+async fn complete_output_is_acknowledged_when_its_handle_is_dropped() {
+    let (_connector, mut server, client) = connect().await;
     let process = server.start(&client, "p").await.process;
     let stream = process.follow(ALL);
     server.write("p", 1, 1).await;
     server.exited("p", 2).await;
     server.closed("p", 3).await;
-    says_nothing(&mut server, &client).await;
+    assert_silent(&mut server, &client).await;
     drop(process);
     server.expect("process/terminate").await;
     assert_eq!(server.acknowledged("p").await, 3);
@@ -229,12 +229,12 @@ async fn what_is_whole_here_is_acknowledged_when_its_handle_is_dropped() {
 }
 
 #[tokio::test]
-async fn a_process_that_is_given_up_is_acknowledged_to_its_close() {
-    let (_house, mut server, client) = connect().await;
+async fn failed_process_is_acknowledged_to_its_close() {
+    let (_connector, mut server, client) = connect().await;
     let process = server.start(&client, "p").await;
     let params = json!({"processId": "p"});
     server
-        .say(json!({"method": "process/output", "params": params}))
+        .send(json!({"method": "process/output", "params": params}))
         .await;
     let terminate = server.expect("process/terminate").await;
     server.answer(&terminate, json!({"running": true})).await;
@@ -242,7 +242,7 @@ async fn a_process_that_is_given_up_is_acknowledged_to_its_close() {
     assert_eq!(server.acknowledged("p").await, u64::MAX);
     server.write("p", 1, 1).await;
     server.exited("p", 2).await;
-    says_nothing(&mut server, &client).await;
+    assert_silent(&mut server, &client).await;
     server.closed("p", 3).await;
     assert_eq!(server.acknowledged("p").await, u64::MAX);
     drop(process);

@@ -24,8 +24,8 @@ use serde_json::json;
 use tokio::time::{Instant, timeout};
 
 use crate::{
-    doors::House,
-    server::{Server, command, events, session, within},
+    scripted_connector::ConnectorControl,
+    scripted_server::{ScriptedServer, command, events, session, within},
 };
 
 /// The refusal of a session that is gone.
@@ -33,10 +33,13 @@ const UNKNOWN: &str = "server hung up; session was not resumed: server refused t
     unknown session id s (-32600)";
 
 /// Another session is begun for the next call, and the process of the one before stays failed.
-async fn begins_anew(house: &mut House, client: &ExecServerClient) -> Server {
+async fn expect_new_session(
+    connector: &mut ConnectorControl,
+    client: &ExecServerClient,
+) -> ScriptedServer {
     let status = client.call(ReadEnvironmentStatus);
-    let mut server = house.knock().await;
-    let initialize = server.shake_hands(session("t")).await;
+    let mut server = connector.accept().await;
+    let initialize = server.handshake(session("t")).await;
     assert_eq!(initialize["params"]["resumeSessionId"], json!(null));
     let asked = server.expect("environment/status").await;
     server.answer(&asked, json!({"status": "ready"})).await;
@@ -46,14 +49,14 @@ async fn begins_anew(house: &mut House, client: &ExecServerClient) -> Server {
 }
 
 #[tokio::test]
-async fn a_session_that_the_server_does_not_know_is_lost_at_once() {
-    let (mut house, mut server, client) = House::connect().await;
+async fn unknown_session_is_lost_immediately() {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let process = server.start(&client, "p").await.process;
     let pending = process.wait(WaitUntil::Closed, None);
     server.expect("process/wait").await;
     let closed = client.closed();
     drop(server);
-    let mut server = house.knock().await;
+    let mut server = connector.accept().await;
     let initialize = server.expect("initialize").await;
     let queued = client.call(ReadEnvironmentStatus);
     server
@@ -67,7 +70,7 @@ async fn a_session_that_the_server_does_not_know_is_lost_at_once() {
     assert_eq!(failure.fault(), Fault::Session);
     within(closed).await;
     assert_eq!(events(&process).await, [Event::Failed(error.clone())]);
-    let mut server = begins_anew(&mut house, &client).await;
+    let mut server = expect_new_session(&mut connector, &client).await;
     assert_eq!(
         within(process.wait(WaitUntil::Closed, None)).await,
         Err(error)
@@ -82,11 +85,11 @@ async fn a_session_that_the_server_does_not_know_is_lost_at_once() {
 }
 
 #[tokio::test]
-async fn another_session_than_the_one_asked_for_breaks_the_protocol() {
-    let (mut house, mut server, client) = House::connect().await;
+async fn resuming_a_different_session_is_a_protocol_error() {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let process = server.start(&client, "p").await.process;
     drop(server);
-    let mut server = house.knock().await;
+    let mut server = connector.accept().await;
     let initialize = server.expect("initialize").await;
     server.answer(&initialize, session("x")).await;
     let text = "server hung up; session was not resumed: \
@@ -96,11 +99,11 @@ async fn another_session_than_the_one_asked_for_breaks_the_protocol() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn recovery_with_a_server_that_promises_nothing_ends_after_45_seconds() {
-    let (mut house, mut server, client) = House::connect().await;
+async fn recovery_without_a_session_ttl_ends_after_45_seconds() {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let process = server.start(&client, "p").await.process;
     let begin = Instant::now();
-    house.close(usize::MAX);
+    connector.fail_attempts(usize::MAX);
     let backend = RemoteBackend::new(client.clone());
     let play = async {
         server.expect("process/start").await;
@@ -110,7 +113,7 @@ async fn recovery_with_a_server_that_promises_nothing_ends_after_45_seconds() {
     let start = timeout(limit, backend.start(command("q")));
     let (started, ()) = futures_util::join!(start, play);
     assert_eq!(begin.elapsed().as_secs(), 45);
-    assert!(house.times().len() > 240, "{}", house.times().len());
+    assert!(connector.times().len() > 240, "{}", connector.times().len());
     let text = "server hung up; session was not resumed within 45s: ";
     assert!(
         matches!(started.unwrap(), Err(StartError::Disconnected(Disconnect::Transport(reason)))
@@ -132,19 +135,19 @@ async fn recovery_with_a_server_that_promises_nothing_ends_after_45_seconds() {
     ));
     assert_eq!(failure.fault(), Fault::Transport);
     assert_eq!(begin.elapsed().as_secs(), 45);
-    house.close(0);
-    begins_anew(&mut house, &client).await;
+    connector.fail_attempts(0);
+    expect_new_session(&mut connector, &client).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handshake_that_hangs_for_good_is_given_up_in_time() {
-    let (mut house, mut server, client) = House::connect().await;
+async fn hanging_handshake_is_abandoned_in_time() {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let process = server.start(&client, "p").await.process;
     let begin = Instant::now();
     drop(server);
     let mut silent = Vec::new();
     for _ in 0..5 {
-        silent.push(house.knock().await);
+        silent.push(connector.accept().await);
     }
     let end = timeout(Duration::from_secs(60), client.closed()).await;
     end.expect("it is given up");
@@ -159,14 +162,14 @@ async fn a_handshake_that_hangs_for_good_is_given_up_in_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_lets_in_and_hangs_up_is_given_up_in_time() {
-    let (mut house, mut server, client) = House::connect().await;
+async fn server_that_accepts_and_disconnects_is_abandoned_in_time() {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let process = server.start(&client, "p").await.process;
     let begin = Instant::now();
     drop(server);
     let play = async {
         loop {
-            let mut server = house.knock().await;
+            let mut server = connector.accept().await;
             let initialize = server.expect("initialize").await;
             let answer = json!({"id": initialize["id"], "result": session("s")});
             let text = answer.to_string().into_bytes();
@@ -185,15 +188,15 @@ async fn a_server_that_lets_in_and_hangs_up_is_given_up_in_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_lasts_a_while_each_time_is_not_given_up() {
-    let (mut house, mut server, client) = House::connect().await;
+async fn stable_connections_reset_the_recovery_window() {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let process = server.start(&client, "p").await.process;
     let wait = process.wait(WaitUntil::Exited, None);
     server.expect("process/wait").await;
     for _ in 0..20 {
         tokio::time::advance(Duration::from_secs(5)).await;
         drop(server);
-        server = house.resume().await;
+        server = connector.resume().await;
         // Neither is answered.
         server.expect("process/read").await;
         server.expect("process/wait").await;
@@ -203,9 +206,10 @@ async fn a_connection_that_lasts_a_while_each_time_is_not_given_up() {
 }
 
 #[tokio::test]
-async fn a_server_that_goes_with_its_link_is_not_looked_for() {
+async fn non_resumable_server_is_not_reconnected() {
     let session = session("s");
-    let (mut house, mut server, client) = House::connect_to(Continuity::Ended, session).await;
+    let (mut connector, mut server, client) =
+        ConnectorControl::connect_to(Continuity::Ended, session).await;
     let process = server.start(&client, "p").await.process;
     let pending = client.call(ReadEnvironmentStatus);
     server.expect("environment/status").await;
@@ -217,16 +221,16 @@ async fn a_server_that_goes_with_its_link_is_not_looked_for() {
     );
     let error = ProcessError::Disconnected(gone);
     assert_eq!(events(&process).await, [Event::Failed(error)]);
-    assert_eq!(house.times().len(), 1);
-    begins_anew(&mut house, &client).await;
+    assert_eq!(connector.times().len(), 1);
+    expect_new_session(&mut connector, &client).await;
 }
 
 #[tokio::test]
-async fn a_client_that_nobody_holds_does_not_recover() {
-    let (mut house, mut server, client) = House::connect().await;
+async fn dropped_client_does_not_recover() {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let process = server.start(&client, "p").await;
     drop(server);
-    let mut server = house.knock().await;
+    let mut server = connector.accept().await;
     server.expect("initialize").await;
     drop((client, process));
     // The link is closed: the session's time is running at the server.
@@ -235,15 +239,15 @@ async fn a_client_that_nobody_holds_does_not_recover() {
 }
 
 #[tokio::test]
-async fn a_process_that_was_over_stays_readable_and_names_no_other() {
-    let (mut house, mut server, client) = House::connect().await;
+async fn finished_process_stays_readable_after_session_loss() {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let process = server.start(&client, "p").await.process;
     server.output("p", 1, "YQ==").await;
     server.exited("p", 2).await;
     server.closed("p", 3).await;
     let told = events(&process).await;
     drop(server);
-    let mut server = house.knock().await;
+    let mut server = connector.accept().await;
     let initialize = server.expect("initialize").await;
     server
         .refuse(&initialize, -32600, "unknown session id s")
@@ -252,7 +256,7 @@ async fn a_process_that_was_over_stays_readable_and_names_no_other() {
     let page = within(process.read(Read::default())).await.unwrap();
     assert_eq!((page.chunks.len(), page.closed), (1, true));
     assert_eq!(events(&process).await, told);
-    let mut server = begins_anew(&mut house, &client).await;
+    let mut server = expect_new_session(&mut connector, &client).await;
     let _other = server.start(&client, "p").await;
     let ended = within(process.terminate(TerminateMode::Force)).await;
     let gone = Disconnect::Session(UNKNOWN.to_owned());
@@ -260,12 +264,12 @@ async fn a_process_that_was_over_stays_readable_and_names_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_not_let_in_any_more_does_not_try_again() {
+async fn rejected_client_does_not_retry() {
     for status in [401, 403, 404, 426] {
-        let (house, mut server, client) = House::connect().await;
+        let (connector, mut server, client) = ConnectorControl::connect().await;
         let process = server.start(&client, "p").await.process;
         let begin = Instant::now();
-        house.refuse(status);
+        connector.refuse_with(status);
         drop(server);
         let text = format!(
             "server hung up; session was not resumed: server refused the connection: {status} no entry"
@@ -273,44 +277,44 @@ async fn who_is_not_let_in_any_more_does_not_try_again() {
         let error = ProcessError::Disconnected(Disconnect::Transport(text));
         assert_eq!(events(&process).await, [Event::Failed(error)]);
         assert_eq!(begin.elapsed(), Duration::ZERO);
-        assert_eq!(house.times().len(), 2);
+        assert_eq!(connector.times().len(), 2);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_is_out_of_order_is_tried_again() {
+async fn unavailable_server_is_retried() {
     for status in [408, 429, 500, 503] {
-        let (mut house, mut server, client) = House::connect().await;
+        let (mut connector, mut server, client) = ConnectorControl::connect().await;
         let process = server.start(&client, "p").await.process;
-        house.refuse(status);
+        connector.refuse_with(status);
         drop(server);
-        while house.times().len() < 4 {
+        while connector.times().len() < 4 {
             tokio::time::advance(Duration::from_millis(50)).await;
             tokio::task::yield_now().await;
         }
-        house.refuse(0);
-        let mut server = house.resume().await;
+        connector.refuse_with(0);
+        let mut server = connector.resume().await;
         server.expect("process/read").await;
         assert!(process.status().tree_alive);
     }
 }
 
 /// Connects to a server that promises to keep sessions for ten minutes.
-async fn connect_to_a_patient_server() -> (House, Server, ExecServerClient) {
+async fn connect_with_ttl() -> (ConnectorControl, ScriptedServer, ExecServerClient) {
     let mut session = session("s");
     session["sessionTtlMs"] = json!(600_000);
-    House::connect_to(Continuity::Resumed, session).await
+    ConnectorControl::connect_to(Continuity::Resumed, session).await
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_is_resumed_for_as_long_as_the_server_promised_to_keep_it() {
-    let (mut house, mut server, client) = connect_to_a_patient_server().await;
+async fn session_is_resumable_for_its_ttl() {
+    let (mut connector, mut server, client) = connect_with_ttl().await;
     let process = server.start(&client, "p").await.process;
-    house.close(usize::MAX);
+    connector.fail_attempts(usize::MAX);
     drop(server);
     tokio::time::sleep(Duration::from_secs(599)).await;
-    house.close(0);
-    let mut server = house.resume().await;
+    connector.fail_attempts(0);
+    let mut server = connector.resume().await;
     let read = server.expect("process/read").await;
     server.page(&read, &[1], 2).await;
     server.exited("p", 2).await;
@@ -319,9 +323,9 @@ async fn a_session_is_resumed_for_as_long_as_the_server_promised_to_keep_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn recovery_ends_with_the_time_that_the_server_promised() {
-    let (house, server, client) = connect_to_a_patient_server().await;
-    house.close(usize::MAX);
+async fn recovery_ends_with_the_session_ttl() {
+    let (connector, server, client) = connect_with_ttl().await;
+    connector.fail_attempts(usize::MAX);
     let begin = Instant::now();
     drop(server);
     client.closed().await;
@@ -329,10 +333,10 @@ async fn recovery_ends_with_the_time_that_the_server_promised() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn recovery_can_be_given_up_earlier_than_the_server_does() {
-    let (house, server, client) = connect_to_a_patient_server().await;
+async fn reconnect_timeout_shortens_recovery() {
+    let (connector, server, client) = connect_with_ttl().await;
     client.set_reconnect_timeout(Duration::from_secs(5));
-    house.close(usize::MAX);
+    connector.fail_attempts(usize::MAX);
     let begin = Instant::now();
     drop(server);
     client.closed().await;

@@ -18,17 +18,17 @@ use exec_wire::{
 };
 use serde_json::{Value, json};
 
-use crate::server::{Server, command, within};
+use crate::scripted_server::{ScriptedServer, command, within};
 
 /// Connects to a server that describes its host, with these abilities.
-async fn connect(capabilities: Value) -> (Server, ExecServerClient) {
+async fn connect(capabilities: Value) -> (ScriptedServer, ExecServerClient) {
     let shell = json!({"name": "sh", "path": "/bin/sh"});
     let info = json!({"shell": shell, "capabilities": capabilities});
-    Server::connect_as(json!({"sessionId": "s", "environmentInfo": info})).await
+    ScriptedServer::connect_as(json!({"sessionId": "s", "environmentInfo": info})).await
 }
 
 /// Sees that nothing was sent before this.
-async fn said_nothing(server: &mut Server, client: &ExecServerClient) {
+async fn assert_silent(server: &mut ScriptedServer, client: &ExecServerClient) {
     let status = client.status();
     let play = async {
         let asked = server.expect("environment/status").await;
@@ -39,7 +39,7 @@ async fn said_nothing(server: &mut Server, client: &ExecServerClient) {
 }
 
 #[tokio::test]
-async fn what_came_is_told_without_asking() {
+async fn received_output_is_served_locally() {
     let (mut server, client) = connect(json!({})).await;
     let process = server.start(&client, "p").await.process;
     let poll = process.read(Read {
@@ -58,11 +58,11 @@ async fn what_came_is_told_without_asking() {
     assert!(within(wait).await.unwrap().closed);
     let snapshot = within(process.snapshot()).await.unwrap();
     assert_eq!(snapshot.stdout.data, b"a");
-    said_nothing(&mut server, &client).await;
+    assert_silent(&mut server, &client).await;
 }
 
 #[tokio::test]
-async fn a_wait_that_cannot_end_fails() {
+async fn wait_fails_when_the_connection_ends() {
     let (mut server, client) = connect(json!({})).await;
     let process = server.start(&client, "p").await.process;
     let poll = process.read(Read {
@@ -84,7 +84,7 @@ async fn a_wait_that_cannot_end_fails() {
 }
 
 #[tokio::test]
-async fn a_start_that_would_be_another_is_refused() {
+async fn start_with_unsupported_members_is_rejected() {
     let (mut server, client) = connect(json!({})).await;
     let backend = RemoteBackend::new(client.clone());
     let limits = Limits {
@@ -113,11 +113,11 @@ async fn a_start_that_would_be_another_is_refused() {
             other => panic!("expected a refusal: {other:?}"),
         }
     }
-    said_nothing(&mut server, &client).await;
+    assert_silent(&mut server, &client).await;
 }
 
 #[tokio::test]
-async fn a_shells_state_is_left_away_where_it_cannot_be_taken() {
+async fn unsupported_shell_snapshot_is_omitted() {
     let (mut server, client) = connect(json!({"shellSnapshotV2": false})).await;
     let backend = RemoteBackend::new(client);
     let shell = Shell {
@@ -139,7 +139,7 @@ async fn a_shells_state_is_left_away_where_it_cannot_be_taken() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_masks_nothing_is_sent_to_a_server_that_cannot_mask() {
+async fn proxy_without_masking_is_sent_to_any_server() {
     let abilities = json!({"networkProxyLaunch": true, "credentialMasking": false});
     let (mut server, client) = connect(abilities).await;
     let backend = RemoteBackend::new(client.clone());
@@ -166,7 +166,7 @@ async fn a_proxy_that_masks_nothing_is_sent_to_a_server_that_cannot_mask() {
             "{refused:?}"
         );
     }
-    said_nothing(&mut server, &client).await;
+    assert_silent(&mut server, &client).await;
     let nothing = json!({"credentialMasking": false, "credentialProviders": {}});
     let start = backend.start(with_proxy(nothing));
     let play = async {
@@ -182,7 +182,7 @@ async fn a_proxy_that_masks_nothing_is_sent_to_a_server_that_cannot_mask() {
 }
 
 #[tokio::test]
-async fn a_graceful_end_is_refused() {
+async fn graceful_termination_is_rejected() {
     let (mut server, client) = connect(json!({})).await;
     let process = server.start(&client, "p").await.process;
     let mode = TerminateMode::Graceful { timeout_ms: 1 };
@@ -193,11 +193,11 @@ async fn a_graceful_end_is_refused() {
         }
         other => panic!("expected a refusal: {other:?}"),
     }
-    said_nothing(&mut server, &client).await;
+    assert_silent(&mut server, &client).await;
 }
 
 #[tokio::test]
-async fn a_write_that_would_be_another_is_refused() {
+async fn write_with_unsupported_members_is_rejected() {
     let (mut server, client) = connect(json!({})).await;
     let files = RemoteFileSystem::new(client.clone());
     let write = WriteFile {
@@ -231,11 +231,11 @@ async fn a_write_that_would_be_another_is_refused() {
             other => panic!("expected a refusal: {other:?}"),
         }
     }
-    said_nothing(&mut server, &client).await;
+    assert_silent(&mut server, &client).await;
 }
 
 #[tokio::test]
-async fn what_a_host_is_not_able_to_do_is_not_asked_of_it() {
+async fn unsupported_capabilities_are_rejected_locally() {
     let (mut server, client) = connect(json!({})).await;
     let files = RemoteFileSystem::new(client.clone());
     let path = "file:///file".parse().unwrap();
@@ -254,11 +254,11 @@ async fn what_a_host_is_not_able_to_do_is_not_asked_of_it() {
     }))
     .await;
     assert!(watch.unwrap().is_none());
-    said_nothing(&mut server, &client).await;
+    assert_silent(&mut server, &client).await;
 }
 
 #[tokio::test]
-async fn what_was_let_go_of_is_told_before_what_is_asked_after_it() {
+async fn releases_are_sent_before_later_calls() {
     let (mut server, client) = connect(json!({})).await;
     let files = RemoteFileSystem::new(client.clone());
     // A server that handles one request after the other would hold all of them open.

@@ -18,13 +18,13 @@ use futures_util::{FutureExt, StreamExt};
 use serde_json::json;
 
 use crate::{
-    doors::House,
-    server::{ALL, Server, command, events, numbers, session, within},
+    scripted_connector::ConnectorControl,
+    scripted_server::{ALL, ScriptedServer, command, events, numbers, session, within},
 };
 
 #[tokio::test]
-async fn what_was_missed_is_read_and_what_follows_is_taken() {
-    let (mut house, mut server, client) = House::connect().await;
+async fn missed_output_is_read_and_live_output_follows() {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let process = server.start(&client, "r1").await.process;
     server.output("r1", 1, "YQo=").await;
     let mut stream = process.follow(ALL);
@@ -33,7 +33,7 @@ async fn what_was_missed_is_read_and_what_follows_is_taken() {
         Some(Event::Output(_))
     ));
     drop(server);
-    let mut server = house.resume().await;
+    let mut server = connector.resume().await;
     let read = server.expect("process/read").await;
     assert_eq!(
         read["params"],
@@ -49,11 +49,11 @@ async fn what_was_missed_is_read_and_what_follows_is_taken() {
 }
 
 #[tokio::test]
-async fn events_before_the_answer_to_initialize_are_taken() {
-    let (mut house, mut server, client) = House::connect().await;
+async fn events_before_the_initialize_response_are_kept() {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let process = server.start(&client, "p").await.process;
     drop(server);
-    let mut server = house.knock().await;
+    let mut server = connector.accept().await;
     let initialize = server.expect("initialize").await;
     server.output("p", 2, "Yg==").await;
     server.answer(&initialize, session("s")).await;
@@ -67,11 +67,11 @@ async fn events_before_the_answer_to_initialize_are_taken() {
 }
 
 #[tokio::test]
-async fn an_exit_and_a_close_that_were_missed_are_inferred() {
-    let (mut house, mut server, client) = House::connect().await;
+async fn missed_exit_and_close_are_inferred() {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let process = server.start(&client, "p").await.process;
     drop(server);
-    let mut server = house.resume().await;
+    let mut server = connector.resume().await;
     let read = server.expect("process/read").await;
     let chunk = json!({"seq": 1, "stream": "stdout", "chunk": "YQ=="});
     let page = json!({"chunks": [chunk], "nextSeq": 4, "exited": true, "exitCode": 7,
@@ -86,18 +86,18 @@ async fn an_exit_and_a_close_that_were_missed_are_inferred() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_that_is_still_attached_is_asked_for_again() {
-    let (mut house, server, client) = House::connect().await;
+async fn still_attached_session_is_retried() {
+    let (mut connector, server, client) = ConnectorControl::connect().await;
     drop(server);
     for _ in 0..3 {
-        let mut server = house.knock().await;
+        let mut server = connector.accept().await;
         let initialize = server.expect("initialize").await;
         server
             .refuse(&initialize, -32010, "session s is attached")
             .await;
     }
-    let mut server = house.resume().await;
-    let times = house.times();
+    let mut server = connector.resume().await;
+    let times = connector.times();
     let apart: Vec<_> = times.windows(2).map(|two| two[1] - two[0]).collect();
     // The first attempt is made at once, the others at their time.
     assert_eq!(apart[0], Duration::ZERO);
@@ -111,25 +111,25 @@ async fn a_session_that_is_still_attached_is_asked_for_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_is_away_or_silent_or_hangs_up_is_tried_again() {
-    let (mut house, server, client) = House::connect().await;
-    house.close(5);
+async fn unreachable_or_silent_server_is_retried() {
+    let (mut connector, server, client) = ConnectorControl::connect().await;
+    connector.fail_attempts(5);
     drop(server);
-    let mut silent = house.knock().await;
+    let mut silent = connector.accept().await;
     silent.expect("initialize").await;
     // Only the time limit of the handshake ends this one.
-    let brief = house.knock().await;
+    let brief = connector.accept().await;
     drop((silent, brief));
-    let mut server = house.resume().await;
+    let mut server = connector.resume().await;
     answers(&mut server, &client).await;
-    assert_eq!(house.times().len(), 9);
+    assert_eq!(connector.times().len(), 9);
 }
 
 #[tokio::test]
-async fn calls_wait_while_there_is_no_connection() {
-    let (mut house, server, client) = House::connect().await;
+async fn calls_wait_during_recovery() {
+    let (mut connector, server, client) = ConnectorControl::connect().await;
     drop(server);
-    let mut server = house.knock().await;
+    let mut server = connector.accept().await;
     let initialize = server.expect("initialize").await;
     let status = client.call(ReadEnvironmentStatus);
     server.answer(&initialize, session("s")).await;
@@ -140,13 +140,13 @@ async fn calls_wait_while_there_is_no_connection() {
 }
 
 #[tokio::test]
-async fn a_start_that_was_not_answered_is_found_running() {
-    let (mut house, mut server, client) = House::connect().await;
+async fn unanswered_start_is_found_running() {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let backend = RemoteBackend::new(client);
     let play = async {
         server.expect("process/start").await;
         drop(server);
-        let mut server = house.resume().await;
+        let mut server = connector.resume().await;
         let read = server.expect("process/read").await;
         assert_eq!(read["params"]["afterSeq"], 0);
         server.page(&read, &[1], 2).await;
@@ -161,13 +161,13 @@ async fn a_start_that_was_not_answered_is_found_running() {
 }
 
 #[tokio::test]
-async fn a_start_that_did_not_arrive_fails_and_is_ended() {
-    let (mut house, mut server, client) = House::connect().await;
+async fn lost_start_fails_and_is_terminated() {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let backend = RemoteBackend::new(client.clone());
     let play = async {
         server.expect("process/start").await;
         drop(server);
-        let mut server = house.resume().await;
+        let mut server = connector.resume().await;
         let read = server.expect("process/read").await;
         server.refuse(&read, -32600, "unknown process id p").await;
         let terminate = server.expect("process/terminate").await;
@@ -183,26 +183,26 @@ async fn a_start_that_did_not_arrive_fails_and_is_ended() {
 }
 
 #[tokio::test]
-async fn a_start_that_was_given_up_is_ended_after_the_resume() {
-    let (mut house, mut server, client) = House::connect().await;
+async fn cancelled_start_is_terminated_after_resume() {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let backend = RemoteBackend::new(client.clone());
     let mut start = backend.start(command("p"));
     assert!((&mut start).now_or_never().is_none());
     server.expect("process/start").await;
     drop(start);
     drop(server);
-    let mut server = house.resume().await;
+    let mut server = connector.resume().await;
     let terminate = server.expect("process/terminate").await;
     assert_eq!(terminate["params"]["processId"], "p");
     server.expect("process/read").await;
 }
 
 #[tokio::test]
-async fn a_process_that_was_let_go_of_meanwhile_is_ended() {
-    let (mut house, mut server, client) = House::connect().await;
+async fn process_dropped_during_recovery_is_terminated() {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let process = server.start(&client, "p").await;
     drop(server);
-    let mut server = house.knock().await;
+    let mut server = connector.accept().await;
     let initialize = server.expect("initialize").await;
     drop(process);
     server.answer(&initialize, session("s")).await;
@@ -219,14 +219,14 @@ async fn a_process_that_was_let_go_of_meanwhile_is_ended() {
 }
 
 #[tokio::test]
-async fn a_gap_fails_its_process_and_no_other() {
-    let (mut house, mut server, client) = House::connect().await;
+async fn gap_fails_only_its_process() {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let lost = server.start(&client, "lost").await.process;
     let other = server.start(&client, "other").await.process;
     server.output("lost", 1, "YQ==").await;
     within(lost.follow(ALL).next()).await;
     drop(server);
-    let mut server = house.resume().await;
+    let mut server = connector.resume().await;
     for _ in 0..2 {
         let read = server.expect("process/read").await;
         if read["params"]["processId"] == "lost" {
@@ -252,15 +252,15 @@ async fn a_gap_fails_its_process_and_no_other() {
 }
 
 #[tokio::test]
-async fn a_process_that_the_server_does_not_know_any_more_fails() {
-    let (mut house, mut server, client) = House::connect().await;
+async fn process_unknown_after_resume_fails() {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let known = server.start(&client, "over").await.process;
     server.exited("over", 1).await;
     server.closed("over", 2).await;
     assert_eq!(numbers(&events(&known).await), [1, 2]);
     let process = server.start(&client, "p").await.process;
     drop(server);
-    let mut server = house.resume().await;
+    let mut server = connector.resume().await;
     // What is over needs no reading.
     let read = server.expect("process/read").await;
     assert_eq!(read["params"]["processId"], "p");
@@ -272,13 +272,13 @@ async fn a_process_that_the_server_does_not_know_any_more_fails() {
 }
 
 #[tokio::test]
-async fn a_gap_that_was_being_filled_is_filled_after_the_resume() {
-    let (mut house, mut server, client) = House::connect().await;
+async fn pending_gap_is_filled_after_resume() {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let process = server.start(&client, "p").await.process;
     server.output("p", 3, "Yw==").await;
     server.expect("process/read").await;
     drop(server);
-    let mut server = house.resume().await;
+    let mut server = connector.resume().await;
     let read = server.expect("process/read").await;
     assert_eq!(read["params"]["afterSeq"], 0);
     server.page(&read, &[1, 2], 4).await;
@@ -288,14 +288,14 @@ async fn a_gap_that_was_being_filled_is_filled_after_the_resume() {
 }
 
 #[tokio::test]
-async fn a_second_disconnect_is_survived_too() {
-    let (mut house, mut server, client) = House::connect().await;
+async fn second_disconnect_is_recovered() {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let process = server.start(&client, "p").await.process;
     let mut next = 1;
     for _ in 0..20 {
         server.output("p", next, "YQ==").await;
         drop(server);
-        server = house.resume().await;
+        server = connector.resume().await;
         let read = server.expect("process/read").await;
         // What was sent last may have arrived or not.
         let after = read["params"]["afterSeq"].as_u64().unwrap();
@@ -310,13 +310,13 @@ async fn a_second_disconnect_is_survived_too() {
 }
 
 #[tokio::test]
-async fn watches_end_and_open_files_fail_with_their_connection() {
+async fn watches_and_open_files_end_with_their_connection() {
     use exec_env::filesystem::{
         ExecutorFileSystem, FileError, Open, WatchDepth, WatchPath, Watcher,
     };
     use exec_wire::fs::OpenMode;
 
-    let (mut house, mut server, client) = House::connect().await;
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let files = RemoteFileSystem::new(client.clone());
     let open = files.open(Open {
         path: "file:///path".parse().unwrap(),
@@ -339,7 +339,7 @@ async fn watches_end_and_open_files_fail_with_their_connection() {
     let Watcher { mut changes, .. } = within(watch).await.unwrap();
     drop(server);
     assert_eq!(within(changes.next()).await, None);
-    let mut server = house.resume().await;
+    let mut server = connector.resume().await;
     let block = within(file.read_block(0, 1)).await;
     assert!(
         matches!(&block, Err(FileError::Disconnected(Disconnect::Transport(text)))
@@ -352,7 +352,7 @@ async fn watches_end_and_open_files_fail_with_their_connection() {
 }
 
 /// The client is of use.
-async fn answers(server: &mut Server, client: &exec_client::client::ExecServerClient) {
+async fn answers(server: &mut ScriptedServer, client: &exec_client::client::ExecServerClient) {
     let status = client.call(ReadEnvironmentStatus);
     let asked = server.expect("environment/status").await;
     server.answer(&asked, json!({"status": "ready"})).await;
@@ -360,8 +360,8 @@ async fn answers(server: &mut Server, client: &exec_client::client::ExecServerCl
 }
 
 #[tokio::test]
-async fn a_read_position_is_what_was_delivered() {
-    let (mut house, mut server, client) = House::connect().await;
+async fn resume_reads_after_the_last_delivered_event() {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let process = server.start(&client, "p").await.process;
     for seq in 1..=3 {
         server.output("p", seq, "YQ==").await;
@@ -371,29 +371,29 @@ async fn a_read_position_is_what_was_delivered() {
         within(stream.next()).await;
     }
     drop(server);
-    let mut server = house.resume().await;
+    let mut server = connector.resume().await;
     let read = server.expect("process/read").await;
     assert_eq!(read["params"]["afterSeq"], 3);
     assert_eq!(process.status().next_seq, OutputSeq(4));
 }
 
 #[tokio::test]
-async fn a_page_that_does_not_come_through_is_asked_for_in_parts() {
-    let (mut house, mut server, client) = House::connect().await;
+async fn interrupted_page_is_read_in_smaller_parts() {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let process = server.start(&client, "p").await.process;
     drop(server);
-    let mut server = house.resume().await;
+    let mut server = connector.resume().await;
     let read = server.expect("process/read").await;
     assert_eq!(read["params"].get("maxBytes"), None);
     drop(server);
-    let mut server = house.resume().await;
+    let mut server = connector.resume().await;
     let read = server.expect("process/read").await;
     assert_eq!(read["params"]["maxBytes"], 32 << 10);
     server.page(&read, &[1, 2], 3).await;
     server.expect("process/read").await;
     drop(server);
     // What came through is not asked for again.
-    let mut server = house.resume().await;
+    let mut server = connector.resume().await;
     let read = server.expect("process/read").await;
     assert_eq!(read["params"]["afterSeq"], 2);
     server.page(&read, &[3, 5], 6).await;
@@ -408,14 +408,14 @@ async fn a_page_that_does_not_come_through_is_asked_for_in_parts() {
 }
 
 #[tokio::test]
-async fn parts_that_do_not_go_on_fail_their_process() {
-    let (mut house, mut server, client) = House::connect().await;
+async fn pages_without_progress_fail_their_process() {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let process = server.start(&client, "p").await.process;
     drop(server);
-    let mut server = house.resume().await;
+    let mut server = connector.resume().await;
     server.expect("process/read").await;
     drop(server);
-    let mut server = house.resume().await;
+    let mut server = connector.resume().await;
     let read = server.expect("process/read").await;
     server.page(&read, &[1], 1).await;
     let told = events(&process).await;
@@ -427,20 +427,20 @@ async fn parts_that_do_not_go_on_fail_their_process() {
 }
 
 #[tokio::test]
-async fn parts_behind_an_exit_that_was_missed_are_not_asked_for_again() {
-    let (mut house, mut server, client) = House::connect().await;
+async fn parts_after_a_missed_exit_are_not_read_again() {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let process = server.start(&client, "p").await.process;
     drop(server);
-    let mut server = house.resume().await;
+    let mut server = connector.resume().await;
     server.expect("process/read").await;
     drop(server);
-    let mut server = house.resume().await;
+    let mut server = connector.resume().await;
     let read = server.expect("process/read").await;
     // The first event is the exit, which is on no page.
     server.page(&read, &[2], 3).await;
     server.expect("process/read").await;
     drop(server);
-    let mut server = house.resume().await;
+    let mut server = connector.resume().await;
     let read = server.expect("process/read").await;
     assert_eq!(read["params"]["afterSeq"], 2);
     let end = json!({"chunks": [], "nextSeq": 4, "exited": true, "exitCode": 0,

@@ -6,12 +6,12 @@ use exec_wire::http::HttpHeader;
 use futures_util::{StreamExt, future::FutureExt, join};
 use serde_json::{Value, json};
 
-use crate::server::{Server, hung_up, within};
+use crate::scripted_server::{ScriptedServer, hung_up, within};
 
 const URL: &str = "http://127.0.0.1/";
 
 /// Asks for a body that is streamed, and has it begin.
-async fn begin(server: &mut Server, client: &ExecServerClient) -> (String, HttpBody) {
+async fn begin(server: &mut ScriptedServer, client: &ExecServerClient) -> (String, HttpBody) {
     let http = RemoteHttpClient::new(client.clone());
     let serve = async {
         let request = server.expect("http/request").await;
@@ -24,13 +24,13 @@ async fn begin(server: &mut Server, client: &ExecServerClient) -> (String, HttpB
     (id, response.unwrap().body)
 }
 
-async fn delta(server: &mut Server, id: &str, seq: u64, more: Value) {
+async fn delta(server: &mut ScriptedServer, id: &str, seq: u64, more: Value) {
     let mut params = json!({"requestId": id, "seq": seq, "deltaBase64": "YQ==",
         "done": false, "error": null});
     let members = params.as_object_mut().unwrap();
     members.extend(more.as_object().unwrap().clone());
     server
-        .say(json!({"method": "http/request/bodyDelta", "params": params}))
+        .send(json!({"method": "http/request/bodyDelta", "params": params}))
         .await;
 }
 
@@ -45,8 +45,8 @@ async fn error(body: &mut HttpBody) -> HttpError {
 }
 
 #[tokio::test]
-async fn each_body_has_a_name_of_its_own_and_gets_what_is_its() {
-    let (mut server, client) = Server::connect().await;
+async fn each_body_has_its_own_id_and_chunks() {
+    let (mut server, client) = ScriptedServer::connect().await;
     let (one, mut first) = begin(&mut server, &client).await;
     let (two, mut second) = begin(&mut server, &client).await;
     assert_eq!((&*one, &*two), ("http-1", "http-2"));
@@ -61,14 +61,14 @@ async fn each_body_has_a_name_of_its_own_and_gets_what_is_its() {
 }
 
 #[tokio::test]
-async fn a_broken_promise_fails_one_body_and_nothing_else() {
+async fn protocol_violation_fails_only_its_body() {
     let large = "AAAA".repeat((1 << 20) / 3 + 1);
     let broken = [
         (1, 3, json!({}), "numbered one by one: 2 was due, not 3"),
         (1, 1, json!({}), "numbered one by one: 2 was due, not 1"),
         (1, 2, json!({"deltaBase64": large}), "at most 1048576 bytes"),
     ];
-    let (mut server, client) = Server::connect().await;
+    let (mut server, client) = ScriptedServer::connect().await;
     for (first, second, more, promise) in broken {
         let (id, mut body) = begin(&mut server, &client).await;
         let (other, mut fine) = begin(&mut server, &client).await;
@@ -90,8 +90,8 @@ async fn a_broken_promise_fails_one_body_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_body_that_nobody_reads_fails_alone() {
-    let (mut server, client) = Server::connect().await;
+async fn unread_body_fails_alone() {
+    let (mut server, client) = ScriptedServer::connect().await;
     let (id, mut body) = begin(&mut server, &client).await;
     let megabyte = json!({"deltaBase64": "AAAA".repeat((1 << 20) / 3)});
     for seq in 1..=17 {
@@ -103,8 +103,8 @@ async fn a_body_that_nobody_reads_fails_alone() {
 }
 
 #[tokio::test]
-async fn a_dropped_body_is_cancelled_and_one_that_is_over_is_not() {
-    let (mut server, client) = Server::connect().await;
+async fn dropped_body_is_cancelled_unless_finished() {
+    let (mut server, client) = ScriptedServer::connect().await;
     let (id, body) = begin(&mut server, &client).await;
     delta(&mut server, &id, 1, json!({"done": true})).await;
     let read: Vec<_> = within(body.collect()).await;
@@ -116,8 +116,8 @@ async fn a_dropped_body_is_cancelled_and_one_that_is_over_is_not() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_given_up_is_cancelled() {
-    let (mut server, client) = Server::connect().await;
+async fn dropped_request_is_cancelled() {
+    let (mut server, client) = ScriptedServer::connect().await;
     let http = RemoteHttpClient::new(client);
     let asked = http.request(HttpRequest::new("GET", URL));
     let mut asked = Box::pin(asked);
@@ -132,8 +132,8 @@ async fn a_request_that_is_given_up_is_cancelled() {
 }
 
 #[tokio::test]
-async fn bodies_and_requests_fail_with_their_connection() {
-    let (mut server, client) = Server::connect().await;
+async fn bodies_and_requests_fail_on_disconnect() {
+    let (mut server, client) = ScriptedServer::connect().await;
     let (id, mut body) = begin(&mut server, &client).await;
     delta(&mut server, &id, 1, json!({})).await;
     let http = RemoteHttpClient::new(client);
@@ -148,8 +148,8 @@ async fn bodies_and_requests_fail_with_their_connection() {
 }
 
 #[tokio::test]
-async fn a_variable_is_not_asked_of_a_server_that_does_not_know_how() {
-    let (mut server, client) = Server::connect_as(json!({"sessionId": "s"})).await;
+async fn header_variables_are_rejected_without_server_support() {
+    let (mut server, client) = ScriptedServer::connect_as(json!({"sessionId": "s"})).await;
     let http = RemoteHttpClient::new(client);
     let asked = http.request(HttpRequest {
         headers: vec![HttpHeader {
@@ -171,8 +171,8 @@ async fn a_variable_is_not_asked_of_a_server_that_does_not_know_how() {
 }
 
 #[tokio::test]
-async fn a_response_without_a_body_breaks_the_protocol() {
-    let (mut server, client) = Server::connect().await;
+async fn response_without_a_body_is_a_protocol_error() {
+    let (mut server, client) = ScriptedServer::connect().await;
     let http = RemoteHttpClient::new(client);
     let serve = async {
         let request = server.expect("http/request").await;

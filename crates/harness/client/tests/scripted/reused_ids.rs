@@ -13,14 +13,19 @@ use futures_util::StreamExt;
 use serde_json::{Value, json};
 
 use crate::{
-    attaching::summary,
-    doors::House,
-    server::{ALL, Server, events, numbers, session, within},
+    attach::summary,
+    scripted_connector::ConnectorControl,
+    scripted_server::{ALL, ScriptedServer, events, numbers, session, within},
 };
 
 /// Has a follower of process `p` lag behind until the server stopped.
-async fn lag() -> (House, Server, Arc<dyn ExecProcess>, EventStream) {
-    let (house, mut server, client) = House::connect_to(Continuity::Resumed, {
+async fn lag() -> (
+    ConnectorControl,
+    ScriptedServer,
+    Arc<dyn ExecProcess>,
+    EventStream,
+) {
+    let (connector, mut server, client) = ConnectorControl::connect_to(Continuity::Resumed, {
         let mut session = session("s");
         session["extensions"] = json!(["acknowledge"]);
         session
@@ -33,12 +38,12 @@ async fn lag() -> (House, Server, Arc<dyn ExecProcess>, EventStream) {
         server.output("p", seq, &chunk).await;
     }
     server.released("p").await;
-    (house, server, process, stream)
+    (connector, server, process, stream)
 }
 
 /// Has a follower catch up until the server is asked what it knows by the id of its process. Returns
 /// that, and the number of the last event.
-async fn catch_up(server: &mut Server, stream: &mut EventStream) -> (Value, u64) {
+async fn catch_up(server: &mut ScriptedServer, stream: &mut EventStream) -> (Value, u64) {
     let mut last = 0;
     loop {
         let event = tokio::select! {
@@ -50,8 +55,8 @@ async fn catch_up(server: &mut Server, stream: &mut EventStream) -> (Value, u64)
 }
 
 #[tokio::test]
-async fn a_follower_that_lags_has_the_server_stop_until_it_caught_up() {
-    let (_house, mut server, _process, mut stream) = lag().await;
+async fn lagging_follower_pauses_the_server_until_it_catches_up() {
+    let (_connector, mut server, _process, mut stream) = lag().await;
     let (list, mut last) = catch_up(&mut server, &mut stream).await;
     assert!(last >= 6, "{last}");
     let processes = json!({"processes": [summary("p", true)]});
@@ -68,8 +73,8 @@ async fn a_follower_that_lags_has_the_server_stop_until_it_caught_up() {
 }
 
 #[tokio::test]
-async fn a_follower_that_caught_up_is_not_given_the_events_of_another_process() {
-    let (_house, mut server, process, mut stream) = lag().await;
+async fn resumed_follower_does_not_get_events_of_another_process() {
+    let (_connector, mut server, process, mut stream) = lag().await;
     let (list, _) = catch_up(&mut server, &mut stream).await;
     // What is asked about it waits until it is known whether it is still there.
     let write = process.write(None, bytes::Bytes::from_static(b"a"));
@@ -92,14 +97,14 @@ async fn a_follower_that_caught_up_is_not_given_the_events_of_another_process() 
 }
 
 #[tokio::test]
-async fn a_process_that_was_replaced_during_a_cut_is_not_gone_on_with() {
-    let (mut house, mut server, client) = House::connect().await;
+async fn process_replaced_during_a_disconnect_fails() {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let process = server.attach(&client, None, 3).await;
     let other = server.start_detached(&client, "other").await.process;
     let terminate = process.terminate(TerminateMode::Force);
     server.expect("process/terminate").await;
     drop(server);
-    let mut server = house.resume().await;
+    let mut server = connector.resume().await;
     let mut another = summary("p", true);
     another["startedAtMs"] = json!(8);
     server.list(vec![summary("other", true), another]).await;
@@ -118,8 +123,8 @@ async fn a_process_that_was_replaced_during_a_cut_is_not_gone_on_with() {
 }
 
 #[tokio::test]
-async fn nothing_is_asked_about_a_process_that_is_over_as_its_id_may_be_that_of_another() {
-    let (mut server, client) = Server::connect().await;
+async fn no_call_targets_a_closed_detached_process() {
+    let (mut server, client) = ScriptedServer::connect().await;
     let process = server.attach(&client, None, 1).await;
     server.output("p", 1, "YQ==").await;
     server.exited("p", 2).await;
@@ -146,8 +151,8 @@ async fn nothing_is_asked_about_a_process_that_is_over_as_its_id_may_be_that_of_
 }
 
 #[tokio::test]
-async fn what_was_asked_about_a_process_that_is_over_since_is_not_asked_again() {
-    let (mut house, mut server, client) = House::connect().await;
+async fn calls_for_a_process_closed_meanwhile_are_not_retried() {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let process = server.attach(&client, None, 1).await;
     let write = process.write(None, bytes::Bytes::from_static(b"a"));
     let terminate = process.terminate(TerminateMode::Force);
@@ -159,7 +164,7 @@ async fn what_was_asked_about_a_process_that_is_over_since_is_not_asked_again() 
     server.closed("p", 2).await;
     assert_eq!(numbers(&events(&process).await), [1, 2]);
     drop(server);
-    let mut server = house.resume().await;
+    let mut server = connector.resume().await;
     assert_eq!(within(write).await, Ok(WriteStatus::StdinClosed));
     assert_eq!(within(terminate).await, Ok(false));
     assert!(within(wait).await.unwrap().closed);

@@ -58,9 +58,9 @@ pub(crate) async fn within<T>(future: impl Future<Output = T>) -> T {
 
 /// The test's end of a connection.
 #[derive(Debug)]
-pub(crate) struct Server(pub(crate) Link);
+pub(crate) struct ScriptedServer(pub(crate) Link);
 
-impl Server {
+impl ScriptedServer {
     /// Answers `initialize`, and waits for `initialized`.
     pub(crate) async fn connect() -> (Self, ExecServerClient) {
         Self::connect_as(session("s")).await
@@ -71,13 +71,13 @@ impl Server {
         let (here, there) = memory::pair();
         let mut server = Self(there);
         let connect = ExecServerClient::connect(here, ExecServerClientConnectOptions::default());
-        let shake = server.shake_hands(session);
+        let shake = server.handshake(session);
         let (client, _) = futures_util::join!(connect, shake);
         (server, client.unwrap())
     }
 
     /// Answers `initialize`, waits for `initialized`, and returns the first.
-    pub(crate) async fn shake_hands(&mut self, session: Value) -> Value {
+    pub(crate) async fn handshake(&mut self, session: Value) -> Value {
         let initialize = self.expect("initialize").await;
         self.answer(&initialize, session).await;
         self.expect("initialized").await;
@@ -103,36 +103,37 @@ impl Server {
         self.0.writer.flush().await.unwrap();
     }
 
-    pub(crate) async fn say(&mut self, message: Value) {
+    pub(crate) async fn send(&mut self, message: Value) {
         let text = message.to_string().into_bytes();
         self.push(Outgoing::Text(text), Encoding::Text).await;
     }
 
     pub(crate) async fn answer(&mut self, request: &Value, result: Value) {
-        self.say(json!({"id": request["id"], "result": result}))
+        self.send(json!({"id": request["id"], "result": result}))
             .await;
     }
 
     pub(crate) async fn refuse(&mut self, request: &Value, code: i64, message: &str) {
         let error = json!({"code": code, "message": message});
-        self.say(json!({"id": request["id"], "error": error})).await;
+        self.send(json!({"id": request["id"], "error": error}))
+            .await;
     }
 
     pub(crate) async fn output(&mut self, id: &str, seq: u64, chunk: &str) {
         let params = json!({"processId": id, "seq": seq, "stream": "stdout", "chunk": chunk});
-        self.say(json!({"method": "process/output", "params": params}))
+        self.send(json!({"method": "process/output", "params": params}))
             .await;
     }
 
     pub(crate) async fn exited(&mut self, id: &str, seq: u64) {
         let params = json!({"processId": id, "seq": seq, "exitCode": 0, "signal": "SIGKILL"});
-        self.say(json!({"method": "process/exited", "params": params}))
+        self.send(json!({"method": "process/exited", "params": params}))
             .await;
     }
 
     pub(crate) async fn closed(&mut self, id: &str, seq: u64) {
         let params = json!({"processId": id, "seq": seq});
-        self.say(json!({"method": "process/closed", "params": params}))
+        self.send(json!({"method": "process/closed", "params": params}))
             .await;
     }
 

@@ -17,8 +17,8 @@ use futures_util::StreamExt;
 use serde_json::{Value, json};
 
 use crate::{
-    doors::House,
-    server::{ALL, Server, command, events, numbers, session, within},
+    scripted_connector::ConnectorControl,
+    scripted_server::{ALL, ScriptedServer, command, events, numbers, session, within},
 };
 
 fn id(id: &str) -> ProcessId {
@@ -31,7 +31,7 @@ pub(crate) fn summary(id: &str, running: bool) -> Value {
         "exitCode": null, "startedAtMs": 7, "osPid": 42, "detached": true, "usage": null})
 }
 
-impl Server {
+impl ScriptedServer {
     pub(crate) async fn list(&mut self, processes: Vec<Value>) {
         let list = self.expect("process/list").await;
         self.answer(&list, json!({ "processes": processes })).await;
@@ -78,7 +78,7 @@ impl Server {
             let start = self.expect("process/start").await;
             assert_eq!(start["params"]["detached"], true);
             let started = json!({"processId": id, "osPid": 42, "startedAtMs": 7});
-            self.say(json!({"method": "process/started", "params": started}))
+            self.send(json!({"method": "process/started", "params": started}))
                 .await;
             self.answer(&start, json!({"processId": id})).await;
         };
@@ -88,20 +88,20 @@ impl Server {
 }
 
 /// Has a client whose session is lost begin session `t`.
-async fn renew(house: &mut House) -> Server {
-    let mut server = house.knock().await;
+async fn renew(connector: &mut ConnectorControl) -> ScriptedServer {
+    let mut server = connector.accept().await;
     let initialize = server.expect("initialize").await;
     assert_eq!(initialize["params"]["resumeSessionId"], "s");
     server.refuse(&initialize, -32600, "unknown session").await;
-    let mut server = house.knock().await;
-    let initialize = server.shake_hands(session("t")).await;
+    let mut server = connector.accept().await;
+    let initialize = server.handshake(session("t")).await;
     assert_eq!(initialize["params"]["resumeSessionId"], Value::Null);
     server
 }
 
 #[tokio::test]
-async fn a_dropped_handle_releases_its_process_and_does_not_end_it() {
-    let (mut server, client) = Server::connect().await;
+async fn dropped_handle_releases_a_detached_process() {
+    let (mut server, client) = ScriptedServer::connect().await;
     let process = server.start_detached(&client, "p").await.process;
     assert_eq!(process.status().os_pid, Some(42));
     drop(process);
@@ -114,8 +114,8 @@ async fn a_dropped_handle_releases_its_process_and_does_not_end_it() {
 }
 
 #[tokio::test]
-async fn a_stream_keeps_its_process_attached_though_the_handle_is_gone() {
-    let (mut server, client) = Server::connect().await;
+async fn event_stream_keeps_its_process_attached() {
+    let (mut server, client) = ScriptedServer::connect().await;
     let process = server.attach(&client, None, 1).await;
     let mut stream = process.follow(ALL);
     drop(process);
@@ -127,8 +127,8 @@ async fn a_stream_keeps_its_process_attached_though_the_handle_is_gone() {
 }
 
 #[tokio::test]
-async fn what_is_not_retained_any_more_is_missing_from_the_numbers() {
-    let (mut server, client) = Server::connect().await;
+async fn events_beyond_the_retained_range_are_skipped() {
+    let (mut server, client) = ScriptedServer::connect().await;
     let process = server.attach(&client, None, 60).await;
     for seq in [57, 59, 63] {
         server.output("p", seq, "YQ==").await;
@@ -140,8 +140,8 @@ async fn what_is_not_retained_any_more_is_missing_from_the_numbers() {
 }
 
 #[tokio::test]
-async fn an_exit_that_was_seen_before_is_known_and_its_output_is_not_repeated() {
-    let (mut server, client) = Server::connect().await;
+async fn known_exit_is_replayed_without_repeating_output() {
+    let (mut server, client) = ScriptedServer::connect().await;
     let accept = async {
         server.list(vec![summary("p", false)]).await;
         assert_eq!(server.attached("p", 5).await, 0, "the exit may be anywhere");
@@ -159,8 +159,8 @@ async fn an_exit_that_was_seen_before_is_known_and_its_output_is_not_repeated() 
 }
 
 #[tokio::test]
-async fn what_is_not_there_cannot_be_attached() {
-    let (mut server, client) = Server::connect().await;
+async fn attaching_to_a_missing_process_fails() {
+    let (mut server, client) = ScriptedServer::connect().await;
     let accept = async {
         server.list(vec![]).await;
         let attach = server.expect("process/attach").await;
@@ -196,8 +196,8 @@ async fn what_is_not_there_cannot_be_attached() {
 }
 
 #[tokio::test]
-async fn a_server_without_extensions_is_asked_nothing_of_the_kind() {
-    let (mut server, client) = Server::connect_as(json!({"sessionId": "s"})).await;
+async fn stock_server_gets_no_attach_calls() {
+    let (mut server, client) = ScriptedServer::connect_as(json!({"sessionId": "s"})).await;
     let started = within(client.start_detached(command("p"))).await;
     let Err(StartError::Refused { field, reason }) = started else {
         panic!("it is refused")
@@ -221,8 +221,8 @@ async fn a_server_without_extensions_is_asked_nothing_of_the_kind() {
 }
 
 #[tokio::test]
-async fn a_cut_is_not_noticed() {
-    let (mut house, mut server, client) = House::connect().await;
+async fn attached_process_survives_a_disconnect() {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let process = server.attach(&client, None, 3).await;
     let mut stream = process.follow(ALL);
     server.output("p", 2, "YQ==").await;
@@ -230,7 +230,7 @@ async fn a_cut_is_not_noticed() {
     let write = process.write(None, bytes::Bytes::from_static(b"a"));
     let first = server.expect("process/write").await;
     drop(server);
-    let mut server = house.resume().await;
+    let mut server = connector.resume().await;
     // It may have ended meanwhile, and another one may have been started by its id.
     server.list(vec![summary("p", true)]).await;
     assert_eq!(server.attached("p", 4).await, 2, "after the last that came");
@@ -247,8 +247,8 @@ async fn a_cut_is_not_noticed() {
 }
 
 #[tokio::test]
-async fn a_lost_session_is_not_noticed_either() {
-    let (mut house, mut server, client) = House::connect().await;
+async fn attached_process_survives_a_lost_session() {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let process = server.start_detached(&client, "p").await.process;
     let bound = server.start(&client, "bound").await.process;
     server.output("p", 1, "YQ==").await;
@@ -257,7 +257,7 @@ async fn a_lost_session_is_not_noticed_either() {
     let write = process.write(None, bytes::Bytes::from_static(b"a"));
     server.expect("process/write").await;
     drop(server);
-    let mut server = renew(&mut house).await;
+    let mut server = renew(&mut connector).await;
     // Whether it is the same process is looked at before anything is sent to it.
     server.list(vec![summary("p", true)]).await;
     assert_eq!(server.attached("p", 2).await, 1);
@@ -282,13 +282,13 @@ async fn a_lost_session_is_not_noticed_either() {
 }
 
 /// Has a process attached and its session lost; returns what becomes of it if the server lists these.
-async fn after_a_restart(listed: Vec<Value>) -> (Server, ProcessError) {
-    let (mut house, mut server, client) = House::connect().await;
+async fn after_a_restart(listed: Vec<Value>) -> (ScriptedServer, ProcessError) {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let process = server.attach(&client, None, 3).await;
     let write = process.write(None, bytes::Bytes::from_static(b"a"));
     server.expect("process/write").await;
     drop(server);
-    let mut server = renew(&mut house).await;
+    let mut server = renew(&mut connector).await;
     server.list(listed).await;
     let events = events(&process).await;
     let [ExecProcessEvent::Failed(error)] = &events[..] else {
@@ -299,7 +299,7 @@ async fn after_a_restart(listed: Vec<Value>) -> (Server, ProcessError) {
 }
 
 #[tokio::test]
-async fn a_process_that_a_restarted_server_does_not_know_fails() {
+async fn process_unknown_to_a_restarted_server_fails() {
     let (_, error) = after_a_restart(vec![]).await;
     assert_eq!(
         error.to_string(),
@@ -308,7 +308,7 @@ async fn a_process_that_a_restarted_server_does_not_know_fails() {
 }
 
 #[tokio::test]
-async fn another_process_by_the_same_id_is_left_alone() {
+async fn other_process_with_the_same_id_is_left_alone() {
     let mut other = summary("p", true);
     other["startedAtMs"] = json!(8);
     let (mut server, error) = after_a_restart(vec![other]).await;
@@ -322,15 +322,15 @@ async fn another_process_by_the_same_id_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_start_that_was_cut_off_is_found_again() {
-    let (mut house, mut server, client) = House::connect().await;
+async fn interrupted_start_is_found_again() {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let starting = {
         let client = client.clone();
         tokio::spawn(async move { client.start_detached(command("p")).await })
     };
     server.expect("process/start").await;
     drop(server);
-    let mut server = house.resume().await;
+    let mut server = connector.resume().await;
     server.list(vec![summary("p", true)]).await;
     assert_eq!(server.attached("p", 1).await, 0);
     let started = within(starting).await.unwrap().unwrap();
@@ -344,8 +344,8 @@ async fn a_start_that_was_cut_off_is_found_again() {
 }
 
 #[tokio::test]
-async fn a_start_that_was_cut_off_does_not_take_the_process_of_others() {
-    let (mut house, mut server, client) = House::connect().await;
+async fn interrupted_start_does_not_adopt_another_process() {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     for listed in [None, Some(json!(["false"]))] {
         let starting = {
             let client = client.clone();
@@ -353,7 +353,7 @@ async fn a_start_that_was_cut_off_does_not_take_the_process_of_others() {
         };
         server.expect("process/start").await;
         drop(server);
-        server = house.resume().await;
+        server = connector.resume().await;
         let other = listed.map(|argv| {
             let mut other = summary("p", true);
             other["argv"] = argv;
@@ -372,8 +372,8 @@ async fn a_start_that_was_cut_off_does_not_take_the_process_of_others() {
 }
 
 #[tokio::test]
-async fn a_start_that_nobody_waits_for_is_ended() {
-    let (mut server, client) = Server::connect().await;
+async fn abandoned_start_is_terminated() {
+    let (mut server, client) = ScriptedServer::connect().await;
     let starting = {
         let client = client.clone();
         tokio::spawn(async move { client.start_detached(command("p")).await })
@@ -388,8 +388,8 @@ async fn a_start_that_nobody_waits_for_is_ended() {
 }
 
 #[tokio::test]
-async fn attaching_waits_until_what_came_before_cannot_come_any_more() {
-    let (mut server, client) = Server::connect().await;
+async fn attach_waits_for_the_pending_release() {
+    let (mut server, client) = ScriptedServer::connect().await;
     let process = server.attach(&client, None, 10).await;
     drop(process);
     let release = server.expect("process/release").await;
@@ -412,8 +412,8 @@ async fn attaching_waits_until_what_came_before_cannot_come_any_more() {
 }
 
 #[tokio::test]
-async fn a_read_of_everything_has_what_is_held_here_and_what_the_server_has() {
-    let (mut server, client) = Server::connect().await;
+async fn read_merges_held_and_server_output() {
+    let (mut server, client) = ScriptedServer::connect().await;
     let process = server.attach(&client, None, 1).await;
     let mut stream = process.follow(ALL);
     for seq in 1..=3 {
@@ -443,19 +443,19 @@ async fn a_read_of_everything_has_what_is_held_here_and_what_the_server_has() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_that_follows_another_has_its_own_time_to_be_resumed() {
-    let (mut house, mut server, client) = House::connect().await;
+async fn renewed_session_has_its_own_recovery_window() {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let process = server.attach(&client, None, 3).await;
     // It takes long until the server is back, which has lost the session.
-    house.close(150);
+    connector.fail_attempts(150);
     drop(server);
-    let mut server = renew(&mut house).await;
+    let mut server = renew(&mut connector).await;
     server.expect("process/list").await;
     // And then it is cut off again.
-    house.close(120);
+    connector.fail_attempts(120);
     drop(server);
-    let mut server = house.knock().await;
-    let initialize = server.shake_hands(session("t")).await;
+    let mut server = connector.accept().await;
+    let initialize = server.handshake(session("t")).await;
     assert_eq!(initialize["params"]["resumeSessionId"], "t");
     server.list(vec![summary("p", true)]).await;
     assert_eq!(server.attached("p", 3).await, 0);

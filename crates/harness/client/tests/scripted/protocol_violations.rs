@@ -13,21 +13,21 @@ use futures_util::StreamExt;
 use serde_json::{Value, json};
 
 use crate::{
-    doors::House,
-    server::{ALL, LIMIT, Server, events, numbers, within},
+    scripted_connector::ConnectorControl,
+    scripted_server::{ALL, LIMIT, ScriptedServer, events, numbers, within},
 };
 
 /// Starts two processes.
-async fn two(server: &mut Server, client: &ExecServerClient) -> [Arc<dyn ExecProcess>; 2] {
+async fn two(server: &mut ScriptedServer, client: &ExecServerClient) -> [Arc<dyn ExecProcess>; 2] {
     let bad = server.start(client, "bad").await.process;
     [bad, server.start(client, "good").await.process]
 }
 
 /// One process fails, for a reason; the other goes on, on the same connection.
-async fn fails_alone(say: Value, reason: &str) {
-    let (mut server, client) = Server::connect().await;
+async fn assert_fails_alone(say: Value, reason: &str) {
+    let (mut server, client) = ScriptedServer::connect().await;
     let [bad, good] = two(&mut server, &client).await;
-    server.say(say).await;
+    server.send(say).await;
     let terminate = server.expect("process/terminate").await;
     assert_eq!(terminate["params"]["processId"], "bad");
     let text = format!("process bad is given up: {reason}");
@@ -46,23 +46,23 @@ fn output(params: Value) -> Value {
 }
 
 #[tokio::test]
-async fn wrong_types_in_an_event_fail_its_process() {
-    fails_alone(
+async fn malformed_event_fails_its_process() {
+    assert_fails_alone(
         output(json!({"processId": "bad"})),
         "`process/output` does not decode: missing field `seq`",
     )
     .await;
-    fails_alone(
+    assert_fails_alone(
         output(json!({"processId": "bad", "seq": "1", "stream": "stdout", "chunk": ""})),
         "`process/output` does not decode: seq: invalid type: string \"1\", expected u64",
     )
     .await;
-    fails_alone(
+    assert_fails_alone(
         output(json!({"processId": "bad", "seq": 1, "stream": "stdout"})),
         "`process/output` does not decode: missing field `chunk`",
     )
     .await;
-    fails_alone(
+    assert_fails_alone(
         json!({"method": "process/exited", "params": {"processId": "bad", "seq": 1}}),
         "`process/exited` does not decode: missing field `exitCode`",
     )
@@ -70,9 +70,9 @@ async fn wrong_types_in_an_event_fail_its_process() {
 }
 
 #[tokio::test]
-async fn an_oversized_chunk_fails_its_process() {
+async fn oversized_chunk_fails_its_process() {
     let chunk = "A".repeat(((1 << 20) + 3) / 3 * 4);
-    fails_alone(
+    assert_fails_alone(
         output(json!({"processId": "bad", "seq": 1, "stream": "stdout", "chunk": chunk})),
         "event 1 is larger than 1048576 bytes",
     )
@@ -80,8 +80,8 @@ async fn an_oversized_chunk_fails_its_process() {
 }
 
 #[tokio::test]
-async fn a_close_before_the_exit_fails_its_process() {
-    fails_alone(
+async fn close_before_exit_fails_its_process() {
+    assert_fails_alone(
         json!({"method": "process/closed", "params": {"processId": "bad", "seq": 1}}),
         "event 1 cannot follow those before it",
     )
@@ -89,8 +89,8 @@ async fn a_close_before_the_exit_fails_its_process() {
 }
 
 #[tokio::test]
-async fn a_page_that_does_not_decode_fails_its_process() {
-    let (mut server, client) = Server::connect().await;
+async fn malformed_page_fails_its_process() {
+    let (mut server, client) = ScriptedServer::connect().await;
     let [bad, good] = two(&mut server, &client).await;
     server.output("bad", 2, "YQ==").await;
     let read = server.expect("process/read").await;
@@ -107,8 +107,8 @@ async fn a_page_that_does_not_decode_fails_its_process() {
 }
 
 #[tokio::test]
-async fn what_nobody_waits_for_is_ignored() {
-    let (mut server, client) = Server::connect().await;
+async fn unexpected_messages_are_ignored() {
+    let (mut server, client) = ScriptedServer::connect().await;
     let [_, good] = two(&mut server, &client).await;
     for message in [
         json!({"method": "no/such", "params": [1]}),
@@ -119,7 +119,7 @@ async fn what_nobody_waits_for_is_ignored() {
         output(json!({"processId": "nobody"})),
         json!({"method": "network/policyDecision", "params": 7}),
     ] {
-        server.say(message).await;
+        server.send(message).await;
     }
     server.exited("good", 1).await;
     server.exited("good", 1).await;
@@ -129,7 +129,7 @@ async fn what_nobody_waits_for_is_ignored() {
 }
 
 /// What cannot be blamed on one process.
-const NOBODYS: [(&str, &str); 6] = [
+const UNEXPECTED: [(&str, &str); 6] = [
     ("{", "server sent a malformed message: "),
     ("[]", "server sent a malformed message: "),
     (r#"{"id":1}"#, "server sent a malformed message: missing"),
@@ -145,9 +145,9 @@ const NOBODYS: [(&str, &str); 6] = [
 ];
 
 #[tokio::test]
-async fn what_cannot_be_blamed_on_a_process_ends_the_connection() {
-    for (message, reason) in NOBODYS {
-        let (mut server, client) = Server::connect().await;
+async fn malformed_message_ends_the_connection() {
+    for (message, reason) in UNEXPECTED {
+        let (mut server, client) = ScriptedServer::connect().await;
         let [bad, good] = two(&mut server, &client).await;
         server
             .push(Outgoing::Text(message.into()), Encoding::Text)
@@ -166,14 +166,14 @@ async fn what_cannot_be_blamed_on_a_process_ends_the_connection() {
 }
 
 #[tokio::test]
-async fn a_connection_that_was_ended_for_a_message_is_recovered() {
-    for (message, _) in NOBODYS {
-        let (mut house, mut server, client) = House::connect().await;
+async fn connection_ended_by_a_malformed_message_is_recovered() {
+    for (message, _) in UNEXPECTED {
+        let (mut connector, mut server, client) = ConnectorControl::connect().await;
         let process = server.start(&client, "p").await.process;
         server
             .push(Outgoing::Text(message.into()), Encoding::Text)
             .await;
-        let mut server = house.resume().await;
+        let mut server = connector.resume().await;
         let read = server.expect("process/read").await;
         server.page(&read, &[1], 2).await;
         server.exited("p", 2).await;
@@ -183,14 +183,14 @@ async fn a_connection_that_was_ended_for_a_message_is_recovered() {
 }
 
 #[tokio::test]
-async fn a_server_that_goes_on_breaking_the_protocol_is_given_up() {
-    let (mut house, mut server, client) = House::connect().await;
+async fn repeated_protocol_violations_end_the_session() {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let process = server.start(&client, "p").await.process;
     for _ in 0..2 {
         server
             .push(Outgoing::Text("{".into()), Encoding::Text)
             .await;
-        server = house.resume().await;
+        server = connector.resume().await;
         let read = server.expect("process/read").await;
         server.page(&read, &[], 1).await;
     }
@@ -206,8 +206,8 @@ async fn a_server_that_goes_on_breaking_the_protocol_is_given_up() {
 }
 
 /// A process fails by what is answered to its read after a resume, for a reason.
-async fn fails_by(page: Value, reason: &str) {
-    let (mut house, mut server, client) = House::connect().await;
+async fn assert_page_fails(page: Value, reason: &str) {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let process = server.start(&client, "p").await.process;
     for seq in 1..=2 {
         server.output("p", seq, "YQ==").await;
@@ -215,7 +215,7 @@ async fn fails_by(page: Value, reason: &str) {
     let taken: Vec<_> = within(process.follow(ALL).take(2).collect()).await;
     assert_eq!(numbers(&taken), [1, 2]);
     drop(server);
-    let mut server = house.resume().await;
+    let mut server = connector.resume().await;
     server.output("p", 4, "YQ==").await;
     let read = server.expect("process/read").await;
     server.answer(&read, page).await;
@@ -226,7 +226,7 @@ async fn fails_by(page: Value, reason: &str) {
 }
 
 #[tokio::test]
-async fn a_page_that_contradicts_what_came_fails_its_process() {
+async fn contradictory_page_fails_its_process() {
     let page = |chunks: &[u64], next: u64, closed: bool| {
         let chunk = |seq: &u64| json!({"seq": seq, "stream": "stdout", "chunk": "YQ=="});
         let chunks: Vec<_> = chunks.iter().map(chunk).collect();
@@ -236,15 +236,15 @@ async fn a_page_that_contradicts_what_came_fails_its_process() {
     };
     // It numbers from the beginning again.
     let text = "`process/read` knows no event after 0, but event 2 came";
-    fails_by(page(&[], 1, false), text).await;
+    assert_page_fails(page(&[], 1, false), text).await;
     // It is closed where output came.
     let text = "event 4 cannot follow those before it";
-    fails_by(page(&[], 5, true), text).await;
+    assert_page_fails(page(&[], 5, true), text).await;
 }
 
 #[tokio::test]
-async fn a_gap_that_the_server_does_not_see_is_not_asked_for_for_ever() {
-    let (mut server, client) = Server::connect().await;
+async fn unfillable_gap_is_not_read_forever() {
+    let (mut server, client) = ScriptedServer::connect().await;
     let process = server.start(&client, "p").await.process;
     server.output("p", 3, "YQ==").await;
     let read = server.expect("process/read").await;
@@ -256,8 +256,8 @@ async fn a_gap_that_the_server_does_not_see_is_not_asked_for_for_ever() {
 }
 
 #[tokio::test]
-async fn whoever_waits_for_a_process_that_is_given_up_is_told_although_nothing_is_answered() {
-    let (mut server, client) = Server::connect().await;
+async fn waiters_of_a_failed_process_get_its_error() {
+    let (mut server, client) = ScriptedServer::connect().await;
     let process = server.start(&client, "p").await.process;
     let wait = process.wait(WaitUntil::Closed, None);
     let read = process.read(Read {
@@ -266,7 +266,7 @@ async fn whoever_waits_for_a_process_that_is_given_up_is_told_although_nothing_i
     });
     server.expect("process/wait").await;
     server.expect("process/read").await;
-    server.say(output(json!({"processId": "p"}))).await;
+    server.send(output(json!({"processId": "p"}))).await;
     server.expect("process/terminate").await;
     let text = "process p is given up: `process/output` does not decode: missing field `seq`";
     let error = ProcessError::from(RpcError::internal(text));

@@ -18,27 +18,27 @@ use futures_util::future::{BoxFuture, FutureExt, ready};
 use serde_json::Value;
 use tokio::{sync::mpsc, time::Instant};
 
-use crate::server::{Server, session, within};
+use crate::scripted_server::{ScriptedServer, session, within};
 
 /// Where a client knocks.
 #[derive(Debug)]
-struct Doors {
-    open: mpsc::UnboundedSender<Server>,
+struct ScriptedConnector {
+    open: mpsc::UnboundedSender<ScriptedServer>,
     /// How many attempts find nobody.
     closed: Arc<AtomicUsize>,
     /// The status that attempts are refused with; 0 lets them in.
     refusal: Arc<AtomicU16>,
     /// When there were attempts.
-    knocks: Arc<Mutex<Vec<Instant>>>,
+    attempts: Arc<Mutex<Vec<Instant>>>,
     /// Whether somebody else lives there for those who come back.
-    moved: Arc<AtomicBool>,
+    server_replaced: Arc<AtomicBool>,
     continuity: Continuity,
     pause: fn(u32) -> Pause,
 }
 
-impl Connector for Doors {
+impl Connector for ScriptedConnector {
     fn connect(&self) -> BoxFuture<'_, Result<Link, ConnectError>> {
-        self.knocks.lock().unwrap().push(Instant::now());
+        self.attempts.lock().unwrap().push(Instant::now());
         let closed = self.closed.load(Ordering::SeqCst);
         if closed > 0 {
             self.closed.store(closed - 1, Ordering::SeqCst);
@@ -51,12 +51,12 @@ impl Connector for Doors {
             return ready(Err(ConnectError::Refused { status, reason })).boxed();
         }
         let (here, there) = memory::pair();
-        self.open.send(Server(there)).unwrap();
+        self.open.send(ScriptedServer(there)).unwrap();
         ready(Ok(here)).boxed()
     }
 
     fn reconnect(&self) -> BoxFuture<'_, Result<Link, ConnectError>> {
-        if self.moved.load(Ordering::SeqCst) {
+        if self.server_replaced.load(Ordering::SeqCst) {
             return ready(Err(ConnectError::ExecutorChanged)).boxed();
         }
         self.connect()
@@ -72,35 +72,37 @@ impl Connector for Doors {
 }
 
 /// The pace of connectors that have none of their own.
-fn usual(_failures: u32) -> Pause {
+fn default_pause(_failures: u32) -> Pause {
     Pause::AfterBegin(Duration::from_millis(100))
 }
 
 /// The test's side of the doors.
 #[derive(Debug)]
-pub(crate) struct House {
-    knocks: mpsc::UnboundedReceiver<Server>,
+pub(crate) struct ConnectorControl {
+    accepted: mpsc::UnboundedReceiver<ScriptedServer>,
     closed: Arc<AtomicUsize>,
     refusal: Arc<AtomicU16>,
     times: Arc<Mutex<Vec<Instant>>>,
-    moved: Arc<AtomicBool>,
+    server_replaced: Arc<AtomicBool>,
 }
 
-impl House {
+impl ConnectorControl {
     /// Lets a client in whose sessions can be resumed. The first is `s`.
-    pub(crate) async fn connect() -> (Self, Server, ExecServerClient) {
+    pub(crate) async fn connect() -> (Self, ScriptedServer, ExecServerClient) {
         Self::connect_to(Continuity::Resumed, session("s")).await
     }
 
     pub(crate) async fn connect_to(
         continuity: Continuity,
         session: Value,
-    ) -> (Self, Server, ExecServerClient) {
-        Self::connect_with(continuity, session, usual).await
+    ) -> (Self, ScriptedServer, ExecServerClient) {
+        Self::connect_with(continuity, session, default_pause).await
     }
 
     /// Lets a client in that comes back at this pace.
-    pub(crate) async fn connect_at(pause: fn(u32) -> Pause) -> (Self, Server, ExecServerClient) {
+    pub(crate) async fn connect_at(
+        pause: fn(u32) -> Pause,
+    ) -> (Self, ScriptedServer, ExecServerClient) {
         Self::connect_with(Continuity::Resumed, session("s"), pause).await
     }
 
@@ -108,64 +110,64 @@ impl House {
         continuity: Continuity,
         session: Value,
         pause: fn(u32) -> Pause,
-    ) -> (Self, Server, ExecServerClient) {
-        let (open, knocks) = mpsc::unbounded_channel();
+    ) -> (Self, ScriptedServer, ExecServerClient) {
+        let (open, accepted) = mpsc::unbounded_channel();
         let (closed, times) = (Arc::default(), Arc::default());
         let refusal: Arc<AtomicU16> = Arc::default();
-        let moved: Arc<AtomicBool> = Arc::default();
-        let doors = Doors {
+        let server_replaced: Arc<AtomicBool> = Arc::default();
+        let scripted_connector = ScriptedConnector {
             open,
             closed: Arc::clone(&closed),
             refusal: Arc::clone(&refusal),
-            knocks: Arc::clone(&times),
-            moved: Arc::clone(&moved),
+            attempts: Arc::clone(&times),
+            server_replaced: Arc::clone(&server_replaced),
             continuity,
             pause,
         };
-        let mut house = Self {
-            knocks,
+        let mut connector = Self {
+            accepted,
             closed,
             refusal,
             times,
-            moved,
+            server_replaced,
         };
         let options = ExecServerClientConnectOptions::default();
-        let connect = ExecServerClient::connect_with(Arc::new(doors), options);
-        let let_in = async {
-            let mut server = house.knock().await;
-            server.shake_hands(session).await;
+        let connect = ExecServerClient::connect_with(Arc::new(scripted_connector), options);
+        let accept = async {
+            let mut server = connector.accept().await;
+            server.handshake(session).await;
             server
         };
-        let (client, server) = futures_util::join!(connect, let_in);
-        (house, server, client.unwrap())
+        let (client, server) = futures_util::join!(connect, accept);
+        (connector, server, client.unwrap())
     }
 
     /// Waits for the next link.
-    pub(crate) async fn knock(&mut self) -> Server {
-        within(self.knocks.recv()).await.expect("somebody knocks")
+    pub(crate) async fn accept(&mut self) -> ScriptedServer {
+        within(self.accepted.recv()).await.expect("somebody knocks")
     }
 
     /// Has session `s` resumed over the next link.
-    pub(crate) async fn resume(&mut self) -> Server {
-        let mut server = self.knock().await;
-        let initialize = server.shake_hands(session("s")).await;
+    pub(crate) async fn resume(&mut self) -> ScriptedServer {
+        let mut server = self.accept().await;
+        let initialize = server.handshake(session("s")).await;
         assert_eq!(initialize["params"]["resumeSessionId"], "s");
         server
     }
 
     /// Has so many attempts find nobody.
-    pub(crate) fn close(&self, attempts: usize) {
+    pub(crate) fn fail_attempts(&self, attempts: usize) {
         self.closed.store(attempts, Ordering::SeqCst);
     }
 
     /// Has attempts refused with an HTTP status.
-    pub(crate) fn refuse(&self, status: u16) {
+    pub(crate) fn refuse_with(&self, status: u16) {
         self.refusal.store(status, Ordering::SeqCst);
     }
 
     /// Has those who come back find somebody else.
-    pub(crate) fn move_out(&self) {
-        self.moved.store(true, Ordering::SeqCst);
+    pub(crate) fn replace_server(&self) {
+        self.server_replaced.store(true, Ordering::SeqCst);
     }
 
     /// Returns when there were attempts.

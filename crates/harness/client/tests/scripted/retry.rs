@@ -18,22 +18,22 @@ use futures_util::FutureExt;
 use serde_json::{Value, json};
 
 use crate::{
-    doors::House,
-    server::{Server, command, session, within},
+    scripted_connector::ConnectorControl,
+    scripted_server::{ScriptedServer, command, session, within},
 };
 
 /// Breaks the connection, and has the session resumed; the one process is read first.
-async fn break_off(house: &mut House, server: Server) -> Server {
+async fn disconnect(connector: &mut ConnectorControl, server: ScriptedServer) -> ScriptedServer {
     drop(server);
-    let mut server = house.resume().await;
+    let mut server = connector.resume().await;
     let read = server.expect("process/read").await;
     server.page(&read, &[], 1).await;
     server
 }
 
 #[tokio::test]
-async fn a_write_is_made_again_under_its_name() {
-    let (mut house, mut server, client) = House::connect().await;
+async fn write_is_retried_with_its_id() {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let process = server.start(&client, "p").await.process;
     let first = process.write(None, Bytes::from_static(b"one"));
     let second = process.write(None, Bytes::from_static(b"two"));
@@ -44,7 +44,7 @@ async fn a_write_is_made_again_under_its_name() {
     }
     let names: Vec<_> = asked.iter().map(|asked| &asked["writeId"]).collect();
     assert!(names[0] != names[1] && names[1] != names[2] && names[2].is_string());
-    let mut server = break_off(&mut house, server).await;
+    let mut server = disconnect(&mut connector, server).await;
     for before in asked {
         let again = server.next().await;
         assert_eq!(again["params"], before);
@@ -56,23 +56,23 @@ async fn a_write_is_made_again_under_its_name() {
 }
 
 #[tokio::test]
-async fn a_write_that_nobody_waits_for_is_made_again_too() {
-    let (mut house, mut server, client) = House::connect().await;
+async fn abandoned_write_is_retried() {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let process = server.start(&client, "p").await.process;
     drop(process.write(None, Bytes::from_static(b"one")));
     server.expect("process/write").await;
     // A read is not: it has no effect.
     drop(client.call(ListProcesses::default()));
     server.expect("process/list").await;
-    let mut server = break_off(&mut house, server).await;
+    let mut server = disconnect(&mut connector, server).await;
     server.expect("process/write").await;
     drop(client.call(ReadEnvironmentStatus));
     server.expect("environment/status").await;
 }
 
 #[tokio::test]
-async fn what_only_reads_is_asked_again() {
-    let (mut house, mut server, client) = House::connect().await;
+async fn read_only_calls_are_retried() {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let process = server.start(&client, "p").await.process;
     let files = RemoteFileSystem::new(client.clone());
     let read = process.read(Read::default());
@@ -92,7 +92,7 @@ async fn what_only_reads_is_asked_again() {
     for method in methods {
         server.expect(method).await;
     }
-    let mut server = break_off(&mut house, server).await;
+    let mut server = disconnect(&mut connector, server).await;
     let asked = server.expect(methods[0]).await;
     server.page(&asked, &[], 1).await;
     assert_eq!(within(read).await.unwrap().chunks, []);
@@ -111,8 +111,8 @@ async fn what_only_reads_is_asked_again() {
 }
 
 #[tokio::test]
-async fn what_could_be_done_twice_fails_at_once() {
-    let (mut house, mut server, client) = House::connect().await;
+async fn non_idempotent_calls_fail_immediately() {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let process = server.start(&client, "p").await.process;
     let files = RemoteFileSystem::new(client.clone());
     let signal = process.signal(ProcessSignal::Interrupt);
@@ -149,17 +149,17 @@ async fn what_could_be_done_twice_fails_at_once() {
     };
     assert_eq!(within(raw).await.map(drop), Err(error));
     // The process itself goes on.
-    let mut server = house.resume().await;
+    let mut server = connector.resume().await;
     server.expect("process/read").await;
     assert!(process.status().tree_alive);
 }
 
 #[tokio::test]
-async fn a_change_that_was_given_up_before_it_was_sent_is_not_made() {
-    let (mut house, server, client) = House::connect().await;
+async fn cancelled_unsent_change_is_dropped() {
+    let (mut connector, server, client) = ConnectorControl::connect().await;
     let files = RemoteFileSystem::new(client.clone());
     drop(server);
-    let mut server = house.knock().await;
+    let mut server = connector.accept().await;
     let initialize = server.expect("initialize").await;
     let path = "file:///path".parse().unwrap();
     let mut remove = files.remove(exec_wire::fs::Remove {
@@ -178,12 +178,12 @@ async fn a_change_that_was_given_up_before_it_was_sent_is_not_made() {
 }
 
 #[tokio::test]
-async fn a_process_is_asked_to_end_once() {
-    let (mut house, mut server, client) = House::connect().await;
+async fn terminate_is_sent_once() {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
     let process = server.start(&client, "p").await.process;
     let end = process.terminate(TerminateMode::Graceful { timeout_ms: 1000 });
     server.expect("process/terminate").await;
-    let mut server = break_off(&mut house, server).await;
+    let mut server = disconnect(&mut connector, server).await;
     let text = "connection broke before `process/terminate` was answered: server hung up";
     let gone = Disconnect::Transport(text.to_owned());
     assert_eq!(within(end).await, Err(ProcessError::Disconnected(gone)));
@@ -192,11 +192,11 @@ async fn a_process_is_asked_to_end_once() {
 }
 
 #[tokio::test]
-async fn a_start_that_was_given_up_before_it_was_sent_is_not_made() {
-    let (mut house, server, client) = House::connect().await;
+async fn cancelled_unsent_start_is_dropped() {
+    let (mut connector, server, client) = ConnectorControl::connect().await;
     let backend = RemoteBackend::new(client.clone());
     drop(server);
-    let mut server = house.knock().await;
+    let mut server = connector.accept().await;
     let initialize = server.expect("initialize").await;
     assert!(backend.start(command("p")).now_or_never().is_none());
     drop(client.call(ReadEnvironmentStatus));

@@ -24,19 +24,19 @@ use serde_json::{Value, json};
 use tokio::{sync::Notify, task::yield_now, time::timeout};
 
 use crate::{
-    doors::House,
-    server::{LIMIT, Server, events, session, within},
+    scripted_connector::ConnectorControl,
+    scripted_server::{LIMIT, ScriptedServer, events, session, within},
 };
 
 /// Decides by the name of the host.
 #[derive(Debug, Default)]
-struct Watcher {
+struct ScriptedHook {
     asked: Mutex<Vec<Destination>>,
     recorded: Mutex<Vec<PolicyDecision>>,
     news: Notify,
 }
 
-impl NetworkWatcher for Watcher {
+impl NetworkWatcher for ScriptedHook {
     fn decide(&self, destination: Destination) -> BoxFuture<'static, Decision> {
         let host = destination.host.clone();
         self.asked.lock().unwrap().push(destination);
@@ -66,11 +66,11 @@ fn proxy(timeout_ms: Option<u64>) -> Value {
     })
 }
 
-impl Server {
-    async fn start_watched(
+impl ScriptedServer {
+    async fn start_with_hook(
         &mut self,
         client: &ExecServerClient,
-        watcher: &Arc<Watcher>,
+        network_hook: &Arc<ScriptedHook>,
         timeout_ms: Option<u64>,
     ) -> (StartedProcess, Value) {
         let backend = RemoteBackend::new(client.clone());
@@ -81,7 +81,7 @@ impl Server {
                 enforced: true,
                 managed: Some(serde_json::from_value(json!({"loopbackPorts": [80]})).unwrap()),
                 proxy: Some(serde_json::from_value(proxy(timeout_ms)).unwrap()),
-                watcher: Some(Arc::clone(watcher) as Arc<dyn NetworkWatcher>),
+                watcher: Some(Arc::clone(network_hook) as Arc<dyn NetworkWatcher>),
             },
             ..Command::new(id, argv, "file:///".parse().unwrap())
         };
@@ -94,14 +94,14 @@ impl Server {
         (started.unwrap(), start)
     }
 
-    async fn ask(&mut self, id: i64, process: &str, host: &str) {
+    async fn request_decision(&mut self, id: i64, process: &str, host: &str) {
         let request = json!({"protocol": "https_connect", "host": host, "port": 443});
         let params = json!({"processId": process, "request": request});
-        self.say(json!({"id": id, "method": "network/policyRequest", "params": params}))
+        self.send(json!({"id": id, "method": "network/policyRequest", "params": params}))
             .await;
     }
 
-    async fn hear(&mut self) -> Value {
+    async fn receive(&mut self) -> Value {
         let message = timeout(LIMIT, self.0.reader.next())
             .await
             .expect("an answer comes");
@@ -114,10 +114,12 @@ fn not_allowed(id: i64) -> Value {
 }
 
 #[tokio::test]
-async fn whoever_watches_a_process_is_asked_about_its_network() {
-    let (mut server, client) = Server::connect().await;
-    let watcher = Arc::default();
-    let (_process, start) = server.start_watched(&client, &watcher, Some(60_000)).await;
+async fn policy_requests_reach_the_network_hook() {
+    let (mut server, client) = ScriptedServer::connect().await;
+    let network_hook = Arc::default();
+    let (_process, start) = server
+        .start_with_hook(&client, &network_hook, Some(60_000))
+        .await;
     assert_eq!(start["params"]["networkProxy"]["proxy"]["mode"], "full");
     assert_eq!(
         start["params"]["networkProxy"]["policyDecisionTimeoutMs"],
@@ -128,123 +130,134 @@ async fn whoever_watches_a_process_is_asked_about_its_network() {
         json!([80])
     );
     assert_eq!(start["params"]["enforceManagedNetwork"], true);
-    server.ask(1, "p", "good").await;
+    server.request_decision(1, "p", "good").await;
     let allowed = json!({"id": 1, "result": {"decision": {"type": "allow"}}});
-    assert_eq!(server.hear().await, allowed);
+    assert_eq!(server.receive().await, allowed);
     // One that takes its time holds up nobody.
-    server.ask(2, "p", "slow").await;
-    server.ask(3, "p", "other").await;
+    server.request_decision(2, "p", "slow").await;
+    server.request_decision(3, "p", "other").await;
     let asks = json!({"id": 3, "result": {"decision": {"type": "ask", "reason": "other"}}});
-    assert_eq!(server.hear().await, asks);
+    assert_eq!(server.receive().await, asks);
     let expected = Destination {
         protocol: NetworkProtocol::HttpsConnect,
         host: "good".to_owned(),
         port: 443,
     };
-    assert_eq!(watcher.asked.lock().unwrap()[0], expected);
+    assert_eq!(network_hook.asked.lock().unwrap()[0], expected);
 }
 
 #[tokio::test]
-async fn what_nobody_decides_is_denied() {
-    let (mut server, client) = Server::connect().await;
-    let watcher = Arc::default();
-    let (_process, _) = server.start_watched(&client, &watcher, Some(1)).await;
-    for (id, process, host) in [(1, "unknown", "good"), (2, "p", "slow"), (3, "p", "broken")] {
-        server.ask(id, process, host).await;
-        assert_eq!(server.hear().await, not_allowed(id));
-    }
-}
-
-#[tokio::test]
-async fn a_server_that_was_not_told_to_ask_is_denied() {
-    let (mut server, client) = Server::connect().await;
-    let watcher = Arc::default();
-    let (_process, _) = server.start_watched(&client, &watcher, None).await;
-    server.ask(1, "p", "good").await;
-    assert_eq!(server.hear().await, not_allowed(1));
-    assert!(watcher.asked.lock().unwrap().is_empty());
-}
-
-#[tokio::test]
-async fn only_so_many_questions_are_thought_about() {
-    let (mut server, client) = Server::connect().await;
-    let watcher = Arc::default();
-    let (_process, _) = server.start_watched(&client, &watcher, Some(60_000)).await;
-    for id in 1..=257 {
-        server.ask(id, "p", "slow").await;
-    }
-    assert_eq!(server.hear().await, not_allowed(257));
-}
-
-#[tokio::test]
-async fn requests_that_a_client_does_not_know_are_refused_and_change_nothing() {
-    let (mut server, client) = Server::connect().await;
-    let watcher = Arc::default();
-    server
-        .say(json!({"id": "x", "method": "nope", "params": [1]}))
+async fn undecided_destination_is_denied() {
+    let (mut server, client) = ScriptedServer::connect().await;
+    let network_hook = Arc::default();
+    let (_process, _) = server
+        .start_with_hook(&client, &network_hook, Some(1))
         .await;
-    let refusal = server.hear().await;
+    for (id, process, host) in [(1, "unknown", "good"), (2, "p", "slow"), (3, "p", "broken")] {
+        server.request_decision(id, process, host).await;
+        assert_eq!(server.receive().await, not_allowed(id));
+    }
+}
+
+#[tokio::test]
+async fn unsolicited_policy_request_is_denied() {
+    let (mut server, client) = ScriptedServer::connect().await;
+    let network_hook = Arc::default();
+    let (_process, _) = server.start_with_hook(&client, &network_hook, None).await;
+    server.request_decision(1, "p", "good").await;
+    assert_eq!(server.receive().await, not_allowed(1));
+    assert!(network_hook.asked.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn pending_policy_requests_are_bounded() {
+    let (mut server, client) = ScriptedServer::connect().await;
+    let network_hook = Arc::default();
+    let (_process, _) = server
+        .start_with_hook(&client, &network_hook, Some(60_000))
+        .await;
+    for id in 1..=257 {
+        server.request_decision(id, "p", "slow").await;
+    }
+    assert_eq!(server.receive().await, not_allowed(257));
+}
+
+#[tokio::test]
+async fn unknown_requests_are_rejected() {
+    let (mut server, client) = ScriptedServer::connect().await;
+    let network_hook = Arc::default();
+    server
+        .send(json!({"id": "x", "method": "nope", "params": [1]}))
+        .await;
+    let refusal = server.receive().await;
     assert_eq!(refusal["id"], "x");
     assert_eq!(refusal["error"]["code"], -32601);
     let params = json!({"processId": "p"});
     server
-        .say(json!({"id": 1, "method": "network/policyRequest", "params": params}))
+        .send(json!({"id": 1, "method": "network/policyRequest", "params": params}))
         .await;
-    let refusal = server.hear().await;
+    let refusal = server.receive().await;
     assert_eq!(refusal["error"]["code"], -32602);
     let text = refusal["error"]["message"].as_str().unwrap();
     assert!(text.contains("request"), "{text}");
-    let (_process, _) = server.start_watched(&client, &watcher, Some(60_000)).await;
-    server.ask(1, "p", "good").await;
-    assert_eq!(server.hear().await["result"]["decision"]["type"], "allow");
+    let (_process, _) = server
+        .start_with_hook(&client, &network_hook, Some(60_000))
+        .await;
+    server.request_decision(1, "p", "good").await;
+    assert_eq!(
+        server.receive().await["result"]["decision"]["type"],
+        "allow"
+    );
 }
 
 #[tokio::test]
-async fn questions_before_the_session_is_there_are_answered_too() {
+async fn policy_requests_during_the_handshake_are_answered() {
     let (here, there) = memory::pair();
-    let mut server = Server(there);
+    let mut server = ScriptedServer(there);
     let connect = ExecServerClient::connect(here, ExecServerClientConnectOptions::default());
     let shake = async {
         let initialize = server.expect("initialize").await;
-        server.ask(1, "p", "good").await;
+        server.request_decision(1, "p", "good").await;
         server.answer(&initialize, session("s")).await;
         server.expect("initialized").await;
     };
     let (client, ()) = futures_util::join!(connect, shake);
     let _client = client.unwrap();
-    assert_eq!(server.hear().await, not_allowed(1));
+    assert_eq!(server.receive().await, not_allowed(1));
 }
 
 #[tokio::test]
-async fn questions_are_answered_after_a_resume_and_those_before_it_are_forgotten() {
-    let (mut house, mut server, client) = House::connect().await;
-    let watcher = Arc::default();
-    let (_process, _) = server.start_watched(&client, &watcher, Some(60_000)).await;
-    server.ask(1, "p", "slow").await;
+async fn policy_requests_do_not_survive_a_resume() {
+    let (mut connector, mut server, client) = ConnectorControl::connect().await;
+    let network_hook = Arc::default();
+    let (_process, _) = server
+        .start_with_hook(&client, &network_hook, Some(60_000))
+        .await;
+    server.request_decision(1, "p", "slow").await;
     // Asked before, so that the slow one is being thought about.
-    server.ask(2, "p", "good").await;
-    server.hear().await;
+    server.request_decision(2, "p", "good").await;
+    server.receive().await;
     drop(server);
-    let mut server = house.knock().await;
+    let mut server = connector.accept().await;
     let initialize = server.expect("initialize").await;
-    server.ask(1, "p", "good").await;
+    server.request_decision(1, "p", "good").await;
     server.answer(&initialize, session("s")).await;
     server.expect("initialized").await;
     server.expect("process/read").await;
     let allowed = json!({"id": 1, "result": {"decision": {"type": "allow"}}});
-    assert_eq!(server.hear().await, allowed);
+    assert_eq!(server.receive().await, allowed);
     for id in 2..=257 {
-        server.ask(id, "p", "slow").await;
+        server.request_decision(id, "p", "slow").await;
     }
-    server.ask(258, "p", "good").await;
-    assert_eq!(server.hear().await, not_allowed(258));
+    server.request_decision(258, "p", "good").await;
+    assert_eq!(server.receive().await, not_allowed(258));
 }
 
 #[tokio::test]
-async fn decisions_are_recorded_by_whoever_watches_the_process() {
-    let (mut server, client) = Server::connect().await;
-    let watcher: Arc<Watcher> = Arc::default();
-    let (_process, _) = server.start_watched(&client, &watcher, None).await;
+async fn policy_decisions_reach_the_network_hook() {
+    let (mut server, client) = ScriptedServer::connect().await;
+    let network_hook: Arc<ScriptedHook> = Arc::default();
+    let (_process, _) = server.start_with_hook(&client, &network_hook, None).await;
     let decision = |process: &str| {
         json!({
             "processId": process, "timestamp": "2026-01-01T00:00:00.000Z", "scope": "domain",
@@ -260,22 +273,22 @@ async fn decisions_are_recorded_by_whoever_watches_the_process() {
         decision("p"),
     ] {
         server
-            .say(json!({"method": "network/policyDecision", "params": params}))
+            .send(json!({"method": "network/policyDecision", "params": params}))
             .await;
     }
-    timeout(LIMIT, watcher.news.notified())
+    timeout(LIMIT, network_hook.news.notified())
         .await
         .expect("it is recorded");
-    let recorded = watcher.recorded.lock().unwrap();
+    let recorded = network_hook.recorded.lock().unwrap();
     assert_eq!(recorded.len(), 1);
     assert_eq!(recorded[0].host, "example.com");
 }
 
 #[tokio::test]
-async fn whoever_stops_the_client_by_a_panic_leaves_nobody_waiting() {
-    let (mut server, client) = Server::connect().await;
-    let watcher: Arc<Watcher> = Arc::default();
-    let (started, _) = server.start_watched(&client, &watcher, None).await;
+async fn panic_in_the_driver_releases_all_waiters() {
+    let (mut server, client) = ScriptedServer::connect().await;
+    let network_hook: Arc<ScriptedHook> = Arc::default();
+    let (started, _) = server.start_with_hook(&client, &network_hook, None).await;
     let call = client.call(ReadEnvironmentStatus);
     server.expect("environment/status").await;
     let decision = json!({
@@ -284,7 +297,7 @@ async fn whoever_stops_the_client_by_a_panic_leaves_nobody_waiting() {
         "protocol": "http", "host": "broken", "port": 80, "policyOverride": false,
     });
     server
-        .say(json!({"method": "network/policyDecision", "params": decision}))
+        .send(json!({"method": "network/policyDecision", "params": decision}))
         .await;
     let gone = Disconnect::Transport("the client's task was stopped".to_owned());
     let error = ProcessError::Disconnected(gone.clone());
@@ -294,18 +307,19 @@ async fn whoever_stops_the_client_by_a_panic_leaves_nobody_waiting() {
 }
 
 #[tokio::test]
-async fn a_process_that_is_let_go_of_without_a_connection_is_not_kept() {
+async fn process_dropped_without_a_connection_is_freed() {
     for continuity in [Continuity::Ended, Continuity::Resumed] {
-        let (house, mut server, client) = House::connect_to(continuity, session("s")).await;
-        let watcher: Arc<Watcher> = Arc::default();
-        let (started, _) = server.start_watched(&client, &watcher, None).await;
-        house.close(usize::MAX);
+        let (connector, mut server, client) =
+            ConnectorControl::connect_to(continuity, session("s")).await;
+        let network_hook: Arc<ScriptedHook> = Arc::default();
+        let (started, _) = server.start_with_hook(&client, &network_hook, None).await;
+        connector.fail_attempts(usize::MAX);
         let mut connection = client.connection();
         drop(server);
         within(connection.changed()).await.unwrap();
         drop((started, client));
         let let_go = async {
-            while Arc::strong_count(&watcher) > 1 {
+            while Arc::strong_count(&network_hook) > 1 {
                 yield_now().await;
             }
         };

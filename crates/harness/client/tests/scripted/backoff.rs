@@ -12,8 +12,8 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    doors::House,
-    server::{events, session, within},
+    scripted_connector::ConnectorControl,
+    scripted_server::{events, session, within},
 };
 
 /// One second after a failure, and then twice as long each time.
@@ -22,8 +22,8 @@ fn growing(failures: u32) -> Pause {
 }
 
 /// Returns the whole seconds between attempts, and that there is nothing else between them.
-fn gaps(house: &House) -> Vec<u64> {
-    let times = house.times();
+fn gaps(connector: &ConnectorControl) -> Vec<u64> {
+    let times = connector.times();
     let apart = times.windows(2).map(|two| two[1] - two[0]);
     apart
         .map(|apart| {
@@ -34,32 +34,32 @@ fn gaps(house: &House) -> Vec<u64> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn attempts_are_as_far_apart_as_the_connector_says() {
-    let (mut house, server, _client) = House::connect_at(growing).await;
-    house.close(3);
+async fn attempts_follow_the_connector_backoff() {
+    let (mut connector, server, _client) = ConnectorControl::connect_at(growing).await;
+    connector.fail_attempts(3);
     drop(server);
-    house.resume().await;
+    connector.resume().await;
     // The first is made at once.
-    assert_eq!(gaps(&house), [0, 1, 2, 4]);
+    assert_eq!(gaps(&connector), [0, 1, 2, 4]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pause_begins_when_the_attempt_has_failed() {
-    let (mut house, server, _client) = House::connect_at(growing).await;
+async fn backoff_starts_when_the_attempt_fails() {
+    let (mut connector, server, _client) = ConnectorControl::connect_at(growing).await;
     drop(server);
-    let mut silent = house.knock().await;
+    let mut silent = connector.accept().await;
     // Nobody answers for ten seconds.
     silent.expect("initialize").await;
-    house.resume().await;
-    assert_eq!(gaps(&house), [0, 11]);
+    connector.resume().await;
+    assert_eq!(gaps(&connector), [0, 11]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_was_of_use_starts_over() {
-    let (mut house, server, client) = House::connect_at(growing).await;
-    house.close(2);
+async fn useful_connection_resets_the_backoff() {
+    let (mut connector, server, client) = ConnectorControl::connect_at(growing).await;
+    connector.fail_attempts(2);
     drop(server);
-    let mut server = house.resume().await;
+    let mut server = connector.resume().await;
     let call = client.call(ReadEnvironmentStatus);
     let answer = async {
         let asked = server.expect("environment/status").await;
@@ -67,17 +67,17 @@ async fn a_connection_that_was_of_use_starts_over() {
     };
     let (called, ()) = futures_util::join!(within(call), answer);
     called.unwrap();
-    house.close(1);
+    connector.fail_attempts(1);
     drop(server);
-    house.resume().await;
-    assert_eq!(gaps(&house), [0, 1, 2, 0, 1]);
+    connector.resume().await;
+    assert_eq!(gaps(&connector), [0, 1, 2, 0, 1]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_server_in_the_same_place_ends_the_session_at_once() {
-    let (mut house, mut server, client) = House::connect_at(growing).await;
+async fn replaced_server_ends_the_session_immediately() {
+    let (mut connector, mut server, client) = ConnectorControl::connect_at(growing).await;
     let process = server.start(&client, "p").await.process;
-    house.move_out();
+    connector.replace_server();
     drop(server);
     let failed = events(&process).await;
     let gone = "server hung up; session was not resumed: executor key changed";
@@ -86,12 +86,12 @@ async fn another_server_in_the_same_place_ends_the_session_at_once() {
             if text == gone),
         "{failed:?}"
     );
-    assert_eq!(house.times().len(), 1, "nobody knocked again");
+    assert_eq!(connector.times().len(), 1, "nobody knocked again");
     // Whoever asks for something gets a session there.
     let call = client.call(ReadEnvironmentStatus);
     let answer = async {
-        let mut server = house.knock().await;
-        let initialize = server.shake_hands(session("t")).await;
+        let mut server = connector.accept().await;
+        let initialize = server.handshake(session("t")).await;
         assert_eq!(
             initialize["params"]
                 .get("resumeSessionId")
@@ -109,16 +109,16 @@ async fn another_server_in_the_same_place_ends_the_session_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_requested_retry_does_not_wait_for_the_backoff() {
-    let (mut house, server, client) = House::connect_at(growing).await;
-    house.close(5);
+async fn requested_retry_skips_the_backoff() {
+    let (mut connector, server, client) = ConnectorControl::connect_at(growing).await;
+    connector.fail_attempts(5);
     let begin = Instant::now();
     drop(server);
     // The sixth attempt would begin 31 seconds after the first.
     sleep(Duration::from_secs(16)).await;
-    house.close(0);
+    connector.fail_attempts(0);
     client.retry_now();
-    house.resume().await;
+    connector.resume().await;
     assert_eq!(begin.elapsed().as_secs(), 16);
-    assert_eq!(house.times().len(), 7);
+    assert_eq!(connector.times().len(), 7);
 }
