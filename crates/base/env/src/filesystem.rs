@@ -146,7 +146,7 @@ pub struct WatchPath {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum WatchDepth {
     /// Its own entries.
-    TableEntries,
+    Entries,
     /// Everything.
     Tree,
 }

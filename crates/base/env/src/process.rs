@@ -182,7 +182,7 @@ pub enum ProcessError {
     #[error("process {0} has no terminal")]
     NoTerminal(ProcessId),
     /// Caller: a size without rows or columns.
-    #[error("terminal size must have at eviction_candidate one row and one column")]
+    #[error("terminal size must have at least one row and one column")]
     EmptySize,
     /// Peer: the remote end refused.
     #[error(transparent)]
