@@ -19,17 +19,17 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::{
     bubblewrap, landlock_domain,
-    mount_steps::{Fittings, steps},
-    plan::{Access, View},
-    syscall_filter::{Filter, Sockets, filter},
+    mount_steps::{PseudoFs, mount_steps},
+    plan::{FileView, PathAccess},
+    syscall_filter::{FilterSpec, SocketAccess, build_filter},
 };
 
 /// How long one try may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long all of them may take.
-const PATIENCE_IN_ALL: Duration = Duration::from_secs(15);
+const TOTAL_PROBE_TIMEOUT: Duration = Duration::from_secs(15);
 /// A program that is nowhere: whoever fails to find it has been enclosed first.
-const NOWHERE: &str = "/proc/self/there-is-no-such-program";
+const MISSING_PROGRAM: &str = "/proc/self/there-is-no-such-program";
 
 /// What this machine can enforce.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
@@ -96,46 +96,57 @@ pub async fn probe(spawner: &Spawner, thoroughness: Thoroughness) -> Abilities {
     let host = Host::read();
     let all = thoroughness == Thoroughness::All;
     let landlock = landlock_domain::abi_version();
-    let tries = Tries {
+    let runner = ProbeRunner {
         spawner,
-        until: Instant::now() + PATIENCE_IN_ALL,
+        overall_deadline: Instant::now() + TOTAL_PROBE_TIMEOUT,
     };
-    let seccomp = tries.enclosed(Ok(filtered())).await;
-    let namespaces = |user, processes| namespaces(user, processes, host.account);
-    let mut processes = tries.enclosed(namespaces(User::New, Proc::New)).await;
-    let with_users = match &processes {
+    let seccomp = runner.try_enclosure(Ok(filter_probe())).await;
+    let namespace_probe = |user, processes| namespace_probe(user, processes, host.account);
+    let mut processes = runner
+        .try_enclosure(namespace_probe(UserNamespace::New, PidNamespace::New))
+        .await;
+    let unprivileged = match &processes {
         Ability::Works => Ability::Works,
         Ability::Fails(_) | Ability::Untried => {
-            tries.enclosed(namespaces(User::New, Proc::Host)).await
+            runner
+                .try_enclosure(namespace_probe(UserNamespace::New, PidNamespace::Host))
+                .await
         }
     };
     let mut privileged = Ability::Untried;
-    if all || !with_users.works() {
-        privileged = tries.enclosed(namespaces(User::Host, Proc::Host)).await;
-        if privileged.works() && !with_users.works() {
-            processes = tries.enclosed(namespaces(User::Host, Proc::New)).await;
+    if all || !unprivileged.works() {
+        privileged = runner
+            .try_enclosure(namespace_probe(UserNamespace::Host, PidNamespace::Host))
+            .await;
+        if privileged.works() && !unprivileged.works() {
+            processes = runner
+                .try_enclosure(namespace_probe(UserNamespace::Host, PidNamespace::New))
+                .await;
         }
     }
-    let has_namespaces = with_users.works() || privileged.works();
+    let has_namespaces = unprivileged.works() || privileged.works();
     let guards = if !has_namespaces {
         Ability::Fails("there are no namespaces to guard".to_owned())
-    } else if landlock < landlock_domain::REFER {
-        let least = landlock_domain::REFER;
+    } else if landlock < landlock_domain::MIN_ABI_REFER {
+        let least = landlock_domain::MIN_ABI_REFER;
         Ability::Fails(format!(
             "Landlock ABI {least} is needed, and there is {landlock}"
         ))
     } else {
-        let user = if with_users.works() {
-            User::New
+        let user = if unprivileged.works() {
+            UserNamespace::New
         } else {
-            User::Host
+            UserNamespace::Host
         };
-        let guarded = namespaces(user, Proc::Host).and_then(|inner| guarded(inner, landlock));
-        tries.enclosed(guarded).await
+        let guarded = namespace_probe(user, PidNamespace::Host)
+            .and_then(|inner| guard_probe(inner, landlock));
+        runner.try_enclosure(guarded).await
     };
-    let bubblewrap_path = bubblewrap::find();
+    let bubblewrap_path = bubblewrap::find_program();
     let bubblewrap = match &bubblewrap_path {
-        Some(path) if all || !has_namespaces => bubblewrap::attempt(path, tries.deadline()).await,
+        Some(path) if all || !has_namespaces => {
+            bubblewrap::probe_bubblewrap(path, runner.deadline()).await
+        }
         Some(_) => Ability::Untried,
         None => Ability::Fails("bwrap is not installed".to_owned()),
     };
@@ -143,7 +154,7 @@ pub async fn probe(spawner: &Spawner, thoroughness: Thoroughness) -> Abilities {
         host,
         landlock,
         seccomp,
-        namespaces: with_users,
+        namespaces: unprivileged,
         privileged_namespaces: privileged,
         processes,
         guards,
@@ -154,60 +165,65 @@ pub async fn probe(spawner: &Spawner, thoroughness: Thoroughness) -> Abilities {
 
 /// Whose users there are.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum User {
+enum UserNamespace {
     New,
     Host,
 }
 
 /// Whose processes there are.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Proc {
+enum PidNamespace {
     New,
     Host,
 }
 
-fn filtered() -> Enclosure {
+fn filter_probe() -> Enclosure {
     Enclosure {
-        filter: filter(Filter {
-            sockets: Sockets::Pairs,
-            on_the_host: true,
-            among_others: true,
+        filter: build_filter(FilterSpec {
+            sockets: SocketAccess::Pairs,
+            shares_host_files: true,
+            shares_host_processes: true,
             brokered: false,
         }),
         ..Enclosure::default()
     }
 }
 
-fn namespaces(user: User, processes: Proc, account: u32) -> Result<Enclosure, String> {
-    let view = View {
-        base: Access::Read,
+fn namespace_probe(
+    user: UserNamespace,
+    processes: PidNamespace,
+    account: u32,
+) -> Result<Enclosure, String> {
+    let view = FileView {
+        base: PathAccess::Read,
         layers: Vec::new(),
         forbidden: Vec::new(),
         links: Vec::new(),
     };
-    let fittings = Fittings {
+    let pseudo_fs = PseudoFs {
         devices: true,
-        processes: processes == Proc::New,
+        processes: processes == PidNamespace::New,
         account,
     };
     Ok(Enclosure {
         namespaces: Some(Namespaces {
-            user: user == User::New,
-            processes: processes == Proc::New,
+            user: user == UserNamespace::New,
+            processes: processes == PidNamespace::New,
             network: Some(NetworkNamespace::default()),
-            steps: steps(&view, fittings).map_err(|error| error.to_string())?,
+            steps: mount_steps(&view, pseudo_fs).map_err(|error| error.to_string())?,
         }),
         ..Enclosure::default()
     })
 }
 
-fn guarded(mut enclosure: Enclosure, landlock: u32) -> Result<Enclosure, String> {
-    let domain = landlock_domain::nothing_new(landlock, landlock_domain::Apart::Yes);
+fn guard_probe(mut enclosure: Enclosure, landlock: u32) -> Result<Enclosure, String> {
+    let domain =
+        landlock_domain::deny_creation(landlock, landlock_domain::AbstractSocketScope::Isolated);
     enclosure.landlock = Some(domain.map_err(|error| error.to_string())?);
-    enclosure.filter = filter(Filter {
-        sockets: Sockets::Pairs,
-        on_the_host: false,
-        among_others: false,
+    enclosure.filter = build_filter(FilterSpec {
+        sockets: SocketAccess::Pairs,
+        shares_host_files: false,
+        shares_host_processes: false,
         brokered: true,
     });
     enclosure.guards = vec![Guard {
@@ -218,25 +234,26 @@ fn guarded(mut enclosure: Enclosure, landlock: u32) -> Result<Enclosure, String>
 }
 
 /// Tries, until there is no more time.
-struct Tries<'a> {
+struct ProbeRunner<'a> {
     spawner: &'a Spawner,
-    until: Instant,
+    overall_deadline: Instant,
 }
 
-impl Tries<'_> {
+impl ProbeRunner<'_> {
     fn deadline(&self) -> Instant {
-        self.until.min(Instant::now() + PATIENCE)
+        self.overall_deadline.min(Instant::now() + PROBE_TIMEOUT)
     }
 
-    /// Tries to enclose a program that cannot be run: that it was not found means that it would have
-    /// been enclosed.
-    async fn enclosed(&self, enclosure: Result<Enclosure, String>) -> Ability {
-        let spec = enclosure.and_then(|inner| spec(inner).map_err(|error| error.to_string()));
-        let spec = match spec {
-            Ok(spec) => spec,
+    /// Tries to enclose a program that cannot be run: that it was not found means that it would
+    /// have been enclosed.
+    async fn try_enclosure(&self, enclosure: Result<Enclosure, String>) -> Ability {
+        let probe_spec =
+            enclosure.and_then(|inner| probe_spec(inner).map_err(|error| error.to_string()));
+        let probe_spec = match probe_spec {
+            Ok(probe_spec) => probe_spec,
             Err(reason) => return Ability::Fails(reason),
         };
-        match timeout_at(self.deadline(), self.spawner.spawn(spec)).await {
+        match timeout_at(self.deadline(), self.spawner.spawn(probe_spec)).await {
             Ok(Err(SpawnError::Host {
                 stage: Stage::Exec,
                 source,
@@ -248,15 +265,15 @@ impl Tries<'_> {
     }
 }
 
-fn spec(enclosure: Enclosure) -> io::Result<Spec> {
+fn probe_spec(enclosure: Enclosure) -> io::Result<Spec> {
     let null = || {
         let mut options = std::fs::File::options();
         options.read(true).write(true).open("/dev/null")
     };
-    let nowhere = CString::new(NOWHERE)?;
+    let program = CString::new(MISSING_PROGRAM)?;
     Ok(Spec {
-        candidates: vec![nowhere.clone()],
-        argv: vec![nowhere],
+        candidates: vec![program.clone()],
+        argv: vec![program],
         env: Vec::new(),
         cwd: c"/".to_owned(),
         stdin: null()?.into(),
@@ -274,7 +291,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_found_here_is_believable() {
+    async fn probe_of_this_host_gives_a_reason_for_each_failure() {
         let spawner = Spawner::default();
         let abilities = probe(&spawner, Thoroughness::All).await;
         assert!(abilities.seccomp.works(), "{abilities:#?}");

@@ -1,7 +1,7 @@
 //! Bubblewrap: what it is told, for machines where namespaces are not ours to make.
 //!
-//! It runs with an empty environment, so that nothing of the command's reaches it; the environment and
-//! the view travel through a descriptor, where other accounts do not see them.
+//! It runs with an empty environment, so that nothing of the command's reaches it; the environment
+//! and the view travel through a descriptor, where other accounts do not see them.
 //!
 //! Tries bubblewrap as it would be used.
 
@@ -22,9 +22,9 @@ use tokio::{
 
 use crate::{
     abilities::Ability,
-    enforcement::{BubblewrapOrder, Processes},
-    mount_steps::{host_settings, pins},
-    plan::{Access, Kind, Layer, Network, View},
+    enforcement::{BubblewrapSpec, Processes},
+    mount_steps::{pinned_directories, writable_host_settings},
+    plan::{FileView, NetworkScope, PathAccess, PathKind, ViewLayer},
 };
 
 /// The descriptors that bubblewrap reads from.
@@ -33,7 +33,7 @@ const FILTER_FD: u8 = 21;
 
 /// How a command is started through bubblewrap.
 #[derive(Debug)]
-pub struct Wrapper {
+pub struct BubblewrapCommand {
     /// Where bubblewrap is.
     pub program: PathBuf,
     /// Its own arguments; the command's follow.
@@ -42,14 +42,14 @@ pub struct Wrapper {
     pub extra: Vec<Extra>,
 }
 
-impl Wrapper {
+impl BubblewrapCommand {
     /// Prepares bubblewrap for a command with this environment.
     pub(crate) fn new(
-        order: BubblewrapOrder,
+        spec: BubblewrapSpec,
         env: &[(OsString, OsString)],
         cwd: &OsStr,
     ) -> io::Result<Self> {
-        let mut arguments = options(&order.view, order.network, order.processes);
+        let mut arguments = options(&spec.view, spec.network, spec.processes);
         for (name, value) in env {
             arguments.extend([OsString::from("--setenv"), name.clone(), value.clone()]);
         }
@@ -60,9 +60,13 @@ impl Wrapper {
             text.extend_from_slice(&argument.into_vec());
             text.push(0);
         }
-        let program = order.filter.iter().flat_map(encoded).collect::<Vec<u8>>();
+        let program = spec
+            .filter
+            .iter()
+            .flat_map(encode_instruction)
+            .collect::<Vec<u8>>();
         Ok(Self {
-            program: order.program,
+            program: spec.program,
             arguments: [
                 "--args".into(),
                 ARGUMENTS_FD.to_string().into(),
@@ -71,11 +75,11 @@ impl Wrapper {
             .to_vec(),
             extra: vec![
                 Extra {
-                    fd: in_memory(&text)?,
+                    fd: memory_file(&text)?,
                     target: ARGUMENTS_FD,
                 },
                 Extra {
-                    fd: in_memory(&program)?,
+                    fd: memory_file(&program)?,
                     target: FILTER_FD,
                 },
             ],
@@ -84,48 +88,50 @@ impl Wrapper {
 }
 
 /// The options of a view.
-fn options(view: &View, network: Network, processes: Processes) -> Vec<OsString> {
-    let mut options = Options(Vec::new());
-    options.words(["--unshare-user", "--unshare-ipc", "--die-with-parent"]);
-    options.words(["--cap-drop", "ALL"]);
+fn options(view: &FileView, network: NetworkScope, processes: Processes) -> Vec<OsString> {
+    let mut options = ArgumentList(Vec::new());
+    options.push_words(["--unshare-user", "--unshare-ipc", "--die-with-parent"]);
+    options.push_words(["--cap-drop", "ALL"]);
     if processes == Processes::Isolated {
-        options.words(["--unshare-pid"]);
+        options.push_words(["--unshare-pid"]);
     }
-    if network == Network::None {
-        options.words(["--unshare-net"]);
+    if network == NetworkScope::None {
+        options.push_words(["--unshare-net"]);
     }
     let all_writable = view
         .layers
         .first()
-        .is_some_and(|layer| layer.path == OsStr::new("/") && layer.access == Access::Write);
+        .is_some_and(|layer| layer.path == OsStr::new("/") && layer.access == PathAccess::Write);
     match (view.base, all_writable) {
-        (_, true) => options.words(["--bind", "/", "/"]),
-        (Access::Hidden, false) => {}
-        (Access::Read | Access::Write, false) => options.words(["--ro-bind", "/", "/"]),
+        (_, true) => options.push_words(["--bind", "/", "/"]),
+        (PathAccess::Hidden, false) => {}
+        (PathAccess::Read | PathAccess::Write, false) => {
+            options.push_words(["--ro-bind", "/", "/"])
+        }
     }
-    options.words(["--dev", "/dev"]);
+    options.push_words(["--dev", "/dev"]);
     if processes == Processes::Isolated {
-        options.words(["--proc", "/proc"]);
-        options.0.extend(settings_protection());
+        options.push_words(["--proc", "/proc"]);
+        options.0.extend(protect_host_settings());
     }
     // Layers in these would bring the host's devices and processes back.
-    let fitted = |path: &Path| {
+    let is_pseudo = |path: &Path| {
         let devices = path.starts_with("/dev") && !path.starts_with("/dev/shm");
         devices || (processes == Processes::Isolated && path.starts_with("/proc"))
     };
-    let layers = view.layers.iter().filter(|layer| !fitted(&layer.path));
-    let mut layers: Vec<Layer> = layers.cloned().collect();
-    layers.extend(pins(view).into_iter().map(|path| Layer {
+    let layers = view.layers.iter().filter(|layer| !is_pseudo(&layer.path));
+    let mut layers: Vec<ViewLayer> = layers.cloned().collect();
+    layers.extend(pinned_directories(view).into_iter().map(|path| ViewLayer {
         path,
-        kind: Kind::Directory,
-        access: Access::Write,
+        kind: PathKind::Directory,
+        access: PathAccess::Write,
     }));
     layers.sort_by_key(|layer| layer.path.components().count());
     for layer in &layers {
-        options.layer(layer);
+        options.push_layer(layer);
     }
     for (link, target) in &view.links {
-        options.words(["--symlink"]);
+        options.push_words(["--symlink"]);
         options.0.extend([target.into(), link.into()]);
     }
     options.0
@@ -133,7 +139,7 @@ fn options(view: &View, network: Network, processes: Processes) -> Vec<OsString>
 
 /// Options that make settings of the host read-only in a new `/proc`, where uid 0 may write them
 /// without any capability. Bubblewrap fails if it cannot, so that nothing runs without.
-pub(crate) fn settings_protection() -> Vec<OsString> {
+pub(crate) fn protect_host_settings() -> Vec<OsString> {
     let bind = |path: PathBuf| {
         [
             OsString::from("--ro-bind"),
@@ -141,52 +147,52 @@ pub(crate) fn settings_protection() -> Vec<OsString> {
             path.into(),
         ]
     };
-    host_settings().flat_map(bind).collect()
+    writable_host_settings().flat_map(bind).collect()
 }
 
-struct Options(Vec<OsString>);
+struct ArgumentList(Vec<OsString>);
 
-impl Options {
-    fn words<const N: usize>(&mut self, words: [&str; N]) {
+impl ArgumentList {
+    fn push_words<const N: usize>(&mut self, words: [&str; N]) {
         self.0.extend(words.map(OsString::from));
     }
 
-    fn layer(&mut self, layer: &Layer) {
+    fn push_layer(&mut self, layer: &ViewLayer) {
         let path = || layer.path.clone().into_os_string();
         if layer.path == OsStr::new("/") {
             return;
         }
         match (layer.access, layer.kind) {
-            (Access::Write, _) => {
-                self.words(["--bind-try"]);
+            (PathAccess::Write, _) => {
+                self.push_words(["--bind-try"]);
                 self.0.extend([path(), path()]);
             }
-            (Access::Read, _) => {
-                self.words(["--ro-bind"]);
+            (PathAccess::Read, _) => {
+                self.push_words(["--ro-bind"]);
                 self.0.extend([path(), path()]);
             }
-            (Access::Hidden, Kind::Directory) => {
-                self.words(["--perms", "0111", "--tmpfs"]);
+            (PathAccess::Hidden, PathKind::Directory) => {
+                self.push_words(["--perms", "0111", "--tmpfs"]);
                 self.0.push(path());
-                self.words(["--remount-ro"]);
+                self.push_words(["--remount-ro"]);
                 self.0.push(path());
             }
-            (Access::Hidden, Kind::File) => {
+            (PathAccess::Hidden, PathKind::File) => {
                 // A device on a mount without devices: it is there, and cannot be opened.
-                self.words(["--ro-bind", "/dev/null"]);
+                self.push_words(["--ro-bind", "/dev/null"]);
                 self.0.push(path());
             }
         }
     }
 }
 
-fn encoded(instruction: &Instruction) -> [u8; 8] {
+fn encode_instruction(instruction: &Instruction) -> [u8; 8] {
     let [a, b] = instruction.code.to_ne_bytes();
     let [c, d, e, f] = instruction.k.to_ne_bytes();
     [a, b, instruction.if_true, instruction.if_false, c, d, e, f]
 }
 
-fn in_memory(content: &[u8]) -> io::Result<OwnedFd> {
+fn memory_file(content: &[u8]) -> io::Result<OwnedFd> {
     let memory = rustix::fs::memfd_create(c"exec-server", rustix::fs::MemfdFlags::CLOEXEC)?;
     let mut file = std::fs::File::from(memory);
     file.write_all(content)?;
@@ -195,13 +201,13 @@ fn in_memory(content: &[u8]) -> io::Result<OwnedFd> {
 }
 
 /// Where distributions put it. Not `PATH`, which may be anybody's.
-const PLACES: [&str; 3] = ["/usr/bin/bwrap", "/usr/local/bin/bwrap", "/bin/bwrap"];
+const INSTALL_PATHS: [&str; 3] = ["/usr/bin/bwrap", "/usr/local/bin/bwrap", "/bin/bwrap"];
 /// How much of what it says is read.
-const WORDS: u64 = 4096;
+const MAX_STDERR_BYTES: u64 = 4096;
 /// How much of it is shown.
-const SHOWN: usize = 200;
+const MAX_SHOWN_CHARS: usize = 200;
 /// What a sandbox of ours asks of it at most.
-const ARGUMENTS: [&str; 14] = [
+const PROBE_ARGUMENTS: [&str; 14] = [
     "--unshare-user",
     "--unshare-pid",
     "--unshare-ipc",
@@ -219,16 +225,19 @@ const ARGUMENTS: [&str; 14] = [
 ];
 
 /// Returns where it is.
-pub(crate) fn find() -> Option<PathBuf> {
-    let found = PLACES.iter().map(Path::new).find(|path| path.is_file());
-    found.map(Path::to_owned)
+pub(crate) fn find_program() -> Option<PathBuf> {
+    let installed = INSTALL_PATHS
+        .iter()
+        .map(Path::new)
+        .find(|path| path.is_file());
+    installed.map(Path::to_owned)
 }
 
 /// Makes it enclose itself: a program that is surely there, and surely ends.
-pub(crate) async fn attempt(path: &Path, until: Instant) -> Ability {
+pub(crate) async fn probe_bubblewrap(path: &Path, deadline: Instant) -> Ability {
     let child = tokio::process::Command::new(path)
-        .args(ARGUMENTS)
-        .args(settings_protection())
+        .args(PROBE_ARGUMENTS)
+        .args(protect_host_settings())
         .arg("--")
         .arg(path)
         .arg("--version")
@@ -243,18 +252,21 @@ pub(crate) async fn attempt(path: &Path, until: Instant) -> Ability {
         Err(error) => return Ability::Fails(format!("cannot run bwrap: {error}")),
     };
     let mut words = Vec::new();
-    let ended = async {
+    let exit = async {
         if let Some(stderr) = child.stderr.take() {
-            stderr.take(WORDS).read_to_end(&mut words).await?;
+            stderr
+                .take(MAX_STDERR_BYTES)
+                .read_to_end(&mut words)
+                .await?;
         }
         child.wait().await
     };
-    match timeout_at(until, ended).await {
+    match timeout_at(deadline, exit).await {
         Ok(Ok(status)) if status.success() => Ability::Works,
         Ok(Ok(status)) => {
             let words = String::from_utf8_lossy(&words);
             match words.lines().find(|line| !line.trim().is_empty()) {
-                Some(line) => Ability::Fails(line.trim().chars().take(SHOWN).collect()),
+                Some(line) => Ability::Fails(line.trim().chars().take(MAX_SHOWN_CHARS).collect()),
                 None => Ability::Fails(format!("bwrap ended without a word, with {status}")),
             }
         }
@@ -267,13 +279,13 @@ pub(crate) async fn attempt(path: &Path, until: Instant) -> Ability {
 mod tests {
     use super::*;
 
-    fn words(view: &View, network: Network) -> String {
+    fn words(view: &FileView, network: NetworkScope) -> String {
         let options = options(view, network, Processes::Isolated);
         let joined = |words: &[OsString]| {
             let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
             words.join(" ")
         };
-        let protection = joined(&settings_protection());
+        let protection = joined(&protect_host_settings());
         assert!(
             protection.contains("--ro-bind /proc/sys /proc/sys"),
             "{protection}"
@@ -281,8 +293,8 @@ mod tests {
         joined(&options).replace(&protection, "PROTECTION")
     }
 
-    fn layer(path: &str, kind: Kind, access: Access) -> Layer {
-        Layer {
+    fn layer(path: &str, kind: PathKind, access: PathAccess) -> ViewLayer {
+        ViewLayer {
             path: path.into(),
             kind,
             access,
@@ -290,19 +302,19 @@ mod tests {
     }
 
     #[test]
-    fn a_view_is_told_from_the_root_down() {
-        let view = View {
-            base: Access::Read,
+    fn arguments_bind_layers_from_the_root_down() {
+        let view = FileView {
+            base: PathAccess::Read,
             layers: vec![
-                layer("/w", Kind::Directory, Access::Write),
-                layer("/w/.git", Kind::Directory, Access::Read),
-                layer("/w/secret", Kind::File, Access::Hidden),
+                layer("/w", PathKind::Directory, PathAccess::Write),
+                layer("/w/.git", PathKind::Directory, PathAccess::Read),
+                layer("/w/secret", PathKind::File, PathAccess::Hidden),
             ],
             forbidden: Vec::new(),
             links: Vec::new(),
         };
         assert_eq!(
-            words(&view, Network::None),
+            words(&view, NetworkScope::None),
             "--unshare-user --unshare-ipc --die-with-parent --cap-drop ALL --unshare-pid --unshare-net \
              --ro-bind / / --dev /dev --proc /proc PROTECTION --bind-try /w /w --ro-bind /w/.git /w/.git \
              --ro-bind /dev/null /w/secret"
@@ -310,19 +322,19 @@ mod tests {
     }
 
     #[test]
-    fn devices_and_processes_of_the_host_do_not_come_back_with_a_layer() {
-        let view = View {
-            base: Access::Read,
+    fn layers_do_not_expose_host_devices_or_processes() {
+        let view = FileView {
+            base: PathAccess::Read,
             layers: vec![
-                layer("/", Kind::Directory, Access::Write),
-                layer("/dev", Kind::Directory, Access::Write),
-                layer("/dev/shm", Kind::Directory, Access::Write),
-                layer("/proc/sys", Kind::Directory, Access::Write),
+                layer("/", PathKind::Directory, PathAccess::Write),
+                layer("/dev", PathKind::Directory, PathAccess::Write),
+                layer("/dev/shm", PathKind::Directory, PathAccess::Write),
+                layer("/proc/sys", PathKind::Directory, PathAccess::Write),
             ],
             forbidden: Vec::new(),
             links: Vec::new(),
         };
-        let words = words(&view, Network::Host);
+        let words = words(&view, NetworkScope::Host);
         assert!(
             words.ends_with(
                 "--bind / / --dev /dev --proc /proc PROTECTION --bind-try /dev/shm /dev/shm"
@@ -332,14 +344,14 @@ mod tests {
     }
 
     #[test]
-    fn a_view_from_nothing_has_only_its_layers_and_links() {
-        let view = View {
-            base: Access::Hidden,
-            layers: vec![layer("/usr", Kind::Directory, Access::Read)],
+    fn hidden_base_has_only_layers_and_links() {
+        let view = FileView {
+            base: PathAccess::Hidden,
+            layers: vec![layer("/usr", PathKind::Directory, PathAccess::Read)],
             forbidden: Vec::new(),
             links: vec![("/bin".into(), "usr/bin".into())],
         };
-        let words = words(&view, Network::Host);
+        let words = words(&view, NetworkScope::Host);
         assert!(
             !words.contains("--unshare-net") && !words.contains("--ro-bind / /"),
             "{words}"
@@ -351,14 +363,17 @@ mod tests {
     }
 
     #[test]
-    fn instructions_are_laid_out_as_the_kernel_reads_them() {
+    fn instructions_have_the_kernel_layout() {
         let instruction = Instruction {
             code: 0x15,
             if_true: 1,
             if_false: 2,
             k: 0xc000_003e,
         };
-        assert_eq!(encoded(&instruction)[..4], [0x15, 0, 1, 2]);
-        assert_eq!(encoded(&instruction)[4..], 0xc000_003e_u32.to_ne_bytes());
+        assert_eq!(encode_instruction(&instruction)[..4], [0x15, 0, 1, 2]);
+        assert_eq!(
+            encode_instruction(&instruction)[4..],
+            0xc000_003e_u32.to_ne_bytes()
+        );
     }
 }

@@ -8,8 +8,8 @@
 //!
 //! Filters and rulesets that are the same for many commands, made once.
 //!
-//! Only what names no file of a policy is kept: a ruleset names files by what they are, and those of
-//! a policy may be others with the next command.
+//! Only what names no file of a policy is kept: a ruleset names files by what they are, and those
+//! of a policy may be others with the next command.
 
 use std::{
     collections::BTreeMap,
@@ -23,22 +23,22 @@ use exec_spawn::enclosure::{Enclosure, Guard, Instruction, Namespaces, NetworkNa
 
 use crate::{
     abilities::Abilities,
-    landlock_domain::{self, Apart, DomainError},
-    mount_steps::{Fittings, ViewError, steps},
+    landlock_domain::{self, AbstractSocketScope, LandlockError},
+    mount_steps::{MountStepsError, PseudoFs, mount_steps},
     plan::{
-        Access, Files, Kind, Layer, Network, Plan, View,
-        missing_feature::{Lack, landlock_lacks},
+        FileAccess, FileView, NetworkScope, PathAccess, PathKind, SandboxPlan, ViewLayer,
+        missing_feature::{MissingFeature, missing_landlock_features},
     },
-    syscall_filter::{Filter, Sockets, filter},
+    syscall_filter::{FilterSpec, SocketAccess, build_filter},
 };
 
 /// Who is enclosed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Who {
+pub(crate) enum SandboxSubject {
     /// A command.
     Command,
     /// A helper of ours, which runs nothing else.
-    Helper,
+    FsWorker,
 }
 
 /// Which mechanisms may be used.
@@ -67,52 +67,52 @@ pub enum Processes {
 
 /// A network of a command's own, from which some ports lead out.
 #[derive(Debug)]
-pub(crate) struct Managed {
+pub(crate) struct ListenerHandoff {
     /// Ports of its loopback that are listened on for it.
     pub(crate) ports: Vec<u16>,
     /// Where the listening sockets are handed out.
-    pub(crate) door: OwnedFd,
+    pub(crate) socket: OwnedFd,
     /// Unix sockets of the host stay within reach.
     pub(crate) unix: bool,
 }
 
 /// What to enclose, and how.
 #[derive(Debug)]
-pub(crate) struct Order<'a> {
-    pub(crate) plan: &'a Plan,
-    pub(crate) who: Who,
+pub(crate) struct EnforcementRequest<'a> {
+    pub(crate) plan: &'a SandboxPlan,
+    pub(crate) subject: SandboxSubject,
     pub(crate) mechanism: Mechanism,
     pub(crate) processes: Processes,
-    pub(crate) managed: Option<Managed>,
+    pub(crate) handoff: Option<ListenerHandoff>,
     /// What was made before, for others.
-    pub(crate) kept: &'a Kept,
+    pub(crate) cache: &'a EnforcementCache,
 }
 
 /// What encloses a command.
 #[derive(Debug)]
-pub(crate) enum Rung {
+pub(crate) enum Enforcement {
     /// Nothing: the plan restricts nothing.
-    Free,
+    Unrestricted,
     /// The kernel, by our own hand.
-    Enclosed(Enclosure),
+    Kernel(Enclosure),
     /// Bubblewrap, which is given this view and filter.
-    Bubblewrap(Box<BubblewrapOrder>),
+    Bubblewrap(Box<BubblewrapSpec>),
 }
 
 /// What bubblewrap is told.
 #[derive(Debug)]
-pub(crate) struct BubblewrapOrder {
+pub(crate) struct BubblewrapSpec {
     pub(crate) program: PathBuf,
-    pub(crate) view: View,
-    pub(crate) network: Network,
-    pub(crate) filter: Vec<exec_spawn::enclosure::Instruction>,
+    pub(crate) view: FileView,
+    pub(crate) network: NetworkScope,
+    pub(crate) filter: Vec<Instruction>,
     pub(crate) processes: Processes,
 }
 
 /// Why a policy is not enforced, and so nothing runs.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum EnforcementError {
     /// Host: no mechanism of this machine expresses the policy.
     #[error(
         "this machine cannot enforce the policy: {0}; `exec-server doctor` says what would help"
@@ -120,203 +120,239 @@ pub enum Refusal {
     Unenforceable(String),
     /// Host: a mechanism that works failed all the same.
     #[error("{0}")]
-    Domain(#[from] DomainError),
+    Domain(#[from] LandlockError),
     /// Caller: the policy is too large.
     #[error("{0}")]
     View(String),
 }
 
-impl From<ViewError> for Refusal {
-    fn from(error: ViewError) -> Self {
+impl From<MountStepsError> for EnforcementError {
+    fn from(error: MountStepsError) -> Self {
         Self::View(error.to_string())
     }
 }
 
 /// Finds the mechanism and prepares it.
-pub(crate) fn enclose(order: Order<'_>, can: &Abilities) -> Result<Rung, Refusal> {
-    let plan = order.plan;
-    if plan.network == Network::Host && plan.files == Files::All && order.managed.is_none() {
-        return Ok(Rung::Free);
+pub(crate) fn select_enforcement(
+    request: EnforcementRequest<'_>,
+    abilities: &Abilities,
+) -> Result<Enforcement, EnforcementError> {
+    let plan = request.plan;
+    if plan.network == NetworkScope::Host
+        && plan.files == FileAccess::All
+        && request.handoff.is_none()
+    {
+        return Ok(Enforcement::Unrestricted);
     }
-    if !can.seccomp.works() {
-        let reason = can.seccomp.reason().unwrap_or("not tried");
-        return Err(Refusal::Unenforceable(format!(
+    if !abilities.seccomp.works() {
+        let reason = abilities.seccomp.reason().unwrap_or("not tried");
+        return Err(EnforcementError::Unenforceable(format!(
             "no seccomp filters: {reason}"
         )));
     }
-    let view = match (&plan.files, &order.managed) {
-        (Files::All, None) => return seccomp_alone(order.kept, can),
-        (Files::All, Some(_)) => whole(),
-        (Files::View(view), _) => view.clone(),
+    let view = match (&plan.files, &request.handoff) {
+        (FileAccess::All, None) => return enforce_with_seccomp(request.cache, abilities),
+        (FileAccess::All, Some(_)) => unrestricted_view(),
+        (FileAccess::View(view), _) => view.clone(),
     };
-    let has_namespaces = can.namespaces.works() || can.privileged_namespaces.works();
-    let lacks = landlock_lacks(plan, can.landlock);
-    let enough = match order.mechanism {
+    let has_namespaces = abilities.namespaces.works() || abilities.privileged_namespaces.works();
+    let missing = missing_landlock_features(plan, abilities.landlock);
+    let landlock_suffices = match request.mechanism {
         // The filter alone keeps a command from the network, too; a namespace does it twice.
-        Mechanism::Landlock => lacks.iter().all(|lack| *lack == Lack::NoNetwork),
-        Mechanism::Cheapest if !has_namespaces => lacks.iter().all(|lack| *lack == Lack::NoNetwork),
-        Mechanism::Cheapest => lacks.is_empty(),
+        Mechanism::Landlock => missing
+            .iter()
+            .all(|feature| *feature == MissingFeature::NoNetwork),
+        Mechanism::Cheapest if !has_namespaces => missing
+            .iter()
+            .all(|feature| *feature == MissingFeature::NoNetwork),
+        Mechanism::Cheapest => missing.is_empty(),
         Mechanism::Namespaces | Mechanism::Bubblewrap => false,
     };
-    if enough && order.managed.is_none() {
-        return landlock_alone(order.kept, &view, plan.network).map(Rung::Enclosed);
+    if landlock_suffices && request.handoff.is_none() {
+        return enforce_with_landlock(request.cache, &view, plan.network).map(Enforcement::Kernel);
     }
     let mut reasons = Vec::new();
-    match order.mechanism {
+    match request.mechanism {
         Mechanism::Cheapest | Mechanism::Namespaces if has_namespaces => {
-            return namespaces(order, &view, can).map(Rung::Enclosed);
+            return enforce_with_namespaces(request, &view, abilities).map(Enforcement::Kernel);
         }
         Mechanism::Cheapest | Mechanism::Namespaces => {
-            let reason = can.namespaces.reason().unwrap_or("not tried");
+            let reason = abilities.namespaces.reason().unwrap_or("not tried");
             reasons.push(format!("no namespaces ({reason})"));
         }
         Mechanism::Landlock | Mechanism::Bubblewrap => {}
     }
-    if matches!(order.mechanism, Mechanism::Cheapest | Mechanism::Landlock) {
-        let lacks: Vec<&str> = lacks.iter().map(|lack| lack.reason()).collect();
-        reasons.push(format!("Landlock does not do ({})", lacks.join("; ")));
+    if matches!(request.mechanism, Mechanism::Cheapest | Mechanism::Landlock) {
+        let missing: Vec<&str> = missing.iter().map(|feature| feature.reason()).collect();
+        reasons.push(format!("Landlock does not do ({})", missing.join("; ")));
     }
-    if matches!(order.mechanism, Mechanism::Cheapest | Mechanism::Bubblewrap) {
-        match bubblewrap(&order, view, can) {
-            Ok(rung) => return Ok(rung),
+    if matches!(
+        request.mechanism,
+        Mechanism::Cheapest | Mechanism::Bubblewrap
+    ) {
+        match enforce_with_bubblewrap(&request, view, abilities) {
+            Ok(enforcement) => return Ok(enforcement),
             Err(reason) => reasons.push(format!("bubblewrap does not do ({reason})")),
         }
     }
-    Err(Refusal::Unenforceable(reasons.join(", ")))
+    Err(EnforcementError::Unenforceable(reasons.join(", ")))
 }
 
 /// Every file as it is, and no network: only a filter.
-fn seccomp_alone(kept: &Kept, can: &Abilities) -> Result<Rung, Refusal> {
+fn enforce_with_seccomp(
+    cache: &EnforcementCache,
+    abilities: &Abilities,
+) -> Result<Enforcement, EnforcementError> {
     // Without it the memory of other processes of the account, which have a network, is open.
-    let landlock = match can.landlock {
-        landlock_domain::SCOPES.. => kept.domain(Domain::Apart, Apart::Yes)?,
-        landlock_domain::REFER.. => landlock_domain::untraced()?,
-        0..landlock_domain::REFER => {
-            return Err(Refusal::Unenforceable(format!(
+    let landlock = match abilities.landlock {
+        landlock_domain::MIN_ABI_SCOPES.. => {
+            cache.domain(DomainKind::ScopedOnly, AbstractSocketScope::Isolated)?
+        }
+        landlock_domain::MIN_ABI_REFER.. => landlock_domain::deny_tracing()?,
+        0..landlock_domain::MIN_ABI_REFER => {
+            return Err(EnforcementError::Unenforceable(format!(
                 "no network: other processes of the account have one, and Landlock {} is needed to keep \
                  away from them",
-                landlock_domain::REFER
+                landlock_domain::MIN_ABI_REFER
             )));
         }
     };
     let landlock = Some(landlock);
-    Ok(Rung::Enclosed(Enclosure {
+    Ok(Enforcement::Kernel(Enclosure {
         landlock,
-        filter: kept.filter(Filter {
-            sockets: Sockets::Pairs,
-            on_the_host: false,
-            among_others: true,
+        filter: cache.filter(FilterSpec {
+            sockets: SocketAccess::Pairs,
+            shares_host_files: false,
+            shares_host_processes: true,
             brokered: false,
         }),
         ..Enclosure::default()
     }))
 }
 
-fn landlock_alone(kept: &Kept, view: &View, network: Network) -> Result<Enclosure, Refusal> {
+fn enforce_with_landlock(
+    cache: &EnforcementCache,
+    view: &FileView,
+    network: NetworkScope,
+) -> Result<Enclosure, EnforcementError> {
     let writable = view
         .layers
         .iter()
-        .filter(|layer| layer.access == Access::Write);
+        .filter(|layer| layer.access == PathAccess::Write);
     let files: Vec<&Path> = writable.map(|layer| layer.path.as_path()).collect();
-    let (sockets, apart) = match network {
-        Network::Host => (Sockets::Host, Apart::No),
-        Network::None => (Sockets::Pairs, Apart::Yes),
+    let (sockets, socket_scope) = match network {
+        NetworkScope::Host => (SocketAccess::Host, AbstractSocketScope::Shared),
+        NetworkScope::None => (SocketAccess::Pairs, AbstractSocketScope::Isolated),
     };
     let domain = if files.is_empty() {
-        kept.domain(Domain::ReadOnly, apart)?
+        cache.domain(DomainKind::ReadOnly, socket_scope)?
     } else {
-        landlock_domain::read_only_but(&files, apart)?
+        landlock_domain::read_only_except(&files, socket_scope)?
     };
     Ok(Enclosure {
         landlock: Some(domain),
-        filter: kept.filter(Filter {
+        filter: cache.filter(FilterSpec {
             sockets,
-            on_the_host: true,
-            among_others: true,
+            shares_host_files: true,
+            shares_host_processes: true,
             brokered: false,
         }),
         ..Enclosure::default()
     })
 }
 
-fn namespaces(order: Order<'_>, view: &View, can: &Abilities) -> Result<Enclosure, Refusal> {
-    let kept = order.kept;
-    let isolated = order.processes == Processes::Isolated && can.processes.works();
-    let processes = order.who == Who::Command && isolated;
-    let fittings = Fittings {
+fn enforce_with_namespaces(
+    request: EnforcementRequest<'_>,
+    view: &FileView,
+    abilities: &Abilities,
+) -> Result<Enclosure, EnforcementError> {
+    let cache = request.cache;
+    let isolated = request.processes == Processes::Isolated && abilities.processes.works();
+    let processes = request.subject == SandboxSubject::Command && isolated;
+    let pseudo_fs = PseudoFs {
         // Where every file may be used, so may every device.
-        devices: order.who == Who::Command && order.plan.files != Files::All,
+        devices: request.subject == SandboxSubject::Command
+            && request.plan.files != FileAccess::All,
         processes,
-        account: can.host.account,
+        account: abilities.host.account,
     };
-    if !processes && order.who == Who::Command && can.landlock < landlock_domain::SCOPES {
-        let reason = can.processes.reason().unwrap_or("set to inherit");
-        return Err(Refusal::Unenforceable(format!(
+    if !processes
+        && request.subject == SandboxSubject::Command
+        && abilities.landlock < landlock_domain::MIN_ABI_SCOPES
+    {
+        let reason = abilities.processes.reason().unwrap_or("set to inherit");
+        return Err(EnforcementError::Unenforceable(format!(
             "signals to other processes: no namespace of processes ({reason}), and Landlock {} is needed",
-            landlock_domain::SCOPES
+            landlock_domain::MIN_ABI_SCOPES
         )));
     }
-    let guards = guards(view)?;
+    let guards = broker_guards(view)?;
     if !guards.is_empty()
-        && let Some(reason) = can.guards.reason()
+        && let Some(reason) = abilities.guards.reason()
     {
         let Guard { directory, .. } = &guards[0];
-        return Err(Refusal::Unenforceable(format!(
+        return Err(EnforcementError::Unenforceable(format!(
             "names that must not be created in {directory:?}: {reason}"
         )));
     }
-    let apart = match (order.plan.network, &order.managed) {
-        (Network::Host, None) => Apart::No,
-        (Network::None, _) | (_, Some(_)) => Apart::Yes,
+    let socket_scope = match (request.plan.network, &request.handoff) {
+        (NetworkScope::Host, None) => AbstractSocketScope::Shared,
+        (NetworkScope::None, _) | (_, Some(_)) => AbstractSocketScope::Isolated,
     };
-    let landlock = match (guards.is_empty(), can.landlock) {
-        (false, abi) => Some(kept.domain(Domain::NothingNew { abi }, apart)?),
-        (true, landlock_domain::SCOPES..) => Some(kept.domain(Domain::Apart, apart)?),
+    let landlock = match (guards.is_empty(), abilities.landlock) {
+        (false, abi) => Some(cache.domain(DomainKind::NoCreation { abi }, socket_scope)?),
+        (true, landlock_domain::MIN_ABI_SCOPES..) => {
+            Some(cache.domain(DomainKind::ScopedOnly, socket_scope)?)
+        }
         (true, _) => None,
     };
-    let sockets = match (&order.managed, order.plan.network) {
-        (Some(managed), _) => Sockets::Internet { unix: managed.unix },
-        (None, Network::Host) => Sockets::Host,
-        (None, Network::None) => Sockets::Pairs,
+    let sockets = match (&request.handoff, request.plan.network) {
+        (Some(handoff), _) => SocketAccess::Internet { unix: handoff.unix },
+        (None, NetworkScope::Host) => SocketAccess::Host,
+        (None, NetworkScope::None) => SocketAccess::Pairs,
     };
-    let network = match (order.managed, order.plan.network) {
-        (Some(managed), _) => Some(NetworkNamespace {
-            listen: managed.ports,
-            door: Some(managed.door),
+    let network = match (request.handoff, request.plan.network) {
+        (Some(handoff), _) => Some(NetworkNamespace {
+            listen: handoff.ports,
+            door: Some(handoff.socket),
         }),
-        (None, Network::None) => Some(NetworkNamespace::default()),
-        (None, Network::Host) => None,
+        (None, NetworkScope::None) => Some(NetworkNamespace::default()),
+        (None, NetworkScope::Host) => None,
     };
     Ok(Enclosure {
         namespaces: Some(Namespaces {
-            user: can.namespaces.works(),
+            user: abilities.namespaces.works(),
             processes,
             network,
-            steps: steps(view, fittings)?,
+            steps: mount_steps(view, pseudo_fs)?,
         }),
         landlock,
-        filter: kept.filter(Filter {
+        filter: cache.filter(FilterSpec {
             sockets,
-            on_the_host: false,
-            among_others: !processes,
+            shares_host_files: false,
+            shares_host_processes: !processes,
             brokered: !guards.is_empty(),
         }),
         guards,
     })
 }
 
-fn bubblewrap(order: &Order<'_>, view: View, can: &Abilities) -> Result<Rung, String> {
-    let program = match (&can.bubblewrap, &can.bubblewrap_path) {
+fn enforce_with_bubblewrap(
+    request: &EnforcementRequest<'_>,
+    view: FileView,
+    abilities: &Abilities,
+) -> Result<Enforcement, String> {
+    let program = match (&abilities.bubblewrap, &abilities.bubblewrap_path) {
         (ability, Some(program)) if ability.works() => program.clone(),
         (ability, _) => return Err(ability.reason().unwrap_or("not tried").to_owned()),
     };
-    if order.who == Who::Helper {
+    if request.subject == SandboxSubject::FsWorker {
         return Err("it starts no helpers for files".to_owned());
     }
-    if order.processes == Processes::Inherited {
+    if request.processes == Processes::Inherited {
         return Err("without a namespace of processes it lets commands signal others".to_owned());
     }
-    if order.managed.is_some() {
+    if request.handoff.is_some() {
         return Err("it hands out no listening sockets".to_owned());
     }
     if let Some(forbidden) = view.forbidden.first() {
@@ -326,33 +362,33 @@ fn bubblewrap(order: &Order<'_>, view: View, can: &Abilities) -> Result<Rung, St
             path.display()
         ));
     }
-    let network = order.plan.network;
+    let network = request.plan.network;
     let sockets = match network {
-        Network::Host => Sockets::Host,
-        Network::None => Sockets::Pairs,
+        NetworkScope::Host => SocketAccess::Host,
+        NetworkScope::None => SocketAccess::Pairs,
     };
-    Ok(Rung::Bubblewrap(Box::new(BubblewrapOrder {
+    Ok(Enforcement::Bubblewrap(Box::new(BubblewrapSpec {
         program,
         view,
         network,
-        filter: order.kept.filter(Filter {
+        filter: request.cache.filter(FilterSpec {
             sockets,
-            on_the_host: false,
-            among_others: false,
+            shares_host_files: false,
+            shares_host_processes: false,
             brokered: false,
         }),
-        processes: order.processes,
+        processes: request.processes,
     })))
 }
 
 /// A view in which everything is as it is.
-fn whole() -> View {
-    View {
-        base: Access::Read,
-        layers: vec![Layer {
+fn unrestricted_view() -> FileView {
+    FileView {
+        base: PathAccess::Read,
+        layers: vec![ViewLayer {
             path: PathBuf::from("/"),
-            kind: Kind::Directory,
-            access: Access::Write,
+            kind: PathKind::Directory,
+            access: PathAccess::Write,
         }],
         forbidden: Vec::new(),
         links: Vec::new(),
@@ -360,11 +396,11 @@ fn whole() -> View {
 }
 
 /// Names that must not come to be, by directory.
-fn guards(view: &View) -> Result<Vec<Guard>, Refusal> {
+fn broker_guards(view: &FileView) -> Result<Vec<Guard>, EnforcementError> {
     let mut guards: Vec<Guard> = Vec::new();
-    let text = |text: &OsStr| CString::new(text.as_bytes()).map_err(|_| ViewError::Nul);
+    let text = |text: &OsStr| CString::new(text.as_bytes()).map_err(|_| MountStepsError::Nul);
     if view.forbidden.len() > MAX_GUARDED_NAMES {
-        return Err(Refusal::View(format!(
+        return Err(EnforcementError::View(format!(
             "the policy protects more than {MAX_GUARDED_NAMES} names that do not exist"
         )));
     }
@@ -380,7 +416,7 @@ fn guards(view: &View) -> Result<Vec<Guard>, Refusal> {
         }
     }
     if guards.len() > MAX_GUARDS {
-        return Err(Refusal::View(format!(
+        return Err(EnforcementError::View(format!(
             "the policy protects names that do not exist in more than {MAX_GUARDS} directories"
         )));
     }
@@ -393,48 +429,52 @@ const MAX_GUARDED_NAMES: usize = 256;
 
 /// What is kept. There are a dozen filters and six rulesets at most.
 #[derive(Debug, Default)]
-pub(crate) struct Kept {
-    filters: Mutex<BTreeMap<Filter, Vec<Instruction>>>,
-    domains: Mutex<BTreeMap<(Domain, Apart), OwnedFd>>,
+pub(crate) struct EnforcementCache {
+    filters: Mutex<BTreeMap<FilterSpec, Vec<Instruction>>>,
+    domains: Mutex<BTreeMap<(DomainKind, AbstractSocketScope), OwnedFd>>,
 }
 
 /// A domain that names no file of a policy.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(crate) enum Domain {
+pub(crate) enum DomainKind {
     /// Nothing can be written but a few devices.
     ReadOnly,
     /// Nothing can be made.
-    NothingNew {
+    NoCreation {
         /// Version of Landlock's interface.
         abi: u32,
     },
     /// No file is restricted.
-    Apart,
+    ScopedOnly,
 }
 
-impl Kept {
+impl EnforcementCache {
     /// Returns the program of a filter.
-    pub(crate) fn filter(&self, wanted: Filter) -> Vec<Instruction> {
+    pub(crate) fn filter(&self, wanted: FilterSpec) -> Vec<Instruction> {
         let mut filters = self.filters.lock().unwrap_or_else(PoisonError::into_inner);
         filters
             .entry(wanted)
-            .or_insert_with(|| filter(wanted))
+            .or_insert_with(|| build_filter(wanted))
             .clone()
     }
 
     /// Returns a ruleset.
-    pub(crate) fn domain(&self, wanted: Domain, apart: Apart) -> Result<OwnedFd, DomainError> {
+    pub(crate) fn domain(
+        &self,
+        wanted: DomainKind,
+        socket_scope: AbstractSocketScope,
+    ) -> Result<OwnedFd, LandlockError> {
         let mut domains = self.domains.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(made) = domains.get(&(wanted, apart)) {
-            return made.try_clone().map_err(DomainError::Copy);
+        if let Some(fd) = domains.get(&(wanted, socket_scope)) {
+            return fd.try_clone().map_err(LandlockError::Copy);
         }
-        let made = match wanted {
-            Domain::ReadOnly => landlock_domain::read_only_but(&[], apart),
-            Domain::NothingNew { abi } => landlock_domain::nothing_new(abi, apart),
-            Domain::Apart => landlock_domain::apart(apart),
+        let fd = match wanted {
+            DomainKind::ReadOnly => landlock_domain::read_only_except(&[], socket_scope),
+            DomainKind::NoCreation { abi } => landlock_domain::deny_creation(abi, socket_scope),
+            DomainKind::ScopedOnly => landlock_domain::scoped_only(socket_scope),
         }?;
-        let copy = made.try_clone().map_err(DomainError::Copy)?;
-        domains.insert((wanted, apart), made);
+        let copy = fd.try_clone().map_err(LandlockError::Copy)?;
+        domains.insert((wanted, socket_scope), fd);
         Ok(copy)
     }
 }

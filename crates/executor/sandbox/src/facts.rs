@@ -9,7 +9,7 @@
 mod memory_tree;
 
 #[cfg(any(test, fuzzing))]
-pub use self::memory_tree::Tree;
+pub use self::memory_tree::MemoryTree;
 
 use std::{
     ffi::OsString,
@@ -20,23 +20,23 @@ use std::{
 };
 
 /// Tells what is on the host.
-pub trait Facts {
+pub trait FileFacts {
     /// Tells what is at an absolute path whose parent holds no symbolic link.
-    fn look(&self, path: &Path) -> Found;
+    fn lookup(&self, path: &Path) -> PathState;
 
-    /// Returns the content of a file, unless it is longer than `most` bytes or cannot be read.
-    fn read(&self, path: &Path, most: usize) -> Option<Vec<u8>>;
+    /// Returns the content of a file, unless it is longer than `limit` bytes or cannot be read.
+    fn read(&self, path: &Path, limit: usize) -> Option<Vec<u8>>;
 
     /// Lists a directory, hidden names included, `.` and `..` not; in no particular order.
     ///
     /// # Errors
-    /// Fails if it cannot be listed, or holds more than `most` names.
-    fn list(&self, path: &Path, most: usize) -> Result<Vec<Listed>, ListError>;
+    /// Fails if it cannot be listed, or holds more than `limit` names.
+    fn list(&self, path: &Path, limit: usize) -> Result<Vec<ListedEntry>, ListError>;
 }
 
 /// What is at a path.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Found {
+pub enum PathState {
     /// Nothing, and nothing stands in the way of knowing.
     Missing,
     /// It cannot be told: the directory above cannot be searched, or reading it failed.
@@ -51,7 +51,7 @@ pub enum Found {
 
 /// One name in a directory.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Listed {
+pub struct ListedEntry {
     /// The name.
     pub name: OsString,
     /// What it names.
@@ -85,22 +85,22 @@ pub enum ListError {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostFacts;
 
-impl Facts for HostFacts {
-    fn look(&self, path: &Path) -> Found {
+impl FileFacts for HostFacts {
+    fn lookup(&self, path: &Path) -> PathState {
         let kind = match fs::symlink_metadata(path) {
             Ok(metadata) => metadata.file_type(),
-            Err(error) => return absent(&error),
+            Err(error) => return state_from_error(&error),
         };
         if kind.is_dir() {
-            Found::Directory
+            PathState::Directory
         } else if kind.is_symlink() {
-            fs::read_link(path).map_or_else(|error| absent(&error), Found::Link)
+            fs::read_link(path).map_or_else(|error| state_from_error(&error), PathState::Link)
         } else {
-            Found::File
+            PathState::File
         }
     }
 
-    fn read(&self, path: &Path, most: usize) -> Option<Vec<u8>> {
+    fn read(&self, path: &Path, limit: usize) -> Option<Vec<u8>> {
         // Non-blocking: a FIFO in the place of a file must not hold up anything.
         let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW | libc::O_NOCTTY;
         let file = File::options()
@@ -112,37 +112,37 @@ impl Facts for HostFacts {
             return None;
         }
         let mut content = Vec::new();
-        let one_more = u64::try_from(most).ok()?.saturating_add(1);
-        file.take(one_more).read_to_end(&mut content).ok()?;
-        (content.len() <= most).then_some(content)
+        let limit_and_one = u64::try_from(limit).ok()?.saturating_add(1);
+        file.take(limit_and_one).read_to_end(&mut content).ok()?;
+        (content.len() <= limit).then_some(content)
     }
 
-    fn list(&self, path: &Path, most: usize) -> Result<Vec<Listed>, ListError> {
+    fn list(&self, path: &Path, limit: usize) -> Result<Vec<ListedEntry>, ListError> {
         let entries = match fs::read_dir(path) {
             Ok(entries) => entries,
             // It went away meanwhile, or is a directory no more: there is nothing in it.
-            Err(error) if absent(&error) == Found::Missing => return Ok(Vec::new()),
+            Err(error) if state_from_error(&error) == PathState::Missing => return Ok(Vec::new()),
             Err(_) => return Err(ListError::Unknown),
         };
         let mut listed = Vec::new();
         for entry in entries {
             let entry = entry.map_err(|_| ListError::Unknown)?;
             let kind = match entry.file_type() {
-                Ok(kind) => kind_of(kind),
-                Err(error) if absent(&error) == Found::Missing => continue,
+                Ok(kind) => listed_kind(kind),
+                Err(error) if state_from_error(&error) == PathState::Missing => continue,
                 Err(_) => return Err(ListError::Unknown),
             };
-            if listed.len() == most {
+            if listed.len() == limit {
                 return Err(ListError::TooMany);
             }
             let name = entry.file_name();
-            listed.push(Listed { name, kind });
+            listed.push(ListedEntry { name, kind });
         }
         Ok(listed)
     }
 }
 
-fn kind_of(kind: FileType) -> ListedKind {
+fn listed_kind(kind: FileType) -> ListedKind {
     if kind.is_dir() {
         ListedKind::Directory
     } else if kind.is_symlink() {
@@ -153,11 +153,11 @@ fn kind_of(kind: FileType) -> ListedKind {
 }
 
 /// Tells what it means that a path cannot be looked at.
-fn absent(error: &io::Error) -> Found {
+fn state_from_error(error: &io::Error) -> PathState {
     match error.raw_os_error() {
         // A name that is too long is nowhere.
-        Some(libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG) => Found::Missing,
-        Some(_) | None => Found::Unknown,
+        Some(libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG) => PathState::Missing,
+        Some(_) | None => PathState::Unknown,
     }
 }
 
@@ -168,22 +168,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_is_told() {
+    fn path_states_are_recognised() {
         let root = tempfile::tempdir().unwrap();
         let at = |name: &str| root.path().join(name);
         fs::create_dir(at("directory")).unwrap();
         fs::write(at("file"), "text").unwrap();
         symlink("no/where", at("link")).unwrap();
         for (name, found) in [
-            ("directory", Found::Directory),
-            ("file", Found::File),
-            ("link", Found::Link("no/where".into())),
-            ("nothing", Found::Missing),
-            ("file/below", Found::Missing),
-            (&"x".repeat(300), Found::Missing),
-            ("nul\0", Found::Unknown),
+            ("directory", PathState::Directory),
+            ("file", PathState::File),
+            ("link", PathState::Link("no/where".into())),
+            ("nothing", PathState::Missing),
+            ("file/below", PathState::Missing),
+            (&"x".repeat(300), PathState::Missing),
+            ("nul\0", PathState::Unknown),
         ] {
-            assert_eq!(HostFacts.look(&at(name)), found, "{name}");
+            assert_eq!(HostFacts.lookup(&at(name)), found, "{name}");
         }
         let mut listed = HostFacts.list(root.path(), 3).unwrap();
         listed.sort_by(|one, other| one.name.cmp(&other.name));

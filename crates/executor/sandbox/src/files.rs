@@ -3,7 +3,7 @@
 //! A *hand* is a fresh image of this program, started under a name of its own and enclosed before it
 //! is asked for anything: it then does for the server what `exec-fs` does without a policy, one
 //! request at a time, and passes back what it opened. The kernel keeps the policy; nothing here looks
-//! at a path. Hands are kept for the next request under an equal [`Plan`](crate::plan::Plan) whose paths
+//! at a path. Hands are kept for the next request under an equal [`SandboxPlan`](crate::plan::Plan) whose paths
 //! name the same files, and never serve another one.
 //!
 //! Not here: what a policy comes to (`plan`), the operations (`exec-fs`), their order (`exec-local`).
@@ -25,10 +25,10 @@ mod worker_loop;
 mod worker_pool;
 mod worker_request;
 
-pub(crate) use self::worker_key::Key;
+pub(crate) use self::worker_key::WorkerKey;
 pub use self::{
     worker_loop::run_if_hand,
-    worker_pool::Bounds,
+    worker_pool::WorkerLimits,
     worker_request::{Reply, Request},
 };
 
@@ -50,47 +50,47 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use self::{
-    fs_worker::{Broken, Hand, ended},
-    worker_frame::{Class, MAX_DATA_BYTES, MAX_TEXT_BYTES},
-    worker_pool::{Lease, Pool},
-    worker_request::ToldChanges,
+    fs_worker::{ExchangeError, FsWorker, worker_lost},
+    worker_frame::{FrameStatus, MAX_DATA_BYTES, MAX_TEXT_BYTES},
+    worker_pool::{WorkerLease, WorkerPool},
+    worker_request::ChangeBatch,
 };
-use crate::{Planned, Sandboxes, plan::Plan};
+use crate::{Planned, Sandboxes, plan::SandboxPlan};
 
 /// Makes what encloses a hand, or says why this host cannot.
-pub type Enclose = Arc<dyn Fn(Arc<Plan>) -> FileFuture<Enclosure> + Send + Sync>;
+pub type EnclosureFn = Arc<dyn Fn(Arc<SandboxPlan>) -> FileFuture<Enclosure> + Send + Sync>;
 
 /// Operations on files under a policy. Clones share the hands.
 #[derive(Clone)]
-pub struct Files(Arc<Shared>);
+pub struct Files(Arc<FsShared>);
 
-struct Shared {
+struct FsShared {
     spawner: Spawner,
-    enclose: Enclose,
-    pool: Arc<Pool<Hand>>,
-    life: Duration,
+    enclose: EnclosureFn,
+    pool: Arc<WorkerPool<FsWorker>>,
+    max_age: Duration,
     watches: Arc<Semaphore>,
 }
 
 impl Files {
     /// Begins with no hand. Each is enclosed as the sandboxes say.
     pub fn new(spawner: Spawner, sandboxes: Sandboxes) -> Self {
-        let enclose: Enclose = Arc::new(move |plan| {
+        let enclose: EnclosureFn = Arc::new(move |plan| {
             let sandboxes = sandboxes.clone();
             let refused = |error| FileError::Refused(format!("sandbox: {error}"));
-            async move { sandboxes.for_files(&plan).await.map_err(refused) }.boxed()
+            async move { sandboxes.enclosure_for_worker(&plan).await.map_err(refused) }.boxed()
         });
-        Self::enclosed_by(spawner, enclose, Bounds::default())
+        Self::with_enclosures(spawner, enclose, WorkerLimits::default())
     }
 
     /// Begins with no hand. Each is enclosed as `enclose` says, and there are so many of them.
-    pub fn enclosed_by(spawner: Spawner, enclose: Enclose, bounds: Bounds) -> Self {
-        Self(Arc::new(Shared {
+    pub fn with_enclosures(spawner: Spawner, enclose: EnclosureFn, limits: WorkerLimits) -> Self {
+        Self(Arc::new(FsShared {
             spawner,
             enclose,
-            pool: Pool::new(bounds),
-            life: bounds.life,
-            watches: Arc::new(Semaphore::new(bounds.watches)),
+            pool: WorkerPool::new(limits),
+            max_age: limits.max_age,
+            watches: Arc::new(Semaphore::new(limits.max_watches)),
         }))
     }
 
@@ -152,9 +152,9 @@ impl Files {
             tree: watch.depth == WatchDepth::Tree,
         };
         async move {
-            let (hand, permit, reply) = files.begin_watch(plan.plan(), request).await?;
+            let (worker, permit, reply) = files.start_watch(plan.plan(), request).await?;
             let path: PathUri = reply.into_result()?;
-            let changes = changes(hand, permit);
+            let changes = watch_changes(worker, permit);
             Ok(Watcher { path, changes })
         }
         .boxed()
@@ -175,9 +175,9 @@ impl Files {
             present: paths.present,
         };
         async move {
-            let (hand, permit, reply) = files.begin_watch(plan.plan(), request).await?;
+            let (worker, permit, reply) = files.start_watch(plan.plan(), request).await?;
             let is_watched: bool = reply.into_result()?;
-            Ok(is_watched.then(|| missing(hand, permit)))
+            Ok(is_watched.then(|| watch_appearance(worker, permit)))
         }
         .boxed()
     }
@@ -200,40 +200,40 @@ impl Files {
             return Err(FileError::Invalid("content is too long".to_owned()));
         }
         loop {
-            let (lease, was_idle) = self.take(&plan).await?;
-            let (text, data, life) = (text.clone(), data.clone(), self.0.life);
-            let exchange = exchange(lease, text, data, life);
-            let answered = if is_change {
-                let lost = |_| Err(Broken::Unanswered(std::io::ErrorKind::Other.into()));
+            let (lease, was_idle) = self.acquire(&plan).await?;
+            let (text, data, max_age) = (text.clone(), data.clone(), self.0.max_age);
+            let exchange = exchange(lease, text, data, max_age);
+            let outcome = if is_change {
+                let lost = |_| Err(ExchangeError::Unanswered(std::io::ErrorKind::Other.into()));
                 tokio::spawn(exchange).await.unwrap_or_else(lost)
             } else {
                 exchange.await
             };
-            match answered {
+            match outcome {
                 Ok(reply) => return reply,
                 // It had ended while it was idle, and nobody has got the request.
-                Err(Broken::Unsent(_)) if was_idle => {}
-                Err(broken) => return Err(ended(broken)),
+                Err(ExchangeError::Unsent(_)) if was_idle => {}
+                Err(error) => return Err(worker_lost(error)),
             }
         }
     }
 
     /// Takes a hand that is enclosed as the plan says about the files of this moment. Tells whether it
     /// was idle before.
-    async fn take(&self, planned: &Planned) -> Result<(Lease<Hand>, bool), FileError> {
+    async fn acquire(&self, planned: &Planned) -> Result<(WorkerLease<FsWorker>, bool), FileError> {
         let plan = planned.plan();
         let mut key = planned.key();
-        for _ in 0..MAX_TRIES {
-            let mut lease = self.0.pool.take(&key).await?;
-            let was_idle = lease.hand().is_some();
-            if was_idle && !lease.was_waited_for() {
+        for _ in 0..MAX_START_ATTEMPTS {
+            let mut lease = self.0.pool.acquire(&key).await?;
+            let was_idle = lease.worker().is_some();
+            if was_idle && !lease.had_to_wait() {
                 return Ok((lease, true));
             }
             if !was_idle {
-                lease.put(self.start(plan).await?);
+                lease.set_worker(self.start(plan).await?);
             }
             // Time has passed.
-            let now = Key::now(plan);
+            let now = WorkerKey::capture(plan);
             if now == *key {
                 return Ok((lease, was_idle));
             }
@@ -243,26 +243,26 @@ impl Files {
         Err(FileError::Host(text.to_owned()))
     }
 
-    async fn begin_watch(
+    async fn start_watch(
         &self,
-        plan: &Arc<Plan>,
+        plan: &Arc<SandboxPlan>,
         request: Request,
-    ) -> Result<(Hand, OwnedSemaphorePermit, Reply), FileError> {
+    ) -> Result<(FsWorker, OwnedSemaphorePermit, Reply), FileError> {
         let text = encode(request)?;
         let permit = Arc::clone(&self.0.watches)
             .try_acquire_owned()
             .map_err(|_| FileError::Host("too many watches under sandbox policies".to_owned()))?;
-        let mut hand = self.start(plan).await?;
-        let answered = hand.exchange(&text, &[]).await;
-        let reply = Reply::from_frame(answered.map_err(ended)?)?;
-        Ok((hand, permit, reply))
+        let mut worker = self.start(plan).await?;
+        let outcome = worker.exchange(&text, &[]).await;
+        let reply = Reply::from_frame(outcome.map_err(worker_lost)?)?;
+        Ok((worker, permit, reply))
     }
 
-    async fn start(&self, plan: &Arc<Plan>) -> Result<Hand, FileError> {
+    async fn start(&self, plan: &Arc<SandboxPlan>) -> Result<FsWorker, FileError> {
         let enclosure = (self.0.enclose)(Arc::clone(plan)).await?;
-        let hand = Hand::start(&self.0.spawner, enclosure).await?;
-        tracing::debug!(pid = hand.pid(), "file helper started");
-        Ok(hand)
+        let worker = FsWorker::start(&self.0.spawner, enclosure).await?;
+        tracing::debug!(pid = worker.pid(), "fs worker started");
+        Ok(worker)
     }
 
     #[cfg(test)]
@@ -271,14 +271,16 @@ impl Files {
     }
 
     #[cfg(test)]
-    fn idle_pids(&self, plan: &Arc<Plan>) -> Vec<u32> {
-        self.0.pool.idle(&Arc::new(Key::now(plan)), Hand::pid)
+    fn idle_pids(&self, plan: &Arc<SandboxPlan>) -> Vec<u32> {
+        self.0
+            .pool
+            .idle(&Arc::new(WorkerKey::capture(plan)), FsWorker::pid)
     }
 }
 
 impl fmt::Debug for Files {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Files")
+        f.debug_struct("SandboxedFs")
             .field("pool", &self.0.pool)
             .finish_non_exhaustive()
     }
@@ -294,24 +296,24 @@ pub enum Read {
 }
 
 async fn exchange(
-    mut lease: Lease<Hand>,
+    mut lease: WorkerLease<FsWorker>,
     text: Bytes,
     data: Bytes,
-    life: Duration,
-) -> Result<Result<Reply, FileError>, Broken> {
-    let gone = || Broken::Unsent(std::io::ErrorKind::NotConnected.into());
-    let hand = lease.hand().ok_or_else(gone)?;
-    let frame = hand.exchange(&text, &data).await?;
+    max_age: Duration,
+) -> Result<Result<Reply, FileError>, ExchangeError> {
+    let not_connected = || ExchangeError::Unsent(std::io::ErrorKind::NotConnected.into());
+    let worker = lease.worker().ok_or_else(not_connected)?;
+    let frame = worker.exchange(&text, &data).await?;
     // What a hand has allocated once it keeps.
-    let moved = text.len() + data.len() + frame.text.len() + frame.data.len();
-    if moved <= KEPT_BYTES && hand.age() < life {
-        lease.keep();
+    let bytes_moved = text.len() + data.len() + frame.text.len() + frame.data.len();
+    if bytes_moved <= MAX_REUSE_BYTES && worker.age() < max_age {
+        lease.return_to_pool();
     }
     Ok(Reply::from_frame(frame))
 }
 
 fn encode(request: Request) -> Result<Bytes, FileError> {
-    let text = serde_json::to_vec(&request.bare())
+    let text = serde_json::to_vec(&request.without_policy())
         .map_err(|error| FileError::Invalid(format!("request has no JSON: {error}")))?;
     if text.len() > MAX_TEXT_BYTES {
         return Err(FileError::Invalid("request is too long".to_owned()));
@@ -320,38 +322,38 @@ fn encode(request: Request) -> Result<Bytes, FileError> {
 }
 
 /// A hand that has moved more than this is not kept.
-const KEPT_BYTES: usize = 1 << 20;
+const MAX_REUSE_BYTES: usize = 1 << 20;
 /// How often files may be replaced while a hand is started for them.
-const MAX_TRIES: usize = 4;
+const MAX_START_ATTEMPTS: usize = 4;
 
 /// Returns the changes that a hand tells, until it says that they end. If it is lost, so are
 /// changes.
-fn changes(hand: Hand, permit: OwnedSemaphorePermit) -> BoxStream<'static, Changes> {
-    stream::unfold(Some((hand, permit)), |state| async move {
-        let (mut hand, permit) = state?;
-        let told = match hand.next().await {
-            Ok(frame) if frame.class == Class::Ended => return None,
-            Ok(frame) => serde_json::from_slice::<ToldChanges>(&frame.text).ok(),
+fn watch_changes(worker: FsWorker, permit: OwnedSemaphorePermit) -> BoxStream<'static, Changes> {
+    stream::unfold(Some((worker, permit)), |state| async move {
+        let (mut worker, permit) = state?;
+        let batch = match worker.next_frame().await {
+            Ok(frame) if frame.status == FrameStatus::Ended => return None,
+            Ok(frame) => serde_json::from_slice::<ChangeBatch>(&frame.text).ok(),
             Err(_) => None,
         };
-        match told {
-            Some(told) => Some((told.into(), Some((hand, permit)))),
-            None => Some((LOST, None)),
+        match batch {
+            Some(batch) => Some((batch.into(), Some((worker, permit)))),
+            None => Some((LOST_CHANGES, None)),
         }
     })
     .boxed()
 }
 
 /// Resolves when a hand tells that something has changed, or is lost: then nobody knows.
-fn missing(mut hand: Hand, permit: OwnedSemaphorePermit) -> MissingWatch {
+fn watch_appearance(mut worker: FsWorker, permit: OwnedSemaphorePermit) -> MissingWatch {
     async move {
-        drop(hand.next().await);
+        drop(worker.next_frame().await);
         drop(permit);
     }
     .boxed()
 }
 
-const LOST: Changes = Changes {
+const LOST_CHANGES: Changes = Changes {
     changes: Vec::new(),
     overflow: true,
 };

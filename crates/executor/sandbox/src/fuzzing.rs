@@ -9,9 +9,9 @@ use std::sync::Arc;
 use exec_wire::sandbox::{FileSystemPolicy, Permissions, Sandbox};
 
 use crate::{
-    facts::Tree,
-    plan::{Files, Network, Plan, missing_feature::landlock_lacks},
-    policy::{self, Context, Purpose, reference_model},
+    facts::MemoryTree,
+    plan::{FileAccess, NetworkScope, SandboxPlan, missing_feature::missing_landlock_features},
+    policy::{self, PolicyPurpose, ResolveContext, reference_model},
     seatbelt,
 };
 
@@ -53,9 +53,9 @@ pub fn sandbox_plan(input: &[u8]) {
     let Ok(sandbox) = serde_json::from_slice::<Sandbox>(input) else {
         return;
     };
-    let host = Tree::of(HOST);
-    for purpose in [Purpose::Process, Purpose::Files] {
-        let context = Context {
+    let host = MemoryTree::of(HOST);
+    for purpose in [PolicyPurpose::Process, PolicyPurpose::Files] {
+        let context = ResolveContext {
             purpose,
             cwd: "/home/dev/ws".into(),
             tmpdir: Some("/home/dev/ws/out".into()),
@@ -72,15 +72,17 @@ pub fn sandbox_plan(input: &[u8]) {
     }
 }
 
-fn check(plan: &Plan, sandbox: &Sandbox, context: &Context, host: &Tree) {
+fn check(plan: &SandboxPlan, sandbox: &Sandbox, context: &ResolveContext, host: &MemoryTree) {
     reference_model::check(plan, sandbox, context, host);
     match context.purpose {
-        Purpose::Process => {}
-        Purpose::Files => assert_eq!(plan.network, Network::None),
+        PolicyPurpose::Process => {}
+        PolicyPurpose::Files => assert_eq!(plan.network, NetworkScope::None),
     }
     let everything = policy::writes_everything(sandbox);
-    assert_eq!(plan.files == Files::All, everything);
-    let lacks: Vec<_> = (0..9).map(|abi| landlock_lacks(plan, abi)).collect();
+    assert_eq!(plan.files == FileAccess::All, everything);
+    let lacks: Vec<_> = (0..9)
+        .map(|abi| missing_landlock_features(plan, abi))
+        .collect();
     for (older, newer) in lacks.iter().zip(lacks.iter().skip(1)) {
         assert!(newer.iter().all(|lack| older.contains(lack)));
     }
@@ -108,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_corpus_is_replayed() {
+    fn corpus_holds_every_invariant() {
         let corpus =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus/sandbox_plan");
         let files: Vec<_> = fs::read_dir(corpus).unwrap().map(Result::unwrap).collect();

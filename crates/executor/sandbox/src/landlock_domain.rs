@@ -17,7 +17,7 @@ use landlock::{
 
 /// Devices that every command may write to, whatever it may write otherwise. Not terminals by their
 /// names: those of other commands are there, too. Its own it has open, and finds as `/dev/tty`.
-const DEVICES: [&str; 7] = [
+const WRITABLE_DEVICES: [&str; 7] = [
     "/dev/null",
     "/dev/zero",
     "/dev/full",
@@ -28,39 +28,42 @@ const DEVICES: [&str; 7] = [
 ];
 
 /// Everything that changes files or devices, as far as the rung that uses it asks for.
-const CHANGES: ABI = ABI::V5;
+const WRITE_ABI: ABI = ABI::V5;
 
 /// Makes a domain in which nothing can be written but these files and a few devices, and nothing
 /// outside signalled or traced.
-pub(crate) fn read_only_but(
+pub(crate) fn read_only_except(
     files: &[&Path],
-    abstract_sockets: Apart,
-) -> Result<OwnedFd, DomainError> {
-    let changes = AccessFs::from_write(CHANGES);
+    abstract_sockets: AbstractSocketScope,
+) -> Result<OwnedFd, LandlockError> {
+    let write_rights = AccessFs::from_write(WRITE_ABI);
     let mut rules = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
-        .handle_access(changes)?
+        .handle_access(write_rights)?
         .scope(scopes(abstract_sockets))?
         .create()?;
-    let to_device = AccessFs::WriteFile | AccessFs::IoctlDev;
-    for device in DEVICES {
-        if let Some(fd) = existing(Path::new(device))? {
-            rules = rules.add_rule(PathBeneath::new(fd, to_device))?;
+    let device_rights = AccessFs::WriteFile | AccessFs::IoctlDev;
+    for device in WRITABLE_DEVICES {
+        if let Some(fd) = open_if_exists(Path::new(device))? {
+            rules = rules.add_rule(PathBeneath::new(fd, device_rights))?;
         }
     }
     for file in files {
-        if let Some(fd) = existing(file)? {
+        if let Some(fd) = open_if_exists(file)? {
             let access = AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev;
             rules = rules.add_rule(PathBeneath::new(fd, access))?;
         }
     }
-    owned(rules)
+    into_fd(rules)
 }
 
 /// Makes a domain in which nothing can be made, moved or linked at all: a broker does it, and binds
 /// sockets to paths.
-pub(crate) fn nothing_new(abi: u32, abstract_sockets: Apart) -> Result<OwnedFd, DomainError> {
-    let made = AccessFs::MakeReg
+pub(crate) fn deny_creation(
+    abi: u32,
+    abstract_sockets: AbstractSocketScope,
+) -> Result<OwnedFd, LandlockError> {
+    let creation_rights = AccessFs::MakeReg
         | AccessFs::MakeDir
         | AccessFs::MakeSym
         | AccessFs::MakeFifo
@@ -70,79 +73,79 @@ pub(crate) fn nothing_new(abi: u32, abstract_sockets: Apart) -> Result<OwnedFd, 
         | AccessFs::Refer;
     let mut ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
-        .handle_access(made)?;
-    if abi >= SCOPES {
+        .handle_access(creation_rights)?;
+    if abi >= MIN_ABI_SCOPES {
         ruleset = ruleset.scope(scopes(abstract_sockets))?;
     }
-    owned(ruleset.create()?)
+    into_fd(ruleset.create()?)
 }
 
 /// Makes a domain that restricts no file, for versions without scopes. Nothing outside of it can be
 /// traced.
-pub(crate) fn untraced() -> Result<OwnedFd, DomainError> {
+pub(crate) fn deny_tracing() -> Result<OwnedFd, LandlockError> {
     // Something must be handled. Moving between directories would be refused if it were not.
     let handled = AccessFs::MakeBlock | AccessFs::Refer;
     let ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
         .handle_access(handled)?
         .create()?;
-    let Some(root) = existing(Path::new("/"))? else {
-        return Err(DomainError::Unsupported);
+    let Some(root) = open_if_exists(Path::new("/"))? else {
+        return Err(LandlockError::Unsupported);
     };
-    owned(ruleset.add_rule(PathBeneath::new(root, handled))?)
+    into_fd(ruleset.add_rule(PathBeneath::new(root, handled))?)
 }
 
 /// Makes a domain that restricts no file. Nothing outside of it can be signalled or traced.
-pub(crate) fn apart(abstract_sockets: Apart) -> Result<OwnedFd, DomainError> {
+pub(crate) fn scoped_only(abstract_sockets: AbstractSocketScope) -> Result<OwnedFd, LandlockError> {
     let ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
         .scope(scopes(abstract_sockets))?;
-    owned(ruleset.create()?)
+    into_fd(ruleset.create()?)
 }
 
 /// From this version on, signals and abstract sockets can be scoped.
-pub(crate) const SCOPES: u32 = 6;
+pub(crate) const MIN_ABI_SCOPES: u32 = 6;
 /// From this version on, moving between directories can be handled.
-pub(crate) const REFER: u32 = 2;
+pub(crate) const MIN_ABI_REFER: u32 = 2;
 
 /// Whether abstract sockets of the host are out of reach.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(crate) enum Apart {
+pub(crate) enum AbstractSocketScope {
     /// They are.
-    Yes,
+    Isolated,
     /// They belong to the host's network, which may be used.
-    No,
+    Shared,
 }
 
-fn scopes(abstract_sockets: Apart) -> BitFlags<Scope> {
+fn scopes(abstract_sockets: AbstractSocketScope) -> BitFlags<Scope> {
     match abstract_sockets {
-        Apart::Yes => Scope::Signal | Scope::AbstractUnixSocket,
-        Apart::No => Scope::Signal.into(),
+        AbstractSocketScope::Isolated => Scope::Signal | Scope::AbstractUnixSocket,
+        AbstractSocketScope::Shared => Scope::Signal.into(),
     }
 }
 
 /// Opens a path, if it is there.
-fn existing(path: &Path) -> Result<Option<PathFd>, DomainError> {
+fn open_if_exists(path: &Path) -> Result<Option<PathFd>, LandlockError> {
     match PathFd::new(path) {
         Ok(fd) => Ok(Some(fd)),
         Err(PathFdError::OpenCall { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
             Ok(None)
         }
-        Err(source) => Err(DomainError::Path {
+        Err(source) => Err(LandlockError::Path {
             path: path.to_owned(),
             source: source.into(),
         }),
     }
 }
 
-fn owned(ruleset: landlock::RulesetCreated) -> Result<OwnedFd, DomainError> {
-    Option::<OwnedFd>::from(ruleset).ok_or(DomainError::Unsupported)
+fn into_fd(ruleset: landlock::RulesetCreated) -> Result<OwnedFd, LandlockError> {
+    Option::<OwnedFd>::from(ruleset).ok_or(LandlockError::Unsupported)
 }
 
 /// Why there is no domain.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum DomainError {
+pub enum LandlockError {
     /// Host: the kernel refuses the ruleset.
     #[error("Landlock ruleset cannot be made: {0}")]
     Ruleset(#[from] RulesetError),

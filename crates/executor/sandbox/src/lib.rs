@@ -16,16 +16,16 @@ mod mount_steps;
 pub mod plan;
 mod plan_cache;
 pub mod policy;
-mod sandboxes;
+mod sandbox_factory;
 pub mod seatbelt;
 pub mod syscall_filter;
 
 pub use self::{
-    bubblewrap::Wrapper,
-    enforcement::{Mechanism, Processes, Refusal},
-    landlock_domain::DomainError,
+    bubblewrap::BubblewrapCommand,
+    enforcement::{EnforcementError, Mechanism, Processes},
+    landlock_domain::LandlockError,
     plan_cache::Planned,
-    sandboxes::{
+    sandbox_factory::{
         CommandRequest, ManagedRequest, Need, Prepared, SandboxError, Sandboxes, Settings,
     },
 };

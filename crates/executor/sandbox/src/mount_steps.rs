@@ -10,7 +10,7 @@ mod pseudo_fs;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::pseudo_fs::host_settings;
+pub(crate) use self::pseudo_fs::{PseudoFs, writable_host_settings};
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,98 +21,93 @@ use std::{
 
 use exec_spawn::enclosure::{MAX_SLOTS, Missing, Slot, Step};
 
-use self::pseudo_fs::{devices, processes, text};
-use crate::plan::{Access, Kind, Layer, View};
-
-/// What the view of a command has beside files.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Fittings {
-    /// A `/dev` with the harmless devices. Without it the host's is there, or none.
-    pub(crate) devices: bool,
-    /// A `/proc` of the command's own processes. Without it the host's is there, or none.
-    pub(crate) processes: bool,
-    /// The account that the command runs under.
-    pub(crate) account: u32,
-}
+use self::pseudo_fs::{constant_text, device_steps, proc_steps};
+use crate::plan::{FileView, PathAccess, PathKind, ViewLayer};
 
 /// Makes the steps of a view.
 ///
 /// # Errors
 /// Fails if the view has more parts than a process has descriptors.
-pub(crate) fn steps(view: &View, fittings: Fittings) -> Result<Vec<Step>, ViewError> {
-    let view = &without_fitted(view, fittings);
-    let mut maker = Maker {
+pub(crate) fn mount_steps(
+    view: &FileView,
+    pseudo_fs: PseudoFs,
+) -> Result<Vec<Step>, MountStepsError> {
+    let view = &without_pseudo_fs(view, pseudo_fs);
+    let mut builder = StepBuilder {
         view,
-        index: Index::new(view),
+        index: LayerIndex::new(view),
         slots: 0,
         prepare: Vec::new(),
         attach: Vec::new(),
         mask: None,
     };
     let all_writable = view.layers.first().is_some_and(is_writable_root);
-    let root = (view.base == Access::Hidden && !all_writable).then(|| maker.empty_root(fittings));
-    let mut fitted = Vec::new();
-    if fittings.processes {
-        let (prepare, attach) = processes(maker.slot(), fittings.account);
-        maker.prepare.push(prepare);
-        fitted.extend(attach);
+    let root =
+        (view.base == PathAccess::Hidden && !all_writable).then(|| builder.empty_root(pseudo_fs));
+    let mut pseudo_attach = Vec::new();
+    if pseudo_fs.processes {
+        let (prepare, attach) = proc_steps(builder.slot(), pseudo_fs.account);
+        builder.prepare.push(prepare);
+        pseudo_attach.extend(attach);
     }
-    if fittings.devices {
-        let (prepare, attach) = devices(&mut || maker.slot());
-        maker.prepare.extend(prepare);
-        fitted.extend(attach);
+    if pseudo_fs.devices {
+        let (prepare, attach) = device_steps(&mut || builder.slot());
+        builder.prepare.extend(prepare);
+        pseudo_attach.extend(attach);
     }
-    let mut pins: Vec<PathBuf> = pins(view).into_iter().collect();
-    pins.sort_by_key(|pin| std::cmp::Reverse(pin.components().count()));
+    let mut pinned: Vec<PathBuf> = pinned_directories(view).into_iter().collect();
+    pinned.sort_by_key(|directory| std::cmp::Reverse(directory.components().count()));
     for layer in &view.layers {
         // From the root down: what is on the way to a layer comes before it.
         let depth = layer.path.components().count();
-        while let Some(pin) = pins.pop_if(|pin| pin.components().count() < depth) {
-            maker.attach.push(Step::Pin {
-                path: absolute(&pin)?,
+        while let Some(directory) =
+            pinned.pop_if(|directory| directory.components().count() < depth)
+        {
+            builder.attach.push(Step::Pin {
+                path: c_path(&directory)?,
             });
         }
-        maker.layer(layer)?;
+        builder.add_layer(layer)?;
     }
-    for pin in pins.into_iter().rev() {
-        maker.attach.push(Step::Pin {
-            path: absolute(&pin)?,
+    for directory in pinned.into_iter().rev() {
+        builder.attach.push(Step::Pin {
+            path: c_path(&directory)?,
         });
     }
-    for link in links(view) {
-        maker.attach.push(Step::Pin {
-            path: absolute(&link)?,
+    for link in guarded_links(view) {
+        builder.attach.push(Step::Pin {
+            path: c_path(&link)?,
         });
     }
-    if maker.slots > MAX_SLOTS {
-        return Err(ViewError::TooMany);
+    if builder.slots > MAX_SLOTS {
+        return Err(MountStepsError::TooManyRoots);
     }
-    let mut steps = maker.prepare;
+    let mut steps = builder.prepare;
     match root {
         Some(slot) => steps.push(Step::Root { slot }),
         None if all_writable => {}
         None => steps.push(Step::ReadOnlyView),
     }
-    steps.extend(fitted);
-    steps.extend(maker.attach);
+    steps.extend(pseudo_attach);
+    steps.extend(builder.attach);
     Ok(steps)
 }
 
 /// Why a view has no steps.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub(crate) enum ViewError {
+pub(crate) enum MountStepsError {
     /// Caller: there are too many roots.
     #[error("the policy has more than {MAX_SLOTS} separate roots")]
-    TooMany,
+    TooManyRoots,
     /// Caller: the operating system's texts end at a NUL byte.
     #[error("a path of the policy contains a NUL byte")]
     Nul,
 }
 
-struct Maker<'a> {
-    view: &'a View,
-    index: Index<'a>,
+struct StepBuilder<'a> {
+    view: &'a FileView,
+    index: LayerIndex<'a>,
     slots: usize,
     /// What is done while the host's files are there.
     prepare: Vec<Step>,
@@ -123,12 +118,12 @@ struct Maker<'a> {
 }
 
 /// Entries of the file system that covers come from.
-const COVER_OF_DIRECTORY: &str = "directory";
-const COVER_OF_FILE: &str = "file";
+const DIRECTORY_COVER: &str = "directory";
+const FILE_COVER: &str = "file";
 /// They hold names only.
 const NAMES_BYTES: u64 = 1 << 20;
 
-impl Maker<'_> {
+impl StepBuilder<'_> {
     fn slot(&mut self) -> Slot {
         let slot = Slot(u16::try_from(self.slots).unwrap_or(u16::MAX));
         self.slots += 1;
@@ -136,36 +131,37 @@ impl Maker<'_> {
     }
 
     /// A root in memory, with places for what is attached to it and the links of the host's root.
-    fn empty_root(&mut self, fittings: Fittings) -> Slot {
+    fn empty_root(&mut self, pseudo_fs: PseudoFs) -> Slot {
         let slot = self.slot();
         self.prepare.push(Step::Memory {
             slot,
             mode: 0o755,
             bytes: NAMES_BYTES,
         });
-        let mut made = BTreeSet::new();
-        for (fitted, name) in [(fittings.devices, "dev"), (fittings.processes, "proc")] {
-            if fitted && made.insert(PathBuf::from(name)) {
-                self.prepare.push(directory(slot, text(name), 0o755));
+        let mut created = BTreeSet::new();
+        for (is_present, name) in [(pseudo_fs.devices, "dev"), (pseudo_fs.processes, "proc")] {
+            if is_present && created.insert(PathBuf::from(name)) {
+                self.prepare
+                    .push(directory(slot, constant_text(name), 0o755));
             }
         }
-        self.places(slot, Path::new("/"), 0o755, &mut made);
+        self.make_mount_points(slot, Path::new("/"), 0o755, &mut created);
         for (link, target) in &self.view.links {
             let Ok(name) = link.strip_prefix("/") else {
                 continue;
             };
-            let above = made.iter().any(|made| name.starts_with(made));
-            let (Some(path), Some(target)) = (relative(name), relative(target)) else {
+            let above = created.iter().any(|created| name.starts_with(created));
+            let (Some(path), Some(target)) = (to_c_string(name), to_c_string(target)) else {
                 continue;
             };
             // What is below something that is attached is there already.
             if !above
                 || name
                     .parent()
-                    .is_some_and(|parent| is_only_a_way(self.view, parent))
+                    .is_some_and(|parent| is_traversal_only(self.view, parent))
             {
-                self.parents(slot, name, 0o755, &mut made);
-                if made.insert(name.to_owned()) {
+                self.make_parents(slot, name, 0o755, &mut created);
+                if created.insert(name.to_owned()) {
                     self.prepare.push(Step::Link { slot, path, target });
                 }
             }
@@ -176,7 +172,13 @@ impl Maker<'_> {
     }
 
     /// Makes the mount points of the layers whose nearest layer above is at `above`.
-    fn places(&mut self, slot: Slot, above: &Path, mode: u32, made: &mut BTreeSet<PathBuf>) {
+    fn make_mount_points(
+        &mut self,
+        slot: Slot,
+        above: &Path,
+        mode: u32,
+        created: &mut BTreeSet<PathBuf>,
+    ) {
         for layer in self.index.children(above).to_vec() {
             let Ok(rest) = layer.path.strip_prefix(above) else {
                 continue;
@@ -184,12 +186,14 @@ impl Maker<'_> {
             if rest.as_os_str().is_empty() {
                 continue;
             }
-            self.parents(slot, rest, mode, made);
-            let Some(path) = relative(rest) else { continue };
-            if made.insert(rest.to_owned()) {
+            self.make_parents(slot, rest, mode, created);
+            let Some(path) = to_c_string(rest) else {
+                continue;
+            };
+            if created.insert(rest.to_owned()) {
                 self.prepare.push(match layer.kind {
-                    Kind::Directory => directory(slot, path, mode),
-                    Kind::File => Step::File {
+                    PathKind::Directory => directory(slot, path, mode),
+                    PathKind::File => Step::File {
                         slot,
                         path,
                         mode: 0o644,
@@ -199,31 +203,37 @@ impl Maker<'_> {
         }
     }
 
-    fn parents(&mut self, slot: Slot, path: &Path, mode: u32, made: &mut BTreeSet<PathBuf>) {
+    fn make_parents(
+        &mut self,
+        slot: Slot,
+        path: &Path,
+        mode: u32,
+        created: &mut BTreeSet<PathBuf>,
+    ) {
         let above: Vec<&Path> = path.ancestors().skip(1).collect();
         for parent in above.into_iter().rev() {
-            if let Some(name) = relative(parent)
+            if let Some(name) = to_c_string(parent)
                 && !parent.as_os_str().is_empty()
-                && made.insert(parent.to_owned())
+                && created.insert(parent.to_owned())
             {
                 self.prepare.push(directory(slot, name, mode));
             }
         }
     }
 
-    fn layer(&mut self, layer: &Layer) -> Result<(), ViewError> {
-        let path = absolute(&layer.path)?;
+    fn add_layer(&mut self, layer: &ViewLayer) -> Result<(), MountStepsError> {
+        let path = c_path(&layer.path)?;
         let above = self.index.nearest(&layer.path);
         let above = above.map_or(self.view.base, |layer| layer.access);
         match (layer.access, above) {
-            (Access::Hidden, _) => self.hide(layer, path),
+            (PathAccess::Hidden, _) => self.hide(layer, path),
             // The host's mount is there already, and may be written.
-            (Access::Write, _) if is_writable_root(layer) => {}
-            (Access::Read, Access::Write) => self.attach.push(Step::Protect { path }),
-            (Access::Write, _) => {
+            (PathAccess::Write, _) if is_writable_root(layer) => {}
+            (PathAccess::Read, PathAccess::Write) => self.attach.push(Step::Protect { path }),
+            (PathAccess::Write, _) => {
                 self.copy(&path, Missing::Skip);
             }
-            (Access::Read, _) => {
+            (PathAccess::Read, _) => {
                 let slot = self.copy(&path, Missing::Skip);
                 self.prepare.push(Step::ReadOnly { slot });
             }
@@ -243,8 +253,8 @@ impl Maker<'_> {
         slot
     }
 
-    fn hide(&mut self, layer: &Layer, path: CString) {
-        if layer.kind == Kind::Directory && !self.index.children(&layer.path).is_empty() {
+    fn hide(&mut self, layer: &ViewLayer, path: CString) {
+        if layer.kind == PathKind::Directory && !self.index.children(&layer.path).is_empty() {
             // It can be passed through, and nothing in it can be listed.
             let slot = self.slot();
             self.prepare.push(Step::Memory {
@@ -252,7 +262,7 @@ impl Maker<'_> {
                 mode: 0o111,
                 bytes: NAMES_BYTES,
             });
-            self.places(slot, &layer.path, 0o111, &mut BTreeSet::new());
+            self.make_mount_points(slot, &layer.path, 0o111, &mut BTreeSet::new());
             self.prepare.push(Step::ReadOnly { slot });
             self.attach.push(Step::Attach { slot, path });
             return;
@@ -261,9 +271,9 @@ impl Maker<'_> {
             Some(mask) => mask,
             None => self.make_mask(),
         };
-        let entry = text(match layer.kind {
-            Kind::Directory => COVER_OF_DIRECTORY,
-            Kind::File => COVER_OF_FILE,
+        let entry = constant_text(match layer.kind {
+            PathKind::Directory => DIRECTORY_COVER,
+            PathKind::File => FILE_COVER,
         });
         self.attach.push(Step::Cover {
             slot: mask,
@@ -283,10 +293,10 @@ impl Maker<'_> {
                 mode: 0o755,
                 bytes: NAMES_BYTES,
             },
-            directory(slot, text(COVER_OF_DIRECTORY), 0),
+            directory(slot, constant_text(DIRECTORY_COVER), 0),
             Step::File {
                 slot,
-                path: text(COVER_OF_FILE),
+                path: constant_text(FILE_COVER),
                 mode: 0,
             },
             Step::ReadOnly { slot },
@@ -300,31 +310,31 @@ impl Maker<'_> {
 /// What something is mounted on can be neither renamed nor removed. Otherwise whoever may write above a
 /// protected path could move its directory away, and make another one in its place or have the next
 /// command find it where the policy does not look.
-pub(crate) fn pins(view: &View) -> BTreeSet<PathBuf> {
-    let kept = view
+pub(crate) fn pinned_directories(view: &FileView) -> BTreeSet<PathBuf> {
+    let protected = view
         .layers
         .iter()
-        .filter(|layer| layer.access != Access::Write);
-    let kept = kept.filter_map(|layer| layer.path.parent());
-    let guarded = view.forbidden.iter().map(|name| name.directory.as_path());
-    let index = Index::new(view);
-    let mut pins = BTreeSet::new();
-    for directory in kept.chain(guarded) {
+        .filter(|layer| layer.access != PathAccess::Write);
+    let protected = protected.filter_map(|layer| layer.path.parent());
+    let guarded_directories = view.forbidden.iter().map(|name| name.directory.as_path());
+    let index = LayerIndex::new(view);
+    let mut pinned = BTreeSet::new();
+    for directory in protected.chain(guarded_directories) {
         // Processes and devices are the command's own.
         if directory.starts_with("/proc") || directory.starts_with("/dev") {
             continue;
         }
-        let on_the_way = directory.ancestors().take_while(|path| {
-            index.at(path).is_none() && index.access(path) == Some(Access::Write)
+        let writable_ancestors = directory.ancestors().take_while(|path| {
+            index.at(path).is_none() && index.access(path) == Some(PathAccess::Write)
         });
-        pins.extend(on_the_way.map(Path::to_owned));
+        pinned.extend(writable_ancestors.map(Path::to_owned));
     }
-    pins
+    pinned
 }
 
 /// Names that must not come to be because they are links now: they must not go either, or what they
 /// lead to would not be protected next time.
-fn links(view: &View) -> impl Iterator<Item = PathBuf> {
+fn guarded_links(view: &FileView) -> impl Iterator<Item = PathBuf> {
     let paths = view
         .forbidden
         .iter()
@@ -332,29 +342,29 @@ fn links(view: &View) -> impl Iterator<Item = PathBuf> {
     paths.filter(|path| path.is_symlink())
 }
 
-fn is_writable_root(layer: &Layer) -> bool {
-    layer.path == Path::new("/") && layer.access == Access::Write
+fn is_writable_root(layer: &ViewLayer) -> bool {
+    layer.path == Path::new("/") && layer.access == PathAccess::Write
 }
 
 /// Leaves out what the fittings stand for: the host's devices and processes would come back with it.
-fn without_fitted(view: &View, fittings: Fittings) -> View {
+fn without_pseudo_fs(view: &FileView, pseudo_fs: PseudoFs) -> FileView {
     let mut view = view.clone();
-    let fitted = |path: &Path| {
+    let is_pseudo = |path: &Path| {
         let device = path.starts_with("/dev") && !path.starts_with("/dev/shm");
-        (fittings.devices && device) || (fittings.processes && path.starts_with("/proc"))
+        (pseudo_fs.devices && device) || (pseudo_fs.processes && path.starts_with("/proc"))
     };
-    view.layers.retain(|layer| !fitted(&layer.path));
+    view.layers.retain(|layer| !is_pseudo(&layer.path));
     view
 }
 
 /// Layers by their paths, and by the layer above them.
-struct Index<'a> {
-    by_path: BTreeMap<&'a Path, &'a Layer>,
-    by_parent: BTreeMap<&'a Path, Vec<&'a Layer>>,
+struct LayerIndex<'a> {
+    by_path: BTreeMap<&'a Path, &'a ViewLayer>,
+    by_parent: BTreeMap<&'a Path, Vec<&'a ViewLayer>>,
 }
 
-impl<'a> Index<'a> {
-    fn new(view: &'a View) -> Self {
+impl<'a> LayerIndex<'a> {
+    fn new(view: &'a FileView) -> Self {
         let by_path = view
             .layers
             .iter()
@@ -372,41 +382,41 @@ impl<'a> Index<'a> {
     }
 
     /// The layer that holds for what is above a path.
-    fn nearest(&self, path: &Path) -> Option<&'a Layer> {
+    fn nearest(&self, path: &Path) -> Option<&'a ViewLayer> {
         let mut above = path.ancestors().skip(1);
         above.find_map(|path| self.by_path.get(path).copied())
     }
 
     /// The layers of which this one is the nearest above; of the root's, also those that have none.
-    fn children(&self, path: &Path) -> &[&'a Layer] {
+    fn children(&self, path: &Path) -> &[&'a ViewLayer] {
         self.by_parent.get(path).map_or(&[], Vec::as_slice)
     }
 
     /// The layer at a path.
-    fn at(&self, path: &Path) -> Option<&'a Layer> {
+    fn at(&self, path: &Path) -> Option<&'a ViewLayer> {
         self.by_path.get(path).copied()
     }
 
     /// What holds for a path.
-    fn access(&self, path: &Path) -> Option<Access> {
+    fn access(&self, path: &Path) -> Option<PathAccess> {
         let layer = self.at(path).or_else(|| self.nearest(path));
         layer.map(|layer| layer.access)
     }
 }
 
 /// Tells whether a path only leads to others in a view that shows nothing by itself.
-fn is_only_a_way(view: &View, path: &Path) -> bool {
-    view.access(&Path::new("/").join(path)) == Access::Hidden
+fn is_traversal_only(view: &FileView, path: &Path) -> bool {
+    view.access(&Path::new("/").join(path)) == PathAccess::Hidden
 }
 
 fn directory(slot: Slot, path: CString, mode: u32) -> Step {
     Step::Directory { slot, path, mode }
 }
 
-fn relative(path: &Path) -> Option<CString> {
+fn to_c_string(path: &Path) -> Option<CString> {
     CString::new(OsStr::as_bytes(path.as_os_str())).ok()
 }
 
-fn absolute(path: &Path) -> Result<CString, ViewError> {
-    relative(path).ok_or(ViewError::Nul)
+fn c_path(path: &Path) -> Result<CString, MountStepsError> {
+    to_c_string(path).ok_or(MountStepsError::Nul)
 }

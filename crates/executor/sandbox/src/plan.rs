@@ -11,25 +11,25 @@ use std::{
 
 /// What a command, or an operation on files, may use.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
-pub struct Plan {
+pub struct SandboxPlan {
     /// Files.
-    pub files: Files,
+    pub files: FileAccess,
     /// Network.
-    pub network: Network,
+    pub network: NetworkScope,
 }
 
 /// Which files may be used.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
-pub enum Files {
+pub enum FileAccess {
     /// All that the account may use.
     All,
     /// What the view shows.
-    View(View),
+    View(FileView),
 }
 
 /// Which network may be used.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub enum Network {
+pub enum NetworkScope {
     /// The host's.
     Host,
     /// None.
@@ -40,38 +40,39 @@ pub enum Network {
 ///
 /// The layer that is nearest above a path counts.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
-pub struct View {
-    /// What holds where no layer does: [`Access::Read`] or [`Access::Hidden`]. A root that may be
-    /// written is a layer for `/` above a base that may be read.
-    pub base: Access,
+pub struct FileView {
+    /// What holds where no layer does: [`PathAccess::Read`] or [`PathAccess::Hidden`]. A root that
+    /// may be written is a layer for `/` above a base that may be read.
+    pub base: PathAccess,
     /// What holds below some paths that exist: each path once, those above before those below, and
     /// none that says what holds anyway.
-    pub layers: Vec<Layer>,
-    /// What must not come to be: names that do not exist, or are symbolic links, in directories that
-    /// may be written. Each directory exists.
-    pub forbidden: Vec<Forbidden>,
+    pub layers: Vec<ViewLayer>,
+    /// What must not come to be: names that do not exist, or are symbolic links, in directories
+    /// that may be written. Each directory exists.
+    pub forbidden: Vec<ForbiddenName>,
     /// Symbolic links that a policy's own paths pass through (`/bin` on many hosts), so that a view
-    /// made from nothing has them, too: absolute path of the link, and what it says. Only those on the
-    /// way to readable or writable entries, each once, sorted. Empty if the base is [`Access::Read`].
+    /// made from nothing has them, too: absolute path of the link, and what it says. Only those on
+    /// the way to readable or writable entries, each once, sorted. Empty if the base is
+    /// [`PathAccess::Read`].
     pub links: Vec<(PathBuf, PathBuf)>,
 }
 
 /// What may be done with a path and everything below it.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
-pub struct Layer {
+pub struct ViewLayer {
     /// The path. It exists.
     pub path: PathBuf,
     /// What is there.
-    pub kind: Kind,
+    pub kind: PathKind,
     /// What may be done.
-    pub access: Access,
+    pub access: PathAccess,
 }
 
 /// What may be done with a path.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub enum Access {
-    /// Nothing. Where a layer says so, the path is there and cannot be read; where the base does, the
-    /// path is not there.
+pub enum PathAccess {
+    /// Nothing. Where a layer says so, the path is there and cannot be read; where the base does,
+    /// the path is not there.
     Hidden,
     /// Read it.
     Read,
@@ -81,7 +82,7 @@ pub enum Access {
 
 /// What is at a path.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub enum Kind {
+pub enum PathKind {
     /// A directory.
     Directory,
     /// Anything else.
@@ -90,17 +91,17 @@ pub enum Kind {
 
 /// A name that must not come to be.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct Forbidden {
+pub struct ForbiddenName {
     /// Where.
     pub directory: PathBuf,
     /// The name.
     pub name: OsString,
 }
 
-impl View {
+impl FileView {
     /// Tells what may be done with a path that holds no symbolic link.
-    pub fn access(&self, path: &Path) -> Access {
-        let above = |layer: &&Layer| path.starts_with(&layer.path);
+    pub fn access(&self, path: &Path) -> PathAccess {
+        let above = |layer: &&ViewLayer| path.starts_with(&layer.path);
         self.layers
             .iter()
             .filter(above)

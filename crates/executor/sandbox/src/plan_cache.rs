@@ -7,7 +7,7 @@
 //! same tick of the clock is excluded, because only directories that have not changed for a while are
 //! remembered. An unchanged directory has the same file under the same name, a file never becomes a
 //! directory or a link, and a link never says anything else. So every look would find what it found,
-//! and each path names the very file that it named: what hands are kept for ([`Key`]) holds as well.
+//! and each path names the very file that it named: what hands are kept for ([`WorkerKey`]) holds as well.
 //!
 //! What goes around directories has its own answer. Mounts: the kernel says when any has changed, and
 //! all is forgotten. File systems whose directories do not keep times, or change elsewhere: nothing
@@ -16,7 +16,7 @@
 //!
 //! Not here: how a plan is made (`policy`).
 //!
-//! [`Key`]: crate::files::Key
+//! [`WorkerKey`]: crate::files::Key
 //!
 //! The plans that are remembered.
 //!
@@ -39,79 +39,79 @@ use std::{
 use exec_wire::sandbox::Sandbox;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use self::evidence::{Evidence, Recorder};
+use self::evidence::{FactRecorder, PlanEvidence};
 use crate::{
-    facts::Facts,
-    files::Key,
-    plan::Plan,
-    policy::{Context, PolicyError, Purpose, resolve},
+    facts::FileFacts,
+    files::WorkerKey,
+    plan::SandboxPlan,
+    policy::{PolicyError, PolicyPurpose, ResolveContext, resolve},
 };
 
 /// A plan, and what a hand is kept for under it, if that is known already.
 #[derive(Clone, Debug)]
 pub struct Planned {
-    plan: Arc<Plan>,
-    key: Option<Arc<Key>>,
+    plan: Arc<SandboxPlan>,
+    key: Option<Arc<WorkerKey>>,
 }
 
 impl Planned {
     /// Returns the plan.
-    pub fn plan(&self) -> &Arc<Plan> {
+    pub fn plan(&self) -> &Arc<SandboxPlan> {
         &self.plan
     }
 
     /// Returns which files the plan's paths name, or looks.
-    pub(crate) fn key(&self) -> Arc<Key> {
-        let now = || Arc::new(Key::now(&self.plan));
+    pub(crate) fn key(&self) -> Arc<WorkerKey> {
+        let now = || Arc::new(WorkerKey::capture(&self.plan));
         self.key.clone().unwrap_or_else(now)
     }
 }
 
-impl From<Arc<Plan>> for Planned {
-    fn from(plan: Arc<Plan>) -> Self {
+impl From<Arc<SandboxPlan>> for Planned {
+    fn from(plan: Arc<SandboxPlan>) -> Self {
         Self { plan, key: None }
     }
 }
 
 /// Makes plans, and remembers the last ones. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Plans(Arc<Mutex<State>>);
+pub(crate) struct PlanCache(Arc<Mutex<CacheState>>);
 
 #[derive(Debug, Default)]
-struct State {
-    mounts: Mounts,
+struct CacheState {
+    mounts: MountMonitor,
     /// What `mounts` told when these were made.
-    mount_count: Option<u64>,
+    mount_generation: Option<u64>,
     /// The one that was used last is the first.
-    kept: VecDeque<Arc<Kept>>,
+    entries: VecDeque<Arc<PlanCacheEntry>>,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct PlanCacheEntry {
     sandbox: Sandbox,
-    context: Context,
-    evidence: Evidence,
-    planned: Planned,
+    context: ResolveContext,
+    evidence: PlanEvidence,
+    plan: Planned,
 }
 
-impl Plans {
+impl PlanCache {
     /// Returns the plan of a policy, if it is remembered and nothing has changed since.
     ///
     /// Looks at file systems of this machine only, which do not keep anybody waiting.
-    pub(crate) fn remembered(
+    pub(crate) fn lookup(
         &self,
         sandbox: &Sandbox,
-        context: &Context,
-        facts: &dyn Facts,
+        context: &ResolveContext,
+        facts: &dyn FileFacts,
     ) -> Option<Planned> {
         let mut state = self.lock();
-        state.count_mounts();
-        let kept = state.find(sandbox, context)?;
+        state.check_mounts();
+        let entry = state.find(sandbox, context)?;
         drop(state);
-        if kept.evidence.holds(facts) {
-            return Some(kept.planned.clone());
+        if entry.evidence.is_current(facts) {
+            return Some(entry.plan.clone());
         }
-        self.lock().forget(&kept);
+        self.lock().remove(&entry);
         None
     }
 
@@ -121,96 +121,98 @@ impl Plans {
     ///
     /// # Errors
     /// Fails as [`resolve`].
-    pub(crate) fn planned(
+    pub(crate) fn get_or_resolve(
         &self,
         sandbox: &Sandbox,
-        context: &Context,
-        facts: &dyn Facts,
+        context: &ResolveContext,
+        facts: &dyn FileFacts,
         now: Duration,
     ) -> Result<Planned, PolicyError> {
-        if let Some(planned) = self.remembered(sandbox, context, facts) {
-            return Ok(planned);
+        if let Some(plan) = self.lookup(sandbox, context, facts) {
+            return Ok(plan);
         }
-        let mount_count = self.lock().count_mounts();
-        let recorder = Recorder::new(facts, now);
+        let mount_generation = self.lock().check_mounts();
+        let recorder = FactRecorder::new(facts, now);
         let plan = Arc::new(resolve(sandbox, context, &recorder)?);
-        let planned = match context.purpose {
-            Purpose::Process => plan.into(),
-            Purpose::Files => {
-                for path in Key::paths(&plan) {
-                    recorder.rely_on(path);
+        let plan = match context.purpose {
+            PolicyPurpose::Process => plan.into(),
+            PolicyPurpose::Files => {
+                for path in WorkerKey::relevant_paths(&plan) {
+                    recorder.depend_on(path);
                 }
-                let key = Some(Arc::new(Key::now(&plan)));
+                let key = Some(Arc::new(WorkerKey::capture(&plan)));
                 Planned { plan, key }
             }
         };
         if let Some(evidence) = recorder.into_evidence()
             && is_small(sandbox)
         {
-            let kept = Kept {
+            let entry = PlanCacheEntry {
                 sandbox: sandbox.clone(),
                 context: context.clone(),
                 evidence,
-                planned: planned.clone(),
+                plan: plan.clone(),
             };
-            self.lock().keep(kept, mount_count);
+            self.lock().insert(entry, mount_generation);
         }
-        Ok(planned)
+        Ok(plan)
     }
 
     /// How many plans are remembered.
     #[cfg(test)]
     fn len(&self) -> usize {
-        self.lock().kept.len()
+        self.lock().entries.len()
     }
 
     /// Does as if a mount had changed.
     #[cfg(test)]
-    fn change_mounts(&self) {
-        self.lock().mounts.change();
+    fn simulate_mount_change(&self) {
+        self.lock().mounts.bump_generation();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, CacheState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl CacheState {
     /// Forgets everything if a mount has changed, or if that cannot be told.
-    fn count_mounts(&mut self) -> Option<u64> {
-        let count = self.mounts.count();
-        if count.is_none() || count != self.mount_count {
-            self.kept.clear();
+    fn check_mounts(&mut self) -> Option<u64> {
+        let generation = self.mounts.generation();
+        if generation.is_none() || generation != self.mount_generation {
+            self.entries.clear();
         }
-        self.mount_count = count;
-        count
+        self.mount_generation = generation;
+        generation
     }
 
-    fn find(&mut self, sandbox: &Sandbox, context: &Context) -> Option<Arc<Kept>> {
-        let is_it = |kept: &Arc<Kept>| kept.context == *context && kept.sandbox == *sandbox;
-        let place = self.kept.iter().position(is_it)?;
-        if place > 0 {
-            let kept = self.kept.remove(place)?;
-            self.kept.push_front(kept);
+    fn find(&mut self, sandbox: &Sandbox, context: &ResolveContext) -> Option<Arc<PlanCacheEntry>> {
+        let matches =
+            |entry: &Arc<PlanCacheEntry>| entry.context == *context && entry.sandbox == *sandbox;
+        let index = self.entries.iter().position(matches)?;
+        if index > 0 {
+            let entry = self.entries.remove(index)?;
+            self.entries.push_front(entry);
         }
-        self.kept.front().cloned()
+        self.entries.front().cloned()
     }
 
-    fn forget(&mut self, old: &Arc<Kept>) {
-        self.kept.retain(|kept| !Arc::ptr_eq(kept, old));
+    fn remove(&mut self, old: &Arc<PlanCacheEntry>) {
+        self.entries.retain(|entry| !Arc::ptr_eq(entry, old));
     }
 
     /// Remembers a plan that was begun when mounts were counted like this.
-    fn keep(&mut self, kept: Kept, mount_count: Option<u64>) {
-        let count = self.count_mounts();
-        if count.is_none() || count != mount_count {
+    fn insert(&mut self, entry: PlanCacheEntry, mount_generation: Option<u64>) {
+        let generation = self.check_mounts();
+        if generation.is_none() || generation != mount_generation {
             return;
         }
         // Two who asked at the same time have made the same twice.
-        let is_same = |old: &Kept| old.context == kept.context && old.sandbox == kept.sandbox;
-        self.kept.retain(|old| !is_same(old));
-        self.kept.truncate(MAX_PLANS - 1);
-        self.kept.push_front(Arc::new(kept));
+        let is_same =
+            |old: &PlanCacheEntry| old.context == entry.context && old.sandbox == entry.sandbox;
+        self.entries.retain(|old| !is_same(old));
+        self.entries.truncate(MAX_PLANS - 1);
+        self.entries.push_front(Arc::new(entry));
     }
 }
 
@@ -229,30 +231,30 @@ const MAX_POLICY_BYTES: usize = 64 << 10;
 /// One call for all paths: a mount over a name does not touch the directory that the name is in, so
 /// each name that was looked for would have to be looked at again to see it.
 #[derive(Debug, Default)]
-struct Mounts {
+struct MountMonitor {
     table: Option<File>,
-    count: u64,
+    generation: u64,
 }
 
-impl Mounts {
+impl MountMonitor {
     /// Returns a number that is another one if a mount has changed since the last call. `None`: it
     /// cannot be told.
-    fn count(&mut self) -> Option<u64> {
+    fn generation(&mut self) -> Option<u64> {
         let table = match &mut self.table {
             Some(table) => table,
             // The kernel tells of changes since it was opened.
             none => none.insert(File::open("/proc/self/mountinfo").ok()?),
         };
         if has_changed(table.as_fd())? {
-            self.count += 1;
+            self.generation += 1;
         }
-        Some(self.count)
+        Some(self.generation)
     }
 
     /// Does as if a mount had changed.
     #[cfg(test)]
-    fn change(&mut self) {
-        self.count += 1;
+    fn bump_generation(&mut self) {
+        self.generation += 1;
     }
 }
 

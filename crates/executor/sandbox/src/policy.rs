@@ -1,6 +1,6 @@
 //! From a policy to a plan: what the `sandbox` object of a request comes to on this host.
 //!
-//! Pure: everything about the host comes through [`Facts`](crate::facts::Facts), and the same
+//! Pure: everything about the host comes through [`FileFacts`](crate::facts::Facts), and the same
 //! facts make the same plan. Invariant: a plan never allows what the policy does not; what cannot
 //! be told is treated as if it were the worst. Not here: how a plan is enforced.
 //!
@@ -23,7 +23,7 @@ pub(crate) mod reference_model;
 mod tests;
 
 pub use self::{
-    error::{GlobFault, Member, PolicyError},
+    error::{GlobFault, PolicyError, PolicyMember},
     file_restrictions::{reads_everything, writes_everything},
 };
 
@@ -36,19 +36,19 @@ use std::{
 use exec_wire::{path_uri::PathUri, sandbox::Sandbox};
 
 use self::{
-    access_rules::{Rules, protect_kernel, protect_metadata},
-    entry_targets::Targets,
-    file_restrictions::{Restrictions, restrictions},
+    access_rules::{AccessRules, protect_kernel, protect_metadata},
+    entry_targets::EntryTargets,
+    file_restrictions::{FileRestrictions, restrictions},
     glob_scan::scan,
-    path_trace::{End, Paths, Trace},
+    path_trace::{PathTrace, PathTracer, TraceEnd},
 };
 use crate::{
-    facts::Facts,
-    plan::{Access, Files, Network, Plan, View},
+    facts::FileFacts,
+    plan::{FileAccess, FileView, NetworkScope, PathAccess, SandboxPlan},
 };
 
 /// What nearly every program reads, where it exists: as the stock server.
-const MINIMAL: [&str; 8] = [
+const MINIMAL_PATHS: [&str; 8] = [
     "/bin",
     "/sbin",
     "/usr",
@@ -69,56 +69,56 @@ const MINIMAL: [&str; 8] = [
 /// not exist and cannot come to be.
 pub fn resolve(
     sandbox: &Sandbox,
-    context: &Context,
-    facts: &dyn Facts,
-) -> Result<Plan, PolicyError> {
+    context: &ResolveContext,
+    facts: &dyn FileFacts,
+) -> Result<SandboxPlan, PolicyError> {
     let network = match context.purpose {
-        Purpose::Process => file_restrictions::network(sandbox),
-        Purpose::Files => Network::None,
+        PolicyPurpose::Process => file_restrictions::network(sandbox),
+        PolicyPurpose::Files => NetworkScope::None,
     };
     let restrictions = restrictions(sandbox);
-    if let Some(Restrictions { entries, .. }) = restrictions {
+    if let Some(FileRestrictions { entries, .. }) = restrictions {
         if entries.len() > MAX_ENTRIES {
             return Err(PolicyError::TooManyEntries(entries.len()));
         }
         for (index, entry) in entries.iter().enumerate() {
-            entry_targets::check(index, entry)?;
+            entry_targets::check_entry(index, entry)?;
         }
     }
     file_restrictions::check_platform(sandbox)?;
     let files = match restrictions {
         Some(restrictions) if !writes_everything(sandbox) => {
-            let surroundings = Surroundings::of(sandbox, context)?;
-            Files::View(view(restrictions, &surroundings, context, facts)?)
+            let roots = PolicyRoots::of(sandbox, context)?;
+            FileAccess::View(view(restrictions, &roots, context, facts)?)
         }
-        Some(_) | None => Files::All,
+        Some(_) | None => FileAccess::All,
     };
-    Ok(Plan { files, network })
+    Ok(SandboxPlan { files, network })
 }
 
 fn view(
-    restrictions: Restrictions<'_>,
-    surroundings: &Surroundings,
-    context: &Context,
-    facts: &dyn Facts,
-) -> Result<View, PolicyError> {
-    let mut paths = Paths::new(facts);
-    let targets = Targets::of(restrictions.entries, surroundings, context, &mut paths)?;
-    let trace = |(path, access): &(PathBuf, Access)| (paths.trace(path), *access);
-    let mut rules = rules(targets.paths.iter().map(trace).collect());
-    deny_matches(&targets, &restrictions, context, &mut rules, &mut paths)?;
-    if targets.minimal || context.purpose == Purpose::Files {
-        for path in MINIMAL {
-            rules.add_default(&paths.trace(Path::new(path)));
+    restrictions: FileRestrictions<'_>,
+    roots: &PolicyRoots,
+    context: &ResolveContext,
+    facts: &dyn FileFacts,
+) -> Result<FileView, PolicyError> {
+    let mut tracer = PathTracer::new(facts);
+    let targets = EntryTargets::of(restrictions.entries, roots, context, &mut tracer)?;
+    let trace = |(path, access): &(PathBuf, PathAccess)| (tracer.trace(path), *access);
+    let mut rules = entry_rules(targets.paths.iter().map(trace).collect());
+    deny_matches(&targets, &restrictions, context, &mut rules, &mut tracer)?;
+    if targets.minimal || context.purpose == PolicyPurpose::Files {
+        for path in MINIMAL_PATHS {
+            rules.add_platform_default(&tracer.trace(Path::new(path)));
         }
     }
     for path in &context.always_readable {
-        rules.add_needed(&paths.trace(path));
+        rules.add_required(&tracer.trace(path));
     }
-    protect_metadata(&mut rules, &mut paths);
-    protect_kernel(&mut rules, &mut paths);
+    protect_metadata(&mut rules, &mut tracer);
+    protect_kernel(&mut rules, &mut tracer);
     for path in context.protected.iter() {
-        rules.close(&paths.trace(path));
+        rules.protect_always(&tracer.trace(path));
     }
     rules.into_view()
 }
@@ -129,75 +129,75 @@ fn view(
 /// its directory for temporary files, say. So nothing is allowed by such a link; what it takes away is
 /// taken away all the same. Whether a link can be replaced is told as if all links counted, so that
 /// no order of them matters.
-fn rules(entries: Vec<(Trace, Access)>) -> Rules {
-    let mut all = Rules::default();
+fn entry_rules(entries: Vec<(PathTrace, PathAccess)>) -> AccessRules {
+    let mut all = AccessRules::default();
     for (trace, access) in &entries {
         all.add(trace.clone(), *access);
     }
-    let replaceable = |trace: &Trace| {
+    let is_replaceable = |trace: &PathTrace| {
         let mut places = trace.links.iter().map(|link| &link.place.directory);
-        places.any(|directory| all.access(directory) == Access::Write)
+        places.any(|directory| all.access(directory) == PathAccess::Write)
     };
-    let (doubtful, plain): (Vec<_>, Vec<_>) = entries
+    let (replaceable, plain): (Vec<_>, Vec<_>) = entries
         .into_iter()
-        .partition(|(trace, access)| *access != Access::Hidden && replaceable(trace));
-    if doubtful.is_empty() {
+        .partition(|(trace, access)| *access != PathAccess::Hidden && is_replaceable(trace));
+    if replaceable.is_empty() {
         return all;
     }
-    let mut rules = Rules::default();
+    let mut rules = AccessRules::default();
     for (trace, access) in plain {
         rules.add(trace, access);
     }
-    let (writing, reading): (Vec<_>, Vec<_>) = doubtful
+    let (writing, reading): (Vec<_>, Vec<_>) = replaceable
         .into_iter()
-        .partition(|(_, access)| *access == Access::Write);
+        .partition(|(_, access)| *access == PathAccess::Write);
     for (trace, _) in reading {
         rules.protect(&trace);
     }
     for (trace, _) in writing {
-        rules.add_doubtful(trace);
+        rules.add_replaceable_write(trace);
     }
     rules
 }
 
 /// Denies what globs match.
 fn deny_matches(
-    targets: &Targets,
-    restrictions: &Restrictions<'_>,
-    context: &Context,
-    rules: &mut Rules,
-    paths: &mut Paths<'_>,
+    targets: &EntryTargets,
+    restrictions: &FileRestrictions<'_>,
+    context: &ResolveContext,
+    rules: &mut AccessRules,
+    tracer: &mut PathTracer<'_>,
 ) -> Result<(), PolicyError> {
     let mut allowed = rules.allowed_paths();
     for path in &context.always_readable {
-        if let End::There { path, .. } = paths.trace(path).end {
+        if let TraceEnd::Exists { path, .. } = tracer.trace(path).end {
             allowed.insert(path);
         }
     }
-    let matches = scan(&targets.globs, restrictions.depth, &allowed, paths)?;
+    let matches = scan(&targets.globs, restrictions.depth, &allowed, tracer)?;
     for trace in &matches.bases {
-        rules.add_base(trace);
+        rules.add_glob_base(trace);
     }
     for path in &matches.links {
-        rules.add(paths.trace(path), Access::Hidden);
+        rules.add(tracer.trace(path), PathAccess::Hidden);
     }
-    for directory in matches.sealed {
-        rules.seal(directory, Access::Hidden);
+    for directory in matches.unreadable {
+        rules.cap_access(directory, PathAccess::Hidden);
     }
     for (path, kind) in matches.plain {
         let (named, links) = (path.clone(), Vec::new());
-        let end = End::There { path, kind };
-        let trace = Trace { named, links, end };
-        rules.add(trace, Access::Hidden);
+        let end = TraceEnd::Exists { path, kind };
+        let trace = PathTrace { named, links, end };
+        rules.add(trace, PathAccess::Hidden);
     }
     Ok(())
 }
 
 /// What a policy is resolved for.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Context {
+pub struct ResolveContext {
     /// Whom it encloses.
-    pub purpose: Purpose,
+    pub purpose: PolicyPurpose,
     /// The command's directory, or the server's for operations on files. Absolute.
     pub cwd: PathBuf,
     /// `TMPDIR` of the enclosed command.
@@ -213,7 +213,7 @@ pub struct Context {
 
 /// Whom a policy encloses.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub enum Purpose {
+pub enum PolicyPurpose {
     /// A command.
     Process,
     /// Operations on files.
@@ -222,29 +222,29 @@ pub enum Purpose {
 
 /// What the policy's own members say about its surroundings.
 #[derive(Debug)]
-struct Surroundings {
+struct PolicyRoots {
     /// What relative globs relate to. Absent: nobody said.
     cwd: Option<PathBuf>,
     /// What project roots stand for.
     workspace_roots: Vec<PathBuf>,
 }
 
-impl Surroundings {
+impl PolicyRoots {
     /// Reads them, `policyContext` first.
-    fn of(sandbox: &Sandbox, context: &Context) -> Result<Self, PolicyError> {
+    fn of(sandbox: &Sandbox, context: &ResolveContext) -> Result<Self, PolicyError> {
         let inner = sandbox.policy_context.as_ref();
         let inner_cwd = inner.and_then(|inner| inner.cwd.as_ref());
         let cwd = inner_cwd
-            .map(|cwd| (Member::ContextCwd, cwd))
-            .or(sandbox.cwd.as_ref().map(|cwd| (Member::Cwd, cwd)));
+            .map(|cwd| (PolicyMember::ContextCwd, cwd))
+            .or(sandbox.cwd.as_ref().map(|cwd| (PolicyMember::Cwd, cwd)));
         let cwd = match (cwd, context.purpose) {
             (Some((member, cwd)), _) => Some(native(member, cwd)?),
-            (None, Purpose::Process) => Some(context.cwd.clone()),
-            (None, Purpose::Files) => None,
+            (None, PolicyPurpose::Process) => Some(context.cwd.clone()),
+            (None, PolicyPurpose::Files) => None,
         };
-        let (member, roots): (fn(usize) -> Member, _) = match inner {
-            Some(inner) => (Member::ContextWorkspaceRoot, &inner.workspace_roots),
-            None => (Member::WorkspaceRoot, &sandbox.workspace_roots),
+        let (member, roots): (fn(usize) -> PolicyMember, _) = match inner {
+            Some(inner) => (PolicyMember::ContextWorkspaceRoot, &inner.workspace_roots),
+            None => (PolicyMember::WorkspaceRoot, &sandbox.workspace_roots),
         };
         if roots.len() > MAX_WORKSPACE_ROOTS {
             return Err(PolicyError::TooManyWorkspaceRoots(roots.len()));
@@ -259,7 +259,7 @@ impl Surroundings {
 }
 
 /// Returns the path on this host that a member names.
-fn native(member: Member, uri: &PathUri) -> Result<PathBuf, PolicyError> {
+fn native(member: PolicyMember, uri: &PathUri) -> Result<PathBuf, PolicyError> {
     let path = uri
         .to_native()
         .map_err(|error| PolicyError::Path { member, error })?;

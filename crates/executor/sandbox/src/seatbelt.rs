@@ -10,20 +10,20 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::plan::{Access, Files, Kind, Network, Plan, View};
+use crate::plan::{FileAccess, FileView, NetworkScope, PathAccess, PathKind, SandboxPlan};
 
 #[cfg(test)]
 mod tests;
 
 /// Applies a profile and becomes the command.
-const LAUNCHER: &str = "/usr/bin/sandbox-exec";
+const SANDBOX_EXEC: &str = "/usr/bin/sandbox-exec";
 
 /// What looking at a file and running it takes.
-const READ: &str = "file-read* file-map-executable process-exec*";
+const READ_OPERATIONS: &str = "file-read* file-map-executable process-exec*";
 
 /// What commands need beside files: to start others and govern those, facts about the machine, the
 /// account's name, terminals of their own, and semaphores that several languages build upon.
-const BASICS: &str = r#"(allow process-fork)
+const BASE_RULES: &str = r#"(allow process-fork)
 (allow process-info* (target same-sandbox))
 (allow signal (target same-sandbox))
 (allow sysctl-read)
@@ -35,7 +35,7 @@ const BASICS: &str = r#"(allow process-fork)
 "#;
 
 /// What starts any program, where nothing is there that the plan does not name.
-const LOADER: &str = r#"  (literal "/")
+const LOADER_PATHS: &str = r#"  (literal "/")
   (subpath "/System/Library")
   (subpath "/System/Volumes/Preboot/Cryptexes")
   (subpath "/usr/lib")
@@ -43,7 +43,7 @@ const LOADER: &str = r#"  (literal "/")
 "#;
 
 /// Devices that hold nothing.
-const DEVICES: &str = r#"(allow file-read* file-write* file-ioctl
+const DEVICE_RULES: &str = r#"(allow file-read* file-write* file-ioctl
   (literal "/dev/null")
   (literal "/dev/zero")
   (literal "/dev/random")
@@ -55,7 +55,7 @@ const DEVICES: &str = r#"(allow file-read* file-write* file-ioctl
 "#;
 
 /// What the host's network takes beside sockets: names, and what certificates are trusted.
-const NETWORK: &str = r#"(allow network*)
+const NETWORK_RULES: &str = r#"(allow network*)
 (allow system-socket)
 (allow mach-lookup
   (global-name "com.apple.SystemConfiguration.configd")
@@ -68,7 +68,7 @@ const NETWORK: &str = r#"(allow network*)
 /// Why a plan has no profile.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum ProfileError {
+pub enum SeatbeltError {
     /// Host: a profile is text, and so are all names of macOS; this path is not.
     #[error("path {0:?} is not UTF-8 and cannot be written into a profile")]
     NotText(PathBuf),
@@ -78,22 +78,22 @@ pub enum ProfileError {
 ///
 /// # Errors
 /// Fails if a path of the plan cannot be written down.
-pub fn profile(plan: &Plan) -> Result<String, ProfileError> {
+pub fn profile(plan: &SandboxPlan) -> Result<String, SeatbeltError> {
     let mut text = String::from("(version 1)\n");
     match &plan.files {
-        Files::All => {
+        FileAccess::All => {
             text.push_str("(allow default)\n");
-            if plan.network == Network::None {
+            if plan.network == NetworkScope::None {
                 text.push_str("(deny network*)\n");
             }
         }
-        Files::View(view) => {
+        FileAccess::View(view) => {
             text.push_str("(deny default)\n");
-            text.push_str(BASICS);
+            text.push_str(BASE_RULES);
             push_view(&mut text, view)?;
-            text.push_str(DEVICES);
-            if plan.network == Network::Host {
-                text.push_str(NETWORK);
+            text.push_str(DEVICE_RULES);
+            if plan.network == NetworkScope::Host {
+                text.push_str(NETWORK_RULES);
             }
         }
     }
@@ -102,47 +102,55 @@ pub fn profile(plan: &Plan) -> Result<String, ProfileError> {
 
 /// Returns the command that runs another under a profile.
 pub fn command<A: AsRef<OsStr>>(profile: &str, argv: impl IntoIterator<Item = A>) -> Vec<OsString> {
-    let launch = [LAUNCHER, "-p", profile, "--"].map(OsString::from);
+    let launch = [SANDBOX_EXEC, "-p", profile, "--"].map(OsString::from);
     let argv = argv.into_iter().map(|arg| arg.as_ref().to_owned());
     launch.into_iter().chain(argv).collect()
 }
 
-fn push_view(text: &mut String, view: &View) -> Result<(), ProfileError> {
+fn push_view(text: &mut String, view: &FileView) -> Result<(), SeatbeltError> {
     match view.base {
-        Access::Read | Access::Write => push_line(text, &format!("(allow {READ})")),
-        Access::Hidden => {
-            push_line(text, &format!("(allow {READ}"));
-            text.push_str(LOADER);
-            for path in passed(view) {
-                let path = quoted(path)?;
+        PathAccess::Read | PathAccess::Write => {
+            push_line(text, &format!("(allow {READ_OPERATIONS})"))
+        }
+        PathAccess::Hidden => {
+            push_line(text, &format!("(allow {READ_OPERATIONS}"));
+            text.push_str(LOADER_PATHS);
+            for path in traversed_directories(view) {
+                let path = quote(path)?;
                 push_line(
                     text,
                     &format!("(allow file-read-metadata (literal {path}))"),
                 );
             }
             for (link, _) in &view.links {
-                let link = quoted(link)?;
+                let link = quote(link)?;
                 push_line(text, &format!("(allow file-read* (literal {link}))"));
             }
         }
     }
     for layer in &view.layers {
-        let path = quoted(&layer.path)?;
+        let path = quote(&layer.path)?;
         let place = match layer.kind {
-            Kind::Directory => format!("(subpath {path})"),
-            Kind::File => format!("(literal {path})"),
+            PathKind::Directory => format!("(subpath {path})"),
+            PathKind::File => format!("(literal {path})"),
         };
         match layer.access {
-            Access::Hidden => push_line(text, &format!("(deny {READ} file-write* {place})")),
-            Access::Read => {
-                push_line(text, &format!("(allow {READ} {place})"));
+            PathAccess::Hidden => push_line(
+                text,
+                &format!("(deny {READ_OPERATIONS} file-write* {place})"),
+            ),
+            PathAccess::Read => {
+                push_line(text, &format!("(allow {READ_OPERATIONS} {place})"));
                 push_line(text, &format!("(deny file-write* {place})"));
             }
-            Access::Write => push_line(text, &format!("(allow {READ} file-write* {place})")),
+            PathAccess::Write => push_line(
+                text,
+                &format!("(allow {READ_OPERATIONS} file-write* {place})"),
+            ),
         }
     }
     for name in &view.forbidden {
-        let path = quoted(&name.directory.join(&name.name))?;
+        let path = quote(&name.directory.join(&name.name))?;
         push_line(
             text,
             &format!("(deny file-write* (literal {path}) (subpath {path}))"),
@@ -150,52 +158,52 @@ fn push_view(text: &mut String, view: &View) -> Result<(), ProfileError> {
     }
     // Rules are about names. A directory above must keep its own, or what is below would have one
     // that no rule is about.
-    for path in fixed(view) {
-        let path = quoted(path)?;
+    for path in pinned_directories(view) {
+        let path = quote(path)?;
         push_line(text, &format!("(deny file-write-unlink (literal {path}))"));
     }
     Ok(())
 }
 
 /// Returns the directories on the way to layers that are not there otherwise.
-fn passed(view: &View) -> BTreeSet<&Path> {
+fn traversed_directories(view: &FileView) -> BTreeSet<&Path> {
     let layers = view.layers.iter().map(|layer| layer.path.as_path());
     let links = view.links.iter().map(|(link, _)| link.as_path());
     layers
         .chain(links)
         .flat_map(|path| path.ancestors().skip(1))
-        .filter(|above| view.access(above) == Access::Hidden)
+        .filter(|above| view.access(above) == PathAccess::Hidden)
         .collect()
 }
 
 /// Returns the writable directories above something that is not writable.
-fn fixed(view: &View) -> BTreeSet<&Path> {
+fn pinned_directories(view: &FileView) -> BTreeSet<&Path> {
     let layers = view.layers.iter();
     let narrower = layers
-        .filter(|layer| layer.access != Access::Write)
+        .filter(|layer| layer.access != PathAccess::Write)
         .flat_map(|layer| layer.path.ancestors().skip(1));
     let forbidden = view.forbidden.iter();
     let guarded = forbidden.flat_map(|name| name.directory.ancestors());
     narrower
         .chain(guarded)
-        .filter(|above| view.access(above) == Access::Write)
+        .filter(|above| view.access(above) == PathAccess::Write)
         .collect()
 }
 
 /// Returns a path as a string of the profile's language.
-fn quoted(path: &Path) -> Result<String, ProfileError> {
+fn quote(path: &Path) -> Result<String, SeatbeltError> {
     let text = path.to_str();
-    let text = text.ok_or_else(|| ProfileError::NotText(path.to_owned()))?;
-    let mut quoted = String::with_capacity(text.len() + 2);
-    quoted.push('"');
-    for letter in text.chars() {
-        if matches!(letter, '\\' | '"') {
-            quoted.push('\\');
+    let text = text.ok_or_else(|| SeatbeltError::NotText(path.to_owned()))?;
+    let mut quote = String::with_capacity(text.len() + 2);
+    quote.push('"');
+    for character in text.chars() {
+        if matches!(character, '\\' | '"') {
+            quote.push('\\');
         }
-        quoted.push(letter);
+        quote.push(character);
     }
-    quoted.push('"');
-    Ok(quoted)
+    quote.push('"');
+    Ok(quote)
 }
 
 fn push_line(text: &mut String, line: &str) {

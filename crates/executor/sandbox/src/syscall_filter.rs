@@ -11,26 +11,26 @@ mod tests;
 
 use exec_spawn::enclosure::Instruction;
 
-use self::assembler::{Check, Rule, Verdict, assemble};
+use self::assembler::{ArgumentCheck, FilterRule, FilterVerdict, assemble};
 
 /// What a filter is for.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub struct Filter {
+pub struct FilterSpec {
     /// Which sockets there are.
-    pub sockets: Sockets,
+    pub sockets: SocketAccess,
     /// The host's files and queues are the command's, too, because it has no namespaces for them:
     /// nothing about a file may be changed that Landlock does not look at, and nothing be reached that has
     /// a key instead of a path.
-    pub on_the_host: bool,
+    pub shares_host_files: bool,
     /// The host's processes can be named: none may be slowed down or limited.
-    pub among_others: bool,
+    pub shares_host_processes: bool,
     /// Calls that make something are the broker's.
     pub brokered: bool,
 }
 
 /// Which sockets there are.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum Sockets {
+pub enum SocketAccess {
     /// Those of the host's network.
     Host,
     /// Connected pairs only.
@@ -43,19 +43,19 @@ pub enum Sockets {
 }
 
 /// Makes the program of a filter.
-pub fn filter(filter: Filter) -> Vec<Instruction> {
+pub fn build_filter(filter: FilterSpec) -> Vec<Instruction> {
     let mut rules = Vec::new();
-    always(&mut rules);
-    sockets(filter.sockets, &mut rules);
-    if filter.on_the_host {
-        attributes(&mut rules);
-        keys(&mut rules);
+    add_base_rules(&mut rules);
+    add_socket_rules(filter.sockets, &mut rules);
+    if filter.shares_host_files {
+        add_attribute_rules(&mut rules);
+        add_ipc_rules(&mut rules);
     }
-    if filter.among_others {
-        others(&mut rules);
+    if filter.shares_host_processes {
+        add_process_rules(&mut rules);
     }
     if filter.brokered {
-        brokered(&mut rules);
+        add_broker_rules(&mut rules);
     }
     assemble(&rules)
 }
@@ -73,7 +73,7 @@ const NEW_NAMESPACES: u32 = (libc::CLONE_NEWNS
 /// `CLONE_NEWTIME`, for `unshare` only: in `clone` the bit is part of the signal.
 const NEW_TIME: u32 = 0x80;
 
-fn always(rules: &mut Vec<Rule>) {
+fn add_base_rules(rules: &mut Vec<FilterRule>) {
     let refused = [
         // Other processes' memory and descriptors: theirs may lead out.
         libc::SYS_ptrace,
@@ -129,22 +129,22 @@ fn always(rules: &mut Vec<Rule>) {
         libc::SYS_vhangup,
     ];
     rules.extend(refused.map(|call| refuse(call, Vec::new())));
-    rules.extend(NEWER.map(|call| refuse(call, Vec::new())));
+    rules.extend(NEWER_CALLS.map(|call| refuse(call, Vec::new())));
     #[cfg(target_arch = "x86_64")]
     rules.extend([libc::SYS_iopl, libc::SYS_ioperm].map(|call| refuse(call, Vec::new())));
     // New namespaces: with one of users comes every capability inside it.
-    let any = |argument, mask| vec![Check::AnyOf { argument, mask }];
+    let any = |argument, mask| vec![ArgumentCheck::AnyBit { argument, mask }];
     rules.push(refuse(libc::SYS_unshare, any(0, NEW_NAMESPACES)));
     rules.push(refuse(libc::SYS_clone, any(0, NEW_NAMESPACES & !NEW_TIME)));
     // Its flags are in memory, where a filter does not see them. Libraries then use `clone`.
-    rules.push(Rule {
+    rules.push(FilterRule {
         call: libc::SYS_clone3,
-        when: Vec::new(),
-        verdict: Verdict::Fail(libc::ENOSYS),
+        checks: Vec::new(),
+        verdict: FilterVerdict::Fail(libc::ENOSYS),
     });
     // Typing into a terminal on somebody's behalf.
     for request in [TIOCSTI, TIOCLINUX] {
-        rules.push(refuse(libc::SYS_ioctl, vec![is(1, u32::MAX, request)]));
+        rules.push(refuse(libc::SYS_ioctl, vec![equals(1, u32::MAX, request)]));
     }
 }
 
@@ -152,12 +152,12 @@ fn always(rules: &mut Vec<Rule>) {
 /// namespaces of others: the same on every architecture. The other calls from `statmount` (457) to
 /// `file_setattr` (469) stay allowed: they read what `/proc` shows as well, act on the caller alone
 /// (`lsm_set_self_attr`, `mseal`), or change attributes, which mounts or [`NEWER_ATTRIBUTES`] govern.
-const NEWER: [i64; 2] = [467, 470];
+const NEWER_CALLS: [i64; 2] = [467, 470];
 
 const TIOCSTI: u32 = 0x5412;
 const TIOCLINUX: u32 = 0x541c;
 /// The type of a socket without its flags.
-const TYPE: u32 = 0xf;
+const SOCKET_TYPE: u32 = 0xf;
 const UNIX: u32 = libc::AF_UNIX.cast_unsigned();
 const INTERNET: [u32; 2] = [
     libc::AF_INET.cast_unsigned(),
@@ -165,66 +165,69 @@ const INTERNET: [u32; 2] = [
 ];
 const NETLINK: u32 = libc::AF_NETLINK.cast_unsigned();
 
-fn sockets(sockets: Sockets, rules: &mut Vec<Rule>) {
-    let pairs = |rules: &mut Vec<Rule>| {
+fn add_socket_rules(sockets: SocketAccess, rules: &mut Vec<FilterRule>) {
+    let pairs = |rules: &mut Vec<FilterRule>| {
         for call in [libc::SYS_socket, libc::SYS_socketpair] {
-            rules.push(refuse(call, vec![is_not(0, u32::MAX, UNIX)]));
+            rules.push(refuse(call, vec![differs(0, u32::MAX, UNIX)]));
             // A datagram can be sent to any socket of the host's, also from one of a pair.
             for kind in [libc::SOCK_DGRAM, libc::SOCK_RAW] {
-                rules.push(refuse(call, vec![is(1, TYPE, kind.cast_unsigned())]));
+                rules.push(refuse(
+                    call,
+                    vec![equals(1, SOCKET_TYPE, kind.cast_unsigned())],
+                ));
             }
         }
     };
     match sockets {
-        Sockets::Pairs => {
+        SocketAccess::Pairs => {
             pairs(rules);
-            let reach_out = [
+            let connecting = [
                 libc::SYS_connect,
                 libc::SYS_bind,
                 libc::SYS_listen,
                 libc::SYS_accept,
                 libc::SYS_accept4,
             ];
-            rules.extend(reach_out.map(|call| refuse(call, Vec::new())));
-            let to_somebody = vec![Check::Points { argument: 4 }];
-            rules.push(refuse(libc::SYS_sendto, to_somebody));
+            rules.extend(connecting.map(|call| refuse(call, Vec::new())));
+            let has_address = vec![ArgumentCheck::NonNull { argument: 4 }];
+            rules.push(refuse(libc::SYS_sendto, has_address));
         }
-        Sockets::Host => {
+        SocketAccess::Host => {
             // What is left has no use for an account without capabilities, but a history of holes.
-            let mut others = vec![is_not(0, u32::MAX, UNIX), is_not(0, u32::MAX, NETLINK)];
-            others.extend(INTERNET.map(|family| is_not(0, u32::MAX, family)));
+            let mut others = vec![differs(0, u32::MAX, UNIX), differs(0, u32::MAX, NETLINK)];
+            others.extend(INTERNET.map(|family| differs(0, u32::MAX, family)));
             rules.push(refuse(libc::SYS_socket, others));
             rules.push(refuse(
                 libc::SYS_socket,
                 // Routes and addresses may be read; the rest of netlink configures the host.
-                vec![is(0, u32::MAX, NETLINK), is_not(2, u32::MAX, 0)],
+                vec![equals(0, u32::MAX, NETLINK), differs(2, u32::MAX, 0)],
             ));
             let raw = libc::SOCK_RAW.cast_unsigned();
             rules.extend(INTERNET.map(|family| {
                 refuse(
                     libc::SYS_socket,
-                    vec![is(0, u32::MAX, family), is(1, TYPE, raw)],
+                    vec![equals(0, u32::MAX, family), equals(1, SOCKET_TYPE, raw)],
                 )
             }));
         }
-        Sockets::Internet { unix } => {
-            let mut others: Vec<Check> =
-                INTERNET.map(|family| is_not(0, u32::MAX, family)).to_vec();
+        SocketAccess::Internet { unix } => {
+            let mut others: Vec<ArgumentCheck> =
+                INTERNET.map(|family| differs(0, u32::MAX, family)).to_vec();
             if unix {
-                others.push(is_not(0, u32::MAX, UNIX));
+                others.push(differs(0, u32::MAX, UNIX));
             }
             rules.push(refuse(libc::SYS_socket, others));
             rules.push(refuse(
                 libc::SYS_socket,
-                vec![is(1, TYPE, libc::SOCK_RAW.cast_unsigned())],
+                vec![equals(1, SOCKET_TYPE, libc::SOCK_RAW.cast_unsigned())],
             ));
             rules.push(refuse(
                 libc::SYS_socketpair,
-                vec![is_not(0, u32::MAX, UNIX)],
+                vec![differs(0, u32::MAX, UNIX)],
             ));
             if !unix {
                 for kind in [libc::SOCK_DGRAM, libc::SOCK_RAW] {
-                    let kind = is(1, TYPE, kind.cast_unsigned());
+                    let kind = equals(1, SOCKET_TYPE, kind.cast_unsigned());
                     rules.push(refuse(libc::SYS_socketpair, vec![kind]));
                 }
             }
@@ -237,7 +240,7 @@ const NEWER_ATTRIBUTES: [i64; 4] = [452, 463, 466, 469];
 /// Requests that change a file through a descriptor that only reads: `FS_IOC_SETFLAGS`,
 /// `FS_IOC_SETVERSION`, `FS_IOC_FSSETXATTR`, `FS_IOC_ENABLE_VERITY`, and those that set an encryption
 /// policy or its keys.
-const SETTING: [u32; 8] = [
+const SETTING_REQUESTS: [u32; 8] = [
     0x4008_6602,
     0x4008_7602,
     0x401c_5820,
@@ -248,12 +251,12 @@ const SETTING: [u32; 8] = [
     0xc040_6619,
 ];
 /// The kind of every request of btrfs: it has subvolumes made and removed.
-const BTRFS: u32 = 0x9400;
-const KIND: u32 = 0xff00;
+const BTRFS_REQUESTS: u32 = 0x9400;
+const REQUEST_TYPE: u32 = 0xff00;
 /// Those that every file system has: `FICLONE`, `FICLONERANGE` and `FIDEDUPERANGE`.
-const CLONING: [u32; 3] = [0x4004_9409, 0x4020_940d, 0xc018_9436];
+const CLONE_REQUESTS: [u32; 3] = [0x4004_9409, 0x4020_940d, 0xc018_9436];
 
-fn attributes(rules: &mut Vec<Rule>) {
+fn add_attribute_rules(rules: &mut Vec<FilterRule>) {
     let everywhere = [
         libc::SYS_fchmod,
         libc::SYS_fchmodat,
@@ -280,38 +283,40 @@ fn attributes(rules: &mut Vec<Rule>) {
     let older = [];
     let calls = everywhere.into_iter().chain(older).chain(NEWER_ATTRIBUTES);
     // As on a read-only mount, which this stands for.
-    let read_only = Verdict::Fail(libc::EROFS);
-    rules.extend(calls.map(|call| Rule {
+    let read_only = FilterVerdict::Fail(libc::EROFS);
+    rules.extend(calls.map(|call| FilterRule {
         call,
-        when: Vec::new(),
+        checks: Vec::new(),
         verdict: read_only,
     }));
-    let setting = SETTING.map(|request| is(1, u32::MAX, request));
-    let setting = setting.into_iter().chain([is(1, KIND, BTRFS)]);
-    rules.extend(setting.map(|request| Rule {
+    let requests = SETTING_REQUESTS.map(|request| equals(1, u32::MAX, request));
+    let requests = requests
+        .into_iter()
+        .chain([equals(1, REQUEST_TYPE, BTRFS_REQUESTS)]);
+    rules.extend(requests.map(|request| FilterRule {
         call: libc::SYS_ioctl,
-        when: vec![request],
+        checks: vec![request],
         verdict: read_only,
     }));
 }
 
 /// The argument that says to whom a priority belongs: all processes of the account.
-const OF_ACCOUNT: u32 = 2;
-const IO_OF_ACCOUNT: u32 = 3;
+const WHO_USER: u32 = 2;
+const IO_WHO_USER: u32 = 3;
 
-fn others(rules: &mut Vec<Rule>) {
+fn add_process_rules(rules: &mut Vec<FilterRule>) {
     // Limits and priorities of other processes, the server's among them. Zero means the caller itself.
-    let of_another = |argument| is_not(argument, u32::MAX, 0);
+    let names_another = |argument| differs(argument, u32::MAX, 0);
     rules.push(refuse(
         libc::SYS_prlimit64,
-        vec![of_another(0), Check::Points { argument: 2 }],
+        vec![names_another(0), ArgumentCheck::NonNull { argument: 2 }],
     ));
     for (call, account) in [
-        (libc::SYS_setpriority, OF_ACCOUNT),
-        (libc::SYS_ioprio_set, IO_OF_ACCOUNT),
+        (libc::SYS_setpriority, WHO_USER),
+        (libc::SYS_ioprio_set, IO_WHO_USER),
     ] {
-        rules.push(refuse(call, vec![of_another(1)]));
-        rules.push(refuse(call, vec![is(0, u32::MAX, account)]));
+        rules.push(refuse(call, vec![names_another(1)]));
+        rules.push(refuse(call, vec![equals(0, u32::MAX, account)]));
     }
     let by_number = [
         libc::SYS_sched_setaffinity,
@@ -321,12 +326,12 @@ fn others(rules: &mut Vec<Rule>) {
         libc::SYS_migrate_pages,
         libc::SYS_move_pages,
     ];
-    rules.extend(by_number.map(|call| refuse(call, vec![of_another(0)])));
+    rules.extend(by_number.map(|call| refuse(call, vec![names_another(0)])));
     rules.push(refuse(libc::SYS_process_mrelease, Vec::new()));
 }
 
 /// Memory, queues and semaphores of the host, which have keys instead of paths.
-fn keys(rules: &mut Vec<Rule>) {
+fn add_ipc_rules(rules: &mut Vec<FilterRule>) {
     let by_key = [
         libc::SYS_shmget,
         libc::SYS_shmat,
@@ -345,19 +350,19 @@ fn keys(rules: &mut Vec<Rule>) {
     rules.extend(by_key.map(|call| refuse(call, Vec::new())));
 }
 
-fn brokered(rules: &mut Vec<Rule>) {
-    let notify = |call, when| Rule {
+fn add_broker_rules(rules: &mut Vec<FilterRule>) {
+    let notify = |call, checks| FilterRule {
         call,
-        when,
-        verdict: Verdict::Notify,
+        checks,
+        verdict: FilterVerdict::Notify,
     };
     let creates = |argument| {
         let mask = libc::O_CREAT.cast_unsigned();
-        vec![Check::AnyOf { argument, mask }]
+        vec![ArgumentCheck::AnyBit { argument, mask }]
     };
     // Subvolumes are made by a request that no domain looks at. Sharing the content of files is not.
-    let mut subvolumes = vec![is(1, KIND, BTRFS)];
-    subvolumes.extend(CLONING.map(|request| is_not(1, u32::MAX, request)));
+    let mut subvolumes = vec![equals(1, REQUEST_TYPE, BTRFS_REQUESTS)];
+    subvolumes.extend(CLONE_REQUESTS.map(|request| differs(1, u32::MAX, request)));
     rules.push(refuse(libc::SYS_ioctl, subvolumes));
     rules.push(notify(libc::SYS_openat, creates(2)));
     // A socket that is bound to a path is a name, too. Where sockets cannot be bound, they still cannot.
@@ -387,24 +392,24 @@ fn brokered(rules: &mut Vec<Rule>) {
     }
 }
 
-fn refuse(call: i64, when: Vec<Check>) -> Rule {
-    Rule {
+fn refuse(call: i64, checks: Vec<ArgumentCheck>) -> FilterRule {
+    FilterRule {
         call,
-        when,
-        verdict: Verdict::Fail(libc::EPERM),
+        checks,
+        verdict: FilterVerdict::Fail(libc::EPERM),
     }
 }
 
-fn is(argument: u8, mask: u32, value: u32) -> Check {
-    Check::Is {
+fn equals(argument: u8, mask: u32, value: u32) -> ArgumentCheck {
+    ArgumentCheck::Equals {
         argument,
         mask,
         value,
     }
 }
 
-fn is_not(argument: u8, mask: u32, value: u32) -> Check {
-    Check::IsNot {
+fn differs(argument: u8, mask: u32, value: u32) -> ArgumentCheck {
+    ArgumentCheck::Differs {
         argument,
         mask,
         value,

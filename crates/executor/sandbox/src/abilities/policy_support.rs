@@ -1,5 +1,5 @@
-//! What would enforce each kind of policy: asked of the code that does it, with plans like those that
-//! policies come to.
+//! What would enforce each kind of policy: asked of the code that does it, with plans like those
+//! that policies come to.
 
 use std::fs::File;
 
@@ -7,8 +7,14 @@ use serde::Serialize;
 
 use super::Abilities;
 use crate::{
-    enforcement::{Kept, Managed, Mechanism, Order, Processes, Refusal, Rung, Who, enclose},
-    plan::{Access, Files, Forbidden, Kind, Layer, Network, Plan, View},
+    enforcement::{
+        Enforcement, EnforcementCache, EnforcementError, EnforcementRequest, ListenerHandoff,
+        Mechanism, Processes, SandboxSubject, select_enforcement,
+    },
+    plan::{
+        FileAccess, FileView, ForbiddenName, NetworkScope, PathAccess, PathKind, SandboxPlan,
+        ViewLayer,
+    },
 };
 
 /// What would enforce one kind of policy.
@@ -17,7 +23,8 @@ use crate::{
 pub struct Outlook {
     /// The kind of policy.
     pub policy: &'static str,
-    /// What would enforce it: `landlock`, `namespaces` or `bubblewrap`. Absent: it would be refused.
+    /// What would enforce it: `landlock`, `namespaces` or `bubblewrap`. Absent: it would be
+    /// refused.
     pub mechanism: Option<&'static str>,
     /// Why it would be refused.
     pub reason: Option<String>,
@@ -26,13 +33,13 @@ pub struct Outlook {
 /// Tells what would enforce each kind of policy on a machine that can do this.
 ///
 /// Nothing runs and nothing of the files is looked at; Landlock rulesets are made and dropped.
-pub fn outlook(can: &Abilities, mechanism: Mechanism, processes: Processes) -> Vec<Outlook> {
-    KINDS
+pub fn outlook(abilities: &Abilities, mechanism: Mechanism, processes: Processes) -> Vec<Outlook> {
+    EXAMPLES
         .iter()
-        .map(|kind| {
-            let found = kind.enclosed(can, mechanism, processes);
+        .map(|example| {
+            let found = example.mechanism_for(abilities, mechanism, processes);
             Outlook {
-                policy: kind.name,
+                policy: example.name,
                 mechanism: found.as_ref().ok().copied(),
                 reason: found.err(),
             }
@@ -41,97 +48,103 @@ pub fn outlook(can: &Abilities, mechanism: Mechanism, processes: Processes) -> V
 }
 
 /// A plan like those of one kind of policy.
-struct Example {
+struct ExamplePolicy {
     name: &'static str,
-    view: fn() -> View,
-    network: Network,
-    who: Who,
+    view: fn() -> FileView,
+    network: NetworkScope,
+    subject: SandboxSubject,
     /// The ports of its network, if that is managed.
     ports: &'static [u16],
 }
 
-const KINDS: [Example; 7] = [
-    Example {
-        network: Network::Host,
+const EXAMPLES: [ExamplePolicy; 7] = [
+    ExamplePolicy {
+        network: NetworkScope::Host,
         ..command("read-only, with network", read_only)
     },
     command("read-only, without network", read_only),
     command("workspace-write, .git protected", workspace_write),
-    command("only some paths can be read", narrow),
-    command("some paths cannot be read", denied),
-    Example {
+    command("only some paths can be read", readable_list),
+    command("some paths cannot be read", unreadable_path),
+    ExamplePolicy {
         ports: &[3128],
         ..command("managed network", read_only)
     },
-    Example {
-        who: Who::Helper,
+    ExamplePolicy {
+        subject: SandboxSubject::FsWorker,
         ..command("file operations (fs/*)", workspace_write)
     },
 ];
 
-const fn command(name: &'static str, view: fn() -> View) -> Example {
-    Example {
+const fn command(name: &'static str, view: fn() -> FileView) -> ExamplePolicy {
+    ExamplePolicy {
         name,
         view,
-        network: Network::None,
-        who: Who::Command,
+        network: NetworkScope::None,
+        subject: SandboxSubject::Command,
         ports: &[],
     }
 }
 
-impl Example {
-    fn enclosed(
+impl ExamplePolicy {
+    fn mechanism_for(
         &self,
-        can: &Abilities,
+        abilities: &Abilities,
         mechanism: Mechanism,
         processes: Processes,
     ) -> Result<&'static str, String> {
-        let mechanism = match (mechanism, self.who) {
+        let mechanism = match (mechanism, self.subject) {
             // Which starts no helpers, so that they are left to the others.
-            (Mechanism::Bubblewrap, Who::Helper) => Mechanism::Cheapest,
+            (Mechanism::Bubblewrap, SandboxSubject::FsWorker) => Mechanism::Cheapest,
             (mechanism, _) => mechanism,
         };
-        let managed = match self.ports {
+        let handoff = match self.ports {
             [] => None,
-            ports => Some(Managed {
+            ports => Some(ListenerHandoff {
                 ports: ports.to_vec(),
                 // Nothing goes through it: nothing is started.
-                door: File::open("/dev/null")
+                socket: File::open("/dev/null")
                     .map_err(|error| format!("cannot open /dev/null: {error}"))?
                     .into(),
                 unix: false,
             }),
         };
-        let plan = Plan {
-            files: Files::View((self.view)()),
+        let plan = SandboxPlan {
+            files: FileAccess::View((self.view)()),
             network: self.network,
         };
-        let order = Order {
+        let request = EnforcementRequest {
             plan: &plan,
-            who: self.who,
+            subject: self.subject,
             mechanism,
             processes,
-            managed,
-            kept: &Kept::default(),
+            handoff,
+            cache: &EnforcementCache::default(),
         };
-        match enclose(order, can) {
-            Ok(Rung::Enclosed(enclosure)) if enclosure.namespaces.is_some() => Ok("namespaces"),
-            Ok(Rung::Enclosed(_)) => Ok("landlock"),
-            Ok(Rung::Bubblewrap(_)) => Ok("bubblewrap"),
-            Ok(Rung::Free) => Err("the plan of this kind restricts nothing".to_owned()),
-            Err(Refusal::Unenforceable(reason)) => Err(reason),
-            Err(refusal @ (Refusal::Domain(_) | Refusal::View(_))) => Err(refusal.to_string()),
+        match select_enforcement(request, abilities) {
+            Ok(Enforcement::Kernel(enclosure)) if enclosure.namespaces.is_some() => {
+                Ok("namespaces")
+            }
+            Ok(Enforcement::Kernel(_)) => Ok("landlock"),
+            Ok(Enforcement::Bubblewrap(_)) => Ok("bubblewrap"),
+            Ok(Enforcement::Unrestricted) => {
+                Err("the plan of this kind restricts nothing".to_owned())
+            }
+            Err(EnforcementError::Unenforceable(reason)) => Err(reason),
+            Err(refusal @ (EnforcementError::Domain(_) | EnforcementError::View(_))) => {
+                Err(refusal.to_string())
+            }
         }
     }
 }
 
-fn view(base: Access, layers: &[(&str, Access)]) -> View {
-    let layer = |(path, access): &(&str, Access)| Layer {
+fn view(base: PathAccess, layers: &[(&str, PathAccess)]) -> FileView {
+    let layer = |(path, access): &(&str, PathAccess)| ViewLayer {
         path: path.into(),
-        kind: Kind::Directory,
+        kind: PathKind::Directory,
         access: *access,
     };
-    View {
+    FileView {
         base,
         layers: layers.iter().map(layer).collect(),
         forbidden: Vec::new(),
@@ -139,32 +152,35 @@ fn view(base: Access, layers: &[(&str, Access)]) -> View {
     }
 }
 
-fn read_only() -> View {
-    view(Access::Read, &[])
+fn read_only() -> FileView {
+    view(PathAccess::Read, &[])
 }
 
 /// One protected name is there, and one is not.
-fn workspace_write() -> View {
+fn workspace_write() -> FileView {
     let layers = [
-        ("/tmp", Access::Write),
-        ("/workspace", Access::Write),
-        ("/workspace/.git", Access::Read),
+        ("/tmp", PathAccess::Write),
+        ("/workspace", PathAccess::Write),
+        ("/workspace/.git", PathAccess::Read),
     ];
-    let mut view = view(Access::Read, &layers);
-    view.forbidden.push(Forbidden {
+    let mut view = view(PathAccess::Read, &layers);
+    view.forbidden.push(ForbiddenName {
         directory: "/workspace".into(),
         name: ".codex".into(),
     });
     view
 }
 
-fn narrow() -> View {
-    let layers = [("/usr", Access::Read), ("/workspace", Access::Read)];
-    view(Access::Hidden, &layers)
+fn readable_list() -> FileView {
+    let layers = [("/usr", PathAccess::Read), ("/workspace", PathAccess::Read)];
+    view(PathAccess::Hidden, &layers)
 }
 
-fn denied() -> View {
-    view(Access::Read, &[("/workspace/secrets", Access::Hidden)])
+fn unreadable_path() -> FileView {
+    view(
+        PathAccess::Read,
+        &[("/workspace/secrets", PathAccess::Hidden)],
+    )
 }
 
 #[cfg(test)]
@@ -199,8 +215,8 @@ mod tests {
         }
     }
 
-    fn mechanisms(can: &Abilities) -> Vec<Option<&'static str>> {
-        let outlook = outlook(can, Mechanism::Cheapest, Processes::Isolated);
+    fn mechanisms(abilities: &Abilities) -> Vec<Option<&'static str>> {
+        let outlook = outlook(abilities, Mechanism::Cheapest, Processes::Isolated);
         for Outlook {
             policy,
             mechanism,
@@ -213,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_works_everything_would_be_refused() {
+    fn every_policy_is_refused_where_nothing_works() {
         let bare = Abilities {
             seccomp: Ability::Fails("made up".to_owned()),
             ..machine()
@@ -223,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn bubblewrap_does_neither_missing_names_nor_managed_networks_nor_files() {
+    fn bubblewrap_supports_no_missing_names_managed_networks_or_fs_workers() {
         let wrapped = Abilities {
             bubblewrap: Ability::Works,
             bubblewrap_path: Some("/usr/bin/bwrap".into()),
@@ -235,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn namespaces_without_guards_protect_no_names_that_are_missing() {
+    fn namespaces_without_guards_cannot_protect_missing_names() {
         let spaced = Abilities {
             namespaces: Ability::Works,
             processes: Ability::Works,
@@ -247,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn namespaces_without_one_of_processes_need_landlock_for_commands() {
+    fn commands_without_a_pid_namespace_need_landlock() {
         let spaced = Abilities {
             privileged_namespaces: Ability::Works,
             ..machine()
@@ -259,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_setting_leaves_out_is_not_used() {
+    fn excluded_mechanism_is_not_used() {
         let spaced = Abilities {
             namespaces: Ability::Works,
             processes: Ability::Works,
@@ -272,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outlook_is_a_stable_object() {
+    fn policy_support_json_is_stable() {
         let outlook = outlook(&machine(), Mechanism::Namespaces, Processes::Inherited);
         let json = serde_json::to_value(&outlook[0]).unwrap();
         let expected = serde_json::json!({

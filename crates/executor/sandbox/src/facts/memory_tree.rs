@@ -5,24 +5,24 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Facts, Found, ListError, Listed, ListedKind};
+use super::{FileFacts, ListError, ListedEntry, ListedKind, PathState};
 
 /// A tree in memory. There is always a root.
 #[derive(Clone, Debug, Default)]
-pub struct Tree {
-    nodes: BTreeMap<PathBuf, Node>,
+pub struct MemoryTree {
+    nodes: BTreeMap<PathBuf, TreeNode>,
 }
 
 #[derive(Clone, Debug, Eq, PartialEq)]
-enum Node {
+enum TreeNode {
     Directory,
     /// A directory that can be neither listed nor searched.
-    Sealed,
+    Unsearchable,
     File(Vec<u8>),
     Link(PathBuf),
 }
 
-impl Tree {
+impl MemoryTree {
     /// Makes a tree from lines: `/a/` is a directory, `/a -> b` a link, `/a = text` a file that
     /// holds the text, `/a !` a directory that cannot be searched, and `/a` an empty file.
     /// Directories above are made, too.
@@ -30,15 +30,15 @@ impl Tree {
         let mut tree = Self::default();
         for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
             if let Some((path, target)) = line.split_once(" -> ") {
-                tree.add(path, Node::Link(target.into()));
+                tree.add(path, TreeNode::Link(target.into()));
             } else if let Some((path, text)) = line.split_once(" = ") {
-                tree.add(path, Node::File(text.replace("\\n", "\n").into()));
+                tree.add(path, TreeNode::File(text.replace("\\n", "\n").into()));
             } else if let Some(path) = line.strip_suffix(" !") {
-                tree.add(path, Node::Sealed);
+                tree.add(path, TreeNode::Unsearchable);
             } else if let Some(path) = line.strip_suffix('/') {
-                tree.add(path, Node::Directory);
+                tree.add(path, TreeNode::Directory);
             } else {
-                tree.add(line, Node::File(Vec::new()));
+                tree.add(line, TreeNode::File(Vec::new()));
             }
         }
         tree
@@ -49,15 +49,15 @@ impl Tree {
         self.nodes.keys().map(PathBuf::as_path)
     }
 
-    fn add(&mut self, path: &str, node: Node) {
+    fn add(&mut self, path: &str, node: TreeNode) {
         let path = Path::new(path);
         for above in path.ancestors().skip(1).filter(|above| *above != ROOT) {
             let kept = self
                 .nodes
                 .entry(above.to_owned())
-                .or_insert(Node::Directory);
+                .or_insert(TreeNode::Directory);
             assert!(
-                matches!(kept, Node::Directory | Node::Sealed),
+                matches!(kept, TreeNode::Directory | TreeNode::Unsearchable),
                 "{path:?} is below no directory"
             );
         }
@@ -66,36 +66,36 @@ impl Tree {
         }
     }
 
-    fn is_sealed(&self, path: Option<&Path>) -> bool {
-        path.is_some_and(|path| self.nodes.get(path) == Some(&Node::Sealed))
+    fn is_unsearchable(&self, path: Option<&Path>) -> bool {
+        path.is_some_and(|path| self.nodes.get(path) == Some(&TreeNode::Unsearchable))
     }
 }
 
-impl Facts for Tree {
-    fn look(&self, path: &Path) -> Found {
+impl FileFacts for MemoryTree {
+    fn lookup(&self, path: &Path) -> PathState {
         if path == ROOT {
-            return Found::Directory;
+            return PathState::Directory;
         }
-        if self.is_sealed(path.parent()) {
-            return Found::Unknown;
+        if self.is_unsearchable(path.parent()) {
+            return PathState::Unknown;
         }
         match self.nodes.get(path) {
-            Some(Node::Directory | Node::Sealed) => Found::Directory,
-            Some(Node::File(_)) => Found::File,
-            Some(Node::Link(target)) => Found::Link(target.clone()),
-            None => Found::Missing,
+            Some(TreeNode::Directory | TreeNode::Unsearchable) => PathState::Directory,
+            Some(TreeNode::File(_)) => PathState::File,
+            Some(TreeNode::Link(target)) => PathState::Link(target.clone()),
+            None => PathState::Missing,
         }
     }
 
-    fn read(&self, path: &Path, most: usize) -> Option<Vec<u8>> {
+    fn read(&self, path: &Path, limit: usize) -> Option<Vec<u8>> {
         match self.nodes.get(path) {
-            Some(Node::File(content)) if content.len() <= most => Some(content.clone()),
+            Some(TreeNode::File(content)) if content.len() <= limit => Some(content.clone()),
             _ => None,
         }
     }
 
-    fn list(&self, path: &Path, most: usize) -> Result<Vec<Listed>, ListError> {
-        if self.is_sealed(Some(path)) {
+    fn list(&self, path: &Path, limit: usize) -> Result<Vec<ListedEntry>, ListError> {
+        if self.is_unsearchable(Some(path)) {
             return Err(ListError::Unknown);
         }
         let mut listed = Vec::new();
@@ -103,16 +103,16 @@ impl Facts for Tree {
             if below.parent() != Some(path) {
                 continue;
             }
-            if listed.len() == most {
+            if listed.len() == limit {
                 return Err(ListError::TooMany);
             }
             let kind = match node {
-                Node::Directory | Node::Sealed => ListedKind::Directory,
-                Node::File(_) => ListedKind::File,
-                Node::Link(_) => ListedKind::Link,
+                TreeNode::Directory | TreeNode::Unsearchable => ListedKind::Directory,
+                TreeNode::File(_) => ListedKind::File,
+                TreeNode::Link(_) => ListedKind::Link,
             };
             let name = below.file_name().unwrap_or_default().to_owned();
-            listed.push(Listed { name, kind });
+            listed.push(ListedEntry { name, kind });
         }
         Ok(listed)
     }

@@ -20,52 +20,56 @@ use exec_spawn::enclosure::Enclosure;
 use tokio::{io::Interest, net::UnixStream, time::timeout};
 
 use super::{
-    worker_frame::{Class, Frame, Incoming, Outgoing},
+    worker_frame::{FrameReader, FrameStatus, FrameWriter, WorkerFrame},
     worker_loop,
     worker_request::Reply,
 };
 
 /// A process that does what it is asked, enclosed. It is killed when this is dropped.
 #[derive(Debug)]
-pub(super) struct Hand {
-    channel: Channel,
+pub(super) struct FsWorker {
+    channel: WorkerChannel,
     child: Child,
     started: Instant,
 }
 
-impl Hand {
+impl FsWorker {
     /// Starts one, and waits until it is enclosed.
     pub(super) async fn start(spawner: &Spawner, enclosure: Enclosure) -> Result<Self, FileError> {
-        let begin = async {
-            let failed = |error: &dyn std::error::Error| not_started(&error.to_string());
-            let (channel, theirs) = Channel::pair().map_err(|error| failed(&error))?;
-            let spec = spec(theirs.into()).map_err(|error| failed(&error))?;
+        let start = async {
+            let failed = |error: &dyn std::error::Error| start_failed(&error.to_string());
+            let (channel, worker_end) = WorkerChannel::pair().map_err(|error| failed(&error))?;
+            let spec = worker_spec(worker_end.into()).map_err(|error| failed(&error))?;
             let child = spawner.spawn(spec).await;
-            let child = child.map_err(|error| not_started(&error.explained()))?;
-            let mut hand = Self {
+            let child = child.map_err(|error| start_failed(&error.explained()))?;
+            let mut worker = Self {
                 channel,
                 child,
                 started: Instant::now(),
             };
             let text = enclosure.encode();
             let descriptors = enclosure.descriptors();
-            let entered = hand.channel.exchange(&text, &[], &descriptors).await;
-            Reply::from_frame(entered.map_err(ended)?)?;
-            Ok(hand)
+            let reply = worker.channel.exchange(&text, &[], &descriptors).await;
+            Reply::from_frame(reply.map_err(worker_lost)?)?;
+            Ok(worker)
         };
-        timeout(START_TIME, begin)
+        timeout(START_TIMEOUT, start)
             .await
-            .unwrap_or_else(|_| Err(not_started("it took too long")))
+            .unwrap_or_else(|_| Err(start_failed("it took too long")))
     }
 
     /// Asks it for something. If the future is dropped, the hand is of no further use.
-    pub(super) async fn exchange(&mut self, text: &[u8], data: &[u8]) -> Result<Frame, Broken> {
+    pub(super) async fn exchange(
+        &mut self,
+        text: &[u8],
+        data: &[u8],
+    ) -> Result<WorkerFrame, ExchangeError> {
         self.channel.exchange(text, data, &[]).await
     }
 
     /// Waits for what it tells without being asked again. Cancelling loses nothing.
-    pub(super) async fn next(&mut self) -> io::Result<Frame> {
-        self.channel.next().await
+    pub(super) async fn next_frame(&mut self) -> io::Result<WorkerFrame> {
+        self.channel.next_frame().await
     }
 
     /// Tells for how long it has been there.
@@ -80,25 +84,25 @@ impl Hand {
 }
 
 /// Says that a hand is gone, and with it the answer.
-pub(super) fn ended(broken: Broken) -> FileError {
-    let (Broken::Unsent(error) | Broken::Unanswered(error)) = broken;
-    if error.kind() == io::ErrorKind::InvalidData {
-        return FileError::Host("file helper broke the protocol".to_owned());
+pub(super) fn worker_lost(error: ExchangeError) -> FileError {
+    let (ExchangeError::Unsent(source) | ExchangeError::Unanswered(source)) = error;
+    if source.kind() == io::ErrorKind::InvalidData {
+        return FileError::Host("fs worker broke the protocol".to_owned());
     }
-    FileError::Host("file helper ended".to_owned())
+    FileError::Host("fs worker ended".to_owned())
 }
 
-fn not_started(why: &str) -> FileError {
-    FileError::Host(format!("file helper could not be started: {why}"))
+fn start_failed(why: &str) -> FileError {
+    FileError::Host(format!("fs worker could not be started: {why}"))
 }
 
 /// Nothing of the server's environment reaches a hand.
-fn spec(socket: OwnedFd) -> io::Result<Spec> {
+fn worker_spec(socket: OwnedFd) -> io::Result<Spec> {
     let null = File::options().read(true).write(true).open("/dev/null")?;
     let duplicate = || null.as_fd().try_clone_to_owned();
     Ok(Spec {
         candidates: vec![c"/proc/self/exe".to_owned()],
-        argv: vec![worker_loop::NAME.to_owned()],
+        argv: vec![worker_loop::WORKER_ARGV0.to_owned()],
         env: Vec::new(),
         cwd: c"/".to_owned(),
         stdin: duplicate()?,
@@ -107,7 +111,7 @@ fn spec(socket: OwnedFd) -> io::Result<Spec> {
         terminal: false,
         extra: vec![Extra {
             fd: socket,
-            target: worker_loop::SOCKET,
+            target: worker_loop::WORKER_SOCKET_FD,
         }],
         limits: Vec::new(),
         enclosure: None,
@@ -115,23 +119,23 @@ fn spec(socket: OwnedFd) -> io::Result<Spec> {
 }
 
 /// How long a hand may take to be enclosed; on a busy machine it takes milliseconds.
-const START_TIME: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The server's end of the socket.
 #[derive(Debug)]
-pub(super) struct Channel {
+pub(super) struct WorkerChannel {
     socket: UnixStream,
-    incoming: Incoming,
-    attention: Duration,
+    reader: FrameReader,
+    busy_poll: Duration,
 }
 
 /// How long an answer is looked for before the thread waits for it: most come sooner than a core wakes
 /// up. With one core there is nobody to answer meanwhile.
-const ATTENTION: Duration = Duration::from_micros(80);
+const BUSY_POLL: Duration = Duration::from_micros(80);
 
 /// Why nothing was answered.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Broken {
+pub(super) enum ExchangeError {
     /// The other end was gone before it got anything.
     #[error("nothing was sent")]
     Unsent(#[source] io::Error),
@@ -140,18 +144,18 @@ pub(super) enum Broken {
     Unanswered(#[source] io::Error),
 }
 
-impl Channel {
+impl WorkerChannel {
     /// Makes one, and the hand's end of it.
     pub(super) fn pair() -> io::Result<(Self, unix::net::UnixStream)> {
-        let (ours, theirs) = unix::net::UnixStream::pair()?;
-        ours.set_nonblocking(true)?;
+        let (server_end, worker_end) = unix::net::UnixStream::pair()?;
+        server_end.set_nonblocking(true)?;
         let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let channel = Self {
-            socket: UnixStream::from_std(ours)?,
-            incoming: Incoming::default(),
-            attention: if cores > 1 { ATTENTION } else { Duration::ZERO },
+            socket: UnixStream::from_std(server_end)?,
+            reader: FrameReader::default(),
+            busy_poll: if cores > 1 { BUSY_POLL } else { Duration::ZERO },
         };
-        Ok((channel, theirs))
+        Ok((channel, worker_end))
     }
 
     /// Asks, and waits for the answer. If it is dropped in between, the channel is of no further use.
@@ -160,35 +164,36 @@ impl Channel {
         text: &[u8],
         data: &[u8],
         descriptors: &[BorrowedFd<'_>],
-    ) -> Result<Frame, Broken> {
-        let mut outgoing = Outgoing::new(Class::Good, text, data).with(descriptors);
+    ) -> Result<WorkerFrame, ExchangeError> {
+        let mut writer =
+            FrameWriter::new(FrameStatus::Success, text, data).with_descriptors(descriptors);
         loop {
-            let send = || outgoing.send(&self.socket);
+            let send = || writer.send(&self.socket);
             match self.socket.async_io(Interest::WRITABLE, send).await {
                 Ok(true) => break,
                 Ok(false) => {}
-                Err(error) if outgoing.has_begun() => return Err(Broken::Unanswered(error)),
-                Err(error) => return Err(Broken::Unsent(error)),
+                Err(error) if writer.has_sent() => return Err(ExchangeError::Unanswered(error)),
+                Err(error) => return Err(ExchangeError::Unsent(error)),
             }
         }
-        let asked = Instant::now();
-        while asked.elapsed() < self.attention {
+        let sent_at = Instant::now();
+        while sent_at.elapsed() < self.busy_poll {
             // The socket itself: the runtime would not look again before it has heard of something.
-            match self.incoming.receive(&self.socket) {
+            match self.reader.receive(&self.socket) {
                 Ok(Some(frame)) => return Ok(frame),
                 Ok(None) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => hint::spin_loop(),
-                Err(error) => return Err(Broken::Unanswered(error)),
+                Err(error) => return Err(ExchangeError::Unanswered(error)),
             }
         }
-        self.next().await.map_err(Broken::Unanswered)
+        self.next_frame().await.map_err(ExchangeError::Unanswered)
     }
 
     /// Waits for what the hand says next. Cancelling loses nothing.
-    pub(super) async fn next(&mut self) -> io::Result<Frame> {
+    pub(super) async fn next_frame(&mut self) -> io::Result<WorkerFrame> {
         loop {
-            let incoming = &mut self.incoming;
-            let receive = || incoming.receive(&self.socket);
+            let reader = &mut self.reader;
+            let receive = || reader.receive(&self.socket);
             if let Some(frame) = self.socket.async_io(Interest::READABLE, receive).await? {
                 return Ok(frame);
             }

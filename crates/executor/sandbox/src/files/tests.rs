@@ -27,23 +27,23 @@ use futures_util::future::{FutureExt, ready};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use tempfile::TempDir;
 
-use super::{Bounds, Enclose, Files, Read, Request};
-use crate::plan::{self, Access, Kind, Layer, Network, Plan, View};
+use super::{EnclosureFn, Files, Read, Request, WorkerLimits};
+use crate::plan::{self, FileView, NetworkScope, PathAccess, PathKind, SandboxPlan, ViewLayer};
 
 /// A directory `inside` that may be written, and one `outside`.
-struct Scene {
+struct TestFs {
     _dir: TempDir,
     inside: PathBuf,
     outside: PathBuf,
     files: Files,
 }
 
-impl Scene {
+impl TestFs {
     fn new() -> Self {
-        Self::with(Bounds::default())
+        Self::with(WorkerLimits::default())
     }
 
-    fn with(bounds: Bounds) -> Self {
+    fn with(limits: WorkerLimits) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let root = fs::canonicalize(dir.path()).unwrap();
         let [inside, outside] = ["inside", "outside"].map(|name| root.join(name));
@@ -51,8 +51,8 @@ impl Scene {
             fs::create_dir(directory).unwrap();
             fs::write(directory.join("file"), content).unwrap();
         }
-        let enclose: Enclose = Arc::new(|plan| ready(enclose(&plan)).boxed());
-        let files = Files::enclosed_by(Spawner::default(), enclose, bounds);
+        let enclosure_for: EnclosureFn = Arc::new(|plan| ready(enclosure_for(&plan)).boxed());
+        let files = Files::with_enclosures(Spawner::default(), enclosure_for, limits);
         Self {
             _dir: dir,
             inside,
@@ -62,48 +62,48 @@ impl Scene {
     }
 
     /// Everything may be read.
-    fn wide(&self) -> Arc<Plan> {
-        self.plan(Access::Read)
+    fn wide(&self) -> Arc<SandboxPlan> {
+        self.plan(PathAccess::Read)
     }
 
     /// Nothing else may be read.
-    fn narrow(&self) -> Arc<Plan> {
-        self.plan(Access::Hidden)
+    fn narrow(&self) -> Arc<SandboxPlan> {
+        self.plan(PathAccess::Hidden)
     }
 
     /// Everything may be read, but one file inside may not be written.
-    fn protected(&self, file: PathBuf) -> Arc<Plan> {
-        let layer = Layer {
+    fn protected(&self, file: PathBuf) -> Arc<SandboxPlan> {
+        let layer = ViewLayer {
             path: file,
-            kind: Kind::File,
-            access: Access::Read,
+            kind: PathKind::File,
+            access: PathAccess::Read,
         };
-        self.plan_with(Access::Read, vec![layer])
+        self.plan_with(PathAccess::Read, vec![layer])
     }
 
-    fn plan(&self, base: Access) -> Arc<Plan> {
+    fn plan(&self, base: PathAccess) -> Arc<SandboxPlan> {
         self.plan_with(base, Vec::new())
     }
 
-    fn plan_with(&self, base: Access, more: Vec<Layer>) -> Arc<Plan> {
-        let mut layers = vec![Layer {
+    fn plan_with(&self, base: PathAccess, more: Vec<ViewLayer>) -> Arc<SandboxPlan> {
+        let mut layers = vec![ViewLayer {
             path: self.inside.clone(),
-            kind: Kind::Directory,
-            access: Access::Write,
+            kind: PathKind::Directory,
+            access: PathAccess::Write,
         }];
         layers.extend(more);
-        Arc::new(Plan {
-            files: plan::Files::View(View {
+        Arc::new(SandboxPlan {
+            files: plan::FileAccess::View(FileView {
                 base,
                 layers,
                 forbidden: Vec::new(),
                 links: Vec::new(),
             }),
-            network: Network::Host,
+            network: NetworkScope::Host,
         })
     }
 
-    async fn read(&self, plan: &Arc<Plan>, path: &Path) -> Result<Vec<u8>, FileError> {
+    async fn read(&self, plan: &Arc<SandboxPlan>, path: &Path) -> Result<Vec<u8>, FileError> {
         let read = read(path);
         match self.files.read_file(Arc::clone(plan), read.clone()).await? {
             Read::Content(content) => Ok(content.to_vec()),
@@ -111,7 +111,12 @@ impl Scene {
         }
     }
 
-    async fn write(&self, plan: &Arc<Plan>, path: &Path, data: &[u8]) -> Result<(), FileError> {
+    async fn write(
+        &self,
+        plan: &Arc<SandboxPlan>,
+        path: &Path,
+        data: &[u8],
+    ) -> Result<(), FileError> {
         let data = Bytes::copy_from_slice(data);
         let request = Request::WriteFile(write(path));
         let reply = self.files.call(Arc::clone(plan), request, data).await?;
@@ -128,7 +133,7 @@ impl Scene {
     }
 
     /// Looks at the file inside, so that there is a hand; returns its number.
-    async fn hand(&self, plan: &Arc<Plan>) -> Pid {
+    async fn worker_pid(&self, plan: &Arc<SandboxPlan>) -> Pid {
         let get = Request::Metadata(GetMetadata {
             path: uri(&self.inside),
             follow_symlinks: None,
@@ -144,8 +149,8 @@ impl Scene {
 }
 
 /// What a plan of this test's comes to.
-fn enclose(plan: &Plan) -> Result<Enclosure, FileError> {
-    let plan::Files::View(view) = &plan.files else {
+fn enclosure_for(plan: &SandboxPlan) -> Result<Enclosure, FileError> {
+    let plan::FileAccess::View(view) = &plan.files else {
         return Err(FileError::Refused("cannot be enforced".to_owned()));
     };
     let slots = || (0..).map(Slot).zip(&view.layers);
@@ -156,11 +161,11 @@ fn enclose(plan: &Plan) -> Result<Enclosure, FileError> {
             slot,
             missing: Missing::Fail,
         });
-        if layer.access == Access::Read {
+        if layer.access == PathAccess::Read {
             steps.push(Step::ReadOnly { slot });
         }
     }
-    if view.base == Access::Hidden {
+    if view.base == PathAccess::Hidden {
         let root = Slot(100);
         steps.push(Step::Memory {
             slot: root,
@@ -228,27 +233,27 @@ fn signal(pid: Pid, signal: Signal) {
 }
 
 /// Waits until a process has ended.
-async fn end_of(pid: Pid) {
+async fn wait_for_exit(pid: Pid) {
     let Ok(process) = pidfd_open(pid, PidfdFlags::NONBLOCK) else {
         return;
     };
     let ended = tokio::task::spawn_blocking(move || {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let mut fds = [PollFd::new(&process, PollFlags::IN)];
-        let time = Timespec::try_from(PATIENCE).unwrap();
+        let time = Timespec::try_from(TEST_TIMEOUT).unwrap();
         poll(&mut fds, Some(&time))
     });
     assert_eq!(ended.await.unwrap(), Ok(1), "process {pid:?} goes on");
 }
 
 /// Waits until something holds.
-async fn until(holds: impl Fn() -> bool) {
+async fn wait_until(holds: impl Fn() -> bool) {
     let wait = async {
         while !holds() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, wait).await.unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, wait).await.unwrap();
 }
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);

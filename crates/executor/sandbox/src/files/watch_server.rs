@@ -13,9 +13,9 @@ use exec_wire::path_uri::PathUri;
 use futures_util::StreamExt;
 
 use super::{
-    worker_frame::Class,
+    worker_frame::FrameStatus,
     worker_loop::send,
-    worker_request::{ToldChanges, class_of},
+    worker_request::{ChangeBatch, status_of},
 };
 
 /// Watches, and tells until there is nothing more or nobody listens.
@@ -33,15 +33,15 @@ pub(super) fn watch(socket: &OwnedFd, path: PathUri, tree: bool) -> Option<()> {
     let mut watcher = match watcher {
         Ok(watcher) => watcher,
         Err(error) => {
-            let (class, text) = class_of(error);
-            return send(socket, class, text.as_bytes(), &[], &[]);
+            let (status, text) = status_of(error);
+            return send(socket, status, text.as_bytes(), &[], &[]);
         }
     };
-    tell(socket, &watcher.path)?;
-    while let Some(changes) = wait(watcher.changes.next()) {
-        tell(socket, &ToldChanges::from(changes))?;
+    send_json(socket, &watcher.path)?;
+    while let Some(changes) = block_on(watcher.changes.next()) {
+        send_json(socket, &ChangeBatch::from(changes))?;
     }
-    send(socket, Class::Ended, &[], &[], &[])
+    send(socket, FrameStatus::Ended, &[], &[], &[])
 }
 
 /// Watches for missing paths, and tells once.
@@ -50,33 +50,33 @@ pub(super) fn watch_missing(
     missing: Vec<PathUri>,
     present: Option<PathUri>,
 ) -> Option<()> {
-    let begun = exec_fs::watch_missing(&MissingPaths {
+    let started = exec_fs::watch_missing(&MissingPaths {
         missing,
         present,
         sandbox: None,
     });
-    match begun {
+    match started {
         Ok(Some(change)) => {
-            tell(socket, &true)?;
-            wait(change);
-            send(socket, Class::Ended, &[], &[], &[])
+            send_json(socket, &true)?;
+            block_on(change);
+            send(socket, FrameStatus::Ended, &[], &[], &[])
         }
-        Ok(None) => tell(socket, &false),
+        Ok(None) => send_json(socket, &false),
         Err(error) => {
-            let (class, text) = class_of(error);
-            send(socket, class, text.as_bytes(), &[], &[])
+            let (status, text) = status_of(error);
+            send(socket, status, text.as_bytes(), &[], &[])
         }
     }
 }
 
-fn tell(socket: &OwnedFd, what: &impl serde::Serialize) -> Option<()> {
-    let text = serde_json::to_vec(what).ok()?;
-    send(socket, Class::Good, &text, &[], &[])
+fn send_json(socket: &OwnedFd, value: &impl serde::Serialize) -> Option<()> {
+    let text = serde_json::to_vec(value).ok()?;
+    send(socket, FrameStatus::Success, &text, &[], &[])
 }
 
 /// Blocks this thread until a future is done. It is woken by the thread that hears of changes.
-fn wait<T>(future: impl Future<Output = T>) -> T {
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let waker = Waker::from(Arc::new(ThreadWaker(thread::current())));
     let mut context = Context::from_waker(&waker);
     let mut future = pin!(future);
     loop {
@@ -87,9 +87,9 @@ fn wait<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-struct Unpark(Thread);
+struct ThreadWaker(Thread);
 
-impl Wake for Unpark {
+impl Wake for ThreadWaker {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
     }

@@ -20,8 +20,8 @@ use rustix::{
 
 /// A frame that was received whole.
 #[derive(Debug)]
-pub(super) struct Frame {
-    pub(super) class: Class,
+pub(super) struct WorkerFrame {
+    pub(super) status: FrameStatus,
     pub(super) text: Bytes,
     pub(super) data: Bytes,
     pub(super) descriptors: Vec<OwnedFd>,
@@ -30,9 +30,9 @@ pub(super) struct Frame {
 /// What a frame is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
-pub(super) enum Class {
+pub(super) enum FrameStatus {
     /// A request, or a good answer.
-    Good = 0,
+    Success = 0,
     /// The errors of a [`FileError`](exec_env::filesystem::FileError).
     NotFound = 1,
     Invalid = 2,
@@ -42,69 +42,69 @@ pub(super) enum Class {
     Ended = 5,
 }
 
-impl Class {
-    fn from_number(number: u8) -> Option<Self> {
+impl FrameStatus {
+    fn from_byte(number: u8) -> Option<Self> {
         let all = [
-            Self::Good,
+            Self::Success,
             Self::NotFound,
             Self::Invalid,
             Self::Refused,
             Self::Host,
             Self::Ended,
         ];
-        all.into_iter().find(|class| *class as u8 == number)
+        all.into_iter().find(|status| *status as u8 == number)
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Head {
-    class: Class,
+struct FrameHeader {
+    status: FrameStatus,
     text: usize,
     data: usize,
 }
 
-impl Head {
-    fn encode(self) -> [u8; HEAD_BYTES] {
-        let mut bytes = [0; HEAD_BYTES];
-        bytes[0] = self.class as u8;
+impl FrameHeader {
+    fn encode(self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[0] = self.status as u8;
         bytes[8..16].copy_from_slice(&(self.text as u64).to_le_bytes());
         bytes[16..24].copy_from_slice(&(self.data as u64).to_le_bytes());
         bytes
     }
 
-    fn decode(bytes: &[u8; HEAD_BYTES]) -> Option<Self> {
-        let [class, _, _, _, _, _, _, _, lengths @ ..] = bytes;
+    fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
+        let [status, _, _, _, _, _, _, _, lengths @ ..] = bytes;
         let (text, data) = lengths.split_first_chunk::<8>()?;
         let length =
             |bytes: &[u8]| usize::try_from(u64::from_le_bytes(bytes.try_into().ok()?)).ok();
-        let head = Self {
-            class: Class::from_number(*class)?,
+        let header = Self {
+            status: FrameStatus::from_byte(*status)?,
             text: length(text)?,
             data: length(data)?,
         };
-        (head.text <= MAX_TEXT_BYTES && head.data <= MAX_DATA_BYTES).then_some(head)
+        (header.text <= MAX_TEXT_BYTES && header.data <= MAX_DATA_BYTES).then_some(header)
     }
 }
 
 /// A frame that is being sent.
 #[derive(Debug)]
-pub(super) struct Outgoing<'a> {
-    head: [u8; HEAD_BYTES],
+pub(super) struct FrameWriter<'a> {
+    header: [u8; HEADER_BYTES],
     text: &'a [u8],
     data: &'a [u8],
     descriptors: &'a [BorrowedFd<'a>],
     sent: usize,
 }
 
-impl<'a> Outgoing<'a> {
-    pub(super) fn new(class: Class, text: &'a [u8], data: &'a [u8]) -> Self {
-        let head = Head {
-            class,
+impl<'a> FrameWriter<'a> {
+    pub(super) fn new(status: FrameStatus, text: &'a [u8], data: &'a [u8]) -> Self {
+        let header = FrameHeader {
+            status,
             text: text.len(),
             data: data.len(),
         };
         Self {
-            head: head.encode(),
+            header: header.encode(),
             text,
             data,
             descriptors: &[],
@@ -113,7 +113,7 @@ impl<'a> Outgoing<'a> {
     }
 
     /// Takes descriptors along, at most [`MAX_DESCRIPTORS`].
-    pub(super) fn with(self, descriptors: &'a [BorrowedFd<'a>]) -> Self {
+    pub(super) fn with_descriptors(self, descriptors: &'a [BorrowedFd<'a>]) -> Self {
         Self {
             descriptors,
             ..self
@@ -130,111 +130,112 @@ impl<'a> Outgoing<'a> {
         {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let mut parts = [&self.head[..], self.text, self.data].map(IoSlice::new);
+        let mut parts = [&self.header[..], self.text, self.data].map(IoSlice::new);
         let mut parts = &mut parts[..];
         IoSlice::advance_slices(&mut parts, self.sent);
         self.sent += sendmsg(socket, parts, &mut ancillary, SendFlags::NOSIGNAL)?;
-        Ok(self.sent == self.head.len() + self.text.len() + self.data.len())
+        Ok(self.sent == self.header.len() + self.text.len() + self.data.len())
     }
 
     /// Tells whether the other end has got anything.
-    pub(super) fn has_begun(&self) -> bool {
+    pub(super) fn has_sent(&self) -> bool {
         self.sent > 0
     }
 }
 
 /// Frames that are being received.
 #[derive(Debug)]
-pub(super) struct Incoming {
+pub(super) struct FrameReader {
     /// What was received last: a small frame is received by one call.
-    first: Box<[u8]>,
-    /// How much of `first` is there, and was not taken.
-    waiting: std::ops::Range<usize>,
-    head: Option<Head>,
+    buffer: Box<[u8]>,
+    /// How much of `buffer` is there, and was not taken.
+    buffered: std::ops::Range<usize>,
+    header: Option<FrameHeader>,
     body: Vec<u8>,
     descriptors: Vec<OwnedFd>,
 }
 
-impl Default for Incoming {
+impl Default for FrameReader {
     fn default() -> Self {
         Self {
-            first: vec![0; FIRST_BYTES].into_boxed_slice(),
-            waiting: 0..0,
-            head: None,
+            buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
+            buffered: 0..0,
+            header: None,
             body: Vec::new(),
             descriptors: Vec::new(),
         }
     }
 }
 
-impl Incoming {
+impl FrameReader {
     /// Takes a frame that is there already, or receives some more of one. `None`: call again.
     ///
     /// # Errors
     /// Fails if the socket does or has ended, and if what was received is no frame.
-    pub(super) fn receive(&mut self, socket: impl AsFd) -> io::Result<Option<Frame>> {
-        if let Some(frame) = self.take()? {
+    pub(super) fn receive(&mut self, socket: impl AsFd) -> io::Result<Option<WorkerFrame>> {
+        if let Some(frame) = self.take_frame()? {
             return Ok(Some(frame));
         }
-        if self.head.is_some() {
+        if self.header.is_some() {
             let space = spare_capacity(&mut self.body);
             if recv(socket, space, RecvFlags::empty())?.0 == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         } else {
-            self.receive_first(socket)?;
+            self.fill_buffer(socket)?;
         }
-        self.take()
+        self.take_frame()
     }
 
-    fn receive_first(&mut self, socket: impl AsFd) -> io::Result<()> {
-        self.first.copy_within(self.waiting.clone(), 0);
-        self.waiting = 0..self.waiting.len();
+    fn fill_buffer(&mut self, socket: impl AsFd) -> io::Result<()> {
+        self.buffer.copy_within(self.buffered.clone(), 0);
+        self.buffered = 0..self.buffered.len();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let mut parts = [IoSliceMut::new(&mut self.first[self.waiting.end..])];
+        let mut parts = [IoSliceMut::new(&mut self.buffer[self.buffered.end..])];
         let flags = RecvFlags::CMSG_CLOEXEC;
-        let received = recvmsg(socket, &mut parts, &mut ancillary, flags)?.bytes;
+        let receive_whole = recvmsg(socket, &mut parts, &mut ancillary, flags)?.bytes;
         for message in ancillary.drain() {
             if let RecvAncillaryMessage::ScmRights(descriptors) = message {
                 self.descriptors.extend(descriptors);
             }
         }
-        if received == 0 {
+        if receive_whole == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        self.waiting.end += received;
+        self.buffered.end += receive_whole;
         Ok(())
     }
 
     /// Moves what was received to where it belongs; returns the frame that is complete by that.
-    fn take(&mut self) -> io::Result<Option<Frame>> {
-        let head = match self.head {
-            Some(head) => head,
+    fn take_frame(&mut self) -> io::Result<Option<WorkerFrame>> {
+        let header = match self.header {
+            Some(header) => header,
             None => {
-                let Some((head, _)) = self.first[self.waiting.clone()].split_first_chunk() else {
+                let Some((header, _)) = self.buffer[self.buffered.clone()].split_first_chunk()
+                else {
                     return Ok(None);
                 };
-                let head = Head::decode(head).ok_or(io::ErrorKind::InvalidData)?;
-                self.waiting.start += HEAD_BYTES;
-                self.body.try_reserve_exact(head.text + head.data)?;
-                *self.head.insert(head)
+                let header = FrameHeader::decode(header).ok_or(io::ErrorKind::InvalidData)?;
+                self.buffered.start += HEADER_BYTES;
+                self.body.try_reserve_exact(header.text + header.data)?;
+                *self.header.insert(header)
             }
         };
-        let missing = head.text + head.data - self.body.len();
-        let taken = missing.min(self.waiting.len());
-        let end = self.waiting.start + taken;
+        let missing = header.text + header.data - self.body.len();
+        let taken = missing.min(self.buffered.len());
+        let end = self.buffered.start + taken;
         self.body
-            .extend_from_slice(&self.first[self.waiting.start..end]);
-        self.waiting.start = end;
+            .extend_from_slice(&self.buffer[self.buffered.start..end]);
+        self.buffered.start = end;
         if taken < missing {
             return Ok(None);
         }
-        self.head = None;
+        self.header = None;
         let mut text = Bytes::from(std::mem::take(&mut self.body));
-        let data = text.split_off(head.text);
-        Ok(Some(Frame {
-            class: head.class,
+        let data = text.split_off(header.text);
+        Ok(Some(WorkerFrame {
+            status: header.status,
             text,
             data,
             descriptors: std::mem::take(&mut self.descriptors),
@@ -243,9 +244,9 @@ impl Incoming {
 }
 
 /// Class, padding, and the two lengths.
-const HEAD_BYTES: usize = 24;
+const HEADER_BYTES: usize = 24;
 /// What is received before the length is known: a small file and its head.
-const FIRST_BYTES: usize = 16 << 10;
+const BUFFER_BYTES: usize = 16 << 10;
 /// Longest text: the names of a directory, of 255 bytes that take six each in JSON, and their members.
 pub(super) const MAX_TEXT_BYTES: usize = limits::MAX_DIRECTORY_ENTRIES * (255 * 6 + 64);
 /// Most data: a file that is made up as it is read.
@@ -259,53 +260,54 @@ mod tests {
 
     use super::*;
 
-    fn received(incoming: &mut Incoming, socket: &UnixStream) -> io::Result<Frame> {
+    fn receive_whole(reader: &mut FrameReader, socket: &UnixStream) -> io::Result<WorkerFrame> {
         loop {
-            if let Some(frame) = incoming.receive(socket)? {
+            if let Some(frame) = reader.receive(socket)? {
                 return Ok(frame);
             }
         }
     }
 
     #[test]
-    fn frames_arrive_whole_whatever_their_size() {
+    fn frames_of_any_size_arrive_whole() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let sizes = [0, 1, FIRST_BYTES - HEAD_BYTES, FIRST_BYTES, 3_000_000];
+        let sizes = [0, 1, BUFFER_BYTES - HEADER_BYTES, BUFFER_BYTES, 3_000_000];
         let sender = std::thread::spawn(move || {
             for size in sizes {
                 let (text, data) = (vec![b'a'; size], vec![b'b'; size / 2]);
-                let mut outgoing = Outgoing::new(Class::Good, &text, &data);
-                while !outgoing.send(&ours).unwrap() {}
+                let mut writer = FrameWriter::new(FrameStatus::Success, &text, &data);
+                while !writer.send(&ours).unwrap() {}
             }
         });
-        let mut incoming = Incoming::default();
+        let mut reader = FrameReader::default();
         for size in sizes {
-            let frame = received(&mut incoming, &theirs).unwrap();
-            assert_eq!(frame.class, Class::Good);
+            let frame = receive_whole(&mut reader, &theirs).unwrap();
+            assert_eq!(frame.status, FrameStatus::Success);
             assert!(frame.text == vec![b'a'; size] && frame.data == vec![b'b'; size / 2]);
         }
         sender.join().unwrap();
-        let end = received(&mut incoming, &theirs).unwrap_err();
+        let end = receive_whole(&mut reader, &theirs).unwrap_err();
         assert_eq!(end.kind(), io::ErrorKind::UnexpectedEof);
     }
 
     #[test]
-    fn descriptors_come_with_their_frame() {
+    fn descriptors_arrive_with_their_frame() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (one, other) = UnixStream::pair().unwrap();
         let descriptors = [one.as_fd(), other.as_fd()];
-        let mut outgoing = Outgoing::new(Class::Good, b"text", b"").with(&descriptors);
-        assert!(outgoing.send(&ours).unwrap());
-        let frame = received(&mut Incoming::default(), &theirs).unwrap();
+        let mut writer =
+            FrameWriter::new(FrameStatus::Success, b"text", b"").with_descriptors(&descriptors);
+        assert!(writer.send(&ours).unwrap());
+        let frame = receive_whole(&mut FrameReader::default(), &theirs).unwrap();
         assert_eq!(frame.descriptors.len(), 2);
     }
 
     #[test]
-    fn what_is_no_frame_is_an_error() {
+    fn malformed_frame_is_an_error() {
         for bytes in [
-            [9; HEAD_BYTES],
-            Head {
-                class: Class::Good,
+            [9; HEADER_BYTES],
+            FrameHeader {
+                status: FrameStatus::Success,
                 text: MAX_TEXT_BYTES + 1,
                 data: 0,
             }
@@ -313,7 +315,7 @@ mod tests {
         ] {
             let (ours, theirs) = UnixStream::pair().unwrap();
             rustix::io::write(&ours, &bytes).unwrap();
-            let error = received(&mut Incoming::default(), &theirs).unwrap_err();
+            let error = receive_whole(&mut FrameReader::default(), &theirs).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidData);
         }
     }

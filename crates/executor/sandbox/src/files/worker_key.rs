@@ -12,30 +12,33 @@ use std::{
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
-use crate::plan::{Files, Plan};
+use crate::plan::{FileAccess, SandboxPlan};
 
 /// A plan, and the very files that its paths name.
 #[derive(Clone, Debug)]
-pub(crate) struct Key {
-    plan: Arc<Plan>,
-    files: Vec<Option<Identity>>,
+pub(crate) struct WorkerKey {
+    plan: Arc<SandboxPlan>,
+    files: Vec<Option<InodeIdentity>>,
     /// Of the two above: a key is made once, and looked up for each request.
     hash: u64,
 }
 
 /// Which file it is. Numbers are given again as soon as a file is gone, so its birth is part of it.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-struct Identity {
+struct InodeIdentity {
     mount: u64,
     device: (u32, u32),
     inode: u64,
     birth: (i64, u32),
 }
 
-impl Key {
+impl WorkerKey {
     /// Looks at the files that a plan's paths name now.
-    pub(crate) fn now(plan: &Arc<Plan>) -> Self {
-        let files: Vec<_> = Self::paths(plan).into_iter().map(identity).collect();
+    pub(crate) fn capture(plan: &Arc<SandboxPlan>) -> Self {
+        let files: Vec<_> = Self::relevant_paths(plan)
+            .into_iter()
+            .map(inode_identity)
+            .collect();
         let mut hasher = DefaultHasher::new();
         (plan, &files).hash(&mut hasher);
         Self {
@@ -46,26 +49,26 @@ impl Key {
     }
 
     /// Returns the paths of a plan for which it matters which files they name.
-    pub(crate) fn paths(plan: &Plan) -> Vec<&Path> {
-        let Files::View(view) = &plan.files else {
+    pub(crate) fn relevant_paths(plan: &SandboxPlan) -> Vec<&Path> {
+        let FileAccess::View(view) = &plan.files else {
             return Vec::new();
         };
-        let mut paths: Vec<_> = view.layers.iter().map(|layer| &*layer.path).collect();
+        let mut relevant_paths: Vec<_> = view.layers.iter().map(|layer| &*layer.path).collect();
         // Names that must not come to be mostly share a directory, which often is a layer.
         let mut last = None;
         for forbidden in &view.forbidden {
             let directory = &*forbidden.directory;
             let is_layer = || view.layers.iter().any(|layer| layer.path == directory);
             if last != Some(directory) && !is_layer() {
-                paths.push(directory);
+                relevant_paths.push(directory);
             }
             last = Some(directory);
         }
-        paths
+        relevant_paths
     }
 }
 
-impl PartialEq for Key {
+impl PartialEq for WorkerKey {
     fn eq(&self, other: &Self) -> bool {
         // What shares a plan compares no paths.
         self.hash == other.hash
@@ -74,24 +77,24 @@ impl PartialEq for Key {
     }
 }
 
-impl Eq for Key {}
+impl Eq for WorkerKey {}
 
-impl Hash for Key {
+impl Hash for WorkerKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(self.hash);
     }
 }
 
 /// Tells which file a path without links names. `None`: none that can be seen.
-fn identity(path: &Path) -> Option<Identity> {
+fn inode_identity(path: &Path) -> Option<InodeIdentity> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
     let wanted = StatxFlags::INO | StatxFlags::BTIME | StatxFlags::MNT_ID;
-    let found = statx(CWD, path, flags, wanted).ok()?;
-    Some(Identity {
-        mount: found.stx_mnt_id,
-        device: (found.stx_dev_major, found.stx_dev_minor),
-        inode: found.stx_ino,
-        birth: (found.stx_btime.tv_sec, found.stx_btime.tv_nsec),
+    let stat = statx(CWD, path, flags, wanted).ok()?;
+    Some(InodeIdentity {
+        mount: stat.stx_mnt_id,
+        device: (stat.stx_dev_major, stat.stx_dev_minor),
+        inode: stat.stx_ino,
+        birth: (stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec),
     })
 }
 
@@ -101,42 +104,42 @@ mod tests {
 
     use super::*;
     use crate::{
-        plan::{Access, Forbidden, Kind, Layer, Network, View},
+        plan::{FileView, ForbiddenName, NetworkScope, PathAccess, PathKind, ViewLayer},
         plan_cache::coarse_now,
     };
 
-    fn plan(layer: PathBuf, guarded: PathBuf) -> Arc<Plan> {
-        Arc::new(Plan {
-            files: Files::View(View {
-                base: Access::Read,
-                layers: vec![Layer {
+    fn plan(layer: PathBuf, guarded: PathBuf) -> Arc<SandboxPlan> {
+        Arc::new(SandboxPlan {
+            files: FileAccess::View(FileView {
+                base: PathAccess::Read,
+                layers: vec![ViewLayer {
                     path: layer,
-                    kind: Kind::Directory,
-                    access: Access::Write,
+                    kind: PathKind::Directory,
+                    access: PathAccess::Write,
                 }],
-                forbidden: vec![Forbidden {
+                forbidden: vec![ForbiddenName {
                     directory: guarded,
                     name: ".git".into(),
                 }],
                 links: Vec::new(),
             }),
-            network: Network::None,
+            network: NetworkScope::None,
         })
     }
 
     #[test]
-    fn a_path_that_names_another_file_makes_another_key() {
+    fn key_changes_when_a_path_names_another_file() {
         let dir = tempfile::tempdir().unwrap();
         let [layer, guarded] = ["layer", "guarded"].map(|name| dir.path().join(name));
         for directory in [&layer, &guarded] {
             fs::create_dir(directory).unwrap();
         }
         let plan = plan(layer.clone(), guarded.clone());
-        let mut last = Key::now(&plan);
+        let mut last = WorkerKey::capture(&plan);
         // What changes inside is not what it is.
         fs::write(layer.join("file"), "").unwrap();
         fs::remove_file(layer.join("file")).unwrap();
-        assert_eq!(Key::now(&plan), last);
+        assert_eq!(WorkerKey::capture(&plan), last);
         for directory in [&layer, &guarded] {
             // Births in one tick of the clock cannot be told apart.
             let born = coarse_now();
@@ -145,7 +148,7 @@ mod tests {
             }
             fs::remove_dir(directory).unwrap();
             fs::create_dir(directory).unwrap();
-            let key = Key::now(&plan);
+            let key = WorkerKey::capture(&plan);
             assert_ne!(key, last);
             last = key;
         }

@@ -23,39 +23,39 @@ use serde::Serialize;
 
 use super::{
     watch_server,
-    worker_frame::{Class, Frame, Incoming, Outgoing},
-    worker_request::{Request, class_of},
+    worker_frame::{FrameReader, FrameStatus, FrameWriter, WorkerFrame},
+    worker_request::{Request, status_of},
 };
 
 /// Serves the socket. `None` says that the server is gone, or does not understand us; in either case
 /// we are done.
-pub(super) fn run(socket: &OwnedFd) -> Option<()> {
+pub(super) fn run_worker(socket: &OwnedFd) -> Option<()> {
     // The name is for those who list processes.
     rustix::thread::set_name(c"exec-files").ok();
-    let mut incoming = Incoming::default();
-    enter(socket, &mut incoming)?;
-    serve(socket, &mut incoming)
+    let mut reader = FrameReader::default();
+    enter_sandbox(socket, &mut reader)?;
+    serve_requests(socket, &mut reader)
 }
 
 /// Takes the first frame, which says what encloses this process.
-fn enter(socket: &OwnedFd, incoming: &mut Incoming) -> Option<()> {
-    let frame = next(socket, incoming)?;
-    let entered = Enclosure::decode(&frame.text, frame.descriptors)
+fn enter_sandbox(socket: &OwnedFd, reader: &mut FrameReader) -> Option<()> {
+    let frame = receive_frame(socket, reader)?;
+    let outcome = Enclosure::decode(&frame.text, frame.descriptors)
         .ok_or_else(|| "enclosure is garbled".to_owned())
-        .and_then(|enclosure| enclosure::enter(enclosure).map_err(|error| explain(&error)));
-    match entered {
-        Ok(()) => send(socket, Class::Good, &[], &[], &[]),
+        .and_then(|enclosure| enclosure::enter(enclosure).map_err(|error| error_chain(&error)));
+    match outcome {
+        Ok(()) => send(socket, FrameStatus::Success, &[], &[], &[]),
         Err(text) => {
             let text = format!("sandbox: {text}");
-            send(socket, Class::Refused, text.as_bytes(), &[], &[])?;
+            send(socket, FrameStatus::Refused, text.as_bytes(), &[], &[])?;
             None
         }
     }
 }
 
-fn serve(socket: &OwnedFd, incoming: &mut Incoming) -> Option<()> {
+fn serve_requests(socket: &OwnedFd, reader: &mut FrameReader) -> Option<()> {
     loop {
-        let frame = next(socket, incoming)?;
+        let frame = receive_frame(socket, reader)?;
         let request: Request = serde_json::from_slice(&frame.text).ok()?;
         if let Request::Watch { path, tree } = request {
             return watch_server::watch(socket, path, tree);
@@ -64,24 +64,24 @@ fn serve(socket: &OwnedFd, incoming: &mut Incoming) -> Option<()> {
             return watch_server::watch_missing(socket, missing, present);
         }
         let is_small = request.is_small();
-        answer(socket, perform(request, &frame.data))?;
+        send_answer(socket, perform_request(request, &frame.data))?;
         drop(frame);
         if !is_small {
             // Threads have each taken memory of their own. Nobody waits for this.
-            give_back_memory();
+            trim_heap();
         }
     }
 }
 
-fn answer(socket: &OwnedFd, outcome: Result<Answer, FileError>) -> Option<()> {
+fn send_answer(socket: &OwnedFd, outcome: Result<WorkerAnswer, FileError>) -> Option<()> {
     match outcome {
-        Ok(Answer { text, data, file }) => {
+        Ok(WorkerAnswer { text, data, file }) => {
             let descriptors: Vec<_> = file.iter().map(AsFd::as_fd).collect();
-            send(socket, Class::Good, &text, &data, &descriptors)
+            send(socket, FrameStatus::Success, &text, &data, &descriptors)
         }
         Err(error) => {
-            let (class, text) = class_of(error);
-            send(socket, class, text.as_bytes(), &[], &[])
+            let (status, text) = status_of(error);
+            send(socket, status, text.as_bytes(), &[], &[])
         }
     }
 }
@@ -89,14 +89,14 @@ fn answer(socket: &OwnedFd, outcome: Result<Answer, FileError>) -> Option<()> {
 /// Sends a frame. `None`: nobody takes it.
 pub(super) fn send(
     socket: &OwnedFd,
-    class: Class,
+    status: FrameStatus,
     text: &[u8],
     data: &[u8],
     descriptors: &[BorrowedFd<'_>],
 ) -> Option<()> {
-    let mut outgoing = Outgoing::new(class, text, data).with(descriptors);
+    let mut writer = FrameWriter::new(status, text, data).with_descriptors(descriptors);
     loop {
-        match outgoing.send(socket) {
+        match writer.send(socket) {
             Ok(true) => return Some(()),
             Ok(false) => {}
             Err(error) if error.raw_os_error() == Some(Errno::INTR.raw_os_error()) => {}
@@ -105,9 +105,9 @@ pub(super) fn send(
     }
 }
 
-fn next(socket: &OwnedFd, incoming: &mut Incoming) -> Option<Frame> {
+fn receive_frame(socket: &OwnedFd, reader: &mut FrameReader) -> Option<WorkerFrame> {
     loop {
-        match incoming.receive(socket) {
+        match reader.receive(socket) {
             Ok(Some(frame)) => return Some(frame),
             Ok(None) => {}
             Err(error) if error.raw_os_error() == Some(Errno::INTR.raw_os_error()) => {}
@@ -117,7 +117,7 @@ fn next(socket: &OwnedFd, incoming: &mut Incoming) -> Option<Frame> {
 }
 
 /// Says an error with what caused it.
-fn explain(error: &dyn std::error::Error) -> String {
+fn error_chain(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(source) => format!("{error}: {source}"),
         None => error.to_string(),
@@ -126,7 +126,7 @@ fn explain(error: &dyn std::error::Error) -> String {
 
 /// What is sent back.
 #[derive(Debug, Default)]
-pub(super) struct Answer {
+pub(super) struct WorkerAnswer {
     pub(super) text: Vec<u8>,
     pub(super) data: Vec<u8>,
     pub(super) file: Option<OwnedFd>,
@@ -134,52 +134,52 @@ pub(super) struct Answer {
 
 /// Does what is asked. Nobody asks it to stop: who does not wait any more kills this process, and
 /// changes run to their end.
-pub(super) fn perform(request: Request, data: &[u8]) -> Result<Answer, FileError> {
+pub(super) fn perform_request(request: Request, data: &[u8]) -> Result<WorkerAnswer, FileError> {
     let stop = Stop::default();
     match request {
         Request::ReadFile(read) => {
             let file = WholeFile::open(&read)?;
             // One that is made up as it is read says 0, and is read by whom it was opened.
             if file.size() > SMALL_FILE_BYTES {
-                return Ok(opened(file.into_file()));
+                return Ok(file_answer(file.into_file()));
             }
             let data = file.read()?;
-            Ok(Answer {
+            Ok(WorkerAnswer {
                 data,
-                ..Answer::default()
+                ..WorkerAnswer::default()
             })
         }
-        Request::Open { path, mode } => Ok(opened(BlockFile::open(&path, mode)?.into_file())),
-        Request::WriteFile(write) => said(&exec_fs::write_file(&write, data)?),
-        Request::CreateDirectory(create) => said(&exec_fs::create_directory(&create)?),
-        Request::Metadata(get) => said(&exec_fs::metadata(&get)?),
-        Request::Canonicalize(request) => said(&exec_fs::canonicalize(&request)?),
-        Request::ReadDirectory(read) => said(&exec_fs::read_directory(&read)?),
-        Request::Walk(walk) => said(&exec_fs::walk(&walk, &stop)?),
-        Request::Remove(remove) => said(&exec_fs::remove(&remove, &stop)?),
-        Request::Copy(copy) => said(&exec_fs::copy(&copy, &stop)?),
-        Request::Rename(rename) => said(&exec_fs::rename(&rename)?),
-        Request::Search(search) => said(&exec_fs::search(&search, &stop)?),
-        Request::Find(find) => said(&exec_fs::find(&find, &stop)?),
+        Request::Open { path, mode } => Ok(file_answer(BlockFile::open(&path, mode)?.into_file())),
+        Request::WriteFile(write) => json_answer(&exec_fs::write_file(&write, data)?),
+        Request::CreateDirectory(create) => json_answer(&exec_fs::create_directory(&create)?),
+        Request::Metadata(get) => json_answer(&exec_fs::metadata(&get)?),
+        Request::Canonicalize(request) => json_answer(&exec_fs::canonicalize(&request)?),
+        Request::ReadDirectory(read) => json_answer(&exec_fs::read_directory(&read)?),
+        Request::Walk(walk) => json_answer(&exec_fs::walk(&walk, &stop)?),
+        Request::Remove(remove) => json_answer(&exec_fs::remove(&remove, &stop)?),
+        Request::Copy(copy) => json_answer(&exec_fs::copy(&copy, &stop)?),
+        Request::Rename(rename) => json_answer(&exec_fs::rename(&rename)?),
+        Request::Search(search) => json_answer(&exec_fs::search(&search, &stop)?),
+        Request::Find(find) => json_answer(&exec_fs::find(&find, &stop)?),
         Request::Watch { .. } | Request::WatchMissing { .. } => Err(FileError::Host(
             "a watch is not one answer but many".to_owned(),
         )),
     }
 }
 
-fn opened(file: OwnedFd) -> Answer {
-    Answer {
+fn file_answer(file: OwnedFd) -> WorkerAnswer {
+    WorkerAnswer {
         file: Some(file),
-        ..Answer::default()
+        ..WorkerAnswer::default()
     }
 }
 
-fn said(result: &impl Serialize) -> Result<Answer, FileError> {
+fn json_answer(result: &impl Serialize) -> Result<WorkerAnswer, FileError> {
     let text = serde_json::to_vec(result)
         .map_err(|error| FileError::Host(format!("result has no JSON: {error}")))?;
-    Ok(Answer {
+    Ok(WorkerAnswer {
         text,
-        ..Answer::default()
+        ..WorkerAnswer::default()
     })
 }
 
@@ -187,26 +187,26 @@ fn said(result: &impl Serialize) -> Result<Answer, FileError> {
 const SMALL_FILE_BYTES: u64 = 64 << 10;
 
 /// The name under which the executable is a hand.
-pub(super) const NAME: &CStr = c"exec-server-files";
+pub(super) const WORKER_ARGV0: &CStr = c"exec-server-files";
 /// Where a hand finds its socket.
-pub(super) const SOCKET: u8 = 3;
+pub(super) const WORKER_SOCKET_FD: u8 = 3;
 
 /// Serves as a hand, and never returns, if this process was started as one.
 pub fn run_if_hand() {
     let name = std::env::args_os().next();
-    if name.as_deref().map(OsStr::as_encoded_bytes) != Some(NAME.to_bytes()) {
+    if name.as_deref().map(OsStr::as_encoded_bytes) != Some(WORKER_ARGV0.to_bytes()) {
         return;
     }
     // SAFETY: nothing has run yet that could own a descriptor; whoever starts a hand gives it this
     // one, and if it is not open, the first call on it says so.
-    let socket = unsafe { OwnedFd::from_raw_fd(SOCKET.into()) };
-    let _ = run(&socket);
+    let socket = unsafe { OwnedFd::from_raw_fd(WORKER_SOCKET_FD.into()) };
+    let _ = run_worker(&socket);
     // SAFETY: ends this process, and nothing else.
     unsafe { libc::_exit(0) }
 }
 
 /// Gives back memory that was used and is free.
-pub(super) fn give_back_memory() {
+pub(super) fn trim_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes free memory from the allocator, which knows what is free.
     unsafe {

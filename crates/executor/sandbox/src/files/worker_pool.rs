@@ -13,78 +13,78 @@ use std::{
 use exec_env::filesystem::FileError;
 use tokio::{sync::oneshot, time::Instant};
 
-use super::worker_key::Key;
+use super::worker_key::WorkerKey;
 
 /// How many hands there may be, and for how long.
 #[derive(Clone, Copy, Debug)]
-pub struct Bounds {
+pub struct WorkerLimits {
     /// For one plan: more would wait for the same disk.
-    pub of_one_plan: usize,
+    pub per_plan: usize,
     /// In all: each takes memory.
-    pub in_all: usize,
+    pub total: usize,
     /// Requests that may wait for one.
-    pub waiting: usize,
+    pub max_waiting: usize,
     /// Watches: each has one of its own, beside those above.
-    pub watches: usize,
+    pub max_watches: usize,
     /// How long one is kept that nobody asks.
-    pub idle: Duration,
+    pub idle_timeout: Duration,
     /// How long one is kept at all: what is mounted on the host since, it does not see.
-    pub life: Duration,
+    pub max_age: Duration,
 }
 
-impl Default for Bounds {
+impl Default for WorkerLimits {
     fn default() -> Self {
         Self {
-            of_one_plan: 4,
-            in_all: 16,
-            waiting: 1024,
-            watches: 64,
-            idle: Duration::from_secs(60),
-            life: Duration::from_secs(120),
+            per_plan: 4,
+            total: 16,
+            max_waiting: 1024,
+            max_watches: 64,
+            idle_timeout: Duration::from_secs(60),
+            max_age: Duration::from_secs(120),
         }
     }
 }
 
 /// Hands by key.
 #[derive(Debug)]
-pub(super) struct Pool<H: Send + 'static> {
-    bounds: Bounds,
-    state: Mutex<State<H>>,
+pub(super) struct WorkerPool<W: Send + 'static> {
+    limits: WorkerLimits,
+    state: Mutex<PoolState<W>>,
 }
 
 #[derive(Debug)]
-struct State<H: Send + 'static> {
+struct PoolState<W: Send + 'static> {
     /// Hands, idle or not, and those that are being started.
     count: usize,
-    kept: HashMap<Arc<Key>, Kept<H>>,
-    waiting: VecDeque<Waiting<H>>,
+    groups: HashMap<Arc<WorkerKey>, WorkerGroup<W>>,
+    waiters: VecDeque<WorkerWaiter<W>>,
     /// A task waits to retire idle hands.
-    sweeping: bool,
+    sweeper_running: bool,
 }
 
 /// The hands of one key.
 #[derive(Debug)]
-struct Kept<H: Send + 'static> {
+struct WorkerGroup<W: Send + 'static> {
     count: usize,
     /// The last is the one that was used last.
-    idle: Vec<(H, Instant)>,
+    idle: Vec<(W, Instant)>,
 }
 
 #[derive(Debug)]
-struct Waiting<H: Send + 'static> {
-    key: Arc<Key>,
-    turn: oneshot::Sender<Lease<H>>,
+struct WorkerWaiter<W: Send + 'static> {
+    key: Arc<WorkerKey>,
+    sender: oneshot::Sender<WorkerLease<W>>,
 }
 
-impl<H: Send + 'static> Pool<H> {
-    pub(super) fn new(bounds: Bounds) -> Arc<Self> {
+impl<W: Send + 'static> WorkerPool<W> {
+    pub(super) fn new(limits: WorkerLimits) -> Arc<Self> {
         Arc::new(Self {
-            bounds,
-            state: Mutex::new(State {
+            limits,
+            state: Mutex::new(PoolState {
                 count: 0,
-                kept: HashMap::new(),
-                waiting: VecDeque::new(),
-                sweeping: false,
+                groups: HashMap::new(),
+                waiters: VecDeque::new(),
+                sweeper_running: false,
             }),
         })
     }
@@ -93,144 +93,151 @@ impl<H: Send + 'static> Pool<H> {
     ///
     /// # Errors
     /// Fails if too many wait.
-    pub(super) async fn take(self: &Arc<Self>, key: &Arc<Key>) -> Result<Lease<H>, FileError> {
-        let turn = match self.take_now(key)? {
+    pub(super) async fn acquire(
+        self: &Arc<Self>,
+        key: &Arc<WorkerKey>,
+    ) -> Result<WorkerLease<W>, FileError> {
+        let receiver = match self.try_acquire(key)? {
             Ok(lease) => return Ok(lease),
-            Err(turn) => turn,
+            Err(receiver) => receiver,
         };
         // The pool keeps the other end until it is used.
-        let lost = |_| FileError::Host("place in line was lost".to_owned());
-        let mut lease = turn.await.map_err(lost)?;
-        if let Some(held) = &mut lease.0 {
-            held.waited = true;
+        let lost = |_| FileError::Host("the fs worker queue was dropped".to_owned());
+        let mut lease = receiver.await.map_err(lost)?;
+        if let Some(state) = &mut lease.0 {
+            state.waited = true;
         }
         Ok(lease)
     }
 
-    fn take_now(
+    fn try_acquire(
         self: &Arc<Self>,
-        key: &Arc<Key>,
-    ) -> Result<Result<Lease<H>, oneshot::Receiver<Lease<H>>>, FileError> {
-        let mut retired = None;
+        key: &Arc<WorkerKey>,
+    ) -> Result<Result<WorkerLease<W>, oneshot::Receiver<WorkerLease<W>>>, FileError> {
+        let mut evicted = None;
         let mut state = self.lock();
-        if let Some(hand) = state.take_idle(key) {
-            return Ok(Ok(self.lease(key, Some(hand))));
+        if let Some(worker) = state.take_idle(key) {
+            return Ok(Ok(self.lease(key, Some(worker))));
         }
-        if state.of(key) < self.bounds.of_one_plan {
-            if state.count >= self.bounds.in_all {
-                retired = state.retire_oldest();
+        if state.count_for(key) < self.limits.per_plan {
+            if state.count >= self.limits.total {
+                evicted = state.evict_oldest_idle();
             }
-            if state.reserve(key, &self.bounds) {
+            if state.reserve(key, &self.limits) {
                 drop(state);
-                drop(retired);
+                drop(evicted);
                 return Ok(Ok(self.lease(key, None)));
             }
         }
-        if state.waiting.len() >= self.bounds.waiting {
+        if state.waiters.len() >= self.limits.max_waiting {
             // Those who gave up count no more.
-            state.waiting.retain(|waiting| !waiting.turn.is_closed());
+            state.waiters.retain(|waiter| !waiter.sender.is_closed());
         }
-        if state.waiting.len() >= self.bounds.waiting {
-            let most = self.bounds.waiting;
-            let text = format!("too many operations on files: {most} wait for a file helper");
+        if state.waiters.len() >= self.limits.max_waiting {
+            let limit = self.limits.max_waiting;
+            let text =
+                format!("too many file operations: {limit} requests already wait for an fs worker");
             return Err(FileError::Host(text));
         }
-        let (turn, wait) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let key = Arc::clone(key);
-        state.waiting.push_back(Waiting { key, turn });
-        Ok(Err(wait))
+        state.waiters.push_back(WorkerWaiter { key, sender });
+        Ok(Err(receiver))
     }
 
     /// Takes back a hand that can be used again.
-    fn keep(self: &Arc<Self>, key: &Arc<Key>, hand: H) {
-        let mut hand = hand;
+    fn return_worker(self: &Arc<Self>, key: &Arc<WorkerKey>, worker: W) {
+        let mut worker = worker;
         let mut state = self.lock();
-        while let Some(place) = state.first_who_can_use(Some(key), &self.bounds) {
-            let Some(waiting) = state.waiting.remove(place) else {
+        while let Some(index) = state.first_eligible_waiter(Some(key), &self.limits) {
+            let Some(waiter) = state.waiters.remove(index) else {
                 break;
             };
-            if waiting.key != *key {
+            if waiter.key != *key {
                 state.release(key);
-                state.waiting.insert(place, waiting);
-                self.grant(&mut state);
+                state.waiters.insert(index, waiter);
+                self.wake_waiters(&mut state);
                 // It ends when nobody holds the lock.
                 drop(state);
-                drop(hand);
+                drop(worker);
                 return;
             }
-            match waiting.turn.send(self.lease(key, Some(hand))) {
+            match waiter.sender.send(self.lease(key, Some(worker))) {
                 Ok(()) => return,
-                Err(lease) => match lease.into_hand() {
-                    Some(back) => hand = back,
+                Err(lease) => match lease.into_worker() {
+                    Some(returned) => worker = returned,
                     None => return,
                 },
             }
         }
         let now = Instant::now();
-        if let Some(kept) = state.kept.get_mut(key) {
-            kept.idle.push((hand, now));
+        if let Some(group) = state.groups.get_mut(key) {
+            group.idle.push((worker, now));
         }
-        if !mem::replace(&mut state.sweeping, true) {
-            tokio::spawn(sweep(Arc::downgrade(self), now + self.bounds.idle));
+        if !mem::replace(&mut state.sweeper_running, true) {
+            tokio::spawn(run_idle_sweeper(
+                Arc::downgrade(self),
+                now + self.limits.idle_timeout,
+            ));
         }
     }
 
     /// Gives the place of a hand that is gone to whoever waits.
-    fn free(self: &Arc<Self>, key: &Arc<Key>) {
+    fn release_slot(self: &Arc<Self>, key: &Arc<WorkerKey>) {
         let mut state = self.lock();
         state.release(key);
-        self.grant(&mut state);
+        self.wake_waiters(&mut state);
     }
 
     /// Gives free places to those who wait, in their order.
-    fn grant(self: &Arc<Self>, state: &mut State<H>) {
-        while let Some(place) = state.first_who_can_use(None, &self.bounds) {
-            let Some(Waiting { key, turn }) = state.waiting.remove(place) else {
+    fn wake_waiters(self: &Arc<Self>, state: &mut PoolState<W>) {
+        while let Some(index) = state.first_eligible_waiter(None, &self.limits) {
+            let Some(WorkerWaiter { key, sender }) = state.waiters.remove(index) else {
                 return;
             };
-            if !state.reserve(&key, &self.bounds) {
+            if !state.reserve(&key, &self.limits) {
                 return;
             }
-            if let Err(lease) = turn.send(self.lease(&key, None)) {
-                lease.into_hand();
+            if let Err(lease) = sender.send(self.lease(&key, None)) {
+                lease.into_worker();
                 state.release(&key);
             }
         }
     }
 
     /// Retires what was idle for too long. Returns when to look again.
-    fn expire(&self, now: Instant) -> Option<Instant> {
-        let mut retired = Vec::new();
+    fn retire_expired(&self, now: Instant) -> Option<Instant> {
+        let mut evicted = Vec::new();
         let mut state = self.lock();
         let mut next: Option<Instant> = None;
-        state.kept.retain(|_, kept| {
-            let keep_from = kept
+        state.groups.retain(|_, group| {
+            let keep_from = group
                 .idle
-                .partition_point(|(_, since)| *since + self.bounds.idle <= now);
-            retired.extend(kept.idle.drain(..keep_from));
-            kept.count -= keep_from;
-            let oldest = kept
+                .partition_point(|(_, since)| *since + self.limits.idle_timeout <= now);
+            evicted.extend(group.idle.drain(..keep_from));
+            group.count -= keep_from;
+            let oldest = group
                 .idle
                 .first()
-                .map(|(_, since)| *since + self.bounds.idle);
+                .map(|(_, since)| *since + self.limits.idle_timeout);
             next = next.into_iter().chain(oldest).min();
-            kept.count > 0
+            group.count > 0
         });
-        state.count -= retired.len();
-        state.sweeping = next.is_some();
+        state.count -= evicted.len();
+        state.sweeper_running = next.is_some();
         next
     }
 
-    fn lease(self: &Arc<Self>, key: &Arc<Key>, hand: Option<H>) -> Lease<H> {
-        Lease(Some(Held {
+    fn lease(self: &Arc<Self>, key: &Arc<WorkerKey>, worker: Option<W>) -> WorkerLease<W> {
+        WorkerLease(Some(LeaseState {
             pool: Arc::clone(self),
             key: Arc::clone(key),
-            hand,
+            worker,
             waited: false,
         }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<H>> {
+    fn lock(&self) -> MutexGuard<'_, PoolState<W>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -242,82 +249,89 @@ impl<H: Send + 'static> Pool<H> {
 
     /// What is to be known of the idle hands of a key.
     #[cfg(test)]
-    pub(super) fn idle<T>(&self, key: &Arc<Key>, what: impl Fn(&H) -> T) -> Vec<T> {
+    pub(super) fn idle<T>(&self, key: &Arc<WorkerKey>, inspect: impl Fn(&W) -> T) -> Vec<T> {
         let state = self.lock();
-        let idle = state.kept.get(key).map(|kept| &kept.idle[..]);
+        let idle = state.groups.get(key).map(|group| &group.idle[..]);
         let idle = idle.unwrap_or_default().iter();
-        idle.map(|(hand, _)| what(hand)).collect()
+        idle.map(|(worker, _)| inspect(worker)).collect()
     }
 }
 
-impl<H: Send + 'static> State<H> {
-    fn of(&self, key: &Arc<Key>) -> usize {
-        self.kept.get(key).map_or(0, |kept| kept.count)
+impl<W: Send + 'static> PoolState<W> {
+    fn count_for(&self, key: &Arc<WorkerKey>) -> usize {
+        self.groups.get(key).map_or(0, |group| group.count)
     }
 
-    fn take_idle(&mut self, key: &Arc<Key>) -> Option<H> {
-        let (hand, _) = self.kept.get_mut(key)?.idle.pop()?;
-        Some(hand)
+    fn take_idle(&mut self, key: &Arc<WorkerKey>) -> Option<W> {
+        let (worker, _) = self.groups.get_mut(key)?.idle.pop()?;
+        Some(worker)
     }
 
     /// Takes the hand that nobody has used for the longest time.
-    fn retire_oldest(&mut self) -> Option<H> {
-        let oldest = |(key, kept): (&Arc<Key>, &Kept<H>)| {
-            let (_, since) = kept.idle.first()?;
+    fn evict_oldest_idle(&mut self) -> Option<W> {
+        let oldest = |(key, group): (&Arc<WorkerKey>, &WorkerGroup<W>)| {
+            let (_, since) = group.idle.first()?;
             Some((*since, Arc::clone(key)))
         };
         let (_, key) = self
-            .kept
+            .groups
             .iter()
             .filter_map(oldest)
             .min_by_key(|(since, _)| *since)?;
-        let (hand, _) = self.kept.get_mut(&key)?.idle.remove(0);
+        let (worker, _) = self.groups.get_mut(&key)?.idle.remove(0);
         self.release(&key);
-        Some(hand)
+        Some(worker)
     }
 
-    fn reserve(&mut self, key: &Arc<Key>, bounds: &Bounds) -> bool {
-        if self.count >= bounds.in_all || self.of(key) >= bounds.of_one_plan {
+    fn reserve(&mut self, key: &Arc<WorkerKey>, limits: &WorkerLimits) -> bool {
+        if self.count >= limits.total || self.count_for(key) >= limits.per_plan {
             return false;
         }
         self.count += 1;
-        let kept = self.kept.entry(Arc::clone(key)).or_insert_with(|| Kept {
-            count: 0,
-            idle: Vec::new(),
-        });
-        kept.count += 1;
+        let group = self
+            .groups
+            .entry(Arc::clone(key))
+            .or_insert_with(|| WorkerGroup {
+                count: 0,
+                idle: Vec::new(),
+            });
+        group.count += 1;
         true
     }
 
-    fn release(&mut self, key: &Arc<Key>) {
+    fn release(&mut self, key: &Arc<WorkerKey>) {
         self.count -= 1;
-        if let Some(kept) = self.kept.get_mut(key) {
-            kept.count -= 1;
-            if kept.count == 0 {
-                self.kept.remove(key);
+        if let Some(group) = self.groups.get_mut(key) {
+            group.count -= 1;
+            if group.count == 0 {
+                self.groups.remove(key);
             }
         }
     }
 
     /// Returns the place in line of the first who could use a hand of `key`, or its place.
-    fn first_who_can_use(&self, key: Option<&Arc<Key>>, bounds: &Bounds) -> Option<usize> {
-        if key.is_none() && self.count >= bounds.in_all {
+    fn first_eligible_waiter(
+        &self,
+        key: Option<&Arc<WorkerKey>>,
+        limits: &WorkerLimits,
+    ) -> Option<usize> {
+        if key.is_none() && self.count >= limits.total {
             return None;
         }
-        self.waiting.iter().position(|waiting| {
-            key == Some(&waiting.key) || self.of(&waiting.key) < bounds.of_one_plan
+        self.waiters.iter().position(|waiter| {
+            key == Some(&waiter.key) || self.count_for(&waiter.key) < limits.per_plan
         })
     }
 }
 
 /// Retires hands as their time comes, until none is idle.
-async fn sweep<H: Send + 'static>(pool: Weak<Pool<H>>, mut next: Instant) {
+async fn run_idle_sweeper<W: Send + 'static>(pool: Weak<WorkerPool<W>>, mut next: Instant) {
     loop {
         tokio::time::sleep_until(next).await;
         let Some(pool) = pool.upgrade() else {
             return;
         };
-        match pool.expire(Instant::now()) {
+        match pool.retire_expired(Instant::now()) {
             Some(later) => next = later,
             None => return,
         }
@@ -325,67 +339,67 @@ async fn sweep<H: Send + 'static>(pool: Weak<Pool<H>>, mut next: Instant) {
 }
 
 /// A hand, or the place of one, that is somebody's for one request. If it is dropped, the hand ends.
-pub(super) struct Lease<H: Send + 'static>(Option<Held<H>>);
+pub(super) struct WorkerLease<W: Send + 'static>(Option<LeaseState<W>>);
 
-struct Held<H: Send + 'static> {
-    pool: Arc<Pool<H>>,
-    key: Arc<Key>,
-    hand: Option<H>,
+struct LeaseState<W: Send + 'static> {
+    pool: Arc<WorkerPool<W>>,
+    key: Arc<WorkerKey>,
+    worker: Option<W>,
     waited: bool,
 }
 
-impl<H: Send + 'static> Lease<H> {
+impl<W: Send + 'static> WorkerLease<W> {
     /// Returns the hand, if one was idle.
-    pub(super) fn hand(&mut self) -> Option<&mut H> {
-        self.0.as_mut()?.hand.as_mut()
+    pub(super) fn worker(&mut self) -> Option<&mut W> {
+        self.0.as_mut()?.worker.as_mut()
     }
 
     /// Tells whether it was waited for: meanwhile much can have happened.
-    pub(super) fn was_waited_for(&self) -> bool {
-        self.0.as_ref().is_some_and(|held| held.waited)
+    pub(super) fn had_to_wait(&self) -> bool {
+        self.0.as_ref().is_some_and(|state| state.waited)
     }
 
     /// Puts the hand that was started in its place.
-    pub(super) fn put(&mut self, hand: H) {
-        if let Some(held) = &mut self.0 {
-            held.hand = Some(hand);
+    pub(super) fn set_worker(&mut self, worker: W) {
+        if let Some(state) = &mut self.0 {
+            state.worker = Some(worker);
         }
     }
 
     /// Gives the hand back, to be used again.
-    pub(super) fn keep(mut self) {
+    pub(super) fn return_to_pool(mut self) {
         match self.0.take() {
-            Some(Held {
+            Some(LeaseState {
                 pool,
                 key,
-                hand: Some(hand),
+                worker: Some(worker),
                 ..
-            }) => pool.keep(&key, hand),
-            held => drop(Self(held)),
+            }) => pool.return_worker(&key, worker),
+            state => drop(Self(state)),
         }
     }
 
     /// Takes the hand out, and leaves what is counted as it is.
-    fn into_hand(mut self) -> Option<H> {
-        self.0.take()?.hand
+    fn into_worker(mut self) -> Option<W> {
+        self.0.take()?.worker
     }
 }
 
-impl<H: Send + 'static> Drop for Lease<H> {
+impl<W: Send + 'static> Drop for WorkerLease<W> {
     fn drop(&mut self) {
-        if let Some(Held {
-            pool, key, hand, ..
+        if let Some(LeaseState {
+            pool, key, worker, ..
         }) = self.0.take()
         {
-            drop(hand);
-            pool.free(&key);
+            drop(worker);
+            pool.release_slot(&key);
         }
     }
 }
 
-impl<H: Send + 'static> fmt::Debug for Lease<H> {
+impl<W: Send + 'static> fmt::Debug for WorkerLease<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lease").finish_non_exhaustive()
+        f.debug_struct("WorkerLease").finish_non_exhaustive()
     }
 }
 

@@ -13,7 +13,7 @@ use exec_wire::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::worker_frame::{Class, Frame};
+use super::worker_frame::{FrameStatus, WorkerFrame};
 
 /// An operation. Its policy is the hand's: the `sandbox` member is not sent.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -97,7 +97,7 @@ impl Request {
     }
 
     /// Takes out what the hand does not need: its policy is around it, and data goes beside.
-    pub(super) fn bare(mut self) -> Self {
+    pub(super) fn without_policy(mut self) -> Self {
         let sandbox = match &mut self {
             Self::ReadFile(request) => &mut request.sandbox,
             Self::WriteFile(request) => {
@@ -134,14 +134,14 @@ pub struct Reply {
 
 impl Reply {
     /// Takes a frame for an answer.
-    pub(super) fn from_frame(frame: Frame) -> Result<Self, FileError> {
+    pub(super) fn from_frame(frame: WorkerFrame) -> Result<Self, FileError> {
         let text = || String::from_utf8_lossy(&frame.text).into_owned();
-        match frame.class {
-            Class::NotFound => Err(FileError::NotFound(text())),
-            Class::Invalid => Err(FileError::Invalid(text())),
-            Class::Refused => Err(FileError::Refused(text())),
-            Class::Host => Err(FileError::Host(text())),
-            Class::Good | Class::Ended => Ok(Self {
+        match frame.status {
+            FrameStatus::NotFound => Err(FileError::NotFound(text())),
+            FrameStatus::Invalid => Err(FileError::Invalid(text())),
+            FrameStatus::Refused => Err(FileError::Refused(text())),
+            FrameStatus::Host => Err(FileError::Host(text())),
+            FrameStatus::Success | FrameStatus::Ended => Ok(Self {
                 text: frame.text,
                 data: frame.data,
                 file: frame.descriptors.into_iter().next(),
@@ -154,7 +154,7 @@ impl Reply {
     /// # Errors
     /// Fails if it is something else.
     pub fn into_result<T: DeserializeOwned>(self) -> Result<T, FileError> {
-        serde_json::from_slice(&self.text).map_err(|error| garbled(&error.to_string()))
+        serde_json::from_slice(&self.text).map_err(|error| invalid_reply(&error.to_string()))
     }
 
     /// Returns what was opened.
@@ -162,40 +162,42 @@ impl Reply {
     /// # Errors
     /// Fails if nothing came along.
     pub fn into_file(self) -> Result<OwnedFd, FileError> {
-        self.file.ok_or_else(|| garbled("no descriptor"))
+        self.file.ok_or_else(|| invalid_reply("no descriptor"))
     }
 }
 
-fn garbled(why: &str) -> FileError {
-    FileError::Host(format!("file helper answered something else: {why}"))
+fn invalid_reply(why: &str) -> FileError {
+    FileError::Host(format!("unexpected answer from the fs worker: {why}"))
 }
 
 /// Returns the class and the text of an error.
-pub(super) fn class_of(error: FileError) -> (Class, String) {
+pub(super) fn status_of(error: FileError) -> (FrameStatus, String) {
     match error {
-        FileError::NotFound(text) => (Class::NotFound, text),
-        FileError::Invalid(text) => (Class::Invalid, text),
-        FileError::Refused(text) => (Class::Refused, text),
-        FileError::Host(text) => (Class::Host, text),
-        FileError::Remote(_) | FileError::Disconnected(_) | _ => (Class::Host, error.to_string()),
+        FileError::NotFound(text) => (FrameStatus::NotFound, text),
+        FileError::Invalid(text) => (FrameStatus::Invalid, text),
+        FileError::Refused(text) => (FrameStatus::Refused, text),
+        FileError::Host(text) => (FrameStatus::Host, text),
+        FileError::Remote(_) | FileError::Disconnected(_) | _ => {
+            (FrameStatus::Host, error.to_string())
+        }
     }
 }
 
 /// Changes, as they are told.
 #[derive(Debug, Default, Deserialize, Serialize)]
-pub(super) struct ToldChanges {
+pub(super) struct ChangeBatch {
     changes: Vec<Change>,
     overflow: bool,
 }
 
-impl From<Changes> for ToldChanges {
+impl From<Changes> for ChangeBatch {
     fn from(Changes { changes, overflow }: Changes) -> Self {
         Self { changes, overflow }
     }
 }
 
-impl From<ToldChanges> for Changes {
-    fn from(ToldChanges { changes, overflow }: ToldChanges) -> Self {
+impl From<ChangeBatch> for Changes {
+    fn from(ChangeBatch { changes, overflow }: ChangeBatch) -> Self {
         Self { changes, overflow }
     }
 }

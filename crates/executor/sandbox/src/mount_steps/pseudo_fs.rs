@@ -7,6 +7,17 @@ use std::{
 
 use exec_spawn::enclosure::{Missing, Slot, Step};
 
+/// What the view of a command has beside files.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct PseudoFs {
+    /// A `/dev` with the harmless devices. Without it the host's is there, or none.
+    pub(crate) devices: bool,
+    /// A `/proc` of the command's own processes. Without it the host's is there, or none.
+    pub(crate) processes: bool,
+    /// The account that the command runs under.
+    pub(crate) account: u32,
+}
+
 /// Devices that every command may use.
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 /// What shared memory may hold.
@@ -14,8 +25,8 @@ const SHARED_MEMORY_BYTES: u64 = 1 << 30;
 /// The directory itself holds names only.
 const DIRECTORY_BYTES: u64 = 64 << 10;
 /// What uid 0 may write in `/proc` without any capability, and what would then hold for the host.
-const OF_THE_HOST: [&str; 9] = [
-    SETTINGS,
+const WRITABLE_BY_ROOT: [&str; 9] = [
+    SYSCTL_DIRECTORY,
     "sysrq-trigger",
     "irq",
     "bus",
@@ -25,20 +36,20 @@ const OF_THE_HOST: [&str; 9] = [
     "driver",
     "dynamic_debug",
 ];
-const SETTINGS: &str = "sys";
+const SYSCTL_DIRECTORY: &str = "sys";
 
 /// Paths in `/proc` that must be read-only in every `/proc` that uid 0 gets. Settings of the kernel
 /// are listed even if this host shows none: protecting them then fails, and with it the start.
-pub(crate) fn host_settings() -> impl Iterator<Item = PathBuf> {
-    let paths = OF_THE_HOST.map(|name| Path::new("/proc").join(name));
-    let settings = Path::new("/proc").join(SETTINGS);
+pub(crate) fn writable_host_settings() -> impl Iterator<Item = PathBuf> {
+    let paths = WRITABLE_BY_ROOT.map(|name| Path::new("/proc").join(name));
+    let settings = Path::new("/proc").join(SYSCTL_DIRECTORY);
     paths
         .into_iter()
         .filter(move |path| *path == settings || path.exists())
 }
 
 /// Steps that prepare `/dev` while the host's is still there, and steps that attach it.
-pub(super) fn devices(slots: &mut impl FnMut() -> Slot) -> (Vec<Step>, Vec<Step>) {
+pub(super) fn device_steps(slots: &mut impl FnMut() -> Slot) -> (Vec<Step>, Vec<Step>) {
     let directory = slots();
     let mut prepare = vec![Step::Memory {
         slot: directory,
@@ -48,10 +59,10 @@ pub(super) fn devices(slots: &mut impl FnMut() -> Slot) -> (Vec<Step>, Vec<Step>
     let mut attach = Vec::new();
     for name in DEVICES {
         let slot = slots();
-        let path = text(&format!("/dev/{name}"));
+        let path = constant_text(&format!("/dev/{name}"));
         prepare.push(Step::File {
             slot: directory,
-            path: text(name),
+            path: constant_text(name),
             mode: 0o600,
         });
         prepare.push(Step::Copy {
@@ -70,15 +81,15 @@ pub(super) fn devices(slots: &mut impl FnMut() -> Slot) -> (Vec<Step>, Vec<Step>
     ] {
         prepare.push(Step::Link {
             slot: directory,
-            path: text(name),
-            target: text(target),
+            path: constant_text(name),
+            target: constant_text(target),
         });
     }
     let (terminals, memory) = (slots(), slots());
     for name in ["pts", "shm"] {
         prepare.push(Step::Directory {
             slot: directory,
-            path: text(name),
+            path: constant_text(name),
             mode: 0o755,
         });
     }
@@ -91,34 +102,37 @@ pub(super) fn devices(slots: &mut impl FnMut() -> Slot) -> (Vec<Step>, Vec<Step>
     prepare.push(Step::ReadOnly { slot: directory });
     attach.push(Step::Attach {
         slot: terminals,
-        path: text("/dev/pts"),
+        path: constant_text("/dev/pts"),
     });
     attach.push(Step::Attach {
         slot: memory,
-        path: text("/dev/shm"),
+        path: constant_text("/dev/shm"),
     });
-    let whole = Step::Attach {
+    let attach_directory = Step::Attach {
         slot: directory,
-        path: text("/dev"),
+        path: constant_text("/dev"),
     };
-    (prepare, std::iter::once(whole).chain(attach).collect())
+    (
+        prepare,
+        std::iter::once(attach_directory).chain(attach).collect(),
+    )
 }
 
 /// Steps that make and attach a `/proc` of the command's own processes.
-pub(super) fn processes(slot: Slot, account: u32) -> (Step, Vec<Step>) {
+pub(super) fn proc_steps(slot: Slot, account: u32) -> (Step, Vec<Step>) {
     let mut attach = vec![Step::Attach {
         slot,
-        path: text("/proc"),
+        path: constant_text("/proc"),
     }];
     if account == 0 {
-        attach.extend(host_settings().map(|path| Step::Protect {
-            path: text(&path.to_string_lossy()),
+        attach.extend(writable_host_settings().map(|path| Step::Protect {
+            path: constant_text(&path.to_string_lossy()),
         }));
     }
     (Step::Processes { slot }, attach)
 }
 
-pub(super) fn text(text: &str) -> CString {
+pub(super) fn constant_text(constant_text: &str) -> CString {
     // Only names without a NUL come here: constants of this module.
-    CString::new(text).unwrap_or_default()
+    CString::new(constant_text).unwrap_or_default()
 }

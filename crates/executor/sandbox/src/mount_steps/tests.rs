@@ -1,24 +1,24 @@
 use exec_spawn::enclosure::{Missing, Step};
 
-use super::{steps, *};
-use crate::plan::{Access, Kind, Layer, View};
+use super::*;
+use crate::plan::{FileView, PathAccess, PathKind, ViewLayer};
 
-const BARE: Fittings = Fittings {
+const NO_PSEUDO_FS: PseudoFs = PseudoFs {
     devices: false,
     processes: false,
     account: 1000,
 };
 
-fn layer(path: &str, kind: Kind, access: Access) -> Layer {
-    Layer {
+fn layer(path: &str, kind: PathKind, access: PathAccess) -> ViewLayer {
+    ViewLayer {
         path: path.into(),
         kind,
         access,
     }
 }
 
-fn view(base: Access, layers: Vec<Layer>) -> View {
-    View {
+fn view(base: PathAccess, layers: Vec<ViewLayer>) -> FileView {
+    FileView {
         base,
         layers,
         forbidden: Vec::new(),
@@ -27,12 +27,12 @@ fn view(base: Access, layers: Vec<Layer>) -> View {
 }
 
 /// One line a step, with slots as letters.
-fn told(view: &View, fittings: Fittings) -> Vec<String> {
+fn described(view: &FileView, pseudo_fs: PseudoFs) -> Vec<String> {
     let letter =
         |slot: exec_spawn::enclosure::Slot| char::from(b'a' + u8::try_from(slot.0).unwrap());
     let path = |path: &std::ffi::CString| path.to_str().unwrap().to_owned();
-    let steps = steps(view, fittings).unwrap();
-    let told = steps.iter().map(|step| match step {
+    let steps = mount_steps(view, pseudo_fs).unwrap();
+    let described = steps.iter().map(|step| match step {
         Step::Copy {
             path: from,
             slot,
@@ -83,20 +83,20 @@ fn told(view: &View, fittings: Fittings) -> Vec<String> {
         Step::Pin { path: at } => format!("pin {}", path(at)),
         Step::Root { slot } => format!("root {}", letter(*slot)),
     });
-    told.collect()
+    described.collect()
 }
 
 #[test]
-fn a_workspace_is_copied_before_everything_is_read_only_and_attached_after() {
+fn workspace_mount_is_copied_before_the_view_becomes_read_only() {
     let view = view(
-        Access::Read,
+        PathAccess::Read,
         vec![
-            layer("/w", Kind::Directory, Access::Write),
-            layer("/w/.git", Kind::Directory, Access::Read),
+            layer("/w", PathKind::Directory, PathAccess::Write),
+            layer("/w/.git", PathKind::Directory, PathAccess::Read),
         ],
     );
     assert_eq!(
-        told(&view, BARE),
+        described(&view, NO_PSEUDO_FS),
         [
             "copy /w a if there",
             "read-only view",
@@ -107,20 +107,20 @@ fn a_workspace_is_copied_before_everything_is_read_only_and_attached_after() {
 }
 
 #[test]
-fn directories_on_the_way_to_what_is_protected_cannot_be_moved_away() {
+fn parents_of_protected_paths_are_pinned() {
     let mut view = view(
-        Access::Read,
+        PathAccess::Read,
         vec![
-            layer("/tmp", Kind::Directory, Access::Write),
-            layer("/tmp/a/w/.git", Kind::Directory, Access::Read),
+            layer("/tmp", PathKind::Directory, PathAccess::Write),
+            layer("/tmp/a/w/.git", PathKind::Directory, PathAccess::Read),
         ],
     );
-    view.forbidden = vec![crate::plan::Forbidden {
+    view.forbidden = vec![crate::plan::ForbiddenName {
         directory: "/tmp/b".into(),
         name: ".git".into(),
     }];
     assert_eq!(
-        told(&view, BARE),
+        described(&view, NO_PSEUDO_FS),
         [
             "copy /tmp a if there",
             "read-only view",
@@ -134,16 +134,16 @@ fn directories_on_the_way_to_what_is_protected_cannot_be_moved_away() {
 }
 
 #[test]
-fn hidden_paths_are_covered_by_what_nobody_can_open() {
+fn hidden_paths_are_covered_by_inaccessible_entries() {
     let view = view(
-        Access::Read,
+        PathAccess::Read,
         vec![
-            layer("/home", Kind::Directory, Access::Hidden),
-            layer("/etc/key", Kind::File, Access::Hidden),
+            layer("/home", PathKind::Directory, PathAccess::Hidden),
+            layer("/etc/key", PathKind::File, PathAccess::Hidden),
         ],
     );
     assert_eq!(
-        told(&view, BARE),
+        described(&view, NO_PSEUDO_FS),
         [
             "memory a 755",
             "directory a directory 0",
@@ -157,16 +157,16 @@ fn hidden_paths_are_covered_by_what_nobody_can_open() {
 }
 
 #[test]
-fn a_hidden_directory_lets_through_to_what_is_allowed_below_it() {
+fn hidden_directory_can_be_traversed_to_allowed_paths() {
     let view = view(
-        Access::Read,
+        PathAccess::Read,
         vec![
-            layer("/home", Kind::Directory, Access::Hidden),
-            layer("/home/me/w", Kind::Directory, Access::Write),
+            layer("/home", PathKind::Directory, PathAccess::Hidden),
+            layer("/home/me/w", PathKind::Directory, PathAccess::Write),
         ],
     );
     assert_eq!(
-        told(&view, BARE),
+        described(&view, NO_PSEUDO_FS),
         [
             "memory a 111",
             "directory a me 111",
@@ -181,13 +181,13 @@ fn a_hidden_directory_lets_through_to_what_is_allowed_below_it() {
 }
 
 #[test]
-fn a_view_from_nothing_has_places_and_links_for_what_it_shows() {
+fn hidden_base_gets_mount_points_and_links() {
     let mut view = view(
-        Access::Hidden,
+        PathAccess::Hidden,
         vec![
-            layer("/usr", Kind::Directory, Access::Read),
-            layer("/etc/hosts", Kind::File, Access::Read),
-            layer("/usr/w", Kind::Directory, Access::Write),
+            layer("/usr", PathKind::Directory, PathAccess::Read),
+            layer("/etc/hosts", PathKind::File, PathAccess::Read),
+            layer("/usr/w", PathKind::Directory, PathAccess::Write),
         ],
     );
     view.links = vec![
@@ -195,7 +195,7 @@ fn a_view_from_nothing_has_places_and_links_for_what_it_shows() {
         ("/usr/lib/here".into(), "there".into()),
     ];
     assert_eq!(
-        told(&view, BARE),
+        described(&view, NO_PSEUDO_FS),
         [
             "memory a 755",
             "directory a usr 755",
@@ -217,85 +217,98 @@ fn a_view_from_nothing_has_places_and_links_for_what_it_shows() {
 }
 
 #[test]
-fn a_writable_root_stays_as_it_is_but_for_what_is_narrowed() {
+fn writable_root_only_protects_restricted_paths() {
     let view = view(
-        Access::Read,
+        PathAccess::Read,
         vec![
-            layer("/", Kind::Directory, Access::Write),
-            layer("/sys", Kind::Directory, Access::Read),
+            layer("/", PathKind::Directory, PathAccess::Write),
+            layer("/sys", PathKind::Directory, PathAccess::Read),
         ],
     );
-    assert_eq!(told(&view, BARE), ["protect /sys"]);
+    assert_eq!(described(&view, NO_PSEUDO_FS), ["protect /sys"]);
 }
 
 #[test]
-fn processes_and_devices_come_before_the_layers() {
-    let fittings = Fittings {
+fn proc_and_dev_are_attached_before_the_layers() {
+    let pseudo_fs = PseudoFs {
         devices: true,
         processes: true,
         account: 1000,
     };
-    let told = told(
+    let described = described(
         &view(
-            Access::Read,
-            vec![layer("/dev/shm", Kind::Directory, Access::Write)],
+            PathAccess::Read,
+            vec![layer("/dev/shm", PathKind::Directory, PathAccess::Write)],
         ),
-        fittings,
+        pseudo_fs,
     );
-    let at = |line: &str| told.iter().position(|told| told == line).unwrap();
+    let at = |line: &str| {
+        described
+            .iter()
+            .position(|described| described == line)
+            .unwrap()
+    };
     let view = at("read-only view");
     assert!(
-        told[..view]
+        described[..view]
             .iter()
             .any(|line| line.starts_with("copy /dev/null")),
-        "{told:?}"
+        "{described:?}"
     );
     assert!(
-        view < told
+        view < described
             .iter()
             .position(|line| line.ends_with(" /proc"))
             .unwrap()
     );
     assert!(
-        view < told
+        view < described
             .iter()
             .position(|line| line.ends_with(" /dev"))
             .unwrap()
     );
     // The policy's own comes last.
-    assert!(told.last().unwrap().ends_with("/dev/shm"), "{told:?}");
+    assert!(
+        described.last().unwrap().ends_with("/dev/shm"),
+        "{described:?}"
+    );
 }
 
 #[test]
-fn the_hosts_devices_and_processes_stay_out_although_a_policy_names_them() {
-    let fittings = Fittings {
+fn host_devices_and_processes_stay_hidden_despite_policy_entries() {
+    let pseudo_fs = PseudoFs {
         devices: true,
         processes: true,
         account: 1000,
     };
     let layers = ["/dev", "/dev/kmsg", "/proc", "/proc/1"];
-    let layers = layers.map(|path| layer(path, Kind::Directory, Access::Read));
-    let told = told(&view(Access::Hidden, layers.to_vec()), fittings);
+    let layers = layers.map(|path| layer(path, PathKind::Directory, PathAccess::Read));
+    let described = described(&view(PathAccess::Hidden, layers.to_vec()), pseudo_fs);
     assert!(
-        !told
+        !described
             .iter()
             .any(|line| line.starts_with("copy /dev ") || line.contains("kmsg")),
-        "{told:?}"
+        "{described:?}"
     );
     assert!(
-        !told.iter().any(|line| line.starts_with("copy /proc")),
-        "{told:?}"
+        !described.iter().any(|line| line.starts_with("copy /proc")),
+        "{described:?}"
     );
 }
 
 #[test]
-fn many_hidden_directories_take_no_longer_than_they_are_many() {
+fn hidden_directories_take_linear_time() {
     // Eight thousand of them took hours when each looked at all others.
-    let layers =
-        (0..8000).map(|number| layer(&format!("/w/{number}/x"), Kind::Directory, Access::Hidden));
-    let mut layers: Vec<Layer> = layers.collect();
-    layers.insert(0, layer("/w", Kind::Directory, Access::Write));
-    let steps = steps(&view(Access::Read, layers), BARE).unwrap();
+    let layers = (0..8000).map(|number| {
+        layer(
+            &format!("/w/{number}/x"),
+            PathKind::Directory,
+            PathAccess::Hidden,
+        )
+    });
+    let mut layers: Vec<ViewLayer> = layers.collect();
+    layers.insert(0, layer("/w", PathKind::Directory, PathAccess::Write));
+    let steps = mount_steps(&view(PathAccess::Read, layers), NO_PSEUDO_FS).unwrap();
     assert_eq!(
         steps
             .iter()
@@ -306,20 +319,31 @@ fn many_hidden_directories_take_no_longer_than_they_are_many() {
 }
 
 #[test]
-fn uid_0_cannot_write_what_holds_for_the_host() {
-    let fittings = Fittings {
+fn uid_0_cannot_write_host_settings() {
+    let pseudo_fs = PseudoFs {
         devices: false,
         processes: true,
         account: 0,
     };
-    let told = told(&view(Access::Read, Vec::new()), fittings);
-    assert!(told.contains(&"protect /proc/sys".to_owned()), "{told:?}");
+    let described = described(&view(PathAccess::Read, Vec::new()), pseudo_fs);
+    assert!(
+        described.contains(&"protect /proc/sys".to_owned()),
+        "{described:?}"
+    );
 }
 
 #[test]
 fn more_roots_than_descriptors_are_refused() {
-    let layers =
-        (0..600).map(|number| layer(&format!("/w{number}"), Kind::Directory, Access::Write));
-    let view = view(Access::Read, layers.collect());
-    assert_eq!(steps(&view, BARE), Err(ViewError::TooMany));
+    let layers = (0..600).map(|number| {
+        layer(
+            &format!("/w{number}"),
+            PathKind::Directory,
+            PathAccess::Write,
+        )
+    });
+    let view = view(PathAccess::Read, layers.collect());
+    assert_eq!(
+        mount_steps(&view, NO_PSEUDO_FS),
+        Err(MountStepsError::TooManyRoots)
+    );
 }

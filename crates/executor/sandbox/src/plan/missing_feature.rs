@@ -2,12 +2,12 @@
 //!
 //! Not here: which version this host has, and what is done about a lack.
 
-use super::{Access, Files, Kind, Layer, Network, Plan, View};
+use super::{FileAccess, FileView, NetworkScope, PathAccess, PathKind, SandboxPlan, ViewLayer};
 
 /// Something that a plan asks for and Landlock does not give.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 #[non_exhaustive]
-pub enum Lack {
+pub enum MissingFeature {
     /// There is no Landlock.
     Landlock,
     /// Truncating a file by its path.
@@ -28,7 +28,7 @@ pub enum Lack {
     NoNetwork,
 }
 
-impl Lack {
+impl MissingFeature {
     /// Returns why it is lacking, as a fragment that a refusal can show.
     pub fn reason(self) -> &'static str {
         match self {
@@ -64,36 +64,36 @@ impl Lack {
 ///
 /// Single files may be writable: where no directory is, the filter forbids changing modes, owners,
 /// times and attributes altogether.
-pub fn landlock_lacks(plan: &Plan, abi: u32) -> Vec<Lack> {
+pub fn missing_landlock_features(plan: &SandboxPlan, abi: u32) -> Vec<MissingFeature> {
     let mut lacks = match &plan.files {
-        Files::All => Vec::new(),
-        Files::View(view) => view_lacks(view, abi),
+        FileAccess::All => Vec::new(),
+        FileAccess::View(view) => view_lacks(view, abi),
     };
-    if plan.network == Network::None {
-        lacks.push(Lack::NoNetwork);
+    if plan.network == NetworkScope::None {
+        lacks.push(MissingFeature::NoNetwork);
     }
     lacks
 }
 
-fn view_lacks(view: &View, abi: u32) -> Vec<Lack> {
-    let any = |matches: fn(&Layer) -> bool| view.layers.iter().any(matches);
+fn view_lacks(view: &FileView, abi: u32) -> Vec<MissingFeature> {
+    let any = |matches: fn(&ViewLayer) -> bool| view.layers.iter().any(matches);
     let version = [
-        (Lack::Landlock, abi == 0),
-        (Lack::Truncation, abi < 3),
-        (Lack::DeviceControl, abi < 5),
-        (Lack::Signals, abi < 6),
+        (MissingFeature::Landlock, abi == 0),
+        (MissingFeature::Truncation, abi < 3),
+        (MissingFeature::DeviceControl, abi < 5),
+        (MissingFeature::Signals, abi < 6),
     ];
     let shape = [
         (
-            Lack::HiddenPaths,
-            view.base == Access::Hidden || any(|layer| layer.access == Access::Hidden),
+            MissingFeature::HiddenPaths,
+            view.base == PathAccess::Hidden || any(|layer| layer.access == PathAccess::Hidden),
         ),
         (
-            Lack::WritableDirectories,
-            any(|layer| layer.access == Access::Write && layer.kind == Kind::Directory),
+            MissingFeature::WritableDirectories,
+            any(|layer| layer.access == PathAccess::Write && layer.kind == PathKind::Directory),
         ),
-        (Lack::CarveOuts, has_carve_outs(view)),
-        (Lack::ForbiddenNames, !view.forbidden.is_empty()),
+        (MissingFeature::CarveOuts, has_carve_outs(view)),
+        (MissingFeature::ForbiddenNames, !view.forbidden.is_empty()),
     ];
     version
         .into_iter()
@@ -103,8 +103,8 @@ fn view_lacks(view: &View, abi: u32) -> Vec<Lack> {
 }
 
 /// Tells whether something below a layer has less access than the layer.
-fn has_carve_outs(view: &View) -> bool {
-    let above = |layer: &Layer| {
+fn has_carve_outs(view: &FileView) -> bool {
+    let above = |layer: &ViewLayer| {
         let parent = layer.path.parent();
         parent.map_or(view.base, |parent| view.access(parent))
     };
@@ -114,39 +114,53 @@ fn has_carve_outs(view: &View) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Forbidden;
+    use crate::plan::ForbiddenName;
 
     /// Every version of the interface that is known, and what it lacks for a plan that it serves.
-    const ABIS: [(u32, &[Lack]); 9] = [
+    const ABIS: [(u32, &[MissingFeature]); 9] = [
         (
             0,
             &[
-                Lack::Landlock,
-                Lack::Truncation,
-                Lack::DeviceControl,
-                Lack::Signals,
+                MissingFeature::Landlock,
+                MissingFeature::Truncation,
+                MissingFeature::DeviceControl,
+                MissingFeature::Signals,
             ],
         ),
-        (1, &[Lack::Truncation, Lack::DeviceControl, Lack::Signals]),
-        (2, &[Lack::Truncation, Lack::DeviceControl, Lack::Signals]),
-        (3, &[Lack::DeviceControl, Lack::Signals]),
-        (4, &[Lack::DeviceControl, Lack::Signals]),
-        (5, &[Lack::Signals]),
+        (
+            1,
+            &[
+                MissingFeature::Truncation,
+                MissingFeature::DeviceControl,
+                MissingFeature::Signals,
+            ],
+        ),
+        (
+            2,
+            &[
+                MissingFeature::Truncation,
+                MissingFeature::DeviceControl,
+                MissingFeature::Signals,
+            ],
+        ),
+        (3, &[MissingFeature::DeviceControl, MissingFeature::Signals]),
+        (4, &[MissingFeature::DeviceControl, MissingFeature::Signals]),
+        (5, &[MissingFeature::Signals]),
         (6, &[]),
         (7, &[]),
         (8, &[]),
     ];
 
-    fn layer(path: &str, kind: Kind, access: Access) -> Layer {
-        Layer {
+    fn layer(path: &str, kind: PathKind, access: PathAccess) -> ViewLayer {
+        ViewLayer {
             path: path.into(),
             kind,
             access,
         }
     }
 
-    fn view(base: Access, layers: &[Layer]) -> View {
-        View {
+    fn view(base: PathAccess, layers: &[ViewLayer]) -> FileView {
+        FileView {
             base,
             layers: layers.to_vec(),
             forbidden: Vec::new(),
@@ -154,30 +168,34 @@ mod tests {
         }
     }
 
-    fn check(name: &str, files: Files, shape: &[Lack]) {
+    fn check(name: &str, files: FileAccess, shape: &[MissingFeature]) {
         for (abi, version) in ABIS {
-            for network in [Network::Host, Network::None] {
-                let plan = Plan {
+            for network in [NetworkScope::Host, NetworkScope::None] {
+                let plan = SandboxPlan {
                     files: files.clone(),
                     network,
                 };
                 let version = match files {
-                    Files::All => &[],
-                    Files::View(_) => version,
+                    FileAccess::All => &[],
+                    FileAccess::View(_) => version,
                 };
                 let mut expected = [version, shape].concat();
-                if network == Network::None {
-                    expected.push(Lack::NoNetwork);
+                if network == NetworkScope::None {
+                    expected.push(MissingFeature::NoNetwork);
                 }
-                assert_eq!(landlock_lacks(&plan, abi), expected, "{name}, ABI {abi}");
+                assert_eq!(
+                    missing_landlock_features(&plan, abi),
+                    expected,
+                    "{name}, ABI {abi}"
+                );
             }
         }
     }
 
     #[test]
-    fn what_landlock_lacks_is_told_for_every_abi() {
-        use Access::{Hidden, Read, Write};
-        use Kind::{Directory, File};
+    fn missing_features_are_listed_for_every_abi() {
+        use PathAccess::{Hidden, Read, Write};
+        use PathKind::{Directory, File};
         let plain = view(Read, &[]);
         let file = view(Read, &[layer("/a/file", File, Write)]);
         let directory = view(Read, &[layer("/a", Directory, Write)]);
@@ -192,41 +210,51 @@ mod tests {
             ],
         );
         let mut guarded = directory.clone();
-        guarded.forbidden.push(Forbidden {
+        guarded.forbidden.push(ForbiddenName {
             directory: "/a".into(),
             name: ".git".into(),
         });
-        check("everything", Files::All, &[]);
-        check("read only", Files::View(plain), &[]);
-        check("a writable file", Files::View(file), &[]);
-        let writable = &[Lack::WritableDirectories];
-        check("a writable directory", Files::View(directory), writable);
-        check("a writable root", Files::View(root), writable);
-        let masked = &[Lack::HiddenPaths, Lack::CarveOuts];
-        check("a hidden directory", Files::View(hidden), masked);
+        check("everything", FileAccess::All, &[]);
+        check("read only", FileAccess::View(plain), &[]);
+        check("a writable file", FileAccess::View(file), &[]);
+        let writable = &[MissingFeature::WritableDirectories];
+        check(
+            "a writable directory",
+            FileAccess::View(directory),
+            writable,
+        );
+        check("a writable root", FileAccess::View(root), writable);
+        let masked = &[MissingFeature::HiddenPaths, MissingFeature::CarveOuts];
+        check("a hidden directory", FileAccess::View(hidden), masked);
         check(
             "a list of what is there",
-            Files::View(listed),
-            &[Lack::HiddenPaths],
+            FileAccess::View(listed),
+            &[MissingFeature::HiddenPaths],
         );
-        let lacks = &[Lack::WritableDirectories, Lack::CarveOuts];
-        check("a carve-out", Files::View(carved), lacks);
-        let lacks = &[Lack::WritableDirectories, Lack::ForbiddenNames];
-        check("a forbidden name", Files::View(guarded), lacks);
+        let lacks = &[
+            MissingFeature::WritableDirectories,
+            MissingFeature::CarveOuts,
+        ];
+        check("a carve-out", FileAccess::View(carved), lacks);
+        let lacks = &[
+            MissingFeature::WritableDirectories,
+            MissingFeature::ForbiddenNames,
+        ];
+        check("a forbidden name", FileAccess::View(guarded), lacks);
     }
 
     #[test]
-    fn every_lack_has_a_reason() {
+    fn every_missing_feature_has_a_reason() {
         for lack in [
-            Lack::Landlock,
-            Lack::Truncation,
-            Lack::DeviceControl,
-            Lack::Signals,
-            Lack::HiddenPaths,
-            Lack::WritableDirectories,
-            Lack::CarveOuts,
-            Lack::ForbiddenNames,
-            Lack::NoNetwork,
+            MissingFeature::Landlock,
+            MissingFeature::Truncation,
+            MissingFeature::DeviceControl,
+            MissingFeature::Signals,
+            MissingFeature::HiddenPaths,
+            MissingFeature::WritableDirectories,
+            MissingFeature::CarveOuts,
+            MissingFeature::ForbiddenNames,
+            MissingFeature::NoNetwork,
         ] {
             assert!(lack.reason().len() > 20, "{lack:?}");
         }

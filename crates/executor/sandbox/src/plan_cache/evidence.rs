@@ -16,110 +16,110 @@ use rustix::{
     time::{ClockId, clock_gettime},
 };
 
-use crate::facts::{Facts, Found, ListError, Listed};
+use crate::facts::{FileFacts, ListError, ListedEntry, PathState};
 
 /// Passes on facts, and notes what they rest on before it looks: what changes between the two is then
 /// seen later as a change.
-pub(super) struct Recorder<'a> {
-    facts: &'a dyn Facts,
+pub(super) struct FactRecorder<'a> {
+    facts: &'a dyn FileFacts,
     now: Duration,
-    noted: RefCell<Noted>,
+    recorded: RefCell<RecordedFacts>,
 }
 
 #[derive(Default)]
-struct Noted {
-    directories: HashMap<PathBuf, Stamp>,
-    contents: Vec<Content>,
-    devices: Vec<Device>,
+struct RecordedFacts {
+    directories: HashMap<PathBuf, DirectoryStamp>,
+    contents: Vec<RecordedContent>,
+    devices: Vec<DeviceId>,
     /// All paths that were looked at.
     bytes: usize,
     /// Something does not last, or cannot be told.
-    is_doubtful: bool,
+    is_uncacheable: bool,
 }
 
 /// What facts rest on.
 #[derive(Debug)]
-pub(super) struct Evidence {
+pub(super) struct PlanEvidence {
     /// Those above first.
-    directories: Vec<(PathBuf, Stamp)>,
-    contents: Vec<Content>,
+    directories: Vec<(PathBuf, DirectoryStamp)>,
+    contents: Vec<RecordedContent>,
 }
 
 #[derive(Debug)]
-struct Content {
+struct RecordedContent {
     path: PathBuf,
-    most: usize,
+    limit: usize,
     content: Vec<u8>,
 }
 
-impl<'a> Recorder<'a> {
+impl<'a> FactRecorder<'a> {
     /// Starts with nothing noted at a time that the kernel's coarse clock has told.
-    pub(super) fn new(facts: &'a dyn Facts, now: Duration) -> Self {
+    pub(super) fn new(facts: &'a dyn FileFacts, now: Duration) -> Self {
         Self {
             facts,
             now,
-            noted: RefCell::default(),
+            recorded: RefCell::default(),
         }
     }
 
     /// Notes that it matters what is at a path.
-    pub(super) fn rely_on(&self, path: &Path) {
-        let mut noted = self.noted.borrow_mut();
-        noted.bytes += path.as_os_str().len();
-        noted.is_doubtful |= noted.bytes > MAX_BYTES;
+    pub(super) fn depend_on(&self, path: &Path) {
+        let mut recorded = self.recorded.borrow_mut();
+        recorded.bytes += path.as_os_str().len();
+        recorded.is_uncacheable |= recorded.bytes > MAX_PATH_BYTES;
         let Some(parent) = path.parent() else {
             return;
         };
-        if noted.is_doubtful || noted.directories.contains_key(parent) {
+        if recorded.is_uncacheable || recorded.directories.contains_key(parent) {
             return;
         }
         // From the root on: each is stamped by a path that the stamps above it vouch for.
         let mut above: Vec<_> = parent.ancestors().collect();
         above.reverse();
         for directory in above {
-            noted.stamp(directory, self.now);
+            recorded.stamp(directory, self.now);
         }
     }
 
     /// Returns what everything so far rests on. `None`: on something that may change unnoticed.
-    pub(super) fn into_evidence(self) -> Option<Evidence> {
-        let noted = self.noted.into_inner();
-        if noted.is_doubtful {
+    pub(super) fn into_evidence(self) -> Option<PlanEvidence> {
+        let recorded = self.recorded.into_inner();
+        if recorded.is_uncacheable {
             return None;
         }
-        let mut directories: Vec<_> = noted.directories.into_iter().collect();
+        let mut directories: Vec<_> = recorded.directories.into_iter().collect();
         directories.sort_by(|(one, _), (other, _)| one.cmp(other));
-        Some(Evidence {
+        Some(PlanEvidence {
             directories,
-            contents: noted.contents,
+            contents: recorded.contents,
         })
     }
 
-    fn doubt(&self) {
-        self.noted.borrow_mut().is_doubtful = true;
+    fn mark_uncacheable(&self) {
+        self.recorded.borrow_mut().is_uncacheable = true;
     }
 }
 
-impl Noted {
+impl RecordedFacts {
     fn stamp(&mut self, directory: &Path, now: Duration) {
-        if self.is_doubtful || self.directories.contains_key(directory) {
+        if self.is_uncacheable || self.directories.contains_key(directory) {
             return;
         }
-        match Stamp::of(directory) {
+        match DirectoryStamp::of(directory) {
             Some(stamp)
                 if self.directories.len() < MAX_DIRECTORIES
                     && stamp.is_settled(now)
-                    && self.keeps_times(directory, stamp.device()) =>
+                    && self.has_reliable_times(directory, stamp.device()) =>
             {
                 self.directories.insert(directory.to_owned(), stamp);
             }
-            Some(_) | None => self.is_doubtful = true,
+            Some(_) | None => self.is_uncacheable = true,
         }
     }
 
-    fn keeps_times(&mut self, directory: &Path, device: Device) -> bool {
+    fn has_reliable_times(&mut self, directory: &Path, device: DeviceId) -> bool {
         let is_known = self.devices.contains(&device);
-        if !is_known && keeps_times(directory) {
+        if !is_known && has_reliable_times(directory) {
             self.devices.push(device);
             return true;
         }
@@ -127,45 +127,48 @@ impl Noted {
     }
 }
 
-impl Facts for Recorder<'_> {
-    fn look(&self, path: &Path) -> Found {
-        self.rely_on(path);
-        let found = self.facts.look(path);
-        if found == Found::Unknown {
-            self.doubt();
+impl FileFacts for FactRecorder<'_> {
+    fn lookup(&self, path: &Path) -> PathState {
+        self.depend_on(path);
+        let stat = self.facts.lookup(path);
+        if stat == PathState::Unknown {
+            self.mark_uncacheable();
         }
-        found
+        stat
     }
 
-    fn read(&self, path: &Path, most: usize) -> Option<Vec<u8>> {
-        self.rely_on(path);
-        let content = self.facts.read(path, most);
-        let mut noted = self.noted.borrow_mut();
+    fn read(&self, path: &Path, limit: usize) -> Option<Vec<u8>> {
+        self.depend_on(path);
+        let content = self.facts.read(path, limit);
+        let mut recorded = self.recorded.borrow_mut();
         match &content {
-            Some(content) if noted.contents.len() < MAX_CONTENTS => noted.contents.push(Content {
-                path: path.to_owned(),
-                most,
-                content: content.clone(),
-            }),
-            Some(_) | None => noted.is_doubtful = true,
+            Some(content) if recorded.contents.len() < MAX_CONTENTS => {
+                recorded.contents.push(RecordedContent {
+                    path: path.to_owned(),
+                    limit,
+                    content: content.clone(),
+                })
+            }
+            Some(_) | None => recorded.is_uncacheable = true,
         }
         content
     }
 
     /// Nothing that was listed is remembered: whole trees would have to be stamped.
-    fn list(&self, path: &Path, most: usize) -> Result<Vec<Listed>, ListError> {
-        self.doubt();
-        self.facts.list(path, most)
+    fn list(&self, path: &Path, limit: usize) -> Result<Vec<ListedEntry>, ListError> {
+        self.mark_uncacheable();
+        self.facts.list(path, limit)
     }
 }
 
-impl Evidence {
+impl PlanEvidence {
     /// Tells whether all is as it was.
-    pub(super) fn holds(&self, facts: &dyn Facts) -> bool {
-        let is_same =
-            |(path, stamp): &(PathBuf, Stamp)| Stamp::of(path).is_some_and(|now| now == *stamp);
-        let reads_same = |read: &Content| {
-            let now = facts.read(&read.path, read.most);
+    pub(super) fn is_current(&self, facts: &dyn FileFacts) -> bool {
+        let is_same = |(path, stamp): &(PathBuf, DirectoryStamp)| {
+            DirectoryStamp::of(path).is_some_and(|now| now == *stamp)
+        };
+        let reads_same = |read: &RecordedContent| {
+            let now = facts.read(&read.path, read.limit);
             now.is_some_and(|now| now == read.content)
         };
         self.directories.iter().all(is_same) && self.contents.iter().all(reads_same)
@@ -177,14 +180,14 @@ const MAX_DIRECTORIES: usize = 512;
 /// Two for each directory of git's that a file points to.
 const MAX_CONTENTS: usize = 16;
 /// Of all paths in one plan.
-const MAX_BYTES: usize = 256 << 10;
+const MAX_PATH_BYTES: usize = 256 << 10;
 
 /// A directory at one moment. Equal stamps at two moments: no name in it has changed in between, and
 /// who may look for one has not either.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct Stamp {
+pub(super) struct DirectoryStamp {
     mount: u64,
-    device: Device,
+    device: DeviceId,
     inode: u64,
     mode: u16,
     owner: (u32, u32),
@@ -194,23 +197,23 @@ pub(super) struct Stamp {
 }
 
 /// Which file system.
-pub(super) type Device = (u32, u32);
+pub(super) type DeviceId = (u32, u32);
 
-impl Stamp {
+impl DirectoryStamp {
     /// Stamps a directory whose path holds no link. `None`: it is none, or cannot be seen.
     pub(super) fn of(path: &Path) -> Option<Self> {
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
-        let wanted = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
-        let found = statx(CWD, path, flags, wanted).ok()?;
-        let is_directory = FileType::from_raw_mode(found.stx_mode.into()) == FileType::Directory;
+        let fields = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
+        let stat = statx(CWD, path, flags, fields).ok()?;
+        let is_directory = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Directory;
         is_directory.then_some(Self {
-            mount: found.stx_mnt_id,
-            device: (found.stx_dev_major, found.stx_dev_minor),
-            inode: found.stx_ino,
-            mode: found.stx_mode,
-            owner: (found.stx_uid, found.stx_gid),
-            changed: (found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec),
-            modified: (found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec),
+            mount: stat.stx_mnt_id,
+            device: (stat.stx_dev_major, stat.stx_dev_minor),
+            inode: stat.stx_ino,
+            mode: stat.stx_mode,
+            owner: (stat.stx_uid, stat.stx_gid),
+            changed: (stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec),
+            modified: (stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec),
         })
     }
 
@@ -222,12 +225,16 @@ impl Stamp {
             return true;
         };
         // Old file systems keep whole seconds.
-        let margin = if nanoseconds == 0 { WHOLE } else { MARGIN };
+        let margin = if nanoseconds == 0 {
+            SECOND_MARGIN
+        } else {
+            TICK_MARGIN
+        };
         let changed = Duration::new(seconds, nanoseconds);
         now.checked_sub(changed).is_some_and(|age| age > margin)
     }
 
-    pub(super) fn device(&self) -> Device {
+    pub(super) fn device(&self) -> DeviceId {
         self.device
     }
 }
@@ -235,7 +242,7 @@ impl Stamp {
 /// Tells whether directories of the file system at a path change their times with their names, and
 /// are changed by this kernel alone. Those that the kernel makes up (`/proc`), or shares with other
 /// machines or programs, are not among them.
-pub(super) fn keeps_times(path: &Path) -> bool {
+pub(super) fn has_reliable_times(path: &Path) -> bool {
     const ZFS: libc::c_long = 0x2fc1_2fc1;
     const KNOWN: [libc::c_long; 7] = [
         libc::EXT4_SUPER_MAGIC,
@@ -247,12 +254,12 @@ pub(super) fn keeps_times(path: &Path) -> bool {
         libc::OVERLAYFS_SUPER_MAGIC,
     ];
     let is_known = |kind| KNOWN.iter().any(|known| i128::from(*known) == kind);
-    statfs(path).is_ok_and(|found| is_known(i128::from(found.f_type)))
+    statfs(path).is_ok_and(|stat| is_known(i128::from(stat.f_type)))
 }
 
 /// Some ticks of the clock: it ticks at least 100 times a second.
-const MARGIN: Duration = Duration::from_millis(20);
-const WHOLE: Duration = Duration::from_secs(2);
+const TICK_MARGIN: Duration = Duration::from_millis(20);
+const SECOND_MARGIN: Duration = Duration::from_secs(2);
 
 /// Tells the time since 1970 as of the last tick. Whatever changes from now on bears this time or a
 /// later one; the exact clock is ahead of it, by far if the machine is held up.

@@ -11,79 +11,79 @@ use std::{
 use exec_wire::{path_uri::PathUri, sandbox::Sandbox};
 use tempfile::TempDir;
 
-use super::{MAX_PLANS, Planned, Plans, coarse_now, evidence::Stamp};
+use super::{MAX_PLANS, PlanCache, Planned, coarse_now, evidence::DirectoryStamp};
 use crate::{
-    facts::{Facts, Found, HostFacts, ListError, Listed},
-    files::Key,
-    policy::{Context, Purpose},
+    facts::{FileFacts, HostFacts, ListError, ListedEntry, PathState},
+    files::WorkerKey,
+    policy::{PolicyPurpose, ResolveContext},
 };
 
 /// Facts of this host that count how often they are asked for, and know nothing of one name.
 #[derive(Debug, Default)]
-struct Counting {
-    looks: Cell<usize>,
+struct CountingFacts {
+    lookups: Cell<usize>,
     unknown: Option<&'static str>,
 }
 
-impl Facts for Counting {
-    fn look(&self, path: &Path) -> Found {
-        self.looks.set(self.looks.get() + 1);
+impl FileFacts for CountingFacts {
+    fn lookup(&self, path: &Path) -> PathState {
+        self.lookups.set(self.lookups.get() + 1);
         if self.unknown.is_some_and(|name| path.ends_with(name)) {
-            return Found::Unknown;
+            return PathState::Unknown;
         }
-        HostFacts.look(path)
+        HostFacts.lookup(path)
     }
 
-    fn read(&self, path: &Path, most: usize) -> Option<Vec<u8>> {
-        HostFacts.read(path, most)
+    fn read(&self, path: &Path, limit: usize) -> Option<Vec<u8>> {
+        HostFacts.read(path, limit)
     }
 
-    fn list(&self, path: &Path, most: usize) -> Result<Vec<Listed>, ListError> {
-        HostFacts.list(path, most)
+    fn list(&self, path: &Path, limit: usize) -> Result<Vec<ListedEntry>, ListError> {
+        HostFacts.list(path, limit)
     }
 }
 
 /// Facts of this host while something is mounted.
-struct Mounting {
-    plans: Plans,
+struct RemountingFacts {
+    plan_cache: PlanCache,
 }
 
-impl Facts for Mounting {
-    fn look(&self, path: &Path) -> Found {
-        self.plans.change_mounts();
-        HostFacts.look(path)
+impl FileFacts for RemountingFacts {
+    fn lookup(&self, path: &Path) -> PathState {
+        self.plan_cache.simulate_mount_change();
+        HostFacts.lookup(path)
     }
 
-    fn read(&self, path: &Path, most: usize) -> Option<Vec<u8>> {
-        HostFacts.read(path, most)
+    fn read(&self, path: &Path, limit: usize) -> Option<Vec<u8>> {
+        HostFacts.read(path, limit)
     }
 
-    fn list(&self, path: &Path, most: usize) -> Result<Vec<Listed>, ListError> {
-        HostFacts.list(path, most)
+    fn list(&self, path: &Path, limit: usize) -> Result<Vec<ListedEntry>, ListError> {
+        HostFacts.list(path, limit)
     }
 }
 
 /// A directory `above/root` that a policy allows to write.
-struct Scene {
+struct TestWorkspace {
     dir: TempDir,
     above: PathBuf,
     root: PathBuf,
-    plans: Plans,
+    plan_cache: PlanCache,
 }
 
-impl Scene {
+impl TestWorkspace {
     fn new() -> Self {
         // Fewer files come and go there than in `/tmp`, where other tests work.
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();
         let above = fs::canonicalize(dir.path()).unwrap().join("above");
         let root = above.join("root");
         fs::create_dir_all(&root).unwrap();
-        let plans = Plans::default();
+        let plan_cache = PlanCache::default();
         Self {
             dir,
             above,
             root,
-            plans,
+            plan_cache,
         }
     }
 
@@ -92,27 +92,29 @@ impl Scene {
     }
 
     fn sandbox(&self) -> Sandbox {
-        policy(&self.root, "write")
+        policy_for(&self.root, "write")
     }
 
     /// Asks at a time. Tells how often files were looked at, too.
-    fn ask_at(&self, sandbox: &Sandbox, now: Duration) -> (Planned, usize) {
-        let facts = Counting::default();
-        let planned = self.plans.planned(sandbox, &files(), &facts, now);
-        (planned.unwrap(), facts.looks.get())
+    fn resolve_at(&self, sandbox: &Sandbox, now: Duration) -> (Planned, usize) {
+        let facts = CountingFacts::default();
+        let cached = self
+            .plan_cache
+            .get_or_resolve(sandbox, &file_context(), &facts, now);
+        (cached.unwrap(), facts.lookups.get())
     }
 
-    fn ask(&self) -> (Planned, usize) {
-        self.ask_at(&self.sandbox(), coarse_now())
+    fn resolve(&self) -> (Planned, usize) {
+        self.resolve_at(&self.sandbox(), coarse_now())
     }
 
     /// Asks until the plan is remembered, which it is once nothing has changed for a while.
-    fn remembered(&self) -> Planned {
-        let end = Instant::now() + PATIENCE;
+    fn wait_until_cached(&self) -> Planned {
+        let end = Instant::now() + TEST_TIMEOUT;
         loop {
-            let (planned, looks) = self.ask();
-            if looks == 0 {
-                return planned;
+            let (cached, lookups) = self.resolve();
+            if lookups == 0 {
+                return cached;
             }
             assert!(Instant::now() < end, "nothing is remembered");
             thread::yield_now();
@@ -120,20 +122,19 @@ impl Scene {
     }
 }
 
-fn policy(path: &Path, access: &str) -> Sandbox {
+fn policy_for(path: &Path, access: &str) -> Sandbox {
     let path = PathUri::from_native(path).unwrap();
     let entry = serde_json::json!({"path": {"type": "path", "path": path}, "access": access});
-    let files = serde_json::json!({"type": "restricted", "entries": [entry]});
-    let permissions =
-        serde_json::json!({"type": "managed", "file_system": files, "network": "restricted"});
+    let file_context = serde_json::json!({"type": "restricted", "entries": [entry]});
+    let permissions = serde_json::json!({"type": "managed", "file_system": file_context, "network": "restricted"});
     let sandbox =
         serde_json::json!({"permissions": permissions, "windowsSandboxLevel": "disabled"});
     serde_json::from_value(sandbox).unwrap()
 }
 
-fn files() -> Context {
-    Context {
-        purpose: Purpose::Files,
+fn file_context() -> ResolveContext {
+    ResolveContext {
+        purpose: PolicyPurpose::Files,
         cwd: "/".into(),
         tmpdir: None,
         always_readable: Vec::new(),
@@ -142,96 +143,96 @@ fn files() -> Context {
 }
 
 /// A time at which everything that is there has not changed for long.
-fn later() -> Duration {
+fn settled_time() -> Duration {
     coarse_now() + Duration::from_secs(3600)
 }
 
 #[test]
-fn a_plan_is_remembered_with_the_files_that_it_names() {
-    let scene = Scene::new();
-    let first = scene.remembered();
-    fs::create_dir(scene.at("inside")).unwrap();
-    let anew = scene.remembered();
+fn plan_is_cached_with_its_worker_key() {
+    let workspace = TestWorkspace::new();
+    let first = workspace.wait_until_cached();
+    fs::create_dir(workspace.at("inside")).unwrap();
+    let anew = workspace.wait_until_cached();
     assert_eq!(first.plan(), anew.plan());
     assert!(!Arc::ptr_eq(first.plan(), anew.plan()));
     // What changes further below was never looked at.
-    fs::write(scene.at("inside/file"), "").unwrap();
-    let again = scene.remembered();
+    fs::write(workspace.at("inside/file"), "").unwrap();
+    let again = workspace.wait_until_cached();
     assert_eq!(anew.plan(), again.plan());
-    assert_eq!(*again.key(), Key::now(again.plan()));
+    assert_eq!(*again.key(), WorkerKey::capture(again.plan()));
 }
 
 #[test]
-fn a_plan_is_made_anew_when_what_it_was_made_from_has_changed() {
-    type Change = fn(&Scene);
+fn plan_is_resolved_again_when_its_inputs_change() {
+    type Change = fn(&TestWorkspace);
     let nothing: Change = |_| {};
-    let directory: Change = |scene| fs::create_dir(scene.at(".git")).unwrap();
-    let pointer: Change = |scene| {
+    let directory: Change = |workspace| fs::create_dir(workspace.at(".git")).unwrap();
+    let pointer: Change = |workspace| {
         for name in ["one", "two"] {
-            fs::create_dir(scene.at(name)).unwrap();
+            fs::create_dir(workspace.at(name)).unwrap();
         }
-        fs::write(scene.at(".git"), "gitdir: one").unwrap();
+        fs::write(workspace.at(".git"), "gitdir: one").unwrap();
     };
     let cases: [(&str, Change, Change); 10] = [
         ("appears", nothing, directory),
         ("appears as a file", nothing, pointer),
-        ("disappears", directory, |scene| {
-            fs::remove_dir(scene.at(".git")).unwrap();
+        ("disappears", directory, |workspace| {
+            fs::remove_dir(workspace.at(".git")).unwrap();
         }),
-        ("becomes a link", directory, |scene| {
-            fs::rename(scene.at(".git"), scene.at("git")).unwrap();
-            symlink("git", scene.at(".git")).unwrap();
+        ("becomes a link", directory, |workspace| {
+            fs::rename(workspace.at(".git"), workspace.at("git")).unwrap();
+            symlink("git", workspace.at(".git")).unwrap();
         }),
-        ("is replaced", directory, |scene| {
-            fs::create_dir(scene.at("new")).unwrap();
-            fs::rename(scene.at("new"), scene.at(".git")).unwrap();
+        ("is replaced", directory, |workspace| {
+            fs::create_dir(workspace.at("new")).unwrap();
+            fs::rename(workspace.at("new"), workspace.at(".git")).unwrap();
         }),
-        ("is written", pointer, |scene| {
-            fs::write(scene.at(".git"), "gitdir: two").unwrap();
+        ("is written", pointer, |workspace| {
+            fs::write(workspace.at(".git"), "gitdir: two").unwrap();
         }),
-        ("target goes", pointer, |scene| {
-            fs::remove_dir(scene.at("one")).unwrap();
+        ("target goes", pointer, |workspace| {
+            fs::remove_dir(workspace.at("one")).unwrap();
         }),
-        ("root is replaced", nothing, |scene| {
-            fs::remove_dir(&scene.root).unwrap();
-            fs::create_dir(&scene.root).unwrap();
+        ("root is replaced", nothing, |workspace| {
+            fs::remove_dir(&workspace.root).unwrap();
+            fs::create_dir(&workspace.root).unwrap();
         }),
-        ("root is renamed", nothing, |scene| {
-            fs::rename(&scene.root, scene.above.join("else")).unwrap();
+        ("root is renamed", nothing, |workspace| {
+            fs::rename(&workspace.root, workspace.above.join("else")).unwrap();
         }),
-        ("directory above is renamed", nothing, |scene| {
-            fs::rename(&scene.above, scene.dir.path().join("else")).unwrap();
+        ("directory above is renamed", nothing, |workspace| {
+            fs::rename(&workspace.above, workspace.dir.path().join("else")).unwrap();
         }),
     ];
     for (name, prepare, change) in cases {
-        let scene = Scene::new();
-        prepare(&scene);
-        let before = scene.remembered();
-        change(&scene);
-        let (after, looks) = scene.ask();
-        assert!(looks > 0, "{name}");
+        let workspace = TestWorkspace::new();
+        prepare(&workspace);
+        let before = workspace.wait_until_cached();
+        change(&workspace);
+        let (after, lookups) = workspace.resolve();
+        assert!(lookups > 0, "{name}");
         assert_ne!(before.key(), after.key(), "{name}");
-        assert_eq!(*after.key(), Key::now(after.plan()), "{name}");
+        assert_eq!(*after.key(), WorkerKey::capture(after.plan()), "{name}");
     }
 }
 
 #[test]
-fn a_plan_is_made_anew_when_a_directory_above_has_other_permissions() {
-    let scene = Scene::new();
-    scene.remembered();
-    fs::set_permissions(&scene.above, Permissions::from_mode(0o711)).unwrap();
-    assert!(scene.ask().1 > 0);
+fn plan_is_resolved_again_when_parent_permissions_change() {
+    let workspace = TestWorkspace::new();
+    workspace.wait_until_cached();
+    fs::set_permissions(&workspace.above, Permissions::from_mode(0o711)).unwrap();
+    assert!(workspace.resolve().1 > 0);
     // The same once more counts as a change as well.
-    scene.remembered();
-    fs::set_permissions(&scene.above, Permissions::from_mode(0o711)).unwrap();
-    assert!(scene.ask().1 > 0);
+    workspace.wait_until_cached();
+    fs::set_permissions(&workspace.above, Permissions::from_mode(0o711)).unwrap();
+    assert!(workspace.resolve().1 > 0);
 }
 
 #[test]
-fn what_has_just_changed_is_not_remembered() {
-    let scene = Scene::new();
-    let stamp = Stamp::of(&scene.root).unwrap();
-    let changed = fs::metadata(&scene.root).unwrap();
+fn recently_changed_directory_is_not_cached() {
+    let workspace = TestWorkspace::new();
+    let stamp = DirectoryStamp::of(&workspace.root).unwrap();
+    let changed = fs::metadata(&workspace.root).unwrap();
     let changed = changed
         .modified()
         .unwrap()
@@ -241,84 +242,99 @@ fn what_has_just_changed_is_not_remembered() {
     assert!(!stamp.is_settled(changed + early));
     assert!(!stamp.is_settled(changed - late));
     assert!(stamp.is_settled(changed + late));
-    scene.ask_at(&scene.sandbox(), changed + early);
-    assert_eq!(scene.plans.len(), 0);
-    scene.ask_at(&scene.sandbox(), later());
-    assert_eq!(scene.plans.len(), 1);
+    workspace.resolve_at(&workspace.sandbox(), changed + early);
+    assert_eq!(workspace.plan_cache.len(), 0);
+    workspace.resolve_at(&workspace.sandbox(), settled_time());
+    assert_eq!(workspace.plan_cache.len(), 1);
 }
 
 #[test]
-fn a_change_of_mounts_forgets_everything() {
-    let scene = Scene::new();
-    scene.remembered();
-    scene.plans.change_mounts();
-    assert!(scene.ask().1 > 0);
+fn mount_change_clears_the_cache() {
+    let workspace = TestWorkspace::new();
+    workspace.wait_until_cached();
+    workspace.plan_cache.simulate_mount_change();
+    assert!(workspace.resolve().1 > 0);
     // A mount that changes while a plan is made could have been seen by half of it.
-    let facts = Mounting {
-        plans: scene.plans.clone(),
+    let facts = RemountingFacts {
+        plan_cache: workspace.plan_cache.clone(),
     };
-    scene.plans.change_mounts();
-    let asked = scene
-        .plans
-        .planned(&scene.sandbox(), &files(), &facts, later());
-    asked.unwrap();
-    assert_eq!(scene.plans.len(), 0);
+    workspace.plan_cache.simulate_mount_change();
+    let result = workspace.plan_cache.get_or_resolve(
+        &workspace.sandbox(),
+        &file_context(),
+        &facts,
+        settled_time(),
+    );
+    result.unwrap();
+    assert_eq!(workspace.plan_cache.len(), 0);
 }
 
 #[test]
-fn policies_and_what_they_are_for_do_not_mix() {
-    let scene = Scene::new();
-    let sandboxes = ["read", "write", "deny"].map(|access| policy(&scene.root, access));
-    let plans: Vec<_> = sandboxes
+fn cache_separates_policies_and_purposes() {
+    let workspace = TestWorkspace::new();
+    let sandboxes = ["read", "write", "deny"].map(|access| policy_for(&workspace.root, access));
+    let plan_cache: Vec<_> = sandboxes
         .iter()
-        .map(|sandbox| scene.ask_at(sandbox, later()).0)
+        .map(|sandbox| workspace.resolve_at(sandbox, settled_time()).0)
         .collect();
-    assert_eq!(scene.plans.len(), 3);
-    for (sandbox, planned) in sandboxes.iter().zip(&plans) {
-        assert_eq!(scene.ask_at(sandbox, later()).0.plan(), planned.plan());
-        let same = |other: &&Planned| other.plan() == planned.plan();
-        assert_eq!(plans.iter().filter(same).count(), 1);
+    assert_eq!(workspace.plan_cache.len(), 3);
+    for (sandbox, cached) in sandboxes.iter().zip(&plan_cache) {
+        assert_eq!(
+            workspace.resolve_at(sandbox, settled_time()).0.plan(),
+            cached.plan()
+        );
+        let same = |other: &&Planned| other.plan() == cached.plan();
+        assert_eq!(plan_cache.iter().filter(same).count(), 1);
     }
-    let command = Context {
-        purpose: Purpose::Process,
-        ..files()
+    let command = ResolveContext {
+        purpose: PolicyPurpose::Process,
+        ..file_context()
     };
-    let planned = scene
-        .plans
-        .planned(&sandboxes[0], &command, &HostFacts, later())
+    let cached = workspace
+        .plan_cache
+        .get_or_resolve(&sandboxes[0], &command, &HostFacts, settled_time())
         .unwrap();
-    assert_ne!(planned.plan(), plans[0].plan());
-    assert_eq!(scene.plans.len(), 4);
+    assert_ne!(cached.plan(), plan_cache[0].plan());
+    assert_eq!(workspace.plan_cache.len(), 4);
 }
 
 #[test]
-fn only_so_many_plans_are_remembered() {
-    let scene = Scene::new();
+fn cache_size_is_limited() {
+    let workspace = TestWorkspace::new();
     for number in 0..MAX_PLANS + 3 {
-        let path = scene.at(&number.to_string());
-        scene.ask_at(&policy(&path, "read"), later());
+        let path = workspace.at(&number.to_string());
+        workspace.resolve_at(&policy_for(&path, "read"), settled_time());
     }
-    assert_eq!(scene.plans.len(), MAX_PLANS);
+    assert_eq!(workspace.plan_cache.len(), MAX_PLANS);
 }
 
 #[test]
-fn what_may_change_unnoticed_is_not_remembered() {
-    let scene = Scene::new();
+fn uncacheable_facts_are_not_cached() {
+    let workspace = TestWorkspace::new();
     // The kernel makes these names up.
-    scene.ask_at(&policy(Path::new("/proc/self/status"), "read"), later());
-    let facts = Counting {
+    workspace.resolve_at(
+        &policy_for(Path::new("/proc/self/status"), "read"),
+        settled_time(),
+    );
+    let facts = CountingFacts {
         unknown: Some(".aws"),
-        ..Counting::default()
+        ..CountingFacts::default()
     };
-    let asked = scene
-        .plans
-        .planned(&scene.sandbox(), &files(), &facts, later());
-    asked.unwrap();
+    let result = workspace.plan_cache.get_or_resolve(
+        &workspace.sandbox(),
+        &file_context(),
+        &facts,
+        settled_time(),
+    );
+    result.unwrap();
     let long = "x".repeat(200);
     let deep = (0..600).map(|_| "d").collect::<PathBuf>();
-    fs::create_dir_all(scene.root.join(&deep)).unwrap();
-    scene.ask_at(&policy(&scene.root.join(&deep).join(long), "read"), later());
-    assert_eq!(scene.plans.len(), 0);
+    fs::create_dir_all(workspace.root.join(&deep)).unwrap();
+    workspace.resolve_at(
+        &policy_for(&workspace.root.join(&deep).join(long), "read"),
+        settled_time(),
+    );
+    assert_eq!(workspace.plan_cache.len(), 0);
 }
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);

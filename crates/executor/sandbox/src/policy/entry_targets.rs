@@ -8,18 +8,18 @@ use std::{
 use exec_wire::sandbox::{Access as EntryAccess, Entry, EntryPath, SpecialPath};
 
 use super::{
-    Context, MAX_GLOBS, MAX_TARGETS, Surroundings,
-    error::{GlobFault, Member, PolicyError},
-    glob_scan::{Anchor, Pattern, Wild},
+    MAX_GLOBS, MAX_TARGETS, PolicyRoots, ResolveContext,
+    error::{GlobFault, PolicyError, PolicyMember},
+    glob_scan::{GlobAnchor, GlobPattern, WildcardTail},
     native,
-    path_trace::{End, Paths},
+    path_trace::{PathTracer, TraceEnd},
 };
-use crate::plan::Access;
+use crate::plan::PathAccess;
 
 /// What all entries name.
 #[derive(Debug, Default)]
-pub(super) struct Targets {
-    pub(super) paths: Vec<(PathBuf, Access)>,
+pub(super) struct EntryTargets {
+    pub(super) paths: Vec<(PathBuf, PathAccess)>,
     pub(super) globs: Vec<DenyGlob>,
     /// Whether what every program reads is among them.
     pub(super) minimal: bool,
@@ -35,13 +35,13 @@ pub(super) struct DenyGlob {
     /// Where it starts.
     pub(super) base: PathBuf,
     /// What it matches there.
-    pub(super) wild: Wild,
+    pub(super) wildcard: WildcardTail,
 }
 
 /// Refuses an entry that names nothing on any host of this kind.
-pub(super) fn check(index: usize, entry: &Entry) -> Result<(), PolicyError> {
+pub(super) fn check_entry(index: usize, entry: &Entry) -> Result<(), PolicyError> {
     match &entry.path {
-        EntryPath::Path { path } => native(Member::Entry(index), path).map(drop),
+        EntryPath::Path { path } => native(PolicyMember::Entry(index), path).map(drop),
         EntryPath::GlobPattern { pattern } => match entry.access {
             EntryAccess::Deny => Ok(()),
             EntryAccess::Read | EntryAccess::Write => {
@@ -52,22 +52,22 @@ pub(super) fn check(index: usize, entry: &Entry) -> Result<(), PolicyError> {
     }
 }
 
-impl Targets {
+impl EntryTargets {
     /// Finds what the entries name.
     pub(super) fn of(
         entries: &[Entry],
-        surroundings: &Surroundings,
-        context: &Context,
-        paths: &mut Paths<'_>,
+        roots: &PolicyRoots,
+        context: &ResolveContext,
+        tracer: &mut PathTracer<'_>,
     ) -> Result<Self, PolicyError> {
         let mut targets = Self::default();
         for (index, entry) in entries.iter().enumerate() {
-            targets.add(index, entry, surroundings, context, paths)?;
+            targets.add(index, entry, roots, context, tracer)?;
             if targets.paths.len() + targets.globs.len() > MAX_TARGETS {
                 return Err(PolicyError::TooManyTargets);
             }
         }
-        let globs = targets.globs.iter().map(|glob| glob.wild.glob.glob());
+        let globs = targets.globs.iter().map(|glob| glob.wildcard.glob.glob());
         if globs.collect::<BTreeSet<_>>().len() > MAX_GLOBS {
             return Err(PolicyError::TooManyGlobs);
         }
@@ -78,29 +78,29 @@ impl Targets {
         &mut self,
         index: usize,
         entry: &Entry,
-        surroundings: &Surroundings,
-        context: &Context,
-        paths: &mut Paths<'_>,
+        roots: &PolicyRoots,
+        context: &ResolveContext,
+        tracer: &mut PathTracer<'_>,
     ) -> Result<(), PolicyError> {
         let access = match entry.access {
-            EntryAccess::Read => Access::Read,
-            EntryAccess::Write => Access::Write,
-            EntryAccess::Deny => Access::Hidden,
+            EntryAccess::Read => PathAccess::Read,
+            EntryAccess::Write => PathAccess::Write,
+            EntryAccess::Deny => PathAccess::Hidden,
         };
         match &entry.path {
             EntryPath::Path { path } => {
-                let path = native(Member::Entry(index), path)?;
+                let path = native(PolicyMember::Entry(index), path)?;
                 self.paths.push((path, access));
             }
-            EntryPath::GlobPattern { pattern } => self.add_glob(index, pattern, surroundings)?,
+            EntryPath::GlobPattern { pattern } => self.add_glob(index, pattern, roots)?,
             EntryPath::Special { value } => match value {
                 SpecialPath::Root => self.paths.push(("/".into(), access)),
-                SpecialPath::Minimal => self.minimal |= access != Access::Hidden,
+                SpecialPath::Minimal => self.minimal |= access != PathAccess::Hidden,
                 SpecialPath::ProjectRoots { subpath } => {
-                    require_cwd(index, surroundings)?;
+                    require_cwd(index, roots)?;
                     let below = subpath.as_deref().unwrap_or_default();
                     check_subpath(index, below)?;
-                    let roots = surroundings.workspace_roots.iter();
+                    let roots = roots.workspace_roots.iter();
                     let joined = roots.map(|root| (join(root, below), access));
                     self.paths.extend(joined);
                 }
@@ -111,15 +111,15 @@ impl Targets {
                             self.paths.push((path.to_owned(), access));
                         }
                         // What it allows is lost; what it denies must not be.
-                        Some(_) if access == Access::Hidden => {
+                        Some(_) if access == PathAccess::Hidden => {
                             return Err(PolicyError::RelativeTmpdir { entry: index });
                         }
                         Some(_) | None => {}
                     }
                 }
                 SpecialPath::SlashTmp => {
-                    let end = paths.trace(Path::new(SLASH_TMP)).end;
-                    if let End::There { .. } = end {
+                    let end = tracer.trace(Path::new(SLASH_TMP)).end;
+                    if let TraceEnd::Exists { .. } = end {
                         self.paths.push((SLASH_TMP.into(), access));
                     }
                 }
@@ -133,28 +133,28 @@ impl Targets {
         &mut self,
         index: usize,
         text: &str,
-        surroundings: &Surroundings,
+        roots: &PolicyRoots,
     ) -> Result<(), PolicyError> {
         let fault = |fault| glob_error(index, text, fault);
-        let pattern = Pattern::parse(text).map_err(fault)?;
+        let pattern = GlobPattern::parse(text).map_err(fault)?;
         let root = PathBuf::from("/");
         let anchors = match pattern.anchor {
-            Anchor::Root => std::slice::from_ref(&root),
-            Anchor::Cwd => std::slice::from_ref(require_cwd(index, surroundings)?),
-            Anchor::ProjectRoots => {
-                require_cwd(index, surroundings)?;
-                surroundings.workspace_roots.as_slice()
+            GlobAnchor::Root => std::slice::from_ref(&root),
+            GlobAnchor::Cwd => std::slice::from_ref(require_cwd(index, roots)?),
+            GlobAnchor::ProjectRoots => {
+                require_cwd(index, roots)?;
+                roots.workspace_roots.as_slice()
             }
         };
         for base in anchors.iter().map(|anchor| pattern.base(anchor)) {
-            match &pattern.wild {
-                None => self.paths.push((base, Access::Hidden)),
+            match &pattern.wildcard {
+                None => self.paths.push((base, PathAccess::Hidden)),
                 Some(_) if base.parent().is_none() => return Err(fault(GlobFault::Unanchored)),
-                Some(wild) => self.globs.push(DenyGlob {
+                Some(wildcard) => self.globs.push(DenyGlob {
                     entry: index,
                     pattern: text.to_owned(),
                     base,
-                    wild: wild.clone(),
+                    wildcard: wildcard.clone(),
                 }),
             }
         }
@@ -170,8 +170,8 @@ impl DenyGlob {
 }
 
 /// Returns the policy's directory, which an entry depends on.
-fn require_cwd(entry: usize, surroundings: &Surroundings) -> Result<&PathBuf, PolicyError> {
-    let cwd = surroundings.cwd.as_ref();
+fn require_cwd(entry: usize, roots: &PolicyRoots) -> Result<&PathBuf, PolicyError> {
+    let cwd = roots.cwd.as_ref();
     cwd.ok_or(PolicyError::CwdRequired { entry })
 }
 

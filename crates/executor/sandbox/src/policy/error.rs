@@ -52,13 +52,13 @@ pub enum PolicyError {
     #[error("{member}: {error}")]
     Path {
         /// Which path.
-        member: Member,
+        member: PolicyMember,
         /// What is wrong with it.
         error: NativePathError,
     },
     /// Caller: a path holds a NUL byte, so it is nowhere.
     #[error("{0}: path contains a NUL byte")]
-    Nul(Member),
+    Nul(PolicyMember),
     /// Caller: an entry relates to a directory that nobody named.
     #[error(
         "permissions.file_system.entries[{entry}]: a policy with dynamic permissions requires cwd"
@@ -128,7 +128,7 @@ pub enum GlobFault {
 /// A member of the `sandbox` object that holds a path.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
-pub enum Member {
+pub enum PolicyMember {
     /// `permissions.file_system.entries[…]`.
     Entry(usize),
     /// `cwd`.
@@ -141,7 +141,7 @@ pub enum Member {
     ContextWorkspaceRoot(usize),
 }
 
-impl fmt::Display for Member {
+impl fmt::Display for PolicyMember {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Entry(index) => write!(out, "permissions.file_system.entries[{index}]"),

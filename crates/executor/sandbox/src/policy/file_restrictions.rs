@@ -6,7 +6,7 @@ use exec_wire::sandbox::{
 };
 
 use super::{MAX_ENTRIES, error::PolicyError};
-use crate::plan::Network;
+use crate::plan::NetworkScope;
 
 /// Tells whether every file may be read.
 pub fn reads_everything(sandbox: &Sandbox) -> bool {
@@ -40,14 +40,14 @@ pub fn writes_everything(sandbox: &Sandbox) -> bool {
 
 /// What restricts files.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Restrictions<'a> {
+pub(super) struct FileRestrictions<'a> {
     pub(super) entries: &'a [Entry],
     /// How deep globs look. Absent: as deep as there is anything.
     pub(super) depth: Option<usize>,
 }
 
 /// Returns what restricts files; `None` if nothing does.
-pub(super) fn restrictions(sandbox: &Sandbox) -> Option<Restrictions<'_>> {
+pub(super) fn restrictions(sandbox: &Sandbox) -> Option<FileRestrictions<'_>> {
     match &sandbox.permissions {
         Permissions::Managed {
             file_system:
@@ -56,7 +56,7 @@ pub(super) fn restrictions(sandbox: &Sandbox) -> Option<Restrictions<'_>> {
                     glob_scan_max_depth: depth,
                 },
             ..
-        } => Some(Restrictions {
+        } => Some(FileRestrictions {
             entries,
             depth: depth.map(usize::from),
         }),
@@ -70,13 +70,13 @@ pub(super) fn restrictions(sandbox: &Sandbox) -> Option<Restrictions<'_>> {
 }
 
 /// Returns the network that a command may use.
-pub(super) fn network(sandbox: &Sandbox) -> Network {
+pub(super) fn network(sandbox: &Sandbox) -> NetworkScope {
     match &sandbox.permissions {
         Permissions::Managed { network, .. } | Permissions::External { network } => match network {
-            NetworkAccess::Restricted => Network::None,
-            NetworkAccess::Enabled => Network::Host,
+            NetworkAccess::Restricted => NetworkScope::None,
+            NetworkAccess::Enabled => NetworkScope::Host,
         },
-        Permissions::Disabled => Network::Host,
+        Permissions::Disabled => NetworkScope::Host,
     }
 }
 
@@ -122,7 +122,7 @@ mod tests {
         r#"{"path":{"type":"special","value":{"kind":"root"}},"access":"write"}"#;
 
     #[test]
-    fn a_policy_without_restrictions_allows_everything() {
+    fn policy_without_restrictions_allows_everything() {
         for permissions in [
             r#"{"type":"disabled"}"#,
             r#"{"type":"external","network":"restricted"}"#,
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_writable_below_a_writable_root_that_nothing_narrows() {
+    fn everything_is_writable_below_an_unrestricted_root() {
         let path = |access: &str| {
             format!(r#"{{"path":{{"type":"path","path":"file:///a"}},"access":"{access}"}}"#)
         };

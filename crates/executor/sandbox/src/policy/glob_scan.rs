@@ -17,24 +17,24 @@ use super::{
     MAX_MATCHES, MAX_SCANNED,
     entry_targets::DenyGlob,
     error::{GlobFault, PolicyError},
-    path_trace::{End, Paths, Trace},
+    path_trace::{PathTrace, PathTracer, TraceEnd},
 };
 use crate::{
-    facts::{Facts, ListError, ListedKind},
-    plan::Kind,
+    facts::{FileFacts, ListError, ListedKind},
+    plan::PathKind,
 };
 
 /// What was found. All of it is to be denied.
 #[derive(Debug, Default)]
-pub(super) struct Matches {
+pub(super) struct GlobMatches {
     /// What matches, if it is no link.
-    pub(super) plain: Vec<(PathBuf, Kind)>,
+    pub(super) plain: Vec<(PathBuf, PathKind)>,
     /// Links that match.
     pub(super) links: Vec<PathBuf>,
     /// Where globs start, if that is behind links or cannot be reached.
-    pub(super) bases: Vec<Trace>,
+    pub(super) bases: Vec<PathTrace>,
     /// Directories that cannot be listed: there may be matches below.
-    pub(super) sealed: Vec<PathBuf>,
+    pub(super) unreadable: Vec<PathBuf>,
 }
 
 /// Looks for what the globs match, at most `depth` names below where each starts.
@@ -45,32 +45,32 @@ pub(super) fn scan(
     globs: &[DenyGlob],
     depth: Option<usize>,
     allowed: &BTreeSet<PathBuf>,
-    paths: &mut Paths<'_>,
-) -> Result<Matches, PolicyError> {
-    let mut matches = Matches::default();
+    tracer: &mut PathTracer<'_>,
+) -> Result<GlobMatches, PolicyError> {
+    let mut matches = GlobMatches::default();
     // Globs that start at the same place look for their matches together.
-    let mut places: BTreeMap<PathBuf, Vec<&DenyGlob>> = BTreeMap::new();
+    let mut roots: BTreeMap<PathBuf, Vec<&DenyGlob>> = BTreeMap::new();
     for glob in globs {
-        let trace = paths.trace(&glob.base);
-        if let End::There { path, kind } = &trace.end
-            && *kind == Kind::Directory
+        let trace = tracer.trace(&glob.base);
+        if let TraceEnd::Exists { path, kind } = &trace.end
+            && *kind == PathKind::Directory
         {
             if path.parent().is_none() {
                 return Err(glob.error(GlobFault::Unanchored));
             }
-            places.entry(path.clone()).or_default().push(glob);
+            roots.entry(path.clone()).or_default().push(glob);
         }
         matches.bases.push(trace);
     }
     let mut sets: BTreeMap<Vec<&str>, GlobSet> = BTreeMap::new();
-    let mut scan = Scan {
-        facts: paths.facts(),
+    let mut scan = GlobScan {
+        facts: tracer.facts(),
         allowed,
-        left: MAX_SCANNED,
+        budget: MAX_SCANNED,
         matches,
     };
-    for (base, globs) in &places {
-        let mut texts: Vec<&str> = globs.iter().map(|glob| glob.wild.glob.glob()).collect();
+    for (base, globs) in &roots {
+        let mut texts: Vec<&str> = globs.iter().map(|glob| glob.wildcard.glob.glob()).collect();
         texts.sort_unstable();
         texts.dedup();
         let set = match sets.get(&texts) {
@@ -78,36 +78,36 @@ pub(super) fn scan(
             None => compile(globs)?,
         };
         sets.insert(texts, set.clone());
-        let place = Place {
+        let root = ScanRoot {
             base,
             globs,
             set,
-            depth: depth_of(globs).min(depth.unwrap_or(usize::MAX)),
+            depth: max_depth(globs).min(depth.unwrap_or(usize::MAX)),
         };
-        scan.look_below(&place)?;
+        scan.scan_directory(&root)?;
     }
     Ok(scan.matches)
 }
 
 /// Where globs start.
-struct Place<'a> {
+struct ScanRoot<'a> {
     base: &'a Path,
     globs: &'a [&'a DenyGlob],
     set: GlobSet,
     depth: usize,
 }
 
-struct Scan<'a> {
-    facts: &'a dyn Facts,
+struct GlobScan<'a> {
+    facts: &'a dyn FileFacts,
     /// Paths that entries of their own allow.
     allowed: &'a BTreeSet<PathBuf>,
     /// Names that may still be looked at.
-    left: usize,
-    matches: Matches,
+    budget: usize,
+    matches: GlobMatches,
 }
 
 /// A directory whose names are to be looked at.
-struct Directory {
+struct PendingDirectory {
     /// Below where the globs start.
     below: PathBuf,
     /// How many names that has.
@@ -116,47 +116,47 @@ struct Directory {
     denied: bool,
 }
 
-impl Scan<'_> {
-    fn look_below(&mut self, place: &Place<'_>) -> Result<(), PolicyError> {
-        let mut todo = vec![Directory {
+impl GlobScan<'_> {
+    fn scan_directory(&mut self, root: &ScanRoot<'_>) -> Result<(), PolicyError> {
+        let mut pending = vec![PendingDirectory {
             below: PathBuf::new(),
             depth: 0,
             denied: false,
         }];
-        while let Some(directory) = todo.pop() {
-            let path = join(place.base, &directory.below);
-            let names = match self.facts.list(&path, self.left) {
+        while let Some(directory) = pending.pop() {
+            let path = join(root.base, &directory.below);
+            let names = match self.facts.list(&path, self.budget) {
                 Ok(names) => names,
-                Err(ListError::TooMany) => return Err(place.error(GlobFault::TooMuchToScan)),
+                Err(ListError::TooMany) => return Err(root.error(GlobFault::TooMuchToScan)),
                 Err(ListError::Unknown) => {
                     if !directory.denied {
-                        self.matches.sealed.push(path);
+                        self.matches.unreadable.push(path);
                     }
                     continue;
                 }
             };
-            self.left = self.left.saturating_sub(names.len());
+            self.budget = self.budget.saturating_sub(names.len());
             for entry in names {
                 let below = directory.below.join(&entry.name);
-                let matches = place.set.is_match(&below);
-                let path = place.base.join(&below);
+                let matches = root.set.is_match(&below);
+                let path = root.base.join(&below);
                 let denied = directory.denied && !self.allowed.contains(&path);
                 match entry.kind {
                     ListedKind::Link if matches => self.matches.links.push(path),
                     ListedKind::Link => {}
                     ListedKind::File if matches && !denied => {
-                        self.matches.plain.push((path, Kind::File));
+                        self.matches.plain.push((path, PathKind::File));
                     }
                     ListedKind::File => {}
                     ListedKind::Directory => {
                         if matches && !denied {
-                            self.matches.plain.push((path, Kind::Directory));
+                            self.matches.plain.push((path, PathKind::Directory));
                         }
                         let depth = directory.depth + 1;
-                        if depth < place.depth {
+                        if depth < root.depth {
                             // A link below may match, too, and leads elsewhere.
                             let denied = denied || matches;
-                            todo.push(Directory {
+                            pending.push(PendingDirectory {
                                 below,
                                 depth,
                                 denied,
@@ -165,7 +165,7 @@ impl Scan<'_> {
                     }
                 }
                 if self.matches.count() > MAX_MATCHES {
-                    return Err(place.error(GlobFault::TooManyMatches));
+                    return Err(root.error(GlobFault::TooManyMatches));
                 }
             }
         }
@@ -173,13 +173,13 @@ impl Scan<'_> {
     }
 }
 
-impl Matches {
+impl GlobMatches {
     fn count(&self) -> usize {
-        self.plain.len() + self.links.len() + self.sealed.len()
+        self.plain.len() + self.links.len() + self.unreadable.len()
     }
 }
 
-impl Place<'_> {
+impl ScanRoot<'_> {
     /// Blames the first glob that starts here.
     fn error(&self, fault: GlobFault) -> PolicyError {
         match self.globs.first() {
@@ -192,7 +192,7 @@ impl Place<'_> {
 fn compile(globs: &[&DenyGlob]) -> Result<GlobSet, PolicyError> {
     let mut set = GlobSet::builder();
     for glob in globs {
-        set.add(glob.wild.glob.clone());
+        set.add(glob.wildcard.glob.clone());
     }
     set.build().map_err(|error| {
         let fault = GlobFault::Broken(error.kind().to_string());
@@ -204,8 +204,8 @@ fn compile(globs: &[&DenyGlob]) -> Result<GlobSet, PolicyError> {
 }
 
 /// Returns how deep the deepest of some globs looks.
-fn depth_of(globs: &[&DenyGlob]) -> usize {
-    let depths = globs.iter().map(|glob| glob.wild.depth);
+fn max_depth(globs: &[&DenyGlob]) -> usize {
+    let depths = globs.iter().map(|glob| glob.wildcard.depth);
     depths
         .map(|depth| depth.unwrap_or(usize::MAX))
         .max()
@@ -225,17 +225,17 @@ const PROJECT_ROOTS: &str = "codex-project-roots://";
 
 /// A glob. `*` and `?` stop at a slash, `**` does not.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct Pattern {
-    pub(super) anchor: Anchor,
+pub(super) struct GlobPattern {
+    pub(super) anchor: GlobAnchor,
     /// Names before the first wildcard; `..` may be among them.
-    fixed: Vec<String>,
+    literal: Vec<String>,
     /// What is left. Absent: the glob names one path.
-    pub(super) wild: Option<Wild>,
+    pub(super) wildcard: Option<WildcardTail>,
 }
 
 /// What a glob relates to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Anchor {
+pub(super) enum GlobAnchor {
     Root,
     Cwd,
     ProjectRoots,
@@ -243,13 +243,13 @@ pub(super) enum Anchor {
 
 /// A glob from its first wildcard on.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct Wild {
+pub(super) struct WildcardTail {
     pub(super) glob: Glob,
     /// How many names its matches have. Absent: any number.
     pub(super) depth: Option<usize>,
 }
 
-impl Pattern {
+impl GlobPattern {
     /// Reads a glob.
     pub(super) fn parse(text: &str) -> Result<Self, GlobFault> {
         if text.len() > MAX_PATTERN_BYTES {
@@ -260,28 +260,30 @@ impl Pattern {
         }
         let (anchor, names) = match text.strip_prefix(PROJECT_ROOTS) {
             Some(below) if below.starts_with('/') => return Err(GlobFault::Absolute),
-            Some(below) => (Anchor::ProjectRoots, below),
-            None if text.starts_with('/') => (Anchor::Root, text),
-            None => (Anchor::Cwd, text),
+            Some(below) => (GlobAnchor::ProjectRoots, below),
+            None if text.starts_with('/') => (GlobAnchor::Root, text),
+            None => (GlobAnchor::Cwd, text),
         };
         let names: Vec<&str> = names.split('/').filter(|name| !name.is_empty()).collect();
-        let fixed = names.iter().take_while(|name| is_fixed(name)).count();
-        let (fixed, wild) = names.split_at(fixed);
-        if wild.iter().any(|name| matches!(*name, "." | "..")) {
+        let literal = names.iter().take_while(|name| is_literal(name)).count();
+        let (literal, wildcard) = names.split_at(literal);
+        if wildcard.iter().any(|name| matches!(*name, "." | "..")) {
             return Err(GlobFault::Dots);
         }
-        let plain = fixed.iter().filter(|name| **name != ".");
+        let plain = literal.iter().filter(|name| **name != ".");
         Ok(Self {
             anchor,
-            fixed: plain.map(ToString::to_string).collect(),
-            wild: (!wild.is_empty()).then(|| Wild::new(wild)).transpose()?,
+            literal: plain.map(ToString::to_string).collect(),
+            wildcard: (!wildcard.is_empty())
+                .then(|| WildcardTail::new(wildcard))
+                .transpose()?,
         })
     }
 
     /// Returns where the glob starts, if it relates to `anchor`. Links are not looked at.
     pub(super) fn base(&self, anchor: &Path) -> PathBuf {
         let mut base = anchor.to_owned();
-        for name in &self.fixed {
+        for name in &self.literal {
             if name == ".." {
                 base.pop();
             } else {
@@ -292,7 +294,7 @@ impl Pattern {
     }
 }
 
-impl Wild {
+impl WildcardTail {
     fn new(names: &[&str]) -> Result<Self, GlobFault> {
         let text = names.join("/");
         let glob = GlobBuilder::new(&text)
@@ -307,7 +309,7 @@ impl Wild {
 }
 
 /// Tells whether a name stands for itself.
-fn is_fixed(name: &str) -> bool {
+fn is_literal(name: &str) -> bool {
     !name.contains(['*', '?', '[', '{', '}', '\\'])
 }
 
@@ -316,32 +318,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_glob_is_split_at_its_first_wildcard() {
-        for (text, anchor, base, wild, depth) in [
-            ("**/.env", Anchor::Cwd, "/ws", Some("**/.env"), None),
-            ("./a//*.pem", Anchor::Cwd, "/ws/a", Some("*.pem"), Some(1)),
-            ("../*/x/", Anchor::Cwd, "/", Some("*/x"), Some(2)),
-            (".env", Anchor::Cwd, "/ws/.env", None, None),
-            ("/etc/s*", Anchor::Root, "/ws/etc", Some("s*"), Some(1)),
+    fn glob_is_split_at_its_first_wildcard() {
+        for (text, anchor, base, wildcard, depth) in [
+            ("**/.env", GlobAnchor::Cwd, "/ws", Some("**/.env"), None),
+            (
+                "./a//*.pem",
+                GlobAnchor::Cwd,
+                "/ws/a",
+                Some("*.pem"),
+                Some(1),
+            ),
+            ("../*/x/", GlobAnchor::Cwd, "/", Some("*/x"), Some(2)),
+            (".env", GlobAnchor::Cwd, "/ws/.env", None, None),
+            ("/etc/s*", GlobAnchor::Root, "/ws/etc", Some("s*"), Some(1)),
             (
                 "codex-project-roots://a/{b/c,d}",
-                Anchor::ProjectRoots,
+                GlobAnchor::ProjectRoots,
                 "/ws/a",
                 Some("{b/c,d}"),
                 None,
             ),
         ] {
-            let pattern = Pattern::parse(text).unwrap();
+            let pattern = GlobPattern::parse(text).unwrap();
             assert_eq!(pattern.anchor, anchor, "{text}");
             assert_eq!(pattern.base(Path::new("/ws")), Path::new(base), "{text}");
-            let found = pattern.wild.as_ref();
-            assert_eq!(found.map(|wild| wild.glob.glob()), wild, "{text}");
-            assert_eq!(found.and_then(|wild| wild.depth), depth, "{text}");
+            let found = pattern.wildcard.as_ref();
+            assert_eq!(
+                found.map(|wildcard| wildcard.glob.glob()),
+                wildcard,
+                "{text}"
+            );
+            assert_eq!(found.and_then(|wildcard| wildcard.depth), depth, "{text}");
         }
     }
 
     #[test]
-    fn a_glob_that_would_not_do_what_it_seems_to_is_refused() {
+    fn misleading_globs_are_refused() {
         for (text, fault) in [
             ("*/../x", "`..` after"),
             ("**/./x", "after a wildcard"),
@@ -355,7 +367,7 @@ mod tests {
             ("a\0b", "NUL"),
             (&"x".repeat(MAX_PATTERN_BYTES + 1), "longer than"),
         ] {
-            let found = Pattern::parse(text).unwrap_err().to_string();
+            let found = GlobPattern::parse(text).unwrap_err().to_string();
             assert!(found.contains(fault), "{text}: {found}");
         }
     }

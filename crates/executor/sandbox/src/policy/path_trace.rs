@@ -8,132 +8,135 @@ use std::{
 
 use super::MAX_LINKS;
 use crate::{
-    facts::{Facts, Found},
-    plan::{Forbidden, Kind},
+    facts::{FileFacts, PathState},
+    plan::{ForbiddenName, PathKind},
 };
 
 /// Where a path leads.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct Trace {
+pub(super) struct PathTrace {
     /// The path itself: without links above it, and itself not followed.
     pub(super) named: PathBuf,
     /// Links on the way, the path itself included.
-    pub(super) links: Vec<Link>,
+    pub(super) links: Vec<TracedLink>,
     /// Where the way ends.
-    pub(super) end: End,
+    pub(super) end: TraceEnd,
 }
 
 /// A symbolic link.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct Link {
+pub(super) struct TracedLink {
     /// Where it is.
-    pub(super) place: Forbidden,
+    pub(super) place: ForbiddenName,
     /// What it says.
     pub(super) target: PathBuf,
 }
 
 /// Where a way ends.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) enum End {
+pub(super) enum TraceEnd {
     /// At something that exists.
-    There { path: PathBuf, kind: Kind },
+    Exists { path: PathBuf, kind: PathKind },
     /// At a name that does not exist.
     Missing {
         /// What was asked for, as far as names tell.
         path: PathBuf,
         /// The first name that does not exist.
-        first: Forbidden,
+        first: ForbiddenName,
     },
     /// At this directory, which cannot be searched.
-    Sealed(PathBuf),
+    Unsearchable(PathBuf),
     /// At a file where a directory was needed, or at links without end.
-    Nowhere,
+    Unreachable,
 }
 
 /// Follows paths, and asks for each fact once.
-pub(super) struct Paths<'a> {
-    facts: &'a dyn Facts,
-    known: HashMap<PathBuf, Found>,
+pub(super) struct PathTracer<'a> {
+    facts: &'a dyn FileFacts,
+    cached: HashMap<PathBuf, PathState>,
 }
 
-impl<'a> Paths<'a> {
+impl<'a> PathTracer<'a> {
     /// Starts without knowing anything.
-    pub(super) fn new(facts: &'a dyn Facts) -> Self {
-        let known = HashMap::new();
-        Self { facts, known }
+    pub(super) fn new(facts: &'a dyn FileFacts) -> Self {
+        let cached = HashMap::new();
+        Self { facts, cached }
     }
 
     /// Follows an absolute path.
-    pub(super) fn trace(&mut self, path: &Path) -> Trace {
-        let mut ahead: VecDeque<OsString> = VecDeque::new();
-        push_front(&mut ahead, path);
-        let (mut here, mut named) = (PathBuf::from("/"), None);
-        let (mut links, mut kind) = (Vec::new(), Kind::Directory);
+    pub(super) fn trace(&mut self, path: &Path) -> PathTrace {
+        let mut remaining: VecDeque<OsString> = VecDeque::new();
+        prepend_components(&mut remaining, path);
+        let (mut current, mut named) = (PathBuf::from("/"), None);
+        let (mut links, mut kind) = (Vec::new(), PathKind::Directory);
         let end = loop {
-            let Some(name) = ahead.pop_front() else {
-                break End::There { path: here, kind };
+            let Some(name) = remaining.pop_front() else {
+                break TraceEnd::Exists {
+                    path: current,
+                    kind,
+                };
             };
             if name == ".." {
-                here.pop();
+                current.pop();
                 continue;
             }
-            let next = here.join(&name);
+            let next = current.join(&name);
             // All names of the path itself are used up for the first time at its last name.
-            if ahead.is_empty() {
+            if remaining.is_empty() {
                 named.get_or_insert_with(|| next.clone());
             }
-            match self.look(&next) {
-                Found::Directory => here = next,
-                Found::File if ahead.is_empty() => {
-                    kind = Kind::File;
-                    here = next;
+            match self.lookup(&next) {
+                PathState::Directory => current = next,
+                PathState::File if remaining.is_empty() => {
+                    kind = PathKind::File;
+                    current = next;
                 }
-                Found::File => break End::Nowhere,
-                Found::Link(_) if links.len() == MAX_LINKS => break End::Nowhere,
-                Found::Link(target) => {
-                    push_front(&mut ahead, &target);
+                PathState::File => break TraceEnd::Unreachable,
+                PathState::Link(_) if links.len() == MAX_LINKS => break TraceEnd::Unreachable,
+                PathState::Link(target) => {
+                    prepend_components(&mut remaining, &target);
                     let directory = if target.is_absolute() {
-                        std::mem::replace(&mut here, PathBuf::from("/"))
+                        std::mem::replace(&mut current, PathBuf::from("/"))
                     } else {
-                        here.clone()
+                        current.clone()
                     };
-                    let place = Forbidden { directory, name };
-                    links.push(Link { place, target });
+                    let place = ForbiddenName { directory, name };
+                    links.push(TracedLink { place, target });
                 }
-                Found::Missing => {
-                    let path = ahead.iter().fold(next, |path, name| path.join(name));
-                    let directory = here;
-                    let first = Forbidden { directory, name };
-                    break End::Missing { path, first };
+                PathState::Missing => {
+                    let path = remaining.iter().fold(next, |path, name| path.join(name));
+                    let directory = current;
+                    let first = ForbiddenName { directory, name };
+                    break TraceEnd::Missing { path, first };
                 }
-                Found::Unknown => break End::Sealed(here),
+                PathState::Unknown => break TraceEnd::Unsearchable(current),
             }
         };
         let named = named.unwrap_or_else(|| path.to_owned());
-        Trace { named, links, end }
+        PathTrace { named, links, end }
     }
 
     /// Returns the facts that nothing needs to be followed for.
-    pub(super) fn facts(&self) -> &'a dyn Facts {
+    pub(super) fn facts(&self) -> &'a dyn FileFacts {
         self.facts
     }
 
-    fn look(&mut self, path: &Path) -> Found {
-        if let Some(found) = self.known.get(path) {
+    fn lookup(&mut self, path: &Path) -> PathState {
+        if let Some(found) = self.cached.get(path) {
             return found.clone();
         }
-        let found = self.facts.look(path);
-        self.known.insert(path.to_owned(), found.clone());
+        let found = self.facts.lookup(path);
+        self.cached.insert(path.to_owned(), found.clone());
         found
     }
 }
 
 /// Puts the names of a path before what is still ahead.
-fn push_front(ahead: &mut VecDeque<OsString>, path: &Path) {
+fn prepend_components(remaining: &mut VecDeque<OsString>, path: &Path) {
     for component in path.components().rev() {
         match component {
-            Component::Normal(name) => ahead.push_front(name.to_owned()),
-            Component::ParentDir => ahead.push_front("..".into()),
+            Component::Normal(name) => remaining.push_front(name.to_owned()),
+            Component::ParentDir => remaining.push_front("..".into()),
             Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
         }
     }
@@ -142,7 +145,7 @@ fn push_front(ahead: &mut VecDeque<OsString>, path: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::Tree;
+    use crate::facts::MemoryTree;
 
     const TREE: &str = "
         /real/dir/file
@@ -154,72 +157,76 @@ mod tests {
         /sealed !
     ";
 
-    fn end(path: &str) -> (Vec<String>, End) {
-        let tree = Tree::of(TREE);
-        let trace = Paths::new(&tree).trace(Path::new(path));
-        let place = |link: &Link| link.place.directory.join(&link.place.name);
-        let places = trace
+    fn end(path: &str) -> (Vec<String>, TraceEnd) {
+        let tree = MemoryTree::of(TREE);
+        let trace = PathTracer::new(&tree).trace(Path::new(path));
+        let place = |link: &TracedLink| link.place.directory.join(&link.place.name);
+        let link_paths = trace
             .links
             .iter()
             .map(|link| place(link).display().to_string());
-        (places.collect(), trace.end)
+        (link_paths.collect(), trace.end)
     }
 
-    fn there(path: &str, kind: Kind) -> End {
-        End::There {
+    fn exists(path: &str, kind: PathKind) -> TraceEnd {
+        TraceEnd::Exists {
             path: path.into(),
             kind,
         }
     }
 
-    fn missing(path: &str, directory: &str, name: &str) -> End {
-        let first = Forbidden {
+    fn missing(path: &str, directory: &str, name: &str) -> TraceEnd {
+        let first = ForbiddenName {
             directory: directory.into(),
             name: name.into(),
         };
-        End::Missing {
+        TraceEnd::Missing {
             path: path.into(),
             first,
         }
     }
 
     #[test]
-    fn links_are_followed_and_remembered() {
+    fn links_are_followed_and_recorded() {
         for (path, links, expected) in [
-            ("/", &[][..], there("/", Kind::Directory)),
-            ("/real/dir", &[], there("/real/dir", Kind::Directory)),
-            ("/real/dir/file", &[], there("/real/dir/file", Kind::File)),
+            ("/", &[][..], exists("/", PathKind::Directory)),
+            ("/real/dir", &[], exists("/real/dir", PathKind::Directory)),
+            (
+                "/real/dir/file",
+                &[],
+                exists("/real/dir/file", PathKind::File),
+            ),
             (
                 "/far",
                 &["/far", "/here"],
-                there("/real/dir/file", Kind::File),
+                exists("/real/dir/file", PathKind::File),
             ),
             (
                 "/here/../up/real",
                 &["/here", "/real/up"],
-                there("/real", Kind::Directory),
+                exists("/real", PathKind::Directory),
             ),
-            ("/real/dir/file/below", &[], End::Nowhere),
+            ("/real/dir/file/below", &[], TraceEnd::Unreachable),
             ("/real/a/b", &[], missing("/real/a/b", "/real", "a")),
             (
                 "/gone",
                 &["/gone"],
                 missing("/real/none/x", "/real", "none"),
             ),
-            ("/sealed", &[], there("/sealed", Kind::Directory)),
-            ("/sealed/x/y", &[], End::Sealed("/sealed".into())),
+            ("/sealed", &[], exists("/sealed", PathKind::Directory)),
+            ("/sealed/x/y", &[], TraceEnd::Unsearchable("/sealed".into())),
         ] {
             let links: Vec<_> = links.iter().map(ToString::to_string).collect();
             assert_eq!(end(path), (links, expected), "{path}");
         }
         let (links, end) = end("/loop");
-        assert_eq!((links.len(), end), (MAX_LINKS, End::Nowhere));
+        assert_eq!((links.len(), end), (MAX_LINKS, TraceEnd::Unreachable));
     }
 
     #[test]
-    fn a_path_is_named_without_the_links_above_it() {
-        let tree = Tree::of("/real/link -> /x\n/here -> real");
-        let mut paths = Paths::new(&tree);
+    fn named_path_has_parent_links_resolved() {
+        let tree = MemoryTree::of("/real/link -> /x\n/here -> real");
+        let mut tracer = PathTracer::new(&tree);
         for (path, named) in [
             ("/", "/"),
             ("/here/link", "/real/link"),
@@ -227,7 +234,7 @@ mod tests {
             ("/none/more", "/none/more"),
         ] {
             assert_eq!(
-                paths.trace(Path::new(path)).named,
+                tracer.trace(Path::new(path)).named,
                 Path::new(named),
                 "{path}"
             );

@@ -16,28 +16,32 @@ use exec_wire::{
 };
 use globset::GlobBuilder;
 
-use super::{Context, Purpose};
+use super::{PolicyPurpose, ResolveContext};
 use crate::{
-    facts::{Facts, Found, Tree},
-    plan::{Access, Files, Forbidden, Kind, Plan, View},
+    facts::{FileFacts, MemoryTree, PathState},
+    plan::{FileAccess, FileView, ForbiddenName, PathAccess, PathKind, SandboxPlan},
 };
 
 /// What a policy says about every path of a tree.
-pub(crate) struct Reference<'a> {
-    tree: &'a Tree,
+pub(crate) struct ReferenceModel<'a> {
+    tree: &'a MemoryTree,
     /// What entries name, without links.
-    entries: Vec<(PathBuf, Access)>,
+    entries: Vec<(PathBuf, PathAccess)>,
     /// What write entries name, whether it is a link or not.
-    written: Vec<PathBuf>,
+    named_for_write: Vec<PathBuf>,
     /// What is never more than readable, unless an entry names it or something below.
     protected: Vec<PathBuf>,
     /// What is never less than readable, unless an entry names it or something below.
-    readable: Vec<PathBuf>,
+    required: Vec<PathBuf>,
 }
 
-impl<'a> Reference<'a> {
+impl<'a> ReferenceModel<'a> {
     /// Reads a policy; `None` if it does not restrict files.
-    pub(crate) fn of(sandbox: &Sandbox, context: &Context, tree: &'a Tree) -> Option<Self> {
+    pub(crate) fn of(
+        sandbox: &Sandbox,
+        context: &ResolveContext,
+        tree: &'a MemoryTree,
+    ) -> Option<Self> {
         let Permissions::Managed {
             file_system:
                 FileSystemPolicy::Restricted {
@@ -62,16 +66,16 @@ impl<'a> Reference<'a> {
         let mut reference = Self {
             tree,
             entries: Vec::new(),
-            written: Vec::new(),
+            named_for_write: Vec::new(),
             protected: Vec::new(),
-            readable: Vec::new(),
+            required: Vec::new(),
         };
-        let mut minimal = context.purpose == Purpose::Files;
+        let mut minimal = context.purpose == PolicyPurpose::Files;
         for entry in entries {
             let access = match entry.access {
-                EntryAccess::Deny => Access::Hidden,
-                EntryAccess::Read => Access::Read,
-                EntryAccess::Write => Access::Write,
+                EntryAccess::Deny => PathAccess::Hidden,
+                EntryAccess::Read => PathAccess::Read,
+                EntryAccess::Write => PathAccess::Write,
             };
             match &entry.path {
                 EntryPath::Path { path } => {
@@ -84,7 +88,7 @@ impl<'a> Reference<'a> {
                 }
                 EntryPath::Special { value } => match value {
                     SpecialPath::Root => reference.entry(Path::new("/"), access),
-                    SpecialPath::Minimal => minimal |= access != Access::Hidden,
+                    SpecialPath::Minimal => minimal |= access != PathAccess::Hidden,
                     SpecialPath::ProjectRoots { subpath } => {
                         for root in &roots {
                             let below = subpath.clone().unwrap_or_default();
@@ -99,8 +103,8 @@ impl<'a> Reference<'a> {
                         }
                     }
                     SpecialPath::SlashTmp => {
-                        let there = |path: PathBuf| tree.look(&path) != Found::Missing;
-                        if real(tree, Path::new("/tmp")).is_some_and(there) {
+                        let there = |path: PathBuf| tree.lookup(&path) != PathState::Missing;
+                        if resolve_links(tree, Path::new("/tmp")).is_some_and(there) {
                             reference.entry(Path::new("/tmp"), access);
                         }
                     }
@@ -112,54 +116,56 @@ impl<'a> Reference<'a> {
         let system = "/bin /sbin /usr /etc /lib /lib64 /nix/store /run/current-system/sw";
         let system = system.split(' ').map(Path::new).filter(|_| minimal);
         for path in needed.chain(system) {
-            reference.readable.extend(real(tree, path));
+            reference.required.extend(resolve_links(tree, path));
         }
         reference.protect();
         Some(reference)
     }
 
     /// Tells what may be done with a path without links, which need not exist.
-    pub(crate) fn access(&self, path: &Path) -> Access {
+    pub(crate) fn access(&self, path: &Path) -> PathAccess {
         let above = self
             .entries
             .iter()
             .filter(|(above, _)| path.starts_with(above));
         let best = above.min_by_key(|(above, access)| {
-            let order = [Access::Hidden, Access::Write, Access::Read];
+            let order = [PathAccess::Hidden, PathAccess::Write, PathAccess::Read];
             let rank = order.iter().position(|one| one == access);
             (Reverse(above.components().count()), rank)
         });
-        let (names, mut access) = best.map_or((0, Access::Hidden), |(above, access)| {
+        let (names, mut access) = best.map_or((0, PathAccess::Hidden), |(above, access)| {
             (above.components().count(), *access)
         });
         let nearer =
             |other: &&PathBuf| path.starts_with(other) && other.components().count() > names;
-        if self.readable.iter().any(|other| nearer(&other)) {
-            access = access.max(Access::Read);
+        if self.required.iter().any(|other| nearer(&other)) {
+            access = access.max(PathAccess::Read);
         }
         if self.protected.iter().any(|other| nearer(&other)) {
-            access = access.min(Access::Read);
+            access = access.min(PathAccess::Read);
         }
         access
     }
 
-    fn entry(&mut self, path: &Path, access: Access) {
-        let Some(target) = real(self.tree, path) else {
+    fn entry(&mut self, path: &Path, access: PathAccess) {
+        let Some(target) = resolve_links(self.tree, path) else {
             return;
         };
-        if access == Access::Write {
-            let parent = path.parent().and_then(|parent| real(self.tree, parent));
+        if access == PathAccess::Write {
+            let parent = path
+                .parent()
+                .and_then(|parent| resolve_links(self.tree, parent));
             if let (Some(parent), Some(name)) = (parent, path.file_name()) {
-                self.written.push(parent.join(name));
+                self.named_for_write.push(parent.join(name));
             }
         }
         let is_kernels = ["/proc", "/sys"]
             .iter()
             .any(|kernel| target.starts_with(kernel));
         let most = if is_kernels {
-            Access::Read
+            PathAccess::Read
         } else {
-            Access::Write
+            PathAccess::Write
         };
         self.entries.push((target, access.min(most)));
     }
@@ -183,7 +189,10 @@ impl<'a> Reference<'a> {
         let glob = glob.compile_matcher();
         let fixed = |name: &&&str| !name.contains(['*', '?', '[', '{', '}', '\\']);
         let fixed = names.iter().take_while(fixed).count();
-        for base in bases.iter().filter_map(|base| real(self.tree, base)) {
+        for base in bases
+            .iter()
+            .filter_map(|base| resolve_links(self.tree, base))
+        {
             for path in self.tree.paths() {
                 let Ok(below) = path.strip_prefix(&base) else {
                     continue;
@@ -192,9 +201,10 @@ impl<'a> Reference<'a> {
                 if deep == 0 || deep > fixed.saturating_add(depth) || !glob.is_match(below) {
                     continue;
                 }
-                if !is_sealed(self.tree, path) {
-                    self.entries
-                        .extend(real(self.tree, path).map(|path| (path, Access::Hidden)));
+                if !is_unsearchable(self.tree, path) {
+                    self.entries.extend(
+                        resolve_links(self.tree, path).map(|path| (path, PathAccess::Hidden)),
+                    );
                 }
             }
         }
@@ -204,24 +214,27 @@ impl<'a> Reference<'a> {
         let named = |path: &PathBuf| self.entries.iter().any(|(entry, _)| entry == path);
         let mut protected = Vec::new();
         for (directory, access) in &self.entries {
-            let denied = self.entries.contains(&(directory.clone(), Access::Hidden));
+            let denied = self
+                .entries
+                .contains(&(directory.clone(), PathAccess::Hidden));
             // Nobody can look for metadata in a directory that cannot be searched.
-            let there = matches!(self.tree.look(directory), Found::Directory)
-                && !is_sealed(self.tree, directory);
-            if *access != Access::Write || denied || !there {
+            let there = matches!(self.tree.lookup(directory), PathState::Directory)
+                && !is_unsearchable(self.tree, directory);
+            if *access != PathAccess::Write || denied || !there {
                 continue;
             }
             for name in [".git", ".agents", ".codex", ".aws"] {
                 let path = directory.join(name);
-                if !self.written.contains(&path) {
-                    protected.extend(real(self.tree, &path));
+                if !self.named_for_write.contains(&path) {
+                    protected.extend(resolve_links(self.tree, &path));
                 }
-                let file = real(self.tree, &path).and_then(|file| self.tree.read(&file, 4096));
+                let file =
+                    resolve_links(self.tree, &path).and_then(|file| self.tree.read(&file, 4096));
                 if let Some(text) = file.and_then(|file| String::from_utf8(file).ok())
                     && let Some(git) = text.trim_end().strip_prefix("gitdir: ")
                     && name == ".git"
                 {
-                    protected.extend(real(self.tree, &directory.join(git)));
+                    protected.extend(resolve_links(self.tree, &directory.join(git)));
                 }
             }
             if directory.parent().is_none() {
@@ -241,11 +254,11 @@ impl<'a> Reference<'a> {
 }
 
 /// Returns a path without links, as far as it exists.
-fn real(tree: &Tree, path: &Path) -> Option<PathBuf> {
-    real_within(tree, path, 200)
+fn resolve_links(tree: &MemoryTree, path: &Path) -> Option<PathBuf> {
+    resolve_links_within(tree, path, 200)
 }
 
-fn real_within(tree: &Tree, path: &Path, steps: usize) -> Option<PathBuf> {
+fn resolve_links_within(tree: &MemoryTree, path: &Path, steps: usize) -> Option<PathBuf> {
     let steps = steps.checked_sub(1)?;
     let mut components = path.components();
     let last = components.next_back();
@@ -255,64 +268,70 @@ fn real_within(tree: &Tree, path: &Path, steps: usize) -> Option<PathBuf> {
             Some(PathBuf::from("/"))
         }
         Some(Component::ParentDir) => {
-            let mut path = real_within(tree, parent, steps)?;
+            let mut path = resolve_links_within(tree, parent, steps)?;
             path.pop();
             Some(path)
         }
         Some(Component::Normal(name)) => {
-            let parent = real_within(tree, parent, steps)?;
-            match tree.look(&parent.join(name)) {
-                Found::Link(target) => real_within(tree, &parent.join(target), steps),
-                Found::Directory | Found::File | Found::Missing | Found::Unknown => {
-                    Some(parent.join(name))
-                }
+            let parent = resolve_links_within(tree, parent, steps)?;
+            match tree.lookup(&parent.join(name)) {
+                PathState::Link(target) => resolve_links_within(tree, &parent.join(target), steps),
+                PathState::Directory
+                | PathState::File
+                | PathState::Missing
+                | PathState::Unknown => Some(parent.join(name)),
             }
         }
     }
 }
 
-fn is_sealed(tree: &Tree, path: &Path) -> bool {
+fn is_unsearchable(tree: &MemoryTree, path: &Path) -> bool {
     path.ancestors()
-        .any(|above| tree.look(above) == Found::Unknown)
+        .any(|above| tree.lookup(above) == PathState::Unknown)
 }
 
 /// Checks everything that holds for every plan.
 ///
 /// # Panics
 /// When a plan allows what its policy does not, or is not made as a plan is made.
-pub(crate) fn check(plan: &Plan, sandbox: &Sandbox, context: &Context, tree: &Tree) {
-    let Files::View(view) = &plan.files else {
+pub(crate) fn check(
+    plan: &SandboxPlan,
+    sandbox: &Sandbox,
+    context: &ResolveContext,
+    tree: &MemoryTree,
+) {
+    let FileAccess::View(view) = &plan.files else {
         return;
     };
     check_shape(view, tree);
-    let Some(reference) = Reference::of(sandbox, context, tree) else {
+    let Some(reference) = ReferenceModel::of(sandbox, context, tree) else {
         panic!("a policy without restrictions has a view");
     };
     for path in tree.paths().chain([Path::new("/")]) {
-        match tree.look(path) {
-            Found::Directory | Found::File => {
+        match tree.lookup(path) {
+            PathState::Directory | PathState::File => {
                 let (found, most) = (view.access(path), reference.access(path));
                 assert!(
                     found <= most,
                     "{path:?} is {found:?} and not {most:?}: {plan:?}"
                 );
             }
-            Found::Link(_) | Found::Missing | Found::Unknown => {}
+            PathState::Link(_) | PathState::Missing | PathState::Unknown => {}
         }
-        if tree.look(path) == Found::Directory && view.access(path) == Access::Write {
+        if tree.lookup(path) == PathState::Directory && view.access(path) == PathAccess::Write {
             check_new(view, &reference, path);
         }
     }
 }
 
 /// Checks that nothing comes to be in a writable directory that must not be written.
-fn check_new(view: &View, reference: &Reference<'_>, directory: &Path) {
+fn check_new(view: &FileView, reference: &ReferenceModel<'_>, directory: &Path) {
     for name in ["a", "b", ".env", ".git", ".codex", "data"] {
-        let forbidden = Forbidden {
+        let forbidden = ForbiddenName {
             directory: directory.to_owned(),
             name: name.into(),
         };
-        if reference.tree.look(&directory.join(name)) != Found::Missing
+        if reference.tree.lookup(&directory.join(name)) != PathState::Missing
             || view.forbidden.contains(&forbidden)
         {
             continue;
@@ -320,28 +339,28 @@ fn check_new(view: &View, reference: &Reference<'_>, directory: &Path) {
         for below in ["", "a", "b", "data", "a/b"] {
             let path = directory.join(name).join(below);
             let found = reference.access(&path);
-            assert_eq!(found, Access::Write, "{path:?} can be made: {view:?}");
+            assert_eq!(found, PathAccess::Write, "{path:?} can be made: {view:?}");
         }
     }
 }
 
-fn check_shape(view: &View, tree: &Tree) {
-    assert!(view.base != Access::Write);
+fn check_shape(view: &FileView, tree: &MemoryTree) {
+    assert!(view.base != PathAccess::Write);
     let key = |path: &Path| (path.components().count(), path.to_owned());
     assert!(
         view.layers
             .is_sorted_by(|one, other| key(&one.path) < key(&other.path))
     );
     for layer in &view.layers {
-        let kind = match tree.look(&layer.path) {
-            Found::Directory => Kind::Directory,
-            Found::File => Kind::File,
-            found @ (Found::Missing | Found::Unknown | Found::Link(_)) => {
+        let kind = match tree.lookup(&layer.path) {
+            PathState::Directory => PathKind::Directory,
+            PathState::File => PathKind::File,
+            found @ (PathState::Missing | PathState::Unknown | PathState::Link(_)) => {
                 panic!("{layer:?} is {found:?}")
             }
         };
         assert_eq!(layer.kind, kind, "{layer:?}");
-        assert_eq!(real(tree, &layer.path).as_ref(), Some(&layer.path));
+        assert_eq!(resolve_links(tree, &layer.path).as_ref(), Some(&layer.path));
         let above = layer
             .path
             .parent()
@@ -350,18 +369,22 @@ fn check_shape(view: &View, tree: &Tree) {
     }
     assert!(view.forbidden.is_sorted_by(|one, other| one < other));
     for name in &view.forbidden {
-        assert_eq!(tree.look(&name.directory), Found::Directory, "{name:?}");
-        assert_eq!(view.access(&name.directory), Access::Write, "{name:?}");
-        let found = tree.look(&name.directory.join(&name.name));
+        assert_eq!(
+            tree.lookup(&name.directory),
+            PathState::Directory,
+            "{name:?}"
+        );
+        assert_eq!(view.access(&name.directory), PathAccess::Write, "{name:?}");
+        let found = tree.lookup(&name.directory.join(&name.name));
         assert!(
-            matches!(found, Found::Missing | Found::Link(_)),
+            matches!(found, PathState::Missing | PathState::Link(_)),
             "{name:?} is {found:?}"
         );
     }
     assert!(view.links.is_sorted_by(|one, other| one.0 < other.0));
-    assert!(view.base == Access::Hidden || view.links.is_empty());
+    assert!(view.base == PathAccess::Hidden || view.links.is_empty());
     for (link, target) in &view.links {
-        assert_eq!(tree.look(link), Found::Link(target.clone()));
+        assert_eq!(tree.lookup(link), PathState::Link(target.clone()));
         assert!(
             !view
                 .layers

@@ -14,10 +14,10 @@ use std::{fs, os::unix::fs::symlink, sync::Arc};
 use exec_wire::{path_uri::PathUri, sandbox::Sandbox};
 use serde_json::{Value, json};
 
-use super::{Context, PolicyError, Purpose, reference_model, resolve};
+use super::{PolicyError, PolicyPurpose, ResolveContext, reference_model, resolve};
 use crate::{
-    facts::{HostFacts, Tree},
-    plan::{Access, Files, View},
+    facts::{HostFacts, MemoryTree},
+    plan::{FileAccess, FileView, PathAccess},
 };
 
 /// Makes a policy from lines such as `write /a`, `read :roots/sub` or `deny *.pem`.
@@ -62,9 +62,9 @@ fn entry(line: &str) -> Value {
     json!({"path": path, "access": access})
 }
 
-fn context() -> Context {
-    Context {
-        purpose: Purpose::Process,
+fn context() -> ResolveContext {
+    ResolveContext {
+        purpose: PolicyPurpose::Process,
         cwd: "/ws".into(),
         tmpdir: None,
         always_readable: Vec::new(),
@@ -73,22 +73,22 @@ fn context() -> Context {
 }
 
 /// Resolves a policy and holds it against the reference.
-fn view(tree: &str, sandbox: &Sandbox, context: &Context) -> Result<View, PolicyError> {
-    let tree = Tree::of(tree);
+fn view(tree: &str, sandbox: &Sandbox, context: &ResolveContext) -> Result<FileView, PolicyError> {
+    let tree = MemoryTree::of(tree);
     let plan = resolve(sandbox, context, &tree)?;
     reference_model::check(&plan, sandbox, context, &tree);
     match plan.files {
-        Files::View(view) => Ok(view),
-        Files::All => panic!("nothing is restricted"),
+        FileAccess::View(view) => Ok(view),
+        FileAccess::All => panic!("nothing is restricted"),
     }
 }
 
 /// Shows a view: its base, then its layers, then `no` and what is forbidden, then `link`s.
-fn shown(view: &View) -> Vec<String> {
+fn describe(view: &FileView) -> Vec<String> {
     let word = |access| match access {
-        Access::Hidden => "hide",
-        Access::Read => "read",
-        Access::Write => "write",
+        PathAccess::Hidden => "hide",
+        PathAccess::Read => "read",
+        PathAccess::Write => "write",
     };
     let layers = view
         .layers
@@ -121,7 +121,7 @@ fn check(tree: &str, entries: &str, expected: &[&str]) {
                 .iter()
                 .any(|name| line.ends_with(&format!("/{name}")))
     };
-    let lines: Vec<_> = shown(&view)
+    let lines: Vec<_> = describe(&view)
         .into_iter()
         .filter(|line| !is_metadata(line))
         .collect();
@@ -136,7 +136,7 @@ fn check_refused(tree: &str, entries: &str, expected: &str) {
 }
 
 #[test]
-fn a_real_workspace_is_resolved() {
+fn real_workspace_is_resolved() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().canonicalize().unwrap();
     for path in ["ws/src", "store", "far/.git"] {
@@ -150,10 +150,10 @@ fn a_real_workspace_is_resolved() {
     let uri = |path: &str| PathUri::from_native(&root.join(path)).unwrap();
     policy.workspace_roots = vec![uri("ws"), uri("store")];
     policy.cwd = Some(uri("ws"));
-    let Files::View(view) = resolve(&policy, &context(), &HostFacts).unwrap().files else {
+    let FileAccess::View(view) = resolve(&policy, &context(), &HostFacts).unwrap().files else {
         panic!("nothing is restricted");
     };
-    let text = shown(&view).join("\n");
+    let text = describe(&view).join("\n");
     let lines: Vec<_> = text
         .lines()
         .map(|line| line.replace(&format!("{}/", root.display()), ""))

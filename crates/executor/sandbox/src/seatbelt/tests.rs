@@ -1,10 +1,10 @@
 use std::os::unix::ffi::OsStrExt;
 
 use super::*;
-use crate::plan::{Forbidden, Layer};
+use crate::plan::{ForbiddenName, ViewLayer};
 
-fn layer(path: &str, kind: Kind, access: Access) -> Layer {
-    Layer {
+fn layer(path: &str, kind: PathKind, access: PathAccess) -> ViewLayer {
+    ViewLayer {
         path: path.into(),
         kind,
         access,
@@ -12,28 +12,28 @@ fn layer(path: &str, kind: Kind, access: Access) -> Layer {
 }
 
 /// Returns the rules of a view, without what every profile has.
-fn rules(view: View) -> String {
-    let plan = Plan {
-        files: Files::View(view),
-        network: Network::None,
+fn rules(view: FileView) -> String {
+    let plan = SandboxPlan {
+        files: FileAccess::View(view),
+        network: NetworkScope::None,
     };
     let text = profile(&plan).unwrap();
-    let start = format!("(version 1)\n(deny default)\n{BASICS}");
+    let start = format!("(version 1)\n(deny default)\n{BASE_RULES}");
     let rest = text.strip_prefix(&start).unwrap();
-    rest.strip_suffix(DEVICES).unwrap().to_owned()
+    rest.strip_suffix(DEVICE_RULES).unwrap().to_owned()
 }
 
 #[test]
-fn a_workspace_keeps_its_carve_outs() {
-    let view = View {
-        base: Access::Read,
+fn workspace_keeps_its_carve_outs() {
+    let view = FileView {
+        base: PathAccess::Read,
         layers: vec![
-            layer("/tmp/file", Kind::File, Access::Write),
-            layer("/Users/dev/ws", Kind::Directory, Access::Write),
-            layer("/Users/dev/ws/.git", Kind::Directory, Access::Read),
-            layer("/Users/dev/ws/a/.env", Kind::File, Access::Hidden),
+            layer("/tmp/file", PathKind::File, PathAccess::Write),
+            layer("/Users/dev/ws", PathKind::Directory, PathAccess::Write),
+            layer("/Users/dev/ws/.git", PathKind::Directory, PathAccess::Read),
+            layer("/Users/dev/ws/a/.env", PathKind::File, PathAccess::Hidden),
         ],
-        forbidden: vec![Forbidden {
+        forbidden: vec![ForbiddenName {
             directory: "/Users/dev/ws".into(),
             name: ".codex".into(),
         }],
@@ -53,12 +53,12 @@ fn a_workspace_keeps_its_carve_outs() {
 }
 
 #[test]
-fn what_is_not_listed_is_not_there() {
-    let view = View {
-        base: Access::Hidden,
+fn hidden_base_allows_only_listed_paths() {
+    let view = FileView {
+        base: PathAccess::Hidden,
         layers: vec![
-            layer("/private/etc", Kind::Directory, Access::Read),
-            layer("/Users/dev/ws", Kind::Directory, Access::Write),
+            layer("/private/etc", PathKind::Directory, PathAccess::Read),
+            layer("/Users/dev/ws", PathKind::Directory, PathAccess::Write),
         ],
         forbidden: Vec::new(),
         links: vec![("/etc".into(), "private/etc".into())],
@@ -82,34 +82,34 @@ fn what_is_not_listed_is_not_there() {
 }
 
 #[test]
-fn the_network_is_the_hosts_or_none() {
-    let view = View {
-        base: Access::Read,
+fn network_is_allowed_or_denied() {
+    let view = FileView {
+        base: PathAccess::Read,
         layers: Vec::new(),
         forbidden: Vec::new(),
         links: Vec::new(),
     };
-    let text = |files: &Files, network| {
+    let text = |files: &FileAccess, network| {
         let files = files.clone();
-        profile(&Plan { files, network }).unwrap()
+        profile(&SandboxPlan { files, network }).unwrap()
     };
     assert_eq!(
-        text(&Files::All, Network::Host),
+        text(&FileAccess::All, NetworkScope::Host),
         "(version 1)\n(allow default)\n"
     );
     assert_eq!(
-        text(&Files::All, Network::None),
+        text(&FileAccess::All, NetworkScope::None),
         "(version 1)\n(allow default)\n(deny network*)\n"
     );
-    let view = Files::View(view);
-    assert!(text(&view, Network::Host).ends_with(NETWORK));
-    assert!(!text(&view, Network::None).contains("network"));
+    let view = FileAccess::View(view);
+    assert!(text(&view, NetworkScope::Host).ends_with(NETWORK_RULES));
+    assert!(!text(&view, NetworkScope::None).contains("network"));
 }
 
 #[test]
-fn parentheses_match() {
-    for text in [BASICS, DEVICES, NETWORK] {
-        let count = |letter: char| text.matches(letter).count();
+fn parentheses_are_balanced() {
+    for text in [BASE_RULES, DEVICE_RULES, NETWORK_RULES] {
+        let count = |character: char| text.matches(character).count();
         assert_eq!(count('('), count(')'), "{text}");
     }
 }
@@ -118,16 +118,16 @@ fn parentheses_match() {
 fn paths_are_quoted_and_cannot_become_rules() {
     let hostile = Path::new("/a\") (allow default) (literal \"\\");
     let expected = r#""/a\") (allow default) (literal \"\\""#;
-    assert_eq!(quoted(hostile).unwrap(), expected);
+    assert_eq!(quote(hostile).unwrap(), expected);
     let no_text = Path::new(OsStr::from_bytes(b"/a\xff"));
     assert_eq!(
-        quoted(no_text),
-        Err(ProfileError::NotText(no_text.to_owned()))
+        quote(no_text),
+        Err(SeatbeltError::NotText(no_text.to_owned()))
     );
 }
 
 #[test]
-fn a_command_runs_behind_its_profile() {
+fn command_line_starts_with_sandbox_exec_and_the_profile() {
     assert_eq!(
         command("(version 1)", ["/bin/ls", "-l"]),
         [

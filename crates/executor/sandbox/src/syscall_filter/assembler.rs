@@ -9,31 +9,31 @@ use exec_spawn::enclosure::Instruction;
 
 /// What becomes of calls of one number.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct Rule {
+pub(super) struct FilterRule {
     /// The number.
     pub(super) call: i64,
     /// All of these must be true.
-    pub(super) when: Vec<Check>,
+    pub(super) checks: Vec<ArgumentCheck>,
     /// What becomes of it then.
-    pub(super) verdict: Verdict,
+    pub(super) verdict: FilterVerdict,
 }
 
 /// A look at one argument. The kernel takes most arguments as 32 bits: so do these.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Check {
+pub(super) enum ArgumentCheck {
     /// These bits have this value.
-    Is { argument: u8, mask: u32, value: u32 },
+    Equals { argument: u8, mask: u32, value: u32 },
     /// These bits do not have this value.
-    IsNot { argument: u8, mask: u32, value: u32 },
+    Differs { argument: u8, mask: u32, value: u32 },
     /// Some of these bits are set.
-    AnyOf { argument: u8, mask: u32 },
+    AnyBit { argument: u8, mask: u32 },
     /// A pointer that points somewhere.
-    Points { argument: u8 },
+    NonNull { argument: u8 },
 }
 
 /// What becomes of a call.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Verdict {
+pub(super) enum FilterVerdict {
     /// It fails.
     Fail(i32),
     /// The broker is asked.
@@ -67,8 +67,8 @@ const THIS_ARCHITECTURE: u32 = 0xc000_00b7;
 const X32: u32 = 0x4000_0000;
 
 /// Makes the program. Rules of one call are tried in their order.
-pub(super) fn assemble(rules: &[Rule]) -> Vec<Instruction> {
-    let mut by_call: BTreeMap<i64, Vec<&Rule>> = BTreeMap::new();
+pub(super) fn assemble(rules: &[FilterRule]) -> Vec<Instruction> {
+    let mut by_call: BTreeMap<i64, Vec<&FilterRule>> = BTreeMap::new();
     for rule in rules {
         by_call.entry(rule.call).or_default().push(rule);
     }
@@ -76,16 +76,16 @@ pub(super) fn assemble(rules: &[Rule]) -> Vec<Instruction> {
         load(ARCHITECTURE),
         // A program of another architecture has other numbers, which no rule looks at.
         jump(JUMP_EQUAL, THIS_ARCHITECTURE, 1, 0),
-        give(KILL_PROCESS),
+        return_value(KILL_PROCESS),
         load(NUMBER),
     ];
     if cfg!(target_arch = "x86_64") {
         program.push(jump(JUMP_AT_LEAST, X32, 0, 1));
-        program.push(give(ERRNO | errno(libc::ENOSYS)));
+        program.push(return_value(ERRNO | errno(libc::ENOSYS)));
     }
-    let mut blocks: Vec<Block> = Vec::new();
+    let mut blocks: Vec<CallBlock> = Vec::new();
     for (call, rules) in by_call {
-        let block = Block::new(call, &rules);
+        let block = CallBlock::new(call, &rules);
         match blocks.last_mut() {
             Some(last) if last.is_followed_by(&block) => last.last = block.last,
             Some(_) | None => blocks.push(block),
@@ -96,19 +96,19 @@ pub(super) fn assemble(rules: &[Rule]) -> Vec<Instruction> {
 }
 
 /// What is done with the calls of one number, or of several in a row.
-struct Block {
+struct CallBlock {
     first: u32,
     last: u32,
     /// Returns in every case.
     code: Vec<Instruction>,
 }
 
-impl Block {
-    fn new(call: i64, rules: &[&Rule]) -> Self {
+impl CallBlock {
+    fn new(call: i64, rules: &[&FilterRule]) -> Self {
         let number = u32::try_from(call).unwrap_or(u32::MAX);
-        let mut code: Vec<Instruction> = rules.iter().flat_map(|rule| of_rule(rule)).collect();
-        if rules.iter().all(|rule| !rule.when.is_empty()) {
-            code.push(give(ALLOW));
+        let mut code: Vec<Instruction> = rules.iter().flat_map(|rule| compile_rule(rule)).collect();
+        if rules.iter().all(|rule| !rule.checks.is_empty()) {
+            code.push(return_value(ALLOW));
         }
         Self {
             first: number,
@@ -135,24 +135,24 @@ impl Block {
 }
 
 /// How many blocks are tried one by one.
-const FEW: usize = 3;
+const LINEAR_BLOCKS: usize = 3;
 
 /// Finds the block of a number by halves: when a filter is installed, the kernel runs it once for every
 /// number it knows.
-fn search(blocks: &[Block]) -> Vec<Instruction> {
-    if blocks.len() > FEW {
-        let (low, high) = blocks.split_at(blocks.len() / 2);
+fn search(blocks: &[CallBlock]) -> Vec<Instruction> {
+    if blocks.len() > LINEAR_BLOCKS {
+        let (low_word, high) = blocks.split_at(blocks.len() / 2);
         let least = high.first().map_or(0, |block| block.first);
-        let (low, high) = (search(low), search(high));
-        let mut code = match u8::try_from(low.len()) {
+        let (low_word, high) = (search(low_word), search(high));
+        let mut code = match u8::try_from(low_word.len()) {
             Ok(over) => vec![jump(JUMP_AT_LEAST, least, over, 0)],
             // Conditional jumps reach 255 instructions, this one any number.
             Err(_) => {
-                let over = u32::try_from(low.len()).unwrap_or(u32::MAX);
+                let over = u32::try_from(low_word.len()).unwrap_or(u32::MAX);
                 vec![jump(JUMP_AT_LEAST, least, 0, 1), jump(JUMP, over, 0, 0)]
             }
         };
-        code.extend(low);
+        code.extend(low_word);
         code.extend(high);
         return code;
     }
@@ -161,61 +161,61 @@ fn search(blocks: &[Block]) -> Vec<Instruction> {
         code.extend(block.guard());
         code.extend_from_slice(&block.code);
     }
-    code.push(give(ALLOW));
+    code.push(return_value(ALLOW));
     code
 }
 
-fn of_rule(rule: &Rule) -> Vec<Instruction> {
+fn compile_rule(rule: &FilterRule) -> Vec<Instruction> {
     let mut checks: Vec<Vec<Instruction>> = Vec::new();
     // From the last check to the first: each knows how far it is to the end of the rule.
     let mut rest = 1;
-    for check in rule.when.iter().rev() {
-        let code = of_check(*check, rest);
+    for check in rule.checks.iter().rev() {
+        let code = compile_check(*check, rest);
         rest += u8::try_from(code.len()).unwrap_or(u8::MAX);
         checks.push(code);
     }
     let mut code: Vec<Instruction> = checks.into_iter().rev().flatten().collect();
-    code.push(give(match rule.verdict {
-        Verdict::Fail(number) => ERRNO | errno(number),
-        Verdict::Notify => USER_NOTIF,
+    code.push(return_value(match rule.verdict {
+        FilterVerdict::Fail(number) => ERRNO | errno(number),
+        FilterVerdict::Notify => USER_NOTIF,
     }));
     code
 }
 
 /// Falls through if the check is true; else skips the `rest` instructions behind it.
-fn of_check(check: Check, rest: u8) -> Vec<Instruction> {
+fn compile_check(check: ArgumentCheck, rest: u8) -> Vec<Instruction> {
     match check {
-        Check::Is {
+        ArgumentCheck::Equals {
             argument,
             mask,
             value,
         } => vec![
-            load(low(argument)),
-            bits(mask),
+            load(low_word(argument)),
+            mask_bits(mask),
             jump(JUMP_EQUAL, value, 0, rest),
         ],
-        Check::IsNot {
+        ArgumentCheck::Differs {
             argument,
             mask,
             value,
         } => vec![
-            load(low(argument)),
-            bits(mask),
+            load(low_word(argument)),
+            mask_bits(mask),
             jump(JUMP_EQUAL, value, rest, 0),
         ],
-        Check::AnyOf { argument, mask } => {
-            vec![load(low(argument)), jump(JUMP_BITS, mask, 0, rest)]
+        ArgumentCheck::AnyBit { argument, mask } => {
+            vec![load(low_word(argument)), jump(JUMP_BITS, mask, 0, rest)]
         }
-        Check::Points { argument } => vec![
-            load(low(argument)),
+        ArgumentCheck::NonNull { argument } => vec![
+            load(low_word(argument)),
             jump(JUMP_EQUAL, 0, 0, 2),
-            load(low(argument) + 4),
+            load(low_word(argument) + 4),
             jump(JUMP_EQUAL, 0, rest, 0),
         ],
     }
 }
 
-fn low(argument: u8) -> u32 {
+fn low_word(argument: u8) -> u32 {
     ARGUMENTS + 8 * u32::from(argument)
 }
 
@@ -227,11 +227,11 @@ fn load(offset: u32) -> Instruction {
     jump(LOAD, offset, 0, 0)
 }
 
-fn bits(mask: u32) -> Instruction {
+fn mask_bits(mask: u32) -> Instruction {
     jump(AND, mask, 0, 0)
 }
 
-fn give(value: u32) -> Instruction {
+fn return_value(value: u32) -> Instruction {
     jump(RETURN, value, 0, 0)
 }
 

@@ -4,13 +4,13 @@ use super::*;
 
 /// What the kernel would do, by running the program as it does.
 fn verdict(program: &[Instruction], number: u32, arguments: [u64; 6]) -> u32 {
-    verdict_of(program, THIS, number, arguments)
+    verdict_of(program, NATIVE_ARCHITECTURE, number, arguments)
 }
 
 #[cfg(target_arch = "x86_64")]
-const THIS: u32 = 0xc000_003e;
+const NATIVE_ARCHITECTURE: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
-const THIS: u32 = 0xc000_00b7;
+const NATIVE_ARCHITECTURE: u32 = 0xc000_00b7;
 const ALLOW: u32 = 0x7fff_0000;
 const NOTIFY: u32 = 0x7fc0_0000;
 const KILL: u32 = 0x8000_0000;
@@ -53,11 +53,11 @@ fn verdict_of(program: &[Instruction], arch: u32, number: u32, arguments: [u64; 
     }
 }
 
-fn made(sockets: Sockets) -> Vec<Instruction> {
-    filter(Filter {
+fn program_for(sockets: SocketAccess) -> Vec<Instruction> {
+    build_filter(FilterSpec {
         sockets,
-        on_the_host: false,
-        among_others: false,
+        shares_host_files: false,
+        shares_host_processes: false,
         brokered: false,
     })
 }
@@ -72,17 +72,17 @@ fn call(number: i64) -> u32 {
 }
 
 #[test]
-fn programs_fit_the_kernel_and_their_jumps_fit_the_program() {
+fn programs_and_jumps_stay_within_kernel_limits() {
     for sockets in [
-        Sockets::Host,
-        Sockets::Pairs,
-        Sockets::Internet { unix: false },
-        Sockets::Internet { unix: true },
+        SocketAccess::Host,
+        SocketAccess::Pairs,
+        SocketAccess::Internet { unix: false },
+        SocketAccess::Internet { unix: true },
     ] {
-        let program = filter(Filter {
+        let program = build_filter(FilterSpec {
             sockets,
-            on_the_host: true,
-            among_others: true,
+            shares_host_files: true,
+            shares_host_processes: true,
             brokered: true,
         });
         assert!(program.len() < 4096);
@@ -98,7 +98,7 @@ fn programs_fit_the_kernel_and_their_jumps_fit_the_program() {
 
 #[test]
 fn ordinary_calls_are_allowed_and_dangerous_ones_fail() {
-    let program = made(Sockets::Host);
+    let program = program_for(SocketAccess::Host);
     for number in [libc::SYS_read, libc::SYS_openat, libc::SYS_execve] {
         assert_eq!(verdict(&program, call(number), [0; 6]), ALLOW);
     }
@@ -126,8 +126,8 @@ fn ordinary_calls_are_allowed_and_dangerous_ones_fail() {
 }
 
 #[test]
-fn other_architectures_and_numbers_do_not_pass_by() {
-    let program = made(Sockets::Pairs);
+fn foreign_architectures_and_x32_numbers_are_refused() {
+    let program = program_for(SocketAccess::Pairs);
     assert_eq!(verdict_of(&program, 0x4000_0003, 20, [0; 6]), KILL);
     #[cfg(target_arch = "x86_64")]
     {
@@ -138,7 +138,7 @@ fn other_architectures_and_numbers_do_not_pass_by() {
 
 #[test]
 fn new_namespaces_fail_and_new_threads_do_not() {
-    let program = made(Sockets::Host);
+    let program = program_for(SocketAccess::Host);
     let clone = |flags: i32| {
         verdict(
             &program,
@@ -172,8 +172,8 @@ fn socket(program: &[Instruction], family: i32, kind: i32, protocol: i32) -> u32
 }
 
 #[test]
-fn without_network_there_are_connected_streams_only() {
-    let program = made(Sockets::Pairs);
+fn no_network_allows_only_connected_stream_pairs() {
+    let program = program_for(SocketAccess::Pairs);
     let refused = fails(libc::EPERM);
     for family in [
         libc::AF_INET,
@@ -207,8 +207,8 @@ fn without_network_there_are_connected_streams_only() {
 }
 
 #[test]
-fn bits_above_an_int_change_nothing() {
-    let program = made(Sockets::Pairs);
+fn high_bits_of_int_arguments_are_ignored() {
+    let program = program_for(SocketAccess::Pairs);
     let arguments = [number(libc::AF_INET) | 1 << 32, 1, 0, 0, 0, 0];
     assert_eq!(
         verdict(&program, call(libc::SYS_socket), arguments),
@@ -217,8 +217,8 @@ fn bits_above_an_int_change_nothing() {
 }
 
 #[test]
-fn the_hosts_network_has_no_exotic_sockets() {
-    let program = made(Sockets::Host);
+fn host_network_refuses_exotic_sockets() {
+    let program = program_for(SocketAccess::Host);
     let refused = fails(libc::EPERM);
     for family in [libc::AF_INET, libc::AF_INET6, libc::AF_UNIX] {
         assert_eq!(socket(&program, family, libc::SOCK_STREAM, 0), ALLOW);
@@ -241,8 +241,8 @@ fn the_hosts_network_has_no_exotic_sockets() {
 }
 
 #[test]
-fn a_managed_network_has_internet_sockets() {
-    let program = made(Sockets::Internet { unix: false });
+fn managed_network_allows_internet_sockets() {
+    let program = program_for(SocketAccess::Internet { unix: false });
     let refused = fails(libc::EPERM);
     assert_eq!(socket(&program, libc::AF_INET, libc::SOCK_STREAM, 0), ALLOW);
     assert_eq!(
@@ -251,7 +251,7 @@ fn a_managed_network_has_internet_sockets() {
     );
     assert_eq!(socket(&program, libc::AF_INET, libc::SOCK_RAW, 1), refused);
     assert_eq!(verdict(&program, call(libc::SYS_connect), [0; 6]), ALLOW);
-    let program = made(Sockets::Internet { unix: true });
+    let program = program_for(SocketAccess::Internet { unix: true });
     assert_eq!(socket(&program, libc::AF_UNIX, libc::SOCK_STREAM, 0), ALLOW);
     assert_eq!(
         socket(&program, libc::AF_VSOCK, libc::SOCK_STREAM, 0),
@@ -260,11 +260,11 @@ fn a_managed_network_has_internet_sockets() {
 }
 
 #[test]
-fn only_calls_that_make_something_are_brokered() {
-    let program = filter(Filter {
-        sockets: Sockets::Host,
-        on_the_host: false,
-        among_others: false,
+fn only_creating_calls_are_brokered() {
+    let program = build_filter(FilterSpec {
+        sockets: SocketAccess::Host,
+        shares_host_files: false,
+        shares_host_processes: false,
         brokered: true,
     });
     let open = |flags: i32| {
@@ -285,11 +285,11 @@ fn only_calls_that_make_something_are_brokered() {
 }
 
 #[test]
-fn attributes_are_frozen_as_on_a_read_only_mount() {
-    let program = filter(Filter {
-        sockets: Sockets::Host,
-        on_the_host: true,
-        among_others: true,
+fn attribute_changes_fail_as_on_a_read_only_mount() {
+    let program = build_filter(FilterSpec {
+        sockets: SocketAccess::Host,
+        shares_host_files: true,
+        shares_host_processes: true,
         brokered: false,
     });
     let read_only = fails(libc::EROFS);
@@ -304,11 +304,11 @@ fn attributes_are_frozen_as_on_a_read_only_mount() {
 }
 
 #[test]
-fn other_processes_of_the_host_are_not_limited_or_slowed_down() {
-    let program = filter(Filter {
-        sockets: Sockets::Host,
-        on_the_host: true,
-        among_others: true,
+fn limits_and_priorities_of_other_processes_cannot_be_changed() {
+    let program = build_filter(FilterSpec {
+        sockets: SocketAccess::Host,
+        shares_host_files: true,
+        shares_host_processes: true,
         brokered: false,
     });
     let refused = fails(libc::EPERM);

@@ -9,8 +9,8 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::*;
 
-async fn change(scene: &Scene, request: Request) -> Result<(), FileError> {
-    scene.files.result(scene.wide(), request).await
+async fn change(test_fs: &TestFs, request: Request) -> Result<(), FileError> {
+    test_fs.files.result(test_fs.wide(), request).await
 }
 
 fn rename(from: &Path, to: &Path) -> Request {
@@ -42,44 +42,44 @@ fn remove(path: &Path) -> Request {
 }
 
 #[tokio::test]
-async fn what_may_be_written_is_changed() {
-    let scene = Scene::new();
-    let at = |name: &str| scene.inside.join(name);
+async fn writable_files_can_be_changed() {
+    let test_fs = TestFs::new();
+    let at = |name: &str| test_fs.inside.join(name);
     let large = vec![7; 5_000_000];
-    scene
-        .write(&scene.wide(), &at("new"), &large)
+    test_fs
+        .write(&test_fs.wide(), &at("new"), &large)
         .await
         .unwrap();
     assert!(fs::read(at("new")).unwrap() == large);
-    change(&scene, rename(&at("new"), &at("renamed")))
+    change(&test_fs, rename(&at("new"), &at("renamed")))
         .await
         .unwrap();
     assert!(!at("new").exists() && at("renamed").exists());
-    change(&scene, create(&at("a/b"))).await.unwrap();
+    change(&test_fs, create(&at("a/b"))).await.unwrap();
     assert!(at("a/b").is_dir());
     let copy = Request::Copy(Copy {
-        source_path: uri(&scene.outside),
+        source_path: uri(&test_fs.outside),
         destination_path: uri(&at("a/copy")),
         recursive: true,
         sandbox: None,
     });
-    change(&scene, copy).await.unwrap();
+    change(&test_fs, copy).await.unwrap();
     assert_eq!(fs::read(at("a/copy/file")).unwrap(), b"outside");
-    change(&scene, remove(&at("a"))).await.unwrap();
+    change(&test_fs, remove(&at("a"))).await.unwrap();
     assert!(!at("a").exists());
 }
 
 #[tokio::test]
-async fn what_may_only_be_read_is_not_changed() {
-    let scene = Scene::new();
-    let at = |name: &str| scene.outside.join(name);
+async fn read_only_files_cannot_be_changed() {
+    let test_fs = TestFs::new();
+    let at = |name: &str| test_fs.outside.join(name);
     let attempts = [
-        scene.write(&scene.wide(), &at("file"), b"x").await,
-        scene.write(&scene.wide(), &at("new"), b"x").await,
-        change(&scene, rename(&at("file"), &at("renamed"))).await,
-        change(&scene, create(&at("a"))).await,
-        change(&scene, remove(&at("file"))).await,
-        scene.open(&at("file"), OpenMode::Replace).await.map(drop),
+        test_fs.write(&test_fs.wide(), &at("file"), b"x").await,
+        test_fs.write(&test_fs.wide(), &at("new"), b"x").await,
+        change(&test_fs, rename(&at("file"), &at("renamed"))).await,
+        change(&test_fs, create(&at("a"))).await,
+        change(&test_fs, remove(&at("file"))).await,
+        test_fs.open(&at("file"), OpenMode::Replace).await.map(drop),
     ];
     for attempt in attempts {
         let error = attempt.unwrap_err();
@@ -87,26 +87,26 @@ async fn what_may_only_be_read_is_not_changed() {
         assert!(is_read_only, "{error:?}");
     }
     assert_eq!(fs::read(at("file")).unwrap(), b"outside");
-    assert_eq!(fs::read_dir(&scene.outside).unwrap().count(), 1);
+    assert_eq!(fs::read_dir(&test_fs.outside).unwrap().count(), 1);
 }
 
 #[tokio::test]
-async fn a_link_leads_no_further_than_the_policy() {
-    let scene = Scene::new();
-    let link = scene.inside.join("link");
-    std::os::unix::fs::symlink(scene.outside.join("file"), &link).unwrap();
-    assert!(scene.write(&scene.wide(), &link, b"x").await.is_err());
-    let error = scene.read(&scene.narrow(), &link).await.unwrap_err();
+async fn link_out_of_the_sandbox_is_not_followed() {
+    let test_fs = TestFs::new();
+    let link = test_fs.inside.join("link");
+    std::os::unix::fs::symlink(test_fs.outside.join("file"), &link).unwrap();
+    assert!(test_fs.write(&test_fs.wide(), &link, b"x").await.is_err());
+    let error = test_fs.read(&test_fs.narrow(), &link).await.unwrap_err();
     assert!(matches!(error, FileError::NotFound(_)), "{error:?}");
-    assert_eq!(fs::read(scene.outside.join("file")).unwrap(), b"outside");
+    assert_eq!(fs::read(test_fs.outside.join("file")).unwrap(), b"outside");
 }
 
 /// Runs something while a directory inside is a link to the outside half of the time.
-async fn while_swapped<T>(scene: &Scene, run: impl AsyncFnOnce(PathBuf) -> T) -> T {
-    let [directory, link] = ["directory", "link"].map(|name| scene.inside.join(name));
+async fn while_swapped<T>(test_fs: &TestFs, run: impl AsyncFnOnce(PathBuf) -> T) -> T {
+    let [directory, link] = ["directory", "link"].map(|name| test_fs.inside.join(name));
     fs::create_dir(&directory).unwrap();
     fs::write(directory.join("file"), "inside").unwrap();
-    symlink(&scene.outside, &link).unwrap();
+    symlink(&test_fs.outside, &link).unwrap();
     let stop = Arc::new(AtomicBool::new(false));
     let swapping = {
         let (stop, directory) = (Arc::clone(&stop), directory.clone());
@@ -123,13 +123,13 @@ async fn while_swapped<T>(scene: &Scene, run: impl AsyncFnOnce(PathBuf) -> T) ->
 }
 
 #[tokio::test]
-async fn a_directory_that_becomes_a_link_never_leads_a_reader_out() {
-    let scene = Scene::new();
-    let plan = scene.narrow();
+async fn directory_swapped_for_a_link_never_lets_a_read_escape() {
+    let test_fs = TestFs::new();
+    let plan = test_fs.narrow();
     let read = async |path: PathBuf| {
         let (mut read, mut refused) = (0, 0);
         for _ in 0..3000 {
-            match scene.read(&plan, &path).await {
+            match test_fs.read(&plan, &path).await {
                 Ok(content) => {
                     assert_eq!(content, b"inside");
                     read += 1;
@@ -139,26 +139,26 @@ async fn a_directory_that_becomes_a_link_never_leads_a_reader_out() {
         }
         (read, refused)
     };
-    let (read, refused) = while_swapped(&scene, read).await;
+    let (read, refused) = while_swapped(&test_fs, read).await;
     assert!(read > 0 && refused > 0, "{read} {refused}");
 }
 
 #[tokio::test]
-async fn a_directory_that_becomes_a_link_never_leads_a_writer_out() {
-    let scene = Scene::new();
-    let plan = scene.wide();
+async fn directory_swapped_for_a_link_never_lets_a_write_escape() {
+    let test_fs = TestFs::new();
+    let plan = test_fs.wide();
     let write = async |path: PathBuf| {
         let mut written = 0;
         for _ in 0..2000 {
-            if scene.write(&plan, &path, b"changed").await.is_ok() {
+            if test_fs.write(&plan, &path, b"changed").await.is_ok() {
                 written += 1;
             }
-            let content = fs::read(scene.outside.join("file")).unwrap();
+            let content = fs::read(test_fs.outside.join("file")).unwrap();
             assert_eq!(content, b"outside");
         }
         written
     };
-    let written = while_swapped(&scene, write).await;
+    let written = while_swapped(&test_fs, write).await;
     assert!(written > 0);
-    assert_eq!(fs::read_dir(&scene.outside).unwrap().count(), 1);
+    assert_eq!(fs::read_dir(&test_fs.outside).unwrap().count(), 1);
 }

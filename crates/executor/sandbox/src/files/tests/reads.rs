@@ -8,81 +8,84 @@ use exec_wire::fs::{
 use super::*;
 
 #[tokio::test]
-async fn what_may_be_read_is_read_and_the_rest_is_not_there() {
-    let scene = Scene::new();
-    let (inside, outside) = (scene.inside.join("file"), scene.outside.join("file"));
-    let (wide, narrow) = (scene.wide(), scene.narrow());
-    assert_eq!(scene.read(&wide, &inside).await.unwrap(), b"inside");
-    assert_eq!(scene.read(&wide, &outside).await.unwrap(), b"outside");
-    assert_eq!(scene.read(&narrow, &inside).await.unwrap(), b"inside");
+async fn readable_files_are_read_and_hidden_files_are_not_found() {
+    let test_fs = TestFs::new();
+    let (inside, outside) = (test_fs.inside.join("file"), test_fs.outside.join("file"));
+    let (wide, narrow) = (test_fs.wide(), test_fs.narrow());
+    assert_eq!(test_fs.read(&wide, &inside).await.unwrap(), b"inside");
+    assert_eq!(test_fs.read(&wide, &outside).await.unwrap(), b"outside");
+    assert_eq!(test_fs.read(&narrow, &inside).await.unwrap(), b"inside");
     for path in [&outside, Path::new("/etc/passwd")] {
-        let error = scene.read(&narrow, path).await.unwrap_err();
+        let error = test_fs.read(&narrow, path).await.unwrap_err();
         assert!(matches!(error, FileError::NotFound(_)), "{error:?}");
     }
 }
 
 #[tokio::test]
-async fn a_file_of_any_size_is_read() {
-    let scene = Scene::new();
-    let path = scene.inside.join("large");
+async fn files_of_any_size_are_read() {
+    let test_fs = TestFs::new();
+    let path = test_fs.inside.join("large");
     for size in [0, 1, 20_000, 65_536, 65_537, 3_000_000] {
         let content: Vec<u8> = (0..=u8::MAX).cycle().take(size).collect();
         fs::write(&path, &content).unwrap();
-        let plan = scene.narrow();
-        assert!(scene.read(&plan, &path).await.unwrap() == content, "{size}");
-        let opened = scene.files.read_file(plan, read(&path)).await.unwrap();
+        let plan = test_fs.narrow();
+        assert!(
+            test_fs.read(&plan, &path).await.unwrap() == content,
+            "{size}"
+        );
+        let opened = test_fs.files.read_file(plan, read(&path)).await.unwrap();
         assert_eq!(matches!(opened, Read::Opened(_)), size > 65_536);
     }
 }
 
 #[tokio::test]
-async fn errors_are_what_they_are_without_a_policy() {
-    let scene = Scene::new();
-    let plan = scene.wide();
-    let unused = scene.inside.join("none");
+async fn errors_match_unsandboxed_operations() {
+    let test_fs = TestFs::new();
+    let plan = test_fs.wide();
+    let unused = test_fs.inside.join("none");
     for path in [
         unused.as_path(),
-        &scene.inside,
-        &scene.inside.join("file/x"),
+        &test_fs.inside,
+        &test_fs.inside.join("file/x"),
     ] {
         let expected = WholeFile::open(&read(path)).unwrap_err();
-        assert_eq!(scene.read(&plan, path).await.unwrap_err(), expected);
+        assert_eq!(test_fs.read(&plan, path).await.unwrap_err(), expected);
     }
 }
 
 #[tokio::test]
-async fn what_was_opened_works_when_the_hand_is_gone() {
-    let scene = Scene::new();
-    let path = scene.inside.join("file");
-    let plan = scene.wide();
-    let pid = scene.hand(&plan).await;
-    let file = fs::File::from(scene.open(&path, OpenMode::Read).await.unwrap());
+async fn descriptor_outlives_its_worker() {
+    let test_fs = TestFs::new();
+    let path = test_fs.inside.join("file");
+    let plan = test_fs.wide();
+    let pid = test_fs.worker_pid(&plan).await;
+    let file = fs::File::from(test_fs.open(&path, OpenMode::Read).await.unwrap());
     let to_write = fs::File::from(
-        scene
-            .open(&scene.inside.join("new"), OpenMode::Replace)
+        test_fs
+            .open(&test_fs.inside.join("new"), OpenMode::Replace)
             .await
             .unwrap(),
     );
     signal(pid, Signal::KILL);
-    end_of(pid).await;
+    wait_for_exit(pid).await;
     let mut content = [0; 6];
     file.read_exact_at(&mut content, 0).unwrap();
     assert_eq!(&content, b"inside");
     to_write.write_all_at(b"later", 0).unwrap();
-    assert_eq!(fs::read(scene.inside.join("new")).unwrap(), b"later");
+    assert_eq!(fs::read(test_fs.inside.join("new")).unwrap(), b"later");
 }
 
 #[tokio::test]
 async fn trees_are_listed_and_searched() {
-    let scene = Scene::new();
-    let plan = scene.narrow();
+    let test_fs = TestFs::new();
+    let plan = test_fs.narrow();
     for number in 0..200 {
-        let directory = scene.inside.join(format!("d{number}"));
+        let directory = test_fs.inside.join(format!("d{number}"));
         fs::create_dir(&directory).unwrap();
         fs::write(directory.join("f"), format!("needle {number}\n")).unwrap();
     }
-    let path = uri(&scene.inside);
-    let result = |request| scene.files.call(Arc::clone(&plan), request, Bytes::new());
+    let path = uri(&test_fs.inside);
+    let result = |request| test_fs.files.call(Arc::clone(&plan), request, Bytes::new());
     let metadata: FileMetadata = result(Request::Metadata(GetMetadata {
         path: path.clone(),
         follow_symlinks: None,
@@ -144,7 +147,7 @@ async fn trees_are_listed_and_searched() {
     .into_result()
     .unwrap();
     assert_eq!(paths.paths.len(), 200);
-    assert_eq!(scene.files.count(), 1);
+    assert_eq!(test_fs.files.count(), 1);
 }
 
 fn walk(path: PathUri) -> Walk {

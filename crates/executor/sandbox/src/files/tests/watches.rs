@@ -4,37 +4,37 @@ use futures_util::StreamExt;
 use tokio::{sync::Semaphore, time::timeout};
 
 use super::*;
-use crate::files::fs_worker::Hand;
+use crate::files::fs_worker::FsWorker;
 
-async fn watch(scene: &Scene, path: &Path) -> Result<Watcher, FileError> {
+async fn watch(test_fs: &TestFs, path: &Path) -> Result<Watcher, FileError> {
     let watch = WatchPath {
         path: uri(path),
         depth: WatchDepth::Tree,
         sandbox: None,
     };
-    scene.files.watch(scene.narrow(), watch).await
+    test_fs.files.watch(test_fs.narrow(), watch).await
 }
 
 async fn next(watcher: &mut Watcher) -> Option<Changes> {
-    timeout(PATIENCE, watcher.changes.next()).await.unwrap()
+    timeout(TEST_TIMEOUT, watcher.changes.next()).await.unwrap()
 }
 
 #[tokio::test]
-async fn changes_are_told_until_what_is_watched_is_gone() {
-    let scene = Scene::new();
-    let directory = scene.inside.join("directory");
+async fn watch_reports_changes_until_its_path_is_removed() {
+    let test_fs = TestFs::new();
+    let directory = test_fs.inside.join("directory");
     fs::create_dir(&directory).unwrap();
-    let mut watcher = watch(&scene, &directory).await.unwrap();
+    let mut watcher = watch(&test_fs, &directory).await.unwrap();
     assert_eq!(watcher.path, uri(&directory));
     fs::write(directory.join("new"), "").unwrap();
-    let told = next(&mut watcher).await.unwrap();
-    assert!(!told.overflow);
-    assert_eq!(told.changes[0].path, uri(&directory.join("new")));
+    let batch = next(&mut watcher).await.unwrap();
+    assert!(!batch.overflow);
+    assert_eq!(batch.changes[0].path, uri(&directory.join("new")));
     fs::remove_dir_all(&directory).unwrap();
     let mut last = None;
-    while let Some(told) = next(&mut watcher).await {
-        assert!(!told.overflow);
-        last = told
+    while let Some(batch) = next(&mut watcher).await {
+        assert!(!batch.overflow);
+        last = batch
             .changes
             .into_iter()
             .find(|change| change.path == watcher.path);
@@ -43,28 +43,30 @@ async fn changes_are_told_until_what_is_watched_is_gone() {
 }
 
 #[tokio::test]
-async fn what_is_hidden_cannot_be_watched() {
-    let scene = Scene::new();
-    let error = watch(&scene, &scene.outside).await.unwrap_err();
+async fn hidden_path_cannot_be_watched() {
+    let test_fs = TestFs::new();
+    let error = watch(&test_fs, &test_fs.outside).await.unwrap_err();
     assert!(matches!(error, FileError::NotFound(_)), "{error:?}");
 }
 
 #[tokio::test]
-async fn a_watch_whose_hand_is_lost_says_that_changes_are() {
-    let scene = Scene::new();
-    let enclosure = enclose(&scene.narrow()).unwrap();
-    let mut hand = Hand::start(&Spawner::default(), enclosure).await.unwrap();
-    let pid = Pid::from_raw(hand.pid().try_into().unwrap()).unwrap();
+async fn watch_reports_overflow_when_its_worker_is_lost() {
+    let test_fs = TestFs::new();
+    let enclosure = enclosure_for(&test_fs.narrow()).unwrap();
+    let mut worker = FsWorker::start(&Spawner::default(), enclosure)
+        .await
+        .unwrap();
+    let pid = Pid::from_raw(worker.pid().try_into().unwrap()).unwrap();
     let request = Request::Watch {
-        path: uri(&scene.inside),
+        path: uri(&test_fs.inside),
         tree: false,
     };
     let text = serde_json::to_vec(&request).unwrap();
-    hand.exchange(&text, &[]).await.unwrap();
+    worker.exchange(&text, &[]).await.unwrap();
     let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
     let mut watcher = Watcher {
-        path: uri(&scene.inside),
-        changes: crate::files::changes(hand, permit),
+        path: uri(&test_fs.inside),
+        changes: crate::files::watch_changes(worker, permit),
     };
     signal(pid, Signal::KILL);
     let lost = Changes {
@@ -76,31 +78,35 @@ async fn a_watch_whose_hand_is_lost_says_that_changes_are() {
 }
 
 #[tokio::test]
-async fn a_watch_ends_when_nobody_listens() {
-    let scene = Scene::with(Bounds {
-        watches: 1,
-        ..Bounds::default()
+async fn dropped_watch_releases_its_permit() {
+    let test_fs = TestFs::with(WorkerLimits {
+        max_watches: 1,
+        ..WorkerLimits::default()
     });
-    let watcher = watch(&scene, &scene.inside).await.unwrap();
-    let refused = watch(&scene, &scene.inside).await.unwrap_err();
+    let watcher = watch(&test_fs, &test_fs.inside).await.unwrap();
+    let refused = watch(&test_fs, &test_fs.inside).await.unwrap_err();
     assert!(matches!(refused, FileError::Host(text) if text.contains("too many")));
     drop(watcher);
-    watch(&scene, &scene.inside).await.unwrap();
+    watch(&test_fs, &test_fs.inside).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_missing_path_is_told_when_it_appears() {
-    let scene = Scene::new();
+async fn missing_path_watch_fires_when_the_path_appears() {
+    let test_fs = TestFs::new();
     let missing = |path: &Path| MissingPaths {
         missing: vec![uri(path)],
         present: None,
         sandbox: None,
     };
-    let path = scene.inside.join("later");
-    let begun = scene.files.watch_missing(scene.narrow(), missing(&path));
-    let appeared = begun.await.unwrap().unwrap();
+    let path = test_fs.inside.join("later");
+    let watch = test_fs
+        .files
+        .watch_missing(test_fs.narrow(), missing(&path));
+    let appeared = watch.await.unwrap().unwrap();
     fs::write(&path, "").unwrap();
-    timeout(PATIENCE, appeared).await.unwrap();
-    let begun = scene.files.watch_missing(scene.narrow(), missing(&path));
-    assert!(begun.await.unwrap().is_none());
+    timeout(TEST_TIMEOUT, appeared).await.unwrap();
+    let watch = test_fs
+        .files
+        .watch_missing(test_fs.narrow(), missing(&path));
+    assert!(watch.await.unwrap().is_none());
 }

@@ -13,7 +13,7 @@ const TREE: &str = "
 ";
 
 #[test]
-fn the_entry_with_most_names_counts() {
+fn most_specific_entry_wins() {
     check(
         TREE,
         "read /ws\nwrite /ws/a",
@@ -33,7 +33,7 @@ fn the_entry_with_most_names_counts() {
 }
 
 #[test]
-fn denying_wins_over_writing_over_reading() {
+fn deny_overrides_write_overrides_read() {
     check(TREE, "read /ws\nwrite /ws", &["hide", "write /ws"]);
     check(
         TREE,
@@ -49,14 +49,14 @@ fn denying_wins_over_writing_over_reading() {
 }
 
 #[test]
-fn what_no_entry_names_is_hidden() {
+fn unnamed_paths_are_hidden() {
     check(TREE, "", &["hide"]);
     check(TREE, "read /other", &["hide", "read /other"]);
     check(TREE, "deny /other", &["hide"]);
 }
 
 #[test]
-fn nothing_is_said_twice() {
+fn redundant_layers_are_dropped() {
     check(
         TREE,
         "read :root\nread /ws\nwrite /ws/a\nwrite /ws/a/b\nread /ws/a/b/file\nread /other",
@@ -65,7 +65,7 @@ fn nothing_is_said_twice() {
 }
 
 #[test]
-fn a_root_that_is_narrowed_is_a_writable_layer() {
+fn restricted_writable_root_becomes_a_layer() {
     check(
         TREE,
         "write :root\nread /ws\ndeny /other",
@@ -74,18 +74,18 @@ fn a_root_that_is_narrowed_is_a_writable_layer() {
 }
 
 #[test]
-fn single_files_are_layers_too() {
-    let tree = Tree::of(TREE);
+fn single_file_becomes_a_layer() {
+    let tree = MemoryTree::of(TREE);
     let policy = sandbox("read :root\nwrite /ws/a/b/file");
-    let Files::View(view) = resolve(&policy, &context(), &tree).unwrap().files else {
+    let FileAccess::View(view) = resolve(&policy, &context(), &tree).unwrap().files else {
         panic!("nothing is restricted");
     };
-    assert_eq!(shown(&view), ["read", "write /ws/a/b/file"]);
-    assert_eq!(view.layers[0].kind, crate::plan::Kind::File);
+    assert_eq!(describe(&view), ["read", "write /ws/a/b/file"]);
+    assert_eq!(view.layers[0].kind, crate::plan::PathKind::File);
 }
 
 #[test]
-fn special_paths_are_found() {
+fn special_paths_are_resolved() {
     check(
         TREE,
         "read :roots\nwrite :roots/c",
@@ -104,7 +104,7 @@ fn special_paths_are_found() {
 }
 
 #[test]
-fn the_minimal_set_only_adds() {
+fn minimal_set_only_adds_access() {
     check(TREE, "read :root\nread :minimal", &["read"]);
     check(TREE, "deny :minimal", &["hide"]);
     check(TREE, "write :root\nread :minimal", &["read", "write /"]);
@@ -118,13 +118,13 @@ fn the_minimal_set_only_adds() {
 }
 
 #[test]
-fn the_directory_for_temporary_files_is_the_commands() {
+fn tmpdir_is_taken_from_the_command() {
     let with = |tmpdir: &str, entry: &str| {
-        let context = Context {
+        let context = ResolveContext {
             tmpdir: Some(tmpdir.into()),
             ..context()
         };
-        view(TREE, &sandbox(entry), &context).map(|view| shown(&view).join(" "))
+        view(TREE, &sandbox(entry), &context).map(|view| describe(&view).join(" "))
     };
     let full = "hide write /tmp/own no /tmp/own/.agents no /tmp/own/.aws no /tmp/own/.codex no /tmp/own/.git";
     assert_eq!(with("/tmp/own", "write :tmpdir").unwrap(), full);
@@ -136,7 +136,7 @@ fn the_directory_for_temporary_files_is_the_commands() {
 }
 
 #[test]
-fn what_does_not_exist_is_skipped_or_forbidden() {
+fn missing_paths_are_skipped_or_forbidden() {
     check(TREE, "read /none\nwrite /nothing/at/all", &["hide"]);
     check(TREE, "read :root\ndeny /none", &["read"]);
     check(
@@ -167,12 +167,12 @@ fn what_does_not_exist_is_skipped_or_forbidden() {
 }
 
 #[test]
-fn the_servers_own_programs_stay_readable() {
-    let context = Context {
+fn always_readable_paths_stay_readable() {
+    let context = ResolveContext {
         always_readable: vec!["/usr/bin/tool".into(), "/none".into()],
         ..context()
     };
-    let lines = |entries: &str| shown(&view(TREE, &sandbox(entries), &context).unwrap());
+    let lines = |entries: &str| describe(&view(TREE, &sandbox(entries), &context).unwrap());
     assert_eq!(lines(""), ["hide", "read /usr/bin/tool"]);
     assert_eq!(lines("read :root"), ["read"]);
     assert_eq!(
@@ -183,7 +183,7 @@ fn the_servers_own_programs_stay_readable() {
 }
 
 #[test]
-fn protected_directories_and_files_stay_unwritable_whatever_entries_say() {
+fn protected_paths_stay_read_only_despite_write_entries() {
     let tree = "
         /home/me/.local/run/server.sock
         /home/me/.local/run/lock
@@ -193,7 +193,7 @@ fn protected_directories_and_files_stay_unwritable_whatever_entries_say() {
         /ws/own.sock
     ";
     let lines = |protected: &str, entries: &str| {
-        let context = Context {
+        let context = ResolveContext {
             protected: Arc::from([protected.into()]),
             ..context()
         };
@@ -202,8 +202,8 @@ fn protected_directories_and_files_stay_unwritable_whatever_entries_say() {
                 .iter()
                 .any(|name| line.ends_with(name))
         };
-        let shown = shown(&view(tree, &sandbox(entries), &context).unwrap());
-        shown.into_iter().filter(metadata).collect::<Vec<_>>()
+        let describe = describe(&view(tree, &sandbox(entries), &context).unwrap());
+        describe.into_iter().filter(metadata).collect::<Vec<_>>()
     };
     let run = "/home/me/.local/run";
     for write in ["/home", "/home/me", "/home/me/.local"] {
@@ -244,7 +244,7 @@ fn protected_directories_and_files_stay_unwritable_whatever_entries_say() {
 }
 
 #[test]
-fn what_cannot_be_looked_into_is_used_no_further_than_the_entry_allows() {
+fn unsearchable_directory_is_capped_at_the_access_of_its_entry() {
     let tree = "/ws/closed !\n/ws/closed/x\n/shut !\n/shut/x";
     let write = "read :root\nwrite /ws\n";
     check(
@@ -270,7 +270,7 @@ fn what_cannot_be_looked_into_is_used_no_further_than_the_entry_allows() {
 }
 
 #[test]
-fn a_path_of_another_host_is_refused_by_name() {
+fn foreign_path_is_refused_and_named() {
     check_refused(
         TREE,
         "read :root\nread /C:/x",
@@ -290,7 +290,7 @@ fn a_path_of_another_host_is_refused_by_name() {
 }
 
 #[test]
-fn a_policy_is_bounded() {
+fn policy_size_is_limited() {
     let many = |count: usize| sandbox(&"read /x\n".repeat(count));
     assert!(view(TREE, &many(4096), &context()).is_ok());
     let error = view(TREE, &many(4097), &context()).unwrap_err();
@@ -305,7 +305,7 @@ fn a_policy_is_bounded() {
 }
 
 #[test]
-fn write_entry_for_proc_is_read_only_behind_links_and_sealed_directories() {
+fn write_entry_for_proc_is_read_only_behind_links_and_unsearchable_directories() {
     check(
         "/ws/\n/proc/b/.git/a/\n/proc/b !",
         "write :root\nread /ws\nwrite /proc/b/.git",

@@ -38,13 +38,13 @@ fn matches_are_hidden() {
 }
 
 #[test]
-fn a_directory_that_matches_is_hidden_whole() {
+fn matching_directory_is_hidden_with_its_content() {
     check_hidden("a/keys/**", &["/ws/a/keys/one"]);
     check_hidden("*/key*", &["/ws/a/key.pem", "/ws/a/keys"]);
 }
 
 #[test]
-fn links_are_not_followed_but_masked_with_their_targets() {
+fn matching_links_are_masked_with_their_targets() {
     check_hidden("**/*.pem", &["/out/real", "/ws/a/key.pem"]);
     check_hidden("link*", &["/out"]);
     check_hidden("linked/*", &["/out/.env", "/out/real"]);
@@ -73,7 +73,7 @@ fn links_are_not_followed_but_masked_with_their_targets() {
 }
 
 #[test]
-fn globs_look_no_deeper_than_they_are_told() {
+fn glob_scan_respects_the_depth_limit() {
     for (depth, count) in [(1, 1), (2, 2), (3, 3), (9, 3)] {
         let mut policy = serde_json::to_value(sandbox("read :root\ndeny **/.env")).unwrap();
         policy["permissions"]["file_system"]["glob_scan_max_depth"] = json!(depth);
@@ -84,7 +84,7 @@ fn globs_look_no_deeper_than_they_are_told() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_listed_is_hidden() {
+fn unlistable_directory_is_hidden() {
     let tree = "/ws/a\n/ws/closed !\n/ws/closed/.env";
     let expected = &["read", "write /ws", "hide /ws/closed"];
     check(tree, "read :root\nwrite /ws\ndeny **/.env", expected);
@@ -116,18 +116,18 @@ fn globs_only_deny_and_start_below_the_root() {
 }
 
 #[test]
-fn matches_are_bounded() {
+fn match_count_is_limited() {
     let tree = |count: usize| -> String {
         let lines = (0..count).map(|number| format!("/ws/d/{number}.x\n"));
         lines.collect()
     };
     let policy = sandbox("read :root\ndeny d/*.x\ndeny d/?.x");
-    let plan = resolve(&policy, &context(), &Tree::of(&tree(8192))).unwrap();
-    let Files::View(found) = plan.files else {
+    let plan = resolve(&policy, &context(), &MemoryTree::of(&tree(8192))).unwrap();
+    let FileAccess::View(found) = plan.files else {
         panic!("nothing is restricted");
     };
     assert_eq!(found.layers.len(), 8192);
-    let error = resolve(&policy, &context(), &Tree::of(&tree(8193))).unwrap_err();
+    let error = resolve(&policy, &context(), &MemoryTree::of(&tree(8193))).unwrap_err();
     assert_eq!(
         error.to_string(),
         "permissions.file_system.entries[1]: glob \"d/*.x\" matches more than 8192 files"

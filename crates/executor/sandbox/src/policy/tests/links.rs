@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn an_entry_means_what_its_link_leads_to() {
+fn entry_applies_to_the_target_of_a_link() {
     let tree = "/ws/\n/real/data/\n/link -> real";
     check(
         tree,
@@ -23,7 +23,7 @@ fn an_entry_means_what_its_link_leads_to() {
 }
 
 #[test]
-fn nothing_takes_the_place_of_a_link_in_a_writable_directory() {
+fn link_in_a_writable_directory_cannot_be_replaced() {
     let tree = "/ws/a/\n/ws/link -> /secret\n/ws/way -> a\n/ws/a/x\n/secret/";
     let write = "read :root\nwrite /ws\n";
     check(
@@ -39,7 +39,7 @@ fn nothing_takes_the_place_of_a_link_in_a_writable_directory() {
 }
 
 #[test]
-fn a_link_that_a_command_can_replace_allows_nothing() {
+fn replaceable_link_grants_no_access() {
     let tree = "/ws/link -> /secret\n/ws/in -> a\n/ws/a/\n/secret/x\n/home/link -> /secret";
     for (entries, expected) in [
         ("write /ws\nwrite /ws/link", &["hide", "write /ws"][..]),
@@ -85,7 +85,7 @@ fn a_link_that_a_command_can_replace_allows_nothing() {
 }
 
 #[test]
-fn a_link_to_nothing_keeps_its_target_from_coming_to_be() {
+fn target_of_a_dangling_link_cannot_be_created() {
     let tree = "/ws/gone -> data/x\n/ws/loop -> loop\n/out -> /ws/new";
     check(
         tree,
@@ -102,7 +102,7 @@ fn a_link_to_nothing_keeps_its_target_from_coming_to_be() {
 }
 
 #[test]
-fn a_view_from_nothing_has_the_links_to_what_it_shows() {
+fn hidden_base_has_the_links_to_visible_paths() {
     let tree = "/usr/bin/\n/usr/lib -> share\n/usr/share/\n/bin -> usr/bin\n/lib -> /usr/lib\n/sbin -> gone\n/x -> usr";
     check(tree, "read :minimal\ndeny /x", &["hide"]);
     check(
@@ -128,7 +128,7 @@ fn a_view_from_nothing_has_the_links_to_what_it_shows() {
 }
 
 #[test]
-fn the_kernels_files_are_never_writable() {
+fn kernel_files_are_never_writable() {
     let tree = "/proc/sys/\n/proc/irq/\n/proc/sysrq-trigger\n/proc/1/\n/sys/class/\n/dev -> sys/class\n/ws/";
     check(
         tree,

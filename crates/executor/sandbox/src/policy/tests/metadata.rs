@@ -5,13 +5,13 @@ use super::*;
 #[track_caller]
 fn check_all(tree: &str, entries: &str, expected: &[&str]) {
     let view = view(tree, &sandbox(entries), &context()).unwrap();
-    assert_eq!(shown(&view), expected, "{entries}");
+    assert_eq!(describe(&view), expected, "{entries}");
 }
 
 const MISSING: [&str; 3] = ["no /ws/.agents", "no /ws/.aws", "no /ws/.codex"];
 
 #[test]
-fn metadata_is_readable_or_cannot_come_to_be() {
+fn metadata_is_read_only_or_cannot_be_created() {
     check_all(
         "/ws/.git/\n/ws/.codex\n/ws/a/.git/",
         "read :root\nwrite /ws",
@@ -27,7 +27,7 @@ fn metadata_is_readable_or_cannot_come_to_be() {
 }
 
 #[test]
-fn an_entry_that_names_metadata_wins() {
+fn entry_for_metadata_overrides_its_protection() {
     let tree = "/ws/.git/\n/ws/.aws/";
     check_all(
         tree,
@@ -68,7 +68,7 @@ fn files_have_no_metadata() {
 }
 
 #[test]
-fn a_link_is_protected_with_what_it_leads_to() {
+fn metadata_link_is_protected_with_its_target() {
     let all = |lines: &[&'static str]| [lines, &MISSING, &["no /ws/.git"]].concat();
     check_all(
         "/ws/.git -> store\n/ws/store/",
@@ -98,7 +98,7 @@ fn a_link_is_protected_with_what_it_leads_to() {
 }
 
 #[test]
-fn the_directory_that_a_git_file_points_to_is_protected() {
+fn directory_named_by_a_git_file_is_protected() {
     let with = |layers: &[&'static str]| [&["hide", "write /ws"], layers, &MISSING].concat();
     check_all(
         "/ws/.git = gitdir: ./store/ws\\n\n/ws/store/ws/",
@@ -139,7 +139,7 @@ fn the_directory_that_a_git_file_points_to_is_protected() {
 }
 
 #[test]
-fn each_writable_root_has_its_own() {
+fn each_writable_root_protects_its_metadata() {
     check_all(
         "/ws/a/.git/\n/ws/.git/\n/ws/.codex/\n/ws/.aws/\n/ws/.agents/",
         "write /ws\nwrite /ws/a",

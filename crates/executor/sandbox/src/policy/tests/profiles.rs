@@ -1,17 +1,21 @@
 //! Kinds of policies, flags, and what they relate to.
 
 use super::*;
-use crate::plan::{Network, Plan};
+use crate::plan::{NetworkScope, SandboxPlan};
 
-fn plan(permissions: &str, flags: &str, purpose: Purpose) -> Result<Plan, PolicyError> {
+fn plan(
+    permissions: &str,
+    flags: &str,
+    purpose: PolicyPurpose,
+) -> Result<SandboxPlan, PolicyError> {
     let text =
         format!(r#"{{"permissions":{permissions},"windowsSandboxLevel":"disabled"{flags}}}"#);
-    let context = Context {
+    let context = ResolveContext {
         purpose,
         ..context()
     };
     let sandbox = serde_json::from_str(&text).unwrap();
-    resolve(&sandbox, &context, &Tree::of("/ws/"))
+    resolve(&sandbox, &context, &MemoryTree::of("/ws/"))
 }
 
 const FULL_WRITE: &str = r#"{"type":"managed","network":"restricted","file_system":{"type":"restricted",
@@ -20,60 +24,63 @@ const READ_ONLY: &str = r#"{"type":"managed","network":"enabled","file_system":{
     "entries":[{"path":{"type":"special","value":{"kind":"root"}},"access":"read"}]}}"#;
 
 #[test]
-fn kinds_of_policies_say_which_network_is_there() {
+fn network_scope_follows_the_kind_of_policy() {
     for (permissions, network) in [
-        (r#"{"type":"disabled"}"#, Network::Host),
-        (r#"{"type":"external","network":"enabled"}"#, Network::Host),
+        (r#"{"type":"disabled"}"#, NetworkScope::Host),
+        (
+            r#"{"type":"external","network":"enabled"}"#,
+            NetworkScope::Host,
+        ),
         (
             r#"{"type":"external","network":"restricted"}"#,
-            Network::None,
+            NetworkScope::None,
         ),
         (
             r#"{"type":"managed","file_system":{"type":"unrestricted"},"network":"enabled"}"#,
-            Network::Host,
+            NetworkScope::Host,
         ),
         (
             r#"{"type":"managed","file_system":{"type":"unrestricted"},"network":"restricted"}"#,
-            Network::None,
+            NetworkScope::None,
         ),
-        (FULL_WRITE, Network::None),
+        (FULL_WRITE, NetworkScope::None),
     ] {
-        let files = Files::All;
-        let found = plan(permissions, "", Purpose::Process);
-        assert_eq!(found, Ok(Plan { files, network }), "{permissions}");
-        let found = plan(permissions, "", Purpose::Files).unwrap();
-        assert_eq!(found.network, Network::None, "{permissions}");
+        let files = FileAccess::All;
+        let found = plan(permissions, "", PolicyPurpose::Process);
+        assert_eq!(found, Ok(SandboxPlan { files, network }), "{permissions}");
+        let found = plan(permissions, "", PolicyPurpose::Files).unwrap();
+        assert_eq!(found.network, NetworkScope::None, "{permissions}");
     }
-    let found = plan(READ_ONLY, "", Purpose::Process).unwrap();
-    assert_eq!(found.network, Network::Host);
-    assert_ne!(found.files, Files::All);
+    let found = plan(READ_ONLY, "", PolicyPurpose::Process).unwrap();
+    assert_eq!(found.network, NetworkScope::Host);
+    assert_ne!(found.files, FileAccess::All);
 }
 
 #[test]
-fn landlock_alone_is_refused_where_it_would_not_do() {
+fn legacy_landlock_is_refused_for_restricted_files() {
     let flag = r#","useLegacyLandlock":true"#;
-    let found = plan(READ_ONLY, flag, Purpose::Process);
+    let found = plan(READ_ONLY, flag, PolicyPurpose::Process);
     assert_eq!(found, Err(PolicyError::LegacyLandlock));
-    assert!(plan(FULL_WRITE, flag, Purpose::Process).is_ok());
-    assert!(plan(r#"{"type":"disabled"}"#, flag, Purpose::Process).is_ok());
+    assert!(plan(FULL_WRITE, flag, PolicyPurpose::Process).is_ok());
+    assert!(plan(r#"{"type":"disabled"}"#, flag, PolicyPurpose::Process).is_ok());
 }
 
 #[test]
-fn what_only_windows_has_is_refused() {
+fn windows_only_level_is_refused() {
     let text = r#"{"permissions":{"type":"disabled"},"windowsSandboxLevel":"mxc"}"#;
     let sandbox = serde_json::from_str(text).unwrap();
-    let found = resolve(&sandbox, &context(), &Tree::of(""));
+    let found = resolve(&sandbox, &context(), &MemoryTree::of(""));
     assert_eq!(found, Err(PolicyError::WindowsOnly));
 }
 
 #[test]
-fn operations_on_files_read_what_every_program_reads() {
-    let context = Context {
-        purpose: Purpose::Files,
+fn file_operations_may_read_the_minimal_paths() {
+    let context = ResolveContext {
+        purpose: PolicyPurpose::Files,
         ..context()
     };
     let tree = "/ws/\n/usr/\n/etc/\n/lib -> usr/lib\n/usr/lib/";
-    let lines = |entries: &str| shown(&view(tree, &sandbox(entries), &context).unwrap());
+    let lines = |entries: &str| describe(&view(tree, &sandbox(entries), &context).unwrap());
     assert_eq!(
         lines("read /ws\ndeny /etc"),
         ["hide", "read /usr", "read /ws", "link /lib -> usr/lib"]
@@ -82,12 +89,12 @@ fn operations_on_files_read_what_every_program_reads() {
 }
 
 #[test]
-fn the_inner_context_overrides_the_flat_members() {
+fn policy_context_overrides_top_level_members() {
     let tree = "/ws/x.pem\n/in/x.pem\n/root/";
     let entries = "read :root\nwrite :roots\ndeny *.pem";
     let mut policy = sandbox(entries);
     let lines = |policy: &Sandbox| {
-        let lines = shown(&view(tree, policy, &context()).unwrap());
+        let lines = describe(&view(tree, policy, &context()).unwrap());
         let kept = lines.into_iter().filter(|line| !line.starts_with("no "));
         kept.collect::<Vec<_>>()
     };
@@ -106,9 +113,9 @@ fn the_inner_context_overrides_the_flat_members() {
 }
 
 #[test]
-fn operations_on_files_need_the_directory_that_an_entry_depends_on() {
-    let context = Context {
-        purpose: Purpose::Files,
+fn file_operations_require_cwd_for_dynamic_entries() {
+    let context = ResolveContext {
+        purpose: PolicyPurpose::Files,
         ..context()
     };
     for (entries, entry) in [

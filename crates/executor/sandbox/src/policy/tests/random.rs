@@ -82,13 +82,13 @@ fn rule() -> impl Strategy<Value = String> {
     ]
 }
 
-fn context_of(files: bool) -> Context {
+fn context_of(files: bool) -> ResolveContext {
     let purpose = if files {
-        Purpose::Files
+        PolicyPurpose::Files
     } else {
-        Purpose::Process
+        PolicyPurpose::Process
     };
-    Context {
+    ResolveContext {
         purpose,
         tmpdir: Some("/tmp/data".into()),
         always_readable: vec!["/usr/a".into()],
@@ -109,20 +109,20 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn a_plan_never_allows_what_its_policy_does_not(
+    fn plan_never_exceeds_its_policy(
         tree in tree(), rules in vec(rule(), 0..8), files in any::<bool>(),
     ) {
-        let (tree, sandbox, context) = (Tree::of(&tree), sandbox(&rules.join("\n")), context_of(files));
+        let (tree, sandbox, context) = (MemoryTree::of(&tree), sandbox(&rules.join("\n")), context_of(files));
         if let Ok(plan) = resolve(&sandbox, &context, &tree) {
             reference_model::check(&plan, &sandbox, &context, &tree);
         }
     }
 
     #[test]
-    fn the_order_of_entries_does_not_matter(
+    fn order_of_entries_does_not_matter(
         tree in tree(), rules in vec(rule(), 0..8).prop_shuffle(), files in any::<bool>(),
     ) {
-        let (tree, context) = (Tree::of(&tree), context_of(files));
+        let (tree, context) = (MemoryTree::of(&tree), context_of(files));
         let plan = |rules: &[String]| resolve(&sandbox(&rules.join("\n")), &context, &tree).ok();
         let mut sorted = rules.clone();
         sorted.sort();
@@ -131,15 +131,15 @@ proptest! {
     }
 
     #[test]
-    fn without_defaults_and_links_a_plan_says_what_its_policy_says(
+    fn plan_equals_its_policy_without_defaults_and_links(
         tree in tree(), rules in vec(rule(), 0..8),
     ) {
         let tree: Vec<_> = tree.lines().filter(|line| !line.contains(['>', '=', '!'])).collect();
         let rules: Vec<_> = rules.into_iter().filter(|rule| !rule.contains(":minimal")).collect();
-        let (tree, sandbox) = (Tree::of(&tree.join("\n")), sandbox(&rules.join("\n")));
+        let (tree, sandbox) = (MemoryTree::of(&tree.join("\n")), sandbox(&rules.join("\n")));
         let plan = resolve(&sandbox, &context(), &tree);
-        let reference = reference_model::Reference::of(&sandbox, &context(), &tree);
-        if let (Ok(Files::View(view)), Some(reference)) = (plan.map(|plan| plan.files), reference) {
+        let reference = reference_model::ReferenceModel::of(&sandbox, &context(), &tree);
+        if let (Ok(FileAccess::View(view)), Some(reference)) = (plan.map(|plan| plan.files), reference) {
             for path in tree.paths() {
                 prop_assert_eq!(view.access(path), reference.access(path), "{:?}", path);
             }

@@ -18,16 +18,21 @@ use tokio::{sync::Mutex, time::Instant};
 
 use crate::{
     abilities::{Abilities, Thoroughness, probe},
-    bubblewrap::Wrapper,
-    enforcement::{Kept, Managed, Mechanism, Order, Processes, Refusal, Rung, Who, enclose},
+    bubblewrap::BubblewrapCommand,
+    enforcement::{
+        Enforcement, EnforcementCache, EnforcementError, EnforcementRequest, ListenerHandoff,
+        Mechanism, Processes, SandboxSubject, select_enforcement,
+    },
     facts::HostFacts,
-    plan::Plan,
-    plan_cache::{Planned, Plans, coarse_now},
-    policy::{Context, PolicyError, Purpose, reads_everything, resolve, writes_everything},
+    plan::SandboxPlan,
+    plan_cache::{PlanCache, Planned, coarse_now},
+    policy::{
+        PolicyError, PolicyPurpose, ResolveContext, reads_everything, resolve, writes_everything,
+    },
 };
 
 /// How long it is believed that something does not work. What works is believed for good.
-const DOUBT: Duration = Duration::from_secs(30);
+const FAILED_PROBE_TTL: Duration = Duration::from_secs(30);
 
 /// How sandboxes are made.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -44,13 +49,13 @@ pub struct Sandboxes {
     spawner: Spawner,
     settings: Settings,
     protected: Arc<[PathBuf]>,
-    found: Arc<Mutex<Option<Found>>>,
-    kept: Arc<Kept>,
-    plans: Plans,
+    probed: Arc<Mutex<Option<CachedProbe>>>,
+    cache: Arc<EnforcementCache>,
+    plan_cache: PlanCache,
 }
 
 #[derive(Clone, Debug)]
-struct Found {
+struct CachedProbe {
     abilities: Arc<Abilities>,
     until: Option<Instant>,
 }
@@ -83,7 +88,7 @@ pub struct Prepared {
     /// What the kernel is told. Absent: nothing is restricted, or a wrapper does it.
     pub enclosure: Option<Enclosure>,
     /// A program that does it.
-    pub wrapper: Option<Wrapper>,
+    pub wrapper: Option<BubblewrapCommand>,
     /// Where the listening sockets of a managed network come out, once the command runs.
     pub door: Option<OwnedFd>,
 }
@@ -106,7 +111,7 @@ pub enum SandboxError {
     Policy(#[from] PolicyError),
     /// Host: this machine does not do it.
     #[error(transparent)]
-    Refusal(#[from] Refusal),
+    EnforcementError(#[from] EnforcementError),
     /// Host: there are no descriptors, or no memory.
     #[error("cannot prepare it: {0}")]
     Host(#[from] io::Error),
@@ -119,9 +124,9 @@ impl Sandboxes {
             spawner,
             settings,
             protected: Arc::default(),
-            found: Arc::default(),
-            kept: Arc::default(),
-            plans: Plans::default(),
+            probed: Arc::default(),
+            cache: Arc::default(),
+            plan_cache: PlanCache::default(),
         }
     }
 
@@ -135,8 +140,8 @@ impl Sandboxes {
 
     /// Tells what this machine can enforce. The first call finds out.
     pub async fn abilities(&self) -> Arc<Abilities> {
-        let mut found = self.found.lock().await;
-        if let Some(known) = &*found
+        let mut probed = self.probed.lock().await;
+        if let Some(known) = &*probed
             && known.until.is_none_or(|until| Instant::now() < until)
         {
             return Arc::clone(&known.abilities);
@@ -149,9 +154,9 @@ impl Sandboxes {
         };
         let abilities = Arc::new(probe(&self.spawner, thoroughness).await);
         let sound = abilities.namespaces.works() && abilities.seccomp.works();
-        *found = Some(Found {
+        *probed = Some(CachedProbe {
             abilities: Arc::clone(&abilities),
-            until: (!sound).then(|| Instant::now() + DOUBT),
+            until: (!sound).then(|| Instant::now() + FAILED_PROBE_TTL),
         });
         abilities
     }
@@ -162,8 +167,8 @@ impl Sandboxes {
     /// Fails if the policy is broken or cannot be enforced here. Nothing is weakened.
     pub async fn prepare(&self, request: CommandRequest<'_>) -> Result<Prepared, SandboxError> {
         let tmpdir = request.env.iter().find(|(name, _)| name == "TMPDIR");
-        let context = Context {
-            purpose: Purpose::Process,
+        let context = ResolveContext {
+            purpose: PolicyPurpose::Process,
             cwd: request.cwd.to_owned(),
             tmpdir: tmpdir.map(|(_, value)| value.clone()),
             always_readable: Vec::new(),
@@ -171,7 +176,7 @@ impl Sandboxes {
         };
         let planned = self.planned(request.sandbox, context).await?;
         let abilities = self.abilities().await;
-        let (managed, door) = match request.managed {
+        let (handoff, door) = match request.managed {
             Some(ManagedRequest { ports, unix }) => {
                 let (ours, theirs) = socketpair(
                     AddressFamily::UNIX,
@@ -180,28 +185,36 @@ impl Sandboxes {
                     None,
                 )
                 .map_err(io::Error::from)?;
-                let door = theirs;
-                (Some(Managed { ports, door, unix }), Some(ours))
+                let handoff = ListenerHandoff {
+                    ports,
+                    socket: theirs,
+                    unix,
+                };
+                (Some(handoff), Some(ours))
             }
             None => (None, None),
         };
-        let order = Order {
+        let order = EnforcementRequest {
             plan: planned.plan(),
-            who: Who::Command,
+            subject: SandboxSubject::Command,
             mechanism: self.settings.mechanism,
             processes: self.settings.processes,
-            managed,
-            kept: &self.kept,
+            handoff,
+            cache: &self.cache,
         };
-        Ok(match enclose(order, &abilities)? {
-            Rung::Free => Prepared::default(),
-            Rung::Enclosed(enclosure) => Prepared {
+        Ok(match select_enforcement(order, &abilities)? {
+            Enforcement::Unrestricted => Prepared::default(),
+            Enforcement::Kernel(enclosure) => Prepared {
                 enclosure: Some(enclosure),
                 wrapper: None,
                 door,
             },
-            Rung::Bubblewrap(order) => Prepared {
-                wrapper: Some(Wrapper::new(*order, request.env, request.cwd.as_os_str())?),
+            Enforcement::Bubblewrap(order) => Prepared {
+                wrapper: Some(BubblewrapCommand::new(
+                    *order,
+                    request.env,
+                    request.cwd.as_os_str(),
+                )?),
                 ..Prepared::default()
             },
         })
@@ -224,8 +237,8 @@ impl Sandboxes {
         if free {
             return Ok(None);
         }
-        let context = Context {
-            purpose: Purpose::Files,
+        let context = ResolveContext {
+            purpose: PolicyPurpose::Files,
             // Nothing that is resolved for files relates to it.
             cwd: PathBuf::from("/"),
             tmpdir: None,
@@ -240,11 +253,14 @@ impl Sandboxes {
     ///
     /// # Errors
     /// Fails if the plan cannot be enforced here.
-    pub async fn for_files(&self, plan: &Plan) -> Result<Enclosure, SandboxError> {
+    pub async fn enclosure_for_worker(
+        &self,
+        plan: &SandboxPlan,
+    ) -> Result<Enclosure, SandboxError> {
         let abilities = self.abilities().await;
-        let order = Order {
+        let order = EnforcementRequest {
             plan,
-            who: Who::Helper,
+            subject: SandboxSubject::FsWorker,
             mechanism: match self.settings.mechanism {
                 // Which starts no helpers.
                 Mechanism::Bubblewrap => Mechanism::Cheapest,
@@ -253,13 +269,13 @@ impl Sandboxes {
                 }
             },
             processes: self.settings.processes,
-            managed: None,
-            kept: &self.kept,
+            handoff: None,
+            cache: &self.cache,
         };
-        match enclose(order, &abilities)? {
-            Rung::Enclosed(enclosure) => Ok(enclosure),
-            Rung::Free => Ok(Enclosure::default()),
-            Rung::Bubblewrap(_) => Err(Refusal::Unenforceable(
+        match select_enforcement(order, &abilities)? {
+            Enforcement::Kernel(enclosure) => Ok(enclosure),
+            Enforcement::Unrestricted => Ok(Enclosure::default()),
+            Enforcement::Bubblewrap(_) => Err(EnforcementError::Unenforceable(
                 "bubblewrap starts no helpers for files".to_owned(),
             )
             .into()),
@@ -268,17 +284,21 @@ impl Sandboxes {
 
     /// Resolves a policy, or remembers what it came to. Resolving looks at paths that may be anywhere, on
     /// a thread that may block; what is remembered is checked at once. Globs are not remembered.
-    async fn planned(&self, sandbox: &Sandbox, context: Context) -> Result<Planned, SandboxError> {
+    async fn planned(
+        &self,
+        sandbox: &Sandbox,
+        context: ResolveContext,
+    ) -> Result<Planned, SandboxError> {
         let globs = has_globs(sandbox);
-        if !globs && let Some(planned) = self.plans.remembered(sandbox, &context, &HostFacts) {
+        if !globs && let Some(planned) = self.plan_cache.lookup(sandbox, &context, &HostFacts) {
             return Ok(planned);
         }
-        let (sandbox, plans) = (sandbox.clone(), self.plans.clone());
+        let (sandbox, plan_cache) = (sandbox.clone(), self.plan_cache.clone());
         let resolved = tokio::task::spawn_blocking(move || {
             if globs {
                 resolve(&sandbox, &context, &HostFacts).map(|plan| Arc::new(plan).into())
             } else {
-                plans.planned(&sandbox, &context, &HostFacts, coarse_now())
+                plan_cache.get_or_resolve(&sandbox, &context, &HostFacts, coarse_now())
             }
         });
         match resolved.await {
