@@ -1,6 +1,6 @@
-//! What this machine can enforce, found by trying.
+//! Probes which sandbox mechanisms work on this host.
 //!
-//! Tries what the ladder is made of. Nothing is believed that was not tried.
+//! Every mechanism is tried for real: a mechanism that was not tried counts as not working.
 
 mod host_info;
 mod policy_support;
@@ -24,56 +24,57 @@ use crate::{
     syscall_filter::{FilterSpec, SocketAccess, build_filter},
 };
 
-/// How long one try may take.
+/// Timeout of one probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long all of them may take.
+/// Timeout of all probes together.
 const TOTAL_PROBE_TIMEOUT: Duration = Duration::from_secs(15);
-/// A program that is nowhere: whoever fails to find it has been enclosed first.
-const MISSING_PROGRAM: &str = "/proc/self/there-is-no-such-program";
+/// Path that never exists. A "not found" error from exec proves that the enclosure was entered
+/// first.
+const MISSING_PROGRAM: &str = "/proc/self/missing-program";
 
-/// What this machine can enforce.
+/// Mechanisms that this host can use.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Abilities {
-    /// What the host says of itself.
+    /// Settings of the host that explain failures.
     pub host: Host,
-    /// Version of Landlock's interface; 0: there is none.
+    /// Landlock ABI version; 0 if Landlock is not available.
     pub landlock: u32,
-    /// Filters of system calls.
+    /// Seccomp filters.
     pub seccomp: Ability,
-    /// Namespaces, with one of users.
+    /// Namespaces, created together with a user namespace.
     pub namespaces: Ability,
-    /// Namespaces without one of users: with privileges only.
+    /// Namespaces without a user namespace, which requires privileges.
     pub privileged_namespaces: Ability,
-    /// A namespace of processes with a `/proc` of its own.
+    /// A PID namespace with its own `/proc`.
     pub processes: Ability,
-    /// Names that cannot be made although their directory can be written.
+    /// Names that cannot be created in a writable directory.
     pub guards: Ability,
     /// Bubblewrap.
     pub bubblewrap: Ability,
-    /// Where it is.
+    /// Path of the bubblewrap program.
     pub bubblewrap_path: Option<PathBuf>,
 }
 
-/// Whether something works.
+/// Result of one probe.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase", tag = "state", content = "reason")]
 pub enum Ability {
-    /// It does.
+    /// The mechanism works.
     Works,
-    /// It does not, and this is why.
+    /// The mechanism fails for this reason.
     Fails(String),
-    /// It was not tried, because it would not be used.
+    /// Not tried, because it would not be used.
     Untried,
 }
 
 impl Ability {
-    /// Tells whether it works.
+    /// Returns whether the mechanism works.
     pub fn works(&self) -> bool {
         *self == Self::Works
     }
 
-    /// Why it does not work.
+    /// Returns why the mechanism fails.
     pub fn reason(&self) -> Option<&str> {
         match self {
             Self::Fails(reason) => Some(reason),
@@ -82,16 +83,16 @@ impl Ability {
     }
 }
 
-/// How much is tried.
+/// How many mechanisms are probed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Thoroughness {
-    /// Until something works.
+    /// Stops as soon as one mechanism works.
     Enough,
-    /// Everything.
+    /// Probes every mechanism.
     All,
 }
 
-/// Tries what this machine can enforce. Takes milliseconds, and never more than 15 seconds.
+/// Probes what this host can enforce. Takes milliseconds, at most 15 seconds.
 pub async fn probe(spawner: &Spawner, thoroughness: Thoroughness) -> Abilities {
     let host = Host::read();
     let all = thoroughness == Thoroughness::All;
@@ -126,11 +127,11 @@ pub async fn probe(spawner: &Spawner, thoroughness: Thoroughness) -> Abilities {
     }
     let has_namespaces = unprivileged.works() || privileged.works();
     let guards = if !has_namespaces {
-        Ability::Fails("there are no namespaces to guard".to_owned())
+        Ability::Fails("namespaces are not available".to_owned())
     } else if landlock < landlock_domain::MIN_ABI_REFER {
         let least = landlock_domain::MIN_ABI_REFER;
         Ability::Fails(format!(
-            "Landlock ABI {least} is needed, and there is {landlock}"
+            "requires Landlock ABI {least}, this kernel has {landlock}"
         ))
     } else {
         let user = if unprivileged.works() {
@@ -163,14 +164,14 @@ pub async fn probe(spawner: &Spawner, thoroughness: Thoroughness) -> Abilities {
     }
 }
 
-/// Whose users there are.
+/// Whether the probe creates a user namespace.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum UserNamespace {
     New,
     Host,
 }
 
-/// Whose processes there are.
+/// Whether the probe creates a PID namespace.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum PidNamespace {
     New,
@@ -233,7 +234,7 @@ fn guard_probe(mut enclosure: Enclosure, landlock: u32) -> Result<Enclosure, Str
     Ok(enclosure)
 }
 
-/// Tries, until there is no more time.
+/// Runs probes until the overall deadline.
 struct ProbeRunner<'a> {
     spawner: &'a Spawner,
     overall_deadline: Instant,
@@ -244,8 +245,8 @@ impl ProbeRunner<'_> {
         self.overall_deadline.min(Instant::now() + PROBE_TIMEOUT)
     }
 
-    /// Tries to enclose a program that cannot be run: that it was not found means that it would
-    /// have been enclosed.
+    /// Tries to run [`MISSING_PROGRAM`] in the enclosure. A "not found" error means that every step
+    /// up to exec succeeded.
     async fn try_enclosure(&self, enclosure: Result<Enclosure, String>) -> Ability {
         let probe_spec =
             enclosure.and_then(|inner| probe_spec(inner).map_err(|error| error.to_string()));
@@ -258,9 +259,9 @@ impl ProbeRunner<'_> {
                 stage: Stage::Exec,
                 source,
             })) if source.kind() == io::ErrorKind::NotFound => Ability::Works,
-            Ok(Ok(_)) => Ability::Fails("a program that is nowhere was run".to_owned()),
+            Ok(Ok(_)) => Ability::Fails("a program that does not exist was started".to_owned()),
             Ok(Err(error)) => Ability::Fails(error.explained()),
-            Err(_) => Ability::Fails("no answer in time".to_owned()),
+            Err(_) => Ability::Fails("timed out".to_owned()),
         }
     }
 }
@@ -295,7 +296,7 @@ mod tests {
         let spawner = Spawner::default();
         let abilities = probe(&spawner, Thoroughness::All).await;
         assert!(abilities.seccomp.works(), "{abilities:#?}");
-        // Namespaces may be forbidden here, but then there is a reason.
+        // Namespaces may be forbidden here, but then the probe gives a reason.
         let namespaces = abilities.namespaces;
         assert!(namespaces.works() || namespaces.reason().is_some_and(|reason| !reason.is_empty()));
     }

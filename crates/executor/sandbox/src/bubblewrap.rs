@@ -1,9 +1,8 @@
-//! Bubblewrap: what it is told, for machines where namespaces are not ours to make.
+//! Runs commands through bubblewrap, on hosts where the server cannot create namespaces itself.
 //!
-//! It runs with an empty environment, so that nothing of the command's reaches it; the environment
-//! and the view travel through a descriptor, where other accounts do not see them.
-//!
-//! Tries bubblewrap as it would be used.
+//! Bubblewrap starts with an empty environment, so that no variable of the command affects it. The
+//! command's environment and the view are passed through a descriptor, where other accounts cannot
+//! read them.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -27,18 +26,18 @@ use crate::{
     plan::{FileView, NetworkScope, PathAccess, PathKind, ViewLayer},
 };
 
-/// The descriptors that bubblewrap reads from.
+/// Descriptors that bubblewrap reads its options and the seccomp filter from.
 const ARGUMENTS_FD: u8 = 20;
 const FILTER_FD: u8 = 21;
 
-/// How a command is started through bubblewrap.
+/// Command line that starts a command through bubblewrap.
 #[derive(Debug)]
 pub struct BubblewrapCommand {
-    /// Where bubblewrap is.
+    /// Path of bubblewrap.
     pub program: PathBuf,
-    /// Its own arguments; the command's follow.
+    /// Arguments for bubblewrap; the command's arguments follow.
     pub arguments: Vec<OsString>,
-    /// What it reads from.
+    /// Descriptors that bubblewrap reads from.
     pub extra: Vec<Extra>,
 }
 
@@ -87,7 +86,7 @@ impl BubblewrapCommand {
     }
 }
 
-/// The options of a view.
+/// Returns the options that build a view.
 fn options(view: &FileView, network: NetworkScope, processes: Processes) -> Vec<OsString> {
     let mut options = ArgumentList(Vec::new());
     options.push_words(["--unshare-user", "--unshare-ipc", "--die-with-parent"]);
@@ -114,7 +113,7 @@ fn options(view: &FileView, network: NetworkScope, processes: Processes) -> Vec<
         options.push_words(["--proc", "/proc"]);
         options.0.extend(protect_host_settings());
     }
-    // Layers in these would bring the host's devices and processes back.
+    // Layers below these paths would expose the host's devices and processes again.
     let is_pseudo = |path: &Path| {
         let devices = path.starts_with("/dev") && !path.starts_with("/dev/shm");
         devices || (processes == Processes::Isolated && path.starts_with("/proc"))
@@ -137,8 +136,8 @@ fn options(view: &FileView, network: NetworkScope, processes: Processes) -> Vec<
     options.0
 }
 
-/// Options that make settings of the host read-only in a new `/proc`, where uid 0 may write them
-/// without any capability. Bubblewrap fails if it cannot, so that nothing runs without.
+/// Returns options that make host settings in a new `/proc` read-only. Uid 0 could write them
+/// without any capability. Bubblewrap fails if it cannot bind them, so no command runs unprotected.
 pub(crate) fn protect_host_settings() -> Vec<OsString> {
     let bind = |path: PathBuf| {
         [
@@ -178,7 +177,7 @@ impl ArgumentList {
                 self.0.push(path());
             }
             (PathAccess::Hidden, PathKind::File) => {
-                // A device on a mount without devices: it is there, and cannot be opened.
+                // A device node on a `nodev` mount: it exists, but cannot be opened.
                 self.push_words(["--ro-bind", "/dev/null"]);
                 self.0.push(path());
             }
@@ -200,13 +199,14 @@ fn memory_file(content: &[u8]) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Where distributions put it. Not `PATH`, which may be anybody's.
+/// Install locations of distributions. `PATH` is not searched: it may contain directories of
+/// others.
 const INSTALL_PATHS: [&str; 3] = ["/usr/bin/bwrap", "/usr/local/bin/bwrap", "/bin/bwrap"];
-/// How much of what it says is read.
+/// Limit for the part of stderr that is read.
 const MAX_STDERR_BYTES: u64 = 4096;
-/// How much of it is shown.
+/// Limit for the part of stderr that is shown.
 const MAX_SHOWN_CHARS: usize = 200;
-/// What a sandbox of ours asks of it at most.
+/// Options that a sandbox uses at most.
 const PROBE_ARGUMENTS: [&str; 14] = [
     "--unshare-user",
     "--unshare-pid",
@@ -224,7 +224,7 @@ const PROBE_ARGUMENTS: [&str; 14] = [
     "/proc",
 ];
 
-/// Returns where it is.
+/// Returns the path of the installed program.
 pub(crate) fn find_program() -> Option<PathBuf> {
     let installed = INSTALL_PATHS
         .iter()
@@ -233,7 +233,7 @@ pub(crate) fn find_program() -> Option<PathBuf> {
     installed.map(Path::to_owned)
 }
 
-/// Makes it enclose itself: a program that is surely there, and surely ends.
+/// Makes bubblewrap sandbox `bwrap --version`: the program surely exists and ends.
 pub(crate) async fn probe_bubblewrap(path: &Path, deadline: Instant) -> Ability {
     let child = tokio::process::Command::new(path)
         .args(PROBE_ARGUMENTS)
@@ -267,11 +267,11 @@ pub(crate) async fn probe_bubblewrap(path: &Path, deadline: Instant) -> Ability 
             let words = String::from_utf8_lossy(&words);
             match words.lines().find(|line| !line.trim().is_empty()) {
                 Some(line) => Ability::Fails(line.trim().chars().take(MAX_SHOWN_CHARS).collect()),
-                None => Ability::Fails(format!("bwrap ended without a word, with {status}")),
+                None => Ability::Fails(format!("bwrap failed without a message ({status})")),
             }
         }
         Ok(Err(error)) => Ability::Fails(format!("cannot run bwrap: {error}")),
-        Err(_) => Ability::Fails("bwrap did not end in time".to_owned()),
+        Err(_) => Ability::Fails("bwrap timed out".to_owned()),
     }
 }
 

@@ -1,15 +1,14 @@
-//! A plan becomes an enclosure, by the cheapest mechanism that expresses it whole.
+//! Selects the cheapest mechanism that can enforce all of a plan, and prepares it.
 //!
-//! 1. Landlock and a filter, for plans that only allow.
-//! 2. Namespaces and a view, for everything else.
-//! 3. Bubblewrap, where namespaces are not ours to make.
+//! 1. Landlock and a seccomp filter, for plans that only grant access.
+//! 2. Namespaces with their own mounts, for every other plan.
+//! 3. Bubblewrap, where the server cannot create namespaces.
 //!
-//! What none of them expresses here is refused.
+//! A plan that no available mechanism can enforce is refused.
 //!
-//! Filters and rulesets that are the same for many commands, made once.
-//!
-//! Only what names no file of a policy is kept: a ruleset names files by what they are, and those
-//! of a policy may be others with the next command.
+//! Filters and rulesets that are the same for many commands are cached. A ruleset that names files
+//! of a policy is not: Landlock rules refer to inodes, and a path may name another inode when the
+//! next command starts.
 
 use std::{
     collections::BTreeMap,
@@ -32,51 +31,51 @@ use crate::{
     syscall_filter::{FilterSpec, SocketAccess, build_filter},
 };
 
-/// Who is enclosed.
+/// Process that runs in the sandbox.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum SandboxSubject {
-    /// A command.
+    /// A command of the client.
     Command,
-    /// A helper of ours, which runs nothing else.
+    /// A worker of this server for file operations, which runs no other program.
     FsWorker,
 }
 
-/// Which mechanisms may be used.
+/// Mechanisms that may be used.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Mechanism {
-    /// The cheapest that does it.
+    /// The cheapest mechanism that can enforce the plan.
     #[default]
     Cheapest,
-    /// Landlock only.
+    /// Only Landlock.
     Landlock,
-    /// Namespaces only.
+    /// Only namespaces.
     Namespaces,
-    /// Bubblewrap only.
+    /// Only bubblewrap.
     Bubblewrap,
 }
 
-/// Whether commands get a namespace of processes.
+/// Whether commands get their own PID namespace.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Processes {
-    /// They do, where that works.
+    /// Commands get one where that works.
     #[default]
     Isolated,
-    /// They see the host's.
+    /// Commands see the processes of the host.
     Inherited,
 }
 
-/// A network of a command's own, from which some ports lead out.
+/// Own network of a command, with listening sockets that are handed to the server.
 #[derive(Debug)]
 pub(crate) struct ListenerHandoff {
-    /// Ports of its loopback that are listened on for it.
+    /// Loopback ports to listen on inside the network namespace.
     pub(crate) ports: Vec<u16>,
-    /// Where the listening sockets are handed out.
+    /// Socket through which the listening sockets are passed to the server.
     pub(crate) socket: OwnedFd,
-    /// Unix sockets of the host stay within reach.
+    /// Unix sockets of the host stay reachable.
     pub(crate) unix: bool,
 }
 
-/// What to enclose, and how.
+/// What to sandbox, and how.
 #[derive(Debug)]
 pub(crate) struct EnforcementRequest<'a> {
     pub(crate) plan: &'a SandboxPlan,
@@ -84,22 +83,22 @@ pub(crate) struct EnforcementRequest<'a> {
     pub(crate) mechanism: Mechanism,
     pub(crate) processes: Processes,
     pub(crate) handoff: Option<ListenerHandoff>,
-    /// What was made before, for others.
+    /// Filters and rulesets shared with other commands.
     pub(crate) cache: &'a EnforcementCache,
 }
 
-/// What encloses a command.
+/// How a plan is enforced.
 #[derive(Debug)]
 pub(crate) enum Enforcement {
-    /// Nothing: the plan restricts nothing.
+    /// The plan restricts nothing.
     Unrestricted,
-    /// The kernel, by our own hand.
+    /// The server applies this enclosure itself.
     Kernel(Enclosure),
-    /// Bubblewrap, which is given this view and filter.
+    /// Bubblewrap applies this view and filter.
     Bubblewrap(Box<BubblewrapSpec>),
 }
 
-/// What bubblewrap is told.
+/// Everything that bubblewrap needs to build the sandbox.
 #[derive(Debug)]
 pub(crate) struct BubblewrapSpec {
     pub(crate) program: PathBuf,
@@ -109,16 +108,16 @@ pub(crate) struct BubblewrapSpec {
     pub(crate) processes: Processes,
 }
 
-/// Why a policy is not enforced, and so nothing runs.
+/// Why a policy cannot be enforced. Nothing runs in any of these cases.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnforcementError {
-    /// Host: no mechanism of this machine expresses the policy.
+    /// Host: no available mechanism can enforce the policy.
     #[error(
-        "this machine cannot enforce the policy: {0}; `exec-server doctor` says what would help"
+        "this host cannot enforce the policy: {0}; run `exec-server doctor` to see what would help"
     )]
     Unenforceable(String),
-    /// Host: a mechanism that works failed all the same.
+    /// Host: a working mechanism failed.
     #[error("{0}")]
     Domain(#[from] LandlockError),
     /// Caller: the policy is too large.
@@ -132,7 +131,7 @@ impl From<MountStepsError> for EnforcementError {
     }
 }
 
-/// Finds the mechanism and prepares it.
+/// Selects the mechanism and prepares it.
 pub(crate) fn select_enforcement(
     request: EnforcementRequest<'_>,
     abilities: &Abilities,
@@ -158,7 +157,7 @@ pub(crate) fn select_enforcement(
     let has_namespaces = abilities.namespaces.works() || abilities.privileged_namespaces.works();
     let missing = missing_landlock_features(plan, abilities.landlock);
     let landlock_suffices = match request.mechanism {
-        // The filter alone keeps a command from the network, too; a namespace does it twice.
+        // The filter alone denies the network as well; a network namespace is a second barrier.
         Mechanism::Landlock => missing
             .iter()
             .all(|feature| *feature == MissingFeature::NoNetwork),
@@ -184,7 +183,10 @@ pub(crate) fn select_enforcement(
     }
     if matches!(request.mechanism, Mechanism::Cheapest | Mechanism::Landlock) {
         let missing: Vec<&str> = missing.iter().map(|feature| feature.reason()).collect();
-        reasons.push(format!("Landlock does not do ({})", missing.join("; ")));
+        reasons.push(format!(
+            "Landlock does not suffice ({})",
+            missing.join("; ")
+        ));
     }
     if matches!(
         request.mechanism,
@@ -192,18 +194,19 @@ pub(crate) fn select_enforcement(
     ) {
         match enforce_with_bubblewrap(&request, view, abilities) {
             Ok(enforcement) => return Ok(enforcement),
-            Err(reason) => reasons.push(format!("bubblewrap does not do ({reason})")),
+            Err(reason) => reasons.push(format!("bubblewrap does not suffice ({reason})")),
         }
     }
     Err(EnforcementError::Unenforceable(reasons.join(", ")))
 }
 
-/// Every file as it is, and no network: only a filter.
+/// Enforces a plan that restricts only the network, with a seccomp filter.
 fn enforce_with_seccomp(
     cache: &EnforcementCache,
     abilities: &Abilities,
 ) -> Result<Enforcement, EnforcementError> {
-    // Without it the memory of other processes of the account, which have a network, is open.
+    // Without Landlock the command could use the memory of other processes of the account, which
+    // have network access.
     let landlock = match abilities.landlock {
         landlock_domain::MIN_ABI_SCOPES.. => {
             cache.domain(DomainKind::ScopedOnly, AbstractSocketScope::Isolated)?
@@ -211,8 +214,8 @@ fn enforce_with_seccomp(
         landlock_domain::MIN_ABI_REFER.. => landlock_domain::deny_tracing()?,
         0..landlock_domain::MIN_ABI_REFER => {
             return Err(EnforcementError::Unenforceable(format!(
-                "no network: other processes of the account have one, and Landlock {} is needed to keep \
-                 away from them",
+                "denying the network requires Landlock ABI {}, to protect other processes of the \
+                 account that have network access",
                 landlock_domain::MIN_ABI_REFER
             )));
         }
@@ -270,7 +273,7 @@ fn enforce_with_namespaces(
     let isolated = request.processes == Processes::Isolated && abilities.processes.works();
     let processes = request.subject == SandboxSubject::Command && isolated;
     let pseudo_fs = PseudoFs {
-        // Where every file may be used, so may every device.
+        // A plan that allows all files allows all devices.
         devices: request.subject == SandboxSubject::Command
             && request.plan.files != FileAccess::All,
         processes,
@@ -282,7 +285,7 @@ fn enforce_with_namespaces(
     {
         let reason = abilities.processes.reason().unwrap_or("set to inherit");
         return Err(EnforcementError::Unenforceable(format!(
-            "signals to other processes: no namespace of processes ({reason}), and Landlock {} is needed",
+            "denying signals to other processes requires a PID namespace ({reason}) or Landlock ABI {}",
             landlock_domain::MIN_ABI_SCOPES
         )));
     }
@@ -347,13 +350,13 @@ fn enforce_with_bubblewrap(
         (ability, _) => return Err(ability.reason().unwrap_or("not tried").to_owned()),
     };
     if request.subject == SandboxSubject::FsWorker {
-        return Err("it starts no helpers for files".to_owned());
+        return Err("it cannot run fs workers".to_owned());
     }
     if request.processes == Processes::Inherited {
-        return Err("without a namespace of processes it lets commands signal others".to_owned());
+        return Err("without a PID namespace it lets commands signal other processes".to_owned());
     }
     if request.handoff.is_some() {
-        return Err("it hands out no listening sockets".to_owned());
+        return Err("it cannot pass listening sockets to the server".to_owned());
     }
     if let Some(forbidden) = view.forbidden.first() {
         let path = forbidden.directory.join(&forbidden.name);
@@ -381,7 +384,7 @@ fn enforce_with_bubblewrap(
     })))
 }
 
-/// A view in which everything is as it is.
+/// Returns a view that restricts no file.
 fn unrestricted_view() -> FileView {
     FileView {
         base: PathAccess::Read,
@@ -395,7 +398,7 @@ fn unrestricted_view() -> FileView {
     }
 }
 
-/// Names that must not come to be, by directory.
+/// Groups the names that must not be created by directory.
 fn broker_guards(view: &FileView) -> Result<Vec<Guard>, EnforcementError> {
     let mut guards: Vec<Guard> = Vec::new();
     let text = |text: &OsStr| CString::new(text.as_bytes()).map_err(|_| MountStepsError::Nul);
@@ -423,25 +426,25 @@ fn broker_guards(view: &FileView) -> Result<Vec<Guard>, EnforcementError> {
     Ok(guards)
 }
 
-/// What a broker has places for.
+/// Capacity of the broker.
 const MAX_GUARDS: usize = 64;
 const MAX_GUARDED_NAMES: usize = 256;
 
-/// What is kept. There are a dozen filters and six rulesets at most.
+/// Filters and rulesets by their parameters: about a dozen filters and six rulesets at most.
 #[derive(Debug, Default)]
 pub(crate) struct EnforcementCache {
     filters: Mutex<BTreeMap<FilterSpec, Vec<Instruction>>>,
     domains: Mutex<BTreeMap<(DomainKind, AbstractSocketScope), OwnedFd>>,
 }
 
-/// A domain that names no file of a policy.
+/// Landlock domain that names no file of a policy.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum DomainKind {
-    /// Nothing can be written but a few devices.
+    /// Only a few devices can be written.
     ReadOnly,
-    /// Nothing can be made.
+    /// Nothing can be created.
     NoCreation {
-        /// Version of Landlock's interface.
+        /// Landlock ABI version.
         abi: u32,
     },
     /// No file is restricted.
@@ -449,7 +452,7 @@ pub(crate) enum DomainKind {
 }
 
 impl EnforcementCache {
-    /// Returns the program of a filter.
+    /// Returns the BPF program of a filter.
     pub(crate) fn filter(&self, wanted: FilterSpec) -> Vec<Instruction> {
         let mut filters = self.filters.lock().unwrap_or_else(PoisonError::into_inner);
         filters
@@ -458,7 +461,7 @@ impl EnforcementCache {
             .clone()
     }
 
-    /// Returns a ruleset.
+    /// Returns a descriptor of the ruleset.
     pub(crate) fn domain(
         &self,
         wanted: DomainKind,

@@ -1,9 +1,7 @@
-//! What a policy needs to know about the host's files: the one door through which it looks.
+//! Facts about the host's files that the resolution of a policy depends on.
 //!
-//! Nothing is followed here: a symbolic link is told as one. Not here: what the facts mean
-//! (`policy`).
-//!
-//! The facts of this host.
+//! All access to the file system goes through [`FileFacts`], so that tests and fuzzing can replace
+//! it. Symbolic links are reported, not followed. Not here: what the facts mean (`policy`).
 
 #[cfg(any(test, fuzzing))]
 mod memory_tree;
@@ -19,69 +17,69 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Tells what is on the host.
+/// Answers questions about files.
 pub trait FileFacts {
-    /// Tells what is at an absolute path whose parent holds no symbolic link.
+    /// Returns what exists at an absolute path. The parent must not contain symbolic links.
     fn lookup(&self, path: &Path) -> PathState;
 
-    /// Returns the content of a file, unless it is longer than `limit` bytes or cannot be read.
+    /// Returns the content of a file. `None` if it is longer than `limit` bytes or cannot be read.
     fn read(&self, path: &Path, limit: usize) -> Option<Vec<u8>>;
 
-    /// Lists a directory, hidden names included, `.` and `..` not; in no particular order.
+    /// Lists a directory in no particular order, including hidden names, without `.` and `..`.
     ///
     /// # Errors
-    /// Fails if it cannot be listed, or holds more than `limit` names.
+    /// Fails if the directory cannot be listed or holds more than `limit` names.
     fn list(&self, path: &Path, limit: usize) -> Result<Vec<ListedEntry>, ListError>;
 }
 
-/// What is at a path.
+/// What exists at a path.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum PathState {
-    /// Nothing, and nothing stands in the way of knowing.
+    /// The path does not exist.
     Missing,
-    /// It cannot be told: the directory above cannot be searched, or reading it failed.
+    /// Not known: the parent directory cannot be searched, or reading it failed.
     Unknown,
     /// A directory.
     Directory,
-    /// Anything else that is no link.
+    /// Any other file that is not a symbolic link.
     File,
-    /// A symbolic link to this.
+    /// A symbolic link with this target.
     Link(PathBuf),
 }
 
-/// One name in a directory.
+/// One entry of a directory.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ListedEntry {
-    /// The name.
+    /// Name of the entry.
     pub name: OsString,
-    /// What it names.
+    /// Type of the entry.
     pub kind: ListedKind,
 }
 
-/// What a name in a directory names.
+/// Type of a directory entry.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ListedKind {
     /// A directory.
     Directory,
-    /// Anything else that is no link.
+    /// Any other file that is not a symbolic link.
     File,
     /// A symbolic link.
     Link,
 }
 
-/// Why a directory is not listed.
+/// Why a directory could not be listed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListError {
-    /// Host: the account may not list it, or reading it failed.
-    #[error("directory cannot be listed")]
+    /// Host: permission denied, or reading the directory failed.
+    #[error("cannot list directory")]
     Unknown,
-    /// Caller: there is more in it than may be looked at.
-    #[error("directory holds too many names")]
+    /// Caller: the directory exceeds the limit.
+    #[error("directory contains too many names")]
     TooMany,
 }
 
-/// Looks at the files of this host with the rights of this process.
+/// Reads the files of this host with the permissions of this process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostFacts;
 
@@ -101,7 +99,7 @@ impl FileFacts for HostFacts {
     }
 
     fn read(&self, path: &Path, limit: usize) -> Option<Vec<u8>> {
-        // Non-blocking: a FIFO in the place of a file must not hold up anything.
+        // Non-blocking, so that opening a FIFO cannot hang.
         let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW | libc::O_NOCTTY;
         let file = File::options()
             .read(true)
@@ -120,7 +118,7 @@ impl FileFacts for HostFacts {
     fn list(&self, path: &Path, limit: usize) -> Result<Vec<ListedEntry>, ListError> {
         let entries = match fs::read_dir(path) {
             Ok(entries) => entries,
-            // It went away meanwhile, or is a directory no more: there is nothing in it.
+            // Removed meanwhile, or no longer a directory: treat it as empty.
             Err(error) if state_from_error(&error) == PathState::Missing => return Ok(Vec::new()),
             Err(_) => return Err(ListError::Unknown),
         };
@@ -152,10 +150,10 @@ fn listed_kind(kind: FileType) -> ListedKind {
     }
 }
 
-/// Tells what it means that a path cannot be looked at.
+/// Maps an error of a lookup to a state.
 fn state_from_error(error: &io::Error) -> PathState {
     match error.raw_os_error() {
-        // A name that is too long is nowhere.
+        // A name that is too long cannot exist.
         Some(libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG) => PathState::Missing,
         Some(_) | None => PathState::Unknown,
     }

@@ -1,19 +1,14 @@
-//! Operations on files under a policy, done by small processes that the policy encloses.
+//! File operations under a policy, performed by sandboxed fs workers.
 //!
-//! A *hand* is a fresh image of this program, started under a name of its own and enclosed before it
-//! is asked for anything: it then does for the server what `exec-fs` does without a policy, one
-//! request at a time, and passes back what it opened. The kernel keeps the policy; nothing here looks
-//! at a path. Hands are kept for the next request under an equal [`SandboxPlan`](crate::plan::Plan) whose paths
-//! name the same files, and never serve another one.
+//! An *fs worker* is a new process of this program that enters its sandbox before it accepts the
+//! first request. It performs the operations of `exec-fs`, one request at a time, and passes back
+//! the descriptors of files it opened. The kernel enforces the policy; this module checks no paths.
+//! A worker is reused only for an equal [`SandboxPlan`] whose paths still name the same files.
 //!
-//! Not here: what a policy comes to (`plan`), the operations (`exec-fs`), their order (`exec-local`).
+//! Each watch has its own worker. While the client does not read the changes, the worker blocks and
+//! gathers further ones; its bounded buffer then reports an overflow.
 //!
-//! Where the server asks for operations under a policy.
-//!
-//! Watches under a policy, as the server hears of them.
-//!
-//! Each has a hand of its own. While nobody takes its changes it waits with what it has gathered, so
-//! what a client does not read is bounded there, and said to overflow.
+//! Not here: resolving a policy (`policy`), the operations (`exec-fs`), their order (`exec-local`).
 
 mod fs_worker;
 #[cfg(test)]
@@ -57,10 +52,10 @@ use self::{
 };
 use crate::{Planned, Sandboxes, plan::SandboxPlan};
 
-/// Makes what encloses a hand, or says why this host cannot.
+/// Prepares the enclosure of a worker, or returns why this host cannot enforce the plan.
 pub type EnclosureFn = Arc<dyn Fn(Arc<SandboxPlan>) -> FileFuture<Enclosure> + Send + Sync>;
 
-/// Operations on files under a policy. Clones share the hands.
+/// File operations under a policy. Clones share the workers.
 #[derive(Clone)]
 pub struct Files(Arc<FsShared>);
 
@@ -73,7 +68,7 @@ struct FsShared {
 }
 
 impl Files {
-    /// Begins with no hand. Each is enclosed as the sandboxes say.
+    /// Creates a pool without workers. `sandboxes` prepares the enclosure of each worker.
     pub fn new(spawner: Spawner, sandboxes: Sandboxes) -> Self {
         let enclose: EnclosureFn = Arc::new(move |plan| {
             let sandboxes = sandboxes.clone();
@@ -83,7 +78,7 @@ impl Files {
         Self::with_enclosures(spawner, enclose, WorkerLimits::default())
     }
 
-    /// Begins with no hand. Each is enclosed as `enclose` says, and there are so many of them.
+    /// Creates a pool without workers. `enclose` prepares the enclosure of each worker.
     pub fn with_enclosures(spawner: Spawner, enclose: EnclosureFn, limits: WorkerLimits) -> Self {
         Self(Arc::new(FsShared {
             spawner,
@@ -94,10 +89,10 @@ impl Files {
         }))
     }
 
-    /// Does what is asked, and returns its result.
+    /// Performs a request and returns its result.
     ///
     /// # Errors
-    /// Fails as the operation does, if this host cannot enforce the plan, or if the hand is lost.
+    /// Fails if the operation fails, this host cannot enforce the plan, or the worker is lost.
     pub fn result<T: DeserializeOwned + Send + 'static>(
         &self,
         plan: impl Into<Planned>,
@@ -111,7 +106,7 @@ impl Files {
         .boxed()
     }
 
-    /// Opens a whole file, and reads it if it is small.
+    /// Opens a file, and reads it if it is small.
     ///
     /// # Errors
     /// As [`Self::result`].
@@ -129,7 +124,7 @@ impl Files {
         })
     }
 
-    /// Opens a file. The descriptor works whatever becomes of the hand.
+    /// Opens a file. The descriptor outlives the worker.
     ///
     /// # Errors
     /// As [`Self::result`].
@@ -141,7 +136,7 @@ impl Files {
         self.call(plan, request, Bytes::new()).await?.into_file()
     }
 
-    /// Watches a path, with a hand of its own.
+    /// Watches a path, with a dedicated worker.
     ///
     /// # Errors
     /// As [`Self::result`], and if there are too many watches.
@@ -160,7 +155,7 @@ impl Files {
         .boxed()
     }
 
-    /// Watches for missing paths, with a hand of its own.
+    /// Watches for missing paths, with a dedicated worker.
     ///
     /// # Errors
     /// As [`Self::watch`].
@@ -182,8 +177,8 @@ impl Files {
         .boxed()
     }
 
-    /// Does what is asked, with data if it is a write. If the future is dropped, a read ends with its
-    /// hand; a change that has begun goes on to its end.
+    /// Performs a request; `data` is the content of a write. Dropping the future stops the worker
+    /// of a read. A change that has started runs to completion.
     ///
     /// # Errors
     /// As [`Self::result`].
@@ -211,15 +206,15 @@ impl Files {
             };
             match outcome {
                 Ok(reply) => return reply,
-                // It had ended while it was idle, and nobody has got the request.
+                // The worker died while idle and did not receive the request: retry.
                 Err(ExchangeError::Unsent(_)) if was_idle => {}
                 Err(error) => return Err(worker_lost(error)),
             }
         }
     }
 
-    /// Takes a hand that is enclosed as the plan says about the files of this moment. Tells whether it
-    /// was idle before.
+    /// Acquires a worker whose sandbox matches the current files of the plan. Also returns whether
+    /// the worker was idle before.
     async fn acquire(&self, planned: &Planned) -> Result<(WorkerLease<FsWorker>, bool), FileError> {
         let plan = planned.plan();
         let mut key = planned.key();
@@ -232,14 +227,14 @@ impl Files {
             if !was_idle {
                 lease.set_worker(self.start(plan).await?);
             }
-            // Time has passed.
+            // The files may have been replaced while this request waited.
             let now = WorkerKey::capture(plan);
             if now == *key {
                 return Ok((lease, was_idle));
             }
             key = Arc::new(now);
         }
-        let text = "files that the policy names are replaced too often";
+        let text = "files named by the policy are replaced too often";
         Err(FileError::Host(text.to_owned()))
     }
 
@@ -286,12 +281,12 @@ impl fmt::Debug for Files {
     }
 }
 
-/// A file that is read whole.
+/// Result of reading a file.
 #[derive(Debug)]
 pub enum Read {
-    /// It is small: this is what it holds.
+    /// Content of a small file.
     Content(Bytes),
-    /// It is large, and open to be read.
+    /// Open descriptor of a large file.
     Opened(OwnedFd),
 }
 
@@ -304,7 +299,7 @@ async fn exchange(
     let not_connected = || ExchangeError::Unsent(std::io::ErrorKind::NotConnected.into());
     let worker = lease.worker().ok_or_else(not_connected)?;
     let frame = worker.exchange(&text, &data).await?;
-    // What a hand has allocated once it keeps.
+    // A worker never returns memory that it has allocated.
     let bytes_moved = text.len() + data.len() + frame.text.len() + frame.data.len();
     if bytes_moved <= MAX_REUSE_BYTES && worker.age() < max_age {
         lease.return_to_pool();
@@ -314,20 +309,20 @@ async fn exchange(
 
 fn encode(request: Request) -> Result<Bytes, FileError> {
     let text = serde_json::to_vec(&request.without_policy())
-        .map_err(|error| FileError::Invalid(format!("request has no JSON: {error}")))?;
+        .map_err(|error| FileError::Invalid(format!("cannot encode request as JSON: {error}")))?;
     if text.len() > MAX_TEXT_BYTES {
         return Err(FileError::Invalid("request is too long".to_owned()));
     }
     Ok(text.into())
 }
 
-/// A hand that has moved more than this is not kept.
+/// A worker that transferred more than this is not reused.
 const MAX_REUSE_BYTES: usize = 1 << 20;
-/// How often files may be replaced while a hand is started for them.
+/// How often the files of a plan may be replaced while a worker starts.
 const MAX_START_ATTEMPTS: usize = 4;
 
-/// Returns the changes that a hand tells, until it says that they end. If it is lost, so are
-/// changes.
+/// Streams the changes that a worker reports, until it reports the end. If the worker is lost, the
+/// stream reports an overflow.
 fn watch_changes(worker: FsWorker, permit: OwnedSemaphorePermit) -> BoxStream<'static, Changes> {
     stream::unfold(Some((worker, permit)), |state| async move {
         let (mut worker, permit) = state?;
@@ -344,7 +339,7 @@ fn watch_changes(worker: FsWorker, permit: OwnedSemaphorePermit) -> BoxStream<'s
     .boxed()
 }
 
-/// Resolves when a hand tells that something has changed, or is lost: then nobody knows.
+/// Resolves when a worker reports a change, or when the worker is lost.
 fn watch_appearance(mut worker: FsWorker, permit: OwnedSemaphorePermit) -> MissingWatch {
     async move {
         drop(worker.next_frame().await);

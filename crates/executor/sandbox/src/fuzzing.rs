@@ -1,8 +1,7 @@
-//! Entry point of the fuzz target `sandbox_plan`: any policy, on a host that has a bit of everything.
+//! Entry point of the fuzz target `sandbox_plan`: any policy, on a host with a bit of everything.
 //!
-//! Invariants checked: a plan allows nothing that a slow reading of the policy does not, it is made
-//! as plans are made, and the order of entries does not matter. Not here: the target itself and its
-//! corpus (`fuzz/`).
+//! Checked invariants: a plan allows nothing that the reference model denies, it is well formed,
+//! and the order of entries does not matter. Not here: the target itself and its corpus (`fuzz/`).
 
 use std::sync::Arc;
 
@@ -15,7 +14,7 @@ use crate::{
     seatbelt,
 };
 
-/// A host with links to everywhere, metadata of every kind, and a directory that cannot be searched.
+/// A host with links in many directions, metadata of every kind, and an unsearchable directory.
 const HOST: &str = "
     /usr/bin/server
     /usr/lib/
@@ -45,7 +44,7 @@ const HOST: &str = "
     /home/dev/link -> ws
 ";
 
-/// Resolves a policy for a command and for operations on files.
+/// Resolves a policy for a command and for file operations.
 ///
 /// # Panics
 /// When an invariant does not hold.
@@ -65,10 +64,17 @@ pub fn sandbox_plan(input: &[u8]) {
         let resolved = policy::resolve(&sandbox, &context, &host);
         match &resolved {
             Ok(plan) => check(plan, &sandbox, &context, &host),
-            Err(error) => assert!(error.to_string().contains(':'), "a refusal names a member"),
+            Err(error) => assert!(
+                error.to_string().contains(':'),
+                "the error must name a member"
+            ),
         }
         let again = policy::resolve(&reversed(sandbox.clone()), &context, &host);
-        assert_eq!(resolved.ok(), again.ok(), "the order of entries matters");
+        assert_eq!(
+            resolved.ok(),
+            again.ok(),
+            "order of entries must not matter"
+        );
     }
 }
 
@@ -91,7 +97,7 @@ fn check(plan: &SandboxPlan, sandbox: &Sandbox, context: &ResolveContext, host: 
     }
 }
 
-/// Turns the order of entries around.
+/// Reverses the order of entries.
 fn reversed(mut sandbox: Sandbox) -> Sandbox {
     if let Permissions::Managed {
         file_system: FileSystemPolicy::Restricted { entries, .. },
@@ -114,7 +120,7 @@ mod tests {
         let corpus =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus/sandbox_plan");
         let files: Vec<_> = fs::read_dir(corpus).unwrap().map(Result::unwrap).collect();
-        assert!(files.len() > 20, "the corpus is there");
+        assert!(files.len() > 20, "fuzz corpus is missing");
         for file in files {
             println!("{}", file.path().display());
             sandbox_plan(&fs::read(file.path()).unwrap());

@@ -1,8 +1,7 @@
-//! Landlock domains: rulesets that a command, or a helper, is put under.
+//! Creates Landlock rulesets for commands and fs workers.
 //!
-//! A ruleset names files by what they are, not by their paths, so it is made anew for each command.
-//!
-//! Asks the kernel for Landlock.
+//! Landlock rules refer to inodes, not to paths, so a ruleset that names files is created anew for
+//! each command.
 
 use std::{
     io,
@@ -15,8 +14,8 @@ use landlock::{
     RulesetAttr, RulesetCreatedAttr, RulesetError, Scope,
 };
 
-/// Devices that every command may write to, whatever it may write otherwise. Not terminals by their
-/// names: those of other commands are there, too. Its own it has open, and finds as `/dev/tty`.
+/// Devices that every command may write to. Terminals are not listed by name, because those of
+/// other commands exist as well. A command has its own terminal open and reaches it as `/dev/tty`.
 const WRITABLE_DEVICES: [&str; 7] = [
     "/dev/null",
     "/dev/zero",
@@ -27,11 +26,11 @@ const WRITABLE_DEVICES: [&str; 7] = [
     "/dev/ptmx",
 ];
 
-/// Everything that changes files or devices, as far as the rung that uses it asks for.
+/// ABI that defines the restricted write rights.
 const WRITE_ABI: ABI = ABI::V5;
 
-/// Makes a domain in which nothing can be written but these files and a few devices, and nothing
-/// outside signalled or traced.
+/// Creates a domain in which only these files and a few devices can be written, and no process
+/// outside can be signalled or traced.
 pub(crate) fn read_only_except(
     files: &[&Path],
     abstract_sockets: AbstractSocketScope,
@@ -57,8 +56,8 @@ pub(crate) fn read_only_except(
     into_fd(rules)
 }
 
-/// Makes a domain in which nothing can be made, moved or linked at all: a broker does it, and binds
-/// sockets to paths.
+/// Creates a domain in which no file can be created, moved or linked, and no socket bound to a
+/// path. A broker does this on behalf of the command.
 pub(crate) fn deny_creation(
     abi: u32,
     abstract_sockets: AbstractSocketScope,
@@ -80,10 +79,11 @@ pub(crate) fn deny_creation(
     into_fd(ruleset.create()?)
 }
 
-/// Makes a domain that restricts no file, for versions without scopes. Nothing outside of it can be
-/// traced.
+/// Creates a domain that restricts no file, for ABI versions without scopes. It prevents tracing of
+/// processes outside the domain.
 pub(crate) fn deny_tracing() -> Result<OwnedFd, LandlockError> {
-    // Something must be handled. Moving between directories would be refused if it were not.
+    // A ruleset must handle at least one right. `Refer` is handled and granted, because it is
+    // denied by default.
     let handled = AccessFs::MakeBlock | AccessFs::Refer;
     let ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
@@ -95,7 +95,8 @@ pub(crate) fn deny_tracing() -> Result<OwnedFd, LandlockError> {
     into_fd(ruleset.add_rule(PathBeneath::new(root, handled))?)
 }
 
-/// Makes a domain that restricts no file. Nothing outside of it can be signalled or traced.
+/// Creates a domain that restricts no file. It prevents signals to and tracing of processes outside
+/// the domain.
 pub(crate) fn scoped_only(abstract_sockets: AbstractSocketScope) -> Result<OwnedFd, LandlockError> {
     let ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
@@ -103,17 +104,17 @@ pub(crate) fn scoped_only(abstract_sockets: AbstractSocketScope) -> Result<Owned
     into_fd(ruleset.create()?)
 }
 
-/// From this version on, signals and abstract sockets can be scoped.
+/// First ABI version with scopes for signals and abstract unix sockets.
 pub(crate) const MIN_ABI_SCOPES: u32 = 6;
-/// From this version on, moving between directories can be handled.
+/// First ABI version that can allow moving files between directories.
 pub(crate) const MIN_ABI_REFER: u32 = 2;
 
-/// Whether abstract sockets of the host are out of reach.
+/// Whether the host's abstract unix sockets are reachable.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum AbstractSocketScope {
-    /// They are.
+    /// They are not reachable.
     Isolated,
-    /// They belong to the host's network, which may be used.
+    /// They are reachable, as part of the host's network.
     Shared,
 }
 
@@ -124,7 +125,7 @@ fn scopes(abstract_sockets: AbstractSocketScope) -> BitFlags<Scope> {
     }
 }
 
-/// Opens a path, if it is there.
+/// Opens a path, or returns `None` if it does not exist.
 fn open_if_exists(path: &Path) -> Result<Option<PathFd>, LandlockError> {
     match PathFd::new(path) {
         Ok(fd) => Ok(Some(fd)),
@@ -142,32 +143,32 @@ fn into_fd(ruleset: landlock::RulesetCreated) -> Result<OwnedFd, LandlockError> 
     Option::<OwnedFd>::from(ruleset).ok_or(LandlockError::Unsupported)
 }
 
-/// Why there is no domain.
+/// Why a ruleset could not be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LandlockError {
-    /// Host: the kernel refuses the ruleset.
-    #[error("Landlock ruleset cannot be made: {0}")]
+    /// Host: the kernel rejected the ruleset.
+    #[error("cannot create Landlock ruleset: {0}")]
     Ruleset(#[from] RulesetError),
     /// Host: a path cannot be opened.
-    #[error("`{}` cannot be opened for a Landlock rule", path.display())]
+    #[error("cannot open `{}` for a Landlock rule", path.display())]
     Path {
-        /// The path.
+        /// Path of the rule.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: Box<PathFdError>,
     },
-    /// Host: there are no descriptors left.
-    #[error("Landlock ruleset cannot be copied: {0}")]
+    /// Host: no file descriptors left.
+    #[error("cannot duplicate Landlock ruleset: {0}")]
     Copy(#[source] io::Error),
-    /// Host: there is no Landlock.
+    /// Host: Landlock is not available.
     #[error("this kernel has no Landlock")]
     Unsupported,
 }
 
-/// Returns the version of Landlock's interface; 0 if there is none, or if a filter hides it.
-#[expect(unsafe_code, reason = "the call has no safe wrapper that only asks")]
+/// Returns the Landlock ABI version, or 0 if Landlock is not available or a filter hides it.
+#[expect(unsafe_code, reason = "the version query has no safe wrapper")]
 pub(crate) fn abi_version() -> u32 {
     const VERSION: libc::c_uint = 1;
     let none = std::ptr::null::<libc::c_void>();

@@ -1,8 +1,10 @@
-//! Sandboxes: a policy becomes a plan, a plan becomes an enclosure that the kernel keeps.
+//! Sandboxes: resolves a policy into a plan, and prepares what the kernel needs to enforce it.
 //!
-//! A plan is made by pure code from a policy and facts about the host. What this machine cannot
-//! enforce is refused; nothing is weakened. Not here: starting processes (`exec-process`), which
-//! knows how to apply an enclosure and not why.
+//! Policy → plan → enforcement. Pure code resolves a policy with facts about the host into a
+//! [`plan`]. The cheapest mechanism that can enforce all of the plan is then selected: Landlock,
+//! namespaces or bubblewrap. A policy that this host cannot enforce is refused, never weakened.
+//!
+//! Not here: starting processes and applying an enclosure between clone and exec.
 
 pub mod abilities;
 mod bubblewrap;

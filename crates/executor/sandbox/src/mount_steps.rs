@@ -1,10 +1,8 @@
-//! A view becomes steps: which mounts are copied, made read-only, attached and covered, in which
+//! Converts a view into mount steps: which mounts to copy, make read-only, attach and cover, in
 //! order.
 //!
-//! What is copied is copied while the host's files are still there as they are; then the view is made,
-//! from the root down. Nothing is created in a directory of the user's.
-//!
-//! The order of steps.
+//! Mounts are copied first, while the host's files are visible. Then the view is built from the
+//! root downwards. No step creates anything in a directory of the user.
 
 mod pseudo_fs;
 #[cfg(test)]
@@ -24,10 +22,10 @@ use exec_spawn::enclosure::{MAX_SLOTS, Missing, Slot, Step};
 use self::pseudo_fs::{constant_text, device_steps, proc_steps};
 use crate::plan::{FileView, PathAccess, PathKind, ViewLayer};
 
-/// Makes the steps of a view.
+/// Returns the mount steps of a view.
 ///
 /// # Errors
-/// Fails if the view has more parts than a process has descriptors.
+/// Fails if the view needs more descriptors than a process may have.
 pub(crate) fn mount_steps(
     view: &FileView,
     pseudo_fs: PseudoFs,
@@ -58,7 +56,7 @@ pub(crate) fn mount_steps(
     let mut pinned: Vec<PathBuf> = pinned_directories(view).into_iter().collect();
     pinned.sort_by_key(|directory| std::cmp::Reverse(directory.components().count()));
     for layer in &view.layers {
-        // From the root down: what is on the way to a layer comes before it.
+        // From the root downwards: parents before layers.
         let depth = layer.path.components().count();
         while let Some(directory) =
             pinned.pop_if(|directory| directory.components().count() < depth)
@@ -93,14 +91,14 @@ pub(crate) fn mount_steps(
     Ok(steps)
 }
 
-/// Why a view has no steps.
+/// Why a view cannot be converted.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum MountStepsError {
-    /// Caller: there are too many roots.
+    /// Caller: too many roots.
     #[error("the policy has more than {MAX_SLOTS} separate roots")]
     TooManyRoots,
-    /// Caller: the operating system's texts end at a NUL byte.
+    /// Caller: a path contains a NUL byte.
     #[error("a path of the policy contains a NUL byte")]
     Nul,
 }
@@ -109,18 +107,18 @@ struct StepBuilder<'a> {
     view: &'a FileView,
     index: LayerIndex<'a>,
     slots: usize,
-    /// What is done while the host's files are there.
+    /// Steps while the host's files are visible.
     prepare: Vec<Step>,
-    /// What is attached afterwards, from the root down.
+    /// Steps that attach mounts afterwards, from the root downwards.
     attach: Vec<Step>,
-    /// Where the covers are.
+    /// File system that contains the covers.
     mask: Option<Slot>,
 }
 
-/// Entries of the file system that covers come from.
+/// Entries of the file system that contains the covers.
 const DIRECTORY_COVER: &str = "directory";
 const FILE_COVER: &str = "file";
-/// They hold names only.
+/// Size of a file system that contains only names.
 const NAMES_BYTES: u64 = 1 << 20;
 
 impl StepBuilder<'_> {
@@ -130,7 +128,7 @@ impl StepBuilder<'_> {
         slot
     }
 
-    /// A root in memory, with places for what is attached to it and the links of the host's root.
+    /// Creates a root in memory, with mount points and the links of the host's root.
     fn empty_root(&mut self, pseudo_fs: PseudoFs) -> Slot {
         let slot = self.slot();
         self.prepare.push(Step::Memory {
@@ -154,7 +152,7 @@ impl StepBuilder<'_> {
             let (Some(path), Some(target)) = (to_c_string(name), to_c_string(target)) else {
                 continue;
             };
-            // What is below something that is attached is there already.
+            // Links below an attached mount already exist.
             if !above
                 || name
                     .parent()
@@ -166,12 +164,12 @@ impl StepBuilder<'_> {
                 }
             }
         }
-        // Or what is written where nothing is shown would seem to be written.
+        // Otherwise writes to unmapped paths would appear to succeed.
         self.prepare.push(Step::ReadOnly { slot });
         slot
     }
 
-    /// Makes the mount points of the layers whose nearest layer above is at `above`.
+    /// Creates the mount points of the layers whose nearest layer is at `above`.
     fn make_mount_points(
         &mut self,
         slot: Slot,
@@ -227,7 +225,7 @@ impl StepBuilder<'_> {
         let above = above.map_or(self.view.base, |layer| layer.access);
         match (layer.access, above) {
             (PathAccess::Hidden, _) => self.hide(layer, path),
-            // The host's mount is there already, and may be written.
+            // The host's mount is already in place and writable.
             (PathAccess::Write, _) if is_writable_root(layer) => {}
             (PathAccess::Read, PathAccess::Write) => self.attach.push(Step::Protect { path }),
             (PathAccess::Write, _) => {
@@ -255,7 +253,7 @@ impl StepBuilder<'_> {
 
     fn hide(&mut self, layer: &ViewLayer, path: CString) {
         if layer.kind == PathKind::Directory && !self.index.children(&layer.path).is_empty() {
-            // It can be passed through, and nothing in it can be listed.
+            // The directory can be traversed, but not listed.
             let slot = self.slot();
             self.prepare.push(Step::Memory {
                 slot,
@@ -282,8 +280,8 @@ impl StepBuilder<'_> {
         });
     }
 
-    /// An empty directory and an empty file that nobody may open, not even their owner, who cannot
-    /// change that either: they are read-only.
+    /// Creates an empty directory and an empty file without any permission. The file system is
+    /// read-only, so that even their owner cannot change the mode.
     fn make_mask(&mut self) -> Slot {
         let slot = self.slot();
         self.mask = Some(slot);
@@ -305,11 +303,11 @@ impl StepBuilder<'_> {
     }
 }
 
-/// Finds the directories on the way from a writable root to what must stay as it is.
+/// Returns the directories between a writable root and a protected path.
 ///
-/// What something is mounted on can be neither renamed nor removed. Otherwise whoever may write above a
-/// protected path could move its directory away, and make another one in its place or have the next
-/// command find it where the policy does not look.
+/// A mount point can be neither renamed nor removed. Otherwise a command could move the parent of a
+/// protected path away, and replace it, or let the next command find it at a path that the policy
+/// does not cover.
 pub(crate) fn pinned_directories(view: &FileView) -> BTreeSet<PathBuf> {
     let protected = view
         .layers
@@ -320,7 +318,7 @@ pub(crate) fn pinned_directories(view: &FileView) -> BTreeSet<PathBuf> {
     let index = LayerIndex::new(view);
     let mut pinned = BTreeSet::new();
     for directory in protected.chain(guarded_directories) {
-        // Processes and devices are the command's own.
+        // `/proc` and `/dev` belong to the command.
         if directory.starts_with("/proc") || directory.starts_with("/dev") {
             continue;
         }
@@ -332,8 +330,8 @@ pub(crate) fn pinned_directories(view: &FileView) -> BTreeSet<PathBuf> {
     pinned
 }
 
-/// Names that must not come to be because they are links now: they must not go either, or what they
-/// lead to would not be protected next time.
+/// Returns the forbidden names that are symbolic links. They must not be removed either, or their
+/// targets would not be protected for the next command.
 fn guarded_links(view: &FileView) -> impl Iterator<Item = PathBuf> {
     let paths = view
         .forbidden
@@ -346,7 +344,8 @@ fn is_writable_root(layer: &ViewLayer) -> bool {
     layer.path == Path::new("/") && layer.access == PathAccess::Write
 }
 
-/// Leaves out what the fittings stand for: the host's devices and processes would come back with it.
+/// Removes layers below `/dev` and `/proc`, which would expose the host's devices and processes
+/// again.
 fn without_pseudo_fs(view: &FileView, pseudo_fs: PseudoFs) -> FileView {
     let mut view = view.clone();
     let is_pseudo = |path: &Path| {
@@ -357,7 +356,7 @@ fn without_pseudo_fs(view: &FileView, pseudo_fs: PseudoFs) -> FileView {
     view
 }
 
-/// Layers by their paths, and by the layer above them.
+/// Layers by path and by parent layer.
 struct LayerIndex<'a> {
     by_path: BTreeMap<&'a Path, &'a ViewLayer>,
     by_parent: BTreeMap<&'a Path, Vec<&'a ViewLayer>>,
@@ -381,30 +380,31 @@ impl<'a> LayerIndex<'a> {
         index
     }
 
-    /// The layer that holds for what is above a path.
+    /// Returns the nearest layer above a path, excluding the path itself.
     fn nearest(&self, path: &Path) -> Option<&'a ViewLayer> {
         let mut above = path.ancestors().skip(1);
         above.find_map(|path| self.by_path.get(path).copied())
     }
 
-    /// The layers of which this one is the nearest above; of the root's, also those that have none.
+    /// Returns the layers whose nearest layer is at this path. For the root, includes layers
+    /// without a parent.
     fn children(&self, path: &Path) -> &[&'a ViewLayer] {
         self.by_parent.get(path).map_or(&[], Vec::as_slice)
     }
 
-    /// The layer at a path.
+    /// Returns the layer at a path.
     fn at(&self, path: &Path) -> Option<&'a ViewLayer> {
         self.by_path.get(path).copied()
     }
 
-    /// What holds for a path.
+    /// Returns the access to a path, if a layer covers it.
     fn access(&self, path: &Path) -> Option<PathAccess> {
         let layer = self.at(path).or_else(|| self.nearest(path));
         layer.map(|layer| layer.access)
     }
 }
 
-/// Tells whether a path only leads to others in a view that shows nothing by itself.
+/// Returns whether a path in a view with a hidden base only leads to other paths.
 fn is_traversal_only(view: &FileView, path: &Path) -> bool {
     view.access(&Path::new("/").join(path)) == PathAccess::Hidden
 }

@@ -1,6 +1,6 @@
-//! What a policy comes to on this host, whoever enforces it.
+//! Plan of a sandbox: what a policy allows on this host, independent of the mechanism.
 //!
-//! Paths are absolute, native and without symbolic links. Not here: how it is enforced.
+//! Paths are absolute, native and free of symbolic links. Not here: how a plan is enforced.
 
 pub mod missing_feature;
 
@@ -9,97 +9,97 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What a command, or an operation on files, may use.
+/// What a command or a file operation may access.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct SandboxPlan {
-    /// Files.
+    /// Accessible files.
     pub files: FileAccess,
-    /// Network.
+    /// Accessible network.
     pub network: NetworkScope,
 }
 
-/// Which files may be used.
+/// Accessible files.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub enum FileAccess {
-    /// All that the account may use.
+    /// Every file that the account may access.
     All,
-    /// What the view shows.
+    /// Files according to a view.
     View(FileView),
 }
 
-/// Which network may be used.
+/// Accessible network.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum NetworkScope {
-    /// The host's.
+    /// The host's network.
     Host,
-    /// None.
+    /// No network.
     None,
 }
 
-/// Which files may be used, and how: what holds for the root, and what holds below it instead.
+/// Access to files: a default for the root, and layers that override it below some paths.
 ///
-/// The layer that is nearest above a path counts.
+/// The nearest layer above a path applies.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct FileView {
-    /// What holds where no layer does: [`PathAccess::Read`] or [`PathAccess::Hidden`]. A root that
-    /// may be written is a layer for `/` above a base that may be read.
+    /// Access where no layer applies: [`PathAccess::Read`] or [`PathAccess::Hidden`]. A writable
+    /// root is a layer for `/` above a readable base.
     pub base: PathAccess,
-    /// What holds below some paths that exist: each path once, those above before those below, and
-    /// none that says what holds anyway.
+    /// Overrides for existing paths. Each path occurs once, parents come before children, and no
+    /// layer repeats the access that already applies.
     pub layers: Vec<ViewLayer>,
-    /// What must not come to be: names that do not exist, or are symbolic links, in directories
-    /// that may be written. Each directory exists.
+    /// Names that must not be created: they do not exist or are symbolic links, in writable
+    /// directories. Each directory exists.
     pub forbidden: Vec<ForbiddenName>,
-    /// Symbolic links that a policy's own paths pass through (`/bin` on many hosts), so that a view
-    /// made from nothing has them, too: absolute path of the link, and what it says. Only those on
-    /// the way to readable or writable entries, each once, sorted. Empty if the base is
+    /// Symbolic links on the policy's own paths (`/bin` on many hosts), which a view with a hidden
+    /// base must recreate: absolute path of the link, and its target. Holds only links on the way
+    /// to readable or writable entries, each once, sorted. Empty if the base is
     /// [`PathAccess::Read`].
     pub links: Vec<(PathBuf, PathBuf)>,
 }
 
-/// What may be done with a path and everything below it.
+/// Access to a path and everything below it.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct ViewLayer {
-    /// The path. It exists.
+    /// Path of the layer. It exists.
     pub path: PathBuf,
-    /// What is there.
+    /// Type of the file.
     pub kind: PathKind,
-    /// What may be done.
+    /// Access to the path.
     pub access: PathAccess,
 }
 
-/// What may be done with a path.
+/// Access to a path.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum PathAccess {
-    /// Nothing. Where a layer says so, the path is there and cannot be read; where the base does,
-    /// the path is not there.
+    /// No access. A path hidden by a layer exists but cannot be read; a path hidden by the base
+    /// does not exist.
     Hidden,
-    /// Read it.
+    /// Read access.
     Read,
-    /// Read and write it.
+    /// Read and write access.
     Write,
 }
 
-/// What is at a path.
+/// Type of a file.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum PathKind {
     /// A directory.
     Directory,
-    /// Anything else.
+    /// Any other file.
     File,
 }
 
-/// A name that must not come to be.
+/// A name that must not be created.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct ForbiddenName {
-    /// Where.
+    /// Parent directory.
     pub directory: PathBuf,
-    /// The name.
+    /// Name in the directory.
     pub name: OsString,
 }
 
 impl FileView {
-    /// Tells what may be done with a path that holds no symbolic link.
+    /// Returns the access to a path. The path must not contain symbolic links.
     pub fn access(&self, path: &Path) -> PathAccess {
         let above = |layer: &&ViewLayer| path.starts_with(&layer.path);
         self.layers

@@ -1,26 +1,21 @@
-//! Plans that are remembered for as long as nothing has changed that they were made from.
+//! Cache of resolved plans, valid as long as their inputs are unchanged.
 //!
-//! What a policy comes to depends on names in directories, and on little else. So each directory in
-//! which a name was looked for is remembered with the time of its last change, and a plan counts as
-//! long as all of these are the same. The argument, from the root downwards: a name that comes, goes
-//! or is replaced changes the time of its directory; nobody can set that time, and a change in the
-//! same tick of the clock is excluded, because only directories that have not changed for a while are
-//! remembered. An unchanged directory has the same file under the same name, a file never becomes a
-//! directory or a link, and a link never says anything else. So every look would find what it found,
-//! and each path names the very file that it named: what hands are kept for ([`WorkerKey`]) holds as well.
+//! A plan depends almost only on names in directories. The cache therefore records each directory
+//! in which resolution looked up a name, with its change time (ctime). A cached plan is valid while
+//! all of these are the same, by this argument from the root downwards: creating, removing or
+//! replacing a name changes the ctime of its directory. A program cannot set the ctime. A change
+//! within the same clock tick cannot be missed, because only directories that have not changed for
+//! a while are cached. An unchanged directory has the same inode under each name, the type of an
+//! inode never changes, and neither does the target of a symbolic link. So every lookup would
+//! return the same result, and each path names the same file. The [`WorkerKey`] is therefore valid
+//! as well.
 //!
-//! What goes around directories has its own answer. Mounts: the kernel says when any has changed, and
-//! all is forgotten. File systems whose directories do not keep times, or change elsewhere: nothing
-//! there is remembered. Content that was read is read again and compared, since a mapped file can
-//! change without its time. Globs, and what cannot be looked at: not remembered.
+//! Changes that bypass directories are handled separately. Mounts: the kernel signals every change,
+//! which clears the cache. File systems without reliable directory times, or that other hosts
+//! change: not cached. File contents: read again and compared, since a mapped file can change
+//! without a new time. Globs and unreadable paths: not cached.
 //!
-//! Not here: how a plan is made (`policy`).
-//!
-//! [`WorkerKey`]: crate::files::Key
-//!
-//! The plans that are remembered.
-//!
-//! Whether anything was mounted or unmounted.
+//! Not here: resolving a plan (`policy`).
 
 mod evidence;
 #[cfg(test)]
@@ -47,7 +42,7 @@ use crate::{
     policy::{PolicyError, PolicyPurpose, ResolveContext, resolve},
 };
 
-/// A plan, and what a hand is kept for under it, if that is known already.
+/// A plan, with the worker key if it is already known.
 #[derive(Clone, Debug)]
 pub struct Planned {
     plan: Arc<SandboxPlan>,
@@ -60,7 +55,7 @@ impl Planned {
         &self.plan
     }
 
-    /// Returns which files the plan's paths name, or looks.
+    /// Returns the worker key of the plan, and captures it if it is not known.
     pub(crate) fn key(&self) -> Arc<WorkerKey> {
         let now = || Arc::new(WorkerKey::capture(&self.plan));
         self.key.clone().unwrap_or_else(now)
@@ -73,16 +68,16 @@ impl From<Arc<SandboxPlan>> for Planned {
     }
 }
 
-/// Makes plans, and remembers the last ones. Clones share them.
+/// Resolves policies and caches the most recent plans. Clones share the cache.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PlanCache(Arc<Mutex<CacheState>>);
 
 #[derive(Debug, Default)]
 struct CacheState {
     mounts: MountMonitor,
-    /// What `mounts` told when these were made.
+    /// Mount generation in which the entries were resolved.
     mount_generation: Option<u64>,
-    /// The one that was used last is the first.
+    /// Ordered by last use; the most recent is first.
     entries: VecDeque<Arc<PlanCacheEntry>>,
 }
 
@@ -95,9 +90,9 @@ struct PlanCacheEntry {
 }
 
 impl PlanCache {
-    /// Returns the plan of a policy, if it is remembered and nothing has changed since.
+    /// Returns the cached plan of a policy, if it is still valid.
     ///
-    /// Looks at file systems of this machine only, which do not keep anybody waiting.
+    /// Accesses only local file systems, which do not block for long.
     pub(crate) fn lookup(
         &self,
         sandbox: &Sandbox,
@@ -115,9 +110,10 @@ impl PlanCache {
         None
     }
 
-    /// Returns the plan of a policy. `now` is the time of the kernel's coarse clock.
+    /// Returns the plan of a policy, cached or resolved anew. `now` is the time of the kernel's
+    /// coarse clock.
     ///
-    /// Looks at files, and blocks as long as that takes.
+    /// Accesses files, and blocks as long as that takes.
     ///
     /// # Errors
     /// Fails as [`resolve`].
@@ -158,13 +154,13 @@ impl PlanCache {
         Ok(plan)
     }
 
-    /// How many plans are remembered.
+    /// Returns the number of cached plans.
     #[cfg(test)]
     fn len(&self) -> usize {
         self.lock().entries.len()
     }
 
-    /// Does as if a mount had changed.
+    /// Simulates a changed mount.
     #[cfg(test)]
     fn simulate_mount_change(&self) {
         self.lock().mounts.bump_generation();
@@ -176,7 +172,7 @@ impl PlanCache {
 }
 
 impl CacheState {
-    /// Forgets everything if a mount has changed, or if that cannot be told.
+    /// Clears the cache if a mount has changed, or if that is unknown.
     fn check_mounts(&mut self) -> Option<u64> {
         let generation = self.mounts.generation();
         if generation.is_none() || generation != self.mount_generation {
@@ -201,13 +197,13 @@ impl CacheState {
         self.entries.retain(|entry| !Arc::ptr_eq(entry, old));
     }
 
-    /// Remembers a plan that was begun when mounts were counted like this.
+    /// Caches a plan that was resolved in this mount generation.
     fn insert(&mut self, entry: PlanCacheEntry, mount_generation: Option<u64>) {
         let generation = self.check_mounts();
         if generation.is_none() || generation != mount_generation {
             return;
         }
-        // Two who asked at the same time have made the same twice.
+        // Concurrent requests may have resolved the same plan twice.
         let is_same =
             |old: &PlanCacheEntry| old.context == entry.context && old.sandbox == entry.sandbox;
         self.entries.retain(|old| !is_same(old));
@@ -216,20 +212,20 @@ impl CacheState {
     }
 }
 
-/// Tells whether a policy is worth its memory.
+/// Returns whether a policy is small enough to be cached.
 fn is_small(sandbox: &Sandbox) -> bool {
     serde_json::to_vec(sandbox).is_ok_and(|text| text.len() <= MAX_POLICY_BYTES)
 }
 
-/// A session has a policy or two for commands, and as many for files.
+/// A session uses one or two policies for commands, and as many for files.
 const MAX_PLANS: usize = 32;
-/// The policies that clients send have some kilobytes.
+/// Policies of clients have a few kilobytes.
 const MAX_POLICY_BYTES: usize = 64 << 10;
 
-/// Counts the changes of this process's mounts, as far as they were noticed.
+/// Detects changes of this process's mounts.
 ///
-/// One call for all paths: a mount over a name does not touch the directory that the name is in, so
-/// each name that was looked for would have to be looked at again to see it.
+/// One system call covers all paths. A mount does not change the directory that contains the mount
+/// point, so without it each name would have to be checked again.
 #[derive(Debug, Default)]
 struct MountMonitor {
     table: Option<File>,
@@ -237,12 +233,11 @@ struct MountMonitor {
 }
 
 impl MountMonitor {
-    /// Returns a number that is another one if a mount has changed since the last call. `None`: it
-    /// cannot be told.
+    /// Returns a number that differs if a mount has changed since the last call. `None` if unknown.
     fn generation(&mut self) -> Option<u64> {
         let table = match &mut self.table {
             Some(table) => table,
-            // The kernel tells of changes since it was opened.
+            // The kernel reports changes since the file was opened.
             none => none.insert(File::open("/proc/self/mountinfo").ok()?),
         };
         if has_changed(table.as_fd())? {
@@ -251,14 +246,14 @@ impl MountMonitor {
         Some(self.generation)
     }
 
-    /// Does as if a mount had changed.
+    /// Simulates a changed mount.
     #[cfg(test)]
     fn bump_generation(&mut self) {
         self.generation += 1;
     }
 }
 
-/// The kernel says so once for each file that was opened.
+/// Returns whether mounts have changed. The kernel reports each change once per open file.
 fn has_changed(table: BorrowedFd<'_>) -> Option<bool> {
     let mut fds = [PollFd::from_borrowed_fd(table, PollFlags::PRI)];
     let at_once = Timespec {

@@ -1,15 +1,10 @@
-//! From a policy to a plan: what the `sandbox` object of a request comes to on this host.
+//! Resolves a policy into a plan: what the `sandbox` object of a request allows on this host.
 //!
-//! Pure: everything about the host comes through [`FileFacts`](crate::facts::Facts), and the same
-//! facts make the same plan. Invariant: a plan never allows what the policy does not; what cannot
-//! be told is treated as if it were the worst. Not here: how a plan is enforced.
+//! Pure: all facts about the host come through [`FileFacts`], and the same facts yield the same
+//! plan. Invariant: a plan never allows more than its policy. An unknown fact is resolved to the
+//! strictest case. Every input is limited, because each request may carry a new policy.
 //!
-//! The way from a policy to a plan.
-//!
-//! What a policy's relative parts relate to.
-//!
-//! How much a policy may ask for. Each request with a policy is resolved anew, so all of it is
-//! bounded.
+//! Not here: how a plan is enforced.
 
 mod access_rules;
 mod entry_targets;
@@ -47,7 +42,7 @@ use crate::{
     plan::{FileAccess, FileView, NetworkScope, PathAccess, SandboxPlan},
 };
 
-/// What nearly every program reads, where it exists: as the stock server.
+/// Paths that nearly every program reads, where they exist. The same list as the stock server.
 const MINIMAL_PATHS: [&str; 8] = [
     "/bin",
     "/sbin",
@@ -59,14 +54,13 @@ const MINIMAL_PATHS: [&str; 8] = [
     "/run/current-system/sw",
 ];
 
-/// Makes the plan of a policy.
+/// Resolves a policy into a plan.
 ///
-/// Looks at the host through `facts` only, and blocks as long as they do: globs may look at very
-/// many files.
+/// Reads the host only through `facts`, and blocks as long as they do: globs may scan many files.
 ///
 /// # Errors
-/// Refuses what cannot be resolved on this host. Nothing is left out silently, but paths that do
-/// not exist and cannot come to be.
+/// Refuses a policy that cannot be resolved on this host. Skips nothing silently, except paths that
+/// do not exist and cannot be created.
 pub fn resolve(
     sandbox: &Sandbox,
     context: &ResolveContext,
@@ -123,12 +117,12 @@ fn view(
     rules.into_view()
 }
 
-/// Puts together what the entries say about paths.
+/// Combines the entries for paths.
 ///
-/// A link that an enclosed command can replace leads where that command wants the next one to go: for
-/// its directory for temporary files, say. So nothing is allowed by such a link; what it takes away is
-/// taken away all the same. Whether a link can be replaced is told as if all links counted, so that
-/// no order of them matters.
+/// A sandboxed command can replace a link in a writable directory, and so redirect an entry of the
+/// next command's policy, for example its directory for temporary files. Therefore such a link
+/// grants nothing, but still restricts. Whether a link is replaceable is decided with all links in
+/// effect, so that their order does not matter.
 fn entry_rules(entries: Vec<(PathTrace, PathAccess)>) -> AccessRules {
     let mut all = AccessRules::default();
     for (trace, access) in &entries {
@@ -160,7 +154,7 @@ fn entry_rules(entries: Vec<(PathTrace, PathAccess)>) -> AccessRules {
     rules
 }
 
-/// Denies what globs match.
+/// Denies the matches of globs.
 fn deny_matches(
     targets: &EntryTargets,
     restrictions: &FileRestrictions<'_>,
@@ -193,44 +187,44 @@ fn deny_matches(
     Ok(())
 }
 
-/// What a policy is resolved for.
+/// Context in which a policy is resolved.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ResolveContext {
-    /// Whom it encloses.
+    /// What runs under the policy.
     pub purpose: PolicyPurpose,
-    /// The command's directory, or the server's for operations on files. Absolute.
+    /// Working directory of the command, or of the server for file operations. Absolute.
     pub cwd: PathBuf,
-    /// `TMPDIR` of the enclosed command.
+    /// `TMPDIR` of the command.
     pub tmpdir: Option<OsString>,
-    /// What is readable whatever the policy says about the directories above: the server's own
-    /// executables, without which nothing would start.
+    /// Paths that stay readable even if the policy hides a parent directory: the server's own
+    /// executables, without which no command would start.
     pub always_readable: Vec<PathBuf>,
-    /// What stays as it is whatever the policy makes writable, such as the directory of the server's
-    /// own socket: nothing is created, removed or replaced directly in these directories, and these
-    /// files are neither written nor replaced.
+    /// Paths that stay unchanged even if the policy makes them writable, such as the directory of
+    /// the server's socket: nothing is created, removed or replaced directly in these directories,
+    /// and these files are neither written nor replaced.
     pub protected: Arc<[PathBuf]>,
 }
 
-/// Whom a policy encloses.
+/// What runs under a policy.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum PolicyPurpose {
     /// A command.
     Process,
-    /// Operations on files.
+    /// File operations.
     Files,
 }
 
-/// What the policy's own members say about its surroundings.
+/// Directories that the policy names as bases of relative paths.
 #[derive(Debug)]
 struct PolicyRoots {
-    /// What relative globs relate to. Absent: nobody said.
+    /// Base of relative globs. Absent if the policy names no directory.
     cwd: Option<PathBuf>,
-    /// What project roots stand for.
+    /// Directories that `project_roots` entries refer to.
     workspace_roots: Vec<PathBuf>,
 }
 
 impl PolicyRoots {
-    /// Reads them, `policyContext` first.
+    /// Reads the directories; members of `policyContext` take precedence.
     fn of(sandbox: &Sandbox, context: &ResolveContext) -> Result<Self, PolicyError> {
         let inner = sandbox.policy_context.as_ref();
         let inner_cwd = inner.and_then(|inner| inner.cwd.as_ref());
@@ -258,7 +252,7 @@ impl PolicyRoots {
     }
 }
 
-/// Returns the path on this host that a member names.
+/// Returns the native path of a member.
 fn native(member: PolicyMember, uri: &PathUri) -> Result<PathBuf, PolicyError> {
     let path = uri
         .to_native()
@@ -269,24 +263,26 @@ fn native(member: PolicyMember, uri: &PathUri) -> Result<PathBuf, PolicyError> {
     Ok(path)
 }
 
-/// Entries of a policy. The largest that clients send have some dozens.
+/// Maximum number of entries. The largest policies of clients have some dozens.
 const MAX_ENTRIES: usize = 4096;
-/// Workspace roots. Each entry for project roots, and each of their globs, is there once per root.
+/// Maximum number of workspace roots. Every entry and glob for project roots is expanded once per
+/// root.
 const MAX_WORKSPACE_ROOTS: usize = 256;
-/// Paths and globs that the entries name, after project roots were put in: as many as entries, so
-/// that no more files are looked at than the client wrote down.
+/// Maximum number of paths and globs after the expansion of project roots. Equal to the limit on
+/// entries, so that resolution reads no more files than the client listed.
 const MAX_TARGETS: usize = MAX_ENTRIES;
-/// Distinct globs. Each is compiled, which costs far more than a path.
+/// Maximum number of distinct globs. Compiling one costs far more than a path.
 const MAX_GLOBS: usize = 256;
-/// Files that globs match: as the stock server.
+/// Maximum number of glob matches: the limit of the stock server.
 const MAX_MATCHES: usize = 8192;
-/// Names that all globs of a policy look at. A scan of this size takes about a second.
+/// Maximum number of names that the globs of a policy scan. A scan of this size takes about a
+/// second.
 const MAX_SCANNED: usize = 1_000_000;
-/// Layers, and as many forbidden names: all matches and targets, and what their metadata adds. The
-/// kernel allows 100 000 mounts in a namespace by default.
+/// Maximum number of layers, and of forbidden names: all matches and targets, plus their metadata.
+/// By default, the kernel allows 100 000 mounts per namespace.
 const MAX_LAYERS: usize = 32_768;
-/// Symbolic links on the way to one path: as the kernel.
+/// Maximum number of symbolic links on one path: the kernel's limit.
 const MAX_LINKS: usize = 40;
-/// A file of git's that names a directory: no path is longer than 4 KiB, and a little stands before
-/// and after it.
+/// Maximum size of a git file that names a directory: a path of up to 4 KiB, with a short prefix
+/// and a line end.
 const MAX_GIT_FILE_BYTES: usize = 4096 + 64;

@@ -1,4 +1,4 @@
-//! The door to everything here: from a policy of the wire to something that encloses.
+//! Entry point of this crate: prepares the sandbox of a command or an fs worker from a policy.
 
 use std::{
     ffi::OsString,
@@ -31,19 +31,19 @@ use crate::{
     },
 };
 
-/// How long it is believed that something does not work. What works is believed for good.
+/// How long a failed probe is cached. Successful probes are cached forever.
 const FAILED_PROBE_TTL: Duration = Duration::from_secs(30);
 
-/// How sandboxes are made.
+/// Configuration of sandboxes.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Settings {
-    /// Which mechanisms may be used.
+    /// Mechanisms that may be used.
     pub mechanism: Mechanism,
-    /// Whether commands get a namespace of processes.
+    /// Whether commands get their own PID namespace.
     pub processes: Processes,
 }
 
-/// Makes sandboxes. Clones share what was found out about the machine.
+/// Prepares sandboxes. Clones share the probe results and the plan cache.
 #[derive(Clone, Debug)]
 pub struct Sandboxes {
     spawner: Spawner,
@@ -60,65 +60,65 @@ struct CachedProbe {
     until: Option<Instant>,
 }
 
-/// A command that is to be enclosed.
+/// A command to be sandboxed.
 #[derive(Debug)]
 pub struct CommandRequest<'a> {
-    /// The policy.
+    /// Policy of the command.
     pub sandbox: &'a Sandbox,
-    /// Its working directory.
+    /// Working directory of the command.
     pub cwd: &'a Path,
-    /// Its environment.
+    /// Environment of the command.
     pub env: &'a [(OsString, OsString)],
-    /// The network it gets, if it is managed.
+    /// Managed network of the command, if any.
     pub managed: Option<ManagedRequest>,
 }
 
-/// A network from which only some ports lead out.
+/// Managed network: only these ports lead out of the sandbox.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ManagedRequest {
-    /// The ports.
+    /// Loopback ports that the server listens on.
     pub ports: Vec<u16>,
-    /// Unix sockets of the host stay within reach.
+    /// Unix sockets of the host stay reachable.
     pub unix: bool,
 }
 
-/// What encloses a command.
+/// Prepared sandbox of a command.
 #[derive(Debug, Default)]
 pub struct Prepared {
-    /// What the kernel is told. Absent: nothing is restricted, or a wrapper does it.
+    /// Enclosure that the server applies. Absent if nothing is restricted, or `wrapper` does it.
     pub enclosure: Option<Enclosure>,
-    /// A program that does it.
+    /// Program that applies the sandbox.
     pub wrapper: Option<BubblewrapCommand>,
-    /// Where the listening sockets of a managed network come out, once the command runs.
+    /// Socket that delivers the listening sockets of a managed network once the command runs.
     pub door: Option<OwnedFd>,
 }
 
-/// What an operation on files does.
+/// Access that a file operation requires.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Need {
-    /// It only reads.
+    /// Read access only.
     Read,
-    /// It changes something.
+    /// Write access.
     Change,
 }
 
-/// Why a command or an operation is not enclosed, and so does not run.
+/// Why a command or file operation cannot be sandboxed. It does not run in any of these cases.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SandboxError {
-    /// Caller: the policy says nothing that can be done.
+    /// Caller: the policy is invalid.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// Host: this machine does not do it.
+    /// Host: the policy cannot be enforced here.
     #[error(transparent)]
     EnforcementError(#[from] EnforcementError),
-    /// Host: there are no descriptors, or no memory.
-    #[error("cannot prepare it: {0}")]
+    /// Host: out of descriptors or memory.
+    #[error("cannot prepare the sandbox: {0}")]
     Host(#[from] io::Error),
 }
 
 impl Sandboxes {
-    /// Begins with nothing known about the machine.
+    /// Creates a factory that has not probed the host yet.
     pub fn new(spawner: Spawner, settings: Settings) -> Self {
         Self {
             spawner,
@@ -130,15 +130,15 @@ impl Sandboxes {
         }
     }
 
-    /// Keeps some files and directories as they are, whatever a policy makes writable: nothing is
-    /// created, removed or replaced directly in these directories.
+    /// Protects files and directories regardless of a policy: nothing is created, removed or
+    /// replaced directly in these directories.
     #[must_use]
     pub fn protecting(self, paths: Vec<PathBuf>) -> Self {
         let protected = paths.into();
         Self { protected, ..self }
     }
 
-    /// Tells what this machine can enforce. The first call finds out.
+    /// Returns what this host can enforce. The first call probes it.
     pub async fn abilities(&self) -> Arc<Abilities> {
         let mut probed = self.probed.lock().await;
         if let Some(known) = &*probed
@@ -161,10 +161,10 @@ impl Sandboxes {
         abilities
     }
 
-    /// Prepares what encloses a command.
+    /// Prepares the sandbox of a command.
     ///
     /// # Errors
-    /// Fails if the policy is broken or cannot be enforced here. Nothing is weakened.
+    /// Fails if the policy is invalid or cannot be enforced here. Policies are never weakened.
     pub async fn prepare(&self, request: CommandRequest<'_>) -> Result<Prepared, SandboxError> {
         let tmpdir = request.env.iter().find(|(name, _)| name == "TMPDIR");
         let context = ResolveContext {
@@ -174,7 +174,7 @@ impl Sandboxes {
             always_readable: Vec::new(),
             protected: Arc::clone(&self.protected),
         };
-        let planned = self.planned(request.sandbox, context).await?;
+        let planned = self.plan_for(request.sandbox, context).await?;
         let abilities = self.abilities().await;
         let (handoff, door) = match request.managed {
             Some(ManagedRequest { ports, unix }) => {
@@ -220,10 +220,10 @@ impl Sandboxes {
         })
     }
 
-    /// Tells what an operation on files may use. `None`: nothing restricts it.
+    /// Returns the plan for a file operation. `None` if nothing restricts it.
     ///
     /// # Errors
-    /// Fails if the policy is broken.
+    /// Fails if the policy is invalid.
     pub async fn plan_for_files(
         &self,
         sandbox: &Sandbox,
@@ -239,17 +239,17 @@ impl Sandboxes {
         }
         let context = ResolveContext {
             purpose: PolicyPurpose::Files,
-            // Nothing that is resolved for files relates to it.
+            // Not used: relative entries require a `cwd` in the policy.
             cwd: PathBuf::from("/"),
             tmpdir: None,
             always_readable: Vec::new(),
             protected: Arc::clone(&self.protected),
         };
-        let planned = self.planned(sandbox, context).await.map_err(refused)?;
+        let planned = self.plan_for(sandbox, context).await.map_err(refused)?;
         Ok(Some(planned))
     }
 
-    /// Makes what encloses a helper for files.
+    /// Prepares the enclosure of an fs worker.
     ///
     /// # Errors
     /// Fails if the plan cannot be enforced here.
@@ -262,7 +262,7 @@ impl Sandboxes {
             plan,
             subject: SandboxSubject::FsWorker,
             mechanism: match self.settings.mechanism {
-                // Which starts no helpers.
+                // Bubblewrap cannot run fs workers.
                 Mechanism::Bubblewrap => Mechanism::Cheapest,
                 mechanism @ (Mechanism::Cheapest | Mechanism::Landlock | Mechanism::Namespaces) => {
                     mechanism
@@ -276,15 +276,16 @@ impl Sandboxes {
             Enforcement::Kernel(enclosure) => Ok(enclosure),
             Enforcement::Unrestricted => Ok(Enclosure::default()),
             Enforcement::Bubblewrap(_) => Err(EnforcementError::Unenforceable(
-                "bubblewrap starts no helpers for files".to_owned(),
+                "bubblewrap cannot run fs workers".to_owned(),
             )
             .into()),
         }
     }
 
-    /// Resolves a policy, or remembers what it came to. Resolving looks at paths that may be anywhere, on
-    /// a thread that may block; what is remembered is checked at once. Globs are not remembered.
-    async fn planned(
+    /// Resolves a policy, or returns its cached plan. Resolution may access any file system, so it
+    /// runs on the blocking pool. Validating a cached plan is fast and runs here. Policies with
+    /// globs are never cached.
+    async fn plan_for(
         &self,
         sandbox: &Sandbox,
         context: ResolveContext,
@@ -307,7 +308,7 @@ impl Sandboxes {
         }
     }
 
-    /// Tells whether commands can have a network of their own, with ports that lead out.
+    /// Returns whether commands can have a managed network.
     pub async fn can_manage_networks(&self) -> bool {
         let abilities = self.abilities().await;
         let namespaces = abilities.namespaces.works() || abilities.privileged_namespaces.works();

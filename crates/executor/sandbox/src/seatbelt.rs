@@ -1,8 +1,7 @@
-//! The same plans for macOS: the text of a Seatbelt profile, and the command that applies it.
+//! Seatbelt profiles for macOS: the text of a profile, and the command that applies it.
 //!
-//! Of several rules that match, Seatbelt takes the last; so the layers of a view, those above before
-//! those below, become rules in their own order. It has not run on a Mac yet: the text is tested
-//! here, and what the kernel makes of it is not.
+//! The last matching rule of a profile applies, so layers become rules in their own order, parents
+//! before children. Not yet run on macOS: tests check only the text.
 
 use std::{
     collections::BTreeSet,
@@ -15,14 +14,14 @@ use crate::plan::{FileAccess, FileView, NetworkScope, PathAccess, PathKind, Sand
 #[cfg(test)]
 mod tests;
 
-/// Applies a profile and becomes the command.
+/// Program that applies a profile and then executes the command.
 const SANDBOX_EXEC: &str = "/usr/bin/sandbox-exec";
 
-/// What looking at a file and running it takes.
+/// Operations for reading and executing a file.
 const READ_OPERATIONS: &str = "file-read* file-map-executable process-exec*";
 
-/// What commands need beside files: to start others and govern those, facts about the machine, the
-/// account's name, terminals of their own, and semaphores that several languages build upon.
+/// Permissions that commands need beside files: child processes, system information, account names,
+/// terminals, and semaphores that several language runtimes use.
 const BASE_RULES: &str = r#"(allow process-fork)
 (allow process-info* (target same-sandbox))
 (allow signal (target same-sandbox))
@@ -34,7 +33,7 @@ const BASE_RULES: &str = r#"(allow process-fork)
 (allow pseudo-tty)
 "#;
 
-/// What starts any program, where nothing is there that the plan does not name.
+/// Paths that every program needs to start, for plans with a hidden base.
 const LOADER_PATHS: &str = r#"  (literal "/")
   (subpath "/System/Library")
   (subpath "/System/Volumes/Preboot/Cryptexes")
@@ -42,7 +41,7 @@ const LOADER_PATHS: &str = r#"  (literal "/")
   (subpath "/private/var/db/dyld"))
 "#;
 
-/// Devices that hold nothing.
+/// Devices without persistent data.
 const DEVICE_RULES: &str = r#"(allow file-read* file-write* file-ioctl
   (literal "/dev/null")
   (literal "/dev/zero")
@@ -54,7 +53,8 @@ const DEVICE_RULES: &str = r#"(allow file-read* file-write* file-ioctl
   (regex #"^/dev/ttys[0-9]+$"))
 "#;
 
-/// What the host's network takes beside sockets: names, and what certificates are trusted.
+/// Permissions that the host's network needs beside sockets: name resolution and trusted
+/// certificates.
 const NETWORK_RULES: &str = r#"(allow network*)
 (allow system-socket)
 (allow mach-lookup
@@ -69,7 +69,7 @@ const NETWORK_RULES: &str = r#"(allow network*)
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SeatbeltError {
-    /// Host: a profile is text, and so are all names of macOS; this path is not.
+    /// Host: profiles and file names of macOS are UTF-8, but this path is not.
     #[error("path {0:?} is not UTF-8 and cannot be written into a profile")]
     NotText(PathBuf),
 }
@@ -77,7 +77,7 @@ pub enum SeatbeltError {
 /// Returns the profile of a plan.
 ///
 /// # Errors
-/// Fails if a path of the plan cannot be written down.
+/// Fails if a path of the plan is not UTF-8.
 pub fn profile(plan: &SandboxPlan) -> Result<String, SeatbeltError> {
     let mut text = String::from("(version 1)\n");
     match &plan.files {
@@ -100,7 +100,7 @@ pub fn profile(plan: &SandboxPlan) -> Result<String, SeatbeltError> {
     Ok(text)
 }
 
-/// Returns the command that runs another under a profile.
+/// Returns the command line that runs a command under a profile.
 pub fn command<A: AsRef<OsStr>>(profile: &str, argv: impl IntoIterator<Item = A>) -> Vec<OsString> {
     let launch = [SANDBOX_EXEC, "-p", profile, "--"].map(OsString::from);
     let argv = argv.into_iter().map(|arg| arg.as_ref().to_owned());
@@ -156,8 +156,8 @@ fn push_view(text: &mut String, view: &FileView) -> Result<(), SeatbeltError> {
             &format!("(deny file-write* (literal {path}) (subpath {path}))"),
         );
     }
-    // Rules are about names. A directory above must keep its own, or what is below would have one
-    // that no rule is about.
+    // Rules match names. Parent directories must not be renamed, or a protected path would get a
+    // name that no rule matches.
     for path in pinned_directories(view) {
         let path = quote(path)?;
         push_line(text, &format!("(deny file-write-unlink (literal {path}))"));
@@ -165,7 +165,7 @@ fn push_view(text: &mut String, view: &FileView) -> Result<(), SeatbeltError> {
     Ok(())
 }
 
-/// Returns the directories on the way to layers that are not there otherwise.
+/// Returns the directories on the way to layers that are not visible otherwise.
 fn traversed_directories(view: &FileView) -> BTreeSet<&Path> {
     let layers = view.layers.iter().map(|layer| layer.path.as_path());
     let links = view.links.iter().map(|(link, _)| link.as_path());
@@ -176,7 +176,7 @@ fn traversed_directories(view: &FileView) -> BTreeSet<&Path> {
         .collect()
 }
 
-/// Returns the writable directories above something that is not writable.
+/// Returns the writable directories above a path that is not writable.
 fn pinned_directories(view: &FileView) -> BTreeSet<&Path> {
     let layers = view.layers.iter();
     let narrower = layers
@@ -190,7 +190,7 @@ fn pinned_directories(view: &FileView) -> BTreeSet<&Path> {
         .collect()
 }
 
-/// Returns a path as a string of the profile's language.
+/// Quotes a path as a string literal of the profile language.
 fn quote(path: &Path) -> Result<String, SeatbeltError> {
     let text = path.to_str();
     let text = text.ok_or_else(|| SeatbeltError::NotText(path.to_owned()))?;

@@ -1,9 +1,7 @@
-//! Filters of system calls: which are refused, and why.
+//! Seccomp filters: which system calls are refused, and why.
 //!
-//! Everything that is not named is allowed: what a command may reach is decided by namespaces, mounts
-//! and Landlock; a filter refuses what they cannot. Not here: applying a filter (`exec-process`).
-//!
-//! The rules, each with its reason.
+//! Calls are allowed by default. Namespaces, mounts and Landlock decide what a command can reach;
+//! the filter refuses what they cannot control. Not here: applying a filter between clone and exec.
 
 mod assembler;
 #[cfg(test)]
@@ -13,36 +11,35 @@ use exec_spawn::enclosure::Instruction;
 
 use self::assembler::{ArgumentCheck, FilterRule, FilterVerdict, assemble};
 
-/// What a filter is for.
+/// Parameters of a filter.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct FilterSpec {
-    /// Which sockets there are.
+    /// Sockets that can be created.
     pub sockets: SocketAccess,
-    /// The host's files and queues are the command's, too, because it has no namespaces for them:
-    /// nothing about a file may be changed that Landlock does not look at, and nothing be reached that has
-    /// a key instead of a path.
+    /// The command shares files and System V IPC with the host. Refuses attribute changes, which
+    /// Landlock does not control, and IPC objects that have a key instead of a path.
     pub shares_host_files: bool,
-    /// The host's processes can be named: none may be slowed down or limited.
+    /// The command can see the host's processes. Refuses changes of their limits and priorities.
     pub shares_host_processes: bool,
-    /// Calls that make something are the broker's.
+    /// A broker performs calls that create files.
     pub brokered: bool,
 }
 
-/// Which sockets there are.
+/// Sockets that can be created.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum SocketAccess {
-    /// Those of the host's network.
+    /// Sockets of the host's network.
     Host,
-    /// Connected pairs only.
+    /// Only connected unix socket pairs.
     Pairs,
-    /// Internet sockets, in a network of the command's own.
+    /// Internet sockets, in the command's own network namespace.
     Internet {
-        /// Unix sockets, too.
+        /// Also unix sockets.
         unix: bool,
     },
 }
 
-/// Makes the program of a filter.
+/// Builds the BPF program of a filter.
 pub fn build_filter(filter: FilterSpec) -> Vec<Instruction> {
     let mut rules = Vec::new();
     add_base_rules(&mut rules);
@@ -60,7 +57,7 @@ pub fn build_filter(filter: FilterSpec) -> Vec<Instruction> {
     assemble(&rules)
 }
 
-/// Every namespace that can be asked for.
+/// Flags of all namespaces.
 const NEW_NAMESPACES: u32 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWUTS
@@ -70,33 +67,33 @@ const NEW_NAMESPACES: u32 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWNET)
     .cast_unsigned()
     | NEW_TIME;
-/// `CLONE_NEWTIME`, for `unshare` only: in `clone` the bit is part of the signal.
+/// `CLONE_NEWTIME`, only for `unshare`: in `clone` this bit is part of the signal number.
 const NEW_TIME: u32 = 0x80;
 
 fn add_base_rules(rules: &mut Vec<FilterRule>) {
     let refused = [
-        // Other processes' memory and descriptors: theirs may lead out.
+        // Memory and descriptors of other processes, which may be less restricted.
         libc::SYS_ptrace,
         libc::SYS_process_vm_readv,
         libc::SYS_process_vm_writev,
         libc::SYS_process_madvise,
         libc::SYS_pidfd_getfd,
         libc::SYS_kcmp,
-        // Calls that no filter sees.
+        // Operations that bypass the filter.
         libc::SYS_io_uring_setup,
         libc::SYS_io_uring_enter,
         libc::SYS_io_uring_register,
-        // Kernel interfaces with a history of holes and no use in a build.
+        // Kernel interfaces with a history of vulnerabilities and no use in builds.
         libc::SYS_bpf,
         libc::SYS_userfaultfd,
         libc::SYS_perf_event_open,
-        // Keyrings are the account's, not the sandbox's.
+        // Keyrings belong to the account, not to the sandbox.
         libc::SYS_keyctl,
         libc::SYS_add_key,
         libc::SYS_request_key,
-        // Files by number instead of by path.
+        // Opens files by handle instead of path.
         libc::SYS_open_by_handle_at,
-        // The view of the files.
+        // Calls that change mounts or the root.
         libc::SYS_mount,
         libc::SYS_umount2,
         libc::SYS_pivot_root,
@@ -109,7 +106,7 @@ fn add_base_rules(rules: &mut Vec<FilterRule>) {
         libc::SYS_open_tree,
         libc::SYS_mount_setattr,
         libc::SYS_setns,
-        // The machine. Capabilities forbid these already.
+        // Calls that change the machine. Missing capabilities forbid these already.
         libc::SYS_kexec_load,
         libc::SYS_kexec_file_load,
         libc::SYS_init_module,
@@ -132,31 +129,32 @@ fn add_base_rules(rules: &mut Vec<FilterRule>) {
     rules.extend(NEWER_CALLS.map(|call| refuse(call, Vec::new())));
     #[cfg(target_arch = "x86_64")]
     rules.extend([libc::SYS_iopl, libc::SYS_ioperm].map(|call| refuse(call, Vec::new())));
-    // New namespaces: with one of users comes every capability inside it.
+    // A new user namespace grants every capability inside it.
     let any = |argument, mask| vec![ArgumentCheck::AnyBit { argument, mask }];
     rules.push(refuse(libc::SYS_unshare, any(0, NEW_NAMESPACES)));
     rules.push(refuse(libc::SYS_clone, any(0, NEW_NAMESPACES & !NEW_TIME)));
-    // Its flags are in memory, where a filter does not see them. Libraries then use `clone`.
+    // The flags are in memory, which a filter cannot read. Libraries fall back to `clone`.
     rules.push(FilterRule {
         call: libc::SYS_clone3,
         checks: Vec::new(),
         verdict: FilterVerdict::Fail(libc::ENOSYS),
     });
-    // Typing into a terminal on somebody's behalf.
+    // Injects input into a terminal.
     for request in [TIOCSTI, TIOCLINUX] {
         rules.push(refuse(libc::SYS_ioctl, vec![equals(1, u32::MAX, request)]));
     }
 }
 
-/// `open_tree_attr` (Linux 6.15) changes mounts like `mount_setattr`, and `listns` (6.19) names
-/// namespaces of others: the same on every architecture. The other calls from `statmount` (457) to
-/// `file_setattr` (469) stay allowed: they read what `/proc` shows as well, act on the caller alone
-/// (`lsm_set_self_attr`, `mseal`), or change attributes, which mounts or [`NEWER_ATTRIBUTES`] govern.
+/// `open_tree_attr` (Linux 6.15) changes mounts like `mount_setattr`, and `listns` (6.19) lists
+/// namespaces of other processes. The numbers are the same on every architecture. The other calls
+/// from `statmount` (457) to `file_setattr` (469) stay allowed: they return what `/proc` also
+/// shows, affect only the caller (`lsm_set_self_attr`, `mseal`), or change attributes, which mounts
+/// or [`NEWER_ATTRIBUTES`] control.
 const NEWER_CALLS: [i64; 2] = [467, 470];
 
 const TIOCSTI: u32 = 0x5412;
 const TIOCLINUX: u32 = 0x541c;
-/// The type of a socket without its flags.
+/// Mask of the socket type without its flags.
 const SOCKET_TYPE: u32 = 0xf;
 const UNIX: u32 = libc::AF_UNIX.cast_unsigned();
 const INTERNET: [u32; 2] = [
@@ -169,7 +167,8 @@ fn add_socket_rules(sockets: SocketAccess, rules: &mut Vec<FilterRule>) {
     let pairs = |rules: &mut Vec<FilterRule>| {
         for call in [libc::SYS_socket, libc::SYS_socketpair] {
             rules.push(refuse(call, vec![differs(0, u32::MAX, UNIX)]));
-            // A datagram can be sent to any socket of the host's, also from one of a pair.
+            // A datagram socket can send to any unix socket of the host, even if it is one of a
+            // pair.
             for kind in [libc::SOCK_DGRAM, libc::SOCK_RAW] {
                 rules.push(refuse(
                     call,
@@ -193,13 +192,15 @@ fn add_socket_rules(sockets: SocketAccess, rules: &mut Vec<FilterRule>) {
             rules.push(refuse(libc::SYS_sendto, has_address));
         }
         SocketAccess::Host => {
-            // What is left has no use for an account without capabilities, but a history of holes.
+            // The other families are useless without capabilities and have a history of
+            // vulnerabilities.
             let mut others = vec![differs(0, u32::MAX, UNIX), differs(0, u32::MAX, NETLINK)];
             others.extend(INTERNET.map(|family| differs(0, u32::MAX, family)));
             rules.push(refuse(libc::SYS_socket, others));
             rules.push(refuse(
                 libc::SYS_socket,
-                // Routes and addresses may be read; the rest of netlink configures the host.
+                // Reading routes and addresses is allowed; other netlink protocols configure the
+                // host.
                 vec![equals(0, u32::MAX, NETLINK), differs(2, u32::MAX, 0)],
             ));
             let raw = libc::SOCK_RAW.cast_unsigned();
@@ -235,11 +236,12 @@ fn add_socket_rules(sockets: SocketAccess, rules: &mut Vec<FilterRule>) {
     }
 }
 
-/// `fchmodat2`, `setxattrat`, `removexattrat` and `file_setattr`: the same on every architecture.
+/// `fchmodat2`, `setxattrat`, `removexattrat` and `file_setattr`. The numbers are the same on every
+/// architecture.
 const NEWER_ATTRIBUTES: [i64; 4] = [452, 463, 466, 469];
-/// Requests that change a file through a descriptor that only reads: `FS_IOC_SETFLAGS`,
-/// `FS_IOC_SETVERSION`, `FS_IOC_FSSETXATTR`, `FS_IOC_ENABLE_VERITY`, and those that set an encryption
-/// policy or its keys.
+/// Requests that change a file through a read-only descriptor: `FS_IOC_SETFLAGS`,
+/// `FS_IOC_SETVERSION`, `FS_IOC_FSSETXATTR`, `FS_IOC_ENABLE_VERITY`, and those for encryption
+/// policies and keys.
 const SETTING_REQUESTS: [u32; 8] = [
     0x4008_6602,
     0x4008_7602,
@@ -250,10 +252,11 @@ const SETTING_REQUESTS: [u32; 8] = [
     0xc040_6618,
     0xc040_6619,
 ];
-/// The kind of every request of btrfs: it has subvolumes made and removed.
+/// Type of all btrfs requests, which can create and remove subvolumes.
 const BTRFS_REQUESTS: u32 = 0x9400;
 const REQUEST_TYPE: u32 = 0xff00;
-/// Those that every file system has: `FICLONE`, `FICLONERANGE` and `FIDEDUPERANGE`.
+/// Requests with this type that every file system supports: `FICLONE`, `FICLONERANGE` and
+/// `FIDEDUPERANGE`.
 const CLONE_REQUESTS: [u32; 3] = [0x4004_9409, 0x4020_940d, 0xc018_9436];
 
 fn add_attribute_rules(rules: &mut Vec<FilterRule>) {
@@ -282,7 +285,7 @@ fn add_attribute_rules(rules: &mut Vec<FilterRule>) {
     #[cfg(not(target_arch = "x86_64"))]
     let older = [];
     let calls = everywhere.into_iter().chain(older).chain(NEWER_ATTRIBUTES);
-    // As on a read-only mount, which this stands for.
+    // The filter replaces a read-only mount, so it returns the same error.
     let read_only = FilterVerdict::Fail(libc::EROFS);
     rules.extend(calls.map(|call| FilterRule {
         call,
@@ -300,12 +303,12 @@ fn add_attribute_rules(rules: &mut Vec<FilterRule>) {
     }));
 }
 
-/// The argument that says to whom a priority belongs: all processes of the account.
+/// `PRIO_USER` and `IOPRIO_WHO_USER`: all processes of the account.
 const WHO_USER: u32 = 2;
 const IO_WHO_USER: u32 = 3;
 
 fn add_process_rules(rules: &mut Vec<FilterRule>) {
-    // Limits and priorities of other processes, the server's among them. Zero means the caller itself.
+    // Limits and priorities of other processes, including the server. Zero is the caller itself.
     let names_another = |argument| differs(argument, u32::MAX, 0);
     rules.push(refuse(
         libc::SYS_prlimit64,
@@ -330,7 +333,7 @@ fn add_process_rules(rules: &mut Vec<FilterRule>) {
     rules.push(refuse(libc::SYS_process_mrelease, Vec::new()));
 }
 
-/// Memory, queues and semaphores of the host, which have keys instead of paths.
+/// Shared memory, queues and semaphores of the host, which have keys instead of paths.
 fn add_ipc_rules(rules: &mut Vec<FilterRule>) {
     let by_key = [
         libc::SYS_shmget,
@@ -360,12 +363,14 @@ fn add_broker_rules(rules: &mut Vec<FilterRule>) {
         let mask = libc::O_CREAT.cast_unsigned();
         vec![ArgumentCheck::AnyBit { argument, mask }]
     };
-    // Subvolumes are made by a request that no domain looks at. Sharing the content of files is not.
+    // Creating a subvolume is a request that Landlock does not control. Cloning file contents stays
+    // allowed.
     let mut subvolumes = vec![equals(1, REQUEST_TYPE, BTRFS_REQUESTS)];
     subvolumes.extend(CLONE_REQUESTS.map(|request| differs(1, u32::MAX, request)));
     rules.push(refuse(libc::SYS_ioctl, subvolumes));
     rules.push(notify(libc::SYS_openat, creates(2)));
-    // A socket that is bound to a path is a name, too. Where sockets cannot be bound, they still cannot.
+    // Binding a socket to a path creates a name. Where the sandbox denies binding, the broker does
+    // as well.
     rules.push(notify(libc::SYS_bind, Vec::new()));
     let calls = [
         libc::SYS_openat2,

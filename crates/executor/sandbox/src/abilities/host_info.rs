@@ -1,32 +1,32 @@
-//! What the host says of itself: settings that explain why something does not work.
+//! Reads the host settings that explain why a mechanism does not work.
 
 use std::{fs, path::Path};
 
 use serde::Serialize;
 
-/// What the host says of itself.
+/// Host settings that matter for sandboxes.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Host {
-    /// The kernel's release.
+    /// Kernel release.
     pub kernel: String,
-    /// The account's number.
+    /// Effective user id of the server.
     pub account: u32,
     /// `user.max_user_namespaces`.
     pub max_user_namespaces: Option<u64>,
-    /// `kernel.unprivileged_userns_clone`, on Debian's kernels.
+    /// `kernel.unprivileged_userns_clone`, on Debian kernels.
     pub unprivileged_userns_clone: Option<u64>,
-    /// `kernel.apparmor_restrict_unprivileged_userns`, on Ubuntu's.
+    /// `kernel.apparmor_restrict_unprivileged_userns`, on Ubuntu kernels.
     pub apparmor_restrict_unprivileged_userns: Option<u64>,
-    /// Security modules of the kernel that are switched on. Empty: it does not say.
+    /// Active Linux security modules. Empty if the kernel does not list them.
     pub security_modules: Vec<String>,
-    /// Actions that seccomp filters can take.
+    /// Actions that seccomp filters support.
     pub seccomp_actions: Vec<String>,
     /// The server itself runs under a seccomp filter.
     pub under_a_filter: bool,
-    /// Signs of a container.
+    /// Container runtime, as far as it can be detected.
     pub container: Option<String>,
-    /// Control groups.
+    /// Control group support.
     pub cgroups: Cgroups,
 }
 
@@ -34,18 +34,18 @@ pub struct Host {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Cgroups {
-    /// None are mounted.
+    /// No control groups are mounted.
     None,
-    /// Those of the first version only.
+    /// Only cgroup v1 is mounted.
     First,
-    /// The unified hierarchy, which the account may not change.
+    /// cgroup v2, not writable by this account.
     Unified,
-    /// The unified hierarchy, in which the account may make groups.
+    /// cgroup v2, writable by this account.
     Writable,
 }
 
 impl Host {
-    /// Reads what the host says.
+    /// Reads the settings of this host.
     pub fn read() -> Self {
         let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse().ok();
         let words = |path: &str| {
@@ -92,7 +92,7 @@ fn container() -> Option<String> {
     if let Some((_, name)) = found {
         return Some((*name).to_owned());
     }
-    // systemd writes there what it runs in.
+    // systemd writes the container manager's name to this file.
     let name = fs::read_to_string("/run/systemd/container").ok()?;
     Some(name.trim().chars().take(40).collect())
 }

@@ -1,5 +1,6 @@
-//! What would enforce each kind of policy: asked of the code that does it, with plans like those
-//! that policies come to.
+//! Reports which mechanism would enforce each kind of policy.
+//!
+//! Runs the real selection code with an example plan for each kind of policy.
 
 use std::fs::File;
 
@@ -17,22 +18,22 @@ use crate::{
     },
 };
 
-/// What would enforce one kind of policy.
+/// Mechanism that would enforce one kind of policy.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Outlook {
-    /// The kind of policy.
+    /// Kind of policy.
     pub policy: &'static str,
-    /// What would enforce it: `landlock`, `namespaces` or `bubblewrap`. Absent: it would be
-    /// refused.
+    /// Mechanism that would enforce it: `landlock`, `namespaces` or `bubblewrap`. Absent if the
+    /// policy would be refused.
     pub mechanism: Option<&'static str>,
-    /// Why it would be refused.
+    /// Reason for the refusal.
     pub reason: Option<String>,
 }
 
-/// Tells what would enforce each kind of policy on a machine that can do this.
+/// Returns which mechanism would enforce each kind of policy on a host with these abilities.
 ///
-/// Nothing runs and nothing of the files is looked at; Landlock rulesets are made and dropped.
+/// Starts no process and reads no files. Landlock rulesets are created and dropped.
 pub fn outlook(abilities: &Abilities, mechanism: Mechanism, processes: Processes) -> Vec<Outlook> {
     EXAMPLES
         .iter()
@@ -47,13 +48,13 @@ pub fn outlook(abilities: &Abilities, mechanism: Mechanism, processes: Processes
         .collect()
 }
 
-/// A plan like those of one kind of policy.
+/// Example plan for one kind of policy.
 struct ExamplePolicy {
     name: &'static str,
     view: fn() -> FileView,
     network: NetworkScope,
     subject: SandboxSubject,
-    /// The ports of its network, if that is managed.
+    /// Ports of the managed network. Empty if the network is not managed.
     ports: &'static [u16],
 }
 
@@ -94,7 +95,7 @@ impl ExamplePolicy {
         processes: Processes,
     ) -> Result<&'static str, String> {
         let mechanism = match (mechanism, self.subject) {
-            // Which starts no helpers, so that they are left to the others.
+            // Bubblewrap cannot run fs workers, so they use the other mechanisms.
             (Mechanism::Bubblewrap, SandboxSubject::FsWorker) => Mechanism::Cheapest,
             (mechanism, _) => mechanism,
         };
@@ -102,7 +103,7 @@ impl ExamplePolicy {
             [] => None,
             ports => Some(ListenerHandoff {
                 ports: ports.to_vec(),
-                // Nothing goes through it: nothing is started.
+                // Placeholder: no process is started, so the socket is never used.
                 socket: File::open("/dev/null")
                     .map_err(|error| format!("cannot open /dev/null: {error}"))?
                     .into(),
@@ -156,7 +157,7 @@ fn read_only() -> FileView {
     view(PathAccess::Read, &[])
 }
 
-/// One protected name is there, and one is not.
+/// One protected name exists and one does not.
 fn workspace_write() -> FileView {
     let layers = [
         ("/tmp", PathAccess::Write),
@@ -188,7 +189,8 @@ mod tests {
     use super::*;
     use crate::abilities::{Ability, Cgroups, Host};
 
-    /// Without Landlock, because a made-up version of it would be asked of the kernel.
+    /// Without Landlock, because selection would ask the kernel for a ruleset of the made-up
+    /// version.
     fn machine() -> Abilities {
         let none = || Ability::Fails("made up".to_owned());
         Abilities {

@@ -1,4 +1,4 @@
-//! A tree of files in memory, for tests and for fuzzing.
+//! File tree in memory, for tests and fuzzing.
 
 use std::{
     collections::BTreeMap,
@@ -7,7 +7,7 @@ use std::{
 
 use super::{FileFacts, ListError, ListedEntry, ListedKind, PathState};
 
-/// A tree in memory. There is always a root.
+/// File tree in memory. The root always exists.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryTree {
     nodes: BTreeMap<PathBuf, TreeNode>,
@@ -23,9 +23,9 @@ enum TreeNode {
 }
 
 impl MemoryTree {
-    /// Makes a tree from lines: `/a/` is a directory, `/a -> b` a link, `/a = text` a file that
-    /// holds the text, `/a !` a directory that cannot be searched, and `/a` an empty file.
-    /// Directories above are made, too.
+    /// Builds a tree from lines: `/a/` is a directory, `/a -> b` a link, `/a = text` a file with
+    /// this content, `/a !` an unsearchable directory, and `/a` an empty file. Parent directories
+    /// are created.
     pub fn of(lines: &str) -> Self {
         let mut tree = Self::default();
         for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
@@ -44,7 +44,7 @@ impl MemoryTree {
         tree
     }
 
-    /// Returns every path but the root.
+    /// Returns every path except the root.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.nodes.keys().map(PathBuf::as_path)
     }
@@ -58,7 +58,7 @@ impl MemoryTree {
                 .or_insert(TreeNode::Directory);
             assert!(
                 matches!(kept, TreeNode::Directory | TreeNode::Unsearchable),
-                "{path:?} is below no directory"
+                "{path:?} is not below a directory"
             );
         }
         if path != ROOT && !path.as_os_str().is_empty() {

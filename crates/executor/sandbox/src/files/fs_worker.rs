@@ -1,6 +1,4 @@
-//! One hand, as the server sees it.
-//!
-//! The server's end of the socket to a hand.
+//! The server's handle to one fs worker: its process and the socket to it.
 
 use std::{
     fs::File,
@@ -25,7 +23,7 @@ use super::{
     worker_request::Reply,
 };
 
-/// A process that does what it is asked, enclosed. It is killed when this is dropped.
+/// Sandboxed worker process. Dropping it kills the process.
 #[derive(Debug)]
 pub(super) struct FsWorker {
     channel: WorkerChannel,
@@ -34,7 +32,7 @@ pub(super) struct FsWorker {
 }
 
 impl FsWorker {
-    /// Starts one, and waits until it is enclosed.
+    /// Starts a worker and waits until it has entered its sandbox.
     pub(super) async fn start(spawner: &Spawner, enclosure: Enclosure) -> Result<Self, FileError> {
         let start = async {
             let failed = |error: &dyn std::error::Error| start_failed(&error.to_string());
@@ -55,10 +53,11 @@ impl FsWorker {
         };
         timeout(START_TIMEOUT, start)
             .await
-            .unwrap_or_else(|_| Err(start_failed("it took too long")))
+            .unwrap_or_else(|_| Err(start_failed("timed out")))
     }
 
-    /// Asks it for something. If the future is dropped, the hand is of no further use.
+    /// Sends a request and waits for the answer. If the future is dropped, the worker must not be
+    /// used again.
     pub(super) async fn exchange(
         &mut self,
         text: &[u8],
@@ -67,23 +66,23 @@ impl FsWorker {
         self.channel.exchange(text, data, &[]).await
     }
 
-    /// Waits for what it tells without being asked again. Cancelling loses nothing.
+    /// Waits for the next frame of a watch. Cancel safe.
     pub(super) async fn next_frame(&mut self) -> io::Result<WorkerFrame> {
         self.channel.next_frame().await
     }
 
-    /// Tells for how long it has been there.
+    /// Returns the time since the start.
     pub(super) fn age(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// Returns the operating system's number for it.
+    /// Returns the process id.
     pub(super) fn pid(&self) -> u32 {
         self.child.pid()
     }
 }
 
-/// Says that a hand is gone, and with it the answer.
+/// Describes the loss of a worker.
 pub(super) fn worker_lost(error: ExchangeError) -> FileError {
     let (ExchangeError::Unsent(source) | ExchangeError::Unanswered(source)) = error;
     if source.kind() == io::ErrorKind::InvalidData {
@@ -96,7 +95,7 @@ fn start_failed(why: &str) -> FileError {
     FileError::Host(format!("fs worker could not be started: {why}"))
 }
 
-/// Nothing of the server's environment reaches a hand.
+/// Passes no environment variable of the server to the worker.
 fn worker_spec(socket: OwnedFd) -> io::Result<Spec> {
     let null = File::options().read(true).write(true).open("/dev/null")?;
     let duplicate = || null.as_fd().try_clone_to_owned();
@@ -118,7 +117,7 @@ fn worker_spec(socket: OwnedFd) -> io::Result<Spec> {
     })
 }
 
-/// How long a hand may take to be enclosed; on a busy machine it takes milliseconds.
+/// Timeout for start and sandbox setup, which take milliseconds even on a busy host.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The server's end of the socket.
@@ -129,23 +128,23 @@ pub(super) struct WorkerChannel {
     busy_poll: Duration,
 }
 
-/// How long an answer is looked for before the thread waits for it: most come sooner than a core wakes
-/// up. With one core there is nobody to answer meanwhile.
+/// Busy-poll time before the thread sleeps: most answers arrive sooner than a sleeping core wakes
+/// up. Not used on a single core, where the worker could not run meanwhile.
 const BUSY_POLL: Duration = Duration::from_micros(80);
 
-/// Why nothing was answered.
+/// Failure of an exchange.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ExchangeError {
-    /// The other end was gone before it got anything.
-    #[error("nothing was sent")]
+    /// The worker was gone before it received any byte.
+    #[error("request was not sent")]
     Unsent(#[source] io::Error),
-    /// The other end may have got it, and done it.
-    #[error("nothing was answered")]
+    /// The worker may have received and performed the request.
+    #[error("request was not answered")]
     Unanswered(#[source] io::Error),
 }
 
 impl WorkerChannel {
-    /// Makes one, and the hand's end of it.
+    /// Creates the channel and the worker's end of the socket.
     pub(super) fn pair() -> io::Result<(Self, unix::net::UnixStream)> {
         let (server_end, worker_end) = unix::net::UnixStream::pair()?;
         server_end.set_nonblocking(true)?;
@@ -158,7 +157,8 @@ impl WorkerChannel {
         Ok((channel, worker_end))
     }
 
-    /// Asks, and waits for the answer. If it is dropped in between, the channel is of no further use.
+    /// Sends a request and waits for the answer. If the future is dropped, the channel must not be
+    /// used again.
     pub(super) async fn exchange(
         &mut self,
         text: &[u8],
@@ -178,7 +178,8 @@ impl WorkerChannel {
         }
         let sent_at = Instant::now();
         while sent_at.elapsed() < self.busy_poll {
-            // The socket itself: the runtime would not look again before it has heard of something.
+            // Polls the socket directly: the runtime's readiness is updated only when its driver
+            // runs.
             match self.reader.receive(&self.socket) {
                 Ok(Some(frame)) => return Ok(frame),
                 Ok(None) => {}
@@ -189,7 +190,7 @@ impl WorkerChannel {
         self.next_frame().await.map_err(ExchangeError::Unanswered)
     }
 
-    /// Waits for what the hand says next. Cancelling loses nothing.
+    /// Waits for the next frame. Cancel safe.
     pub(super) async fn next_frame(&mut self) -> io::Result<WorkerFrame> {
         loop {
             let reader = &mut self.reader;

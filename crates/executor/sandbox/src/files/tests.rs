@@ -1,4 +1,4 @@
-//! With real processes and a real kernel.
+//! Tests with real processes and a real kernel.
 
 mod changes;
 mod reads;
@@ -30,7 +30,7 @@ use tempfile::TempDir;
 use super::{EnclosureFn, Files, Read, Request, WorkerLimits};
 use crate::plan::{self, FileView, NetworkScope, PathAccess, PathKind, SandboxPlan, ViewLayer};
 
-/// A directory `inside` that may be written, and one `outside`.
+/// A writable directory `inside`, and a directory `outside`.
 struct TestFs {
     _dir: TempDir,
     inside: PathBuf,
@@ -61,17 +61,17 @@ impl TestFs {
         }
     }
 
-    /// Everything may be read.
+    /// Plan in which everything is readable.
     fn wide(&self) -> Arc<SandboxPlan> {
         self.plan(PathAccess::Read)
     }
 
-    /// Nothing else may be read.
+    /// Plan in which only `inside` is readable.
     fn narrow(&self) -> Arc<SandboxPlan> {
         self.plan(PathAccess::Hidden)
     }
 
-    /// Everything may be read, but one file inside may not be written.
+    /// Plan in which everything is readable, and one file inside is not writable.
     fn protected(&self, file: PathBuf) -> Arc<SandboxPlan> {
         let layer = ViewLayer {
             path: file,
@@ -132,7 +132,7 @@ impl TestFs {
         self.files.open(self.wide(), open).await
     }
 
-    /// Looks at the file inside, so that there is a hand; returns its number.
+    /// Makes a request, so that a worker exists; returns its process id.
     async fn worker_pid(&self, plan: &Arc<SandboxPlan>) -> Pid {
         let get = Request::Metadata(GetMetadata {
             path: uri(&self.inside),
@@ -148,7 +148,7 @@ impl TestFs {
     }
 }
 
-/// What a plan of this test's comes to.
+/// Enforces a plan of these tests.
 fn enclosure_for(plan: &SandboxPlan) -> Result<Enclosure, FileError> {
     let plan::FileAccess::View(view) = &plan.files else {
         return Err(FileError::Refused("cannot be enforced".to_owned()));
@@ -232,7 +232,7 @@ fn signal(pid: Pid, signal: Signal) {
     kill_process(pid, signal).unwrap();
 }
 
-/// Waits until a process has ended.
+/// Waits until a process has exited.
 async fn wait_for_exit(pid: Pid) {
     let Ok(process) = pidfd_open(pid, PidfdFlags::NONBLOCK) else {
         return;
@@ -243,10 +243,10 @@ async fn wait_for_exit(pid: Pid) {
         let time = Timespec::try_from(TEST_TIMEOUT).unwrap();
         poll(&mut fds, Some(&time))
     });
-    assert_eq!(ended.await.unwrap(), Ok(1), "process {pid:?} goes on");
+    assert_eq!(ended.await.unwrap(), Ok(1), "process {pid:?} still runs");
 }
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 async fn wait_until(holds: impl Fn() -> bool) {
     let wait = async {
         while !holds() {

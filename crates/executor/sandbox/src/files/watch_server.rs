@@ -1,4 +1,4 @@
-//! Watches under a policy, as the hand tells of them.
+//! Watches in an fs worker: reports changes to the server.
 
 use std::{
     os::fd::OwnedFd,
@@ -18,7 +18,7 @@ use super::{
     worker_request::{ChangeBatch, status_of},
 };
 
-/// Watches, and tells until there is nothing more or nobody listens.
+/// Watches a path and reports changes until the watch ends or the server is gone.
 pub(super) fn watch(socket: &OwnedFd, path: PathUri, tree: bool) -> Option<()> {
     let depth = if tree {
         WatchDepth::Tree
@@ -44,7 +44,7 @@ pub(super) fn watch(socket: &OwnedFd, path: PathUri, tree: bool) -> Option<()> {
     send(socket, FrameStatus::Ended, &[], &[], &[])
 }
 
-/// Watches for missing paths, and tells once.
+/// Watches for missing paths and reports once.
 pub(super) fn watch_missing(
     socket: &OwnedFd,
     missing: Vec<PathUri>,
@@ -74,7 +74,7 @@ fn send_json(socket: &OwnedFd, value: &impl serde::Serialize) -> Option<()> {
     send(socket, FrameStatus::Success, &text, &[], &[])
 }
 
-/// Blocks this thread until a future is done. It is woken by the thread that hears of changes.
+/// Blocks this thread until the future completes. The watch thread wakes it.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let waker = Waker::from(Arc::new(ThreadWaker(thread::current())));
     let mut context = Context::from_waker(&waker);

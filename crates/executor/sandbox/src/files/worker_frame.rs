@@ -1,6 +1,6 @@
-//! What travels between the server and a hand: a head, a text, data, and perhaps descriptors.
+//! Frames between the server and an fs worker: header, text, data, and optional descriptors.
 //!
-//! The same code for both ends, whether they block or not: each call here is one system call.
+//! Both ends use the same code, blocking or not: each call makes one system call.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -18,7 +18,7 @@ use rustix::{
     },
 };
 
-/// A frame that was received whole.
+/// A received frame.
 #[derive(Debug)]
 pub(super) struct WorkerFrame {
     pub(super) status: FrameStatus,
@@ -27,18 +27,18 @@ pub(super) struct WorkerFrame {
     pub(super) descriptors: Vec<OwnedFd>,
 }
 
-/// What a frame is.
+/// Meaning of a frame.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub(super) enum FrameStatus {
-    /// A request, or a good answer.
+    /// A request, or a successful answer.
     Success = 0,
-    /// The errors of a [`FileError`](exec_env::filesystem::FileError).
+    /// Variants of [`FileError`](exec_env::filesystem::FileError).
     NotFound = 1,
     Invalid = 2,
     Refused = 3,
     Host = 4,
-    /// Nothing more follows.
+    /// End of a stream of frames.
     Ended = 5,
 }
 
@@ -86,7 +86,7 @@ impl FrameHeader {
     }
 }
 
-/// A frame that is being sent.
+/// Sends one frame.
 #[derive(Debug)]
 pub(super) struct FrameWriter<'a> {
     header: [u8; HEADER_BYTES],
@@ -112,7 +112,7 @@ impl<'a> FrameWriter<'a> {
         }
     }
 
-    /// Takes descriptors along, at most [`MAX_DESCRIPTORS`].
+    /// Attaches descriptors, at most [`MAX_DESCRIPTORS`].
     pub(super) fn with_descriptors(self, descriptors: &'a [BorrowedFd<'a>]) -> Self {
         Self {
             descriptors,
@@ -120,7 +120,7 @@ impl<'a> FrameWriter<'a> {
         }
     }
 
-    /// Sends what can be sent. `true`: all of it was.
+    /// Sends as much as the socket accepts. Returns `true` when the frame is complete.
     pub(super) fn send(&mut self, socket: impl AsFd) -> io::Result<bool> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -137,18 +137,18 @@ impl<'a> FrameWriter<'a> {
         Ok(self.sent == self.header.len() + self.text.len() + self.data.len())
     }
 
-    /// Tells whether the other end has got anything.
+    /// Returns whether the peer may have received a part of the frame.
     pub(super) fn has_sent(&self) -> bool {
         self.sent > 0
     }
 }
 
-/// Frames that are being received.
+/// Receives frames.
 #[derive(Debug)]
 pub(super) struct FrameReader {
-    /// What was received last: a small frame is received by one call.
+    /// Receive buffer: a small frame takes one call.
     buffer: Box<[u8]>,
-    /// How much of `buffer` is there, and was not taken.
+    /// Range of `buffer` that is received but not consumed.
     buffered: std::ops::Range<usize>,
     header: Option<FrameHeader>,
     body: Vec<u8>,
@@ -168,10 +168,10 @@ impl Default for FrameReader {
 }
 
 impl FrameReader {
-    /// Takes a frame that is there already, or receives some more of one. `None`: call again.
+    /// Returns a complete frame from the buffer, or receives more of it. `None`: call again.
     ///
     /// # Errors
-    /// Fails if the socket does or has ended, and if what was received is no frame.
+    /// Fails if the socket fails or is closed, and if the received bytes are not a valid frame.
     pub(super) fn receive(&mut self, socket: impl AsFd) -> io::Result<Option<WorkerFrame>> {
         if let Some(frame) = self.take_frame()? {
             return Ok(Some(frame));
@@ -207,7 +207,7 @@ impl FrameReader {
         Ok(())
     }
 
-    /// Moves what was received to where it belongs; returns the frame that is complete by that.
+    /// Consumes the buffer. Returns the frame if it is complete.
     fn take_frame(&mut self) -> io::Result<Option<WorkerFrame>> {
         let header = match self.header {
             Some(header) => header,
@@ -243,15 +243,16 @@ impl FrameReader {
     }
 }
 
-/// Class, padding, and the two lengths.
+/// Status, padding, and two lengths.
 const HEADER_BYTES: usize = 24;
-/// What is received before the length is known: a small file and its head.
+/// Size of the receive buffer: a header and a small file.
 const BUFFER_BYTES: usize = 16 << 10;
-/// Longest text: the names of a directory, of 255 bytes that take six each in JSON, and their members.
+/// Maximum text: a directory listing with names of 255 bytes, each escaped to six bytes in JSON,
+/// and their other members.
 pub(super) const MAX_TEXT_BYTES: usize = limits::MAX_DIRECTORY_ENTRIES * (255 * 6 + 64);
-/// Most data: a file that is made up as it is read.
+/// Maximum data: content of a generated file, which has no known size.
 pub(super) const MAX_DATA_BYTES: usize = 512 << 20;
-/// Most descriptors: what an enclosure takes along, or one opened file.
+/// Maximum number of descriptors: those of an enclosure, or one opened file.
 pub(super) const MAX_DESCRIPTORS: usize = 4;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! What a hand is kept for.
+//! Key of the workers that may serve a plan.
 //!
-//! The mounts and rules around a hand are bound to the files that its plan's paths named when it was
-//! started. If a path names another file since, because a directory was made anew or an editor has
-//! put a new file in the place of an old one, the hand would see that one as if no layer were there.
+//! The mounts and rules of a worker are bound to the files that the plan's paths named when the
+//! worker started. If a directory was recreated or an editor replaced a file since then, the worker
+//! would access the new file as if no layer covered it.
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
@@ -14,16 +14,16 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
 use crate::plan::{FileAccess, SandboxPlan};
 
-/// A plan, and the very files that its paths name.
+/// A plan, and the identity of the files that its paths name.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerKey {
     plan: Arc<SandboxPlan>,
     files: Vec<Option<InodeIdentity>>,
-    /// Of the two above: a key is made once, and looked up for each request.
+    /// Hash of the fields above: a key is created once and looked up for each request.
     hash: u64,
 }
 
-/// Which file it is. Numbers are given again as soon as a file is gone, so its birth is part of it.
+/// Identity of a file. Inode numbers are reused, so the birth time is part of it.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 struct InodeIdentity {
     mount: u64,
@@ -33,7 +33,7 @@ struct InodeIdentity {
 }
 
 impl WorkerKey {
-    /// Looks at the files that a plan's paths name now.
+    /// Captures the files that the plan's paths name now.
     pub(crate) fn capture(plan: &Arc<SandboxPlan>) -> Self {
         let files: Vec<_> = Self::relevant_paths(plan)
             .into_iter()
@@ -48,13 +48,13 @@ impl WorkerKey {
         }
     }
 
-    /// Returns the paths of a plan for which it matters which files they name.
+    /// Returns the paths of a plan that must keep their file identity.
     pub(crate) fn relevant_paths(plan: &SandboxPlan) -> Vec<&Path> {
         let FileAccess::View(view) = &plan.files else {
             return Vec::new();
         };
         let mut relevant_paths: Vec<_> = view.layers.iter().map(|layer| &*layer.path).collect();
-        // Names that must not come to be mostly share a directory, which often is a layer.
+        // Forbidden names mostly share a directory, which often is a layer.
         let mut last = None;
         for forbidden in &view.forbidden {
             let directory = &*forbidden.directory;
@@ -70,7 +70,7 @@ impl WorkerKey {
 
 impl PartialEq for WorkerKey {
     fn eq(&self, other: &Self) -> bool {
-        // What shares a plan compares no paths.
+        // Keys that share a plan skip the comparison of its paths.
         self.hash == other.hash
             && self.files == other.files
             && (Arc::ptr_eq(&self.plan, &other.plan) || self.plan == other.plan)
@@ -85,7 +85,7 @@ impl Hash for WorkerKey {
     }
 }
 
-/// Tells which file a path without links names. `None`: none that can be seen.
+/// Returns the identity of the file at a path without symbolic links. `None` if it cannot be read.
 fn inode_identity(path: &Path) -> Option<InodeIdentity> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
     let wanted = StatxFlags::INO | StatxFlags::BTIME | StatxFlags::MNT_ID;
@@ -136,12 +136,12 @@ mod tests {
         }
         let plan = plan(layer.clone(), guarded.clone());
         let mut last = WorkerKey::capture(&plan);
-        // What changes inside is not what it is.
+        // A change inside the directory does not change its identity.
         fs::write(layer.join("file"), "").unwrap();
         fs::remove_file(layer.join("file")).unwrap();
         assert_eq!(WorkerKey::capture(&plan), last);
         for directory in [&layer, &guarded] {
-            // Births in one tick of the clock cannot be told apart.
+            // Birth times within one clock tick are equal.
             let born = coarse_now();
             while coarse_now() == born {
                 std::thread::yield_now();

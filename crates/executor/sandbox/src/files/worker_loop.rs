@@ -1,13 +1,10 @@
-//! The hand's own loop: is enclosed, then does what it is asked, one request at a time.
+//! Main loop of an fs worker: enters the sandbox, then serves one request at a time.
 //!
-//! One operation, done by the hand.
-//!
-//! How the executable becomes a hand: by the name it is started under, before `main`.
-//!
-//! As with the spawner of `exec-process`, every program that links this crate can be its own hand.
+//! The executable becomes a worker when it is started under the name [`WORKER_ARGV0`], before
+//! `main`. Every program that links this crate can therefore run its own workers.
 #![expect(
     unsafe_code,
-    reason = "a function that the loader calls, a descriptor by its number, and ending at once"
+    reason = "a function that the loader calls, a raw descriptor, and an immediate exit"
 )]
 
 use std::{
@@ -27,21 +24,20 @@ use super::{
     worker_request::{Request, status_of},
 };
 
-/// Serves the socket. `None` says that the server is gone, or does not understand us; in either case
-/// we are done.
+/// Serves the socket. Returns `None` when the server is gone or sends an invalid frame.
 pub(super) fn run_worker(socket: &OwnedFd) -> Option<()> {
-    // The name is for those who list processes.
+    // Shown in process listings.
     rustix::thread::set_name(c"exec-files").ok();
     let mut reader = FrameReader::default();
     enter_sandbox(socket, &mut reader)?;
     serve_requests(socket, &mut reader)
 }
 
-/// Takes the first frame, which says what encloses this process.
+/// Receives the enclosure in the first frame and enters it.
 fn enter_sandbox(socket: &OwnedFd, reader: &mut FrameReader) -> Option<()> {
     let frame = receive_frame(socket, reader)?;
     let outcome = Enclosure::decode(&frame.text, frame.descriptors)
-        .ok_or_else(|| "enclosure is garbled".to_owned())
+        .ok_or_else(|| "invalid enclosure".to_owned())
         .and_then(|enclosure| enclosure::enter(enclosure).map_err(|error| error_chain(&error)));
     match outcome {
         Ok(()) => send(socket, FrameStatus::Success, &[], &[], &[]),
@@ -67,7 +63,8 @@ fn serve_requests(socket: &OwnedFd, reader: &mut FrameReader) -> Option<()> {
         send_answer(socket, perform_request(request, &frame.data))?;
         drop(frame);
         if !is_small {
-            // Threads have each taken memory of their own. Nobody waits for this.
+            // Threads leave memory in their own arenas. The answer is already sent, so nothing
+            // waits for this.
             trim_heap();
         }
     }
@@ -86,7 +83,7 @@ fn send_answer(socket: &OwnedFd, outcome: Result<WorkerAnswer, FileError>) -> Op
     }
 }
 
-/// Sends a frame. `None`: nobody takes it.
+/// Sends a frame. Returns `None` if the server is gone.
 pub(super) fn send(
     socket: &OwnedFd,
     status: FrameStatus,
@@ -116,7 +113,7 @@ fn receive_frame(socket: &OwnedFd, reader: &mut FrameReader) -> Option<WorkerFra
     }
 }
 
-/// Says an error with what caused it.
+/// Formats an error with its cause.
 fn error_chain(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(source) => format!("{error}: {source}"),
@@ -124,7 +121,7 @@ fn error_chain(error: &dyn std::error::Error) -> String {
     }
 }
 
-/// What is sent back.
+/// Answer to one request.
 #[derive(Debug, Default)]
 pub(super) struct WorkerAnswer {
     pub(super) text: Vec<u8>,
@@ -132,14 +129,15 @@ pub(super) struct WorkerAnswer {
     pub(super) file: Option<OwnedFd>,
 }
 
-/// Does what is asked. Nobody asks it to stop: who does not wait any more kills this process, and
-/// changes run to their end.
+/// Performs a request. Requests cannot be cancelled: the server kills the process to abandon a read,
+/// and changes run to completion.
 pub(super) fn perform_request(request: Request, data: &[u8]) -> Result<WorkerAnswer, FileError> {
     let stop = Stop::default();
     match request {
         Request::ReadFile(read) => {
             let file = WholeFile::open(&read)?;
-            // One that is made up as it is read says 0, and is read by whom it was opened.
+            // A generated file (`/proc`) reports size 0 and must be read by the process that opened
+            // it.
             if file.size() > SMALL_FILE_BYTES {
                 return Ok(file_answer(file.into_file()));
             }
@@ -162,7 +160,7 @@ pub(super) fn perform_request(request: Request, data: &[u8]) -> Result<WorkerAns
         Request::Search(search) => json_answer(&exec_fs::search(&search, &stop)?),
         Request::Find(find) => json_answer(&exec_fs::find(&find, &stop)?),
         Request::Watch { .. } | Request::WatchMissing { .. } => Err(FileError::Host(
-            "a watch is not one answer but many".to_owned(),
+            "a watch is not a single request".to_owned(),
         )),
     }
 }
@@ -176,39 +174,40 @@ fn file_answer(file: OwnedFd) -> WorkerAnswer {
 
 fn json_answer(result: &impl Serialize) -> Result<WorkerAnswer, FileError> {
     let text = serde_json::to_vec(result)
-        .map_err(|error| FileError::Host(format!("result has no JSON: {error}")))?;
+        .map_err(|error| FileError::Host(format!("cannot encode result as JSON: {error}")))?;
     Ok(WorkerAnswer {
         text,
         ..WorkerAnswer::default()
     })
 }
 
-/// Content that is sent back: above it, the server reads from what was opened, when it has room.
+/// Largest content that is sent inline. The server reads larger files from the descriptor, when its
+/// buffers have room.
 const SMALL_FILE_BYTES: u64 = 64 << 10;
 
-/// The name under which the executable is a hand.
+/// `argv[0]` of an fs worker.
 pub(super) const WORKER_ARGV0: &CStr = c"exec-server-files";
-/// Where a hand finds its socket.
+/// Descriptor of the socket in an fs worker.
 pub(super) const WORKER_SOCKET_FD: u8 = 3;
 
-/// Serves as a hand, and never returns, if this process was started as one.
+/// Runs as an fs worker and never returns, if this process was started as one.
 pub fn run_if_hand() {
     let name = std::env::args_os().next();
     if name.as_deref().map(OsStr::as_encoded_bytes) != Some(WORKER_ARGV0.to_bytes()) {
         return;
     }
-    // SAFETY: nothing has run yet that could own a descriptor; whoever starts a hand gives it this
-    // one, and if it is not open, the first call on it says so.
+    // SAFETY: no code that owns descriptors has run yet. The server passes the socket as this
+    // descriptor; if it is not open, the first call on it fails.
     let socket = unsafe { OwnedFd::from_raw_fd(WORKER_SOCKET_FD.into()) };
     let _ = run_worker(&socket);
-    // SAFETY: ends this process, and nothing else.
+    // SAFETY: ends this process and has no other effect.
     unsafe { libc::_exit(0) }
 }
 
-/// Gives back memory that was used and is free.
+/// Returns free heap memory to the system.
 pub(super) fn trim_heap() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: takes free memory from the allocator, which knows what is free.
+    // SAFETY: releases only memory that the allocator itself considers free.
     unsafe {
         libc::malloc_trim(0);
     }

@@ -1,7 +1,7 @@
-//! Hands that are kept for the next request: who gets one, who waits, which one goes.
+//! Pool of fs workers: leases, wait queue, eviction.
 //!
-//! Invariant: no hand is idle while somebody waits who could use it or its place. Not here: what a
-//! hand is.
+//! Invariant: no worker is idle while a waiter could use it or its slot. Not here: the worker
+//! process (`fs_worker`).
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -15,20 +15,20 @@ use tokio::{sync::oneshot, time::Instant};
 
 use super::worker_key::WorkerKey;
 
-/// How many hands there may be, and for how long.
+/// Limits on the number and the lifetime of workers.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkerLimits {
-    /// For one plan: more would wait for the same disk.
+    /// Workers per plan: more would compete for the same disk.
     pub per_plan: usize,
-    /// In all: each takes memory.
+    /// Workers in total: each takes memory.
     pub total: usize,
-    /// Requests that may wait for one.
+    /// Requests that may wait for a worker.
     pub max_waiting: usize,
-    /// Watches: each has one of its own, beside those above.
+    /// Watches, each with a worker that does not count above.
     pub max_watches: usize,
-    /// How long one is kept that nobody asks.
+    /// Time after which an idle worker is stopped.
     pub idle_timeout: Duration,
-    /// How long one is kept at all: what is mounted on the host since, it does not see.
+    /// Maximum age of a worker: it does not see file systems that are mounted on the host later.
     pub max_age: Duration,
 }
 
@@ -45,7 +45,7 @@ impl Default for WorkerLimits {
     }
 }
 
-/// Hands by key.
+/// Workers by key.
 #[derive(Debug)]
 pub(super) struct WorkerPool<W: Send + 'static> {
     limits: WorkerLimits,
@@ -54,19 +54,19 @@ pub(super) struct WorkerPool<W: Send + 'static> {
 
 #[derive(Debug)]
 struct PoolState<W: Send + 'static> {
-    /// Hands, idle or not, and those that are being started.
+    /// Workers that are idle, in use or starting.
     count: usize,
     groups: HashMap<Arc<WorkerKey>, WorkerGroup<W>>,
     waiters: VecDeque<WorkerWaiter<W>>,
-    /// A task waits to retire idle hands.
+    /// A sweeper task waits to retire idle workers.
     sweeper_running: bool,
 }
 
-/// The hands of one key.
+/// Workers of one key.
 #[derive(Debug)]
 struct WorkerGroup<W: Send + 'static> {
     count: usize,
-    /// The last is the one that was used last.
+    /// Ordered by last use; the most recent is last.
     idle: Vec<(W, Instant)>,
 }
 
@@ -89,10 +89,10 @@ impl<W: Send + 'static> WorkerPool<W> {
         })
     }
 
-    /// Takes an idle hand, or the place of one that is to be started. Waits in line for either.
+    /// Acquires an idle worker, or a slot for a new one. Waits in FIFO order.
     ///
     /// # Errors
-    /// Fails if too many wait.
+    /// Fails if the wait queue is full.
     pub(super) async fn acquire(
         self: &Arc<Self>,
         key: &Arc<WorkerKey>,
@@ -101,7 +101,7 @@ impl<W: Send + 'static> WorkerPool<W> {
             Ok(lease) => return Ok(lease),
             Err(receiver) => receiver,
         };
-        // The pool keeps the other end until it is used.
+        // The pool holds the sender until it is used.
         let lost = |_| FileError::Host("the fs worker queue was dropped".to_owned());
         let mut lease = receiver.await.map_err(lost)?;
         if let Some(state) = &mut lease.0 {
@@ -130,7 +130,7 @@ impl<W: Send + 'static> WorkerPool<W> {
             }
         }
         if state.waiters.len() >= self.limits.max_waiting {
-            // Those who gave up count no more.
+            // Cancelled waiters do not count.
             state.waiters.retain(|waiter| !waiter.sender.is_closed());
         }
         if state.waiters.len() >= self.limits.max_waiting {
@@ -145,7 +145,7 @@ impl<W: Send + 'static> WorkerPool<W> {
         Ok(Err(receiver))
     }
 
-    /// Takes back a hand that can be used again.
+    /// Takes back a worker for reuse.
     fn return_worker(self: &Arc<Self>, key: &Arc<WorkerKey>, worker: W) {
         let mut worker = worker;
         let mut state = self.lock();
@@ -157,7 +157,7 @@ impl<W: Send + 'static> WorkerPool<W> {
                 state.release(key);
                 state.waiters.insert(index, waiter);
                 self.wake_waiters(&mut state);
-                // It ends when nobody holds the lock.
+                // The worker ends after the lock is released.
                 drop(state);
                 drop(worker);
                 return;
@@ -182,14 +182,14 @@ impl<W: Send + 'static> WorkerPool<W> {
         }
     }
 
-    /// Gives the place of a hand that is gone to whoever waits.
+    /// Gives the slot of a lost worker to the next waiter.
     fn release_slot(self: &Arc<Self>, key: &Arc<WorkerKey>) {
         let mut state = self.lock();
         state.release(key);
         self.wake_waiters(&mut state);
     }
 
-    /// Gives free places to those who wait, in their order.
+    /// Gives free slots to waiters in FIFO order.
     fn wake_waiters(self: &Arc<Self>, state: &mut PoolState<W>) {
         while let Some(index) = state.first_eligible_waiter(None, &self.limits) {
             let Some(WorkerWaiter { key, sender }) = state.waiters.remove(index) else {
@@ -205,7 +205,7 @@ impl<W: Send + 'static> WorkerPool<W> {
         }
     }
 
-    /// Retires what was idle for too long. Returns when to look again.
+    /// Retires workers that exceeded the idle timeout. Returns when to check again.
     fn retire_expired(&self, now: Instant) -> Option<Instant> {
         let mut evicted = Vec::new();
         let mut state = self.lock();
@@ -241,13 +241,13 @@ impl<W: Send + 'static> WorkerPool<W> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many hands there are.
+    /// Returns the number of workers.
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
         self.lock().count
     }
 
-    /// What is to be known of the idle hands of a key.
+    /// Inspects the idle workers of a key.
     #[cfg(test)]
     pub(super) fn idle<T>(&self, key: &Arc<WorkerKey>, inspect: impl Fn(&W) -> T) -> Vec<T> {
         let state = self.lock();
@@ -267,7 +267,7 @@ impl<W: Send + 'static> PoolState<W> {
         Some(worker)
     }
 
-    /// Takes the hand that nobody has used for the longest time.
+    /// Removes the worker that was idle for the longest time.
     fn evict_oldest_idle(&mut self) -> Option<W> {
         let oldest = |(key, group): (&Arc<WorkerKey>, &WorkerGroup<W>)| {
             let (_, since) = group.idle.first()?;
@@ -309,7 +309,7 @@ impl<W: Send + 'static> PoolState<W> {
         }
     }
 
-    /// Returns the place in line of the first who could use a hand of `key`, or its place.
+    /// Returns the queue index of the first waiter that could use a worker of `key`, or its slot.
     fn first_eligible_waiter(
         &self,
         key: Option<&Arc<WorkerKey>>,
@@ -324,7 +324,7 @@ impl<W: Send + 'static> PoolState<W> {
     }
 }
 
-/// Retires hands as their time comes, until none is idle.
+/// Retires idle workers at their deadlines, until no worker is idle.
 async fn run_idle_sweeper<W: Send + 'static>(pool: Weak<WorkerPool<W>>, mut next: Instant) {
     loop {
         tokio::time::sleep_until(next).await;
@@ -338,7 +338,7 @@ async fn run_idle_sweeper<W: Send + 'static>(pool: Weak<WorkerPool<W>>, mut next
     }
 }
 
-/// A hand, or the place of one, that is somebody's for one request. If it is dropped, the hand ends.
+/// A worker, or a slot for one, leased for one request. Dropping the lease stops the worker.
 pub(super) struct WorkerLease<W: Send + 'static>(Option<LeaseState<W>>);
 
 struct LeaseState<W: Send + 'static> {
@@ -349,24 +349,24 @@ struct LeaseState<W: Send + 'static> {
 }
 
 impl<W: Send + 'static> WorkerLease<W> {
-    /// Returns the hand, if one was idle.
+    /// Returns the worker. `None` if the lease is for an empty slot.
     pub(super) fn worker(&mut self) -> Option<&mut W> {
         self.0.as_mut()?.worker.as_mut()
     }
 
-    /// Tells whether it was waited for: meanwhile much can have happened.
+    /// Returns whether the lease was queued: the plan's files may have changed meanwhile.
     pub(super) fn had_to_wait(&self) -> bool {
         self.0.as_ref().is_some_and(|state| state.waited)
     }
 
-    /// Puts the hand that was started in its place.
+    /// Fills the slot with a started worker.
     pub(super) fn set_worker(&mut self, worker: W) {
         if let Some(state) = &mut self.0 {
             state.worker = Some(worker);
         }
     }
 
-    /// Gives the hand back, to be used again.
+    /// Returns the worker to the pool for reuse.
     pub(super) fn return_to_pool(mut self) {
         match self.0.take() {
             Some(LeaseState {
@@ -379,7 +379,7 @@ impl<W: Send + 'static> WorkerLease<W> {
         }
     }
 
-    /// Takes the hand out, and leaves what is counted as it is.
+    /// Takes the worker out without changing the pool's counts.
     fn into_worker(mut self) -> Option<W> {
         self.0.take()?.worker
     }

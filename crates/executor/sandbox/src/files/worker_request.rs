@@ -1,4 +1,4 @@
-//! What a hand is asked, and what it answers.
+//! Requests to an fs worker and its replies.
 
 use std::os::fd::OwnedFd;
 
@@ -15,59 +15,60 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::worker_frame::{FrameStatus, WorkerFrame};
 
-/// An operation. Its policy is the hand's: the `sandbox` member is not sent.
+/// A file operation. The worker runs under the policy, so the `sandbox` member is not sent.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Request {
     /// Reads a whole file.
     ReadFile(ReadFile),
-    /// Writes the data that goes along.
+    /// Writes the data of the frame to a file.
     WriteFile(WriteFile),
-    /// Makes a directory.
+    /// Creates a directory.
     CreateDirectory(CreateDirectory),
-    /// Tells what a path names.
+    /// Returns the metadata of a path.
     Metadata(GetMetadata),
-    /// Resolves every link.
+    /// Resolves all symbolic links.
     Canonicalize(Canonicalize),
     /// Lists a directory.
     ReadDirectory(ReadDirectory),
-    /// Lists a tree.
+    /// Lists a directory tree.
     Walk(Walk),
     /// Removes a file, a link or a tree.
     Remove(Remove),
     /// Copies a file, a link or a tree.
     Copy(Copy),
-    /// Gives another name.
+    /// Renames a file.
     Rename(Rename),
-    /// Finds lines.
+    /// Searches file contents.
     Search(Search),
-    /// Finds names.
+    /// Searches file names.
     Find(Find),
     /// Opens a file.
     Open {
-        /// The file.
+        /// Path of the file.
         path: PathUri,
-        /// What for.
+        /// Access mode.
         mode: OpenMode,
     },
     /// Watches a path.
     Watch {
-        /// The path.
+        /// Path to watch.
         path: PathUri,
-        /// Everything below it, too.
+        /// Watches everything below the path as well.
         tree: bool,
     },
     /// Watches for missing paths.
     WatchMissing {
         /// Paths that do not exist.
         missing: Vec<PathUri>,
-        /// A path that does.
+        /// A path that exists.
         present: Option<PathUri>,
     },
 }
 
 impl Request {
-    /// Tells whether it changes files: then it is done to its end, and only once.
+    /// Returns whether the operation changes files. A change runs to completion and is never
+    /// retried.
     pub fn is_change(&self) -> bool {
         match self {
             Self::WriteFile(_)
@@ -88,7 +89,7 @@ impl Request {
         }
     }
 
-    /// Tells whether it leaves little memory behind.
+    /// Returns whether the operation leaves little memory allocated.
     pub(super) fn is_small(&self) -> bool {
         !matches!(
             self,
@@ -96,7 +97,8 @@ impl Request {
         )
     }
 
-    /// Takes out what the hand does not need: its policy is around it, and data goes beside.
+    /// Removes the members that the worker does not need: it runs under the policy, and data is
+    /// sent beside the text.
     pub(super) fn without_policy(mut self) -> Self {
         let sandbox = match &mut self {
             Self::ReadFile(request) => &mut request.sandbox,
@@ -121,19 +123,19 @@ impl Request {
     }
 }
 
-/// What a hand answers.
+/// Reply of an fs worker.
 #[derive(Debug)]
 pub struct Reply {
-    /// JSON.
+    /// JSON result.
     text: Bytes,
-    /// The content of a small file.
+    /// Content of a small file.
     pub data: Bytes,
-    /// What was opened.
+    /// Descriptor of the opened file.
     pub file: Option<OwnedFd>,
 }
 
 impl Reply {
-    /// Takes a frame for an answer.
+    /// Converts a frame into a reply or the error that it carries.
     pub(super) fn from_frame(frame: WorkerFrame) -> Result<Self, FileError> {
         let text = || String::from_utf8_lossy(&frame.text).into_owned();
         match frame.status {
@@ -149,18 +151,18 @@ impl Reply {
         }
     }
 
-    /// Returns the answer as what it should be.
+    /// Decodes the result.
     ///
     /// # Errors
-    /// Fails if it is something else.
+    /// Fails if the result has another type.
     pub fn into_result<T: DeserializeOwned>(self) -> Result<T, FileError> {
         serde_json::from_slice(&self.text).map_err(|error| invalid_reply(&error.to_string()))
     }
 
-    /// Returns what was opened.
+    /// Returns the opened file.
     ///
     /// # Errors
-    /// Fails if nothing came along.
+    /// Fails if the reply carries no descriptor.
     pub fn into_file(self) -> Result<OwnedFd, FileError> {
         self.file.ok_or_else(|| invalid_reply("no descriptor"))
     }
@@ -170,7 +172,7 @@ fn invalid_reply(why: &str) -> FileError {
     FileError::Host(format!("unexpected answer from the fs worker: {why}"))
 }
 
-/// Returns the class and the text of an error.
+/// Returns the frame status and the text of an error.
 pub(super) fn status_of(error: FileError) -> (FrameStatus, String) {
     match error {
         FileError::NotFound(text) => (FrameStatus::NotFound, text),
@@ -183,7 +185,7 @@ pub(super) fn status_of(error: FileError) -> (FrameStatus, String) {
     }
 }
 
-/// Changes, as they are told.
+/// Changes in the form that is sent to the server.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(super) struct ChangeBatch {
     changes: Vec<Change>,

@@ -1,4 +1,4 @@
-//! Devices, terminals and processes: what a command finds in `/dev` and `/proc`.
+//! Mount steps for `/dev` and `/proc` of a command.
 
 use std::{
     ffi::CString,
@@ -7,24 +7,26 @@ use std::{
 
 use exec_spawn::enclosure::{Missing, Slot, Step};
 
-/// What the view of a command has beside files.
+/// Pseudo file systems of a view.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct PseudoFs {
-    /// A `/dev` with the harmless devices. Without it the host's is there, or none.
+    /// A new `/dev` with harmless devices. Otherwise the view decides whether the host's is
+    /// visible.
     pub(crate) devices: bool,
-    /// A `/proc` of the command's own processes. Without it the host's is there, or none.
+    /// A new `/proc` with the command's own processes. Otherwise the view decides whether the
+    /// host's is visible.
     pub(crate) processes: bool,
-    /// The account that the command runs under.
+    /// User id of the command.
     pub(crate) account: u32,
 }
 
 /// Devices that every command may use.
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
-/// What shared memory may hold.
+/// Size limit of shared memory.
 const SHARED_MEMORY_BYTES: u64 = 1 << 30;
-/// The directory itself holds names only.
+/// Size limit of `/dev` itself, which contains only names.
 const DIRECTORY_BYTES: u64 = 64 << 10;
-/// What uid 0 may write in `/proc` without any capability, and what would then hold for the host.
+/// Entries of `/proc` that uid 0 may write without any capability, and that affect the host.
 const WRITABLE_BY_ROOT: [&str; 9] = [
     SYSCTL_DIRECTORY,
     "sysrq-trigger",
@@ -38,8 +40,8 @@ const WRITABLE_BY_ROOT: [&str; 9] = [
 ];
 const SYSCTL_DIRECTORY: &str = "sys";
 
-/// Paths in `/proc` that must be read-only in every `/proc` that uid 0 gets. Settings of the kernel
-/// are listed even if this host shows none: protecting them then fails, and with it the start.
+/// Returns the paths that must be read-only in every new `/proc` of uid 0. Includes `/proc/sys`
+/// even if it does not exist here: then protecting it fails, and the command does not start.
 pub(crate) fn writable_host_settings() -> impl Iterator<Item = PathBuf> {
     let paths = WRITABLE_BY_ROOT.map(|name| Path::new("/proc").join(name));
     let settings = Path::new("/proc").join(SYSCTL_DIRECTORY);
@@ -48,7 +50,7 @@ pub(crate) fn writable_host_settings() -> impl Iterator<Item = PathBuf> {
         .filter(move |path| *path == settings || path.exists())
 }
 
-/// Steps that prepare `/dev` while the host's is still there, and steps that attach it.
+/// Returns the steps that prepare `/dev` while the host's is visible, and those that attach it.
 pub(super) fn device_steps(slots: &mut impl FnMut() -> Slot) -> (Vec<Step>, Vec<Step>) {
     let directory = slots();
     let mut prepare = vec![Step::Memory {
@@ -118,7 +120,7 @@ pub(super) fn device_steps(slots: &mut impl FnMut() -> Slot) -> (Vec<Step>, Vec<
     )
 }
 
-/// Steps that make and attach a `/proc` of the command's own processes.
+/// Returns the steps that create and attach a `/proc` with the command's own processes.
 pub(super) fn proc_steps(slot: Slot, account: u32) -> (Step, Vec<Step>) {
     let mut attach = vec![Step::Attach {
         slot,
@@ -133,6 +135,6 @@ pub(super) fn proc_steps(slot: Slot, account: u32) -> (Step, Vec<Step>) {
 }
 
 pub(super) fn constant_text(constant_text: &str) -> CString {
-    // Only names without a NUL come here: constants of this module.
+    // Only constants of this module are converted, which contain no NUL.
     CString::new(constant_text).unwrap_or_default()
 }

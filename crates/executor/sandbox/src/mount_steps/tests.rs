@@ -26,7 +26,7 @@ fn view(base: PathAccess, layers: Vec<ViewLayer>) -> FileView {
     }
 }
 
-/// One line a step, with slots as letters.
+/// Describes one step per line, with slots as letters.
 fn described(view: &FileView, pseudo_fs: PseudoFs) -> Vec<String> {
     let letter =
         |slot: exec_spawn::enclosure::Slot| char::from(b'a' + u8::try_from(slot.0).unwrap());
@@ -267,7 +267,7 @@ fn proc_and_dev_are_attached_before_the_layers() {
             .position(|line| line.ends_with(" /dev"))
             .unwrap()
     );
-    // The policy's own comes last.
+    // The layer of the policy comes last.
     assert!(
         described.last().unwrap().ends_with("/dev/shm"),
         "{described:?}"
@@ -298,7 +298,7 @@ fn host_devices_and_processes_stay_hidden_despite_policy_entries() {
 
 #[test]
 fn hidden_directories_take_linear_time() {
-    // Eight thousand of them took hours when each looked at all others.
+    // Eight thousand took hours when each was compared with all others.
     let layers = (0..8000).map(|number| {
         layer(
             &format!("/w/{number}/x"),

@@ -1,35 +1,36 @@
-//! What Landlock can express of a plan, for each version of its interface.
+//! Determines what Landlock lacks to enforce a plan, for each ABI version.
 //!
-//! Not here: which version this host has, and what is done about a lack.
+//! Not here: which version this host has (`abilities`) and which mechanism is used instead
+//! (`enforcement`).
 
 use super::{FileAccess, FileView, NetworkScope, PathAccess, PathKind, SandboxPlan, ViewLayer};
 
-/// Something that a plan asks for and Landlock does not give.
+/// Feature that a plan requires and Landlock lacks.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 #[non_exhaustive]
 pub enum MissingFeature {
-    /// There is no Landlock.
+    /// Landlock is not available.
     Landlock,
-    /// Truncating a file by its path.
+    /// Denying truncation of a file by its path.
     Truncation,
-    /// Controlling devices.
+    /// Denying control of devices.
     DeviceControl,
-    /// Signals, and abstract unix sockets.
+    /// Denying signals and abstract unix sockets.
     Signals,
-    /// Paths that cannot be seen or read.
+    /// Paths that can neither be seen nor read.
     HiddenPaths,
-    /// Directories that can be written while others cannot.
+    /// Writable directories beside read-only ones.
     WritableDirectories,
-    /// Paths that cannot be written below one that can.
+    /// Read-only paths below a writable directory.
     CarveOuts,
-    /// Names that cannot be made.
+    /// Names that cannot be created.
     ForbiddenNames,
-    /// No network.
+    /// Denying the network.
     NoNetwork,
 }
 
 impl MissingFeature {
-    /// Returns why it is lacking, as a fragment that a refusal can show.
+    /// Returns the reason as a fragment for an error message.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Landlock => "the kernel has no Landlock, or it is switched off",
@@ -59,11 +60,11 @@ impl MissingFeature {
     }
 }
 
-/// Returns what a plan asks for and Landlock with a filter of system calls does not give; `abi` is
-/// 0 if there is no Landlock. Nothing is lacking if nothing needs it.
+/// Returns the features that a plan requires and that Landlock with a seccomp filter lacks. `abi`
+/// is 0 if Landlock is not available. Empty if Landlock suffices.
 ///
-/// Single files may be writable: where no directory is, the filter forbids changing modes, owners,
-/// times and attributes altogether.
+/// Single files may be writable: without a writable directory, the filter forbids every change of
+/// modes, owners, times and attributes.
 pub fn missing_landlock_features(plan: &SandboxPlan, abi: u32) -> Vec<MissingFeature> {
     let mut lacks = match &plan.files {
         FileAccess::All => Vec::new(),
@@ -102,7 +103,7 @@ fn view_lacks(view: &FileView, abi: u32) -> Vec<MissingFeature> {
         .collect()
 }
 
-/// Tells whether something below a layer has less access than the layer.
+/// Returns whether a path below a layer has less access than the layer.
 fn has_carve_outs(view: &FileView) -> bool {
     let above = |layer: &ViewLayer| {
         let parent = layer.path.parent();
@@ -116,7 +117,7 @@ mod tests {
     use super::*;
     use crate::plan::ForbiddenName;
 
-    /// Every version of the interface that is known, and what it lacks for a plan that it serves.
+    /// Every known ABI version, and the features it lacks for a plan that it can otherwise enforce.
     const ABIS: [(u32, &[MissingFeature]); 9] = [
         (
             0,

@@ -1,8 +1,6 @@
-//! Facts, and what they rest on.
+//! Evidence that a cached plan is still valid: directory stamps and file contents.
 //!
-//! What a directory has that changes with its names.
-//!
-//! The clock that the kernel stamps files with.
+//! Also reads the coarse clock, which the kernel uses for file times.
 
 use std::{
     cell::RefCell,
@@ -18,8 +16,8 @@ use rustix::{
 
 use crate::facts::{FileFacts, ListError, ListedEntry, PathState};
 
-/// Passes on facts, and notes what they rest on before it looks: what changes between the two is then
-/// seen later as a change.
+/// Passes on facts, and records the evidence for each before it is read. A change between the two
+/// invalidates the evidence later.
 pub(super) struct FactRecorder<'a> {
     facts: &'a dyn FileFacts,
     now: Duration,
@@ -31,16 +29,16 @@ struct RecordedFacts {
     directories: HashMap<PathBuf, DirectoryStamp>,
     contents: Vec<RecordedContent>,
     devices: Vec<DeviceId>,
-    /// All paths that were looked at.
+    /// Total length of all recorded paths.
     bytes: usize,
-    /// Something does not last, or cannot be told.
+    /// A fact may change undetected, or is unknown.
     is_uncacheable: bool,
 }
 
-/// What facts rest on.
+/// Inputs that a plan depends on.
 #[derive(Debug)]
 pub(super) struct PlanEvidence {
-    /// Those above first.
+    /// Parents come before children.
     directories: Vec<(PathBuf, DirectoryStamp)>,
     contents: Vec<RecordedContent>,
 }
@@ -53,7 +51,7 @@ struct RecordedContent {
 }
 
 impl<'a> FactRecorder<'a> {
-    /// Starts with nothing noted at a time that the kernel's coarse clock has told.
+    /// Creates an empty recorder. `now` is the time of the kernel's coarse clock.
     pub(super) fn new(facts: &'a dyn FileFacts, now: Duration) -> Self {
         Self {
             facts,
@@ -62,7 +60,7 @@ impl<'a> FactRecorder<'a> {
         }
     }
 
-    /// Notes that it matters what is at a path.
+    /// Records that the plan depends on a path.
     pub(super) fn depend_on(&self, path: &Path) {
         let mut recorded = self.recorded.borrow_mut();
         recorded.bytes += path.as_os_str().len();
@@ -73,7 +71,8 @@ impl<'a> FactRecorder<'a> {
         if recorded.is_uncacheable || recorded.directories.contains_key(parent) {
             return;
         }
-        // From the root on: each is stamped by a path that the stamps above it vouch for.
+        // From the root downwards: each stamp is read through a path that the stamps above it
+        // validate.
         let mut above: Vec<_> = parent.ancestors().collect();
         above.reverse();
         for directory in above {
@@ -81,7 +80,7 @@ impl<'a> FactRecorder<'a> {
         }
     }
 
-    /// Returns what everything so far rests on. `None`: on something that may change unnoticed.
+    /// Returns the evidence. `None` if a fact may change undetected.
     pub(super) fn into_evidence(self) -> Option<PlanEvidence> {
         let recorded = self.recorded.into_inner();
         if recorded.is_uncacheable {
@@ -154,7 +153,7 @@ impl FileFacts for FactRecorder<'_> {
         content
     }
 
-    /// Nothing that was listed is remembered: whole trees would have to be stamped.
+    /// Listings are not cached: every directory of a tree would need a stamp.
     fn list(&self, path: &Path, limit: usize) -> Result<Vec<ListedEntry>, ListError> {
         self.mark_uncacheable();
         self.facts.list(path, limit)
@@ -162,7 +161,7 @@ impl FileFacts for FactRecorder<'_> {
 }
 
 impl PlanEvidence {
-    /// Tells whether all is as it was.
+    /// Returns whether all inputs are unchanged.
     pub(super) fn is_current(&self, facts: &dyn FileFacts) -> bool {
         let is_same = |(path, stamp): &(PathBuf, DirectoryStamp)| {
             DirectoryStamp::of(path).is_some_and(|now| now == *stamp)
@@ -175,15 +174,15 @@ impl PlanEvidence {
     }
 }
 
-/// More are not faster to look at than the policy is to resolve.
+/// Checking more directories is not faster than resolving the policy.
 const MAX_DIRECTORIES: usize = 512;
-/// Two for each directory of git's that a file points to.
+/// Two for each git directory that a file points to.
 const MAX_CONTENTS: usize = 16;
-/// Of all paths in one plan.
+/// Total length of the paths of one plan.
 const MAX_PATH_BYTES: usize = 256 << 10;
 
-/// A directory at one moment. Equal stamps at two moments: no name in it has changed in between, and
-/// who may look for one has not either.
+/// State of a directory. Equal stamps at two times: no name in it, and no permission of it, has
+/// changed in between.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct DirectoryStamp {
     mount: u64,
@@ -191,16 +190,17 @@ pub(super) struct DirectoryStamp {
     inode: u64,
     mode: u16,
     owner: (u32, u32),
-    /// When it was last changed. Nobody can set this one.
+    /// Last change (ctime), which programs cannot set.
     changed: (i64, u32),
     modified: (i64, u32),
 }
 
-/// Which file system.
+/// Device number of a file system.
 pub(super) type DeviceId = (u32, u32);
 
 impl DirectoryStamp {
-    /// Stamps a directory whose path holds no link. `None`: it is none, or cannot be seen.
+    /// Reads the stamp of a directory. The path must not contain symbolic links. `None` if it is
+    /// not a directory or cannot be read.
     pub(super) fn of(path: &Path) -> Option<Self> {
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
         let fields = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
@@ -217,14 +217,14 @@ impl DirectoryStamp {
         })
     }
 
-    /// Tells whether every change after `now` gives another stamp: the last one is so long ago that
-    /// the next cannot bear the same time.
+    /// Returns whether every change after `now` results in another stamp: the last change is so
+    /// long ago that the next cannot have the same time.
     pub(super) fn is_settled(&self, now: Duration) -> bool {
         let (seconds, nanoseconds) = self.changed;
         let Ok(seconds) = u64::try_from(seconds) else {
             return true;
         };
-        // Old file systems keep whole seconds.
+        // Old file systems store whole seconds.
         let margin = if nanoseconds == 0 {
             SECOND_MARGIN
         } else {
@@ -239,9 +239,9 @@ impl DirectoryStamp {
     }
 }
 
-/// Tells whether directories of the file system at a path change their times with their names, and
-/// are changed by this kernel alone. Those that the kernel makes up (`/proc`), or shares with other
-/// machines or programs, are not among them.
+/// Returns whether directories of this file system change their times with their names, and are
+/// changed only by this kernel. Excludes virtual file systems (`/proc`) and those that other hosts
+/// or programs change.
 pub(super) fn has_reliable_times(path: &Path) -> bool {
     const ZFS: libc::c_long = 0x2fc1_2fc1;
     const KNOWN: [libc::c_long; 7] = [
@@ -257,12 +257,12 @@ pub(super) fn has_reliable_times(path: &Path) -> bool {
     statfs(path).is_ok_and(|stat| is_known(i128::from(stat.f_type)))
 }
 
-/// Some ticks of the clock: it ticks at least 100 times a second.
+/// A few clock ticks; the clock ticks at least 100 times a second.
 const TICK_MARGIN: Duration = Duration::from_millis(20);
 const SECOND_MARGIN: Duration = Duration::from_secs(2);
 
-/// Tells the time since 1970 as of the last tick. Whatever changes from now on bears this time or a
-/// later one; the exact clock is ahead of it, by far if the machine is held up.
+/// Returns the time since 1970 at the last clock tick. Every later change gets this time or a later
+/// one. The precise clock is ahead of it, by a lot if the machine is stalled.
 pub(crate) fn coarse_now() -> Duration {
     let time = clock_gettime(ClockId::RealtimeCoarse);
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();

@@ -18,7 +18,7 @@ use crate::{
     policy::{PolicyPurpose, ResolveContext},
 };
 
-/// Facts of this host that count how often they are asked for, and know nothing of one name.
+/// Facts of this host with a count of lookups, and one name that is unknown.
 #[derive(Debug, Default)]
 struct CountingFacts {
     lookups: Cell<usize>,
@@ -43,7 +43,7 @@ impl FileFacts for CountingFacts {
     }
 }
 
-/// Facts of this host while something is mounted.
+/// Facts of this host while a mount changes.
 struct RemountingFacts {
     plan_cache: PlanCache,
 }
@@ -63,7 +63,7 @@ impl FileFacts for RemountingFacts {
     }
 }
 
-/// A directory `above/root` that a policy allows to write.
+/// A workspace `above/root` that the policy makes writable.
 struct TestWorkspace {
     dir: TempDir,
     above: PathBuf,
@@ -73,7 +73,7 @@ struct TestWorkspace {
 
 impl TestWorkspace {
     fn new() -> Self {
-        // Fewer files come and go there than in `/tmp`, where other tests work.
+        // `/var/tmp` changes less often than `/tmp`, which other tests use.
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();
         let above = fs::canonicalize(dir.path()).unwrap().join("above");
         let root = above.join("root");
@@ -95,7 +95,7 @@ impl TestWorkspace {
         policy_for(&self.root, "write")
     }
 
-    /// Asks at a time. Tells how often files were looked at, too.
+    /// Resolves at a given time. Also returns the number of lookups.
     fn resolve_at(&self, sandbox: &Sandbox, now: Duration) -> (Planned, usize) {
         let facts = CountingFacts::default();
         let cached = self
@@ -108,7 +108,7 @@ impl TestWorkspace {
         self.resolve_at(&self.sandbox(), coarse_now())
     }
 
-    /// Asks until the plan is remembered, which it is once nothing has changed for a while.
+    /// Resolves until the plan is cached, which happens once nothing has changed for a while.
     fn wait_until_cached(&self) -> Planned {
         let end = Instant::now() + TEST_TIMEOUT;
         loop {
@@ -116,7 +116,7 @@ impl TestWorkspace {
             if lookups == 0 {
                 return cached;
             }
-            assert!(Instant::now() < end, "nothing is remembered");
+            assert!(Instant::now() < end, "plan was not cached");
             thread::yield_now();
         }
     }
@@ -142,7 +142,7 @@ fn file_context() -> ResolveContext {
     }
 }
 
-/// A time at which everything that is there has not changed for long.
+/// A time long after all changes.
 fn settled_time() -> Duration {
     coarse_now() + Duration::from_secs(3600)
 }
@@ -155,7 +155,7 @@ fn plan_is_cached_with_its_worker_key() {
     let anew = workspace.wait_until_cached();
     assert_eq!(first.plan(), anew.plan());
     assert!(!Arc::ptr_eq(first.plan(), anew.plan()));
-    // What changes further below was never looked at.
+    // Resolution never read anything further below.
     fs::write(workspace.at("inside/file"), "").unwrap();
     let again = workspace.wait_until_cached();
     assert_eq!(anew.plan(), again.plan());
@@ -222,7 +222,7 @@ fn plan_is_resolved_again_when_parent_permissions_change() {
     workspace.wait_until_cached();
     fs::set_permissions(&workspace.above, Permissions::from_mode(0o711)).unwrap();
     assert!(workspace.resolve().1 > 0);
-    // The same once more counts as a change as well.
+    // Setting the same mode again counts as a change.
     workspace.wait_until_cached();
     fs::set_permissions(&workspace.above, Permissions::from_mode(0o711)).unwrap();
     assert!(workspace.resolve().1 > 0);
@@ -254,7 +254,7 @@ fn mount_change_clears_the_cache() {
     workspace.wait_until_cached();
     workspace.plan_cache.simulate_mount_change();
     assert!(workspace.resolve().1 > 0);
-    // A mount that changes while a plan is made could have been seen by half of it.
+    // A mount that changes during resolution may have affected only a part of it.
     let facts = RemountingFacts {
         plan_cache: workspace.plan_cache.clone(),
     };
@@ -311,7 +311,7 @@ fn cache_size_is_limited() {
 #[test]
 fn uncacheable_facts_are_not_cached() {
     let workspace = TestWorkspace::new();
-    // The kernel makes these names up.
+    // The kernel generates these names.
     workspace.resolve_at(
         &policy_for(Path::new("/proc/self/status"), "read"),
         settled_time(),

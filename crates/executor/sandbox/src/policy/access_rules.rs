@@ -1,7 +1,7 @@
-//! What holds for which path, while a policy is put together; in the end, a view.
+//! Access rules by path, collected from the entries of a policy and converted into a view.
 //!
-//! What stays unwritable below a writable directory: settings of tools that run outside of the
-//! sandbox, and would run what a command wrote into them; and the kernel's own settings.
+//! Also protects files below writable directories: metadata of tools that run outside the sandbox
+//! and would execute what a command wrote there, and kernel settings.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,30 +17,31 @@ use super::{
 };
 use crate::plan::{FileView, ForbiddenName, PathAccess, PathKind, ViewLayer};
 
-/// What holds for paths without links. The one with most names that is above a path counts.
+/// Access by path. Paths contain no symbolic links. The longest matching path applies.
 #[derive(Debug, Default)]
 pub(super) struct AccessRules {
     layers: BTreeMap<PathBuf, (PathKind, PathAccess)>,
-    /// What entries say about paths that do not exist, and the first name that does not.
+    /// Access of missing paths, with the first name on each that does not exist.
     missing: BTreeMap<PathBuf, (ForbiddenName, PathAccess)>,
-    /// Names that must not come to be, where they could.
+    /// Names that must not be created, if their directory is writable.
     guarded_names: BTreeSet<ForbiddenName>,
-    /// What entries name to be written, whether it is a link or not.
+    /// Paths that write entries name, not following a final link.
     named_for_write: BTreeSet<PathBuf>,
-    /// Directories that cannot be searched, and what may be done with them at most.
+    /// Unsearchable directories, with the maximum access to each.
     ceilings: Vec<(PathBuf, PathAccess)>,
-    /// Links on the way to what may be used.
+    /// Links on the way to accessible paths.
     links: BTreeMap<PathBuf, PathBuf>,
 }
 
 impl AccessRules {
-    /// Adds what an entry says. Of two for one path, denying wins over writing over reading.
+    /// Adds an entry. Of two entries for one path, deny overrides write, and write overrides read.
     pub(super) fn add(&mut self, trace: PathTrace, access: PathAccess) {
         match access {
             PathAccess::Write => {
                 self.named_for_write.insert(trace.named.clone());
             }
-            // No mount covers a link. What it leads to is covered; and nothing takes its place.
+            // A mount cannot cover a link. The target is covered, and the link must not be
+            // replaced.
             PathAccess::Read | PathAccess::Hidden => self.guard_links(&trace),
         }
         if access != PathAccess::Hidden {
@@ -65,8 +66,8 @@ impl AccessRules {
         }
     }
 
-    /// Adds an entry for writing that allows nothing; what it names is a writable root, though, if it
-    /// can be written anyway.
+    /// Adds a write entry behind a replaceable link, which grants nothing. The target still counts
+    /// as a writable root if it is writable anyway.
     pub(super) fn add_replaceable_write(&mut self, trace: PathTrace) {
         self.named_for_write.insert(trace.named);
         match trace.end {
@@ -89,7 +90,7 @@ impl AccessRules {
         }
     }
 
-    /// Adds where a glob starts, whose matches are denied.
+    /// Adds the base directory of a denying glob.
     pub(super) fn add_glob_base(&mut self, trace: &PathTrace) {
         self.guard_links(trace);
         if let TraceEnd::Unsearchable(directory) = &trace.end {
@@ -97,8 +98,8 @@ impl AccessRules {
         }
     }
 
-    /// Makes something readable that a platform needs, unless an entry denies it: by its own name, or
-    /// by that of a directory above other than the root.
+    /// Makes a platform path readable, unless an entry denies it or a parent directory other than
+    /// the root.
     pub(super) fn add_platform_default(&mut self, trace: &PathTrace) {
         let TraceEnd::Exists { path, .. } = &trace.end else {
             return;
@@ -111,7 +112,8 @@ impl AccessRules {
         }
     }
 
-    /// Makes something readable that nothing would start without, unless an entry denies it by name.
+    /// Makes a path readable without which no command would start, unless an entry denies exactly
+    /// this path.
     pub(super) fn add_required(&mut self, trace: &PathTrace) {
         let TraceEnd::Exists { path, kind } = &trace.end else {
             return;
@@ -122,7 +124,7 @@ impl AccessRules {
         self.expose_links(trace);
     }
 
-    /// Makes something unwritable that would be writable, unless an entry speaks of just that.
+    /// Makes a writable path read-only, unless an entry names exactly this path.
     pub(super) fn protect(&mut self, trace: &PathTrace) {
         if self.named_for_write.contains(&trace.named) {
             return;
@@ -146,7 +148,8 @@ impl AccessRules {
         }
     }
 
-    /// Makes a file, or a directory and the files directly in it, unwritable whatever entries say.
+    /// Makes a file, or a directory and the files directly in it, read-only regardless of the
+    /// entries.
     pub(super) fn protect_always(&mut self, trace: &PathTrace) {
         self.guard_links(trace);
         match &trace.end {
@@ -171,8 +174,8 @@ impl AccessRules {
         }
     }
 
-    /// Keeps a directory that cannot be searched from being used for more than this: what an entry
-    /// names may be in it, and the command may be able to open it for itself.
+    /// Limits the access to an unsearchable directory. The path of an entry may be inside, and the
+    /// command may be able to make the directory searchable.
     pub(super) fn cap_access(&mut self, directory: PathBuf, access: PathAccess) {
         match access {
             PathAccess::Write => {}
@@ -198,20 +201,20 @@ impl AccessRules {
             .collect()
     }
 
-    /// Tells what may be done with a path without links.
+    /// Returns the access to a path. The path must not contain symbolic links.
     pub(super) fn access(&self, path: &Path) -> PathAccess {
         let nearest = path.ancestors().find_map(|above| self.access_of(above));
         nearest.unwrap_or(PathAccess::Hidden)
     }
 
-    /// Makes the view, without anything that says what holds anyway.
+    /// Converts the rules into a view, without redundant layers.
     pub(super) fn into_view(mut self) -> Result<FileView, PolicyError> {
         for (directory, most) in std::mem::take(&mut self.ceilings) {
             if self.access(&directory) > most {
                 self.layers.insert(directory, (PathKind::Directory, most));
             }
         }
-        // Nothing is mounted over a base that can be written: the root is a layer then.
+        // The base of a view is never writable: a writable root is a layer.
         let base = self.access(Path::new("/")).min(PathAccess::Read);
         let mut layers = self.layers(base);
         layers.sort_by_cached_key(|layer| (layer.path.components().count(), layer.path.clone()));
@@ -238,7 +241,7 @@ impl AccessRules {
         })
     }
 
-    /// Returns the layers that differ from what is above them.
+    /// Returns the layers that differ from the access above them.
     fn layers(&self, base: PathAccess) -> Vec<ViewLayer> {
         let above = |path: &Path| {
             let parent = path.parent();
@@ -254,7 +257,7 @@ impl AccessRules {
         self.layers.iter().filter_map(differs).collect()
     }
 
-    /// Returns the links that no layer shows.
+    /// Returns the links that no layer contains.
     fn links_outside(&self, layers: &[ViewLayer]) -> Vec<(PathBuf, PathBuf)> {
         let layers: BTreeSet<&Path> = layers.iter().map(|layer| layer.path.as_path()).collect();
         let outside = |link: &Path| !link.ancestors().any(|above| layers.contains(above));
@@ -286,7 +289,7 @@ impl AccessRules {
     }
 }
 
-/// Returns which of two entries for one path counts.
+/// Returns the access that applies if two entries name the same path.
 fn stronger_access(one: PathAccess, other: PathAccess) -> PathAccess {
     let strength = |access: &PathAccess| match access {
         PathAccess::Hidden => 2,
@@ -296,8 +299,8 @@ fn stronger_access(one: PathAccess, other: PathAccess) -> PathAccess {
     std::cmp::max_by_key(one, other, strength)
 }
 
-/// Returns what an entry can allow at most. Whoever writes below `/proc` or `/sys` changes the kernel,
-/// or other processes, and not files.
+/// Returns the maximum access that an entry can grant. Writing below `/proc` or `/sys` changes the
+/// kernel or other processes, not files.
 fn max_access(path: &Path) -> PathAccess {
     if path.starts_with("/proc") || path.starts_with("/sys") {
         PathAccess::Read
@@ -306,14 +309,14 @@ fn max_access(path: &Path) -> PathAccess {
     }
 }
 
-/// Names directly below a writable directory: as the stock server.
+/// Protected names directly below a writable directory. The same list as the stock server.
 const PROTECTED_NAMES: [&str; 4] = [GIT, ".agents", ".codex", ".aws"];
 
-/// Git's directory, or a file that says where that is.
+/// A git directory, or a file that names it.
 const GIT: &str = ".git";
 
-/// What the kernel lets uid 0 write without any capability, by the modes alone: sysctls and devices,
-/// and what restarts the machine. Only a writable root reaches these.
+/// Paths that uid 0 may write by mode alone, without any capability: sysctls, devices, and the
+/// trigger that restarts the machine. Reachable only through a writable root.
 const KERNEL_SETTINGS: [&str; 5] = [
     "/sys",
     "/proc/sys",
@@ -338,7 +341,7 @@ pub(super) fn protect_metadata(rules: &mut AccessRules, tracer: &mut PathTracer<
     }
 }
 
-/// Protects the kernel's settings below a writable root.
+/// Protects kernel settings below a writable root.
 pub(super) fn protect_kernel(rules: &mut AccessRules, tracer: &mut PathTracer<'_>) {
     if rules.access(Path::new("/")) == PathAccess::Write {
         for path in KERNEL_SETTINGS {
@@ -350,7 +353,7 @@ pub(super) fn protect_kernel(rules: &mut AccessRules, tracer: &mut PathTracer<'_
     }
 }
 
-/// Protects a directory that a `.git` file points to, and the one that it shares with others.
+/// Protects the directory that a `.git` file names, and its common directory.
 fn protect_git(rules: &mut AccessRules, tracer: &mut PathTracer<'_>, git: &Path) {
     let trace = tracer.trace(git);
     rules.protect(&trace);
@@ -364,14 +367,14 @@ fn protect_git(rules: &mut AccessRules, tracer: &mut PathTracer<'_>, git: &Path)
     }
 }
 
-/// Returns the directory that a `.git` file in `beside` points to.
+/// Returns the directory that a `.git` file in `beside` names.
 fn git_directory(tracer: &mut PathTracer<'_>, file: &Path, beside: &Path) -> Option<PathBuf> {
     let line = read_line(tracer, file)?;
     let target = line.strip_prefix(b"gitdir: ")?;
     (!target.is_empty()).then(|| beside.join(OsStr::from_bytes(target)))
 }
 
-/// Returns a small file without the end of its line, as git reads it.
+/// Returns the content of a small file without its line end, as git reads it.
 fn read_line(tracer: &mut PathTracer<'_>, file: &Path) -> Option<Vec<u8>> {
     let TraceEnd::Exists { path, .. } = tracer.trace(file).end else {
         return None;

@@ -1,4 +1,4 @@
-//! What entries name on this host.
+//! Expands the entries of a policy into paths and globs on this host.
 
 use std::{
     collections::BTreeSet,
@@ -16,29 +16,29 @@ use super::{
 };
 use crate::plan::PathAccess;
 
-/// What all entries name.
+/// Targets of all entries.
 #[derive(Debug, Default)]
 pub(super) struct EntryTargets {
     pub(super) paths: Vec<(PathBuf, PathAccess)>,
     pub(super) globs: Vec<DenyGlob>,
-    /// Whether what every program reads is among them.
+    /// An entry grants the minimal paths.
     pub(super) minimal: bool,
 }
 
 /// A glob whose matches are denied.
 #[derive(Clone, Debug)]
 pub(super) struct DenyGlob {
-    /// The entry.
+    /// Index of the entry.
     pub(super) entry: usize,
-    /// Its text.
+    /// Text of the glob.
     pub(super) pattern: String,
-    /// Where it starts.
+    /// Directory in which the glob starts.
     pub(super) base: PathBuf,
-    /// What it matches there.
+    /// Part of the glob below `base`.
     pub(super) wildcard: WildcardTail,
 }
 
-/// Refuses an entry that names nothing on any host of this kind.
+/// Refuses an entry that is invalid on every host of this platform.
 pub(super) fn check_entry(index: usize, entry: &Entry) -> Result<(), PolicyError> {
     match &entry.path {
         EntryPath::Path { path } => native(PolicyMember::Entry(index), path).map(drop),
@@ -53,7 +53,7 @@ pub(super) fn check_entry(index: usize, entry: &Entry) -> Result<(), PolicyError
 }
 
 impl EntryTargets {
-    /// Finds what the entries name.
+    /// Expands the entries.
     pub(super) fn of(
         entries: &[Entry],
         roots: &PolicyRoots,
@@ -110,7 +110,7 @@ impl EntryTargets {
                         Some(path) if path.is_absolute() => {
                             self.paths.push((path.to_owned(), access));
                         }
-                        // What it allows is lost; what it denies must not be.
+                        // A grant may be dropped, a denial must not be.
                         Some(_) if access == PathAccess::Hidden => {
                             return Err(PolicyError::RelativeTmpdir { entry: index });
                         }
@@ -163,13 +163,13 @@ impl EntryTargets {
 }
 
 impl DenyGlob {
-    /// Makes the error for a fault that was found while looking for matches.
+    /// Returns the error for a fault found during the scan.
     pub(super) fn error(&self, fault: GlobFault) -> PolicyError {
         glob_error(self.entry, &self.pattern, fault)
     }
 }
 
-/// Returns the policy's directory, which an entry depends on.
+/// Returns the directory of the policy, which an entry requires.
 fn require_cwd(entry: usize, roots: &PolicyRoots) -> Result<&PathBuf, PolicyError> {
     let cwd = roots.cwd.as_ref();
     cwd.ok_or(PolicyError::CwdRequired { entry })

@@ -1,4 +1,4 @@
-//! Why a policy has no plan.
+//! Errors of policy resolution.
 
 use std::fmt;
 
@@ -8,12 +8,12 @@ use super::{
     MAX_ENTRIES, MAX_GLOBS, MAX_LAYERS, MAX_MATCHES, MAX_SCANNED, MAX_TARGETS, MAX_WORKSPACE_ROOTS,
 };
 
-/// Why a policy cannot be resolved. In every case nothing was done, and the caller must send another
-/// policy; the text names the member that is at fault.
+/// Why a policy cannot be resolved. Nothing was done, and the caller must send another policy. The
+/// message names the invalid member.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
-    /// Caller: the level asks for something that only Windows has.
+    /// Caller: the level exists only on Windows.
     #[error("windowsSandboxLevel: `mxc` is not available on this platform")]
     WindowsOnly,
     /// Caller: Landlock alone cannot enforce a policy that restricts writing.
@@ -21,107 +21,107 @@ pub enum PolicyError {
         "useLegacyLandlock: a policy that restricts files cannot be enforced by Landlock alone"
     )]
     LegacyLandlock,
-    /// Caller: there are more entries than a policy may have.
+    /// Caller: too many entries.
     #[error(
         "permissions.file_system.entries: {0} entries; at most {most} are allowed",
         most = MAX_ENTRIES
     )]
     TooManyEntries(usize),
-    /// Caller: there are more workspace roots than a policy may have.
+    /// Caller: too many workspace roots.
     #[error(
         "workspaceRoots: {0} roots; at most {most} are allowed",
         most = MAX_WORKSPACE_ROOTS
     )]
     TooManyWorkspaceRoots(usize),
-    /// Caller: with the workspace roots put in, the entries name more paths than a policy may.
+    /// Caller: the entries expand to too many paths.
     #[error(
-        "permissions.file_system.entries: they name more than {} paths on this host",
+        "permissions.file_system.entries: expand to more than {} paths on this host",
         MAX_TARGETS
     )]
     TooManyTargets,
-    /// Caller: there are more globs than a policy may have.
+    /// Caller: too many globs.
     #[error("permissions.file_system.entries: more than {} globs", MAX_GLOBS)]
     TooManyGlobs,
-    /// Caller: the plan would have more layers than can be mounted.
+    /// Caller: the plan would have too many layers.
     #[error(
-        "permissions.file_system.entries: they need more than {} mounts or forbidden names",
+        "permissions.file_system.entries: require more than {} mounts or forbidden names",
         MAX_LAYERS
     )]
     TooManyLayers,
-    /// Caller: a path belongs to another host.
+    /// Caller: a path is not valid on this host.
     #[error("{member}: {error}")]
     Path {
-        /// Which path.
+        /// Member that holds the path.
         member: PolicyMember,
-        /// What is wrong with it.
+        /// Cause.
         error: NativePathError,
     },
-    /// Caller: a path holds a NUL byte, so it is nowhere.
+    /// Caller: a path contains a NUL byte.
     #[error("{0}: path contains a NUL byte")]
     Nul(PolicyMember),
-    /// Caller: an entry relates to a directory that nobody named.
+    /// Caller: an entry depends on a working directory that the policy does not name.
     #[error(
         "permissions.file_system.entries[{entry}]: a policy with dynamic permissions requires cwd"
     )]
     CwdRequired {
-        /// Which entry.
+        /// Index of the entry.
         entry: usize,
     },
-    /// Caller: what is below a project root must be named by a plain relative path.
+    /// Caller: the subpath of a project root must be relative and without `..`.
     #[error(
-        "permissions.file_system.entries[{entry}]: subpath {subpath:?} is no relative path without `..`"
+        "permissions.file_system.entries[{entry}]: subpath {subpath:?} must be a relative path without `..`"
     )]
     Subpath {
-        /// Which entry.
+        /// Index of the entry.
         entry: usize,
-        /// The text.
+        /// Invalid subpath.
         subpath: String,
     },
     /// Caller: `TMPDIR` is relative, so it cannot be denied.
     #[error("permissions.file_system.entries[{entry}]: TMPDIR of the command is not absolute")]
     RelativeTmpdir {
-        /// Which entry.
+        /// Index of the entry.
         entry: usize,
     },
-    /// Caller: a glob does not do what it seems to.
+    /// Caller: invalid glob.
     #[error("permissions.file_system.entries[{entry}]: glob {pattern:?} {fault}")]
     Glob {
-        /// Which entry.
+        /// Index of the entry.
         entry: usize,
-        /// The text.
+        /// Text of the glob.
         pattern: String,
-        /// What is wrong with it.
+        /// Problem with the glob.
         fault: GlobFault,
     },
 }
 
-/// What is wrong with a glob.
+/// Problem with a glob.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GlobFault {
-    /// It allows something.
+    /// It grants access.
     #[error("may only deny access")]
     NotDenied,
     /// It is too long.
     #[error("is longer than {} bytes", limits::MAX_PATTERN_BYTES)]
     TooLong,
-    /// It is no glob.
-    #[error("cannot be used: {0}")]
+    /// Its syntax is invalid.
+    #[error("is invalid: {0}")]
     Broken(String),
-    /// The whole host would have to be searched.
+    /// It would have to search the whole host.
     #[error("has no fixed directory below the root")]
     Unanchored,
     /// It would never match.
     #[error("has `.` or `..` after a wildcard")]
     Dots,
-    /// It relates to project roots, and to the root of the host.
+    /// It is both absolute and relative to the project roots.
     #[error("must be relative to the project roots")]
     Absolute,
-    /// It matches too much.
+    /// It matches too many files.
     #[error("matches more than {} files", MAX_MATCHES)]
     TooManyMatches,
-    /// It looks at too much.
-    #[error("has more than {} files to look at", MAX_SCANNED)]
+    /// It scans too many files.
+    #[error("scans more than {} files", MAX_SCANNED)]
     TooMuchToScan,
 }
 

@@ -1,4 +1,4 @@
-//! What a policy says without a look at the host.
+//! Properties of a policy that do not depend on the host.
 
 use exec_wire::sandbox::{
     Access, Entry, EntryPath, FileSystemPolicy, NetworkAccess, Permissions, Sandbox, SpecialPath,
@@ -8,7 +8,7 @@ use exec_wire::sandbox::{
 use super::{MAX_ENTRIES, error::PolicyError};
 use crate::plan::NetworkScope;
 
-/// Tells whether every file may be read.
+/// Returns whether the policy allows reading every file.
 pub fn reads_everything(sandbox: &Sandbox) -> bool {
     restrictions(sandbox).is_none_or(|restrictions| {
         let entries = restrictions.entries;
@@ -17,7 +17,7 @@ pub fn reads_everything(sandbox: &Sandbox) -> bool {
     })
 }
 
-/// Tells whether every file may be written. Never, if there are more entries than are allowed.
+/// Returns whether the policy allows writing every file. Always false for too many entries.
 pub fn writes_everything(sandbox: &Sandbox) -> bool {
     restrictions(sandbox).is_none_or(|restrictions| {
         let entries = restrictions.entries;
@@ -38,15 +38,15 @@ pub fn writes_everything(sandbox: &Sandbox) -> bool {
     })
 }
 
-/// What restricts files.
+/// Restrictions on files.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FileRestrictions<'a> {
     pub(super) entries: &'a [Entry],
-    /// How deep globs look. Absent: as deep as there is anything.
+    /// Maximum depth of a glob scan. Absent: unlimited.
     pub(super) depth: Option<usize>,
 }
 
-/// Returns what restricts files; `None` if nothing does.
+/// Returns the restrictions on files. `None` if all files are accessible.
 pub(super) fn restrictions(sandbox: &Sandbox) -> Option<FileRestrictions<'_>> {
     match &sandbox.permissions {
         Permissions::Managed {
@@ -80,7 +80,7 @@ pub(super) fn network(sandbox: &Sandbox) -> NetworkScope {
     }
 }
 
-/// Refuses what no host of this kind can do.
+/// Refuses what this platform does not support.
 pub(super) fn check_platform(sandbox: &Sandbox) -> Result<(), PolicyError> {
     match sandbox.windows_sandbox_level {
         WindowsSandboxLevel::Mxc => return Err(PolicyError::WindowsOnly),
@@ -88,7 +88,7 @@ pub(super) fn check_platform(sandbox: &Sandbox) -> Result<(), PolicyError> {
         | WindowsSandboxLevel::RestrictedToken
         | WindowsSandboxLevel::Elevated => {}
     }
-    // As the stock server, which has no other use for the flag.
+    // As the stock server, which does not use the flag otherwise.
     if sandbox.use_legacy_landlock && !writes_everything(sandbox) {
         return Err(PolicyError::LegacyLandlock);
     }

@@ -1,9 +1,7 @@
-//! What globs match on this host.
+//! Globs: parses them, and scans the host for their matches.
 //!
-//! Hidden names count like others. Links to directories are not followed; a link that matches is a
-//! match. Not here: what a match means.
-//!
-//! What a glob says, without a look at the host: where it starts, and what it matches below that.
+//! Hidden names are treated like others. Links to directories are not followed, but a link can be a
+//! match itself. Not here: what a match means.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,23 +22,23 @@ use crate::{
     plan::PathKind,
 };
 
-/// What was found. All of it is to be denied.
+/// Matches of all globs. Everything in here is denied.
 #[derive(Debug, Default)]
 pub(super) struct GlobMatches {
-    /// What matches, if it is no link.
+    /// Matches that are not symbolic links.
     pub(super) plain: Vec<(PathBuf, PathKind)>,
-    /// Links that match.
+    /// Symbolic links that match.
     pub(super) links: Vec<PathBuf>,
-    /// Where globs start, if that is behind links or cannot be reached.
+    /// Base directories of globs that are behind links or unreachable.
     pub(super) bases: Vec<PathTrace>,
-    /// Directories that cannot be listed: there may be matches below.
+    /// Directories that cannot be listed and may contain matches.
     pub(super) unreadable: Vec<PathBuf>,
 }
 
-/// Looks for what the globs match, at most `depth` names below where each starts.
+/// Scans for matches of the globs, at most `depth` levels below the base of each.
 ///
-/// What is below a match is denied with it and not listed again, unless it is one of the `allowed`
-/// paths or below one: their own entries count there, and not the match above.
+/// A match is denied with everything below it, which is not reported again. The exception is a path
+/// in `allowed` and everything below: there its own entry applies instead of the match above.
 pub(super) fn scan(
     globs: &[DenyGlob],
     depth: Option<usize>,
@@ -48,7 +46,7 @@ pub(super) fn scan(
     tracer: &mut PathTracer<'_>,
 ) -> Result<GlobMatches, PolicyError> {
     let mut matches = GlobMatches::default();
-    // Globs that start at the same place look for their matches together.
+    // Globs with the same base share one scan.
     let mut roots: BTreeMap<PathBuf, Vec<&DenyGlob>> = BTreeMap::new();
     for glob in globs {
         let trace = tracer.trace(&glob.base);
@@ -89,7 +87,7 @@ pub(super) fn scan(
     Ok(scan.matches)
 }
 
-/// Where globs start.
+/// Base directory of one or more globs.
 struct ScanRoot<'a> {
     base: &'a Path,
     globs: &'a [&'a DenyGlob],
@@ -99,20 +97,20 @@ struct ScanRoot<'a> {
 
 struct GlobScan<'a> {
     facts: &'a dyn FileFacts,
-    /// Paths that entries of their own allow.
+    /// Paths that have their own granting entry.
     allowed: &'a BTreeSet<PathBuf>,
-    /// Names that may still be looked at.
+    /// Number of names that may still be scanned.
     budget: usize,
     matches: GlobMatches,
 }
 
-/// A directory whose names are to be looked at.
+/// A directory that is still to be scanned.
 struct PendingDirectory {
-    /// Below where the globs start.
+    /// Path relative to the base.
     below: PathBuf,
-    /// How many names that has.
+    /// Number of components of `below`.
     depth: usize,
-    /// Whether it, or something above it, matches, with no allowed path in between.
+    /// The directory or a parent matches, with no allowed path in between.
     denied: bool,
 }
 
@@ -154,7 +152,8 @@ impl GlobScan<'_> {
                         }
                         let depth = directory.depth + 1;
                         if depth < root.depth {
-                            // A link below may match, too, and leads elsewhere.
+                            // Continue below a match: a link there may match as well, and its
+                            // target is elsewhere.
                             let denied = denied || matches;
                             pending.push(PendingDirectory {
                                 below,
@@ -180,7 +179,7 @@ impl GlobMatches {
 }
 
 impl ScanRoot<'_> {
-    /// Blames the first glob that starts here.
+    /// Attributes an error to the first glob with this base.
     fn error(&self, fault: GlobFault) -> PolicyError {
         match self.globs.first() {
             Some(glob) => glob.error(fault),
@@ -203,7 +202,7 @@ fn compile(globs: &[&DenyGlob]) -> Result<GlobSet, PolicyError> {
     })
 }
 
-/// Returns how deep the deepest of some globs looks.
+/// Returns the maximum depth of some globs.
 fn max_depth(globs: &[&DenyGlob]) -> usize {
     let depths = globs.iter().map(|glob| glob.wildcard.depth);
     depths
@@ -220,20 +219,20 @@ fn join(base: &Path, below: &Path) -> PathBuf {
     base.join(below)
 }
 
-/// Before a glob that relates to each project root.
+/// Prefix of a glob that is relative to each project root.
 const PROJECT_ROOTS: &str = "codex-project-roots://";
 
-/// A glob. `*` and `?` stop at a slash, `**` does not.
+/// Parsed glob. `*` and `?` do not match a slash, `**` does.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct GlobPattern {
     pub(super) anchor: GlobAnchor,
-    /// Names before the first wildcard; `..` may be among them.
+    /// Components before the first wildcard; may contain `..`.
     literal: Vec<String>,
-    /// What is left. Absent: the glob names one path.
+    /// Components from the first wildcard on. Absent: the glob names one path.
     pub(super) wildcard: Option<WildcardTail>,
 }
 
-/// What a glob relates to.
+/// Directory that a glob is relative to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum GlobAnchor {
     Root,
@@ -241,22 +240,22 @@ pub(super) enum GlobAnchor {
     ProjectRoots,
 }
 
-/// A glob from its first wildcard on.
+/// Part of a glob from the first wildcard on.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct WildcardTail {
     pub(super) glob: Glob,
-    /// How many names its matches have. Absent: any number.
+    /// Number of components of each match. Absent: any number.
     pub(super) depth: Option<usize>,
 }
 
 impl GlobPattern {
-    /// Reads a glob.
+    /// Parses a glob.
     pub(super) fn parse(text: &str) -> Result<Self, GlobFault> {
         if text.len() > MAX_PATTERN_BYTES {
             return Err(GlobFault::TooLong);
         }
         if text.contains('\0') {
-            return Err(GlobFault::Broken("it contains a NUL byte".to_owned()));
+            return Err(GlobFault::Broken("contains a NUL byte".to_owned()));
         }
         let (anchor, names) = match text.strip_prefix(PROJECT_ROOTS) {
             Some(below) if below.starts_with('/') => return Err(GlobFault::Absolute),
@@ -280,7 +279,7 @@ impl GlobPattern {
         })
     }
 
-    /// Returns where the glob starts, if it relates to `anchor`. Links are not looked at.
+    /// Returns the base directory of the glob below `anchor`, without resolving links.
     pub(super) fn base(&self, anchor: &Path) -> PathBuf {
         let mut base = anchor.to_owned();
         for name in &self.literal {
@@ -301,14 +300,14 @@ impl WildcardTail {
             .literal_separator(true)
             .build()
             .map_err(|error| GlobFault::Broken(error.kind().to_string()))?;
-        // Classes, alternatives and what is escaped may hold slashes of their own.
+        // Character classes, alternatives and escapes may contain slashes.
         let slashes_count = !text.contains("**") && !text.contains(['[', '{', '\\']);
         let depth = slashes_count.then_some(names.len());
         Ok(Self { glob, depth })
     }
 }
 
-/// Tells whether a name stands for itself.
+/// Returns whether a component contains no wildcard.
 fn is_literal(name: &str) -> bool {
     !name.contains(['*', '?', '[', '{', '}', '\\'])
 }
@@ -361,9 +360,9 @@ mod tests {
                 "codex-project-roots:///etc/*",
                 "relative to the project roots",
             ),
-            ("a/[b", "cannot be used"),
-            ("a/{b", "cannot be used"),
-            ("a/b}", "cannot be used"),
+            ("a/[b", "is invalid"),
+            ("a/{b", "is invalid"),
+            ("a/b}", "is invalid"),
             ("a\0b", "NUL"),
             (&"x".repeat(MAX_PATTERN_BYTES + 1), "longer than"),
         ] {

@@ -1,4 +1,4 @@
-//! Where a path really leads: symbolic links are followed as the kernel does, and remembered.
+//! Resolves paths like the kernel does, and records the symbolic links on the way.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -12,58 +12,58 @@ use crate::{
     plan::{ForbiddenName, PathKind},
 };
 
-/// Where a path leads.
+/// Result of resolving a path.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct PathTrace {
-    /// The path itself: without links above it, and itself not followed.
+    /// The path itself: parent links resolved, a final link not followed.
     pub(super) named: PathBuf,
-    /// Links on the way, the path itself included.
+    /// Links on the way, including a final link.
     pub(super) links: Vec<TracedLink>,
-    /// Where the way ends.
+    /// End of the resolution.
     pub(super) end: TraceEnd,
 }
 
-/// A symbolic link.
+/// A symbolic link on the way.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct TracedLink {
-    /// Where it is.
+    /// Location of the link.
     pub(super) place: ForbiddenName,
-    /// What it says.
+    /// Target of the link.
     pub(super) target: PathBuf,
 }
 
-/// Where a way ends.
+/// End of the resolution.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum TraceEnd {
-    /// At something that exists.
+    /// The path exists.
     Exists { path: PathBuf, kind: PathKind },
-    /// At a name that does not exist.
+    /// A component does not exist.
     Missing {
-        /// What was asked for, as far as names tell.
+        /// Requested path, with the remaining components appended.
         path: PathBuf,
-        /// The first name that does not exist.
+        /// First name that does not exist.
         first: ForbiddenName,
     },
-    /// At this directory, which cannot be searched.
+    /// This directory cannot be searched.
     Unsearchable(PathBuf),
-    /// At a file where a directory was needed, or at links without end.
+    /// A component is not a directory, or there are too many links.
     Unreachable,
 }
 
-/// Follows paths, and asks for each fact once.
+/// Resolves paths, and looks up each fact once.
 pub(super) struct PathTracer<'a> {
     facts: &'a dyn FileFacts,
     cached: HashMap<PathBuf, PathState>,
 }
 
 impl<'a> PathTracer<'a> {
-    /// Starts without knowing anything.
+    /// Creates a tracer with an empty cache.
     pub(super) fn new(facts: &'a dyn FileFacts) -> Self {
         let cached = HashMap::new();
         Self { facts, cached }
     }
 
-    /// Follows an absolute path.
+    /// Resolves an absolute path.
     pub(super) fn trace(&mut self, path: &Path) -> PathTrace {
         let mut remaining: VecDeque<OsString> = VecDeque::new();
         prepend_components(&mut remaining, path);
@@ -81,7 +81,7 @@ impl<'a> PathTracer<'a> {
                 continue;
             }
             let next = current.join(&name);
-            // All names of the path itself are used up for the first time at its last name.
+            // The first time that no component remains, `next` is the path itself.
             if remaining.is_empty() {
                 named.get_or_insert_with(|| next.clone());
             }
@@ -116,7 +116,7 @@ impl<'a> PathTracer<'a> {
         PathTrace { named, links, end }
     }
 
-    /// Returns the facts that nothing needs to be followed for.
+    /// Returns the underlying facts.
     pub(super) fn facts(&self) -> &'a dyn FileFacts {
         self.facts
     }
@@ -131,7 +131,7 @@ impl<'a> PathTracer<'a> {
     }
 }
 
-/// Puts the names of a path before what is still ahead.
+/// Prepends the components of a path to the remaining ones.
 fn prepend_components(remaining: &mut VecDeque<OsString>, path: &Path) {
     for component in path.components().rev() {
         match component {

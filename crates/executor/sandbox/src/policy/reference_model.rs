@@ -1,7 +1,7 @@
-//! The rules of a policy once more, read as they are written: slowly, and for one path at a time.
+//! Reference model of policies: a direct, slow implementation of the rules, one path at a time.
 //!
-//! Tests and fuzzing hold plans against it. It may allow more than a plan, where a plan is careful;
-//! never less.
+//! Tests and fuzzing compare plans with it. The model may allow more than a plan, which is
+//! conservative, but never less.
 
 use std::{
     cmp::Reverse,
@@ -22,21 +22,21 @@ use crate::{
     plan::{FileAccess, FileView, ForbiddenName, PathAccess, PathKind, SandboxPlan},
 };
 
-/// What a policy says about every path of a tree.
+/// Access to every path of a tree under a policy.
 pub(crate) struct ReferenceModel<'a> {
     tree: &'a MemoryTree,
-    /// What entries name, without links.
+    /// Entries, with links resolved.
     entries: Vec<(PathBuf, PathAccess)>,
-    /// What write entries name, whether it is a link or not.
+    /// Paths that write entries name, not following a final link.
     named_for_write: Vec<PathBuf>,
-    /// What is never more than readable, unless an entry names it or something below.
+    /// Paths that are at most readable, unless an entry names them or a path below.
     protected: Vec<PathBuf>,
-    /// What is never less than readable, unless an entry names it or something below.
+    /// Paths that are at least readable, unless an entry names them or a path below.
     required: Vec<PathBuf>,
 }
 
 impl<'a> ReferenceModel<'a> {
-    /// Reads a policy; `None` if it does not restrict files.
+    /// Reads a policy. `None` if it does not restrict files.
     pub(crate) fn of(
         sandbox: &Sandbox,
         context: &ResolveContext,
@@ -122,7 +122,7 @@ impl<'a> ReferenceModel<'a> {
         Some(reference)
     }
 
-    /// Tells what may be done with a path without links, which need not exist.
+    /// Returns the access to a path, which contains no links and need not exist.
     pub(crate) fn access(&self, path: &Path) -> PathAccess {
         let above = self
             .entries
@@ -170,7 +170,7 @@ impl<'a> ReferenceModel<'a> {
         self.entries.push((target, access.min(most)));
     }
 
-    /// Denies what a glob matches. One with names that need thought is left out.
+    /// Denies the matches of a glob. Globs with empty components, `.` or `..` are ignored.
     fn glob(&mut self, pattern: &str, cwd: &Path, roots: &[PathBuf], depth: usize) {
         let (bases, pattern) = match pattern.strip_prefix("codex-project-roots://") {
             Some(below) => (roots, below),
@@ -217,7 +217,7 @@ impl<'a> ReferenceModel<'a> {
             let denied = self
                 .entries
                 .contains(&(directory.clone(), PathAccess::Hidden));
-            // Nobody can look for metadata in a directory that cannot be searched.
+            // Metadata in an unsearchable directory cannot be found.
             let there = matches!(self.tree.lookup(directory), PathState::Directory)
                 && !is_unsearchable(self.tree, directory);
             if *access != PathAccess::Write || denied || !there {
@@ -253,7 +253,7 @@ impl<'a> ReferenceModel<'a> {
     }
 }
 
-/// Returns a path without links, as far as it exists.
+/// Resolves the links of a path, as far as it exists.
 fn resolve_links(tree: &MemoryTree, path: &Path) -> Option<PathBuf> {
     resolve_links_within(tree, path, 200)
 }
@@ -290,10 +290,10 @@ fn is_unsearchable(tree: &MemoryTree, path: &Path) -> bool {
         .any(|above| tree.lookup(above) == PathState::Unknown)
 }
 
-/// Checks everything that holds for every plan.
+/// Checks all invariants of a plan.
 ///
 /// # Panics
-/// When a plan allows what its policy does not, or is not made as a plan is made.
+/// When a plan allows more than its policy, or is malformed.
 pub(crate) fn check(
     plan: &SandboxPlan,
     sandbox: &Sandbox,
@@ -305,7 +305,7 @@ pub(crate) fn check(
     };
     check_shape(view, tree);
     let Some(reference) = ReferenceModel::of(sandbox, context, tree) else {
-        panic!("a policy without restrictions has a view");
+        panic!("unrestricted policy must not have a view");
     };
     for path in tree.paths().chain([Path::new("/")]) {
         match tree.lookup(path) {
@@ -313,7 +313,7 @@ pub(crate) fn check(
                 let (found, most) = (view.access(path), reference.access(path));
                 assert!(
                     found <= most,
-                    "{path:?} is {found:?} and not {most:?}: {plan:?}"
+                    "{path:?} is {found:?}, allowed is {most:?}: {plan:?}"
                 );
             }
             PathState::Link(_) | PathState::Missing | PathState::Unknown => {}
@@ -324,7 +324,7 @@ pub(crate) fn check(
     }
 }
 
-/// Checks that nothing comes to be in a writable directory that must not be written.
+/// Checks that nothing can be created in a writable directory that must not be written.
 fn check_new(view: &FileView, reference: &ReferenceModel<'_>, directory: &Path) {
     for name in ["a", "b", ".env", ".git", ".codex", "data"] {
         let forbidden = ForbiddenName {
@@ -339,7 +339,11 @@ fn check_new(view: &FileView, reference: &ReferenceModel<'_>, directory: &Path) 
         for below in ["", "a", "b", "data", "a/b"] {
             let path = directory.join(name).join(below);
             let found = reference.access(&path);
-            assert_eq!(found, PathAccess::Write, "{path:?} can be made: {view:?}");
+            assert_eq!(
+                found,
+                PathAccess::Write,
+                "{path:?} can be created: {view:?}"
+            );
         }
     }
 }
@@ -365,7 +369,7 @@ fn check_shape(view: &FileView, tree: &MemoryTree) {
             .path
             .parent()
             .map_or(view.base, |parent| view.access(parent));
-        assert_ne!(layer.access, above, "{layer:?} says what holds anyway");
+        assert_ne!(layer.access, above, "{layer:?} is redundant");
     }
     assert!(view.forbidden.is_sorted_by(|one, other| one < other));
     for name in &view.forbidden {

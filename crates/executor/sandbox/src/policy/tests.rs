@@ -1,6 +1,4 @@
-//! Tables: a tree, a policy, and the plan that it comes to.
-//!
-//! The facts of a real host come to the same as those of a tree in memory.
+//! Table tests: a tree, a policy, and the expected view.
 
 mod entries;
 mod globs;
@@ -20,10 +18,10 @@ use crate::{
     plan::{FileAccess, FileView, PathAccess},
 };
 
-/// Makes a policy from lines such as `write /a`, `read :roots/sub` or `deny *.pem`.
+/// Builds a policy from lines such as `write /a`, `read :roots/sub` or `deny *.pem`.
 ///
-/// `:root`, `:minimal`, `:roots`, `:tmpdir`, `:tmp` and `:unknown` are the special ones; what neither
-/// begins with a slash nor with a colon is a glob, and so is what follows `glob:`.
+/// `:root`, `:minimal`, `:roots`, `:tmpdir`, `:tmp` and `:unknown` are special paths. A name that
+/// starts with neither a slash nor a colon is a glob, and so is the text after `glob:`.
 fn sandbox(entries: &str) -> Sandbox {
     let lines = entries.lines().map(str::trim);
     let entries: Vec<Value> = lines.filter(|line| !line.is_empty()).map(entry).collect();
@@ -72,18 +70,18 @@ fn context() -> ResolveContext {
     }
 }
 
-/// Resolves a policy and holds it against the reference.
+/// Resolves a policy and compares it with the reference model.
 fn view(tree: &str, sandbox: &Sandbox, context: &ResolveContext) -> Result<FileView, PolicyError> {
     let tree = MemoryTree::of(tree);
     let plan = resolve(sandbox, context, &tree)?;
     reference_model::check(&plan, sandbox, context, &tree);
     match plan.files {
         FileAccess::View(view) => Ok(view),
-        FileAccess::All => panic!("nothing is restricted"),
+        FileAccess::All => panic!("expected a view"),
     }
 }
 
-/// Shows a view: its base, then its layers, then `no` and what is forbidden, then `link`s.
+/// Describes a view: base, layers, `no` for forbidden names, and `link` for links.
 fn describe(view: &FileView) -> Vec<String> {
     let word = |access| match access {
         PathAccess::Hidden => "hide",
@@ -110,7 +108,7 @@ fn describe(view: &FileView) -> Vec<String> {
         .collect()
 }
 
-/// Checks what a policy comes to, but for the metadata that does not exist.
+/// Checks the view of a policy, ignoring forbidden metadata names.
 #[track_caller]
 fn check(tree: &str, entries: &str, expected: &[&str]) {
     let view = view(tree, &sandbox(entries), &context()).unwrap();
@@ -151,7 +149,7 @@ fn real_workspace_is_resolved() {
     policy.workspace_roots = vec![uri("ws"), uri("store")];
     policy.cwd = Some(uri("ws"));
     let FileAccess::View(view) = resolve(&policy, &context(), &HostFacts).unwrap().files else {
-        panic!("nothing is restricted");
+        panic!("expected a view");
     };
     let text = describe(&view).join("\n");
     let lines: Vec<_> = text

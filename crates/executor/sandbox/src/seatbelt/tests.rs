@@ -11,7 +11,7 @@ fn layer(path: &str, kind: PathKind, access: PathAccess) -> ViewLayer {
     }
 }
 
-/// Returns the rules of a view, without what every profile has.
+/// Returns the rules of a view, without those of every profile.
 fn rules(view: FileView) -> String {
     let plan = SandboxPlan {
         files: FileAccess::View(view),

@@ -1,42 +1,42 @@
-//! Rules become a program for the kernel's packet filter machine.
+//! Assembles filter rules into a BPF program.
 //!
-//! A library would do for rules that only refuse; ours also notify, answer clone3 with "no such call",
-//! and must not be passed by with the x32 numbers of the same calls.
+//! Libraries cover filters that only refuse calls. This one also notifies a broker, returns
+//! `ENOSYS` for `clone3`, and refuses the x32 numbers of the same calls.
 
 use std::collections::BTreeMap;
 
 use exec_spawn::enclosure::Instruction;
 
-/// What becomes of calls of one number.
+/// Rule for one system call.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct FilterRule {
-    /// The number.
+    /// Number of the call.
     pub(super) call: i64,
-    /// All of these must be true.
+    /// The rule applies if all checks pass.
     pub(super) checks: Vec<ArgumentCheck>,
-    /// What becomes of it then.
+    /// Action if the rule applies.
     pub(super) verdict: FilterVerdict,
 }
 
-/// A look at one argument. The kernel takes most arguments as 32 bits: so do these.
+/// Check of one argument. The kernel reads most arguments as 32 bits, and so do these checks.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ArgumentCheck {
-    /// These bits have this value.
+    /// The masked bits have this value.
     Equals { argument: u8, mask: u32, value: u32 },
-    /// These bits do not have this value.
+    /// The masked bits do not have this value.
     Differs { argument: u8, mask: u32, value: u32 },
-    /// Some of these bits are set.
+    /// At least one of these bits is set.
     AnyBit { argument: u8, mask: u32 },
-    /// A pointer that points somewhere.
+    /// The pointer is not null.
     NonNull { argument: u8 },
 }
 
-/// What becomes of a call.
+/// Action of a rule.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum FilterVerdict {
-    /// It fails.
+    /// The call fails with this errno.
     Fail(i32),
-    /// The broker is asked.
+    /// The broker decides.
     Notify,
 }
 
@@ -63,10 +63,10 @@ const THIS_ARCHITECTURE: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const THIS_ARCHITECTURE: u32 = 0xc000_00b7;
 
-/// On x86-64, calls of the x32 ABI have this bit in their numbers.
+/// Bit in the numbers of x32 calls on x86-64.
 const X32: u32 = 0x4000_0000;
 
-/// Makes the program. Rules of one call are tried in their order.
+/// Assembles the program. Rules for one call are tried in order.
 pub(super) fn assemble(rules: &[FilterRule]) -> Vec<Instruction> {
     let mut by_call: BTreeMap<i64, Vec<&FilterRule>> = BTreeMap::new();
     for rule in rules {
@@ -74,7 +74,7 @@ pub(super) fn assemble(rules: &[FilterRule]) -> Vec<Instruction> {
     }
     let mut program = vec![
         load(ARCHITECTURE),
-        // A program of another architecture has other numbers, which no rule looks at.
+        // Other architectures use other numbers, which the rules do not cover.
         jump(JUMP_EQUAL, THIS_ARCHITECTURE, 1, 0),
         return_value(KILL_PROCESS),
         load(NUMBER),
@@ -95,7 +95,7 @@ pub(super) fn assemble(rules: &[FilterRule]) -> Vec<Instruction> {
     program
 }
 
-/// What is done with the calls of one number, or of several in a row.
+/// Code for one call number, or a range of numbers.
 struct CallBlock {
     first: u32,
     last: u32,
@@ -121,7 +121,7 @@ impl CallBlock {
         self.last + 1 == next.first && self.code == next.code
     }
 
-    /// Skips the code for numbers that are below or above.
+    /// Returns instructions that skip the code for numbers outside the range.
     fn guard(&self) -> Vec<Instruction> {
         let length = u8::try_from(self.code.len()).unwrap_or(u8::MAX);
         if self.first == self.last {
@@ -134,11 +134,11 @@ impl CallBlock {
     }
 }
 
-/// How many blocks are tried one by one.
+/// Number of blocks that are tried linearly.
 const LINEAR_BLOCKS: usize = 3;
 
-/// Finds the block of a number by halves: when a filter is installed, the kernel runs it once for every
-/// number it knows.
+/// Emits a binary search for the block of a number. The kernel evaluates a new filter once for
+/// every known number, so this matters at installation.
 fn search(blocks: &[CallBlock]) -> Vec<Instruction> {
     if blocks.len() > LINEAR_BLOCKS {
         let (low_word, high) = blocks.split_at(blocks.len() / 2);
@@ -146,7 +146,7 @@ fn search(blocks: &[CallBlock]) -> Vec<Instruction> {
         let (low_word, high) = (search(low_word), search(high));
         let mut code = match u8::try_from(low_word.len()) {
             Ok(over) => vec![jump(JUMP_AT_LEAST, least, over, 0)],
-            // Conditional jumps reach 255 instructions, this one any number.
+            // A conditional jump reaches 255 instructions, an unconditional one any number.
             Err(_) => {
                 let over = u32::try_from(low_word.len()).unwrap_or(u32::MAX);
                 vec![jump(JUMP_AT_LEAST, least, 0, 1), jump(JUMP, over, 0, 0)]
@@ -167,7 +167,7 @@ fn search(blocks: &[CallBlock]) -> Vec<Instruction> {
 
 fn compile_rule(rule: &FilterRule) -> Vec<Instruction> {
     let mut checks: Vec<Vec<Instruction>> = Vec::new();
-    // From the last check to the first: each knows how far it is to the end of the rule.
+    // Backwards, because each check needs the distance to the end of the rule.
     let mut rest = 1;
     for check in rule.checks.iter().rev() {
         let code = compile_check(*check, rest);
@@ -182,7 +182,7 @@ fn compile_rule(rule: &FilterRule) -> Vec<Instruction> {
     code
 }
 
-/// Falls through if the check is true; else skips the `rest` instructions behind it.
+/// Falls through if the check passes; otherwise skips the following `rest` instructions.
 fn compile_check(check: ArgumentCheck, rest: u8) -> Vec<Instruction> {
     match check {
         ArgumentCheck::Equals {

@@ -2,7 +2,7 @@ use exec_spawn::enclosure::Instruction;
 
 use super::*;
 
-/// What the kernel would do, by running the program as it does.
+/// Interprets the program as the kernel does.
 fn verdict(program: &[Instruction], number: u32, arguments: [u64; 6]) -> u32 {
     verdict_of(program, NATIVE_ARCHITECTURE, number, arguments)
 }

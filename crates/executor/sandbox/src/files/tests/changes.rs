@@ -101,7 +101,7 @@ async fn link_out_of_the_sandbox_is_not_followed() {
     assert_eq!(fs::read(test_fs.outside.join("file")).unwrap(), b"outside");
 }
 
-/// Runs something while a directory inside is a link to the outside half of the time.
+/// Runs `run` while a directory inside is swapped with a link to the outside.
 async fn while_swapped<T>(test_fs: &TestFs, run: impl AsyncFnOnce(PathBuf) -> T) -> T {
     let [directory, link] = ["directory", "link"].map(|name| test_fs.inside.join(name));
     fs::create_dir(&directory).unwrap();

@@ -83,7 +83,7 @@ async fn different_plans_never_share_a_worker() {
     let first = test_fs.worker_pid(&wide).await;
     let second = test_fs.worker_pid(&narrow).await;
     assert_ne!(first, second);
-    // An equal plan is the same.
+    // An equal plan shares the worker.
     assert_eq!(test_fs.worker_pid(&test_fs.wide()).await, first);
     assert_eq!(test_fs.files.count(), 2);
 }
@@ -146,7 +146,7 @@ async fn replacement_of_a_protected_file_is_protected() {
     fs::write(&path, "old").unwrap();
     let plan = test_fs.protected(path.clone());
     assert!(test_fs.write(&plan, &path, b"x").await.is_err());
-    // As editors save a file.
+    // Editors save a file this way.
     fs::write(&new, "new").unwrap();
     fs::rename(&new, &path).unwrap();
     assert!(test_fs.write(&plan, &path, b"x").await.is_err());

@@ -3,7 +3,7 @@ use futures_util::future::FutureExt;
 use super::*;
 use crate::plan::{FileAccess, NetworkScope, SandboxPlan};
 
-/// A hand that can be told apart.
+/// A worker with an identity.
 #[derive(Debug, Eq, PartialEq)]
 struct FakeWorker(u32);
 
@@ -18,7 +18,7 @@ fn limits() -> WorkerLimits {
     }
 }
 
-/// Keys that differ.
+/// Returns distinct keys.
 fn key(number: usize) -> Arc<WorkerKey> {
     let network = if number == 0 {
         NetworkScope::Host
@@ -76,7 +76,7 @@ async fn waiter_gets_the_first_returned_worker() {
     assert!((&mut second).now_or_never().is_none());
     two.return_to_pool();
     assert_eq!(first.await.unwrap().worker(), Some(&mut FakeWorker(2)));
-    // The first has ended by now, and so has its hand: there is a place for another.
+    // The first lease was dropped with its worker, so its slot is free.
     assert_eq!(second.await.unwrap().worker(), None);
     drop(one);
     assert_eq!(pool.count(), 0);
@@ -96,7 +96,7 @@ async fn slot_of_a_lost_worker_goes_to_a_waiter() {
     assert!((&mut same).now_or_never().is_none());
     assert!((&mut other).now_or_never().is_none());
     let [one, two, three] = state;
-    // The first in line cannot have it: its plan has two already.
+    // The first waiter is not eligible: its plan already has two workers.
     drop(three);
     let mut lease = other.now_or_never().unwrap().unwrap();
     assert_eq!(lease.worker(), None);
@@ -205,7 +205,7 @@ async fn sweeper_retires_idle_workers_unprompted() {
         idle_timeout,
         ..limits()
     });
-    // Twice: whoever retires them ends when none is left.
+    // Twice, because the sweeper ends when no worker is idle.
     for _ in 0..2 {
         let ended = oneshot::channel();
         let mut lease = pool.acquire(&key(0)).await.unwrap();
@@ -218,7 +218,7 @@ async fn sweeper_retires_idle_workers_unprompted() {
     }
 }
 
-/// A hand that tells its end.
+/// A worker that signals its end.
 struct NotifyOnDrop(Option<oneshot::Sender<()>>);
 
 impl Drop for NotifyOnDrop {

@@ -1,4 +1,4 @@
-//! What entries name, and which of them counts.
+//! Entries: which paths they name, and which of them applies.
 
 use super::*;
 
@@ -78,7 +78,7 @@ fn single_file_becomes_a_layer() {
     let tree = MemoryTree::of(TREE);
     let policy = sandbox("read :root\nwrite /ws/a/b/file");
     let FileAccess::View(view) = resolve(&policy, &context(), &tree).unwrap().files else {
-        panic!("nothing is restricted");
+        panic!("expected a view");
     };
     assert_eq!(describe(&view), ["read", "write /ws/a/b/file"]);
     assert_eq!(view.layers[0].kind, crate::plan::PathKind::File);
@@ -219,7 +219,7 @@ fn protected_paths_stay_read_only_despite_write_entries() {
         let entries = format!("read :root\nwrite {write}");
         assert_eq!(lines(run, &entries), ["read"], "{write}");
     }
-    // What is below a directory in it is not in it.
+    // Only direct children of a protected directory are protected.
     assert_eq!(
         lines(run, "read :root\nwrite /home/me/.local/run/below"),
         ["read", "write /home/me/.local/run/below"]

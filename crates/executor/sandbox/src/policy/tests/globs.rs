@@ -1,4 +1,4 @@
-//! Globs: what is there and matches is hidden.
+//! Globs: existing matches are hidden.
 
 use super::*;
 
@@ -59,7 +59,7 @@ fn matching_links_are_masked_with_their_targets() {
             "no /ws/a/link.pem",
         ],
     );
-    // A link below a match leads elsewhere.
+    // The target of a link below a match is elsewhere.
     check_hidden(
         "a/**",
         &[
@@ -108,7 +108,7 @@ fn globs_only_deny_and_start_below_the_root() {
         ),
         ("deny glob:../*", "has no fixed directory below the root"),
         ("deny glob:/top/*", "has no fixed directory below the root"),
-        ("deny a/{b", "entries[0]: glob \"a/{b\" cannot be used"),
+        ("deny a/{b", "entries[0]: glob \"a/{b\" is invalid"),
         ("deny */../b", "has `.` or `..` after a wildcard"),
     ] {
         check_refused("/ws/\n/top -> .", entries, expected);
@@ -124,7 +124,7 @@ fn match_count_is_limited() {
     let policy = sandbox("read :root\ndeny d/*.x\ndeny d/?.x");
     let plan = resolve(&policy, &context(), &MemoryTree::of(&tree(8192))).unwrap();
     let FileAccess::View(found) = plan.files else {
-        panic!("nothing is restricted");
+        panic!("expected a view");
     };
     assert_eq!(found.layers.len(), 8192);
     let error = resolve(&policy, &context(), &MemoryTree::of(&tree(8193))).unwrap_err();

@@ -1,4 +1,4 @@
-//! Symbolic links: what they lead to is what counts.
+//! Symbolic links: rules apply to their targets.
 
 use super::*;
 
@@ -51,7 +51,7 @@ fn replaceable_link_grants_no_access() {
             "write :root\ndeny /secret\nread /home/link/x",
             &["read", "write /", "hide /secret", "no /home/link"],
         ),
-        // What it takes away, it takes away.
+        // Restrictions of a replaceable link still apply.
         (
             "write /ws\nread /ws/in",
             &["hide", "write /ws", "read /ws/a", "no /ws/in"],
@@ -60,7 +60,7 @@ fn replaceable_link_grants_no_access() {
             "write /ws\ndeny /ws/in",
             &["hide", "write /ws", "hide /ws/a", "no /ws/in"],
         ),
-        // This one stays where it is.
+        // This link is not replaceable.
         (
             "write /ws\nwrite /home/link",
             &[

@@ -42,7 +42,7 @@ fn entry_for_metadata_overrides_its_protection() {
             "no /ws/.git/.git",
         ],
     );
-    // Below is not the same.
+    // A path below the metadata is not the metadata itself.
     check_all(
         "/ws/.git/hooks/",
         "write /ws\nwrite /ws/.git/hooks",
@@ -120,7 +120,7 @@ fn directory_named_by_a_git_file_is_protected() {
         &with(&["read /ws/.git"]),
     );
     check_all("/ws/.git = nothing", "write /ws", &with(&["read /ws/.git"]));
-    // A directory that is not there yet must not come to be.
+    // A directory that does not exist yet must not be created.
     check_all(
         "/ws/.git = gitdir: later",
         "write /ws",
@@ -156,7 +156,7 @@ fn each_writable_root_protects_its_metadata() {
             "no /ws/a/.codex",
         ],
     );
-    // A root that is not writable after all has none.
+    // A root that another entry denies has no metadata.
     check_all(
         "/ws/",
         "read :root\nwrite /ws\ndeny /ws",

@@ -1,4 +1,4 @@
-//! Kinds of policies, flags, and what they relate to.
+//! Kinds of policies, flags, and their bases.
 
 use super::*;
 use crate::plan::{NetworkScope, SandboxPlan};
@@ -102,10 +102,10 @@ fn policy_context_overrides_top_level_members() {
     let inner = r#"{"cwd":"file:///in","workspaceRoots":["file:///root"]}"#;
     policy.policy_context = serde_json::from_str(inner).unwrap();
     assert_eq!(lines(&policy), ["read", "write /root", "hide /in/x.pem"]);
-    // Roots are overridden even by none at all; the directory only by another.
+    // An empty list overrides the roots; the directory is overridden only by another one.
     policy.policy_context = serde_json::from_str("{}").unwrap();
     assert_eq!(lines(&policy), ["read", "hide /ws/x.pem"]);
-    // Without any, a command's own directory counts, and there are no roots.
+    // Without any base, the command's own directory applies, and there are no roots.
     policy.policy_context = None;
     policy.cwd = None;
     policy.workspace_roots = Vec::new();

@@ -1,4 +1,4 @@
-//! Random trees and random policies, held against a slow reading of the rules.
+//! Random trees and random policies, compared with the reference model.
 
 use proptest::{collection::vec, prelude::*, sample::select};
 
@@ -29,7 +29,7 @@ fn node() -> impl Strategy<Value = String> {
     ]
 }
 
-/// A tree in which nothing is below what is no directory.
+/// A tree in which only directories have children.
 fn tree() -> impl Strategy<Value = String> {
     vec(node(), 0..14).prop_map(|lines| {
         let place = |line: &str| {
