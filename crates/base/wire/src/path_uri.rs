@@ -9,22 +9,396 @@
 //! a NUL byte only if it is opaque.
 //! Not here: anything that looks at a file system (symlinks, existence, `~`).
 
-mod convention;
-mod encode;
-mod equality;
-#[cfg(any(test, fuzzing))]
-pub(crate) mod fuzzing;
-mod join;
 mod lexical;
 mod native;
-mod opaque;
-mod parse;
 #[cfg(test)]
 mod tests;
-mod uri;
 
-pub use convention::Convention;
-pub use join::JoinError;
-pub use native::{FromNativeError, NativePathError};
-pub use parse::PathUriError;
-pub use uri::PathUri;
+use std::{
+    borrow::Cow,
+    cmp::Ordering,
+    fmt,
+    hash::{Hash, Hasher},
+    str::FromStr,
+    sync::Arc,
+};
+
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use url::Url;
+
+use self::native::{opaque_convention, opaque_payload};
+pub use self::{
+    lexical::JoinError,
+    native::{FromNativeError, NativePathError},
+};
+
+/// What every canonical text starts with; a host or the path follows.
+const SCHEME: &str = "file://";
+
+/// A canonical `file:` URI that names an absolute path, of this host or of another.
+///
+/// Cloning is cheap. Equality follows the convention: Windows paths compare decoded and without
+/// regard to ASCII case, all others byte for byte.
+#[derive(Clone, Debug)]
+pub struct PathUri(Arc<str>);
+
+impl PathUri {
+    /// Wraps text the caller knows to be canonical.
+    fn from_canonical(text: impl Into<Arc<str>>) -> Self {
+        Self(text.into())
+    }
+
+    /// Returns the canonical text, as it appears on the wire.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Returns the host, empty if there is none, and the encoded path.
+    fn host_and_path(&self) -> (&str, &str) {
+        let rest = self.0.strip_prefix(SCHEME).unwrap_or_default();
+        rest.split_at(rest.find('/').unwrap_or(rest.len()))
+    }
+}
+
+impl fmt::Display for PathUri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for PathUri {
+    type Err = PathUriError;
+
+    fn from_str(text: &str) -> Result<Self, PathUriError> {
+        Self::parse(text)
+    }
+}
+
+impl Serialize for PathUri {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for PathUri {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(TextVisitor)
+    }
+}
+
+/// Parses borrowed text in place, so that a path costs one allocation.
+struct TextVisitor;
+
+impl de::Visitor<'_> for TextVisitor {
+    type Value = PathUri;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a `file:` URI")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<PathUri, E> {
+        PathUri::parse(text).map_err(E::custom)
+    }
+}
+
+/// Why text is not a path URI. In every case the caller must send another.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PathUriError {
+    /// The text is no URL at all; a native path ends here.
+    // The cause is part of the text: peers know this message by it.
+    #[error("invalid URI: {0}")]
+    Invalid(url::ParseError),
+    /// The scheme is not `file`.
+    #[error("unsupported path URI scheme `{0}`")]
+    UnsupportedScheme(String),
+    /// A user name or password stands before the host.
+    #[error("credentials are not allowed in a path URI")]
+    Credentials,
+    /// A port follows the host.
+    #[error("a port is not allowed in a path URI")]
+    Port,
+    /// A `?` that is not percent-encoded.
+    #[error("query parameters are not allowed in a path URI")]
+    Query,
+    /// A `#` that is not percent-encoded.
+    #[error("fragments are not allowed in a path URI")]
+    Fragment,
+    /// The path holds a NUL byte, and the URI is not a canonical opaque one.
+    #[error("path URI decodes to a NUL byte")]
+    Nul,
+    /// The text changes each time it is parsed.
+    #[error("path URI has no stable spelling")]
+    Unsettled,
+}
+
+impl PathUri {
+    /// Parses text by the WHATWG URL rules and makes it canonical.
+    ///
+    /// # Errors
+    /// Fails if the text is no `file:` URI, or carries more than a host and a path.
+    pub fn parse(text: &str) -> Result<Self, PathUriError> {
+        let mut canonical = canonical_text(text)?;
+        // One run of the URL parser may leave what the next would change, such as a `.` after a
+        // tab or a host before a drive. Canonical text settles at once, so peers pay for one run.
+        if canonical == text {
+            return Ok(Self::from_canonical(canonical));
+        }
+        for _ in 0..MAX_MORE_RUNS {
+            let next = canonical_text(&canonical)?;
+            if next == canonical {
+                return Ok(Self::from_canonical(canonical));
+            }
+            canonical = next;
+        }
+        Err(PathUriError::Unsettled)
+    }
+}
+
+/// Runs the URL parser once, and applies our own rules to what it made of the text.
+fn canonical_text(text: &str) -> Result<String, PathUriError> {
+    let url = Url::parse(text).map_err(|error| blame(text, error))?;
+    if url.scheme() != "file" {
+        return Err(PathUriError::UnsupportedScheme(url.scheme().to_owned()));
+    }
+    if url.query().is_some() {
+        return Err(PathUriError::Query);
+    }
+    if url.fragment().is_some() {
+        return Err(PathUriError::Fragment);
+    }
+    let text = with_upper_case_drive(String::from(url));
+    // `%` is no hexadecimal digit, so this finds exactly the escapes that decode to NUL.
+    if text.contains("%00") && opaque_payload(&text).is_none() {
+        return Err(PathUriError::Nul);
+    }
+    Ok(text)
+}
+
+/// Names the part of the authority a `file:` URL may not have.
+///
+/// The URL parser takes all of it for the host, and would report a bad domain name.
+fn blame(text: &str, error: url::ParseError) -> PathUriError {
+    let Some((scheme, rest)) = text.trim_start().split_once(':') else {
+        return PathUriError::Invalid(error);
+    };
+    let is_slash = |c| c == '/' || c == '\\';
+    let authority = rest
+        .strip_prefix(is_slash)
+        .and_then(|rest| rest.strip_prefix(is_slash))
+        .and_then(|rest| rest.split(['/', '\\', '?', '#']).next());
+    let Some(authority) = authority.filter(|_| scheme.eq_ignore_ascii_case("file")) else {
+        return PathUriError::Invalid(error);
+    };
+    if authority.contains('@') {
+        return PathUriError::Credentials;
+    }
+    match authority.rsplit_once(':') {
+        Some((_, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => PathUriError::Port,
+        Some(_) | None => PathUriError::Invalid(error),
+    }
+}
+
+/// Spells the drive of serialized URL text in upper case; the URL parser keeps either.
+fn with_upper_case_drive(mut text: String) -> String {
+    let Some(path) = text.strip_prefix(SCHEME) else {
+        return text;
+    };
+    let below_root = path.trim_start_matches('/');
+    let letter = text.len() - below_root.len();
+    let (first, _) = below_root.split_once('/').unwrap_or((below_root, ""));
+    // No host reads as a drive, so this is the first segment.
+    if is_drive(first.as_bytes())
+        && let Some(letter) = text.get_mut(letter..=letter)
+    {
+        letter.make_ascii_uppercase();
+    }
+    text
+}
+
+/// How often text is parsed again before it counts as unstable. No text is known to need more
+/// than two.
+const MAX_MORE_RUNS: usize = 4;
+
+/// The family of path rules a URI belongs to.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub enum Convention {
+    /// `file:///home/x` is `/home/x`.
+    Posix,
+    /// `file:///C:/x` is `C:\x`.
+    WindowsDrive,
+    /// `file://server/share/x` is `\\server\share\x`. Opaque device paths (`\\?\…`) count here.
+    WindowsUnc,
+}
+
+impl Convention {
+    /// Tells whether the path follows Windows rules, on a drive or on a share.
+    #[must_use]
+    pub fn is_windows(self) -> bool {
+        match self {
+            Self::Posix => false,
+            Self::WindowsDrive | Self::WindowsUnc => true,
+        }
+    }
+
+    /// Tells whether `byte` separates names in native text.
+    fn is_separator(self, byte: u8) -> bool {
+        byte == b'/' || (byte == b'\\' && self.is_windows())
+    }
+}
+
+impl PathUri {
+    /// Returns the convention, or `None` for an opaque URI whose payload is no absolute path.
+    #[must_use]
+    pub fn convention(&self) -> Option<Convention> {
+        if self.is_opaque() {
+            return opaque_payload(self.as_str()).and_then(|bytes| opaque_convention(&bytes));
+        }
+        Some(self.ordinary_convention())
+    }
+
+    /// Returns the convention of a URI that is not opaque.
+    fn ordinary_convention(&self) -> Convention {
+        let (host, path) = self.host_and_path();
+        if !host.is_empty() {
+            return Convention::WindowsUnc;
+        }
+        match split_segments(path).next() {
+            Some(first) if is_drive(&decode_segment(first)) => Convention::WindowsDrive,
+            Some(_) | None => Convention::Posix,
+        }
+    }
+}
+
+/// Tells whether a decoded name reads as a drive, such as `C:`.
+fn is_drive(name: &[u8]) -> bool {
+    matches!(name, [letter, b':'] if letter.is_ascii_alphabetic())
+}
+
+/// Tells whether some URL parser takes an encoded first segment for a drive: `C:`, or its old
+/// spelling `C|`.
+fn is_url_drive(segment: &str) -> bool {
+    matches!(segment.as_bytes(), [letter, b':' | b'|'] if letter.is_ascii_alphabetic())
+}
+
+impl PartialEq for PathUri {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str() || self.key() == other.key()
+    }
+}
+
+impl Eq for PathUri {}
+
+impl PartialOrd for PathUri {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for PathUri {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.key().cmp(&other.key())
+    }
+}
+
+impl Hash for PathUri {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.key().hash(state);
+    }
+}
+
+impl PathUri {
+    fn key(&self) -> Key<'_> {
+        if self.is_opaque() {
+            return match opaque_payload(self.as_str()) {
+                Some(path) if opaque_convention(&path).is_some_and(Convention::is_windows) => {
+                    Key::OpaqueWindows(folded_utf16(&path))
+                }
+                Some(_) | None => Key::Exact(self.as_str()),
+            };
+        }
+        if !self.ordinary_convention().is_windows() {
+            return Key::Exact(self.as_str());
+        }
+        let (host, path) = self.host_and_path();
+        let names = path
+            .split('/')
+            .map(|segment| folded(decode_segment(segment)))
+            .collect();
+        Key::Windows(host, names)
+    }
+}
+
+/// What two equal URIs share.
+#[derive(Eq, Hash, Ord, PartialEq, PartialOrd)]
+enum Key<'a> {
+    Exact(&'a str),
+    /// The host, which the URL parser has put in lower case, and the folded names. Names stay
+    /// apart: `a%2Fb` is not `a/b`.
+    Windows(&'a str, Vec<Cow<'a, [u8]>>),
+    OpaqueWindows(Vec<u16>),
+}
+
+fn folded(name: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
+    if name.iter().any(u8::is_ascii_uppercase) {
+        return Cow::Owned(name.to_ascii_lowercase());
+    }
+    name
+}
+
+/// Folds UTF-16LE by code unit: bytes alone would also change other scripts.
+fn folded_utf16(path: &[u8]) -> Vec<u16> {
+    let units = path
+        .as_chunks::<2>()
+        .0
+        .iter()
+        .map(|unit| u16::from_le_bytes(*unit));
+    units
+        .map(|unit| match u8::try_from(unit) {
+            Ok(ascii) => u16::from(ascii.to_ascii_lowercase()),
+            Err(_) => unit,
+        })
+        .collect()
+}
+
+/// Bytes of a name that are escaped, besides all that are not ASCII.
+///
+/// This is what the URL parser escapes in a path, so that both ways to make a URI give one
+/// spelling; and in addition what it would read as syntax: `%`, `?`, `#` and `\`.
+const ESCAPED: &AsciiSet = &CONTROLS
+    .add(b' ')
+    .add(b'"')
+    .add(b'#')
+    .add(b'%')
+    .add(b'/')
+    .add(b'<')
+    .add(b'>')
+    .add(b'?')
+    .add(b'\\')
+    .add(b'`')
+    .add(b'{')
+    .add(b'}');
+
+/// Spells one name of a native path as a URI segment.
+fn encode_segment(name: &[u8]) -> Cow<'_, str> {
+    percent_encode(name, ESCAPED).into()
+}
+
+/// Returns the bytes a URI segment stands for.
+fn decode_segment(segment: &str) -> Cow<'_, [u8]> {
+    percent_decode_str(segment).into()
+}
+
+/// Spells a segment that would read as a drive (`C:`, `C|`) so that it does not.
+///
+/// URL parsers rewrite such a segment at the start of a path, and drop the host before it.
+fn escape_drive(segment: &str) -> String {
+    segment.replace(':', "%3A").replace('|', "%7C")
+}
+
+/// Iterates over the segments of an encoded path that name something.
+fn split_segments(path: &str) -> impl Iterator<Item = &str> {
+    path.split('/').filter(|segment| !segment.is_empty())
+}

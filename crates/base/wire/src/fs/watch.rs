@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::file::is_false;
+use super::is_false;
 use crate::{
     id::WatchId,
     method::{Method, MethodName},

@@ -1,4 +1,8 @@
 //! Between URIs and the paths of this host, which is a POSIX one.
+//!
+//! Opaque URIs: native paths carried whole, because an ordinary URI would misspell them.
+//! The text is `file:///%00/bad/path/<B>`, with `B` the native path in unpadded URL-safe base64:
+//! raw bytes for POSIX, UTF-16LE for Windows.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -6,7 +10,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{convention::Convention, encode, lexical::Parts, opaque, uri::PathUri};
+use base64_simd::URL_SAFE_NO_PAD;
+
+use super::{Convention, PathUri, decode_segment, encode_segment, is_drive, lexical::Parts};
 
 /// The URI of the root.
 const ROOT: &str = "file:///";
@@ -49,10 +55,10 @@ impl PathUri {
         }
         let names = normalized_names(path.as_os_str().as_bytes());
         let bytes = joined(&names);
-        if opaque::is_needed(&bytes) {
-            return Ok(opaque::from_payload(&bytes));
+        if needs_opaque(&bytes) {
+            return Ok(opaque_from_payload(&bytes));
         }
-        Ok(Parts::posix(names.into_iter().map(encode::encode).collect()).into_uri())
+        Ok(Parts::posix(names.into_iter().map(encode_segment).collect()).into_uri())
     }
 
     /// Makes the URI of an entry of this directory by its native name, which is one name.
@@ -72,7 +78,7 @@ impl PathUri {
             // Only here can a name look like a drive.
             return Self::from_native(&Path::new("/").join(name)).ok();
         }
-        let name = encode::encode(name.as_bytes());
+        let name = encode_segment(name.as_bytes());
         let mut text = String::with_capacity(parent.len() + 1 + name.len());
         text.push_str(parent);
         text.push('/');
@@ -93,16 +99,16 @@ impl PathUri {
             }
             None => return Err(NativePathError::Unusable(self.clone())),
         }
-        let bytes = match opaque::payload(self.as_str()) {
+        let bytes = match opaque_payload(self.as_str()) {
             Some(payload) => {
                 let bytes = joined(&normalized_names(&payload));
-                if !opaque::is_needed(&bytes) {
+                if !needs_opaque(&bytes) {
                     return Err(NativePathError::NeedlesslyOpaque(self.clone()));
                 }
                 bytes
             }
             // Decoding comes first: an encoded slash separates names like a plain one.
-            None => joined(&normalized_names(&encode::decode(self.host_and_path().1))),
+            None => joined(&normalized_names(&decode_segment(self.host_and_path().1))),
         };
         Ok(PathBuf::from(OsString::from_vec(bytes)))
     }
@@ -128,4 +134,61 @@ fn joined(names: &[&[u8]]) -> Vec<u8> {
     let mut path = vec![b'/'];
     path.extend(names.join(&b'/'));
     path
+}
+
+/// What every opaque URI starts with, and no other URI does.
+const OPAQUE_PREFIX: &str = "file:///%00/bad/path/";
+
+impl PathUri {
+    /// Tells whether this URI carries a native path whole, and so has no lexical structure.
+    #[must_use]
+    pub fn is_opaque(&self) -> bool {
+        self.as_str().starts_with(OPAQUE_PREFIX)
+    }
+}
+
+/// Makes the opaque URI of a native path, which must not be empty.
+pub(super) fn opaque_from_payload(path: &[u8]) -> PathUri {
+    PathUri::from_canonical(format!(
+        "{OPAQUE_PREFIX}{}",
+        URL_SAFE_NO_PAD.encode_to_string(path)
+    ))
+}
+
+/// Makes the opaque URI of a Windows path, which must not be empty.
+pub(super) fn opaque_from_windows(text: &str) -> PathUri {
+    let payload: Vec<u8> = text.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    opaque_from_payload(&payload)
+}
+
+/// Returns the native path of canonical opaque text, or `None` if the text is anything else.
+pub(super) fn opaque_payload(text: &str) -> Option<Vec<u8>> {
+    let encoded = text
+        .strip_prefix(OPAQUE_PREFIX)
+        .filter(|encoded| !encoded.is_empty())?;
+    let bytes = URL_SAFE_NO_PAD.decode_to_vec(encoded).ok()?;
+    // A path has one spelling: no padding, and no stray bits in the last character.
+    (URL_SAFE_NO_PAD.encode_to_string(&bytes) == encoded).then_some(bytes)
+}
+
+/// Returns the convention of a payload, or `None` if it is no absolute path of any.
+pub(super) fn opaque_convention(payload: &[u8]) -> Option<Convention> {
+    match payload {
+        [b'/', ..] => Some(Convention::Posix),
+        [letter, 0, b':', 0, ..]
+            if payload.len().is_multiple_of(2) && letter.is_ascii_alphabetic() =>
+        {
+            Some(Convention::WindowsDrive)
+        }
+        [b'\\', 0, b'\\', 0, ..] if payload.len().is_multiple_of(2) => Some(Convention::WindowsUnc),
+        _ => None,
+    }
+}
+
+/// Tells whether a normalized POSIX path needs an opaque URI.
+pub(super) fn needs_opaque(path: &[u8]) -> bool {
+    let first = path
+        .split(|&byte| byte == b'/')
+        .find(|name| !name.is_empty());
+    path.contains(&0) || first.is_some_and(is_drive)
 }

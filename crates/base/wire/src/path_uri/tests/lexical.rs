@@ -1,4 +1,4 @@
-use super::uri;
+use super::{super::JoinError, uri};
 
 const OPAQUE: &str = "file:///%00/bad/path/L0M6L2QvZg";
 
@@ -92,4 +92,93 @@ fn containment_fails_closed_on_encoded_separators() {
             "{base} contains {other}"
         );
     }
+}
+
+#[track_caller]
+fn assert_joins(table: &[(&str, &str, &str)]) {
+    for (base, text, expected) in table {
+        let joined = uri(base).join(text).unwrap();
+        assert_eq!(joined.as_str(), *expected, "{base} with {text:?}");
+        assert_eq!(uri(expected).as_str(), *expected, "the result is canonical");
+    }
+}
+
+#[test]
+fn posix_text_is_joined() {
+    assert_joins(&[
+        ("file:///a", "b/c", "file:///a/b/c"),
+        ("file:///a/", "./b//c/", "file:///a/b/c"),
+        ("file:///a", "", "file:///a"),
+        ("file:///a", "../../../b", "file:///b"),
+        ("file:///a", "/b/../c", "file:///c"),
+        ("file:///a", "50%?#é", "file:///a/50%25%3F%23%C3%A9"),
+        ("file:///a", "%2e%2e", "file:///a/%252e%252e"),
+        ("file:///a", r"b\..\c", "file:///a/b%5C..%5Cc"),
+        ("file:///a", "C:/b", "file:///a/C:/b"),
+        ("file:///a", "/C|/b", "file:///C%7C/b"),
+        ("file:///a%2Fb", "c", "file:///a%2Fb/c"),
+    ]);
+}
+
+#[test]
+fn a_posix_join_that_would_read_as_a_drive_is_opaque() {
+    assert_joins(&[
+        ("file:///a", "/C:/d/f", "file:///%00/bad/path/L0M6L2QvZg"),
+        ("file:///a", "../C:/d/f", "file:///%00/bad/path/L0M6L2QvZg"),
+    ]);
+}
+
+#[test]
+fn windows_text_is_joined_with_either_separator() {
+    assert_joins(&[
+        ("file:///C:/a", r"b\c/d", "file:///C:/a/b/c/d"),
+        ("file:///C:/a", r"..\..\..\b", "file:///C:/b"),
+        ("file:///C:/a", "..", "file:///C:/"),
+        ("file:///C:/a", r"\b", "file:///C:/b"),
+        ("file:///C:/a", r"d:\b", "file:///D:/b"),
+        ("file:///C:/a", r"\\Server\Share\b", "file://server/Share/b"),
+        (
+            "file:///C:/a",
+            "//server/share/../b",
+            "file://server/share/b",
+        ),
+        ("file://server/share/a", r"..\..\b", "file://server/share/b"),
+        ("file://server/share/a", "/b", "file://server/share/b"),
+        ("file://server/share/a", r"C:\b", "file:///C:/b"),
+        ("file:///C:/a", r"\\server\C:\b", "file://server/C%3A/b"),
+        ("file:///C:/a", r"\\\b", "file:///C:/b"),
+    ]);
+}
+
+#[test]
+fn a_windows_path_with_no_ordinary_spelling_becomes_opaque() {
+    for text in [
+        r"\\?\C:\b",
+        r"\\.\pipe\b",
+        r"\\localhost\share",
+        r"\\127.1\share",
+        r"\\bad host\share",
+        r"\\server\..\b",
+    ] {
+        let joined = uri("file:///C:/a").join(text).unwrap();
+        assert!(joined.is_opaque(), "{text} gives {joined}");
+        assert_eq!(uri(joined.as_str()).convention(), joined.convention());
+    }
+    assert_joins(&[("file:///C:/a", r"\\?\", "file:///%00/bad/path/XABcAD8AXAA")]);
+}
+
+#[test]
+fn text_that_names_no_certain_path_is_refused() {
+    let opaque = uri("file:///%00/bad/path/L0M6L2QvZg");
+    assert_eq!(opaque.join("/a"), Err(JoinError::Opaque(opaque)));
+    assert_eq!(uri("file:///a").join("b\0"), Err(JoinError::Nul));
+    assert_eq!(
+        uri("file:///C:/a").join("d:b"),
+        Err(JoinError::DriveRelative('d'))
+    );
+    let ambiguous = uri("file:///x/a%2Fb");
+    assert_eq!(
+        ambiguous.join("../c"),
+        Err(JoinError::EncodedSeparator(ambiguous))
+    );
 }

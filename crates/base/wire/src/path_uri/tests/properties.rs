@@ -4,7 +4,7 @@ use proptest::{collection::vec, prelude::*, sample::select};
 
 use super::{
     super::{PathUri, PathUriError},
-    comparing::hash,
+    hash,
 };
 
 /// Text that gets past the URL parser often, and into its corners.
